@@ -1,0 +1,233 @@
+/* amp.c - gb.amp.GradScaler. Autocast scopes live in modes.c, precisions in gibbous/amp.lua. */
+#include <string.h>
+
+#include "binding.h"
+#include "objects.h"
+
+static void release(void *object) { gb_scaler_release(object); }
+
+static gb_scaler *check(lua_State *L) { return gbl_check_object(L, 1, &gbl_scaler_type); }
+
+static const char *const option_names[] = { "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale",
+                                            "max_skips", "scale", NULL };
+
+/* Read the options of a new scaler. A precision object says whether one is needed; scale makes it static. */
+static void read_options(lua_State *L, gb_scaler_options *options) {
+  const char *who = "GradScaler";
+  gb_scaler_options_init(options, sizeof *options);
+  if (lua_istable(L, 1) && lua_getfield(L, 1, "autocast") != LUA_TNIL) {
+    lua_getfield(L, 1, "scaler");
+    options->enabled = lua_toboolean(L, -1);
+    lua_settop(L, 1);
+    return;
+  }
+  lua_settop(L, 1);
+  gbl_check_options(L, 1, who, option_names);
+  options->enabled = gbl_option_boolean(L, 1, who, "enabled", true);
+  double fixed = gbl_option_number(L, 1, who, "scale", 0);
+  options->dynamic = fixed == 0;
+  options->init_scale = fixed != 0 ? fixed : gbl_option_number(L, 1, who, "init_scale", options->init_scale);
+  options->growth_factor = gbl_option_number(L, 1, who, "growth_factor", options->growth_factor);
+  options->backoff_factor = gbl_option_number(L, 1, who, "backoff_factor", options->backoff_factor);
+  options->growth_interval = gbl_option_integer(L, 1, who, "growth_interval", options->growth_interval);
+  options->min_scale = gbl_option_number(L, 1, who, "min_scale", options->min_scale);
+  options->max_scale = gbl_option_number(L, 1, who, "max_scale", options->max_scale);
+  options->max_skips = gbl_option_integer(L, 1, who, "max_skips", options->max_skips);
+}
+
+static int new(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_scaler_options options;
+  read_options(L, &options);
+  void **slot = gbl_new_object(L, &gbl_scaler_type, 0);
+  gb_scaler *scaler = NULL;
+  gb_status status = gb_scaler_new(context, &options, &scaler);
+  *slot = scaler;
+  gbl_check_status(L, status);
+  return 1;
+}
+
+/* scaler:scale(loss), or of several losses in a list. */
+static int scale(lua_State *L) {
+  gbl_enter(L);
+  gb_scaler *scaler = check(L);
+  if (lua_istable(L, 2)) {
+    lua_Integer n = luaL_len(L, 2);
+    lua_createtable(L, (int)n, 0);
+    for (lua_Integer i = 1; i <= n; i++) {
+      lua_geti(L, 2, i);
+      gb_tensor *loss = gbl_check_tensor(L, lua_gettop(L));
+      gbl_box *box = gbl_new_tensor(L);
+      gbl_check_status(L, gb_scaler_scale(scaler, loss, &box->tensor));
+      gbl_finish_tensor(L);
+      lua_seti(L, -3, i);
+      lua_pop(L, 1);
+    }
+    return 1;
+  }
+  gb_tensor *loss = gbl_check_tensor(L, 2);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_scaler_scale(scaler, loss, &box->tensor));
+  gbl_finish_tensor(L);
+  return 1;
+}
+
+static int unscale(lua_State *L) {
+  gbl_enter(L);
+  gbl_check_status(L, gb_scaler_unscale(check(L), gbl_check_optimizer(L, 2)));
+  return 0;
+}
+
+static int step(lua_State *L) {
+  gbl_enter(L);
+  if (!lua_isnoneornil(L, 3)) return gbl_error(L, "scaler:step takes the optimizer alone; clip between unscale_ and step");
+  gbl_check_status(L, gb_scaler_step(check(L), gbl_check_optimizer(L, 2)));
+  gbl_collect(L);
+  return 0;
+}
+
+/* scaler:update([new_scale]) */
+static int update(lua_State *L) {
+  gbl_enter(L);
+  double new_scale = lua_isnoneornil(L, 2) ? 0 : gbl_check_number(L, 2, "update", "new_scale");
+  if (!lua_isnoneornil(L, 2) && !(new_scale > 0)) return gbl_error(L, "update: the new scale must be above 0, got %g", new_scale);
+  gbl_check_status(L, gb_scaler_update(check(L), new_scale));
+  return 0;
+}
+
+static gb_scaler_stats stats_of(lua_State *L) {
+  gbl_enter(L);
+  gb_scaler_stats stats;
+  gbl_check_status(L, gb_scaler_get_stats(check(L), &stats));
+  return stats;
+}
+
+/* 1 when the scaler is disabled, as PyTorch's. */
+static int get_scale(lua_State *L) {
+  lua_pushnumber(L, gb_scaler_get_options(check(L))->enabled ? stats_of(L).scale : 1);
+  return 1;
+}
+
+static int is_enabled(lua_State *L) {
+  lua_pushboolean(L, gb_scaler_get_options(check(L))->enabled);
+  return 1;
+}
+
+/* scaler:stats(): scale, steps, skipped, skipped_in_a_row, growth_tracker, last_skipped. */
+static int stats(lua_State *L) {
+  gb_scaler_stats s = stats_of(L);
+  lua_createtable(L, 0, 6);
+  lua_pushnumber(L, s.scale), lua_setfield(L, -2, "scale");
+  lua_pushinteger(L, s.steps), lua_setfield(L, -2, "steps");
+  lua_pushinteger(L, s.skipped), lua_setfield(L, -2, "skipped");
+  lua_pushinteger(L, s.skipped_in_a_row), lua_setfield(L, -2, "skipped_in_a_row");
+  lua_pushinteger(L, s.growth_tracker), lua_setfield(L, -2, "growth_tracker");
+  lua_pushboolean(L, s.last_skipped), lua_setfield(L, -2, "last_skipped");
+  return 1;
+}
+
+/* The names of the parameters whose gradients were not finite at the last skip; "" when there was none. */
+static int report(lua_State *L) {
+  gbl_enter(L);
+  lua_pushstring(L, gb_scaler_report(check(L)));
+  return 1;
+}
+
+/* {---- options that may change between steps, by getters and setters as PyTorch has them ---- */
+
+static int get_growth_factor(lua_State *L) { return lua_pushnumber(L, gb_scaler_get_options(check(L))->growth_factor), 1; }
+static int get_backoff_factor(lua_State *L) { return lua_pushnumber(L, gb_scaler_get_options(check(L))->backoff_factor), 1; }
+static int get_growth_interval(lua_State *L) { return lua_pushinteger(L, gb_scaler_get_options(check(L))->growth_interval), 1; }
+
+static int set_options(lua_State *L, gb_scaler_options options) {
+  gbl_enter(L);
+  gbl_check_status(L, gb_scaler_set_options(check(L), &options));
+  return 0;
+}
+
+static int set_growth_factor(lua_State *L) {
+  gb_scaler_options options = *gb_scaler_get_options(check(L));
+  options.growth_factor = gbl_check_number(L, 2, "set_growth_factor", "factor");
+  return set_options(L, options);
+}
+
+static int set_backoff_factor(lua_State *L) {
+  gb_scaler_options options = *gb_scaler_get_options(check(L));
+  options.backoff_factor = gbl_check_number(L, 2, "set_backoff_factor", "factor");
+  return set_options(L, options);
+}
+
+static int set_growth_interval(lua_State *L) {
+  gb_scaler_options options = *gb_scaler_get_options(check(L));
+  options.growth_interval = gbl_check_integer(L, 2, "set_growth_interval", "interval");
+  return set_options(L, options);
+}
+
+/* ----} */
+
+/* PyTorch's keys; empty when disabled. */
+static int state_dict(lua_State *L) {
+  const gb_scaler_options *options = gb_scaler_get_options(check(L));
+  lua_createtable(L, 0, 5);
+  if (!options->enabled) return 1;
+  gb_scaler_stats s = stats_of(L);
+  lua_pushnumber(L, s.scale), lua_setfield(L, -2, "scale");
+  lua_pushnumber(L, options->growth_factor), lua_setfield(L, -2, "growth_factor");
+  lua_pushnumber(L, options->backoff_factor), lua_setfield(L, -2, "backoff_factor");
+  lua_pushinteger(L, options->growth_interval), lua_setfield(L, -2, "growth_interval");
+  lua_pushinteger(L, s.growth_tracker), lua_setfield(L, -2, "_growth_tracker");
+  return 1;
+}
+
+static double state_number(lua_State *L, const char *name) {
+  lua_getfield(L, 2, name);
+  if (!lua_isnumber(L, -1)) gbl_error(L, "load_state_dict: the scaler's state has no number '%s'", name);
+  double value = lua_tonumber(L, -1);
+  lua_pop(L, 1);
+  return value;
+}
+
+static int load_state_dict(lua_State *L) {
+  gb_scaler *scaler = check(L);
+  gb_scaler_options options = *gb_scaler_get_options(scaler);
+  if (!options.enabled) return 0;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_pushnil(L);
+  if (!lua_next(L, 2)) return gbl_error(L, "load_state_dict: the scaler's state is empty; it was saved from a disabled scaler");
+  lua_settop(L, 2);
+  double scale_ = state_number(L, "scale");
+  options.growth_factor = state_number(L, "growth_factor");
+  options.backoff_factor = state_number(L, "backoff_factor");
+  options.growth_interval = (int64_t)state_number(L, "growth_interval");
+  int64_t tracker = (int64_t)state_number(L, "_growth_tracker");
+  set_options(L, options);
+  gbl_check_status(L, gb_scaler_set_state(scaler, scale_, tracker));
+  return 0;
+}
+
+static const luaL_Reg methods[] = {
+  { "scale", scale }, { "unscale_", unscale }, { "step", step }, { "update", update }, { "get_scale", get_scale }, { "is_enabled", is_enabled },
+  { "stats", stats }, { "report", report }, { "state_dict", state_dict }, { "load_state_dict", load_state_dict },
+  { "get_growth_factor", get_growth_factor }, { "get_backoff_factor", get_backoff_factor }, { "get_growth_interval", get_growth_interval },
+  { "set_growth_factor", set_growth_factor }, { "set_backoff_factor", set_backoff_factor }, { "set_growth_interval", set_growth_interval },
+  { NULL, NULL },
+};
+
+const gbl_type gbl_scaler_type = { "gibbous.scaler", release, methods };
+
+/* Bytes of the 16-bit weight copies that parameters keep: amp.cache_info().bytes. */
+static int cache_info(lua_State *L) {
+  gb_memory_stats memory;
+  gb_memory_get_stats(gbl_context(L), &memory);
+  lua_createtable(L, 0, 2);
+  lua_pushinteger(L, (lua_Integer)memory.current[GB_MEM_WEIGHT_COPIES]), lua_setfield(L, -2, "bytes");
+  lua_pushinteger(L, (lua_Integer)memory.peak[GB_MEM_WEIGHT_COPIES]), lua_setfield(L, -2, "peak_bytes");
+  return 1;
+}
+
+void gbl_open_amp(lua_State *L) {
+  gbl_new_type(L, &gbl_scaler_type);
+  gbl_push_module(L, "amp");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "GradScaler", new }, { "cache_info", cache_info }, { NULL, NULL } });
+  lua_pop(L, 1);
+}

@@ -1,0 +1,438 @@
+/* autograd.c - backward, gb.grad, gb.Function, hooks, and what a tensor says of its gradient.
+ *
+ * Backward begins with a minor collection: handles of intermediates that the forward pass dropped are dead by then, and nothing that lives is
+ * made old. Functions of the recipe run inside gbl_protect; they cannot yield. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "binding.h"
+
+/* {==== backward and grad ==== */
+
+/* loss:backward(gradient, {retain_graph =, create_graph =}); both may be left out. */
+static int tensor_backward(lua_State *L) {
+  static const char *const known[] = { "gradient", "retain_graph", "create_graph", NULL };
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1), *gradient = gbl_test_tensor(L, 2);
+  int options = gradient || lua_isnil(L, 2) ? 3 : 2;
+  gbl_check_options(L, options, "backward", known);
+  if (lua_istable(L, options) && lua_getfield(L, options, "gradient") != LUA_TNIL) gradient = gbl_check_tensor(L, lua_gettop(L));
+  bool create = gbl_option_boolean(L, options, "backward", "create_graph", false);
+  bool retain = gbl_option_boolean(L, options, "backward", "retain_graph", create);
+  gbl_collect(L);
+  gbl_check_status(L, gb_backward(t, gradient, retain, create));
+  return 0;
+}
+
+/* The gradients for the outputs: one tensor, a list, or none. */
+static gb_tensor **read_output_gradients(lua_State *L, int options, int outputs) {
+  int count;
+  if (!lua_istable(L, options) || lua_getfield(L, options, "grad_outputs") == LUA_TNIL) return NULL;
+  gb_tensor **list = gbl_check_tensors(L, lua_gettop(L), "grad", "grad_outputs", &count);
+  if (count != outputs) gbl_error(L, "grad: there are %d outputs and %d grad_outputs", outputs, count);
+  return list;
+}
+
+/* Push a list of n empty boxes. */
+static void push_boxes(lua_State *L, int n) {
+  lua_createtable(L, n, 0);
+  for (int i = 1; i <= n; i++) {
+    gbl_new_tensor(L);
+    lua_rawseti(L, -2, i);
+  }
+}
+
+/* gb.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}): the gradient of one tensor, or a list of those
+ * of a list, with nil where an input was not used. */
+static int grad(lua_State *L) {
+  static const char *const known[] = { "grad_outputs", "retain_graph", "create_graph", "allow_unused", NULL };
+  gbl_upvalue(L);
+  int n_out, n_in;
+  gbl_check_options(L, 3, "grad", known);
+  lua_settop(L, 3);
+  bool single = gbl_test_tensor(L, 2) != NULL;
+  gb_tensor **outputs = gbl_check_tensors(L, 1, "grad", "outputs", &n_out), **inputs = gbl_check_tensors(L, 2, "grad", "inputs", &n_in);
+  gb_tensor **gradients = read_output_gradients(L, 3, n_out);
+  bool create = gbl_option_boolean(L, 3, "grad", "create_graph", false);
+  bool retain = gbl_option_boolean(L, 3, "grad", "retain_graph", create);
+  bool unused = gbl_option_boolean(L, 3, "grad", "allow_unused", false);
+  gb_tensor **results = lua_newuserdatauv(L, sizeof *results * (size_t)(n_in + 1), 0);
+  push_boxes(L, n_in);
+  gbl_collect(L);
+  memset(results, 0, sizeof *results * (size_t)(n_in + 1));
+  gbl_check_status(L, gb_grad(outputs, gradients, n_out, inputs, n_in, retain, create, unused, results));
+  for (int i = 0; i < n_in; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    ((gbl_box *)lua_touserdata(L, -1))->tensor = results[i];
+    lua_pop(L, 1);
+  }
+  for (int i = 0; i < n_in; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    gbl_finish_tensor(L);
+    if (!results[i]) lua_pop(L, 1), lua_pushnil(L);
+    lua_rawseti(L, -2, i + 1);
+  }
+  if (single) lua_rawgeti(L, -1, 1);
+  return 1;
+}
+
+/* ====} */
+
+/* {==== A tensor and its gradient ==== */
+
+static int tensor_requires_grad_(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  bool wanted = true;
+  if (!lua_isnoneornil(L, 2)) {
+    luaL_checktype(L, 2, LUA_TBOOLEAN);
+    wanted = lua_toboolean(L, 2);
+  }
+  gbl_check_status(L, gb_tensor_set_requires_grad(t, wanted));
+  gbl_share_tensor(L, 1);
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int tensor_retain_grad(lua_State *L) {
+  gbl_upvalue(L);
+  gbl_check_status(L, gb_tensor_retain_grad(gbl_check_tensor(L, 1)));
+  gbl_share_tensor(L, 1);
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* A hook's call, on its way into Lua. */
+typedef struct hook_call { const gbl_callback *callback; gb_tensor **grad; } hook_call;
+
+/* Protected: fn(grad) gives nothing, or a tensor that takes the gradient's place. */
+static int hook_body(lua_State *L) {
+  const hook_call *call = lua_touserdata(L, 1);
+  gbl_callback_push(L, call->callback);
+  gb_tensor_retain(*call->grad);
+  gbl_push_tensor_shared(L, *call->grad);
+  lua_call(L, 1, 1);
+  if (lua_isnil(L, -1)) return 0;
+  gb_tensor *replacement = gbl_test_tensor(L, lua_gettop(L)), *old = *call->grad;
+  if (!replacement) return luaL_error(L, "a hook returns nothing or a tensor, got %s", gbl_type_name(L, lua_gettop(L)));
+  if (replacement->ndim != old->ndim || memcmp(replacement->shape, old->shape, sizeof *old->shape * (size_t)old->ndim)) {
+    char a[96], b[96];
+    return luaL_error(L, "a hook returned a gradient of shape %s for one of shape %s",
+                      gb_shape_text(replacement->ndim, replacement->shape, a, sizeof a), gb_shape_text(old->ndim, old->shape, b, sizeof b));
+  }
+  gb_tensor_retain(replacement);
+  *call->grad = replacement;
+  gb_tensor_release(old);
+  return 0;
+}
+
+static gb_status run_hook(gb_context *context, void *user, gb_tensor **gradient) {
+  (void)context;
+  gbl_callback *callback = user;
+  hook_call call = { callback, gradient };
+  return gbl_protect(callback->state, hook_body, &call);
+}
+
+/* What register_hook returns. Collecting it leaves the hook in place. */
+typedef struct hook_handle { gb_tensor *tensor; int64_t id; } hook_handle;
+
+static void hook_handle_release(void *object) {
+  hook_handle *handle = object;
+  gb_tensor_release(handle->tensor);
+  free(handle);
+}
+
+static int hook_remove(lua_State *L);
+static const luaL_Reg hook_methods[] = { { "remove", hook_remove }, { NULL, NULL } };
+static const gbl_type hook_type = { "gibbous.hook", hook_handle_release, hook_methods };
+
+static int hook_remove(lua_State *L) {
+  gbl_enter(L);
+  const hook_handle *handle = gbl_test_object(L, 1, &hook_type);
+  if (handle) gb_tensor_remove_hook(handle->tensor, handle->id);
+  return 0;
+}
+
+/* t:register_hook(fn): fn(grad) is called with each gradient that reaches t. */
+static int tensor_register_hook(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (!t->node) gbl_share_tensor(L, 1);
+  void **slot = gbl_new_object(L, &hook_type, 0);
+  hook_handle *handle = *slot = calloc(1, sizeof *handle);
+  if (!handle) return gbl_error(L, "register_hook: out of memory");
+  gbl_callback *callback = gbl_callback_new(L, 2);
+  gb_status status = gb_tensor_register_hook(t, run_hook, callback, gbl_callback_release, &handle->id);
+  if (status != GB_OK) gbl_callback_release(callback);
+  gbl_check_status(L, status);
+  gb_tensor_retain(t);
+  handle->tensor = t;
+  return 1;
+}
+
+/* ====} */
+
+/* {==== gb.Function: forward and backward in Lua ==== */
+
+/* What a tensor looked like: for zeros where no gradient comes, and to check what backward returns. */
+typedef struct likeness { gb_dtype dtype; gb_device device; int ndim; int64_t shape[GB_MAX_NDIM]; } likeness;
+
+/* One call of a custom function, kept by its node. The callback's value is the table {spec, ctx}. */
+typedef struct custom_call {
+  gbl_callback *callback;
+  int arguments;                 /* of forward */
+  int n_in, n_out;
+  likeness out[GB_MAX_OUT];
+  struct { int argument; likeness like; } in[]; /* the tensors among the arguments */
+} custom_call;
+
+static likeness look_at(const gb_tensor *t) {
+  likeness l = { gb_tensor_dtype(t), gb_tensor_device(t), t->ndim, { 0 } };
+  memcpy(l.shape, t->shape, sizeof l.shape);
+  return l;
+}
+
+static void custom_release(void *user) {
+  custom_call *call = user;
+  gbl_callback_release(call->callback);
+  free(call);
+}
+
+/* ctx:save_for_backward(...): tensors that backward needs; changing them in place before it is an error then. */
+static int ctx_save(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int count = lua_gettop(L) - 1;
+  lua_createtable(L, count, 0);
+  lua_createtable(L, count, 0);
+  for (int i = 1; i <= count; i++) {
+    const gb_tensor *t = gbl_opt_tensor(L, i + 1);
+    lua_pushvalue(L, i + 1);
+    lua_rawseti(L, -3, i);
+    lua_pushinteger(L, t ? (lua_Integer)gb_tensor_version(t) : 0);
+    lua_rawseti(L, -2, i);
+  }
+  lua_setfield(L, 1, "_versions");
+  lua_setfield(L, 1, "_saved");
+  lua_pushinteger(L, count);
+  lua_setfield(L, 1, "_count");
+  return 0;
+}
+
+/* ctx:saved_tensors(): what was saved, as several values. */
+static int ctx_saved(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_getfield(L, 1, "_count");
+  int count = (int)lua_tointeger(L, -1);
+  lua_settop(L, 1);
+  if (count == 0) return 0;
+  lua_getfield(L, 1, "_saved");
+  lua_getfield(L, 1, "_versions");
+  luaL_checkstack(L, count + 4, NULL);
+  for (int i = 1; i <= count; i++) {
+    lua_rawgeti(L, 2, i);
+    const gb_tensor *t = gbl_opt_tensor(L, lua_gettop(L));
+    lua_rawgeti(L, 3, i);
+    if (t && (lua_Integer)gb_tensor_version(t) != lua_tointeger(L, -1))
+      return gbl_error(L, "saved tensor %d was changed in place after forward", i);
+    lua_pop(L, 1);
+  }
+  return count;
+}
+
+static void push_ctx(lua_State *L) {
+  static const luaL_Reg methods[] = { { "save_for_backward", ctx_save }, { "saved_tensors", ctx_saved }, { NULL, NULL } };
+  lua_newtable(L);
+  if (luaL_newmetatable(L, "gibbous.ctx")) {
+    lua_newtable(L);
+    gbl_set_functions(L, methods);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_setmetatable(L, -2);
+}
+
+/* What the engine hands to backward. */
+typedef struct custom_gradients { custom_call *call; gb_tensor *const *out; gb_tensor **in; } custom_gradients;
+
+/* Push the gradient of output i: zeros where none came. */
+static void push_output_gradient(lua_State *L, const custom_call *call, int i, gb_tensor *gradient) {
+  if (gradient) {
+    gb_tensor_retain(gradient);
+    gbl_push_tensor(L, gradient);
+    return;
+  }
+  const likeness *like = &call->out[i];
+  gb_context *context = gbl_get_state(L)->context;
+  gb_attr zero = gb_attr_num(0);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_new(context, like->dtype, like->ndim, like->shape, like->device, &box->tensor));
+  gbl_check_status(L, gb_apply_(context, GB_OP_fill, &box->tensor, 1, &zero));
+}
+
+/* Protected: backward(ctx, gradients of the outputs ...) gives one gradient, or nil, for each argument of forward. */
+static int custom_body(lua_State *L) {
+  const custom_gradients *g = lua_touserdata(L, 1);
+  const custom_call *call = g->call;
+  gbl_callback_push(L, call->callback);
+  lua_rawgeti(L, 2, 1);
+  lua_getfield(L, 3, "backward");
+  lua_rawgeti(L, 2, 2);
+  for (int i = 0; i < call->n_out; i++) push_output_gradient(L, call, i, g->out[i]);
+  lua_call(L, call->n_out + 1, LUA_MULTRET);
+  int results = lua_gettop(L) - 3;
+  if (results > call->arguments) return luaL_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
+  for (int i = 0; i < call->n_in; i++) {
+    int at = 3 + call->in[i].argument;
+    if (call->in[i].argument > results || lua_isnil(L, at)) continue;
+    gb_tensor *gradient = gbl_test_tensor(L, at);
+    const likeness *like = &call->in[i].like;
+    if (!gradient) return luaL_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
+    if (gradient->ndim != like->ndim || memcmp(gradient->shape, like->shape, sizeof *like->shape * (size_t)like->ndim)) {
+      char a[96], b[96];
+      return luaL_error(L, "backward returned a gradient of shape %s for argument %d of shape %s",
+                        gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a), call->in[i].argument,
+                        gb_shape_text(like->ndim, like->shape, b, sizeof b));
+    }
+    gb_tensor_retain(gradient);
+    g->in[i] = gradient;
+  }
+  return 0;
+}
+
+static gb_status custom_backward(gb_context *context, void *user, gb_tensor *const *out, int n_out, gb_tensor **in, int n_in) {
+  (void)context, (void)n_out;
+  custom_gradients g = { user, out, in };
+  gb_status status = gbl_protect(g.call->callback->state, custom_body, &g);
+  for (int i = 0; status != GB_OK && i < n_in; i++) gb_drop(&in[i]);
+  return status;
+}
+
+/* An output that is an input, or has a history of its own, is given as an alias without it. */
+static void separate_output(lua_State *L, int index) {
+  gb_tensor *t = gbl_check_tensor(L, index);
+  if (!gb_tensor_in_graph(t) && !t->binding && !t->base) return;
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_detach(t, &box->tensor));
+  lua_replace(L, index);
+}
+
+/* A saved output would hold the node that holds it: it is kept as an alias without history. */
+static void separate_saved(lua_State *L, int ctx, int first, int count) {
+  if (lua_getfield(L, ctx, "_saved") == LUA_TTABLE) {
+    int saved = lua_gettop(L);
+    for (int i = 1; i <= (int)lua_rawlen(L, saved); i++) {
+      lua_rawgeti(L, saved, i);
+      for (int j = 0; j < count; j++) {
+        if (!lua_rawequal(L, -1, first + j)) continue;
+        gbl_box *box = gbl_new_tensor(L);
+        gbl_check_status(L, gb_tensor_detach(gbl_check_tensor(L, first + j), &box->tensor));
+        lua_rawseti(L, saved, i);
+      }
+      lua_settop(L, saved);
+    }
+  }
+  lua_pop(L, 1);
+}
+
+/* Attach a node from the tensor arguments (positions at[]) to the outputs at first .. . The table {spec, ctx} is at the top. */
+static void attach(lua_State *L, gb_context *context, const char *name, int arguments, int n_in, const int *at, int first, int n_out) {
+  gb_tensor **in = lua_newuserdatauv(L, sizeof *in * (size_t)(n_in + 1), 0), *out[GB_MAX_OUT];
+  lua_insert(L, -2);
+  for (int i = 0; i < n_in; i++) in[i] = gbl_check_tensor(L, at[i]);
+  for (int i = 0; i < n_out; i++) out[i] = gbl_check_tensor(L, first + i);
+  gbl_callback *callback = gbl_callback_new(L, lua_gettop(L));
+  custom_call *call = calloc(1, sizeof *call + sizeof *call->in * (size_t)n_in);
+  if (!call) {
+    gbl_callback_release(callback);
+    gbl_check_status(L, gb_fail_memory(context, sizeof *call));
+    return;
+  }
+  call->callback = callback;
+  call->arguments = arguments;
+  call->n_in = n_in;
+  call->n_out = n_out;
+  for (int i = 0; i < n_in; i++) call->in[i].argument = at[i], call->in[i].like = look_at(in[i]);
+  for (int i = 0; i < n_out; i++) call->out[i] = look_at(out[i]);
+  gbl_check_status(L, gb_custom_function(context, name, in, n_in, out, n_out, custom_backward, call, custom_release));
+}
+
+/* f(...) of f = gb.Function{...}: forward(ctx, ...) without gradients, then a node when one is needed. Upvalues: the state, the spec. */
+static int function_call(lua_State *L) {
+  gbl_state *state = gbl_upvalue(L);
+  int arguments = lua_gettop(L), n_in = 0;
+  luaL_checkstack(L, arguments + 16, NULL);
+  int *at = lua_newuserdatauv(L, sizeof *at * (size_t)(arguments + 1), 0);
+  bool needed = false;
+  push_ctx(L);
+  int ctx = lua_gettop(L);
+  lua_createtable(L, arguments, 0);
+  for (int i = 1; i <= arguments; i++) {
+    const gb_tensor *t = gbl_test_tensor(L, i);
+    bool wanted = t && gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t);
+    if (t) at[n_in++] = i;
+    needed |= wanted;
+    lua_pushboolean(L, wanted);
+    lua_rawseti(L, -2, i);
+  }
+  lua_setfield(L, ctx, "needs_input_grad");
+  needed = needed && state->context->modes->grad;
+  gbl_push_grad_scope(L, "gb.Function", false);
+  int scope = lua_gettop(L), first = scope + 1;
+  lua_toclose(L, scope);
+  lua_getfield(L, lua_upvalueindex(2), "forward");
+  lua_pushvalue(L, ctx);
+  for (int i = 1; i <= arguments; i++) lua_pushvalue(L, i);
+  lua_call(L, arguments + 1, LUA_MULTRET);
+  gbl_note(L, state);
+  gbl_end_scope(L, scope);
+  int n_out = lua_gettop(L) - scope;
+  luaL_checkstack(L, n_out + 16, NULL);
+  for (int i = 0; i < n_out; i++)
+    if (!gbl_test_tensor(L, first + i)) return gbl_error(L, "forward of a gb.Function returns tensors, got %s", gbl_type_name(L, first + i));
+  if (!needed || n_out == 0) return n_out;
+  if (n_out > GB_MAX_OUT) return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
+  separate_saved(L, ctx, first, n_out);
+  for (int i = 0; i < n_out; i++) separate_output(L, first + i);
+  lua_getfield(L, lua_upvalueindex(2), "name");
+  lua_createtable(L, 2, 0);
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_rawseti(L, -2, 1);
+  lua_pushvalue(L, ctx);
+  lua_rawseti(L, -2, 2);
+  attach(L, state->context, lua_tostring(L, -2), arguments, n_in, at, first, n_out);
+  lua_settop(L, scope + n_out);
+  return n_out;
+}
+
+/* gb.Function{forward = function(ctx, ...), backward = function(ctx, ...), name =}: a function that gradients pass through. */
+static int function_new(lua_State *L) {
+  static const char *const known[] = { "forward", "backward", "name", NULL };
+  luaL_checktype(L, 1, LUA_TTABLE);
+  gbl_check_options(L, 1, "Function", known);
+  lua_pushlightuserdata(L, gbl_enter(L));
+  lua_createtable(L, 0, 3);
+  for (int i = 0; i < 2; i++) {
+    if (lua_getfield(L, 1, known[i]) != LUA_TFUNCTION) return gbl_error(L, "Function: '%s' must be a function, got %s", known[i], gbl_type_name(L, lua_gettop(L)));
+    lua_setfield(L, -2, known[i]);
+  }
+  lua_pushstring(L, gbl_option_string(L, 1, "Function", "name", "function"));
+  lua_setfield(L, -2, "name");
+  lua_pushcclosure(L, function_call, 2);
+  return 1;
+}
+
+/* ====} */
+
+void gbl_open_autograd(lua_State *L) {
+  static const luaL_Reg functions[] = { { "grad", grad }, { "Function", function_new }, { NULL, NULL } };
+  static const luaL_Reg methods[] = {
+    { "backward", tensor_backward }, { "requires_grad_", tensor_requires_grad_ }, { "retain_grad", tensor_retain_grad },
+    { "register_hook", tensor_register_hook }, { NULL, NULL },
+  };
+  gbl_new_type(L, &hook_type);
+  gbl_set_functions(L, functions);
+  gbl_push_methods(L);
+  gbl_set_functions(L, methods);
+  lua_pop(L, 1);
+}

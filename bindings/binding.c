@@ -1,0 +1,306 @@
+/* binding.c - the state of one Lua universe, errors with the recipe's position, callbacks from the engine, and collection.
+ *
+ * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
+#include "binding.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys of the registry, by address. */
+static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0;
+
+#define SOFT_MARK_LEAST ((size_t)256 << 20) /* below this nothing is collected for its bytes alone */
+#define SOFT_MARK_STEP ((size_t)16 << 20)   /* how often the pool is asked: per bytes made */
+
+/* {==== The state ==== */
+
+gbl_state *gbl_get_state(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key);
+  gbl_state *state = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+  if (!state) luaL_error(L, "gibbous was not opened in this Lua state; call require 'gibbous' first");
+  return state;
+}
+
+gbl_state *gbl_enter(lua_State *L) { return gbl_note(L, gbl_get_state(L)); }
+
+gb_context *gbl_context(lua_State *L) { return gbl_enter(L)->context; }
+
+/* The registry keeps the noted thread alive, so that no new thread can have its address. */
+void gbl_switch(lua_State *L, gbl_state *state) {
+  luaL_checkstack(L, 8, NULL);
+  gbl_modes *modes = gbl_modes_of(L);
+  lua_pushthread(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &noted_key);
+  state->noted = L;
+  state->modes = modes;
+  state->context->modes = &modes->now;
+}
+
+static void state_release(gbl_state *state) {
+  if (--state->refs == 0) free(state);
+}
+
+/* The universe closes: the context may live on in tensors that others hold, but calls back no more. */
+static int owner_gc(lua_State *L) {
+  gbl_state **owner = lua_touserdata(L, 1), *state = *owner;
+  if (!state) return 0;
+  *owner = NULL;
+  lua_pushnil(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  gb_context *context = state->context;
+  state->context = NULL;
+  if (context) {
+    context->modes = &context->default_modes;
+    context->reclaim = NULL;
+    context->reclaim_user = NULL;
+    gb_context_close(context);
+  }
+  state_release(state);
+  return 0;
+}
+
+/* The engine has no memory: collect what Lua has let go of, on the coroutine that runs. */
+static void reclaim(void *user) {
+  gbl_state *state = user;
+  if (state->running) lua_gc(state->running, LUA_GCCOLLECT);
+}
+
+gbl_state *gbl_open_state(lua_State *L) {
+  gbl_state **owner = lua_newuserdatauv(L, sizeof *owner, 0);
+  *owner = NULL;
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, owner_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  gbl_state *state = *owner = calloc(1, sizeof *state);
+  if (!state) luaL_error(L, "gibbous: out of memory");
+  state->refs = 1;
+  gb_status status = gb_context_open(NULL, &state->context);
+  if (status != GB_OK) luaL_error(L, "gibbous: the engine does not open: %s", gb_status_text(status));
+  state->default_dtype = GB_FLOAT32;
+  state->soft_mark = SOFT_MARK_LEAST;
+  gb_print_options_init(&state->print);
+  state->context->reclaim = reclaim;
+  state->context->reclaim_user = state;
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &owner_key);
+  lua_pushlightuserdata(L, state);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  lua_pushboolean(L, false);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+  return gbl_note(L, state);
+}
+
+/* ====} */
+
+/* {==== Errors ==== */
+
+void gbl_push_where(lua_State *L) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); level++) {
+    lua_getinfo(L, "Sl", &frame);
+    bool ours = !strncmp(frame.source, "=gibbous/", 9);
+    if (*frame.what == 'C' || ours || frame.currentline <= 0) continue;
+    lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+    return;
+  }
+  lua_pushliteral(L, "");
+}
+
+int gbl_error(lua_State *L, const char *format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  luaL_checkstack(L, 4, NULL);
+  gbl_push_where(L);
+  lua_pushstring(L, text);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+int gbl_check_status(lua_State *L, gb_status status) {
+  if (status == GB_OK) return 0;
+  gbl_state *state = gbl_get_state(L);
+  luaL_checkstack(L, 4, NULL);
+  if (status == GB_ECALLBACK && state->has_error) {
+    state->has_error = false;
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
+    lua_pushboolean(L, false);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+    return lua_error(L);
+  }
+  gbl_push_where(L);
+  lua_pushstring(L, gb_error(state->context));
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+int gbl_bad_argument(lua_State *L, const char *who, const char *name, const char *text) { return gbl_error(L, "%s: '%s' %s", who, name, text); }
+
+const char *gbl_type_name(lua_State *L, int arg) {
+  if (gbl_test_tensor(L, arg)) return "a tensor";
+  if (luaL_getmetafield(L, arg, "__name") == LUA_TSTRING) {
+    const char *name = lua_tostring(L, -1);
+    lua_pop(L, 1); /* the metatable keeps it */
+    return name;
+  }
+  switch (lua_type(L, arg)) {
+    case LUA_TNONE: return "nothing";
+    case LUA_TNIL: return "nil";
+    default: return luaL_typename(L, arg);
+  }
+}
+
+/* Changes that make one short word the other: a letter more, less or another, or two neighbours exchanged. */
+static int edit_distance(const char *a, const char *b) {
+  enum { LONGEST = 48 };
+  int rows[3][LONGEST + 1], n = (int)strlen(b), m = (int)strlen(a);
+  if (n > LONGEST || m > LONGEST) return LONGEST;
+  for (int j = 0; j <= n; j++) rows[0][j] = j;
+  for (int i = 1; i <= m; i++) {
+    int *row = rows[i % 3], *above = rows[(i + 2) % 3], *twice = rows[(i + 1) % 3];
+    row[0] = i;
+    for (int j = 1; j <= n; j++) {
+      int least = above[j - 1] + (a[i - 1] != b[j - 1]);
+      if (above[j] + 1 < least) least = above[j] + 1;
+      if (row[j - 1] + 1 < least) least = row[j - 1] + 1;
+      bool exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (exchanged && twice[j - 2] + 1 < least) least = twice[j - 2] + 1;
+      row[j] = least;
+    }
+  }
+  return rows[m % 3][n];
+}
+
+const char *gbl_nearest(const char *name, const char *const *known) {
+  int limit = (int)strlen(name) / 3;
+  int best = limit < 1 ? 2 : limit + 1;
+  const char *nearest = NULL;
+  for (; *known; known++) {
+    int distance = edit_distance(name, *known);
+    if (distance < best) best = distance, nearest = *known;
+  }
+  return nearest;
+}
+
+/* ====} */
+
+/* {==== Callbacks ==== */
+
+gbl_callback *gbl_callback_new(lua_State *L, int index) {
+  gbl_state *state = gbl_enter(L);
+  lua_pushvalue(L, index);
+  int reference = luaL_ref(L, LUA_REGISTRYINDEX);
+  gbl_callback *callback = malloc(sizeof *callback);
+  if (!callback) {
+    luaL_unref(L, LUA_REGISTRYINDEX, reference);
+    gbl_check_status(L, gb_fail_memory(state->context, sizeof *callback));
+  }
+  *callback = (gbl_callback){ state, reference };
+  state->refs++;
+  return callback;
+}
+
+/* Runs wherever the last reference goes, a finaliser included; the coroutine that runs is the one noted by whoever called the engine. */
+void gbl_callback_release(void *user) {
+  gbl_callback *callback = user;
+  gbl_state *state = callback->state;
+  if (state->context && state->running && lua_checkstack(state->running, 4)) luaL_unref(state->running, LUA_REGISTRYINDEX, callback->reference);
+  state_release(state);
+  free(callback);
+}
+
+void gbl_callback_push(lua_State *L, const gbl_callback *callback) { lua_rawgeti(L, LUA_REGISTRYINDEX, callback->reference); }
+
+/* Keep the error value at the top of the stack for gbl_check_status, and say so to the engine. */
+static gb_status keep_error(lua_State *L, gbl_state *state) {
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "an error that is no text";
+  gb_status status = gb_fail(state->context, GB_ECALLBACK, "%s", text);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key); /* the key is there since the state was opened: no allocation */
+  state->has_error = true;
+  return status;
+}
+
+/* Close the scopes of one kind that were opened since `top` was the innermost and were left open. */
+static void close_scopes(gbl_modes *modes, int kind, const gbl_scope *top) {
+  const gbl_scope *scope = modes->top[kind];
+  while (scope && scope != top) scope = scope->below;
+  if (scope != top) return; /* the callback closed a scope of its caller */
+  while (modes->top[kind] != top) gbl_close_top(modes, (gbl_scope_kind)kind);
+}
+
+/* What must be as it was when a callback returns. */
+typedef struct guard {
+  lua_State *L;
+  gbl_modes *modes;              /* of the coroutine that runs */
+  gb_modes before, *outer;       /* what they were, and what the context pointed to: backward has modes of its own */
+  gbl_scope *top[GBL_SCOPE_KINDS];
+  const char *op;
+} guard;
+
+/* The callback runs in the coroutine's modes, which for that time have the values that count in the engine. */
+static guard guard_begin(gbl_state *state) {
+  gb_context *context = state->context;
+  gbl_modes *modes = state->modes;
+  guard g = { state->running, modes, modes->now, context->modes, { modes->top[0], modes->top[1] }, context->op };
+  modes->now = *context->modes;
+  context->modes = &modes->now;
+  context->op = NULL;
+  return g;
+}
+
+static gb_status guard_end(gbl_state *state, const guard *g, int failed) {
+  gb_context *context = state->context;
+  state->running = g->L;
+  if (state->noted != g->L) {
+    lua_pushthread(g->L);
+    lua_rawsetp(g->L, LUA_REGISTRYINDEX, &noted_key);
+    state->noted = g->L;
+    state->modes = g->modes;
+  }
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++) close_scopes(g->modes, kind, g->top[kind]);
+  g->modes->now = g->before;
+  context->modes = g->outer;
+  gb_status status = failed ? keep_error(g->L, state) : GB_OK;
+  context->op = g->op;
+  return status;
+}
+
+gb_status gbl_protect(gbl_state *state, lua_CFunction body, void *argument) {
+  lua_State *L = state->running;
+  if (!lua_checkstack(L, LUA_MINSTACK)) return gb_fail_memory(state->context, sizeof(void *) * LUA_MINSTACK);
+  guard g = guard_begin(state);
+  lua_pushcfunction(L, body);
+  lua_pushlightuserdata(L, argument);
+  return guard_end(state, &g, lua_pcall(L, 1, 0, 0));
+}
+
+gb_status gbl_call_function(lua_State *L, int arguments, int results) {
+  gbl_state *state = gbl_note(L, gbl_get_state(L));
+  guard g = guard_begin(state);
+  return guard_end(state, &g, lua_pcall(L, arguments, results, 0));
+}
+
+/* ====} */
+
+/* {==== Collection ==== */
+
+void gbl_collect(lua_State *L) { lua_gc(L, LUA_GCSTEP, 0); }
+
+void gbl_soft_mark(lua_State *L, gbl_state *state) {
+  if (state->fresh_bytes < SOFT_MARK_STEP) return;
+  gb_memory_stats stats;
+  state->fresh_bytes = 0;
+  gb_memory_get_stats(state->context, &stats);
+  if (stats.current_total <= state->soft_mark) return;
+  lua_gc(L, LUA_GCCOLLECT);
+  gb_memory_get_stats(state->context, &stats);
+  size_t mark = stats.current_total + stats.current_total / 2;
+  state->soft_mark = mark > SOFT_MARK_LEAST ? mark : SOFT_MARK_LEAST;
+}
+
+/* ====} */

@@ -1,0 +1,254 @@
+/* binding.h - what the files of bindings/ share.
+ *
+ * A function that Lua calls first does gbl_enter(L): it notes the coroutine that runs and points the context at its modes. Order in every
+ * function: check arguments (may raise), push what will release (gbl_new_tensor, gbl_new_object), acquire, gbl_check_status.
+ * Nothing raises through engine code: what the engine calls back runs inside gbl_protect, and no lua_State is kept across calls. */
+#ifndef GB_BINDINGS_BINDING_H
+#define GB_BINDINGS_BINDING_H
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "ops/ops.h"
+#include "tensor/print.h"
+
+/* {==== The state: one per Lua universe ==== */
+
+typedef enum gbl_scope_kind { GBL_SCOPE_GRAD, GBL_SCOPE_AUTOCAST, GBL_SCOPE_KINDS } gbl_scope_kind;
+
+/* The modes of one coroutine, with the scopes that are open in it. */
+typedef struct gbl_modes {
+  gb_modes now;                                 /* first: context->modes points here */
+  struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
+  int64_t scopes;                               /* opened so far: the number of the last one */
+} gbl_modes;
+
+typedef struct gbl_state {
+  int64_t refs;                  /* the universe, and callbacks that the engine holds */
+  gb_context *context;           /* NULL once the universe has closed */
+  lua_State *running;            /* the coroutine that called last; valid during that call */
+  lua_State *noted;              /* the coroutine whose modes count; kept alive by the registry */
+  gbl_modes *modes;              /* its modes */
+  const void *tensor_meta;       /* address of the tensors' metatable */
+  gb_dtype default_dtype;
+  gb_print_options print;
+  size_t fresh_bytes;            /* made since the soft mark was looked at */
+  size_t soft_mark;              /* live bytes above which everything is collected */
+  bool has_error;                /* a callback's error value waits in the registry */
+} gbl_state;
+
+/* The state of this universe; raises when the library was not opened here. */
+gbl_state *gbl_get_state(lua_State *L);
+/* Make L's modes the ones that count; part of gbl_enter. */
+void gbl_switch(lua_State *L, gbl_state *state);
+/* gbl_enter for functions that have the state as an upvalue: two stores and a comparison. */
+static inline gbl_state *gbl_note(lua_State *L, gbl_state *state) {
+  state->running = L;
+  if (state->noted != L) gbl_switch(L, state);
+  return state;
+}
+/* At the start of each function: notes L as running and makes its modes count. */
+gbl_state *gbl_enter(lua_State *L);
+/* gbl_enter, for those who only need the context. */
+gb_context *gbl_context(lua_State *L);
+
+/* Open a context for this universe and keep its state in the registry; part of luaopen_gibbous. */
+gbl_state *gbl_open_state(lua_State *L);
+
+/* ====} */
+
+/* {==== Errors ==== */
+
+/* Raise a string that begins with the recipe's position: the innermost Lua frame whose chunk is not ours ("=gibbous/..."). */
+int gbl_error(lua_State *L, const char *format, ...) GB_PRINTF(2, 3);
+/* Push that position ("script.lua:12: ", or ""). */
+void gbl_push_where(lua_State *L);
+/* GB_OK: returns 0. Otherwise raises gb_error(context); the error of a Lua callback is raised as it was. */
+int gbl_check_status(lua_State *L, gb_status status);
+/* As luaL_argerror with the recipe's position: "who: 'name' <text>". */
+int gbl_bad_argument(lua_State *L, const char *who, const char *name, const char *text);
+/* "number", "tensor", "gibbous.optimizer", ... of the value at arg. */
+const char *gbl_type_name(lua_State *L, int arg);
+/* The name in the NULL-ended list that is nearest to `name` (edit distance at most a third of its length, at least 1), or NULL. */
+const char *gbl_nearest(const char *name, const char *const *known);
+
+/* ====} */
+
+/* {==== Tensors ==== */
+
+/* The Lua value of a tensor. NULL after t:free(). */
+typedef struct gbl_box { gb_tensor *tensor; } gbl_box;
+
+/* Borrowed; raises when the argument is something else, or was freed. */
+gb_tensor *gbl_check_tensor(lua_State *L, int arg);
+/* NULL when the argument is something else. */
+gb_tensor *gbl_test_tensor(lua_State *L, int arg);
+/* NULL for nil or none. */
+gb_tensor *gbl_opt_tensor(lua_State *L, int arg);
+/* Push a box that is empty as yet: fill box->tensor with a new reference, then gbl_finish_tensor when the same tensor may be known already. */
+gbl_box *gbl_new_tensor(lua_State *L);
+/* The box at the top of the stack was filled. Where its tensor has a Lua value already, that value takes the box's place. */
+void gbl_finish_tensor(lua_State *L);
+/* Push tensor and take over one reference (released also when Lua has no memory and this raises); NULL pushes nil. Where the tensor has a
+ * known Lua value, pushes that one. */
+void gbl_push_tensor(lua_State *L, gb_tensor *tensor);
+/* As above, and the value becomes the known one: for parameters, gradients, hook arguments, whatever C hands out twice. Takes over one
+ * reference too. */
+void gbl_push_tensor_shared(lua_State *L, gb_tensor *tensor);
+/* Make the value at index the known Lua value of its tensor (parameters given to an optimizer, leaves that ask for gradients). */
+void gbl_share_tensor(lua_State *L, int index);
+/* The table at arg as a list of tensors, borrowed, in a buffer that is pushed on the stack (the table keeps the tensors). A single tensor
+ * is a list of one. who and name are for the error text. */
+gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char *name, int *count);
+
+/* ====} */
+
+/* {==== Other arguments ==== */
+
+gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who);         /* "float16"; an error names the nearest known one */
+void gbl_push_dtype_name(lua_State *L, gb_dtype dtype);
+gb_device gbl_check_device(lua_State *L, int arg);
+void gbl_push_device_name(lua_State *L, gb_device device);
+/* An integer, or a float with an integer value. */
+int64_t gbl_check_integer(lua_State *L, int arg, const char *who, const char *name);
+bool gbl_test_integer(lua_State *L, int arg, int64_t *out);
+double gbl_check_number(lua_State *L, int arg, const char *who, const char *name);
+/* Sizes as arguments (2, 3) or one table ({2, 3}) from arg on; returns ndim and sets *next to the first argument after them. */
+int gbl_check_shape(lua_State *L, int arg, const char *who, int64_t shape[GB_MAX_NDIM], int *next);
+/* A position counted from 1 (or from the end, -1 is the last) made one from 0 (negative kept); 0 is an error. */
+int64_t gbl_position(lua_State *L, int64_t position, const char *who, const char *name);
+
+/* {---- the trailing table of options; an absent or nil one means all defaults ---- */
+
+/* Raises unless arg is nil, none or a table whose keys are all in the NULL-ended list `known`; the error names the nearest known one. */
+void gbl_check_options(lua_State *L, int arg, const char *who, const char *const *known);
+double gbl_option_number(lua_State *L, int arg, const char *who, const char *name, double otherwise);
+int64_t gbl_option_integer(lua_State *L, int arg, const char *who, const char *name, int64_t otherwise);
+bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name, bool otherwise);
+/* The text lives as long as the table does. */
+const char *gbl_option_string(lua_State *L, int arg, const char *who, const char *name, const char *otherwise);
+gb_dtype gbl_option_dtype(lua_State *L, int arg, const char *who, const char *name, gb_dtype otherwise);
+gb_device gbl_option_device(lua_State *L, int arg, const char *who, const char *name, gb_device otherwise);
+
+/* ----} */
+/* ====} */
+
+
+/* {==== Objects: a userdata that releases a C object ==== */
+
+/* What a kind of object is. Keep one constant per kind; its address is the kind. */
+typedef struct gbl_type {
+  const char *name;                    /* "gibbous.optimizer": unique, shown in errors */
+  void (*release)(void *object);       /* by __gc, __close and :close(); NULL: nothing to do */
+  const luaL_Reg *methods;             /* ended by {NULL, NULL}; names that begin with "__" go into the metatable (but __gc, __close) */
+} gbl_type;
+
+/* Register a kind, once per universe. */
+void gbl_new_type(lua_State *L, const gbl_type *type);
+/* Push an object whose slot is NULL as yet, with `uservalues` user values; acquire into *slot after it. */
+void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues);
+/* Raises when the argument is something else, or was closed. */
+void *gbl_check_object(lua_State *L, int arg, const gbl_type *type);
+void *gbl_test_object(lua_State *L, int arg, const gbl_type *type);
+
+/* ====} */
+
+/* {==== Callbacks from the engine into Lua ==== */
+
+/* A Lua value that the engine keeps as `user`: gbl_callback_release is its `release`. */
+typedef struct gbl_callback { gbl_state *state; int reference; } gbl_callback;
+
+/* Keep the value at index. Raises when there is no memory. Give it to the engine with gbl_callback_release. */
+gbl_callback *gbl_callback_new(lua_State *L, int index);
+void gbl_callback_release(void *callback);
+void gbl_callback_push(lua_State *L, const gbl_callback *callback);
+/* Run body with a light userdata `argument` as its only argument, protected, on the coroutine that made the call that runs. Modes are
+ * afterwards what they were. An error becomes GB_ECALLBACK and is raised again, unchanged, by gbl_check_status. */
+gb_status gbl_protect(gbl_state *state, lua_CFunction body, void *argument);
+/* For simple callbacks: with a function and n arguments on the stack of L, call it protected for `results` results; as gbl_protect. */
+gb_status gbl_call_function(lua_State *L, int arguments, int results);
+
+/* ====} */
+
+/* {==== Collection ==== */
+
+/* One minor collection (one step in a stock Lua): at the start of backward, at an optimizer's step, at the exit of a no_grad scope. */
+void gbl_collect(lua_State *L);
+/* Before outputs are made: collects everything when live bytes have passed the soft mark. */
+void gbl_soft_mark(lua_State *L, gbl_state *state);
+
+/* ====} */
+
+/* {==== Modes: modes.c ==== */
+
+/* An open scope. It belongs to the modes it changes; the value that Lua holds knows only its number, so collecting that value changes
+ * nothing. */
+typedef struct gbl_scope {
+  struct gbl_scope *below;       /* the next open scope of the same kind, outwards */
+  int64_t number;
+  gb_modes before;               /* what closing restores; only the fields of its kind count */
+  const char *what;              /* "gb.no_grad", for the error of a scope left open */
+  char where[LUA_IDSIZE + 16];   /* the line that opened it */
+} gbl_scope;
+
+/* Close the innermost open scope of a kind: what was before it counts again. */
+void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind);
+
+/* The modes of this coroutine; made, as a copy of those that count now, on first use. */
+gbl_modes *gbl_modes_of(lua_State *L);
+/* Before L resumes co for the first time: co's modes are a copy of L's. */
+void gbl_modes_inherit(lua_State *L, lua_State *co);
+/* Push an open scope of gradients on or off; end it (nothing when it has ended). A function that calls Lua inside it makes it to-be-closed. */
+void gbl_push_grad_scope(lua_State *L, const char *what, bool grad);
+void gbl_end_scope(lua_State *L, int index);
+/* Push a text that names an open scope of this coroutine by the line that opened it, or return false. */
+bool gbl_push_open_scope(lua_State *L);
+/* Replace coroutine.resume and coroutine.wrap of this universe by ones that hand modes on exactly; the executable does. */
+void gbl_replace_coroutine(lua_State *L);
+
+/* ====} */
+
+/* {==== The parts of gb: each gets the table gb at the top of the stack, adds its fields, and leaves it there ==== */
+
+void gbl_open_tensor(lua_State *L);    /* tensor.c, index.c: the metatable */
+void gbl_open_ops(lua_State *L);       /* ops.c: gb.<op>, methods, gb.nn.functional.<op> */
+void gbl_open_create(lua_State *L);    /* create.c */
+void gbl_open_autograd(lua_State *L);  /* autograd.c: grad, Function, no_grad, ... */
+void gbl_open_modes(lua_State *L);     /* modes.c: amp.autocast, ... */
+void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, ... */
+void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
+void gbl_open_data(lua_State *L);      /* data.c */
+void gbl_open_io(lua_State *L);        /* io.c */
+
+/* Set functions into the table at the top, each with the state (a light userdata) as its upvalue 1; and get or make the table `name` in
+ * the table at the top (pushed). */
+void gbl_set_functions(lua_State *L, const luaL_Reg *functions);
+void gbl_push_module(lua_State *L, const char *name);
+
+/* The state, for functions set by gbl_set_functions: cheaper than gbl_enter. */
+static inline gbl_state *gbl_upvalue(lua_State *L) { return gbl_note(L, lua_touserdata(L, lua_upvalueindex(1))); }
+
+/* The method table of tensors, pushed: for methods added by other files. */
+void gbl_push_methods(lua_State *L);
+/* Run an op of one output on borrowed tensors and push the result. */
+void gbl_push_op(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
+/* Replace the tensor at the top by op(tensor, attrs): a step of a chain. own: the handle that is replaced never reached the recipe, so it
+ * ends at once instead of waiting for the collector. */
+void gbl_step(lua_State *L, gb_op op, const gb_attr *attrs, bool own);
+/* End the handle at index, one that never reached the recipe. */
+void gbl_end_handle(lua_State *L, int index);
+int gbl_index_get(lua_State *L);       /* index.c: t[key], key no string */
+int gbl_index_set(lua_State *L);       /* t[key] = value */
+
+/* Push a tensor made of the number, boolean or nested lists at stack index `arg`; dtype NONE: int64, bool or the default dtype, by what
+ * is found. create.c */
+void gbl_push_data(lua_State *L, int arg, gb_dtype dtype, gb_device device);
+
+/* Parse the arguments of a row from stack index `first` on and run it; ops.c. in_place: returns the tensor at `first`. */
+int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_place);
+
+/* ====} */
+
+int luaopen_gibbous(lua_State *L);
+
+#endif

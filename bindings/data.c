@@ -1,0 +1,307 @@
+/* data.c - native datasets, texts and the native loader as Lua objects. The DataLoader that recipes see is in gibbous/data.lua. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding.h"
+#include "data/loader.h"
+#include "objects.h"
+
+/* {==== datasets ==== */
+
+static void release_dataset(void *dataset) { gb_dataset_release(dataset); }
+static const gbl_type dataset_type;
+
+static gb_dataset *check_dataset(lua_State *L) { return gbl_check_object(L, 1, &dataset_type); }
+
+static int dataset_length(lua_State *L) {
+  lua_pushinteger(L, check_dataset(L)->count);
+  return 1;
+}
+
+/* dataset:get(i): the tensors of sample i (from 1, -1 is the last). */
+static int dataset_get(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_dataset *dataset = check_dataset(L);
+  int64_t i = gbl_position(L, gbl_check_integer(L, 2, "get", "i"), "get", "i");
+  if (i < 0) i += dataset->count;
+  if (i < 0 || i >= dataset->count) return gbl_error(L, "get: there is no sample %d among %d", (int)lua_tointeger(L, 2), (int)dataset->count);
+  gb_tensor *columns[GB_MAX_COLUMNS] = { NULL };
+  gbl_box *boxes[GB_MAX_COLUMNS];
+  for (int c = 0; c < dataset->columns; c++) boxes[c] = gbl_new_tensor(L);
+  gbl_check_status(L, gb_dataset_get(context, dataset, i, columns));
+  for (int c = 0; c < dataset->columns; c++) boxes[c]->tensor = columns[c];
+  return dataset->columns;
+}
+
+/* Give the object at the top of the stack what was made; raise the failure. */
+static int finish_dataset(lua_State *L, void **slot, gb_dataset *dataset, gb_status status) {
+  *slot = dataset;
+  gbl_check_status(L, status);
+  return 1;
+}
+
+/* dataset:subset(first, last), both included, from 1; or dataset:subset(list of positions). */
+static int dataset_subset(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_dataset *of = check_dataset(L), *made = NULL;
+  if (lua_istable(L, 2)) {
+    lua_Integer n = luaL_len(L, 2);
+    int64_t *indices = lua_newuserdatauv(L, sizeof *indices * (size_t)(n + 1), 0);
+    for (lua_Integer i = 0; i < n; i++) {
+      lua_geti(L, 2, i + 1);
+      indices[i] = gbl_position(L, gbl_check_integer(L, lua_gettop(L), "subset", "position"), "subset", "position");
+      if (indices[i] < 0) indices[i] += of->count;
+      lua_pop(L, 1);
+    }
+    void **slot = gbl_new_object(L, &dataset_type, 0);
+    gb_status status = gb_dataset_subset(context, of, indices, n, &made);
+    return finish_dataset(L, slot, made, status);
+  }
+  int64_t first = gbl_check_integer(L, 2, "subset", "first"), last = gbl_check_integer(L, 3, "subset", "last");
+  if (first < 1 || last < first - 1 || last > of->count)
+    return gbl_error(L, "subset: positions %d .. %d do not lie within 1 .. %d", (int)first, (int)last, (int)of->count);
+  void **slot = gbl_new_object(L, &dataset_type, 0);
+  gb_status status = gb_dataset_range(context, of, first - 1, last - first + 1, &made);
+  return finish_dataset(L, slot, made, status);
+}
+
+static const luaL_Reg dataset_methods[] = { { "__len", dataset_length }, { "get", dataset_get }, { "subset", dataset_subset }, { NULL, NULL } };
+static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_methods };
+
+/* data.TensorDataset(a, b, ...): sample i is row i of each tensor. */
+static int tensor_dataset(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  int n = lua_gettop(L);
+  if (n < 1 || n > GB_MAX_COLUMNS) return gbl_error(L, "TensorDataset takes 1 to %d tensors, got %d", GB_MAX_COLUMNS, n);
+  gb_tensor *columns[GB_MAX_COLUMNS];
+  for (int i = 0; i < n; i++) {
+    gbl_box *box = gbl_new_tensor(L);
+    gbl_check_status(L, gb_op_contiguous(context, gbl_check_tensor(L, i + 1), &box->tensor));
+    columns[i] = box->tensor;
+  }
+  gb_dataset *made = NULL;
+  void **slot = gbl_new_object(L, &dataset_type, 0);
+  gb_status status = gb_dataset_tensors(context, columns, n, &made);
+  return finish_dataset(L, slot, made, status);
+}
+
+/* data.idx(images[, labels][, { mean = 0, std = 1 }]): images scaled to 0 .. 1, then normalised. */
+static int idx(lua_State *L) {
+  static const char *const known[] = { "mean", "std", NULL };
+  gb_context *context = gbl_context(L);
+  const char *images = luaL_checkstring(L, 1), *labels = luaL_optstring(L, 2, NULL);
+  gbl_check_options(L, 3, "data.idx", known);
+  double mean = gbl_option_number(L, 3, "data.idx", "mean", 0), std = gbl_option_number(L, 3, "data.idx", "std", 1);
+  if (std == 0) return gbl_error(L, "data.idx: std must not be 0");
+  gb_dataset *made = NULL;
+  void **slot = gbl_new_object(L, &dataset_type, 0);
+  gb_status status = gb_dataset_images(context, images, labels, mean, std, &made);
+  return finish_dataset(L, slot, made, status);
+}
+
+static int is_dataset(lua_State *L) {
+  lua_pushboolean(L, gbl_test_object(L, 1, &dataset_type) != NULL);
+  return 1;
+}
+
+/* ====} */
+
+/* {==== texts ==== */
+
+/* Part of a text: ids first .. first + count - 1. */
+typedef struct text_part { gb_text *text; int64_t first, count; } text_part;
+
+static void release_text(void *object) {
+  text_part *part = object;
+  gb_text_release(part->text);
+  free(part);
+}
+
+static const gbl_type text_type;
+static text_part *check_text(lua_State *L) { return gbl_check_object(L, 1, &text_type); }
+
+/* Push a part of a text that is retained here. */
+static void push_part(lua_State *L, gb_text *text, int64_t first, int64_t count) {
+  void **slot = gbl_new_object(L, &text_type, 0);
+  text_part *part = malloc(sizeof *part);
+  if (!part) gbl_error(L, "data.text: out of memory");
+  *part = (text_part){ text, first, count };
+  gb_text_retain(text);
+  *slot = part;
+}
+
+/* data.text(path[, { kind = "characters" | "bytes", vocabulary = string }]) */
+static int text_open(lua_State *L) {
+  static const char *const known[] = { "kind", "vocabulary", NULL };
+  gb_context *context = gbl_context(L);
+  const char *path = luaL_checkstring(L, 1);
+  gbl_check_options(L, 2, "data.text", known);
+  const char *kind = gbl_option_string(L, 2, "data.text", "kind", "characters");
+  const char *vocabulary = gbl_option_string(L, 2, "data.text", "vocabulary", NULL);
+  bool bytes = !strcmp(kind, "bytes");
+  if (!bytes && strcmp(kind, "characters")) return gbl_error(L, "data.text: kind is 'characters' or 'bytes', not '%s'", kind);
+  void **slot = gbl_new_object(L, &text_type, 0);
+  text_part *part = calloc(1, sizeof *part);
+  if (!part) return gbl_error(L, "data.text: out of memory");
+  *slot = part;
+  gbl_check_status(L, gb_text_open(context, path, bytes ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS, vocabulary, vocabulary ? strlen(vocabulary) : 0, &part->text));
+  part->count = gb_text_length(part->text);
+  return 1;
+}
+
+static int text_length(lua_State *L) { return lua_pushinteger(L, check_text(L)->count), 1; }
+static int text_vocabulary_size(lua_State *L) { return lua_pushinteger(L, gb_text_vocabulary_size(check_text(L)->text)), 1; }
+
+/* The characters of the vocabulary, in the order of their ids; nil for bytes. */
+static int text_vocabulary(lua_State *L) {
+  size_t bytes;
+  const char *vocabulary = gb_text_vocabulary(check_text(L)->text, &bytes);
+  if (vocabulary) lua_pushlstring(L, vocabulary, bytes);
+  else lua_pushnil(L);
+  return 1;
+}
+
+/* text:encode(string): its ids, an int64 vector. */
+static int text_encode(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  text_part *part = check_text(L);
+  size_t bytes;
+  const char *string = luaL_checklstring(L, 2, &bytes);
+  int64_t *ids = lua_newuserdatauv(L, sizeof *ids * (bytes + 1), 0), count;
+  gbl_check_status(L, gb_text_encode(context, part->text, string, bytes, ids, &count));
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_new(context, GB_INT64, 1, &count, (gb_device){ GB_CPU, 0 }, &box->tensor));
+  gbl_check_status(L, gb_tensor_write(box->tensor, ids, sizeof *ids * (size_t)count));
+  gbl_finish_tensor(L);
+  return 1;
+}
+
+/* text:decode(ids): the string of an integer tensor. */
+static int text_decode(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  text_part *part = check_text(L);
+  gb_tensor *t = gbl_check_tensor(L, 2);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_op_cast(context, t, GB_INT64, &box->tensor));
+  size_t size = sizeof(int64_t) * (size_t)t->numel, bytes;
+  int64_t *ids = lua_newuserdatauv(L, size + 1, 0);
+  gbl_check_status(L, gb_tensor_read(box->tensor, ids, size));
+  char *string;
+  gbl_check_status(L, gb_text_decode(context, part->text, ids, t->numel, &string, &bytes));
+  luaL_Buffer buffer;
+  char *room = luaL_buffinitsize(L, &buffer, bytes);
+  memcpy(room, string, bytes);
+  free(string);
+  luaL_pushresultsize(&buffer, bytes);
+  return 1;
+}
+
+/* text:split(share): the first share of the text, and the rest. */
+static int text_split(lua_State *L) {
+  text_part *part = check_text(L);
+  double share = gbl_check_number(L, 2, "split", "share");
+  if (!(share > 0 && share < 1)) return gbl_error(L, "split: the share lies between 0 and 1, got %g", share);
+  int64_t n = (int64_t)(share * (double)part->count);
+  push_part(L, part->text, part->first, n);
+  push_part(L, part->text, part->first + n, part->count - n);
+  return 2;
+}
+
+/* text:windows(block): a dataset of x = ids[i .. i+block-1], y = the ids one further. */
+static int text_windows(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  text_part *part = check_text(L);
+  int64_t block = gbl_check_integer(L, 2, "windows", "block");
+  gb_dataset *made = NULL;
+  void **slot = gbl_new_object(L, &dataset_type, 0);
+  gb_status status = gb_dataset_windows(context, part->text, part->first, part->count, block, &made);
+  return finish_dataset(L, slot, made, status);
+}
+
+static const luaL_Reg text_methods[] = {
+  { "__len", text_length }, { "vocabulary_size", text_vocabulary_size }, { "vocabulary", text_vocabulary }, { "encode", text_encode },
+  { "decode", text_decode }, { "split", text_split }, { "windows", text_windows }, { NULL, NULL },
+};
+static const gbl_type text_type = { "gibbous.text", release_text, text_methods };
+
+/* ====} */
+
+/* {==== the native loader ==== */
+
+static void release_loader(void *loader) { gb_loader_close(loader); }
+static const gbl_type loader_type;
+static gb_loader *check_loader(lua_State *L) { return gbl_check_object(L, 1, &loader_type); }
+
+/* loader(dataset, { batch_size, shuffle, drop_last, prefetch, seed, batches }): the options were checked by the Lua half. */
+static int loader_new(lua_State *L) {
+  const char *who = "DataLoader";
+  gb_context *context = gbl_context(L);
+  gb_dataset *dataset = check_dataset(L);
+  gb_loader_options options;
+  gb_loader_options_init(&options);
+  options.batch_size = gbl_option_integer(L, 2, who, "batch_size", 1);
+  options.shuffle = gbl_option_boolean(L, 2, who, "shuffle", false);
+  options.drop_last = gbl_option_boolean(L, 2, who, "drop_last", false);
+  options.prefetch = (int)gbl_option_integer(L, 2, who, "prefetch", options.prefetch);
+  options.seed = (uint64_t)gbl_option_integer(L, 2, who, "seed", 0);
+  options.random_batches = gbl_option_integer(L, 2, who, "batches", 0);
+  gb_loader *loader = NULL;
+  void **slot = gbl_new_object(L, &loader_type, 0);
+  gb_status status = gb_loader_open(context, dataset, &options, &loader);
+  *slot = loader;
+  gbl_check_status(L, status);
+  return 1;
+}
+
+/* loader:next(): the columns of the next batch, or nil at the end of an epoch. */
+static int loader_next(lua_State *L) {
+  gbl_enter(L);
+  gb_loader *loader = check_loader(L);
+  int columns = gb_loader_dataset(loader)->columns;
+  gb_tensor *batch[GB_MAX_COLUMNS] = { NULL };
+  gbl_box *boxes[GB_MAX_COLUMNS];
+  for (int c = 0; c < columns; c++) boxes[c] = gbl_new_tensor(L);
+  gbl_check_status(L, gb_loader_next(loader, batch));
+  if (!batch[0]) return lua_pushnil(L), 1;
+  for (int c = 0; c < columns; c++) boxes[c]->tensor = batch[c];
+  return columns;
+}
+
+static int loader_batches(lua_State *L) { return lua_pushinteger(L, gb_loader_batches(check_loader(L))), 1; }
+
+static int loader_seek(lua_State *L) {
+  gbl_enter(L);
+  gb_loader_position position = { gbl_check_integer(L, 2, "seek", "epoch"), gbl_check_integer(L, 3, "seek", "batch") };
+  gbl_check_status(L, gb_loader_set_position(check_loader(L), position));
+  return 0;
+}
+
+static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek }, { "batches", loader_batches }, { NULL, NULL } };
+static const gbl_type loader_type = { "gibbous.loader", release_loader, loader_methods };
+
+/* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */
+static int shuffled(lua_State *L) {
+  int64_t n = luaL_checkinteger(L, 1);
+  int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
+  gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
+  lua_createtable(L, (int)n, 0);
+  for (int64_t i = 0; i < n; i++) {
+    lua_pushinteger(L, order[i] + 1);
+    lua_seti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* ====} */
+
+void gbl_open_data(lua_State *L) {
+  gbl_new_type(L, &dataset_type);
+  gbl_new_type(L, &text_type);
+  gbl_new_type(L, &loader_type);
+  gbl_push_module(L, "data");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "TensorDataset", tensor_dataset }, { "idx", idx }, { "text", text_open }, { NULL, NULL } });
+  lua_pop(L, 1);
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new }, { "shuffled", shuffled }, { NULL, NULL } });
+  lua_pop(L, 1);
+}

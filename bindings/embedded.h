@@ -1,0 +1,11 @@
+/* embedded.h - the Lua half of the library, as text inside the binary. */
+#ifndef GB_BINDINGS_EMBEDDED_H
+#define GB_BINDINGS_EMBEDDED_H
+
+#include <stddef.h>
+
+typedef struct gbl_chunk { const char *name, *text; size_t size; } gbl_chunk; /* name: the path below bindings/gibbous, without .lua */
+
+extern const gbl_chunk gbl_chunks[]; /* ended by a NULL name */
+
+#endif

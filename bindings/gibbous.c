@@ -1,0 +1,348 @@
+/* gibbous.c - luaopen_gibbous: opens the engine for this Lua universe, puts the table gb together, and runs the Lua half, which lies inside
+ * the binary. A second require in the same universe gives the same table. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "binding.h"
+#include "embedded.h"
+#include "objects.h"
+
+static const char gb_key = 0; /* of the registry: the table gb */
+
+/* {==== Tables ==== */
+
+void gbl_set_functions(lua_State *L, const luaL_Reg *functions) {
+  lua_pushlightuserdata(L, gbl_get_state(L));
+  luaL_setfuncs(L, functions, 1);
+}
+
+void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, name); }
+
+/* ====} */
+
+/* {==== Random state, threads, devices, settings ==== */
+
+static int is_tensor(lua_State *L) {
+  lua_pushboolean(L, gbl_test_tensor(L, 1) != NULL);
+  return 1;
+}
+
+static int manual_seed(lua_State *L) {
+  gb_manual_seed(gbl_context(L), (uint64_t)gbl_check_integer(L, 1, "manual_seed", "seed"));
+  return 0;
+}
+
+/* gb.seed(): the seed of the random stream. */
+static int seed(lua_State *L) {
+  uint64_t key, offset;
+  gb_get_rng_state(gbl_context(L), &key, &offset);
+  lua_pushinteger(L, (lua_Integer)key);
+  return 1;
+}
+
+/* The random stream is two integers: {seed =, offset =}. */
+static int get_rng_state(lua_State *L) {
+  uint64_t key, offset;
+  gb_get_rng_state(gbl_context(L), &key, &offset);
+  lua_createtable(L, 0, 2);
+  lua_pushinteger(L, (lua_Integer)key);
+  lua_setfield(L, -2, "seed");
+  lua_pushinteger(L, (lua_Integer)offset);
+  lua_setfield(L, -2, "offset");
+  return 1;
+}
+
+static int set_rng_state(lua_State *L) {
+  static const char *const known[] = { "seed", "offset", NULL };
+  gb_context *context = gbl_context(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  gbl_check_options(L, 1, "set_rng_state", known);
+  int64_t key = gbl_option_integer(L, 1, "set_rng_state", "seed", 0), offset = gbl_option_integer(L, 1, "set_rng_state", "offset", 0);
+  gb_set_rng_state(context, (uint64_t)key, (uint64_t)offset);
+  return 0;
+}
+
+static int set_num_threads(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  int64_t threads = gbl_check_integer(L, 1, "set_num_threads", "threads");
+  gbl_check_status(L, gb_set_num_threads(context, threads < INT32_MAX && threads > 0 ? (int)threads : 0));
+  return 0;
+}
+
+static int get_num_threads(lua_State *L) {
+  lua_pushinteger(L, gb_get_num_threads(gbl_context(L)));
+  return 1;
+}
+
+/* gb.device("cuda:0"): the device's full name, or an error that says why it is not there. */
+static int device(lua_State *L) {
+  gbl_enter(L);
+  gbl_push_device_name(L, gbl_check_device(L, 1));
+  return 1;
+}
+
+static int best_device(lua_State *L) {
+  lua_pushstring(L, gbl_context(L)->backend[GB_CUDA] ? "cuda" : "cpu");
+  return 1;
+}
+
+static int devices(lua_State *L) {
+  const gb_context *context = gbl_context(L);
+  lua_newtable(L);
+  for (int type = 0; type < GB_DEVICE_TYPES; type++) {
+    if (!context->backend[type]) continue;
+    gbl_push_device_name(L, (gb_device){ (int16_t)type, 0 });
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+  }
+  return 1;
+}
+
+static int cuda_is_available(lua_State *L) {
+  lua_pushboolean(L, gbl_context(L)->backend[GB_CUDA] != NULL);
+  return 1;
+}
+
+static int cuda_device_count(lua_State *L) {
+  lua_pushinteger(L, gbl_context(L)->backend[GB_CUDA] != NULL);
+  return 1;
+}
+
+static int set_default_dtype(lua_State *L) {
+  gbl_state *state = gbl_enter(L);
+  gb_dtype dtype = gbl_check_dtype(L, 1, "set_default_dtype");
+  if (!gb_dtype_is_float(dtype)) return gbl_error(L, "set_default_dtype: expects a floating dtype, got '%s'", gb_dtype_name(dtype));
+  state->default_dtype = dtype;
+  return 0;
+}
+
+static int get_default_dtype(lua_State *L) {
+  gbl_push_dtype_name(L, gbl_enter(L)->default_dtype);
+  return 1;
+}
+
+/* Every kernel is deterministic as yet, so there is nothing to loosen. */
+static int set_deterministic(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TBOOLEAN);
+  return 0;
+}
+
+static int set_float32_matmul_precision(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  if (!strcmp(name, "highest")) return 0;
+  return gbl_error(L, "set_float32_matmul_precision: only 'highest' is built into this version, not '%s'", name);
+}
+
+static int set_printoptions(lua_State *L) {
+  static const char who[] = "set_printoptions";
+  static const char *const known[] = { "precision", "threshold", "edge_items", "line_width", "scientific", NULL };
+  gb_print_options *print = &gbl_enter(L)->print;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  gbl_check_options(L, 1, who, known);
+  int64_t precision = gbl_option_integer(L, 1, who, "precision", print->precision), width = gbl_option_integer(L, 1, who, "line_width", print->line_width);
+  if (precision < 0 || precision > 17) return gbl_error(L, "%s: 'precision' is 0 .. 17 digits, got %" PRId64, who, precision);
+  if (width < 10 || width > 10000) return gbl_error(L, "%s: 'line_width' is 10 .. 10000, got %" PRId64, who, width);
+  print->precision = (int)precision;
+  print->line_width = (int)width;
+  print->threshold = gbl_option_integer(L, 1, who, "threshold", print->threshold);
+  print->edge_items = gbl_option_integer(L, 1, who, "edge_items", print->edge_items);
+  if (lua_getfield(L, 1, "scientific") != LUA_TNIL)
+    print->scientific = gbl_option_boolean(L, 1, who, "scientific", false) ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
+  return 0;
+}
+
+/* ====} */
+
+/* {==== Errors, memory, interrupts ==== */
+
+static const char *status_code(gb_status status) {
+  static const char *const codes[] = {
+#define CODE(name, text) #name,
+    GB_STATUS_LIST(CODE)
+#undef CODE
+  };
+  return codes[status];
+}
+
+/* gb.last_error(): {code = "ESHAPE", op = "matmul", message =} of the engine's last failure, or nil. */
+static int last_error(lua_State *L) {
+  const gb_context *context = gbl_context(L);
+  if (gb_error_code(context) == GB_OK) return 0;
+  lua_createtable(L, 0, 3);
+  lua_pushstring(L, status_code(gb_error_code(context)));
+  lua_setfield(L, -2, "code");
+  lua_pushstring(L, gb_error_op(context));
+  lua_setfield(L, -2, "op");
+  lua_pushstring(L, gb_error(context));
+  lua_setfield(L, -2, "message");
+  return 1;
+}
+
+/* gb.is_oom(message): is this the error of an allocation that failed, the engine's or Lua's? */
+static int is_oom(lua_State *L) {
+  const char *text = luaL_tolstring(L, 1, NULL);
+  lua_pushboolean(L, strstr(text, "out of memory: ") || strstr(text, "not enough memory"));
+  return 1;
+}
+
+static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
+  lua_pushinteger(L, (lua_Integer)bytes);
+  lua_setfield(L, -2, name);
+}
+
+static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES]) {
+  static const char *const names[GB_MEM_CATEGORIES] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
+  lua_createtable(L, 0, GB_MEM_CATEGORIES);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, names[i], bytes[i]);
+}
+
+/* gb.memory_stats(): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory. */
+static int memory_stats(lua_State *L) {
+  gb_memory_stats stats;
+  gb_memory_get_stats(gbl_context(L), &stats);
+  lua_createtable(L, 0, 8);
+  push_categories(L, stats.current);
+  lua_setfield(L, -2, "current");
+  push_categories(L, stats.peak);
+  lua_setfield(L, -2, "peak");
+  set_bytes(L, "current_total", stats.current_total);
+  set_bytes(L, "peak_total", stats.peak_total);
+  set_bytes(L, "reserved", stats.reserved);
+  set_bytes(L, "peak_reserved", stats.peak_reserved);
+  set_bytes(L, "allocations", stats.allocations);
+  set_bytes(L, "system_allocations", stats.system_allocations);
+  return 1;
+}
+
+static int reset_peak_memory_stats(lua_State *L) {
+  gb_memory_reset_peaks(gbl_context(L));
+  return 0;
+}
+
+static int empty_cache(lua_State *L) {
+  gb_memory_empty_cache(gbl_context(L));
+  return 0;
+}
+
+/* gb.interrupt(): the next op fails with "interrupted", and every one after it, until gb.interrupt(false). */
+static int interrupt(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  if (lua_isboolean(L, 1) && !lua_toboolean(L, 1)) gb_interrupt_clear(context);
+  else gb_interrupt(context);
+  return 0;
+}
+
+/* ====} */
+
+/* {==== Names that are not there ==== */
+
+/* Part of the design, not of this version. */
+static const char *const later[] = { "Trainer", "recompute", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
+
+/* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
+static int unknown_name(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return 0;
+  const char *name = lua_tostring(L, 2), *best = NULL;
+  for (int i = 0; later[i]; i++)
+    if (!strcmp(later[i], name)) return gbl_error(L, "gb.%s is not built into this version", name);
+  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) continue;
+    const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
+    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }), *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
+    if (a && b) best = strcmp(a, b) <= 0 ? a : b;
+  }
+  if (best) return gbl_error(L, "gb has no '%s'; did you mean '%s'?", name, best);
+  return gbl_error(L, "gb has no '%s'", name);
+}
+
+static void seal(lua_State *L) {
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, unknown_name);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+}
+
+/* ====} */
+
+/* {==== The Lua half ==== */
+
+/* run(name): runs a chunk of the Lua half with gb and the native functions as its arguments. Upvalues: gb, native. */
+static int run_chunk(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  const gbl_chunk *chunk = gbl_chunks;
+  while (chunk->name && strcmp(chunk->name, name)) chunk++;
+  if (!chunk->name) return luaL_error(L, "gibbous: '%s' is not in the binary", name);
+  lua_pushfstring(L, "=gibbous/%s.lua", name);
+  if (luaL_loadbufferx(L, chunk->text, chunk->size, lua_tostring(L, -1), "t") != LUA_OK) return lua_error(L);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushvalue(L, lua_upvalueindex(3));
+  lua_call(L, 3, 0);
+  return 0;
+}
+
+/* Run init, which runs the others in its order, with gb at the top of the stack. */
+static void run_lua_half(lua_State *L) {
+  lua_pushvalue(L, -1);
+  gbl_push_module(L, "_native");
+  lua_pushvalue(L, -2);
+  lua_pushvalue(L, -2);
+  lua_pushnil(L);
+  lua_pushcclosure(L, run_chunk, 3);
+  lua_pushvalue(L, -1);
+  lua_setupvalue(L, -2, 3); /* chunks get run itself as their third argument */
+  lua_pushvalue(L, -1);
+  lua_pushliteral(L, "init");
+  lua_call(L, 1, 0);
+  lua_pushnil(L);
+  lua_setupvalue(L, -2, 3);
+  lua_pop(L, 3);
+  lua_pushnil(L);
+  lua_setfield(L, -2, "_native");
+}
+
+/* ====} */
+
+static void open_settings(lua_State *L) {
+  static const luaL_Reg functions[] = {
+    { "is_tensor", is_tensor }, { "manual_seed", manual_seed }, { "seed", seed }, { "get_rng_state", get_rng_state },
+    { "set_rng_state", set_rng_state }, { "set_num_threads", set_num_threads }, { "get_num_threads", get_num_threads }, { "device", device },
+    { "best_device", best_device }, { "devices", devices }, { "set_default_dtype", set_default_dtype },
+    { "get_default_dtype", get_default_dtype }, { "set_deterministic", set_deterministic },
+    { "set_float32_matmul_precision", set_float32_matmul_precision }, { "set_printoptions", set_printoptions }, { "last_error", last_error },
+    { "is_oom", is_oom }, { "memory_stats", memory_stats }, { "reset_peak_memory_stats", reset_peak_memory_stats },
+    { "empty_cache", empty_cache }, { "interrupt", interrupt }, { NULL, NULL },
+  };
+  static const luaL_Reg cuda[] = { { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { NULL, NULL } };
+  gbl_set_functions(L, functions);
+  gbl_push_module(L, "cuda");
+  gbl_set_functions(L, cuda);
+  lua_pop(L, 1);
+  lua_pushliteral(L, GB_VERSION);
+  lua_setfield(L, -2, "version");
+  lua_pushliteral(L, "Gibbous " GB_VERSION);
+  lua_setfield(L, -2, "_VERSION");
+}
+
+GB_API int luaopen_gibbous(lua_State *L) {
+  luaL_checkversion(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &gb_key) == LUA_TTABLE) return 1;
+  lua_pop(L, 1);
+  gbl_open_state(L);
+  lua_newtable(L);
+  gbl_open_tensor(L);
+  open_settings(L);
+  gbl_open_ops(L);
+  gbl_open_create(L);
+  gbl_open_autograd(L);
+  gbl_open_modes(L);
+  gbl_open_amp(L);
+  gbl_open_optim(L);
+  gbl_open_data(L);
+  gbl_open_io(L);
+  gbl_open_native(L);
+  run_lua_half(L);
+  seal(L);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &gb_key);
+  return 1;
+}

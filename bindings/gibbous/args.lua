@@ -1,0 +1,65 @@
+-- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help }.
+--
+-- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
+-- list and ends the recipe. An option without a value in the list is a positional name and comes after the others.
+
+local gb, native = ...
+
+local function usage(list, name)
+  local lines = { ("usage: %s [options]"):format(name) }
+  for _, row in ipairs(list) do
+    local default = row[2]
+    local text = default == "" and "" or (" (default %s)"):format(tostring(default))
+    lines[#lines + 1] = ("  --%-18s %s%s"):format(row[1], row[3] or "", text)
+  end
+  lines[#lines + 1] = ("  --%-18s %s"):format("help", "show this list")
+  return table.concat(lines, "\n")
+end
+
+-- The text of an option as a value of its default's type.
+local function convert(row, text)
+  local kind = math.type(row[2]) or type(row[2])
+  if kind == "string" then return text end
+  local number = tonumber(text)
+  if kind == "integer" and number and math.tointeger(number) then return math.tointeger(number) end
+  if kind == "float" and number then return number + 0.0 end
+  if kind == "boolean" and (text == "true" or text == "false") then return text == "true" end
+  error(("--%s takes %s, got '%s'"):format(row[1], kind == "boolean" and "true or false" or "a number", text), 3)
+end
+
+-- Read the command line (or `from`, a list of strings) against the declared list.
+function gb.args(list, from)
+  local line = from or rawget(_G, "arg") or {}
+  local rows, values = {}, {}
+  for _, row in ipairs(list) do
+    rows[row[1]] = row
+    values[row[1]] = row[2]
+  end
+  local i = 1
+  while i <= #line do
+    local word = line[i]
+    local name, text = word:match("^%-%-([%w_%-]+)=(.*)$")
+    name = name or word:match("^%-%-([%w_%-]+)$")
+    if word == "--help" or word == "-h" then
+      print(usage(list, line[0] or "recipe"))
+      native.finish()
+    end
+    local key = name and name:gsub("%-", "_")
+    local negated = key and key:match("^no_(.+)$")
+    if key and rows[key] and type(rows[key][2]) == "boolean" and not text and not (line[i + 1] == "true" or line[i + 1] == "false") then
+      values[key] = true
+    elseif negated and rows[negated] and type(rows[negated][2]) == "boolean" then
+      values[negated] = false
+    elseif key and rows[key] then
+      if not text then
+        i = i + 1
+        text = line[i] or error(("--%s needs a value"):format(name), 2)
+      end
+      values[key] = convert(rows[key], text)
+    else
+      error(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(key or word, rows)), 2)
+    end
+    i = i + 1
+  end
+  return values
+end

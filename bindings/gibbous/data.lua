@@ -1,0 +1,127 @@
+-- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, TensorDataset) are read ahead by a native thread; a table with
+-- `#` and get(i) is a dataset too, and runs on the recipe's thread.
+
+local gb, native = ...
+local data = gb.data
+
+-- The four standard files of MNIST in a folder (gzipped or not): returns the training and the test set. Where only the 10,000 test images
+-- are there, the first 8,000 train and the last 2,000 test, and a line says so.
+function data.mnist(folder, options)
+  if type(folder) ~= "string" or folder == "" then
+    error("data.mnist needs the folder with the MNIST files (train-images-idx3-ubyte, ..., gzipped or not)", 2)
+  end
+  local function find(name)
+    for _, ending in ipairs { "", ".gz" } do
+      local path = folder .. "/" .. name .. ending
+      if native.file_exists(path) then return path end
+    end
+  end
+  local function set(images, labels)
+    local a, b = find(images), find(labels)
+    return a and b and data.idx(a, b, options)
+  end
+  local test = set("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+  if not test then error(("data.mnist: %s has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, gzipped or not"):format(folder), 2) end
+  local train = set("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+  if train then return train, test end
+  print(("mnist: %s holds only the test images: training on the first 8,000, testing on the last 2,000"):format(folder))
+  return test:subset(1, 8000), test:subset(8001, 10000)
+end
+
+-- {==== DataLoader ====
+
+local known = { batch_size = 1, shuffle = false, drop_last = false, prefetch = 2, seed = 0, workers = 0, batches = 0 }
+
+local Loader = {}
+Loader.__index = Loader
+Loader.__name = "gb.data.DataLoader"
+
+local function open_native(self)
+  self.native = native.loader(self.dataset, { batch_size = self.batch_size, shuffle = self.shuffle, drop_last = self.drop_last,
+                                              prefetch = self.prefetch, seed = self.seed, batches = self.batches })
+end
+
+-- options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2 (batches read ahead, native datasets), seed (gb's own unless given),
+-- batches = n (native datasets: an epoch is n batches of samples drawn at random, with replacement).
+function data.DataLoader(dataset, options)
+  options = options or {}
+  for key in pairs(options) do
+    if known[key] == nil then error(("DataLoader has no option '%s'%s"):format(tostring(key), native.nearest(tostring(key), known)), 2) end
+  end
+  if options.workers and options.workers > 1 then
+    error("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1", 2)
+  end
+  local self = setmetatable({ dataset = dataset, batch_size = options.batch_size or 1, shuffle = options.shuffle or false,
+                              drop_last = options.drop_last or false, prefetch = options.prefetch or 2, batches = options.batches, epoch = 0, batch = 0 }, Loader)
+  if math.type(self.batch_size) ~= "integer" or self.batch_size < 1 then error("DataLoader: batch_size is a whole number from 1", 2) end
+  self.seed = options.seed or (native.get_rng())
+  if native.is_dataset(dataset) then
+    open_native(self)
+  elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
+    error("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)", 2)
+  end
+  return self
+end
+
+-- Batches in an epoch.
+function Loader:__len()
+  if self.native then return self.native:batches() end
+  local n = #self.dataset
+  return self.drop_last and n // self.batch_size or (n + self.batch_size - 1) // self.batch_size
+end
+
+-- The columns of samples stacked into tensors.
+local function collate(samples)
+  local batch = {}
+  for column = 1, samples[1].n do
+    local values = {}
+    for i, sample in ipairs(samples) do values[i] = sample[column] end
+    batch[column] = gb.is_tensor(values[1]) and gb.stack(values) or gb.tensor(values)
+  end
+  return table.unpack(batch)
+end
+
+local function lua_batch(self)
+  local n = #self.dataset
+  if self.batch >= #self then return nil end
+  self.order = self.order or (self.shuffle and native.shuffled(n, self.seed, self.epoch)) or false
+  local samples = {}
+  for i = self.batch * self.batch_size + 1, math.min((self.batch + 1) * self.batch_size, n) do
+    samples[#samples + 1] = table.pack(self.dataset:get(self.order and self.order[i] or i))
+  end
+  return collate(samples)
+end
+
+-- The batches of one epoch, from where the loader stands; the next call begins the next epoch. device moves each tensor there.
+function Loader:iter(device)
+  local finished = false
+  return function()
+    if finished then return nil end
+    local batch
+    if self.native then batch = table.pack(self.native:next()) else batch = table.pack(lua_batch(self)) end
+    if batch[1] == nil then
+      finished = true
+      self.epoch, self.batch, self.order = self.epoch + 1, 0, nil
+      return nil
+    end
+    self.batch = self.batch + 1
+    if device and device ~= "cpu" then
+      for i = 1, batch.n do batch[i] = batch[i]:to(device) end
+    end
+    return table.unpack(batch, 1, batch.n)
+  end
+end
+
+-- Where the loader stands: saved and restored with a checkpoint.
+function Loader:state_dict() return { epoch = self.epoch, batch = self.batch, seed = ("%d"):format(self.seed) } end
+
+function Loader:load_state_dict(state)
+  self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
+  if self.native then
+    self.native:close()
+    open_native(self)
+    self.native:seek(self.epoch, self.batch)
+  end
+end
+
+-- ====}

@@ -1,0 +1,99 @@
+-- nn/init.lua - initialisers, PyTorch's formulas. Each fills a tensor in place, without gradients, and returns it.
+
+local gb = ...
+local init = {}
+gb.nn.init = init
+
+-- Fan-in and fan-out of a weight [out, in, ...receptive field].
+local function fans(t, name)
+  local shape = t.shape
+  if #shape < 2 then error(("init.%s needs a tensor of at least 2 dimensions, this one has %d"):format(name, #shape), 3) end
+  local field = 1
+  for i = 3, #shape do field = field * shape[i] end
+  return shape[2] * field, shape[1] * field
+end
+
+local gains = { linear = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4 }
+
+-- The gain of an activation (LeCun's rule); leaky_relu takes its slope.
+function init.calculate_gain(nonlinearity, slope)
+  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
+  return gains[nonlinearity] or error(("init: no gain is known for '%s'"):format(nonlinearity), 2)
+end
+
+local function in_no_grad(t, fn)
+  gb.no_grad(fn)
+  return t
+end
+
+function init.uniform_(t, low, high) return in_no_grad(t, function() t:uniform_(low or 0, high or 1) end) end
+function init.normal_(t, mean, std) return in_no_grad(t, function() t:normal_(mean or 0, std or 1) end) end
+function init.constant_(t, value) return in_no_grad(t, function() t:fill_(value) end) end
+function init.zeros_(t) return init.constant_(t, 0) end
+function init.ones_(t) return init.constant_(t, 1) end
+
+-- Normal numbers within [low, high]: those outside are drawn again.
+function init.trunc_normal_(t, mean, std, low, high)
+  mean, std, low, high = mean or 0, std or 1, low or -2, high or 2
+  return in_no_grad(t, function()
+    t:normal_(mean, std)
+    for _ = 1, 100 do
+      local outside = t:lt(low):logical_or(t:gt(high))
+      if not outside:any():item() then return end
+      t:copy_(gb.where(outside, gb.randn(t.shape, { dtype = t.dtype }):mul(std):add(mean), t))
+    end
+    t:clamp_(low, high)
+  end)
+end
+
+-- Glorot, Bengio 2010: variance 2 / (fan_in + fan_out).
+function init.xavier_uniform_(t, gain)
+  local fan_in, fan_out = fans(t, "xavier_uniform_")
+  local bound = (gain or 1) * math.sqrt(6 / (fan_in + fan_out))
+  return init.uniform_(t, -bound, bound)
+end
+
+function init.xavier_normal_(t, gain)
+  local fan_in, fan_out = fans(t, "xavier_normal_")
+  return init.normal_(t, 0, (gain or 1) * math.sqrt(2 / (fan_in + fan_out)))
+end
+
+-- He et al. 2015: standard deviation gain / sqrt(fan). options: a (slope), mode ("fan_in" or "fan_out"), nonlinearity.
+local function kaiming_std(t, options, name)
+  options = options or {}
+  local fan_in, fan_out = fans(t, name)
+  local gain = init.calculate_gain(options.nonlinearity or "leaky_relu", options.a or 0)
+  return gain / math.sqrt(options.mode == "fan_out" and fan_out or fan_in)
+end
+
+function init.kaiming_uniform_(t, options)
+  local bound = math.sqrt(3) * kaiming_std(t, options, "kaiming_uniform_")
+  return init.uniform_(t, -bound, bound)
+end
+
+function init.kaiming_normal_(t, options)
+  return init.normal_(t, 0, kaiming_std(t, options, "kaiming_normal_"))
+end
+
+-- Orthonormal rows or columns (Saxe et al. 2013), by Gram-Schmidt done twice, which is orthogonal to rounding.
+function init.orthogonal_(t, gain)
+  local shape = t.shape
+  if #shape < 2 then error(("init.orthogonal_ needs a tensor of at least 2 dimensions, this one has %d"):format(#shape), 2) end
+  local rows, columns = shape[1], t:numel() // shape[1]
+  local wide = rows < columns
+  local n, m = wide and columns or rows, wide and rows or columns
+  return in_no_grad(t, function()
+    local basis = gb.randn(m, n, { dtype = "float64" })
+    for i = 1, m do
+      local v = basis[i]
+      for _ = 1, 2 do
+        if i > 1 then
+          local before = basis:narrow(1, 1, i - 1)
+          v:sub_(before:t():matmul(before:matmul(v)))
+        end
+      end
+      v:div_(v:norm())
+    end
+    t:copy_((wide and basis or basis:t()):mul(gain or 1):reshape(table.unpack(shape)))
+  end)
+end

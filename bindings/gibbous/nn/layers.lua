@@ -1,0 +1,367 @@
+-- nn/layers.lua - a module for every layer. Constructors take sizes in PyTorch's order, then a table of options; default initialisation
+-- is PyTorch's, layer by layer.
+
+local gb, native = ...
+local nn = gb.nn
+local F, init = nn.functional, nn.init
+
+-- Check the keys of an options table against those a layer knows.
+local function options_of(given, known, layer)
+  given = given or {}
+  if type(given) ~= "table" then error(("%s takes its options in a table, got %s"):format(layer, type(given)), 3) end
+  for key in pairs(given) do
+    if known[key] == nil then
+      error(("%s has no option '%s'%s"):format(layer, tostring(key), native.nearest(tostring(key), known)), 3)
+    end
+  end
+  local all = {}
+  for key, value in pairs(known) do
+    all[key] = given[key]
+    if all[key] == nil then all[key] = value end
+  end
+  return all
+end
+nn.options_of = options_of
+
+local none = {} -- the default of an option that has none, so that its name is known
+
+local function given(value) if value ~= none then return value end end
+
+local function parameter(options, ...)
+  return nn.Parameter(gb.empty(...):to(given(options.dtype) or "float32"))
+end
+
+-- Drop the handle of an intermediate result as soon as the next layer has read it; the graph keeps what backward needs.
+local function drop(x)
+  if gb.is_tensor(x) then x:free() end
+end
+
+-- {==== linear ====
+
+local Linear = nn.library_class("Linear")
+
+-- y = x @ weight^T + bias; weight [outputs, inputs]. options: bias = true, activation = "none", dtype.
+function Linear:init(inputs, outputs, options)
+  local o = options_of(options, { bias = true, activation = "none", dtype = none }, "Linear")
+  self.weight = parameter(o, outputs, inputs)
+  self.activation = o.activation
+  local bound = 1 / math.sqrt(inputs)
+  init.uniform_(self.weight, -bound, bound)
+  if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
+end
+
+function Linear:forward(x) return F.linear(x, self.weight, self.bias, { activation = self.activation }) end
+
+function Linear:extra()
+  local shape = self.weight.shape
+  local activation = self.activation ~= "none" and ", " .. self.activation or ""
+  return ("%d -> %d%s%s"):format(shape[2], shape[1], self.bias and "" or ", no bias", activation)
+end
+
+local MLP = nn.library_class("MLP")
+
+-- linear, activation, linear in one op. options: outputs (= inputs), bias = true, activation = "gelu_tanh".
+function MLP:init(inputs, hidden, options)
+  local o = options_of(options, { outputs = inputs, bias = true, activation = "gelu_tanh", dtype = none }, "MLP")
+  self.fc1 = nn.Linear(inputs, hidden, { bias = o.bias, dtype = given(o.dtype) })
+  self.fc2 = nn.Linear(hidden, o.outputs, { bias = o.bias, dtype = given(o.dtype) })
+  self.activation = o.activation
+end
+
+function MLP:forward(x)
+  return F.mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, { activation = self.activation })
+end
+
+function MLP:extra() return self.activation end
+
+-- ====}
+
+-- {==== convolution and pooling ====
+
+local function pair(value, layer, name)
+  if math.type(value) == "integer" then return { value, value } end
+  if type(value) == "table" and #value == 2 then return value end
+  error(("%s: %s is a number or a list of two"):format(layer, name), 3)
+end
+
+local Conv2d = nn.library_class("Conv2d")
+
+-- options: stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none" (or "relu"), dtype.
+function Conv2d:init(inputs, outputs, kernel, options)
+  local o = options_of(options, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none", dtype = none }, "Conv2d")
+  kernel = pair(kernel, "Conv2d", "the kernel size")
+  if inputs % o.groups ~= 0 or outputs % o.groups ~= 0 then
+    error(("Conv2d: groups (%d) must divide the channels, %d in and %d out"):format(o.groups, inputs, outputs), 2)
+  end
+  self.weight = nn.Parameter(native.channels_last(gb.empty(outputs, inputs // o.groups, kernel[1], kernel[2]):to(given(o.dtype) or "float32")))
+  local bound = 1 / math.sqrt(inputs // o.groups * kernel[1] * kernel[2])
+  init.uniform_(self.weight, -bound, bound)
+  if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
+  self.options = setmetatable({ stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups, activation = o.activation }, {})
+end
+
+function Conv2d:forward(x) return F.conv2d(x, self.weight, self.bias, self.options) end
+
+function Conv2d:extra()
+  local s, o = self.weight.shape, self.options
+  local text = ("%d -> %d, %dx%d"):format(s[2] * o.groups, s[1], s[3], s[4])
+  if o.activation ~= "none" then text = text .. ", " .. o.activation end
+  return text .. (self.bias and "" or ", no bias")
+end
+
+local function pooling(name, op)
+  local class = nn.library_class(name)
+  function class:init(kernel, options)
+    local o = options_of(options, { stride = none, padding = 0 }, name)
+    self.kernel = setmetatable(pair(kernel, name, "the kernel size"), {})
+    self.options = setmetatable({ stride = given(o.stride), padding = o.padding }, {})
+  end
+  function class:forward(x) return op(x, self.kernel, self.options) end
+  function class:extra() return ("%dx%d"):format(self.kernel[1], self.kernel[2]) end
+end
+pooling("MaxPool2d", F.max_pool2d)
+pooling("AvgPool2d", F.avg_pool2d)
+
+local AdaptiveAvgPool2d = nn.library_class("AdaptiveAvgPool2d")
+function AdaptiveAvgPool2d:init(size) self.size = setmetatable(pair(size, "AdaptiveAvgPool2d", "the size"), {}) end
+function AdaptiveAvgPool2d:forward(x) return F.adaptive_avg_pool2d(x, self.size) end
+function AdaptiveAvgPool2d:extra() return ("%dx%d"):format(self.size[1], self.size[2]) end
+
+-- ====}
+
+-- {==== norms ====
+
+local function shape_list(shape) return setmetatable(type(shape) == "table" and shape or { shape }, {}) end
+
+local LayerNorm = nn.library_class("LayerNorm")
+
+-- options: eps = 1e-5, affine = true, bias = true.
+function LayerNorm:init(shape, options)
+  local o = options_of(options, { eps = 1e-5, affine = true, bias = true, dtype = none }, "LayerNorm")
+  self.shape, self.eps = shape_list(shape), o.eps
+  if o.affine then
+    self.weight = init.ones_(parameter(o, table.unpack(self.shape)))
+    if o.bias then self.bias = init.zeros_(parameter(o, table.unpack(self.shape))) end
+  end
+end
+
+function LayerNorm:forward(x) return F.layer_norm(x, self.shape, self.weight, self.bias, { eps = self.eps }) end
+
+-- x + residual and its norm in one pass: returns the norm, then the sum.
+function LayerNorm:add(x, residual) return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps }) end
+function LayerNorm:extra() return table.concat(self.shape, "x") end
+
+local RMSNorm = nn.library_class("RMSNorm")
+
+-- options: eps = 1e-6, affine = true.
+function RMSNorm:init(shape, options)
+  local o = options_of(options, { eps = 1e-6, affine = true, dtype = none }, "RMSNorm")
+  self.shape, self.eps = shape_list(shape), o.eps
+  if o.affine then self.weight = init.ones_(parameter(o, table.unpack(self.shape))) end
+end
+
+function RMSNorm:forward(x) return F.rms_norm(x, self.shape, self.weight, { eps = self.eps }) end
+function RMSNorm:extra() return table.concat(self.shape, "x") end
+
+-- options: eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true.
+local function batch_norm(name, ndim_low, ndim_high)
+  local class = nn.library_class(name)
+  function class:init(features, options)
+    local o = options_of(options, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true }, name)
+    self.features, self.eps, self.momentum = features, o.eps, o.momentum
+    if o.affine then
+      self.weight = init.ones_(parameter(o, features))
+      self.bias = init.zeros_(parameter(o, features))
+    end
+    if o.track_running_stats then
+      self:register_buffer("running_mean", gb.zeros(features))
+      self:register_buffer("running_var", gb.ones(features))
+      self:register_buffer("num_batches_tracked", gb.zeros({}, { dtype = "int64" }))
+    end
+  end
+  function class:forward(x)
+    if x.ndim < ndim_low or x.ndim > ndim_high then
+      error(("%s expects %d to %d dimensions, got %d"):format(name, ndim_low, ndim_high, x.ndim), 2)
+    end
+    if self.training and self.num_batches_tracked then gb.no_grad(function() self.num_batches_tracked:add_(1) end) end
+    return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
+      { training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps })
+  end
+  function class:extra() return tostring(self.features) end
+end
+batch_norm("BatchNorm1d", 2, 3)
+batch_norm("BatchNorm2d", 4, 4)
+
+-- ====}
+
+-- {==== embedding, dropout, shapes ====
+
+local Embedding = nn.library_class("Embedding")
+
+-- options: padding_idx (a token id, from 0).
+function Embedding:init(rows, size, options)
+  local o = options_of(options, { padding_idx = none, dtype = none }, "Embedding")
+  self.padding_idx = given(o.padding_idx)
+  self.weight = init.normal_(parameter(o, rows, size))
+  if self.padding_idx then gb.no_grad(function() self.weight[self.padding_idx + 1] = 0 end) end
+end
+
+function Embedding:forward(index) return F.embedding(index, self.weight, { padding_idx = self.padding_idx }) end
+function Embedding:extra() return ("%d x %d"):format(self.weight:size(1), self.weight:size(2)) end
+
+local Dropout = nn.library_class("Dropout")
+function Dropout:init(p) self.p = p or 0.5 end
+function Dropout:forward(x)
+  if not self.training or self.p == 0 then return x end
+  return F.dropout(x, self.p, true)
+end
+function Dropout:extra() return ("p = %g"):format(self.p) end
+
+local Flatten = nn.library_class("Flatten")
+-- The dimensions first .. last made one; the batch, dimension 1, stays unless told otherwise.
+function Flatten:init(first, last) self.first, self.last = first or 2, last or -1 end
+function Flatten:forward(x) return x:flatten(self.first, self.last) end
+
+local Identity = nn.library_class("Identity")
+function Identity:forward(x) return x end
+
+-- ====}
+
+-- {==== activations ====
+
+-- A module that applies fn(x, arguments...); defaults names and values of its arguments.
+local function activation(name, fn, argument, default)
+  local class = nn.library_class(name)
+  function class:init(value)
+    if argument then self[argument] = value == nil and default or value end
+  end
+  function class:forward(x)
+    if argument then return fn(x, self[argument]) end
+    return fn(x)
+  end
+  function class:extra() return argument and ("%s = %s"):format(argument, tostring(self[argument])) or "" end
+end
+activation("ReLU", F.relu)
+activation("Tanh", F.tanh)
+activation("Sigmoid", F.sigmoid)
+activation("SiLU", F.silu)
+activation("LeakyReLU", F.leaky_relu, "slope", 0.01)
+activation("ELU", F.elu, "alpha", 1)
+activation("GELU", function(x, approximate) return F.gelu(x, { approximate = approximate }) end, "approximate", "none")
+activation("Softplus", function(x, beta) return F.softplus(x, { beta = beta }) end, "beta", 1)
+activation("Softmax", F.softmax, "dim", -1)
+activation("LogSoftmax", F.log_softmax, "dim", -1)
+
+-- ====}
+
+-- {==== losses ====
+
+-- A module over a loss of F: options are the loss's own; tensors among them (weight) are buffers.
+local function loss(name, fn, known)
+  local class = nn.library_class(name)
+  known.reduction = "mean"
+  function class:init(options)
+    local o = options_of(options, known, name)
+    if gb.is_tensor(o.weight) then self:register_buffer("weight", o.weight) end
+    o.weight = nil
+    for key, value in pairs(o) do o[key] = given(value) end
+    self.options = setmetatable(o, {})
+  end
+  function class:forward(x, target)
+    if self.weight then return fn(x, target, self.weight, self.options) end
+    return fn(x, target, self.options)
+  end
+  function class:extra() return self.options.reduction end
+end
+loss("CrossEntropyLoss", F.cross_entropy, { weight = none, ignore_index = -100, label_smoothing = 0 })
+loss("NLLLoss", F.nll_loss, { weight = none, ignore_index = -100 })
+loss("MSELoss", F.mse_loss, {})
+loss("L1Loss", F.l1_loss, {})
+loss("SmoothL1Loss", F.smooth_l1_loss, { beta = 1 })
+loss("BCELoss", F.binary_cross_entropy, { weight = none })
+loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, { weight = none, pos_weight = none })
+loss("KLDivLoss", F.kl_div, { log_target = false })
+
+-- ====}
+
+-- {==== containers ====
+
+local Sequential = nn.library_class("Sequential")
+function Sequential:init(...)
+  for i, module in ipairs { ... } do self[i] = module end
+end
+
+function Sequential:append(module)
+  self[#self + 1] = module
+  return self
+end
+
+-- The results between two layers of the library are dropped at once: nothing else can hold their handles.
+function Sequential:forward(x)
+  local mine = false -- x was made here, by a layer of the library without hooks
+  for i = 1, #self do
+    local module = self[i]
+    local y = module(x)
+    if mine and not rawequal(x, y) then drop(x) end
+    local fresh = module._library and rawget(module, "_hooks") == nil and i < #self
+    mine = fresh and (mine or not rawequal(x, y))
+    x = y
+  end
+  return x
+end
+
+local ModuleList = nn.library_class("ModuleList")
+function ModuleList:init(list)
+  for i, module in ipairs(list or {}) do self[i] = module end
+end
+ModuleList.append = Sequential.append
+
+local ModuleDict = nn.library_class("ModuleDict")
+function ModuleDict:init(dict)
+  local keys = {}
+  for key in pairs(dict or {}) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do self[key] = dict[key] end
+end
+
+-- ====}
+
+-- {==== attention ====
+
+local MultiheadAttention = nn.library_class("MultiheadAttention")
+
+-- Self attention over x [batch, time, size]: one projection to query, key and value, heads, one projection back.
+-- options: bias = true, dropout = 0, is_causal = false.
+function MultiheadAttention:init(size, heads, options)
+  local o = options_of(options, { bias = true, dropout = 0, is_causal = false, dtype = none }, "MultiheadAttention")
+  if size % heads ~= 0 then error(("MultiheadAttention: %d heads do not divide the size %d"):format(heads, size), 2) end
+  self.heads, self.dropout, self.is_causal = heads, o.dropout, o.is_causal
+  self.qkv = nn.Linear(size, 3 * size, { bias = o.bias, dtype = given(o.dtype) })
+  self.proj = nn.Linear(size, size, { bias = o.bias, dtype = given(o.dtype) })
+end
+
+-- mask: bool [.., time, time] (true: may look) or float (added).
+function MultiheadAttention:forward(x, mask)
+  local batch, time, size = x:size(1), x:size(2), x:size(3)
+  local packed = self.qkv(x)
+  local heads = packed:view(batch, time, 3, self.heads, size // self.heads)
+  drop(packed)
+  local parts = heads:permute { 3, 1, 4, 2, 5 } -- [3, batch, heads, time, head_dim]
+  drop(heads)
+  local q, k, v = parts[1], parts[2], parts[3]
+  drop(parts)
+  local y = F.scaled_dot_product_attention(q, k, v, mask,
+    { is_causal = self.is_causal, dropout_p = self.training and self.dropout or 0 })
+  drop(q) drop(k) drop(v)
+  local turned = y:transpose(2, 3)
+  drop(y)
+  local joined = turned:reshape(batch, time, size)
+  drop(turned)
+  local result = self.proj(joined)
+  drop(joined)
+  return result
+end
+
+function MultiheadAttention:extra() return ("%d heads%s"):format(self.heads, self.is_causal and ", causal" or "") end
+
+-- ====}

@@ -1,0 +1,368 @@
+-- nn/module.lua - Module: classes, discovery of parameters and submodules, state, printing.
+--
+-- What a module holds is found when it is asked for, in order of first assignment: parameters, buffers, modules, and plain tables of them
+-- (their array part, then their other keys sorted). Something held twice is listed once. Names count arrays from 0, as PyTorch's files do;
+-- paths in messages count from 1, as Lua does.
+
+local gb, native = ...
+local nn = gb.nn
+
+local Module = { __name = "Module" }
+Module.__index = Module
+
+local fields = {} -- names a module uses for itself
+for _, name in ipairs { "_order", "_buffers", "_hooks", "training" } do fields[name] = true end
+
+-- Record the order of first assignment, and keep methods from being hidden.
+local function assign(self, key, value)
+  if type(key) == "string" and not fields[key] and type(getmetatable(self).__index[key]) == "function" then
+    error(("%s.%s is a method; give the field another name"):format(getmetatable(self).__name, key), 2)
+  end
+  local order = rawget(self, "_order")
+  if order and not order[key] then
+    order[key] = true
+    order[#order + 1] = key
+  end
+  rawset(self, key, value)
+end
+
+-- An instance of class: made, initialised.
+local function construct(class, ...)
+  local self = setmetatable({ _order = {}, _buffers = {}, training = true }, class.__instance)
+  self:init(...)
+  return self
+end
+
+local function call(self, ...)
+  local hooks = rawget(self, "_hooks")
+  if not hooks then return self:forward(...) end
+  local result = table.pack(self:forward(...))
+  for i = 1, #hooks do
+    local replaced = hooks[i](self, { ... }, table.unpack(result, 1, result.n))
+    if replaced ~= nil then result = table.pack(replaced) end
+  end
+  return table.unpack(result, 1, result.n)
+end
+
+local function class_of(name, parent)
+  local class = { __name = name }
+  class.__index = class
+  class.__instance = { __index = class, __newindex = assign, __call = call, __name = name, __module = true,
+                       __tostring = function(self) return self:describe() end }
+  return setmetatable(class, { __index = parent, __call = construct, __name = "class " .. name })
+end
+
+-- A new class below this one: local Net = nn.Module:extend("Net").
+function Module:extend(name)
+  if type(name) ~= "string" then error("Module:extend takes the name of the class", 2) end
+  local class = class_of(name, self)
+  class._library = false
+  return class
+end
+
+function Module:init() end
+
+function Module:forward()
+  error(("%s has no forward; define function %s:forward(x)"):format(getmetatable(self).__name, getmetatable(self).__name), 2)
+end
+
+function nn.is_module(value)
+  local meta = getmetatable(value)
+  return type(meta) == "table" and meta.__module == true
+end
+
+-- {==== discovery ====
+
+local function sorted_keys(table_)
+  local keys = {}
+  for key in pairs(table_) do
+    if not (math.type(key) == "integer" and key >= 1 and key <= #table_) then keys[#keys + 1] = key end
+  end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
+local visit -- (value, name, path, seen, found): add what value is or holds
+
+local function visit_table(value, name, path, seen, found)
+  if seen[value] then return end
+  seen[value] = true
+  for i = 1, #value do visit(value[i], name .. "." .. (i - 1), path .. "[" .. i .. "]", seen, found) end
+  for _, key in ipairs(sorted_keys(value)) do visit(value[key], name .. "." .. tostring(key), path .. "." .. tostring(key), seen, found) end
+end
+
+local function visit_module(module, name, path, seen, found)
+  if seen[module] then return end
+  seen[module] = true
+  found(module, name, path, "module")
+  local prefix = name == "" and "" or name .. "."
+  for _, key in ipairs(rawget(module, "_order")) do
+    local value = rawget(module, key)
+    local array = math.type(key) == "integer"
+    local part = array and tostring(key - 1) or tostring(key)
+    local step = array and ("[" .. key .. "]") or ((path == "" and "" or ".") .. tostring(key))
+    if value ~= nil and rawget(module, "_buffers")[key] then
+      if not seen[value] then
+        seen[value] = true
+        found(value, prefix .. part, path .. step, "buffer", rawget(module, "_buffers")[key])
+      end
+    else
+      visit(value, prefix .. part, path .. step, seen, found)
+    end
+  end
+end
+
+function visit(value, name, path, seen, found)
+  if native.is_parameter(value) then
+    if seen[value] then return end
+    seen[value] = true
+    found(value, name, path, "parameter")
+  elseif nn.is_module(value) then
+    visit_module(value, name, path, seen, found)
+  elseif type(value) == "table" and getmetatable(value) == nil then
+    visit_table(value, name, path, seen, found)
+  end
+end
+
+-- Everything of one kind below self, in order: a list of { value, name, path, persistent }.
+local function collect(self, kind)
+  local list = {}
+  visit_module(self, "", "", {}, function(value, name, path, what, extra)
+    if what == kind then list[#list + 1] = { value, name, path, extra } end
+  end)
+  return list
+end
+
+local function values_of(list)
+  local values = {}
+  for i, entry in ipairs(list) do values[i] = entry[1] end
+  return values
+end
+
+-- An iterator of name, value over a list.
+local function pairs_of(list)
+  local i = 0
+  return function()
+    i = i + 1
+    if list[i] then return list[i][2], list[i][1] end
+  end
+end
+
+-- The parameters, as a list; their names ride along for optimizers and reports.
+function Module:parameters()
+  local list = collect(self, "parameter")
+  local values = values_of(list)
+  local names = {}
+  for i, entry in ipairs(list) do names[i] = entry[2] end
+  return setmetatable(values, { names = names })
+end
+
+function Module:named_parameters() return pairs_of(collect(self, "parameter")) end
+function Module:buffers() return values_of(collect(self, "buffer")) end
+function Module:named_buffers() return pairs_of(collect(self, "buffer")) end
+function Module:modules() return values_of(collect(self, "module")) end
+function Module:named_modules() return pairs_of(collect(self, "module")) end
+
+-- The modules held directly, as a list.
+function Module:children()
+  local list = {}
+  for _, entry in ipairs(collect(self, "module")) do
+    if entry[1] ~= self and not entry[2]:find(".", 1, true) then list[#list + 1] = entry[1] end
+  end
+  return list
+end
+
+-- ====}
+
+-- {==== what a module can be told ====
+
+-- Run fn on every submodule, then on self.
+function Module:apply(fn)
+  local list = self:modules()
+  for i = #list, 1, -1 do fn(list[i]) end
+  return self
+end
+
+function Module:train(mode)
+  if mode == nil then mode = true end
+  for _, module in ipairs(self:modules()) do rawset(module, "training", mode) end
+  return self
+end
+
+function Module:eval() return self:train(false) end
+
+-- Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.
+function Module:to(...)
+  local device, dtype
+  for _, what in ipairs { ... } do
+    if type(what) == "table" and what.autocast ~= nil then dtype = what.parameters or dtype
+    elseif type(what) == "string" and native.is_dtype(what) then dtype = what
+    elseif type(what) == "string" then device = what
+    else error(("Module:to takes a device, a dtype or a precision, not %s"):format(type(what)), 2) end
+  end
+  for _, kind in ipairs { "parameter", "buffer" } do
+    for _, entry in ipairs(collect(self, kind)) do
+      native.convert_(entry[1], device, entry[1]:is_floating_point() and dtype or nil)
+    end
+  end
+  return self
+end
+
+function Module:zero_grad()
+  for _, p in ipairs(self:parameters()) do p.grad = nil end
+end
+
+function Module:requires_grad_(value)
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(value == nil or value) end
+  return self
+end
+
+function Module:register_parameter(name, parameter)
+  self[name] = parameter and (native.is_parameter(parameter) and parameter or nn.Parameter(parameter))
+end
+
+-- A tensor that belongs to the module but is not trained. persistent = false keeps it out of state_dict.
+function Module:register_buffer(name, tensor, options)
+  self._buffers[name] = (options and options.persistent == false) and "transient" or "persistent"
+  self[name] = tensor
+end
+
+-- fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. Returns a function that removes it.
+function Module:register_forward_hook(fn)
+  local hooks = rawget(self, "_hooks") or {}
+  rawset(self, "_hooks", hooks)
+  hooks[#hooks + 1] = fn
+  return function()
+    for i = #hooks, 1, -1 do
+      if hooks[i] == fn then table.remove(hooks, i) return end
+    end
+  end
+end
+
+-- Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape.
+function Module:share(other)
+  if getmetatable(other) ~= getmetatable(self) then error("Module:share takes a module of the same class", 2) end
+  for _, key in ipairs(rawget(self, "_order")) do
+    local mine, theirs = rawget(self, key), rawget(other, key)
+    if native.is_parameter(mine) or rawget(self, "_buffers")[key] then rawset(self, key, theirs)
+    elseif nn.is_module(mine) then mine:share(theirs) end
+  end
+  return self
+end
+
+-- ====}
+
+-- {==== state ====
+
+-- Parameters and persistent buffers by name, detached, sharing memory with the module.
+function Module:state_dict()
+  local state = {}
+  for _, entry in ipairs(collect(self, "parameter")) do state[entry[2]] = entry[1]:detach() end
+  for _, entry in ipairs(collect(self, "buffer")) do
+    if entry[4] == "persistent" then state[entry[2]] = entry[1]:detach() end
+  end
+  return state
+end
+
+local function shape_text(t) return table.concat(t.shape, "x") end
+
+-- Copy state into the module. Missing and unexpected names are an error unless strict = false; returns both lists.
+function Module:load_state_dict(state, options)
+  local strict = not (options and options.strict == false)
+  local missing, known, plan = {}, {}, {}
+  for _, kind in ipairs { "parameter", "buffer" } do
+    for _, entry in ipairs(collect(self, kind)) do
+      local value, name, persistent = entry[1], entry[2], entry[4] ~= "transient"
+      known[name] = true
+      local source = state[name]
+      if source == nil then
+        if persistent then missing[#missing + 1] = name end
+      elseif shape_text(source) ~= shape_text(value) then
+        error(("load_state_dict: %s has shape %s in the state, %s in the module"):format(name, shape_text(source), shape_text(value)), 2)
+      else
+        plan[#plan + 1] = { value, source }
+      end
+    end
+  end
+  local unexpected = {}
+  for name in pairs(state) do
+    if not known[name] then unexpected[#unexpected + 1] = tostring(name) end
+  end
+  table.sort(unexpected)
+  if strict and (#missing > 0 or #unexpected > 0) then
+    error(("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)"):format(
+      #missing > 0 and table.concat(missing, ", ") or "none", #unexpected > 0 and table.concat(unexpected, ", ") or "none"), 2)
+  end
+  gb.no_grad(function()
+    for _, pair in ipairs(plan) do pair[1]:copy_(pair[2]) end
+  end)
+  return missing, unexpected
+end
+
+-- ====}
+
+-- {==== printing ====
+
+local function count_text(n)
+  local text = tostring(n):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+-- What a layer says of itself between parentheses; layers override it.
+function Module:extra() return "" end
+
+local function own_count(module)
+  local total = 0
+  for _, p in ipairs(module:parameters()) do total = total + p:numel() end
+  return total
+end
+
+-- Append the lines of one module and of those it holds.
+local function draw(module, label, indent, lines, seen)
+  local count = own_count(module)
+  local text = ("%s%s%s(%s)"):format(indent, label, getmetatable(module).__name, module:extra())
+  if count > 0 then
+    local first = module:parameters()[1]
+    text = ("%s  %s parameters, %s"):format(text, count_text(count), first.dtype)
+  end
+  if seen[module] then
+    lines[#lines + 1] = text .. "  (shared, shown above)"
+    return
+  end
+  seen[module] = true
+  lines[#lines + 1] = text
+  local function below(value, name)
+    if nn.is_module(value) then draw(value, name .. ": ", indent .. "  ", lines, seen)
+    elseif type(value) == "table" and getmetatable(value) == nil then
+      for i = 1, #value do below(value[i], name .. "[" .. i .. "]") end
+      for _, key in ipairs(sorted_keys(value)) do below(value[key], name .. "." .. tostring(key)) end
+    end
+  end
+  for _, key in ipairs(rawget(module, "_order")) do below(rawget(module, key), math.type(key) and "[" .. key .. "]" or tostring(key)) end
+end
+
+function Module:describe()
+  local lines = {}
+  draw(self, "", "", lines, {})
+  return table.concat(lines, "\n")
+end
+
+-- ====}
+
+setmetatable(Module, { __call = construct, __name = "class Module" })
+Module.__instance = { __index = Module, __newindex = assign, __call = call, __name = "Module", __module = true,
+                      __tostring = function(self) return self:describe() end }
+nn.Module = Module
+
+-- A tensor that modules discover and optimizers train. Takes over the tensor given.
+function nn.Parameter(tensor, requires_grad)
+  return native.parameter(tensor, requires_grad ~= false)
+end
+
+-- A class of the library: its intermediate results may be dropped as soon as the next layer has read them.
+function nn.library_class(name)
+  local class = Module:extend(name)
+  class._library = true
+  nn[name] = class
+  return class
+end

@@ -1,0 +1,174 @@
+-- optim.lua - the optimizer classes over the native ones, and learning rate schedules, which set the groups' lr from a step number.
+--
+-- A schedule counts steps that happened: call schedule:step() after opt:step() or scaler:step(opt). With warmup = n any schedule first
+-- rises linearly from lr / n over n steps. state_dict and load_state_dict resume it.
+
+local gb, native = ...
+
+-- {==== optimizers ====
+
+local Optimizer = {}
+Optimizer.__index = Optimizer
+Optimizer.__name = "gb.optim.Optimizer"
+Optimizer.__tostring = function(self) return ("%s (%d groups)"):format(self.kind, #self.param_groups) end
+
+-- A group as recipes see it: hyperparameters are read from and written to the native optimizer.
+local function group_of(self, index, params)
+  return setmetatable({}, {
+    __index = function(_, name)
+      if name == "params" then return params end
+      return self._native:get(index, name)
+    end,
+    __newindex = function(_, name, value) self._native:set(index, name, value) end,
+  })
+end
+
+-- group: { params = list, names = list or nil, and hyperparameters of its own }.
+function Optimizer:add_param_group(group)
+  local options = {}
+  for key, value in pairs(self.defaults) do options[key] = value end
+  for key, value in pairs(group) do
+    if key ~= "params" and key ~= "names" then options[key] = value end
+  end
+  local params = group.params
+  if gb.is_tensor(params) then params = { params } end
+  if type(params) ~= "table" then error("optimizer: a group needs params, a list of tensors", 2) end
+  local meta = getmetatable(params)
+  local names = group.names or type(meta) == "table" and meta.names or nil
+  self._native:add_group(params, names, options)
+  self.param_groups[#self.param_groups + 1] = group_of(self, self._native:groups(), params)
+end
+
+function Optimizer:step() self._native:step() end
+function Optimizer:zero_grad() self._native:zero_grad() end
+
+local hyperparameters = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize" }
+
+-- State by parameter, in order of adoption (copies), and the hyperparameters of every group.
+function Optimizer:state_dict()
+  local state = { kind = self.kind, state = {}, groups = {} }
+  for i, entry in ipairs(self._native:params()) do
+    local tensors, steps = self._native:state(i)
+    local copy = { steps = steps, name = entry.name }
+    for name, t in pairs(tensors) do copy[name] = t:clone() end
+    state.state[i] = copy
+  end
+  for g, group in ipairs(self.param_groups) do
+    state.groups[g] = {}
+    for _, name in ipairs(hyperparameters) do state.groups[g][name] = group[name] end
+  end
+  return state
+end
+
+function Optimizer:load_state_dict(state)
+  if state.kind ~= self.kind then error(("load_state_dict: the state is of %s, the optimizer is %s"):format(tostring(state.kind), self.kind), 2) end
+  local params = self._native:params()
+  if #state.state ~= #params or #state.groups ~= #self.param_groups then
+    error(("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d"):format(#state.state, #state.groups, #params,
+      #self.param_groups), 2)
+  end
+  gb.no_grad(function()
+    for i = 1, #params do
+      local saved, tensors = state.state[i], self._native:state(i)
+      for name, t in pairs(tensors) do
+        if not saved[name] then error(("load_state_dict: the state of parameter %d has no %s"):format(i, name), 0) end
+        t:copy_(saved[name])
+      end
+      self._native:set_steps(i, saved.steps)
+    end
+  end)
+  for g, group in ipairs(self.param_groups) do
+    for _, name in ipairs(hyperparameters) do
+      if state.groups[g][name] ~= nil then group[name] = state.groups[g][name] end
+    end
+  end
+end
+
+-- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
+for _, kind in ipairs { "SGD", "Adam", "AdamW" } do
+  gb.optim[kind] = function(params, options)
+    local self = setmetatable({ kind = kind, defaults = options or {}, param_groups = {}, _native = native.optimizer(kind) }, Optimizer)
+    if type(params) == "table" and type(params[1]) == "table" and params[1].params then
+      for _, group in ipairs(params) do self:add_param_group(group) end
+    else
+      self:add_param_group { params = params }
+    end
+    return self
+  end
+end
+
+-- ====}
+
+local lr = {}
+gb.optim.lr = lr
+
+local Schedule = {}
+Schedule.__index = Schedule
+
+-- The factor on the initial lr at step t (from 0): warmup first, then the schedule's own.
+function Schedule:factor(t)
+  if t < self.warmup then return (t + 1) / self.warmup end
+  return self.shape(t - self.warmup, self.options)
+end
+
+local function apply(self)
+  local factor = self:factor(self.count)
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self.base[i] * factor end
+end
+
+function Schedule:step()
+  self.count = self.count + 1
+  apply(self)
+end
+
+-- The rates in force, one per group.
+function Schedule:get_last_lr()
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
+  return rates
+end
+
+function Schedule:state_dict() return { count = self.count, base = { table.unpack(self.base) } } end
+
+function Schedule:load_state_dict(state)
+  self.count = math.tointeger(state.count) or error("schedule: the state has no count", 2)
+  for i = 1, #self.base do self.base[i] = state.base and state.base[i] or self.base[i] end
+  apply(self)
+end
+
+-- A kind of schedule: its factor as a function of the step after warmup, and its options with defaults (false: required).
+local function schedule(name, known, shape)
+  lr[name] = function(optimizer, options)
+    options = options or {}
+    for key in pairs(options) do
+      if known[key] == nil and key ~= "warmup" then
+        error(("lr.%s has no option '%s'%s"):format(name, tostring(key), native.nearest(tostring(key), known)), 2)
+      end
+    end
+    local all = {}
+    for key, default in pairs(known) do
+      all[key] = options[key]
+      if all[key] == nil then all[key] = default end
+      if all[key] == false then error(("lr.%s needs the option '%s'"):format(name, key), 2) end
+    end
+    local self = setmetatable({ optimizer = optimizer, options = all, shape = shape, warmup = options.warmup or 0, count = 0, base = {} }, Schedule)
+    for i, group in ipairs(optimizer.param_groups) do self.base[i] = group.lr end
+    apply(self)
+    return self
+  end
+end
+
+schedule("Constant", {}, function() return 1 end)
+
+-- From factor first to factor last over steps steps.
+schedule("Linear", { steps = false, first = 1, last = 0 }, function(t, o)
+  return o.first + (o.last - o.first) * math.min(t / o.steps, 1)
+end)
+
+-- Half a cosine from 1 to factor last over steps steps (Loshchilov, Hutter 2017, without restarts); warmup comes first, outside steps.
+schedule("Cosine", { steps = false, last = 0 }, function(t, o)
+  return o.last + (1 - o.last) * 0.5 * (1 + math.cos(math.pi * math.min(t / o.steps, 1)))
+end)
+
+-- fn(step) is the factor.
+schedule("Lambda", { fn = false }, function(t, o) return o.fn(t) end)

@@ -1,0 +1,138 @@
+-- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.plot: a curve drawn in text.
+
+local gb, native = ...
+
+-- Seconds of a clock that only goes forward, for measuring.
+gb.clock = native.clock
+
+local function duration(seconds)
+  if seconds ~= seconds or seconds == math.huge then return "?" end
+  seconds = math.floor(seconds + 0.5)
+  if seconds >= 3600 then return ("%d:%02d:%02d"):format(seconds // 3600, seconds // 60 % 60, seconds % 60) end
+  return ("%d:%02d"):format(seconds // 60, seconds % 60)
+end
+
+-- A value as shown: tensors as their number, scalers as their scale.
+local function shown(value)
+  if gb.is_tensor(value) then value = value:item() end
+  if type(value) == "table" or type(value) == "userdata" then
+    value = value.get_scale and value:get_scale() or tostring(value)
+  end
+  if math.type(value) == "float" then return (math.abs(value) >= 1e4 or value == 0) and ("%.0f"):format(value) or ("%.4g"):format(value) end
+  return tostring(value)
+end
+
+local Bar = {}
+Bar.__index = Bar
+
+-- One line of text: title, share, speed, time left, and the values given.
+local function line_of(self)
+  local elapsed = native.clock() - self.started
+  local rate = elapsed > 0 and self.done / elapsed or 0
+  local parts = { ("%s %d/%d"):format(self.title, self.done, self.total) }
+  for _, name in ipairs(self.names) do parts[#parts + 1] = name .. " " .. shown(self.values[name]) end
+  if self.unit_size then parts[#parts + 1] = ("%.0f %s/s"):format(rate * self.unit_size, self.unit)
+  else parts[#parts + 1] = ("%.3g it/s"):format(rate) end
+  parts[#parts + 1] = "left " .. duration(rate > 0 and (self.total - self.done) / rate or math.huge)
+  return table.concat(parts, "  ")
+end
+
+local function draw(self)
+  local text = line_of(self)
+  if not self.terminal then
+    print(text)
+    return
+  end
+  local width = 20
+  local full = math.min(width, math.floor(width * self.done / math.max(self.total, 1)))
+  io.stderr:write(("\r\27[K[%s%s] %s"):format(("#"):rep(full), ("."):rep(width - full), text))
+  io.stderr:flush()
+end
+
+-- n more steps are done; values, a table by name, are shown. Reading a tensor waits for it, so values are read only when the line is drawn.
+function Bar:update(n, values)
+  self.done = self.done + (n or 1)
+  if values then
+    for name in pairs(values) do
+      if self.values[name] == nil then
+        self.names[#self.names + 1] = name
+        table.sort(self.names, function(a, b) return (a == "loss" and "" or a) < (b == "loss" and "" or b) end)
+      end
+      self.values[name] = values[name]
+    end
+  end
+  local now = native.clock()
+  if now - self.drawn >= self.interval then
+    draw(self)
+    self.drawn = now
+    for name, value in pairs(self.values) do
+      if gb.is_tensor(value) then self.values[name] = value:item() end
+    end
+  end
+end
+
+-- End the bar with a last line of text.
+function Bar:close(text)
+  if self.closed then return end
+  self.closed = true
+  local finished = ("%s  %s in %s"):format(self.title, text or "done", duration(native.clock() - self.started))
+  if self.terminal then
+    io.stderr:write("\r\27[K")
+    io.stderr:flush()
+  end
+  print(finished)
+end
+
+-- total steps; options: unit and unit_size (for example "tokens" and 768 per step), interval in seconds between plain lines.
+function gb.progress(total, title, options)
+  options = options or {}
+  local terminal = native.is_terminal()
+  return setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
+                        terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit, unit_size = options.unit_size }, Bar)
+end
+
+-- {==== plot ====
+
+-- Average points into `width` columns.
+local function columns_of(points, width)
+  local columns = {}
+  for c = 1, math.min(width, #points) do
+    local first, last = (c - 1) * #points // math.min(width, #points) + 1, c * #points // math.min(width, #points)
+    local sum = 0
+    for i = first, last do sum = sum + points[i] end
+    columns[c] = sum / (last - first + 1)
+  end
+  return columns
+end
+
+-- Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title. Returns the text; prints it unless quiet.
+function gb.plot(points, options)
+  options = options or {}
+  if gb.is_tensor(points) then points = points:tolist() end
+  if #points == 0 then error("plot: there are no points", 2) end
+  local width, height = options.width or 64, options.height or 12
+  local columns = columns_of(points, width)
+  local low, high = math.huge, -math.huge
+  for _, y in ipairs(columns) do
+    if y == y and math.abs(y) ~= math.huge then low, high = math.min(low, y), math.max(high, y) end
+  end
+  if low > high then low, high = 0, 1 end
+  local span = high > low and high - low or 1
+  local lines = options.title and { options.title } or {}
+  for row = height, 1, -1 do
+    local cells = {}
+    for c, y in ipairs(columns) do
+      local at = math.floor((y - low) / span * (height - 1) + 0.5) + 1
+      cells[c] = at == row and "*" or " "
+    end
+    local label = row == height and ("%8.3f"):format(high) or row == 1 and ("%8.3f"):format(low) or (" "):rep(8)
+    lines[#lines + 1] = label .. " |" .. table.concat(cells):gsub("%s+$", "")
+  end
+  lines[#lines + 1] = (" "):rep(8) .. " +" .. ("-"):rep(#columns)
+  lines[#lines + 1] = (" "):rep(10) .. "1" .. (" "):rep(math.max(#columns - 1 - #tostring(#points), 1)) .. #points
+  local text = table.concat(lines, "\n")
+  if not options.quiet then print(text) end
+  return text
+end
+
+-- ====}

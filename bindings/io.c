@@ -1,0 +1,227 @@
+/* io.c - safetensors and JSON for the Lua half: whole files in and out. gb.save, gb.load and checkpoints are in gibbous/io.lua. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "objects.h"
+
+/* {==== safetensors ==== */
+
+/* The keys of the table at index, sorted, as a list that is pushed: files do not depend on the order of a table. */
+static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
+  lua_newtable(L);
+  lua_Integer n = 0;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "save: %s are named by strings, not by a %s", what, luaL_typename(L, -2));
+    lua_pushvalue(L, -2);
+    lua_seti(L, -4, ++n);
+  }
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  lua_getfield(L, -1, "table");
+  lua_getfield(L, -1, "sort");
+  lua_pushvalue(L, -4);
+  lua_call(L, 1, 0);
+  lua_pop(L, 2);
+  return n;
+}
+
+/* save_tensors(path, { name = tensor }, { key = string }) */
+static int save_tensors(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const char *path = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
+  lua_Integer count = push_sorted_keys(L, 2, "tensors");   /* 4 */
+  lua_Integer metadata = push_sorted_keys(L, 3, "metadata"); /* 5 */
+  const char **texts = lua_newuserdatauv(L, sizeof *texts * (size_t)(count + 2 * metadata + 1), 0);
+  gb_tensor **tensors = lua_newuserdatauv(L, sizeof *tensors * (size_t)(count + 1), 0);
+  for (lua_Integer i = 0; i < count; i++) {
+    lua_geti(L, 4, i + 1);
+    texts[i] = lua_tostring(L, -1);
+    lua_gettable(L, 2);
+    tensors[i] = gbl_check_tensor(L, lua_gettop(L)); /* the table keeps it */
+    lua_pop(L, 1);
+  }
+  for (lua_Integer i = 0; i < metadata; i++) {
+    lua_geti(L, 5, i + 1);
+    texts[count + i] = lua_tostring(L, -1);
+    lua_gettable(L, 3);
+    if (lua_type(L, -1) != LUA_TSTRING) return gbl_error(L, "save: the metadata '%s' is a %s; it must be a string", texts[count + i], luaL_typename(L, -1));
+    texts[count + metadata + i] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  gbl_check_status(L, gb_safetensors_save(context, path, texts, tensors, count, texts + count, texts + count + metadata, metadata));
+  return 0;
+}
+
+static void close_file(void *file) { gb_safetensors_close(file); }
+static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } } };
+
+/* load_tensors(path): { name = tensor }, { key = string } */
+static int load_tensors(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const char *path = luaL_checkstring(L, 1);
+  void **slot = gbl_new_object(L, &file_type, 0);
+  gb_safetensors *file = NULL;
+  gb_status status = gb_safetensors_open(context, path, &file);
+  *slot = file;
+  gbl_check_status(L, status);
+  int64_t count = gb_safetensors_count(file), metadata = gb_safetensors_metadata_count(file);
+  lua_newtable(L);
+  for (int64_t i = 0; i < count; i++) {
+    gbl_box *box = gbl_new_tensor(L);
+    gbl_check_status(L, gb_safetensors_load(file, i, &box->tensor));
+    gbl_finish_tensor(L);
+    lua_setfield(L, -2, gb_safetensors_name(file, i));
+  }
+  lua_newtable(L);
+  for (int64_t i = 0; i < metadata; i++) {
+    lua_pushstring(L, gb_safetensors_metadata_value(file, i));
+    lua_setfield(L, -2, gb_safetensors_metadata_key(file, i));
+  }
+  *slot = NULL; /* nothing can fail between here and the end */
+  gb_safetensors_close(file);
+  return 2;
+}
+
+/* ====} */
+
+/* {==== JSON ==== */
+
+static void free_json(void *json) { gb_json_free(json); }
+static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } } };
+
+/* Push a parsed value: arrays count from 1, null is nil. The depth is limited by the parser. */
+static void push_json(lua_State *L, const gb_json *v) {
+  luaL_checkstack(L, 4, "JSON is nested too deep");
+  int64_t integer;
+  double number;
+  lua_Integer n = 0;
+  switch (v->type) {
+    case GB_JSON_NULL: lua_pushnil(L); break;
+    case GB_JSON_BOOL: lua_pushboolean(L, v->as.boolean); break;
+    case GB_JSON_INTEGER:
+    case GB_JSON_NUMBER:
+      if (gb_json_int64(v, &integer)) lua_pushinteger(L, integer);
+      else lua_pushnumber(L, gb_json_double(v, &number) ? number : 0);
+      break;
+    case GB_JSON_STRING: lua_pushlstring(L, v->as.string.text, v->as.string.length); break;
+    case GB_JSON_ARRAY:
+      lua_newtable(L);
+      for (const gb_json *e = v->as.list.first; e; e = e->next) {
+        push_json(L, e);
+        lua_seti(L, -2, ++n);
+      }
+      break;
+    case GB_JSON_OBJECT:
+      lua_newtable(L);
+      for (const gb_json *e = v->as.list.first; e; e = e->next) {
+        lua_pushlstring(L, e->key, e->key_length);
+        push_json(L, e);
+        lua_rawset(L, -3);
+      }
+      break;
+  }
+}
+
+static int json_decode(lua_State *L) {
+  size_t length;
+  const char *text = luaL_checklstring(L, 1, &length);
+  char why[160];
+  void **slot = gbl_new_object(L, &json_type, 0);
+  gb_json *json = NULL;
+  if (gb_json_parse(text, length, &json, why, sizeof why) != GB_OK) return gbl_error(L, "json_decode: %s", why);
+  *slot = json;
+  push_json(L, json);
+  return 1;
+}
+
+static void free_writer(void *writer) {
+  gb_json_writer_free(writer);
+  free(writer);
+}
+static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } } };
+
+static void write_json(lua_State *L, gb_json_writer *w, int depth);
+
+/* A table: an array where its keys are 1 .. n, else an object with sorted keys. */
+static void write_table(lua_State *L, gb_json_writer *w, int depth) {
+  int table = lua_gettop(L);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, table), keys = 0;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) keys++;
+  if (keys == n && n > 0) {
+    gb_json_open(w, '[');
+    for (lua_Integer i = 1; i <= n; i++) {
+      lua_geti(L, table, i);
+      write_json(L, w, depth + 1);
+      lua_pop(L, 1);
+    }
+    gb_json_close(w, ']');
+    return;
+  }
+  keys = push_sorted_keys(L, table, "values");
+  gb_json_open(w, '{');
+  for (lua_Integer i = 1; i <= keys; i++) {
+    lua_geti(L, -1, i);
+    size_t length;
+    const char *key = lua_tolstring(L, -1, &length);
+    gb_json_key(w, key, length);
+    lua_gettable(L, table);
+    write_json(L, w, depth + 1);
+    lua_pop(L, 1);
+  }
+  gb_json_close(w, '}');
+  lua_pop(L, 1);
+}
+
+/* Numbers that JSON cannot hold (inf, nan) are written as strings by the caller; here they are an error. */
+static void write_json(lua_State *L, gb_json_writer *w, int depth) {
+  size_t length;
+  const char *text;
+  if (depth > GB_JSON_MOST_DEPTH - 1) gbl_error(L, "json_encode: the value is nested deeper than %d tables, or holds itself", GB_JSON_MOST_DEPTH - 1);
+  luaL_checkstack(L, 8, "the value is nested too deep");
+  switch (lua_type(L, -1)) {
+    case LUA_TNIL: gb_json_null(w); break;
+    case LUA_TBOOLEAN: gb_json_bool(w, lua_toboolean(L, -1)); break;
+    case LUA_TNUMBER:
+      if (lua_isinteger(L, -1)) gb_json_integer(w, lua_tointeger(L, -1));
+      else gb_json_number(w, lua_tonumber(L, -1));
+      break;
+    case LUA_TSTRING:
+      text = lua_tolstring(L, -1, &length);
+      gb_json_string(w, text, length);
+      break;
+    case LUA_TTABLE: write_table(L, w, depth); break;
+    default: gbl_error(L, "json_encode: a %s cannot be written", luaL_typename(L, -1));
+  }
+}
+
+static int json_encode(lua_State *L) {
+  lua_settop(L, 1);
+  void **slot = gbl_new_object(L, &writer_type, 0);
+  gb_json_writer *w = calloc(1, sizeof *w);
+  if (!w) return gbl_error(L, "json_encode: out of memory");
+  *slot = w;
+  lua_pushvalue(L, 1);
+  write_json(L, w, 0);
+  if (w->status != GB_OK) return gbl_error(L, "json_encode: %s (numbers must be finite, text UTF-8)", gb_status_text(w->status));
+  lua_pushlstring(L, w->text, w->length);
+  return 1;
+}
+
+/* ====} */
+
+void gbl_open_io(lua_State *L) {
+  gbl_new_type(L, &file_type);
+  gbl_new_type(L, &json_type);
+  gbl_new_type(L, &writer_type);
+  gbl_push_module(L, "io");
+  lua_pop(L, 1);
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors }, { "json_decode", json_decode },
+                                           { "json_encode", json_encode }, { NULL, NULL } });
+  lua_pop(L, 1);
+}

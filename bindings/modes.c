@@ -1,0 +1,402 @@
+/* modes.c - gradients on or off and autocast, per coroutine, and the scopes that change them.
+ *
+ * Each coroutine has modes of its own, keyed weakly by the thread object. A scope is a value (local _ <close> = gb.no_grad()) or a call
+ * (gb.no_grad(fn, ...), which may yield). Scopes of one kind form a list from the innermost outwards; one that is closed out of order
+ * hands what it would restore to the scope just inside it, so what is open keeps its effect and the end is as it was before all. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding.h"
+
+static const char modes_key = 0; /* of the registry: the weak table from threads to modes */
+static const char modes_meta[] = "gibbous.modes", scope_meta[] = "gibbous.scope";
+
+/* {==== Modes of a coroutine ==== */
+
+static int modes_gc(lua_State *L) {
+  gbl_modes *modes = lua_touserdata(L, 1);
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    while (modes->top[kind]) gbl_close_top(modes, (gbl_scope_kind)kind);
+  return 0;
+}
+
+static void push_table(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) != LUA_TNIL) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "k");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
+}
+
+/* Push the modes of the thread at the top of the stack in its place; made as a copy of `from` where it has none. */
+static gbl_modes *push_modes(lua_State *L, const gb_modes *from) {
+  push_table(L);
+  lua_pushvalue(L, -2);
+  if (lua_rawget(L, -2) == LUA_TNIL) {
+    lua_pop(L, 1);
+    gbl_modes *modes = lua_newuserdatauv(L, sizeof *modes, 0);
+    *modes = (gbl_modes){ .now = *from };
+    if (luaL_newmetatable(L, modes_meta)) {
+      lua_pushcfunction(L, modes_gc);
+      lua_setfield(L, -2, "__gc");
+    }
+    lua_setmetatable(L, -2);
+    lua_pushvalue(L, -3);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, -4);
+  }
+  lua_replace(L, -3);
+  lua_pop(L, 1);
+  return lua_touserdata(L, -1);
+}
+
+gbl_modes *gbl_modes_of(lua_State *L) {
+  lua_pushthread(L);
+  gbl_modes *modes = push_modes(L, gbl_get_state(L)->context->modes);
+  lua_pop(L, 1);
+  return modes;
+}
+
+void gbl_modes_inherit(lua_State *L, lua_State *co) {
+  gbl_state *state = gbl_enter(L);
+  luaL_checkstack(L, 8, NULL);
+  if (!lua_checkstack(co, 1)) gbl_error(L, "too many values on a coroutine's stack");
+  lua_pushthread(co);
+  lua_xmove(co, L, 1);
+  push_modes(L, state->context->modes);
+  lua_pop(L, 1);
+}
+
+/* ====} */
+
+/* {==== Scopes ==== */
+
+/* The fields of one kind. */
+static void restore(gb_modes *to, const gb_modes *from, gbl_scope_kind kind) {
+  if (kind == GBL_SCOPE_GRAD) to->grad = from->grad;
+  else to->autocast = from->autocast, to->lower = from->lower;
+}
+
+void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind) {
+  gbl_scope *scope = modes->top[kind];
+  restore(&modes->now, &scope->before, kind);
+  modes->top[kind] = scope->below;
+  free(scope);
+}
+
+/* What Lua holds of a scope. Its user value is the modes. */
+typedef struct handle { gbl_modes *modes; gbl_scope_kind kind; int64_t number; } handle;
+
+/* Close the scope that the handle stands for; nothing when it is closed already. True when gradients came back on by it. */
+static bool close_handle(const handle *h) {
+  gbl_modes *modes = h->modes;
+  gbl_scope *inside = NULL, *scope = modes->top[h->kind];
+  while (scope && scope->number != h->number) inside = scope, scope = scope->below;
+  if (!scope) return false;
+  bool grad = modes->now.grad;
+  if (!inside) gbl_close_top(modes, h->kind);
+  else {
+    restore(&inside->before, &scope->before, h->kind);
+    inside->below = scope->below;
+    free(scope);
+  }
+  return modes->now.grad && !grad;
+}
+
+/* scope:close(), and its end as a to-be-closed variable. */
+static int scope_close(lua_State *L) {
+  const handle *h = luaL_checkudata(L, 1, scope_meta);
+  if (close_handle(h)) gbl_collect(L);
+  return 0;
+}
+
+static int scope_text(lua_State *L) {
+  const handle *h = luaL_checkudata(L, 1, scope_meta);
+  const gbl_scope *scope = h->modes->top[h->kind];
+  while (scope && scope->number != h->number) scope = scope->below;
+  if (scope) lua_pushfstring(L, "scope of %s", scope->what);
+  else lua_pushliteral(L, "scope (closed)");
+  return 1;
+}
+
+static void push_scope_meta(lua_State *L) {
+  if (!luaL_newmetatable(L, scope_meta)) return;
+  static const luaL_Reg functions[] = { { "__close", scope_close }, { "__tostring", scope_text }, { NULL, NULL } };
+  luaL_setfuncs(L, functions, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, scope_close);
+  lua_setfield(L, -2, "close");
+  lua_setfield(L, -2, "__index");
+  lua_pushboolean(L, false);
+  lua_setfield(L, -2, "__metatable");
+}
+
+/* Open a scope that sets the fields of its kind to those of `to`, and push its value. */
+static void push_scope(lua_State *L, gbl_scope_kind kind, const char *what, gb_modes to, bool note_line) {
+  luaL_checkstack(L, 8, NULL);
+  handle *h = lua_newuserdatauv(L, sizeof *h, 1);
+  push_scope_meta(L);
+  lua_setmetatable(L, -2);
+  lua_pushthread(L);
+  gbl_modes *modes = push_modes(L, &to);
+  lua_setiuservalue(L, -2, 1);
+  *h = (handle){ modes, kind, modes->scopes + 1 };
+  if (note_line) gbl_push_where(L);
+  else lua_pushliteral(L, "");
+  gbl_scope *scope = malloc(sizeof *scope);
+  if (!scope) luaL_error(L, "%s: out of memory", what);
+  *scope = (gbl_scope){ .below = modes->top[kind], .number = ++modes->scopes, .before = modes->now, .what = what };
+  snprintf(scope->where, sizeof scope->where, "%s", lua_tostring(L, -1));
+  lua_pop(L, 1);
+  modes->top[kind] = scope;
+  restore(&modes->now, &to, kind);
+}
+
+/* The function of a scope returned, perhaps after yields: the scope, at the bottom of the stack, ends, and what is above it is returned. */
+static int finish_call(lua_State *L, int status, lua_KContext context) {
+  (void)status, (void)context;
+  const handle *h = lua_touserdata(L, 1);
+  gbl_enter(L);
+  if (close_handle(h)) gbl_collect(L);
+  return lua_gettop(L) - 1;
+}
+
+/* Give out a scope; or, with a function at `function`, call it inside the scope with the arguments after it. An error inside ends the
+ * scope by its __close, with the traceback whole. */
+static int scope_or_call(lua_State *L, int function, gbl_scope_kind kind, const char *what, gb_modes to) {
+  if (lua_isnoneornil(L, function)) {
+    lua_settop(L, function);
+    push_scope(L, kind, what, to, true);
+    return 1;
+  }
+  if (lua_type(L, function) != LUA_TFUNCTION && luaL_getmetafield(L, function, "__call") == LUA_TNIL)
+    return gbl_error(L, "%s: expects a function to call, got %s", what, gbl_type_name(L, function));
+  if (lua_type(L, function) != LUA_TFUNCTION) lua_pop(L, 1);
+  int arguments = lua_gettop(L) - function;
+  push_scope(L, kind, what, to, false);
+  lua_replace(L, 1);
+  for (int i = 2; i < function; i++) lua_remove(L, 2);
+  lua_toclose(L, 1);
+  lua_callk(L, arguments, LUA_MULTRET, 0, finish_call);
+  return finish_call(L, LUA_OK, 0);
+}
+
+void gbl_push_grad_scope(lua_State *L, const char *what, bool grad) {
+  gb_modes to = { .grad = grad };
+  push_scope(L, GBL_SCOPE_GRAD, what, to, false);
+}
+
+void gbl_end_scope(lua_State *L, int index) { close_handle(lua_touserdata(L, index)); }
+
+bool gbl_push_open_scope(lua_State *L) {
+  gbl_modes *modes = gbl_modes_of(L);
+  const gbl_scope *last = NULL;
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    if (modes->top[kind] && (!last || modes->top[kind]->number > last->number)) last = modes->top[kind];
+  if (!last) return false;
+  lua_pushfstring(L, "%sthe scope of %s that was opened here is still open at the end of the chunk; write 'local _ <close> = %s()', "
+                     "or call its :close()", last->where, last->what, last->what);
+  return true;
+}
+
+/* ====} */
+
+/* {==== Gradients ==== */
+
+/* gb.no_grad(fn, ...): a leading slot is made, which the scope takes. */
+static int grad_scope(lua_State *L, const char *what, bool grad) {
+  gb_modes to = { .grad = grad };
+  gbl_enter(L);
+  if (lua_gettop(L) == 0) lua_pushnil(L);
+  lua_pushnil(L);
+  lua_insert(L, 1);
+  return scope_or_call(L, 2, GBL_SCOPE_GRAD, what, to);
+}
+
+static int no_grad(lua_State *L) { return grad_scope(L, "gb.no_grad", false); }
+static int enable_grad(lua_State *L) { return grad_scope(L, "gb.enable_grad", true); }
+
+static int set_grad_enabled(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TBOOLEAN);
+  gb_set_grad_enabled(gbl_context(L), lua_toboolean(L, 1));
+  return 0;
+}
+
+static int is_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, gb_is_grad_enabled(gbl_context(L)));
+  return 1;
+}
+
+/* ====} */
+
+/* {==== Autocast ==== */
+
+/* The dtype of a scope: float16 or bfloat16. */
+static gb_dtype check_lower(lua_State *L, const char *who, gb_dtype dtype) {
+  if (!gb_is_16bit(dtype)) gbl_error(L, "%s: the dtype is 'float16' or 'bfloat16', not '%s'", who, gb_dtype_name(dtype));
+  return dtype;
+}
+
+/* A precision object says by its field `autocast` what scope to open: false for none, or a dtype. */
+static bool read_precision(lua_State *L, int arg, const char *who, gb_modes *to) {
+  if (!lua_istable(L, arg) && !lua_isuserdata(L, arg)) return false;
+  if (gbl_test_tensor(L, arg)) gbl_error(L, "%s: expects options or a precision, got a tensor", who);
+  int type = lua_getfield(L, arg, "autocast");
+  if (type == LUA_TSTRING) {
+    to->autocast = true;
+    to->lower = check_lower(L, who, gbl_check_dtype(L, lua_gettop(L), who));
+  } else if (type == LUA_TBOOLEAN) to->autocast = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return type != LUA_TNIL;
+}
+
+/* What autocast(options) asks for: nothing (bfloat16), a dtype's name, {dtype =, enabled =}, or a precision. */
+static gb_modes read_autocast(lua_State *L, int arg, const char *who) {
+  static const char *const known[] = { "dtype", "enabled", NULL };
+  gb_modes to = { .autocast = true, .lower = GB_BFLOAT16 };
+  if (lua_type(L, arg) == LUA_TSTRING) to.lower = check_lower(L, who, gbl_check_dtype(L, arg, who));
+  else if (!read_precision(L, arg, who, &to)) {
+    gbl_check_options(L, arg, who, known);
+    to.autocast = gbl_option_boolean(L, arg, who, "enabled", true);
+    to.lower = check_lower(L, who, gbl_option_dtype(L, arg, who, "dtype", GB_BFLOAT16));
+  }
+  return to;
+}
+
+static int autocast(lua_State *L) {
+  gbl_enter(L);
+  if (lua_type(L, 1) == LUA_TFUNCTION) { /* autocast(fn, ...) */
+    lua_pushnil(L);
+    lua_insert(L, 1);
+  }
+  if (lua_gettop(L) < 2) lua_settop(L, 2);
+  return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.autocast", read_autocast(L, 1, "autocast"));
+}
+
+static int disable(lua_State *L) {
+  gb_modes to = *gbl_context(L)->modes;
+  to.autocast = false;
+  if (lua_gettop(L) == 0) lua_pushnil(L);
+  lua_pushnil(L);
+  lua_insert(L, 1);
+  return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.disable", to);
+}
+
+/* amp.set_autocast(false), or what autocast takes: for the prompt. */
+static int set_autocast(lua_State *L) {
+  gb_modes *modes = gbl_context(L)->modes, to;
+  if (lua_isboolean(L, 1)) to = (gb_modes){ .autocast = lua_toboolean(L, 1), .lower = GB_BFLOAT16 };
+  else to = read_autocast(L, 1, "set_autocast");
+  restore(modes, &to, GBL_SCOPE_AUTOCAST);
+  return 0;
+}
+
+static int is_enabled(lua_State *L) {
+  lua_pushboolean(L, gbl_context(L)->modes->autocast);
+  return 1;
+}
+
+/* amp.dtype(): what `lower` ops run in here, or nil outside every scope. */
+static int autocast_dtype(lua_State *L) {
+  const gb_modes *modes = gbl_context(L)->modes;
+  if (modes->autocast) gbl_push_dtype_name(L, modes->lower);
+  else lua_pushnil(L);
+  return 1;
+}
+
+/* ====} */
+
+/* {==== coroutine.resume and coroutine.wrap that hand modes on exactly ====
+ * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a copy of the modes of
+ * whoever resumes it. Elsewhere (a stock Lua) it gets those of the coroutine that last called the library. */
+
+/* Move arguments over, resume, and move results back; their number, or -1 with an error value. */
+static int resume_with(lua_State *L, lua_State *co, int arguments) {
+  if (!lua_checkstack(co, arguments)) {
+    lua_pushliteral(L, "too many arguments to resume");
+    return -1;
+  }
+  if (lua_status(co) == LUA_OK && lua_gettop(co) > 0) gbl_modes_inherit(L, co);
+  lua_xmove(L, co, arguments);
+  int results, status = lua_resume(co, L, arguments, &results);
+  if (status == LUA_OK || status == LUA_YIELD) {
+    if (lua_checkstack(L, results + 1)) {
+      lua_xmove(co, L, results);
+      return results;
+    }
+    lua_pop(co, results);
+    lua_pushliteral(L, "too many results to resume");
+    return -1;
+  }
+  lua_xmove(co, L, 1);
+  return -1;
+}
+
+static int resume(lua_State *L) {
+  lua_State *co = lua_tothread(L, 1);
+  luaL_argexpected(L, co, 1, "coroutine");
+  int results = resume_with(L, co, lua_gettop(L) - 1);
+  lua_pushboolean(L, results >= 0);
+  if (results < 0) results = 1;
+  lua_insert(L, -(results + 1));
+  return results + 1;
+}
+
+/* What coroutine.wrap returns: an error is passed on, with the position, after the coroutine was closed. */
+static int wrapped(lua_State *L) {
+  lua_State *co = lua_tothread(L, lua_upvalueindex(1));
+  int results = resume_with(L, co, lua_gettop(L));
+  if (results >= 0) return results;
+  int status = lua_status(co);
+  if (status != LUA_OK && status != LUA_YIELD) {
+    lua_resetthread(co);
+    lua_xmove(co, L, 1);
+  }
+  if (status != LUA_ERRMEM && lua_type(L, -1) == LUA_TSTRING) {
+    luaL_where(L, 1);
+    lua_insert(L, -2);
+    lua_concat(L, 2);
+  }
+  return lua_error(L);
+}
+
+static int wrap(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_State *co = lua_newthread(L);
+  lua_pushvalue(L, 1);
+  lua_xmove(L, co, 1);
+  lua_pushcclosure(L, wrapped, 1);
+  return 1;
+}
+
+void gbl_replace_coroutine(lua_State *L) {
+  if (lua_getglobal(L, "coroutine") == LUA_TTABLE) {
+    lua_pushcfunction(L, resume);
+    lua_setfield(L, -2, "resume");
+    lua_pushcfunction(L, wrap);
+    lua_setfield(L, -2, "wrap");
+  }
+  lua_pop(L, 1);
+}
+
+/* ====} */
+
+void gbl_open_modes(lua_State *L) {
+  static const luaL_Reg gradients[] = {
+    { "no_grad", no_grad }, { "enable_grad", enable_grad }, { "set_grad_enabled", set_grad_enabled }, { "is_grad_enabled", is_grad_enabled },
+    { NULL, NULL },
+  };
+  static const luaL_Reg amp[] = {
+    { "autocast", autocast }, { "disable", disable }, { "set_autocast", set_autocast }, { "is_enabled", is_enabled }, { "dtype", autocast_dtype },
+    { NULL, NULL },
+  };
+  gbl_set_functions(L, gradients);
+  gbl_push_module(L, "amp");
+  gbl_set_functions(L, amp);
+  lua_pop(L, 1);
+}

@@ -1,0 +1,181 @@
+/* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of ops. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "binding.h"
+#include "objects.h"
+
+/* is_parameter(value) */
+static int is_parameter(lua_State *L) {
+  const gb_tensor *t = gbl_test_tensor(L, 1);
+  lua_pushboolean(L, t && t->is_parameter);
+  return 1;
+}
+
+/* parameter(tensor, requires_grad): the tensor itself, marked. A result of ops is detached first. */
+static int parameter(lua_State *L) {
+  gbl_enter(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  if (t->node || t->base) {
+    gbl_box *box = gbl_new_tensor(L);
+    gbl_check_status(L, gb_op_1(gb_tensor_context(t), GB_OP_clone, t, NULL, &box->tensor));
+    gb_tensor *plain;
+    gbl_check_status(L, gb_tensor_detach(box->tensor, &plain));
+    gb_tensor_release(box->tensor);
+    box->tensor = t = plain;
+    gbl_finish_tensor(L);
+  } else lua_settop(L, 2), lua_pushvalue(L, 1);
+  if (gb_dtype_is_float((gb_dtype)t->dtype)) gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 2)));
+  t->is_parameter = true;
+  if (t->storage->category == GB_MEM_OTHER && t->storage->block) {
+    gb_pool_set_category(t->storage->context->pool[t->storage->device.type], t->storage->block, GB_MEM_PARAMETERS);
+    t->storage->category = GB_MEM_PARAMETERS;
+  }
+  gbl_share_tensor(L, lua_gettop(L));
+  return 1;
+}
+
+static int is_dtype(lua_State *L) {
+  lua_pushboolean(L, gb_dtype_from_name(luaL_checkstring(L, 1)) != GB_DTYPE_NONE);
+  return 1;
+}
+
+/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table, or "". */
+static int nearest(lua_State *L) {
+  const char *text = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const char *known[65];
+  int n = 0;
+  for (lua_pushnil(L); lua_next(L, 2) && n < 64; lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) known[n++] = lua_tostring(L, -2);
+  known[n] = NULL;
+  const char *near = gbl_nearest(text, known);
+  if (near) lua_pushfstring(L, "; did you mean '%s'?", near);
+  else lua_pushliteral(L, "");
+  return 1;
+}
+
+/* convert_(tensor, device or nil, dtype or nil): in place, the tensor stays the one it is. */
+static int convert(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  gb_dtype dtype = lua_isnoneornil(L, 3) ? (gb_dtype)t->dtype : gbl_check_dtype(L, 3, "to");
+  gb_device device = lua_isnoneornil(L, 2) ? t->storage->device : gbl_check_device(L, 2);
+  if (device.type != t->storage->device.type) return gbl_error(L, "to: tensors cannot be moved between these devices");
+  if (dtype == (gb_dtype)t->dtype) return 0;
+  gbl_box *box = gbl_new_tensor(L);
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_status status = gb_op_cast(context, t, dtype, &box->tensor);
+  gb_set_grad_enabled(context, grad);
+  gbl_check_status(L, status);
+  gbl_check_status(L, gb_tensor_set_data(t, box->tensor));
+  return 0;
+}
+
+/* channels_last(x): a tensor of x's values whose memory is ordered n, h, w, c. */
+static int channels_last(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_tensor *x = gbl_check_tensor(L, 1);
+  if (x->ndim != 4) return gbl_error(L, "channels_last: the tensor has %d dimensions, it needs 4", x->ndim);
+  int64_t c = x->shape[1], h = x->shape[2], w = x->shape[3];
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_new_as(context, (gb_dtype)x->dtype, 4, x->shape, (int64_t[]){ h * w * c, 1, w * c, c }, x->storage->device,
+                                       GB_MEM_OTHER, &box->tensor));
+  gbl_check_status(L, gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ box->tensor, x }, 2, NULL));
+  gbl_finish_tensor(L);
+  return 1;
+}
+
+/* Seconds of a clock that only goes forward. */
+static int clock_seconds(lua_State *L) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  lua_pushnumber(L, (lua_Number)now.tv_sec + 1e-9 * (lua_Number)now.tv_nsec);
+  return 1;
+}
+
+static int is_terminal(lua_State *L) {
+  lua_pushboolean(L, isatty(STDERR_FILENO));
+  return 1;
+}
+
+/* finish(): ends the script without a failure; the executable knows the value. */
+static int finish(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  return lua_error(L);
+}
+
+static int file_exists(lua_State *L) {
+  struct stat info;
+  lua_pushboolean(L, stat(luaL_checkstring(L, 1), &info) == 0);
+  return 1;
+}
+
+static int get_rng(lua_State *L) {
+  uint64_t seed, offset;
+  gb_get_rng_state(gbl_context(L), &seed, &offset);
+  lua_pushinteger(L, (lua_Integer)seed);
+  lua_pushinteger(L, (lua_Integer)offset);
+  return 2;
+}
+
+static int set_rng(lua_State *L) {
+  gb_set_rng_state(gbl_context(L), (uint64_t)luaL_checkinteger(L, 1), (uint64_t)luaL_checkinteger(L, 2));
+  return 0;
+}
+
+/* same_bits(a, b): equal dtype, shape and bytes. */
+static int same_bits(lua_State *L) {
+  gbl_enter(L);
+  gb_tensor *a = gbl_check_tensor(L, 1), *b = gbl_check_tensor(L, 2);
+  bool same = a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->ndim);
+  if (same) {
+    size_t bytes = (size_t)a->numel * gb_dtype_bytes((gb_dtype)a->dtype);
+    char *room = lua_newuserdatauv(L, 2 * bytes + 1, 0);
+    gbl_check_status(L, gb_tensor_read(a, room, bytes));
+    gbl_check_status(L, gb_tensor_read(b, room + bytes, bytes));
+    same = !memcmp(room, room + bytes, bytes);
+  }
+  lua_pushboolean(L, same);
+  return 1;
+}
+
+/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, public }. */
+static int ops(lua_State *L) {
+  static const char *const kinds[] = { "kernel", "view", "composite", "backward" };
+  static const char *const classes[] = { "keep", "lower", "float32", "widest", "banned" };
+  static const char *const derivatives[] = { "no", "once", "twice" };
+  gb_context *context = gbl_context(L);
+  lua_createtable(L, GB_OP_COUNT, 0);
+  for (int i = 0; i < GB_OP_COUNT; i++) {
+    const gb_op_info *info = gb_op_get(context, i);
+    lua_createtable(L, 0, 8);
+    lua_pushstring(L, info->name), lua_setfield(L, -2, "name");
+    lua_pushstring(L, info->family), lua_setfield(L, -2, "family");
+    lua_pushstring(L, kinds[info->kind]), lua_setfield(L, -2, "kind");
+    lua_pushstring(L, classes[info->autocast]), lua_setfield(L, -2, "autocast");
+    lua_pushstring(L, derivatives[info->derivative]), lua_setfield(L, -2, "derivative");
+    lua_pushstring(L, info->signature), lua_setfield(L, -2, "signature");
+    lua_pushstring(L, info->doc), lua_setfield(L, -2, "doc");
+    lua_pushboolean(L, info->where != GB_WHERE_NONE), lua_setfield(L, -2, "public");
+    lua_seti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static const luaL_Reg functions[] = {
+  { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish },
+  { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
+};
+
+void gbl_open_native(lua_State *L) {
+  lua_newtable(L);
+  lua_setfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, functions);
+  lua_pop(L, 1);
+}

@@ -1,0 +1,76 @@
+/* object.c - userdata that release a C object: optimizers, scalers, datasets, hooks.
+ *
+ * The slot is empty when the value is pushed and filled after it, so whatever raises in between leaks nothing. */
+#include <string.h>
+
+#include "binding.h"
+
+/* The payload of the userdata; the type stands in the metatable, under its address. */
+typedef struct object { void *object; } object;
+
+/* Release once; __gc, __close and :close() all come here. The type is an upvalue. */
+static int object_release(lua_State *L) {
+  const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
+  object *o = luaL_checkudata(L, 1, type->name);
+  void *held = o->object;
+  o->object = NULL;
+  if (!held || !type->release) return 0;
+  gbl_state *state = gbl_get_state(L);
+  lua_State *outer = state->running;
+  state->running = L; /* callbacks that go with the object are let go of here */
+  type->release(held);
+  state->running = outer;
+  return 0;
+}
+
+/* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type has one). */
+static void set_methods(lua_State *L, const gbl_type *type) {
+  lua_newtable(L);
+  for (const luaL_Reg *f = type->methods; f && f->name; f++) {
+    lua_pushcfunction(L, f->func);
+    lua_setfield(L, strncmp(f->name, "__", 2) ? -2 : -3, f->name);
+  }
+  lua_pushlightuserdata(L, (void *)type);
+  lua_pushcclosure(L, object_release, 1);
+  if (lua_getfield(L, -2, "close") == LUA_TNIL) {
+    lua_pushvalue(L, -2);
+    lua_setfield(L, -4, "close");
+  }
+  lua_pop(L, 1);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -4, "__close");
+  lua_setfield(L, -3, "__gc");
+  if (lua_getfield(L, -2, "__index") == LUA_TNIL) {
+    lua_pushvalue(L, -2);
+    lua_setfield(L, -4, "__index");
+  }
+  lua_pop(L, 2);
+}
+
+void gbl_new_type(lua_State *L, const gbl_type *type) {
+  if (luaL_newmetatable(L, type->name)) {
+    set_methods(L, type);
+    lua_pushboolean(L, false);
+    lua_setfield(L, -2, "__metatable");
+  }
+  lua_pop(L, 1);
+}
+
+void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {
+  object *o = lua_newuserdatauv(L, sizeof *o, uservalues);
+  o->object = NULL;
+  luaL_setmetatable(L, type->name);
+  return &o->object;
+}
+
+void *gbl_test_object(lua_State *L, int arg, const gbl_type *type) {
+  object *o = luaL_testudata(L, arg, type->name);
+  return o ? o->object : NULL;
+}
+
+void *gbl_check_object(lua_State *L, int arg, const gbl_type *type) {
+  object *o = luaL_testudata(L, arg, type->name);
+  if (!o) gbl_error(L, "expects a %s, got %s", type->name, gbl_type_name(L, arg));
+  if (!o->object) gbl_error(L, "this %s was closed", type->name);
+  return o->object;
+}

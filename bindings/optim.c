@@ -1,0 +1,255 @@
+/* optim.c - the native half of gb.optim: an object per optimizer. The Lua half (gibbous/optim.lua) wraps it in the classes that recipes see.
+ *
+ * The optimizer holds its parameters in C; a list of their Lua values is kept as a user value, so that the same values come back. */
+#include <string.h>
+
+#include "binding.h"
+#include "objects.h"
+
+static void release(void *object) { gb_optimizer_release(object); }
+
+/* The hyperparameters by their names in Lua; betas are two numbers in a list. */
+static const struct { const char *name; size_t offset; bool is_bool; } fields[] = {
+  { "lr", offsetof(gb_optim_options, lr), false },
+  { "eps", offsetof(gb_optim_options, eps), false },
+  { "weight_decay", offsetof(gb_optim_options, weight_decay), false },
+  { "momentum", offsetof(gb_optim_options, momentum), false },
+  { "dampening", offsetof(gb_optim_options, dampening), false },
+  { "nesterov", offsetof(gb_optim_options, nesterov), true },
+  { "maximize", offsetof(gb_optim_options, maximize), true },
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+/* A number that an optimizer can use: finite and not negative. */
+static double check_size(lua_State *L, int index, const char *name) {
+  double value = gbl_check_number(L, index, "optimizer", name);
+  if (!(value >= 0 && value <= 1e300)) gbl_error(L, "optimizer: '%s' must be finite and not negative, got %g", name, value);
+  return value;
+}
+
+/* Set one hyperparameter from the value at index. */
+static void set_field(lua_State *L, gb_optim_options *options, const char *name, int index) {
+  if (!strcmp(name, "betas")) {
+    double beta[2];
+    luaL_checktype(L, index, LUA_TTABLE);
+    for (int i = 0; i < 2; i++) {
+      lua_geti(L, index, i + 1);
+      beta[i] = check_size(L, lua_gettop(L), "betas");
+      if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
+      lua_pop(L, 1);
+    }
+    options->beta1 = beta[0], options->beta2 = beta[1];
+    return;
+  }
+  for (int i = 0; i < FIELDS; i++) {
+    if (strcmp(fields[i].name, name)) continue;
+    char *at = (char *)options + fields[i].offset;
+    if (fields[i].is_bool) *(bool *)at = lua_toboolean(L, index);
+    else *(double *)at = check_size(L, index, name);
+    return;
+  }
+  static const char *const known[] = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize", NULL };
+  const char *near = gbl_nearest(name, known);
+  gbl_error(L, "optimizer: there is no option '%s'%s%s%s", name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* optimizer(kind): "SGD", "Adam" or "AdamW". */
+static int new(lua_State *L) {
+  static const char *const kinds[] = { "SGD", "Adam", "AdamW", NULL };
+  gb_context *context = gbl_context(L);
+  gb_optimizer_kind kind = (gb_optimizer_kind)luaL_checkoption(L, 1, NULL, kinds);
+  void **slot = gbl_new_object(L, &gbl_optimizer_type, 1);
+  lua_newtable(L);
+  lua_setiuservalue(L, -2, 1);
+  gb_optimizer *optimizer = NULL;
+  gb_status status = gb_optimizer_new(context, kind, &optimizer);
+  *slot = optimizer;
+  gbl_check_status(L, status);
+  return 1;
+}
+
+/* optimizer:add_group(parameters, names, options) */
+static int add_group(lua_State *L) {
+  gbl_enter(L);
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  gb_optim_options options;
+  gb_optim_options_init(gb_optimizer_get_kind(optimizer), &options, sizeof options);
+  for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) return gbl_error(L, "optimizer: the options of a group have names");
+    set_field(L, &options, lua_tostring(L, -2), lua_gettop(L));
+  }
+  int count;
+  gb_tensor **parameters = gbl_check_tensors(L, 2, "optimizer", "parameters", &count);
+  if (count == 0) return gbl_error(L, "optimizer: the list of parameters is empty");
+  const char **names = lua_newuserdatauv(L, sizeof *names * (size_t)count, 0);
+  lua_getiuservalue(L, 1, 1);
+  lua_Integer held = luaL_len(L, -1);
+  for (int i = 0; i < count; i++) {
+    lua_geti(L, 2, i + 1);
+    gbl_share_tensor(L, lua_gettop(L));
+    lua_seti(L, -2, ++held);
+    names[i] = NULL;
+    if (!lua_istable(L, 3)) continue;
+    lua_geti(L, 3, i + 1);
+    names[i] = lua_tostring(L, -1); /* the table of names keeps it */
+    lua_pop(L, 1);
+  }
+  gbl_check_status(L, gb_optimizer_add_group(optimizer, parameters, names, count, &options));
+  return 0;
+}
+
+static int step(lua_State *L) {
+  gbl_enter(L);
+  gbl_check_status(L, gb_optimizer_step(gbl_check_object(L, 1, &gbl_optimizer_type)));
+  gbl_collect(L);
+  return 0;
+}
+
+static int zero_grad(lua_State *L) {
+  gbl_enter(L);
+  gbl_check_status(L, gb_optimizer_zero_grad(gbl_check_object(L, 1, &gbl_optimizer_type)));
+  return 0;
+}
+
+static gb_optim_options *check_group(lua_State *L, gb_optimizer *optimizer) {
+  lua_Integer i = luaL_checkinteger(L, 2);
+  if (i < 1 || i > gb_optimizer_groups(optimizer)) gbl_error(L, "optimizer: there is no group %d", (int)i);
+  return gb_optimizer_group(optimizer, (int)i - 1);
+}
+
+/* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name. */
+static int get(lua_State *L) {
+  gb_optim_options *options = check_group(L, gbl_check_object(L, 1, &gbl_optimizer_type));
+  const char *name = luaL_checkstring(L, 3);
+  if (!strcmp(name, "betas")) {
+    lua_createtable(L, 2, 0);
+    lua_pushnumber(L, options->beta1), lua_seti(L, -2, 1);
+    lua_pushnumber(L, options->beta2), lua_seti(L, -2, 2);
+    return 1;
+  }
+  for (int i = 0; i < FIELDS; i++) {
+    if (strcmp(fields[i].name, name)) continue;
+    const char *at = (const char *)options + fields[i].offset;
+    if (fields[i].is_bool) lua_pushboolean(L, *(const bool *)at);
+    else lua_pushnumber(L, *(const double *)at);
+    return 1;
+  }
+  return 0;
+}
+
+static int set(lua_State *L) {
+  gb_optim_options *options = check_group(L, gbl_check_object(L, 1, &gbl_optimizer_type));
+  luaL_checkany(L, 4);
+  set_field(L, options, luaL_checkstring(L, 3), 4);
+  return 0;
+}
+
+static int groups(lua_State *L) {
+  lua_pushinteger(L, gb_optimizer_groups(gbl_check_object(L, 1, &gbl_optimizer_type)));
+  return 1;
+}
+
+/* optimizer:params(): a list of { param =, group =, name = } in order of adoption. */
+static int params(lua_State *L) {
+  gbl_enter(L);
+  const gb_optim_param *list;
+  int count = gb_optimizer_params(gbl_check_object(L, 1, &gbl_optimizer_type), &list);
+  lua_createtable(L, count, 0);
+  for (int i = 0; i < count; i++) {
+    lua_createtable(L, 0, 3);
+    gb_tensor_retain(list[i].parameter);
+    gbl_push_tensor_shared(L, list[i].parameter);
+    lua_setfield(L, -2, "param");
+    lua_pushinteger(L, list[i].group + 1);
+    lua_setfield(L, -2, "group");
+    lua_pushstring(L, list[i].name);
+    lua_setfield(L, -2, "name");
+    lua_seti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* optimizer:state(i): the state of parameter i by name (tensors over the optimizer's own memory), and its steps. */
+static int state(lua_State *L) {
+  gbl_enter(L);
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  const gb_optim_param *list;
+  lua_Integer i = luaL_checkinteger(L, 2);
+  if (i < 1 || i > gb_optimizer_params(optimizer, &list)) return gbl_error(L, "optimizer: there is no parameter %d", (int)i);
+  gb_optim_state states[4];
+  int64_t steps;
+  int count = gb_optimizer_state(optimizer, (int)i - 1, states, &steps);
+  if (count < 0) gbl_check_status(L, GB_EMEMORY);
+  lua_createtable(L, 0, count);
+  for (int k = 0; k < count; k++) {
+    gbl_push_tensor(L, states[k].tensor);
+    lua_setfield(L, -2, states[k].name);
+  }
+  lua_pushinteger(L, steps);
+  return 2;
+}
+
+static int set_steps(lua_State *L) {
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  const gb_optim_param *list;
+  lua_Integer i = luaL_checkinteger(L, 2), steps = luaL_checkinteger(L, 3);
+  if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0) return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
+  gb_optimizer_set_steps(optimizer, (int)i - 1, steps);
+  return 0;
+}
+
+static const luaL_Reg methods[] = {
+  { "add_group", add_group }, { "step", step }, { "zero_grad", zero_grad }, { "get", get }, { "set", set }, { "groups", groups },
+  { "params", params }, { "state", state }, { "set_steps", set_steps }, { NULL, NULL },
+};
+
+const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods };
+
+gb_optimizer *gbl_check_optimizer(lua_State *L, int arg) {
+  if (lua_istable(L, arg)) {
+    lua_getfield(L, arg, "_native");
+    gb_optimizer *optimizer = gbl_test_object(L, -1, &gbl_optimizer_type);
+    lua_pop(L, 1); /* the table keeps it */
+    if (optimizer) return optimizer;
+  }
+  gbl_error(L, "argument %d is a %s; an optimizer of gb.optim was expected", arg, gbl_type_name(L, arg));
+  return NULL;
+}
+
+/* {==== clipping ==== */
+
+/* clip_grad_norm_(parameters, max_norm[, norm_type]): returns the total norm before clipping. */
+static int clip_grad_norm(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  double max_norm = gbl_check_number(L, 2, "clip_grad_norm_", "max_norm"), type = luaL_optnumber(L, 3, 2), norm = 0;
+  int count;
+  gb_tensor **parameters = gbl_check_tensors(L, 1, "clip_grad_norm_", "parameters", &count);
+  gbl_check_status(L, gb_clip_grad_norm(context, parameters, count, max_norm, type, &norm));
+  lua_pushnumber(L, norm);
+  return 1;
+}
+
+static int clip_grad_value(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  double value = gbl_check_number(L, 2, "clip_grad_value_", "value");
+  int count;
+  gb_tensor **parameters = gbl_check_tensors(L, 1, "clip_grad_value_", "parameters", &count);
+  gbl_check_status(L, gb_clip_grad_value(context, parameters, count, value));
+  return 0;
+}
+
+/* ====} */
+
+void gbl_open_optim(lua_State *L) {
+  gbl_new_type(L, &gbl_optimizer_type);
+  gbl_push_module(L, "optim");
+  lua_pop(L, 1);
+  gbl_push_module(L, "_native");
+  lua_pushcfunction(L, new);
+  lua_setfield(L, -2, "optimizer");
+  lua_pop(L, 1);
+  gbl_push_module(L, "nn");
+  gbl_push_module(L, "utils");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "clip_grad_norm_", clip_grad_norm }, { "clip_grad_value_", clip_grad_value }, { NULL, NULL } });
+  lua_pop(L, 2);
+}

@@ -1,0 +1,730 @@
+/* tensor.c - the Lua value of a tensor: its metatable, fields and plain methods. Ops come from ops.c, indexing from index.c.
+ *
+ * A tensor has one known Lua value (t->binding, and a weak table from tensors to values) where C hands it out again: leaves, gradients, what
+ * hooks see. Temporaries are never entered there and pay one comparison. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding.h"
+
+static const char shared_key = 0, methods_key = 0, meta_key = 0; /* of the registry */
+static const char tensor_meta[] = "gibbous.tensor", shape_meta[] = "gibbous.shape";
+
+/* {==== Values ==== */
+
+static gbl_box *box_at(lua_State *L, const gbl_state *state, int arg) {
+  void *box = lua_touserdata(L, arg);
+  if (!box || !lua_getmetatable(L, arg)) return NULL;
+  const void *meta = lua_topointer(L, -1);
+  lua_pop(L, 1);
+  return meta == state->tensor_meta ? box : NULL;
+}
+
+gb_tensor *gbl_test_tensor(lua_State *L, int arg) {
+  gbl_box *box = box_at(L, gbl_get_state(L), arg);
+  return box ? box->tensor : NULL;
+}
+
+gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
+  gbl_box *box = box_at(L, gbl_get_state(L), arg);
+  if (!box) gbl_error(L, "expects a tensor as argument %d, got %s", arg, gbl_type_name(L, arg));
+  if (!box->tensor) gbl_error(L, "this tensor was freed");
+  return box->tensor;
+}
+
+gb_tensor *gbl_opt_tensor(lua_State *L, int arg) { return lua_isnoneornil(L, arg) ? NULL : gbl_check_tensor(L, arg); }
+
+gbl_box *gbl_new_tensor(lua_State *L) {
+  gbl_box *box = lua_newuserdatauv(L, sizeof *box, 0);
+  box->tensor = NULL;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
+  lua_setmetatable(L, -2);
+  return box;
+}
+
+/* Push the known value of a tensor, or nothing. */
+static bool push_known(lua_State *L, const gb_tensor *tensor) {
+  if (!tensor->binding) return false;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &shared_key);
+  if (lua_rawgetp(L, -1, tensor) == LUA_TNIL) {
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_remove(L, -2);
+  return true;
+}
+
+void gbl_finish_tensor(lua_State *L) {
+  gbl_box *box = lua_touserdata(L, -1);
+  gb_tensor *tensor = box->tensor;
+  if (!tensor) return;
+  gbl_state *state = gb_tensor_context(tensor)->reclaim_user;
+  state->fresh_bytes += tensor->base ? 0 : tensor->storage->bytes;
+  if (!tensor->binding || tensor->binding == box || !push_known(L, tensor)) return;
+  box->tensor = NULL;
+  gb_tensor_release(tensor);
+  lua_replace(L, -2);
+}
+
+/* Protected: the light userdata at 1 becomes a box. */
+static int box_tensor(lua_State *L) {
+  gb_tensor *tensor = lua_touserdata(L, 1);
+  gbl_new_tensor(L)->tensor = tensor;
+  return 1;
+}
+
+void gbl_push_tensor(lua_State *L, gb_tensor *tensor) {
+  if (!tensor) { lua_pushnil(L); return; }
+  if (push_known(L, tensor)) { gb_tensor_release(tensor); return; }
+  lua_pushcfunction(L, box_tensor);
+  lua_pushlightuserdata(L, tensor);
+  if (lua_pcall(L, 1, 1, 0) == LUA_OK) return;
+  gb_tensor_release(tensor);
+  lua_error(L);
+}
+
+void gbl_share_tensor(lua_State *L, int index) {
+  gb_tensor *tensor = gbl_check_tensor(L, index);
+  if (push_known(L, tensor)) { lua_pop(L, 1); return; }
+  index = lua_absindex(L, index);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &shared_key);
+  lua_pushvalue(L, index);
+  lua_rawsetp(L, -2, tensor);
+  lua_pop(L, 1);
+  tensor->binding = lua_touserdata(L, index);
+}
+
+void gbl_push_tensor_shared(lua_State *L, gb_tensor *tensor) {
+  gbl_push_tensor(L, tensor);
+  if (tensor) gbl_share_tensor(L, -1);
+}
+
+/* Let go of a box's tensor. The coroutine that runs is noted, since callbacks may go with the tensor. */
+static void empty_box(lua_State *L, gbl_box *box) {
+  gb_tensor *tensor = box->tensor;
+  if (!tensor) return;
+  box->tensor = NULL;
+  if (tensor->binding == box) tensor->binding = NULL;
+  gbl_state *state = gb_tensor_context(tensor)->reclaim_user;
+  lua_State *outer = state ? state->running : NULL;
+  if (state) state->running = L;
+  gb_tensor_release(tensor);
+  if (state) state->running = outer;
+}
+
+static int tensor_gc(lua_State *L) {
+  gbl_box *box = box_at(L, lua_touserdata(L, lua_upvalueindex(1)), 1);
+  if (box) empty_box(L, box);
+  return 0;
+}
+
+/* t:free(): this handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed variable. */
+static int tensor_free(lua_State *L) {
+  gbl_box *box = luaL_checkudata(L, 1, tensor_meta);
+  if (box->tensor && box->tensor->binding == box) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &shared_key);
+    lua_pushnil(L);
+    lua_rawsetp(L, -2, box->tensor);
+  }
+  empty_box(L, box);
+  return 0;
+}
+
+void gbl_push_op(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_apply(gb_tensor_context(in[0]), op, in, n_in, attrs, &box->tensor));
+  gbl_finish_tensor(L);
+}
+
+/* A known value is the recipe's, even where an op gave its input back. */
+void gbl_end_handle(lua_State *L, int index) {
+  gbl_box *box = lua_touserdata(L, index);
+  if (box->tensor && box->tensor->binding != box) empty_box(L, box);
+}
+
+void gbl_step(lua_State *L, gb_op op, const gb_attr *attrs, bool own) {
+  gb_tensor *x = gbl_check_tensor(L, lua_gettop(L));
+  gbl_push_op(L, op, &x, 1, attrs);
+  if (own && !lua_rawequal(L, -1, -2)) gbl_end_handle(L, -2);
+  lua_replace(L, -2);
+}
+
+/* ====} */
+
+/* {==== Fields ==== */
+
+typedef enum field { FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER } field;
+
+static const struct { const char *name; field field; } fields[] = {
+  { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
+  { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF }, { "is_parameter", FIELD_IS_PARAMETER },
+};
+
+/* A shape is a plain list that prints as one and compares by its elements. */
+static void push_sizes(lua_State *L, int count, const int64_t *sizes) {
+  lua_createtable(L, count, 0);
+  for (int i = 0; i < count; i++) {
+    lua_pushinteger(L, sizes[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  luaL_setmetatable(L, shape_meta);
+}
+
+static int shape_text(lua_State *L) {
+  luaL_Buffer text;
+  int64_t count = (int64_t)lua_rawlen(L, 1);
+  luaL_buffinit(L, &text);
+  luaL_addchar(&text, '{');
+  for (int64_t i = 1; i <= count; i++) {
+    if (i > 1) luaL_addstring(&text, ", ");
+    lua_rawgeti(L, 1, i);
+    luaL_tolstring(L, -1, NULL);
+    lua_remove(L, -2);
+    luaL_addvalue(&text);
+  }
+  luaL_addchar(&text, '}');
+  luaL_pushresult(&text);
+  return 1;
+}
+
+static int shape_equal(lua_State *L) {
+  bool equal = lua_istable(L, 1) && lua_istable(L, 2) && lua_rawlen(L, 1) == lua_rawlen(L, 2);
+  for (int64_t i = 1; equal && i <= (int64_t)lua_rawlen(L, 1); i++) {
+    lua_rawgeti(L, 1, i);
+    lua_rawgeti(L, 2, i);
+    equal = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+  }
+  lua_pushboolean(L, equal);
+  return 1;
+}
+
+/* `..` of a tensor or a shape with anything: both as text. */
+static int concat(lua_State *L) {
+  luaL_tolstring(L, 1, NULL);
+  luaL_tolstring(L, 2, NULL);
+  lua_concat(L, 2);
+  return 1;
+}
+
+static int push_field(lua_State *L, gb_tensor *t, field which) {
+  switch (which) {
+    case FIELD_SHAPE: push_sizes(L, t->ndim, t->shape); break;
+    case FIELD_DTYPE: gbl_push_dtype_name(L, gb_tensor_dtype(t)); break;
+    case FIELD_DEVICE: gbl_push_device_name(L, gb_tensor_device(t)); break;
+    case FIELD_GRAD: gbl_push_tensor_shared(L, gb_tensor_grad(t)); break;
+    case FIELD_REQUIRES_GRAD: lua_pushboolean(L, gb_tensor_requires_grad(t)); break;
+    case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
+    case FIELD_IS_LEAF: lua_pushboolean(L, !t->node); break;
+    case FIELD_IS_PARAMETER: lua_pushboolean(L, t->is_parameter); break;
+  }
+  return 1;
+}
+
+/* A name that tensors do not have. Of two names equally near the first in the alphabet is shown: a table's order is no order. */
+static int unknown_name(lua_State *L, const char *name) {
+  const char *best = NULL;
+  for (lua_pushnil(L); lua_next(L, lua_upvalueindex(2)); lua_pop(L, 1)) {
+    const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
+    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }), *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
+    if (a && b) best = strcmp(a, b) <= 0 ? a : b;
+  }
+  if (best) return gbl_error(L, "a tensor has no field or method '%s'; did you mean '%s'?", name, best);
+  return gbl_error(L, "a tensor has no field or method '%s'", name);
+}
+
+/* t.name, t:name or t[key]. Upvalues: the state, the method table (functions, and fields as their number). */
+static int tensor_index(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return gbl_index_get(L);
+  lua_settop(L, 2);
+  lua_pushvalue(L, 2);
+  int type = lua_rawget(L, lua_upvalueindex(2));
+  if (type == LUA_TFUNCTION) return 1;
+  if (type == LUA_TNIL) return unknown_name(L, lua_tostring(L, 2));
+  field which = (field)lua_tointeger(L, -1);
+  gbl_upvalue(L);
+  return push_field(L, gbl_check_tensor(L, 1), which);
+}
+
+static int tensor_newindex(lua_State *L) {
+  gbl_upvalue(L);
+  if (lua_type(L, 2) != LUA_TSTRING) return gbl_index_set(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  const char *name = lua_tostring(L, 2);
+  if (!strcmp(name, "grad")) gbl_check_status(L, gb_tensor_set_grad(t, gbl_opt_tensor(L, 3)));
+  else if (!strcmp(name, "requires_grad") && lua_isboolean(L, 3)) {
+    gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 3)));
+    gbl_share_tensor(L, 1);
+  } else return gbl_error(L, "the field '%s' of a tensor cannot be set to %s; fields that can: grad, requires_grad", name, gbl_type_name(L, 3));
+  return 0;
+}
+
+/* ====} */
+
+/* {==== Asking ==== */
+
+/* A dimension as Lua counts it, made one from 0. */
+static int check_dim(lua_State *L, const gb_tensor *t, int arg, const char *who) {
+  int64_t dim = gbl_position(L, gbl_check_integer(L, arg, who, "dim"), who, "dimension");
+  if (dim >= t->ndim || dim < -t->ndim)
+    gbl_error(L, "%s: dimension %d is out of range for a tensor of %d dimensions", who, (int)lua_tointeger(L, arg), t->ndim);
+  return (int)(dim < 0 ? dim + t->ndim : dim);
+}
+
+static int tensor_size(lua_State *L) {
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  if (lua_isnoneornil(L, 2)) return push_field(L, t, FIELD_SHAPE);
+  lua_pushinteger(L, t->shape[check_dim(L, t, 2, "size")]);
+  return 1;
+}
+
+static int tensor_stride(lua_State *L) {
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  if (lua_isnoneornil(L, 2)) push_sizes(L, t->ndim, t->stride);
+  else lua_pushinteger(L, t->stride[check_dim(L, t, 2, "stride")]);
+  return 1;
+}
+
+static int tensor_dim(lua_State *L) { return push_field(L, gbl_check_tensor(L, 1), FIELD_NDIM); }
+
+static int tensor_numel(lua_State *L) {
+  lua_pushinteger(L, gbl_check_tensor(L, 1)->numel);
+  return 1;
+}
+
+static int tensor_element_size(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)gb_dtype_bytes(gb_tensor_dtype(gbl_check_tensor(L, 1))));
+  return 1;
+}
+
+static int tensor_is_contiguous(lua_State *L) {
+  lua_pushboolean(L, gb_is_contiguous(gbl_check_tensor(L, 1)));
+  return 1;
+}
+
+static int tensor_is_floating_point(lua_State *L) {
+  lua_pushboolean(L, gb_dtype_is_float(gb_tensor_dtype(gbl_check_tensor(L, 1))));
+  return 1;
+}
+
+static int tensor_len(lua_State *L) {
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  if (t->ndim == 0) return gbl_error(L, "a 0-d tensor has no length; its value is t:item()");
+  lua_pushinteger(L, t->shape[0]);
+  return 1;
+}
+
+/* A number or boolean from its place in a host copy. */
+static void push_value(lua_State *L, gb_dtype dtype, double number, int64_t integer) {
+  if (gb_dtype_is_float(dtype)) lua_pushnumber(L, number);
+  else if (dtype == GB_BOOL) lua_pushboolean(L, integer != 0);
+  else lua_pushinteger(L, integer);
+}
+
+static int tensor_item(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  double number = 0;
+  int64_t integer = 0;
+  gbl_check_status(L, gb_tensor_item(t, &number, &integer));
+  push_value(L, gb_tensor_dtype(t), number, integer);
+  return 1;
+}
+
+/* The elements in order as float64 or int64, in a buffer pushed on the stack. */
+static void *push_host_copy(lua_State *L, gb_tensor *t) {
+  gb_context *context = gb_tensor_context(t);
+  gb_dtype wide = gb_dtype_is_float(gb_tensor_dtype(t)) ? GB_FLOAT64 : GB_INT64;
+  void *host = lua_newuserdatauv(L, (size_t)t->numel * 8 + 8, 0);
+  gbl_box *box = gbl_new_tensor(L);
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_status status = gb_op_cast(context, t, wide, &box->tensor);
+  if (status == GB_OK) status = gb_tensor_read(box->tensor, host, (size_t)t->numel * 8);
+  gb_set_grad_enabled(context, grad);
+  gbl_check_status(L, status);
+  empty_box(L, box);
+  lua_pop(L, 1);
+  return host;
+}
+
+/* Push dimension `dim` of the copy as nested lists, advancing *at. */
+static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *host, int64_t *at) {
+  if (dim == t->ndim) {
+    gb_dtype dtype = gb_tensor_dtype(t);
+    bool is_float = gb_dtype_is_float(dtype);
+    push_value(L, dtype, is_float ? ((const double *)host)[*at] : 0, is_float ? 0 : ((const int64_t *)host)[*at]);
+    ++*at;
+    return;
+  }
+  luaL_checkstack(L, 4, NULL);
+  lua_createtable(L, t->shape[dim] < INT32_MAX ? (int)t->shape[dim] : 0, 0);
+  for (int64_t i = 1; i <= t->shape[dim]; i++) {
+    push_nested(L, t, dim + 1, host, at);
+    lua_rawseti(L, -2, i);
+  }
+}
+
+static int tensor_tolist(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  int64_t at = 0;
+  const void *host = push_host_copy(L, t);
+  push_nested(L, t, 0, host, &at);
+  return 1;
+}
+
+static void set_number(lua_State *L, const char *name, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
+}
+
+static void set_count(lua_State *L, const char *name, int64_t value) {
+  lua_pushinteger(L, value);
+  lua_setfield(L, -2, name);
+}
+
+/* t:stats(): {numel, min, max, mean, std of the finite elements; how many are nan, inf and zero}. */
+static int tensor_stats(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  bool is_float = gb_dtype_is_float(gb_tensor_dtype(t));
+  const void *host = push_host_copy(L, t);
+  double least = INFINITY, most = -INFINITY, mean = 0, squares = 0;
+  int64_t finite = 0, nans = 0, zeros = 0;
+  for (int64_t i = 0; i < t->numel; i++) {
+    double x = is_float ? ((const double *)host)[i] : (double)((const int64_t *)host)[i];
+    nans += isnan(x) != 0;
+    zeros += x == 0;
+    if (!isfinite(x)) continue;
+    if (x < least) least = x;
+    if (x > most) most = x;
+    double before = mean; /* Welford's running mean and squared distance */
+    mean += (x - before) / (double)++finite;
+    squares += (x - before) * (x - mean);
+  }
+  lua_createtable(L, 0, 8);
+  set_count(L, "numel", t->numel);
+  set_count(L, "nan", nans);
+  set_count(L, "inf", t->numel - finite - nans);
+  set_count(L, "zero", zeros);
+  if (!finite) return 1;
+  set_number(L, "min", least);
+  set_number(L, "max", most);
+  set_number(L, "mean", mean);
+  set_number(L, "std", finite > 1 ? sqrt(squares / (double)(finite - 1)) : 0);
+  return 1;
+}
+
+/* Text that must be freed, put into a buffer of Lua's. */
+static int push_text(lua_State *L) {
+  lua_pushstring(L, lua_touserdata(L, 1));
+  return 1;
+}
+
+static int tensor_tostring(lua_State *L) {
+  const gbl_box *box = luaL_checkudata(L, 1, tensor_meta);
+  gbl_state *state = gbl_upvalue(L);
+  if (!box->tensor) { lua_pushliteral(L, "tensor (freed)"); return 1; }
+  char *text = NULL;
+  gbl_check_status(L, gb_tensor_text(box->tensor, &state->print, &text));
+  lua_pushcfunction(L, push_text);
+  lua_pushlightuserdata(L, text);
+  int failed = lua_pcall(L, 1, 1, 0);
+  free(text);
+  return failed ? lua_error(L) : 1;
+}
+
+static int not_ordered(lua_State *L) {
+  return gbl_error(L, "tensors cannot be compared with < <= > >=, since Lua would make a boolean of the result; use x:lt(y), x:le(y), x:gt(y), x:ge(y)");
+}
+
+/* ====} */
+
+/* {==== Conversions ==== */
+
+/* Bring t (at index 1) to another device by way of host memory. */
+static void push_on_device(lua_State *L, gb_tensor *t, gb_device device) {
+  gb_context *context = gb_tensor_context(t);
+  if (gb_is_grad_enabled(context) && gb_tensor_in_graph(t))
+    gbl_error(L, "to: moving a tensor that requires gradients to another device is not built yet; move it under no_grad, or detach it");
+  size_t bytes = (size_t)t->numel * gb_dtype_bytes(gb_tensor_dtype(t));
+  void *host = lua_newuserdatauv(L, bytes + 1, 0);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_read(t, host, bytes));
+  gbl_check_status(L, gb_tensor_new(context, gb_tensor_dtype(t), t->ndim, t->shape, device, &box->tensor));
+  gbl_check_status(L, gb_tensor_write(box->tensor, host, bytes));
+  lua_remove(L, -2);
+}
+
+/* Push t in another dtype and on another device; t's own value where nothing changes. */
+static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device device) {
+  gb_device here = gb_tensor_device(t);
+  lua_pushvalue(L, 1);
+  if (dtype != gb_tensor_dtype(t)) {
+    gb_attr to = gb_attr_int(dtype);
+    gbl_step(L, GB_OP_cast, &to, false);
+  }
+  if (device.type != here.type || device.index != here.index) push_on_device(L, gbl_check_tensor(L, lua_gettop(L)), device);
+  return 1;
+}
+
+/* What a conversion asks for. A precision (its parameters' dtype), or a table {dtype =, device =}, is for floating tensors and leaves the
+ * dtype of others. */
+static void read_target(lua_State *L, int arg, const gb_tensor *t, gb_dtype *dtype, gb_device *device) {
+  const gb_tensor *other = gbl_test_tensor(L, arg);
+  if (other) {
+    *dtype = gb_tensor_dtype(other);
+    *device = gb_tensor_device(other);
+  } else if (lua_type(L, arg) == LUA_TSTRING) {
+    gb_dtype named = gb_dtype_from_name(lua_tostring(L, arg));
+    if (named != GB_DTYPE_NONE) *dtype = named;
+    else *device = gbl_check_device(L, arg);
+  } else if (lua_istable(L, arg) || lua_isuserdata(L, arg)) {
+    if (lua_getfield(L, arg, "parameters") != LUA_TSTRING) {
+      lua_pop(L, 1);
+      lua_getfield(L, arg, "dtype");
+    }
+    if (lua_type(L, -1) == LUA_TSTRING && gb_dtype_is_float(gb_tensor_dtype(t))) *dtype = gbl_check_dtype(L, lua_gettop(L), "to");
+    if (lua_getfield(L, arg, "device") == LUA_TSTRING) *device = gbl_check_device(L, lua_gettop(L));
+    lua_pop(L, 2);
+  } else if (!lua_isnoneornil(L, arg)) gbl_error(L, "to: expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
+}
+
+static int tensor_to(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  gb_dtype dtype = gb_tensor_dtype(t);
+  gb_device device = gb_tensor_device(t);
+  for (int arg = 2; arg <= lua_gettop(L); arg++) read_target(L, arg, t, &dtype, &device);
+  return push_converted(L, t, dtype, device);
+}
+
+static int convert(lua_State *L, gb_dtype dtype) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  return push_converted(L, t, dtype, gb_tensor_device(t));
+}
+
+static int tensor_double(lua_State *L) { return convert(L, GB_FLOAT64); }
+static int tensor_float(lua_State *L) { return convert(L, GB_FLOAT32); }
+static int tensor_half(lua_State *L) { return convert(L, GB_FLOAT16); }
+static int tensor_bfloat16(lua_State *L) { return convert(L, GB_BFLOAT16); }
+static int tensor_long(lua_State *L) { return convert(L, GB_INT64); }
+static int tensor_int(lua_State *L) { return convert(L, GB_INT32); }
+static int tensor_bool(lua_State *L) { return convert(L, GB_BOOL); }
+
+static int tensor_cpu(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  return push_converted(L, t, gb_tensor_dtype(t), (gb_device){ GB_CPU, 0 });
+}
+
+static int tensor_cuda(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  lua_pushstring(L, lua_isnoneornil(L, 2) ? "cuda" : NULL);
+  if (lua_isnil(L, -1)) lua_pushfstring(L, "cuda:%d", (int)gbl_check_integer(L, 2, "cuda", "index"));
+  gb_device device = gbl_check_device(L, lua_gettop(L));
+  return push_converted(L, t, gb_tensor_dtype(t), device);
+}
+
+/* The same memory without history. */
+static int tensor_detach(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_detach(t, &box->tensor));
+  return 1;
+}
+
+/* ====} */
+
+/* {==== Shapes by another tensor; parts ==== */
+
+static int shaped_as(lua_State *L, gb_op op) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1), *other = gbl_check_tensor(L, 2);
+  gb_attr shape = gb_attr_ints(other->ndim, other->shape);
+  gbl_push_op(L, op, &t, 1, &shape);
+  return 1;
+}
+
+static int tensor_view_as(lua_State *L) { return shaped_as(L, GB_OP_view); }
+static int tensor_reshape_as(lua_State *L) { return shaped_as(L, GB_OP_reshape); }
+static int tensor_expand_as(lua_State *L) { return shaped_as(L, GB_OP_expand); }
+
+/* Append t[start .. start + length - 1] along dim to the list at the top. */
+static void append_part(lua_State *L, gb_tensor *t, int dim, int64_t start, int64_t length) {
+  gb_attr attrs[] = { gb_attr_int(dim), gb_attr_int(start), gb_attr_int(length) };
+  gbl_push_op(L, GB_OP_narrow, &t, 1, attrs);
+  lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+}
+
+static int optional_dim(lua_State *L, const gb_tensor *t, int arg, const char *who) {
+  if (t->ndim == 0) gbl_error(L, "%s: a 0-d tensor has no dimensions", who);
+  return lua_isnoneornil(L, arg) ? 0 : check_dim(L, t, arg, who);
+}
+
+static void append_equal_parts(lua_State *L, gb_tensor *t, int dim, int64_t length) {
+  for (int64_t at = 0; at < t->shape[dim]; at += length) {
+    int64_t rest = t->shape[dim] - at;
+    append_part(L, t, dim, at, rest < length ? rest : length);
+  }
+}
+
+/* t:split(length or {lengths}, dim = 1): a list of views. */
+static int tensor_split(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  int dim = optional_dim(L, t, 3, "split");
+  lua_settop(L, 3);
+  lua_newtable(L);
+  if (lua_type(L, 2) != LUA_TTABLE) {
+    int64_t length = gbl_check_integer(L, 2, "split", "length");
+    if (length < 1) return gbl_error(L, "split: the length of a part must be positive, got %" PRId64, length);
+    append_equal_parts(L, t, dim, length);
+    return 1;
+  }
+  int64_t at = 0;
+  for (int64_t i = 1; i <= (int64_t)lua_rawlen(L, 2); i++) {
+    lua_rawgeti(L, 2, i);
+    int64_t length = gbl_check_integer(L, lua_gettop(L), "split", "length");
+    lua_pop(L, 1);
+    append_part(L, t, dim, at, length);
+    at += length;
+  }
+  if (at != t->shape[dim]) return gbl_error(L, "split: the lengths add up to %" PRId64 ", the dimension has %" PRId64, at, t->shape[dim]);
+  return 1;
+}
+
+/* t:chunk(n, dim = 1): at most n parts of equal length, the last one perhaps shorter. */
+static int tensor_chunk(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  int dim = optional_dim(L, t, 3, "chunk");
+  int64_t count = gbl_check_integer(L, 2, "chunk", "chunks");
+  if (count < 1) return gbl_error(L, "chunk: the number of chunks must be positive, got %" PRId64, count);
+  lua_newtable(L);
+  int64_t length = (t->shape[dim] + count - 1) / count;
+  append_equal_parts(L, t, dim, length > 0 ? length : 1);
+  return 1;
+}
+
+/* t:unbind(dim = 1): the list of t[i]. */
+static int tensor_unbind(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  int dim = optional_dim(L, t, 2, "unbind");
+  lua_newtable(L);
+  for (int64_t i = 0; i < t->shape[dim]; i++) {
+    gb_attr attrs[] = { gb_attr_int(dim), gb_attr_int(i) };
+    gbl_push_op(L, GB_OP_select, &t, 1, attrs);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* t:tile(2, 3): each dimension repeated, as blocks; more counts than dimensions add dimensions in front. */
+static int tensor_tile(lua_State *L) {
+  gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  int64_t counts[GB_MAX_NDIM];
+  int next, n = gbl_check_shape(L, 2, "tile", counts, &next);
+  lua_pushvalue(L, 1);
+  for (int i = t->ndim; i < n; i++) gbl_step(L, GB_OP_unsqueeze, &(gb_attr){ .given = true, .integer = 0 }, i > t->ndim);
+  int ndim = n > t->ndim ? n : t->ndim;
+  for (int i = 0; i < n; i++) {
+    if (counts[i] == 1) continue;
+    if (counts[i] < 1 || counts[i] > 1 << 20) return gbl_error(L, "tile: counts must be positive, got %" PRId64, counts[i]);
+    gb_tensor *x = gbl_check_tensor(L, lua_gettop(L)), **list = lua_newuserdatauv(L, sizeof *list * (size_t)counts[i], 0);
+    for (int64_t j = 0; j < counts[i]; j++) list[j] = x;
+    gb_attr dim = gb_attr_int(ndim - n + i);
+    gbl_push_op(L, GB_OP_cat, list, (int)counts[i], &dim);
+    lua_replace(L, -3);
+    lua_pop(L, 1);
+  }
+  return 1;
+}
+
+/* index:positions(): what counts from 0 made what Lua counts from 1. */
+static int tensor_positions(lua_State *L) {
+  gbl_state *state = gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  if (gb_dtype_is_float(gb_tensor_dtype(t)) || t->dtype == GB_BOOL)
+    return gbl_error(L, "positions: expects an integer tensor of indices, got %s", gb_dtype_name(gb_tensor_dtype(t)));
+  gbl_box *one = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_wrap_integer(state->context, 1, &one->tensor));
+  gbl_push_op(L, GB_OP_add, (gb_tensor *[]){ t, one->tensor }, 2, NULL);
+  return 1;
+}
+
+/* ====} */
+
+static int tensor_zero_(lua_State *L) {
+  gbl_state *state = gbl_upvalue(L);
+  gb_tensor *t = gbl_check_tensor(L, 1);
+  gb_attr zero = gb_attr_num(0);
+  gbl_check_status(L, gb_apply_(state->context, GB_OP_fill, &t, 1, &zero));
+  lua_settop(L, 1);
+  return 1;
+}
+
+void gbl_push_methods(lua_State *L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &methods_key); }
+
+/* The weak table from tensors to their known values. */
+static void make_shared_table(lua_State *L) {
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &shared_key);
+}
+
+static void make_methods(lua_State *L) {
+  static const luaL_Reg methods[] = {
+    { "free", tensor_free }, { "size", tensor_size }, { "stride", tensor_stride }, { "dim", tensor_dim }, { "numel", tensor_numel },
+    { "element_size", tensor_element_size }, { "is_contiguous", tensor_is_contiguous }, { "is_floating_point", tensor_is_floating_point },
+    { "item", tensor_item }, { "tolist", tensor_tolist }, { "stats", tensor_stats }, { "to", tensor_to }, { "type_as", tensor_to },
+    { "double", tensor_double }, { "float", tensor_float }, { "half", tensor_half }, { "bfloat16", tensor_bfloat16 }, { "long", tensor_long },
+    { "int", tensor_int }, { "bool", tensor_bool }, { "cpu", tensor_cpu }, { "cuda", tensor_cuda }, { "detach", tensor_detach },
+    { "view_as", tensor_view_as }, { "reshape_as", tensor_reshape_as }, { "expand_as", tensor_expand_as }, { "split", tensor_split },
+    { "chunk", tensor_chunk }, { "unbind", tensor_unbind }, { "tile", tensor_tile }, { "positions", tensor_positions }, { "zero_", tensor_zero_ },
+    { NULL, NULL },
+  };
+  lua_newtable(L);
+  gbl_set_functions(L, methods);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    lua_pushinteger(L, fields[i].field);
+    lua_setfield(L, -2, fields[i].name);
+  }
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &methods_key);
+}
+
+void gbl_open_tensor(lua_State *L) {
+  static const luaL_Reg meta[] = {
+    { "__newindex", tensor_newindex }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { "__gc", tensor_gc },
+    { "__close", tensor_free }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered }, { NULL, NULL },
+  };
+  static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat }, { NULL, NULL } };
+  gbl_state *state = gbl_get_state(L);
+  make_shared_table(L);
+  make_methods(L);
+  luaL_newmetatable(L, shape_meta);
+  gbl_set_functions(L, shape);
+  lua_pop(L, 1);
+  luaL_newmetatable(L, tensor_meta);
+  state->tensor_meta = lua_topointer(L, -1);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
+  gbl_set_functions(L, meta);
+  lua_pushlightuserdata(L, state);
+  gbl_push_methods(L);
+  lua_pushcclosure(L, tensor_index, 2);
+  lua_setfield(L, -2, "__index");
+  lua_pushliteral(L, "gibbous.tensor");
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}

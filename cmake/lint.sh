@@ -1,0 +1,47 @@
+#!/bin/sh
+# cmake/lint.sh - what a machine can check of how the code reads. Prints every finding; fails if there is one.
+set -u
+bad=0
+report() { echo "lint: $1"; echo "$2" | sed 's/^/  /'; bad=1; }
+find_in() { pattern=$1; shift; grep -nE "$pattern" "$@" 2>/dev/null; }
+
+sources=$(git ls-files --cached --others --exclude-standard '*.c' '*.h')
+
+# The floors of the house: what each folder's files may include of ours.
+floor() {
+  folder=$1; allowed=$2
+  rows=$(grep -nE '^#include "[a-z_]+/' runtime/"$folder"/*.[ch] 2>/dev/null | grep -vE "#include \"($allowed)/")
+  [ -z "$rows" ] || report "runtime/$folder may include only $allowed:" "$rows"
+}
+floor base 'base'
+floor tensor 'base|tensor'
+floor ops 'base|tensor|ops|amp|autograd'
+floor cpu 'base|tensor|ops|cpu'
+floor autograd 'base|tensor|ops|amp|autograd'
+floor amp 'base|tensor|ops|amp|optim|autograd'
+floor optim 'base|tensor|ops|amp|optim|autograd'
+floor io 'base|tensor|ops|io'
+floor data 'base|tensor|ops|data|io'
+
+rows=$(find_in '#include *[<"](lua|lauxlib|lualib)\.h' runtime/*/*.[ch] runtime/*.[ch]); [ -z "$rows" ] || report 'Lua below the bindings:' "$rows"
+rows=$(find_in '#include *[<"](cblas|dnnl)' runtime/[!c]*/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'BLAS or oneDNN outside runtime/cpu:' "$rows"
+rows=$(find_in '(^|[^_a-z.>])(exit|abort|_Exit|quick_exit|assert)\(' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch]); [ -z "$rows" ] || report 'calls that would kill a host:' "$rows"
+# shellcheck disable=SC2086
+rows=$(find_in '\b(TO''DO|FIX''ME|XX''X|HA''CK)\b' $sources); [ -z "$rows" ] || report 'notes to nobody:' "$rows"
+# shellcheck disable=SC2086
+rows=$(awk 'length > 180 { print FILENAME ":" FNR ": " length " columns" }' $(echo $sources | tr ' ' '\n' | grep -v ops.def)); [ -z "$rows" ] || report 'lines over 180 columns:' "$rows"
+# shellcheck disable=SC2086
+rows=$(grep -nP '\t| +$' $sources); [ -z "$rows" ] || report 'tabs or trailing blanks:' "$rows"
+for file in $sources; do
+  head -1 "$file" | grep -q '^/\*' || report "$file does not open with what it is for" ""
+done
+for script in dev .ci/run cmake/lint.sh; do
+  sh -n "$script" || bad=1
+done
+if command -v luacheck >/dev/null 2>&1; then
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous recipes tests/lua || bad=1
+else
+  echo 'lint: luacheck is not installed, Lua was not checked'
+fi
+[ $bad = 0 ] && echo 'lint: nothing found'
+exit $bad

@@ -1,0 +1,76 @@
+-- mnist_cnn.lua - a small convolutional network that reads handwritten digits, in mixed precision.
+--
+--   gibbous recipes/mnist_cnn.lua --data FOLDER     (the folder with the MNIST files, gzipped or not)
+
+local gb = require "gibbous"
+local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
+
+local args = gb.args {
+  { "data", "", "folder with the MNIST files" },
+  { "precision", "16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
+  { "device", gb.best_device(), "cpu, cuda or cuda:N" },
+  { "epochs", 5 }, { "batch", 64 }, { "lr", 1e-3 }, { "clip", 1.0 },
+  { "seed", 1, "same seed, same bits" },
+  { "out", "mnist.safetensors", "where the weights go" },
+  { "checkpoint", "", "write a checkpoint here after every epoch" },
+  { "resume", "", "a checkpoint to go on from" },
+}
+gb.manual_seed(args.seed)
+local precision = amp.precision(args.precision)
+
+local Net = nn.Module:extend("Net")
+function Net:init(classes)
+  self.conv1 = nn.Conv2d(1, 32, 3, { padding = 1, activation = "relu" })
+  self.conv2 = nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" })
+  self.head = nn.Linear(64 * 7 * 7, classes)
+end
+function Net:forward(x)
+  x = F.max_pool2d(self.conv1(x), 2)
+  x = F.max_pool2d(self.conv2(x), 2)
+  return self.head(x:flatten(2)) -- dimensions count from 1
+end
+
+local train, test = data.mnist(args.data)
+local loader = data.DataLoader(train, { batch_size = args.batch, shuffle = true, seed = args.seed })
+local model = Net(10):to(args.device, precision)
+local opt = optim.AdamW(model:parameters(), { lr = args.lr })
+local scaler = amp.GradScaler(precision) -- scales only where float16 needs it
+print(model)
+
+-- The share of test digits read right, in percent.
+local function evaluate()
+  model:eval()
+  local hits = 0
+  gb.no_grad(function()
+    for x, y in data.DataLoader(test, { batch_size = 500 }):iter(args.device) do
+      local logits = amp.autocast(precision, function() return model(x) end)
+      hits = hits + logits:argmax(-1):eq(y):sum():item()
+    end
+  end)
+  model:train()
+  return 100 * hits / #test
+end
+
+local parts = { model = model, optimizer = opt, scaler = scaler, loader = loader }
+local first = 1
+if args.resume ~= "" then first = gb.io.load_checkpoint(args.resume, parts).epoch + 1 end
+
+for epoch = first, args.epochs do
+  local bar = gb.progress(#loader, "epoch " .. epoch)
+  for x, y in loader:iter(args.device) do
+    opt:zero_grad()
+    local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)
+    scaler:scale(loss):backward()
+    scaler:unscale_(opt)
+    nn.utils.clip_grad_norm_(model:parameters(), args.clip)
+    scaler:step(opt)
+    scaler:update()
+    bar:update(1, { loss = loss, scale = scaler })
+  end
+  bar:close(("test accuracy %.2f %%"):format(evaluate()))
+  if args.checkpoint ~= "" then
+    parts.extra = { epoch = epoch }
+    gb.io.save_checkpoint(args.checkpoint, parts)
+  end
+end
+gb.save(args.out, model:state_dict())

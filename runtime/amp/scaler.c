@@ -1,0 +1,405 @@
+/* amp/scaler.c - the gradient scaler: PyTorch's stages over a record that kernels read and write.
+ *
+ * Every gradient that comes back through scale() carries a tag (this scaler, its number of updates), so each stage can check that it is
+ * handed the gradients it was made for, and can say what went wrong where PyTorch asserts. Differences from PyTorch, all on purpose: the
+ * scale has a floor and never reaches 0 or infinity; so many skips in a row are an error that names the parameters; growth compares with
+ * >=, so that lowering growth_interval below the count grows at the next good step; 16-bit parameters have float32 gradients, so there is
+ * nothing to refuse. */
+#include "amp/scaler.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "optim/optimizer.h"
+
+typedef enum stage { READY, UNSCALED, STEPPED } stage;
+
+/* How far one optimizer got since the last update. */
+typedef struct progress { gb_optimizer *optimizer; stage stage; } progress; /* the optimizer is counted */
+
+struct gb_scaler {
+  _Atomic int32_t refs;
+  gb_context *context;         /* counted */
+  uint32_t id, update;         /* the tag that gradients carry now */
+  gb_scaler_options options;
+  gb_scale_record record;
+  bool used;                   /* scale() was called */
+  progress *optimizers;        /* all but the ready ones */
+  int n_optimizers, capacity;
+  char *report;                /* NULL: none yet */
+  size_t report_size;
+  uint32_t report_update;      /* the update number the report is about */
+  gb_scaler *next;             /* of the context's */
+};
+
+/* {==== options ==== */
+
+void gb_scaler_options_init(gb_scaler_options *options, size_t size) {
+  gb_scaler_options all = { .size = size, .enabled = true, .dynamic = true, .init_scale = 65536, .growth_factor = 2, .backoff_factor = 0.5,
+                            .growth_interval = 2000, .min_scale = 0x1p-14, .max_scale = 0, .max_skips = 64 };
+  memcpy(options, &all, size < sizeof all ? size : sizeof all);
+}
+
+/* A scale that float32 holds, and whose inverse it holds too. */
+static gb_status check_scale(gb_context *context, const char *what, double scale) {
+  if (scale >= FLT_MIN && scale <= FLT_MAX) return GB_OK;
+  return gb_fail(context, GB_EINVAL, "GradScaler: %s is %g; it must be a positive float32 number", what, scale);
+}
+
+static gb_status check_options(gb_context *context, const gb_scaler_options *o) {
+  if (!o->enabled) return GB_OK;
+  GB_TRY(check_scale(context, "init_scale", o->init_scale));
+  if (!(o->growth_factor > 1) || !isfinite(o->growth_factor))
+    return gb_fail(context, GB_EINVAL, "GradScaler: growth_factor is %g; it must be above 1", o->growth_factor);
+  if (!(o->backoff_factor > 0 && o->backoff_factor < 1))
+    return gb_fail(context, GB_EINVAL, "GradScaler: backoff_factor is %g; it must be above 0 and below 1", o->backoff_factor);
+  if (o->growth_interval < 1)
+    return gb_fail(context, GB_EINVAL, "GradScaler: growth_interval is %lld; it must be 1 or more", (long long)o->growth_interval);
+  if (!(o->min_scale >= 0) || !isfinite(o->min_scale) || !(o->max_scale >= 0) || (o->max_scale > 0 && o->max_scale < o->min_scale))
+    return gb_fail(context, GB_EINVAL, "GradScaler: min_scale is %g and max_scale %g; both must be 0 (none) or more, and max_scale not below "
+                   "min_scale", o->min_scale, o->max_scale);
+  if (o->max_skips < 0) return gb_fail(context, GB_EINVAL, "GradScaler: max_skips is %lld; it must be 0 (never) or more", (long long)o->max_skips);
+  return GB_OK;
+}
+
+/* Options of a caller whose struct may be an older, shorter one. */
+static gb_scaler_options complete(const gb_scaler_options *options) {
+  gb_scaler_options all;
+  gb_scaler_options_init(&all, sizeof all);
+  if (options) memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
+  all.size = sizeof all;
+  return all;
+}
+
+const gb_scaler_options *gb_scaler_get_options(const gb_scaler *scaler) { return &scaler->options; }
+
+gb_status gb_scaler_set_options(gb_scaler *scaler, const gb_scaler_options *options) {
+  gb_scaler_options now = complete(options), *own = &scaler->options;
+  GB_TRY(check_options(scaler->context, &now));
+  own->growth_factor = now.growth_factor;
+  own->backoff_factor = now.backoff_factor;
+  own->growth_interval = now.growth_interval;
+  own->min_scale = now.min_scale;
+  own->max_scale = now.max_scale;
+  own->max_skips = now.max_skips;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== life ==== */
+
+/* A new scale; the inverse is rounded once, from double. */
+static void set_scale(gb_scaler *scaler, double scale) {
+  scaler->record.scale = (float)scale;
+  scaler->record.inverse = (float)(1.0 / (double)scaler->record.scale);
+}
+
+gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, gb_scaler **out) {
+  gb_scaler_options all = complete(options);
+  GB_TRY(check_options(context, &all));
+  gb_scaler *scaler = calloc(1, sizeof *scaler);
+  if (!scaler) return gb_fail_memory(context, sizeof *scaler);
+  atomic_init(&scaler->refs, 1);
+  scaler->context = context;
+  scaler->options = all;
+  scaler->id = ++context->next_scaler;
+  set_scale(scaler, all.enabled ? all.init_scale : 1);
+  scaler->next = context->scalers;
+  context->scalers = scaler;
+  gb_context_retain(context);
+  *out = scaler;
+  return GB_OK;
+}
+
+void gb_scaler_retain(gb_scaler *scaler) { atomic_fetch_add_explicit(&scaler->refs, 1, memory_order_relaxed); }
+
+/* Every optimizer is ready again. */
+static void forget_optimizers(gb_scaler *scaler) {
+  for (int i = 0; i < scaler->n_optimizers; i++) gb_optimizer_release(scaler->optimizers[i].optimizer);
+  scaler->n_optimizers = 0;
+}
+
+void gb_scaler_release(gb_scaler *scaler) {
+  if (!scaler || atomic_fetch_sub_explicit(&scaler->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_context *context = scaler->context;
+  gb_scaler **at = &context->scalers;
+  while (*at && *at != scaler) at = &(*at)->next;
+  if (*at) *at = scaler->next;
+  forget_optimizers(scaler);
+  free(scaler->optimizers);
+  free(scaler->report);
+  free(scaler);
+  gb_context_release(context);
+}
+
+gb_scaler *gb_scaler_find(gb_context *context, uint32_t id) {
+  gb_scaler *scaler = context->scalers;
+  while (scaler && scaler->id != id) scaler = scaler->next;
+  return scaler;
+}
+
+gb_scale_record *gb_scaler_record(gb_scaler *scaler) { return &scaler->record; }
+uint32_t gb_scaler_id(const gb_scaler *scaler) { return scaler->id; }
+gb_grad_tag gb_scaler_tag(const gb_scaler *scaler) { return (gb_grad_tag){ scaler->id, scaler->update }; }
+
+/* ====} */
+
+/* {==== stages ==== */
+
+static stage stage_of(const gb_scaler *scaler, const gb_optimizer *optimizer) {
+  for (int i = 0; i < scaler->n_optimizers; i++)
+    if (scaler->optimizers[i].optimizer == optimizer) return scaler->optimizers[i].stage;
+  return READY;
+}
+
+/* Room to note an optimizer, so that noting it cannot fail. */
+static gb_status make_room(gb_scaler *scaler) {
+  if (scaler->n_optimizers < scaler->capacity) return GB_OK;
+  int capacity = scaler->capacity ? 2 * scaler->capacity : 4;
+  progress *longer = realloc(scaler->optimizers, sizeof *longer * (size_t)capacity);
+  if (!longer) return gb_fail_memory(scaler->context, sizeof *longer * (size_t)capacity);
+  scaler->optimizers = longer;
+  scaler->capacity = capacity;
+  return GB_OK;
+}
+
+static void note_stage(gb_scaler *scaler, gb_optimizer *optimizer, stage now) {
+  for (int i = 0; i < scaler->n_optimizers; i++)
+    if (scaler->optimizers[i].optimizer == optimizer) { scaler->optimizers[i].stage = now; return; }
+  gb_optimizer_retain(optimizer);
+  scaler->optimizers[scaler->n_optimizers++] = (progress){ optimizer, now };
+}
+
+/* Nothing was ever scaled: the order of calls is wrong. */
+static gb_status check_used(const gb_scaler *scaler, const char *who) {
+  if (scaler->used) return GB_OK;
+  return gb_fail(scaler->context, GB_ESTATE, "%s: nothing was scaled yet; call scaler:scale(loss):backward() first", who);
+}
+
+/* Every gradient carries this scaler's present tag, or the reason why one does not. */
+static gb_status check_tags(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
+  gb_grad_tag own = gb_scaler_tag(scaler);
+  int odd = gb_optimizer_first_unlike(optimizer, own);
+  if (odd < 0) return GB_OK;
+  char room[32];
+  const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
+  gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
+  if (!tag.scaler)
+    return gb_fail(scaler->context, GB_ESTATE,
+                   "%s: the gradient of %s is not scaled: backward was called on a loss that did not go through scaler:scale(loss)", who, name);
+  if (tag.scaler != own.scaler) return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by another GradScaler", who, name);
+  return gb_fail(scaler->context, GB_ESTATE,
+                 "%s: the gradient of %s was scaled before the last scaler:update(); call optimizer:zero_grad() and backward after an update",
+                 who, name);
+}
+
+/* PyTorch says "No inf checks were recorded for this optimizer"; this says why. */
+static gb_status check_any_gradient(const gb_scaler *scaler, const gb_optimizer *optimizer) {
+  if (gb_optimizer_first_gradient(optimizer) >= 0) return GB_OK;
+  int frozen = 0, count = optimizer->n_params;
+  for (int i = 0; i < count; i++) frozen += !optimizer->params[i].parameter->requires_grad;
+  if (frozen == count && count > 0)
+    return gb_fail(scaler->context, GB_ESTATE,
+                   "scaler:step(): none of the %d parameters of this optimizer has a gradient, since none has requires_grad; "
+                   "call requires_grad_() on what is to be trained", count);
+  return gb_fail(scaler->context, GB_ESTATE,
+                 "scaler:step(): none of the %d parameters of this optimizer has a gradient: backward was not called since zero_grad, or the "
+                 "loss was computed under no_grad, from detached tensors, or with other parameters than these", count);
+}
+
+/* ====} */
+
+/* {==== the report ==== */
+
+/* Add a name to the report. */
+static gb_status report_add(gb_scaler *scaler, const char *name) {
+  size_t used = scaler->report ? strlen(scaler->report) : 0, needed = used + strlen(name) + 3;
+  if (needed > scaler->report_size) {
+    char *longer = realloc(scaler->report, 2 * needed);
+    if (!longer) return gb_fail_memory(scaler->context, 2 * needed);
+    scaler->report = longer;
+    scaler->report_size = 2 * needed;
+  }
+  if (used) strcpy(scaler->report + used, ", "), used += 2;
+  strcpy(scaler->report + used, name);
+  return GB_OK;
+}
+
+/* Whether one parameter's gradient is not finite: the check kernel over its segment alone. */
+static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *bad) {
+  gb_slab alone = *param->slab;
+  alone.segments = param->segment;
+  alone.count = 1;
+  gb_found_record found = { 0 };
+  gb_slab_call call = { .slab = &alone, .found = &found };
+  gb_attr attr = gb_attr_ptr(&call);
+  GB_TRY(gb_apply(context, GB_OP_optim_check, NULL, 0, &attr, NULL));
+  *bad = found.found_inf != 0;
+  return GB_OK;
+}
+
+/* An optimizer's step was skipped: name the parameters that are to blame. Several optimizers of one update share the report. */
+static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer) {
+  if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
+  scaler->report_update = scaler->update;
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_optim_param *param = &optimizer->params[i];
+    bool bad = false;
+    if (param->segment->has_grad) GB_TRY(is_bad(scaler->context, param, &bad));
+    char room[32];
+    if (bad) GB_TRY(report_add(scaler, gb_optimizer_label(optimizer, i, room, sizeof room)));
+  }
+  return GB_OK;
+}
+
+const char *gb_scaler_report(gb_scaler *scaler) { return scaler->report ? scaler->report : ""; }
+
+/* ====} */
+
+/* {==== scale, unscale, step, update ==== */
+
+gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
+  if (!scaler->options.enabled) {
+    gb_tensor_retain(*out = loss);
+    return GB_OK;
+  }
+  gb_context *context = scaler->context;
+  if (!gb_dtype_is_float((gb_dtype)loss->dtype))
+    return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
+  gb_tensor *factor;
+  GB_TRY(gb_tensor_new(context, GB_FLOAT32, 0, NULL, (gb_device){ GB_CPU, 0 }, &factor));
+  memcpy(gb_data(factor), &scaler->record.scale, sizeof(float));
+  gb_status status = gb_op_2(context, GB_OP_scale_loss, loss, factor, NULL, out);
+  gb_tensor_release(factor);
+  GB_TRY(status);
+  scaler->used = true;
+  if ((*out)->node) { /* backward reads the tag here */
+    (*out)->node->rng_seed = scaler->id;
+    (*out)->node->rng_offset = scaler->update;
+  }
+  return GB_OK;
+}
+
+gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
+  static const char who[] = "scaler:unscale_()";
+  if (!scaler->options.enabled) return GB_OK;
+  GB_TRY(check_used(scaler, who));
+  stage now = stage_of(scaler, optimizer);
+  if (now == UNSCALED)
+    return gb_fail(scaler->context, GB_ESTATE,
+                   "%s: has been called on this optimizer already since the last update(); call it once, after the last backward", who);
+  if (now == STEPPED) return gb_fail(scaler->context, GB_ESTATE, "%s: is called after step(); call it before step(), or update() first", who);
+  GB_TRY(check_tags(scaler, optimizer, who));
+  GB_TRY(make_room(scaler));
+  optimizer->found.found_inf = 0;
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, &scaler->record));
+  for (int i = 0; i < optimizer->n_params; i++) {
+    gb_segment *segment = optimizer->params[i].segment;
+    if (!segment->has_grad) continue;
+    segment->grad->tag = (gb_grad_tag){ 0, 0 };
+    gb_tensor_bump(segment->grad);
+  }
+  note_stage(scaler, optimizer, UNSCALED);
+  return GB_OK;
+}
+
+/* Gradients that came after unscale_ would be stepped on at full scale. */
+static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *optimizer) {
+  int odd = gb_optimizer_first_unlike(optimizer, (gb_grad_tag){ 0, 0 });
+  if (odd < 0) return GB_OK;
+  char room[32];
+  return gb_fail(scaler->context, GB_ESTATE,
+                 "scaler:step(): the gradient of %s was computed after unscale_(); call unscale_() after the last backward of a step",
+                 gb_optimizer_label(optimizer, odd, room, sizeof room));
+}
+
+gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
+  static const char who[] = "scaler:step()";
+  if (!scaler->options.enabled) return gb_optimizer_step(optimizer);
+  GB_TRY(check_any_gradient(scaler, optimizer));
+  GB_TRY(check_used(scaler, who));
+  stage now = stage_of(scaler, optimizer);
+  if (now == STEPPED)
+    return gb_fail(scaler->context, GB_ESTATE,
+                   "%s: has been called on this optimizer already since the last update(); call scaler:update() after the steps", who);
+  GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer));
+  GB_TRY(make_room(scaler));
+  if (now == READY) {
+    optimizer->found.found_inf = 0;
+    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, &scaler->record));
+  }
+  GB_TRY(gb_optimizer_update(optimizer, &scaler->record, now == READY, true));
+  note_stage(scaler, optimizer, STEPPED);
+  return optimizer->found.found_inf != 0 ? report_skip(scaler, optimizer) : GB_OK;
+}
+
+/* The kernel's settings; a static scale neither grows nor shrinks. */
+static gb_slab_call update_call(gb_scaler *scaler) {
+  const gb_scaler_options *o = &scaler->options;
+  if (!o->dynamic) return (gb_slab_call){ .scale = &scaler->record, .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
+  return (gb_slab_call){ .scale = &scaler->record, .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
+                         .growth_interval = o->growth_interval, .min_scale = o->min_scale, .max_scale = o->max_scale };
+}
+
+/* So many skips in a row mean that something is broken, not that the scale is too large. */
+static gb_status check_skips(const gb_scaler *scaler) {
+  const gb_scaler_options *o = &scaler->options;
+  if (!o->max_skips || scaler->record.skipped_in_a_row < o->max_skips) return GB_OK;
+  const char *names = scaler->report && scaler->report[0] ? scaler->report : "(none now)";
+  bool more = strlen(names) > 400;
+  return gb_fail(scaler->context, GB_EOVERFLOW,
+                 "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale %g. Not finite: %.400s%s. "
+                 "Look for inf or NaN in the loss at scale 1, lower the learning rate, or clip gradients",
+                 (long long)scaler->record.skipped_in_a_row, (double)scaler->record.scale, names, more ? " ..." : "");
+}
+
+gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
+  if (!scaler->options.enabled) return GB_OK;
+  bool given = new_scale > 0;
+  if (given) GB_TRY(check_scale(scaler->context, "the new scale", new_scale));
+  if (!given && scaler->n_optimizers == 0)
+    return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
+  float tracker = scaler->record.growth_tracker;
+  if (scaler->n_optimizers > 0) {
+    gb_slab_call call = update_call(scaler);
+    gb_attr attr = gb_attr_ptr(&call);
+    GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
+  }
+  if (given) {
+    set_scale(scaler, new_scale);
+    scaler->record.growth_tracker = tracker;
+  }
+  forget_optimizers(scaler);
+  scaler->update++;
+  return check_skips(scaler);
+}
+
+/* ====} */
+
+/* {==== reading and restoring ==== */
+
+gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out) {
+  const gb_scale_record *r = &scaler->record;
+  *out = (gb_scaler_stats){ .scale = r->scale, .steps = r->steps, .skipped = r->skipped, .skipped_in_a_row = r->skipped_in_a_row,
+                            .growth_tracker = (int64_t)r->growth_tracker, .last_skipped = r->skipped_in_a_row > 0 };
+  return GB_OK;
+}
+
+gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tracker) {
+  if (!scaler->options.enabled) return GB_OK;
+  GB_TRY(check_scale(scaler->context, "the restored scale", scale));
+  if (growth_tracker < 0)
+    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored _growth_tracker is %lld; it must be 0 or more", (long long)growth_tracker);
+  set_scale(scaler, scale);
+  scaler->record.growth_tracker = (float)growth_tracker;
+  scaler->record.found_inf = 0;
+  scaler->record.skipped_in_a_row = 0;
+  forget_optimizers(scaler);
+  scaler->update++; /* gradients that are still around carry the scale from before */
+  return GB_OK;
+}
+
+/* ====} */

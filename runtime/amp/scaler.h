@@ -1,0 +1,53 @@
+/* amp/scaler.h - the gradient scaler: PyTorch's names, stages, defaults, errors and state, without host waits.
+ *
+ * Stages per optimizer: ready -> unscaled (unscale) -> stepped (step) -> ready (update). */
+#ifndef GB_AMP_SCALER_H
+#define GB_AMP_SCALER_H
+
+#include "optim/optim.h"
+
+typedef struct gb_scaler gb_scaler;
+
+typedef struct gb_scaler_options {
+  size_t size;               /* set by gb_scaler_options_init */
+  bool enabled;              /* false: every call does nothing, as PyTorch's */
+  bool dynamic;              /* false: the scale stays init_scale */
+  double init_scale;         /* 65536 */
+  double growth_factor;      /* 2 */
+  double backoff_factor;     /* 0.5 */
+  int64_t growth_interval;   /* 2000 */
+  double min_scale;          /* 2^-14; 0: none */
+  double max_scale;          /* 0: none */
+  int64_t max_skips;         /* 64 skips in a row are an error that carries the report; 0: never */
+} gb_scaler_options;
+
+void gb_scaler_options_init(gb_scaler_options *options, size_t size);
+gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, gb_scaler **out);
+void gb_scaler_retain(gb_scaler *scaler);
+void gb_scaler_release(gb_scaler *scaler);
+
+/* loss * scale in float32 (loss itself, retained, when disabled). Gradients that come back through it carry the scaler's tag. */
+gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out);
+/* Divide the optimizer's gradients by the scale in place and note whether they are finite. */
+gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer);
+/* Step unless a gradient was not finite. The decision is taken in the kernel. */
+gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer);
+/* New scale from the flags of every optimizer stepped since the last update; new_scale above 0 sets it instead. */
+gb_status gb_scaler_update(gb_scaler *scaler, double new_scale);
+
+typedef struct gb_scaler_stats { double scale; int64_t steps, skipped, skipped_in_a_row, growth_tracker; bool last_skipped; } gb_scaler_stats;
+gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out);
+const gb_scaler_options *gb_scaler_get_options(const gb_scaler *scaler);
+/* Change what may change between steps: growth_factor, backoff_factor, growth_interval, min_scale, max_scale, max_skips. */
+gb_status gb_scaler_set_options(gb_scaler *scaler, const gb_scaler_options *options);
+gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tracker);
+/* Names of the parameters whose gradients were not finite at the last skip, ", " between them; "" when there was none. */
+const char *gb_scaler_report(gb_scaler *scaler);
+/* By the id in a gradient's tag; NULL when it is gone. Not counted. */
+gb_scaler *gb_scaler_find(gb_context *context, uint32_t id);
+gb_scale_record *gb_scaler_record(gb_scaler *scaler);
+uint32_t gb_scaler_id(const gb_scaler *scaler);
+/* What gradients carry that come back through gb_scaler_scale now. */
+gb_grad_tag gb_scaler_tag(const gb_scaler *scaler);
+
+#endif

@@ -1,0 +1,34 @@
+/* autograd/autograd.h - making nodes and walking them. The public entrances are gb_backward and gb_grad. */
+#ifndef GB_AUTOGRAD_AUTOGRAD_H
+#define GB_AUTOGRAD_AUTOGRAD_H
+
+#include "ops/ops.h"
+
+/* A node with room for its edges and saved tensors, numbered; one reference. NULL: out of memory (text set). */
+gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs);
+/* Point edge i at what computed x (or at x, a leaf). cast: the dtype the op saw. */
+gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast);
+/* Make t output i of node. */
+void gb_node_output(gb_node *node, int i, gb_tensor *t);
+
+/* A custom function: its outputs become results of inputs, and backward calls fn. (fn, user, release) as everywhere; release runs with
+ * the node. grads_out has NULL for a zero gradient; fn fills grads_in (new references or NULL). */
+typedef gb_status (*gb_custom_backward_fn)(gb_context *context, void *user, gb_tensor *const *grads_out, int n_out, gb_tensor **grads_in, int n_in);
+gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
+                             gb_custom_backward_fn fn, void *user, void (*release)(void *user));
+
+/* Called with each gradient that reaches t, in the order of registration; the id unregisters it. */
+gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);
+void gb_tensor_remove_hook(gb_tensor *t, int64_t id);
+gb_status gb_tensor_retain_grad(gb_tensor *t);
+
+/* Before an in-place op writes t: leaf rules (an error outside no_grad), and after it: version, and the history of t and of its base. */
+gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t);
+gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node);
+/* A view whose base was changed in place since: rebuild its history. Called before an op uses t in the graph. */
+gb_status gb_view_refresh(gb_tensor *t);
+
+/* Add grad into leaf->grad, or into its segment of an optimizer's slab. */
+gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph);
+
+#endif

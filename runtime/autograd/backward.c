@@ -1,0 +1,600 @@
+/* autograd/backward.c - walking the graph: nodes in decreasing order of their numbers, from a heap.
+ *
+ * A node's number is larger than those of the nodes its inputs come from, so when it is taken from the heap every gradient that can reach it
+ * has arrived. Sums are formed in that order, which is fixed, and a node's saved tensors are freed as soon as it has run. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "amp/weights.h"
+#include "autograd/autograd.h"
+#include "tensor/step_state.h"
+
+/* What has arrived at one node. */
+typedef struct arrival { gb_node *node; gb_tensor *grads[GB_MAX_OUT]; bool useful; } arrival;
+
+/* A result that gb_grad waits for. */
+typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
+
+/* One walk. */
+typedef struct walk {
+  gb_context *context;
+  bool retain_graph, create_graph;
+  arrival *arrivals;         /* open addressing by node, capacity a power of two */
+  size_t used, capacity;
+  gb_node **heap;            /* largest sequence first; counted */
+  size_t heap_used, heap_capacity;
+  capture *captures;         /* of gb_grad; NULL: accumulate into leaves */
+  int n_captures;
+} walk;
+
+/* {==== arrivals and the heap ==== */
+
+static size_t slot(const walk *w, const gb_node *node) {
+  size_t at = (size_t)((uintptr_t)node >> 5) * 0x9E3779B97F4A7C15u >> 20 & (w->capacity - 1);
+  while (w->arrivals[at].node && w->arrivals[at].node != node) at = (at + 1) & (w->capacity - 1);
+  return at;
+}
+
+static gb_status grow_arrivals(walk *w) {
+  arrival *old = w->arrivals;
+  size_t old_capacity = w->capacity;
+  size_t capacity = old_capacity ? 2 * old_capacity : 64;
+  arrival *fresh = calloc(capacity, sizeof *fresh);
+  if (!fresh) return gb_fail_memory(w->context, capacity * sizeof *fresh);
+  w->arrivals = fresh;
+  w->capacity = capacity;
+  for (size_t i = 0; i < old_capacity; i++)
+    if (old[i].node) w->arrivals[slot(w, old[i].node)] = old[i];
+  free(old);
+  return GB_OK;
+}
+
+/* The place where node's gradients arrive, made on first use. */
+static gb_status arrive(walk *w, gb_node *node, arrival **out) {
+  if (2 * (w->used + 1) > w->capacity) GB_TRY(grow_arrivals(w));
+  arrival *a = &w->arrivals[slot(w, node)];
+  if (!a->node) {
+    a->node = node;
+    w->used++;
+  }
+  *out = a;
+  return GB_OK;
+}
+
+static gb_status push(walk *w, gb_node *node) {
+  if (w->heap_used == w->heap_capacity) {
+    size_t capacity = w->heap_capacity ? 2 * w->heap_capacity : 64;
+    gb_node **heap = realloc(w->heap, capacity * sizeof *heap);
+    if (!heap) return gb_fail_memory(w->context, capacity * sizeof *heap);
+    w->heap = heap;
+    w->heap_capacity = capacity;
+  }
+  gb_node_retain(node);
+  size_t at = w->heap_used++;
+  for (; at > 0 && w->heap[(at - 1) / 2]->sequence < node->sequence; at = (at - 1) / 2) w->heap[at] = w->heap[(at - 1) / 2];
+  w->heap[at] = node;
+  return GB_OK;
+}
+
+static gb_node *pop(walk *w) {
+  gb_node *top = w->heap[0], *last = w->heap[--w->heap_used];
+  size_t at = 0, child;
+  while ((child = 2 * at + 1) < w->heap_used) {
+    if (child + 1 < w->heap_used && w->heap[child + 1]->sequence > w->heap[child]->sequence) child++;
+    if (w->heap[child]->sequence <= last->sequence) break;
+    w->heap[at] = w->heap[child];
+    at = child;
+  }
+  w->heap[at] = last;
+  return top;
+}
+
+static void walk_close(walk *w) {
+  for (size_t i = 0; i < w->heap_used; i++) gb_node_release(w->heap[i]);
+  for (size_t i = 0; i < w->capacity; i++)
+    for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++) gb_tensor_release(w->arrivals[i].grads[k]);
+  free(w->heap);
+  free(w->arrivals);
+}
+
+/* ====} */
+
+/* {==== sums ==== */
+
+static bool same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
+
+static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b) {
+  if (a.scaler != b.scaler)
+    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler before backward, or zero the gradients in between",
+                   a.scaler && b.scaler ? "two scalers" : "a scaled and an unscaled loss");
+  return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call update only where the gradients are zeroed next");
+}
+
+/* Nobody else can see this tensor's memory, so it may be written. */
+static bool is_private(const gb_tensor *t) {
+  return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->base && !t->node && !t->storage->slab && gb_is_dense(t) &&
+         !t->storage->release;
+}
+
+/* *sum += more, both gradients of one place; takes over neither. */
+static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
+  if (!*sum) {
+    gb_tensor_retain(*sum = more);
+    return GB_OK;
+  }
+  gb_grad_tag tag = (*sum)->tag;
+  if (!same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
+  if (!w->create_graph && is_private(*sum)) return gb_apply_(w->context, GB_OP_add, (gb_tensor *[]){ *sum, more }, 2, NULL);
+  gb_tensor *total;
+  GB_TRY(gb_op_2(w->context, GB_OP_add, *sum, more, NULL, &total));
+  total->tag = tag;
+  gb_tensor_release(*sum);
+  *sum = total;
+  return GB_OK;
+}
+
+/* Run the hooks of one place in order; each may put another gradient in place of the one it got. */
+static gb_status run_hooks(gb_context *context, gb_hook *hook, gb_tensor **grad) {
+  gb_modes *modes = context->modes;
+  while (hook) {
+    gb_hook *next = hook->next; /* a hook may remove itself */
+    gb_grad_tag tag = (*grad)->tag;
+    gb_status status = hook->fn(context, hook->user, grad);
+    context->modes = modes;
+    GB_TRY(status);
+    (*grad)->tag = tag;
+    hook = next;
+  }
+  return GB_OK;
+}
+
+/* The first gradient of an adopted parameter is written, later ones are added. */
+static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
+  gb_segment *segment = &leaf->slab->segments[leaf->segment];
+  if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag)) return unequal_tags(context, segment->grad->tag, grad->tag);
+  bool before = gb_set_grad_enabled(context, false);
+  gb_status status = gb_apply_(context, segment->has_grad ? GB_OP_add : GB_OP_copy, (gb_tensor *[]){ segment->grad, grad }, 2, NULL);
+  gb_set_grad_enabled(context, before);
+  GB_TRY(status);
+  segment->has_grad = true;
+  segment->grad->tag = grad->tag;
+  return GB_OK;
+}
+
+gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {
+  if (leaf->slab) return accumulate_adopted(context, leaf, grad);
+  if (leaf->grad && !same_tag(leaf->grad->tag, grad->tag)) return unequal_tags(context, leaf->grad->tag, grad->tag);
+  gb_grad_tag tag = grad->tag;
+  gb_tensor *sum = NULL;
+  if (leaf->grad && !create_graph) {
+    bool before = gb_set_grad_enabled(context, false);
+    gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ leaf->grad, grad }, 2, NULL);
+    gb_set_grad_enabled(context, before);
+    return status;
+  }
+  if (leaf->grad) GB_TRY(gb_op_2(context, GB_OP_add, leaf->grad, grad, NULL, &sum));
+  else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
+  else if (create_graph || (atomic_load(&grad->storage->refs) == 1 && !grad->base && gb_is_dense(grad) && !grad->storage->release && !grad->storage->slab))
+    gb_tensor_retain(sum = grad);
+  else GB_TRY(gb_op_1(context, GB_OP_clone, grad, NULL, &sum));
+  sum->tag = tag;
+  gb_tensor_release(leaf->grad);
+  leaf->grad = sum;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== one node ==== */
+
+static const char *node_name(const gb_node *node) { return node->op >= 0 ? node->context->infos[node->op].name : node->name; }
+
+static gb_status pass_gradient(gb_grad_call *grad) {
+  gb_tensor_retain(grad->in[0] = grad->out[0]);
+  return GB_OK;
+}
+
+/* With create_graph a saved tensor needs its history again: the value as a result of where the node's input came from. */
+static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor **out) {
+  if (i >= node->n_in) { /* an output of this very node */
+    GB_TRY(gb_tensor_detach(value, out));
+    if (i - node->n_in < node->n_out && gb_dtype_is_float((gb_dtype)value->dtype)) {
+      gb_node_retain(node);
+      (*out)->node = node;
+      (*out)->output = i - node->n_in;
+    }
+    return GB_OK;
+  }
+  const gb_edge *edge = &node->edges[i];
+  if (!edge->node && !edge->leaf) { gb_tensor_retain(*out = value); return GB_OK; }
+  if (edge->leaf && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
+  GB_TRY(gb_tensor_detach(value, out));
+  if (edge->cast == edge->dtype) {
+    gb_node_retain((*out)->node = edge->node);
+    (*out)->output = edge->output;
+    return GB_OK;
+  }
+  gb_node *cast = gb_node_new(node->context, -1, 1, 1, 0, 0); /* the cast that autocast made, as a node */
+  if (!cast) { gb_drop(out); return node->context->error_code; }
+  cast->name = "cast";
+  cast->gradient = pass_gradient;
+  cast->edges[0] = *edge;
+  cast->edges[0].cast = edge->dtype;
+  if (edge->node) gb_node_retain(edge->node);
+  else gb_tensor_retain(edge->leaf);
+  gb_node_output(cast, 0, *out);
+  gb_node_release(cast);
+  return GB_OK;
+}
+
+/* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new references. */
+static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
+  for (int i = 0; i < node->n_saved; i++) {
+    gb_saved *s = &node->saved[i];
+    if (s->kind == GB_SAVED_NONE) continue;
+    if (gb_tensor_version(s->tensor) != s->version)
+      return gb_fail(w->context, GB_EAUTOGRAD,
+                     "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
+                     node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
+    gb_tensor *value = NULL;
+    if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &value));
+    else gb_tensor_retain(value = s->tensor);
+    if (w->create_graph) {
+      gb_status status = with_history(node, i, value, &saved[i]);
+      gb_tensor_release(value);
+      GB_TRY(status);
+    } else saved[i] = value;
+  }
+  return GB_OK;
+}
+
+static gb_status zeros_for(gb_context *context, const gb_node *node, int i, gb_tensor **out) {
+  GB_TRY(gb_tensor_new(context, (gb_dtype)node->out[i].dtype, node->out[i].ndim, node->out[i].shape, node->out[i].device, out));
+  gb_status status = gb_apply_(context, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = 0 });
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
+static bool same_shape(const gb_tensor *t, const gb_edge *edge) {
+  return t->ndim == edge->ndim && !memcmp(t->shape, edge->shape, sizeof *t->shape * (size_t)t->ndim);
+}
+
+static capture *find_capture(const walk *w, const gb_node *node, int output, const gb_tensor *leaf) {
+  for (int i = 0; i < w->n_captures; i++) {
+    const gb_tensor *input = w->captures[i].input;
+    if (leaf ? input == leaf : (node && input->node == node && input->output == output)) return &w->captures[i];
+  }
+  return NULL;
+}
+
+/* Round the gradient as casting by hand would, then to the dtype of the original input. */
+static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
+  gb_dtype last = (gb_dtype)edge->dtype;
+  bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
+  if (edge->leaf && edge->leaf->slab) last = (gb_dtype)edge->leaf->slab->segments[edge->leaf->segment].grad->dtype, weight = true;
+  gb_dtype steps[2] = { weight ? last : (gb_dtype)edge->cast, last };
+  for (int i = 0; i < 2; i++) {
+    if ((*grad)->dtype == steps[i]) continue;
+    gb_tensor *cast;
+    GB_TRY(gb_op_cast(w->context, *grad, steps[i], &cast));
+    cast->tag = (*grad)->tag;
+    gb_tensor_release(*grad);
+    *grad = cast;
+  }
+  return GB_OK;
+}
+
+static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor **grad) {
+  GB_TRY(run_hooks(w->context, leaf->hooks, grad));
+  if (!w->captures) return gb_accumulate_leaf(w->context, leaf, *grad, w->create_graph);
+  capture *c = find_capture(w, NULL, 0, leaf);
+  return c ? add_to(w, &c->grad, *grad) : GB_OK;
+}
+
+/* Send the gradient of input i on its way. */
+static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
+  const gb_edge *edge = &node->edges[i];
+  if (!same_shape(*grad, edge)) {
+    char a[96], b[96];
+    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s", node_name(node), i + 1,
+                   gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
+  }
+  GB_TRY(convert(w, edge, grad));
+  if (edge->leaf) return deliver_leaf(w, edge->leaf, grad);
+  arrival *a;
+  GB_TRY(arrive(w, edge->node, &a));
+  bool first = true;
+  for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
+  GB_TRY(add_to(w, &a->grads[edge->output], *grad));
+  return first ? push(w, edge->node) : GB_OK;
+}
+
+/* The tag that a node's result carries: its gradients', or the scaler's where they cross its scale. */
+static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, gb_grad_tag *tag) {
+  bool any = false;
+  *tag = (gb_grad_tag){ 0, 0 };
+  for (int i = 0; i < node->n_out; i++) {
+    if (!grads[i]) continue;
+    if (any && !same_tag(*tag, grads[i]->tag)) return unequal_tags(w->context, *tag, grads[i]->tag);
+    *tag = grads[i]->tag;
+    any = true;
+  }
+  if (node->op != GB_OP_scale_loss) return GB_OK;
+  gb_grad_tag own = { (uint32_t)node->rng_seed, (uint32_t)node->rng_offset };
+  if (tag->scaler && !same_tag(*tag, own)) return unequal_tags(w->context, *tag, own);
+  *tag = own;
+  return GB_OK;
+}
+
+/* Call the gradient and send its results on. in[], need[], want[], saved[] are zeroed room. */
+static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tensor **in, bool *need, int8_t *want, gb_tensor **saved) {
+  gb_context *context = w->context;
+  gb_grad_tag tag;
+  GB_TRY(tag_of(w, node, grads, &tag));
+  bool any = false;
+  for (int i = 0; i < node->n_in; i++) {
+    const gb_edge *edge = &node->edges[i];
+    need[i] = edge->leaf || edge->node;
+    if (need[i] && w->captures) {
+      arrival *a = edge->node ? &w->arrivals[slot(w, edge->node)] : NULL;
+      need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->node && a->useful;
+    }
+    any |= need[i];
+    bool weight = edge->leaf && edge->cast != edge->dtype;
+    want[i] = edge->leaf && edge->leaf->slab ? edge->leaf->slab->segments[edge->leaf->segment].grad->dtype : weight ? edge->dtype : edge->cast;
+  }
+  if (!any) return GB_OK;
+  GB_TRY(unpack(w, node, saved));
+  gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph };
+  if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
+    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
+  gb_modes *modes = context->modes;
+  gb_status status = node->gradient(&call);
+  context->modes = modes;
+  GB_TRY(status);
+  for (int i = 0; i < node->n_saved; i++) gb_drop(&saved[i]); /* before more memory is asked for */
+  if (!w->retain_graph) {
+    gb_node_drop_saved(node);
+    node->ran = true;
+  }
+  for (int i = 0; i < node->n_in; i++) {
+    if (!need[i] || !in[i]) continue;
+    if (!same_tag(in[i]->tag, tag)) { /* a tensor that others hold keeps its own tag */
+      if (atomic_load(&in[i]->refs) > 1 && !w->create_graph) {
+        gb_tensor *alias;
+        GB_TRY(gb_tensor_detach(in[i], &alias));
+        gb_drop(&in[i]);
+        in[i] = alias;
+      }
+      in[i]->tag = tag;
+    }
+    GB_TRY(deliver(w, node, i, &in[i]));
+    gb_drop(&in[i]);
+  }
+  return GB_OK;
+}
+
+/* Hooks, retained gradients and captures of what arrived; then the gradient itself. */
+static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
+  gb_context *context = w->context;
+  for (int i = 0; i < node->n_out; i++) {
+    if (!grads[i]) continue;
+    GB_TRY(run_hooks(context, node->hooks[i], &grads[i]));
+    capture *c = find_capture(w, node, i, NULL);
+    if (c) gb_tensor_retain(c->grad = grads[i]);
+    gb_tensor *keeper = node->retain[i];
+    if (keeper && !w->captures) {
+      gb_tensor_release(keeper->grad);
+      gb_tensor_retain(keeper->grad = grads[i]);
+    }
+  }
+  if (node->ran && node->n_saved)
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
+  for (int i = 0; i < node->n_out; i++)
+    if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
+  size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
+  size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
+  void *stack[96] = { 0 };
+  void *room = bytes <= sizeof stack ? stack : calloc(1, bytes);
+  if (!room) return gb_fail_memory(context, bytes);
+  gb_tensor **in = room, **saved = in + n_in;
+  bool *need = (bool *)(saved + n_saved);
+  gb_status status = run_gradient(w, node, grads, in, need, (int8_t *)(need + n_in), saved);
+  for (size_t i = 0; i < n_in + n_saved; i++) gb_tensor_release(in[i]);
+  if (room != (void *)stack) free(room);
+  return status;
+}
+
+/* ====} */
+
+/* {==== the walk ==== */
+
+/* For gb_grad: mark the nodes from which an input can be reached, so that nothing else is computed. */
+static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
+  gb_node **order = NULL; /* every reachable node; filled by a worklist */
+  size_t used = 0, capacity = 0;
+  gb_status status = GB_OK;
+  for (int pass = -n; status == GB_OK && (pass < 0 || (size_t)pass < used); pass++) {
+    gb_node *from = pass < 0 ? NULL : order[pass];
+    int edges = from ? from->n_in : 1;
+    for (int i = 0; status == GB_OK && i < edges; i++) {
+      gb_node *node = from ? from->edges[i].node : tensors[pass + n]->node;
+      if (!node || (w->capacity && w->arrivals[slot(w, node)].node)) continue;
+      arrival *a;
+      status = arrive(w, node, &a);
+      if (status == GB_OK && used == capacity) {
+        capacity = capacity ? 2 * capacity : 64;
+        gb_node **more = realloc(order, capacity * sizeof *order);
+        if (!more) status = gb_fail_memory(w->context, capacity * sizeof *order);
+        else order = more;
+      }
+      if (status == GB_OK) order[used++] = node;
+    }
+  }
+  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts them. */
+  for (size_t i = 0; status == GB_OK && i < used; i++) status = push(w, order[i]);
+  for (size_t i = used; status == GB_OK && i-- > 0;) order[used - 1 - i] = pop(w);
+  for (size_t i = used; status == GB_OK && i-- > 0;) {
+    gb_node *node = order[i];
+    arrival *a = &w->arrivals[slot(w, node)];
+    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
+    for (int k = 0; k < node->n_in && !a->useful; k++) {
+      const gb_edge *edge = &node->edges[k];
+      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node && w->arrivals[slot(w, edge->node)].useful;
+    }
+    gb_node_release(node); /* push had retained it */
+  }
+  free(order);
+  return status;
+}
+
+/* The gradient to start from: the caller's, or 1. */
+static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
+  gb_context *context = w->context;
+  char a[96], b[96];
+  if (!gb_tensor_in_graph(tensor))
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed from does, or it was computed under no_grad");
+  GB_TRY(gb_view_refresh(tensor));
+  gb_tensor *first = gradient;
+  if (gradient) {
+    if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape, sizeof *tensor->shape * (size_t)tensor->ndim))
+      return gb_fail(context, GB_ESHAPE, "backward: the gradient has shape %s, the tensor %s", gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
+                     gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+    gb_tensor_retain(first);
+  } else {
+    if (tensor->numel != 1)
+      return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or reduce it to one element (sum, mean)",
+                     gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+    GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &first));
+    gb_status status = gb_apply_(context, GB_OP_fill, &first, 1, &(gb_attr){ .given = true, .number = 1 });
+    if (status != GB_OK) { gb_drop(&first); return status; }
+  }
+  gb_status status = GB_OK;
+  if (first->dtype != tensor->dtype) {
+    gb_tensor *cast = NULL;
+    status = gb_op_cast(context, first, (gb_dtype)tensor->dtype, &cast);
+    gb_drop(&first);
+    first = cast;
+  }
+  if (status == GB_OK && !tensor->node) status = deliver_leaf(w, tensor, &first);
+  else if (status == GB_OK) {
+    arrival *at;
+    status = arrive(w, tensor->node, &at);
+    bool fresh = true;
+    for (int k = 0; status == GB_OK && k < GB_MAX_OUT; k++) fresh &= !at->grads[k];
+    if (status == GB_OK) status = add_to(w, &at->grads[tensor->output], first);
+    if (status == GB_OK && fresh) status = push(w, tensor->node);
+  }
+  gb_drop(&first);
+  return status;
+}
+
+static gb_status go(walk *w) {
+  while (w->heap_used) {
+    if (atomic_load_explicit(&w->context->interrupt, memory_order_relaxed)) return gb_fail(w->context, GB_EINTERRUPT, "backward: interrupted");
+    gb_node *node = pop(w);
+    arrival *a = &w->arrivals[slot(w, node)];
+    gb_tensor *grads[GB_MAX_OUT];
+    memcpy(grads, a->grads, sizeof grads);
+    memset(a->grads, 0, sizeof a->grads);
+    gb_status status = visit(w, node, grads);
+    for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
+    gb_node_release(node);
+    GB_TRY(status);
+  }
+  return GB_OK;
+}
+
+/* Walk with gradients recorded only if asked, and autocast off: every dtype is in the graph. */
+static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *gradients, int n) {
+  gb_context *context = w->context;
+  gb_modes *outer = context->modes, inner = *outer;
+  const char *op = context->op;
+  inner.grad = w->create_graph;
+  inner.autocast = false;
+  context->modes = &inner;
+  context->op = NULL;
+  gb_status status = w->captures ? mark_useful(w, tensors, n) : GB_OK;
+  for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
+  if (status == GB_OK) status = go(w);
+  context->modes = outer;
+  context->op = op;
+  walk_close(w);
+  return status;
+}
+
+gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph) {
+  walk w = { .context = gb_tensor_context(tensor), .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
+  return walk_run(&w, &tensor, &gradient, 1);
+}
+
+gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
+                  bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
+  gb_context *context = gb_tensor_context(tensors[0]);
+  capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
+  if (!captures) return gb_fail_memory(context, sizeof *captures * (size_t)n_inputs);
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < n_inputs; i++) {
+    captures[i].input = inputs[i];
+    if (!gb_tensor_in_graph(inputs[i])) status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
+    else status = gb_view_refresh(inputs[i]);
+  }
+  walk w = { .context = context, .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures, .n_captures = n_inputs };
+  if (status == GB_OK) status = walk_run(&w, tensors, gradients, n_tensors);
+  for (int i = 0; status == GB_OK && i < n_inputs; i++) {
+    for (int k = 0; !captures[i].grad && k < i; k++) /* the same tensor asked for twice */
+      if (inputs[k] == inputs[i] && captures[k].grad) gb_tensor_retain(captures[i].grad = captures[k].grad);
+    if (!captures[i].grad && !allow_unused)
+      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d was not used to compute the outputs; pass allow_unused = true to get nil for it", i + 1);
+  }
+  for (int i = 0; i < n_inputs; i++) {
+    if (status == GB_OK) grads[i] = captures[i].grad;
+    else gb_tensor_release(captures[i].grad);
+  }
+  free(captures);
+  return status;
+}
+
+/* ====} */
+
+gb_tensor *gb_tensor_grad(gb_tensor *tensor) {
+  gb_tensor *grad = tensor->grad;
+  if (tensor->slab) {
+    gb_segment *segment = &tensor->slab->segments[tensor->segment];
+    grad = segment->has_grad ? segment->grad : NULL;
+  }
+  if (grad) gb_tensor_retain(grad);
+  return grad;
+}
+
+gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
+  gb_context *context = gb_tensor_context(tensor);
+  if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape, sizeof *grad->shape * (size_t)grad->ndim))) {
+    char a[96], b[96];
+    return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s", gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
+                   gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+  }
+  if (tensor->slab) {
+    gb_segment *segment = &tensor->slab->segments[tensor->segment];
+    if (grad == segment->grad) return GB_OK;
+    segment->has_grad = false;
+    return grad ? accumulate_adopted(context, tensor, grad) : GB_OK;
+  }
+  if (grad) gb_tensor_retain(grad);
+  gb_tensor_release(tensor->grad);
+  tensor->grad = grad;
+  return GB_OK;
+}
+
+gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
+  gb_context *context = gb_tensor_context(tensor);
+  if (tensor->node) {
+    if (requires_grad) return GB_OK;
+    return gb_fail(context, GB_EAUTOGRAD, "requires_grad_: only a leaf can stop requiring gradients; use detach()");
+  }
+  if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
+    return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
+  tensor->requires_grad = requires_grad;
+  return GB_OK;
+}

@@ -1,0 +1,304 @@
+/* autograd/node.c - the life of graph nodes, hooks, custom functions, and the history of tensors changed in place.
+ *
+ * A node is one block: the node, its edges, its saved tensors and its attributes. Releasing is iterative: a dead node is put on the
+ * context's list and buried from there, so a graph of a million nodes does not recurse. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/autograd.h"
+
+/* {==== life ==== */
+
+gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
+  size_t bytes = sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_saved) * (size_t)n_saved + sizeof(gb_attr) * (size_t)n_attrs;
+  gb_node *node = calloc(1, bytes);
+  if (!node) { gb_fail_memory(context, bytes); return NULL; }
+  atomic_init(&node->refs, 1);
+  node->op = (int16_t)op;
+  node->n_in = (int16_t)n_in, node->n_out = (int16_t)n_out, node->n_saved = (int16_t)n_saved, node->n_attrs = n_attrs;
+  node->sequence = context->sequence++;
+  node->context = context;
+  node->edges = (gb_edge *)(node + 1);
+  node->saved = (gb_saved *)(node->edges + n_in);
+  node->attrs = (gb_attr *)(node->saved + n_saved);
+  return node;
+}
+
+void gb_node_retain(gb_node *node) { atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed); }
+
+static void drop_saved(gb_saved *saved) {
+  if (saved->kind == GB_SAVED_NONE) return;
+  gb_tensor *tensor = saved->tensor;
+  if (saved->kind != GB_SAVED_WEIGHT && tensor) gb_storage_drop(tensor->storage);
+  saved->kind = GB_SAVED_NONE;
+  saved->tensor = NULL;
+  gb_tensor_release(tensor);
+}
+
+void gb_node_drop_saved(gb_node *node) {
+  for (int i = 0; i < node->n_saved; i++) drop_saved(&node->saved[i]);
+}
+
+static void free_hooks(gb_hook *hook) {
+  while (hook) {
+    gb_hook *next = hook->next;
+    if (hook->release) hook->release(hook->user);
+    free(hook);
+    hook = next;
+  }
+}
+
+static void bury(gb_node *node) {
+  gb_node_drop_saved(node);
+  for (int i = 0; i < node->n_in; i++) {
+    if (node->edges[i].node) gb_node_release(node->edges[i].node);
+    gb_tensor_release(node->edges[i].leaf);
+  }
+  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) free_hooks(node->hooks[i]);
+  if (node->release) node->release(node->user);
+  free(node);
+}
+
+void gb_node_release(gb_node *node) {
+  if (!node || atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_context *context = node->context;
+  node->next_dead = context->dead;
+  context->dead = node;
+  if (context->burying) return; /* the loop below, further up the stack, takes it */
+  gb_context_retain(context);   /* the last storage may go with a node */
+  context->burying = true;
+  while (context->dead) {
+    gb_node *next = context->dead;
+    context->dead = next->next_dead;
+    bury(next);
+  }
+  context->burying = false;
+  gb_context_release(context);
+}
+
+gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
+  gb_edge *edge = &node->edges[i];
+  edge->dtype = x->dtype;
+  edge->cast = (int8_t)cast;
+  edge->ndim = x->ndim;
+  memcpy(edge->shape, x->shape, sizeof edge->shape);
+  if (!gb_dtype_is_float((gb_dtype)x->dtype)) return GB_OK;
+  if (x->node) {
+    edge->node = x->node;
+    edge->output = x->output;
+    gb_node_retain(x->node);
+  } else if (x->requires_grad) {
+    edge->leaf = x;
+    gb_tensor_retain(x);
+  }
+  return GB_OK;
+}
+
+/* What node's output i looks like, for zeros where no gradient comes. */
+static void describe_output(gb_node *node, int i, const gb_tensor *t) {
+  node->out[i].live = true;
+  node->out[i].dtype = t->dtype;
+  node->out[i].ndim = t->ndim;
+  node->out[i].device = t->storage->device;
+  memcpy(node->out[i].shape, t->shape, sizeof t->shape);
+}
+
+void gb_node_output(gb_node *node, int i, gb_tensor *t) {
+  describe_output(node, i, t);
+  gb_node_retain(node);
+  if (t->node) gb_node_release(t->node);
+  t->node = node;
+  t->output = i;
+  t->view_version = gb_tensor_version(t);
+}
+
+/* ====} */
+
+/* {==== hooks ==== */
+
+/* The list that holds t's hooks: on its node, so that they stay with the value, or on the leaf. */
+static gb_hook **hooks_of(gb_tensor *t) { return t->node ? &t->node->hooks[t->output] : &t->hooks; }
+
+gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
+  gb_context *context = gb_tensor_context(t);
+  if (!gb_tensor_in_graph(t)) return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
+  gb_hook *hook = calloc(1, sizeof *hook), **last = hooks_of(t);
+  if (!hook) return gb_fail_memory(context, sizeof *hook);
+  *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->next_hook };
+  while (*last) last = &(*last)->next;
+  *last = hook;
+  *id = hook->id;
+  return GB_OK;
+}
+
+void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {
+  for (gb_hook **at = hooks_of(t); *at; at = &(*at)->next) {
+    gb_hook *hook = *at;
+    if (hook->id != id) continue;
+    *at = hook->next;
+    hook->next = NULL;
+    free_hooks(hook);
+    return;
+  }
+}
+
+gb_status gb_tensor_retain_grad(gb_tensor *t) {
+  if (!gb_tensor_in_graph(t)) return gb_fail(gb_tensor_context(t), GB_EAUTOGRAD, "retain_grad: the tensor does not require gradients");
+  if (!t->node) return GB_OK; /* leaves keep theirs anyway */
+  t->retain_grad = true;
+  t->node->retain[t->output] = t;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== custom functions ==== */
+
+/* What a custom node keeps. */
+typedef struct custom { gb_custom_backward_fn fn; void *user; void (*release)(void *user); } custom;
+
+static gb_status custom_gradient(gb_grad_call *grad) {
+  custom *c = grad->node->user;
+  return c->fn(grad->context, c->user, grad->out, grad->n_out, grad->in, grad->n_in);
+}
+
+static void custom_release(void *user) {
+  custom *c = user;
+  if (c->release) c->release(c->user);
+  free(c);
+}
+
+gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
+                             gb_custom_backward_fn fn, void *user, void (*release)(void *user)) {
+  custom *c = malloc(sizeof *c);
+  gb_node *node = c ? gb_node_new(context, -1, n_in, n_out, 0, 0) : NULL;
+  if (!node) {
+    free(c);
+    if (release) release(user);
+    return c ? context->error_code : gb_fail_memory(context, sizeof *c);
+  }
+  *c = (custom){ fn, user, release };
+  node->user = c;
+  node->release = custom_release;
+  node->gradient = custom_gradient;
+  node->name = name;
+  gb_status status = n_out <= GB_MAX_OUT ? GB_OK : gb_fail(context, GB_EINVAL, "%s: a function has at most %d outputs, not %d", name, GB_MAX_OUT, n_out);
+  for (int i = 0; status == GB_OK && i < n_in; i++)
+    if (in[i]) status = gb_node_edge(node, i, in[i], (gb_dtype)in[i]->dtype);
+  for (int i = 0; status == GB_OK && i < n_out; i++)
+    if (gb_dtype_is_float((gb_dtype)out[i]->dtype)) gb_node_output(node, i, out[i]);
+  gb_node_release(node);
+  return status;
+}
+
+/* ====} */
+
+/* {==== in place ==== */
+
+gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
+  if (!call->context->modes->grad) return GB_OK;
+  const gb_tensor *base = t->base;
+  if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
+    return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
+                        base ? " (of which this is a view)" : "");
+  if (base && call->needs_grad && !gb_is_contiguous(base))
+    return gb_call_fail(call, GB_EAUTOGRAD, "a view of a tensor that is not contiguous is changed in place while gradients are recorded; "
+                                            "use the form without '_', or clone first");
+  return GB_OK;
+}
+
+/* A node that maps a gradient of the base to one of the view: out of the base by shape, strides, offset. */
+static void view_attrs(gb_node *node, const gb_tensor *base, const gb_tensor *view) {
+  node->attrs[0] = gb_attr_ints(view->ndim, view->shape);
+  node->attrs[1] = gb_attr_ints(view->ndim, view->stride);
+  node->attrs[2] = gb_attr_int(view->offset - base->offset);
+}
+
+/* The gradient of the base with only the view's place filled. */
+static gb_status spread(gb_context *c, const gb_node *node, int ndim, const int64_t *shape, gb_tensor *grad, gb_tensor **out) {
+  int64_t strides[GB_MAX_NDIM];
+  gb_contiguous_strides(ndim, shape, strides);
+  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_ints(ndim, shape), gb_attr_ints(ndim, strides), node->attrs[0], node->attrs[1], node->attrs[2] };
+  return gb_op_1(c, GB_OP_as_strided_backward, grad, attrs, out);
+}
+
+/* The gradient of the view: its place in the (contiguous) gradient of the base. */
+static gb_status pick(gb_context *c, const gb_node *node, gb_tensor *grad, gb_tensor **out) {
+  gb_tensor *whole;
+  GB_TRY(gb_op_contiguous(c, grad, &whole));
+  gb_attr attrs[GB_MAX_ATTRS] = { node->attrs[0], node->attrs[1], gb_attr_int(node->attrs[2].integer + whole->offset) };
+  gb_status status = gb_op_1(c, GB_OP_as_strided, whole, attrs, out);
+  gb_tensor_release(whole);
+  return status;
+}
+
+/* base' = base with its view replaced by v: the base keeps the gradient outside the view, v gets the one inside. */
+static gb_status replace_gradient(gb_grad_call *grad) {
+  gb_tensor *inside = NULL, *spread_out = NULL;
+  gb_status status = pick(grad->context, grad->node, grad->out[0], &inside);
+  if (status == GB_OK && grad->need[0]) {
+    status = spread(grad->context, grad->node, grad->out[0]->ndim, grad->out[0]->shape, inside, &spread_out);
+    if (status == GB_OK) status = gb_op_2(grad->context, GB_OP_sub, grad->out[0], spread_out, NULL, &grad->in[0]);
+    gb_drop(&spread_out);
+  }
+  if (status == GB_OK && grad->need[1]) status = gb_op_1(grad->context, GB_OP_clone, inside, NULL, &grad->in[1]);
+  gb_drop(&inside);
+  return status;
+}
+
+/* The gradient of a view that was rebuilt from its base. */
+static gb_status rebuilt_gradient(gb_grad_call *grad) {
+  const gb_edge *edge = &grad->node->edges[0];
+  return spread(grad->context, grad->node, edge->ndim, edge->shape, grad->out[0], &grad->in[0]);
+}
+
+/* Make t, a view, a result of its base's present history. */
+static gb_status rebuild_view(gb_tensor *t) {
+  gb_context *context = gb_tensor_context(t);
+  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 3);
+  if (!node) return context->error_code;
+  node->name = "view";
+  node->gradient = rebuilt_gradient;
+  view_attrs(node, t->base, t);
+  gb_status status = gb_node_edge(node, 0, t->base, (gb_dtype)t->dtype);
+  if (status == GB_OK) gb_node_output(node, 0, t);
+  gb_node_release(node);
+  return status;
+}
+
+gb_status gb_view_refresh(gb_tensor *t) {
+  if (!t->base || !t->base->node || t->view_version == gb_tensor_version(t) || t->requires_grad) return GB_OK;
+  return rebuild_view(t);
+}
+
+/* t, a view, became output 0 of node: its base becomes the old base with that view replaced. */
+static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
+  gb_tensor *base = t->base;
+  gb_node *replaced = gb_node_new(context, -1, 2, 1, 0, 3);
+  if (!replaced) return context->error_code;
+  replaced->name = "view changed in place";
+  replaced->gradient = replace_gradient;
+  view_attrs(replaced, base, t);
+  describe_output(node, 0, t);
+  gb_status status = gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
+  if (status == GB_OK) {
+    gb_edge *edge = &replaced->edges[1];
+    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim };
+    memcpy(edge->shape, t->shape, sizeof edge->shape);
+    gb_node_retain(node);
+    gb_node_output(replaced, 0, base);
+    status = rebuild_view(t);
+  }
+  gb_node_release(replaced);
+  return status;
+}
+
+gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node) {
+  gb_tensor_bump(t);
+  if (!node) return GB_OK;
+  if (t->base) return rebase(call->context, t, node);
+  gb_node_output(node, 0, t);
+  return GB_OK;
+}
+
+/* ====} */

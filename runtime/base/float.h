@@ -1,0 +1,45 @@
+/* base/float.h - conversions between float32 and the 16-bit formats.
+ *
+ * Round to nearest even; subnormals kept; overflow to infinity; NaN stays NaN (quiet, sign and top payload bits kept). The scalar
+ * functions are the reference; the array functions give the same bits and are vectorised by the level the file is compiled for. */
+#ifndef GB_BASE_FLOAT_H
+#define GB_BASE_FLOAT_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t gb_float_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+static inline float gb_bits_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+
+static inline float gb_bfloat16_to_float(uint16_t h) { return gb_bits_float((uint32_t)h << 16); }
+
+static inline uint16_t gb_float_to_bfloat16(float x) {
+  uint32_t u = gb_float_bits(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u); /* NaN: quiet it */
+  return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* Widening shifts the fields into place and lets one multiplication by 2^112 fix the exponent: exact for subnormals too. */
+static inline float gb_float16_to_float(uint16_t h) {
+  uint32_t sign = (uint32_t)(h & 0x8000u) << 16, body = h & 0x7fffu;
+  if (body >= 0x7c00u) return gb_bits_float(sign | 0x7f800000u | ((body & 0x3ffu) << 13) | ((body & 0x3ffu) ? 0x400000u : 0u));
+  return gb_bits_float(sign | gb_float_bits(gb_bits_float(body << 13) * 0x1p112f));
+}
+
+static inline uint16_t gb_float_to_float16(float x) {
+  uint32_t u = gb_float_bits(x), sign = (u >> 16) & 0x8000u, body = u & 0x7fffffffu;
+  if (body > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((body >> 13) & 0x1ffu));
+  if (body >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);              /* rounds to 65536 or more */
+  if (body < 0x38800000u) {                                                /* below 2^-14: adding 0.5 rounds at bit 2^-24 */
+    uint32_t r = gb_float_bits(gb_bits_float(body) + 0.5f) - 0x3f000000u;
+    return (uint16_t)(sign | r);
+  }
+  uint32_t odd = (body >> 13) & 1u;
+  return (uint16_t)(sign | ((body - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+/* float64 to 16 bits rounds once, from the double. */
+uint16_t gb_double_to_float16(double x);
+uint16_t gb_double_to_bfloat16(double x);
+
+#endif

@@ -1,0 +1,343 @@
+/* base/pool.c - the caching pool: free blocks in two-level size classes over large segments.
+ *
+ * A class is a power of two of 256-byte units cut in 16 (Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems",
+ * ECRTS 2004, section 3): two bit scans find a block. Its own class is looked through first, so that the sizes of a training loop, which
+ * come again and again, find the very blocks that were freed. Requests up to SMALL_MOST come from segments of their own, so that a small
+ * tensor that lives long does not hold a large segment. What describes a block lies outside it: the memory may be a device's.
+ * A block that cannot be split for want of memory for its description is handed out whole. */
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define UNIT ((size_t)256)
+#define SEGMENT_UNIT ((size_t)2 << 20)
+#define SEGMENT_GROWTH_MOST ((size_t)32 << 20)
+#define SMALL_MOST ((size_t)1 << 20)
+#define FINE 16          /* classes per power of two */
+#define FINE_BITS 4
+#define LEVELS 56
+#define LOOK_AT_MOST 32  /* blocks of the request's own class */
+
+typedef struct segment {
+  size_t bytes;
+  int area;                          /* which bins its blocks go to */
+  gb_block *first;
+  struct segment *previous, *next;
+} segment;
+
+struct gb_block {
+  char *data;
+  size_t bytes;
+  gb_memory_category category;
+  bool used;
+  segment *segment;
+  gb_block *before, *after;          /* neighbours in the segment */
+  gb_block *previous, *next;         /* in the bin of its class; next also links spare descriptions */
+};
+
+/* The free blocks of one area, by class, with bits for the classes that have any. */
+typedef struct bins {
+  uint64_t levels;
+  uint16_t fine[LEVELS];
+  gb_block *head[LEVELS][FINE];
+} bins;
+
+enum { AREA_SMALL, AREA_LARGE, AREAS };
+
+struct gb_pool {
+  pthread_mutex_t mutex;
+  gb_alloc_fn alloc;
+  gb_free_fn free;
+  void *user;
+  size_t limit;
+  uint64_t fail_after;
+  gb_memory_stats stats;
+  segment *segments;
+  gb_block *spare;                   /* descriptions not in use */
+  bins bins[AREAS];
+};
+
+/* {==== Classes ==== */
+
+/* The class that a block of so many bytes belongs to. */
+static void class_of(size_t bytes, int *level, int *fine) {
+  uint64_t units = bytes / UNIT;
+  int log = 63 - __builtin_clzll(units);
+  *level = log < FINE_BITS ? 0 : log - FINE_BITS + 1;
+  *fine = log < FINE_BITS ? (int)units : (int)(units >> (log - FINE_BITS)) & (FINE - 1);
+}
+
+/* Put a free block in front of its class. */
+static void bin_insert(gb_pool *pool, gb_block *block) {
+  bins *b = &pool->bins[block->segment->area];
+  int level, fine;
+  class_of(block->bytes, &level, &fine);
+  block->previous = NULL;
+  block->next = b->head[level][fine];
+  if (block->next) block->next->previous = block;
+  b->head[level][fine] = block;
+  b->fine[level] |= (uint16_t)(1u << fine);
+  b->levels |= (uint64_t)1 << level;
+}
+
+/* Take a free block out of its class. */
+static void bin_remove(gb_pool *pool, gb_block *block) {
+  bins *b = &pool->bins[block->segment->area];
+  int level, fine;
+  class_of(block->bytes, &level, &fine);
+  if (block->next) block->next->previous = block->previous;
+  if (block->previous) block->previous->next = block->next;
+  else b->head[level][fine] = block->next;
+  if (b->head[level][fine]) return;
+  b->fine[level] &= (uint16_t)~(1u << fine);
+  if (!b->fine[level]) b->levels &= ~((uint64_t)1 << level);
+}
+
+/* The best of the first blocks of the request's own class, or NULL. */
+static gb_block *best_of_class(gb_block *head, size_t bytes) {
+  gb_block *best = NULL;
+  int looks = LOOK_AT_MOST;
+  for (gb_block *block = head; block && looks--; block = block->next) {
+    if (block->bytes < bytes || (best && best->bytes <= block->bytes)) continue;
+    best = block;
+    if (best->bytes == bytes) break;
+  }
+  return best;
+}
+
+/* A free block of at least so many bytes, or NULL. Every block of a higher class is large enough. */
+static gb_block *bin_find(const bins *b, size_t bytes) {
+  int level, fine;
+  class_of(bytes, &level, &fine);
+  gb_block *block = best_of_class(b->head[level][fine], bytes);
+  if (block) return block;
+  unsigned above = b->fine[level] & ~((2u << fine) - 1);
+  if (!above) {
+    uint64_t levels = b->levels & ~(((uint64_t)2 << level) - 1);
+    if (!levels) return NULL;
+    level = __builtin_ctzll(levels);
+    above = b->fine[level];
+  }
+  return b->head[level][__builtin_ctz(above)];
+}
+
+/* ====} */
+
+/* {==== Segments and blocks ==== */
+
+/* A description, unset but for its links; NULL: no memory. */
+static gb_block *describe(gb_pool *pool) {
+  gb_block *block = pool->spare;
+  if (block) pool->spare = block->next;
+  else block = malloc(sizeof *block);
+  if (block) block->before = block->after = block->previous = block->next = NULL;
+  return block;
+}
+
+static void forget(gb_pool *pool, gb_block *block) {
+  block->next = pool->spare;
+  pool->spare = block;
+}
+
+/* Give a segment, all of it free and out of the bins, back to the system. */
+static void segment_free(gb_pool *pool, segment *s) {
+  if (s->next) s->next->previous = s->previous;
+  if (s->previous) s->previous->next = s->next;
+  else pool->segments = s->next;
+  pool->stats.reserved -= s->bytes;
+  pool->free(pool->user, s->first->data, s->bytes);
+  forget(pool, s->first);
+  free(s);
+}
+
+/* Give every segment that is one free block back to the system. */
+static void flush(gb_pool *pool) {
+  for (segment *s = pool->segments, *next; s; s = next) {
+    next = s->next;
+    if (s->first->used || s->first->after) continue;
+    bin_remove(pool, s->first);
+    segment_free(pool, s);
+  }
+}
+
+/* Round up; the caller has made sure that it does not wrap. */
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* Memory for a segment: grows with the pool, falls back to what is needed, then to what is needed after a flush. */
+static void *segment_memory(gb_pool *pool, size_t bytes, size_t *got) {
+  size_t growth = pool->stats.reserved / 4 < SEGMENT_GROWTH_MOST ? pool->stats.reserved / 4 : SEGMENT_GROWTH_MOST;
+  *got = round_up(bytes > growth ? bytes : growth, SEGMENT_UNIT);
+  void *memory = pool->alloc(pool->user, *got, UNIT);
+  if (memory) return memory;
+  *got = bytes;
+  memory = pool->alloc(pool->user, bytes, UNIT);
+  if (memory) return memory;
+  flush(pool);
+  return pool->alloc(pool->user, bytes, UNIT);
+}
+
+/* A new segment as one free block, not in the bins; NULL: no memory. */
+static gb_block *segment_new(gb_pool *pool, size_t bytes, int area) {
+  gb_block *block = describe(pool);
+  segment *s = malloc(sizeof *s);
+  size_t got = 0;
+  void *memory = block && s ? segment_memory(pool, bytes, &got) : NULL;
+  if (!memory) {
+    if (block) forget(pool, block);
+    free(s);
+    return NULL;
+  }
+  *s = (segment){ .bytes = got, .area = area, .first = block, .next = pool->segments };
+  if (s->next) s->next->previous = s;
+  pool->segments = s;
+  *block = (gb_block){ .data = memory, .bytes = got, .segment = s };
+  pool->stats.system_allocations++;
+  pool->stats.reserved += got;
+  if (pool->stats.reserved > pool->stats.peak_reserved) pool->stats.peak_reserved = pool->stats.reserved;
+  return block;
+}
+
+/* Cut what is too much off a block, as a free block behind it. */
+static void split(gb_pool *pool, gb_block *block, size_t bytes) {
+  gb_block *rest = block->bytes > bytes ? describe(pool) : NULL;
+  if (!rest) return;
+  *rest = (gb_block){ .data = block->data + bytes, .bytes = block->bytes - bytes, .segment = block->segment, .before = block, .after = block->after };
+  if (rest->after) rest->after->before = rest;
+  block->after = rest;
+  block->bytes = bytes;
+  bin_insert(pool, rest);
+}
+
+/* Put the block behind `block`, free and out of the bins, into it. */
+static void merge_after(gb_pool *pool, gb_block *block) {
+  gb_block *gone = block->after;
+  block->bytes += gone->bytes;
+  block->after = gone->after;
+  if (block->after) block->after->before = block;
+  forget(pool, gone);
+}
+
+/* ====} */
+
+/* {==== Counting ==== */
+
+static void count_in(gb_pool *pool, gb_memory_category category, size_t bytes) {
+  size_t now = pool->stats.current[category] += bytes;
+  if (now > pool->stats.peak[category]) pool->stats.peak[category] = now;
+}
+
+static void count_total(gb_pool *pool, size_t bytes) {
+  size_t now = pool->stats.current_total += bytes;
+  if (now > pool->stats.peak_total) pool->stats.peak_total = now;
+}
+
+/* ====} */
+
+/* {==== The pool ==== */
+
+gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free_memory, void *user, size_t limit) {
+  gb_pool *pool = calloc(1, sizeof *pool);
+  if (!pool) return NULL;
+  if (pthread_mutex_init(&pool->mutex, NULL)) { free(pool); return NULL; }
+  pool->alloc = alloc;
+  pool->free = free_memory;
+  pool->user = user;
+  pool->limit = limit;
+  return pool;
+}
+
+void gb_pool_close(gb_pool *pool) {
+  if (!pool) return;
+  flush(pool);
+  while (pool->spare) {
+    gb_block *next = pool->spare->next;
+    free(pool->spare);
+    pool->spare = next;
+  }
+  pthread_mutex_destroy(&pool->mutex);
+  free(pool);
+}
+
+/* A block of exactly this many units, or a little more; the mutex is held. */
+static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
+  if (pool->fail_after && --pool->fail_after == 0) return NULL;
+  if (pool->limit && (bytes > pool->limit || pool->stats.current_total > pool->limit - bytes)) return NULL;
+  int area = bytes <= SMALL_MOST ? AREA_SMALL : AREA_LARGE;
+  gb_block *block = bin_find(&pool->bins[area], bytes);
+  if (block) bin_remove(pool, block);
+  else if (!(block = segment_new(pool, bytes, area))) return NULL;
+  split(pool, block, bytes);
+  block->used = true;
+  block->category = category;
+  pool->stats.allocations++;
+  count_in(pool, category, block->bytes);
+  count_total(pool, block->bytes);
+  return block;
+}
+
+gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category) {
+  if (bytes > SIZE_MAX / 2) return NULL;
+  pthread_mutex_lock(&pool->mutex);
+  gb_block *block = take(pool, round_up(bytes ? bytes : 1, UNIT), category);
+  pthread_mutex_unlock(&pool->mutex);
+  return block;
+}
+
+void gb_pool_free(gb_pool *pool, gb_block *block) {
+  if (!block) return;
+  pthread_mutex_lock(&pool->mutex);
+  pool->stats.current[block->category] -= block->bytes;
+  pool->stats.current_total -= block->bytes;
+  block->used = false;
+  if (block->after && !block->after->used) {
+    bin_remove(pool, block->after);
+    merge_after(pool, block);
+  }
+  if (block->before && !block->before->used) {
+    block = block->before;
+    bin_remove(pool, block);
+    merge_after(pool, block);
+  }
+  bin_insert(pool, block);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void *gb_block_data(const gb_block *block) { return block->data; }
+size_t gb_block_bytes(const gb_block *block) { return block->bytes; }
+
+void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category) {
+  pthread_mutex_lock(&pool->mutex);
+  pool->stats.current[block->category] -= block->bytes;
+  block->category = category;
+  count_in(pool, category, block->bytes);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void gb_pool_flush(gb_pool *pool) {
+  pthread_mutex_lock(&pool->mutex);
+  flush(pool);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void gb_pool_stats(gb_pool *pool, gb_memory_stats *out) {
+  pthread_mutex_lock(&pool->mutex);
+  *out = pool->stats;
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void gb_pool_reset_peaks(gb_pool *pool) {
+  pthread_mutex_lock(&pool->mutex);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) pool->stats.peak[i] = pool->stats.current[i];
+  pool->stats.peak_total = pool->stats.current_total;
+  pool->stats.peak_reserved = pool->stats.reserved;
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void gb_pool_fail_after(gb_pool *pool, uint64_t n) {
+  pthread_mutex_lock(&pool->mutex);
+  pool->fail_after = n;
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+/* ====} */

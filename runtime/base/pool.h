@@ -1,0 +1,36 @@
+/* base/pool.h - the caching pool that every tensor's memory comes from.
+ *
+ * Size classes over large segments; blocks are aligned to 256 bytes and padded to a multiple of it. A freed block goes back to the
+ * pool, neighbours are merged, and whole free segments are returned to the system only by gb_pool_flush or under memory pressure.
+ * Byte counts are kept by category, in blocks as handed out. One mutex; any thread may allocate and free.
+ * The memory beneath comes from a pair of callbacks, so the pool serves every device. */
+#ifndef GB_BASE_POOL_H
+#define GB_BASE_POOL_H
+
+#include "gibbous.h"
+
+typedef struct gb_pool gb_pool;
+typedef struct gb_block gb_block; /* one allocation */
+
+/* limit: most bytes in blocks handed out, 0 for none. NULL when there is no memory for the pool itself. */
+gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free, void *user, size_t limit);
+/* Every block must have been freed. */
+void gb_pool_close(gb_pool *pool);
+
+/* A block of at least `bytes` (0 gives a valid block of the smallest size), or NULL: over the limit, or the system has none even
+ * after cached segments were flushed. */
+gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
+void gb_pool_free(gb_pool *pool, gb_block *block);
+void *gb_block_data(const gb_block *block);
+size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
+/* Move a block's bytes to another category. */
+void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category);
+
+void gb_pool_flush(gb_pool *pool);                /* give free segments back to the system */
+void gb_pool_stats(gb_pool *pool, gb_memory_stats *out);
+void gb_pool_reset_peaks(gb_pool *pool);
+
+/* Test hook: the n-th allocation from now (1 is the next) fails once; 0 turns it off. */
+void gb_pool_fail_after(gb_pool *pool, uint64_t n);
+
+#endif

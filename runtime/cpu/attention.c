@@ -1,0 +1,367 @@
+/* cpu/attention.c - scaled_dot_product_attention, tile by tile (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", 2022, algorithms 1 and 4).
+ *
+ * Forward keeps a running maximum and sum per query while it walks the keys; backward computes each tile of probabilities again from the
+ * log of that sum. No time x time matrix exists. Arithmetic is float32 (float64 for float64); where the result is a 16-bit float, the
+ * probabilities and their gradients are rounded to it before they are multiplied, as Tensor Cores need.
+ * Forward runs in parallel over blocks of queries, backward over the heads of key and value; inside, tiles go in a fixed order.
+ * Memory: query, key, value and result once per block; 4 tq tk head_dim operations forward and 10 backward, half of it when causal. */
+#include <math.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "cpu/gemm.h"
+
+/* Queries and keys of a tile. A tile of scores is 120 KB of float32 forward, 60 KB backward. */
+enum { FORWARD_Q = 240, BACKWARD_Q = 120, TILE_K = 128 };
+
+/* A tensor as [batch, heads, rows, columns]; strides in elements. */
+typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
+
+/* One call, forward or backward. */
+typedef struct attention {
+  gb_lane lane;
+  size_t size;                                   /* bytes of a lane */
+  gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or GB_DTYPE_NONE */
+  int64_t batch, heads, key_heads, tq, tk, e, ev; /* head_dim of query and key, and of value */
+  view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
+  char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
+  double scale, dropout;
+  bool causal, has_mask;
+  uint64_t seed, offset;
+  gb_threads *threads;
+  char *scratch;
+  size_t scratch_bytes;                          /* of one thread */
+} attention;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* {==== reading the call ==== */
+
+/* t, of rank up to 4, aligned at its last dimension; dims it does not have, or broadcasts, have stride 0. */
+static view4 view_of(const gb_tensor *t) {
+  view4 v = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype };
+  for (int i = 0; i < t->ndim; i++) v.stride[4 - t->ndim + i] = t->shape[i] == 1 ? 0 : t->stride[i];
+  return v;
+}
+
+/* Size `from_end` dims before the last; 1 where the rank is too low. */
+static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+
+/* What forward and backward have in common. in: query, key, value, mask; result decides the arithmetic. */
+static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tensor *result) {
+  const gb_tensor *query = in[0], *key = in[1], *value = in[2], *mask = in[3];
+  attention a = { .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .rounded = GB_DTYPE_NONE, .threads = call->context->threads };
+  a.size = gb_lane_bytes(a.lane);
+  if (gb_is_16bit((gb_dtype)result->dtype)) a.rounded = (gb_dtype)result->dtype;
+  a.batch = size_at(query, 3), a.heads = size_at(query, 2), a.tq = size_at(query, 1), a.e = size_at(query, 0);
+  a.key_heads = size_at(key, 2), a.tk = size_at(key, 1), a.ev = size_at(value, 0);
+  a.query = view_of(query), a.key = view_of(key), a.value = view_of(value);
+  a.has_mask = mask != NULL;
+  if (mask) a.mask = view_of(mask);
+  a.causal = call->attrs[0].integer;
+  a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
+  a.dropout = call->attrs[2].number;
+  return a;
+}
+
+static char *row_at(const view4 *v, int64_t b, int64_t h, int64_t row) {
+  return v->data + (b * v->stride[0] + h * v->stride[1] + row * v->stride[2]) * (int64_t)gb_dtype_bytes(v->dtype);
+}
+
+/* ====} */
+
+/* {==== scratch ==== */
+
+/* Where the next part of a thread's scratch begins; without memory behind it, how many bytes are needed. */
+typedef struct room { char *base; size_t used; } room;
+
+/* Room for n lanes, on a cache line of its own. */
+static char *take(room *r, const attention *a, int64_t n) {
+  char *p = r->base ? r->base + r->used : NULL;
+  r->used += ((size_t)n * a->size + 63) / 64 * 64;
+  return p;
+}
+
+static room thread_room(const attention *a) {
+  return (room){ .base = a->scratch + (size_t)gb_threads_current(a->threads) * a->scratch_bytes };
+}
+
+/* Allocate scratch for every thread, run the chunks, free it. */
+static gb_status run_chunks(gb_call *call, attention *a, size_t scratch_bytes, int64_t chunks, gb_chunk_fn fn) {
+  a->scratch_bytes = (scratch_bytes + 255) / 256 * 256;
+  gb_block *scratch = gb_cpu_scratch(call, a->scratch_bytes * (size_t)gb_threads_count(a->threads));
+  if (!scratch) return GB_EMEMORY;
+  a->scratch = gb_block_data(scratch);
+  gb_parallel(call, chunks, fn, a);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== tiles ==== */
+
+/* Rows from `row` on of one head, as they lie in the tensor. */
+static gb_matrix rows_of(const view4 *v, int64_t b, int64_t h, int64_t row) {
+  return (gb_matrix){ row_at(v, b, h, row), v->dtype, v->stride[2], v->stride[3] };
+}
+
+/* A matrix in scratch. */
+static gb_matrix lanes_of(const attention *a, const char *data, int64_t columns) { return (gb_matrix){ data, gb_lane_dtype(a->lane), columns, 1 }; }
+
+static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
+
+/* Round lanes, rows of one head one after another, into a tensor. */
+static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns, const char *from) {
+  char *to = row_at(v, b, h, row);
+  int64_t bytes = v->stride[2] * (int64_t)gb_dtype_bytes(v->dtype);
+  for (int64_t i = 0; i < rows; i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], from + (size_t)(i * columns) * a->size, columns);
+}
+
+/* c[m, n] = beta * c + alpha * x @ y over k. */
+static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
+                     char *work) {
+  gb_block_product(a->lane, m, n, k, alpha, &x, &y, beta, c, ldc, work);
+}
+
+/* Lanes of scratch that the largest product of tiles with q queries takes. */
+static int64_t product_lanes(const attention *a, int64_t q) {
+  int64_t e = most(a->e, a->ev);
+  size_t scores = gb_block_product_scratch(a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->lane, q, e, TILE_K);
+  size_t keys = gb_block_product_scratch(a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
+  return (int64_t)((largest > keys ? largest : keys) / a->size);
+}
+
+/* Scores of query i against keys first .. first + n - 1: + mask, or -infinity where the mask says no. */
+static void mask_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, char *scores) {
+  const view4 *m = &a->mask;
+  union { float f32[TILE_K]; double f64[TILE_K]; } added;
+  if (!a->has_mask) return;
+  const char *from = row_at(m, b, h, i) + first * m->stride[3] * (int64_t)gb_dtype_bytes(m->dtype);
+  if (m->dtype != GB_BOOL) {
+    gb_lane_load(a->lane, &added, from, m->dtype, m->stride[3], n);
+    gb_row_add(a->lane, scores, &added, n, 1);
+    return;
+  }
+  for (int64_t j = 0; j < n; j++)
+    if (!from[j * m->stride[3]]) gb_row_put(a->lane, scores, j, -INFINITY);
+}
+
+/* Drop elements of query i's row, keys first .. first + n - 1, as the random stream says; keep: what the others are multiplied by. The
+ * numbers belong to the element of [batch, heads, tq, tk], so backward finds the same ones. */
+static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, double keep, char *row) {
+  uint64_t element = ((uint64_t)(b * a->heads + h) * (uint64_t)a->tq + (uint64_t)i) * (uint64_t)a->tk + (uint64_t)first;
+  uint32_t words[4];
+  for (int64_t j = 0; j < n; j++, element++) {
+    if (j == 0 || element % 4 == 0) gb_philox(a->seed, a->offset, element / 4, words);
+    bool dropped = (double)gb_uniform(words[element % 4]) < a->dropout;
+    gb_row_put(a->lane, row, j, dropped ? 0 : keep * gb_row_get(a->lane, row, j));
+  }
+}
+
+/* Round a row to the 16-bit dtype of the result and back. */
+static void round_row(const attention *a, char *row, int64_t n) {
+  uint16_t low[TILE_K];
+  if (a->rounded == GB_DTYPE_NONE) return;
+  gb_lane_store(a->lane, low, a->rounded, 1, row, n);
+  gb_lane_load(a->lane, row, low, a->rounded, 1, n);
+}
+
+/* How many of the n keys from `first` on query i may look at. */
+static int64_t visible(const attention *a, int64_t i, int64_t first, int64_t n) { return a->causal ? most(0, least(n, i + 1 - first)) : n; }
+
+/* What the surviving probabilities are multiplied by. */
+static double keep_factor(const attention *a) { return a->dropout < 1 ? 1 / (1 - a->dropout) : 0; }
+
+/* ====} */
+
+/* {==== forward ==== */
+
+/* The scratch of one block of queries. */
+typedef struct forward_room { char *sum, *scores, *high, *total, *work; size_t bytes; } forward_room;
+
+static forward_room forward_room_of(const attention *a, room r) {
+  forward_room f;
+  f.sum = take(&r, a, FORWARD_Q * a->ev);
+  f.scores = take(&r, a, FORWARD_Q * TILE_K);
+  f.high = take(&r, a, FORWARD_Q);
+  f.total = take(&r, a, FORWARD_Q);
+  f.work = take(&r, a, product_lanes(a, FORWARD_Q));
+  f.bytes = r.used;
+  return f;
+}
+
+/* One query's scores become probabilities that lack their common divisor: the running maximum, total and sum follow. */
+static void soften_row(const attention *a, const forward_room *f, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
+  char *scores = f->scores + (size_t)(at * TILE_K) * a->size;
+  int64_t seen = visible(a, i, first, n);
+  memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
+  mask_row(a, b, h, i, first, seen, scores);
+  double before = gb_row_get(a->lane, f->high, at), high = gb_row_max(a->lane, scores, seen);
+  if (high <= before) high = before;
+  if (high == -INFINITY) { memset(scores, 0, (size_t)seen * a->size); return; }
+  double shrink = exp(before - high);
+  gb_row_exp(a->lane, scores, seen, high, 1);
+  gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, seen));
+  gb_row_put(a->lane, f->high, at, high);
+  if (shrink != 1) gb_row_scale(a->lane, f->sum + (size_t)(at * a->ev) * a->size, a->ev, shrink);
+  if (a->dropout > 0) drop_row(a, b, h, i, first, seen, 1, scores);
+  round_row(a, scores, seen);
+}
+
+/* Divide by the totals and write result and lse. A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
+static void forward_finish(const attention *a, const forward_room *f, int64_t b, int64_t h, int64_t first, int64_t rows) {
+  for (int64_t i = 0; i < rows; i++) {
+    double total = gb_row_get(a->lane, f->total, i), high = gb_row_get(a->lane, f->high, i);
+    bool empty = high == -INFINITY;
+    gb_row_scale(a->lane, f->sum + (size_t)(i * a->ev) * a->size, a->ev, empty ? 0 : keep_factor(a) / total);
+    if (a->lse) gb_row_put(a->lane, a->lse, (b * a->heads + h) * a->tq + first + i, empty ? INFINITY : high + log(total));
+  }
+  put(a, &a->y, b, h, first, rows, a->ev, f->sum);
+}
+
+/* Chunk: one block of queries of one head. */
+static void forward_block(void *arg, int64_t chunk) {
+  const attention *a = arg;
+  forward_room f = forward_room_of(a, thread_room(a));
+  int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q, rows = least(FORWARD_Q, a->tq - q);
+  int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
+  memset(f.sum, 0, (size_t)(rows * a->ev) * a->size);
+  for (int64_t i = 0; i < rows; i++) gb_row_put(a->lane, f.high, i, -INFINITY), gb_row_put(a->lane, f.total, i, 0);
+  for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
+    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0; /* queries before the first key see none of the tile */
+    char *scores = f.scores + (size_t)(skip * TILE_K) * a->size, *sum = f.sum + (size_t)(skip * a->ev) * a->size;
+    gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
+    multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
+    for (int64_t i = skip; i < rows; i++) soften_row(a, &f, b, h, q + i, i, k, n);
+    multiply(a, rows - skip, a->ev, n, 1, lanes_of(a, scores, TILE_K), value, 1, sum, a->ev, f.work);
+  }
+  forward_finish(a, &f, b, h, q, rows);
+}
+
+static gb_status scaled_dot_product_attention(gb_call *call) {
+  attention a = attention_of(call, call->in, call->out[0]);
+  if (a.batch * a.heads * a.tq == 0) return GB_OK;
+  a.y = view_of(call->out[0]);
+  a.lse = call->out[1] ? gb_data(call->out[1]) : NULL;
+  a.seed = call->rng_seed;
+  a.offset = call->rng_offset;
+  int64_t blocks = (a.tq + FORWARD_Q - 1) / FORWARD_Q;
+  return run_chunks(call, &a, forward_room_of(&a, (room){ 0 }).bytes, a.batch * a.heads * blocks, forward_block);
+}
+
+/* ====} */
+
+/* {==== backward ==== */
+
+/* The scratch of one head of key and value: its gradient sums whole, and tiles. shift: sum(grad * y) per query. */
+typedef struct backward_room { char *dkey, *dvalue, *dquery, *scores, *dscores, *shift, *grad_row, *y_row, *work; size_t bytes; } backward_room;
+
+static backward_room backward_room_of(const attention *a, room r) {
+  backward_room f;
+  f.dkey = take(&r, a, a->tk * a->e);
+  f.dvalue = take(&r, a, a->tk * a->ev);
+  f.dquery = take(&r, a, BACKWARD_Q * a->e);
+  f.scores = take(&r, a, BACKWARD_Q * TILE_K);
+  f.dscores = take(&r, a, BACKWARD_Q * TILE_K);
+  f.shift = take(&r, a, BACKWARD_Q);
+  f.grad_row = take(&r, a, a->ev);
+  f.y_row = take(&r, a, a->ev);
+  f.work = take(&r, a, product_lanes(a, BACKWARD_Q));
+  f.bytes = r.used;
+  return f;
+}
+
+/* ds = p * (ds - shift) */
+static void score_gradient(const attention *a, char *ds, const char *p, int64_t n, double shift) {
+  if (a->lane == GB_LANE_F32) {
+    float *x = (float *)(void *)ds, by = (float)shift;
+    const float *y = (const float *)(const void *)p;
+    for (int64_t j = 0; j < n; j++) x[j] = y[j] * (x[j] - by);
+  } else {
+    double *x = (double *)(void *)ds;
+    const double *y = (const double *)(const void *)p;
+    for (int64_t j = 0; j < n; j++) x[j] = y[j] * (x[j] - shift);
+  }
+}
+
+/* One query's scores become the probabilities that met the values, and the gradients of the probabilities those of the scores. */
+static void soften_row_backward(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
+  char *p = f->scores + (size_t)(at * TILE_K) * a->size, *ds = f->dscores + (size_t)(at * TILE_K) * a->size;
+  int64_t seen = visible(a, i, first, n);
+  memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
+  memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
+  mask_row(a, b, h, i, first, seen, p);
+  gb_row_exp(a->lane, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
+  score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
+  if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);
+  round_row(a, p, seen);
+  round_row(a, ds, seen);
+}
+
+/* sum(grad * y) of each query of a block: what the softmax takes off its gradient. */
+static void find_shifts(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t first, int64_t rows) {
+  for (int64_t i = 0; i < rows; i++) {
+    gb_lane_load(a->lane, f->grad_row, row_at(&a->grad, b, h, first + i), a->grad.dtype, a->grad.stride[3], a->ev);
+    gb_lane_load(a->lane, f->y_row, row_at(&a->y, b, h, first + i), a->y.dtype, a->y.stride[3], a->ev);
+    gb_row_put(a->lane, f->shift, i, gb_row_dot(a->lane, f->grad_row, f->y_row, a->ev));
+  }
+}
+
+/* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue. */
+static void backward_block(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t key_head, int64_t q) {
+  int64_t rows = least(BACKWARD_Q, a->tq - q);
+  find_shifts(a, f, b, h, q, rows);
+  memset(f->dquery, 0, (size_t)(rows * a->e) * a->size);
+  for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
+    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
+    char *scores = f->scores + (size_t)(skip * TILE_K) * a->size, *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
+    gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
+    gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
+    gb_matrix p = lanes_of(a, scores, TILE_K), ds = lanes_of(a, dscores, TILE_K);
+    multiply(a, left, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f->work);
+    multiply(a, left, n, a->ev, 1, grad, transposed(value), 0, dscores, TILE_K, f->work);
+    for (int64_t i = skip; i < rows; i++) soften_row_backward(a, f, b, h, q + i, i, k, n);
+    multiply(a, n, a->ev, left, 1, transposed(p), grad, 1, f->dvalue + (size_t)(k * a->ev) * a->size, a->ev, f->work);
+    multiply(a, n, a->e, left, a->scale, transposed(ds), query, 1, f->dkey + (size_t)(k * a->e) * a->size, a->e, f->work);
+    multiply(a, left, a->e, n, a->scale, ds, key, 1, f->dquery + (size_t)(skip * a->e) * a->size, a->e, f->work);
+  }
+  put(a, &a->dquery, b, h, q, rows, a->e, f->dquery);
+}
+
+/* Chunk: one head of key and value, with all the heads of query that look at it. */
+static void backward_head(void *arg, int64_t chunk) {
+  const attention *a = arg;
+  backward_room f = backward_room_of(a, thread_room(a));
+  int64_t key_head = chunk % a->key_heads, b = chunk / a->key_heads, group = a->heads / a->key_heads;
+  memset(f.dkey, 0, (size_t)(a->tk * a->e) * a->size);
+  memset(f.dvalue, 0, (size_t)(a->tk * a->ev) * a->size);
+  for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
+    for (int64_t q = 0; q < a->tq; q += BACKWARD_Q) backward_block(a, &f, b, h, key_head, q);
+  put(a, &a->dkey, b, key_head, 0, a->tk, a->e, f.dkey);
+  put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, f.dvalue);
+}
+
+/* in: grad, query, key, value, mask, y, lse. */
+static gb_status scaled_dot_product_attention_backward(gb_call *call) {
+  attention a = attention_of(call, call->in + 1, call->in[5]);
+  a.grad = view_of(call->in[0]);
+  a.y = view_of(call->in[5]);
+  a.lse = gb_data(call->in[6]);
+  a.seed = (uint64_t)call->attrs[3].integer;
+  a.offset = (uint64_t)call->attrs[4].integer;
+  a.dquery = view_of(call->out[0]);
+  a.dkey = view_of(call->out[1]);
+  a.dvalue = view_of(call->out[2]);
+  return run_chunks(call, &a, backward_room_of(&a, (room){ 0 }).bytes, a.batch * a.key_heads, backward_head);
+}
+
+/* ====} */
+
+void GB_CPU_FILL(attention)(gb_backend *backend);
+void GB_CPU_FILL(attention)(gb_backend *backend) {
+  backend->run[GB_OP_scaled_dot_product_attention] = scaled_dot_product_attention;
+  backend->run[GB_OP_scaled_dot_product_attention_backward] = scaled_dot_product_attention_backward;
+}

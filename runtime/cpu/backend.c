@@ -1,0 +1,131 @@
+/* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad index values.
+ *
+ * A level is a set of instructions the kernel files were compiled for: baseline is any x86-64 (or whatever the compiler's target is), v3
+ * and v4 are the levels of the x86-64 psABI. Levels that were not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/conv_onednn.h"
+#include "cpu/cpu.h"
+
+/* {==== levels ==== */
+
+/* Every function that fills a part of the table, once per level. */
+#define FILLS(X, level)                                                                                                    \
+  X(elementwise, level) X(create, level) X(reduce, level) X(softmax, level) X(norm, level) X(loss, level) X(matmul, level) \
+  X(conv, level) X(pool2d, level) X(attention, level) X(index, level) X(cat, level) X(sort, level) X(view, level)          \
+  X(optim, level)
+#define DECLARE(family, level) void gb_cpu_fill_##family##_##level(gb_backend *backend);
+#define CALL(family, level) gb_cpu_fill_##family##_##level(backend);
+
+FILLS(DECLARE, baseline)
+static void fill_baseline(gb_backend *backend) { FILLS(CALL, baseline) }
+
+#ifdef GB_HAVE_LEVEL_V3
+FILLS(DECLARE, v3)
+static void fill_v3(gb_backend *backend) { FILLS(CALL, v3) }
+static bool has_v3(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt");
+}
+#endif
+
+#ifdef GB_HAVE_LEVEL_V4
+FILLS(DECLARE, v4)
+static void fill_v4(gb_backend *backend) { FILLS(CALL, v4) }
+static bool has_v4(void) {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+#endif
+
+static bool always(void) { return true; }
+
+/* The levels that were compiled, best first. */
+typedef struct cpu_level { const char *name; bool (*runs)(void); void (*fill)(gb_backend *backend); } cpu_level;
+static const cpu_level levels[] = {
+#ifdef GB_HAVE_LEVEL_V4
+  { "v4", has_v4, fill_v4 },
+#endif
+#ifdef GB_HAVE_LEVEL_V3
+  { "v3", has_v3, fill_v3 },
+#endif
+  { "baseline", always, fill_baseline },
+};
+
+/* The level of that name, or the best one this CPU runs. */
+static gb_status pick_level(gb_context *context, const char *name, const cpu_level **out) {
+  size_t count = sizeof levels / sizeof *levels, i = 0;
+  if (!name) {
+    while (!levels[i].runs()) i++;
+    *out = &levels[i];
+    return GB_OK;
+  }
+  while (i < count && strcmp(levels[i].name, name)) i++;
+  if (i == count) return gb_fail(context, GB_EINVAL, "cpu_level '%s' is not part of this build; the best one it has is '%s'", name, levels[0].name);
+  if (!levels[i].runs()) return gb_fail(context, GB_EUNSUPPORTED, "this CPU does not run level '%s'; leave cpu_level out to get the best it runs", name);
+  *out = &levels[i];
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== memory ==== */
+
+static void *host_alloc(void *state, size_t bytes, size_t alignment) {
+  void *block;
+  (void)state;
+  return posix_memalign(&block, alignment, bytes) ? NULL : block;
+}
+
+static void host_free(void *state, void *block, size_t bytes) {
+  (void)state, (void)bytes;
+  free(block);
+}
+
+static gb_status host_copy_in(void *state, void *device, const void *host, size_t bytes) {
+  (void)state;
+  if (bytes) memcpy(device, host, bytes);
+  return GB_OK;
+}
+
+static gb_status host_copy_out(void *state, void *host, const void *device, size_t bytes) { return host_copy_in(state, host, device, bytes); }
+
+/* Kernels have finished when they return. */
+static gb_status host_synchronize(void *state) {
+  (void)state;
+  return GB_OK;
+}
+
+/* Let go of what kernels kept; the state is the context. */
+static void host_close(void *state) {
+  gb_context *context = state;
+  gb_onednn_close(context->onednn);
+}
+
+gb_block *gb_cpu_scratch(gb_call *call, size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH); }
+
+void gb_cpu_scratch_free(gb_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
+
+/* ====} */
+
+void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit) {
+  if (atomic_exchange(&bad->set, true)) return;
+  bad->value = value;
+  bad->limit = limit;
+}
+
+gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char *what) {
+  if (!atomic_load(&bad->set)) return GB_OK;
+  return gb_call_fail(call, GB_EINDEX, "%s %lld is out of range 0 .. %lld", what, (long long)bad->value, (long long)bad->limit - 1);
+}
+
+gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
+  const cpu_level *picked = NULL;
+  GB_TRY(pick_level(context, level, &picked));
+  *out = (gb_backend){ .name = "cpu", .state = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
+                       .read = host_copy_out, .synchronize = host_synchronize };
+  picked->fill(out);
+  context->cpu = (void *)(uintptr_t)picked->name;
+  return GB_OK;
+}

@@ -1,0 +1,427 @@
+/* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and two ways to compute each.
+ *
+ * oneDNN (conv_onednn.h) takes float32 slices of the batch; 16-bit operands are widened slice by slice and rounded once on the way out.
+ * The plain way is im2col and GEMM on tiles of output pixels: it serves float64 and whatever oneDNN refuses. Both cut their work by shape
+ * alone. A weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any number of
+ * threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
+#include <string.h>
+
+#include "cpu/conv_onednn.h"
+#include "cpu/scratch.h"
+#include "cpu/walk.h"
+
+/* Elements of a tile of im2col's columns: 256 KiB of float32, which stay in L2 beside the weight's panel. */
+#define COLUMN_ELEMENTS 65536
+/* Slices that a batch is cut into at most; and where each needs a weight's gradient of its own, that many and that many bytes. */
+enum { MOST_SLICES = 16, MOST_PARTIALS = 8 };
+#define MOST_PARTIAL_BYTES ((int64_t)64 << 20)
+
+/* A convolution, forward or backward, as all its chunks see it. x, weight and y stand for themselves or for their gradients; one of them
+ * is the result. Inside, everything is a lane: float32, or float64 for float64. */
+typedef struct conv {
+  gb_call *call;
+  gb_conv_sizes s;
+  const gb_tensor *x, *weight, *bias, *y;
+  bool relu;
+  gb_lane lane;
+  gb_dtype dtype;                  /* of lanes */
+  int64_t bytes;                   /* of a lane */
+  int64_t cg, og;                  /* channels of a group, in and out */
+  int64_t depth, pixels;           /* of one sum: kh * kw * cg; of one result: oh * ow */
+  int64_t tile, tiles;             /* pixels of a tile, tiles of an image */
+  const char *krsc, *bias_lanes;   /* weight [o][kh][kw][cg] and bias [o] in lanes */
+  char *partials;                  /* gradients of the weight, one per slice */
+  int64_t slices, images;          /* slices of the batch; images of a run of oneDNN */
+  const gb_onednn_conv *library;
+  float *packed;                   /* the weight in oneDNN's layout */
+  size_t room_bytes;               /* of a thread */
+  gb_scratch scratch;
+  atomic_bool failed;
+} conv;
+
+/* {==== Preparing ==== */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Everything that follows from sizes and dtype. */
+static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y, const gb_attr *attrs) {
+  *v = (conv){ .call = call, .s = gb_conv_sizes_of(x->shape, weight->shape, attrs), .x = x, .weight = weight, .y = y };
+  v->lane = call->in[0]->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32;
+  v->dtype = gb_lane_dtype(v->lane);
+  v->bytes = (int64_t)gb_lane_bytes(v->lane);
+  v->cg = v->s.c / v->s.groups;
+  v->og = v->s.o / v->s.groups;
+  v->depth = v->s.kernel[0] * v->s.kernel[1] * v->cg;
+  v->pixels = v->s.out[0] * v->s.out[1];
+  v->tile = least(most(COLUMN_ELEMENTS / most(v->depth, 1), 32), v->pixels);
+  v->tiles = (v->pixels + v->tile - 1) / v->tile;
+  atomic_init(&v->failed, false);
+}
+
+/* Is t laid out in lanes with the channels last, so that it can be used where it is? */
+static bool is_ready(const conv *v, const gb_tensor *t) { return t->dtype == v->dtype && gb_is_channels_last(t); }
+
+/* Images first .. first + count - 1 of t, in lanes with the channels last: where they are, or copied into room. */
+static char *images_in(const conv *v, const gb_tensor *t, int64_t first, int64_t count, char *room) {
+  char *from = gb_data(t) + first * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
+  if (is_ready(v, t)) return from;
+  const int64_t shape[4] = { count, t->shape[2], t->shape[3], t->shape[1] }, strides[4] = { t->stride[0], t->stride[2], t->stride[3], t->stride[1] };
+  int64_t packed[4];
+  gb_contiguous_strides(4, shape, packed);
+  gb_copy_strided(v->call, 4, shape, room, v->dtype, packed, from, (gb_dtype)t->dtype, strides);
+  return room;
+}
+
+/* The whole weight as [o][kh][kw][cg] in lanes. */
+static char *weight_in(const conv *v, char *room) { return images_in(v, v->weight, 0, v->s.o, room); }
+
+/* The bias in lanes, or NULL. */
+static char *bias_in(const conv *v, char *room) {
+  if (!v->bias) return NULL;
+  gb_lane_load(v->lane, room, gb_data(v->bias), (gb_dtype)v->bias->dtype, v->bias->stride[0], v->s.o);
+  return room;
+}
+
+/* Lanes into a result that has the channels last, from element `at` on. */
+static void store(const gb_tensor *t, int64_t at, gb_lane lane, const char *from, int64_t n) {
+  gb_lane_store(lane, gb_data(t) + at * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype), (gb_dtype)t->dtype, 1, from, n);
+}
+
+/* max(x, 0) that keeps NaN. */
+static void relu_row(gb_lane lane, void *row, int64_t n) {
+  float *f = row;
+  double *d = row;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] = f[i] < 0.0f ? 0.0f : f[i];
+  else
+    for (int64_t i = 0; i < n; i++) d[i] = d[i] < 0.0 ? 0.0 : d[i];
+}
+
+/* Run all chunks, free the scratch, and report what failed in one of them. */
+static gb_status run_and_free(conv *v, int64_t chunks, gb_chunk_fn fn) {
+  gb_parallel(v->call, chunks, fn, v);
+  gb_scratch_close(v->call, &v->scratch);
+  return atomic_load(&v->failed) ? gb_call_fail(v->call, GB_EMEMORY, "no memory for the working space of a convolution") : GB_OK;
+}
+
+/* ====} */
+
+/* {==== Columns ==== */
+
+/* Taps q with 0 <= base + q * dilation < size: first .. *end - 1. */
+static int64_t taps_inside(int64_t base, int64_t dilation, int64_t size, int64_t kernel, int64_t *end) {
+  int64_t first = base < 0 ? (-base + dilation - 1) / dilation : 0;
+  int64_t stop = size > base ? (size - base + dilation - 1) / dilation : 0;
+  *end = least(stop, kernel);
+  return least(first, *end);
+}
+
+/* Where one row of taps of one output pixel lies in its image: row `y`, columns x + q * dilation for q in first .. end - 1. */
+typedef struct tap_row { int64_t y, x, first, end; } tap_row;
+
+/* Taps of row r of the kernel at output pixel `pixel`; none where the row lies in the padding. */
+static tap_row taps_at(const gb_conv_sizes *s, int64_t pixel, int64_t r) {
+  tap_row t = { .y = pixel / s->out[1] * s->stride[0] - s->padding[0] + r * s->dilation[0], .x = pixel % s->out[1] * s->stride[1] - s->padding[1] };
+  if (t.y >= 0 && t.y < s->in[0]) t.first = taps_inside(t.x, s->dilation[1], s->in[1], s->kernel[1], &t.end);
+  return t;
+}
+
+/* What `rows` output pixels of image n read, group g: one row of [kh][kw][cg] lanes for each, zeros in the padding. */
+static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t rows, char *columns) {
+  const gb_conv_sizes *s = &v->s;
+  const gb_tensor *x = v->x;
+  gb_dtype dtype = (gb_dtype)x->dtype;
+  int64_t size = (int64_t)gb_dtype_bytes(dtype), step = v->cg * v->bytes;
+  /* a row of taps is one run of memory */
+  bool together = (x->stride[1] == 1 || v->cg == 1) && x->stride[3] == v->cg && s->dilation[1] == 1;
+  const char *base = gb_data(x) + (n * x->stride[0] + g * v->cg * x->stride[1]) * size;
+  for (int64_t p = 0; p < rows; p++)
+    for (int64_t r = 0; r < s->kernel[0]; r++, columns += s->kernel[1] * step) {
+      tap_row t = taps_at(s, first + p, r);
+      memset(columns, 0, (size_t)(t.first * step));
+      memset(columns + t.end * step, 0, (size_t)((s->kernel[1] - t.end) * step));
+      int64_t run = together ? t.end - t.first : 1;
+      for (int64_t q = t.first; q < t.end; q += run)
+        gb_copy_run(columns + q * step, v->dtype, 1, base + (t.y * x->stride[2] + (t.x + q * s->dilation[1]) * x->stride[3]) * size, dtype,
+                    together ? 1 : x->stride[1], run * v->cg);
+    }
+}
+
+/* Add rows of columns to where im2col would have read them, in one group of one image [h][w][cg]. */
+static void col2im(const conv *v, char *image, int64_t first, int64_t rows, const char *columns) {
+  const gb_conv_sizes *s = &v->s;
+  int64_t step = v->cg * v->bytes;
+  for (int64_t p = 0; p < rows; p++)
+    for (int64_t r = 0; r < s->kernel[0]; r++, columns += s->kernel[1] * step) {
+      tap_row t = taps_at(s, first + p, r);
+      int64_t run = s->dilation[1] == 1 ? t.end - t.first : 1;
+      for (int64_t q = t.first; q < t.end; q += run)
+        gb_row_add(v->lane, image + (t.y * s->in[1] + t.x + q * s->dilation[1]) * step, columns + q * step, run * v->cg, 1);
+    }
+}
+
+/* Pixels first .. first + rows - 1 of image n of y's gradient, group g, as rows of og lanes: where they are, or copied into room. */
+static gb_matrix grad_rows(const conv *v, int64_t n, int64_t g, int64_t first, int64_t rows, char *room) {
+  const gb_tensor *y = v->y;
+  int64_t size = (int64_t)gb_dtype_bytes((gb_dtype)y->dtype), row = v->s.out[1];
+  const char *base = gb_data(y) + (n * y->stride[0] + g * v->og * y->stride[1]) * size;
+  if (is_ready(v, y)) return (gb_matrix){ base + first * v->s.o * size, v->dtype, v->s.o, 1 };
+  for (int64_t p = 0; p < rows; p++)
+    gb_copy_run(room + p * v->og * v->bytes, v->dtype, 1, base + ((first + p) / row * y->stride[2] + (first + p) % row * y->stride[3]) * size,
+                (gb_dtype)y->dtype, y->stride[1], v->og);
+  return (gb_matrix){ room, v->dtype, v->og, 1 };
+}
+
+/* c = beta * c + a @ b in lanes; a failure is kept for the end. */
+static void multiply(conv *v, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, char *c, int64_t ldc) {
+  if (GB_CPU_NAME(gemm)(v->call, m, n, k, a, b, beta, c, ldc, v->dtype) != GB_OK) atomic_store(&v->failed, true);
+}
+
+/* ====} */
+
+/* {==== The plain way ==== */
+
+/* The weight of group g as a matrix [og, depth], or transposed. */
+static gb_matrix group_weight(const conv *v, int64_t g, bool transposed) {
+  const char *data = v->krsc + g * v->og * v->depth * v->bytes;
+  return transposed ? (gb_matrix){ data, v->dtype, 1, v->depth } : (gb_matrix){ data, v->dtype, v->depth, 1 };
+}
+
+/* One tile of pixels of one group of one image. Sums are made in y itself where it has lanes, else beside it and rounded once. */
+static void forward_chunk(void *arg, int64_t chunk) {
+  conv *v = arg;
+  int64_t o = v->s.o, first = chunk % v->tiles * v->tile, rows = least(v->tile, v->pixels - first);
+  int64_t g = chunk / v->tiles % v->s.groups, n = chunk / v->tiles / v->s.groups, at = (n * v->pixels + first) * o + g * v->og;
+  char *columns = gb_scratch_room(&v->scratch), *sums = columns + v->tile * v->depth * v->bytes;
+  bool in_place = v->y->dtype == v->dtype;
+  int64_t ld = in_place ? o : v->og;
+  if (in_place) sums = gb_data(v->y) + at * v->bytes;
+  im2col(v, n, g, first, rows, columns);
+  for (int64_t p = 0; v->bias_lanes && p < rows; p++) memcpy(sums + p * ld * v->bytes, v->bias_lanes + g * v->og * v->bytes, (size_t)(v->og * v->bytes));
+  multiply(v, rows, v->og, v->depth, (gb_matrix){ columns, v->dtype, v->depth, 1 }, group_weight(v, g, true), v->bias_lanes ? 1 : 0, sums, ld);
+  for (int64_t p = 0; p < rows; p++) {
+    if (v->relu) relu_row(v->lane, sums + p * ld * v->bytes, v->og);
+    if (!in_place) store(v->y, at + p * o, v->lane, sums + p * ld * v->bytes, v->og);
+  }
+}
+
+static gb_status forward_plain(conv *v) {
+  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * v->bytes), bias = gb_scratch_take(&shared, v->bias ? v->s.o * v->bytes : 0);
+  gb_scratch_take(&v->room_bytes, v->tile * (v->depth + v->og) * v->bytes);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->krsc = weight_in(v, v->scratch.shared + weight);
+  v->bias_lanes = bias_in(v, v->scratch.shared + bias);
+  return run_and_free(v, v->s.n * v->s.groups * v->tiles, forward_chunk);
+}
+
+/* One group of one image: windows overlap, so its sums are made in lanes as a whole and rounded once. */
+static void backward_input_chunk(void *arg, int64_t chunk) {
+  conv *v = arg;
+  int64_t g = chunk % v->s.groups, n = chunk / v->s.groups, area = v->s.in[0] * v->s.in[1];
+  char *columns = gb_scratch_room(&v->scratch), *grad = columns + v->tile * v->depth * v->bytes, *image = grad + v->tile * v->og * v->bytes;
+  memset(image, 0, (size_t)(area * v->cg * v->bytes));
+  for (int64_t first = 0; first < v->pixels; first += v->tile) {
+    int64_t rows = least(v->tile, v->pixels - first);
+    multiply(v, rows, v->depth, v->og, grad_rows(v, n, g, first, rows, grad), group_weight(v, g, false), 0, columns, v->depth);
+    col2im(v, image, first, rows, columns);
+  }
+  if (v->s.groups == 1) store(v->x, n * area * v->s.c, v->lane, image, area * v->s.c);
+  else
+    for (int64_t p = 0; p < area; p++) store(v->x, (n * area + p) * v->s.c + g * v->cg, v->lane, image + p * v->cg * v->bytes, v->cg);
+}
+
+static gb_status backward_input_plain(conv *v) {
+  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * v->bytes);
+  gb_scratch_take(&v->room_bytes, (v->tile * (v->depth + v->og) + v->s.in[0] * v->s.in[1] * v->cg) * v->bytes);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->krsc = weight_in(v, v->scratch.shared + weight);
+  return run_and_free(v, v->s.n * v->s.groups, backward_input_chunk);
+}
+
+/* One group of one slice of the batch, into the slice's own gradient. */
+static void backward_weight_chunk(void *arg, int64_t chunk) {
+  conv *v = arg;
+  int64_t g = chunk % v->s.groups, slice = chunk / v->s.groups, end = v->s.n * (slice + 1) / v->slices;
+  char *columns = gb_scratch_room(&v->scratch), *grad = columns + v->tile * v->depth * v->bytes;
+  char *sums = v->partials + (slice * v->s.o + g * v->og) * v->depth * v->bytes;
+  float beta = 0;
+  for (int64_t n = v->s.n * slice / v->slices; n < end; n++)
+    for (int64_t first = 0; first < v->pixels; first += v->tile, beta = 1) {
+      int64_t rows = least(v->tile, v->pixels - first);
+      im2col(v, n, g, first, rows, columns);
+      gb_matrix a = grad_rows(v, n, g, first, rows, grad), transposed = { a.data, a.dtype, a.column_stride, a.row_stride };
+      multiply(v, v->og, v->depth, rows, transposed, (gb_matrix){ columns, v->dtype, v->depth, 1 }, beta, sums, v->depth);
+    }
+}
+
+/* Slices whose gradients of the weight, of `bytes` each, are kept apart. */
+static int64_t partial_slices(const conv *v, int64_t bytes) {
+  return most(1, least(least(v->s.n, MOST_PARTIALS), MOST_PARTIAL_BYTES / most(bytes, 1)));
+}
+
+static gb_status backward_weight_plain(conv *v) {
+  int64_t numel = v->weight->numel;
+  size_t shared = 0;
+  v->slices = partial_slices(v, numel * v->bytes);
+  gb_scratch_take(&shared, v->slices * numel * v->bytes);
+  gb_scratch_take(&v->room_bytes, v->tile * (v->depth + v->og) * v->bytes);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->partials = v->scratch.shared;
+  gb_parallel(v->call, v->slices * v->s.groups, backward_weight_chunk, v);
+  gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
+  store(v->weight, 0, v->lane, v->partials, numel);
+  return run_and_free(v, 0, NULL);
+}
+
+/* ====} */
+
+/* {==== oneDNN's way ==== */
+
+/* The largest number of images that divides the batch evenly and leaves it in at least `slices` parts (or in single images). */
+static int64_t images_of_slice(int64_t n, int64_t slices) {
+  int64_t images = n / slices;
+  while (images > 1 && n % images) images--;
+  return most(images, 1);
+}
+
+/* Find the convolution of one slice of a batch that is cut into about `slices`. false: the plain way. */
+static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
+  if (v->lane != GB_LANE_F32 || v->s.n == 0) return false;
+  gb_conv_sizes s = v->s;
+  s.n = v->images = images_of_slice(v->s.n, slices);
+  v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL);
+  return v->library != NULL;
+}
+
+static int64_t x_image(const conv *v) { return v->s.c * v->s.in[0] * v->s.in[1]; }
+static int64_t y_image(const conv *v) { return v->s.o * v->pixels; }
+
+/* A thread's room: a slice of x and one of y, in float32, and oneDNN's own. */
+typedef struct slice_room { char *x, *y, *own; } slice_room;
+
+static slice_room room_of(const conv *v) {
+  char *room = gb_scratch_room(&v->scratch);
+  size_t at = 0, x = gb_scratch_take(&at, v->images * x_image(v) * 4), y = gb_scratch_take(&at, v->images * y_image(v) * 4);
+  return (slice_room){ room + x, room + y, room + at };
+}
+
+/* Size the rooms of the threads. */
+static void size_rooms(conv *v) {
+  gb_scratch_take(&v->room_bytes, v->images * x_image(v) * 4);
+  gb_scratch_take(&v->room_bytes, v->images * y_image(v) * 4);
+  gb_scratch_take(&v->room_bytes, (int64_t)gb_onednn_scratch_bytes(v->library));
+}
+
+/* Run the convolution of one slice; a failure is kept for the end. */
+static void run_library(conv *v, char *x, float *packed, char *y, char *own) {
+  if (!gb_onednn_run(v->library, (float *)x, packed, (const float *)v->bias_lanes, (float *)y, own)) atomic_store(&v->failed, true);
+}
+
+static void forward_slice(void *arg, int64_t slice) {
+  conv *v = arg;
+  int64_t first = slice * v->images, n = v->images * y_image(v), at = first * y_image(v);
+  slice_room room = room_of(v);
+  bool in_place = v->y->dtype == GB_FLOAT32;
+  char *y = in_place ? gb_data(v->y) + at * 4 : room.y;
+  run_library(v, images_in(v, v->x, first, v->images, room.x), v->packed, y, room.own);
+  if (v->relu) relu_row(GB_LANE_F32, y, n);
+  if (!in_place) store(v->y, at, GB_LANE_F32, y, n);
+}
+
+static void backward_input_slice(void *arg, int64_t slice) {
+  conv *v = arg;
+  int64_t first = slice * v->images, n = v->images * x_image(v), at = first * x_image(v);
+  slice_room room = room_of(v);
+  bool in_place = v->x->dtype == GB_FLOAT32;
+  char *x = in_place ? gb_data(v->x) + at * 4 : room.x;
+  run_library(v, x, v->packed, images_in(v, v->y, first, v->images, room.y), room.own);
+  if (!in_place) store(v->x, at, GB_LANE_F32, x, n);
+}
+
+/* Bring the weight into oneDNN's layout, then run the slices. Forward and by the input. */
+static gb_status run_slices(conv *v, gb_chunk_fn fn) {
+  size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4), bias = gb_scratch_take(&shared, v->s.o * 4);
+  size_t packed = gb_scratch_take(&shared, gb_onednn_weight_numel(v->library) * 4);
+  size_rooms(v);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->bias_lanes = bias_in(v, v->scratch.shared + bias);
+  v->packed = (float *)(v->scratch.shared + packed);
+  bool good = gb_onednn_pack(v->library, (const float *)weight_in(v, v->scratch.shared + weight), v->packed, room_of(v).own);
+  if (!good) atomic_store(&v->failed, true);
+  return run_and_free(v, good ? v->s.n / v->images : 0, fn);
+}
+
+/* The runs of one slice of the batch, added up in order: the first writes the slice's gradient, the others go through its second half. */
+static void backward_weight_slice(void *arg, int64_t slice) {
+  conv *v = arg;
+  slice_room room = room_of(v);
+  int64_t numel = gb_onednn_weight_numel(v->library), runs = v->s.n / v->images, first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
+  float *sums = (float *)v->partials + slice * numel, *more = (float *)v->partials + (v->slices + slice) * numel;
+  for (int64_t run = first; run < end; run++) {
+    char *x = images_in(v, v->x, run * v->images, v->images, room.x), *y = images_in(v, v->y, run * v->images, v->images, room.y);
+    run_library(v, x, run == first ? sums : more, y, room.own);
+    if (run > first) gb_row_add(GB_LANE_F32, sums, more, numel, 1);
+  }
+}
+
+static gb_status backward_weight_slices(conv *v) {
+  int64_t numel = gb_onednn_weight_numel(v->library);
+  size_t shared = 0;
+  v->slices = least(partial_slices(v, 2 * numel * 4), v->s.n / v->images);
+  gb_scratch_take(&shared, 2 * v->slices * numel * 4);
+  size_t weight = gb_scratch_take(&shared, v->weight->numel * 4);
+  size_rooms(v);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->partials = v->scratch.shared;
+  gb_parallel(v->call, v->slices, backward_weight_slice, v);
+  gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
+  bool in_place = v->weight->dtype == GB_FLOAT32;
+  char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared + weight;
+  if (!gb_onednn_unpack(v->library, (const float *)v->partials, (float *)krsc, room_of(v).own)) atomic_store(&v->failed, true);
+  if (!in_place) store(v->weight, 0, GB_LANE_F32, krsc, v->weight->numel);
+  return run_and_free(v, 0, NULL);
+}
+
+/* ====} */
+
+/* {==== Kernels ==== */
+
+static gb_status conv2d(gb_call *call) {
+  conv v;
+  set_up(&v, call, call->in[0], call->in[1], call->out[0], call->attrs);
+  v.bias = call->in[2];
+  v.relu = !strcmp(call->attrs[4].string, "relu");
+  if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
+  return forward_plain(&v);
+}
+
+static gb_status conv2d_backward_input(gb_call *call) {
+  conv v;
+  set_up(&v, call, call->out[0], call->in[1], call->in[0], call->attrs + 1);
+  if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
+  return backward_input_plain(&v);
+}
+
+static gb_status conv2d_backward_weight(gb_call *call) {
+  conv v;
+  set_up(&v, call, call->in[1], call->out[0], call->in[0], call->attrs + 1);
+  if (v.s.n == 0) {
+    gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
+    return GB_OK;
+  }
+  if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS)) return backward_weight_slices(&v);
+  return backward_weight_plain(&v);
+}
+
+void GB_CPU_FILL(conv)(gb_backend *backend);
+void GB_CPU_FILL(pool2d)(gb_backend *backend); /* the rest of the family */
+
+void GB_CPU_FILL(conv)(gb_backend *backend) {
+  backend->run[GB_OP_conv2d] = conv2d;
+  backend->run[GB_OP_conv2d_backward_input] = conv2d_backward_input;
+  backend->run[GB_OP_conv2d_backward_weight] = conv2d_backward_weight;
+  GB_CPU_FILL(pool2d)(backend);
+}
+
+/* ====} */

@@ -1,0 +1,323 @@
+/* cpu/conv_onednn.c - the one file that knows oneDNN (version 2, C API); compiled once, not per level.
+ *
+ * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums, by that number when a
+ * primitive is made. The number belongs to the calling thread; it is put back afterwards, because the host may use OpenMP too. The OpenMP
+ * library is the one oneDNN brought along, so its functions are looked up, not linked. Scratchpads are the caller's: nothing is shared by
+ * threads that run one primitive at once. Implementations named "ref" are slower than the plain convolution and are refused. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+#include "cpu/conv_onednn.h"
+
+#if defined(GB_HAVE_ONEDNN)
+#include <dnnl.h>
+#if DNNL_VERSION_MAJOR == 2 && (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ)
+#define USE_ONEDNN
+#endif
+#endif
+
+#ifdef USE_ONEDNN
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shapes kept; a training step of a large network has fewer than this. */
+#define MOST_CONVS 256
+
+/* A primitive and the working memory it wants. */
+typedef struct step { dnnl_primitive_t primitive; dnnl_memory_desc_t scratch; } step;
+
+struct gb_onednn_conv {
+  const struct gb_onednn *onednn;
+  gb_onednn_kind kind;
+  bool bias;
+  step run, reorder;                             /* reorder has no primitive where oneDNN's layout is ours */
+  dnnl_memory_desc_t x, weight, packed, y, bias_desc;
+};
+
+/* What a shape is found by; no padding, so that keys compare as bytes. */
+typedef struct conv_key { gb_conv_sizes sizes; int64_t kind, bias; } conv_key;
+
+/* A kept convolution; conv is NULL where oneDNN was asked and cannot. */
+typedef struct kept_conv { conv_key key; gb_onednn_conv *conv; uint64_t used; } kept_conv;
+
+struct gb_onednn {
+  dnnl_engine_t engine;
+  int (*get_threads)(void);                      /* omp_get_max_threads; NULL in a sequential oneDNN */
+  void (*set_threads)(int);                      /* omp_set_num_threads */
+  uint64_t clock;
+  int count;
+  kept_conv kept[MOST_CONVS];
+};
+
+/* {==== One thread ==== */
+
+/* Tell OpenMP that this thread works alone; returns what to put back. */
+static int begin_alone(const struct gb_onednn *o) {
+  int before = o->get_threads ? o->get_threads() : 1;
+  if (before != 1) o->set_threads(1);
+  return before;
+}
+
+static void end_alone(const struct gb_onednn *o, int before) {
+  if (before != 1) o->set_threads(before);
+}
+
+/* Find OpenMP's functions. false: this oneDNN uses OpenMP and we cannot hold it to one thread. */
+static bool find_openmp(struct gb_onednn *o) {
+  if (DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ) return true;
+  *(void **)&o->get_threads = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+  *(void **)&o->set_threads = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+  return o->get_threads && o->set_threads;
+}
+
+/* ====} */
+
+/* {==== Running ==== */
+
+/* One operand of a step: which it is to oneDNN, how it lies, where. */
+typedef struct operand { int role; const dnnl_memory_desc_t *desc; void *data; } operand;
+
+enum { MOST_OPERANDS = 5 };
+
+/* Run a step on these operands and its scratch. */
+static bool execute(const struct gb_onednn *o, const step *s, operand *operands, int count, void *scratch) {
+  dnnl_exec_arg_t args[MOST_OPERANDS];
+  dnnl_stream_t stream = NULL;
+  int made = 0, before = begin_alone(o);
+  operands[count++] = (operand){ DNNL_ARG_SCRATCHPAD, &s->scratch, scratch };
+  bool good = dnnl_stream_create(&stream, o->engine, dnnl_stream_default_flags) == dnnl_success;
+  for (; good && made < count; made++) {
+    args[made].arg = operands[made].role;
+    good = dnnl_memory_create(&args[made].memory, operands[made].desc, o->engine, operands[made].data) == dnnl_success;
+    if (!good) break;
+  }
+  good = good && dnnl_primitive_execute(s->primitive, stream, count, args) == dnnl_success && dnnl_stream_wait(stream) == dnnl_success;
+  while (made > 0) dnnl_memory_destroy(args[--made].memory);
+  if (stream) dnnl_stream_destroy(stream);
+  end_alone(o, before);
+  return good;
+}
+
+/* From one weight layout to the other. */
+static bool reorder(const gb_onednn_conv *conv, const dnnl_memory_desc_t *from_desc, const float *from, const dnnl_memory_desc_t *to_desc, float *to,
+                    void *scratch) {
+  if (!conv->reorder.primitive) {
+    memcpy(to, from, dnnl_memory_desc_get_size(to_desc));
+    return true;
+  }
+  operand operands[MOST_OPERANDS] = { { DNNL_ARG_FROM, from_desc, (void *)from }, { DNNL_ARG_TO, to_desc, to } };
+  return execute(conv->onednn, &conv->reorder, operands, 2, scratch);
+}
+
+bool gb_onednn_pack(const gb_onednn_conv *conv, const float *weight, float *packed, void *scratch) {
+  return reorder(conv, &conv->weight, weight, &conv->packed, packed, scratch);
+}
+
+bool gb_onednn_unpack(const gb_onednn_conv *conv, const float *packed, float *weight, void *scratch) {
+  return reorder(conv, &conv->packed, packed, &conv->weight, weight, scratch);
+}
+
+bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const float *bias, float *y, void *scratch) {
+  static const struct { int x, weight, y; } roles[] = {
+    [GB_ONEDNN_FORWARD] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST },
+    [GB_ONEDNN_BACKWARD_INPUT] = { DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST },
+    [GB_ONEDNN_BACKWARD_WEIGHT] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST },
+  };
+  operand operands[MOST_OPERANDS] = { { roles[conv->kind].x, &conv->x, x },
+                                      { roles[conv->kind].weight, &conv->packed, packed },
+                                      { roles[conv->kind].y, &conv->y, y },
+                                      { DNNL_ARG_BIAS, &conv->bias_desc, (void *)bias } };
+  return execute(conv->onednn, &conv->run, operands, conv->bias ? 4 : 3, scratch);
+}
+
+int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { return (int64_t)(dnnl_memory_desc_get_size(&conv->packed) / sizeof(float)); }
+
+size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
+  size_t run = dnnl_memory_desc_get_size(&conv->run.scratch), order = conv->reorder.primitive ? dnnl_memory_desc_get_size(&conv->reorder.scratch) : 0;
+  return ((run > order ? run : order) + 63) & ~(size_t)63;
+}
+
+/* ====} */
+
+/* {==== Making ==== */
+
+static void conv_free(gb_onednn_conv *conv) {
+  if (!conv) return;
+  if (conv->run.primitive) dnnl_primitive_destroy(conv->run.primitive);
+  if (conv->reorder.primitive) dnnl_primitive_destroy(conv->reorder.primitive);
+  free(conv);
+}
+
+/* The descriptors of the operands as they lie outside, and of a weight whose layout is oneDNN's choice. */
+static bool describe(gb_onednn_conv *conv, const gb_conv_sizes *s, dnnl_memory_desc_t *any) {
+  int64_t g = s->groups, cg = s->c / g, taps = s->kernel[0] * s->kernel[1];
+  const dnnl_dims_t x = { s->n, s->c, s->in[0], s->in[1] }, y = { s->n, s->o, s->out[0], s->out[1] }, bias = { s->o };
+  const dnnl_dims_t shape = { g, s->o / g, cg, s->kernel[0], s->kernel[1] };
+  const dnnl_dims_t strides = { s->o / g * taps * cg, taps * cg, 1, s->kernel[1] * cg, cg };
+  int skip = g == 1; /* a weight without groups has no dimension for them */
+  return dnnl_memory_desc_init_by_tag(&conv->x, 4, x, dnnl_f32, dnnl_nhwc) == dnnl_success &&
+         dnnl_memory_desc_init_by_tag(&conv->y, 4, y, dnnl_f32, dnnl_nhwc) == dnnl_success &&
+         dnnl_memory_desc_init_by_tag(&conv->bias_desc, 1, bias, dnnl_f32, dnnl_x) == dnnl_success &&
+         dnnl_memory_desc_init_by_strides(&conv->weight, 5 - skip, shape + skip, dnnl_f32, strides + skip) == dnnl_success &&
+         dnnl_memory_desc_init_by_tag(any, 5 - skip, shape + skip, dnnl_f32, dnnl_format_tag_any) == dnnl_success;
+}
+
+/* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
+static dnnl_primitive_desc_t describe_run(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s, const dnnl_memory_desc_t *any,
+                                          const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t hint) {
+  dnnl_convolution_desc_t desc;
+  dnnl_primitive_desc_t made = NULL;
+  dnnl_status_t status;
+  const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
+  const dnnl_dims_t dilation = { s->dilation[0] - 1, s->dilation[1] - 1 }; /* oneDNN counts the gaps */
+  if (kind == GB_ONEDNN_FORWARD)
+    status = dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, &conv->x, any,
+                                                        conv->bias ? &conv->bias_desc : NULL, &conv->y, stride, dilation, padding, padding);
+  else if (kind == GB_ONEDNN_BACKWARD_INPUT)
+    status = dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, &conv->y, stride, dilation, padding,
+                                                              padding);
+  else
+    status = dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, NULL, &conv->y, stride, dilation, padding,
+                                                                 padding);
+  if (status != dnnl_success || dnnl_primitive_desc_create(&made, &desc, attr, conv->onednn->engine, hint) != dnnl_success) return NULL;
+  return made;
+}
+
+/* Compile a step; takes over its descriptor, which may be NULL. */
+static bool compile(step *s, dnnl_primitive_desc_t desc) {
+  if (!desc) return false;
+  s->scratch = *dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+  bool good = dnnl_primitive_create(&s->primitive, desc) == dnnl_success;
+  if (!good) s->primitive = NULL;
+  dnnl_primitive_desc_destroy(desc);
+  return good;
+}
+
+/* Is this one of oneDNN's reference implementations? */
+static bool is_reference(const_dnnl_primitive_desc_t desc) {
+  const char *name = NULL;
+  return dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name || strstr(name, "ref");
+}
+
+/* Compile what carries the weight into oneDNN's layout, or its gradient out of it; nothing where both are the same. */
+static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t attr) {
+  bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
+  const dnnl_memory_desc_t *from = out ? &conv->packed : &conv->weight, *to = out ? &conv->weight : &conv->packed;
+  dnnl_primitive_desc_t desc = NULL;
+  if (dnnl_memory_desc_equal(from, to)) return true;
+  if (dnnl_reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine, attr) != dnnl_success) return false;
+  return compile(&conv->reorder, desc);
+}
+
+/* Compile conv's primitives for these sizes. false: oneDNN cannot, or not fast. */
+static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr) {
+  dnnl_memory_desc_t any;
+  dnnl_primitive_desc_t hint = NULL, run;
+  if (!describe(conv, s, &any)) return false;
+  if (conv->kind != GB_ONEDNN_FORWARD && !(hint = describe_run(conv, GB_ONEDNN_FORWARD, s, &any, attr, NULL))) return false;
+  run = describe_run(conv, conv->kind, s, &any, attr, hint);
+  if (hint) dnnl_primitive_desc_destroy(hint);
+  if (!run) return false;
+  if (is_reference(run)) {
+    dnnl_primitive_desc_destroy(run);
+    return false;
+  }
+  bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
+  conv->packed = *dnnl_primitive_desc_query_md(run, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+  return compile(&conv->run, run) && compile_reorder(conv, attr);
+}
+
+/* A new convolution, or NULL where oneDNN cannot. */
+static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
+  gb_onednn_conv *conv = calloc(1, sizeof *conv);
+  if (!conv) return NULL;
+  conv->onednn = o;
+  conv->kind = kind;
+  conv->bias = bias;
+  dnnl_primitive_attr_t attr = NULL;
+  int before = begin_alone(o);
+  bool good = dnnl_primitive_attr_create(&attr) == dnnl_success &&
+              dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success && compile_all(conv, s, attr);
+  if (attr) dnnl_primitive_attr_destroy(attr);
+  end_alone(o, before);
+  if (good) return conv;
+  conv_free(conv);
+  return NULL;
+}
+
+/* ====} */
+
+/* {==== Keeping ==== */
+
+/* oneDNN's engine for this context; NULL where there is no memory or the library found is not the one compiled for. */
+static struct gb_onednn *onednn_open(void) {
+  struct gb_onednn *o = calloc(1, sizeof *o);
+  if (!o) return NULL;
+  if (dnnl_version()->major == DNNL_VERSION_MAJOR && find_openmp(o) && dnnl_engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
+  free(o);
+  return NULL;
+}
+
+void gb_onednn_close(struct gb_onednn *o) {
+  if (!o) return;
+  for (int i = 0; i < o->count; i++) conv_free(o->kept[i].conv);
+  dnnl_engine_destroy(o->engine);
+  free(o);
+}
+
+/* Where a new convolution is kept: the next free place, or that of the one unused for longest. */
+static kept_conv *place(struct gb_onednn *o) {
+  if (o->count < MOST_CONVS) return &o->kept[o->count++];
+  kept_conv *oldest = &o->kept[0];
+  for (int i = 1; i < o->count; i++)
+    if (o->kept[i].used < oldest->used) oldest = &o->kept[i];
+  conv_free(oldest->conv);
+  return oldest;
+}
+
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
+  if (context->plain_convolution) return NULL;
+  struct gb_onednn *o = context->onednn;
+  if (!o && !(o = context->onednn = onednn_open())) return NULL;
+  conv_key key = { .sizes = *s, .kind = kind, .bias = bias };
+  kept_conv *found = NULL;
+  for (int i = 0; i < o->count && !found; i++)
+    if (!memcmp(&o->kept[i].key, &key, sizeof key)) found = &o->kept[i];
+  if (!found) {
+    found = place(o);
+    *found = (kept_conv){ .key = key, .conv = conv_new(o, kind, s, bias) };
+  }
+  found->used = ++o->clock;
+  return found->conv;
+}
+
+/* ====} */
+
+#else
+
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
+  (void)context, (void)kind, (void)s, (void)bias;
+  return NULL;
+}
+
+int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { (void)conv; return 0; }
+size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) { (void)conv; return 0; }
+
+bool gb_onednn_pack(const gb_onednn_conv *conv, const float *weight, float *packed, void *scratch) {
+  (void)conv, (void)weight, (void)packed, (void)scratch;
+  return false;
+}
+
+bool gb_onednn_unpack(const gb_onednn_conv *conv, const float *packed, float *weight, void *scratch) {
+  (void)conv, (void)packed, (void)weight, (void)scratch;
+  return false;
+}
+
+bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const float *bias, float *y, void *scratch) {
+  (void)conv, (void)x, (void)packed, (void)bias, (void)y, (void)scratch;
+  return false;
+}
+
+void gb_onednn_close(struct gb_onednn *onednn) { (void)onednn; }
+
+#endif

@@ -1,0 +1,73 @@
+/* cpu/cpu.h - what the CPU kernels share. Every kernel file is compiled once per level (baseline, v3, v4) with GB_LEVEL set to the
+ * level's name; each defines one function that puts its kernels into a backend table:
+ *     void GB_CPU_FILL(elementwise)(gb_backend *backend) { backend->run[GB_OP_add] = add; ... }
+ * Arithmetic is float32 for 16- and 32-bit floats, float64 for float64, int64 for integers (which wrap at their width on storing). */
+#ifndef GB_CPU_CPU_H
+#define GB_CPU_CPU_H
+
+#include "ops/ops.h"
+
+#ifndef GB_LEVEL
+#define GB_LEVEL baseline
+#endif
+#define GB_CPU_PASTE_(a, b, c) a##b##_##c
+#define GB_CPU_PASTE(a, b, c) GB_CPU_PASTE_(a, b, c)
+/* gb_cpu_fill_elementwise_v3 and so on; also for helpers that files share: GB_CPU_NAME(gemm) is gb_cpu_gemm_v3. */
+#define GB_CPU_FILL(family) GB_CPU_PASTE(gb_cpu_fill_, family, GB_LEVEL)
+#define GB_CPU_NAME(name) GB_CPU_PASTE(gb_cpu_, name, GB_LEVEL)
+
+/* Elements a tile holds: three float32 tiles of it fit in L1. Chunks of parallel work are cut in multiples of it, by shape alone. */
+#define GB_TILE 1024
+
+/* {---- cpu/tile.c: bring any dtype and stride into an array of the compute type, and back (strides in elements) ---- */
+
+#define gb_load_f32 GB_CPU_NAME(load_f32)
+#define gb_load_f64 GB_CPU_NAME(load_f64)
+#define gb_load_i64 GB_CPU_NAME(load_i64)
+#define gb_store_f32 GB_CPU_NAME(store_f32)
+#define gb_store_f64 GB_CPU_NAME(store_f64)
+#define gb_store_i64 GB_CPU_NAME(store_i64)
+void gb_load_f32(float *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n);
+void gb_load_f64(double *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n);
+void gb_load_i64(int64_t *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n);
+void gb_store_f32(void *to, gb_dtype dtype, int64_t stride, const float *from, int64_t n);
+void gb_store_f64(void *to, gb_dtype dtype, int64_t stride, const double *from, int64_t n);
+void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from, int64_t n);
+
+/* ----} */
+
+/* {---- cpu/backend.c ---- */
+
+/* Run fn over chunks on the context's threads. */
+static inline void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+  gb_threads_run(call->context->threads, chunks, fn, arg);
+}
+/* Scratch memory for a kernel, from the pool (category scratch). NULL: out of memory, text set: return GB_EMEMORY. */
+gb_block *gb_cpu_scratch(gb_call *call, size_t bytes);
+void gb_cpu_scratch_free(gb_call *call, gb_block *block);
+
+/* A kernel met a bad value in data (a label, a token id) inside a parallel loop: kept here, turned into an error at its end. */
+typedef struct gb_bad_index { atomic_bool set; int64_t value, limit; } gb_bad_index;
+void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit);
+/* GB_OK, or GB_EINDEX with "index 12 is out of range 0 .. 9". */
+gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char *what);
+
+/* The CPU backend of the best level this CPU runs, or of `level`. */
+gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out);
+
+/* ----} */
+
+/* {---- cpu/math.h: inline float32 functions that the compiler can vectorise, accurate to 2 ulp ---- gb_expf gb_logf gb_tanhf gb_erff ... */
+/* ----} */
+
+/* {---- cpu/gemm.c ---- */
+
+/* One matrix operand in memory: element (r, c) at data + r * row_stride + c * column_stride; one of the strides is 1 (others are packed). */
+typedef struct gb_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_matrix;
+/* c[m, n] (row-major, leading dimension ldc, dtype) = beta * c + a[m, k] @ b[k, n], accumulated in float32 (float64 for float64), rounded once.
+ * Serial: callable from a chunk. */
+gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, void *c, int64_t ldc, gb_dtype dtype);
+
+/* ----} */
+
+#endif

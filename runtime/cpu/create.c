@@ -1,0 +1,414 @@
+/* cpu/create.c - kernels that fill tensors, draw random numbers, and copy between dtypes and layouts.
+ *
+ * Random numbers depend on (seed, offset, logical element) alone: 32 bits per element where a float32 comes out, 64 where a float64 or
+ * an integer does. This file is compiled without fused multiply-adds, so that normals are the same bits at every level.
+ * A copy moves its bytes once in and once out; where rows become columns it goes in blocks of BLOCK x BLOCK elements. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("fp-contract=off")
+#elif defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+
+#include <math.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "cpu/math.h"
+#include "cpu/tile.h"
+
+#define BLOCK 32
+
+/* {==== fill ==== */
+
+/* Run a loop over the result alone, in row-major order. */
+static gb_status run_fill(gb_call *call, gb_tile_job *job, gb_tile_loop loop, gb_tile_as as, int64_t cost) {
+  job->loop = loop;
+  job->seed = call->rng_seed;
+  job->offset = call->rng_offset;
+  gb_tiles_plan(&job->tiles, call->out, 1, &as, true, cost);
+  gb_tiles_run(call, job);
+  return GB_OK;
+}
+
+static void fill_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  float value = job->number.f32[0];
+  (void)in;
+  for (int64_t i = 0; i < place->n; i++) ((float *)out)[i] = value;
+}
+
+static void fill_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  double value = job->number.f64[0];
+  (void)in;
+  for (int64_t i = 0; i < place->n; i++) ((double *)out)[i] = value;
+}
+
+static void fill_i64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  int64_t value = job->number.i64[0];
+  (void)in;
+  for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = value;
+}
+
+/* A bool is filled through float64, since 0.5 is true. */
+static gb_status fill(gb_call *call) {
+  static const gb_tile_loop loops[] = { fill_f32, fill_f64, fill_i64 };
+  gb_dtype dtype = (gb_dtype)call->out[0]->dtype;
+  gb_tile_as as = dtype == GB_BOOL ? GB_AS_F64 : gb_tile_as_of(dtype);
+  gb_tile_job job;
+  gb_tile_number(&job, 0, call->attrs[0].number);
+  return run_fill(call, &job, loops[as], as, 1);
+}
+
+/* In float64, rounded once. */
+static void sequence_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  double start = job->number.f64[0], step = job->number.f64[1];
+  (void)in;
+  for (int64_t i = 0; i < place->n; i++) ((double *)out)[i] = start + (double)(place->first + i) * step;
+}
+
+static void sequence_i64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint64_t start = (uint64_t)job->number.i64[0], step = (uint64_t)job->number.i64[1];
+  (void)in;
+  for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(start + (uint64_t)(place->first + i) * step);
+}
+
+static gb_status sequence(gb_call *call) {
+  gb_tile_job job;
+  double start = call->attrs[0].number, step = call->attrs[1].number;
+  bool whole = !gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && start == floor(start) && step == floor(step);
+  gb_tile_number(&job, 0, start);
+  gb_tile_number(&job, 1, step);
+  return run_fill(call, &job, whole ? sequence_i64 : sequence_f64, whole ? GB_AS_I64 : GB_AS_F64, 1);
+}
+
+/* ====} */
+
+/* {==== random numbers ==== */
+
+/* Bits of the word that go into a uniform number: as many as the dtype's significand holds, so that 1 is never reached by rounding. */
+static int uniform_bits(gb_dtype dtype) { return dtype == GB_FLOAT16 ? 11 : dtype == GB_BFLOAT16 ? 8 : 24; }
+
+/* low + u * (high - low) as the dtype stores it; what rounds up to high becomes low. */
+static void uniform_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[GB_TILE];
+  float low = job->number.f32[0], high = job->number.f32[1], width = high - low, *y = out;
+  gb_dtype dtype = job->tiles.operand[0].dtype;
+  int bits = uniform_bits(dtype);
+  float unit = gb_power_of_2(-bits);
+  (void)in;
+  gb_random_words(words, job->seed, job->offset, place->first, place->n);
+  for (int64_t i = 0; i < place->n; i++) y[i] = low + (float)(words[i] >> (32 - bits)) * unit * width;
+  if (dtype != GB_FLOAT32) { /* the words are no longer needed: their room holds the rounded numbers */
+    gb_store_f32(words, dtype, 1, y, place->n);
+    gb_load_f32(y, words, dtype, 1, place->n);
+  }
+  for (int64_t i = 0; i < place->n; i++) y[i] = y[i] >= high ? low : y[i];
+}
+
+static void uniform_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[2 * GB_TILE];
+  double low = job->number.f64[0], high = job->number.f64[1], *y = out;
+  (void)in;
+  gb_random_words(words, job->seed, job->offset, 2 * place->first, 2 * place->n);
+  for (int64_t i = 0; i < place->n; i++) {
+    double v = low + gb_uniform64(words[2 * i], words[2 * i + 1]) * (high - low);
+    y[i] = v >= high ? low : v;
+  }
+}
+
+static gb_status uniform(gb_call *call) {
+  gb_tile_job job;
+  bool wide = call->out[0]->dtype == GB_FLOAT64;
+  gb_tile_number(&job, 0, call->attrs[0].number);
+  gb_tile_number(&job, 1, call->attrs[1].number);
+  return run_fill(call, &job, wide ? uniform_f64 : uniform_f32, wide ? GB_AS_F64 : GB_AS_F32, 4);
+}
+
+/* Box and Muller: elements 2k and 2k + 1 are the two normals made of words 2k (the radius) and 2k + 1 (the angle). */
+static void normal_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[GB_TILE + 2];
+  float pairs[GB_TILE + 2], mean = job->number.f32[0], std = job->number.f32[1];
+  int64_t skip = place->first % 2, count = (skip + place->n + 1) / 2;
+  (void)in;
+  gb_random_words(words, job->seed, job->offset, place->first - skip, 2 * count);
+#pragma omp simd
+  for (int64_t k = 0; k < count; k++) {
+    float radius = sqrtf(-2.0f * gb_logf((float)words[2 * k] * 0x1p-32f + 0x1p-33f)), sine, cosine;
+    gb_sincos_turns(gb_uniform(words[2 * k + 1]), &sine, &cosine);
+    pairs[2 * k] = mean + std * (radius * cosine);
+    pairs[2 * k + 1] = mean + std * (radius * sine);
+  }
+  memcpy(out, pairs + skip, (size_t)place->n * sizeof *pairs);
+}
+
+/* As above in float64, from four words for a pair. */
+static void normal_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[2 * GB_TILE + 4];
+  double pairs[GB_TILE + 2], mean = job->number.f64[0], std = job->number.f64[1];
+  int64_t skip = place->first % 2, count = (skip + place->n + 1) / 2;
+  (void)in;
+  gb_random_words(words, job->seed, job->offset, 2 * (place->first - skip), 4 * count);
+  for (int64_t k = 0; k < count; k++) {
+    const uint32_t *w = words + 4 * k;
+    double radius = sqrt(-2 * log(1 - gb_uniform64(w[0], w[1]))), angle = 6.28318530717958647693 * gb_uniform64(w[2], w[3]);
+    pairs[2 * k] = mean + std * (radius * cos(angle));
+    pairs[2 * k + 1] = mean + std * (radius * sin(angle));
+  }
+  memcpy(out, pairs + skip, (size_t)place->n * sizeof *pairs);
+}
+
+static gb_status normal(gb_call *call) {
+  gb_tile_job job;
+  bool wide = call->out[0]->dtype == GB_FLOAT64;
+  gb_tile_number(&job, 0, call->attrs[0].number);
+  gb_tile_number(&job, 1, call->attrs[1].number);
+  return run_fill(call, &job, wide ? normal_f64 : normal_f32, wide ? GB_AS_F64 : GB_AS_F32, 8);
+}
+
+/* 0 .. range - 1 from 64 random bits: the upper half of their product with range (Lemire, ACM TOMACS 29(1), 2019, without the rejection:
+ * the bias is below range / 2^64). */
+static uint64_t below(uint32_t high, uint32_t low, uint64_t range) {
+  return (uint64_t)(((unsigned __int128)(((uint64_t)high << 32) | low) * range) >> 64);
+}
+
+static void random_integers_i64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[2 * GB_TILE];
+  uint64_t low = (uint64_t)job->number.i64[0], range = (uint64_t)job->number.i64[1] - low;
+  (void)in;
+  gb_random_words(words, job->seed, job->offset, 2 * place->first, 2 * place->n);
+  for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(low + below(words[2 * i], words[2 * i + 1], range));
+}
+
+static gb_status random_integers(gb_call *call) {
+  gb_tile_job job;
+  job.number.i64[0] = call->attrs[0].integer;
+  job.number.i64[1] = call->attrs[1].integer;
+  return run_fill(call, &job, random_integers_i64, GB_AS_I64, 4);
+}
+
+/* Fisher and Yates, from the inside out: element i goes to a place j <= i, what was there moves to i. */
+static gb_status permutation(gb_call *call) {
+  gb_tensor *out = call->out[0];
+  int64_t *p = (int64_t *)(void *)gb_data(out), stride = out->stride[0];
+  uint32_t words[2 * GB_TILE];
+  for (int64_t i = 0; i < out->numel; i++) {
+    int64_t k = i % GB_TILE, left = out->numel - i;
+    if (k == 0) gb_random_words(words, call->rng_seed, call->rng_offset, 2 * i, 2 * (left < GB_TILE ? left : GB_TILE));
+    int64_t j = (int64_t)below(words[2 * k], words[2 * k + 1], (uint64_t)i + 1);
+    p[i * stride] = p[j * stride];
+    p[j * stride] = i;
+  }
+  return GB_OK;
+}
+
+static void bernoulli_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
+  uint32_t words[GB_TILE];
+  const double *p = in[0];
+  gb_random_words(words, job->seed, job->offset, place->first, place->n);
+  for (int64_t i = 0; i < place->n; i++) {
+    if (!(p[i] >= 0 && p[i] <= 1)) atomic_store_explicit(job->bad, true, memory_order_relaxed);
+    ((double *)out)[i] = (double)words[i] * 0x1p-32 < p[i];
+  }
+}
+
+static gb_status bernoulli(gb_call *call) {
+  static const gb_tile_as as[] = { GB_AS_F64, GB_AS_F64 };
+  gb_tile_job job = { .loop = bernoulli_f64, .seed = call->rng_seed, .offset = call->rng_offset };
+  atomic_bool bad;
+  atomic_init(&bad, false);
+  job.bad = &bad;
+  gb_tiles_plan(&job.tiles, (gb_tensor *[]){ call->out[0], call->in[0] }, 2, as, true, 8);
+  gb_tiles_run(call, &job);
+  return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "probabilities must be 0 to 1") : GB_OK;
+}
+
+/* {---- multinomial: weights at the leaves of a tree of sums, so that a draw and a removal take log(n) steps ---- */
+
+/* Fill the tree (2 * size numbers, the root at 1) with one row of weights; gives how many are not 0, or -1 where one is no weight. */
+static int64_t plant(double *tree, int64_t size, const char *weights, gb_dtype dtype, int64_t stride, int64_t n) {
+  int64_t positive = 0;
+  gb_load_f64(tree + size, weights, dtype, stride, n);
+  memset(tree + size + n, 0, (size_t)(size - n) * sizeof *tree);
+  for (int64_t i = size; i < size + n; i++) {
+    if (!(tree[i] >= 0 && tree[i] < INFINITY)) return -1;
+    positive += tree[i] > 0;
+  }
+  for (int64_t i = size - 1; i > 0; i--) tree[i] = tree[2 * i] + tree[2 * i + 1];
+  return positive;
+}
+
+/* The leaf in which u times the total falls; never one of weight 0. */
+static int64_t draw(const double *tree, int64_t size, double u) {
+  double target = u * tree[1];
+  int64_t at = 1;
+  while (at < size) {
+    double left = tree[2 * at], right = tree[2 * at + 1];
+    bool go_right = left == 0 || (target >= left && right > 0);
+    if (go_right) target -= left;
+    at = 2 * at + go_right;
+  }
+  return at - size;
+}
+
+/* Take a leaf out; sums are made anew from what is left, so they stay exact. */
+static void fell(double *tree, int64_t size, int64_t leaf) {
+  int64_t at = size + leaf;
+  tree[at] = 0;
+  while (at > 1) {
+    at /= 2;
+    tree[at] = tree[2 * at] + tree[2 * at + 1];
+  }
+}
+
+static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
+  const gb_tensor *x = call->in[0];
+  int64_t samples = call->attrs[0].integer, n = x->shape[x->ndim - 1], rows = x->ndim == 2 ? x->shape[0] : 1;
+  int64_t *to = (int64_t *)(void *)gb_data(call->out[0]), element = (int64_t)gb_dtype_bytes((gb_dtype)x->dtype);
+  bool replacement = call->attrs[1].integer;
+  for (int64_t row = 0; row < rows; row++) {
+    const char *weights = gb_data(x) + (x->ndim == 2 ? row * x->stride[0] : 0) * element;
+    int64_t positive = plant(tree, size, weights, (gb_dtype)x->dtype, x->stride[x->ndim - 1], n);
+    if (positive < 0) return gb_call_fail(call, GB_EINVAL, "weights must be finite and not negative");
+    if (positive == 0) return gb_call_fail(call, GB_EINVAL, "a row of weights has nothing but zeros");
+    if (!replacement && positive < samples)
+      return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)samples, (long long)positive);
+    for (int64_t s = 0; s < samples; s++, to++) {
+      uint32_t words[2];
+      gb_random_words(words, call->rng_seed, call->rng_offset, 2 * (row * samples + s), 2);
+      *to = draw(tree, size, gb_uniform64(words[0], words[1]));
+      if (!replacement) fell(tree, size, *to);
+    }
+  }
+  return GB_OK;
+}
+
+static gb_status multinomial(gb_call *call) {
+  int64_t n = call->in[0]->shape[call->in[0]->ndim - 1], size = 1;
+  while (size < n) size *= 2;
+  gb_block *block = gb_cpu_scratch(call, 2 * (size_t)size * sizeof(double));
+  if (!block) return GB_EMEMORY;
+  gb_status status = draw_rows(call, gb_block_data(block), size);
+  gb_cpu_scratch_free(call, block);
+  return status;
+}
+
+/* ----} */
+/* ====} */
+
+/* {==== copies ==== */
+
+/* Tile by tile; where one side is stored as the tile sees it, only the other is converted. */
+static void copy_chunk(void *arg, int64_t chunk) {
+  const gb_tiles *t = arg;
+  double room[GB_TILE];
+  int64_t tile = chunk * t->per_chunk, end = tile + t->per_chunk < t->tiles ? tile + t->per_chunk : t->tiles;
+  for (; tile < end; tile++) {
+    gb_tile_place place;
+    gb_tile_seek(t, tile, &place);
+    const void *from = gb_tile_read(t, 1, &place, gb_tile_target(t, &place, room));
+    gb_tile_write(t, &place, from);
+  }
+}
+
+/* A copy in which the source runs along dim `across` of the walk and the result along its last one. */
+typedef struct transposition {
+  gb_tiles tiles;
+  int across;
+  int64_t strips, per_chunk, total;  /* strips of BLOCK along `across`; strips in a chunk; strips in all */
+} transposition;
+
+/* Where strip `strip` starts in an operand: its first position along `across` is given, the other dims come from what is left. */
+static char *strip_address(const transposition *job, const gb_tile_operand *o, int64_t strip, int64_t first) {
+  int64_t offset = first * o->stride[job->across], rest = strip / job->strips;
+  for (int d = job->tiles.ndim - 2; d >= 0; d--) {
+    if (d == job->across) continue;
+    offset += rest % job->tiles.shape[d] * o->stride[d];
+    rest /= job->tiles.shape[d];
+  }
+  return o->data + offset * (int64_t)gb_dtype_bytes(o->dtype);
+}
+
+/* Turn a block: runs of `rows` elements, `stride` bytes apart, become the columns of `to`, whose rows hold BLOCK elements. */
+static void turn(char *to, const char *from, int64_t stride, int64_t rows, int64_t columns, size_t bytes) {
+  for (int64_t c = 0; c < columns; c++, from += stride) {
+    switch (bytes) {
+      case 1: for (int64_t r = 0; r < rows; r++) to[r * BLOCK + c] = from[r]; break;
+      case 2: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 2, from + r * 2, 2); break;
+      case 4: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 4, from + r * 4, 4); break;
+      default: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 8, from + r * 8, 8); break;
+    }
+  }
+}
+
+/* One strip: blocks along the last dim, each read in runs of the source and written in runs of the result. */
+static void copy_strip(const transposition *job, int64_t strip) {
+  const gb_tile_operand *out = &job->tiles.operand[0], *in = &job->tiles.operand[1];
+  int last = job->tiles.ndim - 1;
+  int64_t first = strip % job->strips * BLOCK, left = job->tiles.shape[job->across] - first, rows = left < BLOCK ? left : BLOCK;
+  int64_t in_bytes = (int64_t)gb_dtype_bytes(in->dtype), out_bytes = (int64_t)gb_dtype_bytes(out->dtype);
+  char *from = strip_address(job, in, strip, first), *to = strip_address(job, out, strip, first);
+  double turned[BLOCK * BLOCK], room[BLOCK];
+  for (int64_t c = 0; c < job->tiles.shape[last]; c += BLOCK) {
+    int64_t columns = job->tiles.shape[last] - c < BLOCK ? job->tiles.shape[last] - c : BLOCK;
+    turn((char *)turned, from + c * in->stride[last] * in_bytes, in->stride[last] * in_bytes, rows, columns, (size_t)in_bytes);
+    for (int64_t r = 0; r < rows; r++) {
+      const char *row = (const char *)turned + r * BLOCK * in_bytes;
+      char *here = to + (r * out->stride[job->across] + c) * out_bytes;
+      if (in->as == GB_AS_RAW) { memcpy(here, row, (size_t)(columns * in_bytes)); continue; }
+      gb_tile_load(in->as, room, row, in->dtype, 1, columns);
+      gb_tile_store(in->as, here, out->dtype, 1, room, columns);
+    }
+  }
+}
+
+static void transposition_chunk(void *arg, int64_t chunk) {
+  const transposition *job = arg;
+  int64_t strip = chunk * job->per_chunk, end = strip + job->per_chunk < job->total ? strip + job->per_chunk : job->total;
+  for (; strip < end; strip++) copy_strip(job, strip);
+}
+
+/* Does the planned copy turn rows into columns that are worth blocks? Then plan its strips. */
+static bool is_transposition(transposition *job) {
+  const gb_tiles *t = &job->tiles;
+  const gb_tile_operand *out = &t->operand[0], *in = &t->operand[1];
+  int last = t->ndim - 1, d = last - 1;
+  if (t->numel == 0 || last == 0 || out->stride[last] != 1 || in->stride[last] <= 1 || t->shape[last] < 4) return false;
+  while (d >= 0 && in->stride[d] != 1) d--;
+  if (d < 0 || t->shape[d] < 4) return false;
+  job->across = d;
+  job->strips = (t->shape[d] + BLOCK - 1) / BLOCK;
+  job->total = t->numel / t->shape[d] / t->shape[last] * job->strips;
+  int64_t elements = (t->shape[d] < BLOCK ? t->shape[d] : BLOCK) * t->shape[last];
+  job->per_chunk = elements < GB_TILE_CHUNK ? GB_TILE_CHUNK / elements : 1;
+  return true;
+}
+
+/* The elements of in[source], broadcast and converted, into out[0]. Equal dtypes are copied as they are. */
+static gb_status copy_from(gb_call *call, int source) {
+  gb_tensor *out = call->out[0], *in = call->in[source];
+  if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK; /* contiguous: the input itself */
+  gb_tile_as type = out->dtype == in->dtype ? GB_AS_RAW : gb_tile_as_of((gb_dtype)in->dtype);
+  transposition job;
+  gb_tiles_plan(&job.tiles, (gb_tensor *[]){ out, in }, 2, (gb_tile_as[]){ type, type }, false, 1);
+  if (is_transposition(&job)) gb_parallel(call, (job.total + job.per_chunk - 1) / job.per_chunk, transposition_chunk, &job);
+  else gb_parallel(call, (job.tiles.tiles + job.tiles.per_chunk - 1) / job.tiles.per_chunk, copy_chunk, &job.tiles);
+  return GB_OK;
+}
+
+static gb_status copy_first(gb_call *call) { return copy_from(call, 0); }
+static gb_status copy_second(gb_call *call) { return copy_from(call, 1); }
+
+/* ====} */
+
+void GB_CPU_FILL(create)(gb_backend *backend);
+void GB_CPU_FILL(create)(gb_backend *backend) {
+  backend->run[GB_OP_fill] = fill;
+  backend->run[GB_OP_sequence] = sequence;
+  backend->run[GB_OP_uniform] = uniform;
+  backend->run[GB_OP_normal] = normal;
+  backend->run[GB_OP_random_integers] = random_integers;
+  backend->run[GB_OP_permutation] = permutation;
+  backend->run[GB_OP_bernoulli] = bernoulli;
+  backend->run[GB_OP_multinomial] = multinomial;
+  backend->run[GB_OP_cast] = backend->run[GB_OP_clone] = backend->run[GB_OP_contiguous] = copy_first;
+  backend->run[GB_OP_copy] = copy_second;
+}

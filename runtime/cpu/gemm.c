@@ -1,0 +1,188 @@
+/* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one rounding.
+ *
+ * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads gives the same bits.
+ * Operands are widened (exactly) where cpu/gemm_kernel.c packs them. Lanes of a float32 or float64 result are summed in place; those of a
+ * 16-bit result in scratch, and rounded once, after the bias and the activation.
+ * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
+#include "cpu/gemm.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cpu/math.h"
+
+/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread. */
+#define WANTED_CHUNKS 8
+#define LEAST_OPERATIONS 2e6
+
+/* A product and how it is cut. */
+typedef struct gemm_plan {
+  const gb_product *p;
+  gb_lane lane;
+  bool staged;                         /* summed in scratch, then rounded into c */
+  int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
+  int64_t batches, per_chunk;
+  size_t product_bytes, sum_bytes;     /* scratch of one thread: of the product, and for sums */
+  char *scratch;
+  gb_threads *threads;
+} gemm_plan;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+static char *at(const void *data, gb_dtype dtype, int64_t element) { return (char *)data + element * (int64_t)gb_dtype_bytes(dtype); }
+
+/* {==== epilogue ==== */
+
+static void activate_f32(float *v, int64_t n, gb_activation activation) {
+  switch (activation) {
+    case GB_ACTIVATION_RELU: for (int64_t i = 0; i < n; i++) v[i] = v[i] < 0 ? 0 : v[i]; break;
+    case GB_ACTIVATION_GELU: for (int64_t i = 0; i < n; i++) v[i] = gb_geluf(v[i]); break;
+    case GB_ACTIVATION_GELU_TANH: for (int64_t i = 0; i < n; i++) v[i] = gb_gelu_tanhf(v[i]); break;
+    case GB_ACTIVATION_SILU: for (int64_t i = 0; i < n; i++) v[i] = gb_siluf(v[i]); break;
+    case GB_ACTIVATION_TANH: for (int64_t i = 0; i < n; i++) v[i] = gb_tanhf(v[i]); break;
+    case GB_ACTIVATION_SIGMOID: for (int64_t i = 0; i < n; i++) v[i] = gb_sigmoidf(v[i]); break;
+    default: break;
+  }
+}
+
+static double activate_f64(double x, gb_activation activation) {
+  const double sqrt_half = 0.70710678118654752440, sqrt_2_over_pi = 0.79788456080286535588;
+  switch (activation) {
+    case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
+    case GB_ACTIVATION_GELU: return 0.5 * x * (1 + erf(x * sqrt_half));
+    case GB_ACTIVATION_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
+    case GB_ACTIVATION_SILU: return x / (1 + exp(-x));
+    case GB_ACTIVATION_TANH: return tanh(x);
+    case GB_ACTIVATION_SIGMOID: return 1 / (1 + exp(-x));
+    default: return x;
+  }
+}
+
+static void activate(gb_lane lane, void *v, int64_t n, gb_activation activation) {
+  double *wide = v;
+  if (lane == GB_LANE_F32) activate_f32(v, n, activation);
+  else for (int64_t i = 0; i < n; i++) wide[i] = activate_f64(wide[i], activation);
+}
+
+/* A block of sums whose first is `element` of the whole result, in column `column` of its matrix: + bias, keep, activate, round. */
+static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column, int64_t element, int64_t m, int64_t n) {
+  const gb_product *p = plan->p;
+  const gb_epilogue *e = &p->epilogue;
+  union { float f32[GB_BLOCK_N]; double f64[GB_BLOCK_N]; } bias;
+  if (e->bias) gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype, e->bias_stride, n);
+  for (int64_t i = 0; i < m; i++, element += p->ldc, sums += (size_t)ld * gb_lane_bytes(plan->lane)) {
+    if (e->bias) gb_row_add(plan->lane, sums, &bias, n, 1);
+    if (e->pre) gb_lane_store(plan->lane, at(e->pre, p->dtype, element), p->dtype, 1, sums, n);
+    if (e->activation != GB_ACTIVATION_NONE) activate(plan->lane, sums, n, e->activation);
+    if (plan->staged) gb_lane_store(plan->lane, at(p->c, p->dtype, element), p->dtype, 1, sums, n);
+  }
+}
+
+static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->epilogue.pre || p->epilogue.activation != GB_ACTIVATION_NONE; }
+
+/* ====} */
+
+/* {==== plans ==== */
+
+/* Tiles of c: about as many as there are threads to feed, none too small to pay for a thread; or, where one matrix is too small, several of
+ * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
+static void choose_tiles(gemm_plan *plan) {
+  const gb_product *p = plan->p;
+  double row = 2.0 * (double)(p->k > 0 ? p->k : 1);
+  int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
+  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * LEAST_OPERATIONS) {
+    if (n >= m && n > 64) n = round_up(n / 2, 32);
+    else if (m > 24) m = round_up(m / 2, 12);
+    else break;
+  }
+  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), 12));
+  plan->nt = least(p->n, round_up(divide_up(p->n, divide_up(p->n, n)), 32));
+  plan->down = divide_up(p->m, plan->mt);
+  plan->across = divide_up(p->n, plan->nt);
+  double operations = row * (double)p->m * (double)p->n;
+  plan->per_chunk = plan->down * plan->across == 1 && operations < LEAST_OPERATIONS ? (int64_t)(LEAST_OPERATIONS / operations) + 1 : 1;
+}
+
+/* A product in tiles of at most m x n. */
+static gemm_plan plan_of(const gb_product *p, int64_t m, int64_t n) {
+  gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = gb_is_16bit(p->dtype), .batches = 1 };
+  plan.mt = m, plan.nt = n;
+  for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
+  return plan;
+}
+
+static size_t scratch_bytes(gemm_plan *plan) {
+  plan->product_bytes = (gb_block_product_scratch(plan->lane, plan->mt, plan->nt, plan->p->k) + 255) / 256 * 256;
+  plan->sum_bytes = plan->staged ? (size_t)round_up(plan->mt * plan->nt * (int64_t)gb_lane_bytes(plan->lane), 256) : 0;
+  return plan->product_bytes + plan->sum_bytes;
+}
+
+/* ====} */
+
+/* {==== running ==== */
+
+/* m x n of c at (row, column) of the result that begins at element c: a tile. */
+static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c, int64_t row, int64_t column, char *scratch) {
+  const gb_product *p = plan->p;
+  int64_t m = least(plan->mt, p->m - row), n = least(plan->nt, p->n - column), element = c + row * p->ldc + column;
+  char *sums = plan->staged ? scratch + plan->product_bytes : at(p->c, p->dtype, element);
+  int64_t ld = plan->staged ? n : p->ldc;
+  a.data = at(a.data, a.dtype, row * a.row_stride);
+  b.data = at(b.data, b.dtype, column * b.column_stride);
+  gb_block_product(plan->lane, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld, scratch);
+  if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
+}
+
+/* The operands of result i of the batch. */
+static void find_operands(const gb_product *p, int64_t i, gb_matrix *a, gb_matrix *b) {
+  int64_t a_offset = 0, b_offset = 0;
+  for (int d = p->batch_ndim - 1; d >= 0; d--, i /= p->batch[d + 1]) {
+    a_offset += i % p->batch[d] * p->a_stride[d];
+    b_offset += i % p->batch[d] * p->b_stride[d];
+  }
+  *a = p->a, *b = p->b;
+  a->data = at(a->data, a->dtype, a_offset);
+  b->data = at(b->data, b->dtype, b_offset);
+}
+
+/* Chunk: one tile of one result, or a few whole small results. */
+static void run_chunk(void *arg, int64_t chunk) {
+  const gemm_plan *plan = arg;
+  const gb_product *p = plan->p;
+  int64_t tiles = plan->down * plan->across, tile = chunk % tiles, first = chunk / tiles * plan->per_chunk;
+  char *scratch = plan->scratch + (size_t)gb_threads_current(plan->threads) * (plan->product_bytes + plan->sum_bytes);
+  gb_matrix a, b;
+  for (int64_t i = first; i < least(first + plan->per_chunk, plan->batches); i++) {
+    find_operands(p, i, &a, &b);
+    run_tile(plan, a, b, i * p->m * p->ldc, tile / plan->across * plan->mt, tile % plan->across * plan->nt, scratch);
+  }
+}
+
+gb_status gb_product_run(gb_call *call, const gb_product *product) {
+  gemm_plan plan = plan_of(product, 0, 0);
+  if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
+  choose_tiles(&plan);
+  plan.threads = call->context->threads;
+  gb_block *scratch = gb_cpu_scratch(call, scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads));
+  if (!scratch) return GB_EMEMORY;
+  plan.scratch = gb_block_data(scratch);
+  gb_parallel(call, plan.down * plan.across * divide_up(plan.batches, plan.per_chunk), run_chunk, &plan);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* Scratch comes straight from the pool: a chunk may run on any thread, where neither the error text may be written nor memory reclaimed. */
+gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, void *c, int64_t ldc,
+                            gb_dtype dtype) {
+  gb_product product = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc, .dtype = dtype, .beta = beta };
+  gemm_plan plan = plan_of(&product, least(m, GB_BLOCK_M), least(n, GB_BLOCK_N));
+  gb_block *scratch = gb_pool_alloc(call->context->pool[GB_CPU], scratch_bytes(&plan), GB_MEM_SCRATCH);
+  if (!scratch) return GB_EMEMORY;
+  for (int64_t column = 0; column < n; column += plan.nt)
+    for (int64_t row = 0; row < m; row += plan.mt) run_tile(&plan, a, b, 0, row, column, gb_block_data(scratch));
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */

@@ -1,0 +1,56 @@
+/* cpu/gemm.h - matrix products over batches, cut into chunks for the context's threads, with a fused epilogue. */
+#ifndef GB_CPU_GEMM_H
+#define GB_CPU_GEMM_H
+
+#include "cpu/cpu.h"
+#include "cpu/rows.h"
+#include "ops/activation.h"
+
+/* {---- cpu/gemm_kernel.c ---- */
+
+/* Blocks that packed panels cover: an a panel of 240 KB and a b panel of 512 KB of float32. */
+enum { GB_BLOCK_M = 240, GB_BLOCK_N = 512, GB_BLOCK_K = 256 };
+
+#define gb_block_product GB_CPU_NAME(block_product)
+#define gb_block_product_scratch GB_CPU_NAME(block_product_scratch)
+/* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides; serial. What beta 0
+ * finds in c does not count. scratch: that many bytes, aligned to 64. */
+size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k);
+void gb_block_product(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
+                      int64_t ldc, void *scratch);
+
+/* ----} */
+
+/* {---- cpu/gemm.c ---- */
+
+/* What happens to an element between the sum over k and the one rounding: + bias[column], keep it in pre, apply the activation. */
+typedef struct gb_epilogue {
+  const void *bias;            /* [n], or NULL */
+  gb_dtype bias_dtype;
+  int64_t bias_stride;
+  void *pre;                   /* like c, receives the argument of the activation; or NULL */
+  gb_activation activation;
+} gb_epilogue;
+
+/* c[i] = beta * c[i] + a[i] @ b[i] for every i of a batch of any rank (strides in elements, 0 where broadcast). The results are row-major,
+ * m * ldc elements apart. Sums are float32 (float64 for a float64 result) and are rounded once. beta other than 0 is for float32 and
+ * float64 results. */
+typedef struct gb_product {
+  int64_t m, n, k;
+  gb_matrix a, b;              /* of the first of the batch; here both strides may be anything */
+  void *c;
+  int64_t ldc;                 /* from row to row of c and of pre, at least n */
+  gb_dtype dtype;
+  float beta;
+  gb_epilogue epilogue;
+  int batch_ndim;
+  int64_t batch[GB_MAX_NDIM], a_stride[GB_MAX_NDIM], b_stride[GB_MAX_NDIM];
+} gb_product;
+
+#define gb_product_run GB_CPU_NAME(product_run)
+/* Run a product on the context's threads. The partition depends on the shape alone and never splits k. */
+gb_status gb_product_run(gb_call *call, const gb_product *product);
+
+/* ----} */
+
+#endif

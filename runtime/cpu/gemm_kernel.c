@@ -1,0 +1,265 @@
+/* cpu/gemm_kernel.c - the product of two blocks of matrices, serial: packing, and a kernel that holds a tile of c in registers.
+ *
+ * The scheme is that of Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), as BLIS has it: panels of a and b
+ * are packed so that the kernel reads both in order, and packing widens any dtype and takes any strides. It is our own because it must be
+ * called from many threads at once, with scratch that was allocated before: a serial BLAS keeps its buffers in a table without a lock.
+ * The kernel does 2 * MR * NR operations per MR + NR lanes read from cache; packing moves each operand once per block. */
+#include <string.h>
+
+#include "cpu/gemm.h"
+
+/* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row. */
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+enum { MR = 12 };
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+enum { MR = 6 };
+#else
+#define VECTOR_BYTES 16
+enum { MR = 4 };
+#endif
+typedef float f32x __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+typedef double f64x __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
+typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+enum { NR_F32 = 2 * VECTOR_BYTES / 4, NR_F64 = 2 * VECTOR_BYTES / 8, MOST_LINES = NR_F32 };
+
+/* Lanes that packing and products by a vector use on the way. */
+enum { WORK_LANES = MOST_LINES * GB_BLOCK_K > 3 * GB_BLOCK_N ? MOST_LINES * GB_BLOCK_K : 3 * GB_BLOCK_N };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+static int columns_of(gb_lane lane) { return lane == GB_LANE_F32 ? NR_F32 : NR_F64; }
+
+/* {==== packing ==== */
+
+/* An operand as lines (rows of a, columns of b) that run along k. */
+typedef struct lines { const char *data; gb_dtype dtype; int64_t bytes, line_stride, depth_stride; } lines;
+
+static lines rows_of(const gb_matrix *m) {
+  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->row_stride, m->column_stride };
+}
+static lines columns_as_lines(const gb_matrix *m) {
+  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->column_stride, m->row_stride };
+}
+
+static const char *line_at(const lines *l, int64_t line, int64_t depth) {
+  return l->data + (line * l->line_stride + depth * l->depth_stride) * l->bytes;
+}
+
+/* n elements from a stride apart, as lanes: where they lie if they are lanes side by side, else brought to work. */
+static const char *run_of(gb_lane lane, const lines *l, const char *from, int64_t stride, int64_t n, char *work) {
+  if (stride == 1 && l->dtype == gb_lane_dtype(lane)) return from;
+  gb_lane_load(lane, work, from, l->dtype, stride, n);
+  return work;
+}
+
+/* to[p * width + i] = line[i][p] for four lines: transposed in registers. */
+static void interleave_4(float *to, int64_t width, const float *const *line, int64_t depth) {
+  typedef int32_t index4 __attribute__((vector_size(16)));
+  const index4 low = { 0, 4, 1, 5 }, high = { 2, 6, 3, 7 }, first = { 0, 1, 4, 5 }, last = { 2, 3, 6, 7 };
+  int64_t p = 0;
+  for (; p + 4 <= depth; p += 4, to += 4 * width) {
+    f32x4 a = *(const f32x4 *)(line[0] + p), b = *(const f32x4 *)(line[1] + p);
+    f32x4 c = *(const f32x4 *)(line[2] + p), d = *(const f32x4 *)(line[3] + p);
+    f32x4 ab = __builtin_shuffle(a, b, low), ab2 = __builtin_shuffle(a, b, high);
+    f32x4 cd = __builtin_shuffle(c, d, low), cd2 = __builtin_shuffle(c, d, high);
+    *(f32x4 *)to = __builtin_shuffle(ab, cd, first);
+    *(f32x4 *)(to + width) = __builtin_shuffle(ab, cd, last);
+    *(f32x4 *)(to + 2 * width) = __builtin_shuffle(ab2, cd2, first);
+    *(f32x4 *)(to + 3 * width) = __builtin_shuffle(ab2, cd2, last);
+  }
+  for (; p < depth; p++, to += width)
+    for (int i = 0; i < 4; i++) to[i] = line[i][p];
+}
+
+static void interleave_f32(float *to, int width, const float *const *line, int64_t depth) {
+  int fours = width / 4 * 4;
+  for (int i = 0; i < fours; i += 4) interleave_4(to + i, width, line + i, depth);
+  for (int64_t p = 0; p < depth && fours < width; p++, to += width)
+    for (int i = fours; i < width; i++) to[i] = line[i][p];
+}
+
+static void interleave_f64(double *to, int width, const double *const *line, int64_t depth) {
+  for (int64_t p = 0; p < depth; p++)
+    for (int i = 0; i < width; i++) to[p * width + i] = line[i][p];
+}
+
+/* One panel of `width` lines whose elements along k lie together (or nowhere together). Lines from `count` on are zero. */
+static void pack_along_depth(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to,
+                             char *work) {
+  const void *line[MOST_LINES];
+  int64_t bytes = depth * (int64_t)gb_lane_bytes(lane);
+  for (int i = 0; i < width; i++) {
+    char *own = work + i * bytes;
+    if (i < count) line[i] = run_of(lane, l, line_at(l, first + i, from), l->depth_stride, depth, own);
+    else line[i] = memset(own, 0, (size_t)bytes);
+  }
+  if (lane == GB_LANE_F32) interleave_f32((float *)(void *)to, width, (const float *const *)(const void *)line, depth);
+  else interleave_f64((double *)(void *)to, width, (const double *const *)(const void *)line, depth);
+}
+
+/* A few lanes, 16 bytes at a time: a call of memcpy would cost more than the copy. */
+static inline void copy_lanes(char *to, const char *from, size_t bytes) {
+  size_t i = 0;
+  for (; i + 16 <= bytes; i += 16) *(f32x4 *)(void *)(to + i) = *(const f32x4 *)(const void *)(from + i);
+  for (; i < bytes; i += 4) memcpy(to + i, from + i, 4);
+}
+
+/* All panels of lines that lie side by side: each step along k is one run, cut into the panels. */
+static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to,
+                        char *work) {
+  size_t size = gb_lane_bytes(lane), panel = (size_t)(depth * width) * size, row = (size_t)width * size;
+  for (int64_t p = 0; p < depth; p++, to += row) {
+    const char *run = run_of(lane, l, line_at(l, first, from + p), 1, count, work);
+    int64_t i = 0;
+    char *at = to;
+    for (; i + width <= count; i += width, at += panel) copy_lanes(at, run + (size_t)i * size, row);
+    if (i == count) continue;
+    size_t rest = (size_t)(count - i) * size;
+    memcpy(at, run + (size_t)i * size, rest);
+    memset(at + rest, 0, row - rest);
+  }
+}
+
+/* Lines first .. first + count - 1, k from .. from + depth - 1, into panels of `width` lines. */
+static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to, char *work) {
+  if (l->line_stride == 1 && (l->depth_stride != 1 || depth == 1)) {
+    pack_across(lane, l, first, count, from, depth, width, to, work);
+    return;
+  }
+  size_t panel = (size_t)(depth * width) * gb_lane_bytes(lane);
+  for (int64_t i = 0; i < count; i += width, to += panel) pack_along_depth(lane, l, first + i, least(width, count - i), from, depth, width, to, work);
+}
+
+/* ====} */
+
+/* {==== kernels ==== */
+
+/* c[MR, NR] = beta * c + alpha * a @ b for packed panels of depth k. */
+static void kernel_f32(int64_t k, float alpha, const float *a, const float *b, float beta, float *c, int64_t ldc) {
+  f32x sum[MR][2] = { 0 };
+  for (int64_t p = 0; p < k; p++, a += MR, b += NR_F32) {
+    f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++) sum[i][0] += a[i] * left, sum[i][1] += a[i] * right;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; i++, c += ldc) {
+    f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
+    *to = beta == 0 ? alpha * sum[i][0] : beta * *to + alpha * sum[i][0];
+    *next = beta == 0 ? alpha * sum[i][1] : beta * *next + alpha * sum[i][1];
+  }
+}
+
+static void kernel_f64(int64_t k, double alpha, const double *a, const double *b, double beta, double *c, int64_t ldc) {
+  f64x sum[MR][2] = { 0 };
+  for (int64_t p = 0; p < k; p++, a += MR, b += NR_F64) {
+    f64x left = *(const f64x *)b, right = *(const f64x *)(b + NR_F64 / 2);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++) sum[i][0] += a[i] * left, sum[i][1] += a[i] * right;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; i++, c += ldc) {
+    f64x *to = (f64x *)c, *next = (f64x *)(c + NR_F64 / 2);
+    *to = beta == 0 ? alpha * sum[i][0] : beta * *to + alpha * sum[i][0];
+    *next = beta == 0 ? alpha * sum[i][1] : beta * *next + alpha * sum[i][1];
+  }
+}
+
+static void kernel(gb_lane lane, int64_t k, double alpha, const void *a, const void *b, double beta, void *c, int64_t ldc) {
+  if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, b, (float)beta, c, ldc);
+  else kernel_f64(k, alpha, a, b, beta, c, ldc);
+}
+
+/* beta * c + rows x columns of lanes, dense, into c. */
+static void combine(gb_lane lane, int64_t rows, int64_t columns, const char *from, int64_t ld, double beta, char *c, int64_t ldc) {
+  size_t size = gb_lane_bytes(lane);
+  for (int64_t i = 0; i < rows; i++, from += (size_t)ld * size, c += (size_t)ldc * size) {
+    if (beta == 0) { memcpy(c, from, (size_t)columns * size); continue; }
+    if (beta != 1) gb_row_scale(lane, c, columns, beta);
+    gb_row_add(lane, c, from, columns, 1);
+  }
+}
+
+/* Packed panels times packed panels; at the edges of c the kernel works beside it. */
+static void multiply_packed(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const char *a, const char *b, double beta, char *c,
+                            int64_t ldc) {
+  size_t size = gb_lane_bytes(lane);
+  int nr = columns_of(lane);
+  char edge[MR * NR_F32 * 4] __attribute__((aligned(64)));
+  for (int64_t j = 0; j < n; j += nr)
+    for (int64_t i = 0; i < m; i += MR) {
+      const char *a_panel = a + (size_t)(i * k) * size, *b_panel = b + (size_t)(j * k) * size;
+      char *to = c + (size_t)(i * ldc + j) * size;
+      if (m - i >= MR && n - j >= nr) { kernel(lane, k, alpha, a_panel, b_panel, beta, to, ldc); continue; }
+      kernel(lane, k, alpha, a_panel, b_panel, 0, edge, nr);
+      combine(lane, least(MR, m - i), least(nr, n - j), edge, nr, beta, to, ldc);
+    }
+}
+
+/* ====} */
+
+/* {==== products by a vector ==== */
+
+/* sums[i] += line i @ v over k from .. from + depth - 1. Lines side by side are added up run by run, others are dotted. */
+static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, const char *v, char *sums,
+                      char *work) {
+  if (l->line_stride == 1 && l->depth_stride != 1) {
+    for (int64_t p = 0; p < depth; p++)
+      gb_row_add(lane, sums, run_of(lane, l, line_at(l, first, from + p), 1, count, work), count, gb_row_get(lane, v, p));
+    return;
+  }
+  for (int64_t i = 0; i < count; i++) {
+    double sum = gb_row_dot(lane, run_of(lane, l, line_at(l, first + i, from), l->depth_stride, depth, work), v, depth);
+    gb_row_put(lane, sums, i, gb_row_get(lane, sums, i) + sum);
+  }
+}
+
+/* c[i * stride] = beta * c + alpha * line i @ v, v one line: one of the operands is a vector, and nothing is packed. */
+static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const lines *v, int64_t k, double alpha, double beta, char *c,
+                            int64_t stride, char *work) {
+  size_t size = gb_lane_bytes(lane);
+  char *sums = work, *lanes = sums + GB_BLOCK_N * size, *run = lanes + GB_BLOCK_N * size;
+  for (int64_t i = 0; i < count; i += GB_BLOCK_N) {
+    int64_t n = least(GB_BLOCK_N, count - i);
+    memset(sums, 0, (size_t)n * size);
+    for (int64_t p = 0; p < k; p += GB_BLOCK_K) {
+      int64_t depth = least(GB_BLOCK_K, k - p);
+      add_lines(lane, l, i, n, p, depth, run_of(lane, v, line_at(v, 0, p), v->depth_stride, depth, lanes), sums, run);
+    }
+    for (int64_t j = 0; j < n; j++) {
+      double before = beta == 0 ? 0 : beta * gb_row_get(lane, c, (i + j) * stride);
+      gb_row_put(lane, c, (i + j) * stride, before + alpha * gb_row_get(lane, sums, j));
+    }
+  }
+}
+
+/* ====} */
+
+size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
+  int64_t depth = least(k, GB_BLOCK_K), rows = round_up(least(m, GB_BLOCK_M), MR), columns = round_up(least(n, GB_BLOCK_N), columns_of(lane));
+  int64_t packed = m == 1 || n == 1 ? 0 : round_up(rows * depth, 64) + round_up(columns * depth, 64);
+  return (size_t)(packed + WORK_LANES) * gb_lane_bytes(lane);
+}
+
+void gb_block_product(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
+                      int64_t ldc, void *scratch) {
+  lines rows = rows_of(a), columns = columns_as_lines(b);
+  size_t size = gb_lane_bytes(lane);
+  char *work = scratch, *a_room = work + WORK_LANES * size;
+  if (m == 1) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
+  if (n == 1) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
+  int64_t most_rows = round_up(least(m, GB_BLOCK_M), MR);
+  char *b_room = a_room + (size_t)round_up(most_rows * least(k, GB_BLOCK_K), 64) * size;
+  for (int64_t j = 0; j < n; j += GB_BLOCK_N)
+    for (int64_t p = 0; p == 0 || p < k; p += GB_BLOCK_K) { /* also once for no k at all: c = beta * c */
+      int64_t across = least(GB_BLOCK_N, n - j), depth = least(GB_BLOCK_K, k - p);
+      pack(lane, &columns, j, across, p, depth, columns_of(lane), b_room, work);
+      for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
+        int64_t down = least(GB_BLOCK_M, m - i);
+        pack(lane, &rows, i, down, p, depth, MR, a_room, work);
+        multiply_packed(lane, down, across, depth, alpha, a_room, b_room, p == 0 ? beta : 1, (char *)c + (size_t)(i * ldc + j) * size, ldc);
+      }
+    }
+}

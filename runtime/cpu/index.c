@@ -1,0 +1,565 @@
+/* cpu/index.c - picking and adding by index. Index values are checked before anything is written; every kernel then trusts them.
+ *
+ * What adds (embedding_backward, scatter_add, index_add) adds in the order of the index: parallel work is cut over elements of the result
+ * that no two chunks share, so sums are the same bits for any number of threads. Each kernel reads and writes every element once. */
+#include "cpu/walk.h"
+
+/* What most kernels here share: a shape cut into runs, and up to three tensors walked over it. */
+typedef struct index_walk {
+  gb_call *call;
+  gb_runs runs;
+  int dim;                            /* the op's dimension */
+  int64_t stride[3][GB_MAX_NDIM];     /* of x or y, of the index, of the source */
+  gb_sums sums;
+  int64_t n;                          /* elements along dim that a run handles itself */
+} index_walk;
+
+static inline size_t bytes_of(const gb_tensor *t) { return gb_dtype_bytes((gb_dtype)t->dtype); }
+
+/* {==== embedding ==== */
+
+/* y[i] = weight[index[i]]: rows in parallel. */
+static void embedding_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *index = w->call->in[0], *weight = w->call->in[1], *y = w->call->out[0];
+  int64_t end, at[GB_MAX_NDIM], width = weight->shape[1];
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    gb_run_at(&w->runs, run, at);
+    int64_t row = gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, w->stride[1]));
+    gb_copy_run(gb_data(y) + run * width * (int64_t)bytes_of(y), (gb_dtype)y->dtype, 1,
+                gb_data(weight) + row * weight->stride[0] * (int64_t)bytes_of(weight), (gb_dtype)weight->dtype, weight->stride[1], width);
+  }
+}
+
+/* Runs of one index value each, so many to a chunk that it moves GB_CHUNK_ELEMENTS. */
+static gb_runs rows_of_index(const gb_tensor *index, int64_t width) {
+  gb_runs r = gb_runs_of(index->ndim, index->shape, 1);
+  r.per_chunk = width < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / (width > 0 ? width : 1) : 1;
+  r.chunks = (r.count + r.per_chunk - 1) / r.per_chunk;
+  return r;
+}
+
+static gb_status embedding(gb_call *call) {
+  const gb_tensor *index = call->in[0], *weight = call->in[1];
+  GB_TRY(gb_check_index(call, index, weight->shape[0], "index"));
+  if (call->out[0]->numel == 0) return GB_OK;
+  index_walk w = { .call = call, .runs = rows_of_index(index, weight->shape[1]) };
+  gb_broadcast_strides(index, index->ndim, index->shape, w.stride[1]);
+  gb_parallel(call, w.runs.chunks, embedding_chunk, &w);
+  return GB_OK;
+}
+
+/* The places of each row in the index, in order: row r's are place[first[r]] .. place[first[r + 1] - 1]. */
+typedef struct row_lists {
+  gb_call *call;
+  gb_runs runs;                       /* of the index, one element each */
+  int64_t grad_strides[GB_MAX_NDIM];
+  int64_t *first, *place, rows, rows_per_chunk;
+} row_lists;
+
+/* Counting sort of the index by its values; equal values keep their order. */
+static void sort_by_row(row_lists *lists, const gb_tensor *index) {
+  int64_t at[GB_MAX_NDIM], strides[GB_MAX_NDIM], *first = lists->first, n = index->numel;
+  gb_broadcast_strides(index, index->ndim, index->shape, strides);
+  memset(first, 0, (size_t)(lists->rows + 1) * sizeof *first);
+  memset(at, 0, sizeof at);
+  for (int64_t i = 0; i < n; i++, gb_next_at(index->ndim, index->shape, at))
+    first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides)) + 1]++;
+  for (int64_t r = 0; r < lists->rows; r++) first[r + 1] += first[r];
+  memset(at, 0, sizeof at);
+  for (int64_t i = 0; i < n; i++, gb_next_at(index->ndim, index->shape, at))
+    lists->place[first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides))]++] = i;
+  for (int64_t r = lists->rows; r > 0; r--) first[r] = first[r - 1]; /* each had moved on to the next one's start */
+  first[0] = 0;
+}
+
+/* One tile of columns of one row: its gradients summed in order, rounded once. */
+static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, int64_t n) {
+  const gb_tensor *grad = lists->call->in[0], *out = lists->call->out[0];
+  const gb_attr *padding = &lists->call->attrs[1];
+  int64_t at[GB_MAX_NDIM], stride = grad->stride[grad->ndim - 1], bytes = (int64_t)bytes_of(grad);
+  int64_t i = lists->first[row], end = padding->given && padding->integer == row ? i : lists->first[row + 1];
+  char *to = gb_data(out) + (row * out->stride[0] + column * out->stride[1]) * (int64_t)bytes_of(out);
+  bool wide = grad->dtype == GB_FLOAT64;
+  union { float f32[GB_TILE]; double f64[GB_TILE]; } sum, part;
+  memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
+  for (; i < end; i++) {
+    gb_run_at(&lists->runs, lists->place[i], at);
+    const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) * bytes;
+    if (wide) {
+      gb_load_f64(part.f64, from, (gb_dtype)grad->dtype, stride, n);
+      for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
+    } else {
+      gb_load_f32(part.f32, from, (gb_dtype)grad->dtype, stride, n);
+      for (int64_t k = 0; k < n; k++) sum.f32[k] += part.f32[k];
+    }
+  }
+  if (wide) gb_store_f64(to, (gb_dtype)out->dtype, out->stride[1], sum.f64, n);
+  else gb_store_f32(to, (gb_dtype)out->dtype, out->stride[1], sum.f32, n);
+}
+
+static void embedding_backward_chunk(void *arg, int64_t chunk) {
+  const row_lists *lists = arg;
+  int64_t width = lists->call->out[0]->shape[1], end = (chunk + 1) * lists->rows_per_chunk;
+  if (end > lists->rows) end = lists->rows;
+  for (int64_t row = chunk * lists->rows_per_chunk; row < end; row++)
+    for (int64_t column = 0; column < width; column += GB_TILE)
+      sum_row_tile(lists, row, column, width - column < GB_TILE ? width - column : GB_TILE);
+}
+
+static gb_status embedding_backward(gb_call *call) {
+  const gb_tensor *grad = call->in[0], *index = call->in[1], *out = call->out[0];
+  row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, 1), .rows = out->shape[0] };
+  GB_TRY(gb_check_index(call, index, lists.rows, "index"));
+  if (out->numel == 0) return GB_OK;
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)(lists.rows + 1 + index->numel) * sizeof(int64_t));
+  if (!scratch) return GB_EMEMORY;
+  lists.first = gb_block_data(scratch);
+  lists.place = lists.first + lists.rows + 1;
+  memcpy(lists.grad_strides, grad->stride, sizeof lists.grad_strides);
+  lists.rows_per_chunk = 1 + 4096 / out->shape[1];
+  sort_by_row(&lists, index);
+  gb_parallel(call, (lists.rows + lists.rows_per_chunk - 1) / lists.rows_per_chunk, embedding_backward_chunk, &lists);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== gather, scatter_add: lines along dim, in parallel over all others ==== */
+
+/* Lines along dim of a shape: runs over the other dims, of one element each; `n` elements are left to each run. */
+static void lines_along(index_walk *w, int ndim, const int64_t *shape, int dim) {
+  int64_t others[GB_MAX_NDIM] = { 1 };
+  for (int i = 0; i < ndim; i++) others[i] = i == dim ? 1 : shape[i];
+  w->dim = dim;
+  w->n = ndim ? shape[dim] : 1;
+  w->runs = gb_runs_of(ndim, others, 1);
+  w->runs.per_chunk = w->n < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / (w->n > 0 ? w->n : 1) : 1;
+  w->runs.chunks = (w->runs.count + w->runs.per_chunk - 1) / w->runs.per_chunk;
+}
+
+/* The strides of t over the walk's dims, a 0-d tensor as a vector. */
+static void walk_strides(index_walk *w, int i, const gb_tensor *t) {
+  memcpy(w->stride[i], t->stride, sizeof w->stride[i]);
+  if (t->ndim == 0) w->stride[i][0] = 1;
+}
+
+static void gather_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *x = w->call->in[0], *index = w->call->in[1], *y = w->call->out[0];
+  size_t bytes = bytes_of(x);
+  int64_t end, at[GB_MAX_NDIM], x_stride = w->stride[0][w->dim], i_stride = w->stride[1][w->dim], y_stride = w->stride[2][w->dim];
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    gb_run_at(&w->runs, run, at);
+    const char *from = gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * (int64_t)bytes;
+    char *to = gb_data(y) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * (int64_t)bytes;
+    int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
+    for (int64_t j = 0; j < w->n; j++) {
+      int64_t v = gb_index_value(gb_data(index), (gb_dtype)index->dtype, offset + j * i_stride);
+      gb_copy_element(to + j * y_stride * (int64_t)bytes, from + v * x_stride * (int64_t)bytes, bytes);
+    }
+  }
+}
+
+static gb_status gather(gb_call *call) {
+  const gb_tensor *x = call->in[0], *index = call->in[1];
+  index_walk w = { .call = call };
+  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(call->attrs[0].integer, x->ndim));
+  GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
+  if (index->numel == 0) return GB_OK;
+  walk_strides(&w, 0, x), walk_strides(&w, 1, index), walk_strides(&w, 2, call->out[0]);
+  gb_parallel(call, w.runs.chunks, gather_chunk, &w);
+  return GB_OK;
+}
+
+/* Add n elements of source into one line of sums, each at its index. */
+static void scatter_line(const index_walk *w, int64_t sum_offset, int64_t index_offset, const char *from, int64_t n) {
+  const gb_tensor *index = w->call->in[1], *source = w->call->in[2];
+  gb_dtype dtype = (gb_dtype)source->dtype, index_dtype = (gb_dtype)index->dtype;
+  int64_t to_stride = w->sums.strides[w->dim], i_stride = w->stride[1][w->dim], s_stride = w->stride[2][w->dim];
+  const char *at = gb_data(index);
+  if (w->sums.dtype == GB_FLOAT32) {
+    float tile[GB_TILE], *to = (float *)w->sums.data + sum_offset;
+    gb_load_f32(tile, from, dtype, s_stride, n);
+    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+  } else if (w->sums.dtype == GB_FLOAT64) {
+    double tile[GB_TILE], *to = (double *)w->sums.data + sum_offset;
+    gb_load_f64(tile, from, dtype, s_stride, n);
+    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+  } else {
+    int64_t tile[GB_TILE];
+    uint64_t *to = (uint64_t *)w->sums.data + sum_offset; /* unsigned: integers wrap */
+    gb_load_i64(tile, from, dtype, s_stride, n);
+    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += (uint64_t)tile[j];
+  }
+}
+
+static void scatter_add_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *source = w->call->in[2];
+  int64_t end, at[GB_MAX_NDIM];
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    gb_run_at(&w->runs, run, at);
+    int64_t sum_offset = gb_offset_at(w->runs.ndim, at, w->sums.strides), index_offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
+    int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[2]);
+    for (int64_t j = 0; j < w->n; j += GB_TILE)
+      scatter_line(w, sum_offset, index_offset + j * w->stride[1][w->dim],
+                   gb_data(source) + (offset + j * w->stride[2][w->dim]) * (int64_t)bytes_of(source), w->n - j < GB_TILE ? w->n - j : GB_TILE);
+  }
+}
+
+static gb_status scatter_add(gb_call *call) {
+  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
+  index_walk w = { .call = call };
+  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(call->attrs[0].integer, x->ndim));
+  GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
+  GB_TRY(gb_sums_begin(call, y, x, &w.sums));
+  if (y->ndim == 0) w.sums.strides[0] = 1;
+  walk_strides(&w, 1, index), walk_strides(&w, 2, source);
+  if (index->numel > 0) gb_parallel(call, w.runs.chunks, scatter_add_chunk, &w);
+  gb_sums_end(call, y, &w.sums);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== index_select, index_add ==== */
+
+/* Runs along the last dimension; where that is dim itself, one line of picked elements. */
+static void index_select_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *x = w->call->in[0], *index = w->call->in[1], *y = w->call->out[0];
+  int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(x), i_stride = w->stride[1][0];
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    int64_t n = gb_run_at(&w->runs, run, at), start = at[w->dim];
+    char *to = gb_data(y) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * bytes;
+    if (w->dim != last) {
+      at[w->dim] = gb_index_value(gb_data(index), (gb_dtype)index->dtype, start * i_stride);
+      gb_copy_run(to, (gb_dtype)y->dtype, w->stride[2][last], gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * bytes, (gb_dtype)x->dtype,
+                  w->stride[0][last], n);
+      continue;
+    }
+    at[last] = 0;
+    const char *from = gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * bytes;
+    for (int64_t j = 0; j < n; j++) {
+      int64_t value = gb_index_value(gb_data(index), (gb_dtype)index->dtype, (start + j) * i_stride);
+      gb_copy_element(to + j * w->stride[2][last] * bytes, from + value * w->stride[0][last] * bytes, (size_t)bytes);
+    }
+  }
+}
+
+static gb_status index_select(gb_call *call) {
+  const gb_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
+  index_walk w = { .call = call, .dim = gb_wrap_dim(call->attrs[0].integer, x->ndim), .runs = gb_runs_of(y->ndim, y->shape, GB_CHUNK_ELEMENTS) };
+  GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
+  if (y->numel == 0) return GB_OK;
+  walk_strides(&w, 0, x), walk_strides(&w, 1, index), walk_strides(&w, 2, y);
+  gb_parallel(call, w.runs.chunks, index_select_chunk, &w);
+  return GB_OK;
+}
+
+/* Add n elements of a source run to a run of sums. */
+static void add_run(const index_walk *w, int64_t offset, int64_t stride, const char *from, int64_t from_stride, int64_t n) {
+  gb_dtype dtype = (gb_dtype)w->call->in[2]->dtype;
+  if (w->sums.dtype == GB_FLOAT32) {
+    float tile[GB_TILE], *to = (float *)w->sums.data + offset;
+    gb_load_f32(tile, from, dtype, from_stride, n);
+    if (stride == 1) for (int64_t i = 0; i < n; i++) to[i] += tile[i];
+    else for (int64_t i = 0; i < n; i++) to[i * stride] += tile[i];
+  } else if (w->sums.dtype == GB_FLOAT64) {
+    double tile[GB_TILE], *to = (double *)w->sums.data + offset;
+    gb_load_f64(tile, from, dtype, from_stride, n);
+    for (int64_t i = 0; i < n; i++) to[i * stride] += tile[i];
+  } else {
+    int64_t tile[GB_TILE];
+    uint64_t *to = (uint64_t *)w->sums.data + offset;
+    gb_load_i64(tile, from, dtype, from_stride, n);
+    for (int64_t i = 0; i < n; i++) to[i * stride] += (uint64_t)tile[i];
+  }
+}
+
+/* One run of the result's last dimension per slice of the index, in the index's order. */
+static void index_add_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *index = w->call->in[1], *source = w->call->in[2];
+  int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(source);
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    int64_t n = gb_run_at(&w->runs, run, at);
+    for (int64_t j = 0; j < w->n; j++) {
+      at[w->dim] = j;
+      const char *from = gb_data(source) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * bytes;
+      at[w->dim] = gb_index_value(gb_data(index), (gb_dtype)index->dtype, j * w->stride[1][0]);
+      add_run(w, gb_offset_at(w->runs.ndim, at, w->sums.strides), w->sums.strides[last], from, w->stride[2][last], n);
+    }
+  }
+}
+
+/* The shape with dim as 1, cut into runs: each is added to by all slices, so chunks never share an element. */
+static gb_status index_add(gb_call *call) {
+  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
+  index_walk w = { .call = call, .dim = gb_wrap_dim(call->attrs[0].integer, x->ndim), .n = index->numel };
+  int64_t shape[GB_MAX_NDIM] = { 1 };
+  memcpy(shape, x->shape, sizeof *shape * (size_t)x->ndim);
+  shape[w.dim] = 1;
+  GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
+  GB_TRY(gb_sums_begin(call, y, x, &w.sums));
+  if (y->ndim == 0) w.sums.strides[0] = 1;
+  walk_strides(&w, 1, index), walk_strides(&w, 2, source);
+  w.runs = gb_runs_of(x->ndim, shape, GB_TILE);
+  w.runs.per_chunk = 1 + w.runs.per_chunk / (w.n + 1);
+  w.runs.chunks = (w.runs.count + w.runs.per_chunk - 1) / w.runs.per_chunk;
+  if (source->numel > 0) gb_parallel(call, w.runs.chunks, index_add_chunk, &w);
+  gb_sums_end(call, y, &w.sums);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== index_put ==== */
+
+typedef struct put_job {
+  gb_call *call;
+  gb_runs index_runs, inner;          /* one index value each; the block x.shape[1:] */
+  int64_t index_strides[GB_MAX_NDIM], source_strides[GB_MAX_NDIM]; /* source over index.shape x x.shape[1:] */
+  int64_t *last;                      /* of each row that the index names: the last place that does */
+} put_job;
+
+/* Place i of the index: its row. */
+static int64_t put_row(const put_job *job, int64_t i, int64_t *at) {
+  const gb_tensor *index = job->call->in[1];
+  gb_run_at(&job->index_runs, i, at);
+  return gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(job->index_runs.ndim, at, job->index_strides));
+}
+
+static void index_put_chunk(void *arg, int64_t chunk) {
+  const put_job *job = arg;
+  const gb_tensor *index = job->call->in[1], *source = job->call->in[2], *y = job->call->out[0];
+  int64_t end, at[GB_MAX_NDIM], in[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
+  const int64_t *inner_strides = job->source_strides + index->ndim;
+  for (int64_t i = gb_chunk_runs(&job->index_runs, chunk, &end); i < end; i++) {
+    int64_t row = put_row(job, i, at);
+    if (job->last[row] != i) continue;
+    char *to = gb_data(y) + row * y->stride[0] * to_bytes;
+    const char *from = gb_data(source) + gb_offset_at(index->ndim, at, job->source_strides) * from_bytes;
+    for (int64_t run = 0; run < job->inner.count; run++) {
+      int64_t n = gb_run_at(&job->inner, run, in), last = y->ndim - 1;
+      gb_copy_run(to + gb_offset_at(y->ndim - 1, in, y->stride + 1) * to_bytes, (gb_dtype)y->dtype, last ? y->stride[last] : 1,
+                  from + gb_offset_at(y->ndim - 1, in, inner_strides) * from_bytes, (gb_dtype)source->dtype, last ? inner_strides[last - 1] : 1, n);
+    }
+  }
+}
+
+static gb_status index_put(gb_call *call) {
+  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
+  put_job job = { .call = call };
+  int64_t picked[GB_MAX_NDIM], at[GB_MAX_NDIM], block = x->shape[0] ? x->numel / x->shape[0] : 0;
+  GB_TRY(gb_check_index(call, index, x->shape[0], "index"));
+  gb_copy_values(call, y, x);
+  if (index->numel == 0 || block == 0) return GB_OK;
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)x->shape[0] * sizeof *job.last);
+  if (!scratch) return GB_EMEMORY;
+  job.last = gb_block_data(scratch);
+  job.index_runs = rows_of_index(index, block);
+  job.inner = gb_runs_of(x->ndim - 1, x->shape + 1, GB_CHUNK_ELEMENTS);
+  memcpy(picked, index->shape, sizeof picked);
+  memcpy(picked + index->ndim, x->shape + 1, (size_t)(x->ndim - 1) * sizeof *picked);
+  gb_broadcast_strides(index, index->ndim, index->shape, job.index_strides);
+  gb_broadcast_strides(source, index->ndim + x->ndim - 1, picked, job.source_strides);
+  for (int64_t i = 0; i < index->numel; i++) job.last[put_row(&job, i, at)] = i;
+  gb_parallel(call, job.index_runs.chunks, index_put_chunk, &job);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== masked_select, masked_scatter, nonzero: count per chunk, then each chunk knows where it starts ==== */
+
+typedef struct mask_job {
+  gb_call *call;
+  const gb_tensor *mask;
+  gb_runs runs;                       /* of the joint shape, a tile each */
+  int64_t mask_strides[GB_MAX_NDIM], x_strides[GB_MAX_NDIM];
+  int64_t *start;                     /* of each chunk, in true elements */
+} mask_job;
+
+/* The flags of one run. */
+static int64_t run_flags(const mask_job *job, int64_t run, int64_t *at, uint8_t *flags) {
+  int64_t n = gb_run_at(&job->runs, run, at);
+  gb_nonzero_run(flags, gb_data(job->mask) + gb_offset_at(job->runs.ndim, at, job->mask_strides) * (int64_t)bytes_of(job->mask),
+                 (gb_dtype)job->mask->dtype, job->mask_strides[job->runs.ndim - 1], n);
+  return n;
+}
+
+static void count_chunk(void *arg, int64_t chunk) {
+  const mask_job *job = arg;
+  uint8_t flags[GB_TILE];
+  int64_t end, at[GB_MAX_NDIM], count = 0;
+  for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
+    int64_t n = run_flags(job, run, at, flags);
+    for (int64_t i = 0; i < n; i++) count += flags[i];
+  }
+  job->start[chunk] = count;
+}
+
+/* Count what is true in a mask seen over a shape; *scratch keeps the chunks' starts. */
+static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, const int64_t *shape, gb_block **scratch, int64_t *total) {
+  job->mask = mask;
+  job->runs = gb_runs_of(ndim, shape, GB_TILE);
+  gb_broadcast_strides(mask, ndim, shape, job->mask_strides);
+  *total = 0;
+  *scratch = gb_cpu_scratch(job->call, (size_t)job->runs.chunks * sizeof *job->start);
+  if (!*scratch) return GB_EMEMORY;
+  job->start = gb_block_data(*scratch);
+  if (job->runs.count > 0) gb_parallel(job->call, job->runs.chunks, count_chunk, job);
+  for (int64_t c = 0; c < job->runs.chunks; c++) {
+    int64_t count = job->start[c];
+    job->start[c] = *total;
+    *total += count;
+  }
+  return GB_OK;
+}
+
+/* The number of true elements was counted by the check too; a mask that another thread changed since is an error. */
+static gb_status require_count(gb_call *call, int64_t total, int64_t expected) {
+  return total == expected ? GB_OK : gb_call_fail(call, GB_ESTATE, "the input changed while it was read");
+}
+
+static void masked_select_chunk(void *arg, int64_t chunk) {
+  const mask_job *job = arg;
+  const gb_tensor *x = job->call->in[0], *y = job->call->out[0];
+  uint8_t flags[GB_TILE];
+  size_t bytes = bytes_of(x);
+  int64_t end, at[GB_MAX_NDIM], stride = job->x_strides[job->runs.ndim - 1] * (int64_t)bytes;
+  char *to = gb_data(y) + job->start[chunk] * (int64_t)bytes;
+  for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
+    int64_t n = run_flags(job, run, at, flags);
+    const char *from = gb_data(x) + gb_offset_at(job->runs.ndim, at, job->x_strides) * (int64_t)bytes;
+    for (int64_t i = 0; i < n; i++) {
+      if (!flags[i]) continue;
+      gb_copy_element(to, from + i * stride, bytes);
+      to += bytes;
+    }
+  }
+}
+
+static gb_status masked_select(gb_call *call) {
+  const gb_tensor *x = call->in[0], *mask = call->in[1];
+  int64_t shape[GB_MAX_NDIM], total;
+  int ndim = x->ndim;
+  memcpy(shape, x->shape, sizeof shape);
+  gb_broadcast(&ndim, shape, mask->ndim, mask->shape);
+  mask_job job = { .call = call };
+  gb_block *scratch;
+  GB_TRY(mask_begin(&job, mask, ndim, shape, &scratch, &total));
+  gb_broadcast_strides(x, ndim, shape, job.x_strides);
+  gb_status status = require_count(call, total, call->out[0]->numel);
+  if (status == GB_OK && total > 0) gb_parallel(call, job.runs.chunks, masked_select_chunk, &job);
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+/* Element number i of a tensor in row-major order, as a position. */
+static void position_of(const gb_tensor *t, int64_t i, int64_t *at) {
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    at[d] = i % t->shape[d];
+    i /= t->shape[d];
+  }
+}
+
+static void masked_scatter_chunk(void *arg, int64_t chunk) {
+  const mask_job *job = arg;
+  const gb_tensor *source = job->call->in[2], *y = job->call->out[0];
+  uint8_t flags[GB_TILE];
+  int64_t end, at[GB_MAX_NDIM], next[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
+  int64_t stride = job->x_strides[job->runs.ndim - 1] * to_bytes;
+  position_of(source, job->start[chunk], next);
+  for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
+    int64_t n = run_flags(job, run, at, flags);
+    char *to = gb_data(y) + gb_offset_at(job->runs.ndim, at, job->x_strides) * to_bytes;
+    for (int64_t i = 0; i < n; i++) {
+      if (!flags[i]) continue;
+      gb_copy_run(to + i * stride, (gb_dtype)y->dtype, 1, gb_data(source) + gb_offset_at(source->ndim, next, source->stride) * from_bytes,
+                  (gb_dtype)source->dtype, 1, 1);
+      gb_next_at(source->ndim, source->shape, next);
+    }
+  }
+}
+
+static gb_status masked_scatter(gb_call *call) {
+  const gb_tensor *x = call->in[0], *mask = call->in[1], *source = call->in[2], *y = call->out[0];
+  mask_job job = { .call = call };
+  gb_block *scratch;
+  int64_t total;
+  GB_TRY(mask_begin(&job, mask, x->ndim, x->shape, &scratch, &total));
+  gb_broadcast_strides(y, y->ndim, y->shape, job.x_strides);
+  gb_status status = GB_OK;
+  if (total > source->numel)
+    status = gb_call_fail(call, GB_ESHAPE, "mask has %lld true elements, source only %lld values for them", (long long)total,
+                          (long long)source->numel);
+  else gb_copy_values(call, y, x);
+  if (status == GB_OK && total > 0) gb_parallel(call, job.runs.chunks, masked_scatter_chunk, &job);
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+static void nonzero_chunk(void *arg, int64_t chunk) {
+  const mask_job *job = arg;
+  int64_t end, at[GB_MAX_NDIM], ndim = job->mask->ndim, last = job->runs.ndim - 1;
+  int64_t *to = (int64_t *)gb_data(job->call->out[0]) + job->start[chunk] * ndim;
+  uint8_t flags[GB_TILE];
+  for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
+    int64_t n = run_flags(job, run, at, flags);
+    for (int64_t i = 0; i < n; i++, at[last]++) {
+      if (!flags[i]) continue;
+      memcpy(to, at, (size_t)ndim * sizeof *to);
+      to += ndim;
+    }
+  }
+}
+
+static gb_status nonzero(gb_call *call) {
+  const gb_tensor *x = call->in[0];
+  mask_job job = { .call = call };
+  gb_block *scratch;
+  int64_t total;
+  GB_TRY(mask_begin(&job, x, x->ndim, x->shape, &scratch, &total));
+  gb_status status = require_count(call, total, call->out[0]->shape[0]);
+  if (status == GB_OK && call->out[0]->numel > 0) gb_parallel(call, job.runs.chunks, nonzero_chunk, &job);
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+/* ====} */
+
+static void one_hot_chunk(void *arg, int64_t chunk) {
+  const index_walk *w = arg;
+  const gb_tensor *x = w->call->in[0];
+  int64_t end, at[GB_MAX_NDIM], classes = w->n, *y = (int64_t *)gb_data(w->call->out[0]);
+  for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
+    gb_run_at(&w->runs, run, at);
+    memset(y + run * classes, 0, (size_t)classes * sizeof *y);
+    y[run * classes + gb_index_value(gb_data(x), (gb_dtype)x->dtype, gb_offset_at(w->runs.ndim, at, w->stride[1]))] = 1;
+  }
+}
+
+static gb_status one_hot(gb_call *call) {
+  const gb_tensor *x = call->in[0];
+  int64_t classes = call->attrs[0].integer;
+  GB_TRY(gb_check_index(call, x, classes, "index"));
+  index_walk w = { .call = call, .n = classes, .runs = rows_of_index(x, classes) };
+  gb_broadcast_strides(x, x->ndim, x->shape, w.stride[1]);
+  if (x->numel > 0) gb_parallel(call, w.runs.chunks, one_hot_chunk, &w);
+  return GB_OK;
+}
+
+void GB_CPU_FILL(index)(gb_backend *backend);
+void GB_CPU_FILL(index)(gb_backend *backend) {
+  static const struct { gb_op op; gb_kernel kernel; } table[] = {
+    { GB_OP_embedding, embedding }, { GB_OP_embedding_backward, embedding_backward }, { GB_OP_gather, gather }, { GB_OP_scatter_add, scatter_add },
+    { GB_OP_index_select, index_select }, { GB_OP_index_add, index_add }, { GB_OP_index_put, index_put }, { GB_OP_masked_select, masked_select },
+    { GB_OP_masked_scatter, masked_scatter }, { GB_OP_nonzero, nonzero }, { GB_OP_one_hot, one_hot },
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) backend->run[table[i].op] = table[i].kernel;
+}

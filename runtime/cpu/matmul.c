@@ -1,0 +1,164 @@
+/* cpu/matmul.c - kernels of matmul, linear and mlp: they describe their products to cpu/gemm.c.
+ *
+ * Batches that both operands walk alike are folded into rows, so that a product by one matrix is one large GEMM. mlp goes in slabs of rows:
+ * its hidden layer never exists whole unless backward needs the pre-activation. */
+#include <string.h>
+
+#include "cpu/gemm.h"
+#include "cpu/walk.h"
+
+/* Elements of mlp's hidden layer that exist at once. */
+#define HIDDEN_ELEMENTS ((int64_t)1 << 20)
+
+/* {==== matmul ==== */
+
+/* The operand's matrix: its last two dims, a vector read as one row (x) or one column (y). */
+static gb_matrix matrix_of(const gb_tensor *t, bool is_row) {
+  gb_matrix m = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype };
+  if (t->ndim > 1) m.row_stride = t->stride[t->ndim - 2], m.column_stride = t->stride[t->ndim - 1];
+  else if (is_row) m.column_stride = t->stride[0];
+  else m.row_stride = t->stride[0];
+  return m;
+}
+
+/* The stride of batch dim i of ndim (aligned at the end) in t; 0 where broadcast. */
+static int64_t batch_stride(const gb_tensor *t, int i, int ndim) {
+  int own = i - (ndim - (t->ndim > 2 ? t->ndim - 2 : 0));
+  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
+}
+
+/* Append a batch dim, or make it one with the last where both operands allow. */
+static void add_batch(gb_product *p, int64_t size, int64_t a_stride, int64_t b_stride) {
+  if (size == 1) return;
+  int last = p->batch_ndim - 1;
+  if (last >= 0 && p->a_stride[last] == size * a_stride && p->b_stride[last] == size * b_stride) p->batch[last] *= size;
+  else p->batch[last = p->batch_ndim++] = size;
+  p->a_stride[last] = a_stride;
+  p->b_stride[last] = b_stride;
+}
+
+/* Batches over which y stays the same become rows of x, where x's rows lie evenly. */
+static void fold_rows(gb_product *p) {
+  while (p->batch_ndim > 0) {
+    int last = p->batch_ndim - 1;
+    if (p->b_stride[last] != 0 || (p->m > 1 && p->a_stride[last] != p->m * p->a.row_stride)) return;
+    if (p->m == 1) p->a.row_stride = p->a_stride[last];
+    p->m *= p->batch[last];
+    p->batch_ndim--;
+  }
+}
+
+static gb_status matmul(gb_call *call) {
+  const gb_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
+  gb_product p = { .a = matrix_of(x, true), .b = matrix_of(y, false), .c = gb_data(z), .dtype = (gb_dtype)z->dtype };
+  p.m = x->ndim > 1 ? x->shape[x->ndim - 2] : 1;
+  p.k = x->shape[x->ndim - 1];
+  p.n = y->ndim > 1 ? y->shape[y->ndim - 1] : 1;
+  p.ldc = p.n;
+  int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
+  for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
+  fold_rows(&p);
+  return gb_product_run(call, &p);
+}
+
+/* ====} */
+
+/* {==== linear and mlp ==== */
+
+/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
+static bool rows_of(const gb_tensor *x, int64_t *rows, int64_t *row_stride) {
+  bool even = true;
+  *rows = 1;
+  *row_stride = 0;
+  for (int i = x->ndim - 2; i >= 0; i--) {
+    if (x->shape[i] == 1) continue;
+    if (*rows == 1) *row_stride = x->stride[i];
+    else even &= x->stride[i] == *rows * *row_stride;
+    *rows *= x->shape[i];
+  }
+  return even || x->numel == 0;
+}
+
+/* x as a matrix of rows. Where its layout has no such view it is copied, in its dtype, into *copy, which the caller frees. */
+static gb_status fold(gb_call *call, const gb_tensor *x, gb_matrix *m, int64_t *rows, gb_block **copy) {
+  int64_t n = x->shape[x->ndim - 1];
+  *m = (gb_matrix){ .data = gb_data(x), .dtype = (gb_dtype)x->dtype, .column_stride = x->stride[x->ndim - 1] };
+  *copy = NULL;
+  if (rows_of(x, rows, &m->row_stride)) return GB_OK;
+  *copy = gb_cpu_scratch(call, (size_t)x->numel * gb_dtype_bytes(m->dtype));
+  if (!*copy) return GB_EMEMORY;
+  int64_t strides[GB_MAX_NDIM];
+  gb_contiguous_strides(x->ndim, x->shape, strides);
+  gb_copy_strided(call, x->ndim, x->shape, gb_block_data(*copy), m->dtype, strides, m->data, m->dtype, x->stride);
+  *m = (gb_matrix){ .data = gb_block_data(*copy), .dtype = m->dtype, .row_stride = n, .column_stride = 1 };
+  return GB_OK;
+}
+
+/* activation(x @ weight^T + bias) for rows x [rows, in], into c [rows, out]; the activation's argument into pre, or NULL. */
+static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, const gb_tensor *bias, gb_activation activation, void *pre,
+                        void *c, gb_dtype dtype) {
+  gb_product p = { .m = rows, .n = weight->shape[0], .k = weight->shape[1], .a = x, .c = c, .ldc = weight->shape[0], .dtype = dtype };
+  p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[1], weight->stride[0] };
+  if (bias) p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype, .bias_stride = bias->stride[0] };
+  p.epilogue.activation = activation;
+  p.epilogue.pre = pre;
+  return p;
+}
+
+static gb_status linear(gb_call *call) {
+  const gb_tensor *y = call->out[0], *pre = call->out[1];
+  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
+  gb_matrix x;
+  int64_t rows;
+  gb_block *copy;
+  GB_TRY(fold(call, call->in[0], &x, &rows, &copy));
+  gb_product p = layer(x, rows, call->in[1], call->in[2], activation, keep ? gb_data(pre) : NULL, gb_data(y), (gb_dtype)y->dtype);
+  gb_status status = gb_product_run(call, &p);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* Both layers, slab of rows by slab of rows; hidden holds one slab. */
+static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, void *hidden) {
+  const gb_tensor *y = call->out[0], *pre = call->out[1], *weight1 = call->in[1], *weight2 = call->in[3];
+  gb_dtype dtype = (gb_dtype)y->dtype;
+  size_t bytes = gb_dtype_bytes(dtype);
+  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  int64_t width = weight1->shape[0];
+  for (int64_t row = 0; row < rows; row += slab) {
+    int64_t n = rows - row < slab ? rows - row : slab;
+    gb_matrix in = x, middle = { .data = hidden, .dtype = dtype, .row_stride = width, .column_stride = 1 };
+    in.data = (const char *)x.data + row * x.row_stride * (int64_t)gb_dtype_bytes(x.dtype);
+    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, hidden, dtype);
+    GB_TRY(gb_product_run(call, &first));
+    char *to = gb_data(y) + (size_t)(row * weight2->shape[0]) * bytes;
+    gb_product second = layer(middle, n, weight2, call->in[4], GB_ACTIVATION_NONE, NULL, to, dtype);
+    GB_TRY(gb_product_run(call, &second));
+  }
+  return GB_OK;
+}
+
+static gb_status mlp(gb_call *call) {
+  gb_matrix x;
+  int64_t rows, width = call->in[1]->shape[0];
+  gb_block *copy, *hidden;
+  GB_TRY(fold(call, call->in[0], &x, &rows, &copy));
+  int64_t slab = width > 0 ? HIDDEN_ELEMENTS / width : rows;
+  slab = slab < 256 ? 256 : slab;
+  slab = rows < slab ? (rows > 0 ? rows : 1) : slab;
+  hidden = gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
+  gb_status status = hidden ? mlp_slabs(call, x, rows, slab, gb_block_data(hidden)) : GB_EMEMORY;
+  if (hidden) gb_cpu_scratch_free(call, hidden);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* ====} */
+
+void GB_CPU_FILL(matmul)(gb_backend *backend);
+void GB_CPU_FILL(matmul)(gb_backend *backend) {
+  backend->run[GB_OP_matmul] = matmul;
+  backend->run[GB_OP_linear] = linear;
+  backend->run[GB_OP_mlp] = mlp;
+}

@@ -1,0 +1,630 @@
+/* cpu/norm.c - layer_norm, rms_norm, add_layer_norm, batch_norm and their gradients.
+ *
+ * Sums are made in lanes (float32, or float64 for float64) of at most a tile and added up in float64; variances are sums of squares about
+ * the mean, never differences of large numbers. Work is cut into chunks of rows by shape alone, and what chunks sum up apart (gradients of
+ * parameters, statistics of a batch) is put together in the order of the chunks. rms_norm is layer_norm with a mean of 0.
+ * Traffic: x is read once and y written once forward, x and grad read and dx written backward; batch_norm reads its inputs once more. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/scratch.h"
+
+/* {==== Arithmetic on a row ==== */
+
+enum { LANES = 16 };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The sum of partial sums, by pairs. */
+static float fold(float *lanes) {
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
+/* The sum of (x - mean)^2 over at most a tile. */
+static float squares_block(const float *x, float mean, int64_t n) {
+  float lanes[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) lanes[k] += (x[i + k] - mean) * (x[i + k] - mean);
+  for (int k = 0; i < n; i++, k++) lanes[k] += (x[i] - mean) * (x[i] - mean);
+  return fold(lanes);
+}
+
+/* The sum of (x - mean)^2 over a row. */
+static double squares(gb_lane lane, const void *x, double mean, int64_t n) {
+  double total = 0;
+  const double *d = x;
+  if (lane == GB_LANE_F32)
+    for (int64_t at = 0; at < n; at += GB_TILE) total += squares_block((const float *)x + at, (float)mean, least(n - at, GB_TILE));
+  else
+    for (int64_t i = 0; i < n; i++) total += (d[i] - mean) * (d[i] - mean);
+  return total;
+}
+
+/* x = (x - mean) * rstd * weight + bias */
+static void normalise(gb_lane lane, void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias) {
+  float *restrict f = x, mean32 = (float)mean, rstd32 = (float)rstd;
+  const float *restrict w = weight, *restrict b = bias;
+  double *restrict d = x;
+  const double *restrict v = weight, *restrict c = bias;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] = (f[i] - mean32) * rstd32 * w[i] + b[i];
+  else
+    for (int64_t i = 0; i < n; i++) d[i] = (d[i] - mean) * rstd * v[i] + c[i];
+}
+
+/* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
+static void gradient_block(const float *grad, const float *x, const float *weight, float mean, float rstd, int64_t n, double sums[2]) {
+  float plain[LANES] = { 0 }, along[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) {
+      float g = grad[i + k] * weight[i + k];
+      plain[k] += g;
+      along[k] += g * ((x[i + k] - mean) * rstd);
+    }
+  for (int k = 0; i < n; i++, k++) {
+    float g = grad[i] * weight[i];
+    plain[k] += g;
+    along[k] += g * ((x[i] - mean) * rstd);
+  }
+  sums[0] += fold(plain);
+  sums[1] += fold(along);
+}
+
+static void gradient_sums(gb_lane lane, const void *grad, const void *x, const void *weight, double mean, double rstd, int64_t n, double sums[2]) {
+  const float *g = grad, *f = x, *w = weight;
+  const double *h = grad, *d = x, *v = weight;
+  sums[0] = sums[1] = 0;
+  if (lane == GB_LANE_F32)
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      gradient_block(g + at, f + at, w + at, (float)mean, (float)rstd, least(n - at, GB_TILE), sums);
+  else
+    for (int64_t i = 0; i < n; i++) {
+      sums[0] += h[i] * v[i];
+      sums[1] += h[i] * v[i] * ((d[i] - mean) * rstd);
+    }
+}
+
+/* What a row's gradient is made with: the row's statistics, and the means of the two sums above. */
+typedef struct row_gradient { double mean, rstd, plain, along; } row_gradient;
+
+/* dweight += grad * normal, dbias += grad, x = rstd * (grad * weight - plain - normal * along), where normal is the normalised x. */
+static void differentiate(gb_lane lane, void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n, row_gradient r) {
+  float mean = (float)r.mean, rstd = (float)r.rstd, plain = (float)r.plain, along = (float)r.along;
+  float *restrict f = x, *restrict dw = dweight, *restrict db = dbias;
+  const float *restrict g = grad, *restrict w = weight;
+  double *restrict d = x, *restrict dv = dweight, *restrict dc = dbias;
+  const double *restrict h = grad, *restrict v = weight;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) {
+      float normal = (f[i] - mean) * rstd;
+      dw[i] += g[i] * normal;
+      db[i] += g[i];
+      f[i] = rstd * (g[i] * w[i] - plain - normal * along);
+    }
+  else
+    for (int64_t i = 0; i < n; i++) {
+      double normal = (d[i] - r.mean) * r.rstd;
+      dv[i] += h[i] * normal;
+      dc[i] += h[i];
+      d[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
+    }
+}
+
+/* Rows of n elements that are brought into lanes at once: a few tiles of them. */
+static int64_t batch_of(int64_t n) { return most(4 * GB_TILE / most(n, 1), 1); }
+
+/* A parameter in lanes, row-major, or `fill` n times where it is absent. */
+static void parameter(gb_lane lane, const gb_tensor *t, double fill, int64_t n, void *to) {
+  if (t) {
+    gb_rows rows = gb_rows_of(t, t->ndim - 1);
+    gb_rows_load(&rows, lane, 0, rows.count, to);
+  } else
+    for (int64_t i = 0; i < n; i++) gb_row_put(lane, to, i, fill);
+}
+
+/* ====} */
+
+/* {==== Layers: layer_norm, rms_norm, add_layer_norm ==== */
+
+/* Elements of a chunk, about. */
+#define CHUNK_ELEMENTS (16 * GB_TILE)
+/* Gradients of weight and bias are summed in at most this many parts. */
+enum { MOST_PARTS = 64 };
+
+/* A norm over the last dims, as all its chunks see it. A group is what is normalised together: `lines` rows of the last dim. */
+typedef struct layer {
+  gb_call *call;
+  gb_lane lane;
+  int64_t bytes;                        /* of a lane */
+  int64_t n, groups, lines;
+  int64_t batch, chunk, chunks;         /* groups read at once, groups of a chunk */
+  bool centre;                          /* subtract the mean */
+  double eps;
+  gb_rows x, other, sum, y;             /* other: the residual, or the gradient of y; y: the result */
+  bool adds;                            /* sum = x + other comes first */
+  const gb_tensor *mean, *rstd;         /* one element per group; results forward (NULL: not wanted), inputs backward; mean NULL: 0 */
+  const char *weight, *bias;            /* n lanes each */
+  char *parts;                          /* gradients of weight and bias, 2 * n lanes of each chunk */
+  gb_scratch scratch;
+} layer;
+
+/* The sizes of a norm of x over its dims from `outer` on. */
+static void set_up(layer *l, gb_call *call, const gb_tensor *x, int outer, gb_lane lane) {
+  *l = (layer){ .call = call, .lane = lane, .bytes = (int64_t)gb_lane_bytes(lane), .n = 1, .groups = 1 };
+  for (int i = 0; i < outer; i++) l->groups *= x->shape[i];
+  for (int i = outer; i < x->ndim; i++) l->n *= x->shape[i];
+  l->lines = x->shape[x->ndim - 1] ? l->n / x->shape[x->ndim - 1] : 0;
+  l->batch = batch_of(l->n);
+  l->chunk = l->batch * most(CHUNK_ELEMENTS / most(l->batch * l->n, 1), 1);
+  l->chunks = (l->groups + l->chunk - 1) / l->chunk;
+  l->x = gb_rows_of(x, x->ndim - 1);
+}
+
+/* Room for two batches in lanes and for the statistics of one. */
+static size_t room_bytes(const layer *l) {
+  size_t bytes = 0;
+  gb_scratch_take(&bytes, l->batch * (2 * l->n * l->bytes + 2 * 8));
+  return bytes;
+}
+
+/* The parts of a thread's room. */
+typedef struct layer_room { char *x, *other; double *mean, *rstd; } layer_room;
+
+static layer_room room_of(const layer *l) {
+  char *room = gb_scratch_room(&l->scratch);
+  layer_room r = { .mean = (double *)room };
+  r.rstd = r.mean + l->batch;
+  r.x = (char *)(r.rstd + l->batch);
+  r.other = r.x + l->batch * l->n * l->bytes;
+  return r;
+}
+
+/* One double per group of a batch, from or to a statistic. */
+static void statistics(const gb_tensor *t, int64_t first, int64_t count, double *values, bool store) {
+  if (!t) {
+    if (!store) memset(values, 0, (size_t)count * sizeof *values);
+    return;
+  }
+  gb_rows rows = gb_rows_of(t, GB_ROWS_EACH);
+  if (store) gb_rows_store(&rows, GB_LANE_F64, first, count, values);
+  else gb_rows_load(&rows, GB_LANE_F64, first, count, values);
+}
+
+/* sum = x + residual, and sum as it was rounded takes x's place. */
+static void add_residual(const layer *l, int64_t first, int64_t count, const layer_room *r) {
+  gb_rows_load(&l->other, l->lane, first * l->lines, count * l->lines, r->other);
+  gb_row_add(l->lane, r->x, r->other, count * l->n, 1);
+  gb_rows_store(&l->sum, l->lane, first * l->lines, count * l->lines, r->x);
+  gb_rows_load(&l->sum, l->lane, first * l->lines, count * l->lines, r->x);
+}
+
+static void forward_chunk(void *arg, int64_t chunk) {
+  const layer *l = arg;
+  layer_room r = room_of(l);
+  int64_t end = least((chunk + 1) * l->chunk, l->groups);
+  for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
+    int64_t count = least(l->batch, end - first);
+    gb_rows_load(&l->x, l->lane, first * l->lines, count * l->lines, r.x);
+    if (l->adds) add_residual(l, first, count, &r);
+    for (int64_t i = 0; i < count; i++) {
+      char *x = r.x + i * l->n * l->bytes;
+      r.mean[i] = l->centre ? gb_row_sum(l->lane, x, l->n) / (double)l->n : 0;
+      r.rstd[i] = 1 / sqrt(squares(l->lane, x, r.mean[i], l->n) / (double)l->n + l->eps);
+      normalise(l->lane, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias);
+    }
+    gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
+    statistics(l->mean, first, count, r.mean, true);
+    statistics(l->rstd, first, count, r.rstd, true);
+  }
+}
+
+/* Bring in the parameters, run the chunks. */
+static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor *bias, const gb_tensor *y) {
+  if (y->numel == 0) return GB_OK;
+  size_t shared = 0, w = gb_scratch_take(&shared, l->n * l->bytes), b = gb_scratch_take(&shared, l->n * l->bytes);
+  GB_TRY(gb_scratch_open(l->call, shared, room_bytes(l), &l->scratch));
+  parameter(l->lane, weight, 1, l->n, l->scratch.shared + w);
+  parameter(l->lane, bias, 0, l->n, l->scratch.shared + b);
+  l->weight = l->scratch.shared + w;
+  l->bias = l->scratch.shared + b;
+  l->y = gb_rows_of(y, y->ndim - 1);
+  gb_parallel(l->call, l->chunks, forward_chunk, l);
+  gb_scratch_close(l->call, &l->scratch);
+  return GB_OK;
+}
+
+/* The lanes of a norm of x whose result is y. */
+static gb_lane lane_of(const gb_tensor *x, const gb_tensor *y) { return gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype); }
+
+/* layer_norm and rms_norm. */
+static gb_status forward(gb_call *call, const gb_tensor *bias, const gb_tensor *mean, const gb_tensor *rstd, bool centre) {
+  const gb_tensor *x = call->in[0], *y = call->out[0];
+  layer l;
+  set_up(&l, call, x, x->ndim - call->attrs[0].count, lane_of(x, y));
+  l.centre = centre;
+  l.eps = call->attrs[1].number;
+  l.mean = mean;
+  l.rstd = rstd;
+  return run_forward(&l, call->in[1], bias, y);
+}
+
+static gb_status layer_norm(gb_call *call) { return forward(call, call->in[2], call->out[1], call->out[2], true); }
+static gb_status rms_norm(gb_call *call) { return forward(call, NULL, NULL, call->out[1], false); }
+
+static gb_status add_layer_norm(gb_call *call) {
+  const gb_tensor *x = call->in[0], *residual = call->in[1], *y = call->out[0], *sum = call->out[1];
+  layer l;
+  set_up(&l, call, x, x->ndim - call->attrs[0].count, lane_of(sum, y));
+  l.centre = l.adds = true;
+  l.eps = call->attrs[1].number;
+  l.other = gb_rows_of(residual, residual->ndim - 1);
+  l.sum = gb_rows_of(sum, sum->ndim - 1);
+  l.mean = call->out[2];
+  l.rstd = call->out[3];
+  return run_forward(&l, call->in[2], call->in[3], y);
+}
+
+static void backward_chunk(void *arg, int64_t chunk) {
+  const layer *l = arg;
+  layer_room r = room_of(l);
+  int64_t end = least((chunk + 1) * l->chunk, l->groups);
+  char *dweight = l->parts + chunk * 2 * l->n * l->bytes, *dbias = dweight + l->n * l->bytes;
+  memset(dweight, 0, (size_t)(2 * l->n * l->bytes));
+  for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
+    int64_t count = least(l->batch, end - first);
+    gb_rows_load(&l->x, l->lane, first * l->lines, count * l->lines, r.x);
+    gb_rows_load(&l->other, l->lane, first * l->lines, count * l->lines, r.other);
+    statistics(l->mean, first, count, r.mean, false);
+    statistics(l->rstd, first, count, r.rstd, false);
+    for (int64_t i = 0; i < count; i++) {
+      char *x = r.x + i * l->n * l->bytes, *grad = r.other + i * l->n * l->bytes;
+      double sums[2];
+      gradient_sums(l->lane, grad, x, l->weight, r.mean[i], r.rstd[i], l->n, sums);
+      row_gradient g = { r.mean[i], r.rstd[i], l->centre ? sums[0] / (double)l->n : 0, sums[1] / (double)l->n };
+      differentiate(l->lane, x, grad, l->weight, dweight, dbias, l->n, g);
+    }
+    gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
+  }
+}
+
+/* n lanes, or zeros where there are none, into a contiguous result that may not be wanted. */
+static void put_parameter(gb_lane lane, const gb_tensor *to, const void *lanes) {
+  if (!to) return;
+  if (lanes) gb_lane_store(lane, gb_data(to), (gb_dtype)to->dtype, 1, lanes, to->numel);
+  else memset(gb_data(to), 0, (size_t)to->numel * gb_dtype_bytes((gb_dtype)to->dtype));
+}
+
+/* The gradients of layer_norm and rms_norm. */
+static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias, bool centre) {
+  const gb_tensor *grad = call->in[0], *x = call->in[1], *dx = call->out[0], *dweight = call->out[1];
+  layer l;
+  set_up(&l, call, x, rstd->ndim, lane_of(x, grad));
+  if (x->numel == 0) {
+    put_parameter(l.lane, dweight, NULL);
+    put_parameter(l.lane, dbias, NULL);
+    return GB_OK;
+  }
+  l.chunk = most(l.chunk, ((l.groups + MOST_PARTS - 1) / MOST_PARTS + l.batch - 1) / l.batch * l.batch);
+  l.chunks = (l.groups + l.chunk - 1) / l.chunk;
+  l.centre = centre;
+  l.other = gb_rows_of(grad, grad->ndim - 1);
+  l.y = gb_rows_of(dx, dx->ndim - 1);
+  l.mean = mean;
+  l.rstd = rstd;
+  size_t shared = 0, w = gb_scratch_take(&shared, l.n * l.bytes), parts = gb_scratch_take(&shared, l.chunks * 2 * l.n * l.bytes);
+  GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
+  parameter(l.lane, call->in[2], 1, l.n, l.scratch.shared + w);
+  l.weight = l.scratch.shared + w;
+  l.parts = l.scratch.shared + parts;
+  gb_parallel(call, l.chunks, backward_chunk, &l);
+  gb_sum_parts(call, l.lane, l.parts, 2 * l.n, l.chunks);
+  put_parameter(l.lane, dweight, l.parts);
+  put_parameter(l.lane, dbias, l.parts + l.n * l.bytes);
+  gb_scratch_close(call, &l.scratch);
+  return GB_OK;
+}
+
+static gb_status layer_norm_backward(gb_call *call) { return backward(call, call->in[3], call->in[4], call->out[2], true); }
+static gb_status rms_norm_backward(gb_call *call) { return backward(call, NULL, call->in[3], NULL, false); }
+
+/* ====} */
+
+/* {==== batch_norm ==== */
+
+/* Elements of a chunk, which is read twice for statistics: they stay in L2. */
+#define BATCH_CHUNK_ELEMENTS 65536
+
+/* A batch_norm as all its chunks see it. A row is the channels at one place of one image. */
+typedef struct batch {
+  gb_call *call;
+  gb_lane lane;
+  int64_t bytes;                        /* of a lane */
+  int64_t c, count;                     /* channels, rows */
+  int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk */
+  gb_rows x, grad, y;
+  double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
+  double *mean, *rstd;                  /* by channel */
+  char *offset, *scale, *weight, *bias; /* by channel, in lanes: the mean, rstd * weight or rstd, the parameters */
+  char *plain, *along;                  /* by channel, in lanes: the means of the gradient's two sums */
+  gb_scratch scratch;
+} batch;
+
+/* Sizes, and scratch with room for everything above. */
+static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y) {
+  *b = (batch){ .call = call, .lane = lane_of(x, other), .c = x->shape[1], .x = gb_rows_of(x, 1), .grad = gb_rows_of(other, 1), .y = gb_rows_of(y, 1) };
+  b->bytes = (int64_t)gb_lane_bytes(b->lane);
+  b->count = b->x.count;
+  b->batch = batch_of(b->c);
+  b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
+  b->chunks = (b->count + b->chunk - 1) / b->chunk;
+  size_t shared = 0, at[7], parts = gb_scratch_take(&shared, b->chunks * 2 * b->c * 8), room = 0;
+  size_t mean = gb_scratch_take(&shared, b->c * 8), rstd = gb_scratch_take(&shared, b->c * 8);
+  for (int i = 0; i < 6; i++) at[i] = gb_scratch_take(&shared, b->c * b->bytes);
+  gb_scratch_take(&room, (2 * b->batch + 2) * b->c * b->bytes);
+  GB_TRY(gb_scratch_open(call, shared, room, &b->scratch));
+  char *base = b->scratch.shared;
+  b->parts = (double *)(base + parts);
+  b->mean = (double *)(base + mean);
+  b->rstd = (double *)(base + rstd);
+  char **lanes[6] = { &b->offset, &b->scale, &b->weight, &b->bias, &b->plain, &b->along };
+  for (int i = 0; i < 6; i++) *lanes[i] = base + at[i];
+  return GB_OK;
+}
+
+/* sums += (x - offset)^2, by channel. */
+static void add_squares(gb_lane lane, void *sums, const void *x, const void *offset, int64_t n) {
+  float *restrict s = sums;
+  const float *restrict f = x, *restrict o = offset;
+  double *restrict t = sums;
+  const double *restrict d = x, *restrict p = offset;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) s[i] += (f[i] - o[i]) * (f[i] - o[i]);
+  else
+    for (int64_t i = 0; i < n; i++) t[i] += (d[i] - p[i]) * (d[i] - p[i]);
+}
+
+/* plain += grad, along += grad * (x - offset), by channel. */
+static void add_gradients(gb_lane lane, void *plain, void *along, const void *grad, const void *x, const void *offset, int64_t n) {
+  float *restrict s = plain, *restrict a = along;
+  const float *restrict g = grad, *restrict f = x, *restrict o = offset;
+  double *restrict t = plain, *restrict e = along;
+  const double *restrict h = grad, *restrict d = x, *restrict p = offset;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) {
+      s[i] += g[i];
+      a[i] += g[i] * (f[i] - o[i]);
+    }
+  else
+    for (int64_t i = 0; i < n; i++) {
+      t[i] += h[i];
+      e[i] += h[i] * (d[i] - p[i]);
+    }
+}
+
+/* Add n lanes to doubles, and zero them for the next batch. */
+static void drain(gb_lane lane, double *to, void *lanes, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] += gb_row_get(lane, lanes, i);
+  memset(lanes, 0, (size_t)n * gb_lane_bytes(lane));
+}
+
+/* A thread's room: a batch of x, one of grad, two sums by channel. */
+typedef struct batch_room { char *x, *grad, *sums[2]; } batch_room;
+
+static batch_room batch_room_of(const batch *b) {
+  batch_room r = { .x = gb_scratch_room(&b->scratch) };
+  int64_t size = b->batch * b->c * b->bytes;
+  r.grad = r.x + size;
+  r.sums[0] = r.grad + size;
+  r.sums[1] = r.sums[0] + b->c * b->bytes;
+  memset(r.sums[0], 0, (size_t)(2 * b->c * b->bytes));
+  return r;
+}
+
+/* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
+static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
+  memset(to, 0, (size_t)b->c * sizeof *to);
+  for (int64_t n; first < end; first += n) {
+    n = least(b->batch, end - first);
+    gb_rows_load(&b->x, b->lane, first, n, r->x);
+    for (int64_t i = 0; i < n; i++) {
+      if (offset) add_squares(b->lane, r->sums[0], r->x + i * b->c * b->bytes, offset, b->c);
+      else gb_row_add(b->lane, r->sums[0], r->x + i * b->c * b->bytes, b->c, 1);
+    }
+    drain(b->lane, to, r->sums[0], b->c);
+  }
+}
+
+/* The mean by channel of one chunk, and the sum of squares about it. */
+static void moments_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
+  double *mean = b->parts + chunk * 2 * b->c, *spread = mean + b->c;
+  sum_rows(b, &r, first, end, NULL, mean);
+  for (int64_t i = 0; i < b->c; i++) {
+    mean[i] /= (double)(end - first);
+    gb_row_put(b->lane, r.sums[1], i, mean[i]);
+  }
+  sum_rows(b, &r, first, end, r.sums[1], spread);
+}
+
+/* Chunks' moments put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+ * Leaves the variance, divided by the number of rows, in rstd's place. */
+static void merge_moments(batch *b) {
+  for (int64_t i = 0; i < b->c; i++) {
+    double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
+    for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
+      const double *part = b->parts + chunk * 2 * b->c;
+      double more = (double)(least((chunk + 1) * b->chunk, b->count) - chunk * b->chunk), apart = part[i] - mean;
+      spread += part[b->c + i] + apart * apart * rows * more / (rows + more);
+      mean += apart * more / (rows + more);
+      rows += more;
+    }
+    b->mean[i] = mean;
+    b->rstd[i] = spread / (double)b->count;
+  }
+}
+
+/* A vector by channel as doubles, from or to a tensor. */
+static void channel_values(const gb_tensor *t, double *values, bool store) { statistics(t, 0, t->numel, values, store); }
+
+/* running = (1 - momentum) * running + momentum * value * correction; scratch holds c doubles. */
+static void move_towards(gb_tensor *running, const double *values, double correction, double momentum, double *scratch) {
+  if (!running) return;
+  channel_values(running, scratch, false);
+  for (int64_t i = 0; i < running->numel; i++) scratch[i] = (1 - momentum) * scratch[i] + momentum * correction * values[i];
+  channel_values(running, scratch, true);
+  gb_tensor_bump(running);
+}
+
+/* Is a value finite in the type of the lanes? */
+static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value) : isfinite(value); }
+
+/* Update the running statistics, unless the batch's are not finite: a batch that overflowed must not leave its mark. b->parts is free. */
+static void update_running(batch *b) {
+  gb_tensor *mean = b->call->in[1], *variance = b->call->in[2];
+  double momentum = b->call->attrs[1].number, n = (double)b->count;
+  if (b->count < 2) return;
+  for (int64_t i = 0; i < b->c; i++)
+    if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
+  move_towards(mean, b->mean, 1, momentum, b->parts);
+  move_towards(variance, b->rstd, n / (n - 1), momentum, b->parts);
+}
+
+/* Of each row of a chunk: (x - mean) * (rstd * weight) + bias. */
+static void apply_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
+  for (int64_t n; first < end; first += n) {
+    n = least(b->batch, end - first);
+    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    for (int64_t i = 0; i < n; i++) {
+      char *x = r.x + i * b->c * b->bytes;
+      gb_row_add(b->lane, x, b->offset, b->c, -1);
+      normalise(b->lane, x, b->c, 0, 1, b->scale, b->bias);
+    }
+    gb_rows_store(&b->y, b->lane, first, n, r.x);
+  }
+}
+
+/* mean and rstd to lanes; scale is rstd * weight, or rstd. */
+static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
+  parameter(b->lane, weight, 1, b->c, b->weight);
+  for (int64_t i = 0; i < b->c; i++) {
+    gb_row_put(b->lane, b->offset, i, b->mean[i]);
+    gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
+  }
+}
+
+static gb_status batch_norm(gb_call *call) {
+  const gb_tensor *x = call->in[0], *y = call->out[0];
+  batch b;
+  if (x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, x, y, y));
+  if (call->attrs[0].integer) {
+    gb_parallel(call, b.chunks, moments_chunk, &b);
+    merge_moments(&b);
+    update_running(&b);
+  } else {
+    channel_values(call->in[1], b.mean, false);
+    channel_values(call->in[2], b.rstd, false);
+  }
+  for (int64_t i = 0; i < b.c; i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + call->attrs[2].number);
+  set_lanes(&b, call->in[3], true);
+  parameter(b.lane, call->in[4], 0, b.c, b.bias);
+  gb_parallel(call, b.chunks, apply_chunk, &b);
+  if (call->out[1]) channel_values(call->out[1], b.mean, true);
+  if (call->out[2]) channel_values(call->out[2], b.rstd, true);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* The sums of grad and of grad * (x - mean) of one chunk. */
+static void gradients_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
+  double *part = b->parts + chunk * 2 * b->c;
+  memset(part, 0, (size_t)(2 * b->c) * sizeof *part);
+  for (int64_t n; first < end; first += n) {
+    n = least(b->batch, end - first);
+    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
+    for (int64_t i = 0; i < n; i++)
+      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, b->offset, b->c);
+    for (int k = 0; k < 2; k++) drain(b->lane, part + k * b->c, r.sums[k], b->c);
+  }
+}
+
+/* x = scale * weight * (grad - plain - (x - offset) * along), by channel. */
+static void differentiate_channels(const batch *b, void *x, const void *grad) {
+  float *restrict f = x;
+  const float *restrict g = grad, *o = (float *)b->offset, *s = (float *)b->scale, *w = (float *)b->weight, *p = (float *)b->plain, *a = (float *)b->along;
+  double *restrict d = x;
+  const double *restrict h = grad, *q = (double *)b->offset, *t = (double *)b->scale, *v = (double *)b->weight, *m = (double *)b->plain,
+                                  *e = (double *)b->along;
+  if (b->lane == GB_LANE_F32)
+    for (int64_t i = 0; i < b->c; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
+  else
+    for (int64_t i = 0; i < b->c; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+}
+
+static void backward_rows_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
+  for (int64_t n; first < end; first += n) {
+    n = least(b->batch, end - first);
+    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
+    for (int64_t i = 0; i < n; i++) differentiate_channels(b, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
+    gb_rows_store(&b->y, b->lane, first, n, r.x);
+  }
+}
+
+/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
+static gb_status batch_norm_backward(gb_call *call) {
+  const gb_tensor *grad = call->in[0], *x = call->in[1];
+  bool training = call->attrs[0].integer;
+  batch b;
+  if (x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, x, grad, call->out[0]));
+  channel_values(call->in[3], b.mean, false);
+  channel_values(call->in[4], b.rstd, false);
+  set_lanes(&b, call->in[2], false);
+  gb_parallel(call, b.chunks, gradients_chunk, &b);
+  double *plain = b.mean, *along = b.rstd; /* in lanes by now */
+  for (int64_t i = 0; i < b.c; i++) {
+    double rstd = b.rstd[i], sums[2] = { 0, 0 };
+    for (int64_t chunk = 0; chunk < b.chunks; chunk++)
+      for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];
+    plain[i] = sums[0];
+    along[i] = sums[1] * rstd;
+    gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
+    gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
+  }
+  gb_parallel(call, b.chunks, backward_rows_chunk, &b);
+  if (call->out[1]) channel_values(call->out[1], along, true);
+  channel_values(call->out[2], plain, true);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+void GB_CPU_FILL(norm)(gb_backend *backend);
+void GB_CPU_FILL(norm)(gb_backend *backend) {
+  backend->run[GB_OP_layer_norm] = layer_norm;
+  backend->run[GB_OP_layer_norm_backward] = layer_norm_backward;
+  backend->run[GB_OP_rms_norm] = rms_norm;
+  backend->run[GB_OP_rms_norm_backward] = rms_norm_backward;
+  backend->run[GB_OP_add_layer_norm] = add_layer_norm;
+  backend->run[GB_OP_batch_norm] = batch_norm;
+  backend->run[GB_OP_batch_norm_backward] = batch_norm_backward;
+}

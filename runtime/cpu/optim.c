@@ -1,0 +1,497 @@
+/* cpu/optim.c - passes over a slab: check, unscale, clip, and the steps of SGD and Adam; and the scaler's update.
+ *
+ * A pass is cut into chunks by the slab's layout alone; a chunk visits the segments with a gradient that lie in it, tile by tile. Norms
+ * are summed in a fixed order: lanes, then tiles, then chunks. A step reads and writes each element once: SGD moves 12 bytes per float32
+ * element (20 with momentum), Adam 28, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for
+ * float64 parameters; the numbers that are the same for a whole segment are made in double, as PyTorch makes them on the host. */
+#include <float.h>
+#include <math.h>
+
+#include "base/float.h"
+#include "cpu/cpu.h"
+#include "tensor/step_state.h"
+
+#define CHUNK (16 * GB_TILE)
+#define LANES 16
+
+typedef struct pass pass;
+/* Handle elements at .. at + n - 1 of the slab, all of one segment and one chunk. */
+typedef void (*run_fn)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n);
+
+/* One pass: where the slab's data lie, and what to do with a run of them. */
+struct pass {
+  const gb_slab_call *call;
+  const gb_slab *slab;
+  run_fn run;
+  int64_t start, end;                   /* elements of the slab that segments span */
+  gb_dtype dtype;                       /* of the gradients */
+  char *gradients, *parameters, *weights, *copy[2], *state[3]; /* weights: what a step updates, the masters where there are some */
+  double factor;                        /* of a gradient on reading */
+  double *norms;                        /* of each chunk; NULL: not wanted */
+  atomic_bool bad;                      /* a gradient was not finite */
+};
+
+/* {==== The pass ==== */
+
+static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* A pass over the call's slab that reads gradients unscaled where they carry a scale. */
+static pass pass_over(const gb_slab_call *call, run_fn run) {
+  const gb_slab *slab = call->slab;
+  pass p = { .call = call, .slab = slab, .run = run, .dtype = (gb_dtype)slab->gradients->dtype, .gradients = gb_data(slab->gradients) };
+  p.parameters = data_of(slab->parameters);
+  p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
+  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
+  for (int i = 0; i < 3; i++) p.state[i] = data_of(slab->state[i]);
+  if (slab->count) {
+    p.start = slab->segments[0].offset;
+    p.end = slab->segments[slab->count - 1].offset + slab->segments[slab->count - 1].size;
+  }
+  p.factor = (call->scaled ? call->scale->inverse : 1.0) * (call->maximize ? -1.0 : 1.0);
+  atomic_init(&p.bad, false);
+  return p;
+}
+
+/* The first segment that ends after element `at`. */
+static int64_t segment_at(const gb_slab *slab, int64_t at) {
+  int64_t low = 0, high = slab->count;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    const gb_segment *segment = &slab->segments[middle];
+    if (segment->offset + segment->size > at) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/* Hand each run of one chunk to the pass. */
+static void visit_chunk(void *arg, int64_t chunk) {
+  pass *p = arg;
+  int64_t from = p->start + chunk * CHUNK, end = least(from + CHUNK, p->end);
+  for (int64_t s = segment_at(p->slab, from); s < p->slab->count && p->slab->segments[s].offset < end; s++) {
+    const gb_segment *segment = &p->slab->segments[s];
+    int64_t first = segment->offset > from ? segment->offset : from, last = least(segment->offset + segment->size, end);
+    if (segment->has_grad && first < last) p->run(p, chunk, segment, first, last - first);
+  }
+}
+
+static int64_t count_chunks(const pass *p) { return (p->end - p->start + CHUNK - 1) / CHUNK; }
+
+static void run_pass(const gb_call *call, pass *p) { gb_parallel(call, count_chunks(p), visit_chunk, p); }
+
+/* ====} */
+
+/* {==== Checking ==== */
+
+static bool all_finite_f32(const float *g, int64_t n) {
+  uint32_t bad = 0;
+  for (int64_t i = 0; i < n; i++) bad |= (gb_float_bits(g[i]) & 0x7f800000u) == 0x7f800000u;
+  return !bad;
+}
+
+static bool all_finite_f64(const double *g, int64_t n) {
+  uint64_t bad = 0;
+  for (int64_t i = 0; i < n; i++) bad |= !(fabs(g[i]) <= DBL_MAX);
+  return !bad;
+}
+
+/* Lanes added as a tree. */
+static double sum_lanes(double *lane) {
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; k++) lane[k] += lane[k + width];
+  return lane[0];
+}
+
+/* In double, whose range holds the square of every float32. */
+static double squares_f32(const float *g, int64_t n) {
+  double lane[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) lane[k] += (double)g[i + k] * (double)g[i + k];
+  for (int k = 0; i + k < n; k++) lane[k] += (double)g[i + k] * (double)g[i + k];
+  return sum_lanes(lane);
+}
+
+static double squares_f64(const double *g, int64_t n) {
+  double lane[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) lane[k] += g[i + k] * g[i + k];
+  for (int k = 0; i + k < n; k++) lane[k] += g[i + k] * g[i + k];
+  return sum_lanes(lane);
+}
+
+/* The larger of two norms; NaN wins. */
+static double larger(double a, double b) { return a > b || a != a ? a : b; }
+
+/* Join what two places add to the call's norm. */
+static double join_norms(const gb_slab_call *call, double a, double b) { return isinf(call->norm_type) ? larger(a, b) : a + b; }
+
+/* The largest |g|, or the sum of |g|^p: the norms that are seldom asked for. */
+static double other_norm(const gb_slab_call *call, const float *f32, const double *f64, int64_t n) {
+  double norm = 0;
+  for (int64_t i = 0; i < n; i++) {
+    double size = fabs(f32 ? (double)f32[i] : f64[i]);
+    norm = isinf(call->norm_type) ? larger(norm, size) : norm + pow(size, call->norm_type);
+  }
+  return norm;
+}
+
+/* Gradients as float32: where they lie, or brought into a tile. */
+static const float *gradient_tile(const pass *p, int64_t at, int64_t n, float *room) {
+  if (p->dtype == GB_FLOAT32) return (const float *)p->gradients + at;
+  gb_load_f32(room, p->gradients + at * (int64_t)gb_dtype_bytes(p->dtype), p->dtype, 1, n);
+  return room;
+}
+
+static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)segment;
+  float room[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    const double *f64 = p->dtype == GB_FLOAT64 ? (const double *)p->gradients + at : NULL;
+    const float *f32 = f64 ? NULL : gradient_tile(p, at, count, room);
+    if (!(f64 ? all_finite_f64(f64, count) : all_finite_f32(f32, count))) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
+    if (!p->norms) continue;
+    double norm = p->call->norm_type != 2 ? other_norm(p->call, f32, f64, count) : f64 ? squares_f64(f64, count) : squares_f32(f32, count);
+    p->norms[chunk] = join_norms(p->call, p->norms[chunk], norm);
+  }
+}
+
+/* Non-finite gradients set the optimizer's flag, and the scaler's. */
+static void note_bad(const gb_slab_call *call, pass *p) {
+  if (!atomic_load(&p->bad)) return;
+  if (call->found) call->found->found_inf = 1;
+  if (call->scale) call->scale->found_inf = 1;
+}
+
+/* The norm of the slab, as if its gradients had no scale, joined to what the record holds. */
+static void note_norm(const gb_slab_call *call, const pass *p, int64_t chunks) {
+  double norm = 0, inverse = call->scaled ? call->scale->inverse : 1;
+  for (int64_t i = 0; i < chunks; i++) norm = join_norms(call, norm, p->norms[i]);
+  norm *= isinf(call->norm_type) ? inverse : pow(inverse, call->norm_type);
+  call->found->norm_squared = join_norms(call, call->found->norm_squared, norm);
+}
+
+/* Reads slab, scale (its found_inf is set too), scaled, found, want_norm, norm_type. Never clears a flag. */
+static gb_status optim_check(gb_call *call) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  pass p = pass_over(c, check_run);
+  int64_t chunks = count_chunks(&p);
+  if (!c->want_norm) {
+    run_pass(call, &p);
+    note_bad(c, &p);
+    return GB_OK;
+  }
+  gb_block *scratch = gb_cpu_scratch(call, sizeof(double) * (size_t)chunks);
+  if (!scratch) return GB_EMEMORY;
+  p.norms = gb_block_data(scratch);
+  for (int64_t i = 0; i < chunks; i++) p.norms[i] = 0;
+  run_pass(call, &p);
+  note_bad(c, &p);
+  note_norm(c, &p, chunks);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== Changing gradients ==== */
+
+/* Checked before it is multiplied, as PyTorch does. */
+static void unscale_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  check_run(p, chunk, segment, at, n);
+  if (p->dtype == GB_FLOAT64) {
+    double *g = (double *)p->gradients + at, factor = p->factor;
+    for (int64_t i = 0; i < n; i++) g[i] *= factor;
+    return;
+  }
+  float *g = (float *)p->gradients + at, factor = (float)p->factor;
+  for (int64_t i = 0; i < n; i++) g[i] *= factor;
+}
+
+/* Reads slab, scale, scaled (true), found. */
+static gb_status optim_unscale(gb_call *call) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  pass p = pass_over(c, unscale_run);
+  run_pass(call, &p);
+  note_bad(c, &p);
+  return GB_OK;
+}
+
+/* Multiply, or clamp where a limit is given; NaN stays NaN. */
+static void clip_f32(float *g, int64_t n, float factor, float limit) {
+  if (limit > 0)
+    for (int64_t i = 0; i < n; i++) g[i] = g[i] > limit ? limit : g[i] < -limit ? -limit : g[i];
+  else
+    for (int64_t i = 0; i < n; i++) g[i] *= factor;
+}
+
+static void clip_f64(double *g, int64_t n, double factor, double limit) {
+  if (limit > 0)
+    for (int64_t i = 0; i < n; i++) g[i] = g[i] > limit ? limit : g[i] < -limit ? -limit : g[i];
+  else
+    for (int64_t i = 0; i < n; i++) g[i] *= factor;
+}
+
+static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk, (void)segment;
+  double factor = p->call->clip_factor, limit = p->call->clip_value * (p->call->scaled ? p->call->scale->scale : 1);
+  if (p->dtype == GB_FLOAT64) { clip_f64((double *)p->gradients + at, n, factor, limit); return; }
+  if (p->dtype == GB_FLOAT32) { clip_f32((float *)p->gradients + at, n, (float)factor, (float)limit); return; }
+  float room[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    gradient_tile(p, at, count, room);
+    clip_f32(room, count, (float)factor, (float)limit);
+    gb_store_f32(p->gradients + 2 * at, p->dtype, 1, room, count);
+  }
+}
+
+/* Reads slab, clip_factor, clip_value, and with scaled also scale: gradients keep the scale they carry. */
+static gb_status optim_clip(gb_call *call) {
+  pass p = pass_over(call->attrs[0].pointer, clip_run);
+  run_pass(call, &p);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== What steps share ==== */
+
+/* Gradients of a tile, without their scale and with the sign that descends. */
+static void read_f32(const pass *p, int64_t at, int64_t n, float *restrict g) {
+  const float *from = (const float *)p->gradients + at;
+  float factor = (float)p->factor;
+  for (int64_t i = 0; i < n; i++) g[i] = from[i] * factor;
+}
+
+static void read_f64(const pass *p, int64_t at, int64_t n, double *restrict g) {
+  const double *from = (const double *)p->gradients + at;
+  for (int64_t i = 0; i < n; i++) g[i] = from[i] * p->factor;
+}
+
+/* g += decay * w */
+static void decay_f32(float *restrict g, const float *restrict w, int64_t n, float decay) {
+  for (int64_t i = 0; i < n; i++) g[i] += decay * w[i];
+}
+
+static void decay_f64(double *restrict g, const double *restrict w, int64_t n, double decay) {
+  for (int64_t i = 0; i < n; i++) g[i] += decay * w[i];
+}
+
+/* Round the new weights into what is kept of them in 16 bits: the parameters that have masters, and the copies. */
+static void write_16bit(const pass *p, int64_t at, int64_t n, const float *w) {
+  if (p->slab->masters) gb_store_f32(p->parameters + 2 * at, p->slab->dtype, 1, w, n);
+  for (int k = 0; k < 2; k++)
+    if (p->copy[k]) gb_store_f32(p->copy[k] + 2 * at, k ? GB_BFLOAT16 : GB_FLOAT16, 1, w, n);
+}
+
+/* The flag was up: no step, and the scaler hears of it. */
+static bool is_skipped(const gb_slab_call *call) {
+  if (!call->found || call->found->found_inf == 0) return false;
+  if (call->scale) call->scale->found_inf = 1;
+  return true;
+}
+
+/* Run a step in the slab's precision, and count it for every segment that took it. */
+static gb_status take_step(gb_call *call, run_fn f32, run_fn f64) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  if (is_skipped(c)) return GB_OK;
+  pass p = pass_over(c, c->slab->dtype == GB_FLOAT64 ? f64 : f32);
+  run_pass(call, &p);
+  for (int64_t s = 0; s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== SGD ==== */
+
+/* The buffer takes the gradient (the first one as it is), and g becomes what to descend along. */
+static void momentum_f32(float *restrict m, float *restrict g, int64_t n, const gb_slab_call *c, bool first) {
+  float momentum = (float)c->momentum, keep = (float)(1 - c->dampening);
+  if (first)
+    for (int64_t i = 0; i < n; i++) m[i] = g[i];
+  else
+    for (int64_t i = 0; i < n; i++) m[i] = m[i] * momentum + g[i] * keep;
+  if (c->nesterov)
+    for (int64_t i = 0; i < n; i++) g[i] += momentum * m[i];
+  else
+    for (int64_t i = 0; i < n; i++) g[i] = m[i];
+}
+
+static void momentum_f64(double *restrict m, double *restrict g, int64_t n, const gb_slab_call *c, bool first) {
+  double momentum = c->momentum, keep = 1 - c->dampening;
+  if (first)
+    for (int64_t i = 0; i < n; i++) m[i] = g[i];
+  else
+    for (int64_t i = 0; i < n; i++) m[i] = m[i] * momentum + g[i] * keep;
+  if (c->nesterov)
+    for (int64_t i = 0; i < n; i++) g[i] += momentum * m[i];
+  else
+    for (int64_t i = 0; i < n; i++) g[i] = m[i];
+}
+
+static void sgd_run_f32(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk;
+  const gb_slab_call *c = p->call;
+  float g[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    float *w = (float *)p->weights + at;
+    read_f32(p, at, count, g);
+    if (c->weight_decay != 0) decay_f32(g, w, count, (float)c->weight_decay);
+    if (c->momentum != 0) momentum_f32((float *)p->state[0] + at, g, count, c, segment->steps == 0);
+    decay_f32(w, g, count, (float)-c->lr);
+    write_16bit(p, at, count, w);
+  }
+}
+
+static void sgd_run_f64(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk;
+  const gb_slab_call *c = p->call;
+  double g[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    double *w = (double *)p->weights + at;
+    read_f64(p, at, count, g);
+    if (c->weight_decay != 0) decay_f64(g, w, count, c->weight_decay);
+    if (c->momentum != 0) momentum_f64((double *)p->state[0] + at, g, count, c, segment->steps == 0);
+    decay_f64(w, g, count, -c->lr);
+  }
+}
+
+/* Reads slab (state[0] where momentum is not 0), scale, scaled, found, lr, momentum, dampening, weight_decay, nesterov, maximize. */
+static gb_status optim_sgd(gb_call *call) { return take_step(call, sgd_run_f32, sgd_run_f64); }
+
+/* ====} */
+
+/* {==== Adam ==== */
+
+/* What is the same for a whole segment: 1 - beta1, beta2, the step size and the root of the bias correction of v, the weights' decay. */
+typedef struct adam_numbers { double rate1, beta2, rate2, step, root, eps, keep; } adam_numbers;
+
+/* Bias is corrected by the segment's own count of steps. */
+static adam_numbers adam_at(const gb_slab_call *c, int64_t steps) {
+  double correction1 = 1 - pow(c->beta1, (double)steps), correction2 = 1 - pow(c->beta2, (double)steps);
+  return (adam_numbers){ .rate1 = 1 - c->beta1, .beta2 = c->beta2, .rate2 = 1 - c->beta2, .step = c->lr / correction1,
+                         .root = 1 / sqrt(correction2), .eps = c->eps, .keep = c->decoupled ? 1 - c->lr * c->weight_decay : 1 };
+}
+
+/* m goes towards g by `rate`; from the nearer end, so that a rate of 1 gives g itself. */
+static void lerp_f32(float *restrict m, const float *restrict g, int64_t n, float rate) {
+  if (rate < 0.5f)
+    for (int64_t i = 0; i < n; i++) m[i] += rate * (g[i] - m[i]);
+  else
+    for (int64_t i = 0; i < n; i++) m[i] = g[i] - (g[i] - m[i]) * (1 - rate);
+}
+
+static void lerp_f64(double *restrict m, const double *restrict g, int64_t n, double rate) {
+  if (rate < 0.5)
+    for (int64_t i = 0; i < n; i++) m[i] += rate * (g[i] - m[i]);
+  else
+    for (int64_t i = 0; i < n; i++) m[i] = g[i] - (g[i] - m[i]) * (1 - rate);
+}
+
+static void adam_f32(float *restrict w, const float *restrict m, float *restrict v, const float *restrict g, int64_t n, const adam_numbers *a) {
+  float beta2 = (float)a->beta2, rate2 = (float)a->rate2, step = (float)a->step, root = (float)a->root, eps = (float)a->eps, keep = (float)a->keep;
+  for (int64_t i = 0; i < n; i++) {
+    v[i] = v[i] * beta2 + rate2 * (g[i] * g[i]);
+    w[i] = w[i] * keep - step * m[i] / (sqrtf(v[i]) * root + eps);
+  }
+}
+
+static void adam_f64(double *restrict w, const double *restrict m, double *restrict v, const double *restrict g, int64_t n, const adam_numbers *a) {
+  for (int64_t i = 0; i < n; i++) {
+    v[i] = v[i] * a->beta2 + a->rate2 * (g[i] * g[i]);
+    w[i] = w[i] * a->keep - a->step * m[i] / (sqrt(v[i]) * a->root + a->eps);
+  }
+}
+
+static void adam_run_f32(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk;
+  const gb_slab_call *c = p->call;
+  adam_numbers numbers = adam_at(c, segment->steps + 1);
+  float g[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    float *w = (float *)p->weights + at, *m = (float *)p->state[0] + at;
+    read_f32(p, at, count, g);
+    if (c->weight_decay != 0 && !c->decoupled) decay_f32(g, w, count, (float)c->weight_decay);
+    lerp_f32(m, g, count, (float)numbers.rate1);
+    adam_f32(w, m, (float *)p->state[1] + at, g, count, &numbers);
+    write_16bit(p, at, count, w);
+  }
+}
+
+static void adam_run_f64(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk;
+  const gb_slab_call *c = p->call;
+  adam_numbers numbers = adam_at(c, segment->steps + 1);
+  double g[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    int64_t count = least(GB_TILE, end - at);
+    double *w = (double *)p->weights + at, *m = (double *)p->state[0] + at;
+    read_f64(p, at, count, g);
+    if (c->weight_decay != 0 && !c->decoupled) decay_f64(g, w, count, c->weight_decay);
+    lerp_f64(m, g, count, numbers.rate1);
+    adam_f64(w, m, (double *)p->state[1] + at, g, count, &numbers);
+  }
+}
+
+/* Reads slab (state[0] and state[1]), scale, scaled, found, lr, beta1, beta2, eps, weight_decay, decoupled, maximize. */
+static gb_status optim_adam(gb_call *call) { return take_step(call, adam_run_f32, adam_run_f64); }
+
+/* ====} */
+
+/* {==== The scaler ==== */
+
+/* Smaller, but not below the floor; never so small that its inverse is not finite. */
+static float backed_off(const gb_slab_call *c, float scale) {
+  float next = (float)(scale * c->backoff_factor), floor = c->min_scale > FLT_MIN ? (float)c->min_scale : FLT_MIN;
+  return next >= floor ? next : scale < floor ? scale : floor;
+}
+
+/* Larger, but not above the ceiling; a scale that would be infinite stays. */
+static float grown(const gb_slab_call *c, float scale) {
+  float next = (float)(scale * c->growth_factor);
+  if (!isfinite(next)) return scale;
+  if (c->max_scale <= 0 || next <= (float)c->max_scale) return next;
+  return scale > (float)c->max_scale ? scale : (float)c->max_scale;
+}
+
+/* Reads scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale. Counts the step or the skip, and clears the flag. */
+static gb_status scaler_update(gb_call *call) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  gb_scale_record *r = c->scale;
+  if (r->found_inf != 0) {
+    r->scale = backed_off(c, r->scale);
+    r->growth_tracker = 0;
+    r->skipped++;
+    r->skipped_in_a_row++;
+  } else {
+    bool grows = r->growth_tracker + 1 >= (float)c->growth_interval;
+    if (grows) r->scale = grown(c, r->scale);
+    r->growth_tracker = grows ? 0 : r->growth_tracker + 1;
+    r->steps++;
+    r->skipped_in_a_row = 0;
+  }
+  r->inverse = (float)(1.0 / (double)r->scale);
+  r->found_inf = 0;
+  return GB_OK;
+}
+
+/* ====} */
+
+void GB_CPU_FILL(optim)(gb_backend *backend);
+void GB_CPU_FILL(optim)(gb_backend *backend) {
+  backend->run[GB_OP_optim_check] = optim_check;
+  backend->run[GB_OP_optim_unscale] = optim_unscale;
+  backend->run[GB_OP_optim_clip] = optim_clip;
+  backend->run[GB_OP_optim_sgd] = optim_sgd;
+  backend->run[GB_OP_optim_adam] = optim_adam;
+  backend->run[GB_OP_scaler_update] = scaler_update;
+}

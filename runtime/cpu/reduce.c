@@ -1,0 +1,670 @@
+/* cpu/reduce.c - reductions over any set of dims, largest elements with their index, and running sums.
+ *
+ * A fold (sum, product, largest, smallest) of mapped elements is a fixed tree: tiles of 1024 lanes are added lane by lane, then halves of
+ * the lanes onto each other; pieces of long reductions likewise. If the nearest neighbours in memory are reduced together, the lanes run
+ * along the reduction ("rows"); otherwise along the result ("columns", as in the gradient of a bias). Either way memory is read in order,
+ * once (twice for var, std and logsumexp, which first need a mean or a maximum), with one operation per element. The tree depends on
+ * shapes and strides, never on the number of threads. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/math.h"
+#include "cpu/rows.h"
+#include "ops/reduce.h"
+
+typedef enum fold_kind { SUM, PRODUCT, LARGEST, SMALLEST } fold_kind;
+typedef enum map_kind { PLAIN, ABSOLUTE, SQUARE, POWER, NONZERO, CENTERED_SQUARE, CENTERED_EXP } map_kind;
+
+/* One loop over dims of x (neighbours merged): its stride in x and, for a dim that is kept, in the result. */
+typedef struct axis { int64_t size, stride, out; } axis;
+
+/* An array of a tile in the compute type. */
+typedef union lanes { float f32[GB_TILE]; double f64[GB_TILE]; int64_t i64[GB_TILE]; } lanes;
+
+/* One reduction. Its work is cut into units: a strip of up to `width` columns of one outer position, over one piece of the reduction. */
+typedef struct reduction {
+  gb_lane lane;
+  fold_kind fold;
+  map_kind map;
+  double power;
+  size_t bytes;                    /* of a lane */
+  const char *data;
+  gb_dtype dtype;
+  size_t x_bytes;
+  axis kept[GB_MAX_NDIM], reduced[GB_MAX_NDIM], column;
+  int n_kept, n_reduced;           /* n_reduced is at least 1 */
+  int64_t outer, length;           /* products of the sizes */
+  int64_t width, strips;           /* columns in a strip, strips; 1 and 1 for rows */
+  int64_t wide;                    /* reduced positions that one load brings: side by side in memory */
+  int64_t piece, pieces;           /* reduced positions in a piece */
+  int64_t units, per_chunk;
+  const char *center;              /* CENTERED maps: one per result, in the compute type */
+  char *partial;                   /* [outer][pieces][columns] */
+  char *result;                    /* contiguous */
+} reduction;
+
+/* {==== lanes ==== */
+
+static void fold_f32(fold_kind fold, float *restrict a, const float *restrict b, int64_t n) {
+  switch (fold) {
+    case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
+    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
+    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] > a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] < a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+  }
+}
+
+static void fold_f64(fold_kind fold, double *restrict a, const double *restrict b, int64_t n) {
+  switch (fold) {
+    case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
+    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
+    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] > a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] < a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+  }
+}
+
+/* Integers wrap: sums and products go through unsigned. */
+static void fold_i64(fold_kind fold, int64_t *restrict a, const int64_t *restrict b, int64_t n) {
+  switch (fold) {
+    case SUM: for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]); break;
+    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] * (uint64_t)b[i]); break;
+    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = b[i] > a[i] ? b[i] : a[i]; break;
+    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = b[i] < a[i] ? b[i] : a[i]; break;
+  }
+}
+
+/* a = fold(a, b), lane by lane. */
+static void fold_into(const reduction *r, void *a, const void *b, int64_t n) {
+  switch (r->lane) {
+    case GB_LANE_F32: fold_f32(r->fold, a, b, n); break;
+    case GB_LANE_F64: fold_f64(r->fold, a, b, n); break;
+    default: fold_i64(r->fold, a, b, n);
+  }
+}
+
+/* `count` groups of `width` lanes become one: the later half folded onto the earlier until one is left. */
+static void fold_halves(const reduction *r, char *a, int64_t count, int64_t width) {
+  while (count > 1) {
+    int64_t half = (count + 1) / 2;
+    fold_into(r, a, a + (size_t)(half * width) * r->bytes, (count / 2) * width);
+    count = half;
+  }
+}
+
+/* What a fold of nothing gives. */
+static void fill_identity(const reduction *r, void *to, int64_t n) {
+  static const double real[] = { 0, 1, -INFINITY, INFINITY };
+  static const int64_t whole[] = { 0, 1, INT64_MIN, INT64_MAX };
+  lanes *a = to;
+  for (int64_t i = 0; i < n; i++) {
+    if (r->lane == GB_LANE_F32) a->f32[i] = (float)real[r->fold];
+    else if (r->lane == GB_LANE_F64) a->f64[i] = real[r->fold];
+    else a->i64[i] = whole[r->fold];
+  }
+}
+
+static void map_f32(const reduction *r, float *restrict x, const float *restrict center, int64_t n) {
+  float power = (float)r->power;
+  switch (r->map) {
+    case PLAIN: break;
+    case ABSOLUTE: for (int64_t i = 0; i < n; i++) x[i] = fabsf(x[i]); break;
+    case SQUARE: for (int64_t i = 0; i < n; i++) x[i] *= x[i]; break;
+    case POWER: for (int64_t i = 0; i < n; i++) x[i] = powf(fabsf(x[i]), power); break;
+    case NONZERO: for (int64_t i = 0; i < n; i++) x[i] = x[i] != 0.0f; break;
+    case CENTERED_SQUARE: for (int64_t i = 0; i < n; i++) x[i] = (x[i] - center[i]) * (x[i] - center[i]); break;
+    case CENTERED_EXP: for (int64_t i = 0; i < n; i++) x[i] = gb_expf(x[i] - center[i]); break;
+  }
+}
+
+static void map_f64(const reduction *r, double *restrict x, const double *restrict center, int64_t n) {
+  switch (r->map) {
+    case PLAIN: break;
+    case ABSOLUTE: for (int64_t i = 0; i < n; i++) x[i] = fabs(x[i]); break;
+    case SQUARE: for (int64_t i = 0; i < n; i++) x[i] *= x[i]; break;
+    case POWER: for (int64_t i = 0; i < n; i++) x[i] = pow(fabs(x[i]), r->power); break;
+    case NONZERO: for (int64_t i = 0; i < n; i++) x[i] = x[i] != 0.0; break;
+    case CENTERED_SQUARE: for (int64_t i = 0; i < n; i++) x[i] = (x[i] - center[i]) * (x[i] - center[i]); break;
+    case CENTERED_EXP: for (int64_t i = 0; i < n; i++) x[i] = exp(x[i] - center[i]); break;
+  }
+}
+
+/* Integers know one map: is it non-zero? */
+static void map_lanes(const reduction *r, void *x, const void *center, int64_t n) {
+  int64_t *whole = x;
+  switch (r->lane) {
+    case GB_LANE_F32: map_f32(r, x, center, n); break;
+    case GB_LANE_F64: map_f64(r, x, center, n); break;
+    default:
+      for (int64_t i = 0; i < n && r->map == NONZERO; i++) whole[i] = whole[i] != 0;
+  }
+}
+
+/* ====} */
+
+/* {==== the plan ==== */
+
+/* Append a loop, merging it into the one before where that makes one loop of both. */
+static void push_axis(axis *axes, int *n, axis a) {
+  axis *last = &axes[*n - 1];
+  if (a.size == 1) return;
+  if (*n && last->stride == a.size * a.stride && last->out == a.size * a.out) *last = (axis){ last->size * a.size, a.stride, a.out };
+  else axes[(*n)++] = a;
+}
+
+/* The loops over the reduced dims, largest stride first, so that the last walks memory most closely. */
+static void plan_reduced(reduction *r, const gb_tensor *x, uint32_t mask) {
+  int dims[GB_MAX_NDIM], n = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (!(mask >> d & 1u)) continue;
+    int at = n++;
+    for (; at > 0 && x->stride[dims[at - 1]] < x->stride[d]; at--) dims[at] = dims[at - 1];
+    dims[at] = d;
+  }
+  for (int i = 0; i < n; i++) {
+    r->length *= x->shape[dims[i]];
+    push_axis(r->reduced, &r->n_reduced, (axis){ x->shape[dims[i]], x->stride[dims[i]], 0 });
+  }
+}
+
+/* The loops over the kept dims, in the order of the result. */
+static void plan_kept(reduction *r, const gb_tensor *x, uint32_t mask) {
+  int64_t out = 1, strides[GB_MAX_NDIM];
+  for (int d = x->ndim - 1; d >= 0; d--) {
+    strides[d] = out;
+    if (!(mask >> d & 1u)) out *= x->shape[d];
+  }
+  for (int d = 0; d < x->ndim; d++)
+    if (!(mask >> d & 1u)) push_axis(r->kept, &r->n_kept, (axis){ x->shape[d], x->stride[d], strides[d] });
+}
+
+/* Take out the kept loop that walks memory more closely than every reduced one, if there is such a one, as the columns. */
+static void plan_columns(reduction *r) {
+  int best = -1;
+  for (int i = 0; i < r->n_kept; i++)
+    if (best < 0 || r->kept[i].stride < r->kept[best].stride) best = i;
+  r->column = (axis){ 1, 0, 1 };
+  if (best < 0 || (r->n_reduced && r->kept[best].stride >= r->reduced[r->n_reduced - 1].stride)) return;
+  r->column = r->kept[best];
+  r->n_kept--;
+  for (int i = best; i < r->n_kept; i++) r->kept[i] = r->kept[i + 1];
+}
+
+/* Cut the work. A lane adds up at most 64 loads in a row before the tree takes over. */
+static void plan_units(reduction *r) {
+  int64_t columns = r->column.size;
+  if (r->n_reduced == 0) r->reduced[r->n_reduced++] = (axis){ r->length, 0, 0 };
+  const axis *inner = &r->reduced[r->n_reduced - 1];
+  r->outer = 1;
+  for (int i = 0; i < r->n_kept; i++) r->outer *= r->kept[i].size;
+  r->width = columns < GB_TILE ? columns : GB_TILE;
+  r->strips = r->width ? (columns + r->width - 1) / r->width : 0;
+  bool rows = columns == 1;
+  bool side_by_side = rows || inner->stride == columns * r->column.stride;
+  r->wide = side_by_side && r->width > 0 ? GB_TILE / r->width : 1;
+  if (!rows && r->wide > inner->size) r->wide = inner->size > 0 ? inner->size : 1;
+  r->piece = r->wide * (rows ? 32 : 64);
+  r->pieces = (r->length + r->piece - 1) / r->piece;
+  if (r->pieces == 0) r->pieces = 1;
+  r->units = r->outer * r->strips * r->pieces;
+  int64_t cost = r->width * (r->length < r->piece ? r->length : r->piece);
+  r->per_chunk = cost < 32 * GB_TILE ? 32 * GB_TILE / (cost > 0 ? cost : 1) : 1;
+}
+
+/* ====} */
+
+/* {==== the work ==== */
+
+static int64_t offset_in(const axis *axes, int n, int64_t at) {
+  int64_t offset = 0;
+  for (int i = n - 1; i >= 0; i--) {
+    offset += at % axes[i].size * axes[i].stride;
+    at /= axes[i].size;
+  }
+  return offset;
+}
+
+/* Where the result of an outer position lies. */
+static int64_t result_of(const reduction *r, int64_t outer) {
+  int64_t at = 0;
+  for (int i = r->n_kept - 1; i >= 0; i--) {
+    at += outer % r->kept[i].size * r->kept[i].out;
+    outer /= r->kept[i].size;
+  }
+  return at;
+}
+
+/* n lanes from one place to another, `step` lanes apart there, here, or (0) all the same. */
+static void copy_lanes(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n, size_t bytes) {
+  if (bytes == 4)
+    for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i * to_step, from + 4 * i * from_step, 4);
+  else
+    for (int64_t i = 0; i < n; i++) memcpy(to + 8 * i * to_step, from + 8 * i * from_step, 8);
+}
+
+/* Put n finished columns from `first` into the result. */
+static void deliver(const reduction *r, int64_t outer, int64_t first, int64_t n, const char *from) {
+  char *to = r->result + (size_t)(result_of(r, outer) + first * r->column.out) * r->bytes;
+  copy_lanes(to, r->column.out, from, 1, n, r->bytes);
+}
+
+/* The centers of `groups` groups of n columns from `first`. */
+static void load_centers(const reduction *r, int64_t outer, int64_t first, int64_t n, int64_t groups, char *to) {
+  const char *from = r->center + (size_t)(result_of(r, outer) + first * r->column.out) * r->bytes;
+  if (n == 1) copy_lanes(to, 1, from, 0, groups, r->bytes);
+  else
+    for (int64_t g = 0; g < groups; g++) copy_lanes(to + (size_t)(g * n) * r->bytes, 1, from, r->column.out, n, r->bytes);
+}
+
+/* n elements from x + offset, mapped: in `tile`, or where they lie if there is nothing to do. */
+static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride, int64_t n, const void *centers, void *tile) {
+  const char *from = r->data + offset * (int64_t)r->x_bytes;
+  if (r->map == PLAIN && stride == 1 && r->dtype == gb_lane_dtype(r->lane)) return from;
+  gb_lane_load(r->lane, tile, from, r->dtype, stride, n);
+  map_lanes(r, tile, centers, n);
+  return tile;
+}
+
+/* Fold positions from .. to - 1 of the reduction, lanes along it, into the first lanes of acc; returns how many hold something. */
+static int64_t fold_along(const reduction *r, int64_t base, int64_t from, int64_t to, const void *centers, lanes *acc) {
+  const axis *inner = &r->reduced[r->n_reduced - 1];
+  int64_t lanes_used = to - from < GB_TILE ? to - from : GB_TILE, lane = 0;
+  lanes tile;
+  fill_identity(r, acc, lanes_used > 0 ? lanes_used : 1);
+  while (from < to) {
+    int64_t at = from % inner->size, n = inner->size - at;
+    if (n > to - from) n = to - from;
+    if (n > lanes_used - lane) n = lanes_used - lane;
+    int64_t offset = base + offset_in(r->reduced, r->n_reduced - 1, from / inner->size) + at * inner->stride;
+    fold_into(r, (char *)acc + (size_t)lane * r->bytes, read_lanes(r, offset, inner->stride, n, centers, &tile), n);
+    from += n;
+    lane = lane + n < lanes_used ? lane + n : 0;
+  }
+  return lanes_used;
+}
+
+/* The same, lanes along n columns; where several reduced positions lie side by side one load brings them all. Returns the groups of n
+ * lanes that hold something. */
+static int64_t fold_across(const reduction *r, int64_t base, int64_t n, int64_t from, int64_t to, const void *centers, lanes *acc) {
+  const axis *inner = &r->reduced[r->n_reduced - 1];
+  int64_t groups = to - from < r->wide ? to - from : r->wide;
+  if (groups < 1) groups = 1;
+  lanes tile;
+  fill_identity(r, acc, groups * n);
+  while (from < to) {
+    int64_t at = from % inner->size, m = inner->size - at;
+    if (m > to - from) m = to - from;
+    if (m > groups) m = groups;
+    int64_t offset = base + offset_in(r->reduced, r->n_reduced - 1, from / inner->size) + at * inner->stride;
+    fold_into(r, acc, read_lanes(r, offset, r->column.stride, m * n, centers, &tile), m * n);
+    from += m;
+  }
+  return groups;
+}
+
+static void run_unit(const reduction *r, int64_t unit) {
+  lanes acc, centers;
+  int64_t piece = unit % r->pieces, strip = unit / r->pieces % r->strips, outer = unit / r->pieces / r->strips;
+  int64_t from = piece * r->piece, to = from + r->piece < r->length ? from + r->piece : r->length;
+  int64_t first = strip * r->width, n = r->column.size - first < r->width ? r->column.size - first : r->width;
+  int64_t base = offset_in(r->kept, r->n_kept, outer) + first * r->column.stride;
+  if (r->center) load_centers(r, outer, first, n, to - from < GB_TILE / n ? to - from : GB_TILE / n, (char *)&centers);
+  int64_t groups = r->column.size == 1 ? fold_along(r, base, from, to, &centers, &acc) : fold_across(r, base, n, from, to, &centers, &acc);
+  fold_halves(r, (char *)&acc, groups, n);
+  if (r->pieces == 1) deliver(r, outer, first, n, (const char *)&acc);
+  else memcpy(r->partial + (size_t)((outer * r->pieces + piece) * r->column.size + first) * r->bytes, &acc, (size_t)n * r->bytes);
+}
+
+static void run_units(void *arg, int64_t chunk) {
+  const reduction *r = arg;
+  int64_t first = chunk * r->per_chunk, end = first + r->per_chunk < r->units ? first + r->per_chunk : r->units;
+  for (int64_t unit = first; unit < end; unit++) run_unit(r, unit);
+}
+
+/* The pieces of one outer position become its results. */
+static void join_pieces(void *arg, int64_t outer) {
+  const reduction *r = arg;
+  char *partial = r->partial + (size_t)(outer * r->pieces * r->column.size) * r->bytes;
+  fold_halves(r, partial, r->pieces, r->column.size);
+  deliver(r, outer, 0, r->column.size, partial);
+}
+
+/* Run a planned reduction. */
+static gb_status run(gb_call *call, reduction *r) {
+  gb_block *scratch = NULL;
+  if (r->units == 0) return GB_OK;
+  if (r->pieces > 1) {
+    scratch = gb_cpu_scratch(call, (size_t)(r->outer * r->pieces * r->column.size) * r->bytes);
+    if (!scratch) return GB_EMEMORY;
+    r->partial = gb_block_data(scratch);
+  }
+  gb_parallel(call, (r->units + r->per_chunk - 1) / r->per_chunk, run_units, r);
+  if (scratch) {
+    gb_parallel(call, r->outer, join_pieces, r);
+    gb_cpu_scratch_free(call, scratch);
+  }
+  return GB_OK;
+}
+
+/* Plan the reduction of in[0] that the call's attributes ask for, in the compute type of lane. */
+static reduction plan(const gb_call *call, gb_lane lane, fold_kind fold, map_kind map) {
+  const gb_tensor *x = call->in[0];
+  reduction r = { .lane = lane, .fold = fold, .map = map, .bytes = gb_lane_bytes(lane), .data = gb_data(x), .dtype = (gb_dtype)x->dtype,
+                  .length = 1 };
+  uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
+  r.x_bytes = gb_dtype_bytes(r.dtype);
+  plan_reduced(&r, x, mask);
+  plan_kept(&r, x, mask);
+  plan_columns(&r);
+  plan_units(&r);
+  return r;
+}
+
+/* ====} */
+
+/* {==== results ==== */
+
+typedef enum finish_kind { AS_IS, SCALED, ROOT, SCALED_ROOT, POWER_ROOT, LOG_PLUS_CENTER } finish_kind;
+
+/* What is left to do to one result: `a` is a factor or a power. */
+static double finished(finish_kind how, double value, double a, double center) {
+  switch (how) {
+    case SCALED: return value / a;
+    case ROOT: return sqrt(value);
+    case SCALED_ROOT: return sqrt(value / a);
+    case POWER_ROOT: return pow(value, 1 / a);
+    case LOG_PLUS_CENTER: return log(value) + center;
+    default: return value;
+  }
+}
+
+static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
+  for (int64_t i = 0; how != AS_IS && i < n; i++)
+    gb_row_put(r->lane, r->result, i, finished(how, gb_row_get(r->lane, r->result, i), a, r->center ? gb_row_get(r->lane, r->center, i) : 0));
+}
+
+/* Reduce into output 0. The result is made in the output itself where it has the compute type. */
+static gb_status reduce(gb_call *call, reduction *r, finish_kind how, double a) {
+  gb_tensor *out = call->out[0];
+  gb_block *scratch = NULL;
+  if (out->numel == 0) return GB_OK;
+  if (out->dtype != gb_lane_dtype(r->lane)) {
+    scratch = gb_cpu_scratch(call, (size_t)out->numel * r->bytes);
+    if (!scratch) return GB_EMEMORY;
+  }
+  r->result = scratch ? gb_block_data(scratch) : gb_data(out);
+  gb_status status = run(call, r);
+  if (status == GB_OK) finish(r, how, a, out->numel);
+  if (status == GB_OK && scratch) gb_lane_store(r->lane, gb_data(out), (gb_dtype)out->dtype, 1, r->result, out->numel);
+  if (scratch) gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+static gb_lane call_lane(const gb_call *call) { return gb_lane_of((gb_dtype)call->in[0]->dtype, (gb_dtype)call->out[0]->dtype); }
+
+static gb_status simple(gb_call *call, fold_kind fold) {
+  reduction r = plan(call, call_lane(call), fold, PLAIN);
+  return reduce(call, &r, AS_IS, 0);
+}
+
+static gb_status sum(gb_call *call) { return simple(call, SUM); }
+static gb_status prod(gb_call *call) { return simple(call, PRODUCT); }
+static gb_status amax(gb_call *call) { return simple(call, LARGEST); }
+static gb_status amin(gb_call *call) { return simple(call, SMALLEST); }
+
+static gb_status mean(gb_call *call) {
+  reduction r = plan(call, call_lane(call), SUM, PLAIN);
+  return reduce(call, &r, SCALED, (double)r.length);
+}
+
+/* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. */
+static gb_status truth(gb_call *call, fold_kind fold) {
+  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  reduction r = plan(call, gb_lane_of(dtype, dtype), fold, NONZERO);
+  return reduce(call, &r, AS_IS, 0);
+}
+
+/* The smallest of no flags counts as true. */
+static gb_status all(gb_call *call) { return truth(call, SMALLEST); }
+
+/* The largest of no flags would too, so flags are added up. */
+static gb_status any(gb_call *call) { return truth(call, SUM); }
+
+static gb_status norm(gb_call *call) {
+  double p = call->attrs[0].number;
+  fold_kind fold = isinf(p) ? (p > 0 ? LARGEST : SMALLEST) : SUM;
+  map_kind map = p == 2 ? SQUARE : p == 0 ? NONZERO : p == 1 || isinf(p) ? ABSOLUTE : POWER;
+  reduction r = plan(call, call_lane(call), fold, map);
+  r.power = p;
+  return reduce(call, &r, p == 2 ? ROOT : map == POWER ? POWER_ROOT : AS_IS, p);
+}
+
+/* Two passes: a center per result (a mean, or a maximum), then the sum of a function of the distance to it. */
+static gb_status around_center(gb_call *call, fold_kind first, map_kind map, finish_kind how, double correction) {
+  int64_t n = call->out[0]->numel;
+  reduction center = plan(call, call_lane(call), first, PLAIN), r = plan(call, center.lane, SUM, map);
+  if (n == 0) return GB_OK;
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)n * r.bytes);
+  if (!scratch) return GB_EMEMORY;
+  r.center = center.result = gb_block_data(scratch);
+  gb_status status = run(call, &center);
+  if (status == GB_OK && first == SUM) finish(&center, SCALED, (double)r.length, n);
+  for (int64_t i = 0; i < n && first == LARGEST; i++) /* an infinite maximum would make inf - inf */
+    if (isinf(gb_row_get(r.lane, r.center, i))) gb_row_put(r.lane, center.result, i, 0);
+  if (status == GB_OK) status = reduce(call, &r, how, fmax((double)r.length - correction, 0));
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+static gb_status var(gb_call *call) { return around_center(call, SUM, CENTERED_SQUARE, SCALED, call->attrs[1].number); }
+static gb_status std(gb_call *call) { return around_center(call, SUM, CENTERED_SQUARE, SCALED_ROOT, call->attrs[1].number); }
+static gb_status logsumexp(gb_call *call) { return around_center(call, LARGEST, CENTERED_EXP, LOG_PLUS_CENTER, 0); }
+
+/* ====} */
+
+/* {==== largest elements with their index ==== */
+
+/* One run over rows: the first largest element of each, NaN being larger than all. The smallest is found in negated elements. */
+typedef struct search {
+  gb_lane lane;
+  bool smallest;
+  gb_rows rows;
+  gb_row_plan plan;
+  gb_threads *threads;
+  char *buffers;
+  size_t buffer_bytes;
+  char *values;                    /* one lane per row, or NULL */
+  int64_t *indices;                /* one per row */
+} search;
+
+/* Turn the order of n lanes around. For integers that is the complement, which, unlike the negative, exists for all of them. */
+static void reverse_order(gb_lane lane, void *x, int64_t n) {
+  int64_t *whole = x;
+  if (lane == GB_LANE_I64)
+    for (int64_t i = 0; i < n; i++) whole[i] = ~whole[i];
+  else gb_row_scale(lane, x, n, -1);
+}
+
+/* The index of the first largest of n lanes. */
+static int64_t find_largest(gb_lane lane, const void *x, int64_t n) {
+  const int64_t *whole = x;
+  int64_t at = 0;
+  if (lane == GB_LANE_I64) {
+    for (int64_t i = 1; i < n; i++)
+      if (whole[i] > whole[at]) at = i;
+    return at;
+  }
+  double most = gb_row_max(lane, x, n);
+  if (isnan(most))
+    while (at < n - 1 && !isnan(gb_row_get(lane, x, at))) at++;
+  else
+    while (at < n - 1 && gb_row_get(lane, x, at) != most) at++;
+  return at;
+}
+
+static void search_rows(void *arg, int64_t chunk) {
+  const search *s = arg;
+  char *x = s->buffers + s->buffer_bytes * (size_t)gb_threads_current(s->threads);
+  int64_t n = s->rows.length, first = chunk * s->plan.chunk, end = first + s->plan.chunk;
+  size_t bytes = gb_lane_bytes(s->lane);
+  if (end > s->rows.count) end = s->rows.count;
+  for (int64_t count; first < end; first += count) {
+    count = end - first < s->plan.batch ? end - first : s->plan.batch;
+    gb_rows_load(&s->rows, s->lane, first, count, x);
+    if (s->smallest) reverse_order(s->lane, x, count * n);
+    for (int64_t i = 0; i < count; i++) {
+      int64_t at = find_largest(s->lane, x + (size_t)(i * n) * bytes, n);
+      s->indices[first + i] = at;
+      if (s->values) memcpy(s->values + (size_t)(first + i) * bytes, x + (size_t)(i * n + at) * bytes, bytes);
+    }
+  }
+}
+
+/* Search every row along a dim. */
+static gb_status search_all(gb_call *call, search *s, int dim) {
+  s->rows = gb_rows_of(call->in[0], dim);
+  s->plan = gb_row_plan_for(&s->rows);
+  s->threads = call->context->threads;
+  s->buffer_bytes = gb_lane_bytes(s->lane) * (size_t)(s->plan.batch * s->rows.length);
+  gb_block *scratch = gb_cpu_scratch(call, s->buffer_bytes * (size_t)gb_threads_count(s->threads));
+  if (!scratch) return GB_EMEMORY;
+  s->buffers = gb_block_data(scratch);
+  gb_parallel(call, s->plan.chunks, search_rows, s);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+static search search_for(const gb_call *call, bool smallest) {
+  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  return (search){ .lane = gb_lane_of(dtype, dtype), .smallest = smallest };
+}
+
+/* The index in x flattened: search the rows along the last dim, then their best elements. */
+static gb_status search_flat(gb_call *call, bool smallest) {
+  const gb_tensor *x = call->in[0];
+  search s = search_for(call, smallest);
+  int64_t rows = x->ndim ? x->numel / x->shape[x->ndim - 1] : 1, length = x->numel / rows;
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)rows * 16);
+  if (!scratch) return GB_EMEMORY;
+  s.indices = gb_block_data(scratch);
+  s.values = (char *)(s.indices + rows);
+  gb_status status = search_all(call, &s, x->ndim - 1);
+  int64_t best = status == GB_OK ? find_largest(s.lane, s.values, rows) : 0;
+  if (status == GB_OK) *(int64_t *)gb_data(call->out[0]) = best * length + s.indices[best];
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+/* The dim that the call names, from 0. */
+static int named_dim(const gb_call *call) {
+  int64_t dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM)->integer;
+  int ndim = call->in[0]->ndim ? call->in[0]->ndim : 1;
+  return (int)(dim < 0 ? dim + ndim : dim);
+}
+
+static gb_status index_of_best(gb_call *call, bool smallest) {
+  if (call->out[0]->numel == 0) return GB_OK;
+  if (!call->attrs[0].given) return search_flat(call, smallest);
+  search s = search_for(call, smallest);
+  s.indices = (int64_t *)gb_data(call->out[0]);
+  return search_all(call, &s, named_dim(call));
+}
+
+/* Without a dim max is amax. With one: search, then bring the values back into their order and dtype. */
+static gb_status best_with_index(gb_call *call, bool smallest) {
+  gb_tensor *values = call->out[0], *indices = call->out[1];
+  if (!indices) return simple(call, smallest ? SMALLEST : LARGEST);
+  if (values->numel == 0) return GB_OK;
+  search s = search_for(call, smallest);
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)values->numel * gb_lane_bytes(s.lane));
+  if (!scratch) return GB_EMEMORY;
+  s.values = gb_block_data(scratch);
+  s.indices = (int64_t *)gb_data(indices);
+  gb_status status = search_all(call, &s, named_dim(call));
+  if (status == GB_OK && smallest) reverse_order(s.lane, s.values, values->numel);
+  if (status == GB_OK) gb_lane_store(s.lane, gb_data(values), (gb_dtype)values->dtype, 1, s.values, values->numel);
+  gb_cpu_scratch_free(call, scratch);
+  return status;
+}
+
+static gb_status max(gb_call *call) { return best_with_index(call, false); }
+static gb_status min(gb_call *call) { return best_with_index(call, true); }
+static gb_status argmax(gb_call *call) { return index_of_best(call, false); }
+static gb_status argmin(gb_call *call) { return index_of_best(call, true); }
+
+/* ====} */
+
+/* {==== running sums ==== */
+
+/* Rows of x to rows of running sums, which are kept in float64 (or int64): they are one long chain of additions. */
+typedef struct scan {
+  gb_lane lane;
+  gb_rows x, out;
+  gb_row_plan plan;
+  gb_threads *threads;
+  char *buffers;
+  size_t buffer_bytes;
+} scan;
+
+static void scan_row(gb_lane lane, void *x, int64_t n) {
+  double *real = x;
+  uint64_t *whole = x;
+  if (lane == GB_LANE_I64)
+    for (int64_t i = 1; i < n; i++) whole[i] += whole[i - 1];
+  else
+    for (int64_t i = 1; i < n; i++) real[i] += real[i - 1];
+}
+
+static void scan_rows(void *arg, int64_t chunk) {
+  const scan *s = arg;
+  char *x = s->buffers + s->buffer_bytes * (size_t)gb_threads_current(s->threads);
+  int64_t n = s->x.length, first = chunk * s->plan.chunk, end = first + s->plan.chunk;
+  if (end > s->x.count) end = s->x.count;
+  for (int64_t count; first < end; first += count) {
+    count = end - first < s->plan.batch ? end - first : s->plan.batch;
+    gb_rows_load(&s->x, s->lane, first, count, x);
+    for (int64_t i = 0; i < count; i++) scan_row(s->lane, x + (size_t)(i * n) * 8, n);
+    gb_rows_store(&s->out, s->lane, first, count, x);
+  }
+}
+
+static gb_status cumsum(gb_call *call) {
+  const gb_tensor *x = call->in[0], *out = call->out[0];
+  int dim = named_dim(call);
+  if (out->numel == 0) return GB_OK;
+  scan s = { .lane = gb_dtype_is_float((gb_dtype)out->dtype) ? GB_LANE_F64 : GB_LANE_I64, .x = gb_rows_of(x, dim), .out = gb_rows_of(out, dim) };
+  s.plan = gb_row_plan_for(&s.x);
+  s.threads = call->context->threads;
+  s.buffer_bytes = 8 * (size_t)(s.plan.batch * s.x.length);
+  gb_block *scratch = gb_cpu_scratch(call, s.buffer_bytes * (size_t)gb_threads_count(s.threads));
+  if (!scratch) return GB_EMEMORY;
+  s.buffers = gb_block_data(scratch);
+  gb_parallel(call, s.plan.chunks, scan_rows, &s);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+void GB_CPU_FILL(softmax)(gb_backend *backend);
+void GB_CPU_FILL(reduce)(gb_backend *backend);
+void GB_CPU_FILL(reduce)(gb_backend *backend) {
+  backend->run[GB_OP_sum] = sum;
+  backend->run[GB_OP_mean] = mean;
+  backend->run[GB_OP_prod] = prod;
+  backend->run[GB_OP_var] = var;
+  backend->run[GB_OP_std] = std;
+  backend->run[GB_OP_amax] = amax;
+  backend->run[GB_OP_amin] = amin;
+  backend->run[GB_OP_max] = max;
+  backend->run[GB_OP_min] = min;
+  backend->run[GB_OP_argmax] = argmax;
+  backend->run[GB_OP_argmin] = argmin;
+  backend->run[GB_OP_norm] = norm;
+  backend->run[GB_OP_logsumexp] = logsumexp;
+  backend->run[GB_OP_all] = all;
+  backend->run[GB_OP_any] = any;
+  backend->run[GB_OP_cumsum] = cumsum;
+  GB_CPU_FILL(softmax)(backend);
+}

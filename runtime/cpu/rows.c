@@ -1,0 +1,284 @@
+/* cpu/rows.c - a tensor as rows along one dimension, and arithmetic on rows.
+ *
+ * Reading a row moves its bytes once. The sums below keep 16 partial sums per block of 1024 elements, which is what vector registers want
+ * and what keeps the error of a long sum small; the blocks are added up in float64. */
+#include "cpu/rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/math.h"
+
+/* {==== lanes ==== */
+
+void gb_lane_load(gb_lane lane, void *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
+  switch (lane) {
+    case GB_LANE_F32: gb_load_f32(to, from, dtype, stride, n); break;
+    case GB_LANE_F64: gb_load_f64(to, from, dtype, stride, n); break;
+    default: gb_load_i64(to, from, dtype, stride, n);
+  }
+}
+
+void gb_lane_store(gb_lane lane, void *to, gb_dtype dtype, int64_t stride, const void *from, int64_t n) {
+  switch (lane) {
+    case GB_LANE_F32: gb_store_f32(to, dtype, stride, from, n); break;
+    case GB_LANE_F64: gb_store_f64(to, dtype, stride, from, n); break;
+    default: gb_store_i64(to, dtype, stride, from, n);
+  }
+}
+
+/* ====} */
+
+/* {==== rows ==== */
+
+gb_rows gb_rows_of(const gb_tensor *t, int dim) {
+  gb_rows r = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype, .bytes = gb_dtype_bytes((gb_dtype)t->dtype), .length = 1, .stride = 1, .count = 1 };
+  for (int i = 0; i < t->ndim; i++) {
+    if (i == dim) {
+      r.length = t->shape[i];
+      r.stride = t->stride[i];
+      continue;
+    }
+    r.count *= t->shape[i];
+    if (t->shape[i] == 1) continue;
+    if (r.n && r.step[r.n - 1] == t->shape[i] * t->stride[i]) {
+      r.size[r.n - 1] *= t->shape[i];
+      r.step[r.n - 1] = t->stride[i];
+    } else {
+      r.size[r.n] = t->shape[i];
+      r.step[r.n++] = t->stride[i];
+    }
+  }
+  if (r.n == 0) {
+    r.size[0] = 1;
+    r.step[0] = 1;
+    r.n = 1;
+  }
+  return r;
+}
+
+char *gb_rows_at(const gb_rows *r, int64_t row) {
+  int64_t offset = 0;
+  for (int i = r->n - 1; i >= 0; i--) {
+    offset += row % r->size[i] * r->step[i];
+    row /= r->size[i];
+  }
+  return r->data + offset * (int64_t)r->bytes;
+}
+
+/* Rows are read strip by strip (one position of many rows) when their neighbours are nearer than their own elements. */
+static bool by_strips(const gb_rows *r) {
+  return r->length == 1 || llabs(r->step[r->n - 1]) < llabs(r->stride);
+}
+
+/* Rows of which one begins where the other ends are one long run of elements. */
+static bool end_to_end(const gb_rows *r) { return r->stride == 1 && r->step[r->n - 1] == r->length; }
+
+/* Strips are turned into rows, and back, in blocks: a block's worth of every row is one cache line or two. */
+enum { BLOCK = 16, BLOCK_ROWS = 64 };
+
+/* How many rows from `first` one step can handle: those of a block that lie a constant distance apart. */
+static int64_t run_of(const gb_rows *r, int64_t first, int64_t count) {
+  int64_t last = r->size[r->n - 1], left = last - first % last, most = r->length == 1 || end_to_end(r) ? GB_TILE : BLOCK_ROWS;
+  if (!by_strips(r) && !end_to_end(r)) return 1;
+  if (left > most) left = most;
+  return count < left ? count : left;
+}
+
+/* rows[i][0 .. n-1] = block[0 .. n-1][i] for `run` rows that lie `length` lanes apart. */
+static void block_to_rows(char *rows, const char *block, int64_t length, int64_t run, int64_t n, size_t bytes) {
+  for (int64_t i = 0; i < run; i++)
+    for (int64_t k = 0; k < n; k++) {
+      if (bytes == 4) memcpy(rows + (i * length + k) * 4, block + (k * run + i) * 4, 4);
+      else memcpy(rows + (i * length + k) * 8, block + (k * run + i) * 8, 8);
+    }
+}
+
+static void rows_to_block(char *block, const char *rows, int64_t length, int64_t run, int64_t n, size_t bytes) {
+  for (int64_t i = 0; i < run; i++)
+    for (int64_t k = 0; k < n; k++) {
+      if (bytes == 4) memcpy(block + (k * run + i) * 4, rows + (i * length + k) * 4, 4);
+      else memcpy(block + (k * run + i) * 8, rows + (i * length + k) * 8, 8);
+    }
+}
+
+void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, void *to) {
+  size_t bytes = gb_lane_bytes(lane);
+  double block[BLOCK * BLOCK_ROWS];
+  char *at = to;
+  for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
+    const char *from = gb_rows_at(r, first);
+    run = run_of(r, first, count);
+    if (run == 1 || end_to_end(r)) gb_lane_load(lane, at, from, r->dtype, r->stride, run * r->length);
+    else if (r->length == 1) gb_lane_load(lane, at, from, r->dtype, r->step[r->n - 1], run);
+    else
+      for (int64_t j = 0; j < r->length; j += BLOCK) {
+        int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
+        for (int64_t k = 0; k < n; k++)
+          gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, from + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1],
+                       run);
+        block_to_rows(at + (size_t)j * bytes, (const char *)block, r->length, run, n, bytes);
+      }
+  }
+}
+
+void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, const void *from) {
+  size_t bytes = gb_lane_bytes(lane);
+  double block[BLOCK * BLOCK_ROWS];
+  const char *at = from;
+  for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
+    char *to = gb_rows_at(r, first);
+    run = run_of(r, first, count);
+    if (run == 1 || end_to_end(r)) gb_lane_store(lane, to, r->dtype, r->stride, at, run * r->length);
+    else if (r->length == 1) gb_lane_store(lane, to, r->dtype, r->step[r->n - 1], at, run);
+    else
+      for (int64_t j = 0; j < r->length; j += BLOCK) {
+        int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
+        rows_to_block((char *)block, at + (size_t)j * bytes, r->length, run, n, bytes);
+        for (int64_t k = 0; k < n; k++)
+          gb_lane_store(lane, to + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1], (char *)block + (size_t)(k * run) * bytes,
+                        run);
+      }
+  }
+}
+
+gb_row_plan gb_row_plan_for(const gb_rows *rows) {
+  gb_row_plan plan = gb_row_plan_of(rows->count, rows->length);
+  int64_t fewest = !by_strips(rows) ? 1 : rows->length <= 4 * GB_TILE ? BLOCK_ROWS : BLOCK;
+  if (plan.batch >= fewest) return plan;
+  plan.batch = fewest;
+  plan.chunk = (plan.chunk + fewest - 1) / fewest * fewest;
+  plan.chunks = (rows->count + plan.chunk - 1) / plan.chunk;
+  return plan;
+}
+
+/* ====} */
+
+/* {==== arithmetic ==== */
+
+enum { LANES = 16 };
+
+/* The sum of at most a tile of float32: 16 partial sums, then pairs of them. */
+static float sum_block(const float *x, int64_t n) {
+  float lanes[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) lanes[k] += x[i + k];
+  for (int k = 0; i < n; i++, k++) lanes[k] += x[i];
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
+static float dot_block(const float *x, const float *y, int64_t n) {
+  float lanes[LANES] = { 0 };
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int k = 0; k < LANES; k++) lanes[k] += x[i + k] * y[i + k];
+  for (int k = 0; i < n; i++, k++) lanes[k] += x[i] * y[i];
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
+static int64_t block_of(int64_t at, int64_t n) { return n - at < GB_TILE ? n - at : GB_TILE; }
+
+/* The largest element, or NaN where there is one: looked for beside, so that the maximum is one vector instruction. */
+static float max_f32(const float *x, int64_t n) {
+  float most = -INFINITY;
+  int32_t bad = 0;
+#pragma omp simd reduction(max : most) reduction(| : bad)
+  for (int64_t i = 0; i < n; i++) {
+    most = x[i] > most ? x[i] : most;
+    bad |= x[i] != x[i];
+  }
+  return bad ? NAN : most;
+}
+
+double gb_row_max(gb_lane lane, const void *x, int64_t n) {
+  if (lane == GB_LANE_F32) return max_f32(x, n);
+  const double *d = x;
+  double most = -INFINITY;
+  for (int64_t i = 0; i < n; i++) most = (d[i] > most) | (d[i] != d[i]) ? d[i] : most;
+  return most;
+}
+
+double gb_row_sum(gb_lane lane, const void *x, int64_t n) {
+  double total = 0;
+  const float *f = x;
+  const double *d = x;
+  if (lane == GB_LANE_F32)
+    for (int64_t at = 0; at < n; at += GB_TILE) total += sum_block(f + at, block_of(at, n));
+  else
+    for (int64_t i = 0; i < n; i++) total += d[i];
+  return total;
+}
+
+double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n) {
+  double total = 0;
+  const float *f = x, *g = y;
+  const double *d = x, *e = y;
+  if (lane == GB_LANE_F32)
+    for (int64_t at = 0; at < n; at += GB_TILE) total += dot_block(f + at, g + at, block_of(at, n));
+  else
+    for (int64_t i = 0; i < n; i++) total += d[i] * e[i];
+  return total;
+}
+
+double gb_row_exp_sum(gb_lane lane, const void *x, int64_t n) {
+  double total = 0;
+  const double *d = x;
+  if (lane == GB_LANE_F64) {
+    for (int64_t i = 0; i < n; i++) total += exp(d[i]);
+    return total;
+  }
+  float block[GB_TILE];
+  for (int64_t at = 0; at < n; at += GB_TILE) {
+    const float *f = (const float *)x + at;
+    int64_t m = block_of(at, n);
+    for (int64_t i = 0; i < m; i++) block[i] = gb_expf(f[i]);
+    total += sum_block(block, m);
+  }
+  return total;
+}
+
+void gb_row_exp(gb_lane lane, void *x, int64_t n, double shift, double scale) {
+  float *f = x, shift32 = (float)shift, scale32 = (float)scale;
+  double *d = x;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] = scale32 * gb_expf(f[i] - shift32);
+  else
+    for (int64_t i = 0; i < n; i++) d[i] = scale * exp(d[i] - shift);
+}
+
+void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {
+  float *f = x, shift32 = (float)shift;
+  double *d = x;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] -= shift32;
+  else
+    for (int64_t i = 0; i < n; i++) d[i] -= shift;
+}
+
+void gb_row_scale(gb_lane lane, void *x, int64_t n, double scale) {
+  float *f = x, scale32 = (float)scale;
+  double *d = x;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] *= scale32;
+  else
+    for (int64_t i = 0; i < n; i++) d[i] *= scale;
+}
+
+void gb_row_add(gb_lane lane, void *x, const void *y, int64_t n, double scale) {
+  float *f = x, scale32 = (float)scale;
+  const float *g = y;
+  double *d = x;
+  const double *e = y;
+  if (lane == GB_LANE_F32)
+    for (int64_t i = 0; i < n; i++) f[i] += scale32 * g[i];
+  else
+    for (int64_t i = 0; i < n; i++) d[i] += scale * e[i];
+}
+
+/* ====} */

@@ -1,0 +1,530 @@
+/* cpu/tile.c - any dtype and stride into arrays of float32, float64 or int64 and back; and the walk of tile.h.
+ *
+ * Conversions give the bits of base/float.h. What does not fit: floats become integers by cutting the fraction, NaN becomes 0 and what
+ * is beyond int64 its nearest end; integers wrap at the width of their dtype; anything but 0 is true. */
+#include "cpu/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__F16C__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "base/float.h"
+#include "base/philox.h"
+
+/* {==== contiguous 16-bit arrays ==== */
+
+static void widen_f16(float *to, const uint16_t *from, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + i))));
+#elif defined(__F16C__)
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#endif
+  for (; i < n; i++) to[i] = gb_float16_to_float(from[i]);
+}
+
+static void narrow_f16(uint16_t *to, const float *from, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+  for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < n; i++) to[i] = gb_float_to_float16(from[i]);
+}
+
+static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] = gb_bfloat16_to_float(from[i]);
+}
+
+/* The rounding of gb_float_to_bfloat16 as selects on 32-bit lanes, then one packing of their upper halves. */
+static void narrow_bf16(uint16_t *to, const float *from, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t u = gb_float_bits(from[i]), rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
+    to[i] = (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
+  }
+}
+
+/* ====} */
+
+/* {==== one element ==== */
+
+static inline int64_t to_integer(double x) {
+  if (x >= -0x1p63 && x < 0x1p63) return (int64_t)x;
+  return x > 0 ? INT64_MAX : x < 0 ? INT64_MIN : 0;
+}
+
+/* An integer as a float64 that rounds to 16 bits as the integer would: bits that do not fit leave their trace in the last one. */
+static inline double sticky_double(int64_t v) {
+  bool large = v >= ((int64_t)1 << 53) || v <= -((int64_t)1 << 53);
+  return (double)(large ? (int64_t)(((uint64_t)v & ~(uint64_t)0x7ff) | ((v & 0x7ff) ? 0x400u : 0u)) : v);
+}
+
+/* ====} */
+
+/* {==== load and store: a row per dtype ==== */
+
+/* One row: the elements of `type` at p, each converted by `value` (of x). Two loops, since the contiguous one vectorises. */
+#define LOAD(DTYPE, type, value)                                                                 \
+  case DTYPE: {                                                                                  \
+    const type *p = from;                                                                        \
+    if (stride == 1) for (int64_t i = 0; i < n; i++) { type x = p[i]; to[i] = value; }           \
+    else for (int64_t i = 0; i < n; i++) { type x = p[i * stride]; to[i] = value; }              \
+    return;                                                                                      \
+  }
+#define STORE(DTYPE, type, value)                                                                \
+  case DTYPE: {                                                                                  \
+    type *p = to;                                                                                \
+    if (stride == 1) for (int64_t i = 0; i < n; i++) { p[i] = (type)(value); }                   \
+    else for (int64_t i = 0; i < n; i++) p[i * stride] = (type)(value);                          \
+    return;                                                                                      \
+  }
+
+void gb_load_f32(float *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
+  if (stride == 0 && n > 1) {
+    gb_load_f32(to, from, dtype, 1, 1);
+    for (int64_t i = 1; i < n; i++) to[i] = to[0];
+    return;
+  }
+  if (stride == 1 && dtype == GB_FLOAT16) { widen_f16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_BFLOAT16) { widen_bf16(to, from, n); return; }
+  switch (dtype) {
+    LOAD(GB_FLOAT64, double, (float)x)
+    LOAD(GB_FLOAT32, float, x)
+    LOAD(GB_FLOAT16, uint16_t, gb_float16_to_float(x))
+    LOAD(GB_BFLOAT16, uint16_t, gb_bfloat16_to_float(x))
+    LOAD(GB_INT64, int64_t, (float)x)
+    LOAD(GB_INT32, int32_t, (float)x)
+    LOAD(GB_UINT8, uint8_t, (float)x)
+    LOAD(GB_BOOL, uint8_t, (float)(x != 0))
+    default: return;
+  }
+}
+
+void gb_load_f64(double *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
+  if (stride == 0 && n > 1) {
+    gb_load_f64(to, from, dtype, 1, 1);
+    for (int64_t i = 1; i < n; i++) to[i] = to[0];
+    return;
+  }
+  switch (dtype) {
+    LOAD(GB_FLOAT64, double, x)
+    LOAD(GB_FLOAT32, float, (double)x)
+    LOAD(GB_FLOAT16, uint16_t, (double)gb_float16_to_float(x))
+    LOAD(GB_BFLOAT16, uint16_t, (double)gb_bfloat16_to_float(x))
+    LOAD(GB_INT64, int64_t, (double)x)
+    LOAD(GB_INT32, int32_t, (double)x)
+    LOAD(GB_UINT8, uint8_t, (double)x)
+    LOAD(GB_BOOL, uint8_t, (double)(x != 0))
+    default: return;
+  }
+}
+
+void gb_load_i64(int64_t *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
+  if (stride == 0 && n > 1) {
+    gb_load_i64(to, from, dtype, 1, 1);
+    for (int64_t i = 1; i < n; i++) to[i] = to[0];
+    return;
+  }
+  switch (dtype) {
+    LOAD(GB_FLOAT64, double, to_integer(x))
+    LOAD(GB_FLOAT32, float, to_integer((double)x))
+    LOAD(GB_FLOAT16, uint16_t, to_integer((double)gb_float16_to_float(x)))
+    LOAD(GB_BFLOAT16, uint16_t, to_integer((double)gb_bfloat16_to_float(x)))
+    LOAD(GB_INT64, int64_t, x)
+    LOAD(GB_INT32, int32_t, x)
+    LOAD(GB_UINT8, uint8_t, x)
+    LOAD(GB_BOOL, uint8_t, x != 0)
+    default: return;
+  }
+}
+
+void gb_store_f32(void *to, gb_dtype dtype, int64_t stride, const float *from, int64_t n) {
+  if (stride == 1 && dtype == GB_FLOAT16) { narrow_f16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_BFLOAT16) { narrow_bf16(to, from, n); return; }
+  switch (dtype) {
+    STORE(GB_FLOAT64, double, from[i])
+    STORE(GB_FLOAT32, float, from[i])
+    STORE(GB_FLOAT16, uint16_t, gb_float_to_float16(from[i]))
+    STORE(GB_BFLOAT16, uint16_t, gb_float_to_bfloat16(from[i]))
+    STORE(GB_INT64, int64_t, to_integer((double)from[i]))
+    STORE(GB_INT32, int32_t, to_integer((double)from[i]))
+    STORE(GB_UINT8, uint8_t, to_integer((double)from[i]))
+    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    default: return;
+  }
+}
+
+void gb_store_f64(void *to, gb_dtype dtype, int64_t stride, const double *from, int64_t n) {
+  switch (dtype) {
+    STORE(GB_FLOAT64, double, from[i])
+    STORE(GB_FLOAT32, float, from[i])
+    STORE(GB_FLOAT16, uint16_t, gb_double_to_float16(from[i]))
+    STORE(GB_BFLOAT16, uint16_t, gb_double_to_bfloat16(from[i]))
+    STORE(GB_INT64, int64_t, to_integer(from[i]))
+    STORE(GB_INT32, int32_t, to_integer(from[i]))
+    STORE(GB_UINT8, uint8_t, to_integer(from[i]))
+    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    default: return;
+  }
+}
+
+void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from, int64_t n) {
+  switch (dtype) {
+    STORE(GB_FLOAT64, double, from[i])
+    STORE(GB_FLOAT32, float, from[i])
+    STORE(GB_FLOAT16, uint16_t, gb_double_to_float16(sticky_double(from[i])))
+    STORE(GB_BFLOAT16, uint16_t, gb_double_to_bfloat16(sticky_double(from[i])))
+    STORE(GB_INT64, int64_t, from[i])
+    STORE(GB_INT32, int32_t, from[i])
+    STORE(GB_UINT8, uint8_t, from[i])
+    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    default: return;
+  }
+}
+
+/* Copy elements of a size from one stride to another. */
+static void copy_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t bytes, int64_t n) {
+  int64_t a = to_stride * (int64_t)bytes, b = from_stride * (int64_t)bytes;
+  if (to_stride == 1 && from_stride == 1) { memcpy(to, from, (size_t)n * bytes); return; }
+  switch (bytes) {
+    case 1: for (int64_t i = 0; i < n; i++) to[i * a] = from[i * b]; return;
+    case 2: for (int64_t i = 0; i < n; i++) memcpy(to + i * a, from + i * b, 2); return;
+    case 4: for (int64_t i = 0; i < n; i++) memcpy(to + i * a, from + i * b, 4); return;
+    default: for (int64_t i = 0; i < n; i++) memcpy(to + i * a, from + i * b, 8); return;
+  }
+}
+
+void gb_tile_load(gb_tile_as as, void *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
+  switch (as) {
+    case GB_AS_F32: gb_load_f32(to, from, dtype, stride, n); return;
+    case GB_AS_F64: gb_load_f64(to, from, dtype, stride, n); return;
+    case GB_AS_I64: gb_load_i64(to, from, dtype, stride, n); return;
+    case GB_AS_BYTE: case GB_AS_RAW: copy_run(to, 1, from, stride, gb_dtype_bytes(dtype), n); return;
+  }
+}
+
+void gb_tile_store(gb_tile_as as, void *to, gb_dtype dtype, int64_t stride, const void *from, int64_t n) {
+  switch (as) {
+    case GB_AS_F32: gb_store_f32(to, dtype, stride, from, n); return;
+    case GB_AS_F64: gb_store_f64(to, dtype, stride, from, n); return;
+    case GB_AS_I64: gb_store_i64(to, dtype, stride, from, n); return;
+    case GB_AS_BYTE: case GB_AS_RAW: copy_run(to, stride, from, 1, gb_dtype_bytes(dtype), n); return;
+  }
+}
+
+/* ====} */
+
+/* {==== planning ==== */
+
+/* The operand is stored as the loop sees it. */
+static bool is_native(const gb_tile_operand *o) {
+  static const gb_dtype native[] = { GB_FLOAT32, GB_FLOAT64, GB_INT64, GB_BOOL };
+  return o->as == GB_AS_RAW || o->dtype == native[o->as];
+}
+
+static bool same_numbers(int n, const int64_t *a, const int64_t *b) {
+  for (int i = 0; i < n; i++)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
+/* Operand k is walked in step with the result: the same shape, and both row-major, or (where order does not matter) the same strides. */
+static bool in_step(const gb_tensor *out, bool out_contiguous, const gb_tensor *x, bool logical) {
+  if (x->ndim != out->ndim || !same_numbers(out->ndim, x->shape, out->shape)) return false;
+  if (out_contiguous) return gb_is_contiguous(x);
+  return !logical && same_numbers(out->ndim, x->stride, out->stride);
+}
+
+/* Most calls: every operand is a constant or in step with a dense result. Then the walk is one row. */
+static bool plan_flat(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
+  const gb_tensor *out = tensors[0];
+  bool contiguous = gb_is_contiguous(out);
+  if (!contiguous && (logical || !gb_is_dense(out))) return false;
+  for (int k = 1; k < t->count; k++)
+    if (!t->operand[k].constant && !in_step(out, contiguous, tensors[k], logical)) return false;
+  for (int k = 0; k < t->count; k++) {
+    t->operand[k].flat = !t->operand[k].constant;
+    t->operand[k].stride[0] = t->operand[k].flat;
+  }
+  t->ndim = 1;
+  t->shape[0] = t->numel;
+  return true;
+}
+
+/* The dims of the result other than 1, in the order of the walk: as they are, or by falling stride. */
+static int order_dims(const gb_tensor *out, bool logical, int *order) {
+  int n = 0;
+  for (int d = 0; d < out->ndim; d++) {
+    if (out->shape[d] == 1) continue;
+    int at = n++;
+    for (; !logical && at > 0 && out->stride[order[at - 1]] < out->stride[d]; at--) order[at] = order[at - 1];
+    order[at] = d;
+  }
+  return n;
+}
+
+/* The stride of x along dim d of the result: 0 where x is broadcast. */
+static int64_t stride_along(const gb_tensor *x, const gb_tensor *out, int d) {
+  int own = d - (out->ndim - x->ndim);
+  return own < 0 || x->shape[own] == 1 ? 0 : x->stride[own];
+}
+
+/* Dim d continues the last planned dim for every operand, so that both are one. */
+static bool continues(const gb_tiles *t, gb_tensor *const *tensors, int d) {
+  for (int k = 0; k < t->count; k++)
+    if (t->operand[k].stride[t->ndim - 1] != stride_along(tensors[k], tensors[0], d) * tensors[0]->shape[d]) return false;
+  return true;
+}
+
+/* Any other call: order the dims, merge neighbours, and see which operands happen to be in one piece. */
+static void plan_strided(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
+  const gb_tensor *out = tensors[0];
+  int order[GB_MAX_NDIM], n = order_dims(out, logical, order);
+  t->ndim = 0;
+  for (int i = 0; i < n; i++) {
+    int d = order[i];
+    bool merge = t->ndim > 0 && continues(t, tensors, d);
+    if (!merge) t->shape[t->ndim++] = 1;
+    t->shape[t->ndim - 1] *= out->shape[d];
+    for (int k = 0; k < t->count; k++) t->operand[k].stride[t->ndim - 1] = stride_along(tensors[k], out, d);
+  }
+  if (t->ndim == 0) {
+    t->shape[t->ndim++] = t->numel;
+    for (int k = 0; k < t->count; k++) t->operand[k].stride[0] = 0;
+  }
+  for (int k = 0; k < t->count; k++) {
+    gb_tile_operand *o = &t->operand[k];
+    int64_t expected = 1;
+    o->flat = !o->constant;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+      o->flat &= o->stride[d] == expected;
+      expected *= t->shape[d];
+    }
+  }
+}
+
+/* Rows long enough are cut for themselves, so that tiles lie in one piece; short ones share tiles. */
+static void cut(gb_tiles *t, int64_t cost) {
+  int64_t inner = t->shape[t->ndim - 1];
+  t->row = t->ndim > 1 && inner >= GB_TILE / 4 ? inner : t->numel;
+  t->per_row = (t->row + GB_TILE - 1) / GB_TILE;
+  t->tiles = t->numel ? t->numel / t->row * t->per_row : 0;
+  int64_t size = t->row < GB_TILE ? t->row : GB_TILE;
+  t->per_chunk = size * cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / ((size ? size : 1) * cost) : 1;
+}
+
+void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_tile_as *as, bool logical, int64_t cost) {
+  t->count = count;
+  t->numel = tensors[0]->numel;
+  for (int k = 0; k < count; k++) {
+    gb_tile_operand *o = &t->operand[k];
+    o->data = gb_data(tensors[k]);
+    o->dtype = (gb_dtype)tensors[k]->dtype;
+    o->as = as[k];
+    o->through = GB_DTYPE_NONE;
+    o->constant = k > 0 && tensors[k]->numel == 1;
+  }
+  if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
+  cut(t, cost);
+}
+
+/* ====} */
+
+/* {==== walking ==== */
+
+void gb_tile_seek(const gb_tiles *t, int64_t tile, gb_tile_place *place) {
+  int64_t row = tile / t->per_row, column = tile % t->per_row * GB_TILE, left = t->row - column;
+  place->first = row * t->row + column;
+  place->n = left < GB_TILE ? left : GB_TILE;
+  int64_t rest = place->first;
+  for (int d = t->ndim - 1; d > 0; d--) {
+    place->at[d] = rest % t->shape[d];
+    rest /= t->shape[d];
+  }
+  place->at[0] = rest;
+}
+
+static size_t bytes_of(const gb_tile_operand *o) { return gb_dtype_bytes(o->dtype); }
+
+/* Where an operand's element at a position lies. */
+static char *address(const gb_tiles *t, const gb_tile_operand *o, const int64_t *at) {
+  int64_t offset = 0;
+  for (int d = 0; d < t->ndim; d++) offset += at[d] * o->stride[d];
+  return o->data + offset * (int64_t)bytes_of(o);
+}
+
+/* The tile lies in one row of the walk, or the operand is in one piece anyway: elements are `*stride` apart. */
+static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, int64_t *stride) {
+  int last = t->ndim - 1;
+  *stride = o->flat ? 1 : o->stride[last];
+  return o->flat || place->at[last] + place->n <= t->shape[last];
+}
+
+/* Step to the first element of the next row. */
+static void next_row(const gb_tiles *t, int64_t *at) {
+  int d = t->ndim - 1;
+  at[d] = 0;
+  while (--d >= 0 && ++at[d] == t->shape[d]) at[d] = 0;
+}
+
+/* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
+static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
+  int last = t->ndim - 1;
+  size_t bytes = bytes_of(o);
+  int64_t at[GB_MAX_NDIM];
+  memcpy(at, place->at, sizeof at);
+  for (int64_t done = 0; done < place->n;) {
+    int64_t run = t->shape[last] - at[last];
+    if (run > place->n - done) run = place->n - done;
+    char *own = address(t, o, at), *here = piece + (size_t)done * bytes;
+    if (scatter) copy_run(own, o->stride[last], here, 1, bytes, run);
+    else copy_run(here, 1, own, o->stride[last], bytes, run);
+    done += run;
+    next_row(t, at);
+  }
+}
+
+const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *place, void *room) {
+  const gb_tile_operand *o = &t->operand[operand];
+  bool native = is_native(o);
+  int64_t stride;
+  if (is_one_run(t, o, place, &stride)) {
+    const char *from = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
+    if (native && stride == 1) return from;
+    gb_tile_load(o->as, room, from, o->dtype, stride, place->n);
+    return room;
+  }
+  double piece[GB_TILE];
+  copy_rows(t, o, place, native ? room : (char *)piece, false);
+  if (!native) gb_tile_load(o->as, room, piece, o->dtype, 1, place->n);
+  return room;
+}
+
+void *gb_tile_target(const gb_tiles *t, const gb_tile_place *place, void *room) {
+  const gb_tile_operand *o = &t->operand[0];
+  int64_t stride;
+  if (!is_native(o) || !is_one_run(t, o, place, &stride) || stride != 1) return room;
+  return o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
+}
+
+void gb_tile_write(const gb_tiles *t, const gb_tile_place *place, const void *from) {
+  const gb_tile_operand *o = &t->operand[0];
+  int64_t stride;
+  if (is_one_run(t, o, place, &stride)) {
+    char *to = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
+    if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
+    return;
+  }
+  bool native = is_native(o);
+  double piece[GB_TILE];
+  if (!native) gb_tile_store(o->as, piece, o->dtype, 1, from, place->n);
+  copy_rows(t, o, place, native ? (char *)(uintptr_t)from : (char *)piece, true);
+}
+
+/* One element for the whole walk, repeated as often as a tile is long. */
+static void read_constant(const gb_tiles *t, int operand, void *room) {
+  const gb_tile_operand *o = &t->operand[operand];
+  int64_t n = t->numel < GB_TILE ? t->numel : GB_TILE;
+  if (o->through == GB_DTYPE_NONE) { gb_tile_load(o->as, room, o->data, o->dtype, 0, n); return; }
+  double middle;
+  gb_tile_load(o->as, room, o->data, o->dtype, 0, 1);
+  gb_tile_store(o->as, &middle, o->through, 1, room, 1);
+  gb_tile_load(o->as, room, &middle, o->through, 0, n);
+}
+
+static void run_chunk(void *arg, int64_t chunk) {
+  const gb_tile_job *job = arg;
+  const gb_tiles *t = &job->tiles;
+  double room[GB_TILE_OPERANDS][GB_TILE];
+  const void *in[GB_TILE_OPERANDS];
+  int64_t tile = chunk * t->per_chunk, end = tile + t->per_chunk < t->tiles ? tile + t->per_chunk : t->tiles;
+  for (int k = 1; k < t->count; k++) {
+    in[k - 1] = room[k];
+    if (t->operand[k].constant) read_constant(t, k, room[k]);
+  }
+  for (; tile < end; tile++) {
+    gb_tile_place place;
+    gb_tile_seek(t, tile, &place);
+    for (int k = 1; k < t->count; k++)
+      if (!t->operand[k].constant) in[k - 1] = gb_tile_read(t, k, &place, room[k]);
+    void *out = gb_tile_target(t, &place, room[0]);
+    job->loop(job, &place, out, in);
+    gb_tile_write(t, &place, out);
+  }
+}
+
+void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
+  const gb_tiles *t = &job->tiles;
+  gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
+}
+
+/* ====} */
+
+/* {==== random words ==== */
+
+#define LANES 32
+
+/* A vector of 64-bit lanes, and the product of their lower halves: Philox needs no more, and what the upper halves hold never matters. */
+#if defined(__AVX512F__)
+typedef __m512i wide;
+static inline wide product(wide a, wide b) { return _mm512_mul_epu32(a, b); }
+#elif defined(__AVX2__)
+typedef __m256i wide;
+static inline wide product(wide a, wide b) { return _mm256_mul_epu32(a, b); }
+#endif
+
+#if defined(__AVX2__)
+#define WIDTH (int)(sizeof(wide) / 8)
+
+/* LANES consecutive blocks of Philox at once: base/philox.h with a block per lane. */
+static void philox_lanes(uint64_t seed, uint64_t offset, uint64_t index, uint32_t out[4 * LANES]) {
+  typedef uint64_t lanes __attribute__((vector_size(sizeof(wide))));
+  lanes c0[LANES / WIDTH], c1[LANES / WIDTH], c2[LANES / WIDTH], c3[LANES / WIDTH], zero = { 0 };
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  for (int v = 0; v < LANES / WIDTH; v++)
+    for (int l = 0; l < WIDTH; l++) {
+      c0[v][l] = index + (uint64_t)(v * WIDTH + l), c1[v][l] = c0[v][l] >> 32;
+      c2[v][l] = offset, c3[v][l] = offset >> 32;
+    }
+  for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+    for (int v = 0; v < LANES / WIDTH; v++) {
+      lanes p0 = (lanes)product((wide)c0[v], (wide)(zero + 0xD2511F53u)), p1 = (lanes)product((wide)c2[v], (wide)(zero + 0xCD9E8D57u));
+      c0[v] = (p1 >> 32) ^ c1[v] ^ k0, c2[v] = (p0 >> 32) ^ c3[v] ^ k1;
+      c1[v] = p1, c3[v] = p0;
+    }
+  for (int v = 0; v < LANES / WIDTH; v++) {
+    lanes first = (c0[v] & 0xffffffffu) | (c1[v] << 32), second = (c2[v] & 0xffffffffu) | (c3[v] << 32);
+    for (int l = 0; l < WIDTH; l++) {
+      memcpy(out + 4 * (v * WIDTH + l), &(uint64_t){ first[l] }, 8);
+      memcpy(out + 4 * (v * WIDTH + l) + 2, &(uint64_t){ second[l] }, 8);
+    }
+  }
+}
+#else
+/* LANES consecutive blocks of Philox. */
+static void philox_lanes(uint64_t seed, uint64_t offset, uint64_t index, uint32_t out[4 * LANES]) {
+  for (uint32_t l = 0; l < LANES; l++) gb_philox(seed, offset, index + l, out + 4 * l);
+}
+#endif
+
+void gb_random_words(uint32_t *to, uint64_t seed, uint64_t offset, int64_t first, int64_t n) {
+  uint32_t words[4 * LANES];
+  int64_t skip = first % 4;
+  for (int64_t done = 0, block = first / 4; done < n; block += LANES, skip = 0) {
+    if (n - done <= 8) {
+      gb_philox(seed, offset, (uint64_t)block, words);
+      if (skip + n - done > 4) gb_philox(seed, offset, (uint64_t)block + 1, words + 4);
+      if (skip + n - done > 8) gb_philox(seed, offset, (uint64_t)block + 2, words + 8);
+    } else philox_lanes(seed, offset, (uint64_t)block, words);
+    int64_t run = 4 * LANES - skip < n - done ? 4 * LANES - skip : n - done;
+    memcpy(to + done, words + skip, (size_t)run * sizeof *to);
+    done += run;
+  }
+}
+
+/* ====} */

@@ -1,0 +1,205 @@
+/* cpu/walk.c - copies, running sums and index checks that the view and index kernels share; see walk.h. */
+#include "cpu/walk.h"
+
+/* {==== Copies ==== */
+
+/* n elements of one size, moved as they are. */
+static void move_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t bytes) {
+  if (to_stride == 1 && from_stride == 1) {
+    memcpy(to, from, (size_t)n * bytes);
+    return;
+  }
+  to_stride *= (int64_t)bytes, from_stride *= (int64_t)bytes;
+  switch (bytes) {
+    case 1: for (int64_t i = 0; i < n; i++) to[i * to_stride] = from[i * from_stride]; break;
+    case 2: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 2); break;
+    case 4: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 4); break;
+    default: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 8); break;
+  }
+}
+
+/* One element n times, side by side: by doubling what is there. */
+static void repeat_element(char *to, const char *from, int64_t n, size_t bytes) {
+  if (n > 0) gb_copy_element(to, from, bytes);
+  for (int64_t done = 1; done < n; done *= 2) memcpy(to + done * (int64_t)bytes, to, (size_t)(2 * done <= n ? done : n - done) * bytes);
+}
+
+/* At most a tile of elements, through the type that holds both dtypes, so that each value is rounded once. */
+static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
+  if (to_dtype == GB_FLOAT64 || from_dtype == GB_FLOAT64) {
+    double tile[GB_TILE];
+    gb_load_f64(tile, from, from_dtype, from_stride, n);
+    gb_store_f64(to, to_dtype, to_stride, tile, n);
+  } else if (!gb_dtype_is_float(to_dtype) && !gb_dtype_is_float(from_dtype)) {
+    int64_t tile[GB_TILE];
+    gb_load_i64(tile, from, from_dtype, from_stride, n);
+    gb_store_i64(to, to_dtype, to_stride, tile, n);
+  } else {
+    float tile[GB_TILE];
+    gb_load_f32(tile, from, from_dtype, from_stride, n);
+    gb_store_f32(to, to_dtype, to_stride, tile, n);
+  }
+}
+
+void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
+  int64_t to_bytes = (int64_t)gb_dtype_bytes(to_dtype), from_bytes = (int64_t)gb_dtype_bytes(from_dtype);
+  if (to_dtype == from_dtype) {
+    if (from_stride == 0 && to_stride == 1) repeat_element(to, from, n, (size_t)to_bytes);
+    else move_run(to, to_stride, from, from_stride, n, (size_t)to_bytes);
+    return;
+  }
+  for (int64_t i = 0; i < n; i += GB_TILE)
+    convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype, from_stride,
+                 n - i < GB_TILE ? n - i : GB_TILE);
+}
+
+/* A copy on its way: both sides by data, dtype and strides. */
+typedef struct copy_job {
+  gb_runs runs;
+  char *to;
+  const char *from;
+  gb_dtype to_dtype, from_dtype;
+  int64_t to_strides[GB_MAX_NDIM], from_strides[GB_MAX_NDIM];
+} copy_job;
+
+static void copy_chunk(void *arg, int64_t chunk) {
+  const copy_job *job = arg;
+  const gb_runs *r = &job->runs;
+  int64_t end, at[GB_MAX_NDIM], to_bytes = (int64_t)gb_dtype_bytes(job->to_dtype), from_bytes = (int64_t)gb_dtype_bytes(job->from_dtype);
+  for (int64_t run = gb_chunk_runs(r, chunk, &end); run < end; run++) {
+    int64_t n = gb_run_at(r, run, at);
+    gb_copy_run(job->to + gb_offset_at(r->ndim, at, job->to_strides) * to_bytes, job->to_dtype, job->to_strides[r->ndim - 1],
+                job->from + gb_offset_at(r->ndim, at, job->from_strides) * from_bytes, job->from_dtype, job->from_strides[r->ndim - 1], n);
+  }
+}
+
+/* Merge neighbouring dims that are one run in both layouts and drop those of size 1; returns the dims left, at least 1. */
+static int coalesce(int ndim, const int64_t *shape, int64_t *merged, const int64_t *a, int64_t *a_out, const int64_t *b, int64_t *b_out) {
+  int n = 0;
+  for (int i = 0; i < ndim; i++) {
+    if (shape[i] == 1) continue;
+    if (n > 0 && a_out[n - 1] == a[i] * shape[i] && b_out[n - 1] == b[i] * shape[i]) merged[n - 1] *= shape[i];
+    else merged[n++] = shape[i];
+    a_out[n - 1] = a[i], b_out[n - 1] = b[i];
+  }
+  if (n > 0) return n;
+  merged[0] = 1, a_out[0] = b_out[0] = 1;
+  return 1;
+}
+
+void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+                     gb_dtype from_dtype, const int64_t *from_strides) {
+  copy_job job = { .to = to, .from = from, .to_dtype = to_dtype, .from_dtype = from_dtype };
+  int64_t merged[GB_MAX_NDIM];
+  int n = coalesce(ndim, shape, merged, to_strides, job.to_strides, from_strides, job.from_strides);
+  job.runs = gb_runs_of(n, merged, GB_CHUNK_ELEMENTS);
+  if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, copy_chunk, &job);
+}
+
+/* The same elements in the same places. */
+static bool same_place(const gb_tensor *a, const gb_tensor *b) {
+  if (a == b) return true;
+  return gb_data(a) == gb_data(b) && a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)
+         && !memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride);
+}
+
+void gb_copy_values(const gb_call *call, const gb_tensor *to, const gb_tensor *x) {
+  if (same_place(to, x)) return;
+  int64_t strides[GB_MAX_NDIM];
+  gb_broadcast_strides(x, to->ndim, to->shape, strides);
+  gb_copy_strided(call, to->ndim, to->shape, gb_data(to), (gb_dtype)to->dtype, to->stride, gb_data(x), (gb_dtype)x->dtype, strides);
+}
+
+typedef struct zero_job { char *data; size_t bytes; } zero_job;
+enum { ZERO_CHUNK = 1 << 16 };
+
+static void zero_chunk(void *arg, int64_t chunk) {
+  const zero_job *job = arg;
+  size_t start = (size_t)chunk * ZERO_CHUNK, left = job->bytes - start;
+  memset(job->data + start, 0, left < ZERO_CHUNK ? left : ZERO_CHUNK);
+}
+
+void gb_zero_bytes(const gb_call *call, char *data, size_t bytes) {
+  zero_job job = { data, bytes };
+  if (bytes > 0) gb_parallel(call, (int64_t)((bytes + ZERO_CHUNK - 1) / ZERO_CHUNK), zero_chunk, &job);
+}
+
+/* ====} */
+
+/* {==== Reading masks and indices ==== */
+
+void gb_nonzero_run(uint8_t *flags, const char *data, gb_dtype dtype, int64_t stride, int64_t n) {
+  bool is_float = gb_dtype_is_float(dtype); /* of a float the sign does not count */
+  uint32_t mask32 = is_float ? UINT32_MAX >> 1 : UINT32_MAX;
+  uint64_t mask64 = is_float ? UINT64_MAX >> 1 : UINT64_MAX;
+  switch (gb_dtype_bytes(dtype)) {
+    case 1: for (int64_t i = 0; i < n; i++) flags[i] = data[i * stride] != 0; break;
+    case 2: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint16_t *)data)[i * stride] & 0x7fffu) != 0; break;
+    case 4: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint32_t *)data)[i * stride] & mask32) != 0; break;
+    default: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint64_t *)data)[i * stride] & mask64) != 0; break;
+  }
+}
+
+typedef struct index_job {
+  gb_runs runs;
+  const gb_tensor *index;
+  int64_t strides[GB_MAX_NDIM], limit;
+  gb_bad_index bad;
+} index_job;
+
+static void index_chunk(void *arg, int64_t chunk) {
+  index_job *job = arg;
+  const gb_runs *r = &job->runs;
+  const char *data = gb_data(job->index);
+  int64_t end, at[GB_MAX_NDIM], stride = job->strides[r->ndim - 1];
+  for (int64_t run = gb_chunk_runs(r, chunk, &end); run < end; run++) {
+    int64_t n = gb_run_at(r, run, at), offset = gb_offset_at(r->ndim, at, job->strides);
+    for (int64_t i = 0; i < n; i++) {
+      int64_t value = gb_index_value(data, (gb_dtype)job->index->dtype, offset + i * stride);
+      if (value < 0 || value >= job->limit) gb_bad_index_report(&job->bad, value, job->limit);
+    }
+  }
+}
+
+gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, const char *what) {
+  index_job job = { .index = index, .limit = limit };
+  job.runs = gb_runs_of(index->ndim, index->shape, GB_CHUNK_ELEMENTS);
+  gb_broadcast_strides(index, index->ndim, index->shape, job.strides);
+  if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, index_chunk, &job);
+  return gb_bad_index_status(call, &job.bad, what);
+}
+
+/* ====} */
+
+/* {==== Sums ==== */
+
+static gb_dtype sum_dtype(gb_dtype dtype) {
+  if (dtype == GB_FLOAT64 || !gb_dtype_is_float(dtype)) return dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_INT64;
+  return GB_FLOAT32;
+}
+
+gb_status gb_sums_begin(gb_call *call, const gb_tensor *out, const gb_tensor *x, gb_sums *sums) {
+  *sums = (gb_sums){ .data = gb_data(out), .dtype = sum_dtype((gb_dtype)out->dtype) };
+  memcpy(sums->strides, out->stride, sizeof sums->strides);
+  if (sums->dtype == (gb_dtype)out->dtype) {
+    gb_copy_values(call, out, x);
+    return GB_OK;
+  }
+  sums->scratch = gb_cpu_scratch(call, (size_t)out->numel * gb_dtype_bytes(sums->dtype));
+  if (!sums->scratch) return GB_EMEMORY;
+  sums->data = gb_block_data(sums->scratch);
+  gb_contiguous_strides(out->ndim, out->shape, sums->strides);
+  int64_t strides[GB_MAX_NDIM];
+  gb_broadcast_strides(x, out->ndim, out->shape, strides);
+  gb_copy_strided(call, out->ndim, out->shape, sums->data, sums->dtype, sums->strides, gb_data(x), (gb_dtype)x->dtype, strides);
+  return GB_OK;
+}
+
+void gb_sums_end(gb_call *call, const gb_tensor *out, gb_sums *sums) {
+  if (!sums->scratch) return;
+  gb_copy_strided(call, out->ndim, out->shape, gb_data(out), (gb_dtype)out->dtype, out->stride, sums->data, sums->dtype, sums->strides);
+  gb_cpu_scratch_free(call, sums->scratch);
+  sums->scratch = NULL;
+}
+
+/* ====} */

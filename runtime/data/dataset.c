@@ -1,0 +1,319 @@
+/* data/dataset.c - the life of a dataset, and the kinds there are. Each kind is a struct behind user, a get_batch and a release. */
+#include "data/dataset.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* {==== Any dataset ==== */
+
+/* The bytes of a sample's column; false: it makes no sense or does not fit memory. */
+static bool measure_column(gb_column *column) {
+  size_t bytes = gb_dtype_bytes(column->dtype);
+  if (!bytes || column->ndim < 0 || column->ndim >= GB_MAX_NDIM) return false;
+  for (int d = 0; d < column->ndim; d++)
+    if (column->shape[d] < 0 || __builtin_mul_overflow(bytes, (size_t)column->shape[d], &bytes)) return false;
+  column->bytes = bytes;
+  return bytes <= PTRDIFF_MAX / 2;
+}
+
+gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_dataset **out) {
+  gb_status status = GB_OK;
+  gb_dataset *dataset = malloc(sizeof *dataset);
+  if (!dataset) status = gb_fail_memory(context, sizeof *dataset);
+  else {
+    memcpy(dataset, table, sizeof *dataset);
+    atomic_init(&dataset->refs, 1);
+  }
+  if (status == GB_OK && (table->columns < 1 || table->columns > GB_MAX_COLUMNS || table->count < 0))
+    status = gb_fail(context, GB_EINVAL, "a dataset has 1 to %d columns and no negative count", GB_MAX_COLUMNS);
+  for (int c = 0; status == GB_OK && c < table->columns; c++)
+    if (!measure_column(&dataset->column[c])) status = gb_fail(context, GB_ESHAPE, "column %d of the dataset has no possible shape and dtype", c + 1);
+  if (status != GB_OK) {
+    free(dataset);
+    if (table->release) table->release(table->user);
+    return status;
+  }
+  *out = dataset;
+  return GB_OK;
+}
+
+void gb_dataset_retain(gb_dataset *dataset) { atomic_fetch_add_explicit(&dataset->refs, 1, memory_order_relaxed); }
+
+void gb_dataset_release(gb_dataset *dataset) {
+  if (!dataset || atomic_fetch_sub_explicit(&dataset->refs, 1, memory_order_acq_rel) != 1) return;
+  if (dataset->release) dataset->release(dataset->user);
+  free(dataset);
+}
+
+gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  for (int64_t i = 0; i < n; i++) {
+    if (indices[i] >= 0 && indices[i] < dataset->count) continue;
+    snprintf(error, error_size, "sample %" PRId64 " is out of range; the dataset has %" PRId64 " (counted from 1)", indices[i] + 1, dataset->count);
+    return GB_EINDEX;
+  }
+  return dataset->get_batch(dataset->user, indices, n, out, error, error_size);
+}
+
+gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index, gb_tensor **out) {
+  gb_tensor *made[GB_MAX_COLUMNS] = { NULL };
+  void *data[GB_MAX_COLUMNS];
+  char error[256] = "";
+  gb_status status = GB_OK;
+  for (int c = 0; c < dataset->columns && status == GB_OK; c++) {
+    const gb_column *column = &dataset->column[c];
+    status = gb_tensor_new(context, column->dtype, column->ndim, column->shape, (gb_device){ GB_CPU, 0 }, &made[c]);
+    if (status == GB_OK) data[c] = gb_tensor_data(made[c]);
+  }
+  if (status == GB_OK) {
+    status = gb_dataset_read(dataset, &index, 1, data, error, sizeof error);
+    if (status != GB_OK) gb_fail(context, status, "%s", error);
+  }
+  for (int c = 0; c < dataset->columns; c++)
+    if (status == GB_OK) out[c] = made[c];
+    else gb_tensor_release(made[c]);
+  return status;
+}
+
+/* ====} */
+
+/* {==== Images and labels of idx files ==== */
+
+typedef struct images {
+  unsigned char *pixels, *labels;      /* labels NULL: none */
+  int64_t size;                        /* pixels of an image */
+  float value[256];                    /* of each pixel value, normalised */
+} images;
+
+static gb_status images_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  const images *set = user;
+  float *x = out[0];
+  (void)error, (void)error_size;
+  for (int64_t i = 0; i < n; i++) {
+    const unsigned char *pixels = set->pixels + indices[i] * set->size;
+    for (int64_t p = 0; p < set->size; p++) *x++ = set->value[pixels[p]];
+    if (set->labels) ((int64_t *)out[1])[i] = set->labels[indices[i]];
+  }
+  return GB_OK;
+}
+
+static void images_release(void *user) {
+  images *set = user;
+  free(set->pixels);
+  free(set->labels);
+  free(set);
+}
+
+/* An idx file of uint8 with this rank. */
+static gb_status read_uint8(gb_context *context, const char *path, int ndim, const char *what, gb_idx *out) {
+  GB_TRY(gb_idx_read(context, path, out));
+  if (out->dtype == GB_UINT8 && out->ndim == ndim) return GB_OK;
+  free(out->data);
+  out->data = NULL;
+  return gb_fail(context, GB_EFORMAT, "'%s' holds %d-dimensional %s; %s are expected", path, out->ndim, gb_dtype_name(out->dtype), what);
+}
+
+/* Both files, which must have as many labels as images. */
+static gb_status read_pair(gb_context *context, const char *images_path, const char *labels_path, gb_idx *pixels, gb_idx *labels) {
+  GB_TRY(read_uint8(context, images_path, 3, "images [n, height, width] of uint8", pixels));
+  if (!labels_path) return GB_OK;
+  GB_TRY(read_uint8(context, labels_path, 1, "labels [n] of uint8", labels));
+  if (labels->shape[0] == pixels->shape[0]) return GB_OK;
+  return gb_fail(context, GB_EFORMAT, "'%s' has %" PRId64 " images, '%s' has %" PRId64 " labels", images_path, pixels->shape[0], labels_path,
+                 labels->shape[0]);
+}
+
+gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean, double std, gb_dataset **out) {
+  gb_idx pixels = { 0 }, labels = { 0 };
+  if (!(std > 0)) return gb_fail(context, GB_EINVAL, "std must be above 0; it divides the pixels");
+  gb_status status = read_pair(context, images_path, labels_path, &pixels, &labels);
+  images *set = status == GB_OK ? calloc(1, sizeof *set) : NULL;
+  if (!set) {
+    free(pixels.data);
+    free(labels.data);
+    return status == GB_OK ? gb_fail_memory(context, sizeof *set) : status;
+  }
+  set->pixels = pixels.data;
+  set->labels = labels.data;
+  set->size = pixels.shape[1] * pixels.shape[2];
+  for (int v = 0; v < 256; v++) set->value[v] = ((float)v / 255.0f - (float)mean) / (float)std;
+  return gb_dataset_new(context, &(gb_dataset){
+    .count = pixels.shape[0], .columns = labels_path ? 2 : 1,
+    .column = { { .dtype = GB_FLOAT32, .ndim = 3, .shape = { 1, pixels.shape[1], pixels.shape[2] } }, { .dtype = GB_INT64 } },
+    .get_batch = images_get, .release = images_release, .user = set }, out);
+}
+
+/* ====} */
+
+/* {==== Rows of tensors ==== */
+
+typedef struct rows { int count; gb_tensor *tensor[GB_MAX_COLUMNS]; size_t bytes[GB_MAX_COLUMNS]; } rows;
+
+static gb_status rows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  const rows *set = user;
+  (void)error, (void)error_size;
+  for (int c = 0; c < set->count; c++) {
+    const char *from = gb_data(set->tensor[c]);
+    size_t bytes = set->bytes[c];
+    for (int64_t i = 0; bytes && i < n; i++) memcpy((char *)out[c] + (size_t)i * bytes, from + (size_t)indices[i] * bytes, bytes);
+  }
+  return GB_OK;
+}
+
+static void rows_release(void *user) {
+  rows *set = user;
+  for (int c = 0; c < set->count; c++) gb_tensor_release(set->tensor[c]);
+  free(set);
+}
+
+/* A tensor whose rows can be copied as they lie. */
+static gb_status check_rows(gb_context *context, gb_tensor *const *tensors, int c) {
+  const gb_tensor *t = tensors[c];
+  char device[32];
+  if (t->ndim < 1) return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset is a scalar; its first dimension must count the samples", c + 1);
+  if (t->storage->device.type != GB_CPU)
+    return gb_fail(context, GB_EDEVICE, "tensor %d of the dataset is on %s; datasets lie on the cpu: use :to('cpu')", c + 1,
+                   gb_device_text(context, t->storage->device, device, sizeof device));
+  if (!gb_is_contiguous(t)) return gb_fail(context, GB_EINVAL, "tensor %d of the dataset is not contiguous: use :contiguous()", c + 1);
+  if (t->shape[0] != tensors[0]->shape[0])
+    return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1, t->shape[0],
+                   tensors[0]->shape[0]);
+  return GB_OK;
+}
+
+gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int count, gb_dataset **out) {
+  if (count < 1 || count > GB_MAX_COLUMNS) return gb_fail(context, GB_EINVAL, "a dataset is made of 1 to %d tensors, not %d", GB_MAX_COLUMNS, count);
+  gb_dataset table = { .columns = count, .get_batch = rows_get, .release = rows_release };
+  for (int c = 0; c < count; c++) GB_TRY(check_rows(context, tensors, c));
+  rows *set = calloc(1, sizeof *set);
+  if (!set) return gb_fail_memory(context, sizeof *set);
+  set->count = count;
+  for (int c = 0; c < count; c++) {
+    const gb_tensor *t = tensors[c];
+    gb_column *column = &table.column[c];
+    *column = (gb_column){ .dtype = (gb_dtype)t->dtype, .ndim = t->ndim - 1 };
+    memcpy(column->shape, t->shape + 1, (size_t)column->ndim * sizeof *t->shape);
+    set->bytes[c] = gb_dtype_bytes(column->dtype);
+    for (int d = 0; d < column->ndim; d++) set->bytes[c] *= (size_t)column->shape[d];
+    set->tensor[c] = tensors[c];
+    gb_tensor_retain(tensors[c]);
+  }
+  table.count = tensors[0]->shape[0];
+  table.user = set;
+  return gb_dataset_new(context, &table, out);
+}
+
+/* ====} */
+
+/* {==== Windows of a text ==== */
+
+typedef struct windows { gb_text *text; int64_t first, block; } windows;
+
+static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  const windows *set = user;
+  int64_t *x = out[0], *y = out[1];
+  (void)error, (void)error_size;
+  for (int64_t i = 0; i < n; i++) {
+    const uint16_t *ids = gb_text_ids(set->text) + set->first + indices[i];
+    for (int64_t t = 0; t < set->block; t++) {
+      *x++ = ids[t];
+      *y++ = ids[t + 1];
+    }
+  }
+  return GB_OK;
+}
+
+static void windows_release(void *user) {
+  windows *set = user;
+  gb_text_release(set->text);
+  free(set);
+}
+
+gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
+  int64_t length = gb_text_length(text);
+  if (first < 0 || count < 0 || first > length || count > length - first)
+    return gb_fail(context, GB_EINDEX, "ids %" PRId64 " to %" PRId64 " are not all in the text, which has %" PRId64, first + 1, first + count,
+                   length);
+  if (block < 1) return gb_fail(context, GB_EINVAL, "block must be at least 1, not %" PRId64, block);
+  if (count <= block)
+    return gb_fail(context, GB_EINVAL,
+                   "%" PRId64 " ids are too few for windows of %" PRId64 " and the next id: use a smaller block or a longer text", count, block);
+  windows *set = malloc(sizeof *set);
+  if (!set) return gb_fail_memory(context, sizeof *set);
+  *set = (windows){ text, first, block };
+  gb_text_retain(text);
+  gb_column column = { .dtype = GB_INT64, .ndim = 1, .shape = { block } };
+  gb_dataset table = { .count = count - block, .columns = 2, .column = { column, column }, .get_batch = windows_get, .release = windows_release,
+                      .user = set };
+  return gb_dataset_new(context, &table, out);
+}
+
+/* ====} */
+
+/* {==== Indices and parts ==== */
+
+static gb_status indices_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  (void)user, (void)error, (void)error_size;
+  memcpy(out[0], indices, (size_t)n * sizeof *indices);
+  return GB_OK;
+}
+
+gb_status gb_dataset_indices(gb_context *context, int64_t count, gb_dataset **out) {
+  return gb_dataset_new(context, &(gb_dataset){ .count = count, .columns = 1, .column = { { .dtype = GB_INT64 } }, .get_batch = indices_get }, out);
+}
+
+/* A part: sample i is sample list[i], or first + i, of another dataset. */
+typedef struct part { gb_dataset *of; int64_t first; int64_t *list; } part;
+
+/* Translates a few indices at a time, on the stack. */
+static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  const part *p = user;
+  int64_t translated[256];
+  void *at[GB_MAX_COLUMNS];
+  for (int64_t done = 0; done < n; done += 256) {
+    int64_t some = n - done < 256 ? n - done : 256;
+    for (int64_t i = 0; i < some; i++) translated[i] = p->list ? p->list[indices[done + i]] : p->first + indices[done + i];
+    for (int c = 0; c < p->of->columns; c++) at[c] = (char *)out[c] + (size_t)done * p->of->column[c].bytes;
+    GB_TRY(p->of->get_batch(p->of->user, translated, some, at, error, error_size));
+  }
+  return GB_OK;
+}
+
+static void part_release(void *user) {
+  part *p = user;
+  gb_dataset_release(p->of);
+  free(p->list);
+  free(p);
+}
+
+/* Takes list. */
+static gb_status part_new(gb_context *context, gb_dataset *of, int64_t first, int64_t *list, int64_t count, gb_dataset **out) {
+  part *p = malloc(sizeof *p);
+  if (!p) { free(list); return gb_fail_memory(context, sizeof *p); }
+  *p = (part){ of, first, list };
+  gb_dataset_retain(of);
+  gb_dataset table = { .count = count, .columns = of->columns, .get_batch = part_get, .release = part_release, .user = p };
+  memcpy(table.column, of->column, sizeof table.column);
+  return gb_dataset_new(context, &table, out);
+}
+
+gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, int64_t count, gb_dataset **out) {
+  if (first < 0 || count < 0 || first > of->count || count > of->count - first)
+    return gb_fail(context, GB_EINDEX, "samples %" PRId64 " to %" PRId64 " are not all in the dataset, which has %" PRId64, first + 1,
+                   first + count, of->count);
+  return part_new(context, of, first, NULL, count, out);
+}
+
+gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count, gb_dataset **out) {
+  for (int64_t i = 0; i < count; i++)
+    if (indices[i] < 0 || indices[i] >= of->count)
+      return gb_fail(context, GB_EINDEX, "sample %" PRId64 " is not in the dataset, which has %" PRId64 " (counted from 1)", indices[i] + 1,
+                     of->count);
+  int64_t *list = malloc((size_t)(count + 1) * sizeof *list);
+  if (!list) return gb_fail_memory(context, (size_t)count * sizeof *list);
+  if (count) memcpy(list, indices, (size_t)count * sizeof *list);
+  return part_new(context, of, 0, list, count, out);
+}
+
+/* ====} */

@@ -1,0 +1,381 @@
+/* data/loader.c - a ring of finished batches between one producer and one consumer.
+ *
+ * The producer runs ahead of the consumer, over the ends of epochs. A jump of the position, or an error, starts a new run: the ring is
+ * emptied, and a batch that was being made for an older run is thrown away. After an error the producer waits until the consumer has seen
+ * it. Buffers hold the loader's memory, so that tensors may outlive gb_loader_close; spare ones are kept, as many as the ring needs. */
+#define _DEFAULT_SOURCE /* pthread_sigmask, posix_memalign */
+#include "data/loader.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGNMENT 256
+
+/* One column of one batch: this head, and the elements ALIGNMENT bytes on. */
+typedef struct buffer {
+  gb_loader *loader;                   /* counted while the buffer is out */
+  int column;
+  struct buffer *next;                 /* among the spare ones */
+} buffer;
+_Static_assert(sizeof(buffer) <= ALIGNMENT, "the head of a buffer fits in front of its elements");
+
+typedef struct batch {
+  int64_t n;
+  buffer *buffer[GB_MAX_COLUMNS];      /* NULL after a failure */
+  gb_status status;
+  char error[256];
+} batch;
+
+struct gb_loader {
+  _Atomic int64_t refs;                /* the opener, and one per buffer in a tensor */
+  gb_context *context;                 /* the consumer's, for error texts; counted until close */
+  gb_dataset *dataset;
+  gb_loader_options options;
+  int64_t batches, most;               /* batches of an epoch; most samples of a batch */
+  gb_loader_position position;         /* the consumer's */
+
+  int64_t *order, *indices;            /* the producer's: the epoch's permutation, the batch's samples */
+  int64_t order_epoch;                 /* of order; -1: none */
+
+  pthread_t thread;
+  bool has_thread;                     /* the thread is the producer; otherwise the consumer makes what it needs */
+  pthread_mutex_t mutex;               /* guards what follows */
+  pthread_cond_t ready, space;
+  batch *ring;                         /* of options.prefetch */
+  int first, used;
+  gb_loader_position produce;          /* what the producer makes next */
+  uint64_t run;                        /* number of the run */
+  bool halted, stop, closed;           /* halted: an error waits to be seen */
+  buffer *spare[GB_MAX_COLUMNS];
+  int spares[GB_MAX_COLUMNS];
+};
+
+/* {==== Buffers ==== */
+
+static void *buffer_data(buffer *b) { return (char *)b + ALIGNMENT; }
+
+/* A spare buffer or a new one; NULL: no memory. */
+static buffer *buffer_take(gb_loader *loader, int column) {
+  pthread_mutex_lock(&loader->mutex);
+  buffer *b = loader->spare[column];
+  if (b) {
+    loader->spare[column] = b->next;
+    loader->spares[column]--;
+  }
+  pthread_mutex_unlock(&loader->mutex);
+  void *memory;
+  if (b) return b;
+  if (posix_memalign(&memory, ALIGNMENT, ALIGNMENT + (size_t)loader->most * loader->dataset->column[column].bytes)) return NULL;
+  b = memory;
+  *b = (buffer){ .loader = loader, .column = column };
+  return b;
+}
+
+/* Keep it for the next batch, or free it when there are enough. NULL is fine; the mutex is held. */
+static void buffer_give(gb_loader *loader, buffer *b) {
+  if (!b) return;
+  if (loader->closed || loader->spares[b->column] > loader->options.prefetch + 1) { free(b); return; }
+  b->next = loader->spare[b->column];
+  loader->spare[b->column] = b;
+  loader->spares[b->column]++;
+}
+
+/* The buffers of a batch that nobody gets; the mutex is held. */
+static void batch_drop(gb_loader *loader, batch *b) {
+  for (int c = 0; c < GB_MAX_COLUMNS; c++) {
+    buffer_give(loader, b->buffer[c]);
+    b->buffer[c] = NULL;
+  }
+}
+
+/* The last reference frees the loader. */
+static void unref(gb_loader *loader) {
+  if (atomic_fetch_sub_explicit(&loader->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_dataset_release(loader->dataset);
+  pthread_cond_destroy(&loader->space);
+  pthread_cond_destroy(&loader->ready);
+  pthread_mutex_destroy(&loader->mutex);
+  free(loader->ring);
+  free(loader->order);
+  free(loader->indices);
+  free(loader);
+}
+
+/* The tensor over a buffer is gone; any thread. */
+static void buffer_release(void *user) {
+  buffer *b = user;
+  gb_loader *loader = b->loader;
+  pthread_mutex_lock(&loader->mutex);
+  buffer_give(loader, b);
+  pthread_mutex_unlock(&loader->mutex);
+  unref(loader);
+}
+
+/* ====} */
+
+/* {==== Producer ==== */
+
+static gb_loader_position after(const gb_loader *loader, gb_loader_position at) {
+  return at.batch + 1 < loader->batches ? (gb_loader_position){ at.epoch, at.batch + 1 } : (gb_loader_position){ at.epoch + 1, 0 };
+}
+
+/* Fill indices[] with the samples of a batch; gives their number, or -1: no memory. */
+static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
+  const gb_loader_options *options = &loader->options;
+  int64_t count = loader->dataset->count, first = at.batch * options->batch_size;
+  int64_t n = options->random_batches || count - first > options->batch_size ? options->batch_size : count - first;
+  if (options->shuffle && loader->order_epoch != at.epoch) {
+    if (!loader->order) loader->order = malloc((size_t)count * sizeof *loader->order);
+    if (!loader->order) return -1;
+    gb_permutation(options->seed, (uint64_t)at.epoch, count, loader->order);
+    loader->order_epoch = at.epoch;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    if (options->random_batches) loader->indices[i] = gb_sample(options->seed, (uint64_t)at.epoch, (uint64_t)(first + i), count);
+    else loader->indices[i] = options->shuffle ? loader->order[first + i] : first + i;
+  }
+  return n;
+}
+
+/* Make one batch; a failure is part of it. */
+static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
+  void *data[GB_MAX_COLUMNS];
+  *b = (batch){ .n = choose_samples(loader, at) };
+  if (b->n < 0) b->status = GB_EMEMORY;
+  for (int c = 0; c < loader->dataset->columns && b->status == GB_OK; c++) {
+    b->buffer[c] = buffer_take(loader, c);
+    if (b->buffer[c]) data[c] = buffer_data(b->buffer[c]);
+    else b->status = GB_EMEMORY;
+  }
+  if (b->status == GB_EMEMORY) snprintf(b->error, sizeof b->error, "out of memory for a batch of %" PRId64 " samples", loader->most);
+  else b->status = gb_dataset_read(loader->dataset, loader->indices, b->n, data, b->error, sizeof b->error);
+  if (b->status == GB_OK) return;
+  pthread_mutex_lock(&loader->mutex);
+  batch_drop(loader, b);
+  pthread_mutex_unlock(&loader->mutex);
+}
+
+/* Put a batch into the ring, unless the position jumped while it was made; the mutex is held. */
+static void push(gb_loader *loader, batch *b, uint64_t run) {
+  if (run != loader->run) { batch_drop(loader, b); return; }
+  loader->ring[(loader->first + loader->used++) % loader->options.prefetch] = *b;
+  loader->halted = b->status != GB_OK;
+  pthread_cond_signal(&loader->ready);
+}
+
+/* The life of the loader's thread. */
+static void *produce(void *arg) {
+  gb_loader *loader = arg;
+  batch b;
+  pthread_mutex_lock(&loader->mutex);
+  while (!loader->stop) {
+    if (loader->halted || loader->used == loader->options.prefetch) {
+      pthread_cond_wait(&loader->space, &loader->mutex);
+      continue;
+    }
+    gb_loader_position at = loader->produce;
+    uint64_t run = loader->run;
+    loader->produce = after(loader, at);
+    pthread_mutex_unlock(&loader->mutex);
+    make_batch(loader, at, &b);
+    pthread_mutex_lock(&loader->mutex);
+    push(loader, &b, run);
+  }
+  pthread_mutex_unlock(&loader->mutex);
+  return NULL;
+}
+
+/* Begin a new run at the consumer's position. */
+static void restart(gb_loader *loader) {
+  gb_loader_position at = loader->position;
+  pthread_mutex_lock(&loader->mutex);
+  for (; loader->used; loader->used--) {
+    batch_drop(loader, &loader->ring[loader->first]);
+    loader->first = (loader->first + 1) % loader->options.prefetch;
+  }
+  loader->run++;
+  loader->halted = false;
+  loader->produce = at.batch < loader->batches ? at : (gb_loader_position){ at.epoch + 1, 0 };
+  pthread_cond_signal(&loader->space);
+  pthread_mutex_unlock(&loader->mutex);
+}
+
+/* Start the thread, with signals blocked; where it cannot be created the consumer does its work. */
+static void start(gb_loader *loader) {
+  sigset_t all, before;
+  sigfillset(&all);
+  restart(loader);
+  if (pthread_sigmask(SIG_SETMASK, &all, &before)) return;
+  loader->has_thread = !pthread_create(&loader->thread, NULL, produce, loader);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ====} */
+
+/* {==== Consumer ==== */
+
+void gb_loader_options_init(gb_loader_options *options) { *options = (gb_loader_options){ .batch_size = 32, .prefetch = 2 }; }
+
+/* Options that make sense, for this dataset. */
+static gb_status check_options(gb_context *context, const gb_dataset *dataset, const gb_loader_options *options) {
+  if (options->batch_size < 1) return gb_fail(context, GB_EINVAL, "batch_size must be at least 1, not %" PRId64, options->batch_size);
+  if (options->prefetch < 0 || options->prefetch > GB_LOADER_MOST_PREFETCH)
+    return gb_fail(context, GB_EINVAL, "prefetch is 0 .. %d batches, not %d", GB_LOADER_MOST_PREFETCH, options->prefetch);
+  if (options->random_batches < 0) return gb_fail(context, GB_EINVAL, "an epoch cannot have %" PRId64 " batches", options->random_batches);
+  if (options->random_batches && options->shuffle)
+    return gb_fail(context, GB_EINVAL, "shuffle visits every sample once, a random sampler draws with replacement: choose one of them");
+  if (options->random_batches && !dataset->count) return gb_fail(context, GB_EINVAL, "nothing can be drawn from an empty dataset");
+  if (options->drop_last && !options->random_batches && dataset->count < options->batch_size)
+    return gb_fail(context, GB_EINVAL, "%" PRId64 " samples make no full batch of %" PRId64 ": use a smaller batch_size, or drop_last = false",
+                   dataset->count,
+                   options->batch_size);
+  return GB_OK;
+}
+
+/* How many batches and samples there are; false: a batch does not fit memory. */
+static bool measure(gb_loader *loader) {
+  int64_t count = loader->dataset->count, size = loader->options.batch_size, last;
+  loader->most = loader->options.random_batches || size < count ? size : count;
+  loader->batches = loader->options.random_batches ? loader->options.random_batches : count / size + (!loader->options.drop_last && count % size);
+  if (__builtin_mul_overflow(loader->batches, size, &last)) return false;
+  for (int c = 0; c < loader->dataset->columns; c++) {
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)loader->most, loader->dataset->column[c].bytes, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT) return false;
+  }
+  return (size_t)loader->most <= PTRDIFF_MAX / sizeof(int64_t);
+}
+
+/* Mutex and conditions: all of them or none. */
+static bool init_locks(gb_loader *loader) {
+  if (pthread_mutex_init(&loader->mutex, NULL)) return false;
+  if (!pthread_cond_init(&loader->ready, NULL)) {
+    if (!pthread_cond_init(&loader->space, NULL)) return true;
+    pthread_cond_destroy(&loader->ready);
+  }
+  pthread_mutex_destroy(&loader->mutex);
+  return false;
+}
+
+gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_loader_options *options, gb_loader **out) {
+  GB_TRY(check_options(context, dataset, options));
+  gb_loader *loader = calloc(1, sizeof *loader);
+  if (!loader) return gb_fail_memory(context, sizeof *loader);
+  atomic_init(&loader->refs, 1);
+  loader->context = context;
+  loader->dataset = dataset;
+  loader->options = *options;
+  loader->order_epoch = -1;
+  gb_status status = GB_OK;
+  if (!measure(loader)) status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory", options->batch_size);
+  if (status == GB_OK) {
+    loader->indices = malloc((size_t)(loader->most + 1) * sizeof *loader->indices);
+    loader->ring = calloc((size_t)options->prefetch + 1, sizeof *loader->ring);
+    if (!loader->indices || !loader->ring || !init_locks(loader)) status = gb_fail_memory(context, (size_t)loader->most * sizeof *loader->indices);
+  }
+  if (status != GB_OK) {
+    free(loader->indices);
+    free(loader->ring);
+    free(loader);
+    return status;
+  }
+  gb_dataset_retain(dataset);
+  gb_context_retain(context);
+  *out = loader;
+  return GB_OK;
+}
+
+void gb_loader_close(gb_loader *loader) {
+  if (!loader) return;
+  pthread_mutex_lock(&loader->mutex);
+  loader->stop = true;
+  pthread_cond_signal(&loader->space);
+  pthread_mutex_unlock(&loader->mutex);
+  if (loader->has_thread) pthread_join(loader->thread, NULL);
+  pthread_mutex_lock(&loader->mutex);
+  loader->closed = true;
+  for (int i = 0; i < loader->used; i++) batch_drop(loader, &loader->ring[(loader->first + i) % loader->options.prefetch]);
+  for (int c = 0; c < GB_MAX_COLUMNS; c++)
+    while (loader->spare[c]) {
+      buffer *next = loader->spare[c]->next;
+      free(loader->spare[c]);
+      loader->spare[c] = next;
+    }
+  pthread_mutex_unlock(&loader->mutex);
+  gb_context_release(loader->context);
+  unref(loader);
+}
+
+int64_t gb_loader_batches(const gb_loader *loader) { return loader->batches; }
+gb_dataset *gb_loader_dataset(const gb_loader *loader) { return loader->dataset; }
+const gb_loader_options *gb_loader_get_options(const gb_loader *loader) { return &loader->options; }
+gb_loader_position gb_loader_get_position(const gb_loader *loader) { return loader->position; }
+
+gb_status gb_loader_set_position(gb_loader *loader, gb_loader_position position) {
+  if (position.epoch < 0 || position.batch < 0 || position.batch > loader->batches)
+    return gb_fail(loader->context, GB_EINVAL, "no position: epoch %" PRId64 ", batch %" PRId64 " of an epoch of %" PRId64 " batches", position.epoch,
+                   position.batch, loader->batches);
+  loader->position = position;
+  if (loader->has_thread) restart(loader);
+  return GB_OK;
+}
+
+/* The batch at the consumer's position: from the ring, or made now. */
+static void fetch(gb_loader *loader, batch *b) {
+  if (!loader->has_thread && loader->options.prefetch) start(loader);
+  if (!loader->has_thread) { make_batch(loader, loader->position, b); return; }
+  pthread_mutex_lock(&loader->mutex);
+  while (!loader->used) pthread_cond_wait(&loader->ready, &loader->mutex);
+  *b = loader->ring[loader->first];
+  loader->ring[loader->first] = (batch){ 0 };
+  loader->first = (loader->first + 1) % loader->options.prefetch;
+  loader->used--;
+  pthread_cond_signal(&loader->space);
+  pthread_mutex_unlock(&loader->mutex);
+}
+
+/* A tensor over one buffer of a batch, which it takes. */
+static gb_status wrap_column(gb_loader *loader, batch *b, int c, gb_tensor **out) {
+  const gb_column *column = &loader->dataset->column[c];
+  int64_t shape[GB_MAX_NDIM] = { b->n };
+  memcpy(shape + 1, column->shape, (size_t)column->ndim * sizeof *shape);
+  GB_TRY(gb_tensor_over(loader->context, buffer_data(b->buffer[c]), column->dtype, column->ndim + 1, shape, buffer_release, b->buffer[c], out));
+  atomic_fetch_add_explicit(&loader->refs, 1, memory_order_relaxed);
+  b->buffer[c] = NULL;
+  return GB_OK;
+}
+
+/* Tensors over the buffers of a batch, all of them or none. */
+static gb_status wrap(gb_loader *loader, batch *b, gb_tensor **out) {
+  gb_tensor *made[GB_MAX_COLUMNS] = { NULL };
+  gb_status status = GB_OK;
+  for (int c = 0; c < loader->dataset->columns && status == GB_OK; c++) status = wrap_column(loader, b, c, &made[c]);
+  if (status == GB_OK) {
+    memcpy(out, made, (size_t)loader->dataset->columns * sizeof *out);
+    return GB_OK;
+  }
+  for (int c = 0; c < GB_MAX_COLUMNS; c++) gb_tensor_release(made[c]);
+  pthread_mutex_lock(&loader->mutex);
+  batch_drop(loader, b);
+  pthread_mutex_unlock(&loader->mutex);
+  return status;
+}
+
+gb_status gb_loader_next(gb_loader *loader, gb_tensor **out) {
+  batch b;
+  if (loader->position.batch >= loader->batches) {
+    loader->position = (gb_loader_position){ loader->position.epoch + 1, 0 };
+    out[0] = NULL;
+    return GB_OK;
+  }
+  fetch(loader, &b);
+  gb_status status = b.status == GB_OK ? wrap(loader, &b, out) : gb_fail(loader->context, b.status, "data loader: %s", b.error);
+  if (status == GB_OK) loader->position.batch++;
+  else if (loader->has_thread) restart(loader);
+  return status;
+}
+
+/* ====} */

@@ -1,0 +1,240 @@
+/* gibbous.h - the public C API of the Gibbous engine.
+ *
+ * The engine knows tensors, operations, gradients, mixed precision and optimizers; it knows neither Lua nor CUDA.
+ * Rules that hold for every function here, unless its comment says otherwise:
+ *   - It returns a gb_status. On failure the text is in gb_error(context), outputs are untouched and nothing leaks.
+ *   - Tensors are reference counted. A function that gives a tensor through an out parameter gives a new reference,
+ *     which the caller ends with gb_tensor_release. Inputs are borrowed.
+ *   - One thread at a time runs the operations of a context. Other threads may release tensors and set the interrupt flag.
+ *   - Sizes, strides and positions are int64_t, counted in elements and from 0. Rank is at most GB_MAX_NDIM.
+ *   - Nothing prints, exits, aborts or keeps a global. */
+#ifndef GIBBOUS_H
+#define GIBBOUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GB_VERSION "0.1.0"
+#define GB_MAX_NDIM 8
+
+#if defined(__GNUC__)
+#define GB_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define GB_API __attribute__((visibility("default")))
+#else
+#define GB_PRINTF(text, first)
+#define GB_API
+#endif
+
+/* {==== Status ==== */
+
+#define GB_STATUS_LIST(X)                                                       \
+  X(OK, "ok")                                                                   \
+  X(EINVAL, "invalid argument")                                                 \
+  X(ESHAPE, "shapes do not fit")                                                \
+  X(EDTYPE, "dtype not supported")                                              \
+  X(EDEVICE, "device not available")                                            \
+  X(EINDEX, "index out of range")                                               \
+  X(EMEMORY, "out of memory")                                                   \
+  X(EAUTOGRAD, "gradient cannot be computed")                                   \
+  X(EAUTOCAST, "not allowed under autocast")                                    \
+  X(ESTATE, "wrong order of calls")                                             \
+  X(EOVERFLOW, "gradients keep overflowing")                                    \
+  X(EINTERRUPT, "interrupted")                                                  \
+  X(ECALLBACK, "a callback failed")                                             \
+  X(EIO, "input or output failed")                                              \
+  X(EFORMAT, "malformed file")                                                  \
+  X(EUNSUPPORTED, "not supported")
+
+typedef enum gb_status {
+#define GB_STATUS_ENUM(name, text) GB_##name,
+  GB_STATUS_LIST(GB_STATUS_ENUM)
+#undef GB_STATUS_ENUM
+} gb_status;
+
+/* The text of the table above; never NULL. */
+GB_API const char *gb_status_text(gb_status status);
+
+/* ====} */
+
+/* {==== Dtypes and devices ==== */
+
+/* name, bytes, category (FLOAT, INT, BOOL) */
+#define GB_DTYPE_LIST(X)      \
+  X(FLOAT64, float64, 8, FLOAT)   \
+  X(FLOAT32, float32, 4, FLOAT)   \
+  X(FLOAT16, float16, 2, FLOAT)   \
+  X(BFLOAT16, bfloat16, 2, FLOAT) \
+  X(INT64, int64, 8, INT)         \
+  X(INT32, int32, 4, INT)         \
+  X(UINT8, uint8, 1, INT)         \
+  X(BOOL, bool, 1, BOOL)
+
+typedef enum gb_dtype {
+#define GB_DTYPE_ENUM(NAME, name, bytes, category) GB_##NAME,
+  GB_DTYPE_LIST(GB_DTYPE_ENUM)
+#undef GB_DTYPE_ENUM
+  GB_DTYPE_COUNT,
+  GB_DTYPE_NONE = -1 /* "not given": the op decides */
+} gb_dtype;
+
+GB_API const char *gb_dtype_name(gb_dtype dtype);                 /* "float32" */
+GB_API size_t gb_dtype_bytes(gb_dtype dtype);
+GB_API bool gb_dtype_is_float(gb_dtype dtype);
+GB_API gb_dtype gb_dtype_from_name(const char *name);             /* GB_DTYPE_NONE when unknown */
+
+typedef enum gb_device_type { GB_CPU, GB_CUDA, GB_PLUGIN, GB_DEVICE_TYPES } gb_device_type;
+typedef struct gb_device { int16_t type, index; } gb_device;      /* {GB_CPU, 0} */
+
+/* ====} */
+
+/* {==== Contexts ==== */
+
+typedef struct gb_context gb_context;
+typedef struct gb_tensor gb_tensor;
+
+typedef void *(*gb_alloc_fn)(void *user, size_t bytes, size_t alignment); /* NULL: no memory */
+typedef void (*gb_free_fn)(void *user, void *block, size_t bytes);
+
+typedef struct gb_context_options {
+  size_t size;             /* of this struct, set by gb_context_options_init: old callers keep working */
+  int threads;             /* workers for kernels, the caller included; 0: one per core */
+  size_t tensor_bytes;     /* most bytes tensors may hold; 0: no limit */
+  uint64_t seed;           /* of the random stream */
+  gb_alloc_fn alloc;       /* both or neither; NULL: aligned allocation of the C library */
+  gb_free_fn free;
+  void *alloc_user;
+  const char *cpu_level;   /* "baseline", "v3", "v4", or NULL: the best this CPU runs */
+} gb_context_options;
+
+GB_API void gb_context_options_init(gb_context_options *options, size_t size);
+
+/* Open an engine. On failure *out is NULL and the status alone says why. */
+GB_API gb_status gb_context_open(const gb_context_options *options, gb_context **out);
+/* End the caller's reference. Tensors may outlive it: the memory goes with the last storage. */
+GB_API void gb_context_close(gb_context *context);
+
+/* The text of the last failure ("conv2d: weight expects 3 input channels, ..."); "" when there was none. */
+GB_API const char *gb_error(const gb_context *context);
+GB_API gb_status gb_error_code(const gb_context *context);
+/* The op that failed last, or "". */
+GB_API const char *gb_error_op(const gb_context *context);
+
+/* Ask the running context to stop: the next op returns GB_EINTERRUPT. Any thread, any signal handler. */
+GB_API void gb_interrupt(gb_context *context);
+GB_API void gb_interrupt_clear(gb_context *context);
+
+GB_API gb_status gb_set_num_threads(gb_context *context, int threads);
+GB_API int gb_get_num_threads(const gb_context *context);
+
+/* The random stream: Philox4x32-10 keyed by seed, at an offset that every random op advances. */
+GB_API void gb_manual_seed(gb_context *context, uint64_t seed);
+GB_API void gb_get_rng_state(const gb_context *context, uint64_t *seed, uint64_t *offset);
+GB_API void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset);
+
+/* Open a backend plugin (a shared library that exports gb_backend_open) as the context's device of its type. */
+GB_API gb_status gb_context_load_backend(gb_context *context, const char *path);
+
+/* Bytes by category, for one device type. */
+typedef enum gb_memory_category {
+  GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER, GB_MEM_SCRATCH,
+  GB_MEM_CATEGORIES
+} gb_memory_category;
+
+typedef struct gb_memory_stats {
+  size_t current[GB_MEM_CATEGORIES], peak[GB_MEM_CATEGORIES]; /* in blocks handed out, padding included */
+  size_t current_total, peak_total;
+  size_t reserved, peak_reserved;                             /* segments held from the system, in use or cached */
+  uint64_t allocations, system_allocations;
+} gb_memory_stats;
+
+GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
+GB_API void gb_memory_reset_peaks(gb_context *context);
+GB_API void gb_memory_empty_cache(gb_context *context);
+
+/* ====} */
+
+/* {==== Tensors ==== */
+
+/* A new tensor, contiguous, its elements unset. shape is copied. */
+GB_API gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out);
+/* A new 0-d tensor holding value. */
+GB_API gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double value, gb_tensor **out);
+GB_API void gb_tensor_retain(gb_tensor *tensor);
+GB_API void gb_tensor_release(gb_tensor *tensor);                 /* NULL is fine; any thread */
+
+GB_API gb_context *gb_tensor_context(const gb_tensor *tensor);
+GB_API gb_dtype gb_tensor_dtype(const gb_tensor *tensor);
+GB_API gb_device gb_tensor_device(const gb_tensor *tensor);
+GB_API int gb_tensor_ndim(const gb_tensor *tensor);
+GB_API const int64_t *gb_tensor_shape(const gb_tensor *tensor);   /* gb_tensor_ndim elements */
+GB_API const int64_t *gb_tensor_strides(const gb_tensor *tensor); /* in elements */
+GB_API int64_t gb_tensor_numel(const gb_tensor *tensor);
+GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end */
+GB_API bool gb_tensor_is_contiguous(const gb_tensor *tensor);
+/* The first element, in the device's memory. */
+GB_API void *gb_tensor_data(const gb_tensor *tensor);
+
+/* Copy numel elements of src's dtype, contiguous, from or to host memory of `bytes` bytes. */
+GB_API gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes);
+GB_API gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes);
+/* The value of a one-element tensor, as a double or (exactly) as an integer. */
+GB_API gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer);
+
+GB_API bool gb_tensor_requires_grad(const gb_tensor *tensor);
+GB_API gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad);
+/* A new reference to the accumulated gradient, or NULL when there is none. */
+GB_API gb_tensor *gb_tensor_grad(gb_tensor *tensor);
+GB_API gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad); /* NULL: none */
+
+/* ====} */
+
+/* {==== Operations and gradients ==== */
+
+typedef enum gb_op {
+#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OP_##name,
+#include "ops/ops.def"
+#undef GB_OP
+  GB_OP_COUNT
+} gb_op;
+
+/* The value of one attribute of an op: which member counts is said by the op's signature. */
+typedef struct gb_attr {
+  bool given;                 /* false: the default of the signature */
+  int8_t count;               /* of ints, and the length of string */
+  union {
+    int64_t integer;          /* int, bool, dtype, dim (a position from 0, negative from the end) */
+    double number;            /* number */
+    int64_t ints[GB_MAX_NDIM];/* ints, dims, shape */
+    char string[56];          /* string, NUL-terminated */
+    void *pointer;            /* pointer: used inside the engine only */
+  };
+} gb_attr;
+#define GB_MAX_ATTRS 10
+
+/* The one road of an op: autocast, check, kernel, record, observe. in[] has the op's tensor inputs in order, NULL where an
+ * optional one is absent; attrs has one gb_attr per attribute of the signature, or is NULL for all defaults.
+ * out[] receives the op's outputs, new references. */
+GB_API gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out);
+/* The in-place form: the result is written into in[0], whose dtype and shape stay. */
+GB_API gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
+
+/* Accumulate d(tensor)/d(leaf) * gradient into the grad of every leaf. gradient NULL: 1, for a one-element tensor. */
+GB_API gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph);
+/* The gradients of `tensor` with respect to inputs[], into grads[] (new references, NULL where unused if allow_unused). */
+GB_API gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
+                         bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads);
+
+GB_API bool gb_set_grad_enabled(gb_context *context, bool enabled); /* returns what was before */
+GB_API bool gb_is_grad_enabled(const gb_context *context);
+
+/* ====} */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,99 @@
+/* open.c - puts the house together: opens a context with its table of ops, its pools, threads and backends. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "ops/ops.h"
+#include "tensor/context.h"
+
+void gb_context_options_init(gb_context_options *options, size_t size) {
+  memset(options, 0, size);
+  options->size = size;
+}
+
+/* Put every family's checks and gradients where dispatch finds them by op. */
+static gb_status gather_families(gb_context *context) {
+  static const gb_op_impl *const families[] = {
+    gb_family_elementwise, gb_family_reduce, gb_family_view, gb_family_create, gb_family_matmul, gb_family_conv,
+    gb_family_norm, gb_family_loss, gb_family_index, gb_family_attention, gb_family_optim,
+  };
+  context->impl = calloc(GB_OP_COUNT, sizeof *context->impl);
+  if (!context->impl) return GB_EMEMORY;
+  for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+    for (const gb_op_impl *impl = families[f]; impl->op != GB_OP_COUNT; impl++) context->impl[impl->op] = impl;
+  return GB_OK;
+}
+
+/* The pool of a device, over its backend's allocator or the caller's. */
+static gb_status open_pool(gb_context *context, int type, const gb_context_options *options) {
+  gb_backend *backend = context->backend[type];
+  bool own = type == GB_CPU && options && options->alloc && options->free;
+  context->pool[type] = gb_pool_open(own ? options->alloc : backend->alloc, own ? options->free : backend->free,
+                                     own ? options->alloc_user : backend->state, options ? options->tensor_bytes : 0);
+  return context->pool[type] ? GB_OK : GB_EMEMORY;
+}
+
+static gb_status open_parts(gb_context *context, const gb_context_options *options) {
+  gb_op_info *infos;
+  GB_TRY(gb_op_table_parse(&infos, context->error, sizeof context->error));
+  context->infos = infos;
+  GB_TRY(gather_families(context));
+  context->threads = gb_threads_open(options->threads);
+  if (!context->threads) return GB_EMEMORY;
+  context->backend[GB_CPU] = calloc(1, sizeof(gb_backend));
+  if (!context->backend[GB_CPU]) return GB_EMEMORY;
+  GB_TRY(gb_cpu_open(context, options->cpu_level, context->backend[GB_CPU]));
+  return open_pool(context, GB_CPU, options);
+}
+
+gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
+  *out = NULL;
+  gb_context_options all; /* a caller compiled against an older, shorter struct keeps working */
+  gb_context_options_init(&all, sizeof all);
+  if (options) memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
+  gb_context *context = calloc(1, sizeof *context);
+  if (!context) return GB_EMEMORY;
+  atomic_init(&context->refs, 1);
+  atomic_init(&context->interrupt, false);
+  context->default_modes = (gb_modes){ .grad = true, .lower = GB_BFLOAT16 };
+  context->modes = &context->default_modes;
+  context->seed = all.seed;
+  gb_status status = open_parts(context, &all);
+  if (status != GB_OK) { gb_context_release(context); return status; }
+  *out = context;
+  return GB_OK;
+}
+
+static const char *op_name(int op) {
+  static const char *const names[GB_OP_COUNT] = {
+#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) #name,
+#include "ops/ops.def"
+#undef GB_OP
+  };
+  return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
+}
+
+/* Ask the plugin's entrance for its table. */
+static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
+  static const gb_engine_table engine = { sizeof engine, GB_OP_COUNT, op_name, gb_fail };
+  gb_backend_open_fn open;
+  *(void **)&open = dlsym(handle, "gb_backend_open");
+  if (!open) return gb_fail(context, GB_EDEVICE, "%s is no backend: it does not export gb_backend_open", path);
+  gb_status status = open(&engine, GB_BACKEND_ABI, backend);
+  if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
+  return GB_OK;
+}
+
+gb_status gb_context_load_backend(gb_context *context, const char *path) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
+  gb_backend *backend = calloc(1, sizeof *backend);
+  gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
+  int type = status == GB_OK && !strcmp(backend->name, "cuda") ? GB_CUDA : GB_PLUGIN;
+  if (status == GB_OK && context->backend[type]) status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
+  if (status != GB_OK) { free(backend); dlclose(handle); return status; }
+  context->backend[type] = backend;
+  context->plugin[type] = handle;
+  return open_pool(context, type, NULL);
+}

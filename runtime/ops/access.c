@@ -1,0 +1,71 @@
+/* ops/access.c - moving elements between tensors and host memory; these may need an op to bring a strided tensor into order. */
+#include <string.h>
+
+#include "ops/ops.h"
+
+static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes) {
+  size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
+  if (bytes == needed) return GB_OK;
+  return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
+}
+
+gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
+  GB_TRY(expect_bytes(tensor, "write", bytes));
+  gb_context *context = gb_tensor_context(tensor);
+  gb_backend *backend = context->backend[tensor->storage->device.type];
+  if (gb_is_contiguous(tensor)) {
+    GB_TRY(backend->write(backend->state, gb_data(tensor), host, bytes));
+    gb_tensor_bump(tensor);
+    return GB_OK;
+  }
+  gb_tensor *ordered;
+  GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &ordered));
+  gb_status status = backend->write(backend->state, gb_data(ordered), host, bytes);
+  bool grad = gb_set_grad_enabled(context, false);
+  if (status == GB_OK) status = gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ tensor, ordered }, 2, NULL);
+  gb_set_grad_enabled(context, grad);
+  gb_tensor_release(ordered);
+  return status;
+}
+
+gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
+  GB_TRY(expect_bytes(tensor, "read", bytes));
+  gb_context *context = gb_tensor_context(tensor);
+  gb_backend *backend = context->backend[tensor->storage->device.type];
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_tensor *ordered;
+  gb_status status = gb_op_contiguous(context, tensor, &ordered);
+  gb_set_grad_enabled(context, grad);
+  GB_TRY(status);
+  status = backend->read(backend->state, host, gb_data(ordered), bytes);
+  gb_tensor_release(ordered);
+  return status;
+}
+
+gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
+  gb_context *context = gb_tensor_context(tensor);
+  if (tensor->numel != 1) {
+    char text[96];
+    return gb_fail(context, GB_ESHAPE, "item: the tensor has shape %s; only one element can become a number", gb_shape_text(tensor->ndim, tensor->shape, text, sizeof text));
+  }
+  bool is_float = gb_dtype_is_float((gb_dtype)tensor->dtype);
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_tensor *wide;
+  gb_status status = gb_op_cast(context, tensor, is_float ? GB_FLOAT64 : GB_INT64, &wide);
+  gb_set_grad_enabled(context, grad);
+  GB_TRY(status);
+  union { double number; int64_t integer; } value;
+  status = gb_tensor_read(wide, &value, sizeof value);
+  gb_tensor_release(wide);
+  GB_TRY(status);
+  if (number) *number = is_float ? value.number : (double)value.integer;
+  if (integer) *integer = is_float ? (int64_t)value.number : value.integer;
+  return GB_OK;
+}
+
+gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double value, gb_tensor **out) {
+  GB_TRY(gb_tensor_new(context, dtype, 0, NULL, (gb_device){ GB_CPU, 0 }, out));
+  gb_status status = gb_apply_(context, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = value });
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}

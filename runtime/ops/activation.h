@@ -1,0 +1,28 @@
+/* ops/activation.h - the activations that a row may fuse into its epilogue, by the name of its `activation` attribute. */
+#ifndef GB_OPS_ACTIVATION_H
+#define GB_OPS_ACTIVATION_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#define GB_ACTIVATION_NAMES "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"
+
+typedef enum gb_activation {
+  GB_ACTIVATION_NONE, GB_ACTIVATION_RELU, GB_ACTIVATION_GELU, GB_ACTIVATION_GELU_TANH, GB_ACTIVATION_SILU, GB_ACTIVATION_TANH,
+  GB_ACTIVATION_SIGMOID, GB_ACTIVATION_COUNT
+} gb_activation;
+
+/* GB_ACTIVATION_COUNT when there is none of that name. */
+static inline gb_activation gb_activation_find(const char *name) {
+  static const char *const names[GB_ACTIVATION_COUNT] = { "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" };
+  int i = 0;
+  while (i < GB_ACTIVATION_COUNT && strcmp(names[i], name)) i++;
+  return (gb_activation)i;
+}
+
+/* The derivative is a function of the argument (gelu, silu), not of the result alone (relu, tanh, sigmoid). */
+static inline bool gb_activation_needs_argument(gb_activation a) {
+  return a == GB_ACTIVATION_GELU || a == GB_ACTIVATION_GELU_TANH || a == GB_ACTIVATION_SILU;
+}
+
+#endif

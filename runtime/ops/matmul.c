@@ -1,0 +1,422 @@
+/* ops/matmul.c - matrix products: matmul, linear, mlp and the composites that are matmul with a stricter shape.
+ *
+ * Gradients are products too: dX through matmul with a transposed view, dW likewise over all rows at once, in float32 where the weight is
+ * (unrounded). An activation that linear fused leaves as little as its derivative needs: relu, tanh and sigmoid their result, which is y and
+ * costs nothing; gelu and silu their argument. Those two have no second derivative. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "ops/activation.h"
+#include "ops/chain.h"
+
+/* {==== shapes ==== */
+
+/* Two shapes for an error text. */
+typedef struct shapes { char a[96], b[96]; } shapes;
+
+static shapes shapes_of(const gb_tensor *a, const gb_tensor *b) {
+  shapes s;
+  gb_shape_text(a->ndim, a->shape, s.a, sizeof s.a);
+  gb_shape_text(b->ndim, b->shape, s.b, sizeof s.b);
+  return s;
+}
+
+static gb_status require_floats(gb_call *call) {
+  for (int i = 0; i < call->n_in; i++)
+    if (call->in[i]) GB_TRY(gb_require_float(call, i));
+  return GB_OK;
+}
+
+/* The dtype attribute of matmul and of sum: float32 where the gradient should leave unrounded, else not given. */
+static gb_attr unrounded(const gb_grad_call *grad, int input) {
+  return grad->want[input] == GB_FLOAT32 ? gb_attr_int(GB_FLOAT32) : (gb_attr){ .given = false };
+}
+
+/* ====} */
+
+/* {==== steps of a chain ==== */
+
+static gb_tensor *transposed(gb_chain *chain, gb_tensor *x) {
+  gb_attr attrs[2] = { gb_attr_int(-2), gb_attr_int(-1) };
+  return gb_chain_1(chain, GB_OP_transpose, x, attrs);
+}
+
+/* x with all leading dims as rows. */
+static gb_tensor *as_rows(gb_chain *chain, gb_tensor *x) {
+  if (!x || x->ndim == 2) return x; /* NULL: a step before failed */
+  int64_t n = x->shape[x->ndim - 1], rows = 1;
+  for (int i = 0; i < x->ndim - 1; i++) rows *= x->shape[i];
+  gb_attr shape = gb_attr_ints(2, (int64_t[]){ rows, n });
+  return gb_chain_1(chain, GB_OP_reshape, x, &shape);
+}
+
+static gb_tensor *product(gb_chain *chain, gb_tensor *x, gb_tensor *y, gb_attr dtype) { return gb_chain_2(chain, GB_OP_matmul, x, y, &dtype); }
+
+static gb_tensor *insert_dim(gb_chain *chain, gb_tensor *x, int64_t dim) {
+  gb_attr attr = gb_attr_int(dim);
+  return gb_chain_1(chain, GB_OP_unsqueeze, x, &attr);
+}
+
+/* The sum over all rows. */
+static gb_tensor *column_sums(gb_chain *chain, gb_tensor *x, gb_attr dtype) {
+  gb_attr attrs[3] = { gb_attr_ints(1, (int64_t[]){ 0 }), { .given = false }, dtype };
+  return gb_chain_1(chain, GB_OP_sum, as_rows(chain, x), attrs);
+}
+
+/* ====} */
+
+/* {==== matmul ==== */
+
+/* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column, which z does not show. */
+static gb_status matmul_check(gb_call *call) {
+  const gb_tensor *x = call->in[0], *y = call->in[1];
+  GB_TRY(require_floats(call));
+  shapes s = shapes_of(x, y);
+  if (x->ndim == 0 || y->ndim == 0)
+    return gb_call_fail(call, GB_ESHAPE, "needs vectors or matrices, got %s and %s; mul multiplies by a scalar", s.a, s.b);
+  int64_t k = x->shape[x->ndim - 1], rows = y->shape[y->ndim > 1 ? y->ndim - 2 : 0];
+  if (k != rows)
+    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " columns, y has %" PRId64 " rows (x %s, y %s); they must be equal: transpose one with t()",
+                        k, rows, s.a, s.b);
+  int ndim = x->ndim > 2 ? x->ndim - 2 : 0, other = y->ndim > 2 ? y->ndim - 2 : 0;
+  int64_t shape[GB_MAX_NDIM];
+  memcpy(shape, x->shape, (size_t)ndim * sizeof *shape);
+  if (!gb_broadcast(&ndim, shape, other, y->shape))
+    return gb_call_fail(call, GB_ESHAPE, "the batch dimensions of x %s and y %s do not broadcast; all but the last two must be equal or 1", s.a, s.b);
+  if (x->ndim > 1) shape[ndim++] = x->shape[x->ndim - 2];
+  if (y->ndim > 1) shape[ndim++] = y->shape[y->ndim - 1];
+  gb_dtype dtype = call->attrs[0].given ? (gb_dtype)call->attrs[0].integer : gb_call_dtype(call, gb_result_type(call->in, 2));
+  if (!gb_dtype_is_float(dtype)) return gb_call_fail(call, GB_EDTYPE, "dtype must be a floating type, got %s", gb_dtype_name(dtype));
+  return gb_call_output(call, 0, ndim, shape, dtype);
+}
+
+/* End a chain with the gradient of an operand: without the batches that it was broadcast over, and without a vector's extra dimension. */
+static gb_status finish_operand(gb_chain *chain, gb_tensor *gradient, const gb_edge *operand, bool as_column, gb_tensor **out) {
+  gb_tensor *full, *sum;
+  GB_TRY(gb_chain_end(chain, gradient, &full));
+  int64_t matrix[GB_MAX_NDIM] = { 1, 1 };
+  int ndim = operand->ndim < 2 ? 2 : operand->ndim;
+  if (operand->ndim < 2) matrix[as_column ? 0 : 1] = operand->shape[0];
+  else memcpy(matrix, operand->shape, (size_t)ndim * sizeof *matrix);
+  gb_status status = gb_sum_to(chain->context, full, ndim, matrix, &sum);
+  gb_tensor_release(full);
+  GB_TRY(status);
+  if (operand->ndim == ndim) { *out = sum; return GB_OK; }
+  gb_attr shape = gb_attr_ints(operand->ndim, operand->shape);
+  status = gb_op_1(chain->context, GB_OP_reshape, sum, &shape, out);
+  gb_tensor_release(sum);
+  return status;
+}
+
+/* The gradient of the result, with the dimensions that vectors did not show. */
+static gb_tensor *full_gradient(gb_chain *chain, const gb_grad_call *grad) {
+  bool row = grad->node->edges[0].ndim == 1, column = grad->node->edges[1].ndim == 1;
+  gb_tensor *g = grad->out[0];
+  if (row) g = insert_dim(chain, g, column ? -1 : -2);
+  return column ? insert_dim(chain, g, -1) : g;
+}
+
+/* dx = g @ y^T. */
+static gb_status matmul_gradient_x(gb_grad_call *grad) {
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  gb_tensor *g = full_gradient(&chain, grad), *y = grad->saved[1];
+  if (y->ndim == 1) y = insert_dim(&chain, y, -1);
+  gb_tensor *dx = product(&chain, g, transposed(&chain, y), unrounded(grad, 0));
+  return finish_operand(&chain, dx, &grad->node->edges[0], false, &grad->in[0]);
+}
+
+/* dy = x^T @ g; where y is one matrix for all of x's batches, in one product over all rows. */
+static gb_status matmul_gradient_y(gb_grad_call *grad) {
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  gb_tensor *g = full_gradient(&chain, grad), *x = grad->saved[0];
+  if (x->ndim == 1) x = insert_dim(&chain, x, -2);
+  if (grad->node->edges[1].ndim <= 2) x = as_rows(&chain, x), g = as_rows(&chain, g);
+  gb_tensor *dy = product(&chain, transposed(&chain, x), g, unrounded(grad, 1));
+  return finish_operand(&chain, dy, &grad->node->edges[1], true, &grad->in[1]);
+}
+
+static gb_status matmul_gradient(gb_grad_call *grad) {
+  if (grad->need[0]) GB_TRY(matmul_gradient_x(grad));
+  return grad->need[1] ? matmul_gradient_y(grad) : GB_OK;
+}
+
+/* ====} */
+
+/* {==== composites ==== */
+
+/* x [n, k] @ y [k, m], both of rank `rank`. */
+static gb_status strict_product(gb_call *call, int rank) {
+  GB_TRY(gb_require_ndim(call, 0, rank, rank));
+  GB_TRY(gb_require_ndim(call, 1, rank, rank));
+  return gb_op_2(call->context, GB_OP_matmul, call->in[0], call->in[1], NULL, &call->out[0]);
+}
+
+static gb_status mm_compose(gb_call *call) { return strict_product(call, 2); }
+
+static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor *b) {
+  if (a->shape[0] == b->shape[0]) return GB_OK;
+  shapes s = shapes_of(a, b);
+  return gb_call_fail(call, GB_ESHAPE, "the batches have %" PRId64 " and %" PRId64 " matrices (%s, %s); use matmul, which broadcasts", a->shape[0],
+                      b->shape[0], s.a, s.b);
+}
+
+static gb_status bmm_compose(gb_call *call) {
+  GB_TRY(gb_require_ndim(call, 0, 3, 3));
+  GB_TRY(gb_require_ndim(call, 1, 3, 3));
+  GB_TRY(same_batches(call, call->in[0], call->in[1]));
+  return strict_product(call, 3);
+}
+
+static gb_status mv_compose(gb_call *call) {
+  GB_TRY(gb_require_ndim(call, 0, 2, 2));
+  GB_TRY(gb_require_ndim(call, 1, 1, 1));
+  return gb_op_2(call->context, GB_OP_matmul, call->in[0], call->in[1], NULL, &call->out[0]);
+}
+
+static gb_status dot_compose(gb_call *call) { return strict_product(call, 1); }
+
+static gb_status outer_compose(gb_call *call) {
+  GB_TRY(gb_require_ndim(call, 0, 1, 1));
+  GB_TRY(gb_require_ndim(call, 1, 1, 1));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *column = insert_dim(&chain, call->in[0], -1);
+  return gb_chain_end(&chain, gb_chain_2(&chain, GB_OP_mul, column, call->in[1], NULL), &call->out[0]);
+}
+
+/* x must broadcast to the shape of a @ b, which has dimensions `rank`. */
+static gb_status check_addend(gb_call *call, int rank) {
+  const gb_tensor *x = call->in[0], *a = call->in[1], *b = call->in[2];
+  GB_TRY(require_floats(call));
+  GB_TRY(gb_require_ndim(call, 1, rank, rank));
+  GB_TRY(gb_require_ndim(call, 2, rank, rank));
+  int64_t shape[3] = { a->shape[0], a->shape[rank - 2] }, sum[GB_MAX_NDIM];
+  shape[rank - 1] = b->shape[rank - 1];
+  int ndim = rank;
+  memcpy(sum, shape, sizeof shape);
+  if (gb_broadcast(&ndim, sum, x->ndim, x->shape) && ndim == rank && !memcmp(sum, shape, (size_t)rank * sizeof *sum)) return GB_OK;
+  char text[96], product_text[96];
+  return gb_call_fail(call, GB_ESHAPE, "x %s does not broadcast to the shape of a @ b, %s", gb_shape_text(x->ndim, x->shape, text, sizeof text),
+                      gb_shape_text(rank, shape, product_text, sizeof product_text));
+}
+
+/* beta * x + alpha * (a @ b), in float32 and rounded once. beta 0 means that x is not looked at, NaN or not. */
+static gb_status add_product(gb_call *call, int rank) {
+  GB_TRY(check_addend(call, rank));
+  if (rank == 3) GB_TRY(same_batches(call, call->in[1], call->in[2]));
+  double beta = call->attrs[0].number, alpha = call->attrs[1].number;
+  gb_dtype dtype = gb_result_type(call->in, 3);
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *z = product(&chain, call->in[1], call->in[2], gb_attr_int(dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32));
+  if (alpha != 1) z = gb_chain_number(&chain, GB_OP_mul, z, alpha);
+  if (beta != 0) {
+    gb_tensor *x = gb_chain_widen(&chain, call->in[0]);
+    if (beta != 1) x = gb_chain_number(&chain, GB_OP_mul, x, beta);
+    z = gb_chain_2(&chain, GB_OP_add, z, x, NULL);
+  }
+  return gb_chain_end(&chain, gb_chain_cast(&chain, z, dtype), &call->out[0]);
+}
+
+static gb_status addmm_compose(gb_call *call) { return add_product(call, 2); }
+static gb_status baddbmm_compose(gb_call *call) { return add_product(call, 3); }
+
+/* ====} */
+
+/* {==== linear ==== */
+
+/* The activation attribute, or an error that lists them. */
+static gb_status find_activation(gb_call *call, gb_activation *out) {
+  *out = gb_activation_find(call->attrs[0].string);
+  if (*out != GB_ACTIVATION_COUNT) return GB_OK;
+  return gb_call_fail(call, GB_EINVAL, "unknown activation '%s'; one of " GB_ACTIVATION_NAMES, call->attrs[0].string);
+}
+
+/* Layer `name`: weight [out, in] over `features` values that come from `source`, and bias [out] or absent. */
+static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features, const char *source) {
+  const gb_tensor *weight = call->in[weight_at], *bias = call->in[bias_at];
+  GB_TRY(gb_require_ndim(call, weight_at, 2, 2));
+  shapes s = shapes_of(call->in[0], weight);
+  if (weight->shape[1] != features)
+    return gb_call_fail(call, GB_ESHAPE, "weight%s expects %" PRId64 " features, %s has %" PRId64 " (x %s, weight%s %s)", name, weight->shape[1],
+                        source, features, s.a, name, s.b);
+  if (!bias || (bias->ndim == 1 && bias->shape[0] == weight->shape[0])) return GB_OK;
+  char text[96];
+  return gb_call_fail(call, GB_ESHAPE, "bias%s must be a vector of %" PRId64 " elements, as weight%s %s has rows; got %s", name, weight->shape[0],
+                      name, s.b, gb_shape_text(bias->ndim, bias->shape, text, sizeof text));
+}
+
+/* x's shape with another last dimension. */
+static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dtype dtype) {
+  const gb_tensor *x = call->in[0];
+  int64_t shape[GB_MAX_NDIM];
+  memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
+  shape[x->ndim - 1] = features;
+  return gb_call_output(call, output, x->ndim, shape, dtype);
+}
+
+/* x [..., in], weight [out, in], bias [out] or absent -> y [..., out]. pre holds what the activation's derivative is computed from: its
+ * argument, or y itself. */
+static gb_status linear_check(gb_call *call) {
+  const gb_tensor *x = call->in[0], *weight = call->in[1];
+  gb_activation activation;
+  GB_TRY(require_floats(call));
+  GB_TRY(find_activation(call, &activation));
+  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
+  GB_TRY(check_layer(call, "", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
+  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 3));
+  GB_TRY(rows_output(call, 0, weight->shape[0], dtype));
+  if (!call->needs_grad || activation == GB_ACTIVATION_NONE) return GB_OK;
+  if (gb_activation_needs_argument(activation)) return rows_output(call, 1, weight->shape[0], dtype);
+  gb_tensor_retain(call->out[1] = call->out[0]);
+  return GB_OK;
+}
+
+/* The gradient at the activation's argument, from its argument or its result. */
+static gb_tensor *activation_backward(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *argument, gb_tensor *result) {
+  gb_attr approximate = gb_attr_text(activation == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
+  switch (activation) {
+    case GB_ACTIVATION_RELU: return gb_chain_2(chain, GB_OP_relu_backward, g, result, NULL);
+    case GB_ACTIVATION_GELU: case GB_ACTIVATION_GELU_TANH: return gb_chain_2(chain, GB_OP_gelu_backward, g, argument, &approximate);
+    case GB_ACTIVATION_SILU: return gb_chain_2(chain, GB_OP_silu_backward, g, argument, NULL);
+    case GB_ACTIVATION_TANH: return gb_chain_2(chain, GB_OP_tanh_backward, g, result, NULL);
+    case GB_ACTIVATION_SIGMOID: return gb_chain_2(chain, GB_OP_sigmoid_backward, g, result, NULL);
+    default: return g;
+  }
+}
+
+/* The same out of differentiable ops. y is the result with its history, so that a derivative passes through it. */
+static gb_tensor *activation_backward_twice(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *y) {
+  if (activation == GB_ACTIVATION_RELU) return gb_chain_2(chain, GB_OP_relu_backward, g, y, NULL);
+  gb_tensor *gy = gb_chain_2(chain, GB_OP_mul, g, y, NULL), *gyy = gb_chain_2(chain, GB_OP_mul, gy, y, NULL);
+  return gb_chain_2(chain, GB_OP_sub, activation == GB_ACTIVATION_TANH ? g : gy, gyy, NULL);
+}
+
+/* linear's gradient before its activation; the gradient itself, retained, where there is none. */
+static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
+  gb_activation activation = gb_activation_find(grad->attrs[0].string);
+  gb_tensor *g = grad->out[0], *kept = GB_SAVED_OUT(grad, 1), *y;
+  if (activation == GB_ACTIVATION_NONE) { gb_tensor_retain(*out = g); return GB_OK; }
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  if (!grad->create_graph) return gb_chain_end(&chain, activation_backward(&chain, activation, g, kept, kept), out);
+  if (gb_activation_needs_argument(activation))
+    return gb_fail(grad->context, GB_EAUTOGRAD,
+                   "linear: the fused activation '%s' has no second derivative; use activation = 'none' and build it from ops that have one",
+                   grad->attrs[0].string);
+  GB_TRY(gb_tensor_detach(kept, &y));
+  gb_node_retain(y->node = grad->node);
+  gb_status status = gb_chain_end(&chain, activation_backward_twice(&chain, activation, g, y), out);
+  gb_tensor_release(y);
+  return status;
+}
+
+/* g [..., out] @ weight [out, in], in dtype if it is given. */
+static gb_status input_gradient(gb_context *context, gb_tensor *g, gb_tensor *weight, gb_attr dtype, gb_tensor **out) {
+  return gb_op_2(context, GB_OP_matmul, g, weight, &dtype, out);
+}
+
+/* The gradient of weight `input`: g^T @ x over all rows. */
+static gb_status weight_gradient(gb_grad_call *grad, int input, gb_tensor *g, gb_tensor *x) {
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  gb_tensor *columns = transposed(&chain, as_rows(&chain, g));
+  return gb_chain_end(&chain, product(&chain, columns, as_rows(&chain, x), unrounded(grad, input)), &grad->in[input]);
+}
+
+/* The gradient of bias `input`: g summed over all rows. */
+static gb_status bias_gradient(gb_grad_call *grad, int input, gb_tensor *g) {
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, input)), &grad->in[input]);
+}
+
+static gb_status linear_gradient(gb_grad_call *grad) {
+  gb_tensor *g;
+  GB_TRY(before_activation(grad, &g));
+  gb_status status = GB_OK;
+  if (grad->need[0]) status = input_gradient(grad->context, g, grad->saved[1], unrounded(grad, 0), &grad->in[0]);
+  if (status == GB_OK && grad->need[1]) status = weight_gradient(grad, 1, g, grad->saved[0]);
+  if (status == GB_OK && grad->need[2]) status = bias_gradient(grad, 2, g);
+  gb_tensor_release(g);
+  return status;
+}
+
+/* ====} */
+
+/* {==== mlp ==== */
+
+/* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. pre [..., hidden] is the activation's argument; the activated
+ * layer itself is computed again in backward. */
+static gb_status mlp_check(gb_call *call) {
+  const gb_tensor *x = call->in[0];
+  gb_activation activation;
+  GB_TRY(require_floats(call));
+  GB_TRY(find_activation(call, &activation));
+  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
+  GB_TRY(check_layer(call, "1", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
+  GB_TRY(check_layer(call, "2", 3, 4, call->in[1]->shape[0], "the hidden layer"));
+  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 5));
+  GB_TRY(rows_output(call, 0, call->in[3]->shape[0], dtype));
+  return call->needs_grad ? rows_output(call, 1, call->in[1]->shape[0], dtype) : GB_OK;
+}
+
+/* The hidden layer again, from its pre-activation. */
+static gb_status activate(gb_context *context, gb_activation activation, gb_tensor *pre, gb_tensor **out) {
+  gb_attr approximate = gb_attr_text(activation == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
+  switch (activation) {
+    case GB_ACTIVATION_RELU: return gb_op_1(context, GB_OP_relu, pre, NULL, out);
+    case GB_ACTIVATION_GELU: case GB_ACTIVATION_GELU_TANH: return gb_op_1(context, GB_OP_gelu, pre, &approximate, out);
+    case GB_ACTIVATION_SILU: return gb_op_1(context, GB_OP_silu, pre, NULL, out);
+    case GB_ACTIVATION_TANH: return gb_op_1(context, GB_OP_tanh, pre, NULL, out);
+    case GB_ACTIVATION_SIGMOID: return gb_op_1(context, GB_OP_sigmoid, pre, NULL, out);
+    default: gb_tensor_retain(*out = pre); return GB_OK;
+  }
+}
+
+/* The gradient at the hidden layer's pre-activation. Takes over *hidden and lets go of it as early as it can. */
+static gb_status mlp_before_activation(gb_grad_call *grad, gb_activation activation, gb_tensor **hidden, gb_tensor **out) {
+  gb_tensor *pre = GB_SAVED_OUT(grad, 1), *g;
+  if (gb_activation_needs_argument(activation)) gb_drop(hidden);
+  GB_TRY(input_gradient(grad->context, grad->out[0], grad->saved[3], (gb_attr){ .given = false }, &g));
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  gb_status status = gb_chain_end(&chain, activation_backward(&chain, activation, g, pre, *hidden), out);
+  gb_tensor_release(g);
+  gb_drop(hidden);
+  return status;
+}
+
+static gb_status mlp_gradient(gb_grad_call *grad) {
+  gb_activation activation = gb_activation_find(grad->attrs[0].string);
+  gb_tensor *hidden, *g = NULL;
+  GB_TRY(activate(grad->context, activation, GB_SAVED_OUT(grad, 1), &hidden));
+  gb_status status = GB_OK;
+  if (grad->need[3]) status = weight_gradient(grad, 3, grad->out[0], hidden);
+  if (status == GB_OK && grad->need[4]) status = bias_gradient(grad, 4, grad->out[0]);
+  if (status == GB_OK && (grad->need[0] || grad->need[1] || grad->need[2])) status = mlp_before_activation(grad, activation, &hidden, &g);
+  gb_drop(&hidden);
+  if (status == GB_OK && grad->need[1]) status = weight_gradient(grad, 1, g, grad->saved[0]);
+  if (status == GB_OK && grad->need[2]) status = bias_gradient(grad, 2, g);
+  if (status == GB_OK && grad->need[0]) status = input_gradient(grad->context, g, grad->saved[1], unrounded(grad, 0), &grad->in[0]);
+  gb_drop(&g);
+  return status;
+}
+
+/* ====} */
+
+const gb_op_impl gb_family_matmul[] = {
+  { .op = GB_OP_matmul, .check = matmul_check, .gradient = matmul_gradient, .save_in = 0x3, .save_other = true },
+  { .op = GB_OP_mm, .compose = mm_compose },
+  { .op = GB_OP_bmm, .compose = bmm_compose },
+  { .op = GB_OP_mv, .compose = mv_compose },
+  { .op = GB_OP_addmm, .compose = addmm_compose },
+  { .op = GB_OP_baddbmm, .compose = baddbmm_compose },
+  { .op = GB_OP_dot, .compose = dot_compose },
+  { .op = GB_OP_outer, .compose = outer_compose },
+  { .op = GB_OP_linear, .check = linear_check, .gradient = linear_gradient, .save_in = 0x3, .save_out = 0x2, .save_other = true },
+  { .op = GB_OP_mlp, .check = mlp_check, .gradient = mlp_gradient, .save_in = 0xb, .save_out = 0x2, .save_other = true },
+  { .op = GB_OP_COUNT },
+};

@@ -1,0 +1,56 @@
+/* ops/optim.c - the checks of the ops that work on whole slabs. They have no tensor inputs: a pointer to a gb_slab_call says everything,
+ * so the device is that of the slab. None has a gradient. */
+#include "ops/ops.h"
+#include "tensor/step_state.h"
+
+/* The call's argument, or an error where a caller from outside gave none. */
+static gb_status slab_call(gb_call *call, const gb_slab_call **out) {
+  *out = call->attrs[0].pointer;
+  if (!*out) return gb_call_fail(call, GB_EINVAL, "is called by optimizers only: it needs a slab");
+  return GB_OK;
+}
+
+static gb_status check_slab(gb_call *call) {
+  const gb_slab_call *c;
+  GB_TRY(slab_call(call, &c));
+  if (!c->slab || !c->slab->gradients) return gb_call_fail(call, GB_EINVAL, "the slab has no gradients");
+  if (c->scaled && !c->scale) return gb_call_fail(call, GB_EINVAL, "gradients carry a scale, but the scaler's record is missing");
+  if (c->want_norm && !c->found) return gb_call_fail(call, GB_EINVAL, "a norm needs a record to be written to");
+  call->device = c->slab->gradients->storage->device;
+  return GB_OK;
+}
+
+/* A step also needs the weights, and as many moments as the optimizer has. */
+static gb_status check_step(gb_call *call, int moments) {
+  GB_TRY(check_slab(call));
+  const gb_slab *slab = ((const gb_slab_call *)call->attrs[0].pointer)->slab;
+  if (!slab->parameters || (gb_is_16bit(slab->dtype) && !slab->masters)) return gb_call_fail(call, GB_EINVAL, "the slab has no weights");
+  for (int i = 0; i < moments; i++)
+    if (!slab->state[i]) return gb_call_fail(call, GB_EINVAL, "moment %d of the slab is missing", i + 1);
+  return GB_OK;
+}
+
+static gb_status check_sgd(gb_call *call) {
+  const gb_slab_call *c;
+  GB_TRY(slab_call(call, &c));
+  return check_step(call, c->momentum != 0);
+}
+
+static gb_status check_adam(gb_call *call) { return check_step(call, 2); }
+
+static gb_status check_update(gb_call *call) {
+  const gb_slab_call *c;
+  GB_TRY(slab_call(call, &c));
+  if (!c->scale) return gb_call_fail(call, GB_EINVAL, "the scaler's record is missing");
+  return GB_OK;
+}
+
+const gb_op_impl gb_family_optim[] = {
+  { .op = GB_OP_optim_check, .check = check_slab },
+  { .op = GB_OP_optim_unscale, .check = check_slab },
+  { .op = GB_OP_optim_clip, .check = check_slab },
+  { .op = GB_OP_optim_sgd, .check = check_sgd },
+  { .op = GB_OP_optim_adam, .check = check_adam },
+  { .op = GB_OP_scaler_update, .check = check_update },
+  { .op = GB_OP_COUNT },
+};

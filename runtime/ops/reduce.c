@@ -1,0 +1,438 @@
+/* ops/reduce.c - reductions, running sums and softmax: checks, shapes, dtypes and gradients. The kernels are in cpu/reduce.c and
+ * cpu/softmax.c.
+ *
+ * A 0-d tensor is reduced as a vector of one element. 16-bit inputs accumulate in float32, and a `dtype` option lets that result out
+ * unrounded. Gradients are made of differentiable ops, except softmax's first one, which has a fused row. */
+#include "ops/reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/chain.h"
+
+/* {==== checks ==== */
+
+/* Every dim that the caller named is in range and named once. */
+static gb_status check_dims(gb_call *call) {
+  const gb_attr *dims = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIMS), *dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM);
+  int ndim = call->in[0]->ndim ? call->in[0]->ndim : 1, at;
+  if (dim && dim->given) return gb_call_dim(call, dim->integer, ndim, &at);
+  uint32_t seen = 0;
+  for (int i = 0; dims && dims->given && i < dims->count; i++) {
+    GB_TRY(gb_call_dim(call, dims->ints[i], ndim, &at));
+    if (seen >> at & 1u) return gb_call_fail(call, GB_EINVAL, "dim %d is named twice; name every dim once", at + 1);
+    seen |= 1u << at;
+  }
+  return GB_OK;
+}
+
+/* Allocate output i: x without the reduced dims, or with them of size 1. */
+static gb_status reduced_output(gb_call *call, int i, gb_dtype dtype) {
+  const gb_tensor *x = call->in[0];
+  uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
+  bool keepdim = gb_reduce_keepdim(call->info, call->attrs);
+  int64_t shape[GB_MAX_NDIM];
+  int ndim = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    bool reduced = mask >> d & 1u;
+    if (!reduced || keepdim) shape[ndim++] = reduced ? 1 : x->shape[d];
+  }
+  return gb_call_output(call, i, ndim, shape, dtype);
+}
+
+/* There is no largest of nothing: a result that would come from no elements is an error. */
+static gb_status require_elements(gb_call *call) {
+  const gb_tensor *x = call->in[0];
+  uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
+  int64_t outputs = gb_reduce_length(~mask, x->ndim, x->shape);
+  if (gb_reduce_length(mask, x->ndim, x->shape) > 0 || outputs == 0) return GB_OK;
+  char text[96];
+  return gb_call_fail(call, GB_ESHAPE, "has no value for no elements (x has shape %s); reduce dims that have a size above 0",
+                      gb_shape_text(x->ndim, x->shape, text, sizeof text));
+}
+
+/* The dtype of sums: the one named, else int64 for integers, else x's. */
+static gb_dtype sum_dtype(const gb_call *call) {
+  gb_dtype named = gb_reduce_dtype(call->info, call->attrs), dtype = (gb_dtype)call->in[0]->dtype;
+  if (named != GB_DTYPE_NONE) return named;
+  return gb_dtype_is_float(dtype) ? gb_call_dtype(call, dtype) : GB_INT64;
+}
+
+/* sum and prod. */
+static gb_status sum_check(gb_call *call) {
+  GB_TRY(check_dims(call));
+  return reduced_output(call, 0, sum_dtype(call));
+}
+
+/* A floating result of a floating x or, where the caller names one, of any x. */
+static gb_status float_dtype(gb_call *call, gb_dtype *out) {
+  gb_dtype named = gb_reduce_dtype(call->info, call->attrs), dtype = (gb_dtype)call->in[0]->dtype;
+  *out = named != GB_DTYPE_NONE ? named : gb_call_dtype(call, dtype);
+  if (named != GB_DTYPE_NONE ? gb_dtype_is_float(named) : gb_dtype_is_float(dtype)) return GB_OK;
+  return gb_call_fail(call, GB_EDTYPE, "gives a float, and %s is %s; name a float with {dtype = \"float32\"}, or convert x with x:float()",
+                      named != GB_DTYPE_NONE ? "dtype" : "x", gb_dtype_name(named != GB_DTYPE_NONE ? named : dtype));
+}
+
+static gb_status mean_check(gb_call *call) {
+  gb_dtype dtype;
+  GB_TRY(check_dims(call));
+  GB_TRY(float_dtype(call, &dtype));
+  return reduced_output(call, 0, dtype);
+}
+
+/* var and std. */
+static gb_status var_check(gb_call *call) {
+  GB_TRY(gb_require_float(call, 0));
+  GB_TRY(check_dims(call));
+  return reduced_output(call, 0, gb_call_dtype(call, (gb_dtype)call->in[0]->dtype));
+}
+
+/* amax and amin. */
+static gb_status extreme_check(gb_call *call) {
+  GB_TRY(check_dims(call));
+  GB_TRY(require_elements(call));
+  return reduced_output(call, 0, (gb_dtype)call->in[0]->dtype);
+}
+
+/* max and min: the indices exist only where a dim is named. */
+static gb_status extreme_with_index_check(gb_call *call) {
+  GB_TRY(extreme_check(call));
+  return call->attrs[0].given ? reduced_output(call, 1, GB_INT64) : GB_OK;
+}
+
+/* argmax and argmin. */
+static gb_status index_check(gb_call *call) {
+  GB_TRY(check_dims(call));
+  GB_TRY(require_elements(call));
+  return reduced_output(call, 0, GB_INT64);
+}
+
+/* The norms that have no value for no elements are those that are a largest or smallest element, and the negative ones. */
+static gb_status norm_check(gb_call *call) {
+  double p = call->attrs[0].number;
+  if (isnan(p)) return gb_call_fail(call, GB_EINVAL, "p is not a number; give 2, 1, 0, math.huge or any other power");
+  GB_TRY(gb_require_float(call, 0));
+  GB_TRY(check_dims(call));
+  if (p < 0 || isinf(p)) GB_TRY(require_elements(call));
+  return reduced_output(call, 0, gb_call_dtype(call, (gb_dtype)call->in[0]->dtype));
+}
+
+/* Integers give float32. */
+static gb_status logsumexp_check(gb_call *call) {
+  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  GB_TRY(check_dims(call));
+  return reduced_output(call, 0, gb_dtype_is_float(dtype) ? gb_call_dtype(call, dtype) : GB_FLOAT32);
+}
+
+/* all and any. */
+static gb_status truth_check(gb_call *call) {
+  GB_TRY(check_dims(call));
+  return reduced_output(call, 0, GB_BOOL);
+}
+
+static gb_status cumsum_check(gb_call *call) {
+  GB_TRY(check_dims(call));
+  return gb_call_output(call, 0, call->in[0]->ndim, call->in[0]->shape, sum_dtype(call));
+}
+
+/* softmax and log_softmax keep the layout of x. */
+static gb_status softmax_check(gb_call *call) {
+  gb_dtype dtype;
+  GB_TRY(check_dims(call));
+  GB_TRY(float_dtype(call, &dtype));
+  return gb_call_output_like(call, 0, call->in[0], dtype);
+}
+
+/* grad and the result y have one shape; dx is like y. */
+static gb_status softmax_backward_check(gb_call *call) {
+  const gb_tensor *grad = call->in[0], *y = call->in[1];
+  char a[96], b[96];
+  GB_TRY(gb_require_float(call, 0));
+  GB_TRY(gb_require_float(call, 1));
+  GB_TRY(check_dims(call));
+  if (grad->ndim != y->ndim || memcmp(grad->shape, y->shape, sizeof *y->shape * (size_t)y->ndim))
+    return gb_call_fail(call, GB_ESHAPE, "grad has shape %s, y has %s; both must be the result's", gb_shape_text(grad->ndim, grad->shape, a,
+                                                                                                                 sizeof a),
+                        gb_shape_text(y->ndim, y->shape, b, sizeof b));
+  return gb_call_output_like(call, 0, y, (gb_dtype)y->dtype);
+}
+
+/* ====} */
+
+/* {==== gradients ==== */
+
+/* What a gradient of this family works with: x's shape, which dims went, and the chain that it builds. */
+typedef struct reverse {
+  gb_chain chain;
+  gb_grad_call *grad;
+  const gb_edge *x;          /* its shape */
+  uint32_t mask;
+  int64_t length;            /* elements that became one */
+  gb_attr kept[3];           /* attributes of sum, mean, amax, ... over the same dims with keepdim */
+} reverse;
+
+static void reverse_begin(reverse *r, gb_grad_call *grad) {
+  const gb_op_info *info = gb_op_get(grad->context, grad->node->op);
+  int64_t dims[GB_MAX_NDIM];
+  int count = 0;
+  gb_chain_begin(&r->chain, grad->context);
+  r->grad = grad;
+  r->x = &grad->node->edges[0];
+  r->mask = gb_reduce_mask(info, grad->attrs, r->x->ndim);
+  r->length = gb_reduce_length(r->mask, r->x->ndim, r->x->shape);
+  for (int i = 0; i < r->x->ndim; i++)
+    if (r->mask >> i & 1u) dims[count++] = i;
+  r->kept[0] = gb_attr_ints(count, dims);
+  r->kept[1] = gb_attr_int(1);
+  r->kept[2] = (gb_attr){ .given = false };
+}
+
+/* A result of the op (its gradient, or its value) with the reduced dims back, of size 1. */
+static gb_tensor *with_dims(reverse *r, gb_tensor *y) {
+  if (!y || y->ndim == r->x->ndim) return y;
+  int64_t shape[GB_MAX_NDIM];
+  for (int i = 0; i < r->x->ndim; i++) shape[i] = r->mask >> i & 1u ? 1 : r->x->shape[i];
+  gb_attr attr = gb_attr_ints(r->x->ndim, shape);
+  return gb_chain_1(&r->chain, GB_OP_view, y, &attr);
+}
+
+/* ... repeated to x's shape. */
+static gb_tensor *spread(reverse *r, gb_tensor *y) {
+  gb_tensor *kept = with_dims(r, y);
+  if (!kept || r->x->ndim == 0) return kept;
+  gb_attr attr = gb_attr_ints(r->x->ndim, r->x->shape);
+  return gb_chain_1(&r->chain, GB_OP_expand, kept, &attr);
+}
+
+static gb_status reverse_end(reverse *r, gb_tensor *dx) { return gb_chain_end(&r->chain, dx, &r->grad->in[0]); }
+
+/* Shorter names for the steps of the formulas below. */
+static gb_tensor *multiply(reverse *r, gb_tensor *a, gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_mul, a, b, NULL); }
+static gb_tensor *divide(reverse *r, gb_tensor *a, gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_div, a, b, NULL); }
+
+/* `value` where the mask is true, else x. */
+static gb_tensor *fill_where(reverse *r, gb_tensor *x, gb_tensor *mask, double value) {
+  gb_attr attr = gb_attr_num(value);
+  return gb_chain_2(&r->chain, GB_OP_masked_fill, x, mask, &attr);
+}
+
+static gb_status sum_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  return reverse_end(&r, spread(&r, grad->out[0]));
+}
+
+static gb_status mean_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  return reverse_end(&r, spread(&r, gb_chain_number(&r.chain, GB_OP_div, grad->out[0], (double)r.length)));
+}
+
+/* {---- prod ---- */
+
+/* length positions of the last dim from start. */
+static gb_tensor *part(reverse *r, gb_tensor *x, int64_t start, int64_t length) {
+  gb_attr attrs[] = { gb_attr_int(-1), gb_attr_int(start), gb_attr_int(length) };
+  return gb_chain_1(&r->chain, GB_OP_narrow, x, attrs);
+}
+
+/* Up to three tensors joined along the last dim; a NULL last is left out. */
+static gb_tensor *join(reverse *r, gb_tensor *a, gb_tensor *b, gb_tensor *rest) {
+  gb_attr attr = gb_attr_int(-1);
+  return gb_chain_n(&r->chain, GB_OP_cat, (gb_tensor *[]){ a, b, rest }, rest ? 3 : 2, &attr);
+}
+
+/* The gradient of the product of each row of x [..., n]. The product is a tree of pairs, and a gradient runs down it: a factor's is that of
+ * the pair times the other factor. No division, so zeros are exact, and every step can be differentiated again. */
+static gb_tensor *product_gradient(reverse *r, gb_tensor *x, gb_tensor *g) {
+  gb_tensor *first[64], *second[64];
+  int64_t sizes[64], n = r->length;
+  int levels = 0;
+  for (gb_tensor *level = x; n > 1; levels++) {
+    int64_t half = n / 2;
+    sizes[levels] = n;
+    first[levels] = part(r, level, 0, half);
+    second[levels] = part(r, level, half, half);
+    gb_tensor *pairs = multiply(r, first[levels], second[levels]);
+    level = n % 2 ? join(r, pairs, part(r, level, n - 1, 1), NULL) : pairs;
+    n = n - half;
+  }
+  while (levels-- > 0) {
+    int64_t half = sizes[levels] / 2;
+    bool odd = sizes[levels] % 2;
+    gb_tensor *pairs = odd ? part(r, g, 0, half) : g;
+    g = join(r, multiply(r, pairs, second[levels]), multiply(r, pairs, first[levels]), odd ? part(r, g, half, 1) : NULL);
+  }
+  return g;
+}
+
+/* Bring the reduced dims to the end and make them one; then the product's gradient; then back. */
+static gb_status prod_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  int ndim = r.x->ndim, kept = 0, at = 0;
+  int64_t order[GB_MAX_NDIM], back[GB_MAX_NDIM], shape[GB_MAX_NDIM], rows[GB_MAX_NDIM];
+  for (int pass = 0; pass < 2; pass++)
+    for (int i = 0; i < ndim; i++)
+      if ((int)(r.mask >> i & 1u) == pass) order[at++] = i;
+  for (int i = 0; i < ndim; i++) {
+    back[order[i]] = i;
+    shape[i] = r.x->shape[order[i]];
+    if (!(r.mask >> order[i] & 1u)) rows[kept++] = shape[i];
+  }
+  gb_tensor *g = gb_chain_widen(&r.chain, grad->out[0]), *x = gb_chain_widen(&r.chain, grad->saved[0]);
+  if (r.length == 0 || ndim == 0) return reverse_end(&r, spread(&r, g));
+  gb_attr to = gb_attr_ints(ndim, order), from = gb_attr_ints(ndim, back), whole = gb_attr_ints(ndim, shape);
+  rows[kept] = r.length;
+  gb_attr matrix = gb_attr_ints(kept + 1, rows);
+  rows[kept] = 1;
+  gb_attr column = gb_attr_ints(kept + 1, rows);
+  x = gb_chain_1(&r.chain, GB_OP_reshape, gb_chain_1(&r.chain, GB_OP_permute, x, &to), &matrix);
+  g = product_gradient(&r, x, gb_chain_1(&r.chain, GB_OP_reshape, g, &column));
+  return reverse_end(&r, gb_chain_1(&r.chain, GB_OP_permute, gb_chain_1(&r.chain, GB_OP_reshape, g, &whole), &from));
+}
+
+/* ----} */
+
+/* The gradient of the variance: 2 / (n - correction) * (x - mean). */
+static gb_tensor *var_step(reverse *r, gb_tensor *x, gb_tensor *g) {
+  double left = (double)r->length - r->grad->attrs[1].number;
+  gb_tensor *mean = gb_chain_1(&r->chain, GB_OP_mean, x, r->kept);
+  gb_tensor *centered = gb_chain_2(&r->chain, GB_OP_sub, x, mean, NULL);
+  return multiply(r, centered, with_dims(r, gb_chain_number(&r->chain, GB_OP_mul, g, 2.0 / (left > 0 ? left : 0))));
+}
+
+static gb_status var_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  gb_tensor *x = gb_chain_widen(&r.chain, grad->saved[0]);
+  return reverse_end(&r, var_step(&r, x, gb_chain_widen(&r.chain, grad->out[0])));
+}
+
+/* d std = d var / (2 std), and 0 where std is 0. */
+static gb_status std_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  gb_tensor *x = gb_chain_widen(&r.chain, grad->saved[0]), *y = gb_chain_widen(&r.chain, GB_SAVED_OUT(grad, 0));
+  gb_tensor *zero = gb_chain_number(&r.chain, GB_OP_eq, y, 0);
+  gb_tensor *g = divide(&r, gb_chain_widen(&r.chain, grad->out[0]), gb_chain_number(&r.chain, GB_OP_mul, y, 2));
+  return reverse_end(&r, var_step(&r, x, fill_where(&r, g, zero, 0)));
+}
+
+/* The elements of x that equal the result y share its gradient evenly. */
+static gb_tensor *share_among_equals(reverse *r, gb_tensor *x, gb_tensor *y, gb_tensor *g) {
+  gb_tensor *equal = gb_chain_2(&r->chain, GB_OP_eq, x, with_dims(r, y), NULL);
+  gb_tensor *count = gb_chain_1(&r->chain, GB_OP_sum, equal, r->kept);
+  return multiply(r, divide(r, with_dims(r, g), count), equal);
+}
+
+static gb_status extreme_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  return reverse_end(&r, share_among_equals(&r, grad->saved[0], GB_SAVED_OUT(grad, 0), grad->out[0]));
+}
+
+/* With a dim the gradient goes to the element at the index alone; without, to all that are equal. */
+static gb_status extreme_with_index_gradient(gb_grad_call *grad) {
+  gb_tensor *index = GB_SAVED_OUT(grad, 1), *g = grad->out[0];
+  if (!grad->attrs[0].given) return extreme_gradient(grad);
+  reverse r;
+  reverse_begin(&r, grad);
+  gb_tensor *zeros = gb_chain_full(&r.chain, (gb_dtype)g->dtype, r.x->ndim, r.x->shape, g->storage->device, 0);
+  return reverse_end(&r, gb_chain_3(&r.chain, GB_OP_scatter_add, zeros, with_dims(&r, index), with_dims(&r, g), &grad->attrs[0]));
+}
+
+/* {---- norm ---- */
+
+/* The derivative of |x|^p / p for p other than 0, 1, 2 and infinity: sign(x) |x|^(p - 1), and 0 at 0 where that would be infinite. */
+static gb_tensor *power_slope(reverse *r, gb_tensor *x, double p) {
+  gb_tensor *size = gb_chain_1(&r->chain, GB_OP_abs, x, NULL);
+  gb_tensor *slope = multiply(r, gb_chain_number(&r->chain, GB_OP_pow, size, p - 1), gb_chain_1(&r->chain, GB_OP_sign, x, NULL));
+  return p < 1 ? fill_where(r, slope, gb_chain_number(&r->chain, GB_OP_eq, x, 0), 0) : slope;
+}
+
+/* d norm = sign(x) |x|^(p - 1) / norm^(p - 1), and 0 where the norm is 0. */
+static gb_status norm_gradient(gb_grad_call *grad) {
+  reverse r;
+  double p = grad->attrs[0].number;
+  reverse_begin(&r, grad);
+  gb_tensor *x = gb_chain_widen(&r.chain, grad->saved[0]), *y = gb_chain_widen(&r.chain, GB_SAVED_OUT(grad, 0));
+  gb_tensor *g = gb_chain_widen(&r.chain, grad->out[0]);
+  if (p == 0) return reverse_end(&r, gb_chain_number(&r.chain, GB_OP_mul, x, 0));
+  if (p == 1) return reverse_end(&r, multiply(&r, gb_chain_1(&r.chain, GB_OP_sign, x, NULL), with_dims(&r, g)));
+  if (isinf(p)) {
+    gb_tensor *shared = share_among_equals(&r, gb_chain_1(&r.chain, GB_OP_abs, x, NULL), y, g);
+    return reverse_end(&r, multiply(&r, shared, gb_chain_1(&r.chain, GB_OP_sign, x, NULL)));
+  }
+  gb_tensor *slope = p == 2 ? x : power_slope(&r, x, p), *below = p == 2 ? y : gb_chain_number(&r.chain, GB_OP_pow, y, p - 1);
+  gb_tensor *scale = fill_where(&r, divide(&r, g, below), gb_chain_number(&r.chain, GB_OP_eq, y, 0), 0);
+  return reverse_end(&r, multiply(&r, slope, with_dims(&r, scale)));
+}
+
+/* ----} */
+
+/* d logsumexp = exp(x - y). */
+static gb_status logsumexp_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  gb_tensor *x = gb_chain_widen(&r.chain, grad->saved[0]), *y = gb_chain_widen(&r.chain, GB_SAVED_OUT(grad, 0));
+  gb_tensor *share = gb_chain_1(&r.chain, GB_OP_exp, gb_chain_2(&r.chain, GB_OP_sub, x, with_dims(&r, y), NULL), NULL);
+  return reverse_end(&r, multiply(&r, share, with_dims(&r, gb_chain_widen(&r.chain, grad->out[0]))));
+}
+
+/* An element is in every later sum: the gradient is a running sum from the end. */
+static gb_status cumsum_gradient(gb_grad_call *grad) {
+  reverse r;
+  reverse_begin(&r, grad);
+  if (r.x->ndim == 0) return reverse_end(&r, grad->out[0]);
+  gb_attr dims = gb_attr_ints(1, &grad->attrs[0].integer), sum[] = { grad->attrs[0], { .given = false } };
+  gb_tensor *turned = gb_chain_1(&r.chain, GB_OP_flip, gb_chain_widen(&r.chain, grad->out[0]), &dims);
+  return reverse_end(&r, gb_chain_1(&r.chain, GB_OP_flip, gb_chain_1(&r.chain, GB_OP_cumsum, turned, sum), &dims));
+}
+
+/* dx = y * (g - sum(g * y)). */
+static gb_status softmax_gradient(gb_grad_call *grad) {
+  reverse r;
+  gb_tensor *y = GB_SAVED_OUT(grad, 0), *g = grad->out[0];
+  reverse_begin(&r, grad);
+  if (!grad->create_graph) return reverse_end(&r, gb_chain_2(&r.chain, GB_OP_softmax_backward, g, y, &grad->attrs[0]));
+  gb_tensor *weighted = multiply(&r, g, y);
+  gb_tensor *shift = multiply(&r, y, gb_chain_1(&r.chain, GB_OP_sum, weighted, r.kept));
+  return reverse_end(&r, gb_chain_2(&r.chain, GB_OP_sub, weighted, shift, NULL));
+}
+
+/* dx = g - exp(y) * sum(g). */
+static gb_status log_softmax_gradient(gb_grad_call *grad) {
+  reverse r;
+  gb_tensor *y = GB_SAVED_OUT(grad, 0), *g = grad->out[0];
+  reverse_begin(&r, grad);
+  if (!grad->create_graph) return reverse_end(&r, gb_chain_2(&r.chain, GB_OP_log_softmax_backward, g, y, &grad->attrs[0]));
+  gb_tensor *shift = multiply(&r, gb_chain_1(&r.chain, GB_OP_exp, y, NULL), gb_chain_1(&r.chain, GB_OP_sum, g, r.kept));
+  return reverse_end(&r, gb_chain_2(&r.chain, GB_OP_sub, g, shift, NULL));
+}
+
+/* ====} */
+
+const gb_op_impl gb_family_reduce[] = {
+  { .op = GB_OP_sum, .check = sum_check, .gradient = sum_gradient },
+  { .op = GB_OP_mean, .check = mean_check, .gradient = mean_gradient },
+  { .op = GB_OP_prod, .check = sum_check, .gradient = prod_gradient, .save_in = 1 },
+  { .op = GB_OP_var, .check = var_check, .gradient = var_gradient, .save_in = 1 },
+  { .op = GB_OP_std, .check = var_check, .gradient = std_gradient, .save_in = 1, .save_out = 1 },
+  { .op = GB_OP_amax, .check = extreme_check, .gradient = extreme_gradient, .save_in = 1, .save_out = 1 },
+  { .op = GB_OP_amin, .check = extreme_check, .gradient = extreme_gradient, .save_in = 1, .save_out = 1 },
+  { .op = GB_OP_max, .check = extreme_with_index_check, .gradient = extreme_with_index_gradient, .save_in = 1, .save_out = 3 },
+  { .op = GB_OP_min, .check = extreme_with_index_check, .gradient = extreme_with_index_gradient, .save_in = 1, .save_out = 3 },
+  { .op = GB_OP_argmax, .check = index_check },
+  { .op = GB_OP_argmin, .check = index_check },
+  { .op = GB_OP_norm, .check = norm_check, .gradient = norm_gradient, .save_in = 1, .save_out = 1 },
+  { .op = GB_OP_logsumexp, .check = logsumexp_check, .gradient = logsumexp_gradient, .save_in = 1, .save_out = 1 },
+  { .op = GB_OP_all, .check = truth_check },
+  { .op = GB_OP_any, .check = truth_check },
+  { .op = GB_OP_cumsum, .check = cumsum_check, .gradient = cumsum_gradient },
+  { .op = GB_OP_softmax, .check = softmax_check, .gradient = softmax_gradient, .save_out = 1 },
+  { .op = GB_OP_log_softmax, .check = softmax_check, .gradient = log_softmax_gradient, .save_out = 1 },
+  { .op = GB_OP_softmax_backward, .check = softmax_backward_check },
+  { .op = GB_OP_log_softmax_backward, .check = softmax_backward_check },
+  { .op = GB_OP_COUNT }
+};

@@ -1,0 +1,179 @@
+/* optim/clip.c - clipping by norm and by value, over any parameters, in an optimizer or not.
+ *
+ * Gradients are gathered into batches: those of one slab that carry the same scale are one batch and one kernel call, and the gradient of a
+ * parameter without an optimizer is a slab of one segment. Batches stand in order of first appearance, and segments in order of place, so
+ * sums are formed in an order that depends on the list of parameters alone. Tied parameters count once. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "amp/scaler.h"
+#include "optim/optimizer.h"
+
+/* Some segments of one slab (or one loose gradient), with one scale. */
+typedef struct batch {
+  gb_slab slab;              /* as the kernel sees it; segments point into the list's room */
+  gb_slab *home;             /* the slab they are of; NULL: a loose gradient */
+  gb_grad_tag tag;
+  gb_scale_record *scale;    /* NULL: unscaled */
+} batch;
+
+typedef struct batch_list {
+  gb_context *context;
+  const char *who;           /* for messages */
+  batch *batches;
+  gb_segment *segments;      /* room, one per parameter at most */
+  int n_batches, n_segments;
+} batch_list;
+
+/* The gradient of a parameter, or NULL. */
+static gb_tensor *gradient_of(const gb_tensor *parameter) {
+  if (!parameter->slab) return parameter->grad;
+  const gb_segment *segment = &parameter->slab->segments[parameter->segment];
+  return segment->has_grad ? segment->grad : NULL;
+}
+
+/* A gradient that is not dense in memory gets memory of its own, so that a kernel can walk it. */
+static gb_status make_dense(gb_tensor *parameter) {
+  if (gb_is_dense(parameter->grad)) return GB_OK;
+  gb_tensor *plain, *dense = NULL;
+  GB_TRY(gb_tensor_detach(parameter->grad, &plain));
+  gb_status status = gb_op_1(gb_tensor_context(plain), GB_OP_contiguous, plain, NULL, &dense);
+  gb_tensor_release(plain);
+  GB_TRY(status);
+  dense->tag = parameter->grad->tag;
+  gb_tensor_release(parameter->grad);
+  parameter->grad = dense;
+  return GB_OK;
+}
+
+static gb_status new_batch(batch_list *list, gb_slab *home, gb_tensor *grad, batch **out) {
+  batch *b = &list->batches[list->n_batches];
+  *b = (batch){ .home = home, .tag = grad->tag };
+  if (home) b->slab = *home;
+  else b->slab = (gb_slab){ .dtype = (gb_dtype)grad->dtype, .elements = grad->numel, .gradients = grad };
+  b->slab.segments = list->segments + list->n_segments;
+  b->slab.count = 0;
+  GB_TRY(gb_optimizer_scale_of(list->context, b->tag, list->who, &b->scale));
+  list->n_batches++;
+  *out = b;
+  return GB_OK;
+}
+
+static gb_status loose_batch(batch_list *list, gb_tensor *parameter) {
+  GB_TRY(make_dense(parameter));
+  batch *b;
+  GB_TRY(new_batch(list, NULL, parameter->grad, &b));
+  gb_tensor *grad = parameter->grad;
+  b->slab.segments[b->slab.count++] = (gb_segment){ .size = grad->numel, .has_grad = true, .parameter = parameter, .grad = grad };
+  list->n_segments++;
+  return GB_OK;
+}
+
+static bool is_batched(const batch_list *list, const gb_slab *home, gb_grad_tag tag) {
+  for (int i = 0; i < list->n_batches; i++)
+    if (list->batches[i].home == home && gb_same_tag(list->batches[i].tag, tag)) return true;
+  return false;
+}
+
+/* Every listed gradient of one slab that carries one tag, in order of place: chosen[segment] says which are listed. */
+static gb_status slab_batch(batch_list *list, gb_slab *home, gb_tensor *grad, gb_tensor *const *parameters, int count) {
+  bool *chosen = calloc((size_t)home->count, sizeof *chosen);
+  if (!chosen) return gb_fail_memory(list->context, (size_t)home->count);
+  for (int i = 0; i < count; i++)
+    if (parameters[i]->slab == home) chosen[parameters[i]->segment] = true;
+  batch *b;
+  gb_status status = new_batch(list, home, grad, &b);
+  for (int64_t s = 0; status == GB_OK && s < home->count; s++) {
+    const gb_segment *segment = &home->segments[s];
+    if (!chosen[s] || !segment->has_grad || !gb_same_tag(segment->grad->tag, b->tag)) continue;
+    b->slab.segments[b->slab.count++] = *segment;
+    list->n_segments++;
+  }
+  free(chosen);
+  return status;
+}
+
+/* Listed before; the same tensor twice counts once. */
+static bool is_repeated(gb_tensor *const *parameters, int i) {
+  for (int k = 0; k < i; k++)
+    if (parameters[k] == parameters[i]) return true;
+  return false;
+}
+
+static gb_status gather(batch_list *list, gb_tensor *const *parameters, int count) {
+  list->batches = calloc((size_t)count + 1, sizeof *list->batches);
+  list->segments = calloc((size_t)count + 1, sizeof *list->segments);
+  if (!list->batches || !list->segments) return gb_fail_memory(list->context, sizeof(batch) * (size_t)count);
+  for (int i = 0; i < count; i++) {
+    gb_tensor *p = parameters[i], *grad = gradient_of(p);
+    if (!grad) continue;
+    if (p->slab && !is_batched(list, p->slab, grad->tag)) GB_TRY(slab_batch(list, p->slab, grad, parameters, count));
+    if (!p->slab && !is_repeated(parameters, i)) GB_TRY(loose_batch(list, p));
+  }
+  return GB_OK;
+}
+
+static void close_list(batch_list *list) {
+  free(list->batches);
+  free(list->segments);
+}
+
+/* Run an op over every batch. call holds the settings. */
+static gb_status run_batches(batch_list *list, gb_op op, gb_slab_call call) {
+  for (int i = 0; i < list->n_batches; i++) {
+    batch *b = &list->batches[i];
+    call.slab = &b->slab;
+    call.scale = b->scale;
+    call.scaled = b->scale != NULL;
+    gb_attr attr = gb_attr_ptr(&call);
+    GB_TRY(gb_apply(list->context, op, NULL, 0, &attr, NULL));
+  }
+  return GB_OK;
+}
+
+/* Change gradients in place, and say so to whoever kept one. */
+static gb_status clip(batch_list *list, gb_slab_call call) {
+  GB_TRY(run_batches(list, GB_OP_optim_clip, call));
+  for (int i = 0; i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
+  return GB_OK;
+}
+
+/* A norm that is not finite is a non-finite gradient for the scaler of every optimizer concerned. Those with scaled gradients heard of it
+ * from the kernel; after unscale_ it is the optimizer's flag that the step reads. */
+static void note_overflow(const batch_list *list) {
+  for (int i = 0; i < list->n_batches; i++) {
+    const batch *b = &list->batches[i];
+    if (b->home) ((gb_owned_slab *)b->home)->owner->found.found_inf = 1;
+  }
+}
+
+gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
+  if (!(max_norm >= 0)) return gb_fail(context, GB_EINVAL, "clip_grad_norm_: max_norm is %g; it must be 0 or more", max_norm);
+  if (!(norm_type > 0))
+    return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
+  batch_list list = { .context = context, .who = "clip_grad_norm_" };
+  gb_found_record found = { 0 };
+  double total = 0;
+  gb_status status = gather(&list, parameters, count);
+  if (status == GB_OK)
+    status = run_batches(&list, GB_OP_optim_check, (gb_slab_call){ .found = &found, .want_norm = true, .norm_type = norm_type });
+  if (status == GB_OK) {
+    total = isinf(norm_type) ? found.norm_squared : norm_type == 2 ? sqrt(found.norm_squared) : pow(found.norm_squared, 1 / norm_type);
+    double factor = max_norm / (total + 1e-6);
+    if (!isfinite(total)) note_overflow(&list);
+    else if (factor < 1) status = clip(&list, (gb_slab_call){ .clip_factor = factor });
+  }
+  close_list(&list);
+  if (status == GB_OK && norm) *norm = total;
+  return status;
+}
+
+gb_status gb_clip_grad_value(gb_context *context, gb_tensor *const *parameters, int count, double value) {
+  if (!(value > 0)) return gb_fail(context, GB_EINVAL, "clip_grad_value_: the limit is %g; it must be above 0", value);
+  batch_list list = { .context = context, .who = "clip_grad_value_" };
+  gb_status status = gather(&list, parameters, count);
+  if (status == GB_OK) status = clip(&list, (gb_slab_call){ .clip_value = value });
+  close_list(&list);
+  return status;
+}

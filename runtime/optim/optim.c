@@ -1,0 +1,348 @@
+/* optim/optim.c - SGD, Adam and AdamW: groups of parameters in slabs, and a step that is one kernel per slab.
+ *
+ * The kernel unscales, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
+ * options, names, the scale that gradients carry, and the versions of what was written. A step first makes everything that may be missing
+ * (moments, masters that follow a parameter changed by hand), so that it fails, if it does, before a weight has changed. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "amp/scaler.h"
+#include "amp/weights.h"
+#include "optim/optimizer.h"
+
+/* {==== options ==== */
+
+/* What a kind is: its name, its kernel, what its moments are called, its defaults. */
+typedef struct kind_info {
+  const char *name;
+  gb_op op;
+  int moments;
+  const char *moment_names[2];
+  double lr, weight_decay;
+} kind_info;
+
+static const kind_info kinds[] = {
+  [GB_SGD] = { "SGD", GB_OP_optim_sgd, 1, { "momentum_buffer" }, 1e-3, 0 },
+  [GB_ADAM] = { "Adam", GB_OP_optim_adam, 2, { "exp_avg", "exp_avg_sq" }, 1e-3, 0 },
+  [GB_ADAMW] = { "AdamW", GB_OP_optim_adam, 2, { "exp_avg", "exp_avg_sq" }, 1e-3, 1e-2 },
+};
+
+void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, size_t size) {
+  gb_optim_options all = { .size = size, .lr = kinds[kind].lr, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = kinds[kind].weight_decay };
+  memcpy(options, &all, size < sizeof all ? size : sizeof all);
+}
+
+/* Options are read again at every step, since a schedule may have changed them. */
+static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_options *o) {
+  const struct { const char *name; double value; bool fraction; } least_zero[] = {
+    { "lr", o->lr, false }, { "weight_decay", o->weight_decay, false }, { "eps", o->eps, false },
+    { "momentum", o->momentum, false }, { "the first of betas", o->beta1, true }, { "the second of betas", o->beta2, true },
+  };
+  const char *name = kinds[optimizer->kind].name;
+  for (size_t i = 0; i < sizeof least_zero / sizeof *least_zero; i++) {
+    double value = least_zero[i].value;
+    if (value >= 0 && isfinite(value) && (!least_zero[i].fraction || value < 1)) continue;
+    return gb_fail(optimizer->context, GB_EINVAL, "%s: %s is %g; it must be 0 or more%s", name, least_zero[i].name, value,
+                   least_zero[i].fraction ? " and below 1" : "");
+  }
+  if (optimizer->kind == GB_SGD && o->nesterov && (o->momentum <= 0 || o->dampening != 0))
+    return gb_fail(optimizer->context, GB_EINVAL, "%s: nesterov needs a momentum above 0 and no dampening (momentum is %g, dampening %g)", name,
+                   o->momentum, o->dampening);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== life ==== */
+
+gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optimizer **out) {
+  gb_optimizer *optimizer = calloc(1, sizeof *optimizer);
+  if (!optimizer) return gb_fail_memory(context, sizeof *optimizer);
+  atomic_init(&optimizer->refs, 1);
+  optimizer->context = context;
+  optimizer->kind = kind;
+  gb_context_retain(context);
+  *out = optimizer;
+  return GB_OK;
+}
+
+void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&optimizer->refs, 1, memory_order_relaxed); }
+
+static void free_group(gb_group *group) {
+  for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
+  free(group->slabs);
+  free(group);
+}
+
+void gb_optimizer_release(gb_optimizer *optimizer) {
+  if (!optimizer || atomic_fetch_sub_explicit(&optimizer->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_context *context = optimizer->context;
+  for (int i = 0; i < optimizer->n_held; i++) gb_slab_leave(optimizer->held[i]);
+  for (int i = 0; i < optimizer->n_groups; i++) free_group(optimizer->groups[i]);
+  for (int i = 0; i < optimizer->n_held; i++) gb_tensor_release(optimizer->held[i]);
+  for (int i = 0; i < optimizer->n_params; i++) free((char *)optimizer->params[i].name);
+  free(optimizer->groups);
+  free(optimizer->params);
+  free(optimizer->held);
+  free(optimizer);
+  gb_context_release(context);
+}
+
+/* ====} */
+
+/* {==== groups ==== */
+
+/* Room for more elements at the end of a list; false: out of memory, the list is as it was. */
+static bool make_room(void **list, size_t size, int count, int more) {
+  void *longer = realloc(*list, size * ((size_t)count + (size_t)more));
+  if (longer) *list = longer;
+  return longer;
+}
+
+/* Everything a new group needs of the optimizer's own lists, before anything changes. */
+static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_options *options, gb_group **out) {
+  bool room = make_room((void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
+              make_room((void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params, count + 1) &&
+              make_room((void **)&optimizer->held, sizeof *optimizer->held, optimizer->n_held, count + 1);
+  gb_group *group = room ? calloc(1, sizeof *group) : NULL;
+  if (group) group->slabs = calloc((size_t)count + 1, sizeof *group->slabs);
+  if (!group || !group->slabs) {
+    free(group);
+    return gb_fail_memory(optimizer->context, sizeof *group + sizeof(gb_tensor *) * (size_t)count);
+  }
+  gb_optim_options_init(optimizer->kind, &group->options, sizeof group->options);
+  if (options) memcpy(&group->options, options, options->size < sizeof *options ? options->size : sizeof *options);
+  group->options.size = sizeof group->options;
+  *out = group;
+  return GB_OK;
+}
+
+/* Write the new parameters into params[], names copied; n_params is still as it was. Counts in *added what to take, or to free on failure. */
+static gb_status list_params(gb_optimizer *optimizer, const gb_adoption *a, int *added) {
+  *added = 0;
+  for (int i = 0; i < a->count; i++) {
+    if (a->twin[i] != i) continue;
+    const char *name = a->names ? a->names[i] : NULL;
+    char *copy = name ? malloc(strlen(name) + 1) : NULL;
+    if (name && !copy) return gb_fail_memory(optimizer->context, strlen(name) + 1);
+    if (copy) strcpy(copy, name);
+    gb_slab *slab = &a->of[i]->slab;
+    optimizer->params[optimizer->n_params + (*added)++] =
+        (gb_optim_param){ a->parameters[i], slab, &slab->segments[a->segment[i]], optimizer->n_groups, copy };
+  }
+  return GB_OK;
+}
+
+/* Hold every tensor of the call once, so that none goes while its slab points at it. */
+static void hold(gb_optimizer *optimizer, gb_tensor *tensor, int from) {
+  for (int i = from; i < optimizer->n_held; i++)
+    if (optimizer->held[i] == tensor) return;
+  gb_tensor_retain(optimizer->held[optimizer->n_held++] = tensor);
+}
+
+/* The group becomes the optimizer's. */
+static void take_group(gb_optimizer *optimizer, gb_group *group, gb_adoption *a, int added) {
+  int first = optimizer->n_held;
+  for (int i = 0; i < a->count; i++) {
+    if (a->twin[i] == i) gb_tensor_retain(optimizer->held[optimizer->n_held++] = a->parameters[i]);
+    else hold(optimizer, a->parameters[i], first);
+  }
+  group->n_slabs = a->n_slabs;
+  memcpy(group->slabs, a->slabs, sizeof *a->slabs * (size_t)a->n_slabs);
+  optimizer->groups[optimizer->n_groups++] = group;
+  optimizer->n_params += added;
+  gb_adoption_commit(a);
+}
+
+gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
+                                 const gb_optim_options *options) {
+  gb_context *context = optimizer->context;
+  const char *name = kinds[optimizer->kind].name;
+  if (count < 1) return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
+  gb_group *group = NULL;
+  GB_TRY(open_group(optimizer, count, options, &group));
+  gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
+  int added = 0;
+  gb_status status = check_options(optimizer, &group->options);
+  if (status == GB_OK) status = gb_adoption_prepare(&a);
+  for (int i = 0; status == GB_OK && optimizer->kind != GB_SGD && i < a.n_slabs; i++) status = gb_slab_moments(a.slabs[i], 2);
+  if (status == GB_OK) status = list_params(optimizer, &a, &added);
+  if (status == GB_OK) take_group(optimizer, group, &a, added);
+  else {
+    for (int i = 0; i < added; i++) free((char *)optimizer->params[optimizer->n_params + i].name);
+    free_group(group);
+  }
+  gb_adoption_close(&a);
+  return status;
+}
+
+int gb_optimizer_groups(const gb_optimizer *optimizer) { return optimizer->n_groups; }
+gb_optim_options *gb_optimizer_group(gb_optimizer *optimizer, int group) { return &optimizer->groups[group]->options; }
+gb_optimizer_kind gb_optimizer_get_kind(const gb_optimizer *optimizer) { return optimizer->kind; }
+
+int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out) {
+  *out = optimizer->params;
+  return optimizer->n_params;
+}
+
+const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *buffer, size_t size) {
+  return gb_parameter_label(optimizer->params[param].name, param, buffer, size);
+}
+
+/* ====} */
+
+/* {==== state ==== */
+
+/* Give the caller a view of the parameter's place in a vector. */
+static bool give_state(gb_optim_state *out, const char *name, gb_tensor *vector, const gb_optim_param *p) {
+  out->name = name;
+  return gb_slab_place(vector, p->segment->offset, p->parameter, &out->tensor) == GB_OK;
+}
+
+int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4], int64_t *steps) {
+  const gb_optim_param *p = &optimizer->params[param];
+  const kind_info *kind = &kinds[optimizer->kind];
+  gb_owned_slab *owned = (gb_owned_slab *)p->slab;
+  bool plain = optimizer->kind == GB_SGD && optimizer->groups[p->group]->options.momentum == 0;
+  if (!plain && gb_slab_moments(owned, kind->moments) != GB_OK) return -1;
+  if (gb_slab_sync_masters(owned) != GB_OK) return -1;
+  int count = 0;
+  bool fine = true;
+  for (int i = 0; fine && i < kind->moments; i++)
+    if (p->slab->state[i]) fine = give_state(&out[count], kind->moment_names[i], p->slab->state[i], p), count += fine;
+  if (fine && p->slab->masters) fine = give_state(&out[count], "master", p->slab->masters, p), count += fine;
+  if (steps) *steps = p->segment->steps;
+  while (!fine && count > 0) gb_tensor_release(out[--count].tensor);
+  return fine ? count : -1;
+}
+
+void gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps) { optimizer->params[param].segment->steps = steps; }
+
+/* ====} */
+
+/* {==== gradients and their tags ==== */
+
+int gb_optimizer_first_gradient(const gb_optimizer *optimizer) {
+  for (int i = 0; i < optimizer->n_params; i++)
+    if (optimizer->params[i].segment->has_grad) return i;
+  return -1;
+}
+
+int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_segment *segment = optimizer->params[i].segment;
+    if (segment->has_grad && !gb_same_tag(segment->grad->tag, tag)) return i;
+  }
+  return -1;
+}
+
+gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_record **out) {
+  *out = NULL;
+  if (!tag.scaler) return GB_OK;
+  gb_scaler *scaler = gb_scaler_find(context, tag.scaler);
+  if (!scaler)
+    return gb_fail(context, GB_ESTATE, "%s: gradients carry the scale of a GradScaler that is gone; keep the scaler, or zero the gradients", who);
+  if (tag.update != gb_scaler_tag(scaler).update)
+    return gb_fail(context, GB_ESTATE,
+                   "%s: gradients carry a scale from before scaler:update(); zero them at the start of a step, and call update() after the last use "
+                   "of them", who);
+  *out = gb_scaler_record(scaler);
+  return GB_OK;
+}
+
+gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
+  for (int i = 0; i < optimizer->n_params; i++) optimizer->params[i].segment->has_grad = false;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== the step ==== */
+
+static bool any_gradient(const gb_slab *slab) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].has_grad) return true;
+  return false;
+}
+
+static gb_status run_slab(gb_context *context, gb_op op, gb_slab_call *call) {
+  gb_attr attr = gb_attr_ptr(call);
+  return gb_apply(context, op, NULL, 0, &attr, NULL);
+}
+
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale) {
+  for (int g = 0; g < optimizer->n_groups; g++)
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
+      gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
+      if (!any_gradient(slab)) continue;
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = &optimizer->found, .scaled = true };
+      GB_TRY(run_slab(optimizer->context, op, &call));
+    }
+  return GB_OK;
+}
+
+/* Whatever a group's kernel needs that may be missing. */
+static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
+  GB_TRY(check_options(optimizer, &group->options));
+  bool plain = optimizer->kind == GB_SGD && group->options.momentum == 0;
+  for (int i = 0; i < group->n_slabs; i++) {
+    if (!plain) GB_TRY(gb_slab_moments(group->slabs[i], kinds[optimizer->kind].moments));
+    GB_TRY(gb_slab_sync_masters(group->slabs[i]));
+  }
+  return GB_OK;
+}
+
+/* The weights were written, and with them every copy that lies in the slab: publish the new versions. */
+static void publish(gb_owned_slab *owned) {
+  for (int64_t s = 0; s < owned->slab.count; s++) {
+    const gb_segment *segment = &owned->slab.segments[s];
+    if (!segment->has_grad) continue;
+    gb_tensor_bump(segment->parameter);
+    for (int k = 0; k < 2; k++)
+      if (owned->slab.copy[k]) segment->parameter->copies[k].version = gb_tensor_version(segment->parameter);
+  }
+  gb_slab_masters_synced(owned);
+}
+
+/* The settings of a group, for its kernels. */
+static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
+  return (gb_slab_call){ .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay, .momentum = o->momentum,
+                         .dampening = o->dampening, .nesterov = o->nesterov, .maximize = o->maximize, .decoupled = optimizer->kind == GB_ADAMW };
+}
+
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
+  for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    gb_slab_call call = call_of(optimizer, &group->options);
+    call.scale = scale;
+    call.scaled = scaled;
+    call.found = guarded ? &optimizer->found : NULL;
+    for (int i = 0; i < group->n_slabs; i++) {
+      call.slab = &group->slabs[i]->slab;
+      if (!any_gradient(call.slab)) continue;
+      GB_TRY(run_slab(optimizer->context, kinds[optimizer->kind].op, &call));
+      if (!guarded || optimizer->found.found_inf == 0) publish(group->slabs[i]);
+    }
+  }
+  return GB_OK;
+}
+
+gb_status gb_optimizer_step(gb_optimizer *optimizer) {
+  int first = gb_optimizer_first_gradient(optimizer);
+  if (first < 0) return GB_OK;
+  gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
+  int other = gb_optimizer_first_unlike(optimizer, tag);
+  if (other >= 0) {
+    char a[32], b[32];
+    return gb_fail(optimizer->context, GB_ESTATE, "%s: the gradients of %s and %s carry different scales; scale every loss with the same scaler, "
+                   "or zero the gradients in between", kinds[optimizer->kind].name, gb_optimizer_label(optimizer, first, a, sizeof a),
+                   gb_optimizer_label(optimizer, other, b, sizeof b));
+  }
+  gb_scale_record *scale;
+  GB_TRY(gb_optimizer_scale_of(optimizer->context, tag, kinds[optimizer->kind].name, &scale));
+  return gb_optimizer_update(optimizer, scale, scale != NULL, false);
+}
+
+/* ====} */

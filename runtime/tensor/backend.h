@@ -1,0 +1,41 @@
+/* tensor/backend.h - the seam between the engine and what computes: a table of function pointers.
+ *
+ * A backend is filled by the CPU backend inside the engine, or by a plugin that the engine opens at run time. A plugin exports
+ *     gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
+ * and links to nothing of ours: what it needs of the engine is in the table. */
+#ifndef GB_TENSOR_BACKEND_H
+#define GB_TENSOR_BACKEND_H
+
+#include "gibbous.h"
+
+#define GB_BACKEND_ABI 1u
+
+struct gb_call;
+
+/* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
+typedef gb_status (*gb_kernel)(struct gb_call *call);
+
+typedef struct gb_backend {
+  const char *name;                              /* "cpu", "cuda", or a plugin's own */
+  void *state;
+  void *(*alloc)(void *state, size_t bytes, size_t alignment);
+  void (*free)(void *state, void *block, size_t bytes);
+  /* Contiguous bytes between host and device memory. Both order after the kernels issued so far. */
+  gb_status (*write)(void *state, void *device, const void *host, size_t bytes);
+  gb_status (*read)(void *state, void *host, const void *device, size_t bytes);
+  gb_status (*synchronize)(void *state);
+  void (*close)(void *state);
+  gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
+} gb_backend;
+
+/* What a plugin may use of the engine. */
+typedef struct gb_engine_table {
+  uint32_t size;
+  uint32_t op_count;
+  const char *(*op_name)(int op);
+  gb_status (*fail)(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+} gb_engine_table;
+
+typedef gb_status (*gb_backend_open_fn)(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
+
+#endif

@@ -1,0 +1,152 @@
+/* tensor/context.c - the life of a context, error texts, allocation with one more try, device names. Opening one is runtime/open.c. */
+#include "tensor/context.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+void gb_context_retain(gb_context *context) { atomic_fetch_add(&context->refs, 1); }
+
+void gb_context_release(gb_context *context) {
+  if (atomic_fetch_sub(&context->refs, 1) != 1) return;
+  if (context->threads) gb_threads_close(context->threads);
+  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
+    if (context->pool[i]) gb_pool_close(context->pool[i]);
+    if (context->backend[i] && context->backend[i]->close) context->backend[i]->close(context->backend[i]->state);
+    free(context->backend[i]);
+    if (context->plugin[i]) dlclose(context->plugin[i]);
+  }
+  free((void *)context->infos);
+  free((void *)context->impl);
+  free(context);
+}
+
+void gb_context_close(gb_context *context) {
+  if (context) gb_context_release(context);
+}
+
+gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) {
+  char text[sizeof context->error]; /* apart, since an argument may be the old text */
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  context->error_code = status;
+  snprintf(context->error_op, sizeof context->error_op, "%s", context->op ? context->op : "");
+  int used = snprintf(context->error, sizeof context->error, "%s%s", context->error_op, context->op ? ": " : "");
+  memcpy(context->error + used, text, sizeof text - (size_t)used);
+  context->error[sizeof context->error - 1] = 0;
+  return status;
+}
+
+gb_status gb_fail_memory(gb_context *context, size_t bytes) {
+  gb_memory_stats stats;
+  gb_memory_get_stats(context, &stats);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for, %zu are live in tensors, %zu are cached", bytes, stats.current_total,
+                 stats.reserved - stats.current_total);
+}
+
+const char *gb_error(const gb_context *context) { return context->error; }
+gb_status gb_error_code(const gb_context *context) { return context->error_code; }
+const char *gb_error_op(const gb_context *context) { return context->error_op; }
+
+void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
+void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
+
+gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
+  gb_pool *pool = context->pool[device.type];
+  gb_block *block = gb_pool_alloc(pool, bytes, category);
+  if (!block) { /* once more, when the language on top has let go of what it can and the cache is empty */
+    if (context->reclaim) context->reclaim(context->reclaim_user);
+    gb_pool_flush(pool);
+    block = gb_pool_alloc(pool, bytes, category);
+  }
+  if (!block) gb_fail_memory(context, bytes);
+  return block;
+}
+
+static gb_pool *any_pool(gb_context *context) {
+  for (int i = GB_DEVICE_TYPES - 1; i >= 0; i--)
+    if (i == GB_CPU && context->pool[i]) return context->pool[i];
+  return NULL;
+}
+
+void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
+  memset(out, 0, sizeof *out);
+  if (any_pool(context)) gb_pool_stats(any_pool(context), out);
+}
+
+void gb_memory_reset_peaks(gb_context *context) {
+  for (int i = 0; i < GB_DEVICE_TYPES; i++)
+    if (context->pool[i]) gb_pool_reset_peaks(context->pool[i]);
+}
+
+void gb_memory_empty_cache(gb_context *context) {
+  for (int i = 0; i < GB_DEVICE_TYPES; i++)
+    if (context->pool[i]) gb_pool_flush(context->pool[i]);
+}
+
+gb_status gb_set_num_threads(gb_context *context, int threads) {
+  if (threads < 1 || threads > 1024) return gb_fail(context, GB_EINVAL, "the number of threads is 1 .. 1024, not %d", threads);
+  gb_threads *pool = gb_threads_open(threads);
+  if (!pool) return gb_fail_memory(context, 0);
+  gb_threads_close(context->threads);
+  context->threads = pool;
+  return GB_OK;
+}
+
+int gb_get_num_threads(const gb_context *context) { return gb_threads_count(context->threads); }
+
+void gb_manual_seed(gb_context *context, uint64_t seed) { gb_set_rng_state(context, seed, 0); }
+
+void gb_get_rng_state(const gb_context *context, uint64_t *seed, uint64_t *offset) {
+  *seed = context->seed;
+  *offset = context->offset;
+}
+
+void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset) {
+  context->seed = seed;
+  context->offset = offset;
+}
+
+uint64_t gb_rng_take(gb_context *context) { return context->offset++; }
+
+bool gb_set_grad_enabled(gb_context *context, bool enabled) {
+  bool before = context->modes->grad;
+  context->modes->grad = enabled;
+  return before;
+}
+
+bool gb_is_grad_enabled(const gb_context *context) { return context->modes->grad; }
+
+static const char *device_name(const gb_context *context, int type) {
+  if (type == GB_CPU) return "cpu";
+  if (type == GB_CUDA) return "cuda";
+  return context->backend[type] ? context->backend[type]->name : "plugin";
+}
+
+const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size) {
+  if (device.type == GB_CPU) snprintf(buffer, size, "cpu");
+  else snprintf(buffer, size, "%s:%d", device_name(context, device.type), device.index);
+  return buffer;
+}
+
+gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out) {
+  for (int type = 0; type < GB_DEVICE_TYPES; type++) {
+    const char *name = device_name(context, type);
+    size_t length = strlen(name);
+    if (strncmp(text, name, length) || (text[length] && text[length] != ':')) continue;
+    char *end = NULL;
+    long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
+    if (end && (*end || end == text + length + 1 || index < 0)) break;
+    if (!context->backend[type])
+      return gb_fail(context, GB_EDEVICE, "device '%s' is not available: no %s backend is loaded; use 'cpu'", text, name);
+    if (index != 0) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
+    *out = (gb_device){ (int16_t)type, (int16_t)index };
+    return GB_OK;
+  }
+  return gb_fail(context, GB_EINVAL, "unknown device '%s'; devices are 'cpu', 'cuda' and 'cuda:N'", text);
+}

@@ -1,0 +1,87 @@
+/* tensor/context.h - the one object everything hangs off. */
+#ifndef GB_TENSOR_CONTEXT_H
+#define GB_TENSOR_CONTEXT_H
+
+#include <stdatomic.h>
+#include <stdarg.h>
+
+#include "base/pool.h"
+#include "base/threads.h"
+#include "gibbous.h"
+#include "tensor/backend.h"
+#include "tensor/modes.h"
+
+struct gb_op_info;
+struct gb_op_impl;
+struct gb_node;
+struct gb_scaler;
+struct gb_call;
+
+/* Told of every op that ran, after it did. */
+typedef struct gb_observer {
+  void (*op)(void *user, const struct gb_call *call);
+  void *user;
+  struct gb_observer *next;
+} gb_observer;
+
+struct gb_context {
+  _Atomic int64_t refs;                    /* the opener, and one per storage */
+  gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
+  gb_backend *backend[GB_DEVICE_TYPES];
+  void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
+  gb_threads *threads;
+  void *cpu;                               /* state of the CPU backend: level, scratch */
+  struct gb_onednn *onednn;                /* convolutions that cpu/conv_onednn.c compiled; NULL until the first; the CPU backend closes it */
+  bool plain_convolution;                  /* convolve by im2col and GEMM even where oneDNN could: for tests */
+
+  gb_modes *modes;                         /* the modes that count now; never NULL */
+  gb_modes default_modes;
+
+  uint64_t seed, offset;                   /* the random stream */
+  atomic_bool interrupt;
+
+  uint64_t sequence;                       /* of the next graph node */
+  struct gb_node *dead;                    /* nodes whose last reference went, while one is being freed */
+  bool burying;
+  gb_observer *observers;
+  struct gb_scaler *scalers;               /* every living scaler, by id */
+  uint32_t next_scaler, next_hook;
+
+  const struct gb_op_info *infos;          /* parsed ops.def, GB_OP_COUNT of them */
+  const struct gb_op_impl **impl;          /* check and gradient of each op; NULL: none */
+
+  const char *op;                          /* the op that runs, for error texts; NULL between ops */
+  gb_status error_code;
+  char error_op[32];
+  char error[1024];
+
+  /* Asked when an allocation fails, before it is tried once more: the bindings collect garbage here. */
+  void (*reclaim)(void *user);
+  void *reclaim_user;
+};
+
+/* Write the failure text ("op: text") and return status, so that `return gb_fail(...)` reads well. */
+gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+/* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
+gb_status gb_fail_memory(gb_context *context, size_t bytes);
+
+void gb_context_retain(gb_context *context);
+void gb_context_release(gb_context *context);
+
+/* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
+gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
+
+/* "cpu", "cuda:0", ... */
+const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size);
+gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out);
+
+/* Reserve the random stream for one op: gives its offset and advances by one. */
+uint64_t gb_rng_take(gb_context *context);
+
+#define GB_TRY(expression)                                                      \
+  do {                                                                          \
+    gb_status gb_try_status = (expression);                                     \
+    if (gb_try_status != GB_OK) return gb_try_status;                           \
+  } while (0)
+
+#endif

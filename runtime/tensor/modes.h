@@ -1,0 +1,14 @@
+/* tensor/modes.h - what an op reads of its surroundings: gradients, autocast. One per coroutine of the bindings; the context points at
+ * the one that counts now. */
+#ifndef GB_TENSOR_MODES_H
+#define GB_TENSOR_MODES_H
+
+#include "gibbous.h"
+
+typedef struct gb_modes {
+  bool grad;            /* record a graph */
+  bool autocast;        /* an enabled autocast scope is open */
+  gb_dtype lower;       /* the scope's dtype, float16 or bfloat16 */
+} gb_modes;
+
+#endif

@@ -1,0 +1,62 @@
+/* tensor/node.h - a node of the graph that backward walks.
+ *
+ * Nodes are numbered in the order they were made; a node's inputs come from nodes with smaller numbers, so walking in decreasing order
+ * meets every node after all that use it. An edge carries the dtype of the original input: the gradient is converted to it there. */
+#ifndef GB_TENSOR_NODE_H
+#define GB_TENSOR_NODE_H
+
+#include "tensor/tensor.h"
+
+#define GB_MAX_OUT 4
+
+/* Where the gradient of one input goes: to another node's output, or into a leaf. */
+typedef struct gb_edge {
+  struct gb_node *node;      /* counted, or NULL */
+  gb_tensor *leaf;           /* counted, or NULL; both NULL: no gradient is wanted */
+  int output;
+  int8_t dtype;              /* of the original input */
+  int8_t cast;               /* the dtype autocast gave the op, or the same */
+  int8_t ndim;
+  int64_t shape[GB_MAX_NDIM];
+} gb_edge;
+
+typedef enum gb_saved_kind { GB_SAVED_NONE, GB_SAVED_INPUT, GB_SAVED_OUTPUT, GB_SAVED_WEIGHT } gb_saved_kind;
+
+typedef struct gb_saved {
+  gb_saved_kind kind;
+  int8_t dtype;              /* GB_SAVED_WEIGHT: of the copy that forward used */
+  gb_tensor *tensor;         /* counted: an alias without history (so no cycle through the node); a leaf, or a weight, itself */
+  uint64_t version;          /* of the tensor when it was saved */
+} gb_saved;
+
+struct gb_grad_call;
+/* Compute grad->in[i] for every i with grad->need[i]. */
+typedef gb_status (*gb_gradient_fn)(struct gb_grad_call *grad);
+
+typedef struct gb_node {
+  _Atomic int32_t refs;
+  int16_t op;                /* gb_op, or -1: a custom function */
+  int16_t n_in, n_out, n_saved;
+  bool ran;                  /* backward passed and freed what was saved */
+  uint64_t sequence;
+  gb_context *context;       /* not counted: edges, saved tensors or the run keep it */
+  gb_gradient_fn gradient;
+  const char *name;          /* of a custom function; NULL: the op's */
+  void *user;                /* of a custom function */
+  void (*release)(void *user);
+  gb_edge *edges;            /* n_in */
+  gb_saved *saved;           /* n_saved: first the op's inputs, then its outputs; kind NONE where not saved */
+  gb_attr *attrs;
+  int n_attrs;
+  uint64_t rng_seed, rng_offset;                 /* of the random numbers forward drew */
+  struct { bool live; int8_t dtype, ndim; gb_device device; int64_t shape[GB_MAX_NDIM]; } out[GB_MAX_OUT];
+  gb_hook *hooks[GB_MAX_OUT];                    /* of the outputs, owned */
+  gb_tensor *retain[GB_MAX_OUT];                 /* an output that keeps its gradient, not counted; NULL: none */
+  struct gb_node *next_dead;
+} gb_node;
+
+void gb_node_retain(gb_node *node);
+void gb_node_release(gb_node *node);             /* iterative: a long chain does not recurse */
+void gb_node_drop_saved(gb_node *node);
+
+#endif

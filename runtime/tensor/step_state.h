@@ -1,0 +1,61 @@
+/* tensor/step_state.h - plain data that the scaler, the optimizers and their kernels share.
+ *
+ * A slab holds one kind of data (parameters, gradients, a moment, masters, 16-bit copies) of all parameters of one optimizer group and
+ * dtype, one after another; every slab of a group has the same segment table. Padding between segments is zero. */
+#ifndef GB_TENSOR_STEP_STATE_H
+#define GB_TENSOR_STEP_STATE_H
+
+#include "tensor/tensor.h"
+
+/* One parameter's place in a slab. Tied parameters are one segment. */
+typedef struct gb_segment {
+  int64_t offset, size;      /* in elements; offset is a multiple of 64 */
+  bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
+  int64_t steps;             /* optimizer steps this segment took */
+  gb_tensor *parameter;      /* not counted: the optimizer holds it */
+  gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
+} gb_segment;
+
+typedef struct gb_slab {
+  int64_t count, elements;   /* segments; elements in all, padding included */
+  gb_segment *segments;
+  gb_dtype dtype;            /* of the parameters */
+  gb_tensor *parameters;     /* vectors of `elements`, counted; NULL where the optimizer has no such thing */
+  gb_tensor *gradients;      /* float32, or float64 */
+  gb_tensor *masters;        /* float32, for 16-bit parameters */
+  gb_tensor *copy[2];        /* float16 and bfloat16 copies of float32 parameters, once asked for */
+  gb_tensor *state[3];       /* moments */
+} gb_slab;
+
+/* The scaler's numbers, on the device that steps (CPU: plain memory). One per scaler. */
+typedef struct gb_scale_record {
+  float scale, inverse;      /* inverse = (float)(1.0 / (double)scale) */
+  float growth_tracker;      /* good steps since the last change */
+  float found_inf;           /* of all optimizers since the last update, ORed */
+  int64_t steps, skipped, skipped_in_a_row;
+} gb_scale_record;
+
+/* What one optimizer found since the last update. One per optimizer. */
+typedef struct gb_found_record {
+  float found_inf;           /* 1 when a gradient was not finite */
+  double norm_squared;       /* of the unscaled gradients, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
+} gb_found_record;
+
+/* The argument of the optim_* ops. Which fields count is said at each op's kernel. */
+typedef struct gb_slab_call {
+  gb_slab *slab;
+  gb_scale_record *scale;    /* NULL: gradients are unscaled */
+  gb_found_record *found;    /* NULL: nothing to check */
+  bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
+  bool want_norm;
+  double norm_type;          /* p above 0, or infinity */
+  double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
+  /* hyperparameters of the group */
+  double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+  bool nesterov, maximize, decoupled; /* decoupled: AdamW */
+  /* scaler_update */
+  double growth_factor, backoff_factor, min_scale, max_scale;
+  int64_t growth_interval;
+} gb_slab_call;
+
+#endif

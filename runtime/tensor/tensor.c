@@ -1,0 +1,282 @@
+/* tensor/tensor.c - the life of storages and tensors.
+ *
+ * A storage holds a reference to its context; the context's memory goes with the last storage. Releasing is allowed from any thread, so
+ * counts are atomic and the pool has a mutex. Nothing here runs an op. */
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/context.h"
+#include "tensor/node.h"
+
+/* {==== Storage ==== */
+
+/* A storage whose fields are set but which has no memory yet. */
+static gb_storage *storage_new(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
+  gb_storage *s = calloc(1, sizeof *s);
+  if (!s) return NULL;
+  atomic_init(&s->refs, 1);
+  atomic_init(&s->saved, 0);
+  s->context = context;
+  s->device = device;
+  s->bytes = bytes;
+  s->category = category;
+  gb_context_retain(context);
+  return s;
+}
+
+void gb_storage_retain(gb_storage *storage) { atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed); }
+
+void gb_storage_release(gb_storage *storage) {
+  if (!storage || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_context *context = storage->context;
+  if (storage->block) gb_pool_free(context->pool[storage->device.type], storage->block);
+  if (storage->release) storage->release(storage->user);
+  gb_storage_release(storage->slab);
+  free(storage);
+  gb_context_release(context);
+}
+
+/* Bytes that backward waits for count as saved, whatever else they were; parameters and slabs stay what they are. */
+static void storage_count_as(gb_storage *storage, gb_memory_category category) {
+  if (storage->block && storage->category == GB_MEM_OTHER)
+    gb_pool_set_category(storage->context->pool[storage->device.type], storage->block, category);
+}
+
+void gb_storage_hold(gb_storage *storage) {
+  gb_storage_retain(storage);
+  if (atomic_fetch_add(&storage->saved, 1) == 0) storage_count_as(storage, GB_MEM_SAVED);
+}
+
+void gb_storage_drop(gb_storage *storage) {
+  if (atomic_fetch_sub(&storage->saved, 1) == 1) storage_count_as(storage, GB_MEM_OTHER);
+  gb_storage_release(storage);
+}
+
+/* ====} */
+
+/* {==== Tensors ==== */
+
+void gb_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    strides[i] = stride;
+    stride *= shape[i] > 0 ? shape[i] : 1;
+  }
+}
+
+/* A tensor over nothing: its storage is still to come. strides NULL: contiguous. */
+static gb_tensor *tensor_shell(gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+  gb_tensor *t = calloc(1, sizeof *t);
+  if (!t) return NULL;
+  atomic_init(&t->refs, 1);
+  t->dtype = (int8_t)dtype;
+  t->ndim = (int8_t)ndim;
+  t->offset = offset;
+  t->numel = 1;
+  for (int i = 0; i < ndim; i++) t->numel *= t->shape[i] = shape[i];
+  if (strides) memcpy(t->stride, strides, (size_t)ndim * sizeof *strides);
+  else gb_contiguous_strides(ndim, shape, t->stride);
+  return t;
+}
+
+/* The bytes that shape needs, or an error where it is negative, too deep or too large. */
+static gb_status shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes) {
+  if (ndim < 0 || ndim > GB_MAX_NDIM) return gb_fail(context, GB_ESHAPE, "a tensor has at most %d dimensions, %d were asked for", GB_MAX_NDIM, ndim);
+  if (dtype < 0 || dtype >= GB_DTYPE_COUNT) return gb_fail(context, GB_EDTYPE, "unknown dtype %d", (int)dtype);
+  int64_t numel = 1;
+  bool empty = false, overflow = false;
+  for (int i = 0; i < ndim; i++) {
+    if (shape[i] < 0) return gb_fail(context, GB_ESHAPE, "dimension %d has the negative size %lld", i + 1, (long long)shape[i]);
+    empty |= shape[i] == 0;
+    overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
+  }
+  if (overflow || numel > (int64_t)(PTRDIFF_MAX / 16)) return gb_fail(context, GB_ESHAPE, "the shape has more elements than memory can hold");
+  *bytes = empty ? 0 : (size_t)numel * gb_dtype_bytes(dtype);
+  return GB_OK;
+}
+
+gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, gb_device device,
+                           gb_memory_category category, gb_tensor **out) {
+  size_t bytes;
+  GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
+  gb_tensor *t = tensor_shell(dtype, ndim, shape, strides, 0);
+  if (!t) return gb_fail_memory(context, sizeof *t);
+  t->storage = storage_new(context, device, bytes, category);
+  if (t->storage) t->storage->block = gb_context_alloc(context, device, bytes, category);
+  if (!t->storage || !t->storage->block) {
+    if (!t->storage) gb_fail_memory(context, sizeof(gb_storage));
+    gb_status status = context->error_code;
+    gb_storage_release(t->storage);
+    free(t);
+    return status;
+  }
+  t->storage->data = gb_block_data(t->storage->block);
+  *out = t;
+  return GB_OK;
+}
+
+gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out) {
+  return gb_tensor_new_as(context, dtype, ndim, shape, NULL, device, GB_MEM_OTHER, out);
+}
+
+gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_category category, gb_tensor **out) {
+  return gb_tensor_new_as(like->storage->context, dtype, like->ndim, like->shape, gb_is_dense(like) ? like->stride : NULL, like->storage->device,
+                          category, out);
+}
+
+gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
+                         gb_tensor **out) {
+  size_t bytes;
+  GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
+  gb_tensor *t = tensor_shell(dtype, ndim, shape, NULL, 0);
+  if (!t) return gb_fail_memory(context, sizeof *t);
+  t->storage = storage_new(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_OTHER);
+  if (!t->storage) { free(t); return gb_fail_memory(context, sizeof(gb_storage)); }
+  t->storage->data = data;
+  t->storage->release = release;
+  t->storage->user = user;
+  *out = t;
+  return GB_OK;
+}
+
+gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out) {
+  gb_tensor *t = tensor_shell((gb_dtype)of->dtype, ndim, shape, strides, offset);
+  if (!t) return gb_fail_memory(of->storage->context, sizeof *t);
+  t->storage = of->storage;
+  gb_storage_retain(t->storage);
+  t->base = gb_tensor_root(of);
+  gb_tensor_retain(t->base);
+  t->view_version = gb_tensor_version(of);
+  *out = t;
+  return GB_OK;
+}
+
+gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out) {
+  gb_tensor *t = tensor_shell((gb_dtype)of->dtype, of->ndim, of->shape, of->stride, of->offset);
+  if (!t) return gb_fail_memory(of->storage->context, sizeof *t);
+  t->storage = of->storage;
+  t->wrapped = of->wrapped;
+  t->tag = of->tag;
+  gb_storage_retain(t->storage);
+  *out = t;
+  return GB_OK;
+}
+
+gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
+  gb_context *context = tensor->storage->context;
+  if (tensor->slab)
+    return gb_fail(context, GB_ESTATE, "the parameter belongs to an optimizer; convert or move the model before the optimizer is made");
+  if (tensor->node || tensor->base)
+    return gb_fail(context, GB_EAUTOGRAD, "only a leaf that is no view can be converted or moved in place");
+  if (tensor->ndim != data->ndim || memcmp(tensor->shape, data->shape, sizeof *data->shape * (size_t)data->ndim))
+    return gb_fail(context, GB_ESHAPE, "the data has another shape than the tensor");
+  gb_storage *old = tensor->storage;
+  gb_storage_retain(data->storage);
+  data->storage->version = old->version + 1; /* so that no copy and no saved operand passes for current */
+  tensor->storage = data->storage;
+  tensor->dtype = data->dtype;
+  tensor->offset = data->offset;
+  memcpy(tensor->stride, data->stride, sizeof data->stride);
+  for (int i = 0; i < 2; i++) {
+    gb_tensor_release(tensor->copies[i].tensor);
+    tensor->copies[i].tensor = NULL;
+  }
+  gb_tensor_release(tensor->grad);
+  tensor->grad = NULL;
+  gb_storage_release(old);
+  return GB_OK;
+}
+
+/* A number of the calling language as a 0-d tensor on the CPU. */
+static gb_status wrap(gb_context *context, gb_dtype dtype, const void *value, gb_tensor **out) {
+  GB_TRY(gb_tensor_new(context, dtype, 0, NULL, (gb_device){ GB_CPU, 0 }, out));
+  memcpy((*out)->storage->data, value, gb_dtype_bytes(dtype));
+  (*out)->wrapped = true;
+  return GB_OK;
+}
+
+gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out) { return wrap(context, GB_FLOAT64, &number, out); }
+gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out) { return wrap(context, GB_INT64, &integer, out); }
+
+void gb_tensor_retain(gb_tensor *tensor) { atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed); }
+
+static void hooks_free(gb_hook *hook) {
+  while (hook) {
+    gb_hook *next = hook->next;
+    if (hook->release) hook->release(hook->user);
+    free(hook);
+    hook = next;
+  }
+}
+
+void gb_tensor_release(gb_tensor *tensor) {
+  if (!tensor || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_node *node = tensor->node;
+  if (node && tensor->retain_grad && node->retain[tensor->output] == tensor) node->retain[tensor->output] = NULL;
+  for (int i = 0; i < 2; i++) gb_tensor_release(tensor->copies[i].tensor);
+  gb_tensor_release(tensor->grad);
+  gb_tensor_release(tensor->base);
+  hooks_free(tensor->hooks);
+  if (node) gb_node_release(node);
+  gb_storage_release(tensor->storage);
+  free(tensor);
+}
+
+/* ====} */
+
+/* {==== What a tensor is ==== */
+
+gb_context *gb_tensor_context(const gb_tensor *tensor) { return tensor->storage->context; }
+gb_dtype gb_tensor_dtype(const gb_tensor *tensor) { return (gb_dtype)tensor->dtype; }
+gb_device gb_tensor_device(const gb_tensor *tensor) { return tensor->storage->device; }
+int gb_tensor_ndim(const gb_tensor *tensor) { return tensor->ndim; }
+const int64_t *gb_tensor_shape(const gb_tensor *tensor) { return tensor->shape; }
+const int64_t *gb_tensor_strides(const gb_tensor *tensor) { return tensor->stride; }
+int64_t gb_tensor_numel(const gb_tensor *tensor) { return tensor->numel; }
+int64_t gb_tensor_size(const gb_tensor *tensor, int dim) { return tensor->shape[dim < 0 ? dim + tensor->ndim : dim]; }
+bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return gb_is_contiguous(tensor); }
+void *gb_tensor_data(const gb_tensor *tensor) { return gb_data(tensor); }
+bool gb_tensor_requires_grad(const gb_tensor *tensor) { return gb_tensor_in_graph(tensor); }
+
+bool gb_is_contiguous(const gb_tensor *t) {
+  int64_t expected = 1;
+  for (int i = t->ndim - 1; i >= 0; i--) {
+    if (t->shape[i] == 0) return true;
+    if (t->shape[i] != 1 && t->stride[i] != expected) return false;
+    expected *= t->shape[i];
+  }
+  return true;
+}
+
+bool gb_is_dense(const gb_tensor *t) {
+  int order[GB_MAX_NDIM], n = 0;
+  for (int i = 0; i < t->ndim; i++) {
+    if (t->shape[i] == 0) return true;
+    if (t->shape[i] == 1) continue;
+    int at = n++;
+    for (; at > 0 && t->stride[order[at - 1]] > t->stride[i]; at--) order[at] = order[at - 1];
+    order[at] = i;
+  }
+  int64_t expected = 1;
+  for (int i = 0; i < n; i++) {
+    if (t->stride[order[i]] != expected) return false;
+    expected *= t->shape[order[i]];
+  }
+  return true;
+}
+
+bool gb_is_channels_last(const gb_tensor *t) {
+  if (t->ndim != 4) return false;
+  static const int order[4] = { 1, 3, 2, 0 };
+  int64_t expected = 1;
+  for (int i = 0; i < 4; i++) {
+    int d = order[i];
+    if (t->shape[d] != 1 && t->stride[d] != expected) return false;
+    expected *= t->shape[d];
+  }
+  return true;
+}
+
+/* ====} */

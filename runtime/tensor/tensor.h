@@ -1,0 +1,138 @@
+/* tensor/tensor.h - storage, tensors and 16-bit weight copies.
+ *
+ * A tensor is a view (shape, strides, offset) of a counted storage, whose version counts every in-place change of a tensor or of any of its
+ * views (parameters in one slab have storages, and so versions, of their own). A view keeps its base, the root of the chain of views. */
+#ifndef GB_TENSOR_TENSOR_H
+#define GB_TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+
+#include "base/pool.h"
+#include "gibbous.h"
+
+struct gb_node;
+struct gb_slab;
+
+/* Bytes on one device. data moves when a slab adopts the storage, so nobody keeps it across calls. */
+typedef struct gb_storage {
+  _Atomic int32_t refs;
+  _Atomic int32_t saved;             /* nodes that hold it for backward; above 0 its bytes count as GB_MEM_SAVED */
+  gb_context *context;               /* counted: the context's memory goes with the last storage */
+  gb_device device;
+  void *data;
+  size_t bytes;
+  gb_block *block;                   /* from the pool; NULL when the memory belongs to a slab or to somebody else */
+  gb_memory_category category;       /* what it counts as while nothing has saved it */
+  struct gb_storage *slab;           /* the storage whose block this one lies in, counted; or NULL */
+  uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
+  void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
+  void *user;
+} gb_storage;
+
+/* A 16-bit copy of a float32 parameter: raw storage in the parameter's layout, never a graph tensor. */
+typedef struct gb_weight_copy {
+  gb_tensor *tensor;                 /* same shape and strides as the parameter */
+  uint64_t version;                  /* of the parameter when the copy was made; another one: stale */
+} gb_weight_copy;
+
+/* The scale a gradient carries: which scaler (0: none) at which of its updates. */
+typedef struct gb_grad_tag { uint32_t scaler, update; } gb_grad_tag;
+
+/* Called with each gradient that reaches a tensor; may put another in *grad (ownership both ways). */
+typedef gb_status (*gb_hook_fn)(gb_context *context, void *user, gb_tensor **grad);
+typedef struct gb_hook {
+  gb_hook_fn fn;
+  void (*release)(void *user);
+  void *user;
+  int64_t id;
+  struct gb_hook *next;
+} gb_hook;
+
+struct gb_tensor {
+  _Atomic int32_t refs;
+  int8_t dtype, ndim;
+  bool requires_grad;                /* asked for by the user, on a leaf */
+  bool is_parameter;                 /* nn.Parameter: its 16-bit copies are kept even when it is frozen */
+  bool wrapped;                      /* a Lua number: never promotes a tensor of the same category */
+  bool retain_grad;
+  int64_t shape[GB_MAX_NDIM], stride[GB_MAX_NDIM];
+  int64_t offset;                    /* of the first element in the storage, in elements */
+  int64_t numel;
+  gb_storage *storage;
+  gb_tensor *base;                   /* root of a view, counted; NULL for a root */
+
+  struct gb_node *node;              /* what computed it, counted; NULL for a leaf */
+  int output;                        /* which of the node's outputs it is */
+  uint64_t view_version;             /* of a view: the version at which node was right; another one is rebuilt when asked */
+  gb_tensor *grad;                   /* accumulated gradient, or NULL */
+  gb_grad_tag tag;                   /* of a gradient: the scale it carries */
+  gb_hook *hooks;
+
+  gb_weight_copy copies[2];          /* float16, bfloat16 */
+  struct gb_slab *slab;              /* parameters an optimizer adopted: where its gradient lies */
+  int64_t segment;
+
+  void *binding;                     /* for the language on top: its value for this tensor, not counted */
+};
+
+static inline gb_tensor *gb_tensor_root(const gb_tensor *t) { return t->base ? t->base : (gb_tensor *)t; }
+static inline uint64_t gb_tensor_version(const gb_tensor *t) { return t->storage->version; }
+static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
+/* A tensor whose result needs a gradient: a leaf that asks for one, or something computed from one. */
+static inline bool gb_tensor_in_graph(const gb_tensor *t) { return t->requires_grad || t->node; }
+
+/* As gb_tensor_new, counted under a category; strides NULL: contiguous, otherwise dense in some order (checked by nobody). */
+gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, gb_device device,
+                           gb_memory_category category, gb_tensor **out);
+/* A tensor with the shape, device and dense layout of `like` (its strides when dense in memory, else contiguous), in dtype. */
+gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_category category, gb_tensor **out);
+/* A tensor over memory of the caller: data stays valid until release(user) is called. Contiguous, on the CPU. */
+gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
+                         gb_tensor **out);
+/* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
+gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out);
+/* Make a leaf hold the data of another tensor of the same shape (another dtype, device or layout) and stay the tensor it is: parameters keep
+ * their identity when a model moves. Its gradient and 16-bit copies are dropped. A parameter that an optimizer adopted is an error. */
+gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data);
+/* The same elements without history and without a base (the same version counter). */
+gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out);
+
+/* A 0-d float64, int64 or bool tensor that stands for a number of the calling language. */
+gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out);
+gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out);
+
+void gb_storage_retain(gb_storage *storage);
+void gb_storage_release(gb_storage *storage);
+void gb_storage_hold(gb_storage *storage);    /* a node saved it */
+void gb_storage_drop(gb_storage *storage);
+
+static inline char *gb_data(const gb_tensor *t) {
+  static const uint8_t bytes[GB_DTYPE_COUNT] = { 8, 4, 2, 2, 8, 4, 1, 1 };
+  return (char *)t->storage->data + t->offset * bytes[t->dtype];
+}
+
+bool gb_is_contiguous(const gb_tensor *t);
+/* Every element of a span of memory exactly once, in some order of the dims. */
+bool gb_is_dense(const gb_tensor *t);
+/* NCHW logical, channels last in memory (N, H, W, C dense). */
+bool gb_is_channels_last(const gb_tensor *t);
+void gb_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides);
+/* "64x1x28x28"; "scalar" for a 0-d tensor. */
+const char *gb_shape_text(int ndim, const int64_t *shape, char *buffer, size_t size);
+
+/* {==== dtypes ==== */
+
+enum { GB_CATEGORY_BOOL, GB_CATEGORY_INT, GB_CATEGORY_FLOAT };
+int gb_dtype_category(gb_dtype dtype);
+/* PyTorch's result type of two dtypes: the wider category, then the wider dtype (float16 with bfloat16: float32). */
+gb_dtype gb_promote(gb_dtype a, gb_dtype b);
+/* PyTorch's result type of tensors: dimensioned tensors before 0-d ones before wrapped numbers, within a category. NULLs are skipped. */
+gb_dtype gb_result_type(gb_tensor *const *tensors, int count);
+static inline bool gb_is_16bit(gb_dtype d) { return d == GB_FLOAT16 || d == GB_BFLOAT16; }
+
+/* ====} */
+
+/* Broadcast two shapes (PyTorch's rule). false: they do not fit. */
+bool gb_broadcast(int *ndim, int64_t *shape, int other_ndim, const int64_t *other);
+
+#endif

@@ -1,0 +1,144 @@
+-- test_gradients.lua - every differentiable op against central differences in float64, and twice where its row says twice.
+--
+-- f(x + h d) - f(x - h d) over 2 h, along random directions d. h = 2^-17 balances rounding (2^-52 / h) and the third derivative (h^2), which
+-- leaves about eight digits; the tolerance of 1e-5 allows sums of a few thousand terms.
+
+local gb = require "gibbous"
+local describe, it = gb.test.describe, gb.test.it
+local cases = dofile("tests/lua/cases.lua")
+
+local derivative = {}
+for _, row in ipairs(gb.test.ops()) do derivative[row.name] = row.derivative end
+
+local h = 2 ^ -17
+
+-- A scalar of all floating outputs: a fixed weighting, so that every output matters.
+local function scalar(case, inputs)
+  local total
+  for k, y in ipairs(cases.run(case, inputs)) do
+    if y:is_floating_point() and y:numel() > 0 then
+      local weight = gb.arange(y:numel(), { dtype = "float64" }):mul(0.37):add(k):sin():reshape(y.shape)
+      local part = (y * weight):sum()
+      total = total and total + part or part
+    end
+  end
+  return total
+end
+
+local function leaves_of(case, inputs)
+  local leaves = {}
+  for i = 0, case.inputs - 1 do
+    if case.differentiable[i] then leaves[#leaves + 1] = inputs[i] end
+  end
+  return leaves
+end
+
+-- The derivative of fn(inputs) along direction (by input position), by central differences.
+local function numeric(case, inputs, directions, fn)
+  local values = {}
+  for s, sign in ipairs { 1, -1 } do
+    local moved = {}
+    for i = 0, case.inputs - 1 do
+      local x = inputs[i]
+      if x and directions[i] then x = (x:detach() + directions[i] * (sign * h)):requires_grad_() end
+      moved[i] = x
+    end
+    values[s] = fn(moved)
+  end
+  return (values[1] - values[2]) / (2 * h)
+end
+
+local function directions_of(case, inputs)
+  local directions = {}
+  for i = 0, case.inputs - 1 do
+    if case.differentiable[i] then directions[i] = gb.randn(inputs[i].shape, { dtype = "float64" }) end
+  end
+  return directions
+end
+
+local function along(list, case, directions)
+  local total, at = 0.0, 0
+  for i = 0, case.inputs - 1 do
+    if case.differentiable[i] then
+      at = at + 1
+      if list[at] then total = total + (list[at] * directions[i]):sum():item() end
+    end
+  end
+  return total
+end
+
+local function compare(exact, approximate)
+  if not (math.abs(exact - approximate) <= 1e-5 * (1 + math.abs(exact))) then
+    error(("the gradient says %.10g, differences say %.10g"):format(exact, approximate))
+  end
+end
+
+local function check_once(case, layout)
+  local inputs = cases.inputs(case, "float64", { layout = layout })
+  local y = scalar(case, inputs)
+  if not y then return end
+  local list = gb.grad(y, leaves_of(case, inputs), { allow_unused = true })
+  local directions = directions_of(case, inputs)
+  compare(along(list, case, directions), numeric(case, inputs, directions, function(moved) return scalar(case, moved):item() end))
+end
+
+-- The gradient itself is a function: its derivative along another direction.
+local function check_twice(case)
+  local inputs = cases.inputs(case, "float64")
+  local first = directions_of(case, inputs)
+  local function inner(moved)
+    local y = scalar(case, moved)
+    if not y then return nil end
+    local list = gb.grad(y, leaves_of(case, moved), { create_graph = true, allow_unused = true })
+    local total, at = nil, 0
+    for i = 0, case.inputs - 1 do
+      if case.differentiable[i] then
+        at = at + 1
+        if list[at] then
+          local part = (list[at] * first[i]):sum()
+          total = total and total + part or part
+        end
+      end
+    end
+    return total
+  end
+  local y = inner(inputs)
+  if not y then return end
+  local list = y.requires_grad and gb.grad(y, leaves_of(case, inputs), { allow_unused = true }) or {}
+  local second = directions_of(case, inputs)
+  compare(along(list, case, second), numeric(case, inputs, second, function(moved) return inner(moved):item() end))
+end
+
+-- A row of the table that gets no gradient on purpose is no derivative, and what a view cannot express is its error.
+local function comparable(case, layout) return case.tag ~= "padding" and not (layout == "strided" and case.op == "view") end
+
+-- Activations fused into linear that have no second derivative of their own.
+local fused_once = { gelu = true, gelu_tanh = true, silu = true }
+
+gb.manual_seed(11)
+for _, layout in ipairs { "contiguous", "strided" } do
+  describe("first derivative, " .. layout, function()
+    for _, case in ipairs(cases.list) do
+      if next(case.differentiable) and comparable(case, layout) then
+        it(case.name, function() check_once(case, layout) end)
+      end
+    end
+  end)
+end
+
+describe("second derivative", function()
+  for _, case in ipairs(cases.list) do
+    local once = derivative[case.op] == "once" or (case.op == "linear" and fused_once[case.tag])
+    if next(case.differentiable) and derivative[case.op] == "twice" and not once then
+      it(case.name, function() check_twice(case) end)
+    elseif next(case.differentiable) and once and case.tag ~= "empty" then
+      it(case.name .. " says that it has none", function()
+        local inputs = cases.inputs(case, "float64")
+        local y = scalar(case, inputs)
+        gb.test.expect(function() gb.grad(y, leaves_of(case, inputs), { create_graph = true, allow_unused = true }) end):to_fail(case.op)
+      end)
+    end
+  end
+end)
+
+gb.test.finish()
