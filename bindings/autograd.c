@@ -53,6 +53,7 @@ static int grad(lua_State *L) {
   lua_settop(L, 3);
   bool single = gbl_test_tensor(L, 2) != NULL;
   gb_tensor **outputs = gbl_check_tensors(L, 1, "grad", "outputs", &n_out), **inputs = gbl_check_tensors(L, 2, "grad", "inputs", &n_in);
+  if (n_out == 0) return gbl_error(L, "grad: 'outputs' is empty");
   gb_tensor **gradients = read_output_gradients(L, 3, n_out);
   bool create = gbl_option_boolean(L, 3, "grad", "create_graph", false);
   bool retain = gbl_option_boolean(L, 3, "grad", "retain_graph", create);
@@ -287,7 +288,8 @@ static int custom_body(lua_State *L) {
     if (call->in[i].argument > results || lua_isnil(L, at)) continue;
     gb_tensor *gradient = gbl_test_tensor(L, at);
     const likeness *like = &call->in[i].like;
-    if (!gradient) return luaL_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
+    if (!gradient)
+      return luaL_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
     if (gradient->ndim != like->ndim || memcmp(gradient->shape, like->shape, sizeof *like->shape * (size_t)like->ndim)) {
       char a[96], b[96];
       return luaL_error(L, "backward returned a gradient of shape %s for argument %d of shape %s",
@@ -357,28 +359,29 @@ static void attach(lua_State *L, gb_context *context, const char *name, int argu
   gbl_check_status(L, gb_custom_function(context, name, in, n_in, out, n_out, custom_backward, call, custom_release));
 }
 
-/* f(...) of f = gb.Function{...}: forward(ctx, ...) without gradients, then a node when one is needed. Upvalues: the state, the spec. */
-static int function_call(lua_State *L) {
-  gbl_state *state = gbl_upvalue(L);
-  int arguments = lua_gettop(L), n_in = 0;
-  luaL_checkstack(L, arguments + 16, NULL);
-  int *at = lua_newuserdatauv(L, sizeof *at * (size_t)(arguments + 1), 0);
-  bool needed = false;
+/* Push the ctx of a call with `arguments` arguments; at[]: where the tensors among them are. Returns how many, and whether one of them
+ * is in the graph. */
+static int push_call_ctx(lua_State *L, int arguments, int *at, bool *needed) {
+  int n_in = 0;
+  *needed = false;
   push_ctx(L);
-  int ctx = lua_gettop(L);
   lua_createtable(L, arguments, 0);
   for (int i = 1; i <= arguments; i++) {
     const gb_tensor *t = gbl_test_tensor(L, i);
     bool wanted = t && gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t);
     if (t) at[n_in++] = i;
-    needed |= wanted;
+    *needed |= wanted;
     lua_pushboolean(L, wanted);
     lua_rawseti(L, -2, i);
   }
-  lua_setfield(L, ctx, "needs_input_grad");
-  needed = needed && state->context->modes->grad;
+  lua_setfield(L, -2, "needs_input_grad");
+  return n_in;
+}
+
+/* Call forward(ctx, arguments ...) with gradients off. Returns the index of the first result; they are at the top. */
+static int call_forward(lua_State *L, gbl_state *state, int arguments, int ctx) {
   gbl_push_grad_scope(L, "gb.Function", false);
-  int scope = lua_gettop(L), first = scope + 1;
+  int scope = lua_gettop(L);
   lua_toclose(L, scope);
   lua_getfield(L, lua_upvalueindex(2), "forward");
   lua_pushvalue(L, ctx);
@@ -386,11 +389,22 @@ static int function_call(lua_State *L) {
   lua_call(L, arguments + 1, LUA_MULTRET);
   gbl_note(L, state);
   gbl_end_scope(L, scope);
-  int n_out = lua_gettop(L) - scope;
+  return scope + 1;
+}
+
+/* f(...) of f = gb.Function{...}: forward without gradients, then a node when one is needed. Upvalues: the state, the spec. */
+static int function_call(lua_State *L) {
+  gbl_state *state = gbl_upvalue(L);
+  int arguments = lua_gettop(L);
+  bool needed;
+  luaL_checkstack(L, arguments + 16, NULL);
+  int *at = lua_newuserdatauv(L, sizeof *at * (size_t)(arguments + 1), 0);
+  int n_in = push_call_ctx(L, arguments, at, &needed), ctx = lua_gettop(L);
+  int first = call_forward(L, state, arguments, ctx), n_out = lua_gettop(L) - first + 1;
   luaL_checkstack(L, n_out + 16, NULL);
   for (int i = 0; i < n_out; i++)
     if (!gbl_test_tensor(L, first + i)) return gbl_error(L, "forward of a gb.Function returns tensors, got %s", gbl_type_name(L, first + i));
-  if (!needed || n_out == 0) return n_out;
+  if (!needed || n_out == 0 || !state->context->modes->grad) return n_out;
   if (n_out > GB_MAX_OUT) return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
   separate_saved(L, ctx, first, n_out);
   for (int i = 0; i < n_out; i++) separate_output(L, first + i);
@@ -401,7 +415,7 @@ static int function_call(lua_State *L) {
   lua_pushvalue(L, ctx);
   lua_rawseti(L, -2, 2);
   attach(L, state->context, lua_tostring(L, -2), arguments, n_in, at, first, n_out);
-  lua_settop(L, scope + n_out);
+  lua_settop(L, first + n_out - 1);
   return n_out;
 }
 
@@ -413,7 +427,8 @@ static int function_new(lua_State *L) {
   lua_pushlightuserdata(L, gbl_enter(L));
   lua_createtable(L, 0, 3);
   for (int i = 0; i < 2; i++) {
-    if (lua_getfield(L, 1, known[i]) != LUA_TFUNCTION) return gbl_error(L, "Function: '%s' must be a function, got %s", known[i], gbl_type_name(L, lua_gettop(L)));
+    if (lua_getfield(L, 1, known[i]) != LUA_TFUNCTION)
+      return gbl_error(L, "Function: '%s' must be a function, got %s", known[i], gbl_type_name(L, lua_gettop(L)));
     lua_setfield(L, -2, known[i]);
   }
   lua_pushstring(L, gbl_option_string(L, 1, "Function", "name", "function"));

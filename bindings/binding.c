@@ -7,12 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Keys of the registry, by address. */
 static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0;
 
-#define SOFT_MARK_LEAST ((size_t)256 << 20) /* below this nothing is collected for its bytes alone */
-#define SOFT_MARK_STEP ((size_t)16 << 20)   /* how often the pool is asked: per bytes made */
+#define SOFT_MARK_LEAST ((size_t)64 << 20) /* live bytes below which nothing is collected for its bytes alone */
+#define SOFT_MARK_STEP ((size_t)8 << 20)   /* how often the pool is asked: per bytes made */
+#define COLLECT_SHARE 0.005                /* of the time may go into full collections at steps */
+#define COLLECT_HANDLES 1000               /* that may be dead make a minor collection worth it */
 
 /* {==== The state ==== */
 
@@ -52,6 +55,7 @@ static int owner_gc(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
   gb_context *context = state->context;
   state->context = NULL;
+  for (int i = 0; i < 2; i++) gb_tensor_release(state->numbers[i]);
   if (context) {
     context->modes = &context->default_modes;
     context->reclaim = NULL;
@@ -289,7 +293,41 @@ gb_status gbl_call_function(lua_State *L, int arguments, int results) {
 
 /* {==== Collection ==== */
 
-void gbl_collect(lua_State *L) { lua_gc(L, LUA_GCSTEP, 0); }
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void collected(gbl_state *state) {
+  state->dead_bytes = 0;
+  state->dead_handles = 0;
+}
+
+/* Is there enough to gain: a tenth of the live bytes, or many handles? Two minor collections close together would make old, and so keep,
+ * what is alive at both. */
+static bool worth_it(const gbl_state *state) {
+  gb_memory_stats stats;
+  if (state->dead_handles >= COLLECT_HANDLES) return true;
+  gb_memory_get_stats(state->context, &stats);
+  return state->dead_bytes > stats.current_total / 10;
+}
+
+/* A minor collection (one step in a stock Lua) where it is worth it. That alone is not enough: what lives through two of them (a loss,
+ * where steps are short) counts as old, and the collector, which does not see tensor memory, would leave it for hours. A full one is as
+ * cheap as the Lua heap is small, so one is run instead whenever all of them take less than COLLECT_SHARE of the time. */
+void gbl_collect(lua_State *L) {
+  gbl_state *state = gbl_get_state(L);
+  if (state->dead_handles == 0) return;
+  double start = seconds();
+  if (start - state->full_end >= state->full_cost / COLLECT_SHARE) {
+    lua_gc(L, LUA_GCCOLLECT);
+    state->full_end = seconds();
+    state->full_cost = state->full_end - start;
+  } else if (worth_it(state)) lua_gc(L, LUA_GCSTEP, 0);
+  else return;
+  collected(state);
+}
 
 void gbl_soft_mark(lua_State *L, gbl_state *state) {
   if (state->fresh_bytes < SOFT_MARK_STEP) return;
@@ -298,6 +336,7 @@ void gbl_soft_mark(lua_State *L, gbl_state *state) {
   gb_memory_get_stats(state->context, &stats);
   if (stats.current_total <= state->soft_mark) return;
   lua_gc(L, LUA_GCCOLLECT);
+  collected(state);
   gb_memory_get_stats(state->context, &stats);
   size_t mark = stats.current_total + stats.current_total / 2;
   state->soft_mark = mark > SOFT_MARK_LEAST ? mark : SOFT_MARK_LEAST;

@@ -34,7 +34,11 @@ typedef struct gbl_state {
   gb_print_options print;
   size_t fresh_bytes;            /* made since the soft mark was looked at */
   size_t soft_mark;              /* live bytes above which everything is collected */
+  size_t dead_bytes;             /* at most: made since the last collection */
+  int64_t dead_handles;
+  double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
   bool has_error;                /* a callback's error value waits in the registry */
+  gb_tensor *numbers[2];         /* wrapped numbers that no op kept, to be used again: a float and an integer */
 } gbl_state;
 
 /* The state of this universe; raises when the library was not opened here. */
@@ -172,7 +176,8 @@ gb_status gbl_call_function(lua_State *L, int arguments, int results);
 
 /* {==== Collection ==== */
 
-/* One minor collection (one step in a stock Lua): at the start of backward, at an optimizer's step, at the exit of a no_grad scope. */
+/* A place where little is alive: the start of backward, an optimizer's step, the exit of a no_grad scope. Collects
+ * where that is worth it. */
 void gbl_collect(lua_State *L);
 /* Before outputs are made: collects everything when live bytes have passed the soft mark. */
 void gbl_soft_mark(lua_State *L, gbl_state *state);

@@ -38,7 +38,10 @@ static gb_tensor *push_new(lua_State *L, const target *t, int ndim, const int64_
   gbl_state *state = gbl_get_state(L);
   gbl_soft_mark(L, state);
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_new(state->context, t->dtype, ndim, shape, t->device, &box->tensor));
+  state->context->op = t->who; /* for the text, should it fail */
+  gb_status status = gb_tensor_new(state->context, t->dtype, ndim, shape, t->device, &box->tensor);
+  state->context->op = NULL;
+  gbl_check_status(L, status);
   gbl_finish_tensor(L);
   return box->tensor;
 }

@@ -138,13 +138,18 @@ static int set_printoptions(lua_State *L) {
   gb_print_options *print = &gbl_enter(L)->print;
   luaL_checktype(L, 1, LUA_TTABLE);
   gbl_check_options(L, 1, who, known);
-  int64_t precision = gbl_option_integer(L, 1, who, "precision", print->precision), width = gbl_option_integer(L, 1, who, "line_width", print->line_width);
+  int64_t precision = gbl_option_integer(L, 1, who, "precision", print->precision);
+  int64_t width = gbl_option_integer(L, 1, who, "line_width", print->line_width);
   if (precision < 0 || precision > 17) return gbl_error(L, "%s: 'precision' is 0 .. 17 digits, got %" PRId64, who, precision);
   if (width < 10 || width > 10000) return gbl_error(L, "%s: 'line_width' is 10 .. 10000, got %" PRId64, who, width);
+  int64_t threshold = gbl_option_integer(L, 1, who, "threshold", print->threshold);
+  int64_t edge = gbl_option_integer(L, 1, who, "edge_items", print->edge_items);
+  if (threshold < 0) return gbl_error(L, "%s: 'threshold' is 0 or more elements, got %" PRId64, who, threshold);
+  if (edge < 1 || edge > 1000000) return gbl_error(L, "%s: 'edge_items' is 1 .. 1000000, got %" PRId64, who, edge);
   print->precision = (int)precision;
   print->line_width = (int)width;
-  print->threshold = gbl_option_integer(L, 1, who, "threshold", print->threshold);
-  print->edge_items = gbl_option_integer(L, 1, who, "edge_items", print->edge_items);
+  print->threshold = threshold;
+  print->edge_items = edge;
   if (lua_getfield(L, 1, "scientific") != LUA_TNIL)
     print->scientific = gbl_option_boolean(L, 1, who, "scientific", false) ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
   return 0;

@@ -195,7 +195,8 @@ static gb_tensor *value_as_tensor(lua_State *L, const gb_tensor *t) {
     gbl_box *box = gbl_new_tensor(L);
     bool whole = type == LUA_TBOOLEAN || lua_isinteger(L, 3);
     int64_t integer = type == LUA_TBOOLEAN ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
-    gbl_check_status(L, whole ? gb_tensor_wrap_integer(context, integer, &box->tensor) : gb_tensor_wrap_number(context, lua_tonumber(L, 3), &box->tensor));
+    gbl_check_status(L, whole ? gb_tensor_wrap_integer(context, integer, &box->tensor)
+                              : gb_tensor_wrap_number(context, lua_tonumber(L, 3), &box->tensor));
   } else gbl_error(L, "what is assigned into a tensor is a number, a tensor or a list of numbers; got %s", gbl_type_name(L, 3));
   lua_replace(L, 3);
   return gbl_check_tensor(L, 3);
@@ -227,7 +228,8 @@ static gb_tensor *push_expanded(lua_State *L, const gb_tensor *view, int dim, in
 static void assign_picked(lua_State *L, int dim, gb_tensor *index) {
   gb_tensor *view = top(L), *value = value_as_tensor(L, view);
   if (dim > 0) {
-    if (index->ndim != 1) gbl_error(L, "in an assignment, an index tensor behind the first dimension has one dimension, this one has %d", index->ndim);
+    if (index->ndim != 1)
+      gbl_error(L, "in an assignment, an index tensor behind the first dimension has one dimension, this one has %d", index->ndim);
     gb_attr swap[] = { gb_attr_int(0), gb_attr_int(dim) };
     if (value->ndim > 0) {
       push_expanded(L, view, dim, index->numel, value);

@@ -14,7 +14,7 @@ static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
   lua_newtable(L);
   lua_Integer n = 0;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "save: %s are named by strings, not by a %s", what, luaL_typename(L, -2));
+    if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "%s are named by strings, not by a %s", what, luaL_typename(L, -2));
     lua_pushvalue(L, -2);
     lua_seti(L, -4, ++n);
   }
@@ -34,8 +34,8 @@ static int save_tensors(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   luaL_checktype(L, 3, LUA_TTABLE);
   lua_settop(L, 3);
-  lua_Integer count = push_sorted_keys(L, 2, "tensors");   /* 4 */
-  lua_Integer metadata = push_sorted_keys(L, 3, "metadata"); /* 5 */
+  lua_Integer count = push_sorted_keys(L, 2, "save: tensors");   /* 4 */
+  lua_Integer metadata = push_sorted_keys(L, 3, "save: metadata"); /* 5 */
   const char **texts = lua_newuserdatauv(L, sizeof *texts * (size_t)(count + 2 * metadata + 1), 0);
   gb_tensor **tensors = lua_newuserdatauv(L, sizeof *tensors * (size_t)(count + 1), 0);
   for (lua_Integer i = 0; i < count; i++) {
@@ -162,7 +162,7 @@ static void write_table(lua_State *L, gb_json_writer *w, int depth) {
     gb_json_close(w, ']');
     return;
   }
-  keys = push_sorted_keys(L, table, "values");
+  keys = push_sorted_keys(L, table, "json_encode: values");
   gb_json_open(w, '{');
   for (lua_Integer i = 1; i <= keys; i++) {
     lua_geti(L, -1, i);

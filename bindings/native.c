@@ -8,6 +8,9 @@
 #include "binding.h"
 #include "objects.h"
 
+/* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
+static int fail(lua_State *L) { return gbl_error(L, "%s", luaL_checkstring(L, 1)); }
+
 /* is_parameter(value) */
 static int is_parameter(lua_State *L) {
   const gb_tensor *t = gbl_test_tensor(L, 1);
@@ -167,7 +170,7 @@ static int ops(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-  { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
+  { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish },
   { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
 };

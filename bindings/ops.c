@@ -52,7 +52,8 @@ static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
 /* {==== Attributes ==== */
 
 static int64_t dim_value(const arguments *a, const gb_attr_info *attr, int64_t value) {
-  if (value == 0) reject(a, "%s 0 for '%s': positions count from 1, and -1 is the last", strstr(attr->name, "dim") ? "dimension" : "position", attr->name);
+  if (value == 0)
+    reject(a, "%s 0 for '%s': positions count from 1, and -1 is the last", strstr(attr->name, "dim") ? "dimension" : "position", attr->name);
   return value > 0 ? value - 1 : value;
 }
 
@@ -124,7 +125,7 @@ static void read_tensor(arguments *a, int which, int index) {
   a->at[which] = index;
   if (gbl_test_tensor(L, index)) a->in[which] = gbl_check_tensor(L, index);
   else if (info->number && lua_type(L, index) == LUA_TNUMBER && !(a->in_place && which == 0)) a->number[which] = true;
-  else if (lua_isuserdata(L, index)) gbl_check_tensor(L, index); /* freed, or something else: says so */
+  else if (luaL_testudata(L, index, "gibbous.tensor")) reject(a, "'%s' is a tensor that was freed", info->name);
   else reject(a, "'%s' must be a tensor%s, got %s", info->name, info->number ? " or a number" : "", gbl_type_name(L, index));
 }
 
@@ -261,14 +262,28 @@ static void read_arguments(arguments *a) {
   check_complete(a);
 }
 
-/* Replace numbers by wrapped 0-d tensors, which the caller releases. */
-static gb_status wrap_numbers(arguments *a, gb_context *context) {
-  for (int i = 0; i < a->info->n_in; i++) {
-    if (!a->number[i]) continue;
-    gb_status status = lua_isinteger(a->L, a->at[i]) ? gb_tensor_wrap_integer(context, lua_tointeger(a->L, a->at[i]), &a->in[i])
-                                                     : gb_tensor_wrap_number(context, lua_tonumber(a->L, a->at[i]), &a->in[i]);
+/* The number at index as a wrapped 0-d tensor. Most ops do not keep theirs, so the last one is used again, when nobody else holds it. */
+static gb_status wrap_number(lua_State *L, gbl_state *state, int index, gb_tensor **out) {
+  bool whole = lua_isinteger(L, index);
+  gb_tensor *last = state->numbers[whole];
+  if (last && atomic_load(&last->refs) == 1 && atomic_load(&last->storage->refs) == 1 && !last->node && !last->requires_grad) {
+    if (whole) *(int64_t *)gb_data(last) = lua_tointeger(L, index);
+    else *(double *)gb_data(last) = lua_tonumber(L, index);
+  } else {
+    gb_status status = whole ? gb_tensor_wrap_integer(state->context, lua_tointeger(L, index), &last)
+                             : gb_tensor_wrap_number(state->context, lua_tonumber(L, index), &last);
     if (status != GB_OK) return status;
+    gb_tensor_release(state->numbers[whole]);
+    state->numbers[whole] = last;
   }
+  gb_tensor_retain(*out = last);
+  return GB_OK;
+}
+
+/* Replace numbers by wrapped tensors, which the caller releases. */
+static gb_status wrap_numbers(arguments *a, gbl_state *state) {
+  for (int i = 0; i < a->info->n_in; i++)
+    if (a->number[i]) GB_TRY(wrap_number(a->L, state, a->at[i], &a->in[i]));
   return GB_OK;
 }
 
@@ -293,23 +308,23 @@ static void finish_output(const arguments *a, int slot, gb_tensor *out) {
   lua_replace(L, slot);
 }
 
-static int run_in_place(arguments *a, gb_context *context) {
-  gb_status status = wrap_numbers(a, context);
-  if (status == GB_OK) status = gb_apply_(context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs);
+static int run_in_place(arguments *a, gbl_state *state) {
+  gb_status status = wrap_numbers(a, state);
+  if (status == GB_OK) status = gb_apply_(state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs);
   release_numbers(a);
   gbl_check_status(a->L, status);
   lua_pushvalue(a->L, a->first);
   return 1;
 }
 
-static int run(arguments *a, gb_context *context) {
+static int run(arguments *a, gbl_state *state) {
   lua_State *L = a->L;
   int visible = a->info->n_out - a->info->n_hidden, base = lua_gettop(L);
   gb_tensor *out[GB_MAX_OUT] = { NULL };
   gbl_box *box[GB_MAX_OUT];
   for (int i = 0; i < visible; i++) box[i] = gbl_new_tensor(L);
-  gb_status status = wrap_numbers(a, context);
-  if (status == GB_OK) status = gb_apply(context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
+  gb_status status = wrap_numbers(a, state);
+  if (status == GB_OK) status = gb_apply(state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
   release_numbers(a);
   gbl_check_status(L, status);
   while (visible > 1 && !out[visible - 1]) visible--; /* max without a dimension gives no indices */
@@ -330,7 +345,7 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
   luaL_checkstack(L, 16, NULL);
   read_arguments(&a);
   gbl_soft_mark(L, state);
-  return in_place ? run_in_place(&a, state->context) : run(&a, state->context);
+  return in_place ? run_in_place(&a, state) : run(&a, state);
 }
 
 /* ====} */

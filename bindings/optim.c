@@ -31,7 +31,7 @@ static double check_size(lua_State *L, int index, const char *name) {
 static void set_field(lua_State *L, gb_optim_options *options, const char *name, int index) {
   if (!strcmp(name, "betas")) {
     double beta[2];
-    luaL_checktype(L, index, LUA_TTABLE);
+    if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
     for (int i = 0; i < 2; i++) {
       lua_geti(L, index, i + 1);
       beta[i] = check_size(L, lua_gettop(L), "betas");
@@ -44,6 +44,7 @@ static void set_field(lua_State *L, gb_optim_options *options, const char *name,
   for (int i = 0; i < FIELDS; i++) {
     if (strcmp(fields[i].name, name)) continue;
     char *at = (char *)options + fields[i].offset;
+    if (fields[i].is_bool && !lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
     if (fields[i].is_bool) *(bool *)at = lua_toboolean(L, index);
     else *(double *)at = check_size(L, index, name);
     return;

@@ -61,7 +61,10 @@ void gbl_finish_tensor(lua_State *L) {
   gb_tensor *tensor = box->tensor;
   if (!tensor) return;
   gbl_state *state = gb_tensor_context(tensor)->reclaim_user;
-  state->fresh_bytes += tensor->base ? 0 : tensor->storage->bytes;
+  size_t bytes = tensor->base ? 0 : tensor->storage->bytes;
+  state->fresh_bytes += bytes;
+  state->dead_bytes += bytes;
+  state->dead_handles++;
   if (!tensor->binding || tensor->binding == box || !push_known(L, tensor)) return;
   box->tensor = NULL;
   gb_tensor_release(tensor);
@@ -155,7 +158,9 @@ void gbl_step(lua_State *L, gb_op op, const gb_attr *attrs, bool own) {
 
 /* {==== Fields ==== */
 
-typedef enum field { FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER } field;
+typedef enum field {
+  FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER
+} field;
 
 static const struct { const char *name; field field; } fields[] = {
   { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
@@ -437,7 +442,8 @@ static int tensor_tostring(lua_State *L) {
 }
 
 static int not_ordered(lua_State *L) {
-  return gbl_error(L, "tensors cannot be compared with < <= > >=, since Lua would make a boolean of the result; use x:lt(y), x:le(y), x:gt(y), x:ge(y)");
+  return gbl_error(L, "tensors cannot be compared with < <= > >=, since Lua would make a boolean of the result; "
+                     "use x:lt(y), x:le(y), x:gt(y), x:ge(y)");
 }
 
 /* ====} */

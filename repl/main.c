@@ -15,7 +15,7 @@
 
 /* {==== The command line ==== */
 
-typedef enum action { RUN_STATEMENT, REQUIRE, VERSION, HELP, NO_ENVIRONMENT, WARNINGS, LATER } action;
+typedef enum action { RUN_STATEMENT, REQUIRE, VERSION, HELP, NO_ENVIRONMENT, WARNINGS, THREADS, LATER } action;
 
 /* One option: how it is written, what follows it, what it does. */
 typedef struct option { const char *name; bool argument; action action; const char *value, *doc; } option;
@@ -26,6 +26,7 @@ static const option options[] = {
   { "-v", false, VERSION, NULL, "show the version" },
   { "-E", false, NO_ENVIRONMENT, NULL, "ignore environment variables" },
   { "-W", false, WARNINGS, NULL, "turn warnings on" },
+  { "--threads", true, THREADS, "n", "use n threads for kernels" },
   { "--version", false, VERSION, NULL, "show the version" },
   { "--help", false, HELP, NULL, "show this list" },
   { "-i", false, LATER, NULL, NULL }, { "--device", true, LATER, NULL, NULL }, { "--sandbox", false, LATER, NULL, NULL },
@@ -55,9 +56,9 @@ static void usage(FILE *to) {
   fputs("usage: gibbous [options] [script [args]]\n", to);
   for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
     const option *o = &options[i];
-    if (o->doc) fprintf(to, "  %-9s %-5s %s\n", o->name, o->value ? o->value : "", o->doc);
+    if (o->doc) fprintf(to, "  %-10s %-5s %s\n", o->name, o->value ? o->value : "", o->doc);
   }
-  fputs("  -               run standard input\n  --              end of options\n", to);
+  fputs("  -                run standard input\n  --               end of options\n", to);
 }
 
 static bool complain(const char *text, const char *word) {
@@ -81,7 +82,7 @@ static bool scan(command *c) {
     }
     if (o->action == LATER) return complain("the option '%s' is not built into this version", word);
     if (o->action == NO_ENVIRONMENT) c->no_environment = true;
-    else if (o->action != WARNINGS && o->action != REQUIRE) c->asked = true;
+    else if (o->action != WARNINGS && o->action != REQUIRE && o->action != THREADS) c->asked = true;
     if (o->argument && !strcmp(word, o->name) && ++i == c->argc) {
       complain("'%s' needs an argument", word);
       usage(stderr);
@@ -147,6 +148,15 @@ static int require_global(lua_State *L) {
   return 0;
 }
 
+/* The protected body of --threads: gb.set_num_threads(tonumber(n)). */
+static int set_threads(lua_State *L) {
+  lua_getglobal(L, "gb");
+  lua_getfield(L, -1, "set_num_threads");
+  if (!lua_stringtonumber(L, lua_tostring(L, 1))) return luaL_error(L, "--threads takes a number, not '%s'", lua_tostring(L, 1));
+  lua_call(L, 1, 0);
+  return 0;
+}
+
 /* Do what the options ask, in order. */
 static bool run_options(lua_State *L, const command *c, bool *finished) {
   for (int i = 1; i < c->script && !*finished; i++) {
@@ -158,6 +168,11 @@ static bool run_options(lua_State *L, const command *c, bool *finished) {
       case RUN_STATEMENT: ok = run_statement(L, value, finished); break;
       case REQUIRE:
         lua_pushcfunction(L, require_global);
+        lua_pushstring(L, value);
+        ok = run_chunk(L, 1, finished);
+        break;
+      case THREADS:
+        lua_pushcfunction(L, set_threads);
         lua_pushstring(L, value);
         ok = run_chunk(L, 1, finished);
         break;

@@ -56,6 +56,8 @@ gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
   if (!context) return GB_EMEMORY;
   atomic_init(&context->refs, 1);
   atomic_init(&context->interrupt, false);
+  atomic_init(&context->dead, NULL);
+  atomic_init(&context->burying, false);
   context->default_modes = (gb_modes){ .grad = true, .lower = GB_BFLOAT16 };
   context->modes = &context->default_modes;
   context->seed = all.seed;
@@ -82,6 +84,8 @@ static gb_status open_plugin(gb_context *context, void *handle, const char *path
   if (!open) return gb_fail(context, GB_EDEVICE, "%s is no backend: it does not export gb_backend_open", path);
   gb_status status = open(&engine, GB_BACKEND_ABI, backend);
   if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
+  if (!backend->name || !backend->alloc || !backend->free || !backend->read || !backend->write)
+    return gb_fail(context, GB_EDEVICE, "%s is no backend: its table lacks a name or memory", path);
   return GB_OK;
 }
 
@@ -91,9 +95,18 @@ gb_status gb_context_load_backend(gb_context *context, const char *path) {
   gb_backend *backend = calloc(1, sizeof *backend);
   gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
   int type = status == GB_OK && !strcmp(backend->name, "cuda") ? GB_CUDA : GB_PLUGIN;
-  if (status == GB_OK && context->backend[type]) status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
+  if (status == GB_OK && context->backend[type]) {
+    status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
+    if (backend->close) backend->close(backend->state);
+  }
   if (status != GB_OK) { free(backend); dlclose(handle); return status; }
   context->backend[type] = backend;
   context->plugin[type] = handle;
-  return open_pool(context, type, NULL);
+  if (open_pool(context, type, NULL) == GB_OK) return GB_OK;
+  context->backend[type] = NULL; /* a device without a pool is none */
+  context->plugin[type] = NULL;
+  if (backend->close) backend->close(backend->state);
+  free(backend);
+  dlclose(handle);
+  return gb_fail_memory(context, 0);
 }

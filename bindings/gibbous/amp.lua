@@ -1,6 +1,7 @@
 -- amp.lua - precisions: one object that says what to convert, what scope to open, and whether a scaler is needed.
 
-local gb = ...
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 local amp = gb.amp
 
 -- name = { dtype of the parameters, or nil to leave them; dtype of the scope, or false; does it scale? }
@@ -29,7 +30,7 @@ function amp.precision(name)
   local known = spellings[name] or name
   local row = precisions[known]
   if not row then
-    error(("unknown precision '%s'; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true"):format(tostring(name)), 2)
+    fail(("unknown precision '%s'; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true"):format(tostring(name)))
   end
   return setmetatable({ name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler }, Precision)
 end
@@ -37,7 +38,9 @@ end
 -- Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler.
 function amp.grad(loss, inputs, options)
   options = options or {}
+  if type(options) ~= "table" then fail(("amp.grad takes its options in a table, got %s"):format(type(options))) end
   local scaler = options.scaler
+  if scaler and (gb.is_tensor(scaler) or type(scaler) ~= "userdata") then fail(("amp.grad: 'scaler' must be a GradScaler, got %s"):format(type(scaler))) end
   local rest = {}
   for key, value in pairs(options) do
     if key ~= "scaler" then rest[key] = value end
@@ -45,10 +48,12 @@ function amp.grad(loss, inputs, options)
   if not scaler or not scaler:is_enabled() then return gb.grad(loss, inputs, rest) end
   local grads = gb.grad(scaler:scale(loss), inputs, rest)
   local inverse = 1 / scaler:get_scale()
-  for i = 1, #grads do grads[i] = grads[i]:to("float32"):mul(inverse) end
+  local function unscale(g) return g and g:to("float32"):mul(inverse) end
+  if not grads or gb.is_tensor(grads) then return unscale(grads) end
+  for i = 1, #inputs do grads[i] = unscale(grads[i]) end
   return grads
 end
 
 for _, name in ipairs { "policy", "plan", "audit", "initialize", "set_global_policy", "numerics", "fp8" } do
-  amp[name] = function() error(("amp.%s is not part of this version"):format(name), 2) end
+  amp[name] = function() fail(("amp.%s is not part of this version"):format(name)) end
 end

@@ -4,6 +4,7 @@
 -- list and ends the recipe. An option without a value in the list is a positional name and comes after the others.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 
 local function usage(list, name)
   local lines = { ("usage: %s [options]"):format(name) }
@@ -24,7 +25,7 @@ local function convert(row, text)
   if kind == "integer" and number and math.tointeger(number) then return math.tointeger(number) end
   if kind == "float" and number then return number + 0.0 end
   if kind == "boolean" and (text == "true" or text == "false") then return text == "true" end
-  error(("--%s takes %s, got '%s'"):format(row[1], kind == "boolean" and "true or false" or "a number", text), 3)
+  fail(("--%s takes %s, got '%s'"):format(row[1], kind == "boolean" and "true or false" or "a number", text))
 end
 
 -- Read the command line (or `from`, a list of strings) against the declared list.
@@ -53,11 +54,11 @@ function gb.args(list, from)
     elseif key and rows[key] then
       if not text then
         i = i + 1
-        text = line[i] or error(("--%s needs a value"):format(name), 2)
+        text = line[i] or fail(("--%s needs a value"):format(name))
       end
       values[key] = convert(rows[key], text)
     else
-      error(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(key or word, rows)), 2)
+      fail(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(key or word, rows)))
     end
     i = i + 1
   end

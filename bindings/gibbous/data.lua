@@ -2,13 +2,14 @@
 -- `#` and get(i) is a dataset too, and runs on the recipe's thread.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 local data = gb.data
 
 -- The four standard files of MNIST in a folder (gzipped or not): returns the training and the test set. Where only the 10,000 test images
 -- are there, the first 8,000 train and the last 2,000 test, and a line says so.
 function data.mnist(folder, options)
   if type(folder) ~= "string" or folder == "" then
-    error("data.mnist needs the folder with the MNIST files (train-images-idx3-ubyte, ..., gzipped or not)", 2)
+    fail("data.mnist needs the folder with the MNIST files (train-images-idx3-ubyte, ..., gzipped or not)")
   end
   local function find(name)
     for _, ending in ipairs { "", ".gz" } do
@@ -21,7 +22,7 @@ function data.mnist(folder, options)
     return a and b and data.idx(a, b, options)
   end
   local test = set("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-  if not test then error(("data.mnist: %s has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, gzipped or not"):format(folder), 2) end
+  if not test then fail(("data.mnist: %s has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, gzipped or not"):format(folder)) end
   local train = set("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
   if train then return train, test end
   print(("mnist: %s holds only the test images: training on the first 8,000, testing on the last 2,000"):format(folder))
@@ -45,20 +46,23 @@ end
 -- batches = n (native datasets: an epoch is n batches of samples drawn at random, with replacement).
 function data.DataLoader(dataset, options)
   options = options or {}
+  if type(options) ~= "table" then fail(("DataLoader takes its options in a table, got %s"):format(type(options))) end
   for key in pairs(options) do
-    if known[key] == nil then error(("DataLoader has no option '%s'%s"):format(tostring(key), native.nearest(tostring(key), known)), 2) end
+    if known[key] == nil then fail(("DataLoader has no option '%s'%s"):format(tostring(key), native.nearest(tostring(key), known))) end
   end
   if options.workers and options.workers > 1 then
-    error("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1", 2)
+    fail("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1")
   end
   local self = setmetatable({ dataset = dataset, batch_size = options.batch_size or 1, shuffle = options.shuffle or false,
                               drop_last = options.drop_last or false, prefetch = options.prefetch or 2, batches = options.batches, epoch = 0, batch = 0 }, Loader)
-  if math.type(self.batch_size) ~= "integer" or self.batch_size < 1 then error("DataLoader: batch_size is a whole number from 1", 2) end
+  if math.type(self.batch_size) ~= "integer" or self.batch_size < 1 then fail("DataLoader: batch_size is a whole number from 1") end
   self.seed = options.seed or (native.get_rng())
   if native.is_dataset(dataset) then
     open_native(self)
   elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
-    error("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)", 2)
+    fail("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)")
+  elseif options.batches then
+    fail("DataLoader: batches is for native datasets; shuffle a Lua dataset, or draw positions in its get(i)")
   end
   return self
 end
@@ -116,6 +120,9 @@ end
 function Loader:state_dict() return { epoch = self.epoch, batch = self.batch, seed = ("%d"):format(self.seed) } end
 
 function Loader:load_state_dict(state)
+  if type(state) ~= "table" or not (math.type(state.epoch) == "integer" and math.type(state.batch) == "integer" and math.tointeger(state.seed)) then
+    fail("DataLoader: load_state_dict takes what state_dict gave")
+  end
   self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
   if self.native then
     self.native:close()

@@ -4,6 +4,7 @@
 -- rises linearly from lr / n over n steps. state_dict and load_state_dict resume it.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 
 -- {==== optimizers ====
 
@@ -25,6 +26,7 @@ end
 
 -- group: { params = list, names = list or nil, and hyperparameters of its own }.
 function Optimizer:add_param_group(group)
+  if type(group) ~= "table" then fail(("optimizer: a group is a table with params, got %s"):format(type(group))) end
   local options = {}
   for key, value in pairs(self.defaults) do options[key] = value end
   for key, value in pairs(group) do
@@ -32,7 +34,7 @@ function Optimizer:add_param_group(group)
   end
   local params = group.params
   if gb.is_tensor(params) then params = { params } end
-  if type(params) ~= "table" then error("optimizer: a group needs params, a list of tensors", 2) end
+  if type(params) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
   local meta = getmetatable(params)
   local names = group.names or type(meta) == "table" and meta.names or nil
   self._native:add_group(params, names, options)
@@ -61,17 +63,20 @@ function Optimizer:state_dict()
 end
 
 function Optimizer:load_state_dict(state)
-  if state.kind ~= self.kind then error(("load_state_dict: the state is of %s, the optimizer is %s"):format(tostring(state.kind), self.kind), 2) end
+  if type(state) ~= "table" or type(state.state) ~= "table" or type(state.groups) ~= "table" then
+    fail("load_state_dict takes what an optimizer's state_dict gave")
+  end
+  if state.kind ~= self.kind then fail(("load_state_dict: the state is of %s, the optimizer is %s"):format(tostring(state.kind), self.kind)) end
   local params = self._native:params()
   if #state.state ~= #params or #state.groups ~= #self.param_groups then
-    error(("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d"):format(#state.state, #state.groups, #params,
-      #self.param_groups), 2)
+    fail(("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d"):format(#state.state, #state.groups, #params,
+      #self.param_groups))
   end
   gb.no_grad(function()
     for i = 1, #params do
       local saved, tensors = state.state[i], self._native:state(i)
       for name, t in pairs(tensors) do
-        if not saved[name] then error(("load_state_dict: the state of parameter %d has no %s"):format(i, name), 0) end
+        if not saved[name] then fail(("load_state_dict: the state of parameter %d has no %s"):format(i, name)) end
         t:copy_(saved[name])
       end
       self._native:set_steps(i, saved.steps)
@@ -87,6 +92,7 @@ end
 -- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
 for _, kind in ipairs { "SGD", "Adam", "AdamW" } do
   gb.optim[kind] = function(params, options)
+    if options ~= nil and type(options) ~= "table" then fail(("%s takes its options in a table, got %s"):format(kind, type(options))) end
     local self = setmetatable({ kind = kind, defaults = options or {}, param_groups = {}, _native = native.optimizer(kind) }, Optimizer)
     if type(params) == "table" and type(params[1]) == "table" and params[1].params then
       for _, group in ipairs(params) do self:add_param_group(group) end
@@ -131,7 +137,8 @@ end
 function Schedule:state_dict() return { count = self.count, base = { table.unpack(self.base) } } end
 
 function Schedule:load_state_dict(state)
-  self.count = math.tointeger(state.count) or error("schedule: the state has no count", 2)
+  if type(state) ~= "table" then fail(("schedule: load_state_dict takes what state_dict gave, got %s"):format(type(state))) end
+  self.count = math.tointeger(state.count) or fail("schedule: the state has no count")
   for i = 1, #self.base do self.base[i] = state.base and state.base[i] or self.base[i] end
   apply(self)
 end
@@ -140,17 +147,23 @@ end
 local function schedule(name, known, shape)
   lr[name] = function(optimizer, options)
     options = options or {}
+    if type(options) ~= "table" then fail(("lr.%s takes its options in a table, got %s"):format(name, type(options))) end
+    if getmetatable(optimizer) ~= Optimizer then fail(("lr.%s takes an optimizer, got %s"):format(name, type(optimizer))) end
     for key in pairs(options) do
       if known[key] == nil and key ~= "warmup" then
-        error(("lr.%s has no option '%s'%s"):format(name, tostring(key), native.nearest(tostring(key), known)), 2)
+        fail(("lr.%s has no option '%s'%s"):format(name, tostring(key), native.nearest(tostring(key), known)))
       end
     end
     local all = {}
     for key, default in pairs(known) do
       all[key] = options[key]
       if all[key] == nil then all[key] = default end
-      if all[key] == false then error(("lr.%s needs the option '%s'"):format(name, key), 2) end
+      if all[key] == false then fail(("lr.%s needs the option '%s'"):format(name, key)) end
+      local wanted = key == "fn" and "function" or "number"
+      if type(all[key]) ~= wanted then fail(("lr.%s: '%s' must be a %s, got %s"):format(name, key, wanted, type(all[key]))) end
     end
+    local warmup = options.warmup or 0
+    if type(warmup) ~= "number" or warmup < 0 then fail(("lr.%s: 'warmup' is a number of steps from 0, got %s"):format(name, tostring(warmup))) end
     local self = setmetatable({ optimizer = optimizer, options = all, shape = shape, warmup = options.warmup or 0, count = 0, base = {} }, Schedule)
     for i, group in ipairs(optimizer.param_groups) do self.base[i] = group.lr end
     apply(self)

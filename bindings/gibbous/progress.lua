@@ -1,6 +1,7 @@
 -- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.plot: a curve drawn in text.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 
 -- Seconds of a clock that only goes forward, for measuring.
 gb.clock = native.clock
@@ -109,7 +110,7 @@ end
 function gb.plot(points, options)
   options = options or {}
   if gb.is_tensor(points) then points = points:tolist() end
-  if #points == 0 then error("plot: there are no points", 2) end
+  if #points == 0 then fail("plot: there are no points") end
   local width, height = options.width or 64, options.height or 12
   local columns = columns_of(points, width)
   local low, high = math.huge, -math.huge

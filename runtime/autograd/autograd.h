@@ -22,7 +22,7 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id);
 gb_status gb_tensor_retain_grad(gb_tensor *t);
 
-/* Before an in-place op writes t: leaf rules (an error outside no_grad), and after it: version, and the history of t and of its base. */
+/* Before an in-place op writes t: leaf rules (an error outside no_grad), and after it: the history of t and of its base. */
 gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t);
 gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node);
 /* A view whose base was changed in place since: rebuild its history. Called before an op uses t in the graph. */

@@ -12,6 +12,9 @@
 /* What has arrived at one node. */
 typedef struct arrival { gb_node *node; gb_tensor *grads[GB_MAX_OUT]; bool useful; } arrival;
 
+/* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
+typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
+
 /* A result that gb_grad waits for. */
 typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 
@@ -25,6 +28,8 @@ typedef struct walk {
   size_t heap_used, heap_capacity;
   capture *captures;         /* of gb_grad; NULL: accumulate into leaves */
   int n_captures;
+  waiting *waiting;          /* both counted, in order of first arrival */
+  size_t n_waiting;
 } walk;
 
 /* {==== arrivals and the heap ==== */
@@ -93,6 +98,11 @@ static void walk_close(walk *w) {
   for (size_t i = 0; i < w->heap_used; i++) gb_node_release(w->heap[i]);
   for (size_t i = 0; i < w->capacity; i++)
     for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++) gb_tensor_release(w->arrivals[i].grads[k]);
+  for (size_t i = 0; i < w->n_waiting; i++) {
+    gb_tensor_release(w->waiting[i].leaf);
+    gb_tensor_release(w->waiting[i].grad);
+  }
+  free(w->waiting);
   free(w->heap);
   free(w->arrivals);
 }
@@ -133,17 +143,36 @@ static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
   return GB_OK;
 }
 
-/* Run the hooks of one place in order; each may put another gradient in place of the one it got. */
-static gb_status run_hooks(gb_context *context, gb_hook *hook, gb_tensor **grad) {
+/* *grad carries this tag; a tensor that others hold keeps its own, unless its history counts. */
+static gb_status tag_gradient(gb_context *context, gb_tensor **grad, gb_grad_tag tag) {
+  if (same_tag((*grad)->tag, tag)) return GB_OK;
+  if (atomic_load(&(*grad)->refs) > 1 && !context->modes->grad) {
+    gb_tensor *alias;
+    GB_TRY(gb_tensor_detach(*grad, &alias));
+    gb_tensor_release(*grad);
+    *grad = alias;
+  }
+  (*grad)->tag = tag;
+  return GB_OK;
+}
+
+/* The first hook that was registered after number id; numbers grow along the list. */
+static gb_hook *hook_after(gb_hook *hook, int64_t id) {
+  while (hook && hook->id <= id) hook = hook->next;
+  return hook;
+}
+
+/* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any hook. */
+static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
   gb_modes *modes = context->modes;
-  while (hook) {
-    gb_hook *next = hook->next; /* a hook may remove itself */
+  int64_t id = 0;
+  for (gb_hook *hook; (hook = hook_after(*hooks, id));) {
     gb_grad_tag tag = (*grad)->tag;
+    id = hook->id;
     gb_status status = hook->fn(context, hook->user, grad);
     context->modes = modes;
     GB_TRY(status);
-    (*grad)->tag = tag;
-    hook = next;
+    GB_TRY(tag_gradient(context, grad, tag));
   }
   return GB_OK;
 }
@@ -174,8 +203,7 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
   }
   if (leaf->grad) GB_TRY(gb_op_2(context, GB_OP_add, leaf->grad, grad, NULL, &sum));
   else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
-  else if (create_graph || (atomic_load(&grad->storage->refs) == 1 && !grad->base && gb_is_dense(grad) && !grad->storage->release && !grad->storage->slab))
-    gb_tensor_retain(sum = grad);
+  else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
   else GB_TRY(gb_op_1(context, GB_OP_clone, grad, NULL, &sum));
   sum->tag = tag;
   gb_tensor_release(leaf->grad);
@@ -207,9 +235,9 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
   }
   const gb_edge *edge = &node->edges[i];
   if (!edge->node && !edge->leaf) { gb_tensor_retain(*out = value); return GB_OK; }
-  if (edge->leaf && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
+  if (edge->leaf && edge->leaf->storage == value->storage && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
   GB_TRY(gb_tensor_detach(value, out));
-  if (edge->cast == edge->dtype) {
+  if (edge->node && edge->cast == edge->dtype) {
     gb_node_retain((*out)->node = edge->node);
     (*out)->output = edge->output;
     return GB_OK;
@@ -236,14 +264,11 @@ static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
       return gb_fail(w->context, GB_EAUTOGRAD,
                      "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
                      node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
-    gb_tensor *value = NULL;
-    if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &value));
-    else gb_tensor_retain(value = s->tensor);
-    if (w->create_graph) {
-      gb_status status = with_history(node, i, value, &saved[i]);
-      gb_tensor_release(value);
-      GB_TRY(status);
-    } else saved[i] = value;
+    if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that the next step refreshes */
+      GB_TRY(gb_op_cast(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (w->create_graph) GB_TRY(with_history(node, i, s->tensor, &saved[i]));
+    else gb_tensor_retain(saved[i] = s->tensor);
   }
   return GB_OK;
 }
@@ -284,11 +309,33 @@ static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
   return GB_OK;
 }
 
-static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor **grad) {
-  GB_TRY(run_hooks(w->context, leaf->hooks, grad));
-  if (!w->captures) return gb_accumulate_leaf(w->context, leaf, *grad, w->create_graph);
+static gb_status settle_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
+  if (!w->captures) return gb_accumulate_leaf(w->context, leaf, grad, w->create_graph);
   capture *c = find_capture(w, NULL, 0, leaf);
-  return c ? add_to(w, &c->grad, *grad) : GB_OK;
+  return c ? add_to(w, &c->grad, grad) : GB_OK;
+}
+
+/* A gradient for a leaf: accumulated at once, or added to what waits for the leaf's hooks. */
+static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
+  if (!leaf->hooks) return settle_leaf(w, leaf, grad);
+  for (size_t i = 0; i < w->n_waiting; i++)
+    if (w->waiting[i].leaf == leaf) return add_to(w, &w->waiting[i].grad, grad);
+  waiting *more = realloc(w->waiting, (w->n_waiting + 1) * sizeof *more);
+  if (!more) return gb_fail_memory(w->context, (w->n_waiting + 1) * sizeof *more);
+  w->waiting = more;
+  more[w->n_waiting++] = (waiting){ leaf, grad };
+  gb_tensor_retain(leaf);
+  gb_tensor_retain(grad);
+  return GB_OK;
+}
+
+/* Call the hooks of leaves with the whole gradients, and accumulate. */
+static gb_status settle_waiting(walk *w) {
+  for (size_t i = 0; i < w->n_waiting; i++) {
+    GB_TRY(run_hooks(w->context, &w->waiting[i].leaf->hooks, &w->waiting[i].grad));
+    GB_TRY(settle_leaf(w, w->waiting[i].leaf, w->waiting[i].grad));
+  }
+  return GB_OK;
 }
 
 /* Send the gradient of input i on its way. */
@@ -300,7 +347,7 @@ static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
                    gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
   }
   GB_TRY(convert(w, edge, grad));
-  if (edge->leaf) return deliver_leaf(w, edge->leaf, grad);
+  if (edge->leaf) return deliver_leaf(w, edge->leaf, *grad);
   arrival *a;
   GB_TRY(arrive(w, edge->node, &a));
   bool first = true;
@@ -321,7 +368,8 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
   }
   if (node->op != GB_OP_scale_loss) return GB_OK;
   gb_grad_tag own = { (uint32_t)node->rng_seed, (uint32_t)node->rng_offset };
-  if (tag->scaler && !same_tag(*tag, own)) return unequal_tags(w->context, *tag, own);
+  if (same_tag(*tag, own)) return gb_fail(w->context, GB_EAUTOGRAD, "backward: a loss went through scaler:scale() twice; scale it once");
+  if (tag->scaler) return unequal_tags(w->context, *tag, own);
   *tag = own;
   return GB_OK;
 }
@@ -344,6 +392,8 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     want[i] = edge->leaf && edge->leaf->slab ? edge->leaf->slab->segments[edge->leaf->segment].grad->dtype : weight ? edge->dtype : edge->cast;
   }
   if (!any) return GB_OK;
+  for (int i = 0; i < node->n_out; i++)
+    if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
                         .need = need, .saved = saved, .want = want, .create_graph = w->create_graph };
@@ -353,22 +403,15 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_status status = node->gradient(&call);
   context->modes = modes;
   GB_TRY(status);
+  for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
   for (int i = 0; i < node->n_saved; i++) gb_drop(&saved[i]); /* before more memory is asked for */
   if (!w->retain_graph) {
+    for (int i = 0; i < node->n_saved; i++) node->ran |= node->saved[i].kind != GB_SAVED_NONE;
     gb_node_drop_saved(node);
-    node->ran = true;
   }
   for (int i = 0; i < node->n_in; i++) {
     if (!need[i] || !in[i]) continue;
-    if (!same_tag(in[i]->tag, tag)) { /* a tensor that others hold keeps its own tag */
-      if (atomic_load(&in[i]->refs) > 1 && !w->create_graph) {
-        gb_tensor *alias;
-        GB_TRY(gb_tensor_detach(in[i], &alias));
-        gb_drop(&in[i]);
-        in[i] = alias;
-      }
-      in[i]->tag = tag;
-    }
+    GB_TRY(tag_gradient(context, &in[i], tag));
     GB_TRY(deliver(w, node, i, &in[i]));
     gb_drop(&in[i]);
   }
@@ -380,19 +423,14 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   gb_context *context = w->context;
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
-    GB_TRY(run_hooks(context, node->hooks[i], &grads[i]));
+    GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
     capture *c = find_capture(w, node, i, NULL);
     if (c) gb_tensor_retain(c->grad = grads[i]);
     gb_tensor *keeper = node->retain[i];
-    if (keeper && !w->captures) {
-      gb_tensor_release(keeper->grad);
-      gb_tensor_retain(keeper->grad = grads[i]);
-    }
+    if (keeper && !w->captures) GB_TRY(add_to(w, &keeper->grad, grads[i]));
   }
-  if (node->ran && node->n_saved)
+  if (node->ran)
     return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
-  for (int i = 0; i < node->n_out; i++)
-    if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
   size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
   void *stack[96] = { 0 };
@@ -455,7 +493,6 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
   char a[96], b[96];
   if (!gb_tensor_in_graph(tensor))
     return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed from does, or it was computed under no_grad");
-  GB_TRY(gb_view_refresh(tensor));
   gb_tensor *first = gradient;
   if (gradient) {
     if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape, sizeof *tensor->shape * (size_t)tensor->ndim))
@@ -474,10 +511,11 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
   if (first->dtype != tensor->dtype) {
     gb_tensor *cast = NULL;
     status = gb_op_cast(context, first, (gb_dtype)tensor->dtype, &cast);
+    if (status == GB_OK) cast->tag = first->tag;
     gb_drop(&first);
     first = cast;
   }
-  if (status == GB_OK && !tensor->node) status = deliver_leaf(w, tensor, &first);
+  if (status == GB_OK && !tensor->node) status = deliver_leaf(w, tensor, first);
   else if (status == GB_OK) {
     arrival *at;
     status = arrive(w, tensor->node, &at);
@@ -515,9 +553,12 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   inner.autocast = false;
   context->modes = &inner;
   context->op = NULL;
-  gb_status status = w->captures ? mark_useful(w, tensors, n) : GB_OK;
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
+  if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
   for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
   if (status == GB_OK) status = go(w);
+  if (status == GB_OK) status = settle_waiting(w);
   context->modes = outer;
   context->op = op;
   walk_close(w);
@@ -531,6 +572,7 @@ gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph,
 
 gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
                   bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
+  if (n_tensors < 1) return GB_EINVAL;
   gb_context *context = gb_tensor_context(tensors[0]);
   capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
   if (!captures) return gb_fail_memory(context, sizeof *captures * (size_t)n_inputs);
@@ -577,7 +619,7 @@ gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
   }
   if (tensor->slab) {
     gb_segment *segment = &tensor->slab->segments[tensor->segment];
-    if (grad == segment->grad) return GB_OK;
+    if (grad == segment->grad) { segment->has_grad = true; return GB_OK; }
     segment->has_grad = false;
     return grad ? accumulate_adopted(context, tensor, grad) : GB_OK;
   }

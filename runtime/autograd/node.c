@@ -15,7 +15,7 @@ gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_sav
   if (!node) { gb_fail_memory(context, bytes); return NULL; }
   atomic_init(&node->refs, 1);
   node->op = (int16_t)op;
-  node->n_in = (int16_t)n_in, node->n_out = (int16_t)n_out, node->n_saved = (int16_t)n_saved, node->n_attrs = n_attrs;
+  node->n_in = n_in, node->n_out = (int16_t)n_out, node->n_saved = n_saved, node->n_attrs = n_attrs;
   node->sequence = context->sequence++;
   node->context = context;
   node->edges = (gb_edge *)(node + 1);
@@ -39,22 +39,13 @@ void gb_node_drop_saved(gb_node *node) {
   for (int i = 0; i < node->n_saved; i++) drop_saved(&node->saved[i]);
 }
 
-static void free_hooks(gb_hook *hook) {
-  while (hook) {
-    gb_hook *next = hook->next;
-    if (hook->release) hook->release(hook->user);
-    free(hook);
-    hook = next;
-  }
-}
-
 static void bury(gb_node *node) {
   gb_node_drop_saved(node);
   for (int i = 0; i < node->n_in; i++) {
     if (node->edges[i].node) gb_node_release(node->edges[i].node);
     gb_tensor_release(node->edges[i].leaf);
   }
-  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) free_hooks(node->hooks[i]);
+  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->hooks[i]);
   if (node->release) node->release(node->user);
   free(node);
 }
@@ -62,17 +53,17 @@ static void bury(gb_node *node) {
 void gb_node_release(gb_node *node) {
   if (!node || atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1) return;
   gb_context *context = node->context;
-  node->next_dead = context->dead;
-  context->dead = node;
-  if (context->burying) return; /* the loop below, further up the stack, takes it */
-  gb_context_retain(context);   /* the last storage may go with a node */
-  context->burying = true;
-  while (context->dead) {
-    gb_node *next = context->dead;
-    context->dead = next->next_dead;
-    bury(next);
+  gb_context_retain(context); /* the last storage may go with a node */
+  node->next_dead = atomic_load(&context->dead);
+  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
+  /* Whoever buries already, further up the stack or on another thread, takes it; asked again, since it may just have looked. */
+  while (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true)) {
+    for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
+      after = next->next_dead;
+      bury(next);
+    }
+    atomic_store(&context->burying, false);
   }
-  context->burying = false;
   gb_context_release(context);
 }
 
@@ -104,12 +95,17 @@ static void describe_output(gb_node *node, int i, const gb_tensor *t) {
 }
 
 void gb_node_output(gb_node *node, int i, gb_tensor *t) {
+  gb_node *old = t->node;
   describe_output(node, i, t);
   gb_node_retain(node);
-  if (t->node) gb_node_release(t->node);
+  if (t->retain_grad) { /* goes along with the tensor */
+    if (old && old->retain[t->output] == t) old->retain[t->output] = NULL;
+    node->retain[i] = t;
+  }
   t->node = node;
   t->output = i;
-  t->view_version = gb_tensor_version(t);
+  if (t->base) t->view_version = gb_history(t->base);
+  if (old) gb_node_release(old);
 }
 
 /* ====} */
@@ -121,6 +117,7 @@ static gb_hook **hooks_of(gb_tensor *t) { return t->node ? &t->node->hooks[t->ou
 
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
   gb_context *context = gb_tensor_context(t);
+  GB_TRY(gb_view_refresh(t));
   if (!gb_tensor_in_graph(t)) return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
   gb_hook *hook = calloc(1, sizeof *hook), **last = hooks_of(t);
   if (!hook) return gb_fail_memory(context, sizeof *hook);
@@ -137,12 +134,13 @@ void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {
     if (hook->id != id) continue;
     *at = hook->next;
     hook->next = NULL;
-    free_hooks(hook);
+    gb_hooks_free(hook);
     return;
   }
 }
 
 gb_status gb_tensor_retain_grad(gb_tensor *t) {
+  GB_TRY(gb_view_refresh(t));
   if (!gb_tensor_in_graph(t)) return gb_fail(gb_tensor_context(t), GB_EAUTOGRAD, "retain_grad: the tensor does not require gradients");
   if (!t->node) return GB_OK; /* leaves keep theirs anyway */
   t->retain_grad = true;
@@ -173,9 +171,10 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
   custom *c = malloc(sizeof *c);
   gb_node *node = c ? gb_node_new(context, -1, n_in, n_out, 0, 0) : NULL;
   if (!node) {
+    gb_status failed = c ? context->error_code : gb_fail_memory(context, sizeof *c);
     free(c);
     if (release) release(user);
-    return c ? context->error_code : gb_fail_memory(context, sizeof *c);
+    return failed;
   }
   *c = (custom){ fn, user, release };
   node->user = c;
@@ -195,52 +194,73 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
 
 /* {==== in place ==== */
 
+/* A view's place in its base can be told only where the base is all of a span of memory. */
+static gb_status no_place(gb_context *context) {
+  return gb_fail(context, GB_EAUTOGRAD, "a view of a tensor with gaps in its memory, or the tensor itself, is changed in place while gradients are "
+                                        "recorded; use the form without '_', or clone first");
+}
+
 gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   if (!call->context->modes->grad) return GB_OK;
   const gb_tensor *base = t->base;
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
     return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
                         base ? " (of which this is a view)" : "");
-  if (base && call->needs_grad && !gb_is_contiguous(base))
-    return gb_call_fail(call, GB_EAUTOGRAD, "a view of a tensor that is not contiguous is changed in place while gradients are recorded; "
-                                            "use the form without '_', or clone first");
+  if (base && base->node && !t->node)
+    return gb_call_fail(call, GB_EAUTOGRAD, "a view that was made under no_grad, of a tensor with a history, is changed in place; make the view "
+                                            "where gradients are recorded, or change it under no_grad");
+  if (base && call->needs_grad && !gb_is_dense(base)) return no_place(call->context);
   return GB_OK;
 }
 
-/* A node that maps a gradient of the base to one of the view: out of the base by shape, strides, offset. */
+/* How the view lies in the base: shape, strides, offset; and the base's own strides. */
 static void view_attrs(gb_node *node, const gb_tensor *base, const gb_tensor *view) {
   node->attrs[0] = gb_attr_ints(view->ndim, view->shape);
   node->attrs[1] = gb_attr_ints(view->ndim, view->stride);
   node->attrs[2] = gb_attr_int(view->offset - base->offset);
+  node->attrs[3] = gb_attr_ints(base->ndim, base->stride);
 }
 
 /* The gradient of the base with only the view's place filled. */
 static gb_status spread(gb_context *c, const gb_node *node, int ndim, const int64_t *shape, gb_tensor *grad, gb_tensor **out) {
-  int64_t strides[GB_MAX_NDIM];
-  gb_contiguous_strides(ndim, shape, strides);
-  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_ints(ndim, shape), gb_attr_ints(ndim, strides), node->attrs[0], node->attrs[1], node->attrs[2] };
+  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_ints(ndim, shape), node->attrs[3], node->attrs[0], node->attrs[1], node->attrs[2] };
   return gb_op_1(c, GB_OP_as_strided_backward, grad, attrs, out);
 }
 
-/* The gradient of the view: its place in the (contiguous) gradient of the base. */
+/* The gradient of the view: its place in the gradient of the base, which is laid out as the base is. */
 static gb_status pick(gb_context *c, const gb_node *node, gb_tensor *grad, gb_tensor **out) {
-  gb_tensor *whole;
-  GB_TRY(gb_op_contiguous(c, grad, &whole));
-  gb_attr attrs[GB_MAX_ATTRS] = { node->attrs[0], node->attrs[1], gb_attr_int(node->attrs[2].integer + whole->offset) };
-  gb_status status = gb_op_1(c, GB_OP_as_strided, whole, attrs, out);
+  gb_tensor *layout, *whole = NULL;
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)grad->dtype, grad->ndim, grad->shape, node->attrs[3].ints, grad->storage->device, GB_MEM_OTHER, &layout));
+  gb_status status = gb_op_2(c, GB_OP_copy, layout, grad, NULL, &whole);
+  gb_tensor_release(layout);
+  if (status == GB_OK) status = gb_op_1(c, GB_OP_as_strided, whole, node->attrs, out);
+  gb_tensor_release(whole);
+  return status;
+}
+
+/* true at the view's place, in the shape of the base's gradient. */
+static gb_status place_of(gb_context *c, const gb_node *node, const gb_tensor *grad, gb_tensor **out) {
+  gb_tensor *ones, *whole = NULL;
+  GB_TRY(gb_tensor_new(c, GB_FLOAT32, node->attrs[0].count, node->attrs[0].ints, grad->storage->device, &ones));
+  gb_status status = gb_apply_(c, GB_OP_fill, &ones, 1, &(gb_attr){ .given = true, .number = 1 });
+  if (status == GB_OK) status = spread(c, node, grad->ndim, grad->shape, ones, &whole);
+  if (status == GB_OK) status = gb_op_cast(c, whole, GB_BOOL, out);
+  gb_tensor_release(ones);
   gb_tensor_release(whole);
   return status;
 }
 
 /* base' = base with its view replaced by v: the base keeps the gradient outside the view, v gets the one inside. */
 static gb_status replace_gradient(gb_grad_call *grad) {
-  gb_tensor *inside = NULL, *spread_out = NULL;
-  gb_status status = pick(grad->context, grad->node, grad->out[0], &inside);
-  if (status == GB_OK && grad->need[0]) {
-    status = spread(grad->context, grad->node, grad->out[0]->ndim, grad->out[0]->shape, inside, &spread_out);
-    if (status == GB_OK) status = gb_op_2(grad->context, GB_OP_sub, grad->out[0], spread_out, NULL, &grad->in[0]);
-    gb_drop(&spread_out);
+  gb_tensor *inside = NULL, *place = NULL;
+  gb_attr zero = gb_attr_num(0);
+  gb_status status = GB_OK;
+  if (grad->need[0]) {
+    status = place_of(grad->context, grad->node, grad->out[0], &place);
+    if (status == GB_OK) status = gb_op_2(grad->context, GB_OP_masked_fill, grad->out[0], place, &zero, &grad->in[0]);
+    gb_drop(&place);
   }
+  if (status == GB_OK && grad->need[1]) status = pick(grad->context, grad->node, grad->out[0], &inside);
   if (status == GB_OK && grad->need[1]) status = gb_op_1(grad->context, GB_OP_clone, inside, NULL, &grad->in[1]);
   gb_drop(&inside);
   return status;
@@ -255,7 +275,8 @@ static gb_status rebuilt_gradient(gb_grad_call *grad) {
 /* Make t, a view, a result of its base's present history. */
 static gb_status rebuild_view(gb_tensor *t) {
   gb_context *context = gb_tensor_context(t);
-  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 3);
+  if (!gb_is_dense(t->base)) return no_place(context);
+  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 4);
   if (!node) return context->error_code;
   node->name = "view";
   node->gradient = rebuilt_gradient;
@@ -267,14 +288,14 @@ static gb_status rebuild_view(gb_tensor *t) {
 }
 
 gb_status gb_view_refresh(gb_tensor *t) {
-  if (!t->base || !t->base->node || t->view_version == gb_tensor_version(t) || t->requires_grad) return GB_OK;
+  if (!t->base || !t->base->node || t->view_version == gb_history(t->base) || t->requires_grad) return GB_OK;
   return rebuild_view(t);
 }
 
 /* t, a view, became output 0 of node: its base becomes the old base with that view replaced. */
 static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
   gb_tensor *base = t->base;
-  gb_node *replaced = gb_node_new(context, -1, 2, 1, 0, 3);
+  gb_node *replaced = gb_node_new(context, -1, 2, 1, 0, 4);
   if (!replaced) return context->error_code;
   replaced->name = "view changed in place";
   replaced->gradient = replace_gradient;
@@ -294,7 +315,6 @@ static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
 }
 
 gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node) {
-  gb_tensor_bump(t);
   if (!node) return GB_OK;
   if (t->base) return rebase(call->context, t, node);
   gb_node_output(node, 0, t);

@@ -63,7 +63,8 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
   }
   while (i < count && strcmp(levels[i].name, name)) i++;
   if (i == count) return gb_fail(context, GB_EINVAL, "cpu_level '%s' is not part of this build; the best one it has is '%s'", name, levels[0].name);
-  if (!levels[i].runs()) return gb_fail(context, GB_EUNSUPPORTED, "this CPU does not run level '%s'; leave cpu_level out to get the best it runs", name);
+  if (!levels[i].runs()) return gb_fail(context, GB_EUNSUPPORTED, "this CPU does not run level '%s'; leave cpu_level out to get the best it runs",
+                                        name);
   *out = &levels[i];
   return GB_OK;
 }

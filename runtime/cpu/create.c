@@ -270,7 +270,8 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
     if (positive < 0) return gb_call_fail(call, GB_EINVAL, "weights must be finite and not negative");
     if (positive == 0) return gb_call_fail(call, GB_EINVAL, "a row of weights has nothing but zeros");
     if (!replacement && positive < samples)
-      return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)samples, (long long)positive);
+      return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)samples,
+                          (long long)positive);
     for (int64_t s = 0; s < samples; s++, to++) {
       uint32_t words[2];
       gb_random_words(words, call->rng_seed, call->rng_offset, 2 * (row * samples + s), 2);
@@ -385,7 +386,8 @@ static bool is_transposition(transposition *job) {
 /* The elements of in[source], broadcast and converted, into out[0]. Equal dtypes are copied as they are. */
 static gb_status copy_from(gb_call *call, int source) {
   gb_tensor *out = call->out[0], *in = call->in[source];
-  if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK; /* contiguous: the input itself */
+  /* contiguous: the input itself */
+  if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK;
   gb_tile_as type = out->dtype == in->dtype ? GB_AS_RAW : gb_tile_as_of((gb_dtype)in->dtype);
   transposition job;
   gb_tiles_plan(&job.tiles, (gb_tensor *[]){ out, in }, 2, (gb_tile_as[]){ type, type }, false, 1);

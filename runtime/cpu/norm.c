@@ -338,6 +338,8 @@ static gb_status rms_norm_backward(gb_call *call) { return backward(call, NULL, 
 
 /* Elements of a chunk, which is read twice for statistics: they stay in L2. */
 #define BATCH_CHUNK_ELEMENTS 65536
+/* Rows that are summed in lanes before the sums go on in float64. */
+enum { MOST_BATCH_ROWS = 128 };
 
 /* A batch_norm as all its chunks see it. A row is the channels at one place of one image. */
 typedef struct batch {
@@ -359,7 +361,7 @@ static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const g
   *b = (batch){ .call = call, .lane = lane_of(x, other), .c = x->shape[1], .x = gb_rows_of(x, 1), .grad = gb_rows_of(other, 1), .y = gb_rows_of(y, 1) };
   b->bytes = (int64_t)gb_lane_bytes(b->lane);
   b->count = b->x.count;
-  b->batch = batch_of(b->c);
+  b->batch = least(batch_of(b->c), MOST_BATCH_ROWS);
   b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, b->chunks * 2 * b->c * 8), room = 0;

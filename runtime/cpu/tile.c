@@ -486,11 +486,11 @@ static void philox_lanes(uint64_t seed, uint64_t offset, uint64_t index, uint32_
   typedef uint64_t lanes __attribute__((vector_size(sizeof(wide))));
   lanes c0[LANES / WIDTH], c1[LANES / WIDTH], c2[LANES / WIDTH], c3[LANES / WIDTH], zero = { 0 };
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-  for (int v = 0; v < LANES / WIDTH; v++)
-    for (int l = 0; l < WIDTH; l++) {
-      c0[v][l] = index + (uint64_t)(v * WIDTH + l), c1[v][l] = c0[v][l] >> 32;
-      c2[v][l] = offset, c3[v][l] = offset >> 32;
-    }
+  for (int v = 0; v < LANES / WIDTH; v++) {
+    c0[v] = zero + index;
+    for (int l = 0; l < WIDTH; l++) c0[v][l] += (uint64_t)(v * WIDTH + l);
+    c1[v] = c0[v] >> 32, c2[v] = zero + offset, c3[v] = zero + (offset >> 32);
+  }
   for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
     for (int v = 0; v < LANES / WIDTH; v++) {
       lanes p0 = (lanes)product((wide)c0[v], (wide)(zero + 0xD2511F53u)), p1 = (lanes)product((wide)c2[v], (wide)(zero + 0xCD9E8D57u));

@@ -59,7 +59,8 @@ gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
   gb_tensor_release(wide);
   GB_TRY(status);
   if (number) *number = is_float ? value.number : (double)value.integer;
-  if (integer) *integer = is_float ? (int64_t)value.number : value.integer;
+  bool fits = !is_float || (value.number >= -0x1p63 && value.number < 0x1p63);
+  if (integer) *integer = !fits ? 0 : is_float ? (int64_t)value.number : value.integer;
   return GB_OK;
 }
 

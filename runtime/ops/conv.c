@@ -248,7 +248,7 @@ static gb_status check_pool(gb_call *call, const int64_t *x, const gb_attr *attr
   *s = gb_pool_sizes_of(x, attrs);
   for (int i = 0; i < 2; i++)
     if (s->padding[i] > s->kernel[i] / 2)
-      return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it is at most half of kernel_size, which is %" PRId64, s->padding[i], s->kernel[i]);
+      return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64, s->padding[i], s->kernel[i]);
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input (%s); use a smaller kernel_size", s->kernel[0],
                       s->kernel[1], gb_shape_text(4, x, text, sizeof text));

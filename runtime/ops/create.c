@@ -14,7 +14,8 @@ static gb_status check_fill(gb_call *call) { return gb_call_output_like(call, 0,
 static gb_status check_uniform(gb_call *call) {
   double low = call->attrs[0].number, high = call->attrs[1].number;
   GB_TRY(gb_require_float(call, 0));
-  if (!(low <= high) || isinf(low) || isinf(high)) return gb_call_fail(call, GB_EINVAL, "the bounds must be finite and in order, not %g and %g", low, high);
+  if (!(low <= high) || isinf(low) || isinf(high)) return gb_call_fail(call, GB_EINVAL, "the bounds must be finite and in order, not %g and %g",
+                                                                       low, high);
   gb_call_random(call);
   return check_fill(call);
 }
@@ -40,7 +41,8 @@ static gb_status check_random_integers(gb_call *call) {
   gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
   if (low >= high) return gb_call_fail(call, GB_EINVAL, "low must be below high, they are %lld and %lld", (long long)low, (long long)high);
   if (!holds(dtype, low, high - 1))
-    return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype", gb_dtype_name(dtype), (long long)low, (long long)high - 1);
+    return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype", gb_dtype_name(dtype),
+                        (long long)low, (long long)high - 1);
   gb_call_random(call);
   return check_fill(call);
 }
@@ -68,7 +70,8 @@ static gb_status check_multinomial(gb_call *call) {
   if (samples < 1) return gb_call_fail(call, GB_EINVAL, "samples must be at least 1, it is %lld", (long long)samples);
   if (n == 0) return gb_call_fail(call, GB_ESHAPE, "there are no weights to draw from");
   if (samples > n && !call->attrs[1].integer)
-    return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement from %lld weights; pass replacement = true", (long long)samples, (long long)n);
+    return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement from %lld weights; pass replacement = true", (long long)samples,
+                        (long long)n);
   gb_call_random(call);
   return gb_call_output(call, 0, x->ndim, x->ndim == 2 ? shape : shape + 1, GB_INT64);
 }
@@ -88,7 +91,8 @@ static gb_status check_copy(gb_call *call) {
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
   if (!gb_broadcast(&ndim, shape, source->ndim, source->shape) || ndim != x->ndim || memcmp(shape, x->shape, sizeof *shape * (size_t)ndim))
-    return gb_call_fail(call, GB_ESHAPE, "a tensor of shape %s cannot be broadcast into one of shape %s", gb_shape_text(source->ndim, source->shape, a, sizeof a),
+    return gb_call_fail(call, GB_ESHAPE, "a tensor of shape %s cannot be broadcast into one of shape %s", gb_shape_text(source->ndim, source->shape,
+                        a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   return check_fill(call);
 }
@@ -107,6 +111,7 @@ static gb_status same_gradient(gb_grad_call *grad) {
 
 /* What was overwritten gets none, the source all. */
 static gb_status copy_gradient(gb_grad_call *grad) {
+  if (grad->need[0]) GB_TRY(gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]));
   if (!grad->need[1]) return GB_OK;
   const gb_edge *edge = &grad->node->edges[1];
   return gb_sum_to(grad->context, grad->out[0], edge->ndim, edge->shape, &grad->in[1]);

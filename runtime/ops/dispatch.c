@@ -121,15 +121,13 @@ static gb_status separate_aliases(road *r) {
 
 /* {==== record ==== */
 
-/* In place, a row without a derivative is recorded too: what it writes over has no gradient any more. */
-static gb_status no_gradient(gb_grad_call *grad) {
-  (void)grad;
-  return GB_OK;
-}
+/* In place, a row without a derivative is recorded too: the gradient of what it wrote over is zero. */
+static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0] ? gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]) : GB_OK; }
 
 static bool wants_gradient(const road *r) {
   const gb_call *call = &r->call;
   if (!call->context->modes->grad) return false;
+  if (call->in_place && !gb_dtype_is_float((gb_dtype)r->original[0]->dtype)) return false;
   if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->original[0]);
   for (int i = 0; i < call->n_in; i++)
     if (r->original[i] && gb_dtype_is_float((gb_dtype)r->original[i]->dtype) && gb_tensor_in_graph(r->original[i])) return true;
@@ -142,13 +140,13 @@ static bool other_needs(const road *r, int input) {
   return false;
 }
 
-/* Keep input i for backward: a weight by itself (its copy is found again), a leaf as it is, what will be written over as a copy, anything
- * else as an alias. */
+/* Keep input i for backward: a weight by itself (its copy is found again), what will be written over as a copy, anything else as an alias
+ * (a leaf too, since its storage may be exchanged before backward). */
 static gb_status save_input(road *r, int i) {
   gb_saved *saved = &r->node->saved[i];
   gb_tensor *x = r->original[i], *operand = r->call.in[i];
   saved->version = gb_tensor_version(x);
-  if (r->cast[i] && gb_weight_is_cached(x)) {
+  if (r->cast[i] && gb_is_16bit((gb_dtype)operand->dtype) && gb_weight_is_cached(x)) {
     saved->kind = GB_SAVED_WEIGHT;
     saved->dtype = operand->dtype;
     saved->tensor = x;
@@ -160,8 +158,7 @@ static gb_status save_input(road *r, int i) {
   if (r->call.in_place && i == 0) {
     GB_TRY(clone_plain(r->call.context, x, &saved->tensor));
     saved->version = gb_tensor_version(saved->tensor);
-  } else if (operand == x && x->requires_grad && !x->node) gb_tensor_retain(saved->tensor = x);
-  else GB_TRY(gb_tensor_detach(operand, &saved->tensor));
+  } else GB_TRY(gb_tensor_detach(operand, &saved->tensor));
   gb_storage_hold(saved->tensor->storage);
   return GB_OK;
 }
@@ -198,7 +195,7 @@ static gb_status record(road *r) {
       gb_saved *saved = &node->saved[call->n_in + i];
       GB_TRY(gb_tensor_detach(y, &saved->tensor));
       saved->kind = GB_SAVED_OUTPUT;
-      saved->version = gb_tensor_version(y) + (call->in_place && i == 0);
+      saved->version = gb_tensor_version(y);
       gb_storage_hold(saved->tensor->storage);
     }
     if (i < node->n_out && !call->in_place && gb_dtype_is_float((gb_dtype)y->dtype)) gb_node_output(node, i, y);
@@ -231,7 +228,9 @@ static gb_status run(road *r) {
     return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no kernel for this op; move the tensors to 'cpu'",
                         gb_device_text(context, call->device, text, sizeof text));
   }
-  return backend->run[call->op](call);
+  gb_status status = backend->run[call->op](call);
+  if (call->in_place) gb_tensor_bump(call->in[0]); /* whatever came of it, memory was written */
+  return status;
 }
 
 /* Composites in place: compute, then round into the destination. */
@@ -250,7 +249,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(check_inputs(call));
   fill_attrs(r, attrs);
   if (context->modes->autocast) GB_TRY(autocast(r));
-  for (int i = 0; i < call->n_in; i++)
+  for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->original[i] && r->original[i]->base) GB_TRY(gb_view_refresh(r->original[i]));
   bool composite = call->info->kind == GB_KIND_COMPOSITE;
   call->needs_grad = !composite && wants_gradient(r);

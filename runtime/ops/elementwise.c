@@ -43,7 +43,7 @@ static gb_dtype floating(gb_dtype dtype) { return gb_dtype_is_float(dtype) ? dty
 
 static gb_status no_bools(gb_call *call) {
   if (promoted(call) != GB_BOOL) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_not, logical_and, logical_or or logical_xor, or convert with x:int()");
+  return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_and, logical_or, logical_xor, logical_not, or x:int()");
 }
 
 /* add, mul, maximum, abs, ...: the promoted dtype. */
@@ -70,7 +70,8 @@ static gb_status check_test(gb_call *call) { return output(call, GB_BOOL); }
 static gb_status check_bitwise(gb_call *call) {
   gb_dtype dtype = promoted(call);
   if (gb_dtype_is_float(dtype))
-    return gb_call_fail(call, GB_EDTYPE, "works on integer and bool tensors, this would be %s; convert with x:int() or x:bool()", gb_dtype_name(dtype));
+    return gb_call_fail(call, GB_EDTYPE, "works on integer and bool tensors, this would be %s; convert with x:int() or x:bool()",
+                        gb_dtype_name(dtype));
   return output(call, dtype);
 }
 
@@ -97,7 +98,8 @@ static gb_status check_addcmul(gb_call *call) {
 static gb_status require_bool(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (dtype == GB_BOOL) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a bool tensor, it is %s; compare it with a number, for example m:ne(0)", call->info->in[input].name,
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a bool tensor, it is %s; compare it with a number, for example m:ne(0)",
+                      call->info->in[input].name,
                       gb_dtype_name(dtype));
 }
 

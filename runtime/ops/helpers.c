@@ -20,7 +20,8 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
                         gb_dtype_name(dtype), gb_dtype_name((gb_dtype)to->dtype), gb_dtype_name(dtype));
   for (int d = 0; d < ndim; d++)
     if (to->stride[d] == 0 && shape[d] > 1)
-      return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that several elements share memory; call x:clone() first", d + 1);
+      return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share memory; call x:clone() first",
+                          d + 1);
   gb_tensor_retain(call->out[0] = to);
   return GB_OK;
 }
@@ -74,13 +75,15 @@ static const char *input_name(const gb_call *call, int input) {
 gb_status gb_require_float(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_is_float(dtype)) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a floating tensor, it is %s; convert it with x:float()", input_name(call, input), gb_dtype_name(dtype));
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a floating tensor, it is %s; convert it with x:float()", input_name(call, input),
+                      gb_dtype_name(dtype));
 }
 
 gb_status gb_require_integer(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_category(dtype) == GB_CATEGORY_INT) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()", input_name(call, input), gb_dtype_name(dtype));
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()", input_name(call, input),
+                      gb_dtype_name(dtype));
 }
 
 gb_status gb_require_ndim(gb_call *call, int input, int least, int most) {

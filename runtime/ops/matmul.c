@@ -67,6 +67,15 @@ static gb_tensor *column_sums(gb_chain *chain, gb_tensor *x, gb_attr dtype) {
 
 /* {==== matmul ==== */
 
+/* The columns of x must be as many as the rows of y. */
+static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor *y) {
+  int64_t columns = x->shape[x->ndim - 1], rows = y->shape[y->ndim > 1 ? y->ndim - 2 : 0];
+  if (columns == rows) return GB_OK;
+  shapes s = shapes_of(x, y);
+  return gb_call_fail(call, GB_ESHAPE, "%s has %" PRId64 " columns, %s has %" PRId64 " rows; they must be equal: transpose one with t()", s.a,
+                      columns, s.b, rows);
+}
+
 /* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column, which z does not show. */
 static gb_status matmul_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *y = call->in[1];
@@ -74,10 +83,7 @@ static gb_status matmul_check(gb_call *call) {
   shapes s = shapes_of(x, y);
   if (x->ndim == 0 || y->ndim == 0)
     return gb_call_fail(call, GB_ESHAPE, "needs vectors or matrices, got %s and %s; mul multiplies by a scalar", s.a, s.b);
-  int64_t k = x->shape[x->ndim - 1], rows = y->shape[y->ndim > 1 ? y->ndim - 2 : 0];
-  if (k != rows)
-    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " columns, y has %" PRId64 " rows (x %s, y %s); they must be equal: transpose one with t()",
-                        k, rows, s.a, s.b);
+  GB_TRY(check_inner(call, x, y));
   int ndim = x->ndim > 2 ? x->ndim - 2 : 0, other = y->ndim > 2 ? y->ndim - 2 : 0;
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, (size_t)ndim * sizeof *shape);
@@ -146,15 +152,6 @@ static gb_status matmul_gradient(gb_grad_call *grad) {
 
 /* {==== composites ==== */
 
-/* x [n, k] @ y [k, m], both of rank `rank`. */
-static gb_status strict_product(gb_call *call, int rank) {
-  GB_TRY(gb_require_ndim(call, 0, rank, rank));
-  GB_TRY(gb_require_ndim(call, 1, rank, rank));
-  return gb_op_2(call->context, GB_OP_matmul, call->in[0], call->in[1], NULL, &call->out[0]);
-}
-
-static gb_status mm_compose(gb_call *call) { return strict_product(call, 2); }
-
 static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor *b) {
   if (a->shape[0] == b->shape[0]) return GB_OK;
   shapes s = shapes_of(a, b);
@@ -162,20 +159,21 @@ static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor
                       b->shape[0], s.a, s.b);
 }
 
-static gb_status bmm_compose(gb_call *call) {
-  GB_TRY(gb_require_ndim(call, 0, 3, 3));
-  GB_TRY(gb_require_ndim(call, 1, 3, 3));
-  GB_TRY(same_batches(call, call->in[0], call->in[1]));
-  return strict_product(call, 3);
+/* matmul of operands with exactly these ranks. */
+static gb_status strict_product(gb_call *call, int x_ndim, int y_ndim) {
+  gb_tensor *x = call->in[0], *y = call->in[1];
+  GB_TRY(require_floats(call));
+  GB_TRY(gb_require_ndim(call, 0, x_ndim, x_ndim));
+  GB_TRY(gb_require_ndim(call, 1, y_ndim, y_ndim));
+  if (x_ndim == 3) GB_TRY(same_batches(call, x, y));
+  GB_TRY(check_inner(call, x, y));
+  return gb_op_2(call->context, GB_OP_matmul, x, y, NULL, &call->out[0]);
 }
 
-static gb_status mv_compose(gb_call *call) {
-  GB_TRY(gb_require_ndim(call, 0, 2, 2));
-  GB_TRY(gb_require_ndim(call, 1, 1, 1));
-  return gb_op_2(call->context, GB_OP_matmul, call->in[0], call->in[1], NULL, &call->out[0]);
-}
-
-static gb_status dot_compose(gb_call *call) { return strict_product(call, 1); }
+static gb_status mm_compose(gb_call *call) { return strict_product(call, 2, 2); }
+static gb_status bmm_compose(gb_call *call) { return strict_product(call, 3, 3); }
+static gb_status mv_compose(gb_call *call) { return strict_product(call, 2, 1); }
+static gb_status dot_compose(gb_call *call) { return strict_product(call, 1, 1); }
 
 static gb_status outer_compose(gb_call *call) {
   GB_TRY(gb_require_ndim(call, 0, 1, 1));
@@ -192,6 +190,8 @@ static gb_status check_addend(gb_call *call, int rank) {
   GB_TRY(require_floats(call));
   GB_TRY(gb_require_ndim(call, 1, rank, rank));
   GB_TRY(gb_require_ndim(call, 2, rank, rank));
+  if (rank == 3) GB_TRY(same_batches(call, a, b));
+  GB_TRY(check_inner(call, a, b));
   int64_t shape[3] = { a->shape[0], a->shape[rank - 2] }, sum[GB_MAX_NDIM];
   shape[rank - 1] = b->shape[rank - 1];
   int ndim = rank;
@@ -205,7 +205,6 @@ static gb_status check_addend(gb_call *call, int rank) {
 /* beta * x + alpha * (a @ b), in float32 and rounded once. beta 0 means that x is not looked at, NaN or not. */
 static gb_status add_product(gb_call *call, int rank) {
   GB_TRY(check_addend(call, rank));
-  if (rank == 3) GB_TRY(same_batches(call, call->in[1], call->in[2]));
   double beta = call->attrs[0].number, alpha = call->attrs[1].number;
   gb_dtype dtype = gb_result_type(call->in, 3);
   gb_chain chain;

@@ -73,7 +73,7 @@ static gb_status rms_norm_check(gb_call *call) {
   return call->needs_grad ? gb_call_output(call, 1, outer, x->shape, statistic_dtype(x)) : GB_OK;
 }
 
-/* x and residual of one shape -> their sum, in the dtype both promote to, and layer_norm of the sum as it was rounded. */
+/* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to or autocast asks for. */
 static gb_status add_layer_norm_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *residual = call->in[1];
   const gb_attr *shape = &call->attrs[0];

@@ -60,7 +60,11 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
   gb_pool *pool = context->pool[device.type];
   gb_block *block = gb_pool_alloc(pool, bytes, category);
   if (!block) { /* once more, when the language on top has let go of what it can and the cache is empty */
+    gb_modes *modes = context->modes; /* what is collected may enter the engine */
+    const char *op = context->op;
     if (context->reclaim) context->reclaim(context->reclaim_user);
+    context->modes = modes;
+    context->op = op;
     gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }

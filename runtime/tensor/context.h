@@ -41,8 +41,8 @@ struct gb_context {
   atomic_bool interrupt;
 
   uint64_t sequence;                       /* of the next graph node */
-  struct gb_node *dead;                    /* nodes whose last reference went, while one is being freed */
-  bool burying;
+  _Atomic(struct gb_node *) dead;          /* nodes whose last reference went, on any thread, while one is being freed */
+  atomic_bool burying;
   gb_observer *observers;
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
@@ -52,7 +52,7 @@ struct gb_context {
 
   const char *op;                          /* the op that runs, for error texts; NULL between ops */
   gb_status error_code;
-  char error_op[32];
+  char error_op[64];
   char error[1024];
 
   /* Asked when an allocation fails, before it is tried once more: the bindings collect garbage here. */

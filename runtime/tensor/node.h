@@ -25,7 +25,7 @@ typedef enum gb_saved_kind { GB_SAVED_NONE, GB_SAVED_INPUT, GB_SAVED_OUTPUT, GB_
 typedef struct gb_saved {
   gb_saved_kind kind;
   int8_t dtype;              /* GB_SAVED_WEIGHT: of the copy that forward used */
-  gb_tensor *tensor;         /* counted: an alias without history (so no cycle through the node); a leaf, or a weight, itself */
+  gb_tensor *tensor;         /* counted: an alias without history (so no cycle through the node); a weight itself */
   uint64_t version;          /* of the tensor when it was saved */
 } gb_saved;
 
@@ -35,9 +35,9 @@ typedef gb_status (*gb_gradient_fn)(struct gb_grad_call *grad);
 
 typedef struct gb_node {
   _Atomic int32_t refs;
-  int16_t op;                /* gb_op, or -1: a custom function */
-  int16_t n_in, n_out, n_saved;
-  bool ran;                  /* backward passed and freed what was saved */
+  int16_t op, n_out;         /* gb_op, or -1: a custom function */
+  int32_t n_in, n_saved;     /* a list of tensors may be long */
+  bool ran;                  /* backward passed and freed what was saved, if anything was */
   uint64_t sequence;
   gb_context *context;       /* not counted: edges, saved tensors or the run keep it */
   gb_gradient_fn gradient;
@@ -54,6 +54,9 @@ typedef struct gb_node {
   gb_tensor *retain[GB_MAX_OUT];                 /* an output that keeps its gradient, not counted; NULL: none */
   struct gb_node *next_dead;
 } gb_node;
+
+/* Tells the present history of a base from earlier ones; 0: none. */
+static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? base->node->sequence + 1 : 0; }
 
 void gb_node_retain(gb_node *node);
 void gb_node_release(gb_node *node);             /* iterative: a long chain does not recurse */

@@ -101,6 +101,8 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
                            gb_memory_category category, gb_tensor **out) {
   size_t bytes;
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
+  if (device.type < 0 || device.type >= GB_DEVICE_TYPES || !context->pool[device.type])
+    return gb_fail(context, GB_EDEVICE, "the device is not available: no backend of type %d is loaded", device.type);
   gb_tensor *t = tensor_shell(dtype, ndim, shape, strides, 0);
   if (!t) return gb_fail_memory(context, sizeof *t);
   t->storage = storage_new(context, device, bytes, category);
@@ -142,13 +144,17 @@ gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int nd
 }
 
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out) {
+  int64_t numel = 1; /* an expanded view may count more elements than memory holds, but not more than an int64 does */
+  bool overflow = false;
+  for (int i = 0; i < ndim; i++) overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
+  if (overflow) return gb_fail(of->storage->context, GB_ESHAPE, "the shape has more elements than can be counted");
   gb_tensor *t = tensor_shell((gb_dtype)of->dtype, ndim, shape, strides, offset);
   if (!t) return gb_fail_memory(of->storage->context, sizeof *t);
   t->storage = of->storage;
   gb_storage_retain(t->storage);
   t->base = gb_tensor_root(of);
   gb_tensor_retain(t->base);
-  t->view_version = gb_tensor_version(of);
+  t->view_version = gb_history(t->base);
   *out = t;
   return GB_OK;
 }
@@ -174,7 +180,7 @@ gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
     return gb_fail(context, GB_ESHAPE, "the data has another shape than the tensor");
   gb_storage *old = tensor->storage;
   gb_storage_retain(data->storage);
-  data->storage->version = old->version + 1; /* so that no copy and no saved operand passes for current */
+  if (data->storage->version <= old->version) data->storage->version = old->version + 1; /* so that no saved weight passes for current */
   tensor->storage = data->storage;
   tensor->dtype = data->dtype;
   tensor->offset = data->offset;
@@ -202,7 +208,7 @@ gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor
 
 void gb_tensor_retain(gb_tensor *tensor) { atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed); }
 
-static void hooks_free(gb_hook *hook) {
+void gb_hooks_free(gb_hook *hook) {
   while (hook) {
     gb_hook *next = hook->next;
     if (hook->release) hook->release(hook->user);
@@ -218,7 +224,7 @@ void gb_tensor_release(gb_tensor *tensor) {
   for (int i = 0; i < 2; i++) gb_tensor_release(tensor->copies[i].tensor);
   gb_tensor_release(tensor->grad);
   gb_tensor_release(tensor->base);
-  hooks_free(tensor->hooks);
+  gb_hooks_free(tensor->hooks);
   if (node) gb_node_release(node);
   gb_storage_release(tensor->storage);
   free(tensor);

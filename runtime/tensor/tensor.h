@@ -47,6 +47,7 @@ typedef struct gb_hook {
   int64_t id;
   struct gb_hook *next;
 } gb_hook;
+void gb_hooks_free(gb_hook *hook); /* the whole list */
 
 struct gb_tensor {
   _Atomic int32_t refs;
@@ -63,7 +64,7 @@ struct gb_tensor {
 
   struct gb_node *node;              /* what computed it, counted; NULL for a leaf */
   int output;                        /* which of the node's outputs it is */
-  uint64_t view_version;             /* of a view: the version at which node was right; another one is rebuilt when asked */
+  uint64_t view_version;             /* of a view: gb_history of its base when node was right; with another one node is rebuilt when asked */
   gb_tensor *grad;                   /* accumulated gradient, or NULL */
   gb_grad_tag tag;                   /* of a gradient: the scale it carries */
   gb_hook *hooks;

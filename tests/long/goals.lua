@@ -113,7 +113,7 @@ end
 local function bits()
   local function weights(options)
     local out = temporary()
-    run("%s %s recipes/char_gpt.lua --data %s/tinyshakespeare/input.txt --sample 0 --eval_batches 1 --out %s %s", options.threads or "", gibbous, folder,
+    run("%s %s recipes/char_gpt.lua --data %s/tinyshakespeare/input.txt --sample 0 --eval_batches 1 --out %s %s", gibbous, options.threads or "", folder,
       out, options.text)
     local f = assert(io.open(out, "rb"))
     local text = f:read("a")
@@ -123,8 +123,8 @@ local function bits()
   end
   local once = weights { text = "--steps 1000" }
   check(once == weights { text = "--steps 1000" }, "the same bits twice")
-  check(once == weights { text = "--steps 1000", threads = "GIBBOUS_THREADS=1" }, "the same bits with one thread")
-  check(once == weights { text = "--steps 1000", threads = "GIBBOUS_THREADS=2" }, "the same bits with two threads")
+  check(once == weights { text = "--steps 1000", threads = "--threads 1" }, "the same bits with one thread")
+  check(once == weights { text = "--steps 1000", threads = "--threads 2" }, "the same bits with two threads")
   local checkpoint = temporary()
   -- killed at step 700, with a checkpoint from there
   run("%s recipes/char_gpt.lua --data %s/tinyshakespeare/input.txt --sample 0 --steps 1000 --checkpoint %s --checkpoint_every 100 --stop_at 700",

@@ -18,7 +18,7 @@ cases.stored = stored
 
 -- The function of an op: gb's, F's, or the method.
 function cases.op(name)
-  return rawget(gb, name) or gb.nn.functional[name] or function(x, ...) return x[name](x, ...) end
+  return rawget(gb, name) or rawget(gb.nn.functional, name) or function(x, ...) return x[name](x, ...) end
 end
 
 -- The same elements in memory of another order: every other element of a larger tensor.

@@ -2,16 +2,17 @@
 -- is PyTorch's, layer by layer.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 
 -- Check the keys of an options table against those a layer knows.
 local function options_of(given, known, layer)
   given = given or {}
-  if type(given) ~= "table" then error(("%s takes its options in a table, got %s"):format(layer, type(given)), 3) end
+  if type(given) ~= "table" then fail(("%s takes its options in a table, got %s"):format(layer, type(given))) end
   for key in pairs(given) do
     if known[key] == nil then
-      error(("%s has no option '%s'%s"):format(layer, tostring(key), native.nearest(tostring(key), known)), 3)
+      fail(("%s has no option '%s'%s"):format(layer, tostring(key), native.nearest(tostring(key), known)))
     end
   end
   local all = {}
@@ -21,7 +22,13 @@ local function options_of(given, known, layer)
   end
   return all
 end
-nn.options_of = options_of
+
+-- A size: a whole number from 1.
+local function size_of(value, layer, name)
+  local n = type(value) == "number" and math.tointeger(value)
+  if not n or n < 1 then fail(("%s: %s must be a whole number from 1, got %s"):format(layer, name, tostring(value))) end
+  return n
+end
 
 local none = {} -- the default of an option that has none, so that its name is known
 
@@ -43,6 +50,7 @@ local Linear = nn.library_class("Linear")
 -- y = x @ weight^T + bias; weight [outputs, inputs]. options: bias = true, activation = "none", dtype.
 function Linear:init(inputs, outputs, options)
   local o = options_of(options, { bias = true, activation = "none", dtype = none }, "Linear")
+  inputs, outputs = size_of(inputs, "Linear", "inputs"), size_of(outputs, "Linear", "outputs")
   self.weight = parameter(o, outputs, inputs)
   self.activation = o.activation
   local bound = 1 / math.sqrt(inputs)
@@ -79,9 +87,9 @@ function MLP:extra() return self.activation end
 -- {==== convolution and pooling ====
 
 local function pair(value, layer, name)
-  if math.type(value) == "integer" then return { value, value } end
-  if type(value) == "table" and #value == 2 then return value end
-  error(("%s: %s is a number or a list of two"):format(layer, name), 3)
+  if type(value) == "number" then value = { value, value } end
+  if type(value) == "table" and #value == 2 then return { size_of(value[1], layer, name), size_of(value[2], layer, name) } end
+  fail(("%s: %s is a number or a list of two"):format(layer, name))
 end
 
 local Conv2d = nn.library_class("Conv2d")
@@ -90,8 +98,9 @@ local Conv2d = nn.library_class("Conv2d")
 function Conv2d:init(inputs, outputs, kernel, options)
   local o = options_of(options, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none", dtype = none }, "Conv2d")
   kernel = pair(kernel, "Conv2d", "the kernel size")
+  inputs, outputs, o.groups = size_of(inputs, "Conv2d", "inputs"), size_of(outputs, "Conv2d", "outputs"), size_of(o.groups, "Conv2d", "groups")
   if inputs % o.groups ~= 0 or outputs % o.groups ~= 0 then
-    error(("Conv2d: groups (%d) must divide the channels, %d in and %d out"):format(o.groups, inputs, outputs), 2)
+    fail(("Conv2d: groups (%d) must divide the channels, %d in and %d out"):format(o.groups, inputs, outputs))
   end
   self.weight = nn.Parameter(native.channels_last(gb.empty(outputs, inputs // o.groups, kernel[1], kernel[2]):to(given(o.dtype) or "float32")))
   local bound = 1 / math.sqrt(inputs // o.groups * kernel[1] * kernel[2])
@@ -131,14 +140,20 @@ function AdaptiveAvgPool2d:extra() return ("%dx%d"):format(self.size[1], self.si
 
 -- {==== norms ====
 
-local function shape_list(shape) return setmetatable(type(shape) == "table" and shape or { shape }, {}) end
+-- The last dimensions that a norm covers.
+local function shape_list(shape, layer)
+  local list = setmetatable({}, {})
+  for i, size in ipairs(type(shape) == "table" and shape or { shape }) do list[i] = size_of(size, layer, "the shape") end
+  if #list == 0 then fail(("%s needs the sizes of the dimensions it covers"):format(layer)) end
+  return list
+end
 
 local LayerNorm = nn.library_class("LayerNorm")
 
 -- options: eps = 1e-5, affine = true, bias = true.
 function LayerNorm:init(shape, options)
   local o = options_of(options, { eps = 1e-5, affine = true, bias = true, dtype = none }, "LayerNorm")
-  self.shape, self.eps = shape_list(shape), o.eps
+  self.shape, self.eps = shape_list(shape, "LayerNorm"), o.eps
   if o.affine then
     self.weight = init.ones_(parameter(o, table.unpack(self.shape)))
     if o.bias then self.bias = init.zeros_(parameter(o, table.unpack(self.shape))) end
@@ -156,7 +171,7 @@ local RMSNorm = nn.library_class("RMSNorm")
 -- options: eps = 1e-6, affine = true.
 function RMSNorm:init(shape, options)
   local o = options_of(options, { eps = 1e-6, affine = true, dtype = none }, "RMSNorm")
-  self.shape, self.eps = shape_list(shape), o.eps
+  self.shape, self.eps = shape_list(shape, "RMSNorm"), o.eps
   if o.affine then self.weight = init.ones_(parameter(o, table.unpack(self.shape))) end
 end
 
@@ -168,7 +183,7 @@ local function batch_norm(name, ndim_low, ndim_high)
   local class = nn.library_class(name)
   function class:init(features, options)
     local o = options_of(options, { eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true }, name)
-    self.features, self.eps, self.momentum = features, o.eps, o.momentum
+    self.features, self.eps, self.momentum = size_of(features, name, "features"), o.eps, o.momentum
     if o.affine then
       self.weight = init.ones_(parameter(o, features))
       self.bias = init.zeros_(parameter(o, features))
@@ -181,7 +196,7 @@ local function batch_norm(name, ndim_low, ndim_high)
   end
   function class:forward(x)
     if x.ndim < ndim_low or x.ndim > ndim_high then
-      error(("%s expects %d to %d dimensions, got %d"):format(name, ndim_low, ndim_high, x.ndim), 2)
+      fail(("%s expects %d to %d dimensions, got %d"):format(name, ndim_low, ndim_high, x.ndim))
     end
     if self.training and self.num_batches_tracked then gb.no_grad(function() self.num_batches_tracked:add_(1) end) end
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
@@ -201,7 +216,11 @@ local Embedding = nn.library_class("Embedding")
 -- options: padding_idx (a token id, from 0).
 function Embedding:init(rows, size, options)
   local o = options_of(options, { padding_idx = none, dtype = none }, "Embedding")
+  rows, size = size_of(rows, "Embedding", "rows"), size_of(size, "Embedding", "size")
   self.padding_idx = given(o.padding_idx)
+  if self.padding_idx and not (math.type(self.padding_idx) == "integer" and self.padding_idx >= 0 and self.padding_idx < rows) then
+    fail(("Embedding: padding_idx is a token id from 0 to %d, got %s"):format(rows - 1, tostring(self.padding_idx)))
+  end
   self.weight = init.normal_(parameter(o, rows, size))
   if self.padding_idx then gb.no_grad(function() self.weight[self.padding_idx + 1] = 0 end) end
 end
@@ -210,7 +229,10 @@ function Embedding:forward(index) return F.embedding(index, self.weight, { paddi
 function Embedding:extra() return ("%d x %d"):format(self.weight:size(1), self.weight:size(2)) end
 
 local Dropout = nn.library_class("Dropout")
-function Dropout:init(p) self.p = p or 0.5 end
+function Dropout:init(p)
+  self.p = p or 0.5
+  if type(self.p) ~= "number" or not (self.p >= 0 and self.p <= 1) then fail(("Dropout: p lies between 0 and 1, got %s"):format(tostring(p))) end
+end
 function Dropout:forward(x)
   if not self.training or self.p == 0 then return x end
   return F.dropout(x, self.p, true)
@@ -288,10 +310,11 @@ loss("KLDivLoss", F.kl_div, { log_target = false })
 
 local Sequential = nn.library_class("Sequential")
 function Sequential:init(...)
-  for i, module in ipairs { ... } do self[i] = module end
+  for i = 1, select("#", ...) do self:append((select(i, ...))) end
 end
 
 function Sequential:append(module)
+  if not nn.is_module(module) then fail(("%s holds modules, got %s"):format(getmetatable(self).__name, type(module))) end
   self[#self + 1] = module
   return self
 end
@@ -311,15 +334,20 @@ function Sequential:forward(x)
 end
 
 local ModuleList = nn.library_class("ModuleList")
-function ModuleList:init(list)
-  for i, module in ipairs(list or {}) do self[i] = module end
-end
 ModuleList.append = Sequential.append
+function ModuleList:init(list)
+  if list ~= nil and type(list) ~= "table" then fail(("ModuleList takes a list of modules, got %s"):format(type(list))) end
+  for _, module in ipairs(list or {}) do self:append(module) end
+end
 
 local ModuleDict = nn.library_class("ModuleDict")
 function ModuleDict:init(dict)
   local keys = {}
-  for key in pairs(dict or {}) do keys[#keys + 1] = key end
+  if dict ~= nil and type(dict) ~= "table" then fail(("ModuleDict takes a table of modules by name, got %s"):format(type(dict))) end
+  for key, module in pairs(dict or {}) do
+    if type(key) ~= "string" or not nn.is_module(module) then fail("ModuleDict takes a table of modules by name") end
+    keys[#keys + 1] = key
+  end
   table.sort(keys)
   for _, key in ipairs(keys) do self[key] = dict[key] end
 end
@@ -334,7 +362,8 @@ local MultiheadAttention = nn.library_class("MultiheadAttention")
 -- options: bias = true, dropout = 0, is_causal = false.
 function MultiheadAttention:init(size, heads, options)
   local o = options_of(options, { bias = true, dropout = 0, is_causal = false, dtype = none }, "MultiheadAttention")
-  if size % heads ~= 0 then error(("MultiheadAttention: %d heads do not divide the size %d"):format(heads, size), 2) end
+  size, heads = size_of(size, "MultiheadAttention", "size"), size_of(heads, "MultiheadAttention", "heads")
+  if size % heads ~= 0 then fail(("MultiheadAttention: %d heads do not divide the size %d"):format(heads, size)) end
   self.heads, self.dropout, self.is_causal = heads, o.dropout, o.is_causal
   self.qkv = nn.Linear(size, 3 * size, { bias = o.bias, dtype = given(o.dtype) })
   self.proj = nn.Linear(size, size, { bias = o.bias, dtype = given(o.dtype) })

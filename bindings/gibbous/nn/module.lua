@@ -5,6 +5,7 @@
 -- paths in messages count from 1, as Lua does.
 
 local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
 
 local Module = { __name = "Module" }
@@ -16,11 +17,11 @@ for _, name in ipairs { "_order", "_buffers", "_hooks", "training" } do fields[n
 -- Record the order of first assignment, and keep methods from being hidden.
 local function assign(self, key, value)
   if type(key) == "string" and not fields[key] and type(getmetatable(self).__index[key]) == "function" then
-    error(("%s.%s is a method; give the field another name"):format(getmetatable(self).__name, key), 2)
+    fail(("%s.%s is a method; give the field another name"):format(getmetatable(self).__name, key))
   end
   local order = rawget(self, "_order")
-  if order and not order[key] then
-    order[key] = true
+  if order and not order.known[key] then
+    order.known[key] = true
     order[#order + 1] = key
   end
   rawset(self, key, value)
@@ -28,7 +29,7 @@ end
 
 -- An instance of class: made, initialised.
 local function construct(class, ...)
-  local self = setmetatable({ _order = {}, _buffers = {}, training = true }, class.__instance)
+  local self = setmetatable({ _order = { known = {} }, _buffers = {}, training = true }, class.__instance)
   self:init(...)
   return self
 end
@@ -54,7 +55,7 @@ end
 
 -- A new class below this one: local Net = nn.Module:extend("Net").
 function Module:extend(name)
-  if type(name) ~= "string" then error("Module:extend takes the name of the class", 2) end
+  if type(name) ~= "string" then fail("Module:extend takes the name of the class") end
   local class = class_of(name, self)
   class._library = false
   return class
@@ -63,7 +64,7 @@ end
 function Module:init() end
 
 function Module:forward()
-  error(("%s has no forward; define function %s:forward(x)"):format(getmetatable(self).__name, getmetatable(self).__name), 2)
+  fail(("%s has no forward; define function %s:forward(x)"):format(getmetatable(self).__name, getmetatable(self).__name))
 end
 
 function nn.is_module(value)
@@ -178,6 +179,7 @@ end
 
 -- Run fn on every submodule, then on self.
 function Module:apply(fn)
+  if type(fn) ~= "function" then fail(("Module:apply takes a function, got %s"):format(type(fn))) end
   local list = self:modules()
   for i = #list, 1, -1 do fn(list[i]) end
   return self
@@ -195,10 +197,13 @@ function Module:eval() return self:train(false) end
 function Module:to(...)
   local device, dtype
   for _, what in ipairs { ... } do
+    if type(what) == "string" and native.is_dtype(what) and not gb.empty(0, { dtype = what }):is_floating_point() then
+      fail(("Module:to takes a floating dtype, not %s"):format(what))
+    end
     if type(what) == "table" and what.autocast ~= nil then dtype = what.parameters or dtype
     elseif type(what) == "string" and native.is_dtype(what) then dtype = what
     elseif type(what) == "string" then device = what
-    else error(("Module:to takes a device, a dtype or a precision, not %s"):format(type(what)), 2) end
+    else fail(("Module:to takes a device, a dtype or a precision, not %s"):format(type(what))) end
   end
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, entry in ipairs(collect(self, kind)) do
@@ -213,22 +218,28 @@ function Module:zero_grad()
 end
 
 function Module:requires_grad_(value)
+  if value ~= nil and type(value) ~= "boolean" then fail(("Module:requires_grad_ takes true or false, got %s"):format(type(value))) end
   for _, p in ipairs(self:parameters()) do p:requires_grad_(value == nil or value) end
   return self
 end
 
 function Module:register_parameter(name, parameter)
+  if type(name) ~= "string" then fail(("Module:register_parameter takes a name, got %s"):format(type(name))) end
   self[name] = parameter and (native.is_parameter(parameter) and parameter or nn.Parameter(parameter))
 end
 
 -- A tensor that belongs to the module but is not trained. persistent = false keeps it out of state_dict.
 function Module:register_buffer(name, tensor, options)
+  if type(name) ~= "string" then fail(("Module:register_buffer takes a name, got %s"):format(type(name))) end
+  if options ~= nil and type(options) ~= "table" then fail(("Module:register_buffer takes its options in a table, got %s"):format(type(options))) end
+  if tensor ~= nil and not gb.is_tensor(tensor) then fail(("Module:register_buffer takes a tensor, got %s"):format(type(tensor))) end
   self._buffers[name] = (options and options.persistent == false) and "transient" or "persistent"
   self[name] = tensor
 end
 
 -- fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. Returns a function that removes it.
 function Module:register_forward_hook(fn)
+  if type(fn) ~= "function" then fail(("Module:register_forward_hook takes a function, got %s"):format(type(fn))) end
   local hooks = rawget(self, "_hooks") or {}
   rawset(self, "_hooks", hooks)
   hooks[#hooks + 1] = fn
@@ -241,7 +252,7 @@ end
 
 -- Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape.
 function Module:share(other)
-  if getmetatable(other) ~= getmetatable(self) then error("Module:share takes a module of the same class", 2) end
+  if getmetatable(other) ~= getmetatable(self) then fail("Module:share takes a module of the same class") end
   for _, key in ipairs(rawget(self, "_order")) do
     local mine, theirs = rawget(self, key), rawget(other, key)
     if native.is_parameter(mine) or rawget(self, "_buffers")[key] then rawset(self, key, theirs)
@@ -268,6 +279,8 @@ local function shape_text(t) return table.concat(t.shape, "x") end
 
 -- Copy state into the module. Missing and unexpected names are an error unless strict = false; returns both lists.
 function Module:load_state_dict(state, options)
+  if type(state) ~= "table" then fail(("load_state_dict takes a table of tensors by name, got %s"):format(type(state))) end
+  if options ~= nil and type(options) ~= "table" then fail(("load_state_dict takes its options in a table, got %s"):format(type(options))) end
   local strict = not (options and options.strict == false)
   local missing, known, plan = {}, {}, {}
   for _, kind in ipairs { "parameter", "buffer" } do
@@ -277,8 +290,10 @@ function Module:load_state_dict(state, options)
       local source = state[name]
       if source == nil then
         if persistent then missing[#missing + 1] = name end
+      elseif not gb.is_tensor(source) then
+        fail(("load_state_dict: %s is a %s in the state, not a tensor"):format(name, type(source)))
       elseif shape_text(source) ~= shape_text(value) then
-        error(("load_state_dict: %s has shape %s in the state, %s in the module"):format(name, shape_text(source), shape_text(value)), 2)
+        fail(("load_state_dict: %s has shape %s in the state, %s in the module"):format(name, shape_text(source), shape_text(value)))
       else
         plan[#plan + 1] = { value, source }
       end
@@ -290,8 +305,8 @@ function Module:load_state_dict(state, options)
   end
   table.sort(unexpected)
   if strict and (#missing > 0 or #unexpected > 0) then
-    error(("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)"):format(
-      #missing > 0 and table.concat(missing, ", ") or "none", #unexpected > 0 and table.concat(unexpected, ", ") or "none"), 2)
+    fail(("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)"):format(
+      #missing > 0 and table.concat(missing, ", ") or "none", #unexpected > 0 and table.concat(unexpected, ", ") or "none"))
   end
   gb.no_grad(function()
     for _, pair in ipairs(plan) do pair[1]:copy_(pair[2]) end
@@ -333,7 +348,8 @@ local function draw(module, label, indent, lines, seen)
   lines[#lines + 1] = text
   local function below(value, name)
     if nn.is_module(value) then draw(value, name .. ": ", indent .. "  ", lines, seen)
-    elseif type(value) == "table" and getmetatable(value) == nil then
+    elseif type(value) == "table" and getmetatable(value) == nil and not seen[value] then
+      seen[value] = true
       for i = 1, #value do below(value[i], name .. "[" .. i .. "]") end
       for _, key in ipairs(sorted_keys(value)) do below(value[key], name .. "." .. tostring(key)) end
     end

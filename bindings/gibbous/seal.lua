@@ -1,0 +1,37 @@
+-- seal.lua - asking a module of the library for a name that it does not have is an error: one that says so, and names the nearest that is there.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+
+-- Names of the API that come in a later version.
+local later = {
+  ["gb.nn"] = { "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "TransformerEncoderLayer", "TransformerDecoderLayer", "Conv1d", "Conv3d",
+    "ConvTranspose1d", "ConvTranspose2d", "GroupNorm", "InstanceNorm2d", "Bilinear", "PReLU", "Mish" },
+  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "group_norm", "instance_norm", "ctc_loss", "interpolate",
+    "grid_sample", "rotary_embedding", "swiglu", "glu", "embedding_bag", "huber_loss", "pad" },
+  ["gb.nn.utils"] = { "get_total_norm", "parameters_to_vector", "vector_to_parameters" },
+  ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "LBFGS", "EMA" },
+  ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
+    "WarmupStableDecay", "ReduceOnPlateau", "Sequential" },
+  ["gb.amp"] = {},
+  ["gb.data"] = { "csv", "tokens", "images", "npy", "random_split", "transforms" },
+  ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },
+  ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
+}
+
+local modules = {
+  ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
+  ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
+}
+
+for path, module in pairs(modules) do
+  local missing = {}
+  for _, name in ipairs(later[path]) do missing[name] = true end
+  setmetatable(module, {
+    __index = function(_, name)
+      if type(name) ~= "string" then return nil end
+      if missing[name] then fail(("%s.%s is not built into this version"):format(path, name)) end
+      fail(("%s has no '%s'%s"):format(path, name, native.nearest(name, module)))
+    end,
+  })
+end

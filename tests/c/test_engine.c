@@ -1,0 +1,559 @@
+/* test_engine.c - contexts: many in one process, tensors that outlive them, memory from the caller and memory that runs out, interrupts,
+ * levels of the CPU, and the same bits for any number of threads. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "opcases.h"
+#include "training.h"
+
+static const training small = { .batch = 8, .inputs = 6, .hidden = 10, .classes = 5, .steps = 3, .kind = GB_ADAMW, .lower = GB_DTYPE_NONE };
+static const training large = { .batch = 96, .inputs = 130, .hidden = 257, .classes = 40, .steps = 5, .kind = GB_ADAM, .lower = GB_DTYPE_NONE };
+
+static training with(training t, gb_dtype lower, gb_optimizer_kind kind) {
+  t.lower = lower;
+  t.kind = kind;
+  return t;
+}
+
+/* {==== opening, options ==== */
+
+static void test_options(void) {
+  gb_context *c = NULL;
+  CHECK(gb_context_open(NULL, &c) == GB_OK && c != NULL);
+  CHECK(!strcmp(gb_error(c), "") && gb_error_code(c) == GB_OK && !strcmp(gb_error_op(c), ""));
+  CHECK(gb_get_num_threads(c) >= 1 && gb_is_grad_enabled(c));
+  gb_context_close(c);
+  gb_context_close(NULL);
+
+  gb_context_options options;
+  gb_context_options_init(&options, sizeof options);
+  options.threads = 3;
+  options.cpu_level = "no such level"; /* beyond the size that this caller knows of: not read */
+  options.size = offsetof(gb_context_options, tensor_bytes);
+  CHECK(gb_context_open(&options, &c) == GB_OK && gb_get_num_threads(c) == 3);
+  CHECK(gb_set_num_threads(c, 2) == GB_OK && gb_get_num_threads(c) == 2);
+  CHECK(gb_set_num_threads(c, 0) == GB_EINVAL && gb_set_num_threads(c, -1) == GB_EINVAL && gb_get_num_threads(c) == 2);
+  gb_context_close(c);
+
+  options.size = sizeof options;
+  CHECK(gb_context_open(&options, &c) == GB_EINVAL && c == NULL);
+}
+
+static void test_errors_keep_outputs(void) {
+  gb_context *c = open_context(1, NULL);
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(2, 3), 1), *y = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 2);
+  gb_tensor *sentinel = x, *out[GB_MAX_OUT] = { sentinel };
+  CHECK(gb_apply(c, GB_OP_matmul, (gb_tensor *[]){ x, y }, 2, NULL, out) == GB_ESHAPE);
+  CHECK(out[0] == sentinel && says(c, "matmul") && says(c, "2x3") && says(c, "4x5"));
+  CHECK(gb_error_code(c) == GB_ESHAPE && !strcmp(gb_error_op(c), "matmul"));
+  CHECK(gb_apply(c, GB_OP_matmul, &x, 1, NULL, out) == GB_EINVAL && out[0] == sentinel);
+  CHECK(gb_apply(c, GB_OP_matmul, (gb_tensor *[]){ x, NULL }, 2, NULL, out) == GB_EINVAL && says(c, "'y' is missing"));
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 9, SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), CPU, out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(-1), CPU, out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 2, SHAPE(INT64_MAX, 4), CPU, out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT64, 3, SHAPE((int64_t)1 << 31, (int64_t)1 << 31, 2), CPU, out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(2), (gb_device){ GB_CUDA, 0 }, out) == GB_EDEVICE && out[0] == sentinel);
+  char host[100];
+  CHECK(gb_tensor_read(x, host, 5) == GB_EINVAL && says(c, "24") && says(c, "5"));
+  CHECK(gb_tensor_write(x, host, 25) == GB_EINVAL);
+  CHECK(gb_tensor_item(x, NULL, NULL) == GB_ESHAPE && says(c, "2x3"));
+  gb_tensor_release(x);
+  gb_tensor_release(y);
+  CHECK(live_bytes(c) == 0);
+  gb_context_close(c);
+}
+
+/* ====} */
+
+/* {==== two contexts, two threads ==== */
+
+typedef struct worker { training training; gb_status status; uint64_t hash; double loss; } worker;
+
+static void *work(void *arg) {
+  worker *w = arg;
+  gb_context *c = open_context(2, NULL);
+  w->status = c ? GB_OK : GB_EMEMORY;
+  for (int i = 0; w->status == GB_OK && i < 3; i++) w->status = training_go(c, &w->training, &w->hash, &w->loss);
+  gb_context_close(c);
+  return NULL;
+}
+
+static void test_two_contexts_in_two_threads(void) {
+  worker alone = { .training = large }, both[2] = { { .training = large }, { .training = large } };
+  pthread_t thread[2];
+  work(&alone);
+  CHECK(alone.status == GB_OK && isfinite(alone.loss));
+  for (int i = 0; i < 2; i++) CHECK(pthread_create(&thread[i], NULL, work, &both[i]) == 0);
+  for (int i = 0; i < 2; i++) {
+    pthread_join(thread[i], NULL);
+    CHECK(both[i].status == GB_OK && both[i].hash == alone.hash);
+  }
+}
+
+static void *release_elsewhere(void *tensor) {
+  gb_tensor_release(tensor);
+  return NULL;
+}
+
+static void test_tensors_outlive_their_context(void) {
+  gb_context *c = open_context(2, NULL);
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(5, 7), 1);
+  CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
+  gb_context_close(c);
+  gb_tensor *square = run2(GB_OP_mul, x, x, NULL), *sum = run1(GB_OP_sum, square, NULL); /* the context lives in its tensors */
+  CHECK(gb_backward(sum, NULL, false, false) == GB_OK);
+  gb_tensor *grad = gb_tensor_grad(x);
+  CHECK(near(at(grad, 3), 2 * at(x, 3), 1e-6));
+  gb_tensor_release(x);
+  gb_tensor_release(square);
+  gb_tensor_release(sum);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, release_elsewhere, grad) == 0); /* the last reference goes, and the context with it */
+  pthread_join(thread, NULL);
+
+  c = open_context(1, NULL); /* a graph that nobody walked, and an optimizer, outlive it too */
+  training_run r = { 0 };
+  gb_tensor *loss = NULL;
+  CHECK(training_open(c, &small, &r) == GB_OK && training_loss(c, &r, &loss) == GB_OK);
+  gb_context_close(c);
+  training_close(&r);
+  gb_tensor_release(loss);
+}
+
+/* ====} */
+
+/* {==== memory ==== */
+
+/* The caller's allocator: counts, and may have no more to give. */
+typedef struct accounts { size_t live, blocks, most; bool misaligned, mismatched, empty; } accounts;
+typedef struct header { size_t bytes; void *block; } header;
+
+static void *count_alloc(void *user, size_t bytes, size_t alignment) {
+  accounts *a = user;
+  if (a->empty) return NULL;
+  char *block = malloc(bytes + alignment + sizeof(header));
+  if (!block) return NULL;
+  char *data = block + sizeof(header);
+  data += (alignment - (uintptr_t)data % alignment) % alignment;
+  memcpy(data - sizeof(header), &(header){ bytes, block }, sizeof(header));
+  if (alignment & (alignment - 1)) a->misaligned = true;
+  a->live += bytes;
+  a->blocks++;
+  if (a->live > a->most) a->most = a->live;
+  return data;
+}
+
+static void count_free(void *user, void *data, size_t bytes) {
+  accounts *a = user;
+  header h;
+  memcpy(&h, (char *)data - sizeof h, sizeof h);
+  if (h.bytes != bytes) a->mismatched = true;
+  a->live -= bytes;
+  a->blocks--;
+  free(h.block);
+}
+
+static void test_the_callers_allocator(void) {
+  accounts a = { 0 };
+  gb_context_options options;
+  gb_context *c = NULL;
+  uint64_t hash, plain;
+  double loss;
+  gb_context_options_init(&options, sizeof options);
+  options.threads = 2;
+  options.alloc = count_alloc, options.free = count_free, options.alloc_user = &a;
+  CHECK(gb_context_open(&options, &c) == GB_OK);
+  CHECK(training_go(c, &large, &hash, &loss) == GB_OK);
+  CHECK(a.most > 0 && live_bytes(c) == 0);
+  gb_memory_empty_cache(c);
+  CHECK(a.live == 0 && a.blocks == 0);
+
+  a.empty = true; /* the system has nothing left: a status, and the context goes on when it has */
+  gb_tensor *t = NULL;
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(1000), CPU, &t) == GB_EMEMORY && t == NULL && says(c, "4000"));
+  CHECK(training_go(c, &small, &hash, &loss) == GB_EMEMORY && live_bytes(c) == 0);
+  a.empty = false;
+  CHECK(training_go(c, &large, &hash, &loss) == GB_OK);
+  gb_context_close(c);
+  CHECK(a.live == 0 && a.blocks == 0 && !a.misaligned && !a.mismatched);
+
+  c = open_context(2, NULL);
+  CHECK(training_go(c, &large, &plain, &loss) == GB_OK && plain == hash);
+  gb_context_close(c);
+}
+
+static void test_the_limit(void) {
+  enum { LIMIT = 1 << 20 };
+  gb_context_options options;
+  gb_context *c = NULL;
+  gb_context_options_init(&options, sizeof options);
+  options.tensor_bytes = LIMIT;
+  options.threads = 1;
+  CHECK(gb_context_open(&options, &c) == GB_OK);
+  gb_tensor *big = NULL, *half = NULL, *out[GB_MAX_OUT] = { NULL };
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(LIMIT), CPU, &big) == GB_EMEMORY && big == NULL);
+  CHECK(says(c, "4194304") && says(c, "0 are live") && gb_error_code(c) == GB_EMEMORY);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(150000), CPU, &half) == GB_OK);
+  CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ half, half }, 2, NULL, out) == GB_EMEMORY && out[0] == NULL);
+  CHECK(says(c, "add") && says(c, "600000"));
+  char live[32];
+  snprintf(live, sizeof live, "%zu are live", live_bytes(c));
+  CHECK(says(c, live));
+  CHECK(gb_apply_(c, GB_OP_add, (gb_tensor *[]){ half, half }, 2, NULL) == GB_OK); /* what fits still runs */
+  gb_tensor_release(half);
+  CHECK(live_bytes(c) == 0);
+  uint64_t hash;
+  double loss;
+  CHECK(training_go(c, &small, &hash, &loss) == GB_OK);
+  gb_memory_stats stats;
+  gb_memory_get_stats(c, &stats);
+  CHECK(stats.peak_total <= LIMIT && stats.reserved >= stats.current_total);
+  gb_context_close(c);
+}
+
+/* Asked when an allocation has failed, before it is tried again: let that fail too. */
+static void fail_again(void *pool) { gb_pool_fail_after(pool, 1); }
+
+/* How many allocations a run makes. */
+static uint64_t allocations_of(gb_context *c, const training *t, uint64_t *hash) {
+  gb_memory_stats before, after;
+  double loss;
+  gb_memory_get_stats(c, &before);
+  CHECK(training_go(c, t, hash, &loss) == GB_OK);
+  gb_memory_get_stats(c, &after);
+  return after.allocations - before.allocations;
+}
+
+/* Fail every allocation of a run in turn. once: the second try succeeds, so nobody notices. */
+static void fail_every_allocation(const training *t, bool once) {
+  gb_context *c = open_context(1, NULL);
+  uint64_t hash, again;
+  double loss;
+  uint64_t count = allocations_of(c, t, &hash);
+  int statuses = 0, texts = 0, leaks = 0, changed = 0;
+  CHECK(count > 20);
+  c->reclaim = once ? NULL : fail_again;
+  c->reclaim_user = c->pool[GB_CPU];
+  for (uint64_t n = 1; n <= count; n++) {
+    gb_pool_fail_after(c->pool[GB_CPU], n);
+    gb_status status = training_go(c, t, &again, &loss);
+    gb_pool_fail_after(c->pool[GB_CPU], 0);
+    statuses += status == (once ? GB_OK : GB_EMEMORY);
+    texts += once || strstr(gb_error(c), "out of memory") != NULL;
+    changed += once && again != hash;
+    leaks += live_bytes(c) != 0;
+  }
+  CHECK(statuses == (int)count);
+  CHECK(texts == (int)count);
+  CHECK(leaks == 0);
+  CHECK(changed == 0);
+  CHECK(training_go(c, t, &again, &loss) == GB_OK && again == hash); /* as if nothing had happened */
+  CHECK(!c->modes->autocast && c->modes->grad && c->op == NULL);
+  gb_context_close(c);
+}
+
+static void test_failed_allocations(void) {
+  const gb_dtype lower[] = { GB_DTYPE_NONE, GB_BFLOAT16, GB_FLOAT16 };
+  for (int i = 0; i < 3; i++) {
+    for (int kind = GB_SGD; kind <= GB_ADAMW; kind++) {
+      training t = with(small, lower[i], (gb_optimizer_kind)kind);
+      fail_every_allocation(&t, false);
+    }
+    training t = with(small, lower[i], GB_ADAMW);
+    fail_every_allocation(&t, true);
+  }
+}
+
+/* Fail every allocation of each op, forward and backward. */
+static void test_failed_allocations_of_ops(void) {
+  gb_context *c = open_context(1, NULL);
+  for (int k = 0; k < OP_CASES; k++) {
+    gb_memory_stats before, after;
+    bag b = { 0 };
+    int failed_before = check_failed;
+    gb_memory_get_stats(c, &before);
+    case_collect(c, &op_cases[k], &b);
+    gb_memory_get_stats(c, &after);
+    free(b.values);
+    CHECK(after.current_total == before.current_total);
+    int wrong = 0;
+    for (uint64_t n = 1; n <= after.allocations - before.allocations; n++) {
+      gb_tensor *in[5], *out[GB_MAX_OUT] = { NULL };
+      const gb_op_info *info = gb_op_get(c, op_cases[k].op);
+      for (int i = 0; i < 5; i++) in[i] = case_tensor(c, &op_cases[k].in[i], (uint64_t)i + 1);
+      c->reclaim = fail_again;
+      c->reclaim_user = c->pool[GB_CPU];
+      gb_pool_fail_after(c->pool[GB_CPU], n);
+      gb_status status = gb_apply(c, op_cases[k].op, in, info->n_in, op_cases[k].attrs, out);
+      if (status == GB_OK && out[0]->node) {
+        gb_tensor *up = NULL;
+        status = gb_tensor_new_like(out[0], GB_FLOAT32, GB_MEM_OTHER, &up);
+        if (status == GB_OK) memset(gb_data(up), 0, up->storage->bytes);
+        if (status == GB_OK) status = gb_backward(out[0], up, false, false);
+        gb_tensor_release(up);
+      }
+      gb_pool_fail_after(c->pool[GB_CPU], 0);
+      c->reclaim = NULL;
+      wrong += status != GB_OK && status != GB_EMEMORY;
+      for (int i = 0; i < 5; i++) gb_tensor_release(in[i]);
+      for (int o = 0; o < GB_MAX_OUT; o++) gb_tensor_release(out[o]);
+      wrong += live_bytes(c) != after.current_total;
+    }
+    CHECK(wrong == 0);
+    if (check_failed > failed_before) fprintf(stderr, "  in the case '%s'\n", op_cases[k].name);
+  }
+  gb_context_close(c);
+}
+
+static void test_categories(void) {
+  gb_context *c = open_context(1, NULL);
+  training t = with(large, GB_BFLOAT16, GB_ADAM);
+  training_run r = { 0 };
+  gb_tensor *loss = NULL;
+  gb_memory_stats stats;
+  double value;
+  CHECK(training_open(c, &t, &r) == GB_OK && training_step(c, &t, &r, &value) == GB_OK);
+  c->modes->autocast = true;
+  c->modes->lower = GB_BFLOAT16;
+  CHECK(training_loss(c, &r, &loss) == GB_OK);
+  c->modes->autocast = false;
+  gb_memory_get_stats(c, &stats);
+  size_t parameters = 4 * (size_t)(257 * 130 + 257 + 40 * 257 + 40);
+  CHECK(stats.current[GB_MEM_GRADIENTS] >= parameters && stats.current[GB_MEM_GRADIENTS] < parameters + 4096);
+  CHECK(stats.current[GB_MEM_OPTIMIZER] >= 2 * parameters);
+  CHECK(stats.current[GB_MEM_WEIGHT_COPIES] >= parameters / 2 && stats.current[GB_MEM_WEIGHT_COPIES] < parameters / 2 + 4096);
+  CHECK(stats.current[GB_MEM_SAVED] > 0);
+  size_t total = 0;
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    total += stats.current[i];
+    CHECK(stats.peak[i] >= stats.current[i]);
+  }
+  CHECK(total == stats.current_total && stats.peak_total >= stats.current_total && stats.reserved >= stats.current_total);
+  gb_tensor_release(loss);
+  gb_memory_get_stats(c, &stats);
+  CHECK(stats.current[GB_MEM_SAVED] == 0);
+  gb_memory_reset_peaks(c);
+  gb_memory_get_stats(c, &stats);
+  CHECK(stats.peak_total == stats.current_total);
+  training_close(&r);
+  gb_memory_get_stats(c, &stats);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) CHECK(stats.current[i] == 0);
+  gb_memory_empty_cache(c);
+  gb_memory_get_stats(c, &stats);
+  CHECK(stats.reserved == 0);
+  gb_context_close(c);
+}
+
+/* What a step takes does not grow with the steps. */
+static void test_memory_is_flat(void) {
+  gb_context *c = open_context(1, NULL);
+  training_run r = { 0 };
+  double loss;
+  gb_memory_stats early, late;
+  training t = with(small, GB_FLOAT16, GB_ADAMW);
+  CHECK(training_open(c, &t, &r) == GB_OK);
+  int failed = 0;
+  for (int i = 0; i < 20; i++) failed += training_step(c, &t, &r, &loss) != GB_OK;
+  gb_memory_get_stats(c, &early);
+  for (int i = 0; i < 500; i++) failed += training_step(c, &t, &r, &loss) != GB_OK;
+  gb_memory_get_stats(c, &late);
+  CHECK(failed == 0 && late.current_total == early.current_total && late.peak_total == early.peak_total && late.reserved == early.reserved);
+  training_close(&r);
+  gb_context_close(c);
+}
+
+/* ====} */
+
+/* {==== interrupts ==== */
+
+static void test_interrupt(void) {
+  gb_context *c = open_context(1, NULL);
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 4), 1), *out[GB_MAX_OUT] = { NULL };
+  CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
+  gb_tensor *y = run2(GB_OP_matmul, x, x, NULL), *sum = run1(GB_OP_sum, y, NULL);
+  gb_interrupt(c);
+  CHECK(gb_apply(c, GB_OP_exp, &x, 1, NULL, out) == GB_EINTERRUPT && out[0] == NULL);
+  CHECK(gb_apply_(c, GB_OP_neg, &y, 1, NULL) == GB_EINTERRUPT);
+  CHECK(gb_apply(c, GB_OP_t, &x, 1, NULL, out) == GB_EINTERRUPT); /* views and composites too */
+  CHECK(gb_apply(c, GB_OP_mse_loss, (gb_tensor *[]){ x, x }, 2, NULL, out) == GB_EINTERRUPT);
+  CHECK(gb_backward(sum, NULL, false, false) == GB_EINTERRUPT && gb_tensor_grad(x) == NULL);
+  CHECK(gb_error_code(c) == GB_EINTERRUPT && says(c, "interrupted"));
+  CHECK(gb_apply(c, GB_OP_exp, &x, 1, NULL, out) == GB_EINTERRUPT); /* it stays until it is cleared */
+  gb_interrupt_clear(c);
+  CHECK(gb_apply(c, GB_OP_exp, &x, 1, NULL, out) == GB_OK);
+  gb_tensor_release(x);
+  gb_tensor_release(y);
+  gb_tensor_release(sum);
+  gb_tensor_release(out[0]);
+  CHECK(live_bytes(c) == 0);
+  gb_context_close(c);
+}
+
+static void *interrupt_later(void *context) {
+  nanosleep(&(struct timespec){ 0, 30000000 }, NULL);
+  gb_interrupt(context);
+  return NULL;
+}
+
+static void test_interrupt_from_another_thread(void) {
+  gb_context *c = open_context(2, NULL);
+  uint64_t hash, before;
+  double loss;
+  CHECK(training_go(c, &large, &before, &loss) == GB_OK);
+  pthread_t thread;
+  gb_status status = GB_OK;
+  CHECK(pthread_create(&thread, NULL, interrupt_later, c) == 0);
+  while (status == GB_OK) status = training_go(c, &large, &hash, &loss);
+  pthread_join(thread, NULL);
+  CHECK(status == GB_EINTERRUPT && live_bytes(c) == 0);
+  gb_interrupt_clear(c);
+  CHECK(training_go(c, &large, &hash, &loss) == GB_OK && hash == before);
+  gb_context_close(c);
+}
+
+/* ====} */
+
+/* {==== threads and levels ==== */
+
+static bool same_numbers(const bag *a, const bag *b) { return a->count == b->count && !memcmp(a->values, b->values, sizeof *a->values * (size_t)a->count); }
+
+/* Every case, by 1, 2, 3 and 4 threads, in float32 and under autocast. */
+static void test_bits_do_not_depend_on_threads(void) {
+  gb_context *c = open_context(1, NULL);
+  for (int autocast = 0; autocast < 2; autocast++) {
+    for (int k = 0; k < OP_CASES; k++) {
+      bag one = { 0 }, other = { 0 };
+      c->modes->lower = GB_BFLOAT16;
+      for (int threads = 1; threads <= 4; threads++) {
+        bag *into = threads == 1 ? &one : &other;
+        into->count = 0;
+        CHECK(gb_set_num_threads(c, threads) == GB_OK);
+        c->modes->autocast = autocast;
+        case_collect(c, &op_cases[k], into);
+        c->modes->autocast = false;
+        bool same = threads == 1 || same_numbers(&one, &other);
+        if (!same) fprintf(stderr, "%s%s: other bits with %d threads\n", op_cases[k].name, autocast ? " under autocast" : "", threads);
+        CHECK(same);
+      }
+      free(one.values);
+      free(other.values);
+    }
+  }
+  gb_context_close(c);
+}
+
+static void test_training_bits_do_not_depend_on_threads(void) {
+  const gb_dtype lower[] = { GB_DTYPE_NONE, GB_BFLOAT16, GB_FLOAT16 };
+  gb_context *c = open_context(1, NULL);
+  for (int i = 0; i < 3; i++) {
+    training t = with(large, lower[i], i == 0 ? GB_SGD : GB_ADAMW);
+    uint64_t first = 0, hash;
+    double loss;
+    for (int threads = 1; threads <= 3; threads++) {
+      CHECK(gb_set_num_threads(c, threads) == GB_OK);
+      CHECK(training_go(c, &t, &hash, &loss) == GB_OK);
+      CHECK(threads == 1 || hash == first);
+      first = hash;
+    }
+  }
+  gb_context_close(c);
+}
+
+/* Levels differ in the order of sums and in fused multiply-adds: a few hundred roundings of the intermediate values, which are near 1. */
+static void test_levels_agree(void) {
+  static const char *const levels[] = { "v3", "v4" };
+  gb_context *baseline = open_context(2, "baseline");
+  CHECK(baseline != NULL);
+  for (int l = 0; l < 2; l++) {
+    gb_context *c = open_context(2, levels[l]);
+    if (!c) { fprintf(stderr, "this CPU, or this build, has no level %s: left out\n", levels[l]); continue; }
+    for (int k = 0; k < OP_CASES; k++) {
+      bag a = { 0 }, b = { 0 };
+      case_collect(baseline, &op_cases[k], &a);
+      case_collect(c, &op_cases[k], &b);
+      double distance = bag_distance(&b, &a);
+      if (!(distance < 2e-5)) fprintf(stderr, "%s: level %s differs from baseline by %g\n", op_cases[k].name, levels[l], distance);
+      CHECK(distance < 2e-5);
+      free(a.values);
+      free(b.values);
+    }
+    gb_context_close(c);
+  }
+  gb_context_close(baseline);
+}
+
+/* Conversions have one right answer, so every level gives the same bits: all values of both 16-bit types, and float32 of every size. */
+static void test_levels_convert_exactly(void) {
+  static const char *const levels[] = { "baseline", "v3", "v4" };
+  const gb_dtype narrow[] = { GB_FLOAT16, GB_BFLOAT16 };
+  uint64_t hash[3];
+  int known = 0;
+  for (int l = 0; l < 3; l++) {
+    gb_context *c = open_context(1, levels[l]);
+    if (!c) continue;
+    hash[known] = 1;
+    for (int d = 0; d < 2; d++) {
+      gb_tensor *all = NULL, *wide = NULL, *back = NULL, *many = NULL, *rounded = NULL;
+      CHECK(gb_tensor_new(c, narrow[d], 1, SHAPE(65536), CPU, &all) == GB_OK);
+      for (int i = 0; i < 65536; i++) ((uint16_t *)gb_data(all))[i] = (uint16_t)i;
+      CHECK(gb_op_cast(c, all, GB_FLOAT32, &wide) == GB_OK && gb_op_cast(c, wide, narrow[d], &back) == GB_OK);
+      int changed = 0;
+      for (int i = 0; i < 65536; i++) {
+        float f = ((float *)gb_data(wide))[i];
+        changed += !isnan(f) && ((uint16_t *)gb_data(back))[i] != i;
+      }
+      CHECK(changed == 0);
+      CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(1 << 20), CPU, &many) == GB_OK);
+      for (int i = 0; i < 1 << 20; i++) ((uint32_t *)gb_data(many))[i] = (uint32_t)i * 4093u;
+      CHECK(gb_op_cast(c, many, narrow[d], &rounded) == GB_OK);
+      hash[known] = hash_tensor(rounded, hash_tensor(wide, hash[known]));
+      gb_tensor *list[] = { all, wide, back, many, rounded };
+      for (int i = 0; i < 5; i++) gb_tensor_release(list[i]);
+    }
+    CHECK(known == 0 || hash[known] == hash[0]);
+    known++;
+    gb_context_close(c);
+  }
+  CHECK(known >= 1);
+}
+
+/* The convolution that a library does and the plain one: the same up to the order of sums. */
+static void test_convolutions_agree(void) {
+  gb_context *c = open_context(2, NULL);
+  for (int k = 0; k < OP_CASES; k++) {
+    if (op_cases[k].op != GB_OP_conv2d) continue;
+    bag plain = { 0 }, other = { 0 };
+    c->plain_convolution = true;
+    case_collect(c, &op_cases[k], &plain);
+    c->plain_convolution = false;
+    case_collect(c, &op_cases[k], &other);
+    CHECK(bag_distance(&other, &plain) < 2e-5);
+    free(plain.values);
+    free(other.values);
+  }
+  gb_context_close(c);
+}
+
+/* ====} */
+
+int main(void) {
+  test_options();
+  test_errors_keep_outputs();
+  test_two_contexts_in_two_threads();
+  test_tensors_outlive_their_context();
+  test_the_callers_allocator();
+  test_the_limit();
+  test_failed_allocations();
+  test_failed_allocations_of_ops();
+  test_categories();
+  test_memory_is_flat();
+  test_interrupt();
+  test_interrupt_from_another_thread();
+  test_bits_do_not_depend_on_threads();
+  test_training_bits_do_not_depend_on_threads();
+  test_levels_agree();
+  test_levels_convert_exactly();
+  test_convolutions_agree();
+  return check_report();
+}

@@ -1,0 +1,51 @@
+-- test_coverage.lua - fails when a row of ops.def lacks a golden case, a gradient check, an autocast test or a doc line. The autocast test and
+-- the gradient checks run every golden case of a row, so what must be there is a case (differentiated where the row is differentiable).
+
+local gb = require "gibbous"
+local describe, it = gb.test.describe, gb.test.it
+local cases = dofile("tests/lua/cases.lua")
+
+-- Rows that a golden case cannot express, and the file that tests them instead.
+local elsewhere = {
+  bernoulli = "tests/lua/test_random.lua", multinomial = "tests/lua/test_random.lua",
+}
+
+local seen, differentiated = {}, {}
+for _, case in ipairs(cases.list) do
+  seen[case.op] = true
+  if next(case.differentiable) then differentiated[case.op] = true end
+end
+
+local function mentions(file, name)
+  local f = io.open(file)
+  if not f then return false end
+  local text = f:read("a")
+  f:close()
+  return text:find(name, 1, true) ~= nil
+end
+
+local words = { ["and"] = 1, ["break"] = 1, ["do"] = 1, ["else"] = 1, ["end"] = 1, ["for"] = 1, ["if"] = 1, ["in"] = 1, ["not"] = 1, ["or"] = 1, ["repeat"] = 1 }
+
+describe("every row of ops.def", function()
+  for _, row in ipairs(gb.test.ops()) do
+    it(row.name .. " has a doc line", function()
+      if #row.doc < 5 or not row.doc:match("%.$") then error("its doc line is '" .. row.doc .. "'") end
+    end)
+    it(row.name .. " can be called by its name", function()
+      if words[row.name] then error("the name is a word of Lua's") end
+      assert(load("return function(x) return x:" .. row.name .. "() end"))
+    end)
+    if row.public then
+      it(row.name .. " has a golden case", function()
+        if not seen[row.name] and not (elsewhere[row.name] and mentions(elsewhere[row.name], row.name)) then error("there is none") end
+      end)
+      if row.derivative ~= "no" then
+        it(row.name .. " has a gradient check", function()
+          if not differentiated[row.name] then error("no case differentiates it") end
+        end)
+      end
+    end
+  end
+end)
+
+gb.test.finish()

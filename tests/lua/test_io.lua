@@ -1,0 +1,277 @@
+-- test_io.lua - files: safetensors round trips of every dtype and layout, checkpoints that go on with the same bits, and files that are cut
+-- short, changed or made by somebody else.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, optim, amp, data, F = gb.nn, gb.optim, gb.amp, gb.data, gb.nn.functional
+
+local dtypes = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local bytes = f:read("a")
+  f:close()
+  return bytes
+end
+
+local function write(path, bytes)
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+end
+
+local path = os.tmpname()
+
+describe("gb.save and gb.load", function()
+  it("every dtype, shapes of all kinds, the same bits", function()
+    gb.manual_seed(1)
+    local tensors = {}
+    for _, dtype in ipairs(dtypes) do
+      tensors[dtype] = gb.randn(3, 5):mul(40):to(dtype)
+      tensors[dtype .. ".scalar"] = gb.tensor(3, { dtype = dtype })
+      tensors[dtype .. ".empty"] = gb.zeros(0, 4, { dtype = dtype })
+      tensors[dtype .. ".strided"] = gb.randn(6, 4):mul(9):to(dtype):t()[{ { 1, -1, 2 }, { 2, 5 } }]
+      tensors[dtype .. ".expanded"] = gb.ones(1, 3, { dtype = dtype }):expand(2, 3)
+    end
+    tensors["näme with \"quotes\" \\ and\nlines"] = gb.ones(2)
+    gb.save(path, tensors)
+    local loaded = gb.load(path)
+    local count = 0
+    for name, t in pairs(loaded) do
+      count = count + 1
+      expect(t):to_equal_bits(tensors[name])
+    end
+    expect(count):to_be(5 * #dtypes + 1)
+  end)
+  it("keeps NaN, infinities and subnormals", function()
+    local odd = gb.tensor({ 0 / 0, math.huge, -math.huge, -0.0, 1e-45, 2 ^ -24 })
+    gb.save(path, { a = odd, b = odd:half(), c = odd:bfloat16() })
+    local loaded = gb.load(path)
+    expect(loaded.a):to_equal_bits(odd)
+    expect(loaded.b):to_equal_bits(odd:half())
+    expect(loaded.c):to_equal_bits(odd:bfloat16())
+  end)
+  it("metadata", function()
+    gb.save(path, { x = gb.ones(1) }, { metadata = { author = "nobody", note = "a \"b\" c" } })
+    local _, metadata = gb.load(path)
+    expect(metadata.author):to_be("nobody")
+    expect(metadata.note):to_be("a \"b\" c")
+  end)
+  it("nothing at all", function()
+    gb.save(path, {})
+    expect(next((gb.load(path)))):to_be(nil)
+  end)
+  it("the same tensors give the same file", function()
+    local t = { b = gb.ones(2), a = gb.zeros(3), c = gb.arange(4) }
+    gb.save(path, t)
+    local first = read(path)
+    gb.save(path, { c = t.c, a = t.a, b = t.b })
+    expect(read(path)):to_be(first)
+  end)
+  it("a tensor that requires gradients is saved as its values", function()
+    local x = gb.ones(2, { requires_grad = true })
+    gb.save(path, { x = x, y = x * 2 })
+    local loaded = gb.load(path)
+    expect(loaded.x.requires_grad):to_be(false)
+    expect(loaded.y):to_be_close({ 2, 2 })
+  end)
+  it("refuses what it cannot save, and leaves the old file whole", function()
+    gb.save(path, { x = gb.ones(1) })
+    local before = read(path)
+    expect(function() gb.save(path, { x = 5 }) end):to_fail("tensors by name")
+    expect(function() gb.save(path, { gb.ones(1) }) end):to_fail("tensors by name")
+    expect(function() gb.save(path) end):to_fail("save")
+    expect(function() gb.save(path, gb.ones(1)) end):to_fail("save")
+    expect(function() gb.save(nil, {}) end):to_fail("string")
+    expect(function() gb.save(path, { x = gb.ones(1) }, { metadata = { a = 5 } }) end):to_fail("metadata")
+    expect(function() gb.save(path, { x = gb.ones(1) }, { metdata = { a = "b" } }) end):to_fail("metadata")
+    expect(function() gb.save("/nowhere/at/all/x.safetensors", { x = gb.ones(1) }) end):to_fail("/nowhere/at/all")
+    expect(function() gb.load("/nowhere/at/all") end):to_fail("/nowhere/at/all")
+    expect(function() gb.load() end):to_fail("string")
+    expect(read(path)):to_be(before)
+  end)
+end)
+
+-- A safetensors file from its header and the bytes behind it.
+local function file_of(header, bytes) write(path, string.pack("<I8", #header) .. header .. bytes) end
+
+describe("files that are not right", function()
+  it("cut short anywhere are errors", function()
+    gb.save(path, { x = gb.randn(4, 4), y = gb.arange(5) }, { metadata = { a = "b" } })
+    local whole = read(path)
+    for length = 0, #whole - 1, 3 do
+      write(path, whole:sub(1, length))
+      expect(function() gb.load(path) end):to_fail(path)
+    end
+    write(path, whole .. "x")
+    expect(function() gb.load(path) end):to_fail(path)
+  end)
+  it("headers that lie are errors", function()
+    local four = ("\0"):rep(16)
+    local function x(dtype, shape, from, to) return ('{"x":{"dtype":"%s","shape":%s,"data_offsets":[%s,%s]}}'):format(dtype, shape, from, to) end
+    file_of(x("F32", "[4]", 0, 16), four)
+    expect(gb.load(path).x):to_have_shape(4)
+    for _, header in ipairs {
+      x("F31", "[4]", 0, 16), x("F8_E4M3", "[16]", 0, 16), x("F32", "[5]", 0, 16), x("F32", "[4]", 0, 15), x("F32", "[4]", 0, 20), x("F32", "[4]", 16, 0),
+      x("F32", "[-4]", 0, 16), x("F32", "[4.5]", 0, 16), x("F32", "4", 0, 16), x("F32", "[4]", -1, 15), x("F32", "[4294967296,4294967296]", 0, 16),
+      x("F32", "[1,1,1,1,1,1,1,1,4]", 0, 16), x("F32", "[9223372036854775807,4]", 0, 16), '{"x":5}', '{"x":{}}', "[]", "{", "", "null", '{"x":{"dtype":"F32","shape":[4]}}',
+      '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"y":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',
+      '{"__metadata__":{"a":5},"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
+      '{"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
+    } do
+      file_of(header, four)
+      local ok, why = pcall(gb.load, path)
+      if ok then error("accepted: " .. header) end
+      expect(type(why)):to_be("string")
+    end
+    write(path, "\255\255\255\255\255\255\255\127{}")
+    expect(function() gb.load(path) end):to_fail(path)
+  end)
+  it("random changes of a file never crash", function()
+    gb.save(path, { x = gb.randn(3), y = gb.arange(2) })
+    local whole = read(path)
+    math.randomseed(1)
+    for _ = 1, 400 do
+      local at = math.random(#whole)
+      write(path, whole:sub(1, at - 1) .. string.char(math.random(0, 255)) .. whole:sub(at + 1))
+      local ok, why = pcall(gb.load, path)
+      if not ok then expect(type(why)):to_be("string") end
+    end
+  end)
+end)
+
+describe("JSON", function()
+  it("goes there and back", function()
+    for _, value in ipairs { 1, -5, 1.5, 1e300, "text \"q\" \\ \n ä \0 z", true, false, {}, { 1, 2, { 3 } }, { a = 1, b = { c = "d" } }, math.maxinteger, math.mininteger } do
+      local text = gb.io.json_encode(value)
+      expect(gb.io.json_encode(gb.io.json_decode(text))):to_be(text)
+    end
+    expect(math.type(gb.io.json_decode("3"))):to_be("integer")
+    expect(gb.io.json_decode("9007199254740993")):to_be(9007199254740993)
+    expect(gb.io.json_decode('"\\u00e4\\ud83d\\ude00"')):to_be("ä😀")
+  end)
+  it("refuses what is none", function()
+    for _, text in ipairs { "", "{", "[1,]", "{a:1}", "nul", "1 2", "'a'", "[1}", "01", "+1", '"\\x"', '"\t"', "\xff", ("["):rep(100000) } do
+      expect(function() gb.io.json_decode(text) end):to_fail("json_decode")
+    end
+    expect(function() gb.io.json_encode(print) end):to_fail("json_encode")
+    expect(function() gb.io.json_encode({ [1.5] = 2 }) end):to_fail("json_encode")
+    expect(function() gb.io.json_decode() end):to_fail("string")
+    local loop = {}
+    loop.loop = loop
+    expect(function() gb.io.json_encode(loop) end):to_fail("json_encode")
+  end)
+end)
+
+-- Everything a run is made of, in 16-mixed.
+local function make()
+  gb.manual_seed(3)
+  local run = { model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4)) }
+  run.optimizer = optim.AdamW({ { params = run.model[1]:parameters(), lr = 0.02 }, { params = { run.model[2].weight, run.model[2].bias, run.model[5].weight, run.model[5].bias }, weight_decay = 0 } }, { lr = 0.01 })
+  run.scaler = amp.GradScaler { init_scale = 256, growth_interval = 3 }
+  run.schedule = optim.lr.Cosine(run.optimizer, { steps = 40, warmup = 4 })
+  local x, y = gb.randn(40, 6), gb.randint(4, { 40 })
+  run.loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 8, shuffle = true, seed = 1 })
+  return run
+end
+
+local function train(run, steps)
+  local losses = {}
+  while #losses < steps do
+    for x, y in run.loader:iter() do
+      run.optimizer:zero_grad()
+      local loss = amp.autocast({ dtype = "float16" }, function() return F.cross_entropy(run.model(x), y) end)
+      run.scaler:scale(loss):backward()
+      run.scaler:unscale_(run.optimizer)
+      nn.utils.clip_grad_norm_(run.model:parameters(), 1.0)
+      run.scaler:step(run.optimizer)
+      run.scaler:update()
+      run.schedule:step()
+      losses[#losses + 1] = loss:item()
+      if #losses == steps then break end
+    end
+  end
+  return losses
+end
+
+describe("checkpoints", function()
+  it("a run goes on with the same bits", function()
+    local whole = make()
+    train(whole, 7) -- in the middle of an epoch
+    gb.io.save_checkpoint(path, { model = whole.model, optimizer = whole.optimizer, scaler = whole.scaler, schedule = whole.schedule, loader = whole.loader,
+                                  extra = { step = 7, name = "run", list = { 1, 2, 3 }, best = gb.tensor { 1.5 } } })
+    local expected = train(whole, 9)
+    local other = make()
+    gb.manual_seed(99)
+    train(other, 2)
+    local extra = gb.io.load_checkpoint(path, { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule, loader = other.loader })
+    expect(extra.step):to_be(7)
+    expect(extra.name):to_be("run")
+    expect(extra.list[3]):to_be(3)
+    expect(extra.best:item()):to_be(1.5)
+    local losses = train(other, 9)
+    for i = 1, 9 do expect(losses[i]):to_be(expected[i]) end
+    local theirs = whole.model:state_dict()
+    for name, t in pairs(other.model:state_dict()) do expect(t):to_equal_bits(theirs[name]) end
+    expect(other.scaler:get_scale()):to_be(whole.scaler:get_scale())
+    expect(gb.io.json_encode(other.schedule:get_last_lr())):to_be(gb.io.json_encode(whole.schedule:get_last_lr()))
+    local a, b = whole.optimizer:state_dict(), other.optimizer:state_dict()
+    for i = 1, #a.state do
+      expect(b.state[i].steps):to_be(a.state[i].steps)
+      expect(b.state[i].exp_avg):to_equal_bits(a.state[i].exp_avg)
+    end
+  end)
+  it("and 16-bit parameters with their masters", function()
+    local function new()
+      gb.manual_seed(5)
+      local model = nn.Linear(4, 3):to("bfloat16")
+      return model, optim.Adam(model:parameters(), { lr = 1e-3 }), gb.randn(8, 4, { dtype = "bfloat16" })
+    end
+    local function steps(model, opt, x, n)
+      for _ = 1, n do
+        opt:zero_grad()
+        model(x):float():square():mean():backward()
+        opt:step()
+      end
+    end
+    local model, opt, x = new()
+    steps(model, opt, x, 5)
+    gb.io.save_checkpoint(path, { model = model, optimizer = opt })
+    steps(model, opt, x, 20)
+    local again, other = new()
+    gb.io.load_checkpoint(path, { model = again, optimizer = other })
+    steps(again, other, x, 20)
+    expect(again.weight:detach()):to_equal_bits(model.weight:detach())
+    expect(other:state_dict().state[1].master):to_equal_bits(opt:state_dict().state[1].master)
+  end)
+  it("restores the random state", function()
+    gb.manual_seed(4)
+    gb.rand(3)
+    gb.io.save_checkpoint(path, { extra = {} })
+    local a = gb.rand(5)
+    gb.manual_seed(77)
+    gb.io.load_checkpoint(path, {})
+    expect(gb.rand(5)):to_equal_bits(a)
+  end)
+  it("what does not fit is an error that says what", function()
+    local model = nn.Linear(2, 2)
+    gb.io.save_checkpoint(path, { model = model, extra = { a = 1 } })
+    expect(function() gb.io.load_checkpoint(path, { model = nn.Linear(3, 2) }) end):to_fail("weight")
+    expect(function() gb.io.load_checkpoint(path, { optimizer = optim.SGD(model:parameters(), {}) }) end):to_fail("optimizer")
+    expect(function() gb.io.save_checkpoint(path, { extra = { fn = print } }) end):to_fail("extra/fn")
+    expect(function() gb.io.save_checkpoint(path, { thing = 5 }) end):to_fail("thing")
+    expect(function() gb.io.save_checkpoint(path) end):to_fail("save_checkpoint")
+    expect(function() gb.io.load_checkpoint(path, { model = 5 }) end):to_fail("model")
+    gb.save(path, { x = gb.ones(1) })
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("no checkpoint")
+    gb.save(path, { x = gb.ones(1) }, { metadata = { format = "gibbous-checkpoint-1" } })
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("checkpoint")
+    gb.save(path, {}, { metadata = { format = "gibbous-checkpoint-1", tree = '{"extra":{"a":{"$tensor":"gone"}}}' } })
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("gone")
+    gb.save(path, {}, { metadata = { format = "gibbous-checkpoint-1", tree = "[1" } })
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("json_decode")
+  end)
+end)
+
+os.remove(path)
+gb.test.finish()

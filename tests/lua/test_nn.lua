@@ -1,0 +1,502 @@
+-- test_nn.lua - modules: what is found and how it is named, states, conversions that keep identity, printing, hooks, how long Sequential holds
+-- what lies between its layers, and where each layer's first values come from.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, F = gb.nn, gb.nn.functional
+
+local function names_of(iterator)
+  local names = {}
+  for name in iterator do names[#names + 1] = name end
+  return table.concat(names, " ")
+end
+
+describe("discovery", function()
+  it("follows the order of first assignment", function()
+    local Net = nn.Module:extend("Net")
+    function Net:init()
+      self.z = nn.Linear(2, 2)
+      self.a = nn.Linear(2, 2, { bias = false })
+      self.m = nn.Parameter(gb.ones(1))
+      self.note = "text"
+      self.plain = gb.ones(3) -- neither a parameter nor a buffer
+      self.z = nn.Linear(2, 3) -- assigned again: its place stays
+    end
+    local net = Net()
+    expect(names_of(net:named_parameters())):to_be("z.weight z.bias a.weight m")
+    expect(#net:parameters()):to_be(4)
+    expect(net:parameters()[1]):to_have_shape(3, 2)
+    expect(names_of(net:named_modules())):to_be(" z a")
+    expect(#net:modules()):to_be(3)
+    expect(#net:children()):to_be(2)
+  end)
+  it("walks plain tables: the list, then the other keys sorted; names count from 0", function()
+    local Net = nn.Module:extend("Net")
+    function Net:init()
+      self.blocks = { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1, { bias = false }), zeta = nn.Parameter(gb.ones(1)), alpha = nn.Parameter(gb.ones(1)),
+                      deep = { { nn.Parameter(gb.ones(1)) } } }
+    end
+    expect(names_of(Net():named_parameters())):to_be("blocks.0.weight blocks.1.weight blocks.alpha blocks.deep.0.0 blocks.zeta")
+  end)
+  it("lists what is shared once, and survives loops", function()
+    local Net = nn.Module:extend("Net")
+    function Net:init()
+      self.first = nn.Linear(2, 2)
+      self.second = self.first
+      self.third = nn.Linear(2, 2)
+      self.third.weight = self.first.weight
+      self.list = { self.first }
+      self.list[2] = self.list
+      self.me = self
+    end
+    local net = Net()
+    expect(names_of(net:named_parameters())):to_be("first.weight first.bias third.bias")
+    expect(type(tostring(net))):to_be("string")
+    net:train()
+  end)
+  it("of containers", function()
+    local s = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    expect(names_of(s:named_parameters())):to_be("0.weight 0.bias 2.weight 2.bias")
+    s:append(nn.Linear(1, 1, { bias = false }))
+    expect(names_of(s:named_parameters())):to_be("0.weight 0.bias 2.weight 2.bias 3.weight")
+    expect(#s):to_be(4)
+    local list = nn.ModuleList { nn.Linear(1, 1), nn.Linear(1, 1) }
+    expect(#list:parameters()):to_be(4)
+    list:append(nn.ReLU())
+    expect(#list):to_be(3)
+    expect(names_of(nn.ModuleDict({ b = nn.Linear(1, 1, { bias = false }), a = nn.Linear(1, 1, { bias = false }) }):named_parameters())):to_be("a.weight b.weight")
+  end)
+  it("parameters of an assigned nil are gone", function()
+    local net = nn.Linear(2, 2)
+    net.bias = nil
+    expect(#net:parameters()):to_be(1)
+    expect(net(gb.ones(1, 2))):to_have_shape(1, 2)
+  end)
+end)
+
+describe("classes", function()
+  it("inherit, and call their forward", function()
+    local Base = nn.Module:extend("Base")
+    function Base:init(n) self.n = n end
+    function Base:twice() return 2 * self.n end
+    local Child = Base:extend("Child")
+    function Child:init(n)
+      Base.init(self, n)
+      self.k = 1
+    end
+    function Child:forward(x, y) return x + y * self.n, self.k end
+    local c = Child(3)
+    expect(c:twice()):to_be(6)
+    local a, b = c(1, 2)
+    expect(a):to_be(7)
+    expect(b):to_be(1)
+    expect(nn.is_module(c)):to_be(true)
+    expect(nn.is_module({})):to_be(false)
+    expect(nn.is_module(gb.ones(1))):to_be(false)
+  end)
+  it("a method cannot be hidden by a field", function()
+    local net = nn.Linear(2, 2)
+    for _, name in ipairs { "forward", "parameters", "to", "train" } do
+      expect(function() net[name] = 5 end):to_fail(name)
+    end
+    local Net = nn.Module:extend("Net")
+    function Net:layers() end
+    function Net:init() self.layers = {} end
+    expect(function() Net() end):to_fail("Net.layers is a method")
+  end)
+  it("without a forward, or a name, say so", function()
+    expect(function() nn.Module:extend("Empty")()(1) end):to_fail("Empty")
+    expect(function() nn.Module:extend() end):to_fail("name")
+  end)
+end)
+
+describe("train and eval", function()
+  it("reach every submodule", function()
+    local net = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(2)))
+    expect(net.training):to_be(true)
+    expect(net:eval()):to_be(net)
+    for _, m in ipairs(net:modules()) do expect(m.training):to_be(false) end
+    local x = gb.ones(4, 2)
+    expect(net[1](x)):to_be(x)
+    net:train()
+    expect(net[2][1].training):to_be(true)
+    net:train(false)
+    expect(net[2][1].training):to_be(false)
+  end)
+  it("BatchNorm uses the batch, then its running statistics", function()
+    gb.manual_seed(1)
+    local bn = nn.BatchNorm2d(3)
+    local x = gb.randn(8, 3, 4, 4) * 2 + 5
+    for _ = 1, 100 do bn(x) end
+    expect(bn.num_batches_tracked:item()):to_be(100)
+    expect(bn.running_mean):to_be_close(x:mean({ 1, 3, 4 }), 1e-3)
+    expect(bn.running_var):to_be_close(x:var({ 1, 3, 4 }), 1e-3)
+    bn:eval()
+    expect(bn(x):mean():item()):to_be_near(0, 1e-3)
+    expect(bn.num_batches_tracked:item()):to_be(100)
+    bn:train()
+    local before = bn.running_mean:clone()
+    x[{ 1, 1, 1, 1 }] = math.huge
+    bn(x)
+    expect(bn.running_mean:isfinite():all():item()):to_be(true) -- a batch that is not finite does not count
+    expect(bn.running_mean[2]:item() ~= before[2]:item() or true):to_be(true)
+    expect(function() bn(gb.ones(2, 3)) end):to_fail("BatchNorm2d")
+    expect(function() nn.BatchNorm1d(3)(gb.ones(2, 4)) end):to_fail("batch_norm")
+  end)
+  it("apply runs on every module, the children first", function()
+    local order = {}
+    local net = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    net:apply(function(m) order[#order + 1] = m end)
+    expect(#order):to_be(3)
+    expect(order[3]):to_be(net)
+  end)
+  it("requires_grad_ and zero_grad", function()
+    local net = nn.Linear(2, 1)
+    net(gb.ones(1, 2)):sum():backward()
+    expect(net.weight.grad ~= nil):to_be(true)
+    net:zero_grad()
+    expect(net.weight.grad):to_be(nil)
+    net:requires_grad_(false)
+    expect(net(gb.ones(1, 2)).requires_grad):to_be(false)
+    net:requires_grad_()
+    expect(net.bias.requires_grad):to_be(true)
+  end)
+end)
+
+describe("state_dict", function()
+  local function make()
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+  end
+  it("goes round, through a file too", function()
+    gb.manual_seed(4)
+    local a, b = make(), make()
+    local path = os.tmpname()
+    gb.save(path, a:state_dict())
+    local loaded = gb.load(path)
+    os.remove(path)
+    expect(loaded["1.num_batches_tracked"].dtype):to_be("int64")
+    local missing, unexpected = b:load_state_dict(loaded)
+    expect(#missing + #unexpected):to_be(0)
+    local x = gb.randn(2, 1, 4, 4)
+    expect(b(x)):to_equal_bits(a(x))
+  end)
+  it("shares memory, without history", function()
+    local net = nn.Linear(2, 2)
+    local state = net:state_dict()
+    expect(state.weight.requires_grad):to_be(false)
+    gb.no_grad(function() net.weight:fill_(3) end)
+    expect(state.weight[1][1]:item()):to_be(3.0)
+  end)
+  it("what is missing, unexpected or of another shape is an error", function()
+    local net = nn.Linear(2, 3)
+    expect(function() net:load_state_dict { weight = gb.ones(3, 2) } end):to_fail("missing: bias")
+    expect(function() net:load_state_dict { weight = gb.ones(3, 2), bias = gb.ones(3), more = gb.ones(1) } end):to_fail("unexpected: more")
+    expect(function() net:load_state_dict { weight = gb.ones(2, 3), bias = gb.ones(3) } end):to_fail("weight has shape 2x3")
+    expect(function() net:load_state_dict { weight = 5, bias = gb.ones(3) } end):to_fail("weight")
+    expect(function() net:load_state_dict() end):to_fail("load_state_dict")
+    local before = net.weight:detach():clone()
+    pcall(net.load_state_dict, net, { weight = gb.zeros(3, 2), bias = gb.ones(4) })
+    expect(net.weight:detach()):to_equal_bits(before) -- all or nothing
+    local missing, unexpected = net:load_state_dict({ weight = gb.ones(3, 2), more = gb.ones(1) }, { strict = false })
+    expect(missing[1]):to_be("bias")
+    expect(unexpected[1]):to_be("more")
+    expect(net.weight[1][1]:item()):to_be(1.0)
+  end)
+  it("converts dtypes, and keeps the parameter", function()
+    local net = nn.Linear(1, 1, { bias = false })
+    local p = net.weight
+    net:load_state_dict { weight = gb.tensor({ { 2049.0 } }, { dtype = "float64" }) }
+    expect(net.weight == p):to_be(true)
+    expect(p.dtype):to_be("float32")
+    expect(p:item()):to_be(2049.0)
+  end)
+  it("buffers: persistent ones are saved, transient ones are not", function()
+    local Net = nn.Module:extend("Net")
+    function Net:init()
+      self:register_buffer("kept", gb.ones(2))
+      self:register_buffer("passing", gb.ones(2), { persistent = false })
+      self:register_parameter("p", gb.zeros(1))
+    end
+    local net = Net()
+    local state = net:state_dict()
+    expect(state.kept ~= nil):to_be(true)
+    expect(state.passing):to_be(nil)
+    expect(state.p ~= nil):to_be(true)
+    expect(names_of(net:named_buffers())):to_be("kept passing")
+    expect(#net:parameters()):to_be(1)
+    net:load_state_dict { kept = gb.zeros(2), p = gb.ones(1) }
+    expect(net.kept:sum():item()):to_be(0.0)
+  end)
+end)
+
+describe("to", function()
+  it("converts in place: parameters stay the values they are", function()
+    local net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    local p, list = net[1].weight, net:parameters()
+    expect(net:to("float16")):to_be(net)
+    expect(net[1].weight == p):to_be(true)
+    expect(list[1] == p):to_be(true)
+    expect(p.dtype):to_be("float16")
+    expect(p.requires_grad):to_be(true)
+    expect(net[2].num_batches_tracked.dtype):to_be("int64") -- integers stay
+    net:to("cpu", "float64")
+    expect(p.dtype):to_be("float64")
+    net:to(gb.amp.precision("bf16-true"))
+    expect(p.dtype):to_be("bfloat16")
+    net:to(gb.amp.precision("16-mixed"), "cpu")
+    expect(p.dtype):to_be("bfloat16") -- a mixed precision converts nothing
+  end)
+  it("refuses what it does not know", function()
+    local net = nn.Linear(1, 1)
+    expect(function() net:to(5) end):to_fail("number")
+    expect(function() net:to("cuda") end):to_fail("cuda")
+    expect(function() net:to("float17") end):to_fail("float17")
+    expect(function() net:to("int64") end):to_fail("int64")
+    expect(net.weight.dtype):to_be("float32")
+  end)
+end)
+
+describe("printing", function()
+  it("is a tree with counts and precision", function()
+    local net = nn.Sequential(nn.Linear(1000, 50), nn.ReLU(), nn.Sequential(nn.Linear(50, 2, { bias = false })))
+    expect(tostring(net)):to_be(table.concat({
+      "Sequential()  50,150 parameters, float32", "  [1]: Linear(1000 -> 50)  50,050 parameters, float32", "  [2]: ReLU()",
+      "  [3]: Sequential()  100 parameters, float32", "    [1]: Linear(50 -> 2, no bias)  100 parameters, float32" }, "\n"))
+  end)
+  it("shows what layers are made with", function()
+    for _, row in ipairs {
+      { nn.Conv2d(3, 8, 5, { activation = "relu", bias = false }), "3 -> 8, 5x5, relu, no bias" }, { nn.MaxPool2d(2), "2x2" },
+      { nn.Dropout(0.25), "p = 0.25" }, { nn.Embedding(10, 4), "10 x 4" }, { nn.LayerNorm { 3, 4 }, "3x4" }, { nn.GELU("tanh"), "tanh" },
+      { nn.MultiheadAttention(8, 2, { is_causal = true }), "2 heads, causal" }, { nn.CrossEntropyLoss(), "mean" },
+    } do
+      expect(tostring(row[1]):find(row[2], 1, true) ~= nil):to_be(true)
+    end
+  end)
+end)
+
+describe("forward hooks", function()
+  it("see inputs and outputs, and may replace them", function()
+    local net = nn.Linear(2, 2)
+    local seen
+    local remove = net:register_forward_hook(function(module, inputs, output) seen = { module, inputs[1], output } end)
+    local x = gb.ones(1, 2)
+    local y = net(x)
+    expect(seen[1]):to_be(net)
+    expect(seen[2]):to_be(x)
+    expect(seen[3]):to_be(y)
+    local undo = net:register_forward_hook(function(_, _, output) return output * 0 end)
+    expect(net(x):abs():sum():item()):to_be(0.0)
+    undo()
+    remove()
+    expect(net(x)):to_be_close(y)
+  end)
+  it("inside Sequential keep what they were given", function()
+    local net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    local kept
+    net[2]:register_forward_hook(function(_, _, output) kept = output end)
+    net(gb.ones(1, 2))
+    expect(kept):to_have_shape(1, 2) -- not freed beneath the recipe
+  end)
+end)
+
+describe("Sequential", function()
+  it("lets go of what lies between its layers", function()
+    gb.no_grad(function()
+      local n = 1 << 18
+      local net = nn.Sequential()
+      for _ = 1, 10 do net:append(nn.Tanh()) end
+      local x = gb.ones(n)
+      collectgarbage()
+      collectgarbage()
+      collectgarbage("stop")
+      gb.reset_peak_memory_stats()
+      local before = gb.memory_stats().current_total
+      local y = net(x)
+      local peak = gb.memory_stats().peak_total
+      collectgarbage("restart")
+      expect(y):to_have_shape(n)
+      expect(peak - before <= 2 * 4 * n + 4096):to_be(true)
+    end)
+  end)
+  it("of a recipe's own modules keeps their results", function()
+    local Keep = nn.Module:extend("Keep")
+    function Keep:forward(x)
+      self.last = x * 2
+      return self.last
+    end
+    local keep = Keep()
+    nn.Sequential(nn.Tanh(), keep, nn.Tanh(), nn.Identity())(gb.ones(3))
+    expect(keep.last):to_have_shape(3)
+    local Pass = nn.Module:extend("Pass")
+    function Pass:forward(x)
+      self.seen = x
+      return x
+    end
+    local pass = Pass()
+    nn.Sequential(nn.Tanh(), pass, nn.Identity(), nn.Tanh())(gb.ones(3))
+    expect(pass.seen):to_have_shape(3)
+  end)
+  it("does not free its input, or a parameter", function()
+    local x = gb.ones(3)
+    nn.Sequential(nn.Identity(), nn.Identity(), nn.Tanh())(x)
+    expect(x:sum():item()):to_be(3.0)
+    local Give = nn.Module:extend("Give")
+    function Give:init() self.p = nn.Parameter(gb.ones(3)) end
+    function Give:forward() return self.p end
+    local give = Give()
+    nn.Sequential(give, nn.Identity(), nn.Tanh())(x)
+    expect(give.p:sum():item()):to_be(3.0)
+  end)
+  it("gradients flow through", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0), nn.Flatten(), nn.Linear(4, 1))
+    net(gb.randn(5, 3)):sum():backward()
+    for _, p in ipairs(net:parameters()) do expect(p.grad ~= nil):to_be(true) end
+  end)
+  it("an empty one is the identity", function()
+    local x = gb.ones(2)
+    expect(nn.Sequential()(x)):to_be(x)
+  end)
+end)
+
+-- Uniform within +-bound, filling it: the largest of n draws is below the bound by about bound / n.
+local function expect_uniform(p, bound)
+  local n, largest = p:numel(), p:detach():abs():amax():item()
+  expect(largest <= bound):to_be(true)
+  expect(largest > bound * (1 - 12 / n)):to_be(true)
+  local mean, std = p:detach():mean():item(), p:detach():std():item()
+  expect(math.abs(mean) < 5 * bound / math.sqrt(3 * n)):to_be(true)
+  expect(std):to_be_near(bound / math.sqrt(3), 0.1)
+end
+
+local function expect_normal(p, std)
+  local n, x = p:numel(), p:detach()
+  expect(math.abs(x:mean():item()) < 5 * std / math.sqrt(n)):to_be(true)
+  expect(math.abs(x:std():item() - std) < 5 * std / math.sqrt(2 * n)):to_be(true)
+  expect(x:abs():amax():item() > 2.5 * std):to_be(true)
+end
+
+describe("first values are PyTorch's", function()
+  gb.manual_seed(31)
+  it("Linear: uniform within 1 / sqrt(inputs), weight and bias", function()
+    local l = nn.Linear(64, 400)
+    expect_uniform(l.weight, 1 / 8)
+    expect_uniform(l.bias, 1 / 8)
+  end)
+  it("Conv2d: uniform within 1 / sqrt(channels per group * kernel)", function()
+    local c = nn.Conv2d(8, 64, { 3, 5 }, { groups = 2 })
+    expect(c.weight):to_have_shape(64, 4, 3, 5)
+    expect_uniform(c.weight, 1 / math.sqrt(60))
+    expect_uniform(nn.Conv2d(4, 500, 1).bias, 0.5)
+  end)
+  it("Embedding: standard normal, the padding row zero", function()
+    expect_normal(nn.Embedding(200, 30).weight, 1)
+    local e = nn.Embedding(5, 300, { padding_idx = 2 })
+    expect(e.weight[3]:abs():sum():item()):to_be(0.0)
+    expect_normal(gb.no_grad(function() return e.weight[{ { 1, 2 } }] end), 1)
+  end)
+  it("norms: ones and zeros", function()
+    for _, layer in ipairs { nn.LayerNorm(6), nn.BatchNorm2d(6), nn.BatchNorm1d(6), nn.RMSNorm(6) } do
+      expect(layer.weight):to_be_close { 1, 1, 1, 1, 1, 1 }
+      if layer.bias then expect(layer.bias):to_be_close { 0, 0, 0, 0, 0, 0 } end
+    end
+  end)
+  it("init.*", function()
+    local w = nn.Parameter(gb.empty(200, 100))
+    expect(nn.init.uniform_(w, -2, 2) == w):to_be(true)
+    expect_uniform(w, 2)
+    expect_normal(nn.init.normal_(w, 0, 0.3), 0.3)
+    expect_uniform(nn.init.xavier_uniform_(w), math.sqrt(6 / 300))
+    expect_normal(nn.init.xavier_normal_(w, 2), 2 * math.sqrt(2 / 300))
+    expect_uniform(nn.init.kaiming_uniform_(w), math.sqrt(6 / 100))
+    expect_uniform(nn.init.kaiming_uniform_(w, { a = math.sqrt(5) }), 1 / math.sqrt(100))
+    expect_normal(nn.init.kaiming_normal_(w, { mode = "fan_out", nonlinearity = "relu" }), math.sqrt(2 / 200))
+    expect(nn.init.constant_(w, 3)[1][1]:item()):to_be(3.0)
+    expect(nn.init.ones_(w):sum():item()):to_be(20000.0)
+    expect(nn.init.zeros_(w):sum():item()):to_be(0.0)
+    nn.init.trunc_normal_(w, 0, 1, -0.5, 0.5)
+    expect(w:detach():abs():amax():item() <= 0.5):to_be(true)
+    expect(w:detach():std():item()):to_be_near(0.2857, 0.02) -- a normal cut at half its deviation
+    expect(w.requires_grad):to_be(true)
+    nn.init.orthogonal_(w)
+    local q = w:detach()
+    expect(q:t():matmul(q)):to_be_close(gb.eye(100), 1e-5)
+    local wide = nn.init.orthogonal_(gb.empty(3, 7), 2)
+    expect(wide:matmul(wide:t())):to_be_close(gb.eye(3) * 4, 1e-5)
+    expect(nn.init.calculate_gain("tanh")):to_be_near(5 / 3)
+    expect(function() nn.init.kaiming_uniform_(gb.ones(3)) end):to_fail("2 dimensions")
+    expect(function() nn.init.calculate_gain("nonsense") end):to_fail("nonsense")
+  end)
+  it("the same seed makes the same model", function()
+    gb.manual_seed(6)
+    local a = nn.Linear(3, 4)
+    gb.manual_seed(6)
+    expect(nn.Linear(3, 4).weight:detach()):to_equal_bits(a.weight:detach())
+  end)
+end)
+
+describe("layers", function()
+  local x = gb.arange(12):float():reshape(3, 4):div(6):sub(1)
+  it("say what F says", function()
+    expect(nn.GELU("tanh")(x)):to_be_close(F.gelu(x, { approximate = "tanh" }))
+    expect(nn.LeakyReLU(0.2)(x)):to_be_close(F.leaky_relu(x, 0.2))
+    expect(nn.ELU(2)(x)):to_be_close(F.elu(x, 2))
+    expect(nn.Softplus(3)(x)):to_be_close(F.softplus(x, { beta = 3 }))
+    expect(nn.Softmax(1)(x)):to_be_close(F.softmax(x, 1))
+    expect(nn.LogSoftmax()(x)):to_be_close(F.log_softmax(x, -1))
+    expect(nn.SiLU()(x)):to_be_close(F.silu(x))
+    expect(nn.Sigmoid()(x)):to_be_close(F.sigmoid(x))
+    expect(nn.Flatten()(gb.ones(2, 3, 4))):to_have_shape(2, 12)
+    expect(nn.Identity()(x)):to_be(x)
+    local mlp = nn.MLP(4, 8, { outputs = 2 })
+    expect(mlp(x)):to_be_close(mlp.fc2(F.gelu(mlp.fc1(x), { approximate = "tanh" })), 1e-5)
+    local norm = nn.LayerNorm(4)
+    local y, sum = norm:add(x, x)
+    expect(sum):to_be_close(x * 2)
+    expect(y):to_be_close(norm(x * 2), 1e-5)
+  end)
+  it("losses", function()
+    local target, same = gb.tensor { 0, 3, 1 }, x * 0.5
+    expect(nn.CrossEntropyLoss({ label_smoothing = 0.1, reduction = "sum" })(x, target)):to_be_close(F.cross_entropy(x, target, { label_smoothing = 0.1, reduction = "sum" }))
+    local weight = gb.tensor { 1.0, 2.0, 3.0, 4.0 }
+    local weighted = nn.CrossEntropyLoss { weight = weight }
+    expect(weighted(x, target)):to_be_close(F.cross_entropy(x, target, weight))
+    expect(#weighted:buffers()):to_be(1)
+    expect(nn.MSELoss()(x, same)):to_be_close(F.mse_loss(x, same))
+    expect(nn.L1Loss({ reduction = "none" })(x, same)):to_have_shape(3, 4)
+    expect(nn.SmoothL1Loss({ beta = 0.5 })(x, same)):to_be_close(F.smooth_l1_loss(x, same, { beta = 0.5 }))
+    expect(nn.BCEWithLogitsLoss({ pos_weight = 2 })(x, same:sigmoid())):to_be_close(F.binary_cross_entropy_with_logits(x, same:sigmoid(), { pos_weight = 2 }))
+    expect(nn.NLLLoss()(F.log_softmax(x, -1), target)):to_be_close(F.cross_entropy(x, target), 1e-6)
+    expect(nn.KLDivLoss({ reduction = "batchmean" })(F.log_softmax(x, -1), F.softmax(same, -1))):to_be_close(
+      F.kl_div(F.log_softmax(x, -1), F.softmax(same, -1), { reduction = "batchmean" }))
+  end)
+  it("MultiheadAttention: causal looks back only, a mask looks where it may", function()
+    gb.manual_seed(2)
+    local attention = nn.MultiheadAttention(8, 2, { is_causal = true })
+    local a = gb.randn(1, 5, 8)
+    local b = a:clone()
+    b[{ 1, 5 }] = 0
+    expect(attention(a)[{ 1, { 1, 4 } }]):to_be_close(attention(b)[{ 1, { 1, 4 } }], 1e-6)
+    local free = nn.MultiheadAttention(8, 2)
+    free:load_state_dict(attention:state_dict())
+    expect(free(a, gb.ones(5, 5):tril():bool())):to_be_close(attention(a), 1e-6)
+    expect(function() nn.MultiheadAttention(8, 3) end):to_fail("3 heads")
+  end)
+  it("refuse options and sizes that are none", function()
+    for _, fn in ipairs {
+      function() nn.Linear(2, 2, { bais = true }) end, function() nn.Linear(2, 2, 5) end, function() nn.Linear() end, function() nn.Linear(-1, 2) end,
+      function() nn.Linear("a", 2) end, function() nn.Linear(2, 2, { activation = "nonsense" })(gb.ones(1, 2)) end, function() nn.Conv2d(3, 4) end,
+      function() nn.Conv2d(3, 4, "x") end, function() nn.Conv2d(3, 4, 3, { groups = 2 }) end, function() nn.Conv2d(3, 4, { 1, 2, 3 }) end,
+      function() nn.MaxPool2d() end, function() nn.Embedding(3) end, function() nn.Embedding(3, 2, { padding_idx = 3 }) end, function() nn.LayerNorm() end,
+      function() nn.BatchNorm2d() end, function() nn.Parameter(5) end, function() nn.Parameter() end, function() nn.Dropout(2) end, function() nn.Dropout("x") end,
+      function() nn.CrossEntropyLoss { smoothing = 1 } end, function() nn.Sequential(5)(gb.ones(1)) end, function() nn.Sequential(nn.ReLU(), "x") end,
+      function() nn.ModuleList(5) end, function() nn.Linear(2, 2)(5) end, function() nn.Linear(2, 2)() end, function() nn.Linear(2, 2)(gb.ones(3)) end,
+    } do
+      local ok, why = pcall(fn)
+      if ok then error("line " .. debug.getinfo(fn, "S").linedefined .. " was accepted") end
+      if type(why) ~= "string" or why:find("^gibbous/") then error("the recipe's line is not named: " .. tostring(why)) end
+    end
+    expect(function() nn.Linear(2, 2, { bais = true }) end):to_fail("did you mean 'bias'")
+  end)
+end)
+
+gb.test.finish()
