@@ -613,7 +613,7 @@ static int tensor_chunk(lua_State *L) {
   int64_t count = gbl_check_integer(L, 2, "chunk", "chunks");
   if (count < 1) return gbl_error(L, "chunk: the number of chunks must be positive, got %" PRId64, count);
   lua_newtable(L);
-  int64_t length = (t->shape[dim] + count - 1) / count;
+  int64_t length = t->shape[dim] / count + (t->shape[dim] % count != 0);
   append_equal_parts(L, t, dim, length > 0 ? length : 1);
   return 1;
 }

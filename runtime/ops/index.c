@@ -508,6 +508,7 @@ static gb_status cat_gradient(gb_grad_call *grad) {
 /* unsqueeze each, then cat. */
 static gb_status stack_compose(gb_call *call) {
   int dim;
+  GB_TRY(gb_require_ndim(call, 0, 0, GB_MAX_NDIM - 1));
   GB_TRY(gb_call_dim(call, call->attrs[0].integer, call->in[0]->ndim + 1, &dim));
   for (int i = 0; i < call->n_in; i++) GB_TRY(require_alike(call, i, -1));
   gb_tensor **parts = calloc((size_t)call->n_in, sizeof *parts);

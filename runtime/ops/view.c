@@ -400,6 +400,8 @@ static gb_status diagonal_layout(gb_call *call, layout *l) {
   GB_TRY(gb_call_dim(call, call->attrs[1].integer, l->ndim, &first));
   GB_TRY(gb_call_dim(call, call->attrs[2].integer, l->ndim, &second));
   if (first == second) return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", first + 1);
+  if (offset < -l->shape[first]) offset = -l->shape[first]; /* beyond the corner a diagonal is empty, however far */
+  if (offset > l->shape[second]) offset = l->shape[second];
   int64_t down = offset < 0 ? -offset : 0, right = offset > 0 ? offset : 0;
   int64_t rows = l->shape[first] - down, columns = l->shape[second] - right, size = rows < columns ? rows : columns;
   int64_t stride = l->stride[first] + l->stride[second];

@@ -1,0 +1,316 @@
+-- test_errors.lua - every public function called with what it is not made for: too few and too many arguments, values of every type, numbers at
+-- every edge, unknown options, tensors of odd shapes and dtypes. It may work or raise; what it raises is a string that begins with the recipe's
+-- line and, for an op, says which op. Nothing crashes, and nothing of ours shows through ("attempt to index ...").
+--
+-- Every call runs in a coroutine of its own, so that scopes it opens go with it.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, F, optim, amp, data = gb.nn, gb.nn.functional, gb.optim, gb.amp, gb.data
+
+math.randomseed(20)
+gb.manual_seed(20)
+
+-- {==== calling ====
+
+-- true and results, or false and the error; the traceback of the coroutine is not of interest.
+local function attempt(fn, ...)
+  local arguments = table.pack(...)
+  local co = coroutine.create(function()
+    local results = table.pack(fn(table.unpack(arguments, 1, arguments.n))) -- this is the recipe's line
+    return table.unpack(results, 1, results.n)
+  end)
+  local results = table.pack(coroutine.resume(co))
+  coroutine.close(co)
+  return table.unpack(results, 1, results.n)
+end
+
+local function text_of(arguments)
+  local list = {}
+  for i = 1, arguments.n do
+    local a = arguments[i]
+    list[i] = gb.is_tensor(a) and ("tensor(%s %s)"):format(a.dtype, table.concat(a.shape, "x")) or type(a) == "table" and "{...}" or tostring(a)
+  end
+  return table.concat(list, ", ")
+end
+
+-- Call, and complain about an error that a recipe could do nothing with. must: it has to fail. name: what the text has to contain.
+local function check(what, fn, must, name, ...)
+  local ok, why = attempt(fn, ...)
+  if ok and not must then return end
+  local call = ("%s(%s)"):format(what, text_of(table.pack(...)))
+  if ok then error(call .. " was accepted", 0) end
+  if type(why) ~= "string" then error(("%s raised a %s"):format(call, type(why)), 0) end
+  if not why:find("^tests/lua/test_errors%.lua:%d+: ") then error(("%s does not name the recipe's line: %s"):format(call, why), 0) end
+  if why:find("attempt to") or why:find("bad argument #%d+ to 'for iterator'") then error(("%s shows its inside: %s"):format(call, why), 0) end
+  if name and not why:find(name, 1, true) then error(("%s does not say '%s': %s"):format(call, name, why), 0) end
+end
+
+-- ====}
+
+-- {==== values that do not belong ====
+
+local freed = gb.ones(2)
+freed:free()
+
+-- No tensors, no numbers.
+local function nothing() end
+local function strangers() return { true, "/nowhere/junk", {}, { 1, "a" }, { nonsense = 1 }, nothing, io.stdout, coroutine.create(nothing), freed, n = 9 } end
+
+local numbers = { 0, 1, -1, 3, 2.5, -0.5, 1e300, -1e300, 0 / 0, math.huge, math.mininteger, math.maxinteger, 100 }
+
+local shapes = { {}, { 0 }, { 1 }, { 3 }, { 2, 3 }, { 3, 2 }, { 0, 3 }, { 1, 1 }, { 2, 3, 4 }, { 1, 2, 4, 4 }, { 2, 0, 3, 3 }, { 1, 1, 1, 1, 1, 1, 1, 2 } }
+local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+
+local function random_tensor()
+  local shape, dtype = shapes[math.random(#shapes)], dtypes[math.random(#dtypes)]
+  local t = gb.randint(0, 3, shape):to(math.random(3) == 1 and dtype or (math.random(2) == 1 and "float32" or "int64"))
+  if t:is_floating_point() and math.random(3) == 1 then t:requires_grad_() end
+  if t.ndim >= 2 and math.random(4) == 1 then t = t:transpose(1, -1) end
+  return t
+end
+
+local function random_value()
+  local kind = math.random(12)
+  if kind <= 7 then return random_tensor() end
+  if kind <= 9 then return numbers[math.random(#numbers)] end
+  if kind == 10 then return { math.random(-1, 4), math.random(-1, 4) } end
+  if kind == 11 then return nil end
+  local list = strangers()
+  return list[math.random(list.n)]
+end
+
+local function random_arguments()
+  local arguments = { n = math.random(0, 5) }
+  for i = 1, arguments.n do arguments[i] = random_value() end
+  return arguments
+end
+
+-- ====}
+
+-- {==== ops ====
+
+-- Every way to call the row: gb.name, F.name, x:name, x:name_.
+local function callers(row)
+  local list = {}
+  local function add(text, fn) list[#list + 1] = { text, fn } end
+  if rawget(gb, row.name) then add("gb." .. row.name, gb[row.name]) end
+  if rawget(F, row.name) then add("F." .. row.name, F[row.name]) end
+  local x = gb.ones(2, 2)
+  local method, in_place = select(2, pcall(function() return x[row.name] end)), select(2, pcall(function() return x[row.name .. "_"] end))
+  if type(method) == "function" then add("x:" .. row.name, method) end
+  if type(in_place) == "function" then add("x:" .. row.name .. "_", in_place) end
+  return list
+end
+
+describe("ops", function()
+  for _, row in ipairs(gb.test.ops()) do
+    for _, caller in ipairs(callers(row)) do
+      local text, fn = caller[1], caller[2]
+      it(text, function()
+        local x, values = gb.ones(2, 3), strangers()
+        check(text, fn, true, row.name)
+        check(text, fn, true, row.name, nil)
+        for i = 1, values.n do
+          check(text, fn, true, row.name, values[i])
+          check(text, fn, false, row.name, x, values[i])
+        end
+        check(text, fn, true, row.name, x, { nonsense_key = 1 })
+        check(text, fn, true, row.name, x, x, x, x, x, { nonsense_key = 1 })
+        if not row.signature:find("...", 1, true) then
+          check(text, fn, true, row.name, x, x, x, x, x, x, x, x, x, x, x, x, x, x)
+          check(text, fn, true, row.name, x, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k")
+        end
+      end)
+    end
+  end
+end)
+
+describe("ops with random arguments", function()
+  for _, row in ipairs(gb.test.ops()) do
+    for _, caller in ipairs(callers(row)) do
+      it(caller[1], function()
+        for _ = 1, 60 do
+          local arguments = random_arguments()
+          check(caller[1], caller[2], false, row.name, table.unpack(arguments, 1, arguments.n))
+        end
+      end)
+    end
+  end
+end)
+
+-- Right kinds of arguments, wrong sizes: what each says is about the shapes.
+describe("shapes that do not fit", function()
+  local a, b, v = gb.ones(2, 3), gb.ones(4, 5), gb.ones(7)
+  local image, index = gb.ones(1, 3, 8, 8), gb.tensor { 0, 1 }
+  local calls = {
+    { "add", "2x3", "4x5", function() return a + b end }, { "matmul", "2x3", "4x5", function() return a:matmul(b) end },
+    { "mm", "2", "7", function() return gb.mm(a, v) end }, { "bmm", "3", "2", function() return gb.bmm(a, b) end },
+    { "mv", "2x3", "7", function() return gb.mv(a, v) end }, { "dot", "7", "2", function() return gb.dot(v, gb.ones(2)) end },
+    { "addmm", "2x3", "4x5", function() return gb.addmm(a, a, b) end }, { "linear", "2x3", "4x5", function() return F.linear(a, b) end },
+    { "mlp", "3", "5", function() return F.mlp(a, b, nil, b) end },
+    { "conv2d", "3 ", "4", function() return F.conv2d(image, gb.ones(2, 4, 3, 3)) end }, { "conv2d", "2x3", "4", function() return F.conv2d(a, gb.ones(2, 3, 3, 3)) end },
+    { "conv2d", "bias", "7", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), v) end }, { "conv2d", "9", "8", function() return F.conv2d(image, gb.ones(2, 3, 9, 9)) end },
+    { "conv2d", "stride", "0", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), nil, { stride = 0 }) end },
+    { "max_pool2d", "8", "9", function() return F.max_pool2d(image, 9) end }, { "avg_pool2d", "kernel_size", "0", function() return F.avg_pool2d(image, 0) end },
+    { "layer_norm", "3", "4", function() return F.layer_norm(a, { 4 }) end }, { "layer_norm", "weight", "7", function() return F.layer_norm(a, { 3 }, v) end },
+    { "rms_norm", "3", "7", function() return F.rms_norm(a, { 3 }, v) end }, { "add_layer_norm", "2x3", "4x5", function() return F.add_layer_norm(a, b, { 3 }) end },
+    { "batch_norm", "3", "7", function() return F.batch_norm(image, v, v) end }, { "cross_entropy", "2", "7", function() return F.cross_entropy(a, gb.zeros(7, { dtype = "int64" })) end },
+    { "nll_loss", "2", "7", function() return F.nll_loss(a, gb.zeros(7, { dtype = "int64" })) end }, { "mse_loss", "2x3", "4x5", function() return F.mse_loss(a, b) end },
+    { "scaled_dot_product_attention", "8", "4", function() return F.scaled_dot_product_attention(image, gb.ones(1, 3, 8, 4), image) end },
+    { "cat", "3", "5", function() return gb.cat { a, b } end }, { "stack", "2x3", "4x5", function() return gb.stack { a, b } end },
+    { "gather", "2", "1", function() return a:gather(1, index) end }, { "view", "2x3", "5", function() return a:view(5) end },
+    { "expand", "2x3", "4", function() return a:expand(4, 3) end }, { "masked_fill", "2x3", "7", function() return a:masked_fill(v:gt(0), 0) end },
+    { "where", "2x3", "7", function() return gb.where(a:gt(0), a, v) end }, { "topk", "k", "9", function() return a:topk(9) end },
+  }
+  for _, row in ipairs(calls) do
+    it(row[1] .. " of " .. row[2] .. " and " .. row[3], function()
+      check(row[1], row[4], true, row[1])
+      check(row[1], row[4], true, row[2])
+      check(row[1], row[4], true, row[3])
+    end)
+  end
+end)
+
+-- What lies in a tensor can be wrong too.
+describe("data that does not fit", function()
+  local x = gb.ones(2, 3)
+  for _, bad in ipairs { 3, -1, math.mininteger, math.maxinteger } do
+    local index = gb.tensor { 0, bad }
+    for name, fn in pairs {
+      cross_entropy = function() return F.cross_entropy(x, index) end, nll_loss = function() return F.nll_loss(x, index) end,
+      linear_cross_entropy = function() return F.linear_cross_entropy(x, gb.ones(3, 3), index) end, embedding = function() return F.embedding(index, x:t():contiguous()) end,
+      gather = function() return x:gather(2, index:unsqueeze(1)) end, index_select = function() return x:index_select(2, index) end, one_hot = function() return F.one_hot(index, 3) end,
+      index_add = function() return x:index_add(2, index, gb.ones(2, 2)) end, scatter_add = function() return x:scatter_add(2, index:unsqueeze(1), gb.ones(1, 2)) end,
+      index_put = function() return x:t():contiguous():index_put(index, 0) end,
+    } do
+      it(("%s with index %d"):format(name, bad), function()
+        check(name, fn, true, name)
+        check(name, fn, true, tostring(bad))
+        check(name, fn, true, "0 .. 2")
+      end)
+    end
+  end
+end)
+
+-- ====}
+
+-- {==== everything else ====
+
+-- Functions that a call with junk would leave a trace of, or that end the script.
+local apart = { interrupt = true, set_num_threads = true, set_printoptions = true, args = true, plot = true, progress = true }
+
+local function sorted(module)
+  local names = {}
+  for name in pairs(module) do
+    if type(name) == "string" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function is_callable(value)
+  local meta = getmetatable(value)
+  return type(value) == "function" or type(value) == "table" and type(meta) == "table" and meta.__call ~= nil
+end
+
+-- fn with every kind of wrong value in the first places, and at random.
+local function pester(what, fn, self)
+  local function try(...)
+    if self ~= nil then check(what, fn, false, nil, self, ...) else check(what, fn, false, nil, ...) end
+  end
+  local values = strangers()
+  try()
+  try(nil, nil, nil)
+  for i = 1, values.n do
+    try(values[i])
+    try(gb.ones(2, 2), values[i])
+    try(values[i], values[i], values[i])
+    try({ gb.ones(2) }, values[i])
+    try(3, values[i])
+    try("nowhere/x", values[i])
+  end
+  for _, number in ipairs(numbers) do
+    try(number)
+    try(number, number)
+    try(gb.ones(2, 2), number)
+    try({ number, number })
+  end
+  for _ = 1, 40 do
+    local arguments = random_arguments()
+    try(table.unpack(arguments, 1, arguments.n))
+  end
+end
+
+for path, module in pairs { gb = gb, ["gb.nn"] = nn, ["gb.nn.init"] = nn.init, ["gb.nn.utils"] = nn.utils, ["gb.optim"] = optim, ["gb.optim.lr"] = optim.lr, ["gb.amp"] = amp,
+                            ["gb.data"] = data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda } do
+  describe(path, function()
+    for _, name in ipairs(sorted(module)) do
+      if is_callable(module[name]) and not apart[name] then
+        it(name, function() pester(path .. "." .. name, module[name]) end)
+      end
+    end
+  end)
+end
+
+describe("methods of a tensor", function()
+  for _, name in ipairs {
+    "size", "stride", "dim", "numel", "element_size", "is_contiguous", "is_floating_point", "item", "tolist", "stats", "to", "type_as", "double", "float", "half", "bfloat16", "long", "int",
+    "bool", "cpu", "cuda", "detach", "view_as", "reshape_as", "expand_as", "split", "chunk", "unbind", "tile", "positions", "zero_", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor", "backward", "requires_grad_", "retain_grad", "register_hook", "copy_", "fill_", "uniform_", "normal_", "random_integers_", "free",
+  } do
+    it(name, function()
+      pester("x:" .. name, gb.ones(1)[name], gb.randn(2, 3))
+      pester("x:" .. name, gb.ones(1)[name], gb.tensor(3))
+      pester("x." .. name, gb.ones(1)[name])
+    end)
+  end
+end)
+
+-- Objects, and the names of their methods.
+local function objects()
+  local net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+  local optimizer = optim.AdamW(net:parameters(), { lr = 0.1 })
+  local set = data.TensorDataset(gb.ones(4, 2), gb.arange(4))
+  return {
+    module = { net, { "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "apply", "train", "eval", "to", "zero_grad", "requires_grad_",
+                      "register_parameter", "register_buffer", "register_forward_hook", "share", "state_dict", "load_state_dict", "append" } },
+    optimizer = { optimizer, { "step", "zero_grad", "state_dict", "load_state_dict", "add_param_group" } },
+    schedule = { optim.lr.Cosine(optimizer, { steps = 5 }), { "step", "get_last_lr", "state_dict", "load_state_dict" } },
+    scaler = { amp.GradScaler(), { "scale", "unscale_", "step", "update", "get_scale", "is_enabled", "stats", "report", "state_dict", "load_state_dict", "get_growth_factor",
+                                   "get_backoff_factor", "get_growth_interval", "set_growth_factor", "set_backoff_factor", "set_growth_interval" } },
+    dataset = { set, { "get", "subset" } },
+    loader = { data.DataLoader(set, { batch_size = 2 }), { "iter", "state_dict", "load_state_dict" } },
+  }
+end
+
+describe("methods of objects", function()
+  for kind, row in pairs(objects()) do
+    for _, name in ipairs(row[2]) do
+      it(kind .. ":" .. name, function()
+        local method = row[1][name]
+        pester(kind .. ":" .. name, method, row[1])
+        if type(row[1]) == "userdata" then pester(kind .. "." .. name, method) end
+      end)
+    end
+  end
+  it("a closed object says so", function()
+    local set = data.TensorDataset(gb.ones(4))
+    set:close()
+    set:close()
+    check("get", set.get, true, "closed", set, 1)
+  end)
+end)
+
+-- ====}
+
+describe("after all that", function()
+  it("the library works as before", function()
+    expect(gb.is_grad_enabled()):to_be(true)
+    expect(amp.is_enabled()):to_be(false)
+    expect((gb.ones(2, 2):matmul(gb.ones(2, 2)) + 1):sum():item()):to_be(12.0)
+    expect(gb.get_default_dtype()):to_be("float32")
+  end)
+end)
+
+gb.test.finish()
