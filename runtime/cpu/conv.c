@@ -198,7 +198,8 @@ static void forward_chunk(void *arg, int64_t chunk) {
   int64_t ld = in_place ? o : v->og;
   if (in_place) sums = gb_data(v->y) + at * v->bytes;
   im2col(v, n, g, first, rows, columns);
-  for (int64_t p = 0; v->bias_lanes && p < rows; p++) memcpy(sums + p * ld * v->bytes, v->bias_lanes + g * v->og * v->bytes, (size_t)(v->og * v->bytes));
+  for (int64_t p = 0; v->bias_lanes && p < rows; p++)
+    memcpy(sums + p * ld * v->bytes, v->bias_lanes + g * v->og * v->bytes, (size_t)(v->og * v->bytes));
   multiply(v, rows, v->og, v->depth, (gb_matrix){ columns, v->dtype, v->depth, 1 }, group_weight(v, g, true), v->bias_lanes ? 1 : 0, sums, ld);
   for (int64_t p = 0; p < rows; p++) {
     if (v->relu) relu_row(v->lane, sums + p * ld * v->bytes, v->og);
@@ -207,7 +208,8 @@ static void forward_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status forward_plain(conv *v) {
-  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * v->bytes), bias = gb_scratch_take(&shared, v->bias ? v->s.o * v->bytes : 0);
+  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * v->bytes);
+  size_t bias = gb_scratch_take(&shared, v->bias ? v->s.o * v->bytes : 0);
   gb_scratch_take(&v->room_bytes, v->tile * (v->depth + v->og) * v->bytes);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->krsc = weight_in(v, v->scratch.shared + weight);
@@ -356,7 +358,8 @@ static gb_status run_slices(conv *v, gb_chunk_fn fn) {
 static void backward_weight_slice(void *arg, int64_t slice) {
   conv *v = arg;
   slice_room room = room_of(v);
-  int64_t numel = gb_onednn_weight_numel(v->library), runs = v->s.n / v->images, first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
+  int64_t numel = gb_onednn_weight_numel(v->library), runs = v->s.n / v->images;
+  int64_t first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
   float *sums = (float *)v->partials + slice * numel, *more = (float *)v->partials + (v->slices + slice) * numel;
   for (int64_t run = first; run < end; run++) {
     char *x = images_in(v, v->x, run * v->images, v->images, room.x), *y = images_in(v, v->y, run * v->images, v->images, room.y);

@@ -177,8 +177,8 @@ static dnnl_primitive_desc_t describe_run(const gb_onednn_conv *conv, gb_onednn_
     status = dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, &conv->y, stride, dilation, padding,
                                                               padding);
   else
-    status = dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, NULL, &conv->y, stride, dilation, padding,
-                                                                 padding);
+    status = dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, NULL, &conv->y, stride, dilation,
+                                                                 padding, padding);
   if (status != dnnl_success || dnnl_primitive_desc_create(&made, &desc, attr, conv->onednn->engine, hint) != dnnl_success) return NULL;
   return made;
 }

@@ -358,7 +358,10 @@ typedef struct batch {
 
 /* Sizes, and scratch with room for everything above. */
 static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y) {
-  *b = (batch){ .call = call, .lane = lane_of(x, other), .c = x->shape[1], .x = gb_rows_of(x, 1), .grad = gb_rows_of(other, 1), .y = gb_rows_of(y, 1) };
+  *b = (batch){ .call = call, .lane = lane_of(x, other), .c = x->shape[1] };
+  b->x = gb_rows_of(x, 1);
+  b->grad = gb_rows_of(other, 1);
+  b->y = gb_rows_of(y, 1);
   b->bytes = (int64_t)gb_lane_bytes(b->lane);
   b->count = b->x.count;
   b->batch = least(batch_of(b->c), MOST_BATCH_ROWS);
@@ -567,7 +570,8 @@ static void gradients_chunk(void *arg, int64_t chunk) {
 /* x = scale * weight * (grad - plain - (x - offset) * along), by channel. */
 static void differentiate_channels(const batch *b, void *x, const void *grad) {
   float *restrict f = x;
-  const float *restrict g = grad, *o = (float *)b->offset, *s = (float *)b->scale, *w = (float *)b->weight, *p = (float *)b->plain, *a = (float *)b->along;
+  const float *restrict g = grad, *o = (float *)b->offset, *s = (float *)b->scale, *w = (float *)b->weight, *p = (float *)b->plain,
+                                 *a = (float *)b->along;
   double *restrict d = x;
   const double *restrict h = grad, *q = (double *)b->offset, *t = (double *)b->scale, *v = (double *)b->weight, *m = (double *)b->plain,
                                   *e = (double *)b->along;

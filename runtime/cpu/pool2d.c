@@ -59,7 +59,8 @@ struct pool {
 };
 
 static char *place(const gb_tensor *t, int64_t image, int64_t channel, int64_t y, int64_t x) {
-  return gb_data(t) + (image * t->stride[0] + channel * t->stride[1] + y * t->stride[2] + x * t->stride[3]) * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
+  int64_t at = image * t->stride[0] + channel * t->stride[1] + y * t->stride[2] + x * t->stride[3];
+  return gb_data(t) + at * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
 }
 
 /* n channels of t in lanes: where they lie if that is how they lie, else in room. */
@@ -195,8 +196,9 @@ static void gather_cell(const pool *p, int64_t image, const int64_t at[2], int64
   const uint8_t *which = positions_at(p, image, first, at[0], at[1], n, which_room);
   for (int64_t i = 0; i < n; i++) {
     int64_t y = at[0] * a[0].stride - a[0].padding + which[i] / a[1].kernel, x = at[1] * a[1].stride - a[1].padding + which[i] % a[1].kernel;
+    char *to = (char *)taken + i * (int64_t)gb_lane_bytes(p->lane);
     bool inside = y >= 0 && y < a[0].in && x >= 0 && x < a[1].in;
-    if (inside) gb_lane_load(p->lane, (char *)taken + i * (int64_t)gb_lane_bytes(p->lane), place(p->from, image, first + i, y, x), (gb_dtype)p->from->dtype, 1, 1);
+    if (inside) gb_lane_load(p->lane, to, place(p->from, image, first + i, y, x), (gb_dtype)p->from->dtype, 1, 1);
     else gb_row_put(p->lane, taken, i, 0);
   }
   put_channels(p, image, first, at, taken, n);

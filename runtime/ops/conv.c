@@ -36,8 +36,8 @@ static gb_status check_images(gb_call *call, int input) {
   const gb_tensor *x = call->in[input];
   for (int i = 1; i < 4; i++)
     if (x->shape[i] == 0 || x->shape[i] > GB_CONV_LIMIT)
-      return gb_call_fail(call, GB_ESHAPE, "dimension %d of '%s' (%s) has size %" PRId64 "; only the batch may be empty", i + 1, call->info->in[input].name,
-                          gb_shape_text(4, x->shape, text, sizeof text), x->shape[i]);
+      return gb_call_fail(call, GB_ESHAPE, "dimension %d of '%s' (%s) has size %" PRId64 "; only the batch may be empty", i + 1,
+                          call->info->in[input].name, gb_shape_text(4, x->shape, text, sizeof text), x->shape[i]);
   return GB_OK;
 }
 
@@ -55,8 +55,8 @@ static gb_status check_sizes(gb_call *call, int input, int64_t n, int64_t c, con
   const gb_tensor *t = call->in[input];
   const int64_t shape[4] = { n, c, hw[0], hw[1] };
   if (t->ndim == 4 && !memcmp(t->shape, shape, sizeof shape)) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, expected %s", call->info->in[input].name, gb_shape_text(t->ndim, t->shape, has, sizeof has),
-                      gb_shape_text(4, shape, wants, sizeof wants));
+  return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, expected %s", call->info->in[input].name,
+                      gb_shape_text(t->ndim, t->shape, has, sizeof has), gb_shape_text(4, shape, wants, sizeof wants));
 }
 
 /* Allocate output 0 with the channels last. */
@@ -95,8 +95,8 @@ static gb_status check_conv(gb_call *call, const int64_t *x, const int64_t *weig
   conv_texts t = texts_of(x, weight);
   int64_t groups = attrs[3].integer;
   if (x[1] % groups || weight[0] % groups)
-    return gb_call_fail(call, GB_ESHAPE, "groups = %" PRId64 " must divide the input's %" PRId64 " channels and the weight's %" PRId64 " (input %s, weight %s)", groups,
-                        x[1], weight[0], t.x, t.weight);
+    return gb_call_fail(call, GB_ESHAPE, "groups = %" PRId64 " must divide the input's %" PRId64 " channels and the weight's %" PRId64
+                        " (input %s, weight %s)", groups, x[1], weight[0], t.x, t.weight);
   if (weight[1] * groups != x[1])
     return gb_call_fail(call, GB_ESHAPE, "weight expects %" PRId64 " input channels, input has %" PRId64 " (input %s, weight %s, groups %" PRId64 ")",
                         weight[1] * groups, x[1], t.x, t.weight, groups);
@@ -123,8 +123,8 @@ static gb_status conv2d_check(gb_call *call) {
   if (weight->shape[0] == 0) return gb_call_fail(call, GB_ESHAPE, "weight has no output channels");
   if (bias && (bias->ndim != 1 || bias->shape[0] != weight->shape[0])) {
     char text[96];
-    return gb_call_fail(call, GB_ESHAPE, "bias has shape %s, weight makes %" PRId64 " channels", gb_shape_text(bias->ndim, bias->shape, text, sizeof text),
-                        weight->shape[0]);
+    return gb_call_fail(call, GB_ESHAPE, "bias has shape %s, weight makes %" PRId64 " channels",
+                        gb_shape_text(bias->ndim, bias->shape, text, sizeof text), weight->shape[0]);
   }
   if (!has_relu(activation) && strcmp(activation->string, "none"))
     return gb_call_fail(call, GB_EINVAL, "activation '%s' is not available here; it is 'none' or 'relu'", activation->string);
@@ -168,7 +168,8 @@ static gb_status backward_input(gb_context *c, gb_tensor *grad, gb_tensor *weigh
 }
 
 /* The gradient of the weight, of the shape it had, in dtype. */
-static gb_status backward_weight(gb_context *c, gb_tensor *grad, gb_tensor *x, const int64_t *shape, const gb_attr *conv, gb_dtype dtype, gb_tensor **out) {
+static gb_status backward_weight(gb_context *c, gb_tensor *grad, gb_tensor *x, const int64_t *shape, const gb_attr *conv, gb_dtype dtype,
+                                 gb_tensor **out) {
   gb_attr attrs[6] = { gb_attr_ints(4, shape), conv[0], conv[1], conv[2], conv[3], gb_attr_int(dtype) };
   return gb_op_2(c, GB_OP_conv2d_backward_weight, grad, x, attrs, out);
 }
@@ -248,17 +249,18 @@ static gb_status check_pool(gb_call *call, const int64_t *x, const gb_attr *attr
   *s = gb_pool_sizes_of(x, attrs);
   for (int i = 0; i < 2; i++)
     if (s->padding[i] > s->kernel[i] / 2)
-      return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64, s->padding[i], s->kernel[i]);
+      return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64, s->padding[i],
+                          s->kernel[i]);
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input (%s); use a smaller kernel_size", s->kernel[0],
-                      s->kernel[1], gb_shape_text(4, x, text, sizeof text));
+  return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input (%s); use a smaller kernel_size",
+                      s->kernel[0], s->kernel[1], gb_shape_text(4, x, text, sizeof text));
 }
 
 /* Window positions are kept in a byte each. */
 static gb_status check_window(gb_call *call, const gb_conv_sizes *s) {
   if (s->kernel[0] * s->kernel[1] <= 255) return GB_OK;
-  return gb_call_fail(call, GB_EUNSUPPORTED, "a window of %" PRId64 "x%" PRId64 " has more than 255 elements; use a smaller kernel_size, or amax over the dimensions",
-                      s->kernel[0], s->kernel[1]);
+  return gb_call_fail(call, GB_EUNSUPPORTED, "a window of %" PRId64 "x%" PRId64 " has more than 255 elements; use a smaller kernel_size, "
+                      "or amax over the dimensions", s->kernel[0], s->kernel[1]);
 }
 
 /* Input 1, positions, is uint8 of input 0's shape. */
@@ -390,8 +392,10 @@ static gb_status adaptive_avg_pool2d_backward_gradient(gb_grad_call *g) {
 
 const gb_op_impl gb_family_conv[] = {
   { .op = GB_OP_conv2d, .check = conv2d_check, .gradient = conv2d_gradient, .save_in = 3, .save_out = 2, .save_other = true },
-  { .op = GB_OP_conv2d_backward_input, .check = conv2d_backward_input_check, .gradient = conv2d_backward_input_gradient, .save_in = 3, .save_other = true },
-  { .op = GB_OP_conv2d_backward_weight, .check = conv2d_backward_weight_check, .gradient = conv2d_backward_weight_gradient, .save_in = 3, .save_other = true },
+  { .op = GB_OP_conv2d_backward_input, .check = conv2d_backward_input_check, .gradient = conv2d_backward_input_gradient, .save_in = 3,
+    .save_other = true },
+  { .op = GB_OP_conv2d_backward_weight, .check = conv2d_backward_weight_check, .gradient = conv2d_backward_weight_gradient, .save_in = 3,
+    .save_other = true },
   { .op = GB_OP_max_pool2d, .check = max_pool2d_check, .gradient = max_pool2d_gradient, .save_out = 2 },
   { .op = GB_OP_max_pool2d_backward, .check = max_pool2d_backward_check, .gradient = max_pool2d_backward_gradient, .save_in = 2 },
   { .op = GB_OP_max_pool2d_gather, .check = max_pool2d_gather_check, .gradient = max_pool2d_gather_gradient, .save_in = 2 },

@@ -1,6 +1,5 @@
-/* ops/conv.h - sizes of 2-D convolution and pooling, which checks and kernels read from a call in the same way.
- *
- * Pairs are (height, width). Everything here assumes nothing: the checks use it before they have judged the numbers, the kernels after. */
+/* ops/conv.h - sizes of 2-D convolution and pooling, which checks and kernels read from a call in the same way. Pairs are
+ * (height, width). The attributes were checked by themselves (strides and kernels at least 1, nothing above GB_CONV_LIMIT) before. */
 #ifndef GB_OPS_CONV_H
 #define GB_OPS_CONV_H
 

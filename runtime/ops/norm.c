@@ -20,8 +20,8 @@ static gb_status check_like(gb_call *call, int input, int ndim, const int64_t *s
   if (!t) return GB_OK;
   GB_TRY(gb_require_float(call, input));
   if (t->ndim == ndim && !memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, expected %s (%s)", call->info->in[input].name, gb_shape_text(t->ndim, t->shape, has, sizeof has),
-                      gb_shape_text(ndim, shape, wants, sizeof wants), rule);
+  return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, expected %s (%s)", call->info->in[input].name,
+                      gb_shape_text(t->ndim, t->shape, has, sizeof has), gb_shape_text(ndim, shape, wants, sizeof wants), rule);
 }
 
 /* Does the attribute `shape` name x's last dims? *outer: how many come before them. */

@@ -135,11 +135,10 @@ describe("train and eval", function()
     expect(bn(x):mean():item()):to_be_near(0, 1e-3)
     expect(bn.num_batches_tracked:item()):to_be(100)
     bn:train()
-    local before = bn.running_mean:clone()
     x[{ 1, 1, 1, 1 }] = math.huge
     bn(x)
     expect(bn.running_mean:isfinite():all():item()):to_be(true) -- a batch that is not finite does not count
-    expect(bn.running_mean[2]:item() ~= before[2]:item() or true):to_be(true)
+    expect(bn.running_var:isfinite():all():item()):to_be(true)
     expect(function() bn(gb.ones(2, 3)) end):to_fail("BatchNorm2d")
     expect(function() nn.BatchNorm1d(3)(gb.ones(2, 4)) end):to_fail("batch_norm")
   end)
