@@ -1,4 +1,5 @@
 /* amp.c - gb.amp.GradScaler. Autocast scopes live in modes.c, precisions in gibbous/amp.lua. */
+#include <math.h>
 #include <string.h>
 
 #include "binding.h"
@@ -9,9 +10,33 @@ static void release(void *object) { gb_scaler_release(object); }
 static gb_scaler *check(lua_State *L) { return gbl_check_object(L, 1, &gbl_scaler_type); }
 
 static const char *const option_names[] = { "enabled", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale",
-                                            "max_skips", "scale", NULL };
+                                            "max_skips", "hysteresis", "per_loss", "scale", NULL };
 
-/* Read the options of a new scaler. A precision object says whether one is needed; scale makes it static. */
+/* {---- a scale by schedule: a Lua function ---- */
+
+/* A callback at work: the function, the step it is asked about, and its answer. */
+typedef struct schedule_call { const gbl_callback *callback; int64_t step; double *scale; } schedule_call;
+
+static int schedule_body(lua_State *L) {
+  schedule_call *call = lua_touserdata(L, 1);
+  gbl_callback_push(L, call->callback);
+  lua_pushinteger(L, call->step);
+  lua_call(L, 1, 1);
+  int is_number = 0;
+  *call->scale = lua_tonumberx(L, -1, &is_number);
+  if (!is_number) return gbl_error(L, "GradScaler: the function given as 'scale' must return a number, it returned %s", gbl_type_name(L, -1));
+  return 0;
+}
+
+static gb_status run_schedule(gb_context *context, void *user, int64_t step, double *scale) {
+  (void)context;
+  schedule_call call = { user, step, scale };
+  return gbl_protect(call.callback->state, schedule_body, &call);
+}
+
+/* ----} */
+
+/* Read the options of a new scaler. A precision object says whether one is needed; scale makes it static, or scheduled. */
 static void read_options(lua_State *L, gb_scaler_options *options) {
   const char *who = "GradScaler";
   gb_scaler_options_init(options, sizeof *options);
@@ -24,7 +49,9 @@ static void read_options(lua_State *L, gb_scaler_options *options) {
   lua_settop(L, 1);
   gbl_check_options(L, 1, who, option_names);
   options->enabled = gbl_option_boolean(L, 1, who, "enabled", true);
-  double fixed = gbl_option_number(L, 1, who, "scale", 0);
+  bool scheduled = lua_istable(L, 1) && lua_getfield(L, 1, "scale") == LUA_TFUNCTION;
+  lua_settop(L, 1);
+  double fixed = scheduled ? 1 : gbl_option_number(L, 1, who, "scale", 0);
   options->dynamic = fixed == 0;
   options->init_scale = fixed != 0 ? fixed : gbl_option_number(L, 1, who, "init_scale", options->init_scale);
   options->growth_factor = gbl_option_number(L, 1, who, "growth_factor", options->growth_factor);
@@ -33,6 +60,15 @@ static void read_options(lua_State *L, gb_scaler_options *options) {
   options->min_scale = gbl_option_number(L, 1, who, "min_scale", options->min_scale);
   options->max_scale = gbl_option_number(L, 1, who, "max_scale", options->max_scale);
   options->max_skips = gbl_option_integer(L, 1, who, "max_skips", options->max_skips);
+  options->hysteresis = gbl_option_integer(L, 1, who, "hysteresis", options->hysteresis);
+  options->per_loss = gbl_option_boolean(L, 1, who, "per_loss", false);
+}
+
+/* Where the option `scale` is a function, the scaler asks it, the first time at once. */
+static void read_schedule(lua_State *L, gb_scaler *scaler) {
+  if (!lua_istable(L, 1) || lua_getfield(L, 1, "scale") != LUA_TFUNCTION) return;
+  gbl_callback *callback = gbl_callback_new(L, lua_gettop(L));
+  gbl_check_status(L, gb_scaler_set_schedule(scaler, run_schedule, callback, gbl_callback_release));
 }
 
 static int new(lua_State *L) {
@@ -44,6 +80,9 @@ static int new(lua_State *L) {
   gb_status status = gb_scaler_new(context, &options, &scaler);
   *slot = scaler;
   gbl_check_status(L, status);
+  int at = lua_gettop(L);
+  read_schedule(L, scaler);
+  lua_settop(L, at);
   return 1;
 }
 
@@ -78,12 +117,28 @@ static int unscale(lua_State *L) {
   return 0;
 }
 
+/* Is this option given in the table at arg, if there is one? */
+static bool has_option(lua_State *L, int arg, const char *name) {
+  if (!lua_istable(L, arg)) return false;
+  bool given = lua_getfield(L, arg, name) != LUA_TNIL;
+  lua_pop(L, 1);
+  return given;
+}
+
+/* scaler:step(opt[, { clip = max_norm, norm_type = 2 }]): with clip, what unscale_, clip_grad_norm_ and step do; returns the norm before. */
 static int step(lua_State *L) {
+  static const char *const known[] = { "clip", "norm_type", NULL };
   gbl_enter(L);
-  if (!lua_isnoneornil(L, 3)) return gbl_error(L, "scaler:step takes the optimizer alone; clip between unscale_ and step");
-  gbl_check_status(L, gb_scaler_step(check(L), gbl_check_optimizer(L, 2)));
+  gb_scaler *scaler = check(L);
+  gb_optimizer *optimizer = gbl_check_optimizer(L, 2);
+  gbl_check_options(L, 3, "step", known);
+  double clip = gbl_option_number(L, 3, "step", "clip", HUGE_VAL), norm_type = gbl_option_number(L, 3, "step", "norm_type", 2), norm = 0;
+  bool clips = has_option(L, 3, "clip");
+  if (!clips && has_option(L, 3, "norm_type")) return gbl_error(L, "step: 'norm_type' is of the norm that 'clip' limits; give clip too");
+  gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, clip, norm_type, &norm) : gb_scaler_step(scaler, optimizer));
   gbl_collect(L);
-  return 0;
+  if (clips) lua_pushnumber(L, norm);
+  return clips;
 }
 
 /* scaler:update([new_scale]) */
@@ -165,10 +220,10 @@ static int set_growth_interval(lua_State *L) {
 
 /* ----} */
 
-/* PyTorch's keys; empty when disabled. */
+/* PyTorch's keys, and the counters that schedules and hysteresis go on from; empty when disabled. */
 static int state_dict(lua_State *L) {
   const gb_scaler_options *options = gb_scaler_get_options(check(L));
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 8);
   if (!options->enabled) return 1;
   gb_scaler_stats s = stats_of(L);
   lua_pushnumber(L, s.scale), lua_setfield(L, -2, "scale");
@@ -176,6 +231,9 @@ static int state_dict(lua_State *L) {
   lua_pushnumber(L, options->backoff_factor), lua_setfield(L, -2, "backoff_factor");
   lua_pushinteger(L, options->growth_interval), lua_setfield(L, -2, "growth_interval");
   lua_pushinteger(L, s.growth_tracker), lua_setfield(L, -2, "_growth_tracker");
+  lua_pushinteger(L, s.steps), lua_setfield(L, -2, "_steps");
+  lua_pushinteger(L, s.skipped), lua_setfield(L, -2, "_skipped");
+  lua_pushinteger(L, s.skipped_in_a_row), lua_setfield(L, -2, "_skipped_in_a_row");
   return 1;
 }
 
@@ -185,6 +243,13 @@ static double state_number(lua_State *L, const char *name) {
   double value = lua_tonumber(L, -1);
   lua_pop(L, 1);
   return value;
+}
+
+/* A counter that PyTorch's state does not have. */
+static int64_t state_count(lua_State *L, const char *name) {
+  bool absent = lua_getfield(L, 2, name) == LUA_TNIL;
+  lua_pop(L, 1);
+  return absent ? 0 : (int64_t)state_number(L, name);
 }
 
 static int load_state_dict(lua_State *L) {
@@ -200,8 +265,10 @@ static int load_state_dict(lua_State *L) {
   options.backoff_factor = state_number(L, "backoff_factor");
   options.growth_interval = (int64_t)state_number(L, "growth_interval");
   int64_t tracker = (int64_t)state_number(L, "_growth_tracker");
+  int64_t steps = state_count(L, "_steps"), skipped = state_count(L, "_skipped"), in_a_row = state_count(L, "_skipped_in_a_row");
   set_options(L, options);
   gbl_check_status(L, gb_scaler_set_state(scaler, scale_, tracker));
+  gbl_check_status(L, gb_scaler_set_counts(scaler, steps, skipped, in_a_row));
   return 0;
 }
 

@@ -146,6 +146,14 @@ static int same_bits(lua_State *L) {
   return 1;
 }
 
+/* environment(name): a variable from outside, or nil; always nil where Lua was told to ignore the environment (-E). */
+static int environment(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  lua_getfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+  lua_pushstring(L, lua_toboolean(L, -1) ? NULL : getenv(name));
+  return 1;
+}
+
 /* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, public }. */
 static int ops(lua_State *L) {
   static const char *const kinds[] = { "kernel", "view", "composite", "backward" };
@@ -171,7 +179,7 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish }, { "environment", environment },
   { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
 };
 

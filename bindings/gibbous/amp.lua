@@ -14,25 +14,43 @@ local precisions = {
   ["bf16-true"] = { parameters = "bfloat16", autocast = "bfloat16", scaler = false },
 }
 
+-- What the names of others mean here. A precision's own name, and the dtype policies of Keras: float16 is 16 bits throughout, mixed_float16 is
+-- not. Apex: O2 is 16-bit weights with float32 masters and norms and a scaler, which is what 16-true is.
 local spellings = {
-  ["32"] = "32-true", float32 = "32-true", fp32 = "32-true", ["16"] = "16-mixed", mixed_float16 = "16-mixed", fp16 = "16-mixed",
-  bf16 = "bf16-mixed", mixed_bfloat16 = "bf16-mixed", float16 = "16-true", bfloat16 = "bf16-true",
+  ["32"] = "32-true", ["16"] = "16-mixed", bf16 = "bf16-mixed", fp32 = "32-true", fp16 = "16-mixed",
+  mixed_float16 = "16-mixed", mixed_bfloat16 = "bf16-mixed", float32 = "32-true", float16 = "16-true", bfloat16 = "bf16-true",
+  O0 = "32-true", O1 = "16-mixed", O2 = "16-true",
 }
+local VARIABLE = "GIBBOUS_AMP" -- the environment's precision, which counts whatever the recipe says
 
 local Precision = {}
 Precision.__index = Precision
-Precision.__tostring = function(self) return self.name end
 Precision.__name = "gb.precision"
 
--- 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true; Keras's names (mixed_float16, ...) mean the same.
+-- The name, and where it came from if not from the recipe: "bf16-mixed (GIBBOUS_AMP; the recipe says 16-mixed)".
+function Precision:__tostring()
+  if not self.asked then return self.name end
+  return ("%s (%s; the recipe says %s)"):format(self.name, VARIABLE, self.asked)
+end
+
+-- The house's own name for a spelling (a string, or the numbers 16 and 32); source says in errors where an unknown one came from.
+local function resolve(name, source)
+  local text = math.type(name) == "integer" and tostring(name) or name
+  local known = spellings[text] or text
+  if type(known) == "string" and precisions[known] then return known end
+  fail(("unknown precision '%s'%s; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true (also 32, 16, bf16; Keras's float32, "
+    .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)"):format(tostring(name), source))
+end
+
+-- 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so
+-- that a recipe can be tried in another precision from outside; tostring shows it.
 function amp.precision(name)
   if getmetatable(name) == Precision then return name end
-  local known = spellings[name] or name
+  local asked, outside = resolve(name, ""), native.environment(VARIABLE)
+  local known = outside and outside ~= "" and resolve(outside, " in the environment variable " .. VARIABLE) or asked
   local row = precisions[known]
-  if not row then
-    fail(("unknown precision '%s'; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true"):format(tostring(name)))
-  end
-  return setmetatable({ name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler }, Precision)
+  return setmetatable({ name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler,
+    asked = outside and outside ~= "" and asked or nil }, Precision)
 end
 
 -- Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler.

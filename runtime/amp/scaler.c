@@ -4,7 +4,7 @@
  * handed the gradients it was made for, and can say what went wrong where PyTorch asserts. Differences from PyTorch, all on purpose: the
  * scale has a floor and never reaches 0 or infinity; so many skips in a row are an error that names the parameters; growth compares with
  * >=, so that lowering growth_interval below the count grows at the next good step; 16-bit parameters have float32 gradients, so there is
- * nothing to refuse. */
+ * nothing to refuse. Scalers per loss keep no scale in parameters' gradients: a sum over several losses could not carry several. */
 #include "amp/scaler.h"
 
 #include <float.h>
@@ -26,6 +26,10 @@ struct gb_scaler {
   gb_scaler_options options;
   gb_scale_record record;
   bool used;                   /* scale() was called */
+  bool received;               /* per loss: gradients came since the last update */
+  gb_scale_schedule schedule;  /* NULL: none */
+  void *schedule_user;
+  void (*schedule_release)(void *user);
   progress *optimizers;        /* all but the ready ones */
   int n_optimizers, capacity;
   char *report;                /* NULL: none yet */
@@ -38,7 +42,7 @@ struct gb_scaler {
 
 void gb_scaler_options_init(gb_scaler_options *options, size_t size) {
   gb_scaler_options all = { .size = size, .enabled = true, .dynamic = true, .init_scale = 65536, .growth_factor = 2, .backoff_factor = 0.5,
-                            .growth_interval = 2000, .min_scale = 0x1p-14, .max_scale = 0, .max_skips = 64 };
+                            .growth_interval = 2000, .min_scale = 0x1p-14, .max_scale = 0, .max_skips = 64, .hysteresis = 1 };
   memcpy(options, &all, size < sizeof all ? size : sizeof all);
 }
 
@@ -61,6 +65,8 @@ static gb_status check_options(gb_context *context, const gb_scaler_options *o) 
     return gb_fail(context, GB_EINVAL, "GradScaler: min_scale is %g and max_scale %g; both must be 0 (none) or more, and max_scale not below "
                    "min_scale", o->min_scale, o->max_scale);
   if (o->max_skips < 0) return gb_fail(context, GB_EINVAL, "GradScaler: max_skips is %lld; it must be 0 (never) or more", (long long)o->max_skips);
+  if (o->hysteresis < 1)
+    return gb_fail(context, GB_EINVAL, "GradScaler: hysteresis is %lld; it must be 1 (every skip shrinks the scale) or more", (long long)o->hysteresis);
   return GB_OK;
 }
 
@@ -84,6 +90,7 @@ gb_status gb_scaler_set_options(gb_scaler *scaler, const gb_scaler_options *opti
   own->min_scale = now.min_scale;
   own->max_scale = now.max_scale;
   own->max_skips = now.max_skips;
+  own->hysteresis = now.hysteresis;
   return GB_OK;
 }
 
@@ -129,6 +136,7 @@ void gb_scaler_release(gb_scaler *scaler) {
   while (*at && *at != scaler) at = &(*at)->next;
   if (*at) *at = scaler->next;
   forget_optimizers(scaler);
+  if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
   free(scaler->optimizers);
   free(scaler->report);
   free(scaler);
@@ -193,6 +201,19 @@ static gb_status check_tags(const gb_scaler *scaler, const gb_optimizer *optimiz
   if (tag.scaler != own.scaler) return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by another GradScaler", who, name);
   return gb_fail(scaler->context, GB_ESTATE,
                  "%s: the gradient of %s was scaled before the last scaler:update(); call optimizer:zero_grad() and backward after an update",
+                 who, name);
+}
+
+/* Every gradient has its true size: one that came after unscale_, or through another scaler, would be stepped on at full scale. */
+static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
+  int odd = gb_optimizer_first_unlike(optimizer, (gb_grad_tag){ 0, 0 });
+  if (odd < 0) return GB_OK;
+  char room[32];
+  const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
+  if (scaler->options.per_loss)
+    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by a GradScaler without per_loss = true; every loss of an optimizer "
+                   "needs one, or all losses the same scaler", who, name);
+  return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was computed after unscale_(); call unscale_() after the last backward of a step",
                  who, name);
 }
 
@@ -286,6 +307,7 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
 gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   static const char who[] = "scaler:unscale_()";
   if (!scaler->options.enabled) return GB_OK;
+  if (scaler->options.per_loss) return check_unscaled(scaler, optimizer, who); /* done already, at the parameters */
   GB_TRY(check_used(scaler, who));
   stage now = stage_of(scaler, optimizer);
   if (now == UNSCALED)
@@ -306,14 +328,35 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   return GB_OK;
 }
 
-/* Gradients that came after unscale_ would be stepped on at full scale. */
-static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *optimizer) {
-  int odd = gb_optimizer_first_unlike(optimizer, (gb_grad_tag){ 0, 0 });
-  if (odd < 0) return GB_OK;
-  char room[32];
-  return gb_fail(scaler->context, GB_ESTATE,
-                 "scaler:step(): the gradient of %s was computed after unscale_(); call unscale_() after the last backward of a step",
-                 gb_optimizer_label(optimizer, odd, room, sizeof room));
+/* Other losses' scalers step the same optimizer: only one of them may. */
+static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
+  for (const gb_scaler *s = scaler->context->scalers; s; s = s->next)
+    if (s != scaler && s->options.per_loss && stage_of(s, optimizer) == STEPPED)
+      return gb_fail(scaler->context, GB_ESTATE, "%s: the scaler of another loss has stepped this optimizer already; step it once for all its "
+                     "losses, then update every scaler", who);
+  return GB_OK;
+}
+
+/* Some loss's scaler knows that the skip was its own gradients'. */
+static bool is_explained(const gb_scaler *scaler) {
+  for (const gb_scaler *s = scaler->context->scalers; s; s = s->next)
+    if (s->options.per_loss && s->record.found_inf != 0) return true;
+  return false;
+}
+
+/* The step of an optimizer whose gradients have lost their scales: each scaler knows already what was not finite of its own, so what is found
+ * here is the optimizer's alone. A skip that no scaler knows of (a sum that overflows, a norm) counts for the one that steps. */
+static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const char *who) {
+  GB_TRY(check_unscaled(scaler, optimizer, who));
+  GB_TRY(check_unstepped(scaler, optimizer, who));
+  GB_TRY(make_room(scaler));
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, NULL));
+  GB_TRY(gb_optimizer_update(optimizer, NULL, false, true));
+  note_stage(scaler, optimizer, STEPPED);
+  bool skipped = optimizer->found.found_inf != 0;
+  optimizer->found.found_inf = 0;
+  if (skipped && !is_explained(scaler)) scaler->record.found_inf = 1;
+  return skipped ? report_skip(scaler, optimizer) : GB_OK;
 }
 
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
@@ -325,7 +368,8 @@ gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
   if (now == STEPPED)
     return gb_fail(scaler->context, GB_ESTATE,
                    "%s: has been called on this optimizer already since the last update(); call scaler:update() after the steps", who);
-  GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer));
+  if (scaler->options.per_loss) return step_unscaled(scaler, optimizer, who);
+  GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
   if (now == READY) {
     optimizer->found.found_inf = 0;
@@ -336,12 +380,67 @@ gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
   return optimizer->found.found_inf != 0 ? report_skip(scaler, optimizer) : GB_OK;
 }
 
+/* Clip the norm of all of an optimizer's gradients. */
+static gb_status clip_all(gb_optimizer *optimizer, double max_norm, double norm_type, double *norm) {
+  size_t bytes = sizeof(gb_tensor *) * (size_t)(optimizer->n_params + 1);
+  gb_tensor **parameters = malloc(bytes);
+  if (!parameters) return gb_fail_memory(optimizer->context, bytes);
+  for (int i = 0; i < optimizer->n_params; i++) parameters[i] = optimizer->params[i].parameter;
+  gb_status status = gb_clip_grad_norm(optimizer->context, parameters, optimizer->n_params, max_norm, norm_type, norm);
+  free(parameters);
+  return status;
+}
+
+gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, double *norm) {
+  if (!(max_norm >= 0) || !(norm_type > 0))
+    return gb_fail(scaler->context, GB_EINVAL, "scaler:step(): clip is %g and norm_type %g; clip must be 0 or more, and norm_type above 0", max_norm,
+                   norm_type);
+  if (scaler->options.enabled) {
+    GB_TRY(check_any_gradient(scaler, optimizer));
+    stage now = stage_of(scaler, optimizer);
+    if (now == STEPPED) return gb_scaler_step(scaler, optimizer); /* which says what is wrong */
+    if (now == READY) GB_TRY(gb_scaler_unscale(scaler, optimizer));
+  }
+  GB_TRY(clip_all(optimizer, max_norm, norm_type, norm));
+  return gb_scaler_step(scaler, optimizer);
+}
+
+/* A copy of grad that a kernel may write: dense, of this dtype, outside of any graph. */
+static gb_status copy_gradient(gb_context *context, gb_tensor *grad, gb_dtype dtype, gb_tensor **out) {
+  GB_TRY(gb_tensor_new(context, dtype, grad->ndim, grad->shape, grad->storage->device, out));
+  bool before = gb_set_grad_enabled(context, false);
+  gb_status status = gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ *out, grad }, 2, NULL);
+  gb_set_grad_enabled(context, before);
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
+gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype, gb_tensor **out) {
+  gb_scaler *scaler = grad->tag.scaler ? gb_scaler_find(context, grad->tag.scaler) : NULL;
+  if (!scaler || !scaler->options.per_loss) {
+    gb_tensor_retain(*out = grad);
+    return GB_OK;
+  }
+  gb_scale_record *record;
+  GB_TRY(gb_optimizer_scale_of(context, grad->tag, "backward", &record));
+  GB_TRY(copy_gradient(context, grad, dtype, out));
+  gb_segment segment = { .size = (*out)->numel, .has_grad = true, .parameter = *out, .grad = *out };
+  gb_slab alone = { .dtype = dtype, .elements = (*out)->numel, .gradients = *out, .count = 1, .segments = &segment };
+  gb_found_record found = { 0 };
+  gb_slab_call call = { .slab = &alone, .scale = record, .found = &found, .scaled = true };
+  gb_attr attr = gb_attr_ptr(&call);
+  gb_status status = gb_apply(context, GB_OP_optim_unscale, NULL, 0, &attr, NULL);
+  if (status != GB_OK) gb_drop(out);
+  else scaler->received = true;
+  return status;
+}
+
 /* The kernel's settings; a static scale neither grows nor shrinks. */
 static gb_slab_call update_call(gb_scaler *scaler) {
   const gb_scaler_options *o = &scaler->options;
   if (!o->dynamic) return (gb_slab_call){ .scale = &scaler->record, .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
   return (gb_slab_call){ .scale = &scaler->record, .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
-                         .growth_interval = o->growth_interval, .min_scale = o->min_scale, .max_scale = o->max_scale };
+                         .growth_interval = o->growth_interval, .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
 }
 
 /* So many skips in a row mean that something is broken, not that the scale is too large. */
@@ -356,14 +455,33 @@ static gb_status check_skips(const gb_scaler *scaler) {
                  (long long)scaler->record.skipped_in_a_row, (double)scaler->record.scale, names, more ? " ..." : "");
 }
 
+/* The schedule's scale for the step to come. The callback may let go of the scaler, and must not end it. */
+static gb_status ask_schedule(gb_scaler *scaler) {
+  double scale = 0;
+  gb_scaler_retain(scaler);
+  gb_status status = scaler->schedule(scaler->context, scaler->schedule_user, scaler->record.steps + 1, &scale);
+  if (status == GB_OK) status = check_scale(scaler->context, "the scheduled scale", scale);
+  if (status == GB_OK) set_scale(scaler, scale);
+  gb_scaler_release(scaler);
+  return status;
+}
+
+gb_status gb_scaler_set_schedule(gb_scaler *scaler, gb_scale_schedule fn, void *user, void (*release)(void *user)) {
+  if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
+  scaler->schedule = fn;
+  scaler->schedule_user = user;
+  scaler->schedule_release = release;
+  return fn && scaler->options.enabled ? ask_schedule(scaler) : GB_OK;
+}
+
 gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   if (!scaler->options.enabled) return GB_OK;
-  bool given = new_scale > 0;
+  bool given = new_scale > 0, worked = scaler->n_optimizers > 0 || scaler->received;
   if (given) GB_TRY(check_scale(scaler->context, "the new scale", new_scale));
-  if (!given && scaler->n_optimizers == 0)
+  if (!given && !worked)
     return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
   float tracker = scaler->record.growth_tracker;
-  if (scaler->n_optimizers > 0) {
+  if (worked) {
     gb_slab_call call = update_call(scaler);
     gb_attr attr = gb_attr_ptr(&call);
     GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
@@ -373,8 +491,10 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
     scaler->record.growth_tracker = tracker;
   }
   forget_optimizers(scaler);
+  scaler->received = false;
   scaler->update++;
-  return check_skips(scaler);
+  GB_TRY(check_skips(scaler));
+  return scaler->schedule && !given ? ask_schedule(scaler) : GB_OK;
 }
 
 /* ====} */
@@ -398,7 +518,19 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
   scaler->record.found_inf = 0;
   scaler->record.skipped_in_a_row = 0;
   forget_optimizers(scaler);
+  scaler->received = false;
   scaler->update++; /* gradients that are still around carry the scale from before */
+  return GB_OK;
+}
+
+gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped, int64_t skipped_in_a_row) {
+  if (!scaler->options.enabled) return GB_OK;
+  if (steps < 0 || skipped_in_a_row < 0 || skipped < skipped_in_a_row)
+    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored counts are %lld steps, %lld skips and %lld in a row; they must be 0 or more, "
+                   "and no more in a row than in all", (long long)steps, (long long)skipped, (long long)skipped_in_a_row);
+  scaler->record.steps = steps;
+  scaler->record.skipped = skipped;
+  scaler->record.skipped_in_a_row = skipped_in_a_row;
   return GB_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "amp/scaler.h"
 #include "amp/weights.h"
 #include "autograd/autograd.h"
 #include "tensor/step_state.h"
@@ -115,8 +116,9 @@ static bool same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler
 
 static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b) {
   if (a.scaler != b.scaler)
-    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler before backward, or zero the gradients in between",
-                   a.scaler && b.scaler ? "two scalers" : "a scaled and an unscaled loss");
+    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler before backward%s, or zero the gradients in between",
+                   a.scaler && b.scaler ? "two scalers" : "a scaled and an unscaled loss",
+                   a.scaler && b.scaler ? ", or each with one of its own made with per_loss = true and call backward on each" : "");
   return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call update only where the gradients are zeroed next");
 }
 
@@ -178,7 +180,7 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
 }
 
 /* The first gradient of an adopted parameter is written, later ones are added. */
-static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
+static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
   if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag)) return unequal_tags(context, segment->grad->tag, grad->tag);
   bool before = gb_set_grad_enabled(context, false);
@@ -188,6 +190,15 @@ static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_ten
   segment->has_grad = true;
   segment->grad->tag = grad->tag;
   return GB_OK;
+}
+
+/* Adopted parameters are where the gradients of scalers per loss lose their scale. */
+static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
+  gb_tensor *received;
+  GB_TRY(gb_scaler_receive(context, grad, (gb_dtype)leaf->slab->segments[leaf->segment].grad->dtype, &received));
+  gb_status status = write_or_add(context, leaf, received);
+  gb_tensor_release(received);
+  return status;
 }
 
 gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {

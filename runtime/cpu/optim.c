@@ -463,15 +463,15 @@ static float grown(const gb_slab_call *c, float scale) {
   return scale > (float)c->max_scale ? scale : (float)c->max_scale;
 }
 
-/* Reads scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale. Counts the step or the skip, and clears the flag. */
+/* Reads scale, growth_factor, backoff_factor, growth_interval, hysteresis, min_scale, max_scale. Counts the step or the skip, and clears the flag. */
 static gb_status scaler_update(gb_call *call) {
   const gb_slab_call *c = call->attrs[0].pointer;
   gb_scale_record *r = c->scale;
   if (r->found_inf != 0) {
-    r->scale = backed_off(c, r->scale);
     r->growth_tracker = 0;
     r->skipped++;
     r->skipped_in_a_row++;
+    if (r->skipped_in_a_row >= c->hysteresis) r->scale = backed_off(c, r->scale);
   } else {
     bool grows = r->growth_tracker + 1 >= (float)c->growth_interval;
     if (grows) r->scale = grown(c, r->scale);

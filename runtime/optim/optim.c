@@ -253,6 +253,7 @@ gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char
 
 gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
   for (int i = 0; i < optimizer->n_params; i++) optimizer->params[i].segment->has_grad = false;
+  optimizer->found.found_inf = 0;
   return GB_OK;
 }
 
@@ -276,7 +277,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_recor
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_slab_call call = { .slab = slab, .scale = scale, .found = &optimizer->found, .scaled = true };
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = &optimizer->found, .scaled = scale != NULL };
       GB_TRY(run_slab(optimizer->context, op, &call));
     }
   return GB_OK;

@@ -35,7 +35,7 @@ int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag);
 /* The name of a parameter for messages. */
 const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *buffer, size_t size);
 
-/* Run optim_check or optim_unscale over all gradients, which carry the record's scale; flags are set, never cleared. */
+/* Run optim_check or optim_unscale over all gradients, which carry the record's scale (NULL: none); flags are set, never cleared. */
 gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale);
 /* One step. scale NULL: no scaler. scaled: gradients carry its scale. guarded: nothing happens when the found flag is up. */
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded);

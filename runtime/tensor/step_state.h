@@ -55,7 +55,7 @@ typedef struct gb_slab_call {
   bool nesterov, maximize, decoupled; /* decoupled: AdamW */
   /* scaler_update */
   double growth_factor, backoff_factor, min_scale, max_scale;
-  int64_t growth_interval;
+  int64_t growth_interval, hysteresis; /* hysteresis: the scale shrinks from that many skips in a row on */
 } gb_slab_call;
 
 #endif

@@ -128,6 +128,58 @@ static void test_traces(void) {
   gb_tensor_release(p);
 }
 
+static void test_hysteresis(void) {
+  static const bool found[] = { true, true, true, false, true, false, true, true };
+  static const double expected[] = { 1024, 512, 256, 256, 256, 256, 256, 128 };
+  gb_tensor *p = parameter(3, 1);
+  gb_optimizer *opt = sgd(&p, NULL, 1, 0);
+  gb_scaler *s = scaler_with(1024, 2, 0.5, 1000);
+  gb_scaler_options o = *gb_scaler_get_options(s);
+  o.hysteresis = 2;
+  CHECK(gb_scaler_set_options(s, &o) == GB_OK);
+  for (int i = 0; i < 8; i++) CHECK(drive(s, opt, p, found[i]) == GB_OK && scale_of(s) == expected[i]);
+  o.hysteresis = 0;
+  CHECK(fails_with(gb_scaler_set_options(s, &o), GB_EINVAL, "hysteresis"));
+  gb_scaler_release(s);
+  gb_optimizer_release(opt);
+  gb_tensor_release(p);
+}
+
+/* What a schedule saw: the last step it was asked about, and whether it was let go of. */
+typedef struct seen { int64_t step; bool fails, released; } seen;
+
+static gb_status schedule(gb_context *c, void *user, int64_t step, double *scale) {
+  seen *s = user;
+  s->step = step;
+  *scale = (double)(1 << step);
+  return s->fails ? gb_fail(c, GB_ECALLBACK, "no scale today") : GB_OK;
+}
+
+static void release_schedule(void *user) { ((seen *)user)->released = true; }
+
+static void test_schedule(void) {
+  gb_tensor *p = parameter(3, 1);
+  gb_optimizer *opt = sgd(&p, NULL, 1, 0);
+  gb_scaler_options o;
+  gb_scaler_options_init(&o, sizeof o);
+  o.dynamic = false;
+  gb_scaler *s;
+  seen first = { 0 }, second = { .fails = true };
+  CHECK(gb_scaler_new(context, &o, &s) == GB_OK && gb_scaler_set_schedule(s, schedule, &first, release_schedule) == GB_OK);
+  CHECK(first.step == 1 && scale_of(s) == 2);
+  CHECK(drive(s, opt, p, false) == GB_OK && first.step == 2 && scale_of(s) == 4);
+  CHECK(drive(s, opt, p, true) == GB_OK && first.step == 2 && scale_of(s) == 4); /* a skip is no step */
+  first.fails = true;
+  CHECK(fails_with(drive(s, opt, p, false), GB_ECALLBACK, "no scale today") && first.step == 3 && scale_of(s) == 4);
+  first.fails = false;
+  CHECK(drive(s, opt, p, false) == GB_OK && first.step == 4 && scale_of(s) == 16);
+  CHECK(fails_with(gb_scaler_set_schedule(s, schedule, &second, release_schedule), GB_ECALLBACK, "no scale") && first.released && !second.released);
+  gb_scaler_release(s);
+  CHECK(second.released);
+  gb_optimizer_release(opt);
+  gb_tensor_release(p);
+}
+
 static void test_bounds(void) {
   gb_tensor *p = parameter(3, 1);
   gb_optimizer *opt = sgd(&p, NULL, 1, 0);
@@ -272,6 +324,8 @@ static void test_disabled(void) {
 int main(void) {
   CHECK(gb_context_open(NULL, &context) == GB_OK);
   test_traces();
+  test_hysteresis();
+  test_schedule();
   test_bounds();
   test_step();
   test_stages();
