@@ -10,7 +10,7 @@
 #include <time.h>
 
 /* Keys of the registry, by address. */
-static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0;
+static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0, options_key = 0;
 
 #define SOFT_MARK_LEAST ((size_t)64 << 20) /* live bytes below which nothing is collected for its bytes alone */
 #define SOFT_MARK_STEP ((size_t)8 << 20)   /* how often the pool is asked: per bytes made */
@@ -51,8 +51,11 @@ static int owner_gc(lua_State *L) {
   gbl_state **owner = lua_touserdata(L, 1), *state = *owner;
   if (!state) return 0;
   *owner = NULL;
-  lua_pushnil(L);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key);
+  if (lua_touserdata(L, -1) == state) { /* not that of a second opening, after a first that Lua had no memory for */
+    lua_pushnil(L);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  }
   gb_context *context = state->context;
   state->context = NULL;
   for (int i = 0; i < 2; i++) gb_tensor_release(state->numbers[i]);
@@ -72,7 +75,19 @@ static void reclaim(void *user) {
   if (state->running) lua_gc(state->running, LUA_GCCOLLECT);
 }
 
+void gbl_set_context_options(lua_State *L, const gb_context_options *options) {
+  lua_pushlightuserdata(L, (void *)options);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &options_key);
+}
+
+/* Opening may fail at any allocation of Lua's and be tried again: then a state that was registered serves, and what was not is collected. */
 gbl_state *gbl_open_state(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key) == LUA_TLIGHTUSERDATA) return gbl_note(L, lua_touserdata(L, -1));
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &options_key);
+  const gb_context_options *options = lua_touserdata(L, -1);
+  lua_pop(L, 2);
+  lua_pushboolean(L, false);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
   gbl_state **owner = lua_newuserdatauv(L, sizeof *owner, 0);
   *owner = NULL;
   lua_createtable(L, 0, 1);
@@ -82,7 +97,7 @@ gbl_state *gbl_open_state(lua_State *L) {
   gbl_state *state = *owner = calloc(1, sizeof *state);
   if (!state) luaL_error(L, "gibbous: out of memory");
   state->refs = 1;
-  gb_status status = gb_context_open(NULL, &state->context);
+  gb_status status = gb_context_open(options, &state->context);
   if (status != GB_OK) luaL_error(L, "gibbous: the engine does not open: %s", gb_status_text(status));
   state->default_dtype = GB_FLOAT32;
   state->soft_mark = SOFT_MARK_LEAST;
@@ -92,8 +107,6 @@ gbl_state *gbl_open_state(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &owner_key);
   lua_pushlightuserdata(L, state);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
-  lua_pushboolean(L, false);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
   return gbl_note(L, state);
 }
 

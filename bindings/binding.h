@@ -56,6 +56,8 @@ gbl_state *gbl_enter(lua_State *L);
 /* gbl_enter, for those who only need the context. */
 gb_context *gbl_context(lua_State *L);
 
+/* Before luaopen_gibbous: the options that its context opens with, instead of the defaults. They must live until it has returned. */
+void gbl_set_context_options(lua_State *L, const gb_context_options *options);
 /* Open a context for this universe and keep its state in the registry; part of luaopen_gibbous. */
 gbl_state *gbl_open_state(lua_State *L);
 

@@ -177,13 +177,18 @@ static int state(lua_State *L) {
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2);
   if (i < 1 || i > gb_optimizer_params(optimizer, &list)) return gbl_error(L, "optimizer: there is no parameter %d", (int)i);
-  gb_optim_state states[4];
+  enum { MOST = 4 };
+  gb_optim_state states[MOST];
+  gbl_box *boxes[MOST];
   int64_t steps;
+  lua_settop(L, 2);
+  for (int k = 0; k < MOST; k++) boxes[k] = gbl_new_tensor(L); /* 3 .. 6: they hold what comes, whatever raises after that */
   int count = gb_optimizer_state(optimizer, (int)i - 1, states, &steps);
+  for (int k = 0; k < count; k++) boxes[k]->tensor = states[k].tensor;
   if (count < 0) gbl_check_status(L, GB_EMEMORY);
   lua_createtable(L, 0, count);
   for (int k = 0; k < count; k++) {
-    gbl_push_tensor(L, states[k].tensor);
+    lua_pushvalue(L, 3 + k);
     lua_setfield(L, -2, states[k].name);
   }
   lua_pushinteger(L, steps);

@@ -56,18 +56,16 @@ static const char *run_of(gb_lane lane, const lines *l, const char *from, int64_
 
 /* to[p * width + i] = line[i][p] for four lines: transposed in registers. */
 static void interleave_4(float *to, int64_t width, const float *const *line, int64_t depth) {
-  typedef int32_t index4 __attribute__((vector_size(16)));
-  const index4 low = { 0, 4, 1, 5 }, high = { 2, 6, 3, 7 }, first = { 0, 1, 4, 5 }, last = { 2, 3, 6, 7 };
   int64_t p = 0;
   for (; p + 4 <= depth; p += 4, to += 4 * width) {
     f32x4 a = *(const f32x4 *)(line[0] + p), b = *(const f32x4 *)(line[1] + p);
     f32x4 c = *(const f32x4 *)(line[2] + p), d = *(const f32x4 *)(line[3] + p);
-    f32x4 ab = __builtin_shuffle(a, b, low), ab2 = __builtin_shuffle(a, b, high);
-    f32x4 cd = __builtin_shuffle(c, d, low), cd2 = __builtin_shuffle(c, d, high);
-    *(f32x4 *)to = __builtin_shuffle(ab, cd, first);
-    *(f32x4 *)(to + width) = __builtin_shuffle(ab, cd, last);
-    *(f32x4 *)(to + 2 * width) = __builtin_shuffle(ab2, cd2, first);
-    *(f32x4 *)(to + 3 * width) = __builtin_shuffle(ab2, cd2, last);
+    f32x4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    f32x4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(f32x4 *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(f32x4 *)(to + width) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(f32x4 *)(to + 2 * width) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+    *(f32x4 *)(to + 3 * width) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
   }
   for (; p < depth; p++, to += width)
     for (int i = 0; i < 4; i++) to[i] = line[i][p];
