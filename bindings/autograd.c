@@ -310,8 +310,7 @@ static gb_status custom_backward(gb_context *context, void *user, gb_tensor *con
   return status;
 }
 
-/* An output that is an input, or has a history of its own, is given as an alias without it. */
-static void separate_output(lua_State *L, int index) {
+void gbl_separate_output(lua_State *L, int index) {
   gb_tensor *t = gbl_check_tensor(L, index);
   if (!gb_tensor_in_graph(t) && !t->binding && !t->base) return;
   gbl_box *box = gbl_new_tensor(L);
@@ -407,7 +406,7 @@ static int function_call(lua_State *L) {
   if (!needed || n_out == 0 || !state->context->modes->grad) return n_out;
   if (n_out > GB_MAX_OUT) return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
   separate_saved(L, ctx, first, n_out);
-  for (int i = 0; i < n_out; i++) separate_output(L, first + i);
+  for (int i = 0; i < n_out; i++) gbl_separate_output(L, first + i);
   lua_getfield(L, lua_upvalueindex(2), "name");
   lua_createtable(L, 2, 0);
   lua_pushvalue(L, lua_upvalueindex(2));

@@ -221,6 +221,7 @@ void gbl_open_tensor(lua_State *L);    /* tensor.c, index.c: the metatable */
 void gbl_open_ops(lua_State *L);       /* ops.c: gb.<op>, methods, gb.nn.functional.<op> */
 void gbl_open_create(lua_State *L);    /* create.c */
 void gbl_open_autograd(lua_State *L);  /* autograd.c: grad, Function, no_grad, ... */
+void gbl_open_recompute(lua_State *L); /* recompute.c: recompute, is_recomputing */
 void gbl_open_modes(lua_State *L);     /* modes.c: amp.autocast, ... */
 void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, ... */
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
@@ -234,6 +235,10 @@ void gbl_push_module(lua_State *L, const char *name);
 
 /* The state, for functions set by gbl_set_functions: cheaper than gbl_enter. */
 static inline gbl_state *gbl_upvalue(lua_State *L) { return gbl_note(L, lua_touserdata(L, lua_upvalueindex(1))); }
+
+/* The tensor at index becomes the result of a custom function: where it is an input, or has a history of its own, an alias takes its place.
+ * autograd.c */
+void gbl_separate_output(lua_State *L, int index);
 
 /* The method table of tensors, pushed: for methods added by other files. */
 void gbl_push_methods(lua_State *L);

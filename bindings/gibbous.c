@@ -241,7 +241,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "recompute", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -339,6 +339,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_ops(L);
   gbl_open_create(L);
   gbl_open_autograd(L);
+  gbl_open_recompute(L);
   gbl_open_modes(L);
   gbl_open_amp(L);
   gbl_open_optim(L);

@@ -17,6 +17,14 @@ typedef gb_status (*gb_custom_backward_fn)(gb_context *context, void *user, gb_t
 gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user));
 
+/* Recompute, in two halves about a forward pass that records nothing. begin: a node that keeps the inputs, the modes and the place in the
+ * random stream; one reference. end: the floating tensors that the pass gave are its outputs. In backward fn gives them again (new
+ * references), computed from the inputs; release runs with the node. */
+typedef gb_status (*gb_recompute_fn)(gb_context *context, void *user, gb_tensor *const *in, gb_tensor **out);
+gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
+                             gb_node **out);
+gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out);
+
 /* Called with each gradient that reaches t, in the order of registration; the id unregisters it. */
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id);

@@ -10,8 +10,8 @@
 #include "autograd/autograd.h"
 #include "tensor/step_state.h"
 
-/* What has arrived at one node. */
-typedef struct arrival { gb_node *node; gb_tensor *grads[GB_MAX_OUT]; bool useful; } arrival;
+/* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
+typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
 typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
@@ -59,12 +59,16 @@ static gb_status grow_arrivals(walk *w) {
 static gb_status arrive(walk *w, gb_node *node, arrival **out) {
   if (2 * (w->used + 1) > w->capacity) GB_TRY(grow_arrivals(w));
   arrival *a = &w->arrivals[slot(w, node)];
-  if (!a->node) {
-    a->node = node;
-    w->used++;
-  }
+  w->used += !a->node;
+  if (!a->node || a->sequence != node->sequence) *a = (arrival){ .node = node, .sequence = node->sequence };
   *out = a;
   return GB_OK;
+}
+
+/* The place of a node that was met before, or NULL. */
+static arrival *find_arrival(const walk *w, const gb_node *node) {
+  arrival *a = w->capacity ? &w->arrivals[slot(w, node)] : NULL;
+  return a && a->node && a->sequence == node->sequence ? a : NULL;
 }
 
 static gb_status push(walk *w, gb_node *node) {
@@ -266,15 +270,18 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
   return GB_OK;
 }
 
+static gb_status changed_since(const gb_node *node, const gb_saved *s) {
+  return gb_fail(node->context, GB_EAUTOGRAD,
+                 "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
+                 node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
+}
+
 /* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new references. */
 static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
   for (int i = 0; i < node->n_saved; i++) {
     gb_saved *s = &node->saved[i];
     if (s->kind == GB_SAVED_NONE) continue;
-    if (gb_tensor_version(s->tensor) != s->version)
-      return gb_fail(w->context, GB_EAUTOGRAD,
-                     "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
-                     node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
+    if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
     if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that the next step refreshes */
       GB_TRY(gb_op_cast(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
     else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
@@ -340,6 +347,16 @@ static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
   return GB_OK;
 }
 
+/* A gradient for an output of a node; the first makes the node wait in the heap. */
+static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *grad) {
+  arrival *a;
+  GB_TRY(arrive(w, node, &a));
+  bool first = true;
+  for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
+  GB_TRY(add_to(w, &a->grads[output], grad));
+  return first ? push(w, node) : GB_OK;
+}
+
 /* Call the hooks of leaves with the whole gradients, and accumulate. */
 static gb_status settle_waiting(walk *w) {
   for (size_t i = 0; i < w->n_waiting; i++) {
@@ -358,13 +375,7 @@ static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
                    gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
   }
   GB_TRY(convert(w, edge, grad));
-  if (edge->leaf) return deliver_leaf(w, edge->leaf, *grad);
-  arrival *a;
-  GB_TRY(arrive(w, edge->node, &a));
-  bool first = true;
-  for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
-  GB_TRY(add_to(w, &a->grads[edge->output], *grad));
-  return first ? push(w, edge->node) : GB_OK;
+  return edge->leaf ? deliver_leaf(w, edge->leaf, *grad) : deliver_node(w, edge->node, edge->output, *grad);
 }
 
 /* The tag that a node's result carries: its gradients', or the scaler's where they cross its scale. */
@@ -395,8 +406,8 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     const gb_edge *edge = &node->edges[i];
     need[i] = edge->leaf || edge->node;
     if (need[i] && w->captures) {
-      arrival *a = edge->node ? &w->arrivals[slot(w, edge->node)] : NULL;
-      need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->node && a->useful;
+      const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+      need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->useful;
     }
     any |= need[i];
     bool weight = edge->leaf && edge->cast != edge->dtype;
@@ -429,6 +440,109 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   return GB_OK;
 }
 
+/* ====} */
+
+/* {==== Which nodes count, and recompute ==== */
+
+/* For gb_grad: mark the nodes from which an input can be reached, so that nothing else is computed. */
+static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
+  walk sorter = { .context = w->context };
+  gb_node **order = NULL; /* every reachable node; filled by a worklist */
+  size_t used = 0, capacity = 0;
+  gb_status status = GB_OK;
+  for (int pass = -n; status == GB_OK && (pass < 0 || (size_t)pass < used); pass++) {
+    gb_node *from = pass < 0 ? NULL : order[pass];
+    int edges = from ? from->n_in : 1;
+    for (int i = 0; status == GB_OK && i < edges; i++) {
+      gb_node *node = from ? from->edges[i].node : tensors[pass + n] ? tensors[pass + n]->node : NULL;
+      if (!node || find_arrival(w, node)) continue;
+      arrival *a;
+      status = arrive(w, node, &a);
+      if (status == GB_OK && used == capacity) {
+        capacity = capacity ? 2 * capacity : 64;
+        gb_node **more = realloc(order, capacity * sizeof *order);
+        if (!more) status = gb_fail_memory(w->context, capacity * sizeof *order);
+        else order = more;
+      }
+      if (status == GB_OK) order[used++] = node;
+    }
+  }
+  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts them. */
+  for (size_t i = 0; status == GB_OK && i < used; i++) status = push(&sorter, order[i]);
+  for (size_t i = used; status == GB_OK && i-- > 0;) order[used - 1 - i] = pop(&sorter);
+  for (size_t i = used; status == GB_OK && i-- > 0;) {
+    gb_node *node = order[i];
+    arrival *a = find_arrival(w, node);
+    a->useful = node->rerun != NULL; /* what it will need shows when it runs again */
+    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
+    for (int k = 0; k < node->n_in && !a->useful; k++) {
+      const gb_edge *edge = &node->edges[k];
+      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node && find_arrival(w, edge->node)->useful;
+    }
+    gb_node_release(node); /* push had retained it */
+  }
+  walk_close(&sorter);
+  free(order);
+  return status;
+}
+
+/* Bring back the inputs of a node of recompute, with the history that they had. */
+static gb_status unpack_inputs(gb_node *node, gb_tensor **in) {
+  for (int i = 0; i < node->n_in; i++) {
+    const gb_saved *s = &node->saved[i];
+    if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
+    GB_TRY(with_history(node, i, s->tensor, &in[i]));
+  }
+  return GB_OK;
+}
+
+/* The gradient of output i goes on into the graph of what the second run gave for it. */
+static gb_status enter(walk *w, const gb_node *node, int i, gb_tensor *t, gb_tensor *grad) {
+  GB_TRY(gb_view_refresh(t));
+  if (t->dtype != node->out[i].dtype || t->ndim != node->out[i].ndim || memcmp(t->shape, node->out[i].shape, sizeof *t->shape * (size_t)t->ndim)) {
+    char a[96], b[96];
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: output %d was %s %s at first and %s %s when the function ran again", i + 1,
+                   gb_dtype_name((gb_dtype)node->out[i].dtype), gb_shape_text(node->out[i].ndim, node->out[i].shape, a, sizeof a),
+                   gb_dtype_name((gb_dtype)t->dtype), gb_shape_text(t->ndim, t->shape, b, sizeof b));
+  }
+  if (t->node) return deliver_node(w, t->node, t->output, grad);
+  return t->requires_grad ? deliver_leaf(w, t, grad) : GB_OK;
+}
+
+/* Let go of all that a node of recompute keeps. */
+static void forget(gb_node *node) {
+  gb_node_drop_saved(node);
+  node->ran = true;
+  node->release(node->user);
+  node->release = NULL;
+}
+
+/* A node of recompute: make its outputs again and let their gradients go on from there. The nodes made now have larger numbers than all that
+ * wait, so they are next, in the order in which they would have run without recompute: sums are formed alike, to the bit. */
+static gb_status run_again(walk *w, gb_node *node, gb_tensor **grads) {
+  size_t bytes = sizeof(gb_tensor *) * ((size_t)node->n_in + 1);
+  gb_tensor **in = calloc(1, bytes), *out[GB_MAX_OUT] = { NULL };
+  if (!in) return gb_fail_memory(w->context, bytes);
+  gb_modes *modes = w->context->modes;
+  gb_status status = unpack_inputs(node, in);
+  if (status == GB_OK) status = node->rerun(node, in, out);
+  w->context->modes = modes;
+  for (int i = 0; i < node->n_in; i++) gb_tensor_release(in[i]);
+  free(in);
+  if (!w->retain_graph) forget(node);
+  if (status == GB_OK && w->captures) status = mark_useful(w, out, node->n_out);
+  for (int i = 0; i < node->n_out; i++) {
+    if (status == GB_OK && grads[i] && out[i]) status = enter(w, node, i, out[i], grads[i]);
+    gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
+    gb_tensor_release(out[i]);
+  }
+  return status;
+}
+
+/* ====} */
+
+/* {==== the walk ==== */
+
 /* Hooks, retained gradients and captures of what arrived; then the gradient itself. */
 static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   gb_context *context = w->context;
@@ -442,6 +556,7 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   }
   if (node->ran)
     return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
+  if (node->rerun) return run_again(w, node, grads);
   size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
   size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
   void *stack[96] = { 0 };
@@ -452,49 +567,6 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   gb_status status = run_gradient(w, node, grads, in, need, (int8_t *)(need + n_in), saved);
   for (size_t i = 0; i < n_in + n_saved; i++) gb_tensor_release(in[i]);
   if (room != (void *)stack) free(room);
-  return status;
-}
-
-/* ====} */
-
-/* {==== the walk ==== */
-
-/* For gb_grad: mark the nodes from which an input can be reached, so that nothing else is computed. */
-static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
-  gb_node **order = NULL; /* every reachable node; filled by a worklist */
-  size_t used = 0, capacity = 0;
-  gb_status status = GB_OK;
-  for (int pass = -n; status == GB_OK && (pass < 0 || (size_t)pass < used); pass++) {
-    gb_node *from = pass < 0 ? NULL : order[pass];
-    int edges = from ? from->n_in : 1;
-    for (int i = 0; status == GB_OK && i < edges; i++) {
-      gb_node *node = from ? from->edges[i].node : tensors[pass + n]->node;
-      if (!node || (w->capacity && w->arrivals[slot(w, node)].node)) continue;
-      arrival *a;
-      status = arrive(w, node, &a);
-      if (status == GB_OK && used == capacity) {
-        capacity = capacity ? 2 * capacity : 64;
-        gb_node **more = realloc(order, capacity * sizeof *order);
-        if (!more) status = gb_fail_memory(w->context, capacity * sizeof *order);
-        else order = more;
-      }
-      if (status == GB_OK) order[used++] = node;
-    }
-  }
-  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts them. */
-  for (size_t i = 0; status == GB_OK && i < used; i++) status = push(w, order[i]);
-  for (size_t i = used; status == GB_OK && i-- > 0;) order[used - 1 - i] = pop(w);
-  for (size_t i = used; status == GB_OK && i-- > 0;) {
-    gb_node *node = order[i];
-    arrival *a = &w->arrivals[slot(w, node)];
-    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
-    for (int k = 0; k < node->n_in && !a->useful; k++) {
-      const gb_edge *edge = &node->edges[k];
-      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node && w->arrivals[slot(w, edge->node)].useful;
-    }
-    gb_node_release(node); /* push had retained it */
-  }
-  free(order);
   return status;
 }
 
@@ -526,15 +598,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
     gb_drop(&first);
     first = cast;
   }
-  if (status == GB_OK && !tensor->node) status = deliver_leaf(w, tensor, first);
-  else if (status == GB_OK) {
-    arrival *at;
-    status = arrive(w, tensor->node, &at);
-    bool fresh = true;
-    for (int k = 0; status == GB_OK && k < GB_MAX_OUT; k++) fresh &= !at->grads[k];
-    if (status == GB_OK) status = add_to(w, &at->grads[tensor->output], first);
-    if (status == GB_OK && fresh) status = push(w, tensor->node);
-  }
+  if (status == GB_OK) status = tensor->node ? deliver_node(w, tensor->node, tensor->output, first) : deliver_leaf(w, tensor, first);
   gb_drop(&first);
   return status;
 }

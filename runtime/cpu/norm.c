@@ -490,11 +490,12 @@ static void move_towards(gb_tensor *running, const double *values, double correc
 /* Is a value finite in the type of the lanes? */
 static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value) : isfinite(value); }
 
-/* Update the running statistics, unless the batch's are not finite: a batch that overflowed must not leave its mark. b->parts is free. */
+/* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or forward did so before.
+ * b->parts is free. */
 static void update_running(batch *b) {
   gb_tensor *mean = b->call->in[1], *variance = b->call->in[2];
   double momentum = b->call->attrs[1].number, n = (double)b->count;
-  if (b->count < 2) return;
+  if (b->count < 2 || b->call->context->modes->recompute) return;
   for (int64_t i = 0; i < b->c; i++)
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
   move_towards(mean, b->mean, 1, momentum, b->parts);

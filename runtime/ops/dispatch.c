@@ -134,6 +134,12 @@ static bool wants_gradient(const road *r) {
   return false;
 }
 
+/* Gradients are off: note that this op would have been recorded, for who must know what a pass without them depends on. */
+static void note_untracked(const road *r) {
+  for (int i = 0; i < r->call.n_in; i++)
+    if (r->original[i] && gb_tensor_in_graph(r->original[i])) r->call.context->untracked = true;
+}
+
 static bool other_needs(const road *r, int input) {
   for (int i = 0; i < r->call.n_in; i++)
     if (i != input && r->original[i] && gb_tensor_in_graph(r->original[i])) return true;
@@ -251,6 +257,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   if (context->modes->autocast) GB_TRY(autocast(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->original[i] && r->original[i]->base) GB_TRY(gb_view_refresh(r->original[i]));
+  if (!context->modes->grad && !context->untracked) note_untracked(r);
   bool composite = call->info->kind == GB_KIND_COMPOSITE;
   call->needs_grad = !composite && wants_gradient(r);
   if (call->in_place) {

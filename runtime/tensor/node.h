@@ -32,6 +32,9 @@ typedef struct gb_saved {
 struct gb_grad_call;
 /* Compute grad->in[i] for every i with grad->need[i]. */
 typedef gb_status (*gb_gradient_fn)(struct gb_grad_call *grad);
+/* Make the outputs of a node again from its inputs, with a graph from these: new references, NULL for an output that is no longer one. */
+struct gb_node;
+typedef gb_status (*gb_rerun_fn)(struct gb_node *node, gb_tensor *const *in, gb_tensor **out);
 
 typedef struct gb_node {
   _Atomic int32_t refs;
@@ -41,6 +44,7 @@ typedef struct gb_node {
   uint64_t sequence;
   gb_context *context;       /* not counted: edges, saved tensors or the run keep it */
   gb_gradient_fn gradient;
+  gb_rerun_fn rerun;         /* recompute: in place of a gradient; NULL: none */
   const char *name;          /* of a custom function; NULL: the op's */
   void *user;                /* of a custom function */
   void (*release)(void *user);

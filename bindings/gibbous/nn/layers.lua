@@ -198,7 +198,7 @@ local function batch_norm(name, ndim_low, ndim_high)
     if x.ndim < ndim_low or x.ndim > ndim_high then
       fail(("%s expects %d to %d dimensions, got %d"):format(name, ndim_low, ndim_high, x.ndim))
     end
-    if self.training and self.num_batches_tracked then gb.no_grad(function() self.num_batches_tracked:add_(1) end) end
+    if self.training and self.num_batches_tracked and not gb.is_recomputing() then gb.no_grad(function() self.num_batches_tracked:add_(1) end) end
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps })
   end
