@@ -308,6 +308,31 @@ static void plan_strided(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
   }
 }
 
+/* Rows and columns of a block; what a tile holds. */
+#define BLOCK 32
+_Static_assert(BLOCK * BLOCK == GB_TILE, "a block is a tile");
+
+static int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
+
+/* The dim along which some operand's memory runs while the walk's last dim leaps over it, both worth blocks; -1 if there is none. */
+static int dim_across(const gb_tiles *t) {
+  int last = t->ndim - 1;
+  if (t->shape[last] < BLOCK || t->numel < GB_TILE_CHUNK) return -1;
+  for (int k = 0; k < t->count; k++) {
+    const gb_tile_operand *o = &t->operand[k];
+    for (int d = 0; d < last && !o->constant && o->stride[last] >= BLOCK; d++)
+      if (o->stride[d] == 1 && t->shape[d] >= BLOCK) return d;
+  }
+  return -1;
+}
+
+/* Cut into blocks, one after another along the last dim, then along the one across. */
+static void cut_blocks(gb_tiles *t, int64_t cost) {
+  int last = t->ndim - 1;
+  t->tiles = t->numel / (t->shape[t->across] * t->shape[last]) * blocks_of(t->shape[t->across]) * blocks_of(t->shape[last]);
+  t->per_chunk = GB_TILE * cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / (GB_TILE * cost) : 1;
+}
+
 /* Rows long enough are cut for themselves, so that tiles lie in one piece; short ones share tiles. */
 static void cut(gb_tiles *t, int64_t cost) {
   int64_t inner = t->shape[t->ndim - 1];
@@ -330,17 +355,40 @@ void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_t
     o->constant = k > 0 && tensors[k]->numel == 1;
   }
   if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
-  cut(t, cost);
+  t->across = logical ? -1 : dim_across(t);
+  if (t->across >= 0) cut_blocks(t, cost);
+  else cut(t, cost);
 }
 
 /* ====} */
 
 /* {==== walking ==== */
 
+static int64_t at_most_block(int64_t left) { return left < BLOCK ? left : BLOCK; }
+
+/* Where block `rest` lies. */
+static void seek_block(const gb_tiles *t, int64_t rest, gb_tile_place *place) {
+  int last = t->ndim - 1, across = t->across;
+  place->at[last] = rest % blocks_of(t->shape[last]) * BLOCK;
+  rest /= blocks_of(t->shape[last]);
+  place->at[across] = rest % blocks_of(t->shape[across]) * BLOCK;
+  rest /= blocks_of(t->shape[across]);
+  for (int d = last - 1; d >= 0; d--) {
+    if (d == across) continue;
+    place->at[d] = rest % t->shape[d];
+    rest /= t->shape[d];
+  }
+  place->first = 0;
+  place->rows = at_most_block(t->shape[across] - place->at[across]);
+  place->n = place->rows * at_most_block(t->shape[last] - place->at[last]);
+}
+
 void gb_tile_seek(const gb_tiles *t, int64_t tile, gb_tile_place *place) {
+  if (t->across >= 0) { seek_block(t, tile, place); return; }
   int64_t row = tile / t->per_row, column = tile % t->per_row * GB_TILE, left = t->row - column;
   place->first = row * t->row + column;
   place->n = left < GB_TILE ? left : GB_TILE;
+  place->rows = 1;
   int64_t rest = place->first;
   for (int d = t->ndim - 1; d > 0; d--) {
     place->at[d] = rest % t->shape[d];
@@ -362,6 +410,7 @@ static char *address(const gb_tiles *t, const gb_tile_operand *o, const int64_t 
 static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, int64_t *stride) {
   int last = t->ndim - 1;
   *stride = o->flat ? 1 : o->stride[last];
+  if (t->across >= 0) return false;
   return o->flat || place->at[last] + place->n <= t->shape[last];
 }
 
@@ -372,8 +421,23 @@ static void next_row(const gb_tiles *t, int64_t *at) {
   while (--d >= 0 && ++at[d] == t->shape[d]) at[d] = 0;
 }
 
+/* Bring a block into one piece (scatter: out of it), as it is stored: along the rows, or along the columns of an operand that runs so. */
+static void copy_block(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
+  size_t bytes = bytes_of(o);
+  int64_t columns = place->n / place->rows, down = o->stride[t->across], along = o->stride[t->ndim - 1];
+  bool by_column = down == 1 && along != 1;
+  int64_t runs = by_column ? columns : place->rows, length = by_column ? place->rows : columns;
+  int64_t step = by_column ? down : along, leap = by_column ? along : down, piece_step = by_column ? columns : 1, piece_leap = by_column ? 1 : columns;
+  char *own = address(t, o, place->at);
+  for (int64_t i = 0; i < runs; i++, own += leap * (int64_t)bytes, piece += piece_leap * (int64_t)bytes) {
+    if (scatter) copy_run(own, step, piece, piece_step, bytes, length);
+    else copy_run(piece, piece_step, own, step, bytes, length);
+  }
+}
+
 /* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
 static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
+  if (t->across >= 0) { copy_block(t, o, place, piece, scatter); return; }
   int last = t->ndim - 1;
   size_t bytes = bytes_of(o);
   int64_t at[GB_MAX_NDIM];

@@ -3,7 +3,9 @@
  * A plan broadcasts the operands, orders the dims by the result's strides, merges dims wherever all operands allow it, and cuts. Of each
  * tile every operand is handed out as an array of the type that the loop computes in: the tensor's own memory where it has that type
  * and lies in one piece, else a buffer on the stack that was loaded from it. Operand 0 is the result, stored back the same way.
- * Chunks of parallel work are a fixed number of tiles; what fits in one chunk never leaves the calling thread. */
+ * Chunks of parallel work are a fixed number of tiles; what fits in one chunk never leaves the calling thread.
+ * A tile is a run of the walk, or, where an operand runs across the rows of the result, a block of rows and columns: read along its own
+ * memory, each cache line comes in once. */
 #ifndef GB_CPU_TILE_H
 #define GB_CPU_TILE_H
 
@@ -32,11 +34,12 @@ typedef struct gb_tiles {
   int64_t shape[GB_MAX_NDIM], numel;
   int64_t row;                        /* tiles do not cross rows of this many elements; numel where they may */
   int64_t per_row, tiles, per_chunk;  /* tiles of a row, of all, of a chunk */
+  int across;                         /* of blocks: the dim of their rows, the last one is that of their columns; -1: tiles are runs */
   gb_tile_operand operand[GB_TILE_OPERANDS];
 } gb_tiles;
 
-/* One tile's elements: first .. first + n - 1 of the walk, the first at `at`. */
-typedef struct gb_tile_place { int64_t first, n, at[GB_MAX_NDIM]; } gb_tile_place;
+/* One tile's elements: first .. first + n - 1 of the walk, the first at `at`. Of a block, n / rows in each of its rows, and first is 0. */
+typedef struct gb_tile_place { int64_t first, n, rows, at[GB_MAX_NDIM]; } gb_tile_place;
 
 /* What the loops of one op run are told. Which numbers mean what is the op's business. */
 typedef struct gb_tile_job gb_tile_job;

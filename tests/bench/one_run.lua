@@ -1,15 +1,17 @@
--- one_run.lua - runs recipes/char_gpt.lua as it is and prints the median time of its steps after the first `skip` (the first argument).
+-- one_run.lua - one_run.lua SKIP THREADS [options]: runs recipes/char_gpt.lua as it is and prints "name <tab> seconds", the median time of its
+-- steps after the first SKIP.
 
 local gb = require "gibbous"
 
 local skip = tonumber(table.remove(arg, 1))
+gb.set_num_threads(tonumber(table.remove(arg, 1)))
 local times, last, step = {}, nil, 0
 function gb.progress()
   return {
     update = function()
       local now = gb.clock()
       step = step + 1
-      if last and step > skip then times[#times + 1] = (now - last) * 1000 end
+      if last and step > skip then times[#times + 1] = now - last end
       last = now
     end,
     close = function() end,
@@ -17,9 +19,11 @@ function gb.progress()
 end
 gb.plot = function() end
 
+local precision
+for i, word in ipairs(arg) do if word == "--precision" then precision = arg[i + 1] end end
 local out = os.tmpname()
 for _, word in ipairs { "--sample", "0", "--eval_batches", "1", "--out", out } do arg[#arg + 1] = word end
 dofile("recipes/char_gpt.lua")
 os.remove(out)
 table.sort(times)
-print(("ms %.3f"):format(times[(#times + 1) // 2]))
+print(("char_gpt %s\t%.9f"):format(precision, times[(#times + 1) // 2]))

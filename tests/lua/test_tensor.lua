@@ -423,4 +423,47 @@ describe("gb", function()
   end)
 end)
 
+describe("operands that run across each other", function()
+  -- Every case once with views and once with row-major copies of them: the bits must not differ.
+  local function equal(x, y) return x:ne(y):sum():item() == 0 and same(x.shape, y.shape) end
+  local function check(f, ...)
+    local packed = {}
+    for i, x in ipairs { ... } do packed[i] = x:contiguous() end
+    expect(equal(f(...):contiguous(), f(table.unpack(packed)):contiguous())):to_be(true)
+  end
+  local add = function(x, y) return x + y end
+  it("give what copies of them give, in any size and dtype", function()
+    for _, size in ipairs { { 128, 128 }, { 161, 130 }, { 33, 700 }, { 1025, 32 }, { 31, 900 } } do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16", "int64", "uint8" } do
+        local x = (gb.rand(size[1], size[2]) * 50):to(dtype)
+        local y = (gb.rand(size[2], size[1]) * 50):to(dtype)
+        check(add, x, y:t())
+        check(add, y:t(), x)
+        check(add, x, y:to("float32"):t())
+        check(function(a, b) return a:lt(b) end, x, y:t())
+      end
+    end
+  end)
+  it("in more dims, broadcast, in steps, in place and onto themselves", function()
+    local x, y = gb.randn(5, 70, 6, 90), gb.randn(90, 6, 70, 5)
+    check(add, x, y:permute(4, 3, 2, 1))
+    check(add, x, gb.randn(90, 70):t():unsqueeze(2))
+    check(add, x[{ {}, {}, 1 }], y[{ {}, 2 }]:permute(3, 2, 1))
+    check(function(a, b, c) return gb.where(a, b, c) end, gb.randn(200, 300):gt(0), gb.randn(300, 200):t(), gb.randn(300, 1):t())
+    local square = gb.randn(300, 300)
+    local sum = square + square:t():contiguous()
+    expect(equal(square:add_(square:t()), sum)):to_be(true)
+  end)
+  it("give the same with any number of threads", function()
+    local before, x, y, first = gb.get_num_threads(), gb.randn(301, 500), gb.randn(500, 301), nil
+    for threads = 1, 3 do
+      gb.set_num_threads(threads)
+      local sum = (x * y:t()):contiguous()
+      first = first or sum
+      expect(equal(sum, first)):to_be(true)
+    end
+    gb.set_num_threads(before)
+  end)
+end)
+
 gb.test.finish()

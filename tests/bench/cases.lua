@@ -1,0 +1,139 @@
+-- cases.lua - our half of the table: `gibbous cases.lua GROUP THREADS VOCABULARY [PRECISION]` prints a line "name <tab> seconds" per case.
+-- peer.py prints the same names for PyTorch. A case runs for `budget` seconds, at least three times, and counts by its median.
+
+local gb = require "gibbous"
+local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
+
+local group, threads, vocabulary, spelled = arg[1], tonumber(arg[2]), tonumber(arg[3]), arg[4] or "32-true"
+local budget = 0.4
+gb.set_num_threads(threads)
+gb.manual_seed(1)
+
+-- The median time of one call of f, which does its thing `inner` times.
+local function report(name, f, inner)
+  f()
+  local times, start = {}, gb.clock()
+  repeat
+    local before = gb.clock()
+    f()
+    times[#times + 1] = gb.clock() - before
+  until #times >= 3 and gb.clock() - start > budget
+  table.sort(times)
+  print(("%s\t%.9f"):format(name, times[(#times + 1) // 2] / (inner or 1)))
+end
+
+local groups = {}
+
+-- The products of one step of char_gpt alone: forward, input gradient, weight gradient; attention recomputes its scores once.
+function groups.gemms()
+  local tokens, width, layers, pairs_of_heads, time, head = 12 * 64, 128, 4, 12 * 4, 64, 32
+  local products = {}
+  local function add(count, m, k, n, batch)
+    local x = batch and gb.randn(batch, m, k) or gb.randn(m, k)
+    local y = batch and gb.randn(batch, k, n) or gb.randn(k, n)
+    products[#products + 1] = { count, x, y }
+  end
+  local function linear(count, k, n)
+    add(count, tokens, k, n)
+    add(count, tokens, n, k)
+    add(count, n, tokens, k)
+  end
+  linear(layers, width, 3 * width)
+  linear(layers, width, width)
+  linear(layers, width, 4 * width)
+  linear(layers, 4 * width, width)
+  linear(1, width, vocabulary)
+  add(3 * layers, time, head, time, pairs_of_heads)
+  add(4 * layers, time, time, head, pairs_of_heads)
+  report("gemms of char_gpt", function()
+    for _, p in ipairs(products) do
+      for _ = 1, p[1] do local _ <close> = p[2]:matmul(p[3]) end
+    end
+  end)
+end
+
+-- One step of recipes/mnist_cnn.lua, batch 64, on random pictures.
+function groups.mnist()
+  local precision = amp.precision(spelled)
+  local net = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2),
+    nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
+  net:to("cpu", precision)
+  local opt, scaler = optim.AdamW(net:parameters(), { lr = 1e-3 }), amp.GradScaler(precision)
+  local x, y = gb.rand(64, 1, 28, 28), gb.randint(0, 10, { 64 })
+  report("mnist_cnn " .. spelled, function()
+    opt:zero_grad()
+    local loss = amp.autocast(precision, function() return F.cross_entropy(net(x), y) end)
+    scaler:scale(loss):backward()
+    scaler:unscale_(opt)
+    nn.utils.clip_grad_norm_(net:parameters(), 1.0)
+    scaler:step(opt)
+    scaler:update()
+  end)
+end
+
+function groups.matmul()
+  local shapes = { { 256, 256, 256 }, { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 333, 777, 555 }, { 1000, 17, 1000 },
+    { 1, 1024, 1024 } }
+  for _, s in ipairs(shapes) do
+    for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+      local x, y = gb.randn(s[1], s[2]):to(dtype), gb.randn(s[2], s[3]):to(dtype)
+      report(("matmul %dx%dx%d %s"):format(s[1], s[2], s[3], dtype), function() local _ <close> = x:matmul(y) end)
+    end
+  end
+end
+
+-- 16 Mi elements: 64 MB in float32.
+function groups.memory()
+  local rows, columns = 16384, 1024
+  local x, y = gb.randn(rows, columns), gb.randn(rows, columns)
+  local half, square = x:to("bfloat16"), gb.randn(4096, 4096)
+  local weight, bias = gb.ones(columns), gb.zeros(columns)
+  local classes = gb.randint(0, columns, { rows })
+  report("copy", function() y:copy_(x) end)
+  report("add", function() local _ <close> = x + y end)
+  report("add bfloat16", function() local _ <close> = half + half end)
+  report("add transposed", function() local _ <close> = square + square:transpose(1, 2) end)
+  report("cast to bfloat16", function() local _ <close> = x:to("bfloat16") end)
+  report("cast to float32", function() local _ <close> = half:to("float32") end)
+  for _, case in ipairs { { "", x }, { " bfloat16", half } } do
+    local suffix, input = case[1], case[2]
+    local w, b = weight:to(input.dtype), bias:to(input.dtype)
+    report("layer_norm" .. suffix, function() local _ <close> = F.layer_norm(input, { columns }, w, b) end)
+    report("softmax" .. suffix, function() local _ <close> = input:softmax(-1) end)
+    report("cross_entropy" .. suffix, function() local _ <close> = F.cross_entropy(input, classes) end)
+    local leaf, grad = input:clone():requires_grad_(true), input:clone()
+    local lw, lb = w:clone():requires_grad_(true), b:clone():requires_grad_(true)
+    local function twice(name, forward, with)
+      report(name .. " and backward" .. suffix, function()
+        leaf.grad, lw.grad, lb.grad = nil, nil, nil
+        forward():backward(with)
+      end)
+    end
+    twice("layer_norm", function() return F.layer_norm(leaf, { columns }, lw, lb) end, grad)
+    twice("softmax", function() return leaf:softmax(-1) end, grad)
+    twice("cross_entropy", function() return F.cross_entropy(leaf, classes) end)
+  end
+  local p = gb.randn(rows, columns):requires_grad_(true)
+  p.grad = gb.randn(rows, columns)
+  local opt = optim.AdamW({ p }, { lr = 1e-3 })
+  report("AdamW", function() opt:step() end)
+end
+
+-- What a call costs when there is nothing to compute.
+function groups.small()
+  local x, y = gb.randn(1):requires_grad_(true), gb.randn(1)
+  report("x + y", function() for _ = 1, 1000 do local _ = x + y end end, 1000)
+  local precision, nothing = amp.precision("bf16-mixed"), function() end
+  report("autocast scope", function() for _ = 1, 1000 do amp.autocast(precision, nothing) end end, 1000)
+  local net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+  local opt, input, target = optim.SGD(net:parameters(), { lr = 0.01 }), gb.randn(8, 8), gb.randn(8, 8)
+  report("step of an MLP of width 8", function()
+    for _ = 1, 100 do
+      opt:zero_grad()
+      F.mse_loss(net(input), target):backward()
+      opt:step()
+    end
+  end, 100)
+end
+
+groups[group]()

@@ -1,0 +1,195 @@
+-- table.lua - runs our cases and the peer's in alternation, in processes of their own, and prints medians, ratios and floors as Markdown tables.
+-- Times on a shared machine are noisy; what counts are the ratios within one run. It prints and never judges.
+
+local gb = require "gibbous"
+
+local text, cores = arg[1], tonumber(arg[2])
+local peer, runs = os.getenv("GIBBOUS_PEER"), tonumber(os.getenv("GIBBOUS_RUNS") or "5")
+local vocabulary = gb.data.text(text):vocabulary_size()
+local wanted = {}
+for i = 3, #arg do wanted[arg[i]] = true end
+
+local function median(list)
+  table.sort(list)
+  return list[(#list + 1) // 2]
+end
+
+-- Run a command; its lines "name <tab> seconds" are added to the lists in `into`, new names to `order`.
+local function collect(command, into, order)
+  local pipe = assert(io.popen(command))
+  for line in pipe:lines() do
+    local name, seconds = line:match("^(.-)\t(%S+)$")
+    if name then
+      if not into[name] then
+        into[name] = {}
+        order[#order + 1] = name
+      end
+      table.insert(into[name], tonumber(seconds))
+    end
+  end
+  pipe:close()
+end
+
+local function ours(group, threads, precision)
+  if group == "gpt" then
+    return ("build/gibbous tests/bench/one_run.lua 20 %d --data %s --precision %s --steps 60"):format(threads, text, precision)
+  end
+  return ("build/gibbous tests/bench/cases.lua %s %d %d %s"):format(group, threads, vocabulary, precision or "32-true")
+end
+
+local function theirs(group, threads, precision)
+  return ("%s tests/bench/peer.py %s %d %d %s"):format(peer, group, threads, vocabulary, precision or "32-true")
+end
+
+-- The medians of alternating runs of our commands and the peer's, by name, and the names in their order.
+local function alternate(our_commands, peer_commands)
+  local mine, other, order, rest = {}, {}, {}, {}
+  for _ = 1, runs do
+    for _, command in ipairs(our_commands) do collect(command, mine, order) end
+    for _, command in ipairs(peer and peer_commands or {}) do collect(command, other, rest) end
+  end
+  for _, times in ipairs { mine, other } do
+    for name, list in pairs(times) do times[name] = median(list) end
+  end
+  return mine, other, order
+end
+
+local function pretty(seconds)
+  if not seconds then return "-" end
+  if seconds < 1e-3 then return ("%.2f us"):format(seconds * 1e6) end
+  return ("%.2f ms"):format(seconds * 1e3)
+end
+
+local function ratio(a, b) return a and b and ("%.2f"):format(a / b) or "-" end
+
+local function head(title, ...)
+  local columns = { ... }
+  print(("\n## %s\n\n| %s |\n|%s"):format(title, table.concat(columns, " | "), ("---|"):rep(#columns)))
+end
+
+local function row(...) print("| " .. table.concat({ ... }, " | ") .. " |") end
+
+local precisions = { "32-true", "bf16-mixed", "16-mixed" }
+local groups = {}
+
+-- The number of threads, 1, 2, 4 .. cores, at which the peer's step of char_gpt is fastest.
+local function best_threads()
+  local best, least = cores, math.huge
+  local threads = 1
+  while threads <= cores do
+    local times = {}
+    for _ = 1, 3 do collect(theirs("gpt", threads), times, {}) end
+    local seconds = median(times["char_gpt 32-true"])
+    print(("PyTorch with %d threads: %s a step"):format(threads, pretty(seconds)))
+    if seconds < least then best, least = threads, seconds end
+    threads = threads < cores and math.min(2 * threads, cores) or cores + 1
+  end
+  return best
+end
+
+local peer_threads = cores
+
+function groups.start()
+  local times, kib = {}, 0
+  for _ = 1, 4 * runs do
+    local before = gb.clock()
+    os.execute("build/gibbous -e ''")
+    times[#times + 1] = gb.clock() - before
+  end
+  local status = io.popen([[build/gibbous -e 'for line in io.lines("/proc/self/status") do print(line) end']])
+  for line in status:lines() do kib = tonumber(line:match("^VmHWM:%s*(%d+)")) or kib end
+  status:close()
+  head("Start", "`gibbous -e ''`", "ours", "to reach")
+  row("time, the shell that starts it included", pretty(median(times)), "20 ms")
+  row("resident memory", ("%.1f MiB"):format(kib / 1024), "25 MiB")
+end
+
+function groups.step()
+  local mine, others, floor = {}, {}, { ours("gemms", cores) }
+  for _, group in ipairs { "gpt", "mnist" } do
+    for _, precision in ipairs(precisions) do
+      mine[#mine + 1] = ours(group, cores, precision)
+      if precision ~= "16-mixed" then others[#others + 1] = theirs(group, peer_threads, precision) end
+    end
+  end
+  table.insert(mine, 1, floor[1])
+  local a, b, order = alternate(mine, others)
+  local gemms = a["gemms of char_gpt"]
+  head("One training step", "step", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true", "PyTorch / its 32-true", "ours / its GEMMs alone")
+  for _, name in ipairs(order) do
+    local base = name:match("^%S+") .. " 32-true"
+    row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]), ratio(b[name], b[base]),
+      name:match("gpt") and ratio(a[name], gemms) or "-")
+  end
+end
+
+-- Ours with one thread and with all, and the speed-up.
+function groups.threads()
+  local several = ours("gpt", cores, "32-true")
+  local one, all = {}, {}
+  local single = { ours("gpt", 1, "32-true"), ours("mnist", 1, "32-true"), ours("gemms", 1) }
+  local full, order = { several, ours("mnist", cores, "32-true"), ours("gemms", cores) }, {}
+  for _ = 1, runs do
+    for i in ipairs(single) do
+      collect(single[i], one, order)
+      collect(full[i], all, {})
+    end
+  end
+  head("Threads", "case", "1 thread", cores .. " threads", "speed-up")
+  for _, name in ipairs(order) do
+    local a, b = median(one[name]), median(all[name])
+    row(name, pretty(a), pretty(b), ratio(a, b))
+  end
+end
+
+function groups.small()
+  local reach = { ["x + y"] = "1 us", ["autocast scope"] = "1 us", ["step of an MLP of width 8"] = "25 us" }
+  local a, b, order = alternate({ ours("small", cores) }, { theirs("small", peer_threads) })
+  head("Calls with nothing to compute", "case", "ours", "PyTorch", "ours / PyTorch", "to reach")
+  for _, name in ipairs(order) do row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), reach[name]) end
+end
+
+function groups.matmul()
+  local a, b, order = alternate({ ours("matmul", cores) }, { theirs("matmul", peer_threads) })
+  head("matmul", "m x k x n", "ours", "GFLOP/s", "PyTorch", "ours / PyTorch", "rate / float32's")
+  for _, name in ipairs(order) do
+    local m, k, n = name:match("(%d+)x(%d+)x(%d+)")
+    row(name:sub(8), pretty(a[name]), ("%.0f"):format(2e-9 * m * k * n / a[name]), pretty(b[name]), ratio(a[name], b[name]),
+      ratio(a[name:gsub("%S+$", "float32")], a[name]))
+  end
+end
+
+-- Bytes that a case must move, in multiples of the 64 MB of 16 Mi float32 elements.
+local moves = {
+  ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5,
+  ["layer_norm"] = 2, ["softmax"] = 2, ["cross_entropy"] = 1,
+  ["layer_norm and backward"] = 5, ["softmax and backward"] = 5, ["cross_entropy and backward"] = 3,
+  ["AdamW"] = 7,
+}
+
+-- Half of that for an input and result in bfloat16.
+local function moved(name)
+  local whole = name:match("^(.*) bfloat16$")
+  return moves[name] or moves[whole] / 2
+end
+
+function groups.memory()
+  local a, b, order = alternate({ ours("memory", cores) }, { theirs("memory", peer_threads) })
+  local bandwidth = moves.copy * 64 / a.copy
+  head("16 Mi elements, 64 MB in float32", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours", "PyTorch", "ours / PyTorch")
+  for _, name in ipairs(order) do
+    local floor = moved(name) * 64 / bandwidth
+    row(name, pretty(a[name]), pretty(floor), ratio(floor, a[name]), pretty(b[name]), ratio(a[name], b[name]))
+  end
+end
+
+if peer then
+  os.execute(peer .. " tests/bench/peer.py version 1 1")
+  peer_threads = best_threads()
+  print(("medians of %d alternating runs; PyTorch with %d threads, ours with %d"):format(runs, peer_threads, cores))
+else
+  print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"):format(runs))
+end
+for _, name in ipairs { "start", "step", "threads", "small", "matmul", "memory" } do
+  if next(wanted) == nil or wanted[name] then groups[name]() end
+end
