@@ -168,8 +168,12 @@ end
 
 function LayerNorm:forward(x) return F.layer_norm(x, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out }) end
 
+local function add_norm(self, x, residual)
+  return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out })
+end
+
 -- x + residual and its norm in one pass: returns the norm, then the sum.
-function LayerNorm:add(x, residual) return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out }) end
+function LayerNorm:add(x, residual) return native.pinned(self, add_norm, x, residual) end
 function LayerNorm:extra() return table.concat(self.shape, "x") end
 
 local RMSNorm = nn.library_class("RMSNorm")
