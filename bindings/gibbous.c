@@ -126,10 +126,19 @@ static int set_deterministic(lua_State *L) {
   return 0;
 }
 
+/* gb.set_float32_matmul_precision(name): "highest", or "high": matmul, linear, mlp, conv2d and attention, and their gradients, round float32
+ * operands to 10 bits of mantissa (TF32) and sum in float32. */
 static int set_float32_matmul_precision(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
-  if (!strcmp(name, "highest")) return 0;
-  return gbl_error(L, "set_float32_matmul_precision: only 'highest' is built into this version, not '%s'", name);
+  bool high = !strcmp(name, "high");
+  if (!high && strcmp(name, "highest")) return gbl_error(L, "set_float32_matmul_precision: expects 'highest' or 'high', got '%s'", name);
+  gbl_context(L)->tf32 = high;
+  return 0;
+}
+
+static int get_float32_matmul_precision(lua_State *L) {
+  lua_pushstring(L, gbl_context(L)->tf32 ? "high" : "highest");
+  return 1;
 }
 
 static int set_printoptions(lua_State *L) {
@@ -313,7 +322,8 @@ static void open_settings(lua_State *L) {
     { "set_rng_state", set_rng_state }, { "set_num_threads", set_num_threads }, { "get_num_threads", get_num_threads }, { "device", device },
     { "best_device", best_device }, { "devices", devices }, { "set_default_dtype", set_default_dtype },
     { "get_default_dtype", get_default_dtype }, { "set_deterministic", set_deterministic },
-    { "set_float32_matmul_precision", set_float32_matmul_precision }, { "set_printoptions", set_printoptions }, { "last_error", last_error },
+    { "set_float32_matmul_precision", set_float32_matmul_precision }, { "get_float32_matmul_precision", get_float32_matmul_precision },
+    { "set_printoptions", set_printoptions }, { "last_error", last_error },
     { "is_oom", is_oom }, { "memory_stats", memory_stats }, { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "empty_cache", empty_cache }, { "interrupt", interrupt }, { NULL, NULL },
   };

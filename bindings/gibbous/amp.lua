@@ -1,4 +1,4 @@
--- amp.lua - precisions: one object that says what to convert, what scope to open, and whether a scaler is needed.
+-- amp.lua - precisions: one object that says what to convert, what scope to open, and whether a scaler is needed; policies, which pin modules.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -72,6 +72,98 @@ function amp.grad(loss, inputs, options)
   return grads
 end
 
-for _, name in ipairs { "policy", "plan", "audit", "initialize", "set_global_policy", "numerics", "fp8" } do
+-- {==== policies ====
+
+local Policy = {}
+Policy.__index = Policy
+Policy.__name = "gb.policy"
+
+-- Rule i of a policy, checked.
+local function check_rule(rule, i)
+  local pattern, precision = type(rule) == "table" and rule[1], type(rule) == "table" and rule[2]
+  if type(pattern) ~= "string" or type(precision) ~= "string" then
+    fail(("amp.policy: rule %d is not of the form { pattern of module names, precision }"):format(i))
+  end
+  if not pcall(string.find, "", pattern) then fail(("amp.policy: '%s' is not a pattern of Lua's"):format(pattern)) end
+  if precision ~= "float32" and precision ~= "float16" and precision ~= "bfloat16" then
+    fail(("amp.policy: '%s' is to run in '%s'; there are float32, float16 and bfloat16"):format(pattern, precision))
+  end
+  return { pattern = pattern, precision = precision }
+end
+
+-- Rules { pattern, precision }: policy:apply(model) pins each module whose whole name (as named_modules gives it) a pattern of Lua's matches.
+function amp.policy(rules)
+  if type(rules) ~= "table" then fail(("amp.policy takes a list of rules, got %s"):format(type(rules))) end
+  local policy = setmetatable({}, Policy)
+  for i, rule in ipairs(rules) do policy[i] = check_rule(rule, i) end
+  return policy
+end
+
+local function check_model(model, who)
+  if not gb.nn.is_module(model) then fail(("%s takes a model, got %s"):format(who, gb.is_tensor(model) and "tensor" or type(model))) end
+end
+
+-- The rule for a module of this name, or nil; every rule that matches is counted in used.
+local function rule_for(policy, name, used)
+  local found
+  for i, rule in ipairs(policy) do
+    if name:find("^" .. rule.pattern .. "$") then
+      used[i] = true
+      if found and found.precision ~= rule.precision then
+        fail(("amp.policy: module '%s' is matched by '%s' (%s) and by '%s' (%s); make one of them narrower"):format(name, found.pattern, found.precision,
+          rule.pattern, rule.precision))
+      end
+      found = found or rule
+    end
+  end
+  return found
+end
+
+-- Pin the modules; those that no rule matches stay as they are. A rule that matches none is an error, and then nothing is pinned.
+function Policy:apply(model)
+  check_model(model, "policy:apply")
+  local used, resolved = {}, {}
+  for name, module in model:named_modules() do
+    local rule = rule_for(self, name, used)
+    if rule then resolved[#resolved + 1] = { module, rule.precision } end
+  end
+  for i, rule in ipairs(self) do
+    if not used[i] then fail(("amp.policy: no module's name matches '%s'; amp.plan(model) lists them"):format(rule.pattern)) end
+  end
+  for _, pin in ipairs(resolved) do pin[1]:precision(pin[2]) end
+  return model
+end
+
+-- Where the pin of the module of this name comes from: itself or the nearest module around it; and the pin. Nothing: the scope decides.
+local function origin(pins, name)
+  while not pins[name] do
+    if name == "" then return nil end
+    name = name:match("^(.*)%.[^.]*$") or ""
+  end
+  return name, pins[name]
+end
+
+-- Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil: the scope's), from = }.
+function amp.plan(model)
+  check_model(model, "amp.plan")
+  local rows, pins, width = {}, {}, #"module"
+  for name, module in model:named_modules() do
+    pins[name] = module:precision()
+    rows[#rows + 1] = { name = name, class = getmetatable(module).__name }
+    width = math.max(width, #name)
+  end
+  local form = "%-" .. width .. "s  %-18s  %s"
+  print(form:format("module", "class", "precision"))
+  for _, row in ipairs(rows) do
+    row.from, row.precision = origin(pins, row.name)
+    local why = not row.from and "the scope's" or row.from == row.name and row.precision or ("%s, from '%s'"):format(row.precision, row.from)
+    print(form:format(row.name, row.class, why))
+  end
+  return rows
+end
+
+-- ====}
+
+for _, name in ipairs { "audit", "initialize", "set_global_policy", "numerics", "fp8" } do
   amp[name] = function() fail(("amp.%s is not part of this version"):format(name)) end
 end

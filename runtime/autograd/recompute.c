@@ -12,6 +12,7 @@ typedef struct part {
   void *user;
   void (*release)(void *user);
   gb_modes modes;
+  bool tf32;
   uint64_t seed, offset;
 } part;
 
@@ -26,13 +27,16 @@ static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) 
   gb_context *context = node->context;
   const part *p = node->user;
   gb_modes *outer = context->modes, inner = p->modes;
+  bool tf32 = context->tf32;
   uint64_t seed, offset;
   gb_get_rng_state(context, &seed, &offset);
   gb_set_rng_state(context, p->seed, p->offset);
   inner.grad = inner.recompute = true;
   context->modes = &inner;
+  context->tf32 = p->tf32;
   gb_status status = p->fn(context, p->user, in, out);
   context->modes = outer;
+  context->tf32 = tf32;
   gb_set_rng_state(context, seed, offset);
   return status;
 }
@@ -59,7 +63,7 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
     if (release) release(user);
     return failed;
   }
-  *p = (part){ .fn = fn, .user = user, .release = release, .modes = *context->modes };
+  *p = (part){ .fn = fn, .user = user, .release = release, .modes = *context->modes, .tf32 = context->tf32 };
   gb_get_rng_state(context, &p->seed, &p->offset);
   node->user = p;
   node->release = part_release;

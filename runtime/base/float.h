@@ -38,6 +38,12 @@ static inline uint16_t gb_float_to_float16(float x) {
   return (uint16_t)(sign | ((body - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
+/* As TensorFloat-32 has it: float32 with 10 bits of mantissa. */
+static inline float gb_float_to_tf32(float x) {
+  uint32_t u = gb_float_bits(x), nan = u | 0x400000u, near = u + 0xfffu + ((u >> 13) & 1u);
+  return gb_bits_float(((u & 0x7fffffffu) > 0x7f800000u ? nan : near) & 0xffffe000u);
+}
+
 /* float64 to 16 bits rounds once, from the double. */
 uint16_t gb_double_to_float16(double x);
 uint16_t gb_double_to_bfloat16(double x);

@@ -26,7 +26,7 @@ typedef struct attention {
   view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
   double scale, dropout;
-  bool causal, has_mask;
+  bool causal, has_mask, tf32;
   uint64_t seed, offset;
   gb_threads *threads;
   char *scratch;
@@ -58,6 +58,7 @@ static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tens
   a.key_heads = size_at(key, 2), a.tk = size_at(key, 1), a.ev = size_at(value, 0);
   a.query = view_of(query), a.key = view_of(key), a.value = view_of(value);
   a.has_mask = mask != NULL;
+  a.tf32 = call->context->tf32;
   if (mask) a.mask = view_of(mask);
   a.causal = call->attrs[0].integer;
   a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
@@ -122,7 +123,7 @@ static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_
 /* c[m, n] = beta * c + alpha * x @ y over k. */
 static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
                      char *work) {
-  gb_block_product(a->lane, m, n, k, alpha, &x, &y, beta, c, ldc, work);
+  gb_block_product(a->lane, a->tf32, m, n, k, alpha, &x, &y, beta, c, ldc, work);
 }
 
 /* Lanes of scratch that the largest product of tiles with q queries takes. */

@@ -1,7 +1,7 @@
 /* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and two ways to compute each.
  *
  * oneDNN (conv_onednn.h) takes float32 slices of the batch; 16-bit operands are widened slice by slice and rounded once on the way out.
- * The plain way is im2col and GEMM on tiles of output pixels: it serves float64 and whatever oneDNN refuses. Both cut their work by shape
+ * The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. Both cut their work by shape
  * alone. A weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any number of
  * threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
 #include <string.h>
@@ -287,9 +287,14 @@ static int64_t images_of_slice(int64_t n, int64_t slices) {
   return most(images, 1);
 }
 
+/* Are float32 operands to be rounded? The plain way's products do it while packing. */
+static bool rounds_operands(const gb_call *call) {
+  return call->context->tf32 && (call->in[0]->dtype == GB_FLOAT32 || call->in[1]->dtype == GB_FLOAT32);
+}
+
 /* Find the convolution of one slice of a batch that is cut into about `slices`. false: the plain way. */
 static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
-  if (v->lane != GB_LANE_F32 || v->s.n == 0) return false;
+  if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call)) return false;
   gb_conv_sizes s = v->s;
   s.n = v->images = images_of_slice(v->s.n, slices);
   v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL);

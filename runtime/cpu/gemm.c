@@ -19,6 +19,7 @@
 typedef struct gemm_plan {
   const gb_product *p;
   gb_lane lane;
+  bool tf32;                           /* float32 operands are rounded */
   bool staged;                         /* summed in scratch, then rounded into c */
   int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
   int64_t batches, per_chunk;
@@ -105,8 +106,9 @@ static void choose_tiles(gemm_plan *plan) {
 }
 
 /* A product in tiles of at most m x n. */
-static gemm_plan plan_of(const gb_product *p, int64_t m, int64_t n) {
+static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
   gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = gb_is_16bit(p->dtype), .batches = 1 };
+  plan.tf32 = call->context->tf32;
   plan.mt = m, plan.nt = n;
   for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
   return plan;
@@ -130,7 +132,7 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   int64_t ld = plan->staged ? n : p->ldc;
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
-  gb_block_product(plan->lane, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld, scratch);
+  gb_block_product(plan->lane, plan->tf32, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld, scratch);
   if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
 }
 
@@ -160,7 +162,7 @@ static void run_chunk(void *arg, int64_t chunk) {
 }
 
 gb_status gb_product_run(gb_call *call, const gb_product *product) {
-  gemm_plan plan = plan_of(product, 0, 0);
+  gemm_plan plan = plan_of(call, product, 0, 0);
   if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
   choose_tiles(&plan);
   plan.threads = call->context->threads;
@@ -176,7 +178,7 @@ gb_status gb_product_run(gb_call *call, const gb_product *product) {
 gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, void *c, int64_t ldc,
                             gb_dtype dtype) {
   gb_product product = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc, .dtype = dtype, .beta = beta };
-  gemm_plan plan = plan_of(&product, least(m, GB_BLOCK_M), least(n, GB_BLOCK_N));
+  gemm_plan plan = plan_of(call, &product, least(m, GB_BLOCK_M), least(n, GB_BLOCK_N));
   gb_block *scratch = gb_pool_alloc(call->context->pool[GB_CPU], scratch_bytes(&plan), GB_MEM_SCRATCH);
   if (!scratch) return GB_EMEMORY;
   for (int64_t column = 0; column < n; column += plan.nt)

@@ -6,6 +6,7 @@
  * The kernel does 2 * MR * NR operations per MR + NR lanes read from cache; packing moves each operand once per block. */
 #include <string.h>
 
+#include "base/float.h"
 #include "cpu/gemm.h"
 
 /* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row. */
@@ -34,23 +35,25 @@ static int columns_of(gb_lane lane) { return lane == GB_LANE_F32 ? NR_F32 : NR_F
 /* {==== packing ==== */
 
 /* An operand as lines (rows of a, columns of b) that run along k. */
-typedef struct lines { const char *data; gb_dtype dtype; int64_t bytes, line_stride, depth_stride; } lines;
+typedef struct lines { const char *data; gb_dtype dtype; int64_t bytes, line_stride, depth_stride; bool tf32; } lines;
 
 static lines rows_of(const gb_matrix *m) {
-  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->row_stride, m->column_stride };
+  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->row_stride, m->column_stride, false };
 }
 static lines columns_as_lines(const gb_matrix *m) {
-  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->column_stride, m->row_stride };
+  return (lines){ m->data, m->dtype, (int64_t)gb_dtype_bytes(m->dtype), m->column_stride, m->row_stride, false };
 }
 
 static const char *line_at(const lines *l, int64_t line, int64_t depth) {
   return l->data + (line * l->line_stride + depth * l->depth_stride) * l->bytes;
 }
 
-/* n elements from a stride apart, as lanes: where they lie if they are lanes side by side, else brought to work. */
+/* n elements from a stride apart, as lanes: where they lie if they are lanes side by side to be taken as they are, else brought to work. */
 static const char *run_of(gb_lane lane, const lines *l, const char *from, int64_t stride, int64_t n, char *work) {
-  if (stride == 1 && l->dtype == gb_lane_dtype(lane)) return from;
+  if (stride == 1 && l->dtype == gb_lane_dtype(lane) && !l->tf32) return from;
   gb_lane_load(lane, work, from, l->dtype, stride, n);
+  float *lanes = (float *)(void *)work;
+  for (int64_t i = 0; l->tf32 && i < n; i++) lanes[i] = gb_float_to_tf32(lanes[i]);
   return work;
 }
 
@@ -241,9 +244,11 @@ size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
   return (size_t)(packed + WORK_LANES) * gb_lane_bytes(lane);
 }
 
-void gb_block_product(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
-                      int64_t ldc, void *scratch) {
+void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
+                      void *c, int64_t ldc, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
+  rows.tf32 = tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
+  columns.tf32 = tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   size_t size = gb_lane_bytes(lane);
   char *work = scratch, *a_room = work + WORK_LANES * size;
   if (m == 1) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }

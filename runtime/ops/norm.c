@@ -44,18 +44,30 @@ static gb_status check_eps(gb_call *call, double eps) {
 
 /* {==== layer_norm, rms_norm, add_layer_norm ==== */
 
+/* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to once, at the store. */
+static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
+  const char *out = call->attrs[2].string;
+  bool lower = !strcmp(out, "autocast");
+  if (!lower && strcmp(out, "float32"))
+    return gb_call_fail(call, GB_EINVAL, "out is \"float32\" or \"autocast\" (the dtype of y under autocast), not \"%s\"", out);
+  *dtype = lower && call->result != GB_DTYPE_NONE ? call->context->modes->lower : gb_call_dtype(call, natural);
+  return GB_OK;
+}
+
 static const char of_last_dims[] = "the dimensions that are normalised";
 
 /* x [..., shape], weight and bias [shape] or absent -> y like x; mean and rstd [...] are kept for backward. */
 static gb_status layer_norm_check(gb_call *call) {
   const gb_tensor *x = call->in[0];
   const gb_attr *shape = &call->attrs[0];
+  gb_dtype dtype;
   int outer;
   GB_TRY(check_last_dims(call, shape, &outer));
   GB_TRY(check_like(call, 1, shape->count, shape->ints, of_last_dims));
   GB_TRY(check_like(call, 2, shape->count, shape->ints, of_last_dims));
   GB_TRY(check_eps(call, call->attrs[1].number));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, gb_call_dtype(call, (gb_dtype)x->dtype)));
+  GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
+  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
   if (!call->needs_grad) return GB_OK;
   GB_TRY(gb_call_output(call, 1, outer, x->shape, statistic_dtype(x)));
   return gb_call_output(call, 2, outer, x->shape, statistic_dtype(x));
@@ -65,18 +77,21 @@ static gb_status layer_norm_check(gb_call *call) {
 static gb_status rms_norm_check(gb_call *call) {
   const gb_tensor *x = call->in[0];
   const gb_attr *shape = &call->attrs[0];
+  gb_dtype dtype;
   int outer;
   GB_TRY(check_last_dims(call, shape, &outer));
   GB_TRY(check_like(call, 1, shape->count, shape->ints, of_last_dims));
   GB_TRY(check_eps(call, call->attrs[1].number));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, gb_call_dtype(call, (gb_dtype)x->dtype)));
+  GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
+  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
   return call->needs_grad ? gb_call_output(call, 1, outer, x->shape, statistic_dtype(x)) : GB_OK;
 }
 
-/* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to or autocast asks for. */
+/* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to or float32 under autocast. */
 static gb_status add_layer_norm_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *residual = call->in[1];
   const gb_attr *shape = &call->attrs[0];
+  gb_dtype dtype;
   int outer;
   GB_TRY(check_last_dims(call, shape, &outer));
   GB_TRY(check_like(call, 1, x->ndim, x->shape, "x's shape"));
@@ -84,7 +99,8 @@ static gb_status add_layer_norm_check(gb_call *call) {
   GB_TRY(check_like(call, 3, shape->count, shape->ints, of_last_dims));
   GB_TRY(check_eps(call, call->attrs[1].number));
   gb_dtype sum = gb_promote((gb_dtype)x->dtype, (gb_dtype)residual->dtype);
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, gb_call_dtype(call, sum)));
+  GB_TRY(find_out(call, sum, &dtype));
+  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
   GB_TRY(gb_call_output(call, 1, x->ndim, x->shape, gb_call_dtype(call, sum)));
   if (!call->needs_grad) return GB_OK;
   GB_TRY(gb_call_output(call, 2, outer, x->shape, statistic_dtype(call->out[1])));

@@ -40,6 +40,7 @@ struct gb_context {
   uint64_t seed, offset;                   /* the random stream */
   atomic_bool interrupt;
   bool untracked;                          /* since it was cleared, an op took an input that requires gradients while these were off */
+  bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
 
   uint64_t sequence;                       /* of the next graph node */
   _Atomic(struct gb_node *) dead;          /* nodes whose last reference went, on any thread, while one is being freed */

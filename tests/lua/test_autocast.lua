@@ -245,4 +245,58 @@ describe("second derivatives", function()
   end)
 end)
 
+describe("norms, out = 'autocast'", function()
+  local x, w, b = gb.randn(5, 8), gb.randn(8), gb.randn(8)
+  local r, up = gb.randn(5, 8), gb.randn(5, 8)
+  local norms = {
+    { "layer_norm", function(v, options) return F.layer_norm(v, { 8 }, w, b, options) end },
+    { "rms_norm", function(v, options) return F.rms_norm(v, { 8 }, w, options) end },
+    { "add_layer_norm", function(v, options) return F.add_layer_norm(v, r, { 8 }, w, b, options) end },
+  }
+  for _, lower in ipairs { "float16", "bfloat16" } do
+    for _, norm in ipairs(norms) do
+      it(("%s gives %s, rounded once"):format(norm[1], lower), function()
+        for _, from in ipairs { "float32", lower } do
+          local a, c = x:to(from):clone():requires_grad_(), x:to(from):clone():requires_grad_()
+          local y, sum = amp.autocast({ dtype = lower }, function() return norm[2](a, { out = "autocast" }) end)
+          local wide = amp.autocast({ dtype = lower }, function() return (norm[2](c)) end)
+          expect(wide.dtype):to_be("float32")
+          expect(y):to_equal_bits(wide:to(lower))
+          if sum then expect(sum.dtype):to_be("float32") end
+          y:backward(up:to(lower))
+          wide:backward(up:to(lower):float())
+          expect(a.grad):to_equal_bits(c.grad)
+        end
+      end)
+      it(norm[1] .. " asks nothing of other inputs and scopes", function()
+        expect(norm[2](x, { out = "autocast" }).dtype):to_be("float32")
+        expect(norm[2](x, { out = "autocast" })):to_equal_bits((norm[2](x)))
+        amp.autocast({ dtype = lower }, function()
+          expect(norm[2](x:double(), { out = "autocast" }).dtype):to_be("float64")
+          amp.disable(function() expect(norm[2](x, { out = "autocast" }).dtype):to_be("float32") end)
+        end)
+      end)
+    end
+  end
+  it("is an option of the layers", function()
+    for _, class in ipairs { nn.LayerNorm, nn.RMSNorm } do
+      local layer, plain = class(8, { out = "autocast" }), class(8)
+      amp.autocast({ dtype = "float16" }, function()
+        expect(layer(x).dtype):to_be("float16")
+        expect(plain(x).dtype):to_be("float32")
+      end)
+      expect(layer(x).dtype):to_be("float32")
+      expect(function() class(8, { out = "float16" }) end):to_fail("out is")
+    end
+    amp.autocast({ dtype = "bfloat16" }, function()
+      local y, sum = nn.LayerNorm(8, { out = "autocast" }):add(x, r)
+      expect(y.dtype):to_be("bfloat16")
+      expect(sum.dtype):to_be("float32")
+    end)
+  end)
+  it("refuses another dtype by name", function()
+    for _, norm in ipairs(norms) do expect(function() norm[2](x, { out = "float64" }) end):to_fail("out is \"float32\" or \"autocast\"") end
+  end)
+end)
+
 gb.test.finish()

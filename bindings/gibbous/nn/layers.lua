@@ -148,34 +148,44 @@ local function shape_list(shape, layer)
   return list
 end
 
+-- The option `out` of a norm.
+local function check_out(value, layer)
+  if value == "float32" or value == "autocast" then return value end
+  fail(("%s: out is \"float32\" or \"autocast\", not %s"):format(layer, tostring(value)))
+end
+
 local LayerNorm = nn.library_class("LayerNorm")
 
--- options: eps = 1e-5, affine = true, bias = true.
+-- options: eps = 1e-5, affine = true, bias = true, out = "float32": the dtype of the result under autocast; "autocast": the scope's.
 function LayerNorm:init(shape, options)
-  local o = options_of(options, { eps = 1e-5, affine = true, bias = true, dtype = none }, "LayerNorm")
-  self.shape, self.eps = shape_list(shape, "LayerNorm"), o.eps
+  local o = options_of(options, { eps = 1e-5, affine = true, bias = true, out = "float32", dtype = none }, "LayerNorm")
+  self.shape, self.eps, self.out = shape_list(shape, "LayerNorm"), o.eps, check_out(o.out, "LayerNorm")
   if o.affine then
     self.weight = init.ones_(parameter(o, table.unpack(self.shape)))
     if o.bias then self.bias = init.zeros_(parameter(o, table.unpack(self.shape))) end
   end
 end
 
-function LayerNorm:forward(x) return F.layer_norm(x, self.shape, self.weight, self.bias, { eps = self.eps }) end
+function LayerNorm:forward(x) return F.layer_norm(x, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out }) end
+
+local function add_norm(self, x, residual)
+  return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out })
+end
 
 -- x + residual and its norm in one pass: returns the norm, then the sum.
-function LayerNorm:add(x, residual) return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps }) end
+function LayerNorm:add(x, residual) return native.pinned(self, add_norm, x, residual) end
 function LayerNorm:extra() return table.concat(self.shape, "x") end
 
 local RMSNorm = nn.library_class("RMSNorm")
 
--- options: eps = 1e-6, affine = true.
+-- options: eps = 1e-6, affine = true, out = "float32", as in LayerNorm.
 function RMSNorm:init(shape, options)
-  local o = options_of(options, { eps = 1e-6, affine = true, dtype = none }, "RMSNorm")
-  self.shape, self.eps = shape_list(shape, "RMSNorm"), o.eps
+  local o = options_of(options, { eps = 1e-6, affine = true, out = "float32", dtype = none }, "RMSNorm")
+  self.shape, self.eps, self.out = shape_list(shape, "RMSNorm"), o.eps, check_out(o.out, "RMSNorm")
   if o.affine then self.weight = init.ones_(parameter(o, table.unpack(self.shape))) end
 end
 
-function RMSNorm:forward(x) return F.rms_norm(x, self.shape, self.weight, { eps = self.eps }) end
+function RMSNorm:forward(x) return F.rms_norm(x, self.shape, self.weight, { eps = self.eps, out = self.out }) end
 function RMSNorm:extra() return table.concat(self.shape, "x") end
 
 -- options: eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true.

@@ -12,7 +12,7 @@ local Module = { __name = "Module" }
 Module.__index = Module
 
 local fields = {} -- names a module uses for itself
-for _, name in ipairs { "_order", "_buffers", "_hooks", "training" } do fields[name] = true end
+for _, name in ipairs { "_order", "_buffers", "_hooks", "_precision", "training" } do fields[name] = true end
 
 -- Record the order of first assignment, and keep methods from being hidden.
 local function assign(self, key, value)
@@ -34,10 +34,29 @@ local function construct(class, ...)
   return self
 end
 
+-- The values, with 16-bit tensors among them made float32.
+local function widen(...)
+  local values = table.pack(...)
+  for i = 1, values.n do
+    local x = values[i]
+    if gb.is_tensor(x) and (x.dtype == "float16" or x.dtype == "bfloat16") then values[i] = x:to("float32") end
+  end
+  return table.unpack(values, 1, values.n)
+end
+
+-- fn(self, ...) in the precision that self is pinned to, if it is.
+local function pinned(self, fn, ...)
+  local precision = rawget(self, "_precision")
+  if not precision then return fn(self, ...) end
+  if precision == "float32" then return gb.amp.disable(fn, self, widen(...)) end
+  return gb.amp.autocast(precision, fn, self, ...)
+end
+native.pinned = pinned
+
 local function call(self, ...)
   local hooks = rawget(self, "_hooks")
-  if not hooks then return self:forward(...) end
-  local result = table.pack(self:forward(...))
+  if not hooks then return pinned(self, self.forward, ...) end
+  local result = table.pack(pinned(self, self.forward, ...))
   for i = 1, #hooks do
     local replaced = hooks[i](self, { ... }, table.unpack(result, 1, result.n))
     if replaced ~= nil then result = table.pack(replaced) end
@@ -163,6 +182,20 @@ function Module:buffers() return values_of(collect(self, "buffer")) end
 function Module:named_buffers() return pairs_of(collect(self, "buffer")) end
 function Module:modules() return values_of(collect(self, "module")) end
 function Module:named_modules() return pairs_of(collect(self, "module")) end
+
+local pins = { float32 = true, float16 = true, bfloat16 = true }
+
+-- Pin what this module runs in when it is called, inside an autocast scope or outside: "float32" (autocast off, 16-bit arguments made float32),
+-- "float16" or "bfloat16" (an autocast scope). Modules inside go along unless they are pinned themselves. "inherit" takes the pin away.
+-- Returns the module; without a name, what it is pinned to, or nil.
+function Module:precision(name)
+  if name == nil then return rawget(self, "_precision") end
+  if name ~= "inherit" and not pins[name] then
+    fail(("precision: a module is pinned to float32, float16 or bfloat16, or to inherit; got %s"):format(tostring(name)))
+  end
+  rawset(self, "_precision", pins[name] and name or nil)
+  return self
+end
 
 -- The modules held directly, as a list.
 function Module:children()
