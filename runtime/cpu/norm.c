@@ -44,16 +44,19 @@ static double squares(gb_lane lane, const void *x, double mean, int64_t n) {
   return total;
 }
 
-/* x = (x - mean) * rstd * weight + bias */
-static void normalise(gb_lane lane, void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias) {
-  float *restrict f = x, mean32 = (float)mean, rstd32 = (float)rstd;
-  const float *restrict w = weight, *restrict b = bias;
-  double *restrict d = x;
-  const double *restrict v = weight, *restrict c = bias;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] = (f[i] - mean32) * rstd32 * w[i] + b[i];
-  else
-    for (int64_t i = 0; i < n; i++) d[i] = (d[i] - mean) * rstd * v[i] + c[i];
+/* y = (x - mean) * rstd * weight + bias; y may be x. */
+static void normalise(gb_lane lane, void *y, const void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias) {
+  float *to = y, mean32 = (float)mean, rstd32 = (float)rstd;
+  const float *f = x, *w = weight, *b = bias;
+  double *wide = y;
+  const double *d = x, *v = weight, *c = bias;
+  if (lane == GB_LANE_F32) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = (f[i] - mean32) * rstd32 * w[i] + b[i];
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
+  }
 }
 
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
@@ -92,27 +95,32 @@ static void gradient_sums(gb_lane lane, const void *grad, const void *x, const v
 /* What a row's gradient is made with: the row's statistics, and the means of the two sums above. */
 typedef struct row_gradient { double mean, rstd, plain, along; } row_gradient;
 
-/* dweight += grad * normal, dbias += grad, x = rstd * (grad * weight - plain - normal * along), where normal is the normalised x. */
-static void differentiate(gb_lane lane, void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n, row_gradient r) {
+/* dweight += grad * normal, dbias += grad, dx = rstd * (grad * weight - plain - normal * along), where normal is the normalised x; dx may be
+ * x. */
+static void differentiate(gb_lane lane, void *dx, const void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n,
+                          row_gradient r) {
   float mean = (float)r.mean, rstd = (float)r.rstd, plain = (float)r.plain, along = (float)r.along;
-  float *restrict f = x, *restrict dw = dweight, *restrict db = dbias;
-  const float *restrict g = grad, *restrict w = weight;
-  double *restrict d = x, *restrict dv = dweight, *restrict dc = dbias;
-  const double *restrict h = grad, *restrict v = weight;
-  if (lane == GB_LANE_F32)
+  float *to = dx, *dw = dweight, *db = dbias;
+  const float *f = x, *g = grad, *w = weight;
+  double *wide = dx, *dv = dweight, *dc = dbias;
+  const double *d = x, *h = grad, *v = weight;
+  if (lane == GB_LANE_F32) {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++) {
       float normal = (f[i] - mean) * rstd;
       dw[i] += g[i] * normal;
       db[i] += g[i];
-      f[i] = rstd * (g[i] * w[i] - plain - normal * along);
+      to[i] = rstd * (g[i] * w[i] - plain - normal * along);
     }
-  else
+  } else {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++) {
       double normal = (d[i] - r.mean) * r.rstd;
       dv[i] += h[i] * normal;
       dc[i] += h[i];
-      d[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
+      wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
     }
+  }
 }
 
 /* Rows of n elements that are brought into lanes at once: a few tiles of them. */
@@ -197,10 +205,18 @@ static void statistics(const gb_tensor *t, int64_t first, int64_t count, double 
 
 /* sum = x + residual, and sum as it was rounded takes x's place. */
 static void add_residual(const layer *l, int64_t first, int64_t count, const layer_room *r) {
+  gb_rows_load(&l->x, l->lane, first * l->lines, count * l->lines, r->x);
   gb_rows_load(&l->other, l->lane, first * l->lines, count * l->lines, r->other);
   gb_row_add(l->lane, r->x, r->other, count * l->n, 1);
   gb_rows_store(&l->sum, l->lane, first * l->lines, count * l->lines, r->x);
   gb_rows_load(&l->sum, l->lane, first * l->lines, count * l->lines, r->x);
+}
+
+/* The lines of a batch of groups: where they lie if they are lanes already, else loaded into room. */
+static const char *lines_of(const layer *l, const gb_rows *rows, int64_t first, int64_t count, char *room) {
+  const char *own = gb_rows_own(rows, l->lane, first * l->lines);
+  if (!own) gb_rows_load(rows, l->lane, first * l->lines, count * l->lines, room);
+  return own ? own : room;
 }
 
 static void forward_chunk(void *arg, int64_t chunk) {
@@ -209,15 +225,17 @@ static void forward_chunk(void *arg, int64_t chunk) {
   int64_t end = least((chunk + 1) * l->chunk, l->groups);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
-    gb_rows_load(&l->x, l->lane, first * l->lines, count * l->lines, r.x);
+    char *own = gb_rows_own(&l->y, l->lane, first * l->lines), *results = own ? own : r.x;
+    const char *lines = r.x;
     if (l->adds) add_residual(l, first, count, &r);
+    else lines = lines_of(l, &l->x, first, count, r.x);
     for (int64_t i = 0; i < count; i++) {
-      char *x = r.x + i * l->n * l->bytes;
+      const char *x = lines + i * l->n * l->bytes;
       r.mean[i] = l->centre ? gb_row_sum(l->lane, x, l->n) / (double)l->n : 0;
       r.rstd[i] = 1 / sqrt(squares(l->lane, x, r.mean[i], l->n) / (double)l->n + l->eps);
-      normalise(l->lane, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias);
+      normalise(l->lane, results + i * l->n * l->bytes, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias);
     }
-    gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
+    if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
     statistics(l->mean, first, count, r.mean, true);
     statistics(l->rstd, first, count, r.rstd, true);
   }
@@ -277,18 +295,18 @@ static void backward_chunk(void *arg, int64_t chunk) {
   memset(dweight, 0, (size_t)(2 * l->n * l->bytes));
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
-    gb_rows_load(&l->x, l->lane, first * l->lines, count * l->lines, r.x);
-    gb_rows_load(&l->other, l->lane, first * l->lines, count * l->lines, r.other);
+    char *own = gb_rows_own(&l->y, l->lane, first * l->lines), *results = own ? own : r.x;
+    const char *lines = lines_of(l, &l->x, first, count, r.x), *grads = lines_of(l, &l->other, first, count, r.other);
     statistics(l->mean, first, count, r.mean, false);
     statistics(l->rstd, first, count, r.rstd, false);
     for (int64_t i = 0; i < count; i++) {
-      char *x = r.x + i * l->n * l->bytes, *grad = r.other + i * l->n * l->bytes;
+      const char *x = lines + i * l->n * l->bytes, *grad = grads + i * l->n * l->bytes;
       double sums[2];
       gradient_sums(l->lane, grad, x, l->weight, r.mean[i], r.rstd[i], l->n, sums);
       row_gradient g = { r.mean[i], r.rstd[i], l->centre ? sums[0] / (double)l->n : 0, sums[1] / (double)l->n };
-      differentiate(l->lane, x, grad, l->weight, dweight, dbias, l->n, g);
+      differentiate(l->lane, results + i * l->n * l->bytes, x, grad, l->weight, dweight, dbias, l->n, g);
     }
-    gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
+    if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
   }
 }
 
@@ -513,7 +531,7 @@ static void apply_chunk(void *arg, int64_t chunk) {
     for (int64_t i = 0; i < n; i++) {
       char *x = r.x + i * b->c * b->bytes;
       gb_row_add(b->lane, x, b->offset, b->c, -1);
-      normalise(b->lane, x, b->c, 0, 1, b->scale, b->bias);
+      normalise(b->lane, x, x, b->c, 0, 1, b->scale, b->bias);
     }
     gb_rows_store(&b->y, b->lane, first, n, r.x);
   }

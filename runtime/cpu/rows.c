@@ -123,6 +123,11 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
   }
 }
 
+void *gb_rows_own(const gb_rows *r, gb_lane lane, int64_t first) {
+  if (r->dtype != gb_lane_dtype(lane) || r->n != 1 || !end_to_end(r)) return NULL;
+  return r->data + first * r->length * (int64_t)r->bytes;
+}
+
 void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, const void *from) {
   size_t bytes = gb_lane_bytes(lane);
   double block[BLOCK * BLOCK_ROWS];

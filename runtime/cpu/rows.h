@@ -46,6 +46,7 @@ typedef struct gb_rows {
 #define gb_rows_at GB_CPU_NAME(rows_at)
 #define gb_rows_load GB_CPU_NAME(rows_load)
 #define gb_rows_store GB_CPU_NAME(rows_store)
+#define gb_rows_own GB_CPU_NAME(rows_own)
 /* The rows of t along dim, numbered in row-major order of the other dims. A 0-d tensor is one row of one element. */
 gb_rows gb_rows_of(const gb_tensor *t, int dim);
 /* Where a row begins. */
@@ -53,6 +54,8 @@ char *gb_rows_at(const gb_rows *rows, int64_t row);
 /* Rows first .. first + count - 1, one after another, from or to lanes. */
 void gb_rows_load(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, void *to);
 void gb_rows_store(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, const void *from);
+/* Row `first` and those after it where they lie as a load would bring them, so that none is needed; else NULL. */
+void *gb_rows_own(const gb_rows *rows, gb_lane lane, int64_t first);
 
 /* How rows of a length are handled: `batch` at a time in a buffer, `chunk` (a multiple of it) by one chunk of parallel work. */
 typedef struct gb_row_plan { int64_t batch, chunk, chunks; } gb_row_plan;
