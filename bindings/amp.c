@@ -181,11 +181,15 @@ static int stats(lua_State *L) {
   return 1;
 }
 
-/* The names of the parameters whose gradients were not finite at the last skip; "" when there was none. */
+/* The names of the parameters whose gradients were not finite at the last skip, "" when there was none; and from the second skip in a row on what
+ * made the first such value: the op, the recipe's line, whether it is finite at half the scale. */
 static int report(lua_State *L) {
   gbl_enter(L);
-  lua_pushstring(L, gb_scaler_report(check(L)));
-  return 1;
+  gb_scaler *scaler = check(L);
+  const char *cause = gb_scaler_cause(scaler);
+  lua_pushstring(L, gb_scaler_report(scaler));
+  lua_pushstring(L, *cause ? cause : NULL);
+  return 2;
 }
 
 /* {---- options that may change between steps, by getters and setters as PyTorch has them ---- */

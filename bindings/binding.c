@@ -63,6 +63,7 @@ static int owner_gc(lua_State *L) {
     context->modes = &context->default_modes;
     context->reclaim = NULL;
     context->reclaim_user = NULL;
+    context->where = NULL;
     gb_context_close(context);
   }
   state_release(state);
@@ -73,6 +74,23 @@ static int owner_gc(lua_State *L) {
 static void reclaim(void *user) {
   gbl_state *state = user;
   if (state->running) lua_gc(state->running, LUA_GCCOLLECT);
+}
+
+/* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. */
+static bool find_recipe(lua_State *L, lua_Debug *frame) {
+  for (int level = 0; lua_getstack(L, level, frame); level++) {
+    lua_getinfo(L, "Sl", frame);
+    bool ours = !strncmp(frame->source, "=gibbous/", 9);
+    if (*frame->what != 'C' && !ours && frame->currentline > 0) return true;
+  }
+  return false;
+}
+
+/* The engine asks for the recipe's line. */
+static void where(void *user, char *text, size_t size) {
+  gbl_state *state = user;
+  lua_Debug frame;
+  if (state->running && find_recipe(state->running, &frame)) snprintf(text, size, "%s:%d", frame.short_src, frame.currentline);
 }
 
 void gbl_set_context_options(lua_State *L, const gb_context_options *options) {
@@ -104,6 +122,8 @@ gbl_state *gbl_open_state(lua_State *L) {
   gb_print_options_init(&state->print);
   state->context->reclaim = reclaim;
   state->context->reclaim_user = state;
+  state->context->where = where;
+  state->context->where_user = state;
   lua_rawsetp(L, LUA_REGISTRYINDEX, &owner_key);
   lua_pushlightuserdata(L, state);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
@@ -116,14 +136,8 @@ gbl_state *gbl_open_state(lua_State *L) {
 
 void gbl_push_where(lua_State *L) {
   lua_Debug frame;
-  for (int level = 0; lua_getstack(L, level, &frame); level++) {
-    lua_getinfo(L, "Sl", &frame);
-    bool ours = !strncmp(frame.source, "=gibbous/", 9);
-    if (*frame.what == 'C' || ours || frame.currentline <= 0) continue;
-    lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
-    return;
-  }
-  lua_pushliteral(L, "");
+  if (find_recipe(L, &frame)) lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+  else lua_pushliteral(L, "");
 }
 
 int gbl_error(lua_State *L, const char *format, ...) {

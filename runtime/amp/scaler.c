@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "amp/trace.h"
 #include "optim/optimizer.h"
 
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
@@ -35,6 +36,8 @@ struct gb_scaler {
   char *report;                /* NULL: none yet */
   size_t report_size;
   uint32_t report_update;      /* the update number the report is about */
+  gb_trace trace;              /* armed by a skip */
+  char cause[256];             /* what it found at the last skip */
   gb_scaler *next;             /* of the context's */
 };
 
@@ -137,6 +140,7 @@ void gb_scaler_release(gb_scaler *scaler) {
   if (*at) *at = scaler->next;
   forget_optimizers(scaler);
   if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
+  gb_trace_disarm(&scaler->trace);
   free(scaler->optimizers);
   free(scaler->report);
   free(scaler);
@@ -262,10 +266,12 @@ static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *
   return GB_OK;
 }
 
-/* An optimizer's step was skipped: name the parameters that are to blame. Several optimizers of one update share the report. */
+/* An optimizer's step was skipped: name the parameters that are to blame, and look for the op next time. Several optimizers of one update share
+ * the report. */
 static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer) {
   if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
   scaler->report_update = scaler->update;
+  memcpy(scaler->cause, scaler->trace.cause, sizeof scaler->cause);
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_optim_param *param = &optimizer->params[i];
     bool bad = false;
@@ -273,10 +279,12 @@ static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer) {
     char room[32];
     if (bad) GB_TRY(report_add(scaler, gb_optimizer_label(optimizer, i, room, sizeof room)));
   }
+  gb_trace_arm(&scaler->trace, scaler->context, scaler->options.per_loss ? 0 : scaler->id);
   return GB_OK;
 }
 
 const char *gb_scaler_report(gb_scaler *scaler) { return scaler->report ? scaler->report : ""; }
+const char *gb_scaler_cause(gb_scaler *scaler) { return scaler->cause; }
 
 /* ====} */
 
@@ -290,6 +298,7 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   gb_context *context = scaler->context;
   if (!gb_dtype_is_float((gb_dtype)loss->dtype))
     return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
+  if (gb_trace_follows(context->trace, scaler->id)) gb_trace_loss(context->trace, loss);
   gb_tensor *factor;
   GB_TRY(gb_tensor_new(context, GB_FLOAT32, 0, NULL, (gb_device){ GB_CPU, 0 }, &factor));
   memcpy(gb_data(factor), &scaler->record.scale, sizeof(float));
@@ -450,9 +459,10 @@ static gb_status check_skips(const gb_scaler *scaler) {
   const char *names = scaler->report && scaler->report[0] ? scaler->report : "(none now)";
   bool more = strlen(names) > 400;
   return gb_fail(scaler->context, GB_EOVERFLOW,
-                 "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale %g. Not finite: %.400s%s. "
+                 "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale %g. Not finite: %.400s%s%s%s. "
                  "Look for inf or NaN in the loss at scale 1, lower the learning rate, or clip gradients",
-                 (long long)scaler->record.skipped_in_a_row, (double)scaler->record.scale, names, more ? " ..." : "");
+                 (long long)scaler->record.skipped_in_a_row, (double)scaler->record.scale, names, more ? " ..." : "",
+                 scaler->cause[0] ? ". First: " : "", scaler->cause);
 }
 
 /* The schedule's scale for the step to come. The callback may let go of the scaler, and must not end it. */
@@ -485,6 +495,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
     gb_slab_call call = update_call(scaler);
     gb_attr attr = gb_attr_ptr(&call);
     GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
+    if (scaler->record.skipped_in_a_row == 0) gb_trace_disarm(&scaler->trace);
+    else gb_trace_restart(&scaler->trace);
   }
   if (given) {
     set_scale(scaler, new_scale);

@@ -58,6 +58,9 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
 gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped, int64_t skipped_in_a_row);
 /* Names of the parameters whose gradients were not finite at the last skip, ", " between them; "" when there was none. */
 const char *gb_scaler_report(gb_scaler *scaler);
+/* What made the first value that was not finite at the last skip: the op, the recipe's line, and whether it is finite at half the scale. A skip
+ * arms the trace that finds it, so it is known from the second skip in a row on; "" before. */
+const char *gb_scaler_cause(gb_scaler *scaler);
 /* By the id in a gradient's tag; NULL when it is gone. Not counted. */
 gb_scaler *gb_scaler_find(gb_context *context, uint32_t id);
 gb_scale_record *gb_scaler_record(gb_scaler *scaler);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "amp/scaler.h"
+#include "amp/trace.h"
 #include "amp/weights.h"
 #include "autograd/autograd.h"
 #include "tensor/step_state.h"
@@ -396,6 +397,77 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
   return GB_OK;
 }
 
+/* {---- the armed trace ---- */
+
+/* Are the gradients finite in the form in which they would be sent on? */
+static gb_status is_sent_finite(walk *w, const gb_grad_call *call, bool *finite) {
+  *finite = true;
+  for (int i = 0; *finite && i < call->n_in; i++) {
+    if (!call->need[i] || !call->in[i]) continue;
+    gb_tensor *sent = call->in[i];
+    gb_tensor_retain(sent);
+    gb_status status = convert(w, &call->node->edges[i], &sent);
+    if (status == GB_OK) *finite = gb_trace_finite(w->context->trace, sent);
+    gb_tensor_release(sent);
+    GB_TRY(status);
+  }
+  return GB_OK;
+}
+
+/* The same gradient from incoming ones of half the size: it is linear in them. in[] is zeroed room. */
+static gb_status is_half_finite(walk *w, const gb_grad_call *call, gb_tensor **in, bool *finite) {
+  gb_tensor *halves[GB_MAX_OUT] = { NULL };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < call->n_out; i++)
+    if (call->out[i]) status = gb_op_number(w->context, GB_OP_mul, call->out[i], 0.5, &halves[i]);
+  gb_grad_call again = *call;
+  again.out = halves;
+  again.in = in;
+  again.create_graph = false;
+  if (status == GB_OK) status = call->node->gradient(&again);
+  if (status == GB_OK) status = is_sent_finite(w, &again, finite);
+  for (int i = 0; i < call->n_out; i++) gb_tensor_release(halves[i]);
+  for (int i = 0; i < call->n_in; i++) gb_tensor_release(in[i]);
+  return status;
+}
+
+/* Did this node make the first value that is not finite? A custom function is not called twice. */
+static gb_status examine(walk *w, const gb_grad_call *call) {
+  gb_trace *trace = w->context->trace;
+  gb_node *node = call->node;
+  if (trace->cause[0]) return GB_OK;
+  for (int i = 0; i < call->n_out; i++)
+    if (call->out[i] && !gb_trace_finite(trace, call->out[i])) {
+      gb_trace_found(trace, "the sum of the gradients (or a hook on it) of the result of", node_name(node), node->sequence, "");
+      return GB_OK;
+    }
+  bool finite, half = false;
+  GB_TRY(is_sent_finite(w, call, &finite));
+  if (finite) return GB_OK;
+  if (node->op >= 0) {
+    gb_tensor **room = calloc((size_t)call->n_in + 1, sizeof *room);
+    if (!room) return gb_fail_memory(w->context, sizeof *room * (size_t)call->n_in);
+    gb_status status = is_half_finite(w, call, room, &half);
+    free(room);
+    GB_TRY(status);
+  }
+  gb_trace_found(trace, "the gradient of", node_name(node), node->sequence,
+                 node->op < 0 ? "" : half ? ", finite at half the scale" : ", not finite at half the scale either");
+  return GB_OK;
+}
+
+/* Examine beneath the graph: nothing is recorded. What fails for want of memory finds nothing, and backward goes on. */
+static void trace_node(walk *w, const gb_grad_call *call) {
+  gb_context *context = w->context;
+  gb_modes *outer = context->modes, plain = *outer;
+  plain.grad = false;
+  context->modes = &plain;
+  (void)examine(w, call);
+  context->modes = outer;
+}
+
+/* ----} */
+
 /* Call the gradient and send its results on. in[], need[], want[], saved[] are zeroed room. */
 static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tensor **in, bool *need, int8_t *want, gb_tensor **saved) {
   gb_context *context = w->context;
@@ -425,6 +497,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_status status = node->gradient(&call);
   context->modes = modes;
   GB_TRY(status);
+  if (gb_trace_follows(context->trace, tag.scaler)) trace_node(w, &call);
   for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
   for (int i = 0; i < node->n_saved; i++) gb_drop(&saved[i]); /* before more memory is asked for */
   if (!w->retain_graph) {
@@ -629,11 +702,14 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->modes = &inner;
   context->op = NULL;
   gb_status status = GB_OK;
+  bool nested = context->trace && context->trace->backward;
+  if (context->trace) context->trace->backward = true;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
   if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
   for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
+  if (context->trace) context->trace->backward = nested;
   context->modes = outer;
   context->op = op;
   walk_close(w);

@@ -15,6 +15,7 @@ struct gb_op_info;
 struct gb_op_impl;
 struct gb_node;
 struct gb_scaler;
+struct gb_trace;
 struct gb_call;
 
 /* Told of every op that ran, after it did. */
@@ -46,6 +47,7 @@ struct gb_context {
   _Atomic(struct gb_node *) dead;          /* nodes whose last reference went, on any thread, while one is being freed */
   atomic_bool burying;
   gb_observer *observers;
+  struct gb_trace *trace;                  /* the armed one; NULL: none */
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
 
@@ -60,6 +62,9 @@ struct gb_context {
   /* Asked when an allocation fails, before it is tried once more: the bindings collect garbage here. */
   void (*reclaim)(void *user);
   void *reclaim_user;
+  /* The recipe's line that runs, for traces: the bindings know. NULL: nobody does. */
+  void (*where)(void *user, char *text, size_t size);
+  void *where_user;
 };
 
 /* Write the failure text ("op: text") and return status, so that `return gb_fail(...)` reads well. */

@@ -367,6 +367,92 @@ describe("clipping in step", function()
   end)
 end)
 
+describe("the cause of a skip", function()
+  -- Steps of a loss, and the causes reported after each.
+  local function causes(options, steps, parameters, loss)
+    local opt, scaler = optim.SGD(parameters, { lr = 0 }), amp.GradScaler(options)
+    local found = {}
+    for step = 1, steps do
+      opt:zero_grad()
+      scaler:scale(loss(step)):backward()
+      scaler:step(opt)
+      scaler:update()
+      found[step] = select(2, scaler:report()) or "unknown"
+    end
+    return found, scaler
+  end
+  local function has(text, part) if not text:find(part, 1, true) then error(("'%s' has no '%s'"):format(text, part), 2) end end
+
+  it("names the op, the line, and what half the scale would do", function()
+    local w = nn.Parameter(gb.ones(4))
+    local function loss()
+      local h = w:to("float16")
+      return (h * 1):to("float32"):sum() -- where gradients become float16: 2^16 is the first power that does not fit
+    end
+    local found, scaler = causes({ init_scale = 2 ^ 18 }, 5, { w }, loss)
+    expect(found[1]):to_be("unknown") -- the first skip arms
+    has(found[2], "the gradient of cast (")
+    has(found[2], "test_scaler_more.lua:" .. debug.getinfo(loss, "S").linedefined + 2)
+    has(found[2], "not finite at half the scale either")
+    has(found[3], ", finite at half the scale")
+    expect(found[5]):to_be(found[3]) -- of the last skip
+    expect(scaler:stats().skipped):to_be(3)
+  end)
+  it("names a derivative that is not finite at any scale, and a sum", function()
+    local w = nn.Parameter(gb.ones(3))
+    local found = causes({}, 2, { w }, function() return (w - 1):sqrt():sum() end)
+    has(found[2], "the gradient of sqrt (")
+    has(found[2], "not finite at half the scale either")
+    local v = nn.Parameter(gb.zeros(3))
+    found = causes({ scale = 1 }, 2, { v }, function()
+      local y = v + 0
+      return (y * 3e38):sum() * 0.9 + (y * 3e38):sum() * 0.9
+    end)
+    has(found[2], "the sum of the gradients")
+  end)
+  it("in the forward pass it is what made the loss, masks aside", function()
+    local w = nn.Parameter(gb.ones(3))
+    local found = causes({}, 2, { w }, function()
+      local masked = (w * 1):masked_fill(gb.tensor { true, false, false }, -math.huge)
+      return F.softmax(masked, -1):sum() + (w * 2 - 3):sqrt():sum()
+    end)
+    expect(found[1]):to_be("unknown")
+    has(found[2], "sqrt (")
+    has(found[2], "in the forward pass: the loss is not finite at any scale")
+  end)
+  it("is in the error of too many skips, and a custom function is named too", function()
+    local w = nn.Parameter(gb.ones(3))
+    local calls = 0
+    local fn = gb.Function {
+      forward = function(_, x) return x * 1 end,
+      backward = function(_, g)
+        calls = calls + 1
+        return g * math.huge
+      end,
+    }
+    expect(function() causes({ max_skips = 3 }, 3, { w }, function() return fn(w):sum() end) end):to_fail("First: the gradient of")
+    expect(calls):to_be(3) -- and called no oftener for it
+  end)
+  it("changes no bit of what is computed", function()
+    local function run(first)
+      local net, x, y = make()
+      local opt, scaler = optim.SGD(net:parameters(), { lr = 0.05 }), amp.GradScaler { init_scale = 64, hysteresis = 100 }
+      for step = 1, 6 do
+        if step >= first then
+          opt:zero_grad()
+          local loss = amp.autocast({ dtype = "bfloat16" }, function() return F.mse_loss(net(x), y) end)
+          if step <= 2 then loss = loss + (net[3].weight * math.huge):sum() end -- two skips, and a traced step that is good
+          scaler:scale(loss):backward()
+          scaler:step(opt)
+          scaler:update()
+        end
+      end
+      return net
+    end
+    same(run(1), run(3))
+  end)
+end)
+
 describe("precisions", function()
   it("are known by many names", function()
     local names = {

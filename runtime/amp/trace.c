@@ -1,0 +1,120 @@
+/* amp/trace.c - the armed half of the skip report: see trace.h. A check that fails, for want of memory or by an interrupt, finds nothing. */
+#include "amp/trace.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* {==== checks ==== */
+
+/* Is every element of flags, which is let go of, true? */
+static bool all_true(gb_context *context, gb_tensor *flags) {
+  gb_tensor *all = NULL;
+  bool yes = true;
+  if (gb_op_1(context, GB_OP_all, flags, NULL, &all) == GB_OK && gb_tensor_read(all, &yes, sizeof yes) != GB_OK) yes = true;
+  gb_tensor_release(all);
+  gb_tensor_release(flags);
+  return yes;
+}
+
+/* Finite, or minus infinity where that is allowed; beneath autograd, autocast and the trace itself. */
+static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
+  if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return true;
+  gb_context *context = trace->context;
+  gb_modes *outer = context->modes, plain = *outer;
+  plain.grad = plain.autocast = false;
+  context->modes = &plain;
+  bool busy = trace->busy, fine = true;
+  trace->busy = true;
+  gb_tensor *flags = NULL;
+  gb_status status = minus_infinity ? gb_op_number(context, GB_OP_lt, t, INFINITY, &flags) : gb_op_1(context, GB_OP_isfinite, t, NULL, &flags);
+  if (status == GB_OK) fine = all_true(context, flags);
+  trace->busy = busy;
+  context->modes = outer;
+  return fine;
+}
+
+bool gb_trace_finite(gb_trace *trace, gb_tensor *t) { return is_fine(trace, t, false); }
+
+/* ====} */
+
+/* {==== the forward pass ==== */
+
+/* The recipe's line that runs now, or "". */
+static void where(const gb_context *context, char *text, size_t size) {
+  text[0] = 0;
+  if (context->where) context->where(context->where_user, text, size);
+}
+
+/* Nodes from this number on are of this line. Without memory the lines before it go on counting. */
+static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
+  if (trace->n_lines > 0 && !strcmp(trace->lines[trace->n_lines - 1].text, text)) return;
+  if (trace->n_lines == trace->capacity) {
+    size_t capacity = trace->capacity ? 2 * trace->capacity : 64;
+    gb_trace_line *longer = realloc(trace->lines, capacity * sizeof *longer);
+    if (!longer) return;
+    trace->lines = longer;
+    trace->capacity = capacity;
+  }
+  gb_trace_line *line = &trace->lines[trace->n_lines++];
+  line->first = sequence;
+  snprintf(line->text, sizeof line->text, "%s", text);
+}
+
+/* An op ran: note its line, and whether it is the first with a result that is no number. */
+static void look(void *user, const gb_call *call) {
+  gb_trace *trace = user;
+  if (trace->busy || trace->backward) return;
+  char line[96];
+  where(trace->context, line, sizeof line);
+  const gb_tensor *result = call->in_place ? call->in[0] : call->out[0];
+  if (call->needs_grad && result && result->node) note_line(trace, result->node->sequence, line);
+  if (trace->forward[0] || call->info->kind == GB_KIND_VIEW) return;
+  int visible = call->info->n_out - call->info->n_hidden;
+  for (int i = 0; i < visible; i++)
+    if (!is_fine(trace, call->out[i], true)) {
+      snprintf(trace->forward, sizeof trace->forward, "%s%s%s%s", call->info->name, *line ? " (" : "", line, *line ? ")" : "");
+      return;
+    }
+}
+
+void gb_trace_loss(gb_trace *trace, gb_tensor *loss) {
+  if (trace->cause[0] || gb_trace_finite(trace, loss)) return;
+  snprintf(trace->cause, sizeof trace->cause, "%s, in the forward pass: the loss is not finite at any scale",
+           trace->forward[0] ? trace->forward : "the loss");
+}
+
+/* ====} */
+
+void gb_trace_found(gb_trace *trace, const char *what, const char *op, uint64_t sequence, const char *end) {
+  const char *line = "";
+  for (size_t i = 0; i < trace->n_lines && trace->lines[i].first <= sequence; i++) line = trace->lines[i].text;
+  snprintf(trace->cause, sizeof trace->cause, "%s %s%s%s%s%s", what, op, *line ? " (" : "", line, *line ? ")" : "", end);
+}
+
+void gb_trace_restart(gb_trace *trace) {
+  trace->n_lines = 0;
+  trace->forward[0] = trace->cause[0] = 0;
+}
+
+void gb_trace_arm(gb_trace *trace, gb_context *context, uint32_t scaler) {
+  if (context->trace == trace) return;
+  if (context->trace) gb_trace_disarm(context->trace);
+  trace->context = context;
+  trace->scaler = scaler;
+  trace->observer = (gb_observer){ look, trace, context->observers };
+  context->observers = &trace->observer;
+  context->trace = trace;
+}
+
+void gb_trace_disarm(gb_trace *trace) {
+  gb_context *context = trace->context;
+  if (!context) return;
+  gb_observer **at = &context->observers;
+  while (*at && *at != &trace->observer) at = &(*at)->next;
+  if (*at) *at = trace->observer.next;
+  context->trace = NULL;
+  free(trace->lines);
+  *trace = (gb_trace){ .context = NULL };
+}
