@@ -63,12 +63,14 @@ static void normalise(gb_lane lane, void *y, const void *x, int64_t n, double me
 static void gradient_block(const float *grad, const float *x, const float *weight, float mean, float rstd, int64_t n, double sums[2]) {
   float plain[LANES] = { 0 }, along[LANES] = { 0 };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
+  for (; i + LANES <= n; i += LANES) {
+#pragma omp simd /* a vector is the lanes; left to itself, gcc shuffles those of many steps together */
     for (int k = 0; k < LANES; k++) {
       float g = grad[i + k] * weight[i + k];
       plain[k] += g;
       along[k] += g * ((x[i + k] - mean) * rstd);
     }
+  }
   for (int k = 0; i < n; i++, k++) {
     float g = grad[i] * weight[i];
     plain[k] += g;
