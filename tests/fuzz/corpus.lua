@@ -1,0 +1,58 @@
+-- corpus.lua - small files of each kind that the fuzzer begins from: gibbous corpus.lua FOLDER, which holds a folder for each kind.
+
+local gb = require "gibbous"
+local folder = assert(arg[1], "corpus.lua FOLDER")
+
+local function put(name, text)
+  local file = assert(io.open(folder .. "/" .. name, "wb"))
+  assert(file:write(text))
+  assert(file:close())
+end
+
+-- {==== safetensors ====
+
+gb.save(folder .. "/safetensors/empty", {})
+gb.save(folder .. "/safetensors/dtypes", {
+  a = gb.ones(2, 3), b = gb.ones(2):to("float16"), c = gb.ones(3):to("bfloat16"), d = gb.tensor({ 1, 2 }), e = gb.ones(1):eq(1),
+  f = gb.ones(2, 0, 3), g = gb.tensor(1.5):to("float64"), h = gb.tensor({ 3 }):to("uint8"),
+})
+gb.save(folder .. "/safetensors/metadata", { ["weight"] = gb.ones(1) }, { metadata = { format = "pt", note = "\u{e9}\n" } })
+local model = gb.nn.Linear(2, 2)
+gb.io.save_checkpoint(folder .. "/safetensors/checkpoint", { model = model, optimizer = gb.optim.AdamW(model:parameters()), extra = { step = 1 } })
+local overlap = [[{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}]]
+put("safetensors/overlap", string.pack("<s8", overlap) .. ("\0"):rep(8))
+
+-- ====}
+
+-- {==== JSON ====
+
+for i, text in ipairs {
+  "null", "[]", "{}", [[{"a":[1,-2,3.5e-7,true,false,null],"b":{"c":"\u00e9\ud83c\udf13\n\"\\"}}]], "18446744073709551615", "-9223372036854775808",
+  "[[[[1]]]]", [[{"a":1,"a":2}]], [["\ud83c"]], "1e400", " [ 1 , 2 ] ", ("["):rep(65),
+} do put("json/" .. i, text) end
+
+-- ====}
+
+-- {==== idx ====
+
+local function idx(kind, shape, data)
+  local header = string.pack(">BBBB", 0, 0, kind, #shape)
+  for _, size in ipairs(shape) do header = header .. string.pack(">I4", size) end
+  return header .. data
+end
+put("idx/images", idx(8, { 3, 2, 2 }, ("\1"):rep(12)))
+put("idx/labels", idx(8, { 3 }, "\0\1\2"))
+put("idx/int32", idx(12, { 2 }, string.pack(">i4i4", 1, -1)))
+put("idx/float64", idx(14, { 1, 1 }, string.pack(">d", 0.5)))
+put("idx/huge", idx(14, { 0x7fffffff, 0x7fffffff, 0x7fffffff }, ""))
+put("idx/empty", idx(8, { 0 }, ""))
+-- gzip, the data stored as it is (RFC 1952 and 1951, section 3.2.4); its check sum is of no interest to a fuzzer
+local body = idx(8, { 2 }, "\5\6")
+put("idx/stored.gz", "\31\139\8\0\0\0\0\0\0\3\1" .. string.pack("<I2I2", #body, 0xffff - #body) .. body .. string.pack("<I4I4", 0, #body))
+
+-- ====}
+
+-- The first byte says which kind of text, the second how much of it is the vocabulary.
+for i, text in ipairs { "\0\0hello world", "\1\0bytes \255", "\0\3abccba", "\0\2\u{e9}\u{e9}", "\0\0\u{1f313}\u{e9}\0x", "\0\0\237\160\128" } do
+  put("text/" .. i, text)
+end
