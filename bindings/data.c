@@ -1,4 +1,5 @@
 /* data.c - native datasets, texts and the native loader as Lua objects. The DataLoader that recipes see is in gibbous/data.lua. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,13 +139,18 @@ static int text_open(lua_State *L) {
   gbl_check_options(L, 2, "data.text", known);
   const char *kind = gbl_option_string(L, 2, "data.text", "kind", "characters");
   const char *vocabulary = gbl_option_string(L, 2, "data.text", "vocabulary", NULL);
+  size_t bytes_of_vocabulary = 0;
+  if (vocabulary) {
+    lua_getfield(L, 2, "vocabulary");
+    vocabulary = lua_tolstring(L, -1, &bytes_of_vocabulary); /* which may hold a NUL */
+  }
   bool bytes = !strcmp(kind, "bytes");
   if (!bytes && strcmp(kind, "characters")) return gbl_error(L, "data.text: kind is 'characters' or 'bytes', not '%s'", kind);
   void **slot = gbl_new_object(L, &text_type, 0);
   text_part *part = calloc(1, sizeof *part);
   if (!part) return gbl_error(L, "data.text: out of memory");
   *slot = part;
-  gbl_check_status(L, gb_text_open(context, path, bytes ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS, vocabulary, vocabulary ? strlen(vocabulary) : 0, &part->text));
+  gbl_check_status(L, gb_text_open(context, path, bytes ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS, vocabulary, bytes_of_vocabulary, &part->text));
   part->count = gb_text_length(part->text);
   return 1;
 }
@@ -176,6 +182,9 @@ static int text_encode(lua_State *L) {
   return 1;
 }
 
+/* What the engine decoded, until Lua has its copy. */
+static const gbl_type decoded_type = { "gibbous.decoded", free, (const luaL_Reg[]){ { NULL, NULL } } };
+
 /* text:decode(ids): the string of an integer tensor. */
 static int text_decode(lua_State *L) {
   gb_context *context = gbl_context(L);
@@ -186,13 +195,12 @@ static int text_decode(lua_State *L) {
   size_t size = sizeof(int64_t) * (size_t)t->numel, bytes;
   int64_t *ids = lua_newuserdatauv(L, size + 1, 0);
   gbl_check_status(L, gb_tensor_read(box->tensor, ids, size));
-  char *string;
-  gbl_check_status(L, gb_text_decode(context, part->text, ids, t->numel, &string, &bytes));
-  luaL_Buffer buffer;
-  char *room = luaL_buffinitsize(L, &buffer, bytes);
-  memcpy(room, string, bytes);
-  free(string);
-  luaL_pushresultsize(&buffer, bytes);
+  void **slot = gbl_new_object(L, &decoded_type, 0);
+  char *string = NULL;
+  gb_status status = gb_text_decode(context, part->text, ids, t->numel, &string, &bytes);
+  *slot = string;
+  gbl_check_status(L, status);
+  lua_pushlstring(L, string, bytes);
   return 1;
 }
 
@@ -242,7 +250,8 @@ static int loader_new(lua_State *L) {
   options.batch_size = gbl_option_integer(L, 2, who, "batch_size", 1);
   options.shuffle = gbl_option_boolean(L, 2, who, "shuffle", false);
   options.drop_last = gbl_option_boolean(L, 2, who, "drop_last", false);
-  options.prefetch = (int)gbl_option_integer(L, 2, who, "prefetch", options.prefetch);
+  int64_t prefetch = gbl_option_integer(L, 2, who, "prefetch", options.prefetch);
+  options.prefetch = prefetch < -1 || prefetch > INT_MAX ? -1 : (int)prefetch; /* which the engine turns down */
   options.seed = (uint64_t)gbl_option_integer(L, 2, who, "seed", 0);
   options.random_batches = gbl_option_integer(L, 2, who, "batches", 0);
   gb_loader *loader = NULL;
@@ -297,6 +306,7 @@ static int shuffled(lua_State *L) {
 void gbl_open_data(lua_State *L) {
   gbl_new_type(L, &dataset_type);
   gbl_new_type(L, &text_type);
+  gbl_new_type(L, &decoded_type);
   gbl_new_type(L, &loader_type);
   gbl_push_module(L, "data");
   gbl_set_functions(L, (const luaL_Reg[]){ { "TensorDataset", tensor_dataset }, { "idx", idx }, { "text", text_open }, { NULL, NULL } });

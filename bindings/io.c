@@ -27,6 +27,13 @@ static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
   return n;
 }
 
+/* The string at the top as C text, kept by the table it is in. */
+static const char *check_text(lua_State *L, const char *what) {
+  const char *text = lua_tostring(L, -1);
+  if (strlen(text) != lua_rawlen(L, -1)) gbl_error(L, "%s holds a NUL: '%s'...", what, text);
+  return text;
+}
+
 /* save_tensors(path, { name = tensor }, { key = string }) */
 static int save_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
@@ -40,17 +47,17 @@ static int save_tensors(lua_State *L) {
   gb_tensor **tensors = lua_newuserdatauv(L, sizeof *tensors * (size_t)(count + 1), 0);
   for (lua_Integer i = 0; i < count; i++) {
     lua_geti(L, 4, i + 1);
-    texts[i] = lua_tostring(L, -1);
+    texts[i] = check_text(L, "save: the name of a tensor");
     lua_gettable(L, 2);
     tensors[i] = gbl_check_tensor(L, lua_gettop(L)); /* the table keeps it */
     lua_pop(L, 1);
   }
   for (lua_Integer i = 0; i < metadata; i++) {
     lua_geti(L, 5, i + 1);
-    texts[count + i] = lua_tostring(L, -1);
+    texts[count + i] = check_text(L, "save: the name of metadata");
     lua_gettable(L, 3);
     if (lua_type(L, -1) != LUA_TSTRING) return gbl_error(L, "save: the metadata '%s' is a %s; it must be a string", texts[count + i], luaL_typename(L, -1));
-    texts[count + metadata + i] = lua_tostring(L, -1);
+    texts[count + metadata + i] = check_text(L, "save: metadata");
     lua_pop(L, 1);
   }
   gbl_check_status(L, gb_safetensors_save(context, path, texts, tensors, count, texts + count, texts + count + metadata, metadata));
@@ -147,12 +154,21 @@ static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const
 
 static void write_json(lua_State *L, gb_json_writer *w, int depth);
 
+/* Are the table's keys 1 .. n, with n above 0? */
+static bool is_array(lua_State *L, int table, lua_Integer n) {
+  lua_Integer keys = 0;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) && lua_tointeger(L, -2) >= 1 && lua_tointeger(L, -2) <= n) keys++;
+    else return lua_pop(L, 2), false;
+  }
+  return n > 0 && keys == n;
+}
+
 /* A table: an array where its keys are 1 .. n, else an object with sorted keys. */
 static void write_table(lua_State *L, gb_json_writer *w, int depth) {
   int table = lua_gettop(L);
-  lua_Integer n = (lua_Integer)lua_rawlen(L, table), keys = 0;
-  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) keys++;
-  if (keys == n && n > 0) {
+  lua_Integer n = (lua_Integer)lua_rawlen(L, table), keys;
+  if (is_array(L, table, n)) {
     gb_json_open(w, '[');
     for (lua_Integer i = 1; i <= n; i++) {
       lua_geti(L, table, i);
@@ -177,7 +193,7 @@ static void write_table(lua_State *L, gb_json_writer *w, int depth) {
   lua_pop(L, 1);
 }
 
-/* Numbers that JSON cannot hold (inf, nan) are written as strings by the caller; here they are an error. */
+/* Numbers that JSON cannot hold (inf, nan) are an error here; checkpoints write them in a form of their own (gibbous/io.lua). */
 static void write_json(lua_State *L, gb_json_writer *w, int depth) {
   size_t length;
   const char *text;
