@@ -36,24 +36,34 @@ static gb_status run_schedule(gb_context *context, void *user, int64_t step, dou
 
 /* ----} */
 
-/* Read the options of a new scaler. A precision object says whether one is needed; scale makes it static, or scheduled. */
+/* Is this option given in the table at arg, if there is one? */
+static bool has_option(lua_State *L, int arg, const char *name) {
+  if (!lua_istable(L, arg)) return false;
+  bool given = lua_getfield(L, arg, name) != LUA_TNIL;
+  lua_pop(L, 1);
+  return given;
+}
+
+/* Read the options of a new scaler, which are left at 1. A precision object in front of them says whether a scaler is needed; scale makes it
+ * static, or scheduled. */
 static void read_options(lua_State *L, gb_scaler_options *options) {
   const char *who = "GradScaler";
+  bool needed = true;
   gb_scaler_options_init(options, sizeof *options);
   if (lua_istable(L, 1) && lua_getfield(L, 1, "autocast") != LUA_TNIL) {
     lua_getfield(L, 1, "scaler");
-    options->enabled = lua_toboolean(L, -1);
-    lua_settop(L, 1);
-    return;
+    needed = lua_toboolean(L, -1);
+    lua_pop(L, 2);
+    lua_remove(L, 1);
   }
   lua_settop(L, 1);
   gbl_check_options(L, 1, who, option_names);
-  options->enabled = gbl_option_boolean(L, 1, who, "enabled", true);
+  options->enabled = gbl_option_boolean(L, 1, who, "enabled", true) && needed;
   bool scheduled = lua_istable(L, 1) && lua_getfield(L, 1, "scale") == LUA_TFUNCTION;
   lua_settop(L, 1);
-  double fixed = scheduled ? 1 : gbl_option_number(L, 1, who, "scale", 0);
-  options->dynamic = fixed == 0;
-  options->init_scale = fixed != 0 ? fixed : gbl_option_number(L, 1, who, "init_scale", options->init_scale);
+  options->dynamic = !scheduled && !has_option(L, 1, "scale");
+  if (options->dynamic) options->init_scale = gbl_option_number(L, 1, who, "init_scale", options->init_scale);
+  else options->init_scale = scheduled ? 1 : gbl_option_number(L, 1, who, "scale", 1);
   options->growth_factor = gbl_option_number(L, 1, who, "growth_factor", options->growth_factor);
   options->backoff_factor = gbl_option_number(L, 1, who, "backoff_factor", options->backoff_factor);
   options->growth_interval = gbl_option_integer(L, 1, who, "growth_interval", options->growth_interval);
@@ -115,14 +125,6 @@ static int unscale(lua_State *L) {
   gbl_enter(L);
   gbl_check_status(L, gb_scaler_unscale(check(L), gbl_check_optimizer(L, 2)));
   return 0;
-}
-
-/* Is this option given in the table at arg, if there is one? */
-static bool has_option(lua_State *L, int arg, const char *name) {
-  if (!lua_istable(L, arg)) return false;
-  bool given = lua_getfield(L, arg, name) != LUA_TNIL;
-  lua_pop(L, 1);
-  return given;
 }
 
 /* scaler:step(opt[, { clip = max_norm, norm_type = 2 }]): with clip, what unscale_, clip_grad_norm_ and step do; returns the norm before. */
@@ -249,11 +251,13 @@ static double state_number(lua_State *L, const char *name) {
   return value;
 }
 
-/* A counter that PyTorch's state does not have. */
+/* A counter: a whole number. */
 static int64_t state_count(lua_State *L, const char *name) {
-  bool absent = lua_getfield(L, 2, name) == LUA_TNIL;
+  int64_t value = 0;
+  lua_getfield(L, 2, name);
+  if (!gbl_test_integer(L, -1, &value)) gbl_error(L, "load_state_dict: the scaler's state has no whole number '%s'", name);
   lua_pop(L, 1);
-  return absent ? 0 : (int64_t)state_number(L, name);
+  return value;
 }
 
 static int load_state_dict(lua_State *L) {
@@ -267,9 +271,11 @@ static int load_state_dict(lua_State *L) {
   double scale_ = state_number(L, "scale");
   options.growth_factor = state_number(L, "growth_factor");
   options.backoff_factor = state_number(L, "backoff_factor");
-  options.growth_interval = (int64_t)state_number(L, "growth_interval");
-  int64_t tracker = (int64_t)state_number(L, "_growth_tracker");
-  int64_t steps = state_count(L, "_steps"), skipped = state_count(L, "_skipped"), in_a_row = state_count(L, "_skipped_in_a_row");
+  options.growth_interval = state_count(L, "growth_interval");
+  int64_t tracker = state_count(L, "_growth_tracker");
+  bool ours = has_option(L, 2, "_steps"); /* PyTorch's state does not have them */
+  int64_t steps = ours ? state_count(L, "_steps") : 0, skipped = ours ? state_count(L, "_skipped") : 0;
+  int64_t in_a_row = ours ? state_count(L, "_skipped_in_a_row") : 0;
   set_options(L, options);
   gbl_check_status(L, gb_scaler_set_state(scaler, scale_, tracker));
   gbl_check_status(L, gb_scaler_set_counts(scaler, steps, skipped, in_a_row));

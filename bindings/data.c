@@ -251,7 +251,7 @@ static int loader_new(lua_State *L) {
   options.shuffle = gbl_option_boolean(L, 2, who, "shuffle", false);
   options.drop_last = gbl_option_boolean(L, 2, who, "drop_last", false);
   int64_t prefetch = gbl_option_integer(L, 2, who, "prefetch", options.prefetch);
-  options.prefetch = prefetch < -1 || prefetch > INT_MAX ? -1 : (int)prefetch; /* which the engine turns down */
+  options.prefetch = prefetch < 0 ? -1 : prefetch > INT_MAX ? INT_MAX : (int)prefetch; /* out of range: the engine turns it down */
   options.seed = (uint64_t)gbl_option_integer(L, 2, who, "seed", 0);
   options.random_batches = gbl_option_integer(L, 2, who, "batches", 0);
   gb_loader *loader = NULL;

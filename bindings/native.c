@@ -46,15 +46,20 @@ static int is_dtype(lua_State *L) {
   return 1;
 }
 
-/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table, or "". */
+static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table (of equals the first in the alphabet), or "". */
 static int nearest(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
-  const char *known[65];
-  int n = 0;
-  for (lua_pushnil(L); lua_next(L, 2) && n < 64; lua_pop(L, 1))
-    if (lua_type(L, -2) == LUA_TSTRING) known[n++] = lua_tostring(L, -2);
+  size_t n = 0;
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) n++;
+  const char **known = lua_newuserdatauv(L, sizeof *known * (n + 1), 0);
+  n = 0;
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) known[n++] = lua_tostring(L, -2); /* the table keeps it */
   known[n] = NULL;
+  qsort(known, n, sizeof *known, compare_texts);
   const char *near = gbl_nearest(text, known);
   if (near) lua_pushfstring(L, "; did you mean '%s'?", near);
   else lua_pushliteral(L, "");

@@ -8,17 +8,38 @@
 
 static void release(void *object) { gb_optimizer_release(object); }
 
-/* The hyperparameters by their names in Lua; betas are two numbers in a list. */
-static const struct { const char *name; size_t offset; bool is_bool; } fields[] = {
-  { "lr", offsetof(gb_optim_options, lr), false },
-  { "eps", offsetof(gb_optim_options, eps), false },
-  { "weight_decay", offsetof(gb_optim_options, weight_decay), false },
-  { "momentum", offsetof(gb_optim_options, momentum), false },
-  { "dampening", offsetof(gb_optim_options, dampening), false },
-  { "nesterov", offsetof(gb_optim_options, nesterov), true },
-  { "maximize", offsetof(gb_optim_options, maximize), true },
+/* The hyperparameters by their names in Lua, and whose they are; betas are two numbers in a list. */
+enum { OF_SGD = 1, OF_ADAM = 2, OF_ALL = OF_SGD | OF_ADAM };
+static const struct { const char *name; size_t offset; bool is_bool; int of; } fields[] = {
+  { "lr", offsetof(gb_optim_options, lr), false, OF_ALL },
+  { "betas", offsetof(gb_optim_options, beta1), false, OF_ADAM },
+  { "eps", offsetof(gb_optim_options, eps), false, OF_ADAM },
+  { "weight_decay", offsetof(gb_optim_options, weight_decay), false, OF_ALL },
+  { "momentum", offsetof(gb_optim_options, momentum), false, OF_SGD },
+  { "dampening", offsetof(gb_optim_options, dampening), false, OF_SGD },
+  { "nesterov", offsetof(gb_optim_options, nesterov), true, OF_SGD },
+  { "maximize", offsetof(gb_optim_options, maximize), true, OF_ALL },
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
+
+/* The field of that name that this kind of optimizer has, or -1. */
+static int find_field(gb_optimizer_kind kind, const char *name) {
+  for (int i = 0; i < FIELDS; i++)
+    if (!strcmp(fields[i].name, name)) return fields[i].of & (kind == GB_SGD ? OF_SGD : OF_ADAM) ? i : -1;
+  return -1;
+}
+
+/* Raise: there is no such field. Names the nearest that this kind has. */
+static void unknown_field(lua_State *L, gb_optimizer_kind kind, const char *name) {
+  static const char *const kinds[] = { [GB_SGD] = "SGD", [GB_ADAM] = "Adam", [GB_ADAMW] = "AdamW" };
+  const char *known[FIELDS + 1];
+  int n = 0;
+  for (int i = 0; i < FIELDS; i++)
+    if (find_field(kind, fields[i].name) == i) known[n++] = fields[i].name;
+  known[n] = NULL;
+  const char *near = gbl_nearest(name, known);
+  gbl_error(L, "optimizer: there is no option '%s' of %s%s%s%s", name, kinds[kind], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
 
 /* A number that an optimizer can use: finite and not negative. */
 static double check_size(lua_State *L, int index, const char *name) {
@@ -27,31 +48,29 @@ static double check_size(lua_State *L, int index, const char *name) {
   return value;
 }
 
-/* Set one hyperparameter from the value at index. */
-static void set_field(lua_State *L, gb_optim_options *options, const char *name, int index) {
-  if (!strcmp(name, "betas")) {
-    double beta[2];
-    if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
-    for (int i = 0; i < 2; i++) {
-      lua_geti(L, index, i + 1);
-      beta[i] = check_size(L, lua_gettop(L), "betas");
-      if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
-      lua_pop(L, 1);
-    }
-    options->beta1 = beta[0], options->beta2 = beta[1];
-    return;
+static void set_betas(lua_State *L, gb_optim_options *options, int index) {
+  double beta[2];
+  if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
+  for (int i = 0; i < 2; i++) {
+    lua_geti(L, index, i + 1);
+    beta[i] = check_size(L, lua_gettop(L), "betas");
+    if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
+    lua_pop(L, 1);
   }
-  for (int i = 0; i < FIELDS; i++) {
-    if (strcmp(fields[i].name, name)) continue;
+  options->beta1 = beta[0], options->beta2 = beta[1];
+}
+
+/* Set one hyperparameter from the value at index. */
+static void set_field(lua_State *L, gb_optimizer_kind kind, gb_optim_options *options, const char *name, int index) {
+  int i = find_field(kind, name);
+  if (i < 0) unknown_field(L, kind, name);
+  else if (!strcmp(name, "betas")) set_betas(L, options, index);
+  else {
     char *at = (char *)options + fields[i].offset;
     if (fields[i].is_bool && !lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
     if (fields[i].is_bool) *(bool *)at = lua_toboolean(L, index);
     else *(double *)at = check_size(L, index, name);
-    return;
   }
-  static const char *const known[] = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize", NULL };
-  const char *near = gbl_nearest(name, known);
-  gbl_error(L, "optimizer: there is no option '%s'%s%s%s", name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* optimizer(kind): "SGD", "Adam" or "AdamW". */
@@ -73,11 +92,12 @@ static int new(lua_State *L) {
 static int add_group(lua_State *L) {
   gbl_enter(L);
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  gb_optimizer_kind kind = gb_optimizer_get_kind(optimizer);
   gb_optim_options options;
-  gb_optim_options_init(gb_optimizer_get_kind(optimizer), &options, sizeof options);
+  gb_optim_options_init(kind, &options, sizeof options);
   for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING) return gbl_error(L, "optimizer: the options of a group have names");
-    set_field(L, &options, lua_tostring(L, -2), lua_gettop(L));
+    set_field(L, kind, &options, lua_tostring(L, -2), lua_gettop(L));
   }
   int count;
   gb_tensor **parameters = gbl_check_tensors(L, 2, "optimizer", "parameters", &count);
@@ -92,7 +112,8 @@ static int add_group(lua_State *L) {
     names[i] = NULL;
     if (!lua_istable(L, 3)) continue;
     lua_geti(L, 3, i + 1);
-    names[i] = lua_tostring(L, -1); /* the table of names keeps it */
+    if (lua_type(L, -1) == LUA_TSTRING) names[i] = lua_tostring(L, -1); /* the table of names keeps it */
+    else if (!lua_isnil(L, -1)) return gbl_error(L, "optimizer: names are strings, but [%d] is %s", i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
   gbl_check_status(L, gb_optimizer_add_group(optimizer, parameters, names, count, &options));
@@ -120,28 +141,28 @@ static gb_optim_options *check_group(lua_State *L, gb_optimizer *optimizer) {
 
 /* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name. */
 static int get(lua_State *L) {
-  gb_optim_options *options = check_group(L, gbl_check_object(L, 1, &gbl_optimizer_type));
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  const gb_optim_options *options = check_group(L, optimizer);
   const char *name = luaL_checkstring(L, 3);
+  int i = find_field(gb_optimizer_get_kind(optimizer), name);
+  if (i < 0) return 0;
   if (!strcmp(name, "betas")) {
     lua_createtable(L, 2, 0);
     lua_pushnumber(L, options->beta1), lua_seti(L, -2, 1);
     lua_pushnumber(L, options->beta2), lua_seti(L, -2, 2);
     return 1;
   }
-  for (int i = 0; i < FIELDS; i++) {
-    if (strcmp(fields[i].name, name)) continue;
-    const char *at = (const char *)options + fields[i].offset;
-    if (fields[i].is_bool) lua_pushboolean(L, *(const bool *)at);
-    else lua_pushnumber(L, *(const double *)at);
-    return 1;
-  }
-  return 0;
+  const char *at = (const char *)options + fields[i].offset;
+  if (fields[i].is_bool) lua_pushboolean(L, *(const bool *)at);
+  else lua_pushnumber(L, *(const double *)at);
+  return 1;
 }
 
 static int set(lua_State *L) {
-  gb_optim_options *options = check_group(L, gbl_check_object(L, 1, &gbl_optimizer_type));
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  gb_optim_options *options = check_group(L, optimizer);
   luaL_checkany(L, 4);
-  set_field(L, options, luaL_checkstring(L, 3), 4);
+  set_field(L, gb_optimizer_get_kind(optimizer), options, luaL_checkstring(L, 3), 4);
   return 0;
 }
 

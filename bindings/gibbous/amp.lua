@@ -66,7 +66,7 @@ function amp.grad(loss, inputs, options)
   if not scaler or not scaler:is_enabled() then return gb.grad(loss, inputs, rest) end
   local grads = gb.grad(scaler:scale(loss), inputs, rest)
   local inverse = 1 / scaler:get_scale()
-  local function unscale(g) return g and g:to("float32"):mul(inverse) end
+  local function unscale(g) return g and (g.dtype == "float64" and g or g:to("float32")):mul(inverse) end
   if not grads or gb.is_tensor(grads) then return unscale(grads) end
   for i = 1, #inputs do grads[i] = unscale(grads[i]) end
   return grads

@@ -1,7 +1,7 @@
 -- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help }.
 --
 -- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
--- list and ends the recipe. An option without a value in the list is a positional name and comes after the others.
+-- list and ends the recipe.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -10,8 +10,9 @@ local function usage(list, name)
   local lines = { ("usage: %s [options]"):format(name) }
   for _, row in ipairs(list) do
     local default = row[2]
-    local text = default == "" and "" or (" (default %s)"):format(tostring(default))
-    lines[#lines + 1] = ("  --%-18s %s%s"):format(row[1], row[3] or "", text)
+    local words = { row[3] }
+    if default ~= "" then words[#words + 1] = ("(default %s)"):format(tostring(default)) end
+    lines[#lines + 1] = ("  --%-18s %s"):format(row[1], table.concat(words, " "))
   end
   lines[#lines + 1] = ("  --%-18s %s"):format("help", "show this list")
   return table.concat(lines, "\n")
@@ -25,16 +26,23 @@ local function convert(row, text)
   if kind == "integer" and number and math.tointeger(number) then return math.tointeger(number) end
   if kind == "float" and number then return number + 0.0 end
   if kind == "boolean" and (text == "true" or text == "false") then return text == "true" end
-  fail(("--%s takes %s, got '%s'"):format(row[1], kind == "boolean" and "true or false" or "a number", text))
+  local wanted = { boolean = "true or false", integer = "a whole number", float = "a number" }
+  fail(("--%s takes %s, got '%s'"):format(row[1], wanted[kind], text))
 end
 
 -- Read the command line (or `from`, a list of strings) against the declared list.
 function gb.args(list, from)
   local line = from or rawget(_G, "arg") or {}
-  local rows, values = {}, {}
-  for _, row in ipairs(list) do
+  local rows, values, known = {}, {}, { ["--help"] = true }
+  if type(list) ~= "table" then fail(("args takes a list of { name, default, help }, got %s"):format(type(list))) end
+  for i, row in ipairs(list) do
+    local kind = type(row) == "table" and type(row[2])
+    if not kind or type(row[1]) ~= "string" or not (kind == "string" or kind == "number" or kind == "boolean") then
+      fail(("args: row %d is not { name, default, help } with a default that is a string, a number or a boolean"):format(i))
+    end
     rows[row[1]] = row
     values[row[1]] = row[2]
+    known["--" .. row[1]] = true
   end
   local i = 1
   while i <= #line do
@@ -58,7 +66,7 @@ function gb.args(list, from)
       end
       values[key] = convert(rows[key], text)
     else
-      fail(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(key or word, rows)))
+      fail(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(word:match("^[^=]*"), known)))
     end
     i = i + 1
   end

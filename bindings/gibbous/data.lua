@@ -50,12 +50,16 @@ function data.DataLoader(dataset, options)
   for key in pairs(options) do
     if known[key] == nil then fail(("DataLoader has no option '%s'%s"):format(tostring(key), native.nearest(tostring(key), known))) end
   end
-  if options.workers and options.workers > 1 then
+  if options.workers and options.workers ~= 0 and options.workers ~= 1 then
     fail("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1")
   end
   local self = setmetatable({ dataset = dataset, batch_size = options.batch_size or 1, shuffle = options.shuffle or false,
                               drop_last = options.drop_last or false, prefetch = options.prefetch or 2, batches = options.batches, epoch = 0, batch = 0 }, Loader)
-  if math.type(self.batch_size) ~= "integer" or self.batch_size < 1 then fail("DataLoader: batch_size is a whole number from 1") end
+  self.batch_size = type(self.batch_size) == "number" and math.tointeger(self.batch_size)
+  if not self.batch_size or self.batch_size < 1 then fail("DataLoader: batch_size is a whole number from 1") end
+  for _, name in ipairs { "shuffle", "drop_last" } do
+    if type(self[name]) ~= "boolean" then fail(("DataLoader: '%s' must be true or false, got %s"):format(name, type(self[name]))) end
+  end
   self.seed = options.seed or (native.get_rng())
   if native.is_dataset(dataset) then
     open_native(self)
@@ -91,16 +95,22 @@ local function lua_batch(self)
   self.order = self.order or (self.shuffle and native.shuffled(n, self.seed, self.epoch)) or false
   local samples = {}
   for i = self.batch * self.batch_size + 1, math.min((self.batch + 1) * self.batch_size, n) do
-    samples[#samples + 1] = table.pack(self.dataset:get(self.order and self.order[i] or i))
+    local at = self.order and self.order[i] or i
+    local sample = table.pack(self.dataset:get(at))
+    if sample[1] == nil then fail(("DataLoader: get(%d) of the dataset returned nothing"):format(at)) end
+    samples[#samples + 1] = sample
   end
   return collate(samples)
 end
 
--- The batches of one epoch, from where the loader stands; the next call begins the next epoch. device moves each tensor there.
+-- The batches of one epoch, from where the loader stands (a loop left by break goes on there); the next call begins the next epoch. device
+-- moves each tensor there. There is one place to stand, so one loop at a time.
 function Loader:iter(device)
-  local finished = false
+  local finished, loop = false, {}
+  self.loop = loop
   return function()
     if finished then return nil end
+    if self.loop ~= loop then fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own") end
     local batch
     if self.native then batch = table.pack(self.native:next()) else batch = table.pack(lua_batch(self)) end
     if batch[1] == nil then

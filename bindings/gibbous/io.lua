@@ -9,21 +9,37 @@ gb.io.json_decode, gb.io.json_encode = native.json_decode, native.json_encode
 
 local FORMAT = "gibbous-checkpoint-1"
 
--- Split a tree into tensors (by path) and a plain tree in which each tensor is replaced by { ["$tensor"] = path }.
-local function split(value, path, tensors)
+local MOST_DEPTH = 50 -- of tables in tables: what holds itself is deeper
+
+-- Numbers that JSON cannot hold: a run that diverged has such losses.
+local not_finite = { inf = math.huge, ["-inf"] = -math.huge, nan = 0 / 0 }
+
+local function plain_number(value)
+  if value ~= value then return { ["$number"] = "nan" } end
+  if value == math.huge or value == -math.huge then return { ["$number"] = value > 0 and "inf" or "-inf" } end
+  return value
+end
+
+-- Split a tree into tensors (by path) and a plain tree in which each tensor is { ["$tensor"] = path }, each inf or nan { ["$number"] = name }.
+local function split(value, path, tensors, depth)
   if gb.is_tensor(value) then
     tensors[path] = value
     return { ["$tensor"] = path }
   end
-  if type(value) ~= "table" then
-    local kind = type(value)
-    if kind == "number" or kind == "string" or kind == "boolean" then return value end
+  local kind = type(value)
+  if kind == "number" then return plain_number(value) end
+  if kind == "string" or kind == "boolean" then return value end
+  if kind ~= "table" then
     fail(("save_checkpoint: %s is a %s; only tensors, numbers, strings, booleans and tables of them are saved"):format(path, kind))
   end
+  if depth > MOST_DEPTH then fail(("save_checkpoint: %s... is nested deeper than %d tables, or holds itself"):format(path:sub(1, 40), MOST_DEPTH)) end
   local plain = {}
   for key, item in pairs(value) do
-    if type(key) ~= "string" and math.type(key) ~= "integer" then fail(("save_checkpoint: %s has a key that is a %s"):format(path, type(key))) end
-    plain[key] = split(item, path .. "/" .. tostring(key), tensors)
+    if math.type(key) == "integer" and not (key >= 1 and key <= #value) or type(key) ~= "string" and math.type(key) ~= "integer" then
+      fail(("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list"):format(path, tostring(key)))
+    end
+    if key == "$tensor" or key == "$number" then fail(("save_checkpoint: %s has the key %s, which is kept for checkpoints"):format(path, key)) end
+    plain[key] = split(item, path .. "/" .. tostring(key), tensors, depth + 1)
   end
   return plain
 end
@@ -32,6 +48,8 @@ local function join(plain, tensors)
   if type(plain) ~= "table" then return plain end
   local path = plain["$tensor"]
   if path then return tensors[path] or fail(("load_checkpoint: the tensor %s is missing"):format(tostring(path))) end
+  local number = plain["$number"]
+  if number then return not_finite[number] or fail(("load_checkpoint: there is no number %s"):format(tostring(number))) end
   local value = {}
   for key, item in pairs(plain) do value[key] = join(item, tensors) end
   return value
@@ -45,6 +63,7 @@ end
 local function check_parts(who, method, parts)
   if type(parts) ~= "table" then fail(("%s takes a table of parts by name, got %s"):format(who, type(parts))) end
   for name, part in pairs(parts) do
+    if type(name) ~= "string" then fail(("%s takes a table of parts by name, got the key %s"):format(who, tostring(name))) end
     local is_object = type(part) == "table" or type(part) == "userdata" and not gb.is_tensor(part)
     if name ~= "extra" and not (is_object and part[method]) then fail(("%s: '%s' has no %s"):format(who, tostring(name), method)) end
   end
@@ -57,7 +76,9 @@ function gb.io.save_checkpoint(path, parts)
   check_path("save_checkpoint", path)
   check_parts("save_checkpoint", "state_dict", parts)
   for name, part in pairs(parts) do
-    tree[name] = split(name == "extra" and part or part:state_dict(), name, tensors)
+    local state = part
+    if name ~= "extra" then state = part:state_dict() end
+    tree[name] = split(state, name, tensors, 1)
   end
   local seed, offset = native.get_rng()
   tree["$rng"] = { seed = ("%d"):format(seed), offset = ("%d"):format(offset) }
@@ -72,13 +93,20 @@ function gb.io.load_checkpoint(path, parts)
   if metadata.format ~= FORMAT then fail(("load_checkpoint: %s is no checkpoint (format '%s')"):format(path, tostring(metadata.format))) end
   local tree = native.json_decode(metadata.tree or fail(("load_checkpoint: the checkpoint %s has no tree"):format(path)))
   if type(tree) ~= "table" then fail(("load_checkpoint: the tree of the checkpoint %s is no table"):format(path)) end
-  for name, part in pairs(parts) do
+  local names = {}
+  for name in pairs(parts) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
     if tree[name] == nil then fail(("load_checkpoint: %s holds no '%s'"):format(path, name)) end
-    if name ~= "extra" then part:load_state_dict(join(tree[name], tensors)) end
+  end
+  for _, name in ipairs(names) do
+    if name ~= "extra" then parts[name]:load_state_dict(join(tree[name], tensors)) end
   end
   local rng = tree["$rng"]
-  if rng then native.set_rng(math.tointeger(rng.seed), math.tointeger(rng.offset)) end
-  return tree.extra and join(tree.extra, tensors)
+  local seed, offset = type(rng) == "table" and math.tointeger(rng.seed), type(rng) == "table" and math.tointeger(rng.offset)
+  if rng ~= nil and not (seed and offset) then fail(("load_checkpoint: the random state of the checkpoint %s is no state"):format(path)) end
+  if rng ~= nil then native.set_rng(seed, offset) end
+  return join(tree.extra, tensors)
 end
 
 -- A table of tensors by name, as safetensors. options: metadata, a table of strings.

@@ -34,6 +34,7 @@ function Optimizer:add_param_group(group)
   end
   local params = group.params
   if gb.is_tensor(params) then params = { params } end
+  if gb.nn.is_module(params) then fail("optimizer: params is a list of tensors; give model:parameters(), not the model") end
   if type(params) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
   local meta = getmetatable(params)
   local names = group.names or type(meta) == "table" and meta.names or nil
@@ -62,6 +63,20 @@ function Optimizer:state_dict()
   return state
 end
 
+-- The saved state of parameter i must have the tensors that the optimizer has, in their shapes.
+local function check_saved(i, saved, tensors)
+  if type(saved) ~= "table" or not math.tointeger(saved.steps) then fail(("load_state_dict: the state of parameter %d has no steps"):format(i)) end
+  for _, name in ipairs { "exp_avg", "exp_avg_sq", "momentum_buffer", "master" } do
+    local own, given = tensors[name], saved[name]
+    if own and not gb.is_tensor(given) then fail(("load_state_dict: the state of parameter %d has no %s"):format(i, name)) end
+    if own and table.concat(own.shape, "x") ~= table.concat(given.shape, "x") then
+      fail(("load_state_dict: %s of parameter %d has shape %s in the state, %s in the optimizer"):format(name, i, table.concat(given.shape, "x"),
+        table.concat(own.shape, "x")))
+    end
+  end
+end
+
+-- Everything is checked before anything is changed.
 function Optimizer:load_state_dict(state)
   if type(state) ~= "table" or type(state.state) ~= "table" or type(state.groups) ~= "table" then
     fail("load_state_dict takes what an optimizer's state_dict gave")
@@ -72,19 +87,17 @@ function Optimizer:load_state_dict(state)
     fail(("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d"):format(#state.state, #state.groups, #params,
       #self.param_groups))
   end
+  for i = 1, #params do check_saved(i, state.state[i], (self._native:state(i))) end
   gb.no_grad(function()
     for i = 1, #params do
       local saved, tensors = state.state[i], self._native:state(i)
-      for name, t in pairs(tensors) do
-        if not saved[name] then fail(("load_state_dict: the state of parameter %d has no %s"):format(i, name)) end
-        t:copy_(saved[name])
-      end
+      for name, t in pairs(tensors) do t:copy_(saved[name]) end
       self._native:set_steps(i, saved.steps)
     end
   end)
   for g, group in ipairs(self.param_groups) do
     for _, name in ipairs(hyperparameters) do
-      if state.groups[g][name] ~= nil then group[name] = state.groups[g][name] end
+      if group[name] ~= nil and state.groups[g][name] ~= nil then group[name] = state.groups[g][name] end
     end
   end
 end
@@ -119,7 +132,10 @@ end
 
 local function apply(self)
   local factor = self:factor(self.count)
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self.base[i] * factor end
+  for i, group in ipairs(self.optimizer.param_groups) do
+    self.base[i] = self.base[i] or group.lr -- a group that was added later
+    group.lr = self.base[i] * factor
+  end
 end
 
 function Schedule:step()
@@ -162,9 +178,10 @@ local function schedule(name, known, shape)
       local wanted = key == "fn" and "function" or "number"
       if type(all[key]) ~= wanted then fail(("lr.%s: '%s' must be a %s, got %s"):format(name, key, wanted, type(all[key]))) end
     end
+    if all.steps and not (all.steps > 0) then fail(("lr.%s: 'steps' must be above 0, got %s"):format(name, tostring(all.steps))) end
     local warmup = options.warmup or 0
     if type(warmup) ~= "number" or warmup < 0 then fail(("lr.%s: 'warmup' is a number of steps from 0, got %s"):format(name, tostring(warmup))) end
-    local self = setmetatable({ optimizer = optimizer, options = all, shape = shape, warmup = options.warmup or 0, count = 0, base = {} }, Schedule)
+    local self = setmetatable({ optimizer = optimizer, options = all, shape = shape, warmup = warmup, count = 0, base = {} }, Schedule)
     for i, group in ipairs(optimizer.param_groups) do self.base[i] = group.lr end
     apply(self)
     return self

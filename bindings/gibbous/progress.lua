@@ -6,6 +6,16 @@ local fail = native.fail -- raises with the recipe's line
 -- Seconds of a clock that only goes forward, for measuring.
 gb.clock = native.clock
 
+-- The table of options, its names checked.
+local function options_of(options, known, who)
+  if options == nil then return {} end
+  if type(options) ~= "table" then fail(("%s takes its options in a table, got %s"):format(who, type(options))) end
+  for key in pairs(options) do
+    if not known[key] then fail(("%s has no option '%s'%s"):format(who, tostring(key), native.nearest(tostring(key), known))) end
+  end
+  return options
+end
+
 local function duration(seconds)
   if seconds ~= seconds or seconds == math.huge then return "?" end
   seconds = math.floor(seconds + 0.5)
@@ -42,11 +52,12 @@ local function draw(self)
   local text = line_of(self)
   if not self.terminal then
     print(text)
+    io.stdout:flush() -- a log is read while the run goes on
     return
   end
   local width = 20
   local full = math.min(width, math.floor(width * self.done / math.max(self.total, 1)))
-  io.stderr:write(("\r\27[K[%s%s] %s"):format(("#"):rep(full), ("."):rep(width - full), text))
+  io.stderr:write(("\r\27[?7l\27[K[%s%s] %s\27[?7h"):format(("#"):rep(full), ("."):rep(width - full), text)) -- ?7: no second line on a narrow screen
   io.stderr:flush()
 end
 
@@ -82,11 +93,13 @@ function Bar:close(text)
     io.stderr:flush()
   end
   print(finished)
+  io.stdout:flush()
 end
 
 -- total steps; options: unit and unit_size (for example "tokens" and 768 per step), interval in seconds between plain lines.
 function gb.progress(total, title, options)
-  options = options or {}
+  if math.type(total) ~= "integer" or total < 0 then fail(("progress takes the number of steps, a whole number, got %s"):format(tostring(total))) end
+  options = options_of(options, { unit = true, unit_size = true, interval = true }, "progress")
   local terminal = native.is_terminal()
   return setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
                         terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit, unit_size = options.unit_size }, Bar)
@@ -108,9 +121,12 @@ end
 
 -- Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title. Returns the text; prints it unless quiet.
 function gb.plot(points, options)
-  options = options or {}
+  options = options_of(options, { width = true, height = true, title = true, quiet = true }, "plot")
   if gb.is_tensor(points) then points = points:tolist() end
-  if #points == 0 then fail("plot: there are no points") end
+  if type(points) ~= "table" or #points == 0 then fail("plot: there are no points; give a list of numbers or a vector") end
+  for i, y in ipairs(points) do
+    if type(y) ~= "number" then fail(("plot: points are numbers, but [%d] is a %s"):format(i, type(y))) end
+  end
   local width, height = options.width or 64, options.height or 12
   local columns = columns_of(points, width)
   local low, high = math.huge, -math.huge

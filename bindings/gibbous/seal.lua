@@ -9,6 +9,7 @@ local later = {
     "ConvTranspose1d", "ConvTranspose2d", "GroupNorm", "InstanceNorm2d", "Bilinear", "PReLU", "Mish" },
   ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "group_norm", "instance_norm", "ctc_loss", "interpolate",
     "grid_sample", "rotary_embedding", "swiglu", "glu", "embedding_bag", "huber_loss", "pad" },
+  ["gb.nn.init"] = {},
   ["gb.nn.utils"] = { "get_total_norm", "parameters_to_vector", "vector_to_parameters" },
   ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "LBFGS", "EMA" },
   ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
@@ -20,7 +21,8 @@ local later = {
 }
 
 local modules = {
-  ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
+  ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
+  ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
 }
 

@@ -35,7 +35,17 @@ local none = {} -- the default of an option that has none, so that its name is k
 local function given(value) if value ~= none then return value end end
 
 local function parameter(options, ...)
-  return nn.Parameter(gb.empty(...):to(given(options.dtype) or "float32"))
+  return nn.Parameter(gb.empty({ ... }, { dtype = given(options.dtype) }))
+end
+
+-- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made of such.
+local function keeps_nothing(module)
+  if not module._library or rawget(module, "_hooks") then return false end
+  for _, key in ipairs(rawget(module, "_order")) do
+    local part = rawget(module, key)
+    if nn.is_module(part) and not keeps_nothing(part) then return false end
+  end
+  return true
 end
 
 -- Drop the handle of an intermediate result as soon as the next layer has read it; the graph keeps what backward needs.
@@ -102,7 +112,7 @@ function Conv2d:init(inputs, outputs, kernel, options)
   if inputs % o.groups ~= 0 or outputs % o.groups ~= 0 then
     fail(("Conv2d: groups (%d) must divide the channels, %d in and %d out"):format(o.groups, inputs, outputs))
   end
-  self.weight = nn.Parameter(native.channels_last(gb.empty(outputs, inputs // o.groups, kernel[1], kernel[2]):to(given(o.dtype) or "float32")))
+  self.weight = nn.Parameter(native.channels_last(gb.empty({ outputs, inputs // o.groups, kernel[1], kernel[2] }, { dtype = given(o.dtype) })))
   local bound = 1 / math.sqrt(inputs // o.groups * kernel[1] * kernel[2])
   init.uniform_(self.weight, -bound, bound)
   if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
@@ -261,10 +271,11 @@ function Identity:forward(x) return x end
 
 -- {==== activations ====
 
--- A module that applies fn(x, arguments...); defaults names and values of its arguments.
+-- A module that applies fn(x), or fn(x, argument) with an argument of this name, given as it is or in a table of options.
 local function activation(name, fn, argument, default)
   local class = nn.library_class(name)
   function class:init(value)
+    if type(value) == "table" or not argument and value ~= nil then value = options_of(value, argument and { [argument] = default } or {}, name)[argument] end
     if argument then self[argument] = value == nil and default or value end
   end
   function class:forward(x)
@@ -294,6 +305,7 @@ local function loss(name, fn, known)
   known.reduction = "mean"
   function class:init(options)
     local o = options_of(options, known, name)
+    if given(o.weight) and not gb.is_tensor(o.weight) then fail(("%s: weight is a tensor, got %s"):format(name, type(o.weight))) end
     if gb.is_tensor(o.weight) then self:register_buffer("weight", o.weight) end
     o.weight = nil
     for key, value in pairs(o) do o[key] = given(value) end
@@ -329,15 +341,14 @@ function Sequential:append(module)
   return self
 end
 
--- The results between two layers of the library are dropped at once: nothing else can hold their handles.
+-- The results between two layers that keep nothing are dropped at once: nothing else can hold their handles.
 function Sequential:forward(x)
-  local mine = false -- x was made here, by a layer of the library without hooks
+  local mine = false -- x was made here, and nobody else has seen it
   for i = 1, #self do
     local module = self[i]
-    local y = module(x)
-    if mine and not rawequal(x, y) then drop(x) end
-    local fresh = module._library and rawget(module, "_hooks") == nil and i < #self
-    mine = fresh and (mine or not rawequal(x, y))
+    local y, ours = module(x), keeps_nothing(module)
+    if mine and ours and not rawequal(x, y) then drop(x) end
+    mine = ours and (mine or not rawequal(x, y))
     x = y
   end
   return x
@@ -377,14 +388,22 @@ function MultiheadAttention:init(size, heads, options)
   self.heads, self.dropout, self.is_causal = heads, o.dropout, o.is_causal
   self.qkv = nn.Linear(size, 3 * size, { bias = o.bias, dtype = given(o.dtype) })
   self.proj = nn.Linear(size, size, { bias = o.bias, dtype = given(o.dtype) })
+  gb.no_grad(function() -- PyTorch's: Xavier over all three for the projection in (Linear's draw, within another bound), no biases
+    self.qkv.weight:mul_(math.sqrt(6 / (4 * size)) * math.sqrt(size))
+    if o.bias then
+      self.qkv.bias:zero_()
+      self.proj.bias:zero_()
+    end
+  end)
 end
 
 -- mask: bool [.., time, time] (true: may look) or float (added).
 function MultiheadAttention:forward(x, mask)
+  if x.ndim ~= 3 then fail(("MultiheadAttention expects x [batch, time, size], got %d dimensions"):format(x.ndim)) end
   local batch, time, size = x:size(1), x:size(2), x:size(3)
   local packed = self.qkv(x)
   local heads = packed:view(batch, time, 3, self.heads, size // self.heads)
-  drop(packed)
+  if keeps_nothing(self.qkv) then drop(packed) end
   local parts = heads:permute { 3, 1, 4, 2, 5 } -- [3, batch, heads, time, head_dim]
   drop(heads)
   local q, k, v = parts[1], parts[2], parts[3]
@@ -397,7 +416,7 @@ function MultiheadAttention:forward(x, mask)
   local joined = turned:reshape(batch, time, size)
   drop(turned)
   local result = self.proj(joined)
-  drop(joined)
+  if keeps_nothing(self.proj) then drop(joined) end
   return result
 end
 

@@ -57,8 +57,8 @@ local function call(self, ...)
   local hooks = rawget(self, "_hooks")
   if not hooks then return pinned(self, self.forward, ...) end
   local result = table.pack(pinned(self, self.forward, ...))
-  for i = 1, #hooks do
-    local replaced = hooks[i](self, { ... }, table.unpack(result, 1, result.n))
+  for _, hook in ipairs(hooks) do -- which may remove itself
+    local replaced = hook(self, { ... }, table.unpack(result, 1, result.n))
     if replaced ~= nil then result = table.pack(replaced) end
   end
   return table.unpack(result, 1, result.n)
@@ -229,14 +229,15 @@ function Module:eval() return self:train(false) end
 -- Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.
 function Module:to(...)
   local device, dtype
-  for _, what in ipairs { ... } do
+  for i = 1, select("#", ...) do
+    local what = select(i, ...)
     if type(what) == "string" and native.is_dtype(what) and not gb.empty(0, { dtype = what }):is_floating_point() then
       fail(("Module:to takes a floating dtype, not %s"):format(what))
     end
     if type(what) == "table" and what.autocast ~= nil then dtype = what.parameters or dtype
     elseif type(what) == "string" and native.is_dtype(what) then dtype = what
     elseif type(what) == "string" then device = what
-    else fail(("Module:to takes a device, a dtype or a precision, not %s"):format(type(what))) end
+    elseif what ~= nil then fail(("Module:to takes a device, a dtype or a precision, not %s"):format(gb.is_tensor(what) and "a tensor" or type(what))) end
   end
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, entry in ipairs(collect(self, kind)) do
