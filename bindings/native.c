@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "binding.h"
+#include "io/place.h"
 #include "objects.h"
 
 /* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
@@ -131,8 +131,7 @@ static int finish(lua_State *L) {
 }
 
 static int file_exists(lua_State *L) {
-  struct stat info;
-  lua_pushboolean(L, stat(luaL_checkstring(L, 1), &info) == 0);
+  lua_pushboolean(L, gb_place_exists(gbl_context(L), luaL_checkstring(L, 1)));
   return 1;
 }
 
@@ -199,7 +198,8 @@ static int ops(lua_State *L) {
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "flush", flush }, { "step_boundary", step_boundary },
-  { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
+  { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng },
+  { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "host.h"
+#include "open_host.h"
 
 /* {==== Opening and running ==== */
 
