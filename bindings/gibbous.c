@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "embedded.h"
+#include "host.h"
 #include "objects.h"
 
 static const char gb_key = 0; /* of the registry: the table gb */
@@ -81,8 +82,11 @@ static int device(lua_State *L) {
   return 1;
 }
 
+/* gb.best_device(): the one that the program around has chosen, or the fastest there is. */
 static int best_device(lua_State *L) {
-  lua_pushstring(L, gbl_context(L)->backend[GB_CUDA] ? "cuda" : "cpu");
+  const gbl_state *state = gbl_enter(L);
+  const char *chosen = state->host ? state->host->options.device : NULL;
+  lua_pushstring(L, chosen ? chosen : state->context->backend[GB_CUDA] ? "cuda" : "cpu");
   return 1;
 }
 

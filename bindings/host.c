@@ -234,6 +234,7 @@ static int open_universe(lua_State *L) {
   const gb_host_options *o = &host->options;
   gb_context_options c = context_options(o);
   lua_gc(L, LUA_GCGEN, 0, 0);
+  lua_gc(L, LUA_GCSTOP); /* what is made here stays */
   if (!o->environment) {
     lua_pushboolean(L, true);
     lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
@@ -252,6 +253,7 @@ static int open_universe(lua_State *L) {
   gbl_open_sandbox(L, host);
   host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
   if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
+  lua_gc(L, LUA_GCRESTART);
   return 0;
 }
 

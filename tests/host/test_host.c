@@ -30,6 +30,13 @@ static void test_open(void) {
   gb_host_close(host);
   gb_host_close(NULL);
 
+  o = options_of(GB_SANDBOX_NONE);
+  o.device = "cpu";
+  o.seed = 7;
+  host = open_host(&o);
+  CHECK(runs(host, "assert(gb.best_device() == 'cpu' and gb.seed() == 7 and gb.get_num_threads() == 1)"));
+  gb_host_close(host);
+
   struct { size_t size; gb_sandbox sandbox; } old = { sizeof old, GB_SANDBOX_NONE }; /* a caller that knows the first fields alone */
   host = open_host((const gb_host_options *)(const void *)&old);
   CHECK(runs(host, "assert(io)"));
