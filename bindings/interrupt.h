@@ -55,7 +55,7 @@ bool gbl_is_stopping(lua_State *L);
 void gbl_note_current(struct gbl_state *state, lua_State *co);
 /* An op was interrupted: where a stop or the deadline is the reason, make it stick. */
 void gbl_interrupt_stick(lua_State *L);
-/* Replace xpcall by one whose message handler is not run while everything unwinds: Lua would run it with hooks off. */
+/* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */
 void gbl_replace_xpcall(lua_State *L);
 
 /* ====} */

@@ -6,7 +6,7 @@ local _, _, run = ...
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers",
   "amp", "optim", "data", "io",
-  "args", "progress", "test", "seal",
+  "args", "progress", "time", "test", "seal",
 } do
   run(name)
 end
