@@ -174,6 +174,7 @@ static bool open_editor(line *l, const char *program) {
 
 static line_end read_edited(line *l, char **out) {
   int n;
+  el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt is shown: what is typed as soon as it stands there belongs to the editor */
   const char *text = el_gets(l->editor, &n);
   if (interrupted || !text || n <= 0) {
     el_set(l->editor, EL_PREP_TERM, 0);

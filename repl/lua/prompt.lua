@@ -1,7 +1,7 @@
 -- prompt.lua - one input at the prompt: is it a whole chunk, what does it give, and how is that shown.
 
 local repl = ...
-local load, select, rawset, type, tostring = load, select, rawset, type, tostring
+local load, select, rawset = load, select, rawset
 local format = string.format
 
 local KEPT = 1000 -- inputs whose text is kept for the excerpts of errors

@@ -4,7 +4,7 @@
 
 local repl = ...
 local gb = repl.gb
-local type, tostring, next, rawget, rawlen, pcall, ipairs = type, tostring, next, rawget, rawlen, pcall, ipairs
+local type, tostring, next, rawget, rawlen, ipairs = type, tostring, next, rawget, rawlen, ipairs
 local getmetatable, math_type, format, rep = debug.getmetatable, math.type, string.format, string.rep
 local concat, sort = table.concat, table.sort
 
