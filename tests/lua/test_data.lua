@@ -246,6 +246,20 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       expect(#left):to_be(2)
       expect_list(left[1][2], { 3, 4 })
     end)
+    it("has one place to stand: a second loop stops the first with an error", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      expect(function()
+        for _ in loader:iter() do
+          for _ in loader:iter() do end -- luacheck: ignore
+        end
+      end):to_fail("give each loop a DataLoader of its own")
+      expect(#all_of(loader)):to_be(3) -- the inner loop ended an epoch; the next one is whole
+      local count = 0
+      for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do
+        for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do count = count + 1 end
+      end
+      expect(count):to_be(9)
+    end)
   end)
 end
 

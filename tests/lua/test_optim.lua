@@ -212,6 +212,24 @@ describe("refuses", function()
     expect(function() opt.param_groups[1].nonsense = 1 end):to_fail("nonsense")
     expect(opt.param_groups[1].lr):to_be(0.1)
   end)
+  it("options of another optimizer, naming the nearest of its own", function()
+    local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 }, Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
+    foreign.AdamW = foreign.Adam
+    for kind, options in pairs(foreign) do
+      for name, value in pairs(options) do
+        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("no option '%s' of %s"):format(name, kind))
+        local opt = optim[kind]({ parameter(1.0) })
+        expect(function() opt:add_param_group { params = { parameter(1.0) }, [name] = value } end):to_fail(name)
+        expect(function() opt.param_groups[1][name] = value end):to_fail(name)
+        expect(opt.param_groups[1][name]):to_be(nil)
+      end
+    end
+    local function nearest(kind, name) return function() optim[kind]({ parameter(1.0) }, { [name] = 0.5 }) end end
+    expect(nearest("SGD", "momentun")):to_fail("did you mean 'momentum'?")
+    expect(nearest("SGD", "nestrov")):to_fail("did you mean 'nesterov'?")
+    expect(nearest("Adam", "beta")):to_fail("did you mean 'betas'?")
+    expect(nearest("AdamW", "weight_decy")):to_fail("did you mean 'weight_decay'?")
+  end)
   it("states of something else", function()
     local sgd, adam = optim.SGD({ parameter(1.0) }, { momentum = 0.9 }), optim.Adam({ parameter(1.0) })
     expect(function() adam:load_state_dict(sgd:state_dict()) end):to_fail("SGD")
