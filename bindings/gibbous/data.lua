@@ -133,6 +133,9 @@ function Loader:load_state_dict(state)
   if type(state) ~= "table" or not (math.type(state.epoch) == "integer" and math.type(state.batch) == "integer" and math.tointeger(state.seed)) then
     fail("DataLoader: load_state_dict takes what state_dict gave")
   end
+  if state.epoch < 0 or state.batch < 0 or state.batch > #self then
+    fail(("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches"):format(state.batch, state.epoch, #self))
+  end
   self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
   if self.native then
     self.native:close()
