@@ -1,4 +1,4 @@
--- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, TensorDataset) are read ahead by a native thread; a table with
+-- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, tokens, TensorDataset) are read ahead by a native thread; a table with
 -- `#` and get(i) is a dataset too, and runs on the recipe's thread.
 
 local gb, native = ...
