@@ -64,6 +64,7 @@ static int owner_gc(lua_State *L) {
     context->reclaim = NULL;
     context->reclaim_user = NULL;
     context->where = NULL;
+    gb_set_num_threads(context, 1); /* tensors that a host holds keep the context, not its threads */
     gb_context_close(context);
   }
   state_release(state);
