@@ -284,9 +284,23 @@ static int64_t state_count(lua_State *L, const char *name) {
   return value;
 }
 
+/* All that a state holds; what is refused changes nothing. */
+static gb_status restore(gb_scaler *scaler, const gb_scaler_options *options, const gb_scaler_stats *to) {
+  const gb_scaler_options options_before = *gb_scaler_get_options(scaler);
+  gb_scaler_stats before;
+  GB_TRY(gb_scaler_get_stats(scaler, &before));
+  GB_TRY(gb_scaler_set_counts(scaler, to->steps, to->skipped, to->skipped_in_a_row));
+  gb_status status = gb_scaler_set_options(scaler, options);
+  if (status == GB_OK) status = gb_scaler_set_state(scaler, to->scale, to->growth_tracker);
+  if (status != GB_OK) gb_scaler_set_options(scaler, &options_before), to = &before;
+  gb_scaler_set_counts(scaler, to->steps, to->skipped, to->skipped_in_a_row); /* set_state begins a new row of skips */
+  return status;
+}
+
 /* GradScaler:load_state_dict(state: table): Go on from a state, ours or one that PyTorch wrote. Errors: a state without the numbers, or of a
  * disabled scaler. Example: scaler:load_state_dict(scaler:state_dict()) */
 static int load_state_dict(lua_State *L) {
+  gbl_enter(L);
   gb_scaler *scaler = check(L);
   gb_scaler_options options = *gb_scaler_get_options(scaler);
   if (!options.enabled) return 0;
@@ -294,17 +308,17 @@ static int load_state_dict(lua_State *L) {
   lua_pushnil(L);
   if (!lua_next(L, 2)) return gbl_error(L, "load_state_dict: the scaler's state is empty; it was saved from a disabled scaler");
   lua_settop(L, 2);
-  double scale_ = state_number(L, "scale");
+  gb_scaler_stats to = { .scale = state_number(L, "scale") };
   options.growth_factor = state_number(L, "growth_factor");
   options.backoff_factor = state_number(L, "backoff_factor");
   options.growth_interval = state_count(L, "growth_interval");
-  int64_t tracker = state_count(L, "_growth_tracker");
-  bool ours = has_option(L, 2, "_steps"); /* PyTorch's state does not have them */
-  int64_t steps = ours ? state_count(L, "_steps") : 0, skipped = ours ? state_count(L, "_skipped") : 0;
-  int64_t in_a_row = ours ? state_count(L, "_skipped_in_a_row") : 0;
-  set_options(L, options);
-  gbl_check_status(L, gb_scaler_set_state(scaler, scale_, tracker));
-  gbl_check_status(L, gb_scaler_set_counts(scaler, steps, skipped, in_a_row));
+  to.growth_tracker = state_count(L, "_growth_tracker");
+  if (has_option(L, 2, "_steps")) { /* PyTorch's state does not have them */
+    to.steps = state_count(L, "_steps");
+    to.skipped = state_count(L, "_skipped");
+    to.skipped_in_a_row = state_count(L, "_skipped_in_a_row");
+  }
+  gbl_check_status(L, restore(scaler, &options, &to));
   return 0;
 }
 

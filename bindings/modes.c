@@ -327,9 +327,10 @@ static int autocast_dtype(lua_State *L) {
 
 /* ====} */
 
-/* {==== coroutine.resume and coroutine.wrap that hand modes on exactly ====
+/* {==== coroutine.resume, wrap and close that hand modes on exactly and note what runs ====
  * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a copy of the modes of
- * whoever resumes it. Elsewhere (a stock Lua) it gets those of the coroutine that last called the library. */
+ * whoever resumes it (elsewhere, in a stock Lua, it gets those of the coroutine that last called the library), and who runs is noted, for
+ * requests to stop. */
 
 /* Move arguments over, resume, and move results back; their number, or -1 with an error value. */
 static int resume_with(lua_State *L, lua_State *co, int arguments) {
@@ -339,7 +340,10 @@ static int resume_with(lua_State *L, lua_State *co, int arguments) {
   }
   if (lua_status(co) == LUA_OK && lua_gettop(co) > 0) gbl_modes_inherit(L, co);
   lua_xmove(L, co, arguments);
+  gbl_state *state = gbl_get_state(L);
+  gbl_note_current(state, co);
   int results, status = lua_resume(co, L, arguments, &results);
+  gbl_note_current(state, L);
   if (status == LUA_OK || status == LUA_YIELD) {
     if (lua_checkstack(L, results + 1)) {
       lua_xmove(co, L, results);
@@ -363,6 +367,32 @@ static int resume(lua_State *L) {
   return results + 1;
 }
 
+/* Close co's pending variables, which runs code in co; an error value is left on its stack. */
+static int reset(lua_State *L, lua_State *co) {
+  gbl_state *state = gbl_get_state(L);
+  gbl_note_current(state, co);
+  int status = lua_resetthread(co);
+  gbl_note_current(state, L);
+  return status;
+}
+
+/* coroutine.close(co). Upvalue 1: that of the standard library, for what cannot be closed. */
+static int close_coroutine(lua_State *L) {
+  lua_State *co = lua_tothread(L, 1);
+  lua_Debug frame;
+  luaL_argexpected(L, co, 1, "coroutine");
+  if (lua_status(co) == LUA_OK && (co == L || lua_getstack(co, 0, &frame))) {
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 0);
+  }
+  bool closed = reset(L, co) == LUA_OK;
+  lua_pushboolean(L, closed);
+  if (closed) return 1;
+  lua_xmove(co, L, 1);
+  return 2;
+}
+
 /* What coroutine.wrap returns: an error is passed on, with the position, after the coroutine was closed. */
 static int wrapped(lua_State *L) {
   lua_State *co = lua_tothread(L, lua_upvalueindex(1));
@@ -370,7 +400,7 @@ static int wrapped(lua_State *L) {
   if (results >= 0) return results;
   int status = lua_status(co);
   if (status != LUA_OK && status != LUA_YIELD) {
-    lua_resetthread(co);
+    reset(L, co);
     lua_xmove(co, L, 1);
   }
   if (status != LUA_ERRMEM && lua_type(L, -1) == LUA_TSTRING) {
@@ -396,8 +426,12 @@ void gbl_replace_coroutine(lua_State *L) {
     lua_setfield(L, -2, "resume");
     lua_pushcfunction(L, wrap);
     lua_setfield(L, -2, "wrap");
+    lua_getfield(L, -1, "close");
+    lua_pushcclosure(L, close_coroutine, 1);
+    lua_setfield(L, -2, "close");
   }
   lua_pop(L, 1);
+  gbl_replace_xpcall(L);
 }
 
 /* ====} */

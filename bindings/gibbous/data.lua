@@ -1,4 +1,4 @@
--- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, TensorDataset) are read ahead by a native thread; a table with
+-- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, tokens, TensorDataset) are read ahead by a native thread; a table with
 -- `#` and get(i) is a dataset too, and runs on the recipe's thread.
 
 local gb, native = ...
@@ -138,6 +138,9 @@ function Loader:state_dict() return { epoch = self.epoch, batch = self.batch, se
 function Loader:load_state_dict(state)
   if type(state) ~= "table" or not (math.type(state.epoch) == "integer" and math.type(state.batch) == "integer" and math.tointeger(state.seed)) then
     fail("DataLoader: load_state_dict takes what state_dict gave")
+  end
+  if state.epoch < 0 or state.batch < 0 or state.batch > #self then
+    fail(("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches"):format(state.batch, state.epoch, #self))
   end
   self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
   if self.native then

@@ -51,6 +51,16 @@ function Optimizer:zero_grad() self._native:zero_grad() end
 
 local hyperparameters = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize" }
 
+-- The hyperparameters of every group.
+local function groups_of(self)
+  local groups = {}
+  for g, group in ipairs(self.param_groups) do
+    groups[g] = {}
+    for _, name in ipairs(hyperparameters) do groups[g][name] = group[name] end
+  end
+  return groups
+end
+
 -- Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), and the hyperparameters of every group. Example: local state =
 -- opt:state_dict()
 function Optimizer:state_dict()
@@ -61,16 +71,32 @@ function Optimizer:state_dict()
     for name, t in pairs(tensors) do copy[name] = t:clone() end
     state.state[i] = copy
   end
-  for g, group in ipairs(self.param_groups) do
-    state.groups[g] = {}
-    for _, name in ipairs(hyperparameters) do state.groups[g][name] = group[name] end
-  end
+  state.groups = groups_of(self)
   return state
+end
+
+-- The hyperparameters of every group from a state: all of them, or none and an error.
+local function set_groups(self, groups)
+  local before = groups_of(self)
+  local function set(values)
+    for g, group in ipairs(self.param_groups) do
+      if type(values[g]) ~= "table" then fail(("load_state_dict: group %d of the state is no table"):format(g)) end
+      for _, name in ipairs(hyperparameters) do
+        if group[name] ~= nil and values[g][name] ~= nil then group[name] = values[g][name] end
+      end
+    end
+  end
+  local ok, why = pcall(set, groups)
+  if not ok then
+    set(before)
+    error(why, 0)
+  end
 end
 
 -- The saved state of parameter i must have the tensors that the optimizer has, in their shapes.
 local function check_saved(i, saved, tensors)
-  if type(saved) ~= "table" or not math.tointeger(saved.steps) then fail(("load_state_dict: the state of parameter %d has no steps"):format(i)) end
+  local steps = type(saved) == "table" and math.type(saved.steps) and math.tointeger(saved.steps)
+  if not steps or steps < 0 then fail(("load_state_dict: the state of parameter %d has no number of steps"):format(i)) end
   for _, name in ipairs { "exp_avg", "exp_avg_sq", "momentum_buffer", "master" } do
     local own, given = tensors[name], saved[name]
     if own and not gb.is_tensor(given) then fail(("load_state_dict: the state of parameter %d has no %s"):format(i, name)) end
@@ -94,6 +120,7 @@ function Optimizer:load_state_dict(state)
       #self.param_groups))
   end
   for i = 1, #params do check_saved(i, state.state[i], (self._native:state(i))) end
+  set_groups(self, state.groups)
   gb.no_grad(function()
     for i = 1, #params do
       local saved, tensors = state.state[i], self._native:state(i)
@@ -101,11 +128,6 @@ function Optimizer:load_state_dict(state)
       self._native:set_steps(i, saved.steps)
     end
   end)
-  for g, group in ipairs(self.param_groups) do
-    for _, name in ipairs(hyperparameters) do
-      if group[name] ~= nil and state.groups[g][name] ~= nil then group[name] = state.groups[g][name] end
-    end
-  end
 end
 
 -- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
@@ -174,8 +196,17 @@ function Schedule:state_dict() return { count = self.count, base = { table.unpac
 -- schedule:load_state_dict(schedule:state_dict())
 function Schedule:load_state_dict(state)
   if type(state) ~= "table" then fail(("schedule: load_state_dict takes what state_dict gave, got %s"):format(type(state))) end
-  self.count = math.tointeger(state.count) or fail("schedule: the state has no count")
-  for i = 1, #self.base do self.base[i] = state.base and state.base[i] or self.base[i] end
+  local count, base = math.type(state.count) == "integer" and state.count, state.base or {}
+  if not count or count < 0 then fail("schedule: the state has no count of steps") end
+  if type(base) ~= "table" then fail("schedule: base, the learning rates of the state, is no list") end
+  for i = 1, #self.base do
+    local rate = base[i]
+    if rate ~= nil and not (type(rate) == "number" and rate >= 0 and rate < math.huge) then
+      fail(("schedule: the learning rate of group %d of the state is %s; it is a number from 0"):format(i, tostring(rate)))
+    end
+  end
+  self.count = count
+  for i = 1, #self.base do self.base[i] = base[i] or self.base[i] end
   apply(self)
 end
 

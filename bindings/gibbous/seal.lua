@@ -15,7 +15,7 @@ local later = {
   ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
     "WarmupStableDecay", "ReduceOnPlateau", "Sequential" },
   ["gb.amp"] = { "audit", "initialize", "set_global_policy", "numerics", "fp8" },
-  ["gb.data"] = { "csv", "tokens", "images", "npy", "random_split", "transforms" },
+  ["gb.data"] = { "csv", "images", "npy", "random_split", "transforms" },
   ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }

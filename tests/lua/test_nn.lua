@@ -335,6 +335,28 @@ describe("Sequential", function()
     nn.Sequential(nn.Tanh(), pass, nn.Identity(), nn.Tanh())(gb.ones(3))
     expect(pass.seen):to_have_shape(3)
   end)
+  it("keeps valid what somebody else may hold, however deep he sits", function()
+    local Keep = nn.Module:extend("Keep")
+    function Keep:forward(x)
+      self.seen, self.last = x, x * 2
+      return self.last
+    end
+    local keep, seen = Keep(), nil
+    local hooked = nn.Tanh()
+    hooked:register_forward_hook(function(_, inputs, output) seen = { inputs[1], output } end)
+    nn.Sequential(nn.Tanh(), nn.Sequential(nn.Tanh(), keep), nn.Sequential(nn.Sequential(hooked)), nn.Tanh())(gb.ones(3))
+    local a = gb.tensor(1.0):tanh():item()
+    local b = gb.tensor(a):tanh():item()
+    expect(keep.seen):to_be_close({ b, b, b })
+    expect(keep.last):to_be_close({ 2 * b, 2 * b, 2 * b })
+    expect(seen[1]):to_be_close({ 2 * b, 2 * b, 2 * b })
+    expect(seen[2]):to_be_close(gb.tensor({ 2 * b, 2 * b, 2 * b }):tanh())
+    local net = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    local inner = net[1](gb.ones(1, 3)) -- a layer called by hand gives what is the caller's
+    net(gb.ones(1, 3))
+    expect(inner):to_have_shape(1, 3)
+    expect(inner:isfinite():all():item()):to_be(true)
+  end)
   it("does not free its input, or a parameter", function()
     local x = gb.ones(3)
     nn.Sequential(nn.Identity(), nn.Identity(), nn.Tanh())(x)
