@@ -254,6 +254,18 @@ native.help_texts = {
     "model:train()",
   },
   ["Module:zero_grad"] = { "Module:zero_grad()", "Forget the gradients of all parameters.", nil, "model:zero_grad()" },
+  ["ModuleDict:items"] = {
+    "ModuleDict:items() -> function",
+    "An iterator of name, module, in the order of keys; so does pairs(dict).",
+    nil,
+    "for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) end",
+  },
+  ["ModuleDict:keys"] = {
+    "ModuleDict:keys() -> list",
+    "The names, in order of first assignment (sorted, for those the constructor got).",
+    nil,
+    "for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end",
+  },
   ["ModuleList:append"] = {
     "ModuleList:append(module: module) -> module",
     "One more module at the end.",
@@ -1164,6 +1176,12 @@ native.help_texts = {
     "Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.",
     nil,
     "print(#gb.test.public_names())",
+  },
+  ["gb.time"] = {
+    "gb.time(fn: function, ...) -> number, any",
+    "The seconds that fn(...) took, devices waited for before and after, and what it returned.",
+    nil,
+    "local seconds, y = gb.time(model, x)",
   },
   ["gb.version"] = { "gb.version -> string", "The version, such as \"0.1.0\".", nil, "print(gb.version)" },
   ["gb.zeros"] = {

@@ -47,6 +47,9 @@ local GradScaler = {}
 ---@class gb.LayerNorm: gb.Module
 local LayerNorm = {}
 
+---@class gb.ModuleDict: gb.Module
+local ModuleDict = {}
+
 ---@class gb.ModuleList: gb.Module
 local ModuleList = {}
 
@@ -2181,6 +2184,14 @@ function Module:train(mode) end
 --- Forget the gradients of all parameters.
 function Module:zero_grad() end
 
+--- An iterator of name, module, in the order of keys; so does pairs(dict).
+---@return function
+function ModuleDict:items() end
+
+--- The names, in order of first assignment (sorted, for those the constructor got).
+---@return any[]
+function ModuleDict:keys() end
+
 --- One more module at the end.
 ---@param module gb.Module
 ---@return gb.Module
@@ -3117,6 +3128,13 @@ function gb.test.ops() end
 --- Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.
 ---@return any[]
 function gb.test.public_names() end
+
+--- The seconds that fn(...) took, devices waited for before and after, and what it returned.
+---@param fn function
+---@param ... any
+---@return number
+---@return any
+function gb.time(fn, ...) end
 
 --- The version, such as "0.1.0".
 ---@type string
