@@ -1,4 +1,4 @@
--- help_entries.lua - made by bindings/meta/generate.lua from the comments above the functions: { signature, description, errors, example }.
+-- help_entries.lua - made by cmake/reference.lua from the comments above the functions: { signature, description, errors, example }.
 
 local _, native = ...
 

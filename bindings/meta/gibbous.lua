@@ -1,5 +1,5 @@
 ---@meta gibbous
--- Made by bindings/meta/generate.lua: types for the Lua language server.
+-- Made by cmake/reference.lua: types for the Lua language server.
 -- luacheck: ignore
 
 ---@alias gb.DType "float64"|"float32"|"float16"|"bfloat16"|"int64"|"int32"|"int16"|"int8"|"uint8"|"bool"
