@@ -993,9 +993,9 @@ native.help_texts = {
     "local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 3e-4 })",
   },
   ["gb.optim.SGD"] = {
-    "gb.optim.SGD(params: list, options: table) -> optimizer",
-    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr, momentum = 0, dampening = 0, \z
-      weight_decay = 0, nesterov = false, maximize = false, rounding.",
+    "gb.optim.SGD(params: list, options?: table) -> optimizer",
+    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = \z
+      0, weight_decay = 0, nesterov = false, maximize = false.",
     nil,
     "local opt = gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })",
   },
@@ -1367,7 +1367,7 @@ native.help_texts = {
   ["tensor:requires_grad_"] = {
     "tensor:requires_grad_(on?: bool) -> tensor",
     "Gradients by this tensor are wanted (or not).",
-    "integers, and results of ops",
+    "integers; false for a result of ops",
     "local w = gb.zeros(2):requires_grad_()",
   },
   ["tensor:reshape_as"] = {

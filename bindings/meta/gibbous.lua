@@ -2954,10 +2954,10 @@ function gb.optim.Adam(params, options) end
 ---@return gb.Optimizer
 function gb.optim.AdamW(params, options) end
 
---- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr, momentum = 0, dampening = 0,
---- weight_decay = 0, nesterov = false, maximize = false, rounding.
+--- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = 0,
+--- weight_decay = 0, nesterov = false, maximize = false.
 ---@param params any[]
----@param options table
+---@param options? table
 ---@return gb.Optimizer
 function gb.optim.SGD(params, options) end
 
@@ -3325,7 +3325,7 @@ function tensor:random_integers_(low, high) end
 function tensor:register_hook(fn) end
 
 --- Gradients by this tensor are wanted (or not).
---- Errors: integers, and results of ops.
+--- Errors: integers; false for a result of ops.
 ---@param on? boolean
 ---@return gb.Tensor
 function tensor:requires_grad_(on) end
