@@ -55,13 +55,7 @@ commands.q = commands.quit
 -- Run a line that is a command: whether it was one, and whether the prompt ends.
 function repl.command(text)
   local topic = text:match("^%s*%?%s*(.-)%s*$")
-  if topic then
-    if topic == "" then return true, repl.help() end
-    local chunk = load("return " .. topic, "=help")
-    local ok, value = pcall(chunk or error)
-    if chunk and ok and value ~= nil then return true, repl.help(value) end
-    return true, repl.help(topic)
-  end
+  if topic then return true, repl.help_on(topic) end
   local name, rest = text:match("^%s*:(%a*)%s*(.-)%s*$")
   if not name then return false end
   if not commands[name] then error(format("there is no command ':%s'; :help lists them", name), 0) end

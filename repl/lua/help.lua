@@ -1,67 +1,50 @@
--- help.lua - help(x) and ? x: what an op, a function, a class or a value is, from the table of ops and from the modules themselves.
+-- help.lua - help(x) and ? x: what an op, a function, a class or a value is. The library knows the texts (gb.test.help_entry); this finds who is
+-- meant, and lays them out.
 
 local repl = ...
 local gb = repl.gb
-local type, next, ipairs, rawget, tostring = type, next, ipairs, rawget, tostring
+local type, next, ipairs, tostring, pcall = type, next, ipairs, tostring, pcall
 local concat, sort = table.concat, table.sort
+local help_entry, public_names = gb.test.help_entry, gb.test.public_names
 
-local classes = {
-  keep = "runs in the dtype it is given",
-  lower = "runs in the scope's 16-bit dtype",
-  float32 = "computes in float32 and returns float32",
-  widest = "casts its inputs to the widest dtype among them",
-  banned = "is an error under autocast",
-}
-local derivatives = { no = "has no gradient", once = "can be differentiated once", twice = "can be differentiated twice" }
+local derivatives = { no = "none", once = "can be differentiated once", twice = "can be differentiated twice" }
 
--- {==== the index: functions by identity, ops by name ====
+-- {==== functions by identity ====
 
-local modules = { { "gb", gb }, { "gb.nn.functional", gb.nn.functional }, { "gb.nn", gb.nn }, { "gb.nn.init", gb.nn.init }, { "gb.nn.utils", gb.nn.utils },
-  { "gb.amp", gb.amp }, { "gb.optim", gb.optim }, { "gb.optim.lr", gb.optim.lr }, { "gb.data", gb.data }, { "gb.io", gb.io }, { "gb.cuda", gb.cuda } }
+local names, rows -- the full name of a function or class of the library; the row of the op that a function is
 
-local ops, names -- op rows by name; { path, name } by function
-
--- Made when help is first asked for.
 local function make_index()
-  if ops then return end
-  ops, names = {}, {}
-  for _, row in ipairs(gb.test.ops()) do ops[row.name] = row end
-  local function add(path, separator, module)
-    local keys = {}
-    for key in next, module do
-      if repl.is_name(key) then keys[#keys + 1] = key end
-    end
-    sort(keys)
-    for _, key in ipairs(keys) do
-      local value = rawget(module, key)
-      if (type(value) == "function" or type(value) == "table") and not names[value] then names[value] = { path .. separator .. key, key } end
+  if names then return end
+  names, rows = {}, {}
+  for _, entry in ipairs(public_names()) do
+    if entry.value ~= nil then
+      names[entry.value] = names[entry.value] or entry.name
+      rows[entry.value] = entry.op
     end
   end
-  for _, module in ipairs(modules) do add(module[1], ".", module[2]) end
-  add("tensor", ":", repl.methods())
 end
 
 -- The full name of a function or class of the library, or nil.
 function repl.name_of(value)
   make_index()
-  return names[value] and names[value][1]
+  return names[value]
 end
 
--- The row of the op that a function runs, or nil.
-local function op_of(value)
-  local name = names[value] and names[value][2]
-  return name and (ops[name] or ops[name:gsub("_$", "")])
+-- Where the options of a function are listed: behind the semicolon of an op's signature, behind "options:" in a text.
+local function option_part(value)
+  if rows[value] then return rows[value].signature:match("^[^;]-;(.-)%->") end
+  local entry = names[value] and help_entry(value)
+  local part = entry and entry.doc:match("[Oo]ptions: (.*)$")
+  return part and part:gsub("%b()", ""):gsub("%b{}", "")
 end
 
 -- The names of the options that a function takes, or nil.
 function repl.options_of(value)
   make_index()
-  local row = value ~= nil and op_of(value)
-  local signature = row and row.signature:match("^(.-)%->")
-  local part = signature and signature:match(";(.*)$")
+  local part = value ~= nil and option_part(value)
   if not part then return nil end
   local list = {}
-  for name in part:gmatch("([%a_][%w_]*)%s*:") do list[#list + 1] = name end
+  for name in ("," .. part):gmatch(",%s*([%a_][%w_]*)") do list[#list + 1] = name end
   return list
 end
 
@@ -69,50 +52,42 @@ end
 
 -- {==== texts ====
 
--- Where an op is found: gb.conv2d, F.conv2d, x:conv2d().
-local function places(name)
-  local list = {}
-  if rawget(gb, name) then list[#list + 1] = "gb." .. name end
-  if rawget(gb.nn.functional, name) then list[#list + 1] = "F." .. name end
-  if repl.methods()[name] then list[#list + 1] = "x:" .. name end
-  if repl.methods()[name .. "_"] then list[#list + 1] = "x:" .. name .. "_ (in place)" end
-  return concat(list, ", ")
-end
-
--- The signature of an op as it is called: named options in a table behind the positional arguments.
-local function call_text(row)
-  local arguments, results = row.signature:match("^(.-)%s*%->%s*(.*)$")
-  local positional, options = arguments:match("^(.-)%s*;%s*(.*)$")
-  positional = positional or arguments
-  if options then positional = positional .. (positional == "" and "" or ", ") .. "{ " .. options:gsub(": (%a+) = ", ": %1 = ") .. " }" end
-  return ("%s(%s) -> %s"):format(row.name, positional, (results:gsub("%s*;.*$", "")))
-end
-
-local function op_text(row)
-  local lines = { call_text(row), "", "  " .. row.doc, "" }
-  lines[#lines + 1] = "  found as    " .. places(row.name)
-  lines[#lines + 1] = ("  autocast    %s: %s"):format(row.autocast, classes[row.autocast])
-  lines[#lines + 1] = "  gradient    " .. derivatives[row.derivative]
+-- A paragraph in lines of the terminal's width, behind a label.
+local function paragraph(label, text)
+  local width, lines, line = repl.width() - 1, {}, ("  %-9s"):format(label)
+  for word in text:gmatch("%S+") do
+    if #line + #word + 1 > width and #line > 11 then
+      lines[#lines + 1] = line
+      line = (" "):rep(11)
+    end
+    line = line .. " " .. word
+  end
+  lines[#lines + 1] = line
   return concat(lines, "\n")
 end
 
--- The names in a module or class, in lines of the terminal's width.
+local function entry_text(entry)
+  local lines = { entry.signature:find("(", 1, true) and entry.signature or entry.name, paragraph("", entry.doc) }
+  local function add(label, text)
+    if text and text ~= "" then lines[#lines + 1] = paragraph(label, text) end
+  end
+  add("found as", entry.calls and concat(entry.calls, ", "))
+  add("shapes", entry.shapes)
+  add("autocast", entry.autocast and ("%s: %s"):format(entry.autocast, entry.dtypes))
+  add("gradient", entry.derivative and derivatives[entry.derivative])
+  add("errors", entry.errors)
+  add("example", entry.example)
+  return concat(lines, "\n")
+end
+
+-- The names in a module or a table, in lines of the terminal's width.
 local function names_text(value)
   local list = {}
   for key, field in next, value do
     if repl.is_name(key) and key:sub(1, 1) ~= "_" then list[#list + 1] = type(field) == "function" and key .. "()" or key end
   end
   sort(list)
-  local lines, line = {}, "  "
-  for _, name in ipairs(list) do
-    if #line + #name + 1 > repl.width() then
-      lines[#lines + 1] = line
-      line = "  "
-    end
-    line = line .. name .. " "
-  end
-  lines[#lines + 1] = line
-  return concat(lines, "\n")
+  return paragraph("", concat(list, " "))
 end
 
 -- Where a Lua function was written, with the comment above it when its file can be read.
@@ -138,55 +113,45 @@ help(x) or ? x   what x is: an op, a function, a class, a tensor, or a name in q
 :time code       run it and show how long it took, devices synchronised
 :mem             bytes in tensors by kind, and in Lua
 :modes           gradients, autocast, precision, threads, devices
+:doctor          what this machine can do for mixed precision, and what is wrong
 :quit            leave; so does Ctrl-D
 Tab              completes names, methods, options of a call and files; Ctrl-R searches what was entered before
 _                the last result; the prompts are _PROMPT and _PROMPT2
 Ctrl-C           stops what runs; at the prompt it clears the line
 gb               the library; ? gb lists it]]
 
--- What is said of a value.
-local function text_of(value)
-  make_index()
-  local row, name = op_of(value), names[value] and names[value][1]
-  if row and type(value) == "function" then return op_text(row) end
-  if type(value) == "function" then return (name and name .. "\n" or "") .. source_text(value) end
+-- What is said of a value that has no entry.
+local function value_text(value)
   if gb.is_tensor(value) then
-    return ("a tensor: %s, shape %s, on %s%s\nits methods:\n%s"):format(value.dtype, tostring(value.shape), value.device,
+    return ("a tensor: %s, shape %s, on %s%s; its methods:\n%s"):format(value.dtype, tostring(value.shape), value.device,
       value.requires_grad and ", requires grad" or "", names_text(repl.methods()))
   end
-  if type(value) == "table" then return ("%s\n%s"):format(name or "a table with", names_text(value)) end
+  if type(value) == "function" then return source_text(value) end
+  if type(value) == "table" then return "a table with\n" .. names_text(value) end
   return ("%s: a %s"):format(repl.show(value), type(value))
 end
 
--- The value of a name that was given as a string: a path, or the name of an op.
-local function text_of_name(name)
-  make_index()
-  local last = name:match("([%a_][%w_]*)$")
-  local value = repl.value_of(name)
-  if value == nil and last and last ~= name then
-    local path = name:gsub("^F[.:]", "gb.nn.functional."):gsub("^Tensor[.:]", "tensor."):gsub("^x[.:]", "tensor.")
-    if path:find("^tensor%.") then value = repl.methods()[last] else value = repl.value_of(path) end
-  end
-  if value ~= nil then return text_of(value) end
-  local row = ops[last or name] or ops[(last or name):gsub("_$", "")]
-  if row then return op_text(row) end
-  local near = {}
-  for op in next, ops do
-    if #name >= 3 and op:find(name, 1, true) then near[#near + 1] = op end
-  end
-  sort(near)
-  return ("there is no help on '%s'%s"):format(name, near[1] and "; there are " .. concat(near, ", ") or "")
+local function text_of(value)
+  local entry, near = help_entry(value)
+  if entry then return entry_text(entry) end
+  if type(value) ~= "string" then return value_text(value) end
+  local found = repl.value_of(value)
+  if found ~= nil then return value_text(found) end
+  return ("there is no help on '%s'%s"):format(value, near)
 end
 
 -- ====}
 
 -- help(), help(value), help "name".
 function repl.help(...)
-  local text
-  if select("#", ...) == 0 then text = general
-  else
-    local value = ...
-    text = type(value) == "string" and text_of_name(value) or text_of(value)
-  end
-  io.stdout:write(text, "\n")
+  io.stdout:write(select("#", ...) == 0 and general or text_of((...)), "\n")
+end
+
+-- What follows a question mark: the value of an expression, or else a name.
+function repl.help_on(topic)
+  if topic == "" then return repl.help() end
+  if help_entry(topic) then return repl.help(topic) end
+  local chunk = load("return " .. topic, "=help")
+  local ok, value = pcall(chunk or error)
+  repl.help(chunk and ok and value ~= nil and value or topic)
 end
