@@ -634,7 +634,7 @@ static gb_status batch_norm_backward(gb_call *call) {
     for (int64_t chunk = 0; chunk < b.chunks; chunk++)
       for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];
     plain[i] = sums[0];
-    along[i] = sums[1] * rstd;
+    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
     if (!training) gb_row_put(b.lane, b.offset, i, 0);
     gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
     gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
