@@ -9,6 +9,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "interrupt.h"
 #include "ops/ops.h"
 #include "tensor/print.h"
 
@@ -38,6 +39,7 @@ typedef struct gbl_state {
   int64_t dead_handles;
   double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
   bool has_error;                /* a callback's error value waits in the registry */
+  gbl_interrupt interrupt;       /* what runs, and what it must stop for */
   gb_tensor *numbers[2];         /* wrapped numbers that no op kept, to be used again: a float and an integer */
 } gbl_state;
 
@@ -210,7 +212,8 @@ void gbl_push_grad_scope(lua_State *L, const char *what, bool grad);
 void gbl_end_scope(lua_State *L, int index);
 /* Push a text that names an open scope of this coroutine by the line that opened it, or return false. */
 bool gbl_push_open_scope(lua_State *L);
-/* Replace coroutine.resume and coroutine.wrap of this universe by ones that hand modes on exactly; the executable does. */
+/* Replace coroutine.resume, wrap and close of this universe by ones that hand modes on exactly and note which coroutine runs, and xpcall by
+ * one that cannot hold up a stop; the executable and hosts do. */
 void gbl_replace_coroutine(lua_State *L);
 
 /* ====} */

@@ -48,7 +48,12 @@ extern "C" {
   X(ECALLBACK, "a callback failed")                                             \
   X(EIO, "input or output failed")                                              \
   X(EFORMAT, "malformed file")                                                  \
-  X(EUNSUPPORTED, "not supported")
+  X(EUNSUPPORTED, "not supported")                                              \
+  X(ERECIPE, "the recipe failed")                                               \
+  X(ELUABYTES, "the limit of Lua bytes was reached")                            \
+  X(ETENSORBYTES, "the limit of tensor bytes was reached")                      \
+  X(EINSTRUCTIONS, "the limit of instructions was reached")                     \
+  X(ETIME, "the limit of seconds was reached")
 
 typedef enum gb_status {
 #define GB_STATUS_ENUM(name, text) GB_##name,

@@ -30,7 +30,9 @@ local function convert(row, text)
   fail(("--%s takes %s, got '%s'"):format(row[1], wanted[kind], text))
 end
 
--- Read the command line (or `from`, a list of strings) against the declared list.
+-- gb.args(list: list, from?: list) -> table: The options of a recipe, declared as a list of { name, default, help }, from the command line (or
+-- `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. Errors: an unknown option, a
+-- value of another type than the default's. Example: local args = gb.args({ { "lr", 1e-3, "learning rate" } }, { "--lr", "0.01" })
 function gb.args(list, from)
   local line = from or rawget(_G, "arg") or {}
   local rows, values, known = {}, {}, { ["--help"] = true }

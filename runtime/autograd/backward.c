@@ -678,7 +678,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
 
 static gb_status go(walk *w) {
   while (w->heap_used) {
-    if (atomic_load_explicit(&w->context->interrupt, memory_order_relaxed)) return gb_fail(w->context, GB_EINTERRUPT, "backward: interrupted");
+    GB_TRY(gb_poll(w->context));
     gb_node *node = pop(w);
     arrival *a = &w->arrivals[slot(w, node)];
     gb_tensor *grads[GB_MAX_OUT];

@@ -203,7 +203,7 @@ static void soften_row(const attention *a, const forward_room *f, int64_t b, int
   if (high <= before) high = before;
   if (high == -INFINITY) { memset(scores, 0, (size_t)seen * a->size); return; }
   double shrink = exp(before - high);
-  gb_row_exp(a->lane, scores, seen, high, 1);
+  gb_row_exp(a->lane, scores, scores, seen, high, 1);
   gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, seen));
   gb_row_put(a->lane, f->high, at, high);
   if (shrink != 1) gb_row_scale(a->lane, f->sum + (size_t)(at * a->ev) * a->size, a->ev, shrink);
@@ -294,7 +294,7 @@ static void soften_row_backward(const attention *a, const backward_room *f, int6
   memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   mask_row(a, b, h, i, first, seen, p);
-  gb_row_exp(a->lane, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  gb_row_exp(a->lane, p, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
   score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);

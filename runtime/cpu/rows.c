@@ -164,6 +164,13 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows) {
 
 enum { LANES = 16 };
 
+/* The sum of partial sums, by pairs. */
+static float fold(float *lanes) {
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
 /* The sum of at most a tile of float32: 16 partial sums, then pairs of them. */
 static float sum_block(const float *x, int64_t n) {
   float lanes[LANES] = { 0 };
@@ -171,9 +178,7 @@ static float sum_block(const float *x, int64_t n) {
   for (; i + LANES <= n; i += LANES)
     for (int k = 0; k < LANES; k++) lanes[k] += x[i + k];
   for (int k = 0; i < n; i++, k++) lanes[k] += x[i];
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-  return lanes[0];
+  return fold(lanes);
 }
 
 static float dot_block(const float *x, const float *y, int64_t n) {
@@ -182,9 +187,7 @@ static float dot_block(const float *x, const float *y, int64_t n) {
   for (; i + LANES <= n; i += LANES)
     for (int k = 0; k < LANES; k++) lanes[k] += x[i + k] * y[i + k];
   for (int k = 0; i < n; i++, k++) lanes[k] += x[i] * y[i];
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-  return lanes[0];
+  return fold(lanes);
 }
 
 static int64_t block_of(int64_t at, int64_t n) { return n - at < GB_TILE ? n - at : GB_TILE; }
@@ -231,30 +234,54 @@ double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n) {
   return total;
 }
 
-double gb_row_exp_sum(gb_lane lane, const void *x, int64_t n) {
+/* to = 2^32 * exp(x - shift) for LANES of them, added to the lanes of a sum. */
+static void exp_lanes(float *to, const float *x, float shift, float *lanes) {
+#pragma omp simd
+  for (int k = 0; k < LANES; k++) {
+    to[k] = gb_expf_lifted(x[k] - shift);
+    lanes[k] += to[k];
+  }
+}
+
+/* The same for at most a tile; returns the sum. What remains after whole lanes is filled up with elements whose exponential is 0. */
+static float exp_block(float *to, const float *x, int64_t n, float shift) {
+  float lanes[LANES] = { 0 }, last[LANES];
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) exp_lanes(to + i, x + i, shift, lanes);
+  if (i < n) {
+    for (int k = 0; k < LANES; k++) last[k] = i + k < n ? x[i + k] : -INFINITY;
+    exp_lanes(last, last, shift, lanes);
+    for (int k = 0; i + k < n; k++) to[i + k] = last[k];
+  }
+  return fold(lanes);
+}
+
+double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift) {
   double total = 0;
   const double *d = x;
   if (lane == GB_LANE_F64) {
-    for (int64_t i = 0; i < n; i++) total += exp(d[i]);
+    for (int64_t i = 0; i < n; i++) {
+      double e = GB_ROW_LIFT * exp(d[i] - shift);
+      if (to) ((double *)to)[i] = e;
+      total += e;
+    }
     return total;
   }
-  float block[GB_TILE];
-  for (int64_t at = 0; at < n; at += GB_TILE) {
-    const float *f = (const float *)x + at;
-    int64_t m = block_of(at, n);
-    for (int64_t i = 0; i < m; i++) block[i] = gb_expf(f[i]);
-    total += sum_block(block, m);
-  }
+  float unwanted[GB_TILE], *f = to;
+  for (int64_t at = 0; at < n; at += GB_TILE) total += exp_block(f ? f + at : unwanted, (const float *)x + at, block_of(at, n), (float)shift);
   return total;
 }
 
-void gb_row_exp(gb_lane lane, void *x, int64_t n, double shift, double scale) {
-  float *f = x, shift32 = (float)shift, scale32 = (float)scale;
-  double *d = x;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] = scale32 * gb_expf(f[i] - shift32);
-  else
-    for (int64_t i = 0; i < n; i++) d[i] = scale * exp(d[i] - shift);
+void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale) {
+  float *f = to, shift32 = (float)shift, scale32 = (float)scale, sink = (float)(1 / GB_ROW_LIFT);
+  const float *g = x;
+  double *d = to;
+  const double *e = x;
+  if (lane == GB_LANE_F32) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) f[i] = scale32 * (gb_expf_lifted(g[i] - shift32) * sink);
+  } else
+    for (int64_t i = 0; i < n; i++) d[i] = scale * exp(e[i] - shift);
 }
 
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {

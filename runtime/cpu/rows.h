@@ -88,10 +88,11 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows);
 double gb_row_max(gb_lane lane, const void *x, int64_t n);
 double gb_row_sum(gb_lane lane, const void *x, int64_t n);
 double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n);
-/* The sum of exp(x). */
-double gb_row_exp_sum(gb_lane lane, const void *x, int64_t n);
-/* x = scale * exp(x - shift) */
-void gb_row_exp(gb_lane lane, void *x, int64_t n, double shift, double scale);
+/* to = GB_ROW_LIFT * exp(x - shift), where no x is above shift; returns their sum. to may be x, or NULL: only the sum. */
+#define GB_ROW_LIFT 0x1p32
+double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift);
+/* to = scale * exp(x - shift), where no x is above shift but for rounding; to may be x. */
+void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale);
 /* x = x - shift */
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift);
 /* x = x * scale */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tensor/tensor.h"
 
@@ -55,6 +56,15 @@ const char *gb_error_op(const gb_context *context) { return context->error_op; }
 
 void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
 void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
+
+gb_status gb_poll(gb_context *context) {
+  struct timespec t;
+  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (context->deadline == 0) return GB_OK;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  if ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec <= context->deadline) return GB_OK;
+  return gb_fail(context, GB_EINTERRUPT, "interrupted: its time is over");
+}
 
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_pool *pool = context->pool[device.type];

@@ -65,3 +65,9 @@ put("idx/stored.gz", "\31\139\8\0\0\0\0\0\0\3\1" .. string.pack("<I2I2", #body, 
 for i, text in ipairs { "\0\0hello world", "\1\0bytes \255", "\0\3abccba", "\0\2\u{e9}\u{e9}", "\0\0\u{1f313}\u{e9}\0x", "\0\0\237\160\128" } do
   put("text/" .. i, text)
 end
+
+-- The first byte says how wide an id is; 16-bit ids may follow a header.
+put("tokens/bytes", "\0abc")
+put("tokens/plain", "\1" .. string.pack("<I2I2", 1, 50256))
+put("tokens/headed", "\1" .. string.pack("<i4i4i4", 20240520, 1, 2) .. ("\0"):rep(1012) .. string.pack("<I2I2", 1, 2))
+put("tokens/wide", "\2" .. string.pack("<i4i4", -1, 70000))
