@@ -275,7 +275,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {

@@ -105,6 +105,14 @@ static int clock_seconds(lua_State *L) {
   return 1;
 }
 
+/* synchronize(): waits until every device has done what it was asked to. */
+static int synchronize(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  for (int type = 0; type < GB_DEVICE_TYPES; type++)
+    if (context->backend[type]) gbl_check_status(L, context->backend[type]->synchronize(context->backend[type]->state));
+  return 0;
+}
+
 static int is_terminal(lua_State *L) {
   lua_pushboolean(L, isatty(STDERR_FILENO));
   return 1;
@@ -198,7 +206,8 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish }, { "environment", environment },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "finish", finish },
+  { "environment", environment },
   { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
   { NULL, NULL },
 };

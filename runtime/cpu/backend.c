@@ -1,7 +1,8 @@
 /* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad index values.
  *
- * A level is a set of instructions the kernel files were compiled for: baseline is any x86-64 (or whatever the compiler's target is), v3
- * and v4 are the levels of the x86-64 psABI. Levels that were not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
+ * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
+ * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
+ * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
 #include <stdlib.h>
 #include <string.h>
 
