@@ -177,7 +177,8 @@ static int set_printoptions(lua_State *L) {
   print->line_width = (int)width;
   print->threshold = threshold;
   print->edge_items = edge;
-  if (lua_getfield(L, 1, "scientific") != LUA_TNIL)
+  if (lua_getfield(L, 1, "scientific") == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "auto")) print->scientific = GB_SCIENTIFIC_AUTO;
+  else if (!lua_isnil(L, -1))
     print->scientific = gbl_option_boolean(L, 1, who, "scientific", false) ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
   return 0;
 }
