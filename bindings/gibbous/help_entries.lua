@@ -528,6 +528,13 @@ native.help_texts = {
     "print(gb.device(\"cpu\"))",
   },
   ["gb.devices"] = { "gb.devices() -> list", "The names of the devices that are there.", nil, "print(table.concat(gb.devices(), \", \"))" },
+  ["gb.doctor"] = {
+    "gb.doctor(options?: table) -> boolean",
+    "Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), \z
+      each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.",
+    nil,
+    "gb.doctor()",
+  },
   ["gb.empty"] = {
     "gb.empty(sizes: ints, options?: options) -> tensor",
     "Memory for a shape, with whatever it holds.",
@@ -971,6 +978,13 @@ native.help_texts = {
       without: a scope, which :close() or a to-be-closed variable ends.",
     nil,
     "local y = gb.no_grad(function() return model(x) end)",
+  },
+  ["gb.on_stop"] = {
+    "gb.on_stop(fn?: function, options?: table)",
+    "When a stop is asked for, by Ctrl-C or the host, fn runs between two steps of training, and then the recipe ends; a second request \z
+      interrupts at once. nil: so does the first. Lasts as long as the chunk that runs. options: grace = 10, the seconds that fn may take.",
+    nil,
+    "gb.on_stop(function() print(\"saving\") end) gb.on_stop(nil)",
   },
   ["gb.ones"] = { "gb.ones(sizes: ints, options?: options) -> tensor", "Ones of a shape.", nil, "local x = gb.ones(2, 3)" },
   ["gb.ones_like"] = {

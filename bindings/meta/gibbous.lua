@@ -2462,6 +2462,12 @@ function gb.device(name) end
 ---@return any[]
 function gb.devices() end
 
+--- Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), each
+--- line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
+---@param options? table
+---@return any
+function gb.doctor(options) end
+
 --- Memory for a shape, with whatever it holds.
 ---@param ... integer|integer[]
 ---@return gb.Tensor
@@ -2929,6 +2935,12 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@param ... any
 ---@return any
 function gb.no_grad(fn, ...) end
+
+--- When a stop is asked for, by Ctrl-C or the host, fn runs between two steps of training, and then the recipe ends; a second request
+--- interrupts at once. nil: so does the first. Lasts as long as the chunk that runs. options: grace = 10, the seconds that fn may take.
+---@param fn? function
+---@param options? table
+function gb.on_stop(fn, options) end
 
 --- Ones of a shape.
 ---@param ... integer|integer[]
