@@ -22,6 +22,7 @@ typedef struct gbl_modes {
   gb_modes now;                                 /* first: context->modes points here */
   struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
   int64_t scopes;                               /* opened so far: the number of the last one */
+  struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
 } gbl_modes;
 
 typedef struct gbl_state {

@@ -41,7 +41,7 @@ for script in dev .ci/run cmake/lint.sh; do
   sh -n "$script" || bad=1
 done
 if command -v luacheck >/dev/null 2>&1; then
-  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua recipes tests/lua || bad=1
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua || bad=1
 else
   echo 'lint: luacheck is not installed, Lua was not checked'
 fi
