@@ -158,7 +158,7 @@ int gbl_check_status(lua_State *L, gb_status status) {
   if (status == GB_OK) return 0;
   gbl_state *state = gbl_get_state(L);
   luaL_checkstack(L, 4, NULL);
-  if (status == GB_EINTERRUPT) gbl_interrupt_stick(L);
+  if (status == GB_EINTERRUPT || status == GB_EMEMORY) gbl_interrupt_stick(L, status);
   if (status == GB_ECALLBACK && state->has_error) {
     state->has_error = false;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);

@@ -39,6 +39,7 @@ typedef struct gbl_state {
   int64_t dead_handles;
   double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
   bool has_error;                /* a callback's error value waits in the registry */
+  struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */
   gb_tensor *numbers[2];         /* wrapped numbers that no op kept, to be used again: a float and an integer */
 } gbl_state;
@@ -230,6 +231,7 @@ void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, 
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
 void gbl_open_data(lua_State *L);      /* data.c */
 void gbl_open_io(lua_State *L);        /* io.c */
+void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */
 
 /* Set functions into the table at the top, each with the state (a light userdata) as its upvalue 1; and get or make the table `name` in
  * the table at the top (pushed). */

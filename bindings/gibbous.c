@@ -274,7 +274,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", "time", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -381,6 +381,8 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_optim(L);
   gbl_open_data(L);
   gbl_open_io(L);
+  gbl_open_interrupt(L);
+  gbl_open_host(L);
   gbl_open_native(L);
   run_lua_half(L);
   seal(L);

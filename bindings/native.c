@@ -1,4 +1,5 @@
 /* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of ops. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -105,9 +106,22 @@ static int clock_seconds(lua_State *L) {
   return 1;
 }
 
+/* Is somebody looking at standard error? In a host it is not ours. */
 static int is_terminal(lua_State *L) {
-  lua_pushboolean(L, isatty(STDERR_FILENO));
+  lua_pushboolean(L, !gbl_enter(L)->host && isatty(STDERR_FILENO));
   return 1;
+}
+
+/* step_boundary(): between two steps of training. */
+static int step_boundary(lua_State *L) {
+  gbl_step_boundary(L);
+  return 0;
+}
+
+/* flush(): what was printed is to be seen; in a host, print writes to no stream. */
+static int flush(lua_State *L) {
+  if (!gbl_enter(L)->host) fflush(stdout);
+  return 0;
 }
 
 /* finish(): ends the script without a failure; the executable knows the value. */
@@ -198,9 +212,9 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish }, { "environment", environment },
-  { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
-  { NULL, NULL },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "flush", flush }, { "step_boundary", step_boundary },
+  { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng },
+  { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

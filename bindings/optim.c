@@ -122,6 +122,7 @@ static int add_group(lua_State *L) {
 
 static int step(lua_State *L) {
   gbl_enter(L);
+  gbl_note_step(L);
   gbl_check_status(L, gb_optimizer_step(gbl_check_object(L, 1, &gbl_optimizer_type)));
   gbl_collect(L);
   return 0;
@@ -129,6 +130,7 @@ static int step(lua_State *L) {
 
 static int zero_grad(lua_State *L) {
   gbl_enter(L);
+  gbl_step_boundary(L);
   gbl_check_status(L, gb_optimizer_zero_grad(gbl_check_object(L, 1, &gbl_optimizer_type)));
   return 0;
 }
