@@ -504,6 +504,11 @@ native.help_texts = {
       characters in the order of their ids).",
     "a character that the vocabulary lacks",
   },
+  ["gb.data.tokens"] = {
+    "gb.data.tokens(path: string, options?: table) -> tokens",
+    "A file of token ids, read window by window; with 16 bits also one with llm.c's header. options: dtype = \"uint16\" (the default), \z
+      \"int32\" or \"uint8\".",
+  },
   ["gb.device"] = {
     "gb.device(name: string) -> string",
     "The full name of a device, such as cuda:0 for cuda.",
@@ -1423,7 +1428,7 @@ native.help_texts = {
     "The ids of a string, an int64 vector.",
     "a character that the vocabulary lacks",
   },
-  ["text:split"] = { "text:split(share: number) -> text, text", "The first share of the text, and the rest." },
+  ["text:split"] = { "text:split(share: number) -> text, text", "The first share of the ids, and the rest." },
   ["text:vocabulary"] = { "text:vocabulary() -> string", "The characters in the order of their ids; nil for bytes." },
   ["text:vocabulary_size"] = { "text:vocabulary_size() -> int", "How many ids there are." },
   ["text:windows"] = { "text:windows(block: int) -> dataset", "Samples x = ids[i .. i+block-1], y = the ids one further." },

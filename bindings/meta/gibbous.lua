@@ -2434,6 +2434,13 @@ function gb.data.mnist(folder, options) end
 ---@return gb.text
 function gb.data.text(path, options) end
 
+--- A file of token ids, read window by window; with 16 bits also one with llm.c's header. options: dtype = "uint16" (the default), "int32" or
+--- "uint8".
+---@param path string
+---@param options? table
+---@return any
+function gb.data.tokens(path, options) end
+
 --- The full name of a device, such as cuda:0 for cuda.
 --- Errors: a device that is not there, with the reason.
 ---@param name string
@@ -3390,7 +3397,7 @@ function text:decode(ids) end
 ---@return gb.Tensor
 function text:encode(string) end
 
---- The first share of the text, and the rest.
+--- The first share of the ids, and the rest.
 ---@param share number
 ---@return gb.text
 ---@return gb.text
