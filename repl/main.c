@@ -15,7 +15,7 @@
 
 /* {==== The command line ==== */
 
-typedef enum action { RUN_STATEMENT, REQUIRE, VERSION, HELP, NO_ENVIRONMENT, WARNINGS, THREADS, LATER } action;
+typedef enum action { RUN_STATEMENT, REQUIRE, VERSION, HELP, NO_ENVIRONMENT, WARNINGS, THREADS, DEVICE, LATER } action;
 
 /* One option: how it is written, what follows it, what it does. */
 typedef struct option { const char *name; bool argument; action action; const char *value, *doc; } option;
@@ -27,9 +27,10 @@ static const option options[] = {
   { "-E", false, NO_ENVIRONMENT, NULL, "ignore environment variables" },
   { "-W", false, WARNINGS, NULL, "turn warnings on" },
   { "--threads", true, THREADS, "n", "use n threads for kernels" },
+  { "--device", true, DEVICE, "d", "make tensors on device d: cpu, cuda or cuda:N" },
   { "--version", false, VERSION, NULL, "show the version" },
   { "--help", false, HELP, NULL, "show this list" },
-  { "-i", false, LATER, NULL, NULL }, { "--device", true, LATER, NULL, NULL }, { "--sandbox", false, LATER, NULL, NULL },
+  { "-i", false, LATER, NULL, NULL }, { "--sandbox", false, LATER, NULL, NULL },
   { "--memory", true, LATER, NULL, NULL }, { "--time", true, LATER, NULL, NULL }, { "--doctor", false, LATER, NULL, NULL },
   { "--recipes", false, LATER, NULL, NULL },
 };
@@ -82,7 +83,7 @@ static bool scan(command *c) {
     }
     if (o->action == LATER) return complain("the option '%s' is not built into this version", word);
     if (o->action == NO_ENVIRONMENT) c->no_environment = true;
-    else if (o->action != WARNINGS && o->action != REQUIRE && o->action != THREADS) c->asked = true;
+    else if (o->action != WARNINGS && o->action != REQUIRE && o->action != THREADS && o->action != DEVICE) c->asked = true;
     if (o->argument && !strcmp(word, o->name) && ++i == c->argc) {
       complain("'%s' needs an argument", word);
       usage(stderr);
@@ -157,6 +158,15 @@ static int set_threads(lua_State *L) {
   return 0;
 }
 
+/* gb.set_default_device(device), in the script's order of options. */
+static int set_device(lua_State *L) {
+  lua_getglobal(L, "gb");
+  lua_getfield(L, -1, "set_default_device");
+  lua_pushvalue(L, 1);
+  lua_call(L, 1, 0);
+  return 0;
+}
+
 /* Do what the options ask, in order. */
 static bool run_options(lua_State *L, const command *c, bool *finished) {
   for (int i = 1; i < c->script && !*finished; i++) {
@@ -173,6 +183,11 @@ static bool run_options(lua_State *L, const command *c, bool *finished) {
         break;
       case THREADS:
         lua_pushcfunction(L, set_threads);
+        lua_pushstring(L, value);
+        ok = run_chunk(L, 1, finished);
+        break;
+      case DEVICE:
+        lua_pushcfunction(L, set_device);
         lua_pushstring(L, value);
         ok = run_chunk(L, 1, finished);
         break;

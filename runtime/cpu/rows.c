@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/math.h"
+#include "base/math.h"
 
 /* {==== lanes ==== */
 
