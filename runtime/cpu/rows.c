@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#include "cpu/math.h"
+#include "base/math.h"
 
 /* {==== lanes ==== */
 
