@@ -102,6 +102,12 @@ static gb_status host_copy_in(void *state, void *device, const void *host, size_
   return GB_OK;
 }
 
+static gb_status host_clear(void *state, void *device, size_t bytes) {
+  (void)state;
+  memset(device, 0, bytes);
+  return GB_OK;
+}
+
 static gb_status host_copy_out(void *state, void *host, const void *device, size_t bytes) { return host_copy_in(state, host, device, bytes); }
 
 /* Kernels have finished when they return. */
@@ -137,7 +143,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   const cpu_level *picked = NULL;
   GB_TRY(pick_level(context, level, &picked));
   *out = (gb_backend){ .name = "cpu", .state = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
-                       .read = host_copy_out, .synchronize = host_synchronize };
+                       .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   context->cpu = (void *)(uintptr_t)picked->name;
   return GB_OK;

@@ -25,7 +25,12 @@ typedef struct gb_backend {
   /* Contiguous bytes between host and device memory. Both order after the kernels issued so far. */
   gb_status (*write)(void *state, void *device, const void *host, size_t bytes);
   gb_status (*read)(void *state, void *host, const void *device, size_t bytes);
+  gb_status (*clear)(void *state, void *device, size_t bytes);    /* zeros, ordered as a kernel; NULL: no optimizers on this device */
   gb_status (*synchronize)(void *state);
+  /* A copy to host memory of `pin`, which arrives some time later: the host looks at what it holds. NULL: reads serve. */
+  void *(*pin)(void *state, size_t bytes);
+  void (*unpin)(void *state, void *host);
+  gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
   void (*close)(void *state);
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;
