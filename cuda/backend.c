@@ -125,7 +125,7 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
   gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs, .stream = cuda->stream,
-                     .random = { call->rng_seed, call->rng_offset, NULL }, .fault = cuda->fault, .in_place = call->in_place,
+                     .place = { call->rng_seed, call->rng_offset, NULL }, .fault = cuda->fault, .in_place = call->in_place,
                      .tf32 = call->context->tf32, .cuda = cuda, .call = call };
   gb_status status = GB_OK;
   for (int i = 0; i < call->n_in; i++) {

@@ -47,7 +47,7 @@ typedef struct gb_cuda_call {
   const gb_cuda_tensor *out[GB_CUDA_OUT];  /* NULL where not asked for; in place, out[0] is in[0]'s memory */
   const gb_attr *attrs;                    /* of the row, defaults filled in */
   gb_stream stream;                        /* where everything is launched */
-  gb_cuda_place random;                    /* of ops that draw */
+  gb_cuda_place place;                     /* of ops that draw */
   gb_cuda_fault *fault;                    /* in device memory */
   bool in_place, tf32;
   struct gb_cuda *cuda;                    /* the backend */

@@ -177,6 +177,51 @@ static inline bool gb_is_float(gb_dtype dtype) { return dtype <= GB_BFLOAT16; }
 
 /* ====} */
 
+/* {==== arithmetic that is not fused ==== */
+
+static GB_DEVICE float gb_mul(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+static GB_DEVICE double gb_mul(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+static GB_DEVICE float gb_add(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+static GB_DEVICE double gb_add(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+/* The upper 64 bits of a product. */
+static GB_DEVICE uint64_t gb_upper_product(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  return (uint64_t)(((unsigned __int128)a * b) >> 64);
+#endif
+}
+
+/* ====} */
+
 /* {==== random words ==== */
 
 static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset + (place.advance ? *place.advance : 0); }
