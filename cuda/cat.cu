@@ -37,6 +37,40 @@ static gb_status flip(gb_cuda_call *call) {
   return gb_cuda_copy(call, call->out[0], &x);
 }
 
+/* {==== tril, triu ==== */
+
+/* Elements on one side of a diagonal as they are, zeros on the other: column - row is at most `diagonal` (lower) or at least. */
+template <typename S> __global__ void triangle(gb_walk w, S *y, const S *x, int64_t rows, int64_t columns, int64_t diagonal, bool lower) {
+  for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
+    int64_t offset[2], apart = i % columns - i / columns % rows;
+    gb_seek<2>(w, i, offset);
+    y[offset[0]] = (lower ? apart <= diagonal : apart >= diagonal) ? x[offset[1]] : (S)0;
+  }
+}
+
+template <typename S> static void launch_triangle(gb_cuda_call *call, const gb_walk &w, bool lower) {
+  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  GB_LAUNCH(call->stream, triangle<S>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (S *)y->data, (const S *)x->data, x->shape[x->ndim - 2],
+            x->shape[x->ndim - 1], call->attrs[0].integer, lower);
+}
+
+static gb_status keep_triangle(gb_cuda_call *call, bool lower) {
+  const gb_cuda_tensor *operands[] = { call->out[0], call->in[0] };
+  gb_walk w = gb_plan(operands, 2, true);
+  switch (gb_bytes_of(call->in[0]->dtype)) {
+    case 1: launch_triangle<uint8_t>(call, w, lower); break;
+    case 2: launch_triangle<uint16_t>(call, w, lower); break;
+    case 4: launch_triangle<uint32_t>(call, w, lower); break;
+    default: launch_triangle<uint64_t>(call, w, lower); break;
+  }
+  return GB_OK;
+}
+
+static gb_status tril(gb_cuda_call *call) { return keep_triangle(call, true); }
+static gb_status triu(gb_cuda_call *call) { return keep_triangle(call, false); }
+
+/* ====} */
+
 /* {==== as_strided_backward ==== */
 
 /* No two positions of the view are the same element: dims in order of stride, each step beyond all that the smaller ones reach. */
@@ -89,5 +123,6 @@ static gb_status as_strided_backward(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_cat[] = {
-  { GB_OP_cat, cat, false }, { GB_OP_flip, flip, false }, { GB_OP_as_strided_backward, as_strided_backward, false }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_cat, cat, false }, { GB_OP_flip, flip, false }, { GB_OP_as_strided_backward, as_strided_backward, false },
+  { GB_OP_tril, tril, false }, { GB_OP_triu, triu, false }, { GB_OP_COUNT, NULL, false },
 };

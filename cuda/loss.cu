@@ -51,15 +51,14 @@ template <typename T> static GB_DEVICE T row_gradient(const loss_job &job, int64
 
 /* One block adds up the rows' losses and weights. */
 template <typename T> __global__ void finish_loss(loss_job job, void *out, int out_dtype, void *total_out) {
-  GB_SHARED(double, parts, [GB_WARP]);
   double loss = 0, total = 0;
   for (int64_t i = threadIdx.x; i < job.rows; i += blockDim.x) {
     loss += (double)((const T *)job.losses)[i];
     total += (double)((const T *)job.totals)[i];
     if (job.reduction == LOSS_NONE) gb_store<T>(out, out_dtype, i, ((const T *)job.losses)[i]);
   }
-  loss = gb_row_sum(loss, parts);
-  total = gb_row_sum(total, parts);
+  loss = gb_row_sum(loss);
+  total = gb_row_sum(total);
   if (threadIdx.x) return;
   if (total_out) *(T *)total_out = (T)total;
   if (job.reduction != LOSS_NONE) gb_store<T>(out, out_dtype, 0, (T)(job.reduction == LOSS_MEAN ? loss / total : loss));
@@ -112,35 +111,34 @@ template <typename T> static GB_DEVICE T mass_of(const loss_job &job, int64_t st
 }
 
 /* The sum of mass over the classes, and of mass * (x - most): for smoothing the mass of a class is its weight. */
-template <typename T> static __device__ void mass_sums(const loss_job &job, int64_t x, int64_t target, T most, T *parts, T *mass, T *weighted) {
+template <typename T> static __device__ void mass_sums(const loss_job &job, int64_t x, int64_t target, T most, T *mass, T *weighted) {
   T sum = 0, dot = 0;
   for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) {
     T m = job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
     sum += m;
     dot += m * (gb_row_load<T>(job.x, x, i) - most);
   }
-  *mass = gb_row_sum(sum, parts);
-  *weighted = gb_row_sum(dot, parts);
+  *mass = gb_row_sum(sum);
+  *weighted = gb_row_sum(dot);
 }
 
 static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
 template <typename T> __global__ void cross_entropy_rows(loss_job job) {
-  GB_SHARED(T, parts, [GB_WARP]);
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), target = job.indices ? 0 : gb_at(job.target.outer, row);
     T loss = 0, total = 0, lse = 0, mass, weighted;
     if (index >= 0) { /* the same for all threads of the row */
       gb_max_sum<T> s = { (T)-INFINITY, 0 };
       for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) gb_max_sum_add(&s, gb_row_load<T>(job.x, x, i));
-      s = gb_max_sum_join(s, parts);
+      s = gb_max_sum_join(s);
       T log_sum = log_of(s.sum);
       lse = s.max + log_sum;
       total = job.indices ? weight_of<T>(job, index) : (T)1;
       if (job.indices) loss = (T)(1 - job.smoothing) * total * (log_sum - (gb_row_load<T>(job.x, x, index) - s.max));
       if (!job.indices || job.smoothing > 0) {
-        mass_sums<T>(job, x, target, s.max, parts, &mass, &weighted);
+        mass_sums<T>(job, x, target, s.max, &mass, &weighted);
         loss = job.indices ? loss + (T)(job.smoothing / (double)job.classes) * (mass * log_sum - weighted) : mass * log_sum - weighted;
       }
     }
@@ -174,7 +172,6 @@ static gb_status cross_entropy(gb_cuda_call *call) {
 
 /* dx = g * (sum(mass) * exp(x - lse) - mass); rows that do not count get 0. */
 template <typename T> __global__ void cross_entropy_backward_rows(loss_job job) {
-  GB_SHARED(T, parts, [GB_WARP]);
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), to = gb_at(job.dx.outer, row);
     int64_t target = job.indices ? 0 : gb_at(job.target.outer, row);
@@ -186,7 +183,7 @@ template <typename T> __global__ void cross_entropy_backward_rows(loss_job job) 
     if (job.indices) own = (T)(1 - job.smoothing) * weight_of<T>(job, index);
     if (!job.indices || job.smoothing > 0) {
       for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) mass += job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
-      mass = gb_row_sum(mass, parts);
+      mass = gb_row_sum(mass);
     }
     T factor = g * (job.indices ? own + share * mass : mass);
     for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) {

@@ -33,7 +33,6 @@ template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job,
 
 /* PER elements of a row in each thread. */
 template <typename T, int PER> __global__ void norm_held(norm_job job) {
-  GB_SHARED(T, parts, [GB_WARP]);
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
@@ -47,11 +46,11 @@ template <typename T, int PER> __global__ void norm_held(norm_job job) {
     }
     if (job.centre) {
       GB_UNROLL for (int k = 0; k < PER; k++) mean += held[k];
-      mean = gb_row_sum(mean, parts) / (T)n;
+      mean = gb_row_sum(mean) / (T)n;
     }
     GB_UNROLL for (int k = 0; k < PER; k++)
       if (first + k * threads < n) squares += (held[k] - mean) * (held[k] - mean);
-    T rstd = root_of(gb_row_sum(squares, parts) / (T)n + (T)job.eps);
+    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
     GB_UNROLL for (int k = 0; k < PER; k++) {
       int64_t i = first + k * threads;
       if (i < n) held[k] = (held[k] - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0);
@@ -63,7 +62,6 @@ template <typename T, int PER> __global__ void norm_held(norm_job job) {
 
 /* Rows too long to hold. */
 template <typename T> __global__ void norm_long(norm_job job) {
-  GB_SHARED(T, parts, [GB_WARP]);
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     const gb_rows &from = job.adds ? job.sum : job.x;
@@ -76,13 +74,13 @@ template <typename T> __global__ void norm_long(norm_job job) {
     }
     if (job.centre) {
       for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mean += gb_row_load<T>(from, at, i);
-      mean = gb_row_sum(mean, parts) / (T)n;
+      mean = gb_row_sum(mean) / (T)n;
     }
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       T apart = gb_row_load<T>(from, at, i) - mean;
       squares += apart * apart;
     }
-    T rstd = root_of(gb_row_sum(squares, parts) / (T)n + (T)job.eps);
+    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
       gb_row_store<T>(job.y, y, i, (gb_row_load<T>(from, at, i) - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0));
     keep_statistics<T>(job, row, mean, rstd);
@@ -165,15 +163,14 @@ template <typename T> static GB_DEVICE T slope_of(T grad, T normal, T weight, T 
   return rstd * (grad * weight - m.plain - normal * m.along);
 }
 
-template <typename T> static __device__ row_means<T> means_of(T plain, T along, bool centre, int64_t n, T *shared) {
+template <typename T> static __device__ row_means<T> means_of(T plain, T along, bool centre, int64_t n) {
   row_means<T> m;
-  m.plain = centre ? gb_row_sum(plain, shared) / (T)n : (T)0;
-  m.along = gb_row_sum(along, shared) / (T)n;
+  m.plain = centre ? gb_row_sum(plain) / (T)n : (T)0;
+  m.along = gb_row_sum(along) / (T)n;
   return m;
 }
 
 template <typename T, int PER> __global__ void norm_backward_held(norm_backward_job job) {
-  GB_SHARED(T, shared, [GB_WARP]);
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   int64_t n = job.x.length, worker = gb_first_row();
   T dweight[PER] = {}, dbias[PER] = {}, weight[PER];
@@ -189,7 +186,7 @@ template <typename T, int PER> __global__ void norm_backward_held(norm_backward_
       dweight[k] += grad[k] * normal[k];
       dbias[k] += grad[k];
     }
-    row_means<T> m = means_of(plain, along, job.centre, n, shared);
+    row_means<T> m = means_of(plain, along, job.centre, n);
     GB_UNROLL for (int k = 0; k < PER; k++) grad[k] = slope_of(grad[k], normal[k], weight[k], rstd, m);
     gb_row_put<T, PER>(job.dx, gb_at(job.dx.outer, row), first, threads, grad);
   }
@@ -200,7 +197,6 @@ template <typename T, int PER> __global__ void norm_backward_held(norm_backward_
 }
 
 template <typename T> __global__ void norm_backward_long(norm_backward_job job) {
-  GB_SHARED(T, shared, [GB_WARP]);
   int64_t n = job.x.length, worker = gb_first_row();
   T *part = job.parts ? (T *)job.parts + worker * 2 * n : NULL;
   for (int64_t i = threadIdx.x; part && i < n; i += blockDim.x) part[i] = part[n + i] = 0;
@@ -212,7 +208,7 @@ template <typename T> __global__ void norm_backward_long(norm_backward_job job) 
       plain += weighted;
       along += weighted * ((gb_row_load<T>(job.x, x, i) - mean) * rstd);
     }
-    row_means<T> m = means_of(plain, along, job.centre, n, shared);
+    row_means<T> m = means_of(plain, along, job.centre, n);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       T grad = gb_row_load<T>(job.grad, g, i), normal = (gb_row_load<T>(job.x, x, i) - mean) * rstd;
       gb_row_store<T>(job.dx, dx, i, slope_of(grad, normal, parameter<T>(job.weight, i, 1), rstd, m));

@@ -90,7 +90,6 @@ template <typename T> static GB_DEVICE T center_of(const gb_fold &f, int64_t row
 
 /* The threads of a row run along it. Unit u is piece u % pieces of row u / pieces. */
 template <typename T> __global__ void fold_along(fold_job job) {
-  GB_SHARED(T, parts, [GB_WARP]);
   const gb_fold &f = job.f;
   folding<T> fold = { f.fold };
   for (int64_t unit = gb_first_row(); unit < f.x.count * job.pieces; unit += gb_rows_at_once()) {
@@ -98,7 +97,7 @@ template <typename T> __global__ void fold_along(fold_job job) {
     int64_t start = gb_at(f.x.outer, row), other = f.map == GB_MAP_TIMES_CENTERED ? gb_at(f.other.outer, row) : 0;
     T center = center_of<T>(f, row), mine = identity_of<T>(f.fold);
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) mine = fold(mine, mapping<T>::load(f, start, other, center, i));
-    mine = gb_row_fold(mine, parts, fold);
+    mine = gb_row_fold(mine, identity_of<T>(f.fold), fold);
     if (threadIdx.x == 0) deliver<T>(f, unit, mine, center);
   }
 }

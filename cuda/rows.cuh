@@ -1,12 +1,12 @@
 /* cuda/rows.cuh - a tensor as rows of elements that belong together, and what the threads of a row compute together.
  *
  * A row is worked on by blockDim.x threads, a multiple of a warp; a block holds blockDim.y rows, more than one only where a row has one
- * warp. Elements are dealt out in turn (thread t gets t, t + threads, ...), and what threads found is put together by a butterfly of
- * shuffles, then warp by warp: an order that depends on the length of the row alone. */
+ * warp. Elements are dealt out in turn (thread t gets t, t + threads, ...), and what threads found is put together as
+ * block.cuh does: an order that depends on the length of the row alone. */
 #ifndef GB_CUDA_ROWS_CUH
 #define GB_CUDA_ROWS_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/block.cuh"
 
 /* {==== where the elements of rows lie ==== */
 
@@ -113,25 +113,13 @@ template <typename T, int PER> static GB_DEVICE void gb_row_put(const gb_rows &r
 
 /* {==== together ==== */
 
-struct gb_plus { template <typename T> GB_DEVICE T operator()(T a, T b) const { return a + b; } };
-/* The larger; NaN if either is. */
-struct gb_larger { template <typename T> GB_DEVICE T operator()(T a, T b) const { return b > a || b != b ? b : a; } };
-
-/* All threads of a row get the fold of what each brings; parts: shared, an element per warp. */
-template <typename T, typename Fold> static __device__ T gb_row_fold(T x, T *parts, Fold fold) {
-  for (int d = GB_WARP / 2; d > 0; d /= 2) x = fold(x, __shfl_xor_sync(GB_ALL_LANES, x, d));
-  if (blockDim.x == GB_WARP) return x;
-  int warps = (int)blockDim.x / GB_WARP;
-  if (threadIdx.x % GB_WARP == 0) parts[threadIdx.x / GB_WARP] = x;
-  __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < warps; w++) x = fold(x, parts[w]);
-  __syncthreads(); /* parts may be written again */
-  return x;
+/* All threads of a row get the fold of what each brings. */
+template <typename T, class Fold> static __device__ T gb_row_fold(T x, T nothing, Fold fold) {
+  return blockDim.x == GB_WARP ? gb_warp_fold(x, fold) : gb_block_fold(x, nothing, fold);
 }
 
-template <typename T> static __device__ T gb_row_sum(T x, T *parts) { return gb_row_fold(x, parts, gb_plus()); }
-template <typename T> static __device__ T gb_row_largest(T x, T *parts) { return gb_row_fold(x, parts, gb_larger()); }
+template <typename T> static __device__ T gb_row_sum(T x) { return gb_row_fold(x, (T)0, gb_folding<gb_sum_of>()); }
+template <typename T> static __device__ T gb_row_largest(T x) { return gb_row_fold(x, (T)-INFINITY, gb_folding<gb_most_of>()); }
 
 static GB_DEVICE float gb_exp(float x) {
 #if defined(__CUDA_ARCH__)
@@ -154,10 +142,10 @@ template <typename T> static GB_DEVICE void gb_max_sum_add(gb_max_sum<T> *s, T x
   s->sum += gb_exp(x - s->max);
 }
 
-template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum<T> mine, T *parts) {
-  T most = gb_row_largest(mine.max, parts), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0) : mine.max == most ? mine.sum
+template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum<T> mine) {
+  T most = gb_row_largest(mine.max), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0) : mine.max == most ? mine.sum
                                                                                                          : mine.sum * gb_exp(mine.max - most);
-  gb_max_sum<T> all = { most, gb_row_sum(part, parts) };
+  gb_max_sum<T> all = { most, gb_row_sum(part) };
   if (most == (T)-INFINITY) all.sum = (T)NAN;
   return all;
 }

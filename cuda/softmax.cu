@@ -15,20 +15,19 @@ static GB_DEVICE double log_of(double x) { return log(x); }
 
 /* PER elements of a row in each thread. */
 template <typename T, int PER> __global__ void softmax_held(gb_rows x, gb_rows y, bool log) {
-  GB_SHARED(T, parts, [GB_WARP]);
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     T held[PER], most = (T)-INFINITY, sum = 0;
     gb_row_hold<T, PER>(x, gb_at(x.outer, row), first, threads, held, (T)-INFINITY);
-    GB_UNROLL for (int k = 0; k < PER; k++) most = gb_larger()(most, held[k]);
-    most = gb_row_largest(most, parts);
+    GB_UNROLL for (int k = 0; k < PER; k++) most = gb_most_of::of(most, held[k]);
+    most = gb_row_largest(most);
     GB_UNROLL for (int k = 0; k < PER; k++) {
       if (first + k * threads >= x.length) continue;
       T share = gb_exp(held[k] - most);
       sum += share;
       if (!log) held[k] = share;
     }
-    sum = gb_row_sum(sum, parts);
+    sum = gb_row_sum(sum);
     T log_sum = log ? log_of(sum) : (T)0, scale = 1 / sum;
     GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? held[k] - most - log_sum : held[k] * scale;
     gb_row_put<T, PER>(y, gb_at(y.outer, row), first, threads, held);
@@ -37,12 +36,11 @@ template <typename T, int PER> __global__ void softmax_held(gb_rows x, gb_rows y
 
 /* Rows too long to hold. */
 template <typename T> __global__ void softmax_long(gb_rows x, gb_rows y, bool log) {
-  GB_SHARED(T, parts, [GB_WARP]);
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(x.outer, row), to = gb_at(y.outer, row);
     gb_max_sum<T> s = { (T)-INFINITY, 0 };
     for (int64_t i = threadIdx.x; i < x.length; i += blockDim.x) gb_max_sum_add(&s, gb_row_load<T>(x, from, i));
-    s = gb_max_sum_join(s, parts);
+    s = gb_max_sum_join(s);
     T log_sum = log ? log_of(s.sum) : (T)0;
     for (int64_t i = threadIdx.x; i < x.length; i += blockDim.x)
       gb_row_store<T>(y, to, i, softmax_value(gb_row_load<T>(x, from, i), s.max, s.sum, log_sum, log));
@@ -80,27 +78,25 @@ static gb_status log_softmax(gb_cuda_call *call) { return forward(call, true); }
 
 /* dx = y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g). */
 template <typename T, int PER> __global__ void softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
-  GB_SHARED(T, parts, [GB_WARP]);
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     T grad[PER], held[PER], sum = 0;
     gb_row_hold<T, PER>(g, gb_at(g.outer, row), first, threads, grad, (T)0);
     gb_row_hold<T, PER>(y, gb_at(y.outer, row), first, threads, held, (T)0);
     GB_UNROLL for (int k = 0; k < PER; k++) sum += log ? grad[k] : grad[k] * held[k];
-    sum = gb_row_sum(sum, parts);
+    sum = gb_row_sum(sum);
     GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_exp(held[k]) * sum : held[k] * (grad[k] - sum);
     gb_row_put<T, PER>(dx, gb_at(dx.outer, row), first, threads, held);
   }
 }
 
 template <typename T> __global__ void softmax_backward_long(gb_rows g, gb_rows y, gb_rows dx, bool log) {
-  GB_SHARED(T, parts, [GB_WARP]);
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(g.outer, row), by = gb_at(y.outer, row), to = gb_at(dx.outer, row);
     T sum = 0;
     for (int64_t i = threadIdx.x; i < y.length; i += blockDim.x)
       sum += log ? gb_row_load<T>(g, from, i) : gb_row_load<T>(g, from, i) * gb_row_load<T>(y, by, i);
-    sum = gb_row_sum(sum, parts);
+    sum = gb_row_sum(sum);
     for (int64_t i = threadIdx.x; i < y.length; i += blockDim.x) {
       T grad = gb_row_load<T>(g, from, i), value = gb_row_load<T>(y, by, i);
       gb_row_store<T>(dx, to, i, log ? grad - gb_exp(value) * sum : value * (grad - sum));
