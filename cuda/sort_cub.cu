@@ -1,6 +1,8 @@
 /* cuda/sort_cub.cu - sort.h by CUB's radix sorts, which are stable. */
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_segmented_sort.cuh>
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
 
 #include "cuda/device.cuh"
 #include "cuda/sort.h"
