@@ -108,7 +108,7 @@ static int devices(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.is_available() -> bool, string: true; or false, and why there is no CUDA device. Example: print(gb.cuda.is_available()) */
+/* gb.cuda.is_available() -> bool, string: Can a CUDA device be used? Where not, also why. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
   const char *why;
   bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
@@ -125,13 +125,14 @@ static int cuda_device_count(lua_State *L) {
   return 1;
 }
 
-/* gb.set_default_device("cuda"): where tensors are made that are not told otherwise. */
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
 static int set_default_device(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   state->default_device = gbl_check_device(L, 1);
   return 0;
 }
 
+/* gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: print(gb.get_default_device()) */
 static int get_default_device(lua_State *L) {
   gbl_push_device_name(L, gbl_enter(L)->default_device);
   return 1;
