@@ -33,6 +33,7 @@ typedef struct gbl_state {
   gbl_modes *modes;              /* its modes */
   const void *tensor_meta;       /* address of the tensors' metatable */
   gb_dtype default_dtype;
+  gb_device default_device;
   gb_print_options print;
   size_t fresh_bytes;            /* made since the soft mark was looked at */
   size_t soft_mark;              /* live bytes above which everything is collected */

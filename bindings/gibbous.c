@@ -90,31 +90,51 @@ static int device(lua_State *L) {
 
 /* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
-  lua_pushstring(L, gbl_context(L)->backend[GB_CUDA] ? "cuda" : "cpu");
+  const char *why;
+  lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
 /* gb.devices() -> list: The names of the devices that are there. Example: print(table.concat(gb.devices(), ", ")) */
 static int devices(lua_State *L) {
-  const gb_context *context = gbl_context(L);
+  gb_context *context = gbl_context(L);
+  const char *why;
   lua_newtable(L);
   for (int type = 0; type < GB_DEVICE_TYPES; type++) {
-    if (!context->backend[type]) continue;
+    if (!gb_context_has_device(context, type, &why)) continue;
     gbl_push_device_name(L, (gb_device){ (int16_t)type, 0 });
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   return 1;
 }
 
-/* gb.cuda.is_available() -> bool: Is there a CUDA device that can be used? Example: print(gb.cuda.is_available()) */
+/* gb.cuda.is_available() -> bool, string: Can a CUDA device be used? Where not, also why. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
-  lua_pushboolean(L, gbl_context(L)->backend[GB_CUDA] != NULL);
-  return 1;
+  const char *why;
+  bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
+  lua_pushboolean(L, there);
+  if (there) return 1;
+  lua_pushstring(L, why);
+  return 2;
 }
 
 /* gb.cuda.device_count() -> int: How many CUDA devices can be used. Example: print(gb.cuda.device_count()) */
 static int cuda_device_count(lua_State *L) {
-  lua_pushinteger(L, gbl_context(L)->backend[GB_CUDA] != NULL);
+  const char *why;
+  lua_pushinteger(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why));
+  return 1;
+}
+
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
+static int set_default_device(lua_State *L) {
+  gbl_state *state = gbl_enter(L);
+  state->default_device = gbl_check_device(L, 1);
+  return 0;
+}
+
+/* gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: print(gb.get_default_device()) */
+static int get_default_device(lua_State *L) {
+  gbl_push_device_name(L, gbl_enter(L)->default_device);
   return 1;
 }
 
@@ -348,6 +368,7 @@ static void open_settings(lua_State *L) {
     { "is_tensor", is_tensor }, { "manual_seed", manual_seed }, { "seed", seed }, { "get_rng_state", get_rng_state },
     { "set_rng_state", set_rng_state }, { "set_num_threads", set_num_threads }, { "get_num_threads", get_num_threads }, { "device", device },
     { "best_device", best_device }, { "devices", devices }, { "set_default_dtype", set_default_dtype },
+    { "set_default_device", set_default_device }, { "get_default_device", get_default_device },
     { "get_default_dtype", get_default_dtype }, { "set_deterministic", set_deterministic },
     { "set_float32_matmul_precision", set_float32_matmul_precision }, { "get_float32_matmul_precision", get_float32_matmul_precision },
     { "set_printoptions", set_printoptions }, { "last_error", last_error },

@@ -73,13 +73,18 @@ static int convert(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   gb_dtype dtype = lua_isnoneornil(L, 3) ? (gb_dtype)t->dtype : gbl_check_dtype(L, 3, "to");
   gb_device device = lua_isnoneornil(L, 2) ? t->storage->device : gbl_check_device(L, 2);
-  if (device.type != t->storage->device.type) return gbl_error(L, "to: tensors cannot be moved between these devices");
-  if (dtype == (gb_dtype)t->dtype) return 0;
+  bool move = device.type != t->storage->device.type || device.index != t->storage->device.index;
+  if (dtype == (gb_dtype)t->dtype && !move) return 0;
   gbl_box *box = gbl_new_tensor(L);
   bool grad = gb_set_grad_enabled(context, false);
   gb_status status = gb_op_cast(context, t, dtype, &box->tensor);
   gb_set_grad_enabled(context, grad);
   gbl_check_status(L, status);
+  if (move) {
+    gbl_box *moved = gbl_new_tensor(L);
+    gbl_check_status(L, gb_tensor_on(box->tensor, device, &moved->tensor));
+    box = moved;
+  }
   gbl_check_status(L, gb_tensor_set_data(t, box->tensor));
   return 0;
 }

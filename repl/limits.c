@@ -85,12 +85,16 @@ void limits_watch(limits *l, lua_State *L) {
   if (l->most) lua_setallocf(L, count_memory, l);
 }
 
-/* gb.set_default_device is the library's; without it there is one device to make tensors on. */
+/* gb.set_default_device(name). */
 static void set_device(lua_State *L, const char *name) {
   gb_context *context = gbl_context(L);
   gb_device device;
   if (gb_device_parse(context, name, &device) != GB_OK) luaL_error(L, "--device: %s", gb_error(context));
-  if (device.type != GB_CPU) luaL_error(L, "--device: tensors cannot be made on '%s' unless each call says so in this version", name);
+  lua_getglobal(L, "gb");
+  lua_getfield(L, -1, "set_default_device");
+  lua_pushstring(L, name);
+  lua_call(L, 1, 0);
+  lua_pop(L, 1);
 }
 
 void limits_begin(limits *l, lua_State *L, const options *o) {

@@ -114,6 +114,7 @@ typedef struct gb_context_options {
   gb_free_fn free;
   void *alloc_user;
   const char *cpu_level;   /* "baseline", "v3", "v4", or NULL: the best this CPU runs */
+  const char *plugins;     /* folders to look for backends in first, separated by ':'; then beside the executable and where they are installed */
 } gb_context_options;
 
 GB_API void gb_context_options_init(gb_context_options *options, size_t size);

@@ -2402,8 +2402,9 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- Is there a CUDA device that can be used?
+--- Can a CUDA device be used? Where not, also why.
 ---@return boolean
+---@return string
 function gb.cuda.is_available() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
@@ -2508,6 +2509,10 @@ function gb.full(shape, value, options) end
 ---@param options? gb.Options
 ---@return gb.Tensor
 function gb.full_like(x, value, options) end
+
+--- Where tensors are made that are not told otherwise.
+---@return string
+function gb.get_default_device() end
 
 --- The dtype that new floating tensors have.
 ---@return string
@@ -2936,9 +2941,9 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@return any
 function gb.no_grad(fn, ...) end
 
---- When a stop is asked for, by Ctrl-C or the host, fn runs between two steps of training, and then the recipe ends; a second request
---- interrupts at once. nil: so does the first. Lasts as long as the chunk that runs. options: grace = 10, the seconds that fn may take.
----@param fn? function
+--- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
+--- interrupts at once again. Lasts as long as the chunk that runs.
+---@param fn function
 ---@param options? table
 function gb.on_stop(fn, options) end
 
@@ -3069,6 +3074,10 @@ function gb.save(path, tensors, options) end
 --- The seed of the random stream.
 ---@return integer
 function gb.seed() end
+
+--- Where tensors are made that are not told otherwise.
+---@param device string
+function gb.set_default_device(device) end
 
 --- The dtype that new floating tensors have; float32 at first.
 --- Errors: a dtype that is not floating.

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/math.h"
+#include "base/math.h"
 #include "cpu/rows.h"
 #include "ops/reduce.h"
 

@@ -20,6 +20,8 @@ void gb_context_release(gb_context *context) {
     free(context->backend[i]);
     if (context->plugin[i]) dlclose(context->plugin[i]);
   }
+  free(context->plugin_folders);
+  free(context->no_cuda);
   free((void *)context->infos);
   free((void *)context->impl);
   free(context);
@@ -168,8 +170,8 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     char *end = NULL;
     long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
     if (end && (*end || end == text + length + 1 || index < 0)) break;
-    if (!context->backend[type])
-      return gb_fail(context, GB_EDEVICE, "device '%s' is not available: no %s backend is loaded; use 'cpu'", text, name);
+    const char *why;
+    if (!gb_context_has_device(context, type, &why)) return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
     if (index != 0) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
     *out = (gb_device){ (int16_t)type, (int16_t)index };
     return GB_OK;

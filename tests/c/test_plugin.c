@@ -71,7 +71,7 @@ static void test_what_is_no_backend(gb_context *c) {
   CHECK(gb_context_load_backend(c, "/nowhere/at_all.so") == GB_EDEVICE && says(c, "/nowhere/at_all.so"));
   CHECK(gb_context_load_backend(c, "libm.so.6") == GB_EDEVICE && says(c, "gb_backend_open"));
   CHECK(gb_context_load_backend(c, PLUGIN_OTHER_ABI_PATH) == GB_EUNSUPPORTED && says(c, "not available") && says(c, "ABI"));
-  CHECK(gb_device_parse(c, "cuda", &device) == GB_EDEVICE && says(c, "cpu"));
+  CHECK(gb_device_parse(c, "cuda", &device) == GB_EDEVICE && says(c, "cpu") && says(c, "gibbous_cuda.so"));
 }
 
 int main(void) {
