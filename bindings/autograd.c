@@ -85,7 +85,7 @@ static int grad(lua_State *L) {
 
 /* {==== A tensor and its gradient ==== */
 
-/* tensor:requires_grad_(on?: bool) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers, and results of ops. Example: local
+/* tensor:requires_grad_(on?: bool) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers; false for a result of ops. Example: local
  * w = gb.zeros(2):requires_grad_() */
 static int tensor_requires_grad_(lua_State *L) {
   gbl_upvalue(L);

@@ -22,6 +22,7 @@ typedef struct gbl_modes {
   gb_modes now;                                 /* first: context->modes points here */
   struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
   int64_t scopes;                               /* opened so far: the number of the last one */
+  struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
 } gbl_modes;
 
 typedef struct gbl_state {
@@ -32,6 +33,7 @@ typedef struct gbl_state {
   gbl_modes *modes;              /* its modes */
   const void *tensor_meta;       /* address of the tensors' metatable */
   gb_dtype default_dtype;
+  gb_device default_device;
   gb_print_options print;
   size_t fresh_bytes;            /* made since the soft mark was looked at */
   size_t soft_mark;              /* live bytes above which everything is collected */

@@ -73,13 +73,18 @@ static int convert(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   gb_dtype dtype = lua_isnoneornil(L, 3) ? (gb_dtype)t->dtype : gbl_check_dtype(L, 3, "to");
   gb_device device = lua_isnoneornil(L, 2) ? t->storage->device : gbl_check_device(L, 2);
-  if (device.type != t->storage->device.type) return gbl_error(L, "to: tensors cannot be moved between these devices");
-  if (dtype == (gb_dtype)t->dtype) return 0;
+  bool move = device.type != t->storage->device.type || device.index != t->storage->device.index;
+  if (dtype == (gb_dtype)t->dtype && !move) return 0;
   gbl_box *box = gbl_new_tensor(L);
   bool grad = gb_set_grad_enabled(context, false);
   gb_status status = gb_op_cast(context, t, dtype, &box->tensor);
   gb_set_grad_enabled(context, grad);
   gbl_check_status(L, status);
+  if (move) {
+    gbl_box *moved = gbl_new_tensor(L);
+    gbl_check_status(L, gb_tensor_on(box->tensor, device, &moved->tensor));
+    box = moved;
+  }
   gbl_check_status(L, gb_tensor_set_data(t, box->tensor));
   return 0;
 }
@@ -104,6 +109,14 @@ static int clock_seconds(lua_State *L) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   lua_pushnumber(L, (lua_Number)now.tv_sec + 1e-9 * (lua_Number)now.tv_nsec);
   return 1;
+}
+
+/* synchronize(): waits until every device has done what it was asked to. */
+static int synchronize(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  for (int type = 0; type < GB_DEVICE_TYPES; type++)
+    if (context->backend[type]) gbl_check_status(L, context->backend[type]->synchronize(context->backend[type]->state));
+  return 0;
 }
 
 /* Is somebody looking at standard error? In a host it is not ours. */
@@ -212,9 +225,9 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "flush", flush }, { "step_boundary", step_boundary },
-  { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng },
-  { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "flush", flush },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
+  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -16,7 +16,6 @@ endif()
 
 file(GLOB MAN_PAGES CONFIGURE_DEPENDS doc/*.1)
 file(GLOB TYPE_FILES CONFIGURE_DEPENDS bindings/meta/*.lua)
-list(FILTER TYPE_FILES EXCLUDE REGEX "/generate\\.lua$") # it makes them
 install(TARGETS gibbous RUNTIME)
 install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/recipes FILES_MATCHING PATTERN "*.lua")
 install(FILES ${TYPE_FILES} DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/meta)

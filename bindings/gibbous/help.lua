@@ -1,5 +1,5 @@
 -- help.lua - what help() says of a name or a value, and the list of all public names. Ops are described by their rows in the table of ops;
--- everything else by help_entries.lua, which bindings/meta/generate.lua makes from the comments above the functions and which is read when it
+-- everything else by help_entries.lua, which cmake/reference.lua makes from the comments above the functions and which is read when it
 -- is first asked for.
 --
 -- An entry is { name, signature, doc, example, errors } and, of an op, also { calls (its spellings), shapes, dtypes, autocast, derivative }.

@@ -1,4 +1,4 @@
--- help_entries.lua - made by bindings/meta/generate.lua from the comments above the functions: { signature, description, errors, example }.
+-- help_entries.lua - made by cmake/reference.lua from the comments above the functions: { signature, description, errors, example }.
 
 local _, native = ...
 
@@ -254,6 +254,18 @@ native.help_texts = {
     "model:train()",
   },
   ["Module:zero_grad"] = { "Module:zero_grad()", "Forget the gradients of all parameters.", nil, "model:zero_grad()" },
+  ["ModuleDict:items"] = {
+    "ModuleDict:items() -> function",
+    "An iterator of name, module, in the order of keys; so does pairs(dict).",
+    nil,
+    "for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) end",
+  },
+  ["ModuleDict:keys"] = {
+    "ModuleDict:keys() -> list",
+    "The names, in order of first assignment (sorted, for those the constructor got).",
+    nil,
+    "for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end",
+  },
   ["ModuleList:append"] = {
     "ModuleList:append(module: module) -> module",
     "One more module at the end.",
@@ -981,9 +993,9 @@ native.help_texts = {
     "local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 3e-4 })",
   },
   ["gb.optim.SGD"] = {
-    "gb.optim.SGD(params: list, options: table) -> optimizer",
-    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr, momentum = 0, dampening = 0, \z
-      weight_decay = 0, nesterov = false, maximize = false, rounding.",
+    "gb.optim.SGD(params: list, options?: table) -> optimizer",
+    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = \z
+      0, weight_decay = 0, nesterov = false, maximize = false.",
     nil,
     "local opt = gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })",
   },
@@ -1164,6 +1176,12 @@ native.help_texts = {
     "Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.",
     nil,
     "print(#gb.test.public_names())",
+  },
+  ["gb.time"] = {
+    "gb.time(fn: function, ...) -> number, any",
+    "The seconds that fn(...) took, devices waited for before and after, and what it returned.",
+    nil,
+    "local seconds, y = gb.time(model, x)",
   },
   ["gb.version"] = { "gb.version -> string", "The version, such as \"0.1.0\".", nil, "print(gb.version)" },
   ["gb.zeros"] = {
@@ -1349,7 +1367,7 @@ native.help_texts = {
   ["tensor:requires_grad_"] = {
     "tensor:requires_grad_(on?: bool) -> tensor",
     "Gradients by this tensor are wanted (or not).",
-    "integers, and results of ops",
+    "integers; false for a result of ops",
     "local w = gb.zeros(2):requires_grad_()",
   },
   ["tensor:reshape_as"] = {

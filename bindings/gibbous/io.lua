@@ -23,6 +23,14 @@ local function plain_number(value)
   return value
 end
 
+-- A text that JSON can hold: UTF-8. what says whose text it is.
+local function check_utf8(text, what)
+  local length, at = utf8.len(text)
+  if length then return text end
+  fail(("save_checkpoint: %s is not UTF-8 from byte %d on; checkpoints hold text: keep bytes in a uint8 tensor, or spell them in hexadecimal")
+    :format(what, at))
+end
+
 -- Split a tree into tensors (by path) and a plain tree in which each tensor is { ["$tensor"] = path }, each inf or nan { ["$number"] = name }.
 local function split(value, path, tensors, depth)
   if gb.is_tensor(value) then
@@ -31,7 +39,8 @@ local function split(value, path, tensors, depth)
   end
   local kind = type(value)
   if kind == "number" then return plain_number(value) end
-  if kind == "string" or kind == "boolean" then return value end
+  if kind == "boolean" then return value end
+  if kind == "string" then return check_utf8(value, "the string " .. path) end
   if kind ~= "table" then
     fail(("save_checkpoint: %s is a %s; only tensors, numbers, strings, booleans and tables of them are saved"):format(path, kind))
   end
@@ -42,6 +51,7 @@ local function split(value, path, tensors, depth)
       fail(("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list"):format(path, tostring(key)))
     end
     if key == "$tensor" or key == "$number" then fail(("save_checkpoint: %s has the key %s, which is kept for checkpoints"):format(path, key)) end
+    if type(key) == "string" then check_utf8(key, ("the key %q of %s"):format(key, path)) end
     plain[key] = split(item, path .. "/" .. tostring(key), tensors, depth + 1)
   end
   return plain

@@ -131,8 +131,8 @@ function Optimizer:load_state_dict(state)
 end
 
 -- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
--- gb.optim.SGD(params: list, options: table) -> optimizer: Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }.
--- options: lr, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false, rounding. Example: local opt =
+-- gb.optim.SGD(params: list, options?: table) -> optimizer: Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }.
+-- options: lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false. Example: local opt =
 -- gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })
 -- gb.optim.Adam(params: list, options?: table) -> optimizer: Adam (Kingma, Ba 2015). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8,
 -- weight_decay = 0, maximize = false. Example: local opt = gb.optim.Adam(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })

@@ -6,6 +6,20 @@ local fail = native.fail -- raises with the recipe's line
 -- gb.clock() -> number: Seconds of a clock that only goes forward, for measuring. Example: local started = gb.clock()
 gb.clock = native.clock
 
+-- gb.time(fn: function, ...) -> number, any: The seconds that fn(...) took, devices waited for before and after, and what it returned.
+-- Example: local seconds, y = gb.time(model, x)
+function gb.time(fn, ...)
+  local meta = getmetatable(fn)
+  if type(fn) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail(("time takes a function to call, got %s"):format(gb.is_tensor(fn) and "a tensor" or type(fn)))
+  end
+  native.synchronize()
+  local started = native.clock()
+  local results = table.pack(fn(...))
+  native.synchronize()
+  return native.clock() - started, table.unpack(results, 1, results.n)
+end
+
 -- The table of options, its names checked.
 local function options_of(options, known, who)
   if options == nil then return {} end

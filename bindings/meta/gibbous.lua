@@ -1,5 +1,5 @@
 ---@meta gibbous
--- Made by bindings/meta/generate.lua: types for the Lua language server.
+-- Made by cmake/reference.lua: types for the Lua language server.
 -- luacheck: ignore
 
 ---@alias gb.DType "float64"|"float32"|"float16"|"bfloat16"|"int64"|"int32"|"int16"|"int8"|"uint8"|"bool"
@@ -46,6 +46,9 @@ local GradScaler = {}
 
 ---@class gb.LayerNorm: gb.Module
 local LayerNorm = {}
+
+---@class gb.ModuleDict: gb.Module
+local ModuleDict = {}
 
 ---@class gb.ModuleList: gb.Module
 local ModuleList = {}
@@ -2181,6 +2184,14 @@ function Module:train(mode) end
 --- Forget the gradients of all parameters.
 function Module:zero_grad() end
 
+--- An iterator of name, module, in the order of keys; so does pairs(dict).
+---@return function
+function ModuleDict:items() end
+
+--- The names, in order of first assignment (sorted, for those the constructor got).
+---@return any[]
+function ModuleDict:keys() end
+
 --- One more module at the end.
 ---@param module gb.Module
 ---@return gb.Module
@@ -2943,10 +2954,10 @@ function gb.optim.Adam(params, options) end
 ---@return gb.Optimizer
 function gb.optim.AdamW(params, options) end
 
---- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr, momentum = 0, dampening = 0,
---- weight_decay = 0, nesterov = false, maximize = false, rounding.
+--- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = 0,
+--- weight_decay = 0, nesterov = false, maximize = false.
 ---@param params any[]
----@param options table
+---@param options? table
 ---@return gb.Optimizer
 function gb.optim.SGD(params, options) end
 
@@ -3117,6 +3128,13 @@ function gb.test.ops() end
 --- Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.
 ---@return any[]
 function gb.test.public_names() end
+
+--- The seconds that fn(...) took, devices waited for before and after, and what it returned.
+---@param fn function
+---@param ... any
+---@return number
+---@return any
+function gb.time(fn, ...) end
 
 --- The version, such as "0.1.0".
 ---@type string
@@ -3307,7 +3325,7 @@ function tensor:random_integers_(low, high) end
 function tensor:register_hook(fn) end
 
 --- Gradients by this tensor are wanted (or not).
---- Errors: integers, and results of ops.
+--- Errors: integers; false for a result of ops.
 ---@param on? boolean
 ---@return gb.Tensor
 function tensor:requires_grad_(on) end

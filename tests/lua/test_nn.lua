@@ -66,6 +66,24 @@ describe("discovery", function()
     expect(#list):to_be(3)
     expect(names_of(nn.ModuleDict({ b = nn.Linear(1, 1, { bias = false }), a = nn.Linear(1, 1, { bias = false }) }):named_parameters())):to_be("a.weight b.weight")
   end)
+  it("a ModuleDict gives its modules by name, in order of first assignment", function()
+    local dict = nn.ModuleDict { b = nn.ReLU(), a = nn.Linear(1, 1) }
+    dict.later, dict.note = nn.Tanh(), "no module"
+    dict.b = nil
+    expect(table.concat(dict:keys(), " ")):to_be("a later")
+    for _, iterate in ipairs { pairs, dict.items } do
+      local seen = {}
+      for name, module in iterate(dict) do
+        expect(module):to_be(dict[name])
+        seen[#seen + 1] = name
+      end
+      expect(table.concat(seen, " ")):to_be("a later")
+    end
+    expect(next(nn.ModuleDict():keys())):to_be(nil)
+    local Mine = nn.ModuleDict:extend("Mine")
+    for name in pairs(Mine { only = nn.ReLU() }) do expect(name):to_be("only") end
+    expect(function() dict.keys = nn.ReLU() end):to_fail("is a method")
+  end)
   it("parameters of an assigned nil are gone", function()
     local net = nn.Linear(2, 2)
     net.bias = nil

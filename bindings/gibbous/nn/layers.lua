@@ -431,6 +431,28 @@ function ModuleDict:init(dict)
   for _, key in ipairs(keys) do self[key] = dict[key] end
 end
 
+-- ModuleDict:keys() -> list: The names, in order of first assignment (sorted, for those the constructor got).
+-- Example: for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end
+function ModuleDict:keys()
+  local keys = {}
+  for _, key in ipairs(rawget(self, "_order")) do
+    if nn.is_module(rawget(self, key)) then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
+-- ModuleDict:items() -> function: An iterator of name, module, in the order of keys; so does pairs(dict).
+-- Example: for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) end
+function ModuleDict:items()
+  local keys, i = self:keys(), 0
+  return function()
+    i = i + 1
+    return keys[i], keys[i] and rawget(self, keys[i])
+  end
+end
+
+function ModuleDict.__instance:__pairs() return self:items() end
+
 -- ====}
 
 -- {==== attention ====

@@ -67,7 +67,7 @@ end
 local function class_of(name, parent)
   local class = { __name = name }
   class.__index = class
-  class.__instance = { __index = class, __newindex = assign, __call = call, __name = name, __module = true,
+  class.__instance = { __index = class, __newindex = assign, __call = call, __name = name, __module = true, __pairs = parent.__instance.__pairs,
                        __tostring = function(self) return self:describe() end }
   return setmetatable(class, { __index = parent, __call = construct, __name = "class " .. name })
 end

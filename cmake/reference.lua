@@ -1,4 +1,4 @@
--- meta/generate.lua - writes what is made from the table of ops and from the comments above the public functions of bindings/:
+-- cmake/reference.lua - writes what is made from the table of ops and from the comments above the public functions of bindings/:
 --
 --   bindings/meta/gibbous.lua          types for the Lua language server, so that editors complete and check
 --   bindings/gibbous/help_entries.lua  what help() says of everything that is no op; it is embedded
@@ -157,7 +157,7 @@ end
 
 local function write_help()
   local out = {
-    "-- help_entries.lua - made by bindings/meta/generate.lua from the comments above the functions: { signature, description, errors, example }.",
+    "-- help_entries.lua - made by cmake/reference.lua from the comments above the functions: { signature, description, errors, example }.",
     "", "local _, native = ...", "", "native.help_texts = {",
   }
   for _, name in ipairs(names) do
@@ -297,7 +297,7 @@ end
 
 local function write_types()
   local out = {
-    "---@meta gibbous", "-- Made by bindings/meta/generate.lua: types for the Lua language server.", "-- luacheck: ignore", "",
+    "---@meta gibbous", "-- Made by cmake/reference.lua: types for the Lua language server.", "-- luacheck: ignore", "",
     "---@alias gb.DType \"float64\"|\"float32\"|\"float16\"|\"bfloat16\"|\"int64\"|\"int32\"|\"int16\"|\"int8\"|\"uint8\"|\"bool\"",
     "---@class gb.Options", "---@field dtype? gb.DType", "---@field device? string", "---@field requires_grad? boolean", "",
     "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType", "---@field autocast string|false",
