@@ -55,6 +55,7 @@ bool limits_read(limits *l, const options *o) {
   if (o->time && !read_seconds(o->time, &l->seconds)) return refuse(o, "--time", "a number of seconds above 0", o->time);
   if (o->sandbox) return options_complain(o, "the option '--sandbox' is not built into this version"), false;
   l->engine.tensor_bytes = l->most;
+  l->engine.plugins = o->no_environment ? NULL : getenv("GIBBOUS_PLUGINS");
   return true;
 }
 
