@@ -1,7 +1,8 @@
 /* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad index values.
  *
- * A level is a set of instructions the kernel files were compiled for: baseline is any x86-64 (or whatever the compiler's target is), v3
- * and v4 are the levels of the x86-64 psABI. Levels that were not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
+ * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
+ * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
+ * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
 #define _GNU_SOURCE /* madvise */
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,12 @@ static gb_status host_copy_in(void *state, void *device, const void *host, size_
   return GB_OK;
 }
 
+static gb_status host_clear(void *state, void *device, size_t bytes) {
+  (void)state;
+  memset(device, 0, bytes);
+  return GB_OK;
+}
+
 static gb_status host_copy_out(void *state, void *host, const void *device, size_t bytes) { return host_copy_in(state, host, device, bytes); }
 
 /* Kernels have finished when they return. */
@@ -136,7 +143,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   const cpu_level *picked = NULL;
   GB_TRY(pick_level(context, level, &picked));
   *out = (gb_backend){ .name = "cpu", .state = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
-                       .read = host_copy_out, .synchronize = host_synchronize };
+                       .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   context->cpu = (void *)(uintptr_t)picked->name;
   return GB_OK;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/math.h"
+#include "base/math.h"
 
 /* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread. */
 #define WANTED_CHUNKS 8

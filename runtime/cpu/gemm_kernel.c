@@ -17,6 +17,9 @@ enum { MR = 12 };
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
 enum { MR = 6 };
+#elif defined(__aarch64__) /* 32 registers */
+#define VECTOR_BYTES 16
+enum { MR = 8 };
 #else
 #define VECTOR_BYTES 16
 enum { MR = 4 };

@@ -384,6 +384,7 @@ typedef struct batch {
   int64_t bytes;                        /* of a lane */
   int64_t c, count;                     /* channels, rows */
   int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk */
+  bool fixed;                           /* backward: the statistics are not the batch's, so dx does not depend on x */
   gb_rows x, grad, y;
   double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
   double *mean, *rstd;                  /* by channel */
@@ -624,7 +625,8 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    if (b->fixed) memset(r.x, 0, (size_t)(n * b->c * b->bytes));
+    else gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);
     for (int64_t i = 0; i < n; i++) differentiate_channels(b, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
     gb_rows_store(&b->y, b->lane, first, n, r.x);
@@ -648,10 +650,12 @@ static gb_status batch_norm_backward(gb_call *call) {
     for (int64_t chunk = 0; chunk < b.chunks; chunk++)
       for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];
     plain[i] = sums[0];
-    along[i] = sums[1] * rstd;
+    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
+    if (!training) gb_row_put(b.lane, b.offset, i, 0);
     gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
     gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
   }
+  b.fixed = !training;
   gb_parallel(call, b.chunks, backward_rows_chunk, &b);
   if (call->out[1]) channel_values(call->out[1], along, true);
   channel_values(call->out[2], plain, true);

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#include "cpu/math.h"
+#include "base/math.h"
 
 /* {==== lanes ==== */
 
@@ -209,7 +209,7 @@ double gb_row_max(gb_lane lane, const void *x, int64_t n) {
   if (lane == GB_LANE_F32) return max_f32(x, n);
   const double *d = x;
   double most = -INFINITY;
-  for (int64_t i = 0; i < n; i++) most = (d[i] > most) | (d[i] != d[i]) ? d[i] : most;
+  for (int64_t i = 0; i < n; i++) most = ((d[i] > most) | (d[i] != d[i])) ? d[i] : most;
   return most;
 }
 
