@@ -147,6 +147,7 @@ static int step(lua_State *L) {
   double clip = gbl_option_number(L, 3, "step", "clip", HUGE_VAL), norm_type = gbl_option_number(L, 3, "step", "norm_type", 2), norm = 0;
   bool clips = has_option(L, 3, "clip");
   if (!clips && has_option(L, 3, "norm_type")) return gbl_error(L, "step: 'norm_type' is of the norm that 'clip' limits; give clip too");
+  gbl_note_step(L);
   gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, clip, norm_type, &norm) : gb_scaler_step(scaler, optimizer));
   gbl_collect(L);
   if (clips) lua_pushnumber(L, norm);

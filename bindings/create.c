@@ -24,7 +24,10 @@ static target read_target(lua_State *L, int arg, target t) {
   return t;
 }
 
-static target defaults(lua_State *L, const char *who) { return (target){ .who = who, .dtype = gbl_enter(L)->default_dtype }; }
+static target defaults(lua_State *L, const char *who) {
+  const gbl_state *state = gbl_enter(L);
+  return (target){ .who = who, .dtype = state->default_dtype, .device = state->default_device };
+}
 
 /* The tensor at the top is complete: mark it as asked. */
 static int finish(lua_State *L, const target *t) {

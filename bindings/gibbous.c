@@ -90,31 +90,50 @@ static int device(lua_State *L) {
 
 /* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
-  lua_pushstring(L, gbl_context(L)->backend[GB_CUDA] ? "cuda" : "cpu");
+  const char *why;
+  lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
 /* gb.devices() -> list: The names of the devices that are there. Example: print(table.concat(gb.devices(), ", ")) */
 static int devices(lua_State *L) {
-  const gb_context *context = gbl_context(L);
+  gb_context *context = gbl_context(L);
+  const char *why;
   lua_newtable(L);
   for (int type = 0; type < GB_DEVICE_TYPES; type++) {
-    if (!context->backend[type]) continue;
+    if (!gb_context_has_device(context, type, &why)) continue;
     gbl_push_device_name(L, (gb_device){ (int16_t)type, 0 });
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   return 1;
 }
 
-/* gb.cuda.is_available() -> bool: Is there a CUDA device that can be used? Example: print(gb.cuda.is_available()) */
+/* gb.cuda.is_available() -> bool, string: true; or false, and why there is no CUDA device. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
-  lua_pushboolean(L, gbl_context(L)->backend[GB_CUDA] != NULL);
-  return 1;
+  const char *why;
+  bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
+  lua_pushboolean(L, there);
+  if (there) return 1;
+  lua_pushstring(L, why);
+  return 2;
 }
 
 /* gb.cuda.device_count() -> int: How many CUDA devices can be used. Example: print(gb.cuda.device_count()) */
 static int cuda_device_count(lua_State *L) {
-  lua_pushinteger(L, gbl_context(L)->backend[GB_CUDA] != NULL);
+  const char *why;
+  lua_pushinteger(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why));
+  return 1;
+}
+
+/* gb.set_default_device("cuda"): where tensors are made that are not told otherwise. */
+static int set_default_device(lua_State *L) {
+  gbl_state *state = gbl_enter(L);
+  state->default_device = gbl_check_device(L, 1);
+  return 0;
+}
+
+static int get_default_device(lua_State *L) {
+  gbl_push_device_name(L, gbl_enter(L)->default_device);
   return 1;
 }
 
@@ -177,7 +196,8 @@ static int set_printoptions(lua_State *L) {
   print->line_width = (int)width;
   print->threshold = threshold;
   print->edge_items = edge;
-  if (lua_getfield(L, 1, "scientific") != LUA_TNIL)
+  if (lua_getfield(L, 1, "scientific") == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "auto")) print->scientific = GB_SCIENTIFIC_AUTO;
+  else if (!lua_isnil(L, -1))
     print->scientific = gbl_option_boolean(L, 1, who, "scientific", false) ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
   return 0;
 }
@@ -274,7 +294,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -347,6 +367,7 @@ static void open_settings(lua_State *L) {
     { "is_tensor", is_tensor }, { "manual_seed", manual_seed }, { "seed", seed }, { "get_rng_state", get_rng_state },
     { "set_rng_state", set_rng_state }, { "set_num_threads", set_num_threads }, { "get_num_threads", get_num_threads }, { "device", device },
     { "best_device", best_device }, { "devices", devices }, { "set_default_dtype", set_default_dtype },
+    { "set_default_device", set_default_device }, { "get_default_device", get_default_device },
     { "get_default_dtype", get_default_dtype }, { "set_deterministic", set_deterministic },
     { "set_float32_matmul_precision", set_float32_matmul_precision }, { "get_float32_matmul_precision", get_float32_matmul_precision },
     { "set_printoptions", set_printoptions }, { "last_error", last_error },
@@ -381,6 +402,8 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_optim(L);
   gbl_open_data(L);
   gbl_open_io(L);
+  gbl_open_interrupt(L);
+  gbl_open_host(L);
   gbl_open_native(L);
   run_lua_half(L);
   seal(L);

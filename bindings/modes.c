@@ -359,7 +359,7 @@ static int resume_with(lua_State *L, lua_State *co, int arguments) {
 
 static int resume(lua_State *L) {
   lua_State *co = lua_tothread(L, 1);
-  luaL_argexpected(L, co, 1, "coroutine");
+  luaL_argexpected(L, co, 1, "thread");
   int results = resume_with(L, co, lua_gettop(L) - 1);
   lua_pushboolean(L, results >= 0);
   if (results < 0) results = 1;
@@ -370,6 +370,7 @@ static int resume(lua_State *L) {
 /* Close co's pending variables, which runs code in co; an error value is left on its stack. */
 static int reset(lua_State *L, lua_State *co) {
   gbl_state *state = gbl_get_state(L);
+  if (lua_checkstack(co, 8)) gbl_modes_of(co)->handler = NULL; /* its frames are gone before variables close */
   gbl_note_current(state, co);
   int status = lua_resetthread(co);
   gbl_note_current(state, L);
@@ -380,7 +381,7 @@ static int reset(lua_State *L, lua_State *co) {
 static int close_coroutine(lua_State *L) {
   lua_State *co = lua_tothread(L, 1);
   lua_Debug frame;
-  luaL_argexpected(L, co, 1, "coroutine");
+  luaL_argexpected(L, co, 1, "thread");
   if (lua_status(co) == LUA_OK && (co == L || lua_getstack(co, 0, &frame))) {
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_pushvalue(L, 1);

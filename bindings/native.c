@@ -1,4 +1,5 @@
 /* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of ops. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -72,13 +73,18 @@ static int convert(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   gb_dtype dtype = lua_isnoneornil(L, 3) ? (gb_dtype)t->dtype : gbl_check_dtype(L, 3, "to");
   gb_device device = lua_isnoneornil(L, 2) ? t->storage->device : gbl_check_device(L, 2);
-  if (device.type != t->storage->device.type) return gbl_error(L, "to: tensors cannot be moved between these devices");
-  if (dtype == (gb_dtype)t->dtype) return 0;
+  bool move = device.type != t->storage->device.type || device.index != t->storage->device.index;
+  if (dtype == (gb_dtype)t->dtype && !move) return 0;
   gbl_box *box = gbl_new_tensor(L);
   bool grad = gb_set_grad_enabled(context, false);
   gb_status status = gb_op_cast(context, t, dtype, &box->tensor);
   gb_set_grad_enabled(context, grad);
   gbl_check_status(L, status);
+  if (move) {
+    gbl_box *moved = gbl_new_tensor(L);
+    gbl_check_status(L, gb_tensor_on(box->tensor, device, &moved->tensor));
+    box = moved;
+  }
   gbl_check_status(L, gb_tensor_set_data(t, box->tensor));
   return 0;
 }
@@ -113,9 +119,22 @@ static int synchronize(lua_State *L) {
   return 0;
 }
 
+/* Is somebody looking at standard error? In a host it is not ours. */
 static int is_terminal(lua_State *L) {
-  lua_pushboolean(L, isatty(STDERR_FILENO));
+  lua_pushboolean(L, !gbl_enter(L)->host && isatty(STDERR_FILENO));
   return 1;
+}
+
+/* step_boundary(): between two steps of training. */
+static int step_boundary(lua_State *L) {
+  gbl_step_boundary(L);
+  return 0;
+}
+
+/* flush(): what was printed is to be seen; in a host, print writes to no stream. */
+static int flush(lua_State *L) {
+  if (!gbl_enter(L)->host) fflush(stdout);
+  return 0;
 }
 
 /* finish(): ends the script without a failure; the executable knows the value. */
@@ -206,10 +225,9 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "finish", finish },
-  { "environment", environment },
-  { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
-  { NULL, NULL },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "flush", flush },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
+  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -122,6 +122,7 @@ static int add_group(lua_State *L) {
 
 static int step(lua_State *L) {
   gbl_enter(L);
+  gbl_note_step(L);
   gbl_check_status(L, gb_optimizer_step(gbl_check_object(L, 1, &gbl_optimizer_type)));
   gbl_collect(L);
   return 0;
@@ -129,6 +130,7 @@ static int step(lua_State *L) {
 
 static int zero_grad(lua_State *L) {
   gbl_enter(L);
+  gbl_step_boundary(L);
   gbl_check_status(L, gb_optimizer_zero_grad(gbl_check_object(L, 1, &gbl_optimizer_type)));
   return 0;
 }
@@ -221,7 +223,7 @@ static int set_steps(lua_State *L) {
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2), steps = luaL_checkinteger(L, 3);
   if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0) return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
-  gb_optimizer_set_steps(optimizer, (int)i - 1, steps);
+  gbl_check_status(L, gb_optimizer_set_steps(optimizer, (int)i - 1, steps));
   return 0;
 }
 

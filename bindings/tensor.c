@@ -468,17 +468,13 @@ static int not_ordered(lua_State *L) {
 
 /* {==== Conversions ==== */
 
-/* Bring t (at index 1) to another device by way of host memory. */
+/* Bring t to another device. */
 static void push_on_device(lua_State *L, gb_tensor *t, gb_device device) {
   gb_context *context = gb_tensor_context(t);
   if (gb_is_grad_enabled(context) && gb_tensor_in_graph(t))
     gbl_error(L, "to: moving a tensor that requires gradients to another device is not built yet; move it under no_grad, or detach it");
-  size_t bytes = (size_t)t->numel * gb_dtype_bytes(gb_tensor_dtype(t));
-  void *host = lua_newuserdatauv(L, bytes + 1, 0);
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_read(t, host, bytes));
-  gbl_check_status(L, gb_tensor_new(context, gb_tensor_dtype(t), t->ndim, t->shape, device, &box->tensor));
-  gbl_check_status(L, gb_tensor_write(box->tensor, host, bytes));
+  gbl_check_status(L, gb_tensor_on(t, device, &box->tensor));
   lua_remove(L, -2);
 }
 

@@ -11,7 +11,8 @@
 #include <lualib.h>
 
 #include "binding.h"
-#include "script.h"
+#include "ctrl_c.h"
+#include "prompt.h"
 
 /* A whole number from 1 on. */
 static bool read_count(const char *text, int *out) {
@@ -44,20 +45,21 @@ static void open_everything(lua_State *L, const options *o, const gb_context_opt
   luaL_requiref(L, "gibbous", luaopen_gibbous, false);
   lua_setglobal(L, "gb");
   gbl_replace_coroutine(L);
+  ctrl_c_watch(L);
 }
 
 /* The script, the prompt or standard input: whichever the command line comes to. */
 static script_end run_rest(lua_State *L, const options *o) {
-  if (o->script < o->argc) {
-    script_end end = script_run(L, o);
-    if (end != SCRIPT_DONE || !o->interactive) return end;
-  }
-  if (o->interactive) return SCRIPT_DONE;
-  if (o->script < o->argc || o->statements || o->version) return SCRIPT_DONE;
-  return script_standard_input(L, o) == SCRIPT_FINISHED ? SCRIPT_FINISHED : SCRIPT_DONE; /* `lua` succeeds here whatever happened */
+  bool has_script = o->script < o->argc;
+  script_end end = has_script ? script_run(L, o) : SCRIPT_DONE;
+  if (end == SCRIPT_DONE && o->interactive) return prompt_run(L, o);
+  if (has_script || o->statements || o->version) return end;
+  if (isatty(STDIN_FILENO)) return prompt_run(L, o);
+  end = script_standard_input(L, o);
+  return end == SCRIPT_FAILED ? SCRIPT_DONE : end; /* `lua` succeeds here whatever happened */
 }
 
-/* The body: leaves true for success. */
+/* The body: leaves how it ended. */
 static int protected_main(lua_State *L) {
   const options *o = lua_touserdata(L, 1);
   luaL_checkversion(L);
@@ -65,25 +67,22 @@ static int protected_main(lua_State *L) {
   script_end end = o->no_environment ? SCRIPT_DONE : script_environment(L, o);
   if (end == SCRIPT_DONE) end = script_options(L, o);
   if (end == SCRIPT_DONE) end = run_rest(L, o);
-  lua_pushboolean(L, end != SCRIPT_FAILED);
+  lua_pushinteger(L, end);
   return 1;
 }
 
 /* Run everything in a new state. The body gets two arguments, as that of `lua` does: stacks then overflow at the same depth. */
-static bool run(options *o, gb_context_options *engine) {
+static script_end run(options *o, gb_context_options *engine) {
   lua_State *L = luaL_newstate();
-  if (!L) {
-    options_complain(o, "cannot create state: not enough memory");
-    return false;
-  }
+  if (!L) return options_complain(o, "cannot create state: not enough memory"), SCRIPT_FAILED;
   lua_pushcfunction(L, protected_main);
   lua_pushlightuserdata(L, o);
   lua_pushlightuserdata(L, engine);
   bool ok = lua_pcall(L, 2, 1, 0) == LUA_OK;
   if (!ok) options_complain(o, luaL_tolstring(L, -1, NULL));
-  ok = ok && lua_toboolean(L, -1);
+  script_end end = ok ? (script_end)lua_tointeger(L, -1) : SCRIPT_FAILED;
   lua_close(L);
-  return ok;
+  return end;
 }
 
 int main(int argc, char **argv) {
@@ -92,6 +91,8 @@ int main(int argc, char **argv) {
   if (!options_read(&o, argc, argv) || !read_engine(&o, &engine)) return EXIT_FAILURE;
   if (o.help) return options_list(stdout), EXIT_SUCCESS;
   if (o.about) return puts("Gibbous " GB_VERSION ", " LUA_RELEASE), EXIT_SUCCESS;
-  if (o.version) puts(LUA_COPYRIGHT), fflush(stdout);
-  return run(&o, &engine) ? EXIT_SUCCESS : EXIT_FAILURE;
+  if (o.version && !o.interactive) puts(LUA_COPYRIGHT), fflush(stdout);
+  script_end end = run(&o, &engine);
+  if (end == SCRIPT_INTERRUPTED) ctrl_c_die();
+  return end == SCRIPT_DONE || end == SCRIPT_FINISHED ? EXIT_SUCCESS : EXIT_FAILURE;
 }

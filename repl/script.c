@@ -9,6 +9,7 @@
 #include <lauxlib.h>
 
 #include "binding.h"
+#include "ctrl_c.h"
 
 /* {==== One call ==== */
 
@@ -43,8 +44,11 @@ script_end script_call(lua_State *L, const options *o, int arguments, int result
   int base = lua_gettop(L) - arguments;
   lua_pushcfunction(L, add_traceback);
   lua_insert(L, base);
+  ctrl_c_begin(L);
   int status = lua_pcall(L, arguments, results, base);
+  bool stopped = ctrl_c_end(L);
   lua_remove(L, base);
+  if (stopped && status != LUA_OK) return report(L, o), SCRIPT_INTERRUPTED;
   if (status == LUA_OK) return gbl_push_open_scope(L) ? report(L, o) : SCRIPT_DONE;
   if (!script_is_finish(L)) return report(L, o);
   lua_pop(L, 1);

@@ -115,6 +115,7 @@ function Loader:iter(device)
   self.loop = loop
   return function()
     if finished then return nil end
+    native.step_boundary()
     if self.loop ~= loop then fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own") end
     local batch
     if self.native then batch = table.pack(self.native:next()) else batch = table.pack(lua_batch(self)) end

@@ -63,11 +63,25 @@ local function line_of(self)
   return table.concat(parts, "  ")
 end
 
+-- A line of a log, which is read while the run goes on.
+local function log(text)
+  print(text)
+  native.flush()
+end
+
+-- Tell the program around, if there is one that listens; else false.
+local function tell(self)
+  local values = self.values
+  local scaler = values.scale
+  if gb.is_tensor(values.loss) then values.loss = values.loss:item() end
+  local is_scaler = type(scaler) == "userdata" and not gb.is_tensor(scaler) and scaler.get_scale
+  return native.event(self.title, self.done, self.total, values.loss, is_scaler and scaler:get_scale(), is_scaler and scaler:stats().skipped)
+end
+
 local function draw(self)
   local text = line_of(self)
   if not self.terminal then
-    print(text)
-    io.stdout:flush() -- a log is read while the run goes on
+    log(text)
     return
   end
   local width = 20
@@ -90,7 +104,9 @@ function Bar:update(n, values)
     end
   end
   local now = native.clock()
-  if now - self.drawn >= self.interval then
+  if self.told then
+    tell(self)
+  elseif now - self.drawn >= self.interval then
     draw(self)
     self.drawn = now
     for name, value in pairs(self.values) do
@@ -108,8 +124,7 @@ function Bar:close(text)
     io.stderr:write("\r\27[K")
     io.stderr:flush()
   end
-  print(finished)
-  io.stdout:flush()
+  log(finished)
 end
 
 -- gb.progress(total: int, title?: string, options?: table) -> progress: A bar over total steps on a terminal, one plain line per interval elsewhere.
@@ -119,8 +134,11 @@ function gb.progress(total, title, options)
   if math.type(total) ~= "integer" or total < 0 then fail(("progress takes the number of steps, a whole number, got %s"):format(tostring(total))) end
   options = options_of(options, { unit = true, unit_size = true, interval = true }, "progress")
   local terminal = native.is_terminal()
-  return setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
-                        terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit, unit_size = options.unit_size }, Bar)
+  local bar = setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
+                             terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit,
+                             unit_size = options.unit_size }, Bar)
+  bar.told = tell(bar)
+  return bar
 end
 
 -- {==== plot ====

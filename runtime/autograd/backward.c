@@ -789,5 +789,6 @@ gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
   if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
     return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
   tensor->requires_grad = requires_grad;
+  tensor->was_leaf |= requires_grad;
   return GB_OK;
 }

@@ -4,7 +4,7 @@
  * where they lie if they lie as lanes, and stay in cache between the passes over them (largest element, exponentials and their sum, scaling). */
 #include <math.h>
 
-#include "cpu/math.h"
+#include "base/math.h"
 #include "cpu/rows.h"
 #include "ops/reduce.h"
 

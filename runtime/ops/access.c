@@ -3,8 +3,10 @@
 
 #include "ops/ops.h"
 
+/* A buffer of the right size, and memory that is still there. */
 static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes) {
   size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
+  GB_TRY(gb_check_loan(t));
   if (bytes == needed) return GB_OK;
   return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
 }
@@ -39,6 +41,39 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
   GB_TRY(status);
   status = backend->read(backend->state, host, gb_data(ordered), bytes);
   gb_tensor_release(ordered);
+  return status;
+}
+
+/* Bytes from one device's memory to another's; one side is host memory, or a buffer of it stands between. */
+static gb_status move_bytes(gb_context *context, gb_device to_device, void *to, gb_device from_device, const void *from, size_t bytes) {
+  gb_backend *target = context->backend[to_device.type], *source = context->backend[from_device.type];
+  if (from_device.type == GB_CPU) return target->write(target->state, to, from, bytes);
+  if (to_device.type == GB_CPU) return source->read(source->state, to, from, bytes);
+  gb_block *buffer = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH);
+  if (!buffer) return GB_EMEMORY;
+  gb_status status = source->read(source->state, gb_block_data(buffer), from, bytes);
+  if (status == GB_OK) status = target->write(target->state, to, gb_block_data(buffer), bytes);
+  gb_pool_free(context->pool[GB_CPU], buffer);
+  return status;
+}
+
+gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out) {
+  gb_context *context = gb_tensor_context(x);
+  gb_tensor *dense = x;
+  *out = NULL;
+  gb_tensor_retain(dense);
+  if (!gb_is_dense(x)) {
+    bool grad = gb_set_grad_enabled(context, false);
+    gb_status status = gb_op_contiguous(context, x, &dense);
+    gb_set_grad_enabled(context, grad);
+    gb_tensor_release(x);
+    GB_TRY(status);
+  }
+  size_t bytes = (size_t)x->numel * gb_dtype_bytes((gb_dtype)x->dtype);
+  gb_status status = gb_tensor_new_as(context, (gb_dtype)x->dtype, x->ndim, x->shape, dense->stride, device, GB_MEM_OTHER, out);
+  if (status == GB_OK) status = move_bytes(context, device, (*out)->storage->data, x->storage->device, gb_data(dense), bytes);
+  if (status != GB_OK && *out) gb_drop(out);
+  gb_tensor_release(dense);
   return status;
 }
 

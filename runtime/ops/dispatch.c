@@ -22,13 +22,14 @@ typedef struct road {
 
 /* {==== before the kernel ==== */
 
-/* All tensors lie on one device; numbers and 0-d CPU tensors may join any. */
+/* No tensor's memory was taken back, and all lie on one device; numbers and 0-d CPU tensors may join any. */
 static gb_status find_device(gb_call *call) {
   const gb_tensor *first = NULL;
   char a[24], b[24];
   call->device = (gb_device){ GB_CPU, 0 };
   for (int i = 0; i < call->n_in; i++) {
     const gb_tensor *t = call->in[i];
+    if (t) GB_TRY(gb_check_loan(t));
     if (!t || t->wrapped || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
     gb_device device = t->storage->device;
     if (first && (device.type != call->device.type || device.index != call->device.index))

@@ -30,6 +30,8 @@ struct gb_context {
   gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
   gb_backend *backend[GB_DEVICE_TYPES];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
+  char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
+  char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked yet */
   gb_threads *threads;
   void *cpu;                               /* state of the CPU backend: level, scratch */
   struct gb_onednn *onednn;                /* convolutions that cpu/conv_onednn.c compiled; NULL until the first; the CPU backend closes it */
@@ -81,6 +83,9 @@ void gb_context_release(gb_context *context);
 
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
+
+/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
+bool gb_context_has_device(gb_context *context, int type, const char **why);
 
 /* "cpu", "cuda:0", ... */
 const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size);

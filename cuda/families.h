@@ -1,0 +1,28 @@
+/* cuda/families.h - the tables of kernels, one per file: cuda/NAME.cu, or cuda/NAME.c for what a library does, defines gb_cuda_NAME.
+ *
+ * gemm, conv and sdpa (attention.c) are the seams to cuBLASLt and cuDNN; an emulated build takes
+ * tests/cuda_on_cpu/seams.c in their place. */
+#ifndef GB_CUDA_FAMILIES_H
+#define GB_CUDA_FAMILIES_H
+
+#include "cuda/call.h"
+
+#define GB_CUDA_FAMILIES(X)                                                                                                           \
+  X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(loss) X(index) X(cat) X(pool2d) X(optim) X(sort) X(attention)     \
+  X(gemm) X(conv) X(sdpa)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define GB_CUDA_DECLARE(name) extern const gb_cuda_row gb_cuda_##name[];
+GB_CUDA_FAMILIES(GB_CUDA_DECLARE)
+#undef GB_CUDA_DECLARE
+
+/* create.cu: put 8 bytes that the host knows into device memory, without waiting. */
+void gb_cuda_put(gb_stream stream, void *to, uint64_t bits);
+/* create.cu: the elements of `in`, broadcast and converted, in `out`; either may be any view of memory. */
+gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in);
+#ifdef __cplusplus
+}
+#endif
+#endif
