@@ -125,13 +125,15 @@ static int cuda_device_count(lua_State *L) {
   return 1;
 }
 
-/* gb.set_default_device("cuda"): where tensors are made that are not told otherwise. */
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise; the CPU at first. Errors: a device that is not
+ * there, with the reason. Example: gb.set_default_device("cpu") */
 static int set_default_device(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   state->default_device = gbl_check_device(L, 1);
   return 0;
 }
 
+/* gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: print(gb.get_default_device()) */
 static int get_default_device(lua_State *L) {
   gbl_push_device_name(L, gbl_enter(L)->default_device);
   return 1;

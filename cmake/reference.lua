@@ -55,6 +55,9 @@ local function head_of(line)
   local result, text = (after or rest):match("^ %-> ([^:]+):%s(.*)$")
   text = text or arguments and after:match("^:%s(.*)$")
   if not text then return nil end
+  if arguments and arguments:find("[^%w_.?:,%s()]") then
+    problems[#problems + 1] = name .. arguments .. " is described by an example; give the names of its arguments, as in (x: tensor, y?: int)"
+  end
   return { name = name, arguments = arguments and arguments:sub(2, -2), result = result, text = text }
 end
 

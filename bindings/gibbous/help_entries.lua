@@ -480,8 +480,8 @@ native.help_texts = {
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
   ["gb.cuda.is_available"] = {
-    "gb.cuda.is_available() -> bool",
-    "Is there a CUDA device that can be used?",
+    "gb.cuda.is_available() -> bool, string",
+    "true; or false, and why there is no CUDA device.",
     nil,
     "print(gb.cuda.is_available())",
   },
@@ -564,6 +564,12 @@ native.help_texts = {
     "value everywhere, in the shape, dtype, device and memory order of x.",
     nil,
     "local y = gb.full_like(x, 0.5)",
+  },
+  ["gb.get_default_device"] = {
+    "gb.get_default_device() -> string",
+    "Where tensors are made that are not told otherwise.",
+    nil,
+    "print(gb.get_default_device())",
   },
   ["gb.get_default_dtype"] = {
     "gb.get_default_dtype() -> string",
@@ -972,6 +978,13 @@ native.help_texts = {
     nil,
     "local y = gb.no_grad(function() return model(x) end)",
   },
+  ["gb.on_stop"] = {
+    "gb.on_stop(fn?: function, options?: table)",
+    "When a stop is asked for, fn runs between two steps of training, for at most options.grace = 10 seconds, and then the recipe ends. \z
+      Without fn: interrupt at once again. Lasts as long as the chunk that runs.",
+    nil,
+    "gb.on_stop(function() print(\"saving\") end, { grace = 5 }) gb.on_stop(nil)",
+  },
   ["gb.ones"] = { "gb.ones(sizes: ints, options?: options) -> tensor", "Ones of a shape.", nil, "local x = gb.ones(2, 3)" },
   ["gb.ones_like"] = {
     "gb.ones_like(x: tensor, options?: options) -> tensor",
@@ -1091,6 +1104,12 @@ native.help_texts = {
     "local path = os.tmpname() gb.save(path, model:state_dict()) os.remove(path)",
   },
   ["gb.seed"] = { "gb.seed() -> int", "The seed of the random stream.", nil, "print(gb.seed())" },
+  ["gb.set_default_device"] = {
+    "gb.set_default_device(device: string)",
+    "Where tensors are made that are not told otherwise; the CPU at first.",
+    "a device that is not there, with the reason",
+    "gb.set_default_device(\"cpu\")",
+  },
   ["gb.set_default_dtype"] = {
     "gb.set_default_dtype(dtype: string)",
     "The dtype that new floating tensors have; float32 at first.",

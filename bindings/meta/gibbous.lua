@@ -2565,8 +2565,9 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- Is there a CUDA device that can be used?
+--- true; or false, and why there is no CUDA device.
 ---@return boolean
+---@return string
 function gb.cuda.is_available() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
@@ -2665,6 +2666,10 @@ function gb.full(shape, value, options) end
 ---@param options? gb.Options
 ---@return gb.Tensor
 function gb.full_like(x, value, options) end
+
+--- Where tensors are made that are not told otherwise.
+---@return string
+function gb.get_default_device() end
 
 --- The dtype that new floating tensors have.
 ---@return string
@@ -3093,6 +3098,12 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@return any
 function gb.no_grad(fn, ...) end
 
+--- When a stop is asked for, fn runs between two steps of training, for at most options.grace = 10 seconds, and then the recipe ends. Without
+--- fn: interrupt at once again. Lasts as long as the chunk that runs.
+---@param fn? function
+---@param options? table
+function gb.on_stop(fn, options) end
+
 --- Ones of a shape.
 ---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
@@ -3220,6 +3231,11 @@ function gb.save(path, tensors, options) end
 --- The seed of the random stream.
 ---@return integer
 function gb.seed() end
+
+--- Where tensors are made that are not told otherwise; the CPU at first.
+--- Errors: a device that is not there, with the reason.
+---@param device string
+function gb.set_default_device(device) end
 
 --- The dtype that new floating tensors have; float32 at first.
 --- Errors: a dtype that is not floating.
