@@ -108,7 +108,7 @@ static int devices(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.is_available() -> bool, string: true; or false, and why there is no CUDA device. Example: print(gb.cuda.is_available()) */
+/* gb.cuda.is_available() -> bool, string: Can a CUDA device be used? Where not, also why. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
   const char *why;
   bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
@@ -125,8 +125,7 @@ static int cuda_device_count(lua_State *L) {
   return 1;
 }
 
-/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise; the CPU at first. Errors: a device that is not
- * there, with the reason. Example: gb.set_default_device("cpu") */
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
 static int set_default_device(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   state->default_device = gbl_check_device(L, 1);
@@ -296,7 +295,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -407,6 +406,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_interrupt(L);
   gbl_open_host(L);
   gbl_open_native(L);
+  gbl_open_doctor(L);
   run_lua_half(L);
   seal(L);
   lua_pushvalue(L, -1);

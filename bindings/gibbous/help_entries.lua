@@ -481,7 +481,7 @@ native.help_texts = {
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
-    "true; or false, and why there is no CUDA device.",
+    "Can a CUDA device be used? Where not, also why.",
     nil,
     "print(gb.cuda.is_available())",
   },
@@ -528,6 +528,13 @@ native.help_texts = {
     "print(gb.device(\"cpu\"))",
   },
   ["gb.devices"] = { "gb.devices() -> list", "The names of the devices that are there.", nil, "print(table.concat(gb.devices(), \", \"))" },
+  ["gb.doctor"] = {
+    "gb.doctor(options?: table) -> boolean",
+    "Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), \z
+      each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.",
+    nil,
+    "gb.doctor()",
+  },
   ["gb.empty"] = {
     "gb.empty(sizes: ints, options?: options) -> tensor",
     "Memory for a shape, with whatever it holds.",
@@ -979,11 +986,11 @@ native.help_texts = {
     "local y = gb.no_grad(function() return model(x) end)",
   },
   ["gb.on_stop"] = {
-    "gb.on_stop(fn?: function, options?: table)",
-    "When a stop is asked for, fn runs between two steps of training, for at most options.grace = 10 seconds, and then the recipe ends. \z
-      Without fn: interrupt at once again. Lasts as long as the chunk that runs.",
+    "gb.on_stop(fn: function, options?: table)",
+    "When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. \z
+      gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs.",
     nil,
-    "gb.on_stop(function() print(\"saving\") end, { grace = 5 }) gb.on_stop(nil)",
+    "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })",
   },
   ["gb.ones"] = { "gb.ones(sizes: ints, options?: options) -> tensor", "Ones of a shape.", nil, "local x = gb.ones(2, 3)" },
   ["gb.ones_like"] = {
@@ -1106,8 +1113,8 @@ native.help_texts = {
   ["gb.seed"] = { "gb.seed() -> int", "The seed of the random stream.", nil, "print(gb.seed())" },
   ["gb.set_default_device"] = {
     "gb.set_default_device(device: string)",
-    "Where tensors are made that are not told otherwise; the CPU at first.",
-    "a device that is not there, with the reason",
+    "Where tensors are made that are not told otherwise.",
+    nil,
     "gb.set_default_device(\"cpu\")",
   },
   ["gb.set_default_dtype"] = {

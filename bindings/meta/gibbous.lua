@@ -2565,7 +2565,7 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- true; or false, and why there is no CUDA device.
+--- Can a CUDA device be used? Where not, also why.
 ---@return boolean
 ---@return string
 function gb.cuda.is_available() end
@@ -2625,6 +2625,12 @@ function gb.device(name) end
 --- The names of the devices that are there.
 ---@return any[]
 function gb.devices() end
+
+--- Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), each
+--- line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
+---@param options? table
+---@return any
+function gb.doctor(options) end
 
 --- Memory for a shape, with whatever it holds.
 ---@param ... integer|integer[]|gb.Options
@@ -3098,9 +3104,9 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@return any
 function gb.no_grad(fn, ...) end
 
---- When a stop is asked for, fn runs between two steps of training, for at most options.grace = 10 seconds, and then the recipe ends. Without
---- fn: interrupt at once again. Lasts as long as the chunk that runs.
----@param fn? function
+--- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
+--- interrupts at once again. Lasts as long as the chunk that runs.
+---@param fn function
 ---@param options? table
 function gb.on_stop(fn, options) end
 
@@ -3232,8 +3238,7 @@ function gb.save(path, tensors, options) end
 ---@return integer
 function gb.seed() end
 
---- Where tensors are made that are not told otherwise; the CPU at first.
---- Errors: a device that is not there, with the reason.
+--- Where tensors are made that are not told otherwise.
 ---@param device string
 function gb.set_default_device(device) end
 
