@@ -22,6 +22,8 @@ void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, n
 
 /* {==== Random state, threads, devices, settings ==== */
 
+static const char *const category_names[] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
+
 static int is_tensor(lua_State *L) {
   lua_pushboolean(L, gbl_test_tensor(L, 1) != NULL);
   return 1;
@@ -127,6 +129,69 @@ static int get_default_device(lua_State *L) {
   return 1;
 }
 
+/* The properties of the CUDA device: {name =, major =, minor =, ...}. */
+static int cuda_properties(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const char *why;
+  if (!gb_context_has_device(context, GB_CUDA, &why)) return gbl_error(L, "cuda.properties: there is no CUDA device: %s", why);
+  gb_device_info info = { .name = "" };
+  gb_backend *backend = context->backend[GB_CUDA];
+  gbl_check_status(L, backend->describe(backend->state, &info));
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, info.name);
+  lua_setfield(L, -2, "name");
+  const struct { const char *name; int64_t value; } numbers[] = {
+    { "major", info.major }, { "minor", info.minor }, { "multiprocessors", info.multiprocessors }, { "driver", info.driver },
+    { "runtime", info.runtime }, { "total_memory", info.total_memory }, { "free_memory", info.free_memory },
+  };
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    lua_pushinteger(L, numbers[i].value);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  return 1;
+}
+
+/* gb.cuda.synchronize(): wait for the device, and tell what its kernels found wrong in data. */
+static int cuda_synchronize(lua_State *L) {
+  gbl_check_status(L, gb_synchronize(gbl_context(L), (gb_device){ GB_CUDA, 0 }));
+  return 0;
+}
+
+static gb_memory_stats cuda_stats(lua_State *L) {
+  gb_memory_stats stats;
+  gb_memory_get_device_stats(gbl_context(L), (gb_device){ GB_CUDA, 0 }, &stats);
+  return stats;
+}
+
+static int cuda_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).current_total);
+  return 1;
+}
+
+static int cuda_max_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).peak_total);
+  return 1;
+}
+
+/* gb.cuda.memory_summary(): a table for people, by category. */
+static int cuda_memory_summary(lua_State *L) {
+  gb_memory_stats stats = cuda_stats(L);
+  luaL_Buffer text;
+  char line[96];
+  luaL_buffinit(L, &text);
+  luaL_addstring(&text, "MiB on cuda:0          now       peak\n");
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", category_names[i], (double)stats.current[i] / 0x1p20, (double)stats.peak[i] / 0x1p20);
+    luaL_addstring(&text, line);
+  }
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", "in tensors", (double)stats.current_total / 0x1p20, (double)stats.peak_total / 0x1p20);
+  luaL_addstring(&text, line);
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f", "reserved", (double)stats.reserved / 0x1p20, (double)stats.peak_reserved / 0x1p20);
+  luaL_addstring(&text, line);
+  luaL_pushresult(&text);
+  return 1;
+}
+
 static int set_default_dtype(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   gb_dtype dtype = gbl_check_dtype(L, 1, "set_default_dtype");
@@ -224,15 +289,16 @@ static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
 }
 
 static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES]) {
-  static const char *const names[GB_MEM_CATEGORIES] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
   lua_createtable(L, 0, GB_MEM_CATEGORIES);
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, names[i], bytes[i]);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
 }
 
-/* gb.memory_stats(): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory. */
+/* gb.memory_stats([device]): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory; of the default
+ * device unless another is named. */
 static int memory_stats(lua_State *L) {
   gb_memory_stats stats;
-  gb_memory_get_stats(gbl_context(L), &stats);
+  gb_device device = lua_isnoneornil(L, 1) ? gbl_enter(L)->default_device : gbl_check_device(L, 1);
+  gb_memory_get_device_stats(gbl_context(L), device, &stats);
   lua_createtable(L, 0, 8);
   push_categories(L, stats.current);
   lua_setfield(L, -2, "current");
@@ -348,7 +414,11 @@ static void open_settings(lua_State *L) {
     { "is_oom", is_oom }, { "memory_stats", memory_stats }, { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "empty_cache", empty_cache }, { "interrupt", interrupt }, { NULL, NULL },
   };
-  static const luaL_Reg cuda[] = { { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { NULL, NULL } };
+  static const luaL_Reg cuda[] = {
+    { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { "properties", cuda_properties },
+    { "synchronize", cuda_synchronize }, { "memory_allocated", cuda_memory_allocated }, { "max_memory_allocated", cuda_max_memory_allocated },
+    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary }, { "empty_cache", empty_cache }, { NULL, NULL },
+  };
   gbl_set_functions(L, functions);
   gbl_push_module(L, "cuda");
   gbl_set_functions(L, cuda);

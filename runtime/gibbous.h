@@ -153,9 +153,12 @@ typedef struct gb_memory_stats {
   uint64_t allocations, system_allocations;
 } gb_memory_stats;
 
-GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
+GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);                    /* of the CPU */
+GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out); /* zeros for a device that is not open */
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);
+/* Wait until the device has done all that was asked of it; what its kernels found wrong in data is the failure. */
+GB_API gb_status gb_synchronize(gb_context *context, gb_device device);
 
 /* ====} */
 

@@ -72,6 +72,7 @@ gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   edge->dtype = x->dtype;
   edge->cast = (int8_t)cast;
   edge->ndim = x->ndim;
+  edge->device = x->storage->device;
   memcpy(edge->shape, x->shape, sizeof edge->shape);
   if (!gb_dtype_is_float((gb_dtype)x->dtype)) return GB_OK;
   if (x->node) {
