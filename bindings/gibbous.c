@@ -293,12 +293,12 @@ static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES])
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
 }
 
-/* gb.memory_stats([device]): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory; of the default
- * device unless another is named. */
+/* gb.memory_stats([device]): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory; of one device,
+ * or of all together. */
 static int memory_stats(lua_State *L) {
   gb_memory_stats stats;
-  gb_device device = lua_isnoneornil(L, 1) ? gbl_enter(L)->default_device : gbl_check_device(L, 1);
-  gb_memory_get_device_stats(gbl_context(L), device, &stats);
+  if (lua_isnoneornil(L, 1)) gb_memory_get_stats(gbl_context(L), &stats);
+  else gb_memory_get_device_stats(gbl_context(L), gbl_check_device(L, 1), &stats);
   lua_createtable(L, 0, 8);
   push_categories(L, stats.current);
   lua_setfield(L, -2, "current");

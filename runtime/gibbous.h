@@ -140,7 +140,7 @@ GB_API void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset
 /* Open a backend plugin (a shared library that exports gb_backend_open) as the context's device of its type. */
 GB_API gb_status gb_context_load_backend(gb_context *context, const char *path);
 
-/* Bytes by category, for one device type. */
+/* Bytes by category. */
 typedef enum gb_memory_category {
   GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER, GB_MEM_SCRATCH,
   GB_MEM_CATEGORIES
@@ -153,7 +153,7 @@ typedef struct gb_memory_stats {
   uint64_t allocations, system_allocations;
 } gb_memory_stats;
 
-GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);                    /* of the CPU */
+GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);                    /* of all devices together */
 GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out); /* zeros for a device that is not open */
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);

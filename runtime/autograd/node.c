@@ -305,7 +305,7 @@ static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
   gb_status status = gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
   if (status == GB_OK) {
     gb_edge *edge = &replaced->edges[1];
-    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim };
+    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
     memcpy(edge->shape, t->shape, sizeof edge->shape);
     gb_node_retain(node);
     gb_node_output(replaced, 0, base);

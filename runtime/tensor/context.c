@@ -48,8 +48,8 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
 static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;
   gb_memory_get_device_stats(context, device, &stats);
-  return gb_fail(context, GB_EMEMORY, "out of memory%s: %zu bytes were asked for, %zu are live in tensors, %zu are cached",
-                 device.type == GB_CPU ? "" : " on the device", bytes, stats.current_total, stats.reserved - stats.current_total);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are cached", bytes,
+                 device.type == GB_CPU ? "" : " on the device", stats.current_total, stats.reserved - stats.current_total);
 }
 
 gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
@@ -82,7 +82,22 @@ void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory
   if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
 }
 
-void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) { gb_memory_get_device_stats(context, (gb_device){ GB_CPU, 0 }, out); }
+/* Every number of the struct is a count of bytes or of allocations, so they add up. */
+void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
+  gb_memory_get_device_stats(context, (gb_device){ GB_CPU, 0 }, out);
+  for (int type = 1; type < GB_DEVICE_TYPES; type++) {
+    gb_memory_stats one;
+    if (!context->pool[type]) continue;
+    gb_pool_stats(context->pool[type], &one);
+    for (int c = 0; c < GB_MEM_CATEGORIES; c++) out->current[c] += one.current[c], out->peak[c] += one.peak[c];
+    out->current_total += one.current_total;
+    out->peak_total += one.peak_total;
+    out->reserved += one.reserved;
+    out->peak_reserved += one.peak_reserved;
+    out->allocations += one.allocations;
+    out->system_allocations += one.system_allocations;
+  }
+}
 
 gb_status gb_synchronize(gb_context *context, gb_device device) {
   gb_backend *backend = context->backend[device.type];
