@@ -218,6 +218,19 @@ static gb_status device_synchronize(void *state) { return wait_for(state); }
 
 /* {==== Opening and closing ==== */
 
+static gb_status device_describe(void *state, gb_device_info *out) {
+  gb_cuda *cuda = state;
+  gb_device_properties p;
+  size_t available = 0, total = 0;
+  int code = gb_rt_properties(0, &p);
+  if (!code) code = gb_rt_memory(&available, &total);
+  if (code) return runtime_failure(cuda, code, "asking for the device's properties");
+  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
+                           .total_memory = (int64_t)total, .free_memory = (int64_t)available };
+  memcpy(out->name, p.name, sizeof out->name);
+  return GB_OK;
+}
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
@@ -268,7 +281,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   }
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
                        .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
-                       .synchronize = device_synchronize, .close = device_close };
+                       .synchronize = device_synchronize, .describe = device_describe, .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;
 }
