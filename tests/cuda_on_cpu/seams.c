@@ -13,6 +13,5 @@ static gb_status on_cpu(gb_cuda_call *call) {
 #define ON_CPU(name) { GB_OP_##name, on_cpu, true }
 #define END { GB_OP_COUNT, NULL, false }
 
-const gb_cuda_row gb_cuda_gemm[] = { ON_CPU(matmul), ON_CPU(linear), ON_CPU(mlp), ON_CPU(linear_cross_entropy), END };
-const gb_cuda_row gb_cuda_conv[] = { ON_CPU(conv2d), ON_CPU(conv2d_backward_input), ON_CPU(conv2d_backward_weight), END };
-const gb_cuda_row gb_cuda_sdpa[] = { ON_CPU(scaled_dot_product_attention), ON_CPU(scaled_dot_product_attention_backward), ON_CPU(topk), ON_CPU(sort), END };
+const gb_cuda_row gb_cuda_sdpa[] = { ON_CPU(scaled_dot_product_attention), ON_CPU(scaled_dot_product_attention_backward), ON_CPU(topk), ON_CPU(sort),
+                                     ON_CPU(linear_cross_entropy), END };
