@@ -13,7 +13,11 @@ for k, case in ipairs(cases.list) do
   for _, i in ipairs(case.grad) do case.differentiable[i] = true end
 end
 
-local function stored(case, kind, i) return tensors[("%d.%s%d"):format(case.id, kind, i)] end
+-- A tensor of a case, where tensors are made by default.
+local function stored(case, kind, i)
+  local t = tensors[("%d.%s%d"):format(case.id, kind, i)]
+  return t and t:to(gb.get_default_device())
+end
 cases.stored = stored
 
 -- The function of an op: gb's, F's, or the method.
