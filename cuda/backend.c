@@ -253,6 +253,8 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   cuda->context = out->context;
   cuda->blocking = is_asked("GIBBOUS_CUDA_BLOCKING");
   cuda->verbose = is_asked("GIBBOUS_CUDA_VERBOSE");
+  const char *piece = getenv("GIBBOUS_CUDA_PIECE");
+  cuda->piece = piece ? strtoll(piece, NULL, 10) : 0;
   int code = open_device(cuda);
   if (code) {
     device_close(cuda);

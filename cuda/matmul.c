@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-#define SUMS_BYTES ((int64_t)128 << 20)   /* float32 sums that exist at once, where they cannot be rounded at once */
+#define SUMS_BYTES ((int64_t)128 << 20)   /* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
+#define SUMS_ROWS 256
 #define HIDDEN_BYTES ((int64_t)256 << 20) /* of mlp's hidden layer that exist at once */
 #define HIDDEN_ROWS 8192                  /* fewer would leave the device idle */
 
@@ -126,7 +127,8 @@ static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status 
 static gb_status finish_apart(gb_cuda_call *call, const gb_product *p, gb_dtype lane) {
   int64_t batches = 1, rows = p->m;
   for (int i = 0; i < p->batch_ndim; i++) batches *= p->batch[i];
-  if (p->batch_ndim == 0) rows = least(p->m, most(256, SUMS_BYTES / (8 * p->n)));
+  int64_t piece = call->cuda->piece;
+  if (p->batch_ndim == 0) rows = piece > 0 ? least(p->m, most(1, piece / p->n)) : least(p->m, most(SUMS_ROWS, SUMS_BYTES / (8 * p->n)));
   bool in_place = p->dtype == lane;
   char *sums = in_place ? p->c : gb_cuda_scratch(call, (size_t)(batches * rows * p->n) * bytes_of(call, lane));
   if (!sums) return GB_EMEMORY;
@@ -280,7 +282,8 @@ static gb_status mlp(gb_cuda_call *call) {
   gb_product second = { .n = weight2->shape[0], .k = first.n, .b = weight_of(weight2), .dtype = y->dtype, .bias = call->in[4] };
   int64_t rows, bytes = (int64_t)bytes_of(call, y->dtype);
   GB_TRY(fold(call, call->in[0], &first.a, &rows));
-  int64_t at_once = least(most(rows, 1), most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * most(first.n, 1))));
+  int64_t width = most(first.n, 1), piece = call->cuda->piece;
+  int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1) : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
   void *hidden = gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
   if (!hidden) return GB_EMEMORY;
   first.c = hidden;

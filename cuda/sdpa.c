@@ -1,6 +1,9 @@
-/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by the kernels of attention.cu.
+/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by fused kernels (attention.cu) where
+ * there is one for the op, else by products (attend.c).
  *
- * The library runs what has 16 bits, no mask and no dropout. Backward goes to it only where results may differ from run to run. */
+ * The library runs what has 16 bits, no mask and no dropout, forward. Its backward adds parts of a gradient in an order that changes from run to
+ * run, so that it is not asked for. */
+#include "cuda/attend.h"
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
 
@@ -41,8 +44,7 @@ static gb_attention attention_of(const gb_cuda_call *call, const gb_cuda_tensor 
 static gb_status run_own(gb_cuda_call *call) {
   for (const gb_cuda_row *row = gb_cuda_attention; row->op != GB_OP_COUNT; row++)
     if (row->op == call->op) return row->kernel(call);
-  return gb_cuda_fail(call, GB_EUNSUPPORTED, "the CUDA backend runs attention of 16-bit floats without mask and dropout only; write it with matmul and softmax, "
-                      "or use device 'cpu'");
+  return call->op == GB_OP_scaled_dot_product_attention ? gb_attend(call) : gb_attend_backward(call);
 }
 
 static gb_status attention(gb_cuda_call *call) {

@@ -1,10 +1,11 @@
-/* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h and cuda/conv.h: products are the CPU backend's, convolutions are left to the
- * plain kernels of cuda/conv_plain.cu. */
+/* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h and attention.h: products are the CPU backend's; convolutions and
+ * attention are left to our own kernels. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/math.h"
+#include "cuda/attention.h"
 #include "cuda/conv.h"
 #include "cuda/cuda.h"
 #include "cuda/gemm.h"
@@ -17,6 +18,12 @@ gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, cha
   (void)call, (void)conv;
   *served = false;
   snprintf(why, why_size, "the emulated device has no cuDNN");
+  return GB_OK;
+}
+
+gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served) {
+  (void)call, (void)a;
+  *served = false;
   return GB_OK;
 }
 
