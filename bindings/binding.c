@@ -64,6 +64,7 @@ static int owner_gc(lua_State *L) {
     context->reclaim = NULL;
     context->reclaim_user = NULL;
     context->where = NULL;
+    gb_set_num_threads(context, 1); /* tensors that a host holds keep the context, not its threads */
     gb_context_close(context);
   }
   state_release(state);
@@ -98,6 +99,14 @@ void gbl_set_context_options(lua_State *L, const gb_context_options *options) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &options_key);
 }
 
+/* The executable's -E. */
+static bool ignores_environment(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+  bool ignores = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return ignores;
+}
+
 /* Opening may fail at any allocation of Lua's and be tried again: then a state that was registered serves, and what was not is collected. */
 gbl_state *gbl_open_state(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key) == LUA_TLIGHTUSERDATA) return gbl_note(L, lua_touserdata(L, -1));
@@ -115,7 +124,10 @@ gbl_state *gbl_open_state(lua_State *L) {
   gbl_state *state = *owner = calloc(1, sizeof *state);
   if (!state) luaL_error(L, "gibbous: out of memory");
   state->refs = 1;
-  gb_status status = gb_context_open(options, &state->context);
+  gb_context_options own; /* who opens the module without options may name folders of plugins in the environment */
+  gb_context_options_init(&own, sizeof own);
+  own.plugins = options || ignores_environment(L) ? NULL : getenv("GIBBOUS_PLUGINS");
+  gb_status status = gb_context_open(options ? options : &own, &state->context);
   if (status != GB_OK) luaL_error(L, "gibbous: the engine does not open: %s", gb_status_text(status));
   state->default_dtype = GB_FLOAT32;
   state->soft_mark = SOFT_MARK_LEAST;

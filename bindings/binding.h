@@ -22,6 +22,7 @@ typedef struct gbl_modes {
   gb_modes now;                                 /* first: context->modes points here */
   struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
   int64_t scopes;                               /* opened so far: the number of the last one */
+  struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
 } gbl_modes;
 
 typedef struct gbl_state {
@@ -32,6 +33,7 @@ typedef struct gbl_state {
   gbl_modes *modes;              /* its modes */
   const void *tensor_meta;       /* address of the tensors' metatable */
   gb_dtype default_dtype;
+  gb_device default_device;
   gb_print_options print;
   size_t fresh_bytes;            /* made since the soft mark was looked at */
   size_t soft_mark;              /* live bytes above which everything is collected */
@@ -231,6 +233,7 @@ void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, 
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
 void gbl_open_data(lua_State *L);      /* data.c */
 void gbl_open_io(lua_State *L);        /* io.c */
+void gbl_open_doctor(lua_State *L);    /* doctor.c: what gb.doctor asks, for the Lua half */
 void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */
 
 /* Set functions into the table at the top, each with the state (a light userdata) as its upvalue 1; and get or make the table `name` in

@@ -142,14 +142,14 @@ static double length_of(lua_State *L, const char *who) {
   return (double)lua_rawlen(L, 1);
 }
 
-/* table.insert(t[, pos], value): moves what lies behind pos. */
+/* insert: a call with a position moves what lies behind it. */
 static int guarded_insert(lua_State *L) {
   double n = length_of(L, "table.insert");
   if (lua_gettop(L) == 3) expect(L, "table.insert", (n - (double)luaL_checkinteger(L, 2)) * access_cost(L, 1));
   return forward(L);
 }
 
-/* table.remove(t[, pos]): the same. */
+/* remove: the same. */
 static int guarded_remove(lua_State *L) {
   double n = length_of(L, "table.remove");
   if (lua_gettop(L) > 1) expect(L, "table.remove", (n - (double)luaL_checkinteger(L, 2)) * access_cost(L, 1));

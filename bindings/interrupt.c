@@ -1,4 +1,4 @@
-/* interrupt.c - the hooks behind interrupt.h, and an xpcall that cannot hold up a stop. */
+/* interrupt.c - the hooks behind interrupt.h, and an xpcall whose handler cannot hold up a stop. */
 #include "interrupt.h"
 
 #include <time.h>
@@ -17,6 +17,7 @@ static double now(void) {
 /* {==== Hooks ==== */
 
 static void count_hook(lua_State *L, lua_Debug *event);
+static void silence_handler(lua_State *L);
 
 /* The hook that a coroutine has while nothing was asked for. */
 static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
@@ -37,7 +38,10 @@ static int raise_reason(lua_State *L, const gbl_state *state) {
 static void stop_hook(lua_State *L, lua_Debug *event) {
   (void)event;
   gbl_state *state = gbl_get_state(L);
-  if (atomic_load(&state->interrupt.reason)) raise_reason(L, state);
+  if (atomic_load(&state->interrupt.reason)) {
+    silence_handler(L);
+    raise_reason(L, state);
+  }
   disarm(L, &state->interrupt);
 }
 
@@ -66,6 +70,7 @@ void gbl_charge(lua_State *L, uint64_t instructions) {
   if (reached != GB_OK) gbl_interrupt_post(state, reached);
   if (!state->interrupt.depth || !atomic_load(&state->interrupt.reason)) return;
   arm(L);
+  silence_handler(L);
   raise_reason(L, state);
 }
 
@@ -168,8 +173,9 @@ bool gbl_ask_to_stop(gbl_state *state) {
   return !atomic_exchange(&interrupt->asked, true);
 }
 
-/* gb.on_stop(fn[, { grace = 10 }]): when a stop is asked for, fn runs between two steps of training, for at most so many seconds, and then the
- * recipe ends. gb.on_stop(nil): interrupt at once again. Lasts as long as the chunk that runs. */
+/* gb.on_stop(fn: function, options?: table): When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10),
+ * and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example:
+ * gb.on_stop(function() gb.save("stopped.safetensors", model:state_dict()) end, { grace = 5 }) */
 static int on_stop(lua_State *L) {
   static const char *const known[] = { "grace", NULL };
   gbl_state *state = gbl_enter(L);
@@ -215,41 +221,60 @@ void gbl_open_interrupt(lua_State *L) { gbl_set_functions(L, (const luaL_Reg[]){
 
 /* ====} */
 
-/* {==== xpcall ==== */
+/* {==== xpcall ====
+ * Lua runs a message handler with hooks off when a hook raised the error, so a handler that loops would hold up a stop. A wrapper around
+ * handlers would show in tracebacks and levels. So this xpcall, which is that of the standard library frame by frame, notes where its
+ * handler lies on the stack, and a stop puts one there that passes the error on. */
 
-/* The message handler of xpcall: the recipe's own one (an upvalue), unless everything unwinds. */
-static int guarded_handler(lua_State *L) {
-  if (gbl_is_stopping(L)) return 1;
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, 1);
-  return 1;
-}
+/* One xpcall that runs: a userdata in the first slot of its frame. The coroutine's modes know the innermost. */
+typedef struct gbl_handler { lua_Debug frame; struct gbl_handler *outer; } gbl_handler;
 
 /* The call came back, perhaps after yields: what lies above the handler are its results behind a true, or one error value. */
 static int finish_xpcall(lua_State *L, int status, lua_KContext context) {
   (void)context;
+  const gbl_handler *handler = lua_touserdata(L, 1);
+  gbl_modes_of(L)->handler = handler->outer;
   if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - 2;
   lua_pushboolean(L, false);
   lua_insert(L, -2);
   return 2;
 }
 
-/* xpcall(f, handler, ...): the stack becomes f, guarded handler, true, f, ... */
-static int guarded_xpcall(lua_State *L) {
+/* xpcall(f, handler, ...): the stack becomes note, handler, true, f, ... */
+static int noted_xpcall(lua_State *L) {
   int arguments = lua_gettop(L) - 2;
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  lua_pushvalue(L, 2);
-  lua_pushcclosure(L, guarded_handler, 1);
-  lua_replace(L, 2);
+  gbl_modes *modes = gbl_modes_of(L);
   lua_pushboolean(L, true);
   lua_pushvalue(L, 1);
   lua_rotate(L, 3, 2);
+  gbl_handler *handler = lua_newuserdatauv(L, sizeof *handler, 0);
+  lua_replace(L, 1);
+  lua_getstack(L, 0, &handler->frame);
+  handler->outer = modes->handler;
+  modes->handler = handler;
   return finish_xpcall(L, lua_pcallk(L, arguments, LUA_MULTRET, 2, 0, finish_xpcall), 0);
 }
 
+/* The handler that passes an error on. */
+static int pass_error(lua_State *L) {
+  lua_settop(L, 1);
+  return 1;
+}
+
+static void silence_handler(lua_State *L) {
+  gbl_handler *handler = gbl_modes_of(L)->handler;
+  if (!handler || !lua_checkstack(L, 2)) return;
+  lua_getinfo(L, "f", &handler->frame);
+  bool running = lua_tocfunction(L, -1) == noted_xpcall;
+  lua_pop(L, 1);
+  if (!running) return;
+  lua_pushcfunction(L, pass_error);
+  lua_setlocal(L, &handler->frame, 2);
+}
+
 void gbl_replace_xpcall(lua_State *L) {
-  lua_pushcfunction(L, guarded_xpcall);
+  lua_pushcfunction(L, noted_xpcall);
   lua_setglobal(L, "xpcall");
 }
 

@@ -74,7 +74,7 @@ void gbl_note_step(lua_State *L);
 void gbl_step_boundary(lua_State *L);
 /* gb.on_stop. */
 void gbl_open_interrupt(lua_State *L);
-/* Replace xpcall by one whose message handler is not run while everything unwinds: Lua would run it with hooks off. */
+/* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */
 void gbl_replace_xpcall(lua_State *L);
 
 /* ====} */

@@ -5,7 +5,9 @@ bad=0
 report() { echo "lint: $1"; echo "$2" | sed 's/^/  /'; bad=1; }
 find_in() { pattern=$1; shift; grep -nE "$pattern" "$@" 2>/dev/null; }
 
-sources=$(git ls-files --cached --others --exclude-standard '*.c' '*.h')
+# What git tracks or would track; where there is no git (or it declines to answer), what lies here.
+sources=$(git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cc' 2>/dev/null)
+[ -n "$sources" ] || sources=$(find . \( -path './build*' -o -path ./.git \) -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print)
 
 # The floors of the house: what each folder's files may include of ours.
 floor() {
@@ -22,10 +24,13 @@ floor amp 'base|tensor|ops|amp|optim|autograd'
 floor optim 'base|tensor|ops|amp|optim|autograd'
 floor io 'base|tensor|ops|io'
 floor data 'base|tensor|ops|data|io'
+rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.cu cuda/*.cuh | grep -vE '#include "(cuda|base)/'); [ -z "$rows" ] || report 'kernel files know cuda/ and base/ only:' "$rows"
+rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.c cuda/*.h | grep -vE '#include "(cuda|base|tensor|ops)/'); [ -z "$rows" ] || report 'cuda/ may include only cuda|base|tensor|ops:' "$rows"
+rows=$(grep -lE '#include *<(cuda|cudnn|cublas)' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'CUDA headers outside cuda/:' "$rows"
 
 rows=$(find_in '#include *[<"](lua|lauxlib|lualib)\.h' runtime/*/*.[ch] runtime/*.[ch]); [ -z "$rows" ] || report 'Lua below the bindings:' "$rows"
 rows=$(find_in '#include *[<"](cblas|dnnl)' runtime/[!c]*/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'BLAS or oneDNN outside runtime/cpu:' "$rows"
-rows=$(find_in '(^|[^_a-z.>])(exit|abort|_Exit|quick_exit|assert)\(' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch]); [ -z "$rows" ] || report 'calls that would kill a host:' "$rows"
+rows=$(find_in '(^|[^_a-z.>])(exit|abort|_Exit|quick_exit|assert)\(' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] cuda/*); [ -z "$rows" ] || report 'calls that would kill a host:' "$rows"
 # shellcheck disable=SC2086
 rows=$(find_in '\b(TO''DO|FIX''ME|XX''X|HA''CK)\b' $sources); [ -z "$rows" ] || report 'notes to nobody:' "$rows"
 # shellcheck disable=SC2086
@@ -35,11 +40,11 @@ rows=$(grep -nP '\t| +$' $sources); [ -z "$rows" ] || report 'tabs or trailing b
 for file in $sources; do
   head -1 "$file" | grep -q '^/\*' || report "$file does not open with what it is for" ""
 done
-for script in dev .ci/run cmake/lint.sh; do
+for script in dev .ci/run cmake/lint.sh tests/host/*.sh; do
   sh -n "$script" || bad=1
 done
 if command -v luacheck >/dev/null 2>&1; then
-  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous recipes tests/lua || bad=1
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua tests/host || bad=1
 else
   echo 'lint: luacheck is not installed, Lua was not checked'
 fi

@@ -114,6 +114,7 @@ typedef struct gb_context_options {
   gb_free_fn free;
   void *alloc_user;
   const char *cpu_level;   /* "baseline", "v3", "v4", or NULL: the best this CPU runs */
+  const char *plugins;     /* folders to look for backends in first, separated by ':'; then beside the executable and where they are installed */
 } gb_context_options;
 
 GB_API void gb_context_options_init(gb_context_options *options, size_t size);
@@ -144,7 +145,7 @@ GB_API void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset
 /* Open a backend plugin (a shared library that exports gb_backend_open) as the context's device of its type. */
 GB_API gb_status gb_context_load_backend(gb_context *context, const char *path);
 
-/* Bytes by category, for one device type. */
+/* Bytes by category. */
 typedef enum gb_memory_category {
   GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER, GB_MEM_SCRATCH,
   GB_MEM_CATEGORIES
@@ -157,9 +158,14 @@ typedef struct gb_memory_stats {
   uint64_t allocations, system_allocations;
 } gb_memory_stats;
 
+/* Over all devices of the context; a peak is the sum of each device's own. */
 GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
+/* Of one device; zeros for one that is not open. */
+GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out);
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);
+/* Wait until the device has done all that was asked of it; what its kernels found wrong in data is the failure. */
+GB_API gb_status gb_synchronize(gb_context *context, gb_device device);
 
 /* ====} */
 

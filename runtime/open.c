@@ -1,5 +1,4 @@
-/* open.c - puts the house together: opens a context with its table of ops, its pools, threads and backends. */
-#include <dlfcn.h>
+/* open.c - puts the house together: opens a context with its table of ops, its pool, its threads and the CPU backend. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,52 +61,9 @@ gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
   context->modes = &context->default_modes;
   context->seed = all.seed;
   context->files.root = GB_FILES_ANY;
-  gb_status status = open_parts(context, &all);
+  if (all.plugins) context->plugin_folders = strdup(all.plugins);
+  gb_status status = all.plugins && !context->plugin_folders ? GB_EMEMORY : open_parts(context, &all);
   if (status != GB_OK) { gb_context_release(context); return status; }
   *out = context;
   return GB_OK;
-}
-
-static const char *op_name(int op) {
-  static const char *const names[GB_OP_COUNT] = {
-#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) #name,
-#include "ops/ops.def"
-#undef GB_OP
-  };
-  return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
-}
-
-/* Ask the plugin's entrance for its table. */
-static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
-  static const gb_engine_table engine = { sizeof engine, GB_OP_COUNT, op_name, gb_fail };
-  gb_backend_open_fn open;
-  *(void **)&open = dlsym(handle, "gb_backend_open");
-  if (!open) return gb_fail(context, GB_EDEVICE, "%s is no backend: it does not export gb_backend_open", path);
-  gb_status status = open(&engine, GB_BACKEND_ABI, backend);
-  if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
-  if (!backend->name || !backend->alloc || !backend->free || !backend->read || !backend->write)
-    return gb_fail(context, GB_EDEVICE, "%s is no backend: its table lacks a name or memory", path);
-  return GB_OK;
-}
-
-gb_status gb_context_load_backend(gb_context *context, const char *path) {
-  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
-  gb_backend *backend = calloc(1, sizeof *backend);
-  gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
-  int type = status == GB_OK && !strcmp(backend->name, "cuda") ? GB_CUDA : GB_PLUGIN;
-  if (status == GB_OK && context->backend[type]) {
-    status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
-    if (backend->close) backend->close(backend->state);
-  }
-  if (status != GB_OK) { free(backend); dlclose(handle); return status; }
-  context->backend[type] = backend;
-  context->plugin[type] = handle;
-  if (open_pool(context, type, NULL) == GB_OK) return GB_OK;
-  context->backend[type] = NULL; /* a device without a pool is none */
-  context->plugin[type] = NULL;
-  if (backend->close) backend->close(backend->state);
-  free(backend);
-  dlclose(handle);
-  return gb_fail_memory(context, 0);
 }

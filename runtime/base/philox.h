@@ -5,9 +5,9 @@
 #ifndef GB_BASE_PHILOX_H
 #define GB_BASE_PHILOX_H
 
-#include <stdint.h>
+#include "base/float.h"
 
-static inline void gb_philox(uint64_t seed, uint64_t offset, uint64_t index, uint32_t out[4]) {
+GB_INLINE void gb_philox(uint64_t seed, uint64_t offset, uint64_t index, uint32_t out[4]) {
   uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = (uint32_t)offset, c3 = (uint32_t)(offset >> 32);
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
   for (int round = 0; round < 10; round++) {
@@ -20,8 +20,8 @@ static inline void gb_philox(uint64_t seed, uint64_t offset, uint64_t index, uin
 }
 
 /* A word as a float32 in [0, 1): its top 24 bits. */
-static inline float gb_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+GB_INLINE float gb_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 /* Two words as a float64 in [0, 1): 53 bits. */
-static inline double gb_uniform64(uint32_t high, uint32_t low) { return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53; }
+GB_INLINE double gb_uniform64(uint32_t high, uint32_t low) { return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53; }
 
 #endif

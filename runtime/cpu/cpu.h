@@ -60,7 +60,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out);
 
 /* ----} */
 
-/* {---- cpu/math.h: inline float32 functions that the compiler can vectorise, accurate to 2 ulp ---- gb_expf gb_logf gb_tanhf gb_erff ... */
+/* {---- base/math.h: inline float32 functions that the compiler can vectorise, accurate to 2 ulp ---- gb_expf gb_logf gb_tanhf gb_erff ... */
 /* ----} */
 
 /* {---- cpu/gemm.c ---- */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/philox.h"
-#include "cpu/math.h"
+#include "base/math.h"
 #include "cpu/tile.h"
 
 #define BLOCK 32

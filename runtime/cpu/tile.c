@@ -9,10 +9,14 @@
 
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "base/float.h"
 #include "base/philox.h"
+#include "cpu/narrow.h"
+#include "cpu/stream.h"
 
 /* {==== contiguous 16-bit arrays ==== */
 
@@ -22,31 +26,14 @@ static void widen_f16(float *to, const uint16_t *from, int64_t n) {
   for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + i))));
 #elif defined(__F16C__)
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#elif defined(__aarch64__)
+  for (; i + 4 <= n; i += 4) vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
   for (; i < n; i++) to[i] = gb_float16_to_float(from[i]);
 }
 
-static void narrow_f16(uint16_t *to, const float *from, int64_t n) {
-  int64_t i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__F16C__)
-  for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-  for (; i < n; i++) to[i] = gb_float_to_float16(from[i]);
-}
-
 static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = gb_bfloat16_to_float(from[i]);
-}
-
-/* The rounding of gb_float_to_bfloat16 as selects on 32-bit lanes, then one packing of their upper halves. */
-static void narrow_bf16(uint16_t *to, const float *from, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t u = gb_float_bits(from[i]), rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
-    to[i] = (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
-  }
 }
 
 /* ====} */
@@ -144,8 +131,8 @@ void gb_load_i64(int64_t *to, const void *from, gb_dtype dtype, int64_t stride, 
 }
 
 void gb_store_f32(void *to, gb_dtype dtype, int64_t stride, const float *from, int64_t n) {
-  if (stride == 1 && dtype == GB_FLOAT16) { narrow_f16(to, from, n); return; }
-  if (stride == 1 && dtype == GB_BFLOAT16) { narrow_bf16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_FLOAT16) { gb_narrow_f16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_BFLOAT16) { gb_narrow_bf16(to, from, n); return; }
   switch (dtype) {
     STORE(GB_FLOAT64, double, from[i])
     STORE(GB_FLOAT32, float, from[i])
@@ -355,6 +342,7 @@ void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_t
     o->constant = k > 0 && tensors[k]->numel == 1;
   }
   if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
+  t->streams = false;
   t->across = logical ? -1 : dim_across(t);
   if (t->across >= 0) cut_blocks(t, cost);
   else cut(t, cost);
@@ -472,7 +460,7 @@ const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *pl
 void *gb_tile_target(const gb_tiles *t, const gb_tile_place *place, void *room) {
   const gb_tile_operand *o = &t->operand[0];
   int64_t stride;
-  if (!is_native(o) || !is_one_run(t, o, place, &stride) || stride != 1) return room;
+  if (t->streams || !is_native(o) || !is_one_run(t, o, place, &stride) || stride != 1) return room;
   return o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
 }
 
@@ -481,7 +469,8 @@ void gb_tile_write(const gb_tiles *t, const gb_tile_place *place, const void *fr
   int64_t stride;
   if (is_one_run(t, o, place, &stride)) {
     char *to = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
-    if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
+    if (t->streams) gb_stream(to, from, (size_t)place->n * bytes_of(o));
+    else if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
     return;
   }
   bool native = is_native(o);
@@ -520,10 +509,21 @@ static void run_chunk(void *arg, int64_t chunk) {
     job->loop(job, &place, out, in);
     gb_tile_write(t, &place, out);
   }
+  if (t->streams) gb_stream_end();
+}
+
+/* The result fills a cache, lies as the loop sees it, and none of it was read. */
+static bool should_stream(const gb_tiles *t) {
+  const gb_tile_operand *out = &t->operand[0];
+  if (!out->flat || !is_native(out) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
+  for (int k = 1; k < t->count; k++)
+    if (t->operand[k].data == out->data) return false;
+  return true;
 }
 
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
-  const gb_tiles *t = &job->tiles;
+  gb_tiles *t = &job->tiles;
+  t->streams = should_stream(t);
   gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
 }
 

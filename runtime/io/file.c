@@ -175,19 +175,25 @@ gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **o
 
 uint64_t gb_file_size(const gb_file_reader *file) { return file->size; }
 
-gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes) {
-  char *at = data;
+gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size) {
+  char *at = data, reason[128] = "unknown error";
   while (bytes) {
     ssize_t done = pread(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return gb_fail_errno(file->context, "read", file->path, errno);
+    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_errno_text(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
-      return gb_fail(file->context, GB_EFORMAT, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes);
+      return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes), GB_EFORMAT;
     at += done;
     offset += (uint64_t)done;
     bytes -= (size_t)done;
   }
   return GB_OK;
+}
+
+gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes) {
+  char error[512];
+  gb_status status = gb_file_read_plain(file, offset, data, bytes, error, sizeof error);
+  return status == GB_OK ? GB_OK : gb_fail(file->context, status, "%s", error);
 }
 
 void gb_file_close(gb_file_reader *file) {

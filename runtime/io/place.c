@@ -9,15 +9,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *gb_errno_text(int error, char *buffer, size_t size) {
+#if defined(__GLIBC__) && defined(_GNU_SOURCE)
+  return strerror_r(error, buffer, size);
+#else
+  if (strerror_r(error, buffer, size)) snprintf(buffer, size, "error %d", error);
+  return buffer;
+#endif
+}
+
 gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error) {
   char reason[128] = "unknown error";
-#if defined(__GLIBC__) && defined(_GNU_SOURCE)
-  const char *text = strerror_r(error, reason, sizeof reason);
-#else
-  if (strerror_r(error, reason, sizeof reason)) snprintf(reason, sizeof reason, "error %d", error);
-  const char *text = reason;
-#endif
-  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, text);
+  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, gb_errno_text(error, reason, sizeof reason));
 }
 
 /* One step down: the folder `name` in `from`, which is closed. */

@@ -44,6 +44,50 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
   return status;
 }
 
+/* Bytes from one device's memory to another's; one side is host memory, or a buffer of it stands between. */
+static gb_status move_bytes(gb_context *context, gb_device to_device, void *to, gb_device from_device, const void *from, size_t bytes) {
+  gb_backend *target = context->backend[to_device.type], *source = context->backend[from_device.type];
+  if (from_device.type == GB_CPU) return target->write(target->state, to, from, bytes);
+  if (to_device.type == GB_CPU) return source->read(source->state, to, from, bytes);
+  gb_block *buffer = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH);
+  if (!buffer) return GB_EMEMORY;
+  gb_status status = source->read(source->state, gb_block_data(buffer), from, bytes);
+  if (status == GB_OK) status = target->write(target->state, to, gb_block_data(buffer), bytes);
+  gb_pool_free(context->pool[GB_CPU], buffer);
+  return status;
+}
+
+gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out) {
+  gb_context *context = gb_tensor_context(x);
+  gb_tensor *dense = x;
+  *out = NULL;
+  gb_tensor_retain(dense);
+  if (!gb_is_dense(x)) {
+    bool grad = gb_set_grad_enabled(context, false);
+    gb_status status = gb_op_contiguous(context, x, &dense);
+    gb_set_grad_enabled(context, grad);
+    gb_tensor_release(x);
+    GB_TRY(status);
+  }
+  size_t bytes = (size_t)x->numel * gb_dtype_bytes((gb_dtype)x->dtype);
+  gb_status status = gb_tensor_new_as(context, (gb_dtype)x->dtype, x->ndim, x->shape, dense->stride, device, GB_MEM_OTHER, out);
+  if (status == GB_OK) status = move_bytes(context, device, (*out)->storage->data, x->storage->device, gb_data(dense), bytes);
+  if (status != GB_OK && *out) gb_drop(out);
+  gb_tensor_release(dense);
+  return status;
+}
+
+gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out) {
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)x->dtype, x->ndim, x->shape, gb_is_dense(x) ? x->stride : NULL, device, GB_MEM_OTHER, out));
+  gb_modes *outer = c->modes, plain = *outer;
+  plain.autocast = false;
+  c->modes = &plain;
+  gb_status status = gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ *out, x }, 2, NULL);
+  c->modes = outer;
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
 gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
   gb_context *context = gb_tensor_context(tensor);
   if (tensor->numel != 1) {

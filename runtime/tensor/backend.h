@@ -6,11 +6,15 @@
 #ifndef GB_TENSOR_BACKEND_H
 #define GB_TENSOR_BACKEND_H
 
+#include "base/pool.h"
 #include "gibbous.h"
 
-#define GB_BACKEND_ABI 1u
+#define GB_BACKEND_ABI 2u
 
 struct gb_call;
+
+/* What gb.cuda.properties tells. */
+typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory; } gb_device_info;
 
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_call *call);
@@ -18,12 +22,19 @@ typedef gb_status (*gb_kernel)(struct gb_call *call);
 typedef struct gb_backend {
   const char *name;                              /* "cpu", "cuda", or a plugin's own */
   void *state;
+  gb_context *context;                           /* set by the engine before it opens the backend, which goes with it */
   void *(*alloc)(void *state, size_t bytes, size_t alignment);
   void (*free)(void *state, void *block, size_t bytes);
   /* Contiguous bytes between host and device memory. Both order after the kernels issued so far. */
   gb_status (*write)(void *state, void *device, const void *host, size_t bytes);
   gb_status (*read)(void *state, void *host, const void *device, size_t bytes);
+  gb_status (*clear)(void *state, void *device, size_t bytes);    /* zeros, ordered as a kernel; NULL: no optimizers on this device */
   gb_status (*synchronize)(void *state);
+  /* A copy to host memory of `pin`, which arrives some time later: the host looks at what it holds. NULL: reads serve. */
+  void *(*pin)(void *state, size_t bytes);
+  void (*unpin)(void *state, void *host);
+  gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
+  gb_status (*describe)(void *state, gb_device_info *out);        /* NULL: nothing to tell */
   void (*close)(void *state);
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;
@@ -34,6 +45,12 @@ typedef struct gb_engine_table {
   uint32_t op_count;
   const char *(*op_name)(int op);
   gb_status (*fail)(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+  size_t (*dtype_bytes)(gb_dtype dtype);
+  gb_dtype (*result_type)(gb_tensor *const *tensors, int count);
+  /* Blocks of the device's pool; NULL sets the error text. */
+  gb_block *(*alloc)(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
+  void (*free)(gb_context *context, gb_device device, gb_block *block);
+  void *(*block_data)(const gb_block *block);
 } gb_engine_table;
 
 typedef gb_status (*gb_backend_open_fn)(const gb_engine_table *engine, uint32_t abi, gb_backend *out);

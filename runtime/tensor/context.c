@@ -22,6 +22,8 @@ void gb_context_release(gb_context *context) {
     if (context->plugin[i]) dlclose(context->plugin[i]);
   }
   if (context->files.root >= 0) close(context->files.root);
+  free(context->plugin_folders);
+  free(context->no_cuda);
   free((void *)context->infos);
   free((void *)context->impl);
   free(context);
@@ -45,12 +47,15 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
   return status;
 }
 
-gb_status gb_fail_memory(gb_context *context, size_t bytes) {
+/* What a pool could not give, and what it holds. */
+static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;
-  gb_memory_get_stats(context, &stats);
-  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for, %zu are live in tensors, %zu are cached", bytes, stats.current_total,
-                 stats.reserved - stats.current_total);
+  gb_memory_get_device_stats(context, device, &stats);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are cached", bytes,
+                 device.type == GB_CPU ? "" : " on the device", stats.current_total, stats.reserved - stats.current_total);
 }
+
+gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
 
 const char *gb_error(const gb_context *context) { return context->error; }
 gb_status gb_error_code(const gb_context *context) { return context->error_code; }
@@ -104,19 +109,42 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
     gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }
-  if (!block) gb_fail_memory(context, bytes);
+  if (!block) fail_memory_of(context, device, bytes);
   return block;
 }
 
-static gb_pool *any_pool(gb_context *context) {
-  for (int i = GB_DEVICE_TYPES - 1; i >= 0; i--)
-    if (i == GB_CPU && context->pool[i]) return context->pool[i];
-  return NULL;
+static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    to->current[i] += one->current[i];
+    to->peak[i] += one->peak[i];
+  }
+  to->current_total += one->current_total;
+  to->peak_total += one->peak_total;
+  to->reserved += one->reserved;
+  to->peak_reserved += one->peak_reserved;
+  to->allocations += one->allocations;
+  to->system_allocations += one->system_allocations;
 }
 
+void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
+  memset(out, 0, sizeof *out);
+  if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
+}
+
+/* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
-  if (any_pool(context)) gb_pool_stats(any_pool(context), out);
+  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
+    gb_memory_stats one;
+    if (!context->pool[i]) continue;
+    gb_pool_stats(context->pool[i], &one);
+    add_stats(out, &one);
+  }
+}
+
+gb_status gb_synchronize(gb_context *context, gb_device device) {
+  gb_backend *backend = context->backend[device.type];
+  return backend && backend->synchronize ? backend->synchronize(backend->state) : GB_OK;
 }
 
 void gb_memory_reset_peaks(gb_context *context) {
@@ -182,8 +210,8 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     char *end = NULL;
     long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
     if (end && (*end || end == text + length + 1 || index < 0)) break;
-    if (!context->backend[type])
-      return gb_fail(context, GB_EDEVICE, "device '%s' is not available: no %s backend is loaded; use 'cpu'", text, name);
+    const char *why;
+    if (!gb_context_has_device(context, type, &why)) return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
     if (index != 0) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
     *out = (gb_device){ (int16_t)type, (int16_t)index };
     return GB_OK;

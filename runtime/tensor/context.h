@@ -38,6 +38,8 @@ struct gb_context {
   gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
   gb_backend *backend[GB_DEVICE_TYPES];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
+  char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
+  char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked yet */
   gb_threads *threads;
   void *cpu;                               /* state of the CPU backend: level, scratch */
   struct gb_onednn *onednn;                /* convolutions that cpu/conv_onednn.c compiled; NULL until the first; the CPU backend closes it */
@@ -100,6 +102,8 @@ bool gb_context_count(gb_context *context, size_t bytes);
 void gb_context_uncount(gb_context *context, size_t bytes);
 /* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be without bounds. */
 gb_status gb_context_expect(gb_context *context, uint64_t amount);
+/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
+bool gb_context_has_device(gb_context *context, int type, const char **why);
 
 /* "cpu", "cuda:0", ... */
 const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size);

@@ -58,6 +58,7 @@ struct gb_tensor {
   _Atomic int32_t refs;
   int8_t dtype, ndim;
   bool requires_grad;                /* asked for by the user, on a leaf */
+  bool was_leaf;                     /* it was at some time: graphs that were made then may hold this tensor */
   bool is_parameter;                 /* nn.Parameter: its 16-bit copies are kept even when it is frozen */
   bool wrapped;                      /* a Lua number: never promotes a tensor of the same category */
   bool retain_grad;

@@ -1,24 +1,24 @@
-/* cpu/math.h - float32 functions without branches, which the compiler turns into vector code, and the activations built on them.
+/* base/math.h - float32 functions without branches, which the compiler turns into vector code, and the activations built on them.
  *
  * Each is right over the whole range: subnormals, infinities, NaN and the sign of zero included. The comment above a function gives
  * the largest error in ulp that was found against the C library's float64 function over every 13th of all float32 values, at each
  * level. The coefficients are minimax fits made for these intervals, rounded to float32 one after another. */
-#ifndef GB_CPU_MATH_H
-#define GB_CPU_MATH_H
+#ifndef GB_BASE_MATH_H
+#define GB_BASE_MATH_H
 
 #include <math.h>
 
 #include "base/float.h"
 
 /* x = n * ln 2 + r with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to an integer, whose bits stay in the low mantissa. */
-static inline float gb_reduce_ln2(float x, int32_t *n) {
+GB_INLINE float gb_reduce_ln2(float x, int32_t *n) {
   float shifted = x * 0x1.715476p+0f + 0x1.8p+23f, k = shifted - 0x1.8p+23f;
   *n = (int32_t)(gb_float_bits(shifted) - 0x4b400000u);
   return (x - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
 }
 
 /* exp(r) - 1 - r for |r| <= ln(2) / 2. */
-static inline float gb_exp_tail(float r) {
+GB_INLINE float gb_exp_tail(float r) {
   float p = 0x1.6d4ce6p-10f + r * 0x1.a247b8p-13f;
   p = 0x1.111002p-7f + r * p;
   p = 0x1.5554e8p-5f + r * p;
@@ -27,10 +27,10 @@ static inline float gb_exp_tail(float r) {
 }
 
 /* 2^n for -126 <= n <= 127. */
-static inline float gb_power_of_2(int32_t n) { return gb_bits_float((uint32_t)(n + 127) << 23); }
+GB_INLINE float gb_power_of_2(int32_t n) { return gb_bits_float((uint32_t)(n + 127) << 23); }
 
 /* 0.78 ulp. The scaling by 2^n takes two steps, so that results below 2^-126 are rounded once and those above the range overflow. */
-static inline float gb_expf(float x) {
+GB_INLINE float gb_expf(float x) {
   int32_t n;
   float limited = x > 89.0f ? 89.0f : x;
   limited = limited < -104.0f ? -104.0f : limited;
@@ -40,8 +40,24 @@ static inline float gb_expf(float x) {
   return (sum + (lost + gb_exp_tail(r))) * gb_power_of_2(half) * gb_power_of_2(n - half);
 }
 
+/* 2^32 exp(x) for x up to 44, where softmax and its kin, whose x is never above 0, spend their time. 0.88 ulp; 1.17 ulp without fused
+ * multiply-add. Lifted so far, no result is subnormal but those below e^-104, which are 0; so 2^n is one factor, whose exponent grows in
+ * the low bits of what rounds x / ln 2. */
+static inline float gb_expf_lifted(float x) {
+  float shifted = x * 0x1.715476p+0f + (0x1.8p+23f + 159.0f), k = shifted - (0x1.8p+23f + 159.0f);
+  float r = (x - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
+  float p = 0x1.12399cp-7f + r * 0x1.6a4ecep-10f;
+  p = 0x1.5558b0p-5f + r * p;
+  p = 0x1.555492p-3f + r * p;
+  p = 0x1.fffffcp-2f + r * p;
+  p = 1.0f + r * p;
+  p = 1.0f + r * p;
+  float y = p * gb_bits_float(gb_float_bits(shifted) << 23);
+  return x < -104.0f ? 0.0f : y;
+}
+
 /* 1.44 ulp. 2^n exp(r) - 1, computed at half its size so that 2^128 does not overflow too early. */
-static inline float gb_expm1f(float x) {
+GB_INLINE float gb_expm1f(float x) {
   int32_t n;
   float limited = x > 89.0f ? 89.0f : x;
   limited = limited < -20.0f ? -20.0f : limited;
@@ -51,7 +67,7 @@ static inline float gb_expm1f(float x) {
 }
 
 /* log(2^k * (1 + f)) + correction for 1 + f in [sqrt(1/2), sqrt(2)); by the series in s = f / (2 + f), as in the FreeBSD library. */
-static inline float gb_log_parts(float f, float k, float correction) {
+GB_INLINE float gb_log_parts(float f, float k, float correction) {
   float s = f / (2.0f + f), z = s * s, half = 0.5f * f * f;
   float p = 0x1.23d3fep-2f + z * 0x1.f1308ep-3f;
   p = 0x1.999c26p-2f + z * p;
@@ -60,7 +76,7 @@ static inline float gb_log_parts(float f, float k, float correction) {
 }
 
 /* 0.82 ulp. */
-static inline float gb_logf(float x) {
+GB_INLINE float gb_logf(float x) {
   float scaled = x < 0x1p-126f ? x * 0x1p23f : x, shift = x < 0x1p-126f ? 23.0f : 0.0f;
   uint32_t u = gb_float_bits(scaled) - 0x3f3504f3u;
   float f = gb_bits_float((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
@@ -71,7 +87,7 @@ static inline float gb_logf(float x) {
 }
 
 /* 0.83 ulp. What 1 + x loses in rounding comes back as a correction. */
-static inline float gb_log1pf(float x) {
+GB_INLINE float gb_log1pf(float x) {
   float sum = 1.0f + x;
   uint32_t u = gb_float_bits(sum) - 0x3f3504f3u;
   int32_t k = (int32_t)u >> 23;
@@ -85,7 +101,7 @@ static inline float gb_log1pf(float x) {
 }
 
 /* 1.35 ulp. */
-static inline float gb_tanhf(float x) {
+GB_INLINE float gb_tanhf(float x) {
   float size = fabsf(x), s = x * x;
   float p = 0x1.524cccp-6f + s * -0x1.767dc6p-8f;
   p = -0x1.b842cep-5f + s * p;
@@ -96,7 +112,7 @@ static inline float gb_tanhf(float x) {
 }
 
 /* 1.12 ulp. Near 0 a polynomial in x^2, further out 1 - exp of a polynomial in |x|; from 4 on it is 1. */
-static inline float gb_erff(float x) {
+GB_INLINE float gb_erff(float x) {
   float size = fabsf(x), t = size > 4.0f ? 4.0f : size, s = t * t;
   float p = -0x1.a606f8p-11f + s * 0x1.4f578ap-14f;
   p = 0x1.5449e6p-8f + s * p;
@@ -116,14 +132,14 @@ static inline float gb_erff(float x) {
 
 /* 1.96 ulp. exp is taken of -|x|, so nothing overflows and small results keep their precision; what 1 + e loses is put back, with
  * 1 / (1 + e) known from y itself. */
-static inline float gb_sigmoidf(float x) {
+GB_INLINE float gb_sigmoidf(float x) {
   float e = gb_expf(-fabsf(x)), sum = 1.0f + e, lost = e - (sum - 1.0f);
   float y = (x < 0.0f ? e : 1.0f) / sum;
   return y - y * (lost * (x < 0.0f ? 1.0f - y : y));
 }
 
 /* The sine and cosine of 2 pi u, u in [0, 1]: for random normals. Absolute error below 1e-7. */
-static inline void gb_sincos_turns(float u, float *sine, float *cosine) {
+GB_INLINE void gb_sincos_turns(float u, float *sine, float *cosine) {
   float shifted = 4.0f * u + 0x1.8p+23f;
   uint32_t quadrant = gb_float_bits(shifted);
   float r = (u - 0.25f * (shifted - 0x1.8p+23f)) * 0x1.921fb6p+2f, z = r * r;
@@ -136,32 +152,32 @@ static inline void gb_sincos_turns(float u, float *sine, float *cosine) {
 
 /* {==== activations and their derivatives ==== */
 
-static inline float gb_siluf(float x) { return x * gb_sigmoidf(x); }
+GB_INLINE float gb_siluf(float x) { return x * gb_sigmoidf(x); }
 
-static inline float gb_silu_slopef(float x) {
+GB_INLINE float gb_silu_slopef(float x) {
   float s = gb_sigmoidf(x);
   return s * (1.0f + x * (1.0f - s));
 }
 
-static inline float gb_geluf(float x) { return 0.5f * x * (1.0f + gb_erff(x * 0x1.6a09e6p-1f)); }
+GB_INLINE float gb_geluf(float x) { return 0.5f * x * (1.0f + gb_erff(x * 0x1.6a09e6p-1f)); }
 
 /* Phi(x) + x * phi(x) */
-static inline float gb_gelu_slopef(float x) {
+GB_INLINE float gb_gelu_slopef(float x) {
   return 0.5f * (1.0f + gb_erff(x * 0x1.6a09e6p-1f)) + x * 0x1.988454p-2f * gb_expf(-0.5f * x * x);
 }
 
 /* The argument of tanh in the approximate gelu: sqrt(2 / pi) * (x + 0.044715 x^3). */
-static inline float gb_gelu_innerf(float x) { return 0x1.988454p-1f * (x + 0.044715f * x * x * x); }
+GB_INLINE float gb_gelu_innerf(float x) { return 0x1.988454p-1f * (x + 0.044715f * x * x * x); }
 
-static inline float gb_gelu_tanhf(float x) { return 0.5f * x * (1.0f + gb_tanhf(gb_gelu_innerf(x))); }
+GB_INLINE float gb_gelu_tanhf(float x) { return 0.5f * x * (1.0f + gb_tanhf(gb_gelu_innerf(x))); }
 
-static inline float gb_gelu_tanh_slopef(float x) {
+GB_INLINE float gb_gelu_tanh_slopef(float x) {
   float t = gb_tanhf(gb_gelu_innerf(x)), inner = 0x1.988454p-1f * (1.0f + 0.134145f * x * x);
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
 
 /* log(1 + exp(x)) */
-static inline float gb_softplusf(float x) { return (x > 0.0f ? x : 0.0f) + gb_log1pf(gb_expf(-fabsf(x))); }
+GB_INLINE float gb_softplusf(float x) { return (x > 0.0f ? x : 0.0f) + gb_log1pf(gb_expf(-fabsf(x))); }
 
 /* ====} */
 

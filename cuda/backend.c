@@ -1,0 +1,305 @@
+/* cuda/backend.c - the entrance of the plugin: opens the device, puts the tables of kernels together, and brings the engine's calls to them.
+ *
+ * Everything is launched on one stream and nothing waits, except reads, synchronisation, and what frees memory of the device. What kernels
+ * found wrong in data is told by the next wait. */
+#include "cuda/cuda.h"
+#include "cuda/conv.h"
+#include "cuda/gemm.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(GB_CUDA_OUT >= GB_MAX_OUT, "a call has room for every output");
+
+GB_API gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
+
+/* {==== What kernels may ask ==== */
+
+gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format, ...) {
+  char text[sizeof call->cuda->context->error];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return call->cuda->engine->fail(call->cuda->context, status, "%s", text);
+}
+
+static gb_device this_device(void) { return (gb_device){ GB_CUDA, 0 }; }
+
+void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
+  const gb_engine_table *engine = call->cuda->engine;
+  gb_block *block = call->scratches < GB_CUDA_SCRATCH ? engine->alloc(call->cuda->context, this_device(), bytes, GB_MEM_SCRATCH) : NULL;
+  if (!block) return NULL;
+  call->scratch[call->scratches++] = block;
+  return engine->block_data(block);
+}
+
+void gb_cuda_scratch_back(gb_cuda_call *call, int mark) {
+  while (call->scratches > mark) call->cuda->engine->free(call->cuda->context, this_device(), call->scratch[--call->scratches]);
+}
+
+gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
+  gb_tensor *in[GB_MAX_IN];
+  int count = call->n_in < GB_MAX_IN ? call->n_in : GB_MAX_IN;
+  for (int i = 0; i < count; i++) in[i] = i == without ? NULL : call->call->in[i];
+  return call->cuda->engine->result_type(in, count);
+}
+
+void gb_cuda_changed(gb_cuda_call *call, int input) {
+  if (call->call->in[input]) gb_tensor_bump(call->call->in[input]);
+}
+
+bool gb_cuda_recomputing(const gb_cuda_call *call) { return call->cuda->context->modes->recompute; }
+
+/* ====} */
+
+/* {==== Waiting, and what was found by then ==== */
+
+/* What an index is called in the text. */
+static const char *index_name(int op) { return op == GB_OP_cross_entropy || op == GB_OP_nll_loss || op == GB_OP_linear_cross_entropy ? "target" : "index"; }
+
+/* The failure that a fault record stands for, told as the op's. */
+static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
+  gb_status (*fail)(gb_context *, gb_status, const char *, ...) = cuda->engine->fail;
+  const char *outer = cuda->context->op;
+  gb_status status = GB_EINVAL;
+  cuda->context->op = cuda->engine->op_name(fault->op);
+  switch ((gb_cuda_fault_kind)fault->kind) {
+    case GB_FAULT_INDEX:
+      status = fail(cuda->context, GB_EINDEX, "%s %lld is out of range 0 .. %lld", index_name(fault->op), (long long)fault->value,
+                    (long long)fault->limit - 1);
+      break;
+    case GB_FAULT_DIVISION: fail(cuda->context, status, "integer division by zero; use floating tensors to get inf or nan"); break;
+    case GB_FAULT_PROBABILITY: fail(cuda->context, status, "probabilities must be 0 to 1"); break;
+    case GB_FAULT_WEIGHTS: fail(cuda->context, status, "weights must be finite and not negative"); break;
+    case GB_FAULT_ZERO_WEIGHTS: fail(cuda->context, status, "a row of weights has nothing but zeros"); break;
+    case GB_FAULT_FEW_WEIGHTS:
+      fail(cuda->context, status, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)fault->value,
+           (long long)fault->limit);
+      break;
+    case GB_FAULT_NONE: case GB_FAULT_KINDS: break;
+  }
+  cuda->context->op = outer;
+  return status;
+}
+
+/* A call of the runtime that failed. */
+static gb_status runtime_failure(gb_cuda *cuda, int code, const char *what) {
+  return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s failed: %s", what, gb_rt_text(code));
+}
+
+/* Wait for the stream; then tell what a kernel reported, once. */
+static gb_status wait_for(gb_cuda *cuda) {
+  int code = gb_rt_copy(cuda->stream, cuda->fault_seen, cuda->fault, sizeof *cuda->fault, GB_COPY_TO_HOST);
+  if (!code) code = gb_rt_synchronize(cuda->stream);
+  if (code) return runtime_failure(cuda, code, "waiting for the device");
+  if (cuda->fault_seen->kind == GB_FAULT_NONE) return GB_OK;
+  gb_cuda_fault fault = *cuda->fault_seen;
+  code = gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
+  return code ? runtime_failure(cuda, code, "waiting for the device") : fault_failure(cuda, &fault);
+}
+
+/* ====} */
+
+/* {==== Calls ==== */
+
+static void describe(gb_cuda_tensor *to, const gb_tensor *t) {
+  to->data = gb_data(t);
+  to->dtype = (gb_dtype)t->dtype;
+  to->ndim = t->ndim;
+  memcpy(to->shape, t->shape, sizeof to->shape);
+  memcpy(to->stride, t->stride, sizeof to->stride);
+  to->numel = t->numel;
+  to->host = t->storage->device.type == GB_CPU;
+  to->wrapped = t->wrapped;
+}
+
+/* Bring a number of the host to the device. */
+static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
+  uint64_t bits = 0;
+  memcpy(&bits, number->data, call->cuda->engine->dtype_bytes(number->dtype));
+  number->data = gb_cuda_scratch(call, sizeof bits);
+  if (!number->data) return GB_EMEMORY;
+  gb_cuda_put(call->stream, number->data, bits);
+  number->host = false;
+  return GB_OK;
+}
+
+/* Describe the operands and run the kernel. `in` and `tensors` have room for n_in; the outputs follow in `tensors`. */
+static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
+  const gb_cuda_row *row = cuda->row[call->op];
+  gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs, .stream = cuda->stream,
+                     .place = { call->rng_seed, call->rng_offset, NULL }, .fault = cuda->fault, .in_place = call->in_place,
+                     .tf32 = call->context->tf32, .cuda = cuda, .call = call };
+  gb_status status = GB_OK;
+  for (int i = 0; i < call->n_in; i++) {
+    in[i] = call->in[i] ? &tensors[i] : NULL;
+    if (!call->in[i]) continue;
+    describe(&tensors[i], call->in[i]);
+    if (status == GB_OK && tensors[i].host && !row->takes_numbers) status = upload(&c, &tensors[i]);
+  }
+  for (int i = 0; i < call->n_out; i++) {
+    if (!call->out[i]) continue;
+    describe(&tensors[call->n_in + i], call->out[i]);
+    c.out[i] = &tensors[call->n_in + i];
+  }
+  if (status == GB_OK) status = row->kernel(&c);
+  gb_cuda_scratch_back(&c, 0);
+  return status;
+}
+
+/* The kernel of every op. */
+static gb_status run(gb_call *call) {
+  gb_cuda *cuda = call->context->backend[GB_CUDA]->state;
+  const gb_cuda_tensor *in[GB_MAX_IN];
+  gb_cuda_tensor tensors[GB_MAX_IN + GB_CUDA_OUT];
+  gb_status status;
+  if (call->n_in <= GB_MAX_IN) status = run_in_room(cuda, call, in, tensors);
+  else { /* a long list of tensors */
+    size_t count = (size_t)call->n_in;
+    gb_cuda_tensor *more = malloc((count + GB_CUDA_OUT) * sizeof *more + count * sizeof *in);
+    if (!more) return cuda->engine->fail(call->context, GB_EMEMORY, "out of memory for a list of %d tensors", call->n_in);
+    status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_OUT), more);
+    free(more);
+  }
+  const char *kernel = NULL;
+  int code = gb_rt_launch_error(&kernel);
+  if (code && status == GB_OK) status = cuda->engine->fail(call->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code));
+  return status == GB_OK && cuda->blocking ? wait_for(cuda) : status;
+}
+
+/* ====} */
+
+/* {==== Memory ==== */
+
+static void *device_alloc(void *state, size_t bytes, size_t alignment) {
+  (void)state, (void)alignment; /* 256 bytes, as the pool asks */
+  return gb_rt_alloc(bytes);
+}
+
+static void device_free(void *state, void *block, size_t bytes) {
+  (void)state;
+  gb_rt_free(block, bytes);
+}
+
+static gb_status device_write(void *state, void *device, const void *host, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = bytes ? gb_rt_copy(cuda->stream, device, host, bytes, GB_COPY_TO_DEVICE) : 0;
+  return code ? runtime_failure(cuda, code, "a copy to the device") : GB_OK;
+}
+
+static gb_status device_read(void *state, void *host, const void *device, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = bytes ? gb_rt_copy(cuda->stream, host, device, bytes, GB_COPY_TO_HOST) : 0;
+  return code ? runtime_failure(cuda, code, "a copy from the device") : wait_for(cuda);
+}
+
+static gb_status device_clear(void *state, void *device, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = bytes ? gb_rt_set(cuda->stream, device, 0, bytes) : 0;
+  return code ? runtime_failure(cuda, code, "clearing memory") : GB_OK;
+}
+
+static void *device_pin(void *state, size_t bytes) {
+  (void)state;
+  return gb_rt_host_alloc(bytes);
+}
+
+static void device_unpin(void *state, void *host) {
+  (void)state;
+  gb_rt_host_free(host);
+}
+
+static gb_status device_post(void *state, void *pinned, const void *device, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = gb_rt_copy(cuda->stream, pinned, device, bytes, GB_COPY_TO_HOST);
+  return code ? runtime_failure(cuda, code, "a copy from the device") : GB_OK;
+}
+
+static gb_status device_synchronize(void *state) { return wait_for(state); }
+
+/* ====} */
+
+/* {==== Opening and closing ==== */
+
+static gb_status device_describe(void *state, gb_device_info *out) {
+  gb_cuda *cuda = state;
+  gb_device_properties p;
+  size_t available = 0, total = 0;
+  int code = gb_rt_properties(0, &p);
+  if (!code) code = gb_rt_memory(&available, &total);
+  if (code) return runtime_failure(cuda, code, "asking for the device's properties");
+  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
+                           .total_memory = (int64_t)total, .free_memory = (int64_t)available };
+  memcpy(out->name, p.name, sizeof out->name);
+  return GB_OK;
+}
+
+static void device_close(void *state) {
+  gb_cuda *cuda = state;
+  gb_gemms_close(cuda->gemms);
+  gb_dnns_close(cuda->dnns);
+  if (cuda->stream) gb_rt_stream_close(cuda->stream);
+  if (cuda->fault) gb_rt_free(cuda->fault, sizeof *cuda->fault);
+  if (cuda->fault_seen) gb_rt_host_free(cuda->fault_seen);
+  free(cuda);
+}
+
+/* Every family's kernels, by op. */
+static void gather_rows(gb_cuda *cuda, gb_backend *out) {
+  static const gb_cuda_row *const families[] = {
+#define FAMILY(name) gb_cuda_##name,
+    GB_CUDA_FAMILIES(FAMILY)
+#undef FAMILY
+  };
+  for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+    for (const gb_cuda_row *row = families[f]; row->op != GB_OP_COUNT; row++) {
+      cuda->row[row->op] = row;
+      out->run[row->op] = run;
+    }
+}
+
+/* The device's stream and records; nonzero: what the runtime says. */
+static int open_device(gb_cuda *cuda) {
+  int count = 0, code = gb_rt_device_count(&count);
+  if (!code && count == 0) return -1;
+  if (!code) code = gb_rt_open(0);
+  if (!code) code = gb_rt_stream_open(&cuda->stream);
+  if (code) return code;
+  cuda->fault = gb_rt_alloc(sizeof *cuda->fault);
+  cuda->fault_seen = gb_rt_host_alloc(sizeof *cuda->fault_seen);
+  if (!cuda->fault || !cuda->fault_seen) return -2;
+  return gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
+}
+
+/* Is a variable of the environment set, to something other than 0? */
+static bool is_asked(const char *name) {
+  const char *value = getenv(name);
+  return value && *value && strcmp(value, "0");
+}
+
+gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out) {
+  if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_count != GB_OP_COUNT) return GB_EUNSUPPORTED;
+  gb_cuda *cuda = calloc(1, sizeof *cuda);
+  if (!cuda) return GB_EMEMORY;
+  cuda->engine = engine;
+  cuda->context = out->context;
+  cuda->blocking = is_asked("GIBBOUS_CUDA_BLOCKING");
+  cuda->verbose = is_asked("GIBBOUS_CUDA_VERBOSE");
+  const char *piece = getenv("GIBBOUS_CUDA_PIECE");
+  cuda->piece = piece ? strtoll(piece, NULL, 10) : 0;
+  int code = open_device(cuda);
+  if (code) {
+    device_close(cuda);
+    return engine->fail(out->context, GB_EDEVICE, "%s", code == -1 ? "there is no CUDA device" : code == -2 ? "out of memory" : gb_rt_text(code));
+  }
+  *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
+                       .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
+                       .synchronize = device_synchronize, .describe = device_describe, .close = device_close };
+  gather_rows(cuda, out);
+  return GB_OK;
+}
+
+/* ====} */

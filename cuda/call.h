@@ -1,0 +1,88 @@
+/* cuda/call.h - one run of one op as kernel files see it: plain structs, in C and in CUDA C++.
+ *
+ * backend.c makes a gb_cuda_call of the engine's gb_call, runs the kernel of its op, and cleans up. Kernel files (*.cu) include device.cuh,
+ * which includes this; they know nothing else of the engine. */
+#ifndef GB_CUDA_CALL_H
+#define GB_CUDA_CALL_H
+
+#include "cuda/runtime.h"
+#include "gibbous.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GB_CUDA_OUT 8     /* outputs of an op, at most */
+#define GB_CUDA_SCRATCH 8 /* pieces of scratch of one call, at most */
+
+typedef struct gb_cuda_tensor {
+  char *data;             /* the first element, in device memory */
+  gb_dtype dtype;
+  int ndim;
+  int64_t shape[GB_MAX_NDIM], stride[GB_MAX_NDIM]; /* strides in elements; 0 where broadcast */
+  int64_t numel;
+  bool host;              /* a number: 0-d, and data is host memory. Only kernels whose row takes numbers meet one */
+  bool wrapped;           /* a plain number of the calling language */
+} gb_cuda_tensor;
+
+/* What a kernel met in data that it cannot work with. One record per device, in its memory: the first one to be reported stays until the next
+ * synchronisation makes an error of it. Kernels go on with a value that is in range, so memory is never touched out of bounds. */
+typedef enum gb_cuda_fault_kind { GB_FAULT_NONE, GB_FAULT_INDEX, GB_FAULT_DIVISION, GB_FAULT_PROBABILITY, GB_FAULT_WEIGHTS, GB_FAULT_ZERO_WEIGHTS,
+                                  GB_FAULT_FEW_WEIGHTS, GB_FAULT_KINDS } gb_cuda_fault_kind;
+typedef struct gb_cuda_fault {
+  int32_t kind, op;       /* a gb_cuda_fault_kind, set once; the gb_op */
+  int64_t value, limit;   /* of an index: the value, and the number of valid ones */
+} gb_cuda_fault;
+
+/* The place of a call in the random stream. In a captured graph *advance grows with every replay. */
+typedef struct gb_cuda_place { uint64_t seed, offset; const uint64_t *advance; } gb_cuda_place;
+
+struct gb_call;
+struct gb_cuda;
+
+typedef struct gb_cuda_call {
+  gb_op op;
+  int n_in, n_out;
+  const gb_cuda_tensor **in;               /* NULL where optional and absent */
+  const gb_cuda_tensor *out[GB_CUDA_OUT];  /* NULL where not asked for; in place, out[0] is in[0]'s memory */
+  const gb_attr *attrs;                    /* of the row, defaults filled in */
+  gb_stream stream;                        /* where everything is launched */
+  gb_cuda_place place;                     /* of ops that draw */
+  gb_cuda_fault *fault;                    /* in device memory */
+  bool in_place, tf32;
+  struct gb_cuda *cuda;                    /* the backend */
+  struct gb_call *call;                    /* the engine's own, for C files */
+  void *scratch[GB_CUDA_SCRATCH];
+  int scratches;
+} gb_cuda_call;
+
+/* Launch what computes call->out from call->in; never waits. Shapes, dtypes and devices were checked, the outputs allocated. */
+typedef gb_status (*gb_cuda_kernel)(gb_cuda_call *call);
+
+/* A row of a family's table, which ends with {GB_OP_COUNT}. A kernel that takes numbers gets 0-d inputs of the host as they are; for the
+ * others they are brought to the device first. */
+typedef struct gb_cuda_row { gb_op op; gb_cuda_kernel kernel; bool takes_numbers; } gb_cuda_row;
+
+/* {---- backend.c ---- */
+
+/* The failure text (the op's name is put before it) and its status: `return gb_cuda_fail(call, GB_EUNSUPPORTED, "...", ...)`. */
+gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+/* Device memory for this call alone, aligned to 256 bytes; it goes back when the kernel function has returned, since the stream keeps the
+ * order. NULL: out of memory, text set: return GB_EMEMORY. */
+void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
+/* Give back what was taken since call->scratches was `mark`, for loops: what is launched later may use it again. */
+void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
+/* The dtype that the inputs promote to; input `without` (from 0; -1: none) is left aside. */
+gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
+
+/* The kernel wrote into an input that is no result (running statistics): who saved it must know. An absent one is fine. */
+void gb_cuda_changed(gb_cuda_call *call, int input);
+/* Forward runs a second time, for a gradient: what it did to the outside the first time is not done again. */
+bool gb_cuda_recomputing(const gb_cuda_call *call);
+
+/* ----} */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,257 @@
+/* cuda/device.cuh - what every kernel file includes: the built-ins of CUDA, launches, conversions of dtypes, and reports of bad data.
+ *
+ * The same text is compiled by nvcc and, with GB_CUDA_EMULATE, as plain C++ for the CPU (tests/cuda_on_cpu/). So kernels are written in a
+ * small subset: GB_SHARED for shared memory, GB_LAUNCH for launches, 16-bit floats stored as uint16_t, no float atomics, no inline PTX
+ * outside this file. Whatever gives a number has one fixed order, so that the same seed gives the same bits. */
+#ifndef GB_CUDA_DEVICE_CUH
+#define GB_CUDA_DEVICE_CUH
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef GB_CUDA_EMULATE
+#include "emulate.h"
+#define GB_DEVICE inline
+#define GB_UNROLL
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define GB_INLINE static __host__ __device__ __forceinline__
+#define GB_DEVICE __host__ __device__ __forceinline__
+
+/* Before a loop with a constant count over an array that is to stay in registers. */
+#define GB_UNROLL _Pragma("unroll")
+/* An array in shared memory: GB_SHARED(float, tile, [32][33]). */
+#define GB_SHARED(type, name, size) __shared__ type name size
+/* The shared memory whose bytes the launch gives, as an array of bytes aligned to 16. */
+#define GB_SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
+/* Launch a kernel on a stream: GB_LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...). An empty grid launches nothing. */
+#define GB_LAUNCH(stream, kernel, grid, block, shared, ...)                                        \
+  do {                                                                                             \
+    dim3 gb_grid(grid), gb_block(block);                                                           \
+    if (gb_grid.x == 0 || gb_grid.y == 0 || gb_grid.z == 0) break;                                 \
+    kernel<<<gb_grid, gb_block, (shared), (stream)>>>(__VA_ARGS__);                                \
+    gb_rt_launched(#kernel);                                                                       \
+  } while (0)
+#endif
+
+#include "base/float.h"
+#include "base/math.h"
+#include "base/philox.h"
+#include "cuda/call.h"
+
+/* A name with commas in it, such as a template with its arguments, as one argument of GB_LAUNCH. */
+#define GB_KERNEL(...) __VA_ARGS__
+
+#define GB_THREADS 256 /* of a block, unless a kernel has a reason */
+#define GB_WARP 32
+#define GB_ALL_LANES 0xffffffffu
+
+/* Blocks for n elements, `each` of them to a block; at most 2^20, so kernels walk on by the size of the grid. */
+static inline unsigned gb_blocks(int64_t n, int64_t each) {
+  int64_t blocks = (n + each - 1) / each;
+  return (unsigned)(blocks < (1 << 20) ? blocks : 1 << 20);
+}
+
+/* This thread's place in the grid, and the size of the grid, in threads. */
+template <typename Index> static __device__ __forceinline__ Index gb_thread(void) { return (Index)blockIdx.x * (Index)blockDim.x + (Index)threadIdx.x; }
+template <typename Index> static __device__ __forceinline__ Index gb_grid_size(void) { return (Index)gridDim.x * (Index)blockDim.x; }
+
+/* {==== 16-bit floats ==== */
+
+static GB_DEVICE float gb_half_value(uint16_t h) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(h));
+#else
+  return gb_float16_to_float(h);
+#endif
+}
+
+static GB_DEVICE uint16_t gb_half_bits(float x) {
+#if defined(__CUDA_ARCH__)
+  return __half_as_ushort(__float2half_rn(x));
+#else
+  return gb_float_to_float16(x);
+#endif
+}
+
+static GB_DEVICE uint16_t gb_bfloat_bits(float x) {
+#if defined(__CUDA_ARCH__)
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+  return gb_float_to_bfloat16(x);
+#endif
+}
+
+/* ====} */
+
+/* {==== any dtype to what a kernel computes in (float, double or int64_t), and back ====
+ *
+ * As on the CPU: floats become integers by cutting the fraction, NaN becomes 0 and what is beyond int64 its nearest end; integers wrap at the
+ * width of their dtype; anything but 0 is true; every value is rounded once. */
+
+static GB_DEVICE int64_t gb_to_integer(double x) {
+  if (x >= -0x1p63 && x < 0x1p63) return (int64_t)x;
+  return x > 0 ? INT64_MAX : x < 0 ? INT64_MIN : 0;
+}
+
+/* An integer as a float64 that rounds to 16 bits as the integer would: bits that do not fit leave their trace in the last one. */
+static GB_DEVICE double gb_sticky_double(int64_t v) {
+  bool large = v >= ((int64_t)1 << 53) || v <= -((int64_t)1 << 53);
+  return (double)(large ? (int64_t)(((uint64_t)v & ~(uint64_t)0x7ff) | ((v & 0x7ff) ? 0x400u : 0u)) : v);
+}
+
+template <typename T> struct gb_as;
+template <> struct gb_as<float> {
+  static GB_DEVICE float from(double x) { return (float)x; }
+  static GB_DEVICE float from(float x) { return x; }
+  static GB_DEVICE float from(int64_t x) { return (float)x; }
+  static GB_DEVICE double f64(float x) { return x; }
+  static GB_DEVICE float f32(float x) { return x; }
+  static GB_DEVICE int64_t i64(float x) { return gb_to_integer((double)x); }
+  static GB_DEVICE uint16_t half(float x) { return gb_half_bits(x); }
+  static GB_DEVICE uint16_t bfloat(float x) { return gb_bfloat_bits(x); }
+};
+template <> struct gb_as<double> {
+  static GB_DEVICE double from(double x) { return x; }
+  static GB_DEVICE double from(float x) { return (double)x; }
+  static GB_DEVICE double from(int64_t x) { return (double)x; }
+  static GB_DEVICE double f64(double x) { return x; }
+  static GB_DEVICE float f32(double x) { return (float)x; }
+  static GB_DEVICE int64_t i64(double x) { return gb_to_integer(x); }
+  static GB_DEVICE uint16_t half(double x) { return gb_double_to_float16(x); }
+  static GB_DEVICE uint16_t bfloat(double x) { return gb_double_to_bfloat16(x); }
+};
+template <> struct gb_as<int64_t> {
+  static GB_DEVICE int64_t from(double x) { return gb_to_integer(x); }
+  static GB_DEVICE int64_t from(float x) { return gb_to_integer((double)x); }
+  static GB_DEVICE int64_t from(int64_t x) { return x; }
+  static GB_DEVICE double f64(int64_t x) { return (double)x; }
+  static GB_DEVICE float f32(int64_t x) { return (float)x; }
+  static GB_DEVICE int64_t i64(int64_t x) { return x; }
+  static GB_DEVICE uint16_t half(int64_t x) { return gb_double_to_float16(gb_sticky_double(x)); }
+  static GB_DEVICE uint16_t bfloat(int64_t x) { return gb_double_to_bfloat16(gb_sticky_double(x)); }
+};
+
+/* Element i of memory of a dtype. */
+template <typename T> static GB_DEVICE T gb_load(const void *from, int dtype, int64_t i) {
+  switch (dtype) {
+    case GB_FLOAT64: return gb_as<T>::from(((const double *)from)[i]);
+    case GB_FLOAT32: return gb_as<T>::from(((const float *)from)[i]);
+    case GB_FLOAT16: return gb_as<T>::from(gb_half_value(((const uint16_t *)from)[i]));
+    case GB_BFLOAT16: return gb_as<T>::from(gb_bfloat16_to_float(((const uint16_t *)from)[i]));
+    case GB_INT64: return gb_as<T>::from(((const int64_t *)from)[i]);
+    case GB_INT32: return gb_as<T>::from((int64_t)((const int32_t *)from)[i]);
+    case GB_UINT8: return gb_as<T>::from((int64_t)((const uint8_t *)from)[i]);
+    default: return gb_as<T>::from((int64_t)(((const uint8_t *)from)[i] != 0));
+  }
+}
+
+template <typename T> static GB_DEVICE void gb_store(void *to, int dtype, int64_t i, T x) {
+  switch (dtype) {
+    case GB_FLOAT64: ((double *)to)[i] = gb_as<T>::f64(x); return;
+    case GB_FLOAT32: ((float *)to)[i] = gb_as<T>::f32(x); return;
+    case GB_FLOAT16: ((uint16_t *)to)[i] = gb_as<T>::half(x); return;
+    case GB_BFLOAT16: ((uint16_t *)to)[i] = gb_as<T>::bfloat(x); return;
+    case GB_INT64: ((int64_t *)to)[i] = gb_as<T>::i64(x); return;
+    case GB_INT32: ((int32_t *)to)[i] = (int32_t)gb_as<T>::i64(x); return;
+    case GB_UINT8: ((uint8_t *)to)[i] = (uint8_t)gb_as<T>::i64(x); return;
+    default: ((uint8_t *)to)[i] = x != 0; return;
+  }
+}
+
+/* x as a tensor of the dtype would hold it. */
+template <typename T> static GB_DEVICE T gb_through(T x, int dtype) {
+  double room;
+  gb_store<T>(&room, dtype, 0, x);
+  return gb_load<T>(&room, dtype, 0);
+}
+
+static inline size_t gb_bytes_of(gb_dtype dtype) {
+  static const uint8_t bytes[GB_DTYPE_COUNT] = { 8, 4, 2, 2, 8, 4, 1, 1 };
+  return bytes[dtype];
+}
+
+static inline bool gb_is_float(gb_dtype dtype) { return dtype <= GB_BFLOAT16; }
+
+/* ====} */
+
+/* {==== arithmetic that is not fused ==== */
+
+static GB_DEVICE float gb_mul(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+static GB_DEVICE double gb_mul(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+static GB_DEVICE float gb_add(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+static GB_DEVICE double gb_add(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+/* The upper 64 bits of a product. */
+static GB_DEVICE uint64_t gb_upper_product(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  return (uint64_t)(((unsigned __int128)a * b) >> 64);
+#endif
+}
+
+/* ====} */
+
+/* {==== random words ==== */
+
+static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset + (place.advance ? *place.advance : 0); }
+
+/* Word i of the stream at a place: the same one that the CPU gives the element. */
+static GB_DEVICE uint32_t gb_random_word(const gb_cuda_place &place, uint64_t i) {
+  uint32_t words[4];
+  gb_philox(place.seed, gb_random_offset(place), i / 4, words);
+  return words[i % 4];
+}
+
+/* ====} */
+
+/* {==== reports of bad data ==== */
+
+/* The first report stays. `value` and `limit` are read by the host after the kernel, so they need no fence. */
+static __device__ __forceinline__ void gb_report(gb_cuda_fault *fault, int kind, int op, int64_t value, int64_t limit) {
+  if (atomicCAS(&fault->kind, (int32_t)GB_FAULT_NONE, (int32_t)kind) != GB_FAULT_NONE) return;
+  fault->op = op;
+  fault->value = value;
+  fault->limit = limit;
+}
+
+/* An index value from data: itself where it is 0 .. limit - 1, else reported, and 0. */
+static __device__ __forceinline__ int64_t gb_checked_index(gb_cuda_fault *fault, int op, int64_t value, int64_t limit) {
+  if (value >= 0 && value < limit) return value;
+  gb_report(fault, GB_FAULT_INDEX, op, value, limit);
+  return 0;
+}
+
+/* ====} */
+
+#endif

@@ -1,0 +1,296 @@
+/* cuda/random.cu - kernels that draw random numbers: the words of Philox are those that the CPU gives the same elements.
+ *
+ * Numbers depend on (seed, offset, logical element) alone: 32 bits per element where a float32 comes out, 64 where a float64 or an integer does.
+ * One call of Philox makes four words, so a thread computes what they are for. Sums and products are kept apart (gb_mul, gb_add), as on the CPU. */
+#include "cuda/block.cuh"
+#include "cuda/elements.cuh"
+#include "cuda/families.h"
+
+/* {==== numbers from words ==== */
+
+/* What a draw is made with. Which numbers mean what is the draw's business. */
+struct draw_numbers {
+  double a = 0, b = 0;
+  uint64_t low = 0, range = 0;
+  int dtype = 0, op = 0;
+  gb_cuda_fault *fault = NULL;
+};
+
+/* low + u * (high - low) as the dtype stores it, from as many bits as its significand holds; what rounds up to high becomes low. */
+struct uniform_f32 {
+  typedef float type;
+  static constexpr int words = 1, inputs = 0;
+  static __device__ __forceinline__ float of(const uint32_t *word, double, const draw_numbers &n) {
+    float low = (float)n.a, high = (float)n.b;
+    int bits = n.dtype == GB_FLOAT16 ? 11 : n.dtype == GB_BFLOAT16 ? 8 : 24;
+    float y = gb_through(gb_add(low, gb_mul((float)(word[0] >> (32 - bits)) * gb_power_of_2(-bits), high - low)), n.dtype);
+    return y >= high ? low : y;
+  }
+};
+
+struct uniform_f64 {
+  typedef double type;
+  static constexpr int words = 2, inputs = 0;
+  static __device__ __forceinline__ double of(const uint32_t *word, double, const draw_numbers &n) {
+    double y = gb_add(n.a, gb_mul(gb_uniform64(word[0], word[1]), n.b - n.a));
+    return y >= n.b ? n.a : y;
+  }
+};
+
+/* 0 .. range - 1 from 64 random bits: the upper half of their product with range. */
+static GB_DEVICE uint64_t below(const uint32_t *word, uint64_t range) { return gb_upper_product(((uint64_t)word[0] << 32) | word[1], range); }
+
+struct integers_i64 {
+  typedef int64_t type;
+  static constexpr int words = 2, inputs = 0;
+  static __device__ __forceinline__ int64_t of(const uint32_t *word, double, const draw_numbers &n) { return (int64_t)(n.low + below(word, n.range)); }
+};
+
+/* 1 with the probability that the input holds. */
+struct bernoulli_f64 {
+  typedef double type;
+  static constexpr int words = 1, inputs = 1;
+  static __device__ __forceinline__ double of(const uint32_t *word, double p, const draw_numbers &n) {
+    if (!(p >= 0 && p <= 1)) gb_report(n.fault, GB_FAULT_PROBABILITY, n.op, 0, 0);
+    return (double)word[0] * 0x1p-32 < p;
+  }
+};
+
+/* Kept where the word, as a number in [0, 1), is at least p, and scaled. */
+template <typename T> struct dropout_of {
+  typedef T type;
+  static constexpr int words = 1, inputs = 1;
+  static __device__ __forceinline__ T of(const uint32_t *word, T x, const draw_numbers &n) {
+    return gb_uniform(word[0]) >= (float)n.a ? gb_mul(x, (T)n.b) : (T)0;
+  }
+};
+
+/* ====} */
+
+/* {==== element by element ==== */
+
+/* One thread makes the 4 / D::words elements of one block of words. */
+template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typename D::type> o, gb_cuda_place place, draw_numbers numbers) {
+  typedef typename D::type T;
+  const int each = 4 / D::words;
+  uint64_t offset = gb_random_offset(place);
+  for (int64_t block = gb_thread<int64_t>(); block * each < w.numel; block += gb_grid_size<int64_t>()) {
+    uint32_t word[4];
+    gb_philox(place.seed, offset, (uint64_t)block, word);
+    for (int j = 0; j < each; j++) {
+      int64_t at[2], i = block * each + j;
+      if (i >= w.numel) break;
+      gb_seek<2>(w, i, at);
+      T x = D::inputs ? gb_load<T>(o.data[1], o.dtype[1], at[1]) : (T)0;
+      gb_store<T>(o.data[0], o.dtype[0], at[0], D::of(word + j * D::words, x, numbers));
+    }
+  }
+}
+
+/* Draw for every element of out[0], in the row-major order of its shape. */
+template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place &place, draw_numbers numbers) {
+  gb_elements e = gb_elements_of(call, D::inputs);
+  gb_walk w = gb_plan(e.operand, D::inputs + 1, true);
+  numbers.dtype = call->out[0]->dtype;
+  numbers.op = call->op;
+  numbers.fault = call->fault;
+  GB_LAUNCH(call->stream, draw_kernel<D>, gb_blocks(w.numel, GB_THREADS * (4 / D::words)), GB_THREADS, 0, w,
+            gb_operands_of<typename D::type>(e, D::inputs + 1), place, numbers);
+  return GB_OK;
+}
+
+static gb_status uniform(gb_cuda_call *call) {
+  draw_numbers n = { call->attrs[0].number, call->attrs[1].number };
+  return call->out[0]->dtype == GB_FLOAT64 ? draw<uniform_f64>(call, call->place, n) : draw<uniform_f32>(call, call->place, n);
+}
+
+static gb_status random_integers(gb_cuda_call *call) {
+  draw_numbers n = {};
+  n.low = (uint64_t)call->attrs[0].integer;
+  n.range = (uint64_t)call->attrs[1].integer - n.low;
+  return draw<integers_i64>(call, call->place, n);
+}
+
+static gb_status bernoulli(gb_cuda_call *call) { return draw<bernoulli_f64>(call, call->place, draw_numbers{}); }
+
+static gb_status dropout_at(gb_cuda_call *call, const gb_cuda_place &place) {
+  double p = call->attrs[0].number;
+  draw_numbers n = { p, p < 1 ? 1 / (1 - p) : 0 };
+  return call->out[0]->dtype == GB_FLOAT64 ? draw<dropout_of<double>>(call, place, n) : draw<dropout_of<float>>(call, place, n);
+}
+
+/* Forward draws from the call's place in the stream; nothing to drop: the input itself. */
+static gb_status dropout(gb_cuda_call *call) { return call->out[0]->data == call->in[0]->data ? GB_OK : dropout_at(call, call->place); }
+
+/* Backward draws again from the place that it is told. */
+static gb_status dropout_backward(gb_cuda_call *call) {
+  return dropout_at(call, gb_cuda_place{ (uint64_t)call->attrs[1].integer, (uint64_t)call->attrs[2].integer, call->place.advance });
+}
+
+/* {---- normals: two at a time ---- */
+
+/* Box and Muller: the normals of a word for the radius and one for the angle. */
+static __device__ __forceinline__ void normal_pair(const uint32_t *word, float *pair) {
+  float radius = sqrtf(-2.0f * gb_logf((float)word[0] * 0x1p-32f + 0x1p-33f)), sine, cosine;
+  gb_sincos_turns(gb_uniform(word[1]), &sine, &cosine);
+  pair[0] = radius * cosine;
+  pair[1] = radius * sine;
+}
+
+/* As above in float64, from four words. */
+static __device__ __forceinline__ void normal_pair(const uint32_t *word, double *pair) {
+  double radius = sqrt(-2 * log(1 - gb_uniform64(word[0], word[1]))), angle = 6.28318530717958647693 * gb_uniform64(word[2], word[3]);
+  pair[0] = radius * cos(angle);
+  pair[1] = radius * sin(angle);
+}
+
+/* A thread makes as many pairs as four words are good for. */
+template <typename T> static __global__ void normal_kernel(gb_walk w, char *out, int dtype, gb_cuda_place place, T mean, T std) {
+  const int each = sizeof(T) == 4 ? 4 : 2;
+  uint64_t offset = gb_random_offset(place);
+  for (int64_t block = gb_thread<int64_t>(); block * each < w.numel; block += gb_grid_size<int64_t>()) {
+    uint32_t word[4];
+    T normal[each];
+    gb_philox(place.seed, offset, (uint64_t)block, word);
+    for (int j = 0; j < each; j += 2) normal_pair(word + j, normal + j);
+    for (int j = 0; j < each && block * each + j < w.numel; j++) {
+      int64_t at[1];
+      gb_seek<1>(w, block * each + j, at);
+      gb_store<T>(out, dtype, at[0], gb_add(mean, gb_mul(std, normal[j])));
+    }
+  }
+}
+
+static gb_status normal(gb_cuda_call *call) {
+  const gb_cuda_tensor *out = call->out[0];
+  double mean = call->attrs[0].number, std = call->attrs[1].number;
+  gb_walk w = gb_plan(&out, 1, true);
+  if (out->dtype == GB_FLOAT64) {
+    GB_LAUNCH(call->stream, normal_kernel<double>, gb_blocks(w.numel, 2 * GB_THREADS), GB_THREADS, 0, w, out->data, out->dtype, call->place, mean, std);
+  } else {
+    GB_LAUNCH(call->stream, normal_kernel<float>, gb_blocks(w.numel, 4 * GB_THREADS), GB_THREADS, 0, w, out->data, out->dtype, call->place, (float)mean,
+              (float)std);
+  }
+  return GB_OK;
+}
+
+/* ----} */
+/* ====} */
+
+/* {==== what draws one thing after another ==== */
+
+/* Fisher and Yates, from the inside out: element i goes to a place j <= i, what was there moves to i. Each step needs the one before, so one
+ * thread walks, and the others make its random places; about a memory latency per element. */
+static __global__ void permutation_kernel(int64_t *p, int64_t stride, int64_t n, gb_cuda_place place) {
+  GB_SHARED(int64_t, chosen, [GB_THREADS]);
+  uint64_t offset = gb_random_offset(place);
+  for (int64_t first = 0; first < n; first += GB_THREADS) {
+    int64_t i = first + threadIdx.x;
+    uint32_t word[4];
+    gb_philox(place.seed, offset, (uint64_t)i / 2, word);
+    chosen[threadIdx.x] = (int64_t)below(word + 2 * (i % 2), (uint64_t)i + 1);
+    __syncthreads();
+    for (int64_t k = 0; threadIdx.x == 0 && k < GB_THREADS && first + k < n; k++) {
+      int64_t at = first + k, j = chosen[k];
+      if (j != at) p[at * stride] = p[j * stride];
+      p[j * stride] = at;
+    }
+    __syncthreads();
+  }
+}
+
+static gb_status permutation(gb_cuda_call *call) {
+  const gb_cuda_tensor *out = call->out[0];
+  if (out->numel == 0) return GB_OK;
+  GB_LAUNCH(call->stream, permutation_kernel, 1, GB_THREADS, 0, (int64_t *)out->data, out->stride[0], out->numel, call->place);
+  return GB_OK;
+}
+
+/* {---- multinomial: weights at the leaves of a tree of sums, so that a draw and a removal take log(n) steps ---- */
+
+/* A multinomial draw: rows of n weights, trees of 2 * size numbers with the root at 1. */
+struct lottery {
+  const char *weights;
+  int dtype;
+  int64_t n, size, row_stride, stride, samples;
+  bool replacement;
+  double *trees;
+  int64_t *out;
+};
+
+/* The leaf in which u times the total falls; never one of weight 0. */
+static __device__ __forceinline__ int64_t draw_leaf(const double *tree, int64_t size, double u) {
+  double target = u * tree[1];
+  int64_t at = 1;
+  while (at < size) {
+    double left = tree[2 * at], right = tree[2 * at + 1];
+    bool go_right = left == 0 || (target >= left && right > 0);
+    if (go_right) target -= left;
+    at = 2 * at + go_right;
+  }
+  return at - size;
+}
+
+/* Take a leaf out; sums are made anew from what is left, so they stay exact. */
+static __device__ __forceinline__ void fell_leaf(double *tree, int64_t size, int64_t leaf) {
+  int64_t at = size + leaf;
+  tree[at] = 0;
+  while (at > 1) {
+    at /= 2;
+    tree[at] = tree[2 * at] + tree[2 * at + 1];
+  }
+}
+
+/* One block per row: plant the tree level by level; then draws that put back go at once, others one after another. */
+static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cuda_fault *fault) {
+  double *tree = l.trees + (int64_t)blockIdx.x * 2 * l.size;
+  const int op = GB_OP_multinomial;
+  int64_t positive = 0, bad = 0;
+  for (int64_t i = threadIdx.x; i < l.size; i += blockDim.x) {
+    double weight = i < l.n ? gb_load<double>(l.weights, l.dtype, (int64_t)blockIdx.x * l.row_stride + i * l.stride) : 0;
+    bool sound = weight >= 0 && weight < (double)INFINITY;
+    tree[l.size + i] = sound ? weight : 0;
+    positive += sound && weight > 0;
+    bad += !sound;
+  }
+  positive = gb_block_reduce<gb_sum_of>(positive, (int64_t)0);
+  bad = gb_block_reduce<gb_sum_of>(bad, (int64_t)0);
+  for (int64_t level = l.size / 2; level > 0; level /= 2) {
+    for (int64_t i = level + threadIdx.x; i < 2 * level; i += blockDim.x) tree[i] = tree[2 * i] + tree[2 * i + 1];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0 && bad) gb_report(fault, GB_FAULT_WEIGHTS, op, 0, 0);
+  else if (threadIdx.x == 0 && positive == 0) gb_report(fault, GB_FAULT_ZERO_WEIGHTS, op, 0, 0);
+  else if (threadIdx.x == 0 && !l.replacement && positive < l.samples) gb_report(fault, GB_FAULT_FEW_WEIGHTS, op, l.samples, positive);
+  bool alone = !l.replacement;
+  for (int64_t s = alone ? 0 : threadIdx.x; s < l.samples && (!alone || threadIdx.x == 0); s += alone ? 1 : blockDim.x) {
+    uint64_t index = 2 * ((uint64_t)blockIdx.x * (uint64_t)l.samples + (uint64_t)s);
+    double u = gb_uniform64(gb_random_word(place, index), gb_random_word(place, index + 1));
+    int64_t leaf = draw_leaf(tree, l.size, u);
+    l.out[(int64_t)blockIdx.x * l.samples + s] = leaf < l.n ? leaf : 0;
+    if (alone) fell_leaf(tree, l.size, leaf);
+  }
+}
+
+static gb_status multinomial(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = call->in[0];
+  int64_t rows = x->ndim == 2 ? x->shape[0] : 1, size = 1;
+  lottery l = { x->data, x->dtype, x->shape[x->ndim - 1], 0, x->ndim == 2 ? x->stride[0] : 0, x->stride[x->ndim - 1], call->attrs[0].integer,
+                call->attrs[1].integer != 0, NULL, (int64_t *)call->out[0]->data };
+  while (size < l.n) size *= 2;
+  if (rows == 0) return GB_OK;
+  l.size = size;
+  l.trees = (double *)gb_cuda_scratch(call, (size_t)(rows * 2 * size) * sizeof(double));
+  if (!l.trees) return GB_EMEMORY;
+  GB_LAUNCH(call->stream, multinomial_kernel, (unsigned)rows, GB_THREADS, 0, l, call->place, call->fault);
+  return GB_OK;
+}
+
+/* ----} */
+/* ====} */
+
+const gb_cuda_row gb_cuda_random[] = {
+  { GB_OP_uniform, uniform, false }, { GB_OP_normal, normal, false }, { GB_OP_random_integers, random_integers, false },
+  { GB_OP_permutation, permutation, false }, { GB_OP_bernoulli, bernoulli, false }, { GB_OP_multinomial, multinomial, false },
+  { GB_OP_dropout, dropout, false }, { GB_OP_dropout_backward, dropout_backward, false }, { GB_OP_COUNT, NULL, false },
+};

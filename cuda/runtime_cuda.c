@@ -1,0 +1,112 @@
+/* cuda/runtime_cuda.c - cuda/runtime.h by the CUDA runtime, which is linked statically: without a driver the plugin opens and says so. */
+#include "cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct gb_graph { cudaGraphExec_t exec; };
+
+const char *gb_rt_text(int code) { return cudaGetErrorString((cudaError_t)code); }
+
+int gb_rt_device_count(int *count) { return (int)cudaGetDeviceCount(count); }
+int gb_rt_open(int device) { return (int)cudaSetDevice(device); }
+
+int gb_rt_properties(int device, gb_device_properties *out) {
+  struct cudaDeviceProp p;
+  *out = (gb_device_properties){ .name = "" };
+  cudaError_t code = cudaGetDeviceProperties(&p, device);
+  if (code != cudaSuccess) return (int)code;
+  snprintf(out->name, sizeof out->name, "%s", p.name);
+  out->major = p.major;
+  out->minor = p.minor;
+  out->multiprocessors = p.multiProcessorCount;
+  out->memory = p.totalGlobalMem;
+  out->shared_per_block = p.sharedMemPerBlock;
+  code = cudaDriverGetVersion(&out->driver);
+  return (int)(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
+}
+
+int gb_rt_memory(size_t *available, size_t *total) { return (int)cudaMemGetInfo(available, total); }
+
+void *gb_rt_alloc(size_t bytes) {
+  void *block = NULL;
+  if (cudaMalloc(&block, bytes) == cudaSuccess) return block;
+  cudaGetLastError(); /* it was told: the next launch shall not report it */
+  return NULL;
+}
+
+void gb_rt_free(void *block, size_t bytes) {
+  (void)bytes;
+  cudaFree(block);
+}
+
+void *gb_rt_host_alloc(size_t bytes) {
+  void *block = NULL;
+  if (cudaHostAlloc(&block, bytes, cudaHostAllocDefault) == cudaSuccess) return block;
+  cudaGetLastError();
+  return NULL;
+}
+
+void gb_rt_host_free(void *block) { cudaFreeHost(block); }
+
+int gb_rt_stream_open(gb_stream *out) { return (int)cudaStreamCreateWithFlags(out, cudaStreamNonBlocking); }
+void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
+int gb_rt_synchronize(gb_stream stream) { return (int)cudaStreamSynchronize(stream); }
+
+int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
+  static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+  return (int)cudaMemcpyAsync(to, from, bytes, kinds[kind], stream);
+}
+
+int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) { return (int)cudaMemsetAsync(block, byte, bytes, stream); }
+
+int gb_rt_event_open(gb_event *out) { return (int)cudaEventCreateWithFlags(out, cudaEventDisableTiming); }
+void gb_rt_event_close(gb_event event) { cudaEventDestroy(event); }
+int gb_rt_event_record(gb_event event, gb_stream stream) { return (int)cudaEventRecord(event, stream); }
+int gb_rt_event_synchronize(gb_event event) { return (int)cudaEventSynchronize(event); }
+int gb_rt_event_wait(gb_stream stream, gb_event event) { return (int)cudaStreamWaitEvent(stream, event, 0); }
+
+int gb_rt_capture_begin(gb_stream stream) { return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal); }
+
+int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
+  cudaGraph_t recorded = NULL;
+  *out = NULL;
+  cudaError_t code = cudaStreamEndCapture(stream, &recorded);
+  gb_graph *graph = code == cudaSuccess ? malloc(sizeof *graph) : NULL;
+  if (code == cudaSuccess && !graph) code = cudaErrorMemoryAllocation;
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&graph->exec, recorded, 0);
+  if (recorded) cudaGraphDestroy(recorded);
+  if (code == cudaSuccess) *out = graph;
+  else free(graph);
+  return (int)code;
+}
+
+int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) { return (int)cudaGraphLaunch(graph->exec, stream); }
+
+void gb_rt_graph_close(gb_graph *graph) {
+  if (!graph) return;
+  cudaGraphExecDestroy(graph->exec);
+  free(graph);
+}
+
+/* {---- launches that failed: noted per thread, since contexts may run on several ---- */
+
+static _Thread_local int launch_code;
+static _Thread_local const char *launch_kernel;
+
+void gb_rt_launched(const char *kernel) {
+  cudaError_t code = cudaGetLastError();
+  if (code == cudaSuccess || launch_code) return;
+  launch_code = (int)code;
+  launch_kernel = kernel;
+}
+
+int gb_rt_launch_error(const char **kernel) {
+  int code = launch_code;
+  *kernel = launch_kernel;
+  launch_code = 0;
+  return code;
+}
+
+/* ----} */

@@ -1,0 +1,121 @@
+/* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA backend is looked for when
+ * somebody asks for its device: in the folders that the context was opened with, beside the executable, and where it is installed. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ops/ops.h"
+#include "tensor/context.h"
+
+#define CUDA_PLUGIN "gibbous_cuda.so"
+#ifndef GB_PLUGIN_FOLDER
+#define GB_PLUGIN_FOLDER "/usr/local/lib/gibbous"
+#endif
+
+static const char *op_name(int op) {
+  static const char *const names[GB_OP_COUNT] = {
+#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) #name,
+#include "ops/ops.def"
+#undef GB_OP
+  };
+  return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
+}
+
+static void free_block(gb_context *context, gb_device device, gb_block *block) { gb_pool_free(context->pool[device.type], block); }
+
+/* The pool of a plugin's device. */
+static gb_status open_pool(gb_context *context, int type) {
+  gb_backend *backend = context->backend[type];
+  context->pool[type] = gb_pool_open(backend->alloc, backend->free, backend->state, 0);
+  return context->pool[type] ? GB_OK : GB_EMEMORY;
+}
+
+/* Ask the plugin's entrance for its table. */
+static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
+  static const gb_engine_table engine = { sizeof engine, GB_OP_COUNT, op_name, gb_fail, gb_dtype_bytes, gb_result_type, gb_context_alloc, free_block,
+                                          gb_block_data };
+  gb_backend_open_fn open;
+  *(void **)&open = dlsym(handle, "gb_backend_open");
+  if (!open) return gb_fail(context, GB_EDEVICE, "%s is no backend: it does not export gb_backend_open", path);
+  backend->context = context;
+  gb_status status = open(&engine, GB_BACKEND_ABI, backend);
+  if (status == GB_EDEVICE) return status; /* the plugin has said why */
+  if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
+  if (!backend->name || !backend->alloc || !backend->free || !backend->read || !backend->write)
+    return gb_fail(context, GB_EDEVICE, "%s is no backend: its table lacks a name or memory", path);
+  return GB_OK;
+}
+
+gb_status gb_context_load_backend(gb_context *context, const char *path) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
+  gb_backend *backend = calloc(1, sizeof *backend);
+  gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
+  int type = status == GB_OK && !strcmp(backend->name, "cuda") ? GB_CUDA : GB_PLUGIN;
+  if (status == GB_OK && context->backend[type]) {
+    status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
+    if (backend->close) backend->close(backend->state);
+  }
+  if (status != GB_OK) { free(backend); dlclose(handle); return status; }
+  context->backend[type] = backend;
+  context->plugin[type] = handle;
+  if (open_pool(context, type) == GB_OK) return GB_OK;
+  context->backend[type] = NULL; /* a device without a pool is none */
+  context->plugin[type] = NULL;
+  if (backend->close) backend->close(backend->state);
+  free(backend);
+  dlclose(handle);
+  return gb_fail_memory(context, 0);
+}
+
+/* {==== Looking for the CUDA backend ==== */
+
+/* "folder/gibbous_cuda.so" if it is there. */
+static bool is_in(const char *folder, size_t length, char *path, size_t size) {
+  int used = snprintf(path, size, "%.*s/%s", (int)length, folder, CUDA_PLUGIN);
+  return length > 0 && used > 0 && (size_t)used < size && access(path, R_OK) == 0;
+}
+
+static bool is_beside_executable(char *path, size_t size) {
+  char self[4096];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (length <= 0) return false;
+  self[length] = 0;
+  const char *slash = strrchr(self, '/');
+  return slash && is_in(self, (size_t)(slash - self), path, size);
+}
+
+static bool find_cuda(const gb_context *context, char *path, size_t size) {
+  for (const char *at = context->plugin_folders; at && *at;) {
+    size_t length = strcspn(at, ":");
+    if (is_in(at, length, path, size)) return true;
+    at += length + (at[length] == ':');
+  }
+  return is_beside_executable(path, size) || is_in(GB_PLUGIN_FOLDER, strlen(GB_PLUGIN_FOLDER), path, size);
+}
+
+/* Open the CUDA backend, or keep why not. The failure is no error of whoever asked. */
+static void open_cuda(gb_context *context) {
+  char path[4096], before[sizeof context->error], before_op[sizeof context->error_op];
+  gb_status before_code = context->error_code;
+  memcpy(before, context->error, sizeof before);
+  memcpy(before_op, context->error_op, sizeof before_op);
+  const char *op = context->op;
+  context->op = NULL;
+  if (!find_cuda(context, path, sizeof path)) context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
+  else if (gb_context_load_backend(context, path) != GB_OK) context->no_cuda = strdup(context->error);
+  context->op = op;
+  context->error_code = before_code;
+  memcpy(context->error, before, sizeof before);
+  memcpy(context->error_op, before_op, sizeof before_op);
+}
+
+bool gb_context_has_device(gb_context *context, int type, const char **why) {
+  if (type == GB_CUDA && !context->backend[type] && !context->no_cuda) open_cuda(context);
+  *why = type != GB_CUDA ? "no plugin of that name is loaded" : context->no_cuda ? context->no_cuda : "out of memory";
+  return context->backend[type] != NULL;
+}
+
+/* ====} */

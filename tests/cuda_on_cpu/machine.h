@@ -1,0 +1,27 @@
+/* machine.h - what the emulated device and its runtime share, in C and C++. */
+#ifndef GB_MACHINE_H
+#define GB_MACHINE_H
+
+#include <stddef.h>
+
+#include "cuda/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device memory may be touched between these two, which may be nested: launches, copies and the seams. */
+void gb_machine_enter(void);
+void gb_machine_leave(void);
+/* Note a failure; the first one stays until gb_rt_launch_error asks. */
+void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Do work(copy of the argument's bytes) now, or with every replay of the graph that the stream captures. */
+void gb_machine_do(gb_stream stream, void (*work)(void *argument), void (*release)(void *argument), void *argument);
+
+#ifdef __cplusplus
+}
+
+#include <functional>
+void gb_machine_submit(gb_stream stream, std::function<void()> work);
+#endif
+#endif
