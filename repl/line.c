@@ -81,14 +81,17 @@ static line_end read_plain(line *l, char **out) {
   char *text = NULL;
   size_t room = 0;
   if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
-  ssize_t n = getline(&text, &room, stdin);
+  ssize_t n;
+  do {
+    clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
+    n = getline(&text, &room, stdin);
+  } while (n < 0 && ferror(stdin) && errno == EINTR && !interrupted);
   if (n > 0) {
     if (text[n - 1] == '\n') text[n - 1] = '\0';
     *out = text;
     return LINE_READ;
   }
   free(text);
-  clearerr(stdin);
   if (l->terminal) putchar('\n');
   return interrupted ? LINE_INTERRUPTED : LINE_CLOSED;
 }
