@@ -9,7 +9,9 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 -- {==== running ====
 
-local gibbous = arg[-1]
+local first = -1 -- options of this test's own run may stand before the script
+while arg[first - 1] do first = first - 1 end
+local gibbous = arg[first]
 local function lines_of(command)
   local pipe = assert(io.popen(command))
   local text = pipe:read("a")

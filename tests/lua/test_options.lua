@@ -3,7 +3,9 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local gibbous = arg[-1]
+local first = -1 -- options of this test's own run may stand before the script
+while arg[first - 1] do first = first - 1 end
+local gibbous = arg[first]
 
 -- What a command writes, on both streams, and its status.
 local function run(arguments)

@@ -19,7 +19,7 @@ local function surroundings()
   local x = gb.rand(4, 4)
   return setmetatable({
     gb = gb, F = gb.nn.functional, x = x, model = model, opt = opt, loss = model(x):sum(), scaler = gb.amp.GradScaler { init_scale = 2 },
-    schedule = gb.optim.lr.Constant(opt), loader = gb.data.DataLoader(gb.data.TensorDataset(x, gb.arange(4)), { batch_size = 2 }),
+    schedule = gb.optim.lr.Constant(opt), loader = gb.data.DataLoader(gb.data.TensorDataset(x:cpu(), gb.arange(4):cpu()), { batch_size = 2 }),
     print = function() end,
   }, { __index = _G })
 end
