@@ -339,13 +339,15 @@ static int memory_stats(lua_State *L) {
   return 1;
 }
 
-/* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats() */
+/* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats()
+ * gb.cuda.reset_peak_memory_stats(): The same, where PyTorch has it. Example: gb.cuda.reset_peak_memory_stats() */
 static int reset_peak_memory_stats(lua_State *L) {
   gb_memory_reset_peaks(gbl_context(L));
   return 0;
 }
 
-/* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache() */
+/* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache()
+ * gb.cuda.empty_cache(): The same, where PyTorch has it. Example: gb.cuda.empty_cache() */
 static int empty_cache(lua_State *L) {
   gb_memory_empty_cache(gbl_context(L));
   return 0;

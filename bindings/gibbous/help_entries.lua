@@ -479,11 +479,48 @@ native.help_texts = {
   },
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
+  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "The same, where PyTorch has it.", nil, "gb.cuda.empty_cache()" },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
     "Can a CUDA device be used? Where not, also why.",
     nil,
     "print(gb.cuda.is_available())",
+  },
+  ["gb.cuda.max_memory_allocated"] = {
+    "gb.cuda.max_memory_allocated() -> int",
+    "The most bytes that tensors had on the CUDA device.",
+    nil,
+    "print(gb.cuda.max_memory_allocated())",
+  },
+  ["gb.cuda.memory_allocated"] = {
+    "gb.cuda.memory_allocated() -> int",
+    "Bytes in tensors on the CUDA device.",
+    nil,
+    "print(gb.cuda.memory_allocated())",
+  },
+  ["gb.cuda.memory_summary"] = {
+    "gb.cuda.memory_summary() -> string",
+    "A table for people, by category.",
+    nil,
+    "print(gb.cuda.memory_summary())",
+  },
+  ["gb.cuda.properties"] = {
+    "gb.cuda.properties() -> table",
+    "name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the CUDA device.",
+    nil,
+    "if gb.cuda.is_available() then print(gb.cuda.properties().name) end",
+  },
+  ["gb.cuda.reset_peak_memory_stats"] = {
+    "gb.cuda.reset_peak_memory_stats()",
+    "The same, where PyTorch has it.",
+    nil,
+    "gb.cuda.reset_peak_memory_stats()",
+  },
+  ["gb.cuda.synchronize"] = {
+    "gb.cuda.synchronize()",
+    "Wait for the device, and tell what its kernels found wrong in data.",
+    nil,
+    "gb.cuda.synchronize()",
   },
   ["gb.data.DataLoader"] = {
     "gb.data.DataLoader(dataset, options?: table) -> loader",
@@ -675,9 +712,9 @@ native.help_texts = {
     "gb.manual_seed(1)",
   },
   ["gb.memory_stats"] = {
-    "gb.memory_stats() -> table",
+    "gb.memory_stats(device?: string) -> table",
     "Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak (tables by category), \z
-      current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.",
+      current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device, or of all together.",
     nil,
     "print(gb.memory_stats().peak_total)",
   },

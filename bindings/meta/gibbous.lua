@@ -2565,10 +2565,35 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
+--- The same, where PyTorch has it.
+function gb.cuda.empty_cache() end
+
 --- Can a CUDA device be used? Where not, also why.
 ---@return boolean
 ---@return string
 function gb.cuda.is_available() end
+
+--- The most bytes that tensors had on the CUDA device.
+---@return integer
+function gb.cuda.max_memory_allocated() end
+
+--- Bytes in tensors on the CUDA device.
+---@return integer
+function gb.cuda.memory_allocated() end
+
+--- A table for people, by category.
+---@return string
+function gb.cuda.memory_summary() end
+
+--- name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the CUDA device.
+---@return table
+function gb.cuda.properties() end
+
+--- The same, where PyTorch has it.
+function gb.cuda.reset_peak_memory_stats() end
+
+--- Wait for the device, and tell what its kernels found wrong in data.
+function gb.cuda.synchronize() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
 --- (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples drawn at
@@ -2773,9 +2798,10 @@ function gb.load(path) end
 function gb.manual_seed(seed) end
 
 --- Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak (tables by category),
---- current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.
+--- current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device, or of all together.
+---@param device? string
 ---@return table
-function gb.memory_stats() end
+function gb.memory_stats(device) end
 
 --- Each vector spread over the grid of all, the first along dimension 1.
 ---@param ... gb.Tensor
