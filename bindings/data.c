@@ -19,7 +19,8 @@ static int dataset_length(lua_State *L) {
   return 1;
 }
 
-/* dataset:get(i): the tensors of sample i (from 1, -1 is the last). */
+/* dataset:get(i: int) -> tensors: The tensors of sample i (from 1, -1 is the last). Example: local dataset = gb.data.TensorDataset(gb.rand(8, 4))
+ * local row = dataset:get(1) */
 static int dataset_get(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *dataset = check_dataset(L);
@@ -41,7 +42,8 @@ static int finish_dataset(lua_State *L, void **slot, gb_dataset *dataset, gb_sta
   return 1;
 }
 
-/* dataset:subset(first, last), both included, from 1; or dataset:subset(list of positions). */
+/* dataset:subset(first, last?: int) -> dataset: The samples first .. last, both included, from 1; or those of a list of positions. Example: local
+ * half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4) */
 static int dataset_subset(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *of = check_dataset(L), *made = NULL;
@@ -69,7 +71,8 @@ static int dataset_subset(lua_State *L) {
 static const luaL_Reg dataset_methods[] = { { "__len", dataset_length }, { "get", dataset_get }, { "subset", dataset_subset }, { NULL, NULL } };
 static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_methods };
 
-/* data.TensorDataset(a, b, ...): sample i is row i of each tensor. */
+/* gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers of rows. Example: local dataset =
+ * gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8)) */
 static int tensor_dataset(lua_State *L) {
   gb_context *context = gbl_context(L);
   int n = lua_gettop(L);
@@ -86,7 +89,8 @@ static int tensor_dataset(lua_State *L) {
   return finish_dataset(L, slot, made, status);
 }
 
-/* data.idx(images[, labels][, { mean = 0, std = 1 }]): images scaled to 0 .. 1, then normalised. */
+/* gb.data.idx(images: string, labels?: string, options?: table) -> dataset: Files in MNIST's format, gzipped or not: images scaled to 0 .. 1,
+ * then normalised; labels as int64. options: mean = 0, std = 1. Errors: a file that is not of this format, or damaged. */
 static int idx(lua_State *L) {
   static const char *const known[] = { "mean", "std", NULL };
   gb_context *context = gbl_context(L);
@@ -107,31 +111,46 @@ static int is_dataset(lua_State *L) {
 
 /* ====} */
 
-/* {==== texts ==== */
+/* {==== texts and token files ==== */
 
-/* Part of a text: ids first .. first + count - 1. */
-typedef struct text_part { gb_text *text; int64_t first, count; } text_part;
+/* Part of a text or of a token file: ids first .. first + count - 1. */
+typedef struct text_part { gb_text *text; gb_tokens *tokens; int64_t first, count; } text_part;
 
 static void release_text(void *object) {
   text_part *part = object;
   gb_text_release(part->text);
+  gb_tokens_release(part->tokens);
   free(part);
 }
 
-static const gbl_type text_type;
+static const gbl_type text_type, tokens_type;
 static text_part *check_text(lua_State *L) { return gbl_check_object(L, 1, &text_type); }
 
-/* Push a part of a text that is retained here. */
-static void push_part(lua_State *L, gb_text *text, int64_t first, int64_t count) {
-  void **slot = gbl_new_object(L, &text_type, 0);
-  text_part *part = malloc(sizeof *part);
-  if (!part) gbl_error(L, "data.text: out of memory");
-  *part = (text_part){ text, first, count };
-  gb_text_retain(text);
-  *slot = part;
+/* A text or a token file. */
+static text_part *check_part(lua_State *L) {
+  text_part *tokens = gbl_test_object(L, 1, &tokens_type);
+  return tokens ? tokens : check_text(L);
 }
 
-/* data.text(path[, { kind = "characters" | "bytes", vocabulary = string }]) */
+/* Push an object for a part yet to be filled. */
+static text_part *push_part(lua_State *L, const gbl_type *type, const char *who) {
+  void **slot = gbl_new_object(L, type, 0);
+  text_part *part = calloc(1, sizeof *part);
+  if (!part) gbl_error(L, "%s: out of memory", who);
+  *slot = part;
+  return part;
+}
+
+/* Push ids first .. first + count - 1 of what part is a part of. */
+static void push_range(lua_State *L, const text_part *of, int64_t first, int64_t count) {
+  text_part *part = push_part(L, of->tokens ? &tokens_type : &text_type, "split");
+  *part = (text_part){ of->text, of->tokens, first, count };
+  if (part->text) gb_text_retain(part->text);
+  if (part->tokens) gb_tokens_retain(part->tokens);
+}
+
+/* gb.data.text(path: string, options?: table) -> text: A file as a sequence of ids, one for each character, or byte. options: kind = "characters"
+ * or "bytes", vocabulary (a string of the characters in the order of their ids). Errors: a character that the vocabulary lacks. */
 static int text_open(lua_State *L) {
   static const char *const known[] = { "kind", "vocabulary", NULL };
   gb_context *context = gbl_context(L);
@@ -146,19 +165,35 @@ static int text_open(lua_State *L) {
   }
   bool bytes = !strcmp(kind, "bytes");
   if (!bytes && strcmp(kind, "characters")) return gbl_error(L, "data.text: kind is 'characters' or 'bytes', not '%s'", kind);
-  void **slot = gbl_new_object(L, &text_type, 0);
-  text_part *part = calloc(1, sizeof *part);
-  if (!part) return gbl_error(L, "data.text: out of memory");
-  *slot = part;
+  text_part *part = push_part(L, &text_type, "data.text");
   gbl_check_status(L, gb_text_open(context, path, bytes ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS, vocabulary, bytes_of_vocabulary, &part->text));
   part->count = gb_text_length(part->text);
   return 1;
 }
 
-static int text_length(lua_State *L) { return lua_pushinteger(L, check_text(L)->count), 1; }
+/* gb.data.tokens(path: string, options?: table) -> tokens: A file of token ids, read window by window; with 16 bits also one with llm.c's header.
+ * options: dtype = "uint16" (the default), "int32" or "uint8". */
+static int tokens_open(lua_State *L) {
+  static const char *const known[] = { "dtype", NULL };
+  static const char *const names[GB_TOKEN_KINDS] = { "uint8", "uint16", "int32" };
+  gb_context *context = gbl_context(L);
+  const char *path = luaL_checkstring(L, 1);
+  gbl_check_options(L, 2, "data.tokens", known);
+  const char *dtype = gbl_option_string(L, 2, "data.tokens", "dtype", "uint16");
+  int kind = 0;
+  while (kind < GB_TOKEN_KINDS && strcmp(names[kind], dtype)) kind++;
+  if (kind == GB_TOKEN_KINDS) return gbl_error(L, "data.tokens: dtype is 'uint8', 'uint16' or 'int32', not '%s'", dtype);
+  text_part *part = push_part(L, &tokens_type, "data.tokens");
+  gbl_check_status(L, gb_tokens_open(context, path, (gb_token_kind)kind, &part->tokens));
+  part->count = gb_tokens_length(part->tokens);
+  return 1;
+}
+
+static int part_length(lua_State *L) { return lua_pushinteger(L, check_part(L)->count), 1; }
+/* text:vocabulary_size() -> int: How many ids there are. */
 static int text_vocabulary_size(lua_State *L) { return lua_pushinteger(L, gb_text_vocabulary_size(check_text(L)->text)), 1; }
 
-/* The characters of the vocabulary, in the order of their ids; nil for bytes. */
+/* text:vocabulary() -> string: The characters in the order of their ids; nil for bytes. */
 static int text_vocabulary(lua_State *L) {
   size_t bytes;
   const char *vocabulary = gb_text_vocabulary(check_text(L)->text, &bytes);
@@ -167,7 +202,7 @@ static int text_vocabulary(lua_State *L) {
   return 1;
 }
 
-/* text:encode(string): its ids, an int64 vector. */
+/* text:encode(string: string) -> tensor: The ids of a string, an int64 vector. Errors: a character that the vocabulary lacks. */
 static int text_encode(lua_State *L) {
   gb_context *context = gbl_context(L);
   text_part *part = check_text(L);
@@ -185,7 +220,7 @@ static int text_encode(lua_State *L) {
 /* What the engine decoded, until Lua has its copy. */
 static const gbl_type decoded_type = { "gibbous.decoded", free, (const luaL_Reg[]){ { NULL, NULL } } };
 
-/* text:decode(ids): the string of an integer tensor. */
+/* text:decode(ids: tensor) -> string: The string of an integer tensor. Errors: an id that the vocabulary lacks. */
 static int text_decode(lua_State *L) {
   gb_context *context = gbl_context(L);
   text_part *part = check_text(L);
@@ -204,33 +239,36 @@ static int text_decode(lua_State *L) {
   return 1;
 }
 
-/* text:split(share): the first share of the text, and the rest. */
-static int text_split(lua_State *L) {
-  text_part *part = check_text(L);
+/* text:split(share: number) -> text, text: The first share of the ids, and the rest. */
+static int part_split(lua_State *L) {
+  text_part *part = check_part(L);
   double share = gbl_check_number(L, 2, "split", "share");
   if (!(share > 0 && share < 1)) return gbl_error(L, "split: the share lies between 0 and 1, got %g", share);
   int64_t n = (int64_t)(share * (double)part->count);
-  push_part(L, part->text, part->first, n);
-  push_part(L, part->text, part->first + n, part->count - n);
+  push_range(L, part, part->first, n);
+  push_range(L, part, part->first + n, part->count - n);
   return 2;
 }
 
-/* text:windows(block): a dataset of x = ids[i .. i+block-1], y = the ids one further. */
-static int text_windows(lua_State *L) {
+/* text:windows(block: int) -> dataset: Samples x = ids[i .. i+block-1], y = the ids one further. */
+static int part_windows(lua_State *L) {
   gb_context *context = gbl_context(L);
-  text_part *part = check_text(L);
+  text_part *part = check_part(L);
   int64_t block = gbl_check_integer(L, 2, "windows", "block");
   gb_dataset *made = NULL;
   void **slot = gbl_new_object(L, &dataset_type, 0);
-  gb_status status = gb_dataset_windows(context, part->text, part->first, part->count, block, &made);
+  gb_status status = part->tokens ? gb_dataset_token_windows(context, part->tokens, part->first, part->count, block, &made)
+                                  : gb_dataset_windows(context, part->text, part->first, part->count, block, &made);
   return finish_dataset(L, slot, made, status);
 }
 
 static const luaL_Reg text_methods[] = {
-  { "__len", text_length }, { "vocabulary_size", text_vocabulary_size }, { "vocabulary", text_vocabulary }, { "encode", text_encode },
-  { "decode", text_decode }, { "split", text_split }, { "windows", text_windows }, { NULL, NULL },
+  { "__len", part_length }, { "vocabulary_size", text_vocabulary_size }, { "vocabulary", text_vocabulary }, { "encode", text_encode },
+  { "decode", text_decode }, { "split", part_split }, { "windows", part_windows }, { NULL, NULL },
 };
+static const luaL_Reg tokens_methods[] = { { "__len", part_length }, { "split", part_split }, { "windows", part_windows }, { NULL, NULL } };
 static const gbl_type text_type = { "gibbous.text", release_text, text_methods };
+static const gbl_type tokens_type = { "gibbous.tokens", release_text, tokens_methods };
 
 /* ====} */
 
@@ -306,10 +344,11 @@ static int shuffled(lua_State *L) {
 void gbl_open_data(lua_State *L) {
   gbl_new_type(L, &dataset_type);
   gbl_new_type(L, &text_type);
+  gbl_new_type(L, &tokens_type);
   gbl_new_type(L, &decoded_type);
   gbl_new_type(L, &loader_type);
   gbl_push_module(L, "data");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "TensorDataset", tensor_dataset }, { "idx", idx }, { "text", text_open }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "TensorDataset", tensor_dataset }, { "idx", idx }, { "text", text_open }, { "tokens", tokens_open }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new }, { "shuffled", shuffled }, { NULL, NULL } });

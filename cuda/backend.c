@@ -41,6 +41,12 @@ gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
   return call->cuda->engine->result_type(in, count);
 }
 
+void gb_cuda_changed(gb_cuda_call *call, int input) {
+  if (call->call->in[input]) gb_tensor_bump(call->call->in[input]);
+}
+
+bool gb_cuda_recomputing(const gb_cuda_call *call) { return call->cuda->context->modes->recompute; }
+
 /* ====} */
 
 /* {==== Waiting, and what was found by then ==== */

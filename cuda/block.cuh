@@ -12,22 +12,30 @@ struct gb_least_of { template <typename T> static GB_DEVICE T of(T a, T b) { ret
 
 static __device__ __forceinline__ unsigned gb_thread_of_block(void) { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 
+/* A fold of two, as an object. */
+template <class Op> struct gb_folding { template <typename T> GB_DEVICE T operator()(T a, T b) const { return Op::of(a, b); } };
+
 /* Lanes fold in halves: lane l with l + 16, then l + 8, ...; lane 0's result goes to all. T has at most 8 bytes. */
-template <class Op, typename T> static __device__ __forceinline__ T gb_warp_reduce(T value) {
-  for (int by = GB_WARP / 2; by > 0; by /= 2) value = Op::of(value, __shfl_down_sync(GB_ALL_LANES, value, (unsigned)by));
+template <typename T, class Fold> static __device__ __forceinline__ T gb_warp_fold(T value, Fold fold) {
+  for (int by = GB_WARP / 2; by > 0; by /= 2) value = fold(value, __shfl_down_sync(GB_ALL_LANES, value, (unsigned)by));
   return __shfl_sync(GB_ALL_LANES, value, 0);
 }
 
 /* Warps first, then their results. `nothing` leaves every value as it is (0 for a sum). May be called again and again. */
-template <class Op, typename T> static __device__ __forceinline__ T gb_block_reduce(T value, T nothing) {
+template <typename T, class Fold> static __device__ __forceinline__ T gb_block_fold(T value, T nothing, Fold fold) {
   GB_SHARED(T, part, [GB_WARP]);
   unsigned thread = gb_thread_of_block(), warps = blockDim.x * blockDim.y * blockDim.z / GB_WARP;
-  value = gb_warp_reduce<Op>(value);
+  value = gb_warp_fold(value, fold);
   __syncthreads(); /* what an earlier call left has been read */
   if (thread % GB_WARP == 0) part[thread / GB_WARP] = value;
   __syncthreads();
   T mine = thread % GB_WARP < warps ? part[thread % GB_WARP] : nothing;
-  return gb_warp_reduce<Op>(mine);
+  return gb_warp_fold(mine, fold);
+}
+
+template <class Op, typename T> static __device__ __forceinline__ T gb_warp_reduce(T value) { return gb_warp_fold(value, gb_folding<Op>()); }
+template <class Op, typename T> static __device__ __forceinline__ T gb_block_reduce(T value, T nothing) {
+  return gb_block_fold(value, nothing, gb_folding<Op>());
 }
 
 #endif

@@ -73,6 +73,11 @@ void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
 /* The dtype that the inputs promote to; input `without` (from 0; -1: none) is left aside. */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 
+/* The kernel wrote into an input that is no result (running statistics): who saved it must know. An absent one is fine. */
+void gb_cuda_changed(gb_cuda_call *call, int input);
+/* Forward runs a second time, for a gradient: what it did to the outside the first time is not done again. */
+bool gb_cuda_recomputing(const gb_cuda_call *call);
+
 /* ----} */
 
 #ifdef __cplusplus

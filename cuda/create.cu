@@ -129,12 +129,14 @@ static gb_status copy_same(gb_cuda_call *call, const gb_cuda_tensor *out, const 
   return GB_OK;
 }
 
-/* The elements of in[source], broadcast and converted through the type that the CPU converts them through, into out[0]. */
-static gb_status copy_from(gb_cuda_call *call, int source) {
-  const gb_cuda_tensor *out = call->out[0], *in = call->in[source];
-  if (out->data == in->data && out->dtype == in->dtype && !call->in_place) return GB_OK; /* contiguous: the input itself */
+/* Converted through the type that the CPU converts them through. */
+extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in) {
+  bool same_place = out->data == in->data && out->dtype == in->dtype && out->ndim == in->ndim;
+  for (int d = 0; same_place && d < out->ndim; d++) same_place = out->shape[d] == in->shape[d] && out->stride[d] == in->stride[d];
+  if (same_place) return GB_OK;
   if (out->dtype == in->dtype && !in->host) return copy_same(call, out, in);
   gb_elements e = gb_elements_of(call, 0);
+  e.operand[0] = out;
   e.operand[1] = in;
   if (in->dtype == GB_FLOAT64) gb_run_elements<same_of<double>, double>(e);
   else if (gb_is_float(in->dtype)) gb_run_elements<same_of<float>, float>(e);
@@ -142,8 +144,8 @@ static gb_status copy_from(gb_cuda_call *call, int source) {
   return GB_OK;
 }
 
-static gb_status copy_first(gb_cuda_call *call) { return copy_from(call, 0); }
-static gb_status copy_second(gb_cuda_call *call) { return copy_from(call, 1); }
+static gb_status copy_first(gb_cuda_call *call) { return gb_cuda_copy(call, call->out[0], call->in[0]); }
+static gb_status copy_second(gb_cuda_call *call) { return gb_cuda_copy(call, call->out[0], call->in[1]); }
 
 static __global__ void put_kernel(uint64_t *to, uint64_t bits) { *to = bits; }
 

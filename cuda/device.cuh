@@ -12,6 +12,7 @@
 #ifdef GB_CUDA_EMULATE
 #include "emulate.h"
 #define GB_DEVICE inline
+#define GB_UNROLL
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,6 +20,8 @@
 #define GB_INLINE static __host__ __device__ __forceinline__
 #define GB_DEVICE __host__ __device__ __forceinline__
 
+/* Before a loop with a constant count over an array that is to stay in registers. */
+#define GB_UNROLL _Pragma("unroll")
 /* An array in shared memory: GB_SHARED(float, tile, [32][33]). */
 #define GB_SHARED(type, name, size) __shared__ type name size
 /* The shared memory whose bytes the launch gives, as an array of bytes aligned to 16. */

@@ -20,6 +20,8 @@ GB_CUDA_FAMILIES(GB_CUDA_DECLARE)
 
 /* create.cu: put 8 bytes that the host knows into device memory, without waiting. */
 void gb_cuda_put(gb_stream stream, void *to, uint64_t bits);
+/* create.cu: the elements of `in`, broadcast and converted, in `out`; either may be any view of memory. */
+gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in);
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,510 @@
-/* cuda/norm.cu - layer, RMS and batch norm and their gradients. */
-#include "cuda/device.cuh"
+/* cuda/norm.cu - layer_norm, rms_norm, add_layer_norm, batch_norm and their gradients.
+ *
+ * A row that fits in registers is read once and written once: its mean, then the sum of squares about it, then the result. Gradients of
+ * weight and bias are kept by the threads that own the columns, in at most 512 parts that a second kernel adds up in order. Statistics
+ * of batch_norm are folds (fold.cuh): a mean per channel, then squares about it. rms_norm is layer_norm with a mean of 0.
+ * Traffic: x and y forward, x, grad and dx backward; batch_norm reads its inputs twice more. */
+#include "cuda/elements.cuh"
 #include "cuda/families.h"
+#include "cuda/fold.cuh"
 
-const gb_cuda_row gb_cuda_norm[] = { { GB_OP_COUNT, NULL, false } };
+/* {==== layers: layer_norm, rms_norm, add_layer_norm ==== */
+
+/* One norm: groups of elements that are normalised together are rows. */
+typedef struct norm_job {
+  gb_rows x, residual, sum, y;       /* residual and sum: of add_layer_norm */
+  gb_rows weight, bias;              /* one row; data NULL: none */
+  bool adds, centre;                 /* x + residual comes first; the mean is taken off */
+  double eps;
+  void *mean, *rstd;                 /* one per row, in the compute dtype; NULL: not wanted, or (backward) 0 */
+} norm_job;
+
+static GB_DEVICE float root_of(float x) { return 1 / sqrtf(x); }
+static GB_DEVICE double root_of(double x) { return 1 / sqrt(x); }
+
+/* A parameter at position i, or `absent`. */
+template <typename T> static GB_DEVICE T parameter(const gb_rows &p, int64_t i, T absent) { return p.data ? gb_row_load<T>(p, 0, i) : absent; }
+
+template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job, int64_t row, T mean, T rstd) {
+  if (threadIdx.x) return;
+  if (job.mean) ((T *)job.mean)[row] = mean;
+  if (job.rstd) ((T *)job.rstd)[row] = rstd;
+}
+
+/* PER elements of a row in each thread. */
+template <typename T, int PER> __global__ void norm_held(norm_job job) {
+  int first = (int)threadIdx.x, threads = (int)blockDim.x;
+  int64_t n = job.x.length;
+  for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
+    T held[PER], mean = 0, squares = 0;
+    gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), first, threads, held, (T)0);
+    if (job.adds) {
+      T other[PER];
+      gb_row_hold<T, PER>(job.residual, gb_at(job.residual.outer, row), first, threads, other, (T)0);
+      GB_UNROLL for (int k = 0; k < PER; k++) held[k] = gb_through<T>(held[k] + other[k], job.sum.dtype);
+      gb_row_put<T, PER>(job.sum, gb_at(job.sum.outer, row), first, threads, held);
+    }
+    if (job.centre) {
+      GB_UNROLL for (int k = 0; k < PER; k++) mean += held[k];
+      mean = gb_row_sum(mean) / (T)n;
+    }
+    GB_UNROLL for (int k = 0; k < PER; k++)
+      if (first + k * threads < n) squares += (held[k] - mean) * (held[k] - mean);
+    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
+    GB_UNROLL for (int k = 0; k < PER; k++) {
+      int64_t i = first + k * threads;
+      if (i < n) held[k] = (held[k] - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0);
+    }
+    gb_row_put<T, PER>(job.y, gb_at(job.y.outer, row), first, threads, held);
+    keep_statistics<T>(job, row, mean, rstd);
+  }
+}
+
+/* Rows too long to hold. */
+template <typename T> __global__ void norm_long(norm_job job) {
+  int64_t n = job.x.length;
+  for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
+    const gb_rows &from = job.adds ? job.sum : job.x;
+    int64_t x = gb_at(job.x.outer, row), at = gb_at(from.outer, row), y = gb_at(job.y.outer, row);
+    T mean = 0, squares = 0;
+    if (job.adds) {
+      int64_t other = gb_at(job.residual.outer, row);
+      for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        gb_row_store<T>(job.sum, at, i, gb_row_load<T>(job.x, x, i) + gb_row_load<T>(job.residual, other, i));
+    }
+    if (job.centre) {
+      for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mean += gb_row_load<T>(from, at, i);
+      mean = gb_row_sum(mean) / (T)n;
+    }
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      T apart = gb_row_load<T>(from, at, i) - mean;
+      squares += apart * apart;
+    }
+    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      gb_row_store<T>(job.y, y, i, (gb_row_load<T>(from, at, i) - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0));
+    keep_statistics<T>(job, row, mean, rstd);
+  }
+}
+
+template <typename T> static void launch_norm(gb_cuda_call *call, const norm_job *job) {
+  gb_row_shape s = gb_shape_rows(job->x.count, job->x.length);
+  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 4>), s.grid, s.block, 0, *job);
+  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 16>), s.grid, s.block, 0, *job);
+  else GB_LAUNCH(call->stream, norm_long<T>, s.grid, s.block, 0, *job);
+}
+
+/* The last dims of x, from dim `outer` on, as a mask. */
+static uint32_t last_dims(const gb_cuda_tensor *x, int outer) { return ((1u << x->ndim) - 1u) & ~((1u << outer) - 1u); }
+
+static gb_rows one_row(const gb_cuda_tensor *t) {
+  gb_rows none = {};
+  return t ? gb_rows_of(t, (1u << t->ndim) - 1u) : none;
+}
+
+static void *data_of(const gb_cuda_tensor *t) { return t ? t->data : NULL; }
+
+/* Fill in what the three forward ops share, and launch. */
+static gb_status run_norm(gb_cuda_call *call, norm_job *job, const gb_cuda_tensor *weight, const gb_cuda_tensor *bias, gb_dtype from) {
+  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  uint32_t mask = last_dims(x, x->ndim - call->attrs[0].count);
+  if (y->numel == 0) return GB_OK;
+  job->x = gb_rows_of(x, mask);
+  job->y = gb_rows_of(y, mask);
+  if (job->adds) {
+    job->residual = gb_rows_of(call->in[1], mask);
+    job->sum = gb_rows_of(call->out[1], mask);
+  }
+  job->weight = one_row(weight);
+  job->bias = one_row(bias);
+  job->eps = call->attrs[1].number;
+  if (gb_compute_dtype(from, y->dtype) == GB_FLOAT64) launch_norm<double>(call, job);
+  else launch_norm<float>(call, job);
+  return GB_OK;
+}
+
+static gb_status layer_norm(gb_cuda_call *call) {
+  norm_job job = {};
+  job.centre = true;
+  job.mean = data_of(call->out[1]);
+  job.rstd = data_of(call->out[2]);
+  return run_norm(call, &job, call->in[1], call->in[2], call->in[0]->dtype);
+}
+
+static gb_status rms_norm(gb_cuda_call *call) {
+  norm_job job = {};
+  job.rstd = data_of(call->out[1]);
+  return run_norm(call, &job, call->in[1], NULL, call->in[0]->dtype);
+}
+
+static gb_status add_layer_norm(gb_cuda_call *call) {
+  norm_job job = {};
+  job.centre = job.adds = true;
+  job.mean = data_of(call->out[2]);
+  job.rstd = data_of(call->out[3]);
+  return run_norm(call, &job, call->in[2], call->in[3], call->out[1]->dtype);
+}
+
+/* {---- their gradients ---- */
+
+/* One gradient of a norm. parts: sums by column of grad * normal and of grad, 2 * n of each worker (a row of threads), zeros at first. */
+typedef struct norm_backward_job {
+  gb_rows grad, x, dx, weight;
+  bool centre;
+  const void *mean, *rstd;
+  void *parts;                       /* NULL: nobody asks for the gradients of parameters */
+} norm_backward_job;
+
+/* The two means of a row's gradient: of grad * weight, and of that times the normalised x. */
+template <typename T> struct row_means { T plain, along; };
+
+/* dx of one element. */
+template <typename T> static GB_DEVICE T slope_of(T grad, T normal, T weight, T rstd, row_means<T> m) {
+  return rstd * (grad * weight - m.plain - normal * m.along);
+}
+
+template <typename T> static __device__ row_means<T> means_of(T plain, T along, bool centre, int64_t n) {
+  row_means<T> m;
+  m.plain = centre ? gb_row_sum(plain) / (T)n : (T)0;
+  m.along = gb_row_sum(along) / (T)n;
+  return m;
+}
+
+template <typename T, int PER> __global__ void norm_backward_held(norm_backward_job job) {
+  int first = (int)threadIdx.x, threads = (int)blockDim.x;
+  int64_t n = job.x.length, worker = gb_first_row();
+  T dweight[PER] = {}, dbias[PER] = {}, weight[PER];
+  GB_UNROLL for (int k = 0; k < PER; k++) weight[k] = first + k * threads < n ? parameter<T>(job.weight, first + k * threads, 1) : (T)0;
+  for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
+    T grad[PER], normal[PER], plain = 0, along = 0, mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
+    gb_row_hold<T, PER>(job.grad, gb_at(job.grad.outer, row), first, threads, grad, (T)0);
+    gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), first, threads, normal, (T)0);
+    GB_UNROLL for (int k = 0; k < PER; k++) {
+      normal[k] = first + k * threads < n ? (normal[k] - mean) * rstd : (T)0;
+      plain += grad[k] * weight[k];
+      along += grad[k] * weight[k] * normal[k];
+      dweight[k] += grad[k] * normal[k];
+      dbias[k] += grad[k];
+    }
+    row_means<T> m = means_of(plain, along, job.centre, n);
+    GB_UNROLL for (int k = 0; k < PER; k++) grad[k] = slope_of(grad[k], normal[k], weight[k], rstd, m);
+    gb_row_put<T, PER>(job.dx, gb_at(job.dx.outer, row), first, threads, grad);
+  }
+  if (!job.parts) return;
+  T *part = (T *)job.parts + worker * 2 * n;
+  GB_UNROLL for (int k = 0; k < PER; k++)
+    if (first + k * threads < n) part[first + k * threads] = dweight[k], part[n + first + k * threads] = dbias[k];
+}
+
+template <typename T> __global__ void norm_backward_long(norm_backward_job job) {
+  int64_t n = job.x.length, worker = gb_first_row();
+  T *part = job.parts ? (T *)job.parts + worker * 2 * n : NULL;
+  for (int64_t i = threadIdx.x; part && i < n; i += blockDim.x) part[i] = part[n + i] = 0;
+  for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
+    int64_t g = gb_at(job.grad.outer, row), x = gb_at(job.x.outer, row), dx = gb_at(job.dx.outer, row);
+    T plain = 0, along = 0, mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      T weighted = gb_row_load<T>(job.grad, g, i) * parameter<T>(job.weight, i, 1);
+      plain += weighted;
+      along += weighted * ((gb_row_load<T>(job.x, x, i) - mean) * rstd);
+    }
+    row_means<T> m = means_of(plain, along, job.centre, n);
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      T grad = gb_row_load<T>(job.grad, g, i), normal = (gb_row_load<T>(job.x, x, i) - mean) * rstd;
+      gb_row_store<T>(job.dx, dx, i, slope_of(grad, normal, parameter<T>(job.weight, i, 1), rstd, m));
+      if (part) part[i] += grad * normal, part[n + i] += grad; /* a column belongs to one thread of the worker */
+    }
+  }
+}
+
+/* Rows of threads that work at once, each with a part of its own. */
+static int64_t workers_of(int64_t rows, int64_t n) {
+  int64_t most = ((int64_t)1 << 22) / (n > 0 ? n : 1);
+  if (most > 512) most = 512;
+  if (most < 64) most = 64;
+  return rows < most ? rows : most;
+}
+
+/* Launch the gradient of a norm; *parts rows of 2 * n sums are left in job->parts. */
+template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job, int64_t workers) {
+  gb_row_shape s = gb_shape_rows(job->x.count, job->x.length);
+  s.block.y = 1;
+  s.grid = dim3((unsigned)workers);
+  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 4>), s.grid, s.block, 0, *job);
+  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 16>), s.grid, s.block, 0, *job);
+  else GB_LAUNCH(call->stream, norm_backward_long<T>, s.grid, s.block, 0, *job);
+}
+
+/* Add up n columns of the workers' parts from column `first` into a contiguous result. */
+static gb_status sum_parts(gb_cuda_call *call, void *parts, gb_dtype compute, int64_t workers, int64_t n, int64_t first, const gb_cuda_tensor *out) {
+  gb_fold f = {};
+  if (!out) return GB_OK;
+  f.x.data = (char *)parts + (size_t)first * gb_bytes_of(compute);
+  f.x.dtype = compute;
+  f.x.count = n;
+  f.x.length = workers;
+  gb_axes_push(&f.x.outer, n, 1);
+  gb_axes_push(&f.x.inner, workers, 2 * n);
+  f.compute = compute;
+  f.out = out->data;
+  f.out_dtype = out->dtype;
+  return gb_fold_run(call, &f);
+}
+
+static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
+  if (t && t->numel) gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * gb_bytes_of(t->dtype));
+  return GB_OK;
+}
+
+/* layer_norm_backward and rms_norm_backward. */
+static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const gb_cuda_tensor *rstd, const gb_cuda_tensor *dbias, bool centre) {
+  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dweight = call->out[1];
+  uint32_t mask = last_dims(x, rstd->ndim);
+  gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
+  norm_backward_job job = {};
+  if (x->numel == 0) {
+    zero(call, dweight);
+    return zero(call, dbias);
+  }
+  job.grad = gb_rows_of(grad, mask);
+  job.x = gb_rows_of(x, mask);
+  job.dx = gb_rows_of(call->out[0], mask);
+  job.weight = one_row(call->in[2]);
+  job.centre = centre;
+  job.mean = data_of(mean);
+  job.rstd = rstd->data;
+  int64_t n = job.x.length, workers = workers_of(job.x.count, n);
+  if (dweight || dbias) {
+    job.parts = gb_cuda_scratch(call, (size_t)(workers * 2 * n) * gb_bytes_of(compute));
+    if (!job.parts) return GB_EMEMORY;
+  }
+  if (compute == GB_FLOAT64) launch_backward<double>(call, &job, workers);
+  else launch_backward<float>(call, &job, workers);
+  gb_status status = sum_parts(call, job.parts, compute, workers, n, 0, dweight);
+  return status == GB_OK ? sum_parts(call, job.parts, compute, workers, n, n, dbias) : status;
+}
+
+static gb_status layer_norm_backward(gb_cuda_call *call) { return backward(call, call->in[3], call->in[4], call->out[2], true); }
+static gb_status rms_norm_backward(gb_cuda_call *call) { return backward(call, NULL, call->in[3], NULL, false); }
+
+/* ----} */
+/* ====} */
+
+/* {==== batch_norm ==== */
+
+/* Per channel, in the compute type. */
+typedef struct channels { void *mean, *rstd, *scale, *plain, *along; } channels;
+
+/* Operands of a walk over all elements: the result, x, the channel, and (backward) the gradient of the result. */
+enum { PLACE_OUT, PLACE_X, PLACE_CHANNEL, PLACE_GRAD, PLACES };
+
+/* x's elements in the order of the result's memory, with the number of each one's channel as a place. */
+static gb_walk walk_channels(const gb_cuda_tensor *out, const gb_cuda_tensor *x, const gb_cuda_tensor *grad) {
+  gb_cuda_tensor channel = {};
+  channel.ndim = x->ndim - 1;
+  for (int d = 0; d < channel.ndim; d++) channel.shape[d] = 1;
+  channel.shape[0] = x->shape[1];
+  channel.stride[0] = 1;
+  const gb_cuda_tensor *operands[PLACES] = { out, x, &channel, grad };
+  return gb_plan(operands, PLACES, false);
+}
+
+/* y = (x - mean) * scale + bias */
+template <typename T> __global__ void apply_channels(gb_walk w, char *x, int x_dtype, char *y, int y_dtype, channels c, gb_rows bias) {
+  for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
+    int64_t at[PLACES];
+    gb_seek<PLACES>(w, i, at);
+    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[at[PLACE_CHANNEL]];
+    gb_store<T>(y, y_dtype, at[PLACE_OUT], apart * ((const T *)c.scale)[at[PLACE_CHANNEL]] + parameter<T>(bias, at[PLACE_CHANNEL], 0));
+  }
+}
+
+/* dx = scale * (grad - plain - (x - mean) * along) */
+template <typename T>
+__global__ void differentiate_channels(gb_walk w, char *x, int x_dtype, char *grad, int grad_dtype, char *dx, int dx_dtype, channels c) {
+  for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
+    int64_t at[PLACES];
+    gb_seek<PLACES>(w, i, at);
+    int64_t k = at[PLACE_CHANNEL];
+    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k], g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]);
+    gb_store<T>(dx, dx_dtype, at[PLACE_OUT], ((const T *)c.scale)[k] * (g - ((const T *)c.plain)[k] - apart * ((const T *)c.along)[k]));
+  }
+}
+
+/* What comes between the statistics and the elements, for all channels. */
+typedef struct channel_job {
+  channels c;
+  gb_rows weight, bias, running_mean, running_var, mean_out, rstd_out; /* data NULL: none */
+  int64_t n;                                                           /* channels */
+  double count, eps, momentum;
+  bool training, update;
+} channel_job;
+
+/* c.mean and c.rstd hold the batch's mean and variance (training), or nothing yet. One block: running statistics move only if all of the
+ * batch's are finite, since a batch that overflowed must not leave its mark. */
+template <typename T> __global__ void prepare_channels(channel_job job) {
+  GB_SHARED(int, broken, [1]);
+  T *mean = (T *)job.c.mean, *rstd = (T *)job.c.rstd, *scale = (T *)job.c.scale;
+  if (threadIdx.x == 0) broken[0] = 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+    if (!job.training) mean[i] = gb_row_load<T>(job.running_mean, 0, i), rstd[i] = gb_row_load<T>(job.running_var, 0, i);
+    else if (!isfinite(mean[i]) || !isfinite(rstd[i])) broken[0] = 1; /* whoever writes it, it is 1 */
+  }
+  __syncthreads();
+  bool update = job.update && !broken[0];
+  for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+    if (update && job.running_mean.data) {
+      double before = (double)gb_row_load<T>(job.running_mean, 0, i);
+      gb_row_store<T>(job.running_mean, 0, i, (T)((1 - job.momentum) * before + job.momentum * (double)mean[i]));
+    }
+    if (update && job.running_var.data) {
+      double before = (double)gb_row_load<T>(job.running_var, 0, i), unbiased = job.count / (job.count - 1);
+      gb_row_store<T>(job.running_var, 0, i, (T)((1 - job.momentum) * before + job.momentum * unbiased * (double)rstd[i]));
+    }
+    rstd[i] = (T)(1 / sqrt((double)rstd[i] + job.eps));
+    scale[i] = rstd[i] * parameter<T>(job.weight, i, 1);
+    if (job.mean_out.data) gb_row_store<T>(job.mean_out, 0, i, mean[i]);
+    if (job.rstd_out.data) gb_row_store<T>(job.rstd_out, 0, i, rstd[i]);
+  }
+}
+
+/* Scratch for five numbers per channel. */
+static gb_status take_channels(gb_cuda_call *call, int64_t n, gb_dtype compute, channels *c) {
+  size_t bytes = (size_t)n * gb_bytes_of(compute);
+  char *at = (char *)gb_cuda_scratch(call, 5 * bytes);
+  if (!at) return GB_EMEMORY;
+  c->mean = at;
+  c->rstd = at + bytes;
+  c->scale = at + 2 * bytes;
+  c->plain = at + 3 * bytes;
+  c->along = at + 4 * bytes;
+  return GB_OK;
+}
+
+/* The fold of x over all dims but the channels'. */
+static gb_fold over_channels(const gb_cuda_tensor *x, gb_dtype compute, gb_map_kind map, const void *center, void *out) {
+  gb_fold f = {};
+  f.x = gb_rows_of(x, ((1u << x->ndim) - 1u) & ~2u);
+  f.map = map;
+  f.center = center;
+  f.out = out;
+  f.out_dtype = f.compute = compute;
+  return f;
+}
+
+/* The mean of each channel, and its variance (divided by the number of elements). */
+static gb_status moments(gb_cuda_call *call, const gb_cuda_tensor *x, gb_dtype compute, const channels *c) {
+  gb_fold mean = over_channels(x, compute, GB_MAP_PLAIN, NULL, c->mean), spread = over_channels(x, compute, GB_MAP_CENTERED_SQUARE, c->mean, c->rstd);
+  mean.finish = spread.finish = GB_FINISH_SCALED;
+  mean.a = spread.a = (double)mean.x.length;
+  gb_status status = gb_fold_run(call, &mean);
+  return status == GB_OK ? gb_fold_run(call, &spread) : status;
+}
+
+static gb_status batch_norm(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  gb_dtype compute = gb_compute_dtype(x->dtype, y->dtype);
+  channel_job job = {};
+  job.n = x->shape[1];
+  if (job.n == 0) return GB_OK;
+  job.training = call->attrs[0].integer;
+  job.momentum = call->attrs[1].number;
+  job.eps = call->attrs[2].number;
+  job.count = (double)(x->numel / job.n);
+  job.update = job.training && job.count >= 2 && !gb_cuda_recomputing(call);
+  job.running_mean = one_row(call->in[1]);
+  job.running_var = one_row(call->in[2]);
+  job.weight = one_row(call->in[3]);
+  job.mean_out = one_row(call->out[1]);
+  job.rstd_out = one_row(call->out[2]);
+  gb_status status = take_channels(call, job.n, compute, &job.c);
+  if (status == GB_OK && job.training) status = moments(call, x, compute, &job.c);
+  if (status != GB_OK) return status;
+  gb_walk w = walk_channels(y, x, y);
+  gb_rows bias = one_row(call->in[4]);
+  if (compute == GB_FLOAT64) {
+    GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, job);
+    GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job.c, bias);
+  } else {
+    GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, job);
+    GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job.c, bias);
+  }
+  if (job.update)
+    for (int i = 1; i < 3; i++) gb_cuda_changed(call, i);
+  return GB_OK;
+}
+
+/* One gradient of batch_norm: the vectors of forward and where the sums go. */
+typedef struct channel_backward_job {
+  channels c;                                                          /* plain and along hold the sums of grad and of grad * (x - mean) */
+  gb_rows mean, rstd, weight, dweight, dbias;
+  int64_t n;
+  double count;
+  bool training;
+} channel_backward_job;
+
+template <typename T> __global__ void load_means(channel_backward_job job) {
+  for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>()) ((T *)job.c.mean)[i] = gb_row_load<T>(job.mean, 0, i);
+}
+
+/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
+template <typename T> __global__ void prepare_gradients(channel_backward_job job) {
+  T *plain = (T *)job.c.plain, *along = (T *)job.c.along, *scale = (T *)job.c.scale;
+  for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>()) {
+    double rstd = (double)gb_row_load<T>(job.rstd, 0, i), sum = (double)plain[i], weighted = (double)along[i] * rstd;
+    if (job.dweight.data) gb_row_store<T>(job.dweight, 0, i, (T)weighted);
+    gb_row_store<T>(job.dbias, 0, i, (T)sum);
+    plain[i] = job.training ? (T)(sum / job.count) : (T)0;
+    along[i] = job.training ? (T)(weighted * rstd / job.count) : (T)0;
+    scale[i] = (T)rstd * parameter<T>(job.weight, i, 1);
+  }
+}
+
+template <typename T> static void launch_load(gb_cuda_call *call, const channel_backward_job *job) {
+  GB_LAUNCH(call->stream, load_means<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
+}
+
+template <typename T> static void launch_gradients(gb_cuda_call *call, const channel_backward_job *job) {
+  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dx = call->out[0];
+  gb_walk w = walk_channels(dx, x, grad);
+  GB_LAUNCH(call->stream, prepare_gradients<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
+  GB_LAUNCH(call->stream, differentiate_channels<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, grad->data, grad->dtype,
+            dx->data, dx->dtype, job->c);
+}
+
+static gb_status batch_norm_backward(gb_cuda_call *call) {
+  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1];
+  gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
+  channel_backward_job job = {};
+  job.n = x->shape[1];
+  if (job.n == 0) return GB_OK;
+  job.training = call->attrs[0].integer;
+  job.count = (double)(x->numel / job.n);
+  job.weight = one_row(call->in[2]);
+  job.mean = one_row(call->in[3]);
+  job.rstd = one_row(call->in[4]);
+  job.dweight = one_row(call->out[1]);
+  job.dbias = one_row(call->out[2]);
+  gb_status status = take_channels(call, job.n, compute, &job.c);
+  if (status != GB_OK) return status;
+  if (compute == GB_FLOAT64) launch_load<double>(call, &job);
+  else launch_load<float>(call, &job);
+  gb_fold plain = over_channels(grad, compute, GB_MAP_PLAIN, NULL, job.c.plain);
+  gb_fold along = over_channels(x, compute, GB_MAP_TIMES_CENTERED, job.c.mean, job.c.along);
+  along.other = gb_rows_of(grad, ((1u << x->ndim) - 1u) & ~2u);
+  status = gb_fold_run(call, &plain);
+  if (status == GB_OK) status = gb_fold_run(call, &along);
+  if (status != GB_OK) return status;
+  if (compute == GB_FLOAT64) launch_gradients<double>(call, &job);
+  else launch_gradients<float>(call, &job);
+  return GB_OK;
+}
+
+/* ====} */
+
+const gb_cuda_row gb_cuda_norm[] = {
+  { GB_OP_layer_norm, layer_norm, false }, { GB_OP_layer_norm_backward, layer_norm_backward, false }, { GB_OP_rms_norm, rms_norm, false },
+  { GB_OP_rms_norm_backward, rms_norm_backward, false }, { GB_OP_add_layer_norm, add_layer_norm, false }, { GB_OP_batch_norm, batch_norm, false },
+  { GB_OP_batch_norm_backward, batch_norm_backward, false }, { GB_OP_COUNT, NULL, false },
+};

@@ -1,5 +1,225 @@
-/* cuda/pool2d.cu - 2-D pooling. */
-#include "cuda/device.cuh"
+/* cuda/pool2d.cu - maximum and average pooling and their gradients.
+ *
+ * One thread to an element of the result, in the order of its memory. Forward it gathers its window; backward, the windows that it lies in,
+ * so every element is written once, rounded once, and summed in a fixed order.
+ * Traffic: x (or grad) is read kernel / stride times per dimension, mostly from cache, the result written once. */
+#include "cuda/elements.cuh"
 #include "cuda/families.h"
 
-const gb_cuda_row gb_cuda_pool2d[] = { { GB_OP_COUNT, NULL, false } };
+/* {==== windows ==== */
+
+/* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) - 1. */
+typedef struct window_axis { int64_t in, out, kernel, stride, padding; } window_axis;
+
+/* Positions first .. end - 1. */
+typedef struct span { int64_t first, end; } span;
+
+static GB_DEVICE span clip(int64_t first, int64_t end, int64_t size) {
+  span s = { first > 0 ? first : 0, end < size ? end : size };
+  return s;
+}
+
+/* ceil(a / b) for b > 0 and any a. */
+static GB_DEVICE int64_t divide_up(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
+
+/* The inputs of window `out`. */
+static GB_DEVICE span window_of(const window_axis &a, int64_t out) {
+  span adaptive = { out * a.in / a.out, divide_up((out + 1) * a.in, a.out) };
+  int64_t first = out * a.stride - a.padding;
+  return a.kernel ? clip(first, first + a.kernel, a.in) : adaptive;
+}
+
+/* The windows that input `in` lies in. */
+static GB_DEVICE span windows_with(const window_axis &a, int64_t in) {
+  if (a.kernel) return clip(divide_up(in + a.padding - a.kernel + 1, a.stride), (in + a.padding) / a.stride + 1, a.out);
+  span adaptive = { in * a.out / a.in, divide_up((in + 1) * a.out, a.in) };
+  return adaptive;
+}
+
+/* What the mean over window `out` divides by, along this dimension: padding counts. */
+static GB_DEVICE int64_t divisor_of(const window_axis &a, int64_t out) {
+  span w = window_of(a, out);
+  return a.kernel ? a.kernel : w.end - w.first;
+}
+
+/* ====} */
+
+/* {==== walking ==== */
+
+/* A [n, c, h, w] tensor in memory. */
+typedef struct plane { char *data; int dtype; int64_t stride[4]; } plane;
+
+typedef struct pool {
+  window_axis axis[2];
+  plane from, positions, to;       /* positions: uint8, written by the forward pass, read by the others; data NULL: none */
+  int64_t shape[4];                /* of the result */
+  int order[4];                    /* its dims from the largest stride to the smallest */
+  int64_t numel;
+} pool;
+
+/* The place of an element of the result: image, channel, row, column. */
+typedef struct place { int64_t at[4]; } place;
+
+static GB_DEVICE place place_of(const pool &p, int64_t i) {
+  place r;
+  for (int k = 3; k >= 0; k--) {
+    r.at[p.order[k]] = i % p.shape[p.order[k]];
+    i /= p.shape[p.order[k]];
+  }
+  return r;
+}
+
+static GB_DEVICE int64_t offset_of(const plane &t, const place &r, int64_t y, int64_t x) {
+  return r.at[0] * t.stride[0] + r.at[1] * t.stride[1] + y * t.stride[2] + x * t.stride[3];
+}
+
+template <typename T> static GB_DEVICE T load_at(const plane &t, const place &r, int64_t y, int64_t x) {
+  return gb_load<T>(t.data, t.dtype, offset_of(t, r, y, x));
+}
+
+/* The position of input (y, x) in the window of output (row, column): row by row, padding counted. */
+static GB_DEVICE int position_in(const pool &p, int64_t row, int64_t column, int64_t y, int64_t x) {
+  return (int)((y - row * p.axis[0].stride + p.axis[0].padding) * p.axis[1].kernel + x - column * p.axis[1].stride + p.axis[1].padding);
+}
+
+/* ====} */
+
+/* {==== one element each ==== */
+
+/* The largest of the window, NaN above all, and the position of the first of equal ones. */
+template <typename T> struct largest {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    span rows = window_of(p.axis[0], r.at[2]), columns = window_of(p.axis[1], r.at[3]);
+    T best = load_at<T>(p.from, r, rows.first, columns.first);
+    int which = position_in(p, r.at[2], r.at[3], rows.first, columns.first);
+    for (int64_t y = rows.first; y < rows.end; y++)
+      for (int64_t x = columns.first; x < columns.end; x++) {
+        T value = load_at<T>(p.from, r, y, x);
+        if (!(value > best || value != value)) continue;
+        best = value;
+        which = position_in(p, r.at[2], r.at[3], y, x);
+      }
+    if (p.positions.data) ((uint8_t *)p.positions.data)[offset_of(p.positions, r, r.at[2], r.at[3])] = (uint8_t)which;
+    return best;
+  }
+};
+
+/* The gradients of the windows whose maximum was here. */
+template <typename T> struct largest_backward {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    span rows = windows_with(p.axis[0], r.at[2]), columns = windows_with(p.axis[1], r.at[3]);
+    T sum = 0;
+    for (int64_t y = rows.first; y < rows.end; y++)
+      for (int64_t x = columns.first; x < columns.end; x++) {
+        int which = ((const uint8_t *)p.positions.data)[offset_of(p.positions, r, y, x)];
+        if (which == (uint8_t)position_in(p, y, x, r.at[2], r.at[3])) sum += load_at<T>(p.from, r, y, x);
+      }
+    return sum;
+  }
+};
+
+/* The element of x at each window's position; 0 where that is padding. */
+template <typename T> struct gathered {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    int64_t which = ((const uint8_t *)p.positions.data)[offset_of(p.positions, r, r.at[2], r.at[3])];
+    int64_t y = r.at[2] * p.axis[0].stride - p.axis[0].padding + which / p.axis[1].kernel;
+    int64_t x = r.at[3] * p.axis[1].stride - p.axis[1].padding + which % p.axis[1].kernel;
+    bool inside = y >= 0 && y < p.axis[0].in && x >= 0 && x < p.axis[1].in;
+    return inside ? load_at<T>(p.from, r, y, x) : (T)0;
+  }
+};
+
+template <typename T> struct averaged {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    span rows = window_of(p.axis[0], r.at[2]), columns = window_of(p.axis[1], r.at[3]);
+    T sum = 0;
+    for (int64_t y = rows.first; y < rows.end; y++)
+      for (int64_t x = columns.first; x < columns.end; x++) sum += load_at<T>(p.from, r, y, x);
+    return sum * (T)(1.0 / (double)(divisor_of(p.axis[0], r.at[2]) * divisor_of(p.axis[1], r.at[3])));
+  }
+};
+
+template <typename T> struct averaged_backward {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    span rows = windows_with(p.axis[0], r.at[2]), columns = windows_with(p.axis[1], r.at[3]);
+    T sum = 0;
+    for (int64_t y = rows.first; y < rows.end; y++)
+      for (int64_t x = columns.first; x < columns.end; x++)
+        sum += load_at<T>(p.from, r, y, x) * (T)(1.0 / (double)(divisor_of(p.axis[0], y) * divisor_of(p.axis[1], x)));
+    return sum;
+  }
+};
+
+template <template <typename> class F, typename T> __global__ void pool_elements(pool p) {
+  for (int64_t i = gb_thread<int64_t>(); i < p.numel; i += gb_grid_size<int64_t>()) {
+    place r = place_of(p, i);
+    gb_store<T>(p.to.data, p.to.dtype, offset_of(p.to, r, r.at[2], r.at[3]), F<T>::of(p, r));
+  }
+}
+
+/* ====} */
+
+/* {==== launches ==== */
+
+static plane plane_of(const gb_cuda_tensor *t) {
+  plane p = {};
+  if (!t) return p;
+  p.data = t->data;
+  p.dtype = t->dtype;
+  for (int d = 0; d < 4; d++) p.stride[d] = t->stride[d];
+  return p;
+}
+
+static int64_t pair_at(const gb_attr *attr, int i) { return attr->ints[i < attr->count ? i : 0]; }
+
+/* The dims of a pooling of an input of [.., in, in] into [.., out, out]. attrs: kernel_size, stride, padding; NULL: adaptive. */
+static void set_axes(pool *p, const int64_t *in, const int64_t *out, const gb_attr *attrs) {
+  for (int i = 0; i < 2; i++) {
+    window_axis a = { in[i], out[i], 0, 0, 0 };
+    if (attrs) {
+      a.kernel = pair_at(&attrs[0], i);
+      a.stride = pair_at(attrs[1].given ? &attrs[1] : &attrs[0], i);
+      a.padding = pair_at(&attrs[2], i);
+    }
+    p->axis[i] = a;
+  }
+}
+
+/* Run F over the result, `in` and `out` being the sizes of the pooled input and output. */
+template <template <typename> class F>
+static gb_status run(gb_cuda_call *call, const gb_cuda_tensor *in, const gb_cuda_tensor *out, const gb_attr *attrs, const gb_cuda_tensor *positions) {
+  const gb_cuda_tensor *from = call->in[0], *to = call->out[0];
+  pool p = {};
+  set_axes(&p, in->shape + 2, out->shape + 2, attrs);
+  p.from = plane_of(from);
+  p.to = plane_of(to);
+  p.positions = plane_of(positions);
+  p.numel = to->numel;
+  for (int d = 0; d < 4; d++) {
+    int at = d;
+    p.shape[d] = to->shape[d];
+    for (; at > 0 && to->stride[p.order[at - 1]] < to->stride[d]; at--) p.order[at] = p.order[at - 1];
+    p.order[at] = d;
+  }
+  unsigned grid = gb_blocks(p.numel, GB_THREADS);
+  if (from->dtype == GB_FLOAT64 || to->dtype == GB_FLOAT64) GB_LAUNCH(call->stream, GB_KERNEL(pool_elements<F, double>), grid, GB_THREADS, 0, p);
+  else GB_LAUNCH(call->stream, GB_KERNEL(pool_elements<F, float>), grid, GB_THREADS, 0, p);
+  return GB_OK;
+}
+
+static gb_status max_pool2d(gb_cuda_call *call) { return run<largest>(call, call->in[0], call->out[0], call->attrs, call->out[1]); }
+static gb_status max_pool2d_backward(gb_cuda_call *call) {
+  return run<largest_backward>(call, call->out[0], call->in[0], call->attrs + 1, call->in[1]);
+}
+static gb_status max_pool2d_gather(gb_cuda_call *call) { return run<gathered>(call, call->in[0], call->out[0], call->attrs, call->in[1]); }
+static gb_status avg_pool2d(gb_cuda_call *call) { return run<averaged>(call, call->in[0], call->out[0], call->attrs, NULL); }
+static gb_status avg_pool2d_backward(gb_cuda_call *call) { return run<averaged_backward>(call, call->out[0], call->in[0], call->attrs + 1, NULL); }
+static gb_status adaptive_avg_pool2d(gb_cuda_call *call) { return run<averaged>(call, call->in[0], call->out[0], NULL, NULL); }
+static gb_status adaptive_avg_pool2d_backward(gb_cuda_call *call) { return run<averaged_backward>(call, call->out[0], call->in[0], NULL, NULL); }
+
+const gb_cuda_row gb_cuda_pool2d[] = {
+  { GB_OP_max_pool2d, max_pool2d, false }, { GB_OP_max_pool2d_backward, max_pool2d_backward, false },
+  { GB_OP_max_pool2d_gather, max_pool2d_gather, false }, { GB_OP_avg_pool2d, avg_pool2d, false },
+  { GB_OP_avg_pool2d_backward, avg_pool2d_backward, false }, { GB_OP_adaptive_avg_pool2d, adaptive_avg_pool2d, false },
+  { GB_OP_adaptive_avg_pool2d_backward, adaptive_avg_pool2d_backward, false }, { GB_OP_COUNT, NULL, false },
+};

@@ -684,7 +684,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
 
 static gb_status go(walk *w) {
   while (w->heap_used) {
-    if (atomic_load_explicit(&w->context->interrupt, memory_order_relaxed)) return gb_fail(w->context, GB_EINTERRUPT, "backward: interrupted");
+    GB_TRY(gb_poll(w->context));
     gb_node *node = pop(w);
     arrival *a = &w->arrivals[slot(w, node)];
     gb_tensor *grads[GB_MAX_OUT];
@@ -795,5 +795,6 @@ gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
   if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
     return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
   tensor->requires_grad = requires_grad;
+  tensor->was_leaf |= requires_grad;
   return GB_OK;
 }

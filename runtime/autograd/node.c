@@ -207,6 +207,9 @@ gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
     return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
                         base ? " (of which this is a view)" : "");
+  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node))) /* a graph that holds what holds it would never die */
+    return gb_call_fail(call, GB_EAUTOGRAD, "a tensor that once required gradients%s is changed in place by what requires them; clone it first",
+                        base ? " (of which this is a view)" : "");
   if (base && base->node && !t->node)
     return gb_call_fail(call, GB_EAUTOGRAD, "a view that was made under no_grad, of a tensor with a history, is changed in place; make the view "
                                             "where gradients are recorded, or change it under no_grad");

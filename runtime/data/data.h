@@ -1,4 +1,4 @@
-/* data/data.h - what training data is made from: idx files, text, and orders that depend on a seed alone.
+/* data/data.h - what training data is made from: idx files, text, token files, and orders that depend on a seed alone.
  *
  * Datasets (data/dataset.h) and the loader (data/loader.h) stand on these. */
 #ifndef GB_DATA_DATA_H
@@ -45,6 +45,24 @@ const char *gb_text_vocabulary(const gb_text *text, size_t *bytes);
 gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids, int64_t *count);
 /* The text of ids, NUL-terminated; the caller frees it. */
 gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data, size_t *bytes);
+
+/* ====} */
+
+/* {==== tokens.c: a file of token ids, read piece by piece ==== */
+
+typedef struct gb_tokens gb_tokens;  /* counted; unchanging, so any thread may read it */
+
+/* How wide an id is in the file, little-endian. */
+typedef enum gb_token_kind { GB_TOKENS_UINT8, GB_TOKENS_UINT16, GB_TOKENS_INT32, GB_TOKEN_KINDS } gb_token_kind;
+
+/* For 16-bit ids the file may begin with llm.c's header (magic 20240520): then its version and length are checked and it is passed over. */
+gb_status gb_tokens_open(gb_context *context, const char *path, gb_token_kind kind, gb_tokens **out);
+void gb_tokens_retain(gb_tokens *tokens);
+void gb_tokens_release(gb_tokens *tokens);       /* NULL is fine */
+
+int64_t gb_tokens_length(const gb_tokens *tokens);
+/* ids first .. first + count - 1, which the file has. Any thread, several at once; on failure the text goes to error. */
+gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error, size_t error_size);
 
 /* ====} */
 

@@ -176,6 +176,8 @@ static gb_status check_rows(gb_context *context, gb_tensor *const *tensors, int 
     return gb_fail(context, GB_EDEVICE, "tensor %d of the dataset is on %s; datasets lie on the cpu: use :to('cpu')", c + 1,
                    gb_device_text(context, t->storage->device, device, sizeof device));
   if (!gb_is_contiguous(t)) return gb_fail(context, GB_EINVAL, "tensor %d of the dataset is not contiguous: use :contiguous()", c + 1);
+  if (t->storage->loan != GB_OWNED) /* a loader's thread reads it */
+    return gb_fail(context, GB_ESTATE, "tensor %d of the dataset is a loan that can be taken back at any time: use :clone()", c + 1);
   if (t->shape[0] != tensors[0]->shape[0])
     return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1, t->shape[0],
                    tensors[0]->shape[0]);
@@ -206,20 +208,26 @@ gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int
 
 /* ====} */
 
-/* {==== Windows of a text ==== */
+/* {==== Windows of a text or a token file ==== */
 
-typedef struct windows { gb_text *text; int64_t first, block; } windows;
+typedef struct windows { gb_text *text; gb_tokens *tokens; int64_t first, block; } windows; /* one of text and tokens */
+
+/* ids at .. at + count - 1. */
+static gb_status read_ids(const windows *set, int64_t at, int64_t count, int64_t *ids, char *error, size_t error_size) {
+  if (set->tokens) return gb_tokens_read(set->tokens, at, count, ids, error, error_size);
+  const uint16_t *from = gb_text_ids(set->text) + at;
+  for (int64_t t = 0; t < count; t++) ids[t] = from[t];
+  return GB_OK;
+}
 
 static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
   const windows *set = user;
-  int64_t *x = out[0], *y = out[1];
-  (void)error, (void)error_size;
-  for (int64_t i = 0; i < n; i++) {
-    const uint16_t *ids = gb_text_ids(set->text) + set->first + indices[i];
-    for (int64_t t = 0; t < set->block; t++) {
-      *x++ = ids[t];
-      *y++ = ids[t + 1];
-    }
+  int64_t *x = out[0], *y = out[1], block = set->block;
+  for (int64_t i = 0; i < n; i++, x += block, y += block) {
+    int64_t at = set->first + indices[i];
+    GB_TRY(read_ids(set, at, block, x, error, error_size));
+    memcpy(y, x + 1, (size_t)(block - 1) * sizeof *y);
+    GB_TRY(read_ids(set, at + block, 1, y + block - 1, error, error_size));
   }
   return GB_OK;
 }
@@ -227,26 +235,36 @@ static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void
 static void windows_release(void *user) {
   windows *set = user;
   gb_text_release(set->text);
+  gb_tokens_release(set->tokens);
   free(set);
 }
 
-gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
-  int64_t length = gb_text_length(text);
+/* Windows of ids first .. first + count - 1 of `length`, from what source holds; source is retained when there is no failure. */
+static gb_status windows_new(gb_context *context, const windows *source, int64_t length, int64_t count, gb_dataset **out) {
+  int64_t first = source->first, block = source->block;
   if (first < 0 || count < 0 || first > length || count > length - first)
-    return gb_fail(context, GB_EINDEX, "ids %" PRId64 " to %" PRId64 " are not all in the text, which has %" PRId64, first + 1, first + count,
-                   length);
+    return gb_fail(context, GB_EINDEX, "ids %" PRId64 " to %" PRId64 " are not all there; there are %" PRId64, first + 1, first + count, length);
   if (block < 1) return gb_fail(context, GB_EINVAL, "block must be at least 1, not %" PRId64, block);
   if (count <= block)
     return gb_fail(context, GB_EINVAL,
                    "%" PRId64 " ids are too few for windows of %" PRId64 " and the next id: use a smaller block or a longer text", count, block);
   windows *set = malloc(sizeof *set);
   if (!set) return gb_fail_memory(context, sizeof *set);
-  *set = (windows){ text, first, block };
-  gb_text_retain(text);
+  *set = *source;
+  if (set->text) gb_text_retain(set->text);
+  if (set->tokens) gb_tokens_retain(set->tokens);
   gb_column column = { .dtype = GB_INT64, .ndim = 1, .shape = { block } };
   gb_dataset table = { .count = count - block, .columns = 2, .column = { column, column }, .get_batch = windows_get, .release = windows_release,
                       .user = set };
   return gb_dataset_new(context, &table, out);
+}
+
+gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
+  return windows_new(context, &(windows){ .text = text, .first = first, .block = block }, gb_text_length(text), count, out);
+}
+
+gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
+  return windows_new(context, &(windows){ .tokens = tokens, .first = first, .block = block }, gb_tokens_length(tokens), count, out);
 }
 
 /* ====} */

@@ -45,6 +45,8 @@ gb_status gb_dataset_images(gb_context *context, const char *images_path, const 
 gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int count, gb_dataset **out);
 /* Windows of a text: x = ids[i .. i+block-1], y = ids[i+1 .. i+block], int64, for i within ids first .. first+count-1. */
 gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out);
+/* The same of a token file. */
+gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block, gb_dataset **out);
 /* The numbers 0 .. count-1 themselves, int64: an order for those who fetch their samples themselves. */
 gb_status gb_dataset_indices(gb_context *context, int64_t count, gb_dataset **out);
 /* Part of a dataset: a range, or a list of indices, which is copied. */

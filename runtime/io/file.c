@@ -28,16 +28,20 @@ struct gb_file_reader {
   uint64_t size;
 };
 
+/* What an errno means, in buffer or in memory that stays. */
+static const char *reason_of(int error, char *buffer, size_t size) {
+#if defined(__GLIBC__) && defined(_GNU_SOURCE)
+  return strerror_r(error, buffer, size);
+#else
+  if (strerror_r(error, buffer, size)) snprintf(buffer, size, "error %d", error);
+  return buffer;
+#endif
+}
+
 /* "cannot <what> '<path>': <reason>" for an errno. */
 static gb_status fail_errno(gb_context *context, const char *what, const char *path, int error) {
   char reason[128] = "unknown error";
-#if defined(__GLIBC__) && defined(_GNU_SOURCE)
-  const char *text = strerror_r(error, reason, sizeof reason);
-#else
-  if (strerror_r(error, reason, sizeof reason)) snprintf(reason, sizeof reason, "error %d", error);
-  const char *text = reason;
-#endif
-  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, text);
+  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, reason_of(error, reason, sizeof reason));
 }
 
 /* {==== Writing ==== */
@@ -176,19 +180,25 @@ gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **o
 
 uint64_t gb_file_size(const gb_file_reader *file) { return file->size; }
 
-gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes) {
-  char *at = data;
+gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size) {
+  char *at = data, reason[128] = "unknown error";
   while (bytes) {
     ssize_t done = pread(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return fail_errno(file->context, "read", file->path, errno);
+    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, reason_of(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
-      return gb_fail(file->context, GB_EFORMAT, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes);
+      return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes), GB_EFORMAT;
     at += done;
     offset += (uint64_t)done;
     bytes -= (size_t)done;
   }
   return GB_OK;
+}
+
+gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes) {
+  char error[512];
+  gb_status status = gb_file_read_plain(file, offset, data, bytes, error, sizeof error);
+  return status == GB_OK ? GB_OK : gb_fail(file->context, status, "%s", error);
 }
 
 void gb_file_close(gb_file_reader *file) {

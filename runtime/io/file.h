@@ -22,6 +22,8 @@ gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **o
 uint64_t gb_file_size(const gb_file_reader *file);
 /* All of [offset, offset + bytes), or an error (a file that ends before is GB_EFORMAT). */
 gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes);
+/* The same without the context, for any thread and several at once: on failure the text goes to error. */
+gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size);
 void gb_file_close(gb_file_reader *file);     /* NULL is fine */
 
 /* The whole file, with a NUL behind it that is not counted; the caller frees it. */

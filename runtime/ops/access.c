@@ -3,8 +3,10 @@
 
 #include "ops/ops.h"
 
+/* A buffer of the right size, and memory that is still there. */
 static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes) {
   size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
+  GB_TRY(gb_check_loan(t));
   if (bytes == needed) return GB_OK;
   return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tensor/tensor.h"
 
@@ -61,6 +62,15 @@ const char *gb_error_op(const gb_context *context) { return context->error_op; }
 void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
 void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
 
+gb_status gb_poll(gb_context *context) {
+  struct timespec t;
+  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (context->deadline == 0) return GB_OK;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  if ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec <= context->deadline) return GB_OK;
+  return gb_fail(context, GB_EINTERRUPT, "interrupted: its time is over");
+}
+
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_pool *pool = context->pool[device.type];
   gb_block *block = gb_pool_alloc(pool, bytes, category);
@@ -77,6 +87,19 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
   return block;
 }
 
+static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    to->current[i] += one->current[i];
+    to->peak[i] += one->peak[i];
+  }
+  to->current_total += one->current_total;
+  to->peak_total += one->peak_total;
+  to->reserved += one->reserved;
+  to->peak_reserved += one->peak_reserved;
+  to->allocations += one->allocations;
+  to->system_allocations += one->system_allocations;
+}
+
 void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
@@ -84,18 +107,12 @@ void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory
 
 /* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
-  gb_memory_get_device_stats(context, (gb_device){ GB_CPU, 0 }, out);
-  for (int type = 1; type < GB_DEVICE_TYPES; type++) {
+  memset(out, 0, sizeof *out);
+  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
     gb_memory_stats one;
-    if (!context->pool[type]) continue;
-    gb_pool_stats(context->pool[type], &one);
-    for (int c = 0; c < GB_MEM_CATEGORIES; c++) out->current[c] += one.current[c], out->peak[c] += one.peak[c];
-    out->current_total += one.current_total;
-    out->peak_total += one.peak_total;
-    out->reserved += one.reserved;
-    out->peak_reserved += one.peak_reserved;
-    out->allocations += one.allocations;
-    out->system_allocations += one.system_allocations;
+    if (!context->pool[i]) continue;
+    gb_pool_stats(context->pool[i], &one);
+    add_stats(out, &one);
   }
 }
 

@@ -1,4 +1,4 @@
-/* test_idx.c - data/data.h: idx files, plain and gzipped, whole and damaged; images as a dataset; texts as ids. */
+/* test_idx.c - data/data.h: idx files, plain and gzipped, whole and damaged; images as a dataset; texts and token files as ids. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include <math.h>
 #include <stdint.h>
@@ -200,6 +200,60 @@ static void test_text(void) {
   CHECK(gb_text_open(context, path, GB_TEXT_BYTES, NULL, 0, &text) == GB_EIO);
 }
 
+/* Ids of each width, with and without a header; every damage to the header is said; a file that shrinks is an error of the read. */
+static void test_tokens(void) {
+  const char *path = path_of("tokens");
+  static const unsigned char plain[] = { 1, 0, 0xff, 0xff, 2, 1, 0, 0x80 };
+  static const struct { gb_token_kind kind; int64_t length, ids[8]; } rows[] = {
+    { GB_TOKENS_UINT8, 8, { 1, 0, 255, 255, 2, 1, 0, 128 } },
+    { GB_TOKENS_UINT16, 4, { 1, 65535, 258, 32768 } },
+    { GB_TOKENS_INT32, 2, { -65535, INT32_MIN + 258 } },
+  };
+  char error[256] = "";
+  int64_t ids[5000];
+  gb_tokens *tokens = NULL;
+  put_file(path, plain, sizeof plain);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    CHECK(gb_tokens_open(context, path, rows[i].kind, &tokens) == GB_OK && gb_tokens_length(tokens) == rows[i].length);
+    CHECK(gb_tokens_read(tokens, 0, rows[i].length, ids, error, sizeof error) == GB_OK);
+    CHECK(!memcmp(ids, rows[i].ids, (size_t)rows[i].length * sizeof *ids));
+    gb_tokens_release(tokens);
+  }
+  put_file(path, plain, 7);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "7 bytes"));
+
+  static unsigned char headed[1024 + 2 * 5000] = { 0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 5000 % 256, 5000 / 256 }; /* 20240520, 1, 5000 */
+  for (int i = 0; i < 5000; i++) headed[1024 + 2 * i] = (unsigned char)i, headed[1025 + 2 * i] = (unsigned char)(i >> 8);
+  put_file(path, headed, sizeof headed);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_OK && gb_tokens_length(tokens) == 5000);
+  CHECK(gb_tokens_read(tokens, 3, 4990, ids, error, sizeof error) == GB_OK && ids[0] == 3 && ids[4989] == 4992);
+  gb_tokens_release(tokens);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT8, &tokens) == GB_OK && gb_tokens_length(tokens) == sizeof headed);
+  gb_tokens_release(tokens);
+  put_file(path, headed, sizeof headed - 2);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "5000 ids"));
+  headed[4] = 7;
+  put_file(path, headed, sizeof headed);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "version 7"));
+
+  gb_dataset *set = NULL;
+  headed[4] = 1;
+  put_file(path, headed, sizeof headed);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_OK);
+  CHECK(gb_dataset_token_windows(context, tokens, 4990, 11, 3, &set) == GB_EINDEX);
+  CHECK(gb_dataset_token_windows(context, tokens, 0, 5000, 5000, &set) == GB_EINVAL && strstr(gb_error(context), "too few"));
+  CHECK(gb_dataset_token_windows(context, tokens, 4990, 10, 3, &set) == GB_OK && set->count == 7);
+  gb_tokens_release(tokens); /* the dataset holds it */
+  int64_t x[6], y[6], at[] = { 6, 0 };
+  CHECK(gb_dataset_read(set, at, 2, (void *[]){ x, y }, error, sizeof error) == GB_OK);
+  CHECK(x[0] == 4996 && x[2] == 4998 && y[0] == 4997 && y[2] == 4999 && x[3] == 4990 && y[5] == 4993);
+  put_file(path, headed, 1024 + 2 * 4998);
+  CHECK(gb_dataset_read(set, at, 1, (void *[]){ x, y }, error, sizeof error) == GB_EFORMAT && strstr(error, path) && strstr(error, "ends at byte"));
+  gb_dataset_release(set);
+  unlink(path);
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EIO);
+}
+
 int main(void) {
   CHECK(mkdtemp(folder) != NULL);
   CHECK(gb_context_open(NULL, &context) == GB_OK);
@@ -208,6 +262,7 @@ int main(void) {
     test_damage();
     test_images();
     test_text();
+    test_tokens();
     gb_context_close(context);
   }
   CHECK(rmdir(folder) == 0);

@@ -1,5 +1,8 @@
 /* seams.c - stands in for what cuBLASLt, cuDNN and CUB do: the CPU backend's kernel runs on the same tensors, whose memory is host memory. */
+#include <stdlib.h>
+
 #include "cuda/cuda.h"
+#include "cuda/sort.h"
 #include "machine.h"
 
 /* The op by the CPU backend of the same context. */
@@ -15,4 +18,56 @@ static gb_status on_cpu(gb_cuda_call *call) {
 
 const gb_cuda_row gb_cuda_gemm[] = { ON_CPU(matmul), ON_CPU(linear), ON_CPU(mlp), ON_CPU(linear_cross_entropy), END };
 const gb_cuda_row gb_cuda_conv[] = { ON_CPU(conv2d), ON_CPU(conv2d_backward_input), ON_CPU(conv2d_backward_weight), END };
-const gb_cuda_row gb_cuda_sdpa[] = { ON_CPU(scaled_dot_product_attention), ON_CPU(scaled_dot_product_attention_backward), ON_CPU(topk), ON_CPU(sort), END };
+const gb_cuda_row gb_cuda_sdpa[] = { ON_CPU(scaled_dot_product_attention), ON_CPU(scaled_dot_product_attention_backward), END };
+
+/* {==== sort.h ==== */
+
+/* One sort, as a stream is told of it. */
+typedef struct sort_work {
+  const uint64_t *keys;
+  uint64_t *keys_out;
+  const int64_t *values;
+  int64_t *values_out, rows, n;
+  struct pair *room;
+} sort_work;
+
+typedef struct pair { uint64_t key; int64_t value, place; } pair;
+
+/* Pairs of equal keys stay in the order they came in. */
+static int compare_pairs(const void *a, const void *b) {
+  const pair *x = a, *y = b;
+  if (x->key != y->key) return x->key < y->key ? -1 : 1;
+  return x->place < y->place ? -1 : x->place > y->place;
+}
+
+static void sort_rows(void *argument) {
+  const sort_work *w = argument;
+  for (int64_t r = 0; r < w->rows; r++) {
+    int64_t at = r * w->n;
+    for (int64_t i = 0; i < w->n; i++) w->room[i] = (pair){ w->keys[at + i], w->values[at + i], i };
+    qsort(w->room, (size_t)w->n, sizeof *w->room, compare_pairs);
+    for (int64_t i = 0; i < w->n; i++) w->keys_out[at + i] = w->room[i].key, w->values_out[at + i] = w->room[i].value;
+  }
+}
+
+static void release_sort(void *argument) {
+  sort_work *w = argument;
+  free(w->room);
+  free(w);
+}
+
+gb_status gb_sort_pairs(gb_cuda_call *call, const uint64_t *keys, uint64_t *keys_out, const int64_t *values, int64_t *values_out, int64_t rows,
+                        int64_t n) {
+  sort_work *w = malloc(sizeof *w);
+  pair *room = malloc((size_t)(n > 0 ? n : 1) * sizeof *room);
+  if (!w || !room) {
+    free(w);
+    free(room);
+    return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a sort of %lld keys", (long long)n);
+  }
+  *w = (sort_work){ keys, keys_out, values, values_out, rows, n, room };
+  gb_machine_do(call->stream, sort_rows, release_sort, w);
+  return GB_OK;
+}
+
+/* ====} */

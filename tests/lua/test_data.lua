@@ -151,6 +151,46 @@ describe("text", function()
   end)
 end)
 
+describe("token files", function()
+  local path = temporary(string.pack("<I2I2I2I2I2", 7, 50256, 0, 300, 65535))
+  it("of each width", function()
+    local tokens = data.tokens(path)
+    expect(#tokens):to_be(5)
+    local x, y = tokens:windows(4):get(1)
+    expect(x.dtype):to_be("int64")
+    expect_list(x, { 7, 50256, 0, 300 })
+    expect_list(y, { 50256, 0, 300, 65535 })
+    expect_list(data.tokens(temporary("\1\2\255"), { dtype = "uint8" }):windows(2):get(1), { 1, 2 })
+    expect_list(data.tokens(temporary(string.pack("<i4i4", 70000, -1)), { dtype = "int32" }):windows(1):get(1), { 70000 })
+  end)
+  it("with the header of llm.c", function()
+    local head = string.pack("<i4i4i4", 20240520, 1, 3) .. ("\0"):rep(1012)
+    expect_list(data.tokens(temporary(head .. string.pack("<I2I2I2", 5, 6, 7))):windows(2):get(1), { 5, 6 })
+    expect(function() data.tokens(temporary(head .. "\0\0")) end):to_fail("3 ids")
+  end)
+  it("in parts", function()
+    local first, rest = data.tokens(path):split(0.6)
+    expect(#first):to_be(3)
+    expect_list(select(2, rest:windows(1):get(-1)), { 65535 })
+    expect(function() rest:windows(2) end):to_fail("too few")
+  end)
+  it("through a loader", function()
+    local ids = {}
+    for i = 1, 100 do ids[i] = string.pack("<I2", i) end
+    for x, y in data.DataLoader(data.tokens(temporary(table.concat(ids))):windows(8), { batch_size = 16, batches = 5, seed = 1 }):iter() do
+      expect(x):to_have_shape(16, 8)
+      expect((y - x):eq(1):all():item()):to_be(true)
+    end
+  end)
+  it("what is none is an error", function()
+    expect(function() data.tokens("/nowhere/at/all") end):to_fail("/nowhere/at/all")
+    expect(function() data.tokens(path, { dtype = "float32" }) end):to_fail("float32")
+    expect(function() data.tokens(path, { dtyp = "uint8" }) end):to_fail("dtype")
+    expect(function() data.tokens(temporary("abc")) end):to_fail("3 bytes")
+    expect(function() data.tokens(path):encode("a") end):to_fail("encode")
+  end)
+end)
+
 describe("TensorDataset", function()
   it("gives rows, and holds its tensors", function()
     local set = data.TensorDataset(gb.arange(6):reshape(3, 2), gb.tensor { 7.0, 8.0, 9.0 })
@@ -247,6 +287,35 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       local left = all_of(loader)
       expect(#left):to_be(2)
       expect_list(left[1][2], { 3, 4 })
+    end)
+    it("refuses a place that is none, and stays where it stood", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      loader:iter()()
+      local function at(epoch, batch) return function() loader:load_state_dict { epoch = epoch, batch = batch, seed = "7" } end end
+      expect(at(0, 4)):to_fail("no batch 4 of epoch 0, an epoch has 3 batches")
+      expect(at(0, -1)):to_fail("no batch -1")
+      expect(at(-1, 0)):to_fail("epoch -1")
+      expect(at(0, 1.5)):to_fail("state_dict")
+      expect(loader:state_dict().batch):to_be(1)
+      expect(loader:state_dict().seed ~= "7"):to_be(true)
+      expect_list(all_of(loader)[1][2], { 3, 4 })
+      at(2, 3)() -- behind the last batch is a place: the end of the epoch
+      expect(#all_of(loader)):to_be(0)
+      expect(#all_of(loader)):to_be(3)
+    end)
+    it("has one place to stand: a second loop stops the first with an error", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      expect(function()
+        for _ in loader:iter() do
+          for _ in loader:iter() do end -- luacheck: ignore
+        end
+      end):to_fail("give each loop a DataLoader of its own")
+      expect(#all_of(loader)):to_be(3) -- the inner loop ended an epoch; the next one is whole
+      local count = 0
+      for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do
+        for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do count = count + 1 end
+      end
+      expect(count):to_be(9)
     end)
   end)
 end

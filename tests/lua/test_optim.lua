@@ -212,6 +212,24 @@ describe("refuses", function()
     expect(function() opt.param_groups[1].nonsense = 1 end):to_fail("nonsense")
     expect(opt.param_groups[1].lr):to_be(0.1)
   end)
+  it("options of another optimizer, naming the nearest of its own", function()
+    local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 }, Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
+    foreign.AdamW = foreign.Adam
+    for kind, options in pairs(foreign) do
+      for name, value in pairs(options) do
+        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("no option '%s' of %s"):format(name, kind))
+        local opt = optim[kind]({ parameter(1.0) })
+        expect(function() opt:add_param_group { params = { parameter(1.0) }, [name] = value } end):to_fail(name)
+        expect(function() opt.param_groups[1][name] = value end):to_fail(name)
+        expect(opt.param_groups[1][name]):to_be(nil)
+      end
+    end
+    local function nearest(kind, name) return function() optim[kind]({ parameter(1.0) }, { [name] = 0.5 }) end end
+    expect(nearest("SGD", "momentun")):to_fail("did you mean 'momentum'?")
+    expect(nearest("SGD", "nestrov")):to_fail("did you mean 'nesterov'?")
+    expect(nearest("Adam", "beta")):to_fail("did you mean 'betas'?")
+    expect(nearest("AdamW", "weight_decy")):to_fail("did you mean 'weight_decay'?")
+  end)
   it("states of something else", function()
     local sgd, adam = optim.SGD({ parameter(1.0) }, { momentum = 0.9 }), optim.Adam({ parameter(1.0) })
     expect(function() adam:load_state_dict(sgd:state_dict()) end):to_fail("SGD")
@@ -221,6 +239,30 @@ describe("refuses", function()
     expect(function() adam:load_state_dict(state) end):to_fail("exp_avg")
     expect(function() adam:load_state_dict() end):to_fail("load_state_dict")
     expect(function() adam:load_state_dict {} end):to_fail("load_state_dict")
+  end)
+  it("states with a part that is none, and keeps all of its own", function()
+    local opt = optim.Adam({ parameter(1.0) }, { lr = 0.5 })
+    local function with(change)
+      local state = opt:state_dict()
+      state.groups[1].lr, state.state[1].exp_avg = 0.25, gb.ones(1):mul(9):reshape(state.state[1].exp_avg.shape)
+      change(state)
+      return function() opt:load_state_dict(state) end
+    end
+    expect(with(function(s) s.groups[1].eps = -1 end)):to_fail("eps")
+    expect(with(function(s) s.groups[1].betas = { 0.5, 2 } end)):to_fail("betas")
+    expect(with(function(s) s.groups[1].maximize = "x" end)):to_fail("maximize")
+    expect(with(function(s) s.groups[1] = 5 end)):to_fail("group 1")
+    expect(with(function(s) s.state[1].steps = -1 end)):to_fail("steps")
+    expect(with(function(s) s.state[1].steps = "3" end)):to_fail("steps")
+    expect(with(function(s) s.state[1] = 5 end)):to_fail("parameter 1")
+    expect(opt.param_groups[1].lr):to_be(0.5)
+    expect(opt:state_dict().state[1].exp_avg:abs():sum():item()):to_be(0.0)
+    local schedule = optim.lr.Constant(opt)
+    for _, bad in ipairs { { count = -1 }, { count = 1.5 }, {}, { count = 1, base = 5 }, { count = 1, base = { -1 } }, { count = 1, base = { "x" } } } do
+      expect(function() schedule:load_state_dict(bad) end):to_fail("schedule")
+    end
+    expect(schedule:state_dict().count):to_be(0)
+    expect(opt.param_groups[1].lr):to_be(0.5)
   end)
   it("schedules of something else", function()
     local opt = optim.SGD({ parameter(1.0) }, { lr = 1 })
