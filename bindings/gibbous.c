@@ -379,7 +379,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -495,6 +495,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_interrupt(L);
   gbl_open_host(L);
   gbl_open_native(L);
+  gbl_open_doctor(L);
   run_lua_half(L);
   seal(L);
   lua_pushvalue(L, -1);
