@@ -9,9 +9,7 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 -- {==== running ====
 
-local first = -1 -- options of this test's own run may stand before the script
-while arg[first - 1] do first = first - 1 end
-local gibbous = arg[first]
+local gibbous = gb.test.program()
 local function lines_of(command)
   local pipe = assert(io.popen(command))
   local text = pipe:read("a")

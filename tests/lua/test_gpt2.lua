@@ -3,9 +3,7 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local first = -1 -- options of this test's own run may stand before the script
-while arg[first - 1] do first = first - 1 end
-local gibbous = arg[first]
+local gibbous = gb.test.program()
 local folder = os.tmpname()
 os.remove(folder)
 assert(os.execute(("mkdir '%s'"):format(folder)))

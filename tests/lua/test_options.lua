@@ -3,9 +3,7 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local first = -1 -- options of this test's own run may stand before the script
-while arg[first - 1] do first = first - 1 end
-local gibbous = arg[first]
+local gibbous = gb.test.program()
 
 -- What a command writes, on both streams, and its status.
 local function run(arguments)

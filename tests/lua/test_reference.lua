@@ -2,6 +2,7 @@
 -- examples run.
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- examples are written for the device that everybody has
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 -- Names whose examples need files that are not here, or end the test, or stand inside another's.
