@@ -81,6 +81,11 @@ static void read_schedule(lua_State *L, gb_scaler *scaler) {
   gbl_check_status(L, gb_scaler_set_schedule(scaler, run_schedule, callback, gbl_callback_release));
 }
 
+/* gb.amp.GradScaler(precision?, options?: table) -> scaler: What scales losses so that float16 gradients do not vanish, and skips steps whose
+ * gradients are not finite. precision (of amp.precision) says whether one is needed; a disabled scaler passes everything on. options: enabled,
+ * init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, min_scale, max_scale, max_skips = 64, hysteresis = 1,
+ * per_loss, scale (a number: static; a function of the step: scheduled). Errors: at step, after max_skips skips in a row. Example: local scaler =
+ * gb.amp.GradScaler(gb.amp.precision("16-mixed")) */
 static int new(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_scaler_options options;
@@ -96,7 +101,8 @@ static int new(lua_State *L) {
   return 1;
 }
 
-/* scaler:scale(loss), or of several losses in a list. */
+/* GradScaler:scale(loss) -> tensor: The loss, or a list of losses, times the scale, in float32; their gradients carry the scale with them.
+ * Example: scaler:scale(loss):backward() */
 static int scale(lua_State *L) {
   gbl_enter(L);
   gb_scaler *scaler = check(L);
@@ -121,13 +127,17 @@ static int scale(lua_State *L) {
   return 1;
 }
 
+/* GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped or read. Errors: twice between
+ * two updates. Example: scaler:scale(loss):backward() scaler:unscale_(opt) */
 static int unscale(lua_State *L) {
   gbl_enter(L);
   gbl_check_status(L, gb_scaler_unscale(check(L), gbl_check_optimizer(L, 2)));
   return 0;
 }
 
-/* scaler:step(opt[, { clip = max_norm, norm_type = 2 }]): with clip, what unscale_, clip_grad_norm_ and step do; returns the norm before. */
+/* GradScaler:step(optimizer: optimizer, options?: table) -> number: The optimizer's step, unless a gradient is not finite. options: clip
+ * (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_ and step do, in one pass; returns the norm before. Errors: max_skips skips
+ * in a row, with the report. Example: scaler:scale(loss):backward() scaler:step(opt) scaler:update() */
 static int step(lua_State *L) {
   static const char *const known[] = { "clip", "norm_type", NULL };
   gbl_enter(L);
@@ -137,13 +147,15 @@ static int step(lua_State *L) {
   double clip = gbl_option_number(L, 3, "step", "clip", HUGE_VAL), norm_type = gbl_option_number(L, 3, "step", "norm_type", 2), norm = 0;
   bool clips = has_option(L, 3, "clip");
   if (!clips && has_option(L, 3, "norm_type")) return gbl_error(L, "step: 'norm_type' is of the norm that 'clip' limits; give clip too");
+  gbl_note_step(L);
   gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, clip, norm_type, &norm) : gb_scaler_step(scaler, optimizer));
   gbl_collect(L);
   if (clips) lua_pushnumber(L, norm);
   return clips;
 }
 
-/* scaler:update([new_scale]) */
+/* GradScaler:update(new_scale?: number): After the steps of an iteration: grow the scale, or back off after a skip. Example:
+ * scaler:scale(loss):backward() scaler:step(opt) scaler:update() */
 static int update(lua_State *L) {
   gbl_enter(L);
   double new_scale = lua_isnoneornil(L, 2) ? 0 : gbl_check_number(L, 2, "update", "new_scale");
@@ -159,18 +171,19 @@ static gb_scaler_stats stats_of(lua_State *L) {
   return stats;
 }
 
-/* 1 when the scaler is disabled, as PyTorch's. */
+/* GradScaler:get_scale() -> number: The scale; 1 when the scaler is disabled, as PyTorch's. Example: print(scaler:get_scale()) */
 static int get_scale(lua_State *L) {
   lua_pushnumber(L, gb_scaler_get_options(check(L))->enabled ? stats_of(L).scale : 1);
   return 1;
 }
 
+/* GradScaler:is_enabled() -> bool: Does it scale at all? Example: print(scaler:is_enabled()) */
 static int is_enabled(lua_State *L) {
   lua_pushboolean(L, gb_scaler_get_options(check(L))->enabled);
   return 1;
 }
 
-/* scaler:stats(): scale, steps, skipped, skipped_in_a_row, growth_tracker, last_skipped. */
+/* GradScaler:stats() -> table: scale, steps, skipped, skipped_in_a_row, growth_tracker, last_skipped. Example: print(scaler:stats().skipped) */
 static int stats(lua_State *L) {
   gb_scaler_stats s = stats_of(L);
   lua_createtable(L, 0, 6);
@@ -183,8 +196,9 @@ static int stats(lua_State *L) {
   return 1;
 }
 
-/* The names of the parameters whose gradients were not finite at the last skip, "" when there was none; and from the second skip in a row on what
- * made the first such value: the op, the recipe's line, whether it is finite at half the scale. */
+/* GradScaler:report() -> string, string: The names of the parameters whose gradients were not finite at the last skip, "" when there was none;
+ * and from the second skip in a row on what made the first such value: the op, the recipe's line, whether it is finite at half the scale.
+ * Example: print(scaler:report()) */
 static int report(lua_State *L) {
   gbl_enter(L);
   gb_scaler *scaler = check(L);
@@ -196,8 +210,12 @@ static int report(lua_State *L) {
 
 /* {---- options that may change between steps, by getters and setters as PyTorch has them ---- */
 
+/* GradScaler:get_growth_factor() -> number: What the scale is multiplied by after growth_interval finite steps. Example:
+ * print(scaler:get_growth_factor()) */
 static int get_growth_factor(lua_State *L) { return lua_pushnumber(L, gb_scaler_get_options(check(L))->growth_factor), 1; }
+/* GradScaler:get_backoff_factor() -> number: What the scale is multiplied by after a skip. Example: print(scaler:get_backoff_factor()) */
 static int get_backoff_factor(lua_State *L) { return lua_pushnumber(L, gb_scaler_get_options(check(L))->backoff_factor), 1; }
+/* GradScaler:get_growth_interval() -> int: How many finite steps in a row let the scale grow. Example: print(scaler:get_growth_interval()) */
 static int get_growth_interval(lua_State *L) { return lua_pushinteger(L, gb_scaler_get_options(check(L))->growth_interval), 1; }
 
 static int set_options(lua_State *L, gb_scaler_options options) {
@@ -206,18 +224,24 @@ static int set_options(lua_State *L, gb_scaler_options options) {
   return 0;
 }
 
+/* GradScaler:set_growth_factor(factor: number): What the scale is multiplied by after growth_interval finite steps. Errors: a factor that is not
+ * above 1. Example: scaler:set_growth_factor(2) */
 static int set_growth_factor(lua_State *L) {
   gb_scaler_options options = *gb_scaler_get_options(check(L));
   options.growth_factor = gbl_check_number(L, 2, "set_growth_factor", "factor");
   return set_options(L, options);
 }
 
+/* GradScaler:set_backoff_factor(factor: number): What the scale is multiplied by after a skip. Errors: a factor that is not between 0 and 1.
+ * Example: scaler:set_backoff_factor(0.5) */
 static int set_backoff_factor(lua_State *L) {
   gb_scaler_options options = *gb_scaler_get_options(check(L));
   options.backoff_factor = gbl_check_number(L, 2, "set_backoff_factor", "factor");
   return set_options(L, options);
 }
 
+/* GradScaler:set_growth_interval(interval: int): How many finite steps in a row let the scale grow. Errors: an interval below 1. Example:
+ * scaler:set_growth_interval(2000) */
 static int set_growth_interval(lua_State *L) {
   gb_scaler_options options = *gb_scaler_get_options(check(L));
   options.growth_interval = gbl_check_integer(L, 2, "set_growth_interval", "interval");
@@ -226,7 +250,8 @@ static int set_growth_interval(lua_State *L) {
 
 /* ----} */
 
-/* PyTorch's keys, and the counters that schedules and hysteresis go on from; empty when disabled. */
+/* GradScaler:state_dict() -> table: PyTorch's keys, and the counters that schedules and hysteresis go on from; empty when disabled. Example:
+ * local state = scaler:state_dict() */
 static int state_dict(lua_State *L) {
   const gb_scaler_options *options = gb_scaler_get_options(check(L));
   lua_createtable(L, 0, 8);
@@ -260,7 +285,23 @@ static int64_t state_count(lua_State *L, const char *name) {
   return value;
 }
 
+/* All that a state holds; what is refused changes nothing. */
+static gb_status restore(gb_scaler *scaler, const gb_scaler_options *options, const gb_scaler_stats *to) {
+  const gb_scaler_options options_before = *gb_scaler_get_options(scaler);
+  gb_scaler_stats before;
+  GB_TRY(gb_scaler_get_stats(scaler, &before));
+  GB_TRY(gb_scaler_set_counts(scaler, to->steps, to->skipped, to->skipped_in_a_row));
+  gb_status status = gb_scaler_set_options(scaler, options);
+  if (status == GB_OK) status = gb_scaler_set_state(scaler, to->scale, to->growth_tracker);
+  if (status != GB_OK) gb_scaler_set_options(scaler, &options_before), to = &before;
+  gb_scaler_set_counts(scaler, to->steps, to->skipped, to->skipped_in_a_row); /* set_state begins a new row of skips */
+  return status;
+}
+
+/* GradScaler:load_state_dict(state: table): Go on from a state, ours or one that PyTorch wrote. Errors: a state without the numbers, or of a
+ * disabled scaler. Example: scaler:load_state_dict(scaler:state_dict()) */
 static int load_state_dict(lua_State *L) {
+  gbl_enter(L);
   gb_scaler *scaler = check(L);
   gb_scaler_options options = *gb_scaler_get_options(scaler);
   if (!options.enabled) return 0;
@@ -268,17 +309,17 @@ static int load_state_dict(lua_State *L) {
   lua_pushnil(L);
   if (!lua_next(L, 2)) return gbl_error(L, "load_state_dict: the scaler's state is empty; it was saved from a disabled scaler");
   lua_settop(L, 2);
-  double scale_ = state_number(L, "scale");
+  gb_scaler_stats to = { .scale = state_number(L, "scale") };
   options.growth_factor = state_number(L, "growth_factor");
   options.backoff_factor = state_number(L, "backoff_factor");
   options.growth_interval = state_count(L, "growth_interval");
-  int64_t tracker = state_count(L, "_growth_tracker");
-  bool ours = has_option(L, 2, "_steps"); /* PyTorch's state does not have them */
-  int64_t steps = ours ? state_count(L, "_steps") : 0, skipped = ours ? state_count(L, "_skipped") : 0;
-  int64_t in_a_row = ours ? state_count(L, "_skipped_in_a_row") : 0;
-  set_options(L, options);
-  gbl_check_status(L, gb_scaler_set_state(scaler, scale_, tracker));
-  gbl_check_status(L, gb_scaler_set_counts(scaler, steps, skipped, in_a_row));
+  to.growth_tracker = state_count(L, "_growth_tracker");
+  if (has_option(L, 2, "_steps")) { /* PyTorch's state does not have them */
+    to.steps = state_count(L, "_steps");
+    to.skipped = state_count(L, "_skipped");
+    to.skipped_in_a_row = state_count(L, "_skipped_in_a_row");
+  }
+  gbl_check_status(L, restore(scaler, &options, &to));
   return 0;
 }
 
@@ -292,7 +333,7 @@ static const luaL_Reg methods[] = {
 
 const gbl_type gbl_scaler_type = { "gibbous.scaler", release, methods };
 
-/* Bytes of the 16-bit weight copies that parameters keep: amp.cache_info().bytes. */
+/* gb.amp.cache_info() -> table: bytes and peak_bytes of the 16-bit weight copies that parameters keep. Example: print(gb.amp.cache_info().bytes) */
 static int cache_info(lua_State *L) {
   gb_memory_stats memory;
   gb_memory_get_stats(gbl_context(L), &memory);

@@ -10,7 +10,9 @@
 
 /* {==== backward and grad ==== */
 
-/* loss:backward(gradient, {retain_graph =, create_graph =}); both may be left out. */
+/* tensor:backward(gradient?: tensor, options?: table): The gradients of this tensor by every leaf that requires them, added to leaf.grad;
+ * gradient is 1 for a single element. options: gradient, retain_graph, create_graph. Errors: no graph, a graph that was freed, a value that was
+ * changed in place. Example: loss:backward() */
 static int tensor_backward(lua_State *L) {
   static const char *const known[] = { "gradient", "retain_graph", "create_graph", NULL };
   gbl_upvalue(L);
@@ -43,8 +45,9 @@ static void push_boxes(lua_State *L, int n) {
   }
 }
 
-/* gb.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}): the gradient of one tensor, or a list of those
- * of a list, with nil where an input was not used. */
+/* gb.grad(outputs, inputs, options?: table) -> any: The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as
+ * it is. options: grad_outputs, retain_graph, create_graph, allow_unused (nil for an input that was not used). Example: local w = gb.ones(2, {
+ * requires_grad = true }) local g = gb.grad((w * w):sum(), w) */
 static int grad(lua_State *L) {
   static const char *const known[] = { "grad_outputs", "retain_graph", "create_graph", "allow_unused", NULL };
   gbl_upvalue(L);
@@ -82,6 +85,8 @@ static int grad(lua_State *L) {
 
 /* {==== A tensor and its gradient ==== */
 
+/* tensor:requires_grad_(on?: bool) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers; false for a result of ops. Example: local
+ * w = gb.zeros(2):requires_grad_() */
 static int tensor_requires_grad_(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -96,6 +101,8 @@ static int tensor_requires_grad_(lua_State *L) {
   return 1;
 }
 
+/* tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { requires_grad = true }) * 2
+ * y:retain_grad() */
 static int tensor_retain_grad(lua_State *L) {
   gbl_upvalue(L);
   gbl_check_status(L, gb_tensor_retain_grad(gbl_check_tensor(L, 1)));
@@ -148,6 +155,8 @@ static int hook_remove(lua_State *L);
 static const luaL_Reg hook_methods[] = { { "remove", hook_remove }, { NULL, NULL } };
 static const gbl_type hook_type = { "gibbous.hook", hook_handle_release, hook_methods };
 
+/* hook:remove(): The function that register_hook was given is called no more. Example: local hook = gb.ones(2, { requires_grad = true
+ * }):register_hook(print) hook:remove() */
 static int hook_remove(lua_State *L) {
   gbl_enter(L);
   const hook_handle *handle = gbl_test_object(L, 1, &hook_type);
@@ -155,7 +164,8 @@ static int hook_remove(lua_State *L) {
   return 0;
 }
 
-/* t:register_hook(fn): fn(grad) is called with each gradient that reaches t. */
+/* tensor:register_hook(fn: function) -> hook: fn(grad) is called with each gradient that reaches this tensor; a tensor that it returns takes the
+ * gradient's place. Example: local hook = gb.ones(2, { requires_grad = true }):register_hook(function(g) return g * 2 end) */
 static int tensor_register_hook(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -201,7 +211,9 @@ static void custom_release(void *user) {
   free(call);
 }
 
-/* ctx:save_for_backward(...): tensors that backward needs; changing them in place before it is an error then. */
+/* ctx:save_for_backward(xs...: tensor): In the forward of a gb.Function: tensors that backward needs; changing them in place before it is an
+ * error then. Example: gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x end, backward = function(ctx, g) return g *
+ * 2 * ctx:saved_tensors() end } */
 static int ctx_save(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   int count = lua_gettop(L) - 1;
@@ -221,7 +233,7 @@ static int ctx_save(lua_State *L) {
   return 0;
 }
 
-/* ctx:saved_tensors(): what was saved, as several values. */
+/* ctx:saved_tensors() -> tensors: In the backward of a gb.Function: what forward saved, as several values. */
 static int ctx_saved(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_getfield(L, 1, "_count");
@@ -418,7 +430,9 @@ static int function_call(lua_State *L) {
   return n_out;
 }
 
-/* gb.Function{forward = function(ctx, ...), backward = function(ctx, ...), name =}: a function that gradients pass through. */
+/* gb.Function(parts: table) -> function: A function that gradients pass through: parts are forward(ctx, ...), backward(ctx, gradients...), which
+ * returns a gradient for each tensor argument, and name. Example: local double = gb.Function { name = "double", forward = function(ctx, x) return
+ * x * 2 end, backward = function(ctx, g) return g * 2 end } */
 static int function_new(lua_State *L) {
   static const char *const known[] = { "forward", "backward", "name", NULL };
   luaL_checktype(L, 1, LUA_TTABLE);

@@ -64,6 +64,7 @@ static int owner_gc(lua_State *L) {
     context->reclaim = NULL;
     context->reclaim_user = NULL;
     context->where = NULL;
+    gb_set_num_threads(context, 1); /* tensors that a host holds keep the context, not its threads */
     gb_context_close(context);
   }
   state_release(state);
@@ -168,6 +169,7 @@ int gbl_check_status(lua_State *L, gb_status status) {
   if (status == GB_OK) return 0;
   gbl_state *state = gbl_get_state(L);
   luaL_checkstack(L, 4, NULL);
+  if (status == GB_EINTERRUPT || status == GB_EMEMORY) gbl_interrupt_stick(L, status);
   if (status == GB_ECALLBACK && state->has_error) {
     state->has_error = false;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);

@@ -9,6 +9,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "interrupt.h"
 #include "ops/ops.h"
 #include "tensor/print.h"
 
@@ -21,6 +22,7 @@ typedef struct gbl_modes {
   gb_modes now;                                 /* first: context->modes points here */
   struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
   int64_t scopes;                               /* opened so far: the number of the last one */
+  struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
 } gbl_modes;
 
 typedef struct gbl_state {
@@ -39,6 +41,8 @@ typedef struct gbl_state {
   int64_t dead_handles;
   double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
   bool has_error;                /* a callback's error value waits in the registry */
+  struct gb_host *host;          /* the program around, or NULL: host.h */
+  gbl_interrupt interrupt;       /* what runs, and what it must stop for */
   gb_tensor *numbers[2];         /* wrapped numbers that no op kept, to be used again: a float and an integer */
 } gbl_state;
 
@@ -211,7 +215,8 @@ void gbl_push_grad_scope(lua_State *L, const char *what, bool grad);
 void gbl_end_scope(lua_State *L, int index);
 /* Push a text that names an open scope of this coroutine by the line that opened it, or return false. */
 bool gbl_push_open_scope(lua_State *L);
-/* Replace coroutine.resume and coroutine.wrap of this universe by ones that hand modes on exactly; the executable does. */
+/* Replace coroutine.resume, wrap and close of this universe by ones that hand modes on exactly and note which coroutine runs, and xpcall by
+ * one that cannot hold up a stop; the executable and hosts do. */
 void gbl_replace_coroutine(lua_State *L);
 
 /* ====} */
@@ -228,6 +233,7 @@ void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, 
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
 void gbl_open_data(lua_State *L);      /* data.c */
 void gbl_open_io(lua_State *L);        /* io.c */
+void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */
 
 /* Set functions into the table at the top, each with the state (a light userdata) as its upvalue 1; and get or make the table `name` in
  * the table at the top (pushed). */

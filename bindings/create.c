@@ -154,7 +154,9 @@ void gbl_push_data(lua_State *L, int arg, gb_dtype dtype, gb_device device) {
   convert_top(L, dtype == GB_DTYPE_NONE ? natural_dtype(state, &s) : dtype, device);
 }
 
-/* gb.tensor(value, options): a copy of what value holds; of a tensor, without its history. */
+/* gb.tensor(value, options?: options) -> tensor: A copy of what value holds: a number, a boolean, nested lists, or a tensor, which loses its
+ * history. Integers give int64, one float among them the default dtype. options: dtype, device, requires_grad. Errors: lists of different lengths
+ * or depths. Example: local x = gb.tensor({ { 1, 2 }, { 3, 4 } }, { dtype = "float32" }) */
 static int tensor(lua_State *L) {
   target t = defaults(L, "tensor");
   gb_tensor *source = gbl_test_tensor(L, 1);
@@ -200,10 +202,16 @@ static int shaped(lua_State *L, int arg, target t, content what, double value) {
   return finish(L, &t);
 }
 
+/* gb.zeros(sizes: ints, options?: options) -> tensor: Zeros of a shape, given as numbers or as one list. options: dtype, device, requires_grad.
+ * Example: local x = gb.zeros(2, 3, { dtype = "float16" }) */
 static int zeros(lua_State *L) { return shaped(L, 1, defaults(L, "zeros"), FILLED, 0); }
+/* gb.ones(sizes: ints, options?: options) -> tensor: Ones of a shape. Example: local x = gb.ones(2, 3) */
 static int ones(lua_State *L) { return shaped(L, 1, defaults(L, "ones"), FILLED, 1); }
+/* gb.empty(sizes: ints, options?: options) -> tensor: Memory for a shape, with whatever it holds. Example: local x = gb.empty(2, 3) */
 static int empty(lua_State *L) { return shaped(L, 1, defaults(L, "empty"), EMPTY, 0); }
+/* gb.rand(sizes: ints, options?: options) -> tensor: Uniform random numbers in [0, 1). Example: local x = gb.rand(2, 3) */
 static int rand_uniform(lua_State *L) { return shaped(L, 1, defaults(L, "rand"), RAND, 0); }
+/* gb.randn(sizes: ints, options?: options) -> tensor: Normal random numbers of mean 0 and deviation 1. Example: local x = gb.randn(2, 3) */
 static int rand_normal(lua_State *L) { return shaped(L, 1, defaults(L, "randn"), RANDN, 0); }
 
 /* who(tensor, options), in the tensor's layout. */
@@ -223,10 +231,20 @@ static int like(lua_State *L, const char *who, content what, double value) {
   return finish(L, &t);
 }
 
+/* gb.zeros_like(x: tensor, options?: options) -> tensor: Zeros in the shape, dtype, device and memory order of x. Example: local y =
+ * gb.zeros_like(x) */
 static int zeros_like(lua_State *L) { return like(L, "zeros_like", FILLED, 0); }
+/* gb.ones_like(x: tensor, options?: options) -> tensor: Ones in the shape, dtype, device and memory order of x. Example: local y =
+ * gb.ones_like(x) */
 static int ones_like(lua_State *L) { return like(L, "ones_like", FILLED, 1); }
+/* gb.empty_like(x: tensor, options?: options) -> tensor: Memory in the shape, dtype, device and memory order of x. Example: local y =
+ * gb.empty_like(x) */
 static int empty_like(lua_State *L) { return like(L, "empty_like", EMPTY, 0); }
+/* gb.rand_like(x: tensor, options?: options) -> tensor: Uniform random numbers in [0, 1), in the shape, dtype, device and memory order of x.
+ * Example: local y = gb.rand_like(x) */
 static int rand_like(lua_State *L) { return like(L, "rand_like", RAND, 0); }
+/* gb.randn_like(x: tensor, options?: options) -> tensor: Normal random numbers in the shape, dtype, device and memory order of x. Example: local
+ * y = gb.randn_like(x) */
 static int randn_like(lua_State *L) { return like(L, "randn_like", RANDN, 0); }
 
 static target as_self(lua_State *L, const char *who) {
@@ -235,8 +253,14 @@ static target as_self(lua_State *L, const char *who) {
   return (target){ .who = who, .dtype = gb_tensor_dtype(self), .device = gb_tensor_device(self) };
 }
 
+/* tensor:new_zeros(sizes: ints, options?: options) -> tensor: Zeros in the dtype and on the device of this tensor. Example: local y =
+ * x:new_zeros(2, 3) */
 static int new_zeros(lua_State *L) { return shaped(L, 2, as_self(L, "new_zeros"), FILLED, 0); }
+/* tensor:new_ones(sizes: ints, options?: options) -> tensor: Ones in the dtype and on the device of this tensor. Example: local y = x:new_ones(2,
+ * 3) */
 static int new_ones(lua_State *L) { return shaped(L, 2, as_self(L, "new_ones"), FILLED, 1); }
+/* tensor:new_empty(sizes: ints, options?: options) -> tensor: Memory in the dtype and on the device of this tensor. Example: local y =
+ * x:new_empty(2, 3) */
 static int new_empty(lua_State *L) { return shaped(L, 2, as_self(L, "new_empty"), EMPTY, 0); }
 
 /* A value to fill with, and the dtype it suggests. */
@@ -261,9 +285,15 @@ static int filled(lua_State *L, int arg, target t, bool decide_dtype) {
   return finish(L, &t);
 }
 
+/* gb.full(shape: list, value: number, options?: options) -> tensor: value everywhere; the shape is a list. An integer gives int64, a boolean
+ * bool. Example: local x = gb.full({ 2, 3 }, 0.5) */
 static int full(lua_State *L) { return filled(L, 1, defaults(L, "full"), true); }
+/* tensor:new_full(shape: list, value: number, options?: options) -> tensor: value everywhere, in the dtype and on the device of this tensor.
+ * Example: local y = x:new_full({ 2, 3 }, 0.5) */
 static int new_full(lua_State *L) { return filled(L, 2, as_self(L, "new_full"), false); }
 
+/* gb.full_like(x: tensor, value: number, options?: options) -> tensor: value everywhere, in the shape, dtype, device and memory order of x.
+ * Example: local y = gb.full_like(x, 0.5) */
 static int full_like(lua_State *L) {
   target t = as_self(L, "full_like");
   double value = fill_value(L, 2, &t, false);
@@ -271,7 +301,8 @@ static int full_like(lua_State *L) {
   return like(L, "full_like", FILLED, value);
 }
 
-/* t:new_tensor(data, options): gb.tensor in t's dtype and on its device. */
+/* tensor:new_tensor(value, options?: options) -> tensor: gb.tensor in the dtype and on the device of this tensor. Example: local y = x:new_tensor
+ * { 1, 2, 3 } */
 static int new_tensor(lua_State *L) {
   lua_settop(L, lua_gettop(L) < 3 ? 3 : lua_gettop(L));
   target t = read_target(L, 3, as_self(L, "new_tensor"));
@@ -283,7 +314,8 @@ static int new_tensor(lua_State *L) {
 
 /* {==== Sequences, integers, the identity ==== */
 
-/* gb.arange(last) or (first, last) or (first, last, step): first, first + step, ... below last; data, so it counts from 0. */
+/* gb.arange(first?: number, last: number, step?: number, options?: options) -> tensor: first, first + step, ... below last. First is 0 and step 1
+ * where they are left out: it is data, so it counts from 0. Whole numbers give int64. Errors: a step of 0. Example: local x = gb.arange(10) */
 static int arange(lua_State *L) {
   target t = defaults(L, "arange");
   double value[3] = { 0, 0, 1 };
@@ -305,7 +337,8 @@ static int arange(lua_State *L) {
   return finish(L, &t);
 }
 
-/* gb.linspace(first, last, steps): both ends included. */
+/* gb.linspace(first: number, last: number, steps: int, options?: options) -> tensor: steps numbers at equal distances, both ends included.
+ * Example: local x = gb.linspace(0, 1, 11) */
 static int linspace(lua_State *L) {
   target t = defaults(L, "linspace");
   double first = gbl_check_number(L, 1, t.who, "first"), last = gbl_check_number(L, 2, t.who, "last");
@@ -316,7 +349,7 @@ static int linspace(lua_State *L) {
   return finish(L, &t);
 }
 
-/* gb.eye(n) or (n, m): ones on the diagonal. */
+/* gb.eye(rows: int, columns?: int, options?: options) -> tensor: Ones on the diagonal of a matrix of zeros. Example: local x = gb.eye(3) */
 static int eye(lua_State *L) {
   target t = defaults(L, "eye");
   int64_t n = gbl_check_integer(L, 1, t.who, "rows"), m = n;
@@ -331,7 +364,8 @@ static int eye(lua_State *L) {
   return finish(L, &t);
 }
 
-/* gb.randint(high, {shape}) or (low, high, {shape}): integers low .. high - 1; data, so low is 0 unless given. */
+/* gb.randint(low?: int, high: int, shape: list, options?: options) -> tensor: Random integers low .. high - 1 as int64; data, so low is 0 unless
+ * it is given. Example: local x = gb.randint(10, { 2, 3 }) */
 static int randint(lua_State *L) {
   target t = defaults(L, "randint");
   t.dtype = GB_INT64;
@@ -346,7 +380,7 @@ static int randint(lua_State *L) {
   return finish(L, &t);
 }
 
-/* gb.randperm(n): 0 .. n-1 in random order. */
+/* gb.randperm(n: int, options?: options) -> tensor: 0 .. n-1 in random order, as int64. Example: local order = gb.randperm(10) */
 static int randperm(lua_State *L) {
   target t = defaults(L, "randperm");
   int64_t n = gbl_check_integer(L, 1, t.who, "n");
@@ -357,7 +391,8 @@ static int randperm(lua_State *L) {
   return 1;
 }
 
-/* gb.meshgrid(x, y, ...): each vector spread over the grid of all, the first along dimension 1. */
+/* gb.meshgrid(xs...: tensor) -> tensors: Each vector spread over the grid of all, the first along dimension 1. Example: local x, y =
+ * gb.meshgrid(gb.arange(3), gb.arange(4)) */
 static int meshgrid(lua_State *L) {
   gbl_enter(L);
   int count = lua_gettop(L);

@@ -19,7 +19,8 @@ static int dataset_length(lua_State *L) {
   return 1;
 }
 
-/* dataset:get(i): the tensors of sample i (from 1, -1 is the last). */
+/* dataset:get(i: int) -> tensors: The tensors of sample i (from 1, -1 is the last). Example: local dataset = gb.data.TensorDataset(gb.rand(8, 4))
+ * local row = dataset:get(1) */
 static int dataset_get(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *dataset = check_dataset(L);
@@ -41,7 +42,8 @@ static int finish_dataset(lua_State *L, void **slot, gb_dataset *dataset, gb_sta
   return 1;
 }
 
-/* dataset:subset(first, last), both included, from 1; or dataset:subset(list of positions). */
+/* dataset:subset(first, last?: int) -> dataset: The samples first .. last, both included, from 1; or those of a list of positions. Example: local
+ * half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4) */
 static int dataset_subset(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *of = check_dataset(L), *made = NULL;
@@ -69,7 +71,8 @@ static int dataset_subset(lua_State *L) {
 static const luaL_Reg dataset_methods[] = { { "__len", dataset_length }, { "get", dataset_get }, { "subset", dataset_subset }, { NULL, NULL } };
 static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_methods };
 
-/* data.TensorDataset(a, b, ...): sample i is row i of each tensor. */
+/* gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers of rows. Example: local dataset =
+ * gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8)) */
 static int tensor_dataset(lua_State *L) {
   gb_context *context = gbl_context(L);
   int n = lua_gettop(L);
@@ -86,7 +89,8 @@ static int tensor_dataset(lua_State *L) {
   return finish_dataset(L, slot, made, status);
 }
 
-/* data.idx(images[, labels][, { mean = 0, std = 1 }]): images scaled to 0 .. 1, then normalised. */
+/* gb.data.idx(images: string, labels?: string, options?: table) -> dataset: Files in MNIST's format, gzipped or not: images scaled to 0 .. 1,
+ * then normalised; labels as int64. options: mean = 0, std = 1. Errors: a file that is not of this format, or damaged. */
 static int idx(lua_State *L) {
   static const char *const known[] = { "mean", "std", NULL };
   gb_context *context = gbl_context(L);
@@ -145,7 +149,8 @@ static void push_range(lua_State *L, const text_part *of, int64_t first, int64_t
   if (part->tokens) gb_tokens_retain(part->tokens);
 }
 
-/* data.text(path[, { kind = "characters" | "bytes", vocabulary = string }]) */
+/* gb.data.text(path: string, options?: table) -> text: A file as a sequence of ids, one for each character, or byte. options: kind = "characters"
+ * or "bytes", vocabulary (a string of the characters in the order of their ids). Errors: a character that the vocabulary lacks. */
 static int text_open(lua_State *L) {
   static const char *const known[] = { "kind", "vocabulary", NULL };
   gb_context *context = gbl_context(L);
@@ -166,7 +171,8 @@ static int text_open(lua_State *L) {
   return 1;
 }
 
-/* data.tokens(path[, { dtype = "uint16" | "int32" | "uint8" }]): a file of ids; with 16 bits also one with llm.c's header. */
+/* gb.data.tokens(path: string, options?: table) -> tokens: A file of token ids, read window by window; with 16 bits also one with llm.c's header.
+ * options: dtype = "uint16" (the default), "int32" or "uint8". */
 static int tokens_open(lua_State *L) {
   static const char *const known[] = { "dtype", NULL };
   static const char *const names[GB_TOKEN_KINDS] = { "uint8", "uint16", "int32" };
@@ -184,9 +190,10 @@ static int tokens_open(lua_State *L) {
 }
 
 static int part_length(lua_State *L) { return lua_pushinteger(L, check_part(L)->count), 1; }
+/* text:vocabulary_size() -> int: How many ids there are. */
 static int text_vocabulary_size(lua_State *L) { return lua_pushinteger(L, gb_text_vocabulary_size(check_text(L)->text)), 1; }
 
-/* The characters of the vocabulary, in the order of their ids; nil for bytes. */
+/* text:vocabulary() -> string: The characters in the order of their ids; nil for bytes. */
 static int text_vocabulary(lua_State *L) {
   size_t bytes;
   const char *vocabulary = gb_text_vocabulary(check_text(L)->text, &bytes);
@@ -195,7 +202,7 @@ static int text_vocabulary(lua_State *L) {
   return 1;
 }
 
-/* text:encode(string): its ids, an int64 vector. */
+/* text:encode(string: string) -> tensor: The ids of a string, an int64 vector. Errors: a character that the vocabulary lacks. */
 static int text_encode(lua_State *L) {
   gb_context *context = gbl_context(L);
   text_part *part = check_text(L);
@@ -213,7 +220,7 @@ static int text_encode(lua_State *L) {
 /* What the engine decoded, until Lua has its copy. */
 static const gbl_type decoded_type = { "gibbous.decoded", free, (const luaL_Reg[]){ { NULL, NULL } } };
 
-/* text:decode(ids): the string of an integer tensor. */
+/* text:decode(ids: tensor) -> string: The string of an integer tensor. Errors: an id that the vocabulary lacks. */
 static int text_decode(lua_State *L) {
   gb_context *context = gbl_context(L);
   text_part *part = check_text(L);
@@ -232,7 +239,7 @@ static int text_decode(lua_State *L) {
   return 1;
 }
 
-/* text:split(share): the first share of the ids, and the rest. */
+/* text:split(share: number) -> text, text: The first share of the ids, and the rest. */
 static int part_split(lua_State *L) {
   text_part *part = check_part(L);
   double share = gbl_check_number(L, 2, "split", "share");
@@ -243,7 +250,7 @@ static int part_split(lua_State *L) {
   return 2;
 }
 
-/* text:windows(block): a dataset of x = ids[i .. i+block-1], y = the ids one further. */
+/* text:windows(block: int) -> dataset: Samples x = ids[i .. i+block-1], y = the ids one further. */
 static int part_windows(lua_State *L) {
   gb_context *context = gbl_context(L);
   text_part *part = check_part(L);

@@ -22,17 +22,21 @@ void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, n
 
 /* {==== Random state, threads, devices, settings ==== */
 
+static const char *const category_names[] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
+
+/* gb.is_tensor(value) -> bool: Is value a tensor that was not freed? Example: print(gb.is_tensor(gb.zeros(2))) */
 static int is_tensor(lua_State *L) {
   lua_pushboolean(L, gbl_test_tensor(L, 1) != NULL);
   return 1;
 }
 
+/* gb.manual_seed(seed: int): Begin the random stream anew from seed: the same seed gives the same bits. Example: gb.manual_seed(1) */
 static int manual_seed(lua_State *L) {
   gb_manual_seed(gbl_context(L), (uint64_t)gbl_check_integer(L, 1, "manual_seed", "seed"));
   return 0;
 }
 
-/* gb.seed(): the seed of the random stream. */
+/* gb.seed() -> int: The seed of the random stream. Example: print(gb.seed()) */
 static int seed(lua_State *L) {
   uint64_t key, offset;
   gb_get_rng_state(gbl_context(L), &key, &offset);
@@ -40,7 +44,7 @@ static int seed(lua_State *L) {
   return 1;
 }
 
-/* The random stream is two integers: {seed =, offset =}. */
+/* gb.get_rng_state() -> table: The random stream, which is two integers: { seed =, offset = }. Example: local state = gb.get_rng_state() */
 static int get_rng_state(lua_State *L) {
   uint64_t key, offset;
   gb_get_rng_state(gbl_context(L), &key, &offset);
@@ -52,6 +56,7 @@ static int get_rng_state(lua_State *L) {
   return 1;
 }
 
+/* gb.set_rng_state(state: table): Go on from where get_rng_state was asked. Example: gb.set_rng_state(gb.get_rng_state()) */
 static int set_rng_state(lua_State *L) {
   static const char *const known[] = { "seed", "offset", NULL };
   gb_context *context = gbl_context(L);
@@ -62,6 +67,8 @@ static int set_rng_state(lua_State *L) {
   return 0;
 }
 
+/* gb.set_num_threads(threads: int): How many threads run the kernels; results do not depend on it. Errors: fewer than 1. Example:
+ * gb.set_num_threads(2) */
 static int set_num_threads(lua_State *L) {
   gb_context *context = gbl_context(L);
   int64_t threads = gbl_check_integer(L, 1, "set_num_threads", "threads");
@@ -69,24 +76,28 @@ static int set_num_threads(lua_State *L) {
   return 0;
 }
 
+/* gb.get_num_threads() -> int: How many threads run the kernels. Example: print(gb.get_num_threads()) */
 static int get_num_threads(lua_State *L) {
   lua_pushinteger(L, gb_get_num_threads(gbl_context(L)));
   return 1;
 }
 
-/* gb.device("cuda:0"): the device's full name, or an error that says why it is not there. */
+/* gb.device(name: string) -> string: The full name of a device, such as cuda:0 for cuda. Errors: a device that is not there, with the reason.
+ * Example: print(gb.device("cpu")) */
 static int device(lua_State *L) {
   gbl_enter(L);
   gbl_push_device_name(L, gbl_check_device(L, 1));
   return 1;
 }
 
+/* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
   const char *why;
   lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
+/* gb.devices() -> list: The names of the devices that are there. Example: print(table.concat(gb.devices(), ", ")) */
 static int devices(lua_State *L) {
   gb_context *context = gbl_context(L);
   const char *why;
@@ -99,7 +110,7 @@ static int devices(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.is_available(): true, or false and the reason. */
+/* gb.cuda.is_available() -> bool, string: Can a CUDA device be used? Where not, also why. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
   const char *why;
   bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
@@ -109,24 +120,98 @@ static int cuda_is_available(lua_State *L) {
   return 2;
 }
 
+/* gb.cuda.device_count() -> int: How many CUDA devices can be used. Example: print(gb.cuda.device_count()) */
 static int cuda_device_count(lua_State *L) {
   const char *why;
   lua_pushinteger(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why));
   return 1;
 }
 
-/* gb.set_default_device("cuda"): where tensors are made that are not told otherwise. */
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
 static int set_default_device(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   state->default_device = gbl_check_device(L, 1);
   return 0;
 }
 
+/* gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: print(gb.get_default_device()) */
 static int get_default_device(lua_State *L) {
   gbl_push_device_name(L, gbl_enter(L)->default_device);
   return 1;
 }
 
+/* gb.cuda.properties() -> table: What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime,
+ * total_memory and free_memory in bytes. Errors: there is no CUDA device. Example:
+ * if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
+static int cuda_properties(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const char *why;
+  if (!gb_context_has_device(context, GB_CUDA, &why)) return gbl_error(L, "cuda.properties: there is no CUDA device: %s", why);
+  gb_device_info info = { .name = "" };
+  gb_backend *backend = context->backend[GB_CUDA];
+  gbl_check_status(L, backend->describe(backend->state, &info));
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, info.name);
+  lua_setfield(L, -2, "name");
+  const struct { const char *name; int64_t value; } numbers[] = {
+    { "major", info.major }, { "minor", info.minor }, { "multiprocessors", info.multiprocessors }, { "driver", info.driver },
+    { "runtime", info.runtime }, { "total_memory", info.total_memory }, { "free_memory", info.free_memory },
+  };
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    lua_pushinteger(L, numbers[i].value);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  return 1;
+}
+
+/* gb.cuda.synchronize(): Wait until the device has done all it was asked. Errors: what a kernel found wrong in data, by its op. Example:
+ * gb.cuda.synchronize() */
+static int cuda_synchronize(lua_State *L) {
+  gbl_check_status(L, gb_synchronize(gbl_context(L), (gb_device){ GB_CUDA, 0 }));
+  return 0;
+}
+
+static gb_memory_stats cuda_stats(lua_State *L) {
+  gb_memory_stats stats;
+  gb_memory_get_device_stats(gbl_context(L), (gb_device){ GB_CUDA, 0 }, &stats);
+  return stats;
+}
+
+/* gb.cuda.memory_allocated() -> int: Bytes in tensors on the device. Example: print(gb.cuda.memory_allocated()) */
+static int cuda_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).current_total);
+  return 1;
+}
+
+/* gb.cuda.max_memory_allocated() -> int: The most bytes that were in tensors on the device at once. Example:
+ * print(gb.cuda.max_memory_allocated()) */
+static int cuda_max_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).peak_total);
+  return 1;
+}
+
+/* gb.cuda.memory_summary() -> string: MiB on the device now and at the peak, by category, for people. Example:
+ * print(gb.cuda.memory_summary()) */
+static int cuda_memory_summary(lua_State *L) {
+  gb_memory_stats stats = cuda_stats(L);
+  luaL_Buffer text;
+  char line[96];
+  luaL_buffinit(L, &text);
+  luaL_addstring(&text, "MiB on cuda:0          now       peak\n");
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", category_names[i], (double)stats.current[i] / 0x1p20, (double)stats.peak[i] / 0x1p20);
+    luaL_addstring(&text, line);
+  }
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", "in tensors", (double)stats.current_total / 0x1p20, (double)stats.peak_total / 0x1p20);
+  luaL_addstring(&text, line);
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f", "reserved", (double)stats.reserved / 0x1p20, (double)stats.peak_reserved / 0x1p20);
+  luaL_addstring(&text, line);
+  luaL_pushresult(&text);
+  return 1;
+}
+
+/* gb.set_default_dtype(dtype: string): The dtype that new floating tensors have; float32 at first. Errors: a dtype that is not floating. Example:
+ * gb.set_default_dtype("float32") */
 static int set_default_dtype(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   gb_dtype dtype = gbl_check_dtype(L, 1, "set_default_dtype");
@@ -135,19 +220,21 @@ static int set_default_dtype(lua_State *L) {
   return 0;
 }
 
+/* gb.get_default_dtype() -> string: The dtype that new floating tensors have. Example: print(gb.get_default_dtype()) */
 static int get_default_dtype(lua_State *L) {
   gbl_push_dtype_name(L, gbl_enter(L)->default_dtype);
   return 1;
 }
 
-/* Every kernel is deterministic as yet, so there is nothing to loosen. */
+/* gb.set_deterministic(value: bool): Whether only kernels that give the same bits each time may run. Every kernel does, so there is nothing to
+ * loosen. Example: gb.set_deterministic(true) */
 static int set_deterministic(lua_State *L) {
   luaL_checktype(L, 1, LUA_TBOOLEAN);
   return 0;
 }
 
-/* gb.set_float32_matmul_precision(name): "highest", or "high": matmul, linear, mlp, conv2d and attention, and their gradients, round float32
- * operands to 10 bits of mantissa (TF32) and sum in float32. */
+/* gb.set_float32_matmul_precision(name: string): "highest", or "high": matmul, linear, mlp, conv2d and attention, and their gradients, round
+ * float32 operands to 10 bits of mantissa (TF32) and sum in float32. Example: gb.set_float32_matmul_precision("highest") */
 static int set_float32_matmul_precision(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   bool high = !strcmp(name, "high");
@@ -156,11 +243,14 @@ static int set_float32_matmul_precision(lua_State *L) {
   return 0;
 }
 
+/* gb.get_float32_matmul_precision() -> string: "highest" or "high". Example: print(gb.get_float32_matmul_precision()) */
 static int get_float32_matmul_precision(lua_State *L) {
   lua_pushstring(L, gbl_context(L)->tf32 ? "high" : "highest");
   return 1;
 }
 
+/* gb.set_printoptions(options: table): How tensors are printed: precision (digits), threshold (elements shown in full), edge_items, line_width,
+ * scientific (true or false). Example: gb.set_printoptions { precision = 4 } */
 static int set_printoptions(lua_State *L) {
   static const char who[] = "set_printoptions";
   static const char *const known[] = { "precision", "threshold", "edge_items", "line_width", "scientific", NULL };
@@ -179,7 +269,8 @@ static int set_printoptions(lua_State *L) {
   print->line_width = (int)width;
   print->threshold = threshold;
   print->edge_items = edge;
-  if (lua_getfield(L, 1, "scientific") != LUA_TNIL)
+  if (lua_getfield(L, 1, "scientific") == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "auto")) print->scientific = GB_SCIENTIFIC_AUTO;
+  else if (!lua_isnil(L, -1))
     print->scientific = gbl_option_boolean(L, 1, who, "scientific", false) ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
   return 0;
 }
@@ -197,7 +288,8 @@ static const char *status_code(gb_status status) {
   return codes[status];
 }
 
-/* gb.last_error(): {code = "ESHAPE", op = "matmul", message =} of the engine's last failure, or nil. */
+/* gb.last_error() -> table: The engine's last failure: { code = "ESHAPE", op = "matmul", message = }, or nil. Example: local failure =
+ * gb.last_error() */
 static int last_error(lua_State *L) {
   const gb_context *context = gbl_context(L);
   if (gb_error_code(context) == GB_OK) return 0;
@@ -211,7 +303,8 @@ static int last_error(lua_State *L) {
   return 1;
 }
 
-/* gb.is_oom(message): is this the error of an allocation that failed, the engine's or Lua's? */
+/* gb.is_oom(message) -> bool: Is this the error of an allocation that failed, the engine's or Lua's? Example: local ok, why = pcall(gb.zeros, 2)
+ * if not ok and gb.is_oom(why) then gb.empty_cache() end */
 static int is_oom(lua_State *L) {
   const char *text = luaL_tolstring(L, 1, NULL);
   lua_pushboolean(L, strstr(text, "out of memory: ") || strstr(text, "not enough memory"));
@@ -224,15 +317,17 @@ static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
 }
 
 static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES]) {
-  static const char *const names[GB_MEM_CATEGORIES] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
   lua_createtable(L, 0, GB_MEM_CATEGORIES);
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, names[i], bytes[i]);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
 }
 
-/* gb.memory_stats(): bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory. */
+/* gb.memory_stats(device?: string) -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of
+ * one device or of all together: current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations,
+ * system_allocations. Example: print(gb.memory_stats().peak_total) */
 static int memory_stats(lua_State *L) {
   gb_memory_stats stats;
-  gb_memory_get_stats(gbl_context(L), &stats);
+  if (lua_isnoneornil(L, 1)) gb_memory_get_stats(gbl_context(L), &stats);
+  else gb_memory_get_device_stats(gbl_context(L), gbl_check_device(L, 1), &stats);
   lua_createtable(L, 0, 8);
   push_categories(L, stats.current);
   lua_setfield(L, -2, "current");
@@ -247,17 +342,31 @@ static int memory_stats(lua_State *L) {
   return 1;
 }
 
+/* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats() */
 static int reset_peak_memory_stats(lua_State *L) {
   gb_memory_reset_peaks(gbl_context(L));
   return 0;
 }
 
+/* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache() */
 static int empty_cache(lua_State *L) {
   gb_memory_empty_cache(gbl_context(L));
   return 0;
 }
 
-/* gb.interrupt(): the next op fails with "interrupted", and every one after it, until gb.interrupt(false). */
+/* gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: gb.cuda.reset_peak_memory_stats() */
+static int cuda_reset_peak_memory_stats(lua_State *L) {
+  gb_memory_reset_peaks(gbl_context(L));
+  return 0;
+}
+
+/* gb.cuda.empty_cache(): Give memory that no tensor uses back to the device. Example: gb.cuda.empty_cache() */
+static int cuda_empty_cache(lua_State *L) {
+  gb_memory_empty_cache(gbl_context(L));
+  return 0;
+}
+
+/* gb.interrupt(on?: bool): The next op fails with "interrupted", and every one after it, until gb.interrupt(false). Example: gb.interrupt(false) */
 static int interrupt(lua_State *L) {
   gb_context *context = gbl_context(L);
   if (lua_isboolean(L, 1) && !lua_toboolean(L, 1)) gb_interrupt_clear(context);
@@ -270,7 +379,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "on_stop", "doctor", "random", "dist", "linalg", "time", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -336,6 +445,8 @@ static void run_lua_half(lua_State *L) {
 
 /* ====} */
 
+/* gb.version -> string: The version, such as "0.1.0". Example: print(gb.version)
+ * gb._VERSION -> string: The name and the version. Example: print(gb._VERSION) */
 static void open_settings(lua_State *L) {
   static const luaL_Reg functions[] = {
     { "is_tensor", is_tensor }, { "manual_seed", manual_seed }, { "seed", seed }, { "get_rng_state", get_rng_state },
@@ -348,7 +459,12 @@ static void open_settings(lua_State *L) {
     { "is_oom", is_oom }, { "memory_stats", memory_stats }, { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "empty_cache", empty_cache }, { "interrupt", interrupt }, { NULL, NULL },
   };
-  static const luaL_Reg cuda[] = { { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { NULL, NULL } };
+  static const luaL_Reg cuda[] = {
+    { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { "properties", cuda_properties },
+    { "synchronize", cuda_synchronize }, { "memory_allocated", cuda_memory_allocated }, { "max_memory_allocated", cuda_max_memory_allocated },
+    { "reset_peak_memory_stats", cuda_reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary },
+    { "empty_cache", cuda_empty_cache }, { NULL, NULL },
+  };
   gbl_set_functions(L, functions);
   gbl_push_module(L, "cuda");
   gbl_set_functions(L, cuda);
@@ -376,6 +492,8 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_optim(L);
   gbl_open_data(L);
   gbl_open_io(L);
+  gbl_open_interrupt(L);
+  gbl_open_host(L);
   gbl_open_native(L);
   run_lua_half(L);
   seal(L);

@@ -108,7 +108,8 @@ static bool close_handle(const handle *h) {
   return modes->now.grad && !grad;
 }
 
-/* scope:close(), and its end as a to-be-closed variable. */
+/* scope:close(): End the scope: what was before it holds again. Closing twice does nothing; so does collecting an open scope. Also its end as a
+ * to-be-closed variable. Example: local scope = gb.no_grad() scope:close() */
 static int scope_close(lua_State *L) {
   const handle *h = luaL_checkudata(L, 1, scope_meta);
   if (close_handle(h)) gbl_collect(L);
@@ -208,7 +209,7 @@ bool gbl_push_open_scope(lua_State *L) {
 
 /* {==== Gradients ==== */
 
-/* gb.no_grad(fn, ...): a leading slot is made, which the scope takes. */
+/* A leading slot is made, which the scope takes. */
 static int grad_scope(lua_State *L, const char *what, bool grad) {
   gb_modes to = { .grad = grad };
   gbl_enter(L);
@@ -218,15 +219,22 @@ static int grad_scope(lua_State *L, const char *what, bool grad) {
   return scope_or_call(L, 2, GBL_SCOPE_GRAD, what, to);
 }
 
+/* gb.no_grad(fn?: function, ...) -> any: Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow
+ * and returns what it returns; without: a scope, which :close() or a to-be-closed variable ends. Example: local y = gb.no_grad(function() return
+ * model(x) end) */
 static int no_grad(lua_State *L) { return grad_scope(L, "gb.no_grad", false); }
+/* gb.enable_grad(fn?: function, ...) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: local y =
+ * gb.enable_grad(function() return model(x) end) */
 static int enable_grad(lua_State *L) { return grad_scope(L, "gb.enable_grad", true); }
 
+/* gb.set_grad_enabled(on: bool): Recording for gradients on or off from here on, for the prompt. Example: gb.set_grad_enabled(true) */
 static int set_grad_enabled(lua_State *L) {
   luaL_checktype(L, 1, LUA_TBOOLEAN);
   gb_set_grad_enabled(gbl_context(L), lua_toboolean(L, 1));
   return 0;
 }
 
+/* gb.is_grad_enabled() -> bool: Are ops recorded for gradients here? Example: print(gb.is_grad_enabled()) */
 static int is_grad_enabled(lua_State *L) {
   lua_pushboolean(L, gb_is_grad_enabled(gbl_context(L)));
   return 1;
@@ -268,6 +276,10 @@ static gb_modes read_autocast(lua_State *L, int arg, const char *who) {
   return to;
 }
 
+/* gb.amp.autocast(precision?, fn?: function, ...) -> any: Inside it each op runs in the dtype of its autocast class. precision: nothing
+ * (bfloat16), a dtype's name, { dtype =, enabled = }, or what amp.precision gave. With a function: calls it with the arguments that follow and
+ * returns what it returns; without: a scope. Errors: a dtype that is not float16 or bfloat16. Example: local y = gb.amp.autocast({ dtype =
+ * "float16" }, function() return model(x) end) */
 static int autocast(lua_State *L) {
   gbl_enter(L);
   if (lua_type(L, 1) == LUA_TFUNCTION) { /* autocast(fn, ...) */
@@ -278,6 +290,8 @@ static int autocast(lua_State *L) {
   return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.autocast", read_autocast(L, 1, "autocast"));
 }
 
+/* gb.amp.disable(fn?: function, ...) -> any: Inside it autocast is off; forms as no_grad's. Example: local y = gb.amp.disable(function() return
+ * model(x) end) */
 static int disable(lua_State *L) {
   gb_modes to = *gbl_context(L)->modes;
   to.autocast = false;
@@ -287,7 +301,8 @@ static int disable(lua_State *L) {
   return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.disable", to);
 }
 
-/* amp.set_autocast(false), or what autocast takes: for the prompt. */
+/* gb.amp.set_autocast(precision): Autocast from here on: false, true (bfloat16), or what autocast takes; for the prompt. Example:
+ * gb.amp.set_autocast(false) */
 static int set_autocast(lua_State *L) {
   gb_modes *modes = gbl_context(L)->modes, to;
   if (lua_isboolean(L, 1)) to = (gb_modes){ .autocast = lua_toboolean(L, 1), .lower = GB_BFLOAT16 };
@@ -296,12 +311,13 @@ static int set_autocast(lua_State *L) {
   return 0;
 }
 
+/* gb.amp.is_enabled() -> bool: Is autocast on here? Example: print(gb.amp.is_enabled()) */
 static int is_enabled(lua_State *L) {
   lua_pushboolean(L, gbl_context(L)->modes->autocast);
   return 1;
 }
 
-/* amp.dtype(): what `lower` ops run in here, or nil outside every scope. */
+/* gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: print(gb.amp.dtype()) */
 static int autocast_dtype(lua_State *L) {
   const gb_modes *modes = gbl_context(L)->modes;
   if (modes->autocast) gbl_push_dtype_name(L, modes->lower);
@@ -311,9 +327,10 @@ static int autocast_dtype(lua_State *L) {
 
 /* ====} */
 
-/* {==== coroutine.resume and coroutine.wrap that hand modes on exactly ====
+/* {==== coroutine.resume, wrap and close that hand modes on exactly and note what runs ====
  * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a copy of the modes of
- * whoever resumes it. Elsewhere (a stock Lua) it gets those of the coroutine that last called the library. */
+ * whoever resumes it (elsewhere, in a stock Lua, it gets those of the coroutine that last called the library), and who runs is noted, for
+ * requests to stop. */
 
 /* Move arguments over, resume, and move results back; their number, or -1 with an error value. */
 static int resume_with(lua_State *L, lua_State *co, int arguments) {
@@ -323,7 +340,10 @@ static int resume_with(lua_State *L, lua_State *co, int arguments) {
   }
   if (lua_status(co) == LUA_OK && lua_gettop(co) > 0) gbl_modes_inherit(L, co);
   lua_xmove(L, co, arguments);
+  gbl_state *state = gbl_get_state(L);
+  gbl_note_current(state, co);
   int results, status = lua_resume(co, L, arguments, &results);
+  gbl_note_current(state, L);
   if (status == LUA_OK || status == LUA_YIELD) {
     if (lua_checkstack(L, results + 1)) {
       lua_xmove(co, L, results);
@@ -339,12 +359,39 @@ static int resume_with(lua_State *L, lua_State *co, int arguments) {
 
 static int resume(lua_State *L) {
   lua_State *co = lua_tothread(L, 1);
-  luaL_argexpected(L, co, 1, "coroutine");
+  luaL_argexpected(L, co, 1, "thread");
   int results = resume_with(L, co, lua_gettop(L) - 1);
   lua_pushboolean(L, results >= 0);
   if (results < 0) results = 1;
   lua_insert(L, -(results + 1));
   return results + 1;
+}
+
+/* Close co's pending variables, which runs code in co; an error value is left on its stack. */
+static int reset(lua_State *L, lua_State *co) {
+  gbl_state *state = gbl_get_state(L);
+  if (lua_checkstack(co, 8)) gbl_modes_of(co)->handler = NULL; /* its frames are gone before variables close */
+  gbl_note_current(state, co);
+  int status = lua_resetthread(co);
+  gbl_note_current(state, L);
+  return status;
+}
+
+/* coroutine.close(co). Upvalue 1: that of the standard library, for what cannot be closed. */
+static int close_coroutine(lua_State *L) {
+  lua_State *co = lua_tothread(L, 1);
+  lua_Debug frame;
+  luaL_argexpected(L, co, 1, "thread");
+  if (lua_status(co) == LUA_OK && (co == L || lua_getstack(co, 0, &frame))) {
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 0);
+  }
+  bool closed = reset(L, co) == LUA_OK;
+  lua_pushboolean(L, closed);
+  if (closed) return 1;
+  lua_xmove(co, L, 1);
+  return 2;
 }
 
 /* What coroutine.wrap returns: an error is passed on, with the position, after the coroutine was closed. */
@@ -354,7 +401,7 @@ static int wrapped(lua_State *L) {
   if (results >= 0) return results;
   int status = lua_status(co);
   if (status != LUA_OK && status != LUA_YIELD) {
-    lua_resetthread(co);
+    reset(L, co);
     lua_xmove(co, L, 1);
   }
   if (status != LUA_ERRMEM && lua_type(L, -1) == LUA_TSTRING) {
@@ -380,8 +427,12 @@ void gbl_replace_coroutine(lua_State *L) {
     lua_setfield(L, -2, "resume");
     lua_pushcfunction(L, wrap);
     lua_setfield(L, -2, "wrap");
+    lua_getfield(L, -1, "close");
+    lua_pushcclosure(L, close_coroutine, 1);
+    lua_setfield(L, -2, "close");
   }
   lua_pop(L, 1);
+  gbl_replace_xpcall(L);
 }
 
 /* ====} */

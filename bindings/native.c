@@ -1,4 +1,5 @@
 /* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of ops. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -110,9 +111,30 @@ static int clock_seconds(lua_State *L) {
   return 1;
 }
 
+/* synchronize(): waits until every device has done what it was asked to. */
+static int synchronize(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  for (int type = 0; type < GB_DEVICE_TYPES; type++)
+    if (context->backend[type]) gbl_check_status(L, context->backend[type]->synchronize(context->backend[type]->state));
+  return 0;
+}
+
+/* Is somebody looking at standard error? In a host it is not ours. */
 static int is_terminal(lua_State *L) {
-  lua_pushboolean(L, isatty(STDERR_FILENO));
+  lua_pushboolean(L, !gbl_enter(L)->host && isatty(STDERR_FILENO));
   return 1;
+}
+
+/* step_boundary(): between two steps of training. */
+static int step_boundary(lua_State *L) {
+  gbl_step_boundary(L);
+  return 0;
+}
+
+/* flush(): what was printed is to be seen; in a host, print writes to no stream. */
+static int flush(lua_State *L) {
+  if (!gbl_enter(L)->host) fflush(stdout);
+  return 0;
 }
 
 /* finish(): ends the script without a failure; the executable knows the value. */
@@ -164,7 +186,18 @@ static int environment(lua_State *L) {
   return 1;
 }
 
-/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, public }. */
+/* methods(type): the methods of a kind of userdata ("gibbous.tensor", "gibbous.scaler", ...) as a table, or nil where none was made yet. Those of
+ * tensors have fields among them, which are numbers. */
+static int methods(lua_State *L) {
+  const char *type = luaL_checkstring(L, 1);
+  if (luaL_getmetatable(L, type) != LUA_TTABLE) return 1;
+  if (!strcmp(type, "gibbous.tensor")) gbl_push_methods(L);
+  else lua_getfield(L, -1, "__index");
+  return 1;
+}
+
+/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public }; where has a letter for each
+ * place that it appears in: G gb.name, M x:name, F F.name, I x:name_ in place. */
 static int ops(lua_State *L) {
   static const char *const kinds[] = { "kernel", "view", "composite", "backward" };
   static const char *const classes[] = { "keep", "lower", "float32", "widest", "banned" };
@@ -173,7 +206,7 @@ static int ops(lua_State *L) {
   lua_createtable(L, GB_OP_COUNT, 0);
   for (int i = 0; i < GB_OP_COUNT; i++) {
     const gb_op_info *info = gb_op_get(context, i);
-    lua_createtable(L, 0, 8);
+    lua_createtable(L, 0, 9);
     lua_pushstring(L, info->name), lua_setfield(L, -2, "name");
     lua_pushstring(L, info->family), lua_setfield(L, -2, "family");
     lua_pushstring(L, kinds[info->kind]), lua_setfield(L, -2, "kind");
@@ -181,6 +214,9 @@ static int ops(lua_State *L) {
     lua_pushstring(L, derivatives[info->derivative]), lua_setfield(L, -2, "derivative");
     lua_pushstring(L, info->signature), lua_setfield(L, -2, "signature");
     lua_pushstring(L, info->doc), lua_setfield(L, -2, "doc");
+    lua_pushfstring(L, "%s%s%s%s", info->where & GB_WHERE_GB ? "G" : "", info->where & GB_WHERE_METHOD ? "M" : "",
+                    info->where & GB_WHERE_F ? "F" : "", info->where & GB_WHERE_INPLACE ? "I" : "");
+    lua_setfield(L, -2, "where");
     lua_pushboolean(L, info->where != GB_WHERE_NONE), lua_setfield(L, -2, "public");
     lua_seti(L, -2, i + 1);
   }
@@ -189,8 +225,9 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "is_terminal", is_terminal }, { "finish", finish }, { "environment", environment },
-  { "file_exists", file_exists }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { NULL, NULL },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "flush", flush },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
+  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

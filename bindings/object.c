@@ -8,7 +8,11 @@
 /* The payload of the userdata; the type stands in the metatable, under its address. */
 typedef struct object { void *object; } object;
 
-/* Release once; __gc, __close and :close() all come here. The type is an upvalue. */
+/* Release once; __gc, __close and :close() all come here. The type is an upvalue.
+ * GradScaler:close(): Let go of the scaler now, not when it is collected; using it then is an error. Example: gb.amp.GradScaler():close()
+ * dataset:close(): Let go of the dataset now, not when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()
+ * text:close(): Let go of the text now, not when it is collected.
+ * hook:close(): Let go of the handle; the hook stays. Example: gb.ones(2, { requires_grad = true }):register_hook(print):close() */
 static int object_release(lua_State *L) {
   const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
   object *o = luaL_checkudata(L, 1, type->name);

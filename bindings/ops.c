@@ -391,6 +391,13 @@ static void set_operators(lua_State *L) {
   lua_pop(L, 1);
 }
 
+/* tensor:copy_(source: tensor) -> tensor: The values of source, broadcast and converted. Example: gb.zeros(2):copy_(gb.ones(2))
+ * tensor:fill_(value: number) -> tensor: Every element becomes value. Example: gb.zeros(2):fill_(1)
+ * tensor:uniform_(low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless given. Example:
+ * gb.zeros(2):uniform_()
+ * tensor:normal_(mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless given. Example:
+ * gb.zeros(2):normal_()
+ * tensor:random_integers_(low: int, high: int) -> tensor: Random integers low .. high - 1. Example: gb.zeros(2):random_integers_(0, 10) */
 void gbl_open_ops(lua_State *L) {
   static const struct { const char *name; gb_op op; } in_place[] = {
     { "copy_", GB_OP_copy }, { "fill_", GB_OP_fill }, { "uniform_", GB_OP_uniform }, { "normal_", GB_OP_normal },

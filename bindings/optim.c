@@ -122,6 +122,7 @@ static int add_group(lua_State *L) {
 
 static int step(lua_State *L) {
   gbl_enter(L);
+  gbl_note_step(L);
   gbl_check_status(L, gb_optimizer_step(gbl_check_object(L, 1, &gbl_optimizer_type)));
   gbl_collect(L);
   return 0;
@@ -129,6 +130,7 @@ static int step(lua_State *L) {
 
 static int zero_grad(lua_State *L) {
   gbl_enter(L);
+  gbl_step_boundary(L);
   gbl_check_status(L, gb_optimizer_zero_grad(gbl_check_object(L, 1, &gbl_optimizer_type)));
   return 0;
 }
@@ -221,7 +223,7 @@ static int set_steps(lua_State *L) {
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2), steps = luaL_checkinteger(L, 3);
   if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0) return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
-  gb_optimizer_set_steps(optimizer, (int)i - 1, steps);
+  gbl_check_status(L, gb_optimizer_set_steps(optimizer, (int)i - 1, steps));
   return 0;
 }
 
@@ -245,7 +247,8 @@ gb_optimizer *gbl_check_optimizer(lua_State *L, int arg) {
 
 /* {==== clipping ==== */
 
-/* clip_grad_norm_(parameters, max_norm[, norm_type]): returns the total norm before clipping. */
+/* gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number: Scale the gradients so that their norm together is at
+ * most max_norm; returns the norm before. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0) */
 static int clip_grad_norm(lua_State *L) {
   gb_context *context = gbl_context(L);
   double max_norm = gbl_check_number(L, 2, "clip_grad_norm_", "max_norm"), type = luaL_optnumber(L, 3, 2), norm = 0;
@@ -256,6 +259,8 @@ static int clip_grad_norm(lua_State *L) {
   return 1;
 }
 
+/* gb.nn.utils.clip_grad_value_(parameters, value: number): Limit each element of the gradients to -value .. value. Example:
+ * gb.nn.utils.clip_grad_value_(model:parameters(), 0.5) */
 static int clip_grad_value(lua_State *L) {
   gb_context *context = gbl_context(L);
   double value = gbl_check_number(L, 2, "clip_grad_value_", "value");

@@ -119,10 +119,10 @@ static void check_callable(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* gb.recompute(fn, ...): what fn(...) gives, but of what it computes only the tensors among its arguments are kept; backward runs it again, in
- * the autocast scope and with the random numbers of this call. fn must compute the same each time: tensors that it takes from elsewhere
- * (upvalues, tables) and modules' train or eval mode must still be as they were. Counters that a second run must not move ask
- * gb.is_recomputing(). It cannot yield, and gives at most four floating tensors. */
+/* gb.recompute(fn: function, ...) -> any: What fn(...) gives, but of what it computes only the tensors among its arguments are kept; backward
+ * runs it again, in the autocast scope and with the random numbers of this call. fn must compute the same each time: tensors that it takes from
+ * elsewhere (upvalues, tables) and modules' train or eval mode must still be as they were. Counters that a second run must not move ask
+ * gb.is_recomputing(). It cannot yield, and gives at most four floating tensors. Example: local y = gb.recompute(model, x) */
 static int recompute(lua_State *L) {
   gbl_state *state = gbl_upvalue(L);
   gb_context *context = state->context;
@@ -156,7 +156,7 @@ static int recompute(lua_State *L) {
   return results;
 }
 
-/* gb.is_recomputing(): is this the second run of a function given to gb.recompute? */
+/* gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: print(gb.is_recomputing()) */
 static int is_recomputing(lua_State *L) {
   lua_pushboolean(L, gbl_context(L)->modes->recompute);
   return 1;

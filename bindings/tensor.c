@@ -123,7 +123,8 @@ static int tensor_gc(lua_State *L) {
   return 0;
 }
 
-/* t:free(): this handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed variable. */
+/* tensor:free(): This handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed variable. Example: local y =
+ * gb.zeros(2) y:free() */
 static int tensor_free(lua_State *L) {
   gbl_box *box = luaL_checkudata(L, 1, tensor_meta);
   if (box->tensor && box->tensor->binding == box) {
@@ -162,6 +163,14 @@ typedef enum field {
   FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER
 } field;
 
+/* tensor.shape -> list: The sizes of the dimensions. Example: print(x.shape[1])
+ * tensor.dtype -> string: The type of the elements, such as "float32". Example: print(x.dtype)
+ * tensor.device -> string: Where the elements lie, such as "cpu" or "cuda:0". Example: print(x.device)
+ * tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor. Example: x.grad = nil
+ * tensor.requires_grad -> bool: Are gradients by this tensor wanted, or is it a result of such? May be set. Example: print(x.requires_grad)
+ * tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)
+ * tensor.is_leaf -> bool: Was it made by the recipe, not by an op that is recorded? Example: print(x.is_leaf)
+ * tensor.is_parameter -> bool: Do modules discover it and optimizers train it? Example: print(x.is_parameter) */
 static const struct { const char *name; field field; } fields[] = {
   { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
   { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF }, { "is_parameter", FIELD_IS_PARAMETER },
@@ -278,6 +287,7 @@ static int check_dim(lua_State *L, const gb_tensor *t, int arg, const char *who)
   return (int)(dim < 0 ? dim + t->ndim : dim);
 }
 
+/* tensor:size(dim?: dim) -> any: The size of a dimension, or the list of all. Example: local rows = x:size(1) */
 static int tensor_size(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   if (lua_isnoneornil(L, 2)) return push_field(L, t, FIELD_SHAPE);
@@ -285,6 +295,7 @@ static int tensor_size(lua_State *L) {
   return 1;
 }
 
+/* tensor:stride(dim?: dim) -> any: The elements between neighbours along a dimension, or the list of all. Example: print(x:stride(1)) */
 static int tensor_stride(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   if (lua_isnoneornil(L, 2)) push_sizes(L, t->ndim, t->stride);
@@ -292,23 +303,28 @@ static int tensor_stride(lua_State *L) {
   return 1;
 }
 
+/* tensor:dim() -> int: The number of dimensions. Example: print(x:dim()) */
 static int tensor_dim(lua_State *L) { return push_field(L, gbl_check_tensor(L, 1), FIELD_NDIM); }
 
+/* tensor:numel() -> int: The number of elements. Example: print(x:numel()) */
 static int tensor_numel(lua_State *L) {
   lua_pushinteger(L, gbl_check_tensor(L, 1)->numel);
   return 1;
 }
 
+/* tensor:element_size() -> int: The bytes of one element. Example: print(x:element_size()) */
 static int tensor_element_size(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)gb_dtype_bytes(gb_tensor_dtype(gbl_check_tensor(L, 1))));
   return 1;
 }
 
+/* tensor:is_contiguous() -> bool: Do the elements lie in memory row by row, without gaps? Example: print(x:is_contiguous()) */
 static int tensor_is_contiguous(lua_State *L) {
   lua_pushboolean(L, gb_is_contiguous(gbl_check_tensor(L, 1)));
   return 1;
 }
 
+/* tensor:is_floating_point() -> bool: Is the dtype a floating one? Example: print(x:is_floating_point()) */
 static int tensor_is_floating_point(lua_State *L) {
   lua_pushboolean(L, gb_dtype_is_float(gb_tensor_dtype(gbl_check_tensor(L, 1))));
   return 1;
@@ -328,6 +344,7 @@ static void push_value(lua_State *L, gb_dtype dtype, double number, int64_t inte
   else lua_pushinteger(L, integer);
 }
 
+/* tensor:item() -> number: The value of the only element. Errors: several elements. Example: print(x:sum():item()) */
 static int tensor_item(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -371,6 +388,7 @@ static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *h
   }
 }
 
+/* tensor:tolist() -> any: Nested lists of the elements; the value alone of a 0-d tensor. Example: local rows = x:tolist() */
 static int tensor_tolist(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -390,7 +408,7 @@ static void set_count(lua_State *L, const char *name, int64_t value) {
   lua_setfield(L, -2, name);
 }
 
-/* t:stats(): {numel, min, max, mean, std of the finite elements; how many are nan, inf and zero}. */
+/* tensor:stats() -> table: numel; min, max, mean, std of the finite elements; how many are nan, inf and zero. Example: print(x:stats().max) */
 static int tensor_stats(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -450,13 +468,12 @@ static int not_ordered(lua_State *L) {
 
 /* {==== Conversions ==== */
 
-/* Bring t to another device. */
-static void push_on_device(lua_State *L, gb_tensor *t, gb_device device) {
-  gb_context *context = gb_tensor_context(t);
-  if (gb_is_grad_enabled(context) && gb_tensor_in_graph(t))
-    gbl_error(L, "to: moving a tensor that requires gradients to another device is not built yet; move it under no_grad, or detach it");
+/* Replace the tensor at the top by the same one on another device. */
+static void move_top(lua_State *L, gb_device device) {
+  gb_tensor *t = gbl_check_tensor(L, lua_gettop(L));
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_on(t, device, &box->tensor));
+  gbl_check_status(L, gb_op_to_device(gb_tensor_context(t), t, device, &box->tensor));
+  gbl_finish_tensor(L);
   lua_remove(L, -2);
 }
 
@@ -468,7 +485,7 @@ static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device 
     gb_attr to = gb_attr_int(dtype);
     gbl_step(L, GB_OP_cast, &to, false);
   }
-  if (device.type != here.type || device.index != here.index) push_on_device(L, gbl_check_tensor(L, lua_gettop(L)), device);
+  if (device.type != here.type || device.index != here.index) move_top(L, device);
   return 1;
 }
 
@@ -494,6 +511,9 @@ static void read_target(lua_State *L, int arg, const gb_tensor *t, gb_dtype *dty
   } else if (!lua_isnoneornil(L, arg)) gbl_error(L, "to: expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
 }
 
+/* tensor:to(targets...) -> tensor: In another dtype, on another device, or as another tensor is, in any order; the tensor itself where nothing
+ * changes. Errors: a device that is not there. Example: local y = x:to("float16")
+ * tensor:type_as(other: tensor) -> tensor: In the dtype and on the device of another tensor. Example: local y = x:type_as(gb.zeros(1)) */
 static int tensor_to(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -509,20 +529,29 @@ static int convert(lua_State *L, gb_dtype dtype) {
   return push_converted(L, t, dtype, gb_tensor_device(t));
 }
 
+/* tensor:double() -> tensor: In float64. Example: local y = x:double() */
 static int tensor_double(lua_State *L) { return convert(L, GB_FLOAT64); }
+/* tensor:float() -> tensor: In float32. Example: local y = x:float() */
 static int tensor_float(lua_State *L) { return convert(L, GB_FLOAT32); }
+/* tensor:half() -> tensor: In float16. Example: local y = x:half() */
 static int tensor_half(lua_State *L) { return convert(L, GB_FLOAT16); }
+/* tensor:bfloat16() -> tensor: In bfloat16. Example: local y = x:bfloat16() */
 static int tensor_bfloat16(lua_State *L) { return convert(L, GB_BFLOAT16); }
+/* tensor:long() -> tensor: In int64. Example: local y = x:long() */
 static int tensor_long(lua_State *L) { return convert(L, GB_INT64); }
+/* tensor:int() -> tensor: In int32. Example: local y = x:int() */
 static int tensor_int(lua_State *L) { return convert(L, GB_INT32); }
+/* tensor:bool() -> tensor: In bool: true where not zero. Example: local y = x:bool() */
 static int tensor_bool(lua_State *L) { return convert(L, GB_BOOL); }
 
+/* tensor:cpu() -> tensor: On the CPU; the tensor itself when it is there. Example: local y = x:cpu() */
 static int tensor_cpu(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
   return push_converted(L, t, gb_tensor_dtype(t), (gb_device){ GB_CPU, 0 });
 }
 
+/* tensor:cuda(index?: int) -> tensor: On a GPU. Errors: there is none. Example: if gb.cuda.is_available() then local y = x:cuda() end */
 static int tensor_cuda(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -532,7 +561,7 @@ static int tensor_cuda(lua_State *L) {
   return push_converted(L, t, gb_tensor_dtype(t), device);
 }
 
-/* The same memory without history. */
+/* tensor:detach() -> tensor: The same memory without history. Example: local y = x:detach() */
 static int tensor_detach(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -553,8 +582,11 @@ static int shaped_as(lua_State *L, gb_op op) {
   return 1;
 }
 
+/* tensor:view_as(other: tensor) -> tensor: view in the shape of another tensor. Example: local y = x:view_as(x) */
 static int tensor_view_as(lua_State *L) { return shaped_as(L, GB_OP_view); }
+/* tensor:reshape_as(other: tensor) -> tensor: reshape to the shape of another tensor. Example: local y = x:reshape_as(x) */
 static int tensor_reshape_as(lua_State *L) { return shaped_as(L, GB_OP_reshape); }
+/* tensor:expand_as(other: tensor) -> tensor: expand to the shape of another tensor. Example: local y = x:expand_as(x) */
 static int tensor_expand_as(lua_State *L) { return shaped_as(L, GB_OP_expand); }
 
 /* Append t[start .. start + length - 1] along dim to the list at the top. */
@@ -576,7 +608,8 @@ static void append_equal_parts(lua_State *L, gb_tensor *t, int dim, int64_t leng
   }
 }
 
-/* t:split(length or {lengths}, dim = 1): a list of views. */
+/* tensor:split(length, dim?: dim) -> list: Views of length positions along dim (1 unless given), the last perhaps shorter; or of the lengths in a
+ * list. Errors: lengths that do not add up to the dimension. Example: local parts = x:split(2) */
 static int tensor_split(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -601,7 +634,8 @@ static int tensor_split(lua_State *L) {
   return 1;
 }
 
-/* t:chunk(n, dim = 1): at most n parts of equal length, the last one perhaps shorter. */
+/* tensor:chunk(chunks: int, dim?: dim) -> list: At most this many views of equal length along dim (1 unless given), the last one perhaps shorter.
+ * Example: local halves = x:chunk(2) */
 static int tensor_chunk(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -614,7 +648,7 @@ static int tensor_chunk(lua_State *L) {
   return 1;
 }
 
-/* t:unbind(dim = 1): the list of t[i]. */
+/* tensor:unbind(dim?: dim) -> list: The views at each position along dim (1 unless given). Example: local rows = x:unbind() */
 static int tensor_unbind(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -628,7 +662,8 @@ static int tensor_unbind(lua_State *L) {
   return 1;
 }
 
-/* t:tile(2, 3): each dimension repeated, as blocks; more counts than dimensions add dimensions in front. */
+/* tensor:tile(counts: ints) -> tensor: Each dimension repeated, as blocks; more counts than dimensions add dimensions in front. Example: local y
+ * = x:tile(2, 3) */
 static int tensor_tile(lua_State *L) {
   gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -650,7 +685,8 @@ static int tensor_tile(lua_State *L) {
   return 1;
 }
 
-/* index:positions(): what counts from 0 made what Lua counts from 1. */
+/* tensor:positions() -> tensor: Indices that count from 0 made Lua's positions, which count from 1. Errors: a tensor that is not of integers.
+ * Example: local at = x:argmax():positions():item() */
 static int tensor_positions(lua_State *L) {
   gbl_state *state = gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
@@ -664,6 +700,7 @@ static int tensor_positions(lua_State *L) {
 
 /* ====} */
 
+/* tensor:zero_() -> tensor: Every element becomes 0. Example: gb.ones(2):zero_() */
 static int tensor_zero_(lua_State *L) {
   gbl_state *state = gbl_upvalue(L);
   gb_tensor *t = gbl_check_tensor(L, 1);

@@ -1,4 +1,4 @@
-# Write OUTPUT, a C file with every .lua file below ROOT as a constant: gbl_chunks[] of { name, text, size }, sorted by name.
+# Write OUTPUT, a C file with every .lua file below ROOT as a constant: TABLE[] of { name, text, size }, sorted by name.
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.lua)
 list(SORT files)
 set(arrays "")
@@ -13,4 +13,4 @@ foreach(file ${files})
   string(APPEND table "  { \"${name}\", (const char *)chunk${index}, sizeof chunk${index} - 1 },\n")
   math(EXPR index "${index} + 1")
 endforeach()
-file(WRITE ${OUTPUT} "/* Made from bindings/gibbous by cmake/embed.cmake. */\n#include \"embedded.h\"\n\n${arrays}\nconst gbl_chunk gbl_chunks[] = {\n${table}  { NULL, NULL, 0 }\n};\n")
+file(WRITE ${OUTPUT} "/* Made by cmake/embed.cmake. */\n#include \"embedded.h\"\n\n${arrays}\nextern const gbl_chunk ${TABLE}[];\nconst gbl_chunk ${TABLE}[] = {\n${table}  { NULL, NULL, 0 }\n};\n")

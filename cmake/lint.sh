@@ -5,7 +5,9 @@ bad=0
 report() { echo "lint: $1"; echo "$2" | sed 's/^/  /'; bad=1; }
 find_in() { pattern=$1; shift; grep -nE "$pattern" "$@" 2>/dev/null; }
 
-sources=$(git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
+# What git tracks or would track; where there is no git (or it declines to answer), what lies here.
+sources=$(git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cc' 2>/dev/null)
+[ -n "$sources" ] || sources=$(find . \( -path './build*' -o -path ./.git \) -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' \) -print)
 
 # The floors of the house: what each folder's files may include of ours.
 floor() {
@@ -42,7 +44,7 @@ for script in dev .ci/run cmake/lint.sh; do
   sh -n "$script" || bad=1
 done
 if command -v luacheck >/dev/null 2>&1; then
-  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous recipes tests/lua || bad=1
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua || bad=1
 else
   echo 'lint: luacheck is not installed, Lua was not checked'
 fi

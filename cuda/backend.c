@@ -196,11 +196,46 @@ static gb_status device_read(void *state, void *host, const void *device, size_t
   return code ? runtime_failure(cuda, code, "a copy from the device") : wait_for(cuda);
 }
 
+static gb_status device_clear(void *state, void *device, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = bytes ? gb_rt_set(cuda->stream, device, 0, bytes) : 0;
+  return code ? runtime_failure(cuda, code, "clearing memory") : GB_OK;
+}
+
+static void *device_pin(void *state, size_t bytes) {
+  (void)state;
+  return gb_rt_host_alloc(bytes);
+}
+
+static void device_unpin(void *state, void *host) {
+  (void)state;
+  gb_rt_host_free(host);
+}
+
+static gb_status device_post(void *state, void *pinned, const void *device, size_t bytes) {
+  gb_cuda *cuda = state;
+  int code = gb_rt_copy(cuda->stream, pinned, device, bytes, GB_COPY_TO_HOST);
+  return code ? runtime_failure(cuda, code, "a copy from the device") : GB_OK;
+}
+
 static gb_status device_synchronize(void *state) { return wait_for(state); }
 
 /* ====} */
 
 /* {==== Opening and closing ==== */
+
+static gb_status device_describe(void *state, gb_device_info *out) {
+  gb_cuda *cuda = state;
+  gb_device_properties p;
+  size_t available = 0, total = 0;
+  int code = gb_rt_properties(0, &p);
+  if (!code) code = gb_rt_memory(&available, &total);
+  if (code) return runtime_failure(cuda, code, "asking for the device's properties");
+  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
+                           .total_memory = (int64_t)total, .free_memory = (int64_t)available };
+  memcpy(out->name, p.name, sizeof out->name);
+  return GB_OK;
+}
 
 static void device_close(void *state) {
   gb_cuda *cuda = state;
@@ -261,7 +296,8 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
     return engine->fail(out->context, GB_EDEVICE, "%s", code == -1 ? "there is no CUDA device" : code == -2 ? "out of memory" : gb_rt_text(code));
   }
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
-                       .read = device_read, .synchronize = device_synchronize, .close = device_close };
+                       .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
+                       .synchronize = device_synchronize, .describe = device_describe, .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;
 }

@@ -1,5 +1,299 @@
-/* cuda/optim.cu - the optimizers, clipping and scaling over slabs. */
-#include "cuda/device.cuh"
-#include "cuda/families.h"
+/* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, the steps of SGD and Adam, and the scaler's update.
+ *
+ * A block handles one chunk of the slab and visits the segments that lie in it. What is the same for all elements is read from the records on
+ * the device, so nothing waits for the host. Norms are added in a fixed order: threads, then chunks. A step reads and writes each element once:
+ * SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is
+ * float32, or float64 for float64 parameters; the numbers of a whole segment are made in double. */
+#include "cuda/optim.h"
 
-const gb_cuda_row gb_cuda_optim[] = { { GB_OP_COUNT, NULL, false } };
+#include <float.h>
+
+#include "cuda/block.cuh"
+
+#define CHUNK 4096
+
+extern "C" int64_t gb_pass_chunks(int64_t elements) { return (elements + CHUNK - 1) / CHUNK; }
+
+/* {==== the walk ==== */
+
+/* The first segment that ends after element `at`. */
+static __device__ __forceinline__ int segment_at(const gb_pass &p, int64_t at) {
+  int low = 0, high = p.count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (p.segment[middle].offset + p.segment[middle].size > at) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/* visitor(segment's number, first, last) for every run of this block's chunk; all threads visit the same runs. */
+template <class Visitor> static __device__ __forceinline__ void visit_chunk(const gb_pass &p, int64_t chunk, Visitor &visitor) {
+  int64_t from = p.start + chunk * CHUNK, end = from + CHUNK;
+  for (int s = segment_at(p, from); s < p.count && p.segment[s].offset < end; s++) {
+    int64_t first = p.segment[s].offset > from ? p.segment[s].offset : from, stop = p.segment[s].offset + p.segment[s].size;
+    visitor.run(p, s, first, stop < end ? stop : end);
+  }
+}
+
+/* The chunk of this block: the first one that the launch's segments touch is block 0's. */
+static __device__ __forceinline__ int64_t this_chunk(const gb_pass &p) { return (p.segment[0].offset - p.start) / CHUNK + blockIdx.x; }
+
+/* Of a gradient on reading. */
+static __device__ __forceinline__ double factor_of(const gb_pass &p) { return (p.scaled ? (double)p.scale->inverse : 1.0) * (p.maximize ? -1.0 : 1.0); }
+
+static __device__ __forceinline__ bool is_skipped(const gb_pass &p) { return p.found && p.found->found_inf != 0; }
+
+static __device__ __forceinline__ void raise_flag(float *flag) { atomicExch((int *)flag, 0x3f800000); } /* 1.0f, whoever writes it */
+
+/* ====} */
+
+/* {==== checking ==== */
+
+/* Join what two places add to a norm of a type: a sum, or the larger one; NaN wins. */
+static __device__ __forceinline__ double join_norms(double type, double a, double b) { return isinf(type) ? gb_most_of::of(a, b) : a + b; }
+
+static __device__ __forceinline__ double norm_of(double type, double g) {
+  double size = fabs(g);
+  return type == 2 ? g * g : isinf(type) ? size : pow(size, type);
+}
+
+struct check_run {
+  double norm;
+  bool unscale;
+  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
+    int bad = 0;
+    double factor = unscale ? factor_of(p) : 1;
+    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
+      double g = gb_load<double>(p.gradients, p.gradient_dtype, i);
+      bad |= !(fabs(g) <= DBL_MAX);
+      if (p.norms) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g));
+      if (!unscale) continue;
+      if (p.gradient_dtype == GB_FLOAT64) ((double *)p.gradients)[i] = g * factor;
+      else gb_store<float>(p.gradients, p.gradient_dtype, i, (float)g * (float)factor);
+    }
+    if (!bad) return;
+    if (p.found) raise_flag(&p.found->found_inf);
+    if (p.scale) raise_flag(&p.scale->found_inf);
+    if (p.blame && p.scale) atomicExch((unsigned long long *)&p.blame[p.segment[s].index], (unsigned long long)(p.scale->steps + p.scale->skipped + 1));
+  }
+};
+
+static __global__ void check_kernel(gb_pass p, bool unscale) {
+  check_run visitor = { 0, unscale };
+  int64_t chunk = this_chunk(p);
+  visit_chunk(p, chunk, visitor);
+  if (!p.norms) return;
+  double norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(visitor.norm, 0.0) : gb_block_reduce<gb_sum_of>(visitor.norm, 0.0);
+  if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm); /* a chunk may be shared by two launches */
+}
+
+/* The norm of the slab, as if its gradients had no scale, joined to what the record holds. */
+static __global__ void norm_kernel(gb_pass p, int64_t chunks) {
+  double norm = 0;
+  for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) norm = join_norms(p.norm_type, norm, p.norms[i]);
+  norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(norm, 0.0) : gb_block_reduce<gb_sum_of>(norm, 0.0);
+  if (threadIdx.x) return;
+  double inverse = p.scaled ? (double)p.scale->inverse : 1;
+  norm *= isinf(p.norm_type) ? inverse : pow(inverse, p.norm_type);
+  p.found->norm = join_norms(p.norm_type, p.found->norm, norm);
+}
+
+extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks) {
+  GB_LAUNCH(stream, norm_kernel, 1, GB_THREADS, 0, *pass, chunks);
+}
+
+/* ====} */
+
+/* {==== clipping ==== */
+
+/* Multiply, or clamp where a limit is given; NaN stays NaN. */
+struct clip_run {
+  double factor, limit;
+  __device__ void run(const gb_pass &p, int, int64_t first, int64_t last) {
+    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
+      if (p.gradient_dtype == GB_FLOAT64) {
+        double *g = (double *)p.gradients + i;
+        *g = limit > 0 ? (*g > limit ? limit : *g < -limit ? -limit : *g) : *g * factor;
+      } else {
+        float g = gb_load<float>(p.gradients, p.gradient_dtype, i), most = (float)limit;
+        gb_store<float>(p.gradients, p.gradient_dtype, i, most > 0 ? (g > most ? most : g < -most ? -most : g) : g * (float)factor);
+      }
+    }
+  }
+};
+
+/* With a largest norm: the factor comes from the norm in the record. One that is not finite leaves gradients as they are, and raises the owner's
+ * flag. */
+static __global__ void clip_kernel(gb_pass p) {
+  clip_run visitor = { p.clip_factor, p.clip_value * (p.scaled ? (double)p.scale->scale : 1) };
+  if (p.by_norm) {
+    double norm = p.found->norm, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
+    visitor.factor = p.max_norm / (total + 1e-6);
+    visitor.limit = 0;
+    bool finite = total - total == 0;
+    if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
+    if (!finite || visitor.factor >= 1) return;
+  }
+  visit_chunk(p, this_chunk(p), visitor);
+}
+
+/* ====} */
+
+/* {==== what steps share ==== */
+
+static __device__ __forceinline__ gb_pass_rates rates_of(const gb_pass &p) { return p.live ? *p.live : p.rates; }
+
+/* Round the new weight into what is kept of it in 16 bits: the parameter that has a master, and the copies. */
+static __device__ __forceinline__ void write_16bit(const gb_pass &p, int64_t i, float w) {
+  if (p.has_masters) gb_store<float>(p.parameters, p.dtype, i, w);
+  if (p.copy[0]) gb_store<float>(p.copy[0], GB_FLOAT16, i, w);
+  if (p.copy[1]) gb_store<float>(p.copy[1], GB_BFLOAT16, i, w);
+}
+static __device__ __forceinline__ void write_16bit(const gb_pass &, int64_t, double) {}
+
+/* m goes towards g by `rate`; from the nearer end, so that a rate of 1 gives g itself. */
+template <typename T> static __device__ __forceinline__ T towards(T m, T g, T rate) {
+  return rate < (T)0.5 ? m + rate * (g - m) : g - (g - m) * (1 - rate);
+}
+
+/* The flag was up: no step, and the scaler hears of it. */
+static __device__ __forceinline__ bool skips(const gb_pass &p) {
+  if (!is_skipped(p)) return false;
+  if (p.scale && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.scale->found_inf);
+  return true;
+}
+
+/* One more step for every segment that took it; after the pass, which reads the count. */
+static __global__ void count_kernel(gb_pass p) {
+  if (is_skipped(p)) return;
+  for (int s = (int)threadIdx.x; s < p.count; s += (int)blockDim.x) p.steps[p.segment[s].index]++;
+}
+
+extern "C" void gb_pass_count(gb_stream stream, const gb_pass *pass) { GB_LAUNCH(stream, count_kernel, 1, GB_PASS_SEGMENTS, 0, *pass); }
+
+/* ====} */
+
+/* {==== SGD ==== */
+
+template <typename T> struct sgd_run {
+  gb_pass_rates rates;
+  T factor;
+  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
+    T lr = (T)rates.lr, decay = (T)rates.weight_decay, momentum = (T)p.momentum, keep = (T)(1 - p.dampening);
+    bool fresh = p.steps[p.segment[s].index] == 0;
+    T *weights = (T *)p.weights, *buffer = (T *)p.state[0];
+    const T *gradients = (const T *)p.gradients;
+    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
+      T g = gradients[i] * factor, w = weights[i];
+      if (decay != 0) g += decay * w;
+      if (momentum != 0) {
+        T m = fresh ? g : buffer[i] * momentum + g * keep;
+        buffer[i] = m;
+        g = p.nesterov ? g + momentum * m : m;
+      }
+      w -= lr * g;
+      weights[i] = w;
+      write_16bit(p, i, w);
+    }
+  }
+};
+
+template <typename T> static __global__ void sgd_kernel(gb_pass p) {
+  if (skips(p)) return;
+  sgd_run<T> visitor = { rates_of(p), (T)factor_of(p) };
+  visit_chunk(p, this_chunk(p), visitor);
+}
+
+/* ====} */
+
+/* {==== Adam ==== */
+
+template <typename T> struct adam_run {
+  gb_pass_rates rates;
+  T factor;
+  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
+    double steps = (double)(p.steps[p.segment[s].index] + 1); /* bias is corrected by the segment's own count */
+    double correction1 = 1 - pow(p.beta1, steps), correction2 = 1 - pow(p.beta2, steps);
+    T rate1 = (T)(1 - p.beta1), beta2 = (T)p.beta2, rate2 = (T)(1 - p.beta2), step = (T)(rates.lr / correction1), root = (T)(1 / sqrt(correction2));
+    T eps = (T)p.eps, keep = (T)(p.decoupled ? 1 - rates.lr * rates.weight_decay : 1), decay = p.decoupled ? (T)0 : (T)rates.weight_decay;
+    T *weights = (T *)p.weights, *mean = (T *)p.state[0], *square = (T *)p.state[1];
+    const T *gradients = (const T *)p.gradients;
+    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
+      T g = gradients[i] * factor, w = weights[i];
+      if (decay != 0) g += decay * w;
+      T m = towards(mean[i], g, rate1), v = square[i] * beta2 + rate2 * (g * g);
+      w = w * keep - step * m / ((T)sqrt(v) * root + eps);
+      mean[i] = m;
+      square[i] = v;
+      weights[i] = w;
+      write_16bit(p, i, w);
+    }
+  }
+};
+
+template <typename T> static __global__ void adam_kernel(gb_pass p) {
+  if (skips(p)) return;
+  adam_run<T> visitor = { rates_of(p), (T)factor_of(p) };
+  visit_chunk(p, this_chunk(p), visitor);
+}
+
+/* ====} */
+
+extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *pass) {
+  const gb_pass_segment *last = &pass->segment[pass->count - 1];
+  int64_t first_chunk = (pass->segment[0].offset - pass->start) / CHUNK, end = gb_pass_chunks(last->offset + last->size - pass->start);
+  unsigned grid = (unsigned)(end - first_chunk);
+  switch (kind) {
+    case GB_PASS_CHECK: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, false); return;
+    case GB_PASS_UNSCALE: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, true); return;
+    case GB_PASS_CLIP: GB_LAUNCH(stream, clip_kernel, grid, GB_THREADS, 0, *pass); return;
+    case GB_PASS_SGD:
+      if (pass->is_f64) { GB_LAUNCH(stream, sgd_kernel<double>, grid, GB_THREADS, 0, *pass); }
+      else { GB_LAUNCH(stream, sgd_kernel<float>, grid, GB_THREADS, 0, *pass); }
+      return;
+    case GB_PASS_ADAM:
+      if (pass->is_f64) { GB_LAUNCH(stream, adam_kernel<double>, grid, GB_THREADS, 0, *pass); }
+      else { GB_LAUNCH(stream, adam_kernel<float>, grid, GB_THREADS, 0, *pass); }
+      return;
+  }
+}
+
+/* {==== the scaler ==== */
+
+/* Smaller, but not below the floor; never so small that its inverse is not finite. */
+static __device__ __forceinline__ float backed_off(const gb_pass_update &u, float scale) {
+  float next = (float)(scale * u.backoff_factor), floor = u.min_scale > FLT_MIN ? (float)u.min_scale : FLT_MIN;
+  return next >= floor ? next : scale < floor ? scale : floor;
+}
+
+/* Larger, but not above the ceiling; a scale that would be infinite stays. */
+static __device__ __forceinline__ float grown(const gb_pass_update &u, float scale) {
+  float next = (float)(scale * u.growth_factor);
+  if (!(next <= FLT_MAX)) return scale;
+  if (u.max_scale <= 0 || next <= (float)u.max_scale) return next;
+  return scale > (float)u.max_scale ? scale : (float)u.max_scale;
+}
+
+/* Counts the step or the skip, and clears the flag. */
+static __global__ void update_kernel(gb_pass_update u) {
+  gb_pass_scale *r = u.scale;
+  if (r->found_inf != 0) {
+    r->growth_tracker = 0;
+    r->skipped++;
+    r->skipped_in_a_row++;
+    if (r->skipped_in_a_row >= u.hysteresis) r->scale = backed_off(u, r->scale);
+  } else {
+    bool grows = r->growth_tracker + 1 >= (float)u.growth_interval;
+    if (grows) r->scale = grown(u, r->scale);
+    r->growth_tracker = grows ? 0 : r->growth_tracker + 1;
+    r->steps++;
+    r->skipped_in_a_row = 0;
+  }
+  r->inverse = (float)(1.0 / (double)r->scale);
+  r->found_inf = 0;
+}
+
+extern "C" void gb_pass_update_scale(gb_stream stream, const gb_pass_update *update) { GB_LAUNCH(stream, update_kernel, 1, 1, 0, *update); }
+
+/* ====} */

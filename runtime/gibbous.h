@@ -48,7 +48,12 @@ extern "C" {
   X(ECALLBACK, "a callback failed")                                             \
   X(EIO, "input or output failed")                                              \
   X(EFORMAT, "malformed file")                                                  \
-  X(EUNSUPPORTED, "not supported")
+  X(EUNSUPPORTED, "not supported")                                              \
+  X(ERECIPE, "the recipe failed")                                               \
+  X(ELUABYTES, "the limit of Lua bytes was reached")                            \
+  X(ETENSORBYTES, "the limit of tensor bytes was reached")                      \
+  X(EINSTRUCTIONS, "the limit of instructions was reached")                     \
+  X(ETIME, "the limit of seconds was reached")
 
 typedef enum gb_status {
 #define GB_STATUS_ENUM(name, text) GB_##name,
@@ -140,7 +145,7 @@ GB_API void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset
 /* Open a backend plugin (a shared library that exports gb_backend_open) as the context's device of its type. */
 GB_API gb_status gb_context_load_backend(gb_context *context, const char *path);
 
-/* Bytes by category, for one device type. */
+/* Bytes by category. */
 typedef enum gb_memory_category {
   GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER, GB_MEM_SCRATCH,
   GB_MEM_CATEGORIES
@@ -153,9 +158,14 @@ typedef struct gb_memory_stats {
   uint64_t allocations, system_allocations;
 } gb_memory_stats;
 
+/* Over all devices of the context; a peak is the sum of each device's own. */
 GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
+/* Of one device; zeros where it is not open. */
+GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out);
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);
+/* Wait until the device has done all that was asked of it; what its kernels found wrong in data is the failure. */
+GB_API gb_status gb_synchronize(gb_context *context, gb_device device);
 
 /* ====} */
 
@@ -165,6 +175,22 @@ GB_API void gb_memory_empty_cache(gb_context *context);
 GB_API gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out);
 /* A new 0-d tensor holding value. */
 GB_API gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double value, gb_tensor **out);
+/* A tensor over memory of yours, contiguous, on the CPU, aligned for its dtype. With `release`, which is called as release(user) by whichever
+ * thread ends the last use, the memory must stay until then. Without, it is a loan: end it with gb_tensor_revoke before the memory goes. On
+ * failure release is not called. */
+GB_API gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *user),
+                                void *user, gb_tensor **out);
+/* End a loan: whoever still holds the tensor, a view of it or a graph that saved it gets GB_ESTATE at its next use, and the memory is yours
+ * again. On the thread that uses the context. A tensor that is no loan is GB_EINVAL. */
+GB_API gb_status gb_tensor_revoke(gb_tensor *tensor);
+
+/* DLPack, ABI version 1: your own <dlpack/dlpack.h> declares the struct. Export shares the memory of a CPU tensor until the struct's deleter
+ * is called, by any thread; meanwhile an optimizer does not adopt it. Import shares yours and calls the deleter after the last use; on failure
+ * the struct stays yours. */
+struct DLManagedTensorVersioned;
+GB_API gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned **out);
+GB_API gb_status gb_tensor_from_dlpack(gb_context *context, struct DLManagedTensorVersioned *managed, gb_tensor **out);
+
 GB_API void gb_tensor_retain(gb_tensor *tensor);
 GB_API void gb_tensor_release(gb_tensor *tensor);                 /* NULL is fine; any thread */
 

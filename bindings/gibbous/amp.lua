@@ -42,8 +42,10 @@ local function resolve(name, source)
     .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)"):format(tostring(name), source))
 end
 
--- 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so
--- that a recipe can be tried in another precision from outside; tostring shows it.
+-- gb.amp.precision(name: string) -> precision: One object that says what to convert, what scope to open and whether a scaler is needed: 32-true,
+-- 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so that a
+-- recipe can be tried in another precision from outside; tostring shows it. Errors: an unknown name. Example: local precision =
+-- gb.amp.precision("bf16-mixed")
 function amp.precision(name)
   if getmetatable(name) == Precision then return name end
   local asked, outside = resolve(name, ""), native.environment(VARIABLE)
@@ -53,7 +55,9 @@ function amp.precision(name)
     asked = outside and outside ~= "" and asked or nil }, Precision)
 end
 
--- Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler.
+-- gb.amp.grad(loss: tensor, inputs, options?: table) -> any: Gradients of loss by inputs, unscaled float32, for penalties: options are those of
+-- gb.grad, and scaler. Example: local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler,
+-- create_graph = true })
 function amp.grad(loss, inputs, options)
   options = options or {}
   if type(options) ~= "table" then fail(("amp.grad takes its options in a table, got %s"):format(type(options))) end
@@ -77,6 +81,7 @@ end
 local Policy = {}
 Policy.__index = Policy
 Policy.__name = "gb.policy"
+native.classes.policy = Policy
 
 -- Rule i of a policy, checked.
 local function check_rule(rule, i)
@@ -91,7 +96,8 @@ local function check_rule(rule, i)
   return { pattern = pattern, precision = precision }
 end
 
--- Rules { pattern, precision }: policy:apply(model) pins each module whose whole name (as named_modules gives it) a pattern of Lua's matches.
+-- gb.amp.policy(rules: list) -> policy: Rules { pattern, precision }, which policy:apply pins modules by. Errors: a rule of another form. Example:
+-- local policy = gb.amp.policy { { "head%..*", "float32" } }
 function amp.policy(rules)
   if type(rules) ~= "table" then fail(("amp.policy takes a list of rules, got %s"):format(type(rules))) end
   local policy = setmetatable({}, Policy)
@@ -119,7 +125,9 @@ local function rule_for(policy, name, used)
   return found
 end
 
--- Pin the modules; those that no rule matches stay as they are. A rule that matches none is an error, and then nothing is pinned.
+-- policy:apply(model: module) -> module: Pin each module whose whole name (as named_modules gives it) a pattern of Lua's matches; those that no rule
+-- matches stay as they are. Errors: a rule that matches none, and two that match one module and differ; then nothing is pinned. Example:
+-- gb.amp.policy({ { ".+", "float32" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))
 function Policy:apply(model)
   check_model(model, "policy:apply")
   local used, resolved = {}, {}
@@ -143,7 +151,8 @@ local function origin(pins, name)
   return name, pins[name]
 end
 
--- Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil: the scope's), from = }.
+-- gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil:
+-- the scope's), from = }. Example: gb.amp.plan(model)
 function amp.plan(model)
   check_model(model, "amp.plan")
   local rows, pins, width = {}, {}, #"module"
@@ -163,7 +172,3 @@ function amp.plan(model)
 end
 
 -- ====}
-
-for _, name in ipairs { "audit", "initialize", "set_global_policy", "numerics", "fp8" } do
-  amp[name] = function() fail(("amp.%s is not part of this version"):format(name)) end
-end

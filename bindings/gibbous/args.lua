@@ -1,10 +1,15 @@
 -- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help }.
 --
 -- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
--- list and ends the recipe.
+-- list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's: its error is an object with a text, which
+-- the executable (and `lua`) shows alone, without a traceback, and ends with status 1.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
+
+local Slip = { __name = "gb.args", __tostring = function(self) return self.message end }
+
+local function refuse(message) error(setmetatable({ message = message }, Slip), 0) end
 
 local function usage(list, name)
   local lines = { ("usage: %s [options]"):format(name) }
@@ -27,10 +32,12 @@ local function convert(row, text)
   if kind == "float" and number then return number + 0.0 end
   if kind == "boolean" and (text == "true" or text == "false") then return text == "true" end
   local wanted = { boolean = "true or false", integer = "a whole number", float = "a number" }
-  fail(("--%s takes %s, got '%s'"):format(row[1], wanted[kind], text))
+  refuse(("--%s takes %s, got '%s'"):format(row[1], wanted[kind], text))
 end
 
--- Read the command line (or `from`, a list of strings) against the declared list.
+-- gb.args(list: list, from?: list) -> table: The options of a recipe, declared as a list of { name, default, help }, from the command line (or
+-- `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. Errors: an unknown option, a
+-- value of another type than the default's. Example: local args = gb.args({ { "lr", 1e-3, "learning rate" } }, { "--lr", "0.01" })
 function gb.args(list, from)
   local line = from or rawget(_G, "arg") or {}
   local rows, values, known = {}, {}, { ["--help"] = true }
@@ -62,11 +69,11 @@ function gb.args(list, from)
     elseif key and rows[key] then
       if not text then
         i = i + 1
-        text = line[i] or fail(("--%s needs a value"):format(name))
+        text = line[i] or refuse(("--%s needs a value"):format(name))
       end
       values[key] = convert(rows[key], text)
     else
-      fail(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(word:match("^[^=]*"), known)))
+      refuse(("unknown option '%s'%s; --help shows the list"):format(word, native.nearest(word:match("^[^=]*"), known)))
     end
     i = i + 1
   end

@@ -5,8 +5,9 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local data = gb.data
 
--- The four standard files of MNIST in a folder (gzipped or not): returns the training and the test set. Where only the 10,000 test images
--- are there, the first 8,000 train and the last 2,000 test, and a line says so.
+-- gb.data.mnist(folder: string, options?: table) -> dataset, dataset: The four standard files of MNIST in a folder (gzipped or not): the training
+-- and the test set. Where only the 10,000 test images are there, the first 8,000 train and the last 2,000 test, and a line says so. options: those
+-- of idx. Errors: files that are not there.
 function data.mnist(folder, options)
   if type(folder) ~= "string" or folder == "" then
     fail("data.mnist needs the folder with the MNIST files (train-images-idx3-ubyte, ..., gzipped or not)")
@@ -36,14 +37,17 @@ local known = { batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
+native.classes.DataLoader = Loader
 
 local function open_native(self)
   self.native = native.loader(self.dataset, { batch_size = self.batch_size, shuffle = self.shuffle, drop_last = self.drop_last,
                                               prefetch = self.prefetch, seed = self.seed, batches = self.batches })
 end
 
--- options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2 (batches read ahead, native datasets), seed (gb's own unless given),
--- batches = n (native datasets: an epoch is n batches of samples drawn at random, with replacement).
+-- gb.data.DataLoader(dataset, options?: table) -> loader: Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1,
+-- shuffle = false, drop_last = false, prefetch = 2 (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native
+-- datasets: an epoch is n batches of samples drawn at random, with replacement). Example: local loader =
+-- gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })
 function data.DataLoader(dataset, options)
   options = options or {}
   if type(options) ~= "table" then fail(("DataLoader takes its options in a table, got %s"):format(type(options))) end
@@ -103,13 +107,15 @@ local function lua_batch(self)
   return collate(samples)
 end
 
--- The batches of one epoch, from where the loader stands (a loop left by break goes on there); the next call begins the next epoch. device
--- moves each tensor there. There is one place to stand, so one loop at a time.
+-- DataLoader:iter(device?: string) -> function: The batches of one epoch, from where the loader stands (a loop left by break goes on there); the
+-- next call begins the next epoch. device moves each tensor there. There is one place to stand, so one loop at a time. Example: for x, y in
+-- loader:iter("cpu") do print(x.shape, y.shape) end
 function Loader:iter(device)
   local finished, loop = false, {}
   self.loop = loop
   return function()
     if finished then return nil end
+    native.step_boundary()
     if self.loop ~= loop then fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own") end
     local batch
     if self.native then batch = table.pack(self.native:next()) else batch = table.pack(lua_batch(self)) end
@@ -126,12 +132,16 @@ function Loader:iter(device)
   end
 end
 
--- Where the loader stands: saved and restored with a checkpoint.
+-- DataLoader:state_dict() -> table: Where the loader stands: saved and restored with a checkpoint. Example: local state = loader:state_dict()
 function Loader:state_dict() return { epoch = self.epoch, batch = self.batch, seed = ("%d"):format(self.seed) } end
 
+-- DataLoader:load_state_dict(state: table): Go on from where state_dict was asked. Example: loader:load_state_dict(loader:state_dict())
 function Loader:load_state_dict(state)
   if type(state) ~= "table" or not (math.type(state.epoch) == "integer" and math.type(state.batch) == "integer" and math.tointeger(state.seed)) then
     fail("DataLoader: load_state_dict takes what state_dict gave")
+  end
+  if state.epoch < 0 or state.batch < 0 or state.batch > #self then
+    fail(("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches"):format(state.batch, state.epoch, #self))
   end
   self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
   if self.native then

@@ -4,7 +4,10 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 
--- JSON text to a Lua value and back: arrays count from 1, integers stay integers.
+-- gb.io.json_decode(text: string) -> any: The Lua value of JSON text: arrays count from 1, integers stay integers. Errors: text that is not JSON,
+-- with the place. Example: local value = gb.io.json_decode('{"a": [1, 2]}')
+-- gb.io.json_encode(value) -> string: A Lua value as JSON text. Errors: a value that JSON cannot hold. Example: print(gb.io.json_encode { a = { 1, 2
+-- } })
 gb.io.json_decode, gb.io.json_encode = native.json_decode, native.json_encode
 
 local FORMAT = "gibbous-checkpoint-1"
@@ -20,6 +23,14 @@ local function plain_number(value)
   return value
 end
 
+-- A text that JSON can hold: UTF-8. what says whose text it is.
+local function check_utf8(text, what)
+  local length, at = utf8.len(text)
+  if length then return text end
+  fail(("save_checkpoint: %s is not UTF-8 from byte %d on; checkpoints hold text: keep bytes in a uint8 tensor, or spell them in hexadecimal")
+    :format(what, at))
+end
+
 -- Split a tree into tensors (by path) and a plain tree in which each tensor is { ["$tensor"] = path }, each inf or nan { ["$number"] = name }.
 local function split(value, path, tensors, depth)
   if gb.is_tensor(value) then
@@ -28,7 +39,8 @@ local function split(value, path, tensors, depth)
   end
   local kind = type(value)
   if kind == "number" then return plain_number(value) end
-  if kind == "string" or kind == "boolean" then return value end
+  if kind == "boolean" then return value end
+  if kind == "string" then return check_utf8(value, "the string " .. path) end
   if kind ~= "table" then
     fail(("save_checkpoint: %s is a %s; only tensors, numbers, strings, booleans and tables of them are saved"):format(path, kind))
   end
@@ -39,6 +51,7 @@ local function split(value, path, tensors, depth)
       fail(("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list"):format(path, tostring(key)))
     end
     if key == "$tensor" or key == "$number" then fail(("save_checkpoint: %s has the key %s, which is kept for checkpoints"):format(path, key)) end
+    if type(key) == "string" then check_utf8(key, ("the key %q of %s"):format(key, path)) end
     plain[key] = split(item, path .. "/" .. tostring(key), tensors, depth + 1)
   end
   return plain
@@ -69,8 +82,10 @@ local function check_parts(who, method, parts)
   end
 end
 
--- Write the state of every named part: anything with state_dict (model, optimizer, scaler, schedule, loader), and `extra`, a plain table.
--- The random state is always saved. The file appears whole or not at all.
+-- gb.io.save_checkpoint(path: string, parts: table): Write the state of every named part: anything with state_dict (model, optimizer, scaler,
+-- schedule, loader), and `extra`, a plain table. The random state is always saved. The file appears whole or not at all. Errors: a part without
+-- state_dict, a value that cannot be saved. Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model = model, optimizer = opt, extra =
+-- { epoch = 1 } }) os.remove(path)
 function gb.io.save_checkpoint(path, parts)
   local tensors, tree = {}, {}
   check_path("save_checkpoint", path)
@@ -85,7 +100,9 @@ function gb.io.save_checkpoint(path, parts)
   native.save_tensors(path, tensors, { format = FORMAT, tree = native.json_encode(tree) })
 end
 
--- Read a checkpoint into the parts given, restore the random state, and return `extra`. Parts that the file lacks are an error.
+-- gb.io.load_checkpoint(path: string, parts: table) -> any: Read a checkpoint into the parts given, restore the random state, and return `extra`.
+-- Errors: parts that the file lacks, a file that is damaged or no checkpoint. Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model
+-- = model }) gb.io.load_checkpoint(path, { model = model }) os.remove(path)
 function gb.io.load_checkpoint(path, parts)
   check_path("load_checkpoint", path)
   check_parts("load_checkpoint", "load_state_dict", parts)
@@ -109,7 +126,8 @@ function gb.io.load_checkpoint(path, parts)
   return join(tree.extra, tensors)
 end
 
--- A table of tensors by name, as safetensors. options: metadata, a table of strings.
+-- gb.save(path: string, tensors: table, options?: table): A table of tensors by name, as safetensors. options: metadata, a table of strings. The
+-- file appears whole or not at all. Example: local path = os.tmpname() gb.save(path, model:state_dict()) os.remove(path)
 function gb.save(path, tensors, options)
   check_path("save", path)
   if type(tensors) ~= "table" then fail(("save takes a table of tensors by name, got %s"):format(type(tensors))) end
@@ -124,7 +142,8 @@ function gb.save(path, tensors, options)
   native.save_tensors(path, tensors, options and options.metadata or {})
 end
 
--- The tensors of a safetensors file by name, and its metadata.
+-- gb.load(path: string) -> table, table: The tensors of a safetensors file by name, and its metadata. Errors: a file that is damaged or of another
+-- format. Example: local path = os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)
 function gb.load(path)
   check_path("load", path)
   return native.load_tensors(path)

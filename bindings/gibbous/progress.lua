@@ -3,8 +3,22 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 
--- Seconds of a clock that only goes forward, for measuring.
+-- gb.clock() -> number: Seconds of a clock that only goes forward, for measuring. Example: local started = gb.clock()
 gb.clock = native.clock
+
+-- gb.time(fn: function, ...) -> number, any: The seconds that fn(...) took, devices waited for before and after, and what it returned.
+-- Example: local seconds, y = gb.time(model, x)
+function gb.time(fn, ...)
+  local meta = getmetatable(fn)
+  if type(fn) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail(("time takes a function to call, got %s"):format(gb.is_tensor(fn) and "a tensor" or type(fn)))
+  end
+  native.synchronize()
+  local started = native.clock()
+  local results = table.pack(fn(...))
+  native.synchronize()
+  return native.clock() - started, table.unpack(results, 1, results.n)
+end
 
 -- The table of options, its names checked.
 local function options_of(options, known, who)
@@ -35,6 +49,7 @@ end
 
 local Bar = {}
 Bar.__index = Bar
+native.classes.progress = Bar
 
 -- One line of text: title, share, speed, time left, and the values given.
 local function line_of(self)
@@ -48,11 +63,25 @@ local function line_of(self)
   return table.concat(parts, "  ")
 end
 
+-- A line of a log, which is read while the run goes on.
+local function log(text)
+  print(text)
+  native.flush()
+end
+
+-- Tell the program around, if there is one that listens; else false.
+local function tell(self)
+  local values = self.values
+  local scaler = values.scale
+  if gb.is_tensor(values.loss) then values.loss = values.loss:item() end
+  local is_scaler = type(scaler) == "userdata" and not gb.is_tensor(scaler) and scaler.get_scale
+  return native.event(self.title, self.done, self.total, values.loss, is_scaler and scaler:get_scale(), is_scaler and scaler:stats().skipped)
+end
+
 local function draw(self)
   local text = line_of(self)
   if not self.terminal then
-    print(text)
-    io.stdout:flush() -- a log is read while the run goes on
+    log(text)
     return
   end
   local width = 20
@@ -61,7 +90,8 @@ local function draw(self)
   io.stderr:flush()
 end
 
--- n more steps are done; values, a table by name, are shown. Reading a tensor waits for it, so values are read only when the line is drawn.
+-- progress:update(n?: int, values?: table): n more steps are done; values, a table by name, are shown. Reading a tensor waits for it, so values are
+-- read only when the line is drawn. Example: local bar = gb.progress(1, "epoch") bar:update(1, { loss = 0.5 }) bar:close()
 function Bar:update(n, values)
   self.done = self.done + (n or 1)
   if values then
@@ -74,7 +104,9 @@ function Bar:update(n, values)
     end
   end
   local now = native.clock()
-  if now - self.drawn >= self.interval then
+  if self.told then
+    tell(self)
+  elseif now - self.drawn >= self.interval then
     draw(self)
     self.drawn = now
     for name, value in pairs(self.values) do
@@ -83,7 +115,7 @@ function Bar:update(n, values)
   end
 end
 
--- End the bar with a last line of text.
+-- progress:close(text?: string): End the bar with a last line of text. Example: gb.progress(0, "epoch"):close("done")
 function Bar:close(text)
   if self.closed then return end
   self.closed = true
@@ -92,17 +124,21 @@ function Bar:close(text)
     io.stderr:write("\r\27[K")
     io.stderr:flush()
   end
-  print(finished)
-  io.stdout:flush()
+  log(finished)
 end
 
--- total steps; options: unit and unit_size (for example "tokens" and 768 per step), interval in seconds between plain lines.
+-- gb.progress(total: int, title?: string, options?: table) -> progress: A bar over total steps on a terminal, one plain line per interval elsewhere.
+-- options: unit and unit_size (for example "tokens" and 768 per step), interval in seconds between plain lines. Example: local bar = gb.progress(0,
+-- "epoch 1") bar:close()
 function gb.progress(total, title, options)
   if math.type(total) ~= "integer" or total < 0 then fail(("progress takes the number of steps, a whole number, got %s"):format(tostring(total))) end
   options = options_of(options, { unit = true, unit_size = true, interval = true }, "progress")
   local terminal = native.is_terminal()
-  return setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
-                        terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit, unit_size = options.unit_size }, Bar)
+  local bar = setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
+                             terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit,
+                             unit_size = options.unit_size }, Bar)
+  bar.told = tell(bar)
+  return bar
 end
 
 -- {==== plot ====
@@ -119,7 +155,8 @@ local function columns_of(points, width)
   return columns
 end
 
--- Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title. Returns the text; prints it unless quiet.
+-- gb.plot(points, options?: table) -> string: Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title, quiet. Returns
+-- the text; prints it unless quiet. Example: gb.plot({ 3, 2, 1 }, { title = "loss" })
 function gb.plot(points, options)
   options = options_of(options, { width = true, height = true, title = true, quiet = true }, "plot")
   if gb.is_tensor(points) then points = points:tolist() end

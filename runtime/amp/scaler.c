@@ -9,6 +9,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,10 @@ struct gb_scaler {
   gb_context *context;         /* counted */
   uint32_t id, update;         /* the tag that gradients carry now */
   gb_scaler_options options;
-  gb_scale_record record;
+  gb_record record;            /* a gb_scale_record, where the losses are */
+  gb_scale_record *posted;     /* off the CPU: pinned memory that a copy of the record arrives in some time after an update; NULL: none yet */
+  int64_t counted;             /* updates that the record will have counted by then, in steps and skipped */
+  bool heeded;                 /* the copy of the last update was looked at */
   bool used;                   /* scale() was called */
   bool received;               /* per loss: gradients came since the last update */
   gb_scale_schedule schedule;  /* NULL: none */
@@ -102,9 +106,31 @@ gb_status gb_scaler_set_options(gb_scaler *scaler, const gb_scaler_options *opti
 /* {==== life ==== */
 
 /* A new scale; the inverse is rounded once, from double. */
-static void set_scale(gb_scaler *scaler, double scale) {
-  scaler->record.scale = (float)scale;
-  scaler->record.inverse = (float)(1.0 / (double)scaler->record.scale);
+static gb_status set_scale(gb_scaler *scaler, double scale) {
+  float numbers[2] = { (float)scale, (float)(1.0 / (double)(float)scale) };
+  return gb_record_write(&scaler->record, offsetof(gb_scale_record, scale), numbers, sizeof numbers);
+}
+_Static_assert(offsetof(gb_scale_record, inverse) == sizeof(float), "the scale and its inverse are written at once");
+
+/* The record as it is now; on a device this waits. */
+static gb_status look(const gb_scaler *scaler, gb_scale_record *out) { return gb_record_read(&scaler->record, out); }
+
+static gb_status raise_flag(gb_scaler *scaler) {
+  float one = 1;
+  return gb_record_write(&scaler->record, offsetof(gb_scale_record, found_inf), &one, sizeof one);
+}
+
+static void let_go_of_copy(gb_scaler *scaler) {
+  gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+  if (scaler->posted) backend->unpin(backend->state, scaler->posted);
+  scaler->posted = NULL;
+}
+
+/* Bring the record to where it is needed. */
+static gb_status settle(gb_scaler *scaler, gb_device device) {
+  if (scaler->record.device.type == device.type && scaler->record.device.index == device.index) return GB_OK;
+  let_go_of_copy(scaler);
+  return gb_record_move(&scaler->record, device);
 }
 
 gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, gb_scaler **out) {
@@ -116,7 +142,14 @@ gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, g
   scaler->context = context;
   scaler->options = all;
   scaler->id = ++context->next_scaler;
-  set_scale(scaler, all.enabled ? all.init_scale : 1);
+  scaler->heeded = true;
+  gb_status status = gb_record_open(&scaler->record, context, (gb_device){ GB_CPU, 0 }, NULL, sizeof(gb_scale_record));
+  if (status == GB_OK) status = set_scale(scaler, all.enabled ? all.init_scale : 1);
+  if (status != GB_OK) {
+    gb_record_close(&scaler->record);
+    free(scaler);
+    return status;
+  }
   scaler->next = context->scalers;
   context->scalers = scaler;
   gb_context_retain(context);
@@ -141,6 +174,8 @@ void gb_scaler_release(gb_scaler *scaler) {
   forget_optimizers(scaler);
   if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
   gb_trace_disarm(&scaler->trace);
+  let_go_of_copy(scaler);
+  gb_record_close(&scaler->record);
   free(scaler->optimizers);
   free(scaler->report);
   free(scaler);
@@ -153,7 +188,7 @@ gb_scaler *gb_scaler_find(gb_context *context, uint32_t id) {
   return scaler;
 }
 
-gb_scale_record *gb_scaler_record(gb_scaler *scaler) { return &scaler->record; }
+gb_scale_record *gb_scaler_record(gb_scaler *scaler) { return scaler->record.data; }
 uint32_t gb_scaler_id(const gb_scaler *scaler) { return scaler->id; }
 gb_grad_tag gb_scaler_tag(const gb_scaler *scaler) { return (gb_grad_tag){ scaler->id, scaler->update }; }
 
@@ -258,24 +293,39 @@ static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *
   gb_slab alone = *param->slab;
   alone.segments = param->segment;
   alone.count = 1;
+  gb_record record = { .context = context };
   gb_found_record found = { 0 };
-  gb_slab_call call = { .slab = &alone, .found = &found };
+  GB_TRY(gb_record_open(&record, context, alone.gradients->storage->device, NULL, sizeof found));
+  gb_slab_call call = { .slab = &alone, .found = record.data };
   gb_attr attr = gb_attr_ptr(&call);
-  GB_TRY(gb_apply(context, GB_OP_optim_check, NULL, 0, &attr, NULL));
+  gb_status status = gb_apply(context, GB_OP_optim_check, NULL, 0, &attr, NULL);
+  if (status == GB_OK) status = gb_record_read(&record, &found);
+  gb_record_close(&record);
   *bad = found.found_inf != 0;
+  return status;
+}
+
+/* As above for a step that is past, on a device: the kernel noted which update found the gradient bad. */
+static gb_status was_bad(const gb_optim_param *param, int64_t update, bool *bad) {
+  const gb_tensor *counters = param->slab->counters;
+  gb_backend *backend = gb_tensor_context(counters)->backend[counters->storage->device.type];
+  int64_t blamed = 0, *at = (int64_t *)(void *)gb_data(counters) + counters->numel / 2 + param->segment->place;
+  GB_TRY(backend->read(backend->state, &blamed, at, sizeof blamed));
+  *bad = blamed == update;
   return GB_OK;
 }
 
 /* An optimizer's step was skipped: name the parameters that are to blame, and look for the op next time. Several optimizers of one update share
- * the report. */
-static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer) {
+ * the report. past: the update that a device counted it as; 0: gradients are as the step found them. */
+static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, int64_t past) {
   if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
   scaler->report_update = scaler->update;
   memcpy(scaler->cause, scaler->trace.cause, sizeof scaler->cause);
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_optim_param *param = &optimizer->params[i];
     bool bad = false;
-    if (param->segment->has_grad) GB_TRY(is_bad(scaler->context, param, &bad));
+    if (past && param->slab->counters) GB_TRY(was_bad(param, past, &bad));
+    else if (param->segment->has_grad) GB_TRY(is_bad(scaler->context, param, &bad));
     char room[32];
     if (bad) GB_TRY(report_add(scaler, gb_optimizer_label(optimizer, i, room, sizeof room)));
   }
@@ -290,6 +340,18 @@ const char *gb_scaler_cause(gb_scaler *scaler) { return scaler->cause; }
 
 /* {==== scale, unscale, step, update ==== */
 
+/* The scale as it is now, as a tensor of its own: backward needs it after the record has changed. */
+static gb_status present_scale(gb_scaler *scaler, gb_tensor **out) {
+  gb_context *context = scaler->context;
+  gb_tensor *record = NULL;
+  float *scale = (float *)((char *)scaler->record.data + offsetof(gb_scale_record, scale));
+  GB_TRY(gb_tensor_over(context, scale, GB_FLOAT32, 0, NULL, NULL, NULL, &record));
+  record->storage->device = scaler->record.device;
+  gb_status status = gb_op_1(context, GB_OP_clone, record, NULL, out);
+  gb_tensor_release(record);
+  return status;
+}
+
 gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   if (!scaler->options.enabled) {
     gb_tensor_retain(*out = loss);
@@ -299,9 +361,9 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   if (!gb_dtype_is_float((gb_dtype)loss->dtype))
     return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
   if (gb_trace_follows(context->trace, scaler->id)) gb_trace_loss(context->trace, loss);
-  gb_tensor *factor;
-  GB_TRY(gb_tensor_new(context, GB_FLOAT32, 0, NULL, (gb_device){ GB_CPU, 0 }, &factor));
-  memcpy(gb_data(factor), &scaler->record.scale, sizeof(float));
+  gb_tensor *factor = NULL;
+  GB_TRY(settle(scaler, loss->storage->device));
+  GB_TRY(present_scale(scaler, &factor));
   gb_status status = gb_op_2(context, GB_OP_scale_loss, loss, factor, NULL, out);
   gb_tensor_release(factor);
   GB_TRY(status);
@@ -325,8 +387,9 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   if (now == STEPPED) return gb_fail(scaler->context, GB_ESTATE, "%s: is called after step(); call it before step(), or update() first", who);
   GB_TRY(check_tags(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
-  optimizer->found.found_inf = 0;
-  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, &scaler->record));
+  GB_TRY(settle(scaler, optimizer->found.device));
+  GB_TRY(gb_record_clear(&optimizer->found));
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scaler->record.data));
   for (int i = 0; i < optimizer->n_params; i++) {
     gb_segment *segment = optimizer->params[i].segment;
     if (!segment->has_grad) continue;
@@ -347,10 +410,15 @@ static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *op
 }
 
 /* Some loss's scaler knows that the skip was its own gradients'. */
-static bool is_explained(const gb_scaler *scaler) {
-  for (const gb_scaler *s = scaler->context->scalers; s; s = s->next)
-    if (s->options.per_loss && s->record.found_inf != 0) return true;
-  return false;
+static gb_status is_explained(const gb_scaler *scaler, bool *explained) {
+  gb_scale_record record;
+  *explained = false;
+  for (const gb_scaler *s = scaler->context->scalers; s && !*explained; s = s->next) {
+    if (!s->options.per_loss) continue;
+    GB_TRY(look(s, &record));
+    *explained = record.found_inf != 0;
+  }
+  return GB_OK;
 }
 
 /* The step of an optimizer whose gradients have lost their scales: each scaler knows already what was not finite of its own, so what is found
@@ -362,10 +430,13 @@ static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const
   GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, NULL));
   GB_TRY(gb_optimizer_update(optimizer, NULL, false, true));
   note_stage(scaler, optimizer, STEPPED);
-  bool skipped = optimizer->found.found_inf != 0;
-  optimizer->found.found_inf = 0;
-  if (skipped && !is_explained(scaler)) scaler->record.found_inf = 1;
-  return skipped ? report_skip(scaler, optimizer) : GB_OK;
+  bool skipped, explained;
+  GB_TRY(gb_optimizer_found(optimizer, &skipped));
+  if (!skipped) return GB_OK;
+  GB_TRY(gb_record_clear(&optimizer->found));
+  GB_TRY(is_explained(scaler, &explained));
+  if (!explained) GB_TRY(raise_flag(scaler));
+  return report_skip(scaler, optimizer, 0);
 }
 
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
@@ -380,13 +451,17 @@ gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
   if (scaler->options.per_loss) return step_unscaled(scaler, optimizer, who);
   GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
+  GB_TRY(settle(scaler, optimizer->found.device));
   if (now == READY) {
-    optimizer->found.found_inf = 0;
-    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, &scaler->record));
+    GB_TRY(gb_record_clear(&optimizer->found));
+    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, scaler->record.data));
   }
-  GB_TRY(gb_optimizer_update(optimizer, &scaler->record, now == READY, true));
+  GB_TRY(gb_optimizer_update(optimizer, scaler->record.data, now == READY, true));
   note_stage(scaler, optimizer, STEPPED);
-  return optimizer->found.found_inf != 0 ? report_skip(scaler, optimizer) : GB_OK;
+  if (!gb_record_on_host(&scaler->record)) return GB_OK; /* the update asks for what happened, without waiting for it */
+  bool skipped;
+  GB_TRY(gb_optimizer_found(optimizer, &skipped));
+  return skipped ? report_skip(scaler, optimizer, 0) : GB_OK;
 }
 
 /* Clip the norm of all of an optimizer's gradients. */
@@ -431,12 +506,12 @@ gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype
     return GB_OK;
   }
   gb_scale_record *record;
+  GB_TRY(settle(scaler, grad->storage->device));
   GB_TRY(gb_optimizer_scale_of(context, grad->tag, "backward", &record));
   GB_TRY(copy_gradient(context, grad, dtype, out));
   gb_segment segment = { .size = (*out)->numel, .has_grad = true, .parameter = *out, .grad = *out };
   gb_slab alone = { .dtype = dtype, .elements = (*out)->numel, .gradients = *out, .count = 1, .segments = &segment };
-  gb_found_record found = { 0 };
-  gb_slab_call call = { .slab = &alone, .scale = record, .found = &found, .scaled = true };
+  gb_slab_call call = { .slab = &alone, .scale = record, .scaled = true };
   gb_attr attr = gb_attr_ptr(&call);
   gb_status status = gb_apply(context, GB_OP_optim_unscale, NULL, 0, &attr, NULL);
   if (status != GB_OK) gb_drop(out);
@@ -447,31 +522,73 @@ gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype
 /* The kernel's settings; a static scale neither grows nor shrinks. */
 static gb_slab_call update_call(gb_scaler *scaler) {
   const gb_scaler_options *o = &scaler->options;
-  if (!o->dynamic) return (gb_slab_call){ .scale = &scaler->record, .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
-  return (gb_slab_call){ .scale = &scaler->record, .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
+  gb_scale_record *record = scaler->record.data;
+  gb_device device = scaler->record.device;
+  if (!o->dynamic) return (gb_slab_call){ .scale = record, .device = device, .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
+  return (gb_slab_call){ .scale = record, .device = device, .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
                          .growth_interval = o->growth_interval, .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
 }
 
 /* So many skips in a row mean that something is broken, not that the scale is too large. */
-static gb_status check_skips(const gb_scaler *scaler) {
+static gb_status check_skips(const gb_scaler *scaler, const gb_scale_record *now) {
   const gb_scaler_options *o = &scaler->options;
-  if (!o->max_skips || scaler->record.skipped_in_a_row < o->max_skips) return GB_OK;
+  if (!o->max_skips || now->skipped_in_a_row < o->max_skips) return GB_OK;
   const char *names = scaler->report && scaler->report[0] ? scaler->report : "(none now)";
   bool more = strlen(names) > 400;
   return gb_fail(scaler->context, GB_EOVERFLOW,
                  "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale %g. Not finite: %.400s%s%s%s. "
                  "Look for inf or NaN in the loss at scale 1, lower the learning rate, or clip gradients",
-                 (long long)scaler->record.skipped_in_a_row, (double)scaler->record.scale, names, more ? " ..." : "",
+                 (long long)now->skipped_in_a_row, (double)now->scale, names, more ? " ..." : "",
                  scaler->cause[0] ? ". First: " : "", scaler->cause);
 }
+
+/* {---- what an update did, without waiting for the device that did it ----
+ *
+ * On the CPU it is known at once. On a device a copy of the record is on its way; it is looked at as soon as it has arrived, at the end of the
+ * same update or at the beginning of the next one, so a report may come one step late. */
+
+/* Send the copy. */
+static gb_status ask_what_happened(gb_scaler *scaler) {
+  gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+  scaler->counted++;
+  scaler->heeded = false;
+  if (gb_record_on_host(&scaler->record)) return GB_OK;
+  if (!scaler->posted) {
+    scaler->posted = backend->pin(backend->state, sizeof *scaler->posted);
+    if (!scaler->posted) return gb_fail_memory(scaler->context, sizeof *scaler->posted);
+    *scaler->posted = (gb_scale_record){ .steps = -1 };
+  }
+  return backend->post(backend->state, scaler->posted, scaler->record.data, sizeof *scaler->posted);
+}
+
+/* Look at what has arrived: arm or end the trace, name who is to blame, count skips. */
+static gb_status heed(gb_scaler *scaler) {
+  if (scaler->heeded) return GB_OK;
+  gb_scale_record now;
+  bool here = gb_record_on_host(&scaler->record);
+  if (here) GB_TRY(look(scaler, &now));
+  else memcpy(&now, scaler->posted, sizeof now);
+  if (now.steps + now.skipped != scaler->counted) return GB_OK; /* it is still on its way */
+  scaler->heeded = true;
+  bool skipped = now.skipped_in_a_row != 0;
+  for (int i = 0; skipped && !here && !scaler->options.per_loss && i < scaler->n_optimizers; i++)
+    GB_TRY(report_skip(scaler, scaler->optimizers[i].optimizer, scaler->counted));
+  if (skipped) gb_trace_restart(&scaler->trace);
+  else gb_trace_disarm(&scaler->trace);
+  return check_skips(scaler, &now);
+}
+
+/* ----} */
 
 /* The schedule's scale for the step to come. The callback may let go of the scaler, and must not end it. */
 static gb_status ask_schedule(gb_scaler *scaler) {
   double scale = 0;
+  gb_scale_record now;
+  GB_TRY(look(scaler, &now));
   gb_scaler_retain(scaler);
-  gb_status status = scaler->schedule(scaler->context, scaler->schedule_user, scaler->record.steps + 1, &scale);
+  gb_status status = scaler->schedule(scaler->context, scaler->schedule_user, now.steps + 1, &scale);
   if (status == GB_OK) status = check_scale(scaler->context, "the scheduled scale", scale);
-  if (status == GB_OK) set_scale(scaler, scale);
+  if (status == GB_OK) status = set_scale(scaler, scale);
   gb_scaler_release(scaler);
   return status;
 }
@@ -490,22 +607,24 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   if (given) GB_TRY(check_scale(scaler->context, "the new scale", new_scale));
   if (!given && !worked)
     return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
-  float tracker = scaler->record.growth_tracker;
+  gb_scale_record before;
+  if (given) GB_TRY(look(scaler, &before));
+  GB_TRY(heed(scaler));
   if (worked) {
     gb_slab_call call = update_call(scaler);
     gb_attr attr = gb_attr_ptr(&call);
     GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
-    if (scaler->record.skipped_in_a_row == 0) gb_trace_disarm(&scaler->trace);
-    else gb_trace_restart(&scaler->trace);
+    GB_TRY(ask_what_happened(scaler));
   }
   if (given) {
-    set_scale(scaler, new_scale);
-    scaler->record.growth_tracker = tracker;
+    GB_TRY(set_scale(scaler, new_scale));
+    GB_TRY(gb_record_write(&scaler->record, offsetof(gb_scale_record, growth_tracker), &before.growth_tracker, sizeof before.growth_tracker));
   }
+  gb_status status = heed(scaler);
   forget_optimizers(scaler);
   scaler->received = false;
   scaler->update++;
-  GB_TRY(check_skips(scaler));
+  GB_TRY(status);
   return scaler->schedule && !given ? ask_schedule(scaler) : GB_OK;
 }
 
@@ -514,9 +633,10 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
 /* {==== reading and restoring ==== */
 
 gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out) {
-  const gb_scale_record *r = &scaler->record;
-  *out = (gb_scaler_stats){ .scale = r->scale, .steps = r->steps, .skipped = r->skipped, .skipped_in_a_row = r->skipped_in_a_row,
-                            .growth_tracker = (int64_t)r->growth_tracker, .last_skipped = r->skipped_in_a_row > 0 };
+  gb_scale_record r;
+  GB_TRY(look(scaler, &r));
+  *out = (gb_scaler_stats){ .scale = r.scale, .steps = r.steps, .skipped = r.skipped, .skipped_in_a_row = r.skipped_in_a_row,
+                            .growth_tracker = (int64_t)r.growth_tracker, .last_skipped = r.skipped_in_a_row > 0 };
   return GB_OK;
 }
 
@@ -525,10 +645,13 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
   GB_TRY(check_scale(scaler->context, "the restored scale", scale));
   if (growth_tracker < 0)
     return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored _growth_tracker is %lld; it must be 0 or more", (long long)growth_tracker);
-  set_scale(scaler, scale);
-  scaler->record.growth_tracker = (float)growth_tracker;
-  scaler->record.found_inf = 0;
-  scaler->record.skipped_in_a_row = 0;
+  gb_scale_record now;
+  GB_TRY(look(scaler, &now));
+  now.growth_tracker = (float)growth_tracker;
+  now.found_inf = 0;
+  now.skipped_in_a_row = 0;
+  GB_TRY(gb_record_write(&scaler->record, 0, &now, sizeof now));
+  GB_TRY(set_scale(scaler, scale));
   forget_optimizers(scaler);
   scaler->received = false;
   scaler->update++; /* gradients that are still around carry the scale from before */
@@ -540,10 +663,14 @@ gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped
   if (steps < 0 || skipped_in_a_row < 0 || skipped < skipped_in_a_row)
     return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored counts are %lld steps, %lld skips and %lld in a row; they must be 0 or more, "
                    "and no more in a row than in all", (long long)steps, (long long)skipped, (long long)skipped_in_a_row);
-  scaler->record.steps = steps;
-  scaler->record.skipped = skipped;
-  scaler->record.skipped_in_a_row = skipped_in_a_row;
-  return GB_OK;
+  gb_scale_record now;
+  GB_TRY(look(scaler, &now));
+  now.steps = steps;
+  now.skipped = skipped;
+  now.skipped_in_a_row = skipped_in_a_row;
+  scaler->counted = steps + skipped;
+  scaler->heeded = true;
+  return gb_record_write(&scaler->record, 0, &now, sizeof now);
 }
 
 /* ====} */

@@ -63,7 +63,7 @@ const char *gb_scaler_report(gb_scaler *scaler);
 const char *gb_scaler_cause(gb_scaler *scaler);
 /* By the id in a gradient's tag; NULL when it is gone. Not counted. */
 gb_scaler *gb_scaler_find(gb_context *context, uint32_t id);
-gb_scale_record *gb_scaler_record(gb_scaler *scaler);
+gb_scale_record *gb_scaler_record(gb_scaler *scaler); /* in the memory of the device that the losses are on */
 uint32_t gb_scaler_id(const gb_scaler *scaler);
 /* A gradient with this tag is about to be added to a parameter of an optimizer. Where its scaler is one per loss, *out is the gradient without
  * scale (new reference, untagged, of this dtype), and the scaler knows whether it was finite; otherwise *out is grad itself, retained. */

@@ -311,7 +311,7 @@ static capture *find_capture(const walk *w, const gb_node *node, int output, con
   return NULL;
 }
 
-/* Round the gradient as casting by hand would, then to the dtype of the original input. */
+/* Round the gradient as casting by hand would, then to the dtype of the original input, and bring it to that input's device. */
 static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
   gb_dtype last = (gb_dtype)edge->dtype;
   bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
@@ -325,6 +325,12 @@ static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
     gb_tensor_release(*grad);
     *grad = cast;
   }
+  if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index) return GB_OK;
+  gb_tensor *home;
+  GB_TRY(gb_op_to_device(w->context, *grad, edge->device, &home));
+  home->tag = (*grad)->tag;
+  gb_tensor_release(*grad);
+  *grad = home;
   return GB_OK;
 }
 
@@ -678,7 +684,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
 
 static gb_status go(walk *w) {
   while (w->heap_used) {
-    if (atomic_load_explicit(&w->context->interrupt, memory_order_relaxed)) return gb_fail(w->context, GB_EINTERRUPT, "backward: interrupted");
+    GB_TRY(gb_poll(w->context));
     gb_node *node = pop(w);
     arrival *a = &w->arrivals[slot(w, node)];
     gb_tensor *grads[GB_MAX_OUT];
@@ -789,5 +795,6 @@ gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
   if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
     return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
   tensor->requires_grad = requires_grad;
+  tensor->was_leaf |= requires_grad;
   return GB_OK;
 }

@@ -72,6 +72,7 @@ gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   edge->dtype = x->dtype;
   edge->cast = (int8_t)cast;
   edge->ndim = x->ndim;
+  edge->device = x->storage->device;
   memcpy(edge->shape, x->shape, sizeof edge->shape);
   if (!gb_dtype_is_float((gb_dtype)x->dtype)) return GB_OK;
   if (x->node) {
@@ -206,6 +207,9 @@ gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
     return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
                         base ? " (of which this is a view)" : "");
+  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node))) /* a graph that holds what holds it would never die */
+    return gb_call_fail(call, GB_EAUTOGRAD, "a tensor that once required gradients%s is changed in place by what requires them; clone it first",
+                        base ? " (of which this is a view)" : "");
   if (base && base->node && !t->node)
     return gb_call_fail(call, GB_EAUTOGRAD, "a view that was made under no_grad, of a tensor with a history, is changed in place; make the view "
                                             "where gradients are recorded, or change it under no_grad");
@@ -304,7 +308,7 @@ static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
   gb_status status = gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
   if (status == GB_OK) {
     gb_edge *edge = &replaced->edges[1];
-    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim };
+    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
     memcpy(edge->shape, t->shape, sizeof edge->shape);
     gb_node_retain(node);
     gb_node_output(replaced, 0, base);

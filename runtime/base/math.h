@@ -40,6 +40,22 @@ GB_INLINE float gb_expf(float x) {
   return (sum + (lost + gb_exp_tail(r))) * gb_power_of_2(half) * gb_power_of_2(n - half);
 }
 
+/* 2^32 exp(x) for x up to 44, where softmax and its kin, whose x is never above 0, spend their time. 0.88 ulp; 1.17 ulp without fused
+ * multiply-add. Lifted so far, no result is subnormal but those below e^-104, which are 0; so 2^n is one factor, whose exponent grows in
+ * the low bits of what rounds x / ln 2. */
+static inline float gb_expf_lifted(float x) {
+  float shifted = x * 0x1.715476p+0f + (0x1.8p+23f + 159.0f), k = shifted - (0x1.8p+23f + 159.0f);
+  float r = (x - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
+  float p = 0x1.12399cp-7f + r * 0x1.6a4ecep-10f;
+  p = 0x1.5558b0p-5f + r * p;
+  p = 0x1.555492p-3f + r * p;
+  p = 0x1.fffffcp-2f + r * p;
+  p = 1.0f + r * p;
+  p = 1.0f + r * p;
+  float y = p * gb_bits_float(gb_float_bits(shifted) << 23);
+  return x < -104.0f ? 0.0f : y;
+}
+
 /* 1.44 ulp. 2^n exp(r) - 1, computed at half its size so that 2^128 does not overflow too early. */
 GB_INLINE float gb_expm1f(float x) {
   int32_t n;

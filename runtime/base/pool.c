@@ -51,6 +51,7 @@ struct gb_pool {
   gb_free_fn free;
   void *user;
   size_t limit;
+  bool limited;                      /* the last block that was refused was so by the limit */
   uint64_t fail_after;
   gb_memory_stats stats;
   segment *segments;
@@ -261,8 +262,8 @@ void gb_pool_close(gb_pool *pool) {
 
 /* A block of exactly this many units, or a little more; the mutex is held. */
 static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
-  if (pool->fail_after && --pool->fail_after == 0) return NULL;
-  if (pool->limit && (bytes > pool->limit || pool->stats.current_total > pool->limit - bytes)) return NULL;
+  pool->limited = pool->limit && (bytes > pool->limit || pool->stats.current_total > pool->limit - bytes);
+  if (pool->limited || (pool->fail_after && --pool->fail_after == 0)) return NULL;
   int area = bytes <= SMALL_MOST ? AREA_SMALL : AREA_LARGE;
   gb_block *block = bin_find(&pool->bins[area], bytes);
   if (block) bin_remove(pool, block);
@@ -301,6 +302,13 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
   }
   bin_insert(pool, block);
   pthread_mutex_unlock(&pool->mutex);
+}
+
+bool gb_pool_was_limited(gb_pool *pool) {
+  pthread_mutex_lock(&pool->mutex);
+  bool limited = pool->limited;
+  pthread_mutex_unlock(&pool->mutex);
+  return limited;
 }
 
 void *gb_block_data(const gb_block *block) { return block->data; }

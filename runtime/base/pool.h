@@ -21,6 +21,8 @@ void gb_pool_close(gb_pool *pool);
  * after cached segments were flushed. */
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
 void gb_pool_free(gb_pool *pool, gb_block *block);
+/* Was it the limit that refused the last block, and not the system? */
+bool gb_pool_was_limited(gb_pool *pool);
 void *gb_block_data(const gb_block *block);
 size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
 /* Move a block's bytes to another category. */

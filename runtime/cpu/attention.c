@@ -123,7 +123,7 @@ static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_
 /* c[m, n] = beta * c + alpha * x @ y over k. */
 static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
                      char *work) {
-  gb_block_product(a->lane, a->tf32, m, n, k, alpha, &x, &y, beta, c, ldc, work);
+  gb_block_product(a->lane, a->tf32, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
 }
 
 /* Lanes of scratch that the largest product of tiles with q queries takes. */
@@ -203,7 +203,7 @@ static void soften_row(const attention *a, const forward_room *f, int64_t b, int
   if (high <= before) high = before;
   if (high == -INFINITY) { memset(scores, 0, (size_t)seen * a->size); return; }
   double shrink = exp(before - high);
-  gb_row_exp(a->lane, scores, seen, high, 1);
+  gb_row_exp(a->lane, scores, scores, seen, high, 1);
   gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, seen));
   gb_row_put(a->lane, f->high, at, high);
   if (shrink != 1) gb_row_scale(a->lane, f->sum + (size_t)(at * a->ev) * a->size, a->ev, shrink);
@@ -294,7 +294,7 @@ static void soften_row_backward(const attention *a, const backward_room *f, int6
   memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   mask_row(a, b, h, i, first, seen, p);
-  gb_row_exp(a->lane, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  gb_row_exp(a->lane, p, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
   score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);

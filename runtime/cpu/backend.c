@@ -1,9 +1,12 @@
 /* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad index values.
  *
- * A level is a set of instructions the kernel files were compiled for: baseline is any x86-64 (or whatever the compiler's target is), v3
- * and v4 are the levels of the x86-64 psABI. Levels that were not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
+ * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
+ * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
+ * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
+#define _GNU_SOURCE /* madvise */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
@@ -73,10 +76,19 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
 
 /* {==== memory ==== */
 
+/* The size of a large page on x86-64, and on aarch64 with pages of 4 KiB. */
+#define LARGE_PAGE ((size_t)2 << 20)
+
+/* Large memory asks for large pages: kernels walk arrays of megabytes, and the processor's table of pages is short. */
 static void *host_alloc(void *state, size_t bytes, size_t alignment) {
   void *block;
   (void)state;
-  return posix_memalign(&block, alignment, bytes) ? NULL : block;
+  bool large = bytes >= LARGE_PAGE;
+  if (posix_memalign(&block, large && alignment < LARGE_PAGE ? LARGE_PAGE : alignment, bytes)) return NULL;
+#ifdef MADV_HUGEPAGE
+  if (large) (void)madvise(block, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: nothing depends on the answer */
+#endif
+  return block;
 }
 
 static void host_free(void *state, void *block, size_t bytes) {
@@ -87,6 +99,12 @@ static void host_free(void *state, void *block, size_t bytes) {
 static gb_status host_copy_in(void *state, void *device, const void *host, size_t bytes) {
   (void)state;
   if (bytes) memcpy(device, host, bytes);
+  return GB_OK;
+}
+
+static gb_status host_clear(void *state, void *device, size_t bytes) {
+  (void)state;
+  memset(device, 0, bytes);
   return GB_OK;
 }
 
@@ -125,7 +143,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   const cpu_level *picked = NULL;
   GB_TRY(pick_level(context, level, &picked));
   *out = (gb_backend){ .name = "cpu", .state = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
-                       .read = host_copy_out, .synchronize = host_synchronize };
+                       .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   context->cpu = (void *)(uintptr_t)picked->name;
   return GB_OK;

@@ -1,4 +1,4 @@
-/* cpu/conv_onednn.c - the one file that knows oneDNN (version 2, C API); compiled once, not per level.
+/* cpu/conv_onednn.c - the one file that knows oneDNN (C API of version 2 or 3); compiled once, not per level.
  *
  * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums, by that number when a
  * primitive is made. The number belongs to the calling thread; it is put back afterwards, because the host may use OpenMP too. The OpenMP
@@ -9,7 +9,7 @@
 
 #if defined(GB_HAVE_ONEDNN)
 #include <dnnl.h>
-#if DNNL_VERSION_MAJOR == 2 && (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ)
+#if (DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3) && (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ)
 #define USE_ONEDNN
 #endif
 #endif
@@ -20,18 +20,121 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* {==== What the versions do differently ====
+ * A layout (a memory descriptor) is a struct of the caller's in version 2 and a handle in version 3; here it is a pointer that layout_free
+ * frees. Version 2 makes a primitive's descriptor in two steps, version 3 in one. */
+
+/* How a convolution goes over its input. */
+typedef struct geometry { dnnl_dims_t stride, dilation, padding; } geometry;
+
+#if DNNL_VERSION_MAJOR == 2
+
+typedef dnnl_memory_desc_t *layout;
+typedef const dnnl_memory_desc_t *const_layout;
+
+static void layout_free(layout l) { free(l); }
+
+/* A layout to be filled in. */
+static layout layout_new(void) { return calloc(1, sizeof(dnnl_memory_desc_t)); }
+
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_format_tag_t tag) {
+  return (*out = layout_new()) && dnnl_memory_desc_init_by_tag(*out, ndim, shape, dnnl_f32, tag) == dnnl_success;
+}
+
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, const dnnl_dims_t strides) {
+  return (*out = layout_new()) && dnnl_memory_desc_init_by_strides(*out, ndim, shape, dnnl_f32, strides) == dnnl_success;
+}
+
+static bool layout_copy(layout *out, const_layout from) {
+  if (!(*out = layout_new())) return false;
+  **out = *from;
+  return true;
+}
+
+/* The second step: a primitive descriptor of what the first one described. */
+static dnnl_primitive_desc_t make(dnnl_status_t status, const dnnl_convolution_desc_t *desc, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
+                                  const_dnnl_primitive_desc_t hint) {
+  dnnl_primitive_desc_t made = NULL;
+  return status == dnnl_success && dnnl_primitive_desc_create(&made, desc, attr, engine, hint) == dnnl_success ? made : NULL;
+}
+
+static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout bias, const_layout y,
+                                              const geometry *g, const_dnnl_primitive_attr_t attr) {
+  dnnl_convolution_desc_t desc;
+  return make(dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y, g->stride,
+                                                         g->dilation, g->padding, g->padding), &desc, engine, attr, NULL);
+}
+
+static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
+                                                     const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+  dnnl_convolution_desc_t desc;
+  return make(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation, g->padding,
+                                                               g->padding), &desc, engine, attr, hint);
+}
+
+static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
+                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+  dnnl_convolution_desc_t desc;
+  return make(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y, g->stride, g->dilation,
+                                                                  g->padding, g->padding), &desc, engine, attr, hint);
+}
+
+#else
+
+typedef dnnl_memory_desc_t layout;
+typedef const_dnnl_memory_desc_t const_layout;
+
+static void layout_free(layout l) {
+  if (l) dnnl_memory_desc_destroy(l);
+}
+
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_format_tag_t tag) {
+  return dnnl_memory_desc_create_with_tag(out, ndim, shape, dnnl_f32, tag) == dnnl_success;
+}
+
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, const dnnl_dims_t strides) {
+  return dnnl_memory_desc_create_with_strides(out, ndim, shape, dnnl_f32, strides) == dnnl_success;
+}
+
+static bool layout_copy(layout *out, const_layout from) { return dnnl_memory_desc_clone(out, from) == dnnl_success; }
+
+static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout bias, const_layout y,
+                                              const geometry *g, const_dnnl_primitive_attr_t attr) {
+  dnnl_primitive_desc_t made = NULL;
+  return dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y,
+                                                        g->stride, g->dilation, g->padding, g->padding, attr) == dnnl_success ? made : NULL;
+}
+
+static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
+                                                     const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+  dnnl_primitive_desc_t made = NULL;
+  return dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation,
+                                                              g->padding, g->padding, hint, attr) == dnnl_success ? made : NULL;
+}
+
+static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
+                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+  dnnl_primitive_desc_t made = NULL;
+  return dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, NULL, y, g->stride,
+                                                                 g->dilation, g->padding, g->padding, hint, attr) == dnnl_success ? made : NULL;
+}
+
+#endif
+
+/* ====} */
+
 /* Shapes kept; a training step of a large network has fewer than this. */
 #define MOST_CONVS 256
 
 /* A primitive and the working memory it wants. */
-typedef struct step { dnnl_primitive_t primitive; dnnl_memory_desc_t scratch; } step;
+typedef struct step { dnnl_primitive_t primitive; layout scratch; } step;
 
 struct gb_onednn_conv {
   const struct gb_onednn *onednn;
   gb_onednn_kind kind;
   bool bias;
   step run, reorder;                             /* reorder has no primitive where oneDNN's layout is ours */
-  dnnl_memory_desc_t x, weight, packed, y, bias_desc;
+  layout x, weight, packed, any, y, bias_layout;  /* any: a weight whose layout is oneDNN's choice */
 };
 
 /* What a shape is found by; no padding, so that keys compare as bytes. */
@@ -75,7 +178,7 @@ static bool find_openmp(struct gb_onednn *o) {
 /* {==== Running ==== */
 
 /* One operand of a step: which it is to oneDNN, how it lies, where. */
-typedef struct operand { int role; const dnnl_memory_desc_t *desc; void *data; } operand;
+typedef struct operand { int role; const_layout lies; void *data; } operand;
 
 enum { MOST_OPERANDS = 5 };
 
@@ -84,11 +187,11 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
   dnnl_exec_arg_t args[MOST_OPERANDS];
   dnnl_stream_t stream = NULL;
   int made = 0, before = begin_alone(o);
-  operands[count++] = (operand){ DNNL_ARG_SCRATCHPAD, &s->scratch, scratch };
+  operands[count++] = (operand){ DNNL_ARG_SCRATCHPAD, s->scratch, scratch };
   bool good = dnnl_stream_create(&stream, o->engine, dnnl_stream_default_flags) == dnnl_success;
   for (; good && made < count; made++) {
     args[made].arg = operands[made].role;
-    good = dnnl_memory_create(&args[made].memory, operands[made].desc, o->engine, operands[made].data) == dnnl_success;
+    good = dnnl_memory_create(&args[made].memory, operands[made].lies, o->engine, operands[made].data) == dnnl_success;
     if (!good) break;
   }
   good = good && dnnl_primitive_execute(s->primitive, stream, count, args) == dnnl_success && dnnl_stream_wait(stream) == dnnl_success;
@@ -99,22 +202,21 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
 }
 
 /* From one weight layout to the other. */
-static bool reorder(const gb_onednn_conv *conv, const dnnl_memory_desc_t *from_desc, const float *from, const dnnl_memory_desc_t *to_desc, float *to,
-                    void *scratch) {
+static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const float *from, const_layout to_lies, float *to, void *scratch) {
   if (!conv->reorder.primitive) {
-    memcpy(to, from, dnnl_memory_desc_get_size(to_desc));
+    memcpy(to, from, dnnl_memory_desc_get_size(to_lies));
     return true;
   }
-  operand operands[MOST_OPERANDS] = { { DNNL_ARG_FROM, from_desc, (void *)from }, { DNNL_ARG_TO, to_desc, to } };
+  operand operands[MOST_OPERANDS] = { { DNNL_ARG_FROM, from_lies, (void *)from }, { DNNL_ARG_TO, to_lies, to } };
   return execute(conv->onednn, &conv->reorder, operands, 2, scratch);
 }
 
 bool gb_onednn_pack(const gb_onednn_conv *conv, const float *weight, float *packed, void *scratch) {
-  return reorder(conv, &conv->weight, weight, &conv->packed, packed, scratch);
+  return reorder(conv, conv->weight, weight, conv->packed, packed, scratch);
 }
 
 bool gb_onednn_unpack(const gb_onednn_conv *conv, const float *packed, float *weight, void *scratch) {
-  return reorder(conv, &conv->packed, packed, &conv->weight, weight, scratch);
+  return reorder(conv, conv->packed, packed, conv->weight, weight, scratch);
 }
 
 bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const float *bias, float *y, void *scratch) {
@@ -123,17 +225,17 @@ bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const fl
     [GB_ONEDNN_BACKWARD_INPUT] = { DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST },
     [GB_ONEDNN_BACKWARD_WEIGHT] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST },
   };
-  operand operands[MOST_OPERANDS] = { { roles[conv->kind].x, &conv->x, x },
-                                      { roles[conv->kind].weight, &conv->packed, packed },
-                                      { roles[conv->kind].y, &conv->y, y },
-                                      { DNNL_ARG_BIAS, &conv->bias_desc, (void *)bias } };
+  operand operands[MOST_OPERANDS] = { { roles[conv->kind].x, conv->x, x },
+                                      { roles[conv->kind].weight, conv->packed, packed },
+                                      { roles[conv->kind].y, conv->y, y },
+                                      { DNNL_ARG_BIAS, conv->bias_layout, (void *)bias } };
   return execute(conv->onednn, &conv->run, operands, conv->bias ? 4 : 3, scratch);
 }
 
-int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { return (int64_t)(dnnl_memory_desc_get_size(&conv->packed) / sizeof(float)); }
+int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { return (int64_t)(dnnl_memory_desc_get_size(conv->packed) / sizeof(float)); }
 
 size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
-  size_t run = dnnl_memory_desc_get_size(&conv->run.scratch), order = conv->reorder.primitive ? dnnl_memory_desc_get_size(&conv->reorder.scratch) : 0;
+  size_t run = dnnl_memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive ? dnnl_memory_desc_get_size(conv->reorder.scratch) : 0;
   return ((run > order ? run : order) + 63) & ~(size_t)63;
 }
 
@@ -145,49 +247,39 @@ static void conv_free(gb_onednn_conv *conv) {
   if (!conv) return;
   if (conv->run.primitive) dnnl_primitive_destroy(conv->run.primitive);
   if (conv->reorder.primitive) dnnl_primitive_destroy(conv->reorder.primitive);
+  layout all[] = { conv->run.scratch, conv->reorder.scratch, conv->x, conv->weight, conv->packed, conv->any, conv->y, conv->bias_layout };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) layout_free(all[i]);
   free(conv);
 }
 
-/* The descriptors of the operands as they lie outside, and of a weight whose layout is oneDNN's choice. */
-static bool describe(gb_onednn_conv *conv, const gb_conv_sizes *s, dnnl_memory_desc_t *any) {
+/* The layouts of the operands as they lie outside, and of a weight whose layout is oneDNN's choice. */
+static bool lay_out(gb_onednn_conv *conv, const gb_conv_sizes *s) {
   int64_t g = s->groups, cg = s->c / g, taps = s->kernel[0] * s->kernel[1];
   const dnnl_dims_t x = { s->n, s->c, s->in[0], s->in[1] }, y = { s->n, s->o, s->out[0], s->out[1] }, bias = { s->o };
   const dnnl_dims_t shape = { g, s->o / g, cg, s->kernel[0], s->kernel[1] };
   const dnnl_dims_t strides = { s->o / g * taps * cg, taps * cg, 1, s->kernel[1] * cg, cg };
   int skip = g == 1; /* a weight without groups has no dimension for them */
-  return dnnl_memory_desc_init_by_tag(&conv->x, 4, x, dnnl_f32, dnnl_nhwc) == dnnl_success &&
-         dnnl_memory_desc_init_by_tag(&conv->y, 4, y, dnnl_f32, dnnl_nhwc) == dnnl_success &&
-         dnnl_memory_desc_init_by_tag(&conv->bias_desc, 1, bias, dnnl_f32, dnnl_x) == dnnl_success &&
-         dnnl_memory_desc_init_by_strides(&conv->weight, 5 - skip, shape + skip, dnnl_f32, strides + skip) == dnnl_success &&
-         dnnl_memory_desc_init_by_tag(any, 5 - skip, shape + skip, dnnl_f32, dnnl_format_tag_any) == dnnl_success;
+  return layout_by_tag(&conv->x, 4, x, dnnl_nhwc) && layout_by_tag(&conv->y, 4, y, dnnl_nhwc) && layout_by_tag(&conv->bias_layout, 1, bias, dnnl_x) &&
+         layout_by_strides(&conv->weight, 5 - skip, shape + skip, strides + skip) &&
+         layout_by_tag(&conv->any, 5 - skip, shape + skip, dnnl_format_tag_any);
 }
 
 /* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
-static dnnl_primitive_desc_t describe_run(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s, const dnnl_memory_desc_t *any,
-                                          const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t hint) {
-  dnnl_convolution_desc_t desc;
-  dnnl_primitive_desc_t made = NULL;
-  dnnl_status_t status;
-  const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
-  const dnnl_dims_t dilation = { s->dilation[0] - 1, s->dilation[1] - 1 }; /* oneDNN counts the gaps */
-  if (kind == GB_ONEDNN_FORWARD)
-    status = dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, &conv->x, any,
-                                                        conv->bias ? &conv->bias_desc : NULL, &conv->y, stride, dilation, padding, padding);
-  else if (kind == GB_ONEDNN_BACKWARD_INPUT)
-    status = dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, &conv->y, stride, dilation, padding,
-                                                              padding);
-  else
-    status = dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &conv->x, any, NULL, &conv->y, stride, dilation,
-                                                                 padding, padding);
-  if (status != dnnl_success || dnnl_primitive_desc_create(&made, &desc, attr, conv->onednn->engine, hint) != dnnl_success) return NULL;
-  return made;
+static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr,
+                                      const_dnnl_primitive_desc_t hint) {
+  dnnl_engine_t engine = conv->onednn->engine;
+  const geometry g = { .stride = { s->stride[0], s->stride[1] }, .padding = { s->padding[0], s->padding[1] },
+                       .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 } }; /* oneDNN counts the gaps */
+  if (kind == GB_ONEDNN_FORWARD) return describe_forward(engine, conv->x, conv->any, conv->bias ? conv->bias_layout : NULL, conv->y, &g, attr);
+  if (kind == GB_ONEDNN_BACKWARD_INPUT) return describe_backward_input(engine, conv->x, conv->any, conv->y, &g, attr, hint);
+  return describe_backward_weight(engine, conv->x, conv->any, conv->y, &g, attr, hint);
 }
 
 /* Compile a step; takes over its descriptor, which may be NULL. */
 static bool compile(step *s, dnnl_primitive_desc_t desc) {
   if (!desc) return false;
-  s->scratch = *dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-  bool good = dnnl_primitive_create(&s->primitive, desc) == dnnl_success;
+  bool good = layout_copy(&s->scratch, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)) &&
+              dnnl_primitive_create(&s->primitive, desc) == dnnl_success;
   if (!good) s->primitive = NULL;
   dnnl_primitive_desc_destroy(desc);
   return good;
@@ -202,7 +294,7 @@ static bool is_reference(const_dnnl_primitive_desc_t desc) {
 /* Compile what carries the weight into oneDNN's layout, or its gradient out of it; nothing where both are the same. */
 static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t attr) {
   bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
-  const dnnl_memory_desc_t *from = out ? &conv->packed : &conv->weight, *to = out ? &conv->weight : &conv->packed;
+  const_layout from = out ? conv->packed : conv->weight, to = out ? conv->weight : conv->packed;
   dnnl_primitive_desc_t desc = NULL;
   if (dnnl_memory_desc_equal(from, to)) return true;
   if (dnnl_reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine, attr) != dnnl_success) return false;
@@ -211,11 +303,10 @@ static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t at
 
 /* Compile conv's primitives for these sizes. false: oneDNN cannot, or not fast. */
 static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr) {
-  dnnl_memory_desc_t any;
   dnnl_primitive_desc_t hint = NULL, run;
-  if (!describe(conv, s, &any)) return false;
-  if (conv->kind != GB_ONEDNN_FORWARD && !(hint = describe_run(conv, GB_ONEDNN_FORWARD, s, &any, attr, NULL))) return false;
-  run = describe_run(conv, conv->kind, s, &any, attr, hint);
+  if (!lay_out(conv, s)) return false;
+  if (conv->kind != GB_ONEDNN_FORWARD && !(hint = describe(conv, GB_ONEDNN_FORWARD, s, attr, NULL))) return false;
+  run = describe(conv, conv->kind, s, attr, hint);
   if (hint) dnnl_primitive_desc_destroy(hint);
   if (!run) return false;
   if (is_reference(run)) {
@@ -223,8 +314,8 @@ static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl
     return false;
   }
   bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
-  conv->packed = *dnnl_primitive_desc_query_md(run, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
-  return compile(&conv->run, run) && compile_reorder(conv, attr);
+  bool known = layout_copy(&conv->packed, dnnl_primitive_desc_query_md(run, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0));
+  return compile(&conv->run, run) && known && compile_reorder(conv, attr);
 }
 
 /* A new convolution, or NULL where oneDNN cannot. */

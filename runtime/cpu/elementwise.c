@@ -159,7 +159,7 @@ LOOP1(softplus, f32, x * a > b ? x : gb_softplusf(x * a) / a)
 LOOP1(softplus, f64, x * a > b ? x : softplus(x * a) / a)
 
 /* Backward: x is the gradient that comes in, y the saved input or result. */
-FLOATS2(relu_backward, y > 0 ? x : 0)
+FLOATS2(relu_backward, y <= 0 ? 0 : x)
 FLOATS2(tanh_backward, x * (1 - y * y))
 FLOATS2(sigmoid_backward, x * (y * (1 - y)))
 LOOP2(silu_backward, f32, x * gb_silu_slopef(y))

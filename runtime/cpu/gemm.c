@@ -2,7 +2,7 @@
  *
  * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads gives the same bits.
  * Operands are widened (exactly) where cpu/gemm_kernel.c packs them. Lanes of a float32 or float64 result are summed in place; those of a
- * 16-bit result in scratch, and rounded once, after the bias and the activation.
+ * 16-bit result in registers if k is short, else in scratch, and rounded once, after the bias and the activation.
  * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
 #include "cpu/gemm.h"
 
@@ -20,7 +20,7 @@ typedef struct gemm_plan {
   const gb_product *p;
   gb_lane lane;
   bool tf32;                           /* float32 operands are rounded */
-  bool staged;                         /* summed in scratch, then rounded into c */
+  bool staged;                         /* summed in scratch, then rounded into c; else the product writes c as it is */
   int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
   int64_t batches, per_chunk;
   size_t product_bytes, sum_bytes;     /* scratch of one thread: of the product, and for sums */
@@ -105,9 +105,14 @@ static void choose_tiles(gemm_plan *plan) {
   plan->per_chunk = plan->down * plan->across == 1 && operations < LEAST_OPERATIONS ? (int64_t)(LEAST_OPERATIONS / operations) + 1 : 1;
 }
 
+/* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. */
+static bool is_staged(const gb_product *p) {
+  return gb_is_16bit(p->dtype) && (p->k > GB_BLOCK_K || has_epilogue(p) || p->m == 1 || p->n == 1);
+}
+
 /* A product in tiles of at most m x n. */
 static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
-  gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = gb_is_16bit(p->dtype), .batches = 1 };
+  gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p), .batches = 1 };
   plan.tf32 = call->context->tf32;
   plan.mt = m, plan.nt = n;
   for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
@@ -132,7 +137,8 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   int64_t ld = plan->staged ? n : p->ldc;
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
-  gb_block_product(plan->lane, plan->tf32, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld, scratch);
+  gb_block_product(plan->lane, plan->tf32, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld,
+                   plan->staged ? gb_lane_dtype(plan->lane) : p->dtype, scratch);
   if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/float.h"
 #include "cpu/gemm.h"
+#include "cpu/narrow.h"
 
 /* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row. */
 #if defined(__AVX512F__)
@@ -16,6 +17,9 @@ enum { MR = 12 };
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
 enum { MR = 6 };
+#elif defined(__aarch64__) /* 32 registers */
+#define VECTOR_BYTES 16
+enum { MR = 8 };
 #else
 #define VECTOR_BYTES 16
 enum { MR = 4 };
@@ -183,19 +187,30 @@ static void combine(gb_lane lane, int64_t rows, int64_t columns, const char *fro
   }
 }
 
-/* Packed panels times packed panels; at the edges of c the kernel works beside it. */
+/* rows x columns of sums, NR_F32 apart, rounded into c. */
+static void round_tile(gb_dtype dtype, int64_t rows, int64_t columns, const float *from, uint16_t *c, int64_t ldc) {
+  for (int64_t i = 0; i < rows; i++, from += NR_F32, c += ldc) {
+    if (columns < NR_F32) gb_store_f32(c, dtype, 1, from, columns);
+    else if (dtype == GB_FLOAT16) gb_narrow_f16(c, from, NR_F32);
+    else gb_narrow_bf16(c, from, NR_F32);
+  }
+}
+
+/* Packed panels times packed panels; at the edges of c, and where it is to be rounded, the kernel works beside it. */
 static void multiply_packed(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const char *a, const char *b, double beta, char *c,
-                            int64_t ldc) {
+                            int64_t ldc, gb_dtype dtype) {
   size_t size = gb_lane_bytes(lane);
   int nr = columns_of(lane);
-  char edge[MR * NR_F32 * 4] __attribute__((aligned(64)));
+  bool rounded = gb_is_16bit(dtype);
+  float edge[MR * NR_F32] __attribute__((aligned(64)));
   for (int64_t j = 0; j < n; j += nr)
     for (int64_t i = 0; i < m; i += MR) {
       const char *a_panel = a + (size_t)(i * k) * size, *b_panel = b + (size_t)(j * k) * size;
-      char *to = c + (size_t)(i * ldc + j) * size;
-      if (m - i >= MR && n - j >= nr) { kernel(lane, k, alpha, a_panel, b_panel, beta, to, ldc); continue; }
+      char *to = c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype);
+      if (m - i >= MR && n - j >= nr && !rounded) { kernel(lane, k, alpha, a_panel, b_panel, beta, to, ldc); continue; }
       kernel(lane, k, alpha, a_panel, b_panel, 0, edge, nr);
-      combine(lane, least(MR, m - i), least(nr, n - j), edge, nr, beta, to, ldc);
+      if (rounded) round_tile(dtype, least(MR, m - i), least(nr, n - j), edge, (uint16_t *)(void *)to, ldc);
+      else combine(lane, least(MR, m - i), least(nr, n - j), (const char *)edge, nr, beta, to, ldc);
     }
 }
 
@@ -203,12 +218,39 @@ static void multiply_packed(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
 
 /* {==== products by a vector ==== */
 
+/* sums += scale * n elements of 16 bits, widened on the way; false where this level has no instruction for it. */
+static bool add_16bit(float *restrict sums, const uint16_t *restrict from, gb_dtype dtype, int64_t n, float scale) {
+  int64_t i = 0;
+  if (dtype == GB_BFLOAT16)
+    for (; i < n; i++) sums[i] += scale * gb_bfloat16_to_float(from[i]);
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    __m512 x = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+    _mm512_storeu_ps(sums + i, _mm512_fmadd_ps(_mm512_set1_ps(scale), x, _mm512_loadu_ps(sums + i)));
+  }
+#endif
+#if defined(__F16C__) && defined(__FMA__)
+  for (; i + 8 <= n; i += 8) {
+    __m256 x = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    _mm256_storeu_ps(sums + i, _mm256_fmadd_ps(_mm256_set1_ps(scale), x, _mm256_loadu_ps(sums + i)));
+  }
+#endif
+  if (i == 0) return false;
+  for (; i < n; i++) sums[i] += scale * gb_float16_to_float(from[i]);
+  return true;
+}
+
 /* sums[i] += line i @ v over k from .. from + depth - 1. Lines side by side are added up run by run, others are dotted. */
 static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, const char *v, char *sums,
                       char *work) {
   if (l->line_stride == 1 && l->depth_stride != 1) {
-    for (int64_t p = 0; p < depth; p++)
-      gb_row_add(lane, sums, run_of(lane, l, line_at(l, first, from + p), 1, count, work), count, gb_row_get(lane, v, p));
+    for (int64_t p = 0; p < depth; p++) {
+      const char *run = line_at(l, first, from + p);
+      double scale = gb_row_get(lane, v, p);
+      if (lane == GB_LANE_F32 && gb_is_16bit(l->dtype) &&
+          add_16bit((float *)(void *)sums, (const uint16_t *)(const void *)run, l->dtype, count, (float)scale)) continue;
+      gb_row_add(lane, sums, run_of(lane, l, run, 1, count, work), count, scale);
+    }
     return;
   }
   for (int64_t i = 0; i < count; i++) {
@@ -245,14 +287,14 @@ size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
 }
 
 void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
-                      void *c, int64_t ldc, void *scratch) {
+                      void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
   rows.tf32 = tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
   columns.tf32 = tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   size_t size = gb_lane_bytes(lane);
   char *work = scratch, *a_room = work + WORK_LANES * size;
-  if (m == 1) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
-  if (n == 1) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
+  if (m == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
+  if (n == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
   int64_t most_rows = round_up(least(m, GB_BLOCK_M), MR);
   char *b_room = a_room + (size_t)round_up(most_rows * least(k, GB_BLOCK_K), 64) * size;
   for (int64_t j = 0; j < n; j += GB_BLOCK_N)
@@ -262,7 +304,8 @@ void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, 
       for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
         int64_t down = least(GB_BLOCK_M, m - i);
         pack(lane, &rows, i, down, p, depth, MR, a_room, work);
-        multiply_packed(lane, down, across, depth, alpha, a_room, b_room, p == 0 ? beta : 1, (char *)c + (size_t)(i * ldc + j) * size, ldc);
+        multiply_packed(lane, down, across, depth, alpha, a_room, b_room, p == 0 ? beta : 1,
+                        (char *)c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype), ldc, dtype);
       }
     }
 }

@@ -1,9 +1,9 @@
 /* cpu/loss.c - cross_entropy and nll_loss, forward and backward, and linear_cross_entropy.
  *
- * A row of logits is read once, in lanes of the compute type: its largest element, the sum of exponentials and the loss come from cache.
- * Backward reads it once more, takes its exponentials and writes the gradient. Losses of rows are kept apart and added up in a fixed
- * order. A target may be ignored, smoothed and weighted; all of that is a mass per class: loss = sum of mass * (lse - x), and its gradient
- * is sum(mass) * softmax(x) - mass. */
+ * A row of logits is read once from memory, where it lies if it lies as lanes: its largest element, the sum of exponentials and the loss
+ * come from cache. Backward reads it once more, takes its exponentials and writes the gradient. One exponential per element each way.
+ * Losses of rows are kept apart and added up in a fixed order. A target may be ignored, smoothed and weighted; all of that is a mass per
+ * class: loss = sum of mass * (lse - x), and its gradient is sum(mass) * softmax(x) - mass. */
 #include <math.h>
 #include <string.h>
 
@@ -22,6 +22,7 @@ typedef struct loss_job {
   bool indices, grad_per_row;
   int64_t ignore;
   double smoothing;
+  bool changes_x;                  /* forward works on rows of its own, less their largest element */
   char *weight;                    /* lanes [classes], or NULL */
   double weight_sum;               /* of all classes */
   double scale;                    /* backward: of every row, 1 / total for a mean */
@@ -33,7 +34,7 @@ typedef struct loss_job {
   size_t buffer_bytes;
   gb_block *scratch;
   gb_bad_index bad;
-  void (*row)(struct loss_job *job, int64_t row, char *x, char *mass, int64_t index);
+  void (*row)(struct loss_job *job, int64_t row, const char *x, char *out, char *mass, int64_t index);
 } loss_job;
 
 static int class_dim(const gb_tensor *x) { return x->ndim > 1 ? 1 : 0; }
@@ -77,21 +78,27 @@ static bool counts(loss_job *job, int64_t index) {
   return false;
 }
 
-/* Run job->row over the rows of one chunk, each with its logits, and its probabilities or its class index. */
+/* Run job->row over the rows of one chunk, each with its logits, the place of its result, and its probabilities or its class index. Logits
+ * are read, and gradients written, where they lie if they lie as lanes; else in a buffer that serves both. */
 static void run_rows(void *arg, int64_t chunk) {
   loss_job *job = arg;
   int64_t batch = job->plan.batch, first = chunk * job->plan.chunk, end = least(first + job->plan.chunk, job->rows);
-  char *x = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads), *mass = x + (size_t)(batch * job->classes) * job->bytes;
+  char *room = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads);
+  char *mass = room + (size_t)(batch * job->classes) * job->bytes;
   int64_t *index = (int64_t *)(mass + (size_t)(batch * job->classes) * job->bytes);
   size_t row_bytes = (size_t)job->classes * job->bytes;
   for (int64_t count; first < end; first += count) {
     count = least(batch, end - first);
-    gb_rows_load(&job->x, job->lane, first, count, x);
+    const char *x = job->changes_x ? NULL : gb_rows_own(&job->x, job->lane, first);
+    char *own = job->dx.data ? gb_rows_own(&job->dx, job->lane, first) : NULL, *out = own ? own : room;
+    if (!x) gb_rows_load(&job->x, job->lane, first, count, room), x = room;
     if (job->indices) gb_rows_load(&job->target, GB_LANE_I64, first, count, index);
     else gb_rows_load(&job->target, job->lane, first, count, mass);
-    for (int64_t i = 0; i < count; i++) job->row(job, first + i, x + (size_t)i * row_bytes, mass + (size_t)i * row_bytes,
-                                                 job->indices ? index[i] : 0);
-    if (job->dx.data) gb_rows_store(&job->dx, job->lane, first, count, x);
+    for (int64_t i = 0; i < count; i++) {
+      size_t at = (size_t)i * row_bytes;
+      job->row(job, first + i, x + at, out + at, mass + at, job->indices ? index[i] : 0);
+    }
+    if (job->dx.data && !own) gb_rows_store(&job->dx, job->lane, first, count, room);
   }
 }
 
@@ -155,21 +162,18 @@ static double spread_loss(const loss_job *job, const char *x, double log_sum) {
   return job->weight_sum * log_sum - weighted;
 }
 
-/* One row: x less its largest element, the logarithm of the sum of exponentials, the loss. */
-static void forward_row(loss_job *job, int64_t row, char *x, char *mass, int64_t index) {
+/* One row: the logarithm of the sum of exponentials, the loss. Sums of logits are made of those less the largest, which take their place. */
+static void forward_row(loss_job *job, int64_t row, const char *x, char *shifted, char *mass, int64_t index) {
   int64_t n = job->classes;
   double loss = 0, total = 1, lse = 0;
   if (job->indices && !counts(job, index)) total = 0;
   else {
-    double most = gb_row_max(job->lane, x, n);
-    gb_row_shift(job->lane, x, n, most);
-    double log_sum = log(gb_row_exp_sum(job->lane, x, n));
+    double most = gb_row_max(job->lane, x, n), log_sum = log(gb_row_exp_sum(job->lane, NULL, x, n, most) / GB_ROW_LIFT);
     lse = most + log_sum;
-    if (job->indices) {
-      total = weight_of(job, index);
-      loss = (1 - job->smoothing) * total * (log_sum - get(job, x, index));
-      if (job->smoothing > 0) loss += job->smoothing / (double)n * spread_loss(job, x, log_sum);
-    } else loss = make_mass(job, mass) * log_sum - gb_row_dot(job->lane, mass, x, n);
+    if (job->indices) total = weight_of(job, index), loss = (1 - job->smoothing) * total * (log_sum - (get(job, x, index) - most));
+    if (job->changes_x) gb_row_shift(job->lane, shifted, n, most);
+    if (job->indices && job->smoothing > 0) loss += job->smoothing / (double)n * spread_loss(job, shifted, log_sum);
+    if (!job->indices) loss = make_mass(job, mass) * log_sum - gb_row_dot(job->lane, mass, shifted, n);
   }
   put(job, job->losses, row, loss);
   put(job, job->totals, row, total);
@@ -185,29 +189,30 @@ static gb_status cross_entropy(gb_call *call) {
   job.lse = lse ? gb_data(lse) : NULL;
   GB_TRY(open_job(call, &job, target, call->in[2], true));
   job.target = gb_rows_of(target, job.indices ? GB_ROWS_EACH : class_dim(x));
+  job.changes_x = !job.indices || job.smoothing > 0;
   gb_parallel(call, job.plan.chunks, run_rows, &job);
   finish_loss(&job, &call->attrs[1], out, call->out[2]);
   return close_job(call, &job, GB_OK);
 }
 
-/* x becomes g * (sum(mass) * exp(x - lse) - mass). */
-static void backward_row(loss_job *job, int64_t row, char *x, char *mass, int64_t index) {
+/* dx = g * (sum(mass) * exp(x - lse) - mass); dx may be x. */
+static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, char *mass, int64_t index) {
   int64_t n = job->classes;
   double g = row_gradient(job, row), lse = get(job, job->lse, row), share = job->smoothing / (double)n;
   if (!job->indices) {
-    gb_row_exp(job->lane, x, n, lse, g * make_mass(job, mass));
-    gb_row_add(job->lane, x, mass, n, -g);
+    gb_row_exp(job->lane, dx, x, n, lse, g * make_mass(job, mass));
+    gb_row_add(job->lane, dx, mass, n, -g);
     return;
   }
   if (!counts(job, index)) {
-    memset(x, 0, (size_t)n * job->bytes);
+    memset(dx, 0, (size_t)n * job->bytes);
     return;
   }
   double own = (1 - job->smoothing) * weight_of(job, index);
-  gb_row_exp(job->lane, x, n, lse, g * (own + share * job->weight_sum));
-  put(job, x, index, get(job, x, index) - g * own);
-  if (job->smoothing > 0 && job->weight) gb_row_add(job->lane, x, job->weight, n, -g * share);
-  if (job->smoothing > 0 && !job->weight) gb_row_shift(job->lane, x, n, g * share);
+  gb_row_exp(job->lane, dx, x, n, lse, g * (own + share * job->weight_sum));
+  put(job, dx, index, get(job, dx, index) - g * own);
+  if (job->smoothing > 0 && job->weight) gb_row_add(job->lane, dx, job->weight, n, -g * share);
+  if (job->smoothing > 0 && !job->weight) gb_row_shift(job->lane, dx, n, g * share);
 }
 
 static gb_status cross_entropy_backward(gb_call *call) {
@@ -327,9 +332,8 @@ static void linear_rows(void *arg, int64_t chunk) {
     if (index == job->ignore) memset(x, 0, (size_t)n * job->bytes);
     else {
       double most = gb_row_max(job->lane, x, n), own = gb_row_get(job->lane, x, index) - most;
-      gb_row_exp(job->lane, x, n, most, 1);
-      double sum = gb_row_sum(job->lane, x, n);
-      loss = log(sum) - own;
+      double sum = gb_row_exp_sum(job->lane, x, x, n, most);
+      loss = log(sum / GB_ROW_LIFT) - own;
       if (job->needs_grad) gb_row_scale(job->lane, x, n, 1 / sum);
       gb_row_put(job->lane, x, index, gb_row_get(job->lane, x, index) - 1);
     }

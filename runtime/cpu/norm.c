@@ -11,17 +11,10 @@
 
 /* {==== Arithmetic on a row ==== */
 
-enum { LANES = 16 };
+enum { LANES = GB_ROW_LANES };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* The sum of partial sums, by pairs. */
-static float fold(float *lanes) {
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-  return lanes[0];
-}
 
 /* The sum of (x - mean)^2 over at most a tile. */
 static float squares_block(const float *x, float mean, int64_t n) {
@@ -30,7 +23,7 @@ static float squares_block(const float *x, float mean, int64_t n) {
   for (; i + LANES <= n; i += LANES)
     for (int k = 0; k < LANES; k++) lanes[k] += (x[i + k] - mean) * (x[i + k] - mean);
   for (int k = 0; i < n; i++, k++) lanes[k] += (x[i] - mean) * (x[i] - mean);
-  return fold(lanes);
+  return gb_lanes_fold(lanes);
 }
 
 /* The sum of (x - mean)^2 over a row. */
@@ -76,8 +69,8 @@ static void gradient_block(const float *grad, const float *x, const float *weigh
     plain[k] += g;
     along[k] += g * ((x[i] - mean) * rstd);
   }
-  sums[0] += fold(plain);
-  sums[1] += fold(along);
+  sums[0] += gb_lanes_fold(plain);
+  sums[1] += gb_lanes_fold(along);
 }
 
 static void gradient_sums(gb_lane lane, const void *grad, const void *x, const void *weight, double mean, double rstd, int64_t n, double sums[2]) {
@@ -159,7 +152,8 @@ typedef struct layer {
   bool adds;                            /* sum = x + other comes first */
   const gb_tensor *mean, *rstd;         /* one element per group; results forward (NULL: not wanted), inputs backward; mean NULL: 0 */
   const char *weight, *bias;            /* n lanes each */
-  char *parts;                          /* gradients of weight and bias, 2 * n lanes of each chunk */
+  char *parts;                          /* gradients of weight and bias of each chunk */
+  int64_t apart, part;                  /* bytes from a chunk's gradient of weight to that of bias, and of both */
   gb_scratch scratch;
 } layer;
 
@@ -293,8 +287,8 @@ static void backward_chunk(void *arg, int64_t chunk) {
   const layer *l = arg;
   layer_room r = room_of(l);
   int64_t end = least((chunk + 1) * l->chunk, l->groups);
-  char *dweight = l->parts + chunk * 2 * l->n * l->bytes, *dbias = dweight + l->n * l->bytes;
-  memset(dweight, 0, (size_t)(2 * l->n * l->bytes));
+  char *dweight = l->parts + chunk * l->part, *dbias = dweight + l->apart;
+  memset(dweight, 0, (size_t)l->part);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
     char *own = gb_rows_own(&l->y, l->lane, first * l->lines), *results = own ? own : r.x;
@@ -311,6 +305,10 @@ static void backward_chunk(void *arg, int64_t chunk) {
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
   }
 }
+
+/* From one of several arrays that are walked together to the next: of long ones not a multiple of 4096 bytes, since processors tell a load
+ * from the stores before it by the lower 12 bits of its address, and would wait. */
+static int64_t apart(int64_t bytes) { return bytes < 2048 ? bytes : (bytes + 4095) / 4096 * 4096 + 1280; }
 
 /* n lanes, or zeros where there are none, into a contiguous result that may not be wanted. */
 static void put_parameter(gb_lane lane, const gb_tensor *to, const void *lanes) {
@@ -336,15 +334,17 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   l.y = gb_rows_of(dx, dx->ndim - 1);
   l.mean = mean;
   l.rstd = rstd;
-  size_t shared = 0, w = gb_scratch_take(&shared, l.n * l.bytes), parts = gb_scratch_take(&shared, l.chunks * 2 * l.n * l.bytes);
+  l.apart = apart(l.n * l.bytes);
+  l.part = 2 * l.apart;
+  size_t shared = 0, w = gb_scratch_take(&shared, l.apart), parts = gb_scratch_take(&shared, l.chunks * l.part);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
   parameter(l.lane, call->in[2], 1, l.n, l.scratch.shared + w);
   l.weight = l.scratch.shared + w;
   l.parts = l.scratch.shared + parts;
   gb_parallel(call, l.chunks, backward_chunk, &l);
-  gb_sum_parts(call, l.lane, l.parts, 2 * l.n, l.chunks);
+  gb_sum_parts(call, l.lane, l.parts, l.part / l.bytes, l.chunks);
   put_parameter(l.lane, dweight, l.parts);
-  put_parameter(l.lane, dbias, l.parts + l.n * l.bytes);
+  put_parameter(l.lane, dbias, l.parts + l.apart);
   gb_scratch_close(call, &l.scratch);
   return GB_OK;
 }
@@ -368,6 +368,7 @@ typedef struct batch {
   int64_t bytes;                        /* of a lane */
   int64_t c, count;                     /* channels, rows */
   int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk */
+  bool fixed;                           /* backward: the statistics are not the batch's, so dx does not depend on x */
   gb_rows x, grad, y;
   double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
   double *mean, *rstd;                  /* by channel */
@@ -608,7 +609,8 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    if (b->fixed) memset(r.x, 0, (size_t)(n * b->c * b->bytes));
+    else gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);
     for (int64_t i = 0; i < n; i++) differentiate_channels(b, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
     gb_rows_store(&b->y, b->lane, first, n, r.x);
@@ -632,10 +634,12 @@ static gb_status batch_norm_backward(gb_call *call) {
     for (int64_t chunk = 0; chunk < b.chunks; chunk++)
       for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];
     plain[i] = sums[0];
-    along[i] = sums[1] * rstd;
+    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
+    if (!training) gb_row_put(b.lane, b.offset, i, 0);
     gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
     gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
   }
+  b.fixed = !training;
   gb_parallel(call, b.chunks, backward_rows_chunk, &b);
   if (call->out[1]) channel_values(call->out[1], along, true);
   channel_values(call->out[2], plain, true);

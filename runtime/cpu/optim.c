@@ -250,9 +250,21 @@ static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t 
   }
 }
 
-/* Reads slab, clip_factor, clip_value, and with scaled also scale: gradients keep the scale they carry. */
+/* The factor that brings the record's norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag. */
+static double factor_by_norm(const gb_slab_call *call) {
+  double norm = call->found->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
+  if (!isfinite(total) && call->owner) call->owner->found_inf = 1;
+  double factor = call->max_norm / (total + 1e-6);
+  return isfinite(total) && factor < 1 ? factor : 1;
+}
+
+/* Reads slab, clip_factor and clip_value, or by_norm, found, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale
+ * they carry. */
 static gb_status optim_clip(gb_call *call) {
-  pass p = pass_over(call->attrs[0].pointer, clip_run);
+  gb_slab_call c = *(const gb_slab_call *)call->attrs[0].pointer;
+  if (c.by_norm) c.clip_factor = factor_by_norm(&c), c.clip_value = 0;
+  if (c.by_norm && c.clip_factor == 1) return GB_OK;
+  pass p = pass_over(&c, clip_run);
   run_pass(call, &p);
   return GB_OK;
 }

@@ -51,8 +51,8 @@ static void fold_f32(fold_kind fold, float *restrict a, const float *restrict b,
   switch (fold) {
     case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
     case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
-    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] > a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
-    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] < a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] > a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
+    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] < a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
   }
 }
 
@@ -60,8 +60,8 @@ static void fold_f64(fold_kind fold, double *restrict a, const double *restrict 
   switch (fold) {
     case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
     case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
-    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] > a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
-    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = (b[i] < a[i]) | (b[i] != b[i]) ? b[i] : a[i]; break;
+    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] > a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
+    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] < a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
   }
 }
 

@@ -62,7 +62,7 @@ typedef struct gb_row_plan { int64_t batch, chunk, chunks; } gb_row_plan;
 /* For rows whose elements lie side by side: count of them, of some length. */
 static inline gb_row_plan gb_row_plan_of(int64_t count, int64_t length) {
   int64_t n = length > 0 ? length : 1;
-  gb_row_plan plan = { .batch = n < 4 * GB_TILE ? 4 * GB_TILE / n : 1 };
+  gb_row_plan plan = { .batch = n < GB_TILE ? GB_TILE / n : 1 };
   int64_t batches = n * plan.batch < 16 * GB_TILE ? 16 * GB_TILE / (n * plan.batch) : 1;
   plan.chunk = plan.batch * batches;
   plan.chunks = (count + plan.chunk - 1) / plan.chunk;
@@ -88,16 +88,28 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows);
 double gb_row_max(gb_lane lane, const void *x, int64_t n);
 double gb_row_sum(gb_lane lane, const void *x, int64_t n);
 double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n);
-/* The sum of exp(x). */
-double gb_row_exp_sum(gb_lane lane, const void *x, int64_t n);
-/* x = scale * exp(x - shift) */
-void gb_row_exp(gb_lane lane, void *x, int64_t n, double shift, double scale);
+/* to = GB_ROW_LIFT * exp(x - shift), where no x is above shift; returns their sum. to may be x, or NULL: only the sum. */
+#define GB_ROW_LIFT 0x1p32
+double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift);
+/* to = scale * exp(x - shift), where no x is above shift but for rounding; to may be x. */
+void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale);
 /* x = x - shift */
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift);
 /* x = x * scale */
 void gb_row_scale(gb_lane lane, void *x, int64_t n, double scale);
 /* x = x + scale * y */
 void gb_row_add(gb_lane lane, void *x, const void *y, int64_t n, double scale);
+
+/* Partial sums that a loop over a row keeps: two vectors of the widest registers, so that one addition need not wait for the one before. */
+enum { GB_ROW_LANES = 32 };
+
+/* Their sum, by pairs. */
+static inline float gb_lanes_fold(float *lanes) {
+  for (int k = 0; k < 16; k++) lanes[k] += lanes[k + 16];
+  for (int k = 0; k < 8; k++) lanes[k] += lanes[k + 8];
+  for (int k = 0; k < 4; k++) lanes[k] += lanes[k + 4];
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
 
 /* One element of a row. */
 static inline double gb_row_get(gb_lane lane, const void *x, int64_t i) {

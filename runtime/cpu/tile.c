@@ -9,10 +9,13 @@
 
 #if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "base/float.h"
 #include "base/philox.h"
+#include "cpu/narrow.h"
 
 /* {==== contiguous 16-bit arrays ==== */
 
@@ -22,31 +25,14 @@ static void widen_f16(float *to, const uint16_t *from, int64_t n) {
   for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + i))));
 #elif defined(__F16C__)
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#elif defined(__aarch64__)
+  for (; i + 4 <= n; i += 4) vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
   for (; i < n; i++) to[i] = gb_float16_to_float(from[i]);
 }
 
-static void narrow_f16(uint16_t *to, const float *from, int64_t n) {
-  int64_t i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__F16C__)
-  for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-  for (; i < n; i++) to[i] = gb_float_to_float16(from[i]);
-}
-
 static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = gb_bfloat16_to_float(from[i]);
-}
-
-/* The rounding of gb_float_to_bfloat16 as selects on 32-bit lanes, then one packing of their upper halves. */
-static void narrow_bf16(uint16_t *to, const float *from, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t u = gb_float_bits(from[i]), rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
-    to[i] = (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
-  }
 }
 
 /* ====} */
@@ -144,8 +130,8 @@ void gb_load_i64(int64_t *to, const void *from, gb_dtype dtype, int64_t stride, 
 }
 
 void gb_store_f32(void *to, gb_dtype dtype, int64_t stride, const float *from, int64_t n) {
-  if (stride == 1 && dtype == GB_FLOAT16) { narrow_f16(to, from, n); return; }
-  if (stride == 1 && dtype == GB_BFLOAT16) { narrow_bf16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_FLOAT16) { gb_narrow_f16(to, from, n); return; }
+  if (stride == 1 && dtype == GB_BFLOAT16) { gb_narrow_bf16(to, from, n); return; }
   switch (dtype) {
     STORE(GB_FLOAT64, double, from[i])
     STORE(GB_FLOAT32, float, from[i])

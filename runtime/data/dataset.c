@@ -176,6 +176,8 @@ static gb_status check_rows(gb_context *context, gb_tensor *const *tensors, int 
     return gb_fail(context, GB_EDEVICE, "tensor %d of the dataset is on %s; datasets lie on the cpu: use :to('cpu')", c + 1,
                    gb_device_text(context, t->storage->device, device, sizeof device));
   if (!gb_is_contiguous(t)) return gb_fail(context, GB_EINVAL, "tensor %d of the dataset is not contiguous: use :contiguous()", c + 1);
+  if (t->storage->loan != GB_OWNED) /* a loader's thread reads it */
+    return gb_fail(context, GB_ESTATE, "tensor %d of the dataset is a loan that can be taken back at any time: use :clone()", c + 1);
   if (t->shape[0] != tensors[0]->shape[0])
     return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1, t->shape[0],
                    tensors[0]->shape[0]);

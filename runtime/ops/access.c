@@ -3,8 +3,10 @@
 
 #include "ops/ops.h"
 
+/* A buffer of the right size, and memory that is still there. */
 static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes) {
   size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
+  GB_TRY(gb_check_loan(t));
   if (bytes == needed) return GB_OK;
   return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
 }
@@ -72,6 +74,17 @@ gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out) {
   if (status == GB_OK) status = move_bytes(context, device, (*out)->storage->data, x->storage->device, gb_data(dense), bytes);
   if (status != GB_OK && *out) gb_drop(out);
   gb_tensor_release(dense);
+  return status;
+}
+
+gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out) {
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)x->dtype, x->ndim, x->shape, gb_is_dense(x) ? x->stride : NULL, device, GB_MEM_OTHER, out));
+  gb_modes *outer = c->modes, plain = *outer;
+  plain.autocast = false;
+  c->modes = &plain;
+  gb_status status = gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ *out, x }, 2, NULL);
+  c->modes = outer;
+  if (status != GB_OK) gb_drop(out);
   return status;
 }
 

@@ -177,10 +177,8 @@ static gb_tensor *passed(gb_chain *c, gb_tensor *mask, gb_tensor *x) { return wh
 FORMULA(add) { (void)c, (void)input; return G; }
 FORMULA(sub) { return input == 0 ? G : OP1(neg, G); }
 FORMULA(mul) { return OP2(mul, G, input == 0 ? Y : X); }
-FORMULA(div) {
-  gb_tensor *dx = OP2(div, G, Y);
-  return input == 0 ? dx : OP1(neg, OP2(mul, dx, OP2(div, X, Y)));
-}
+/* x / y / y is finite where the quotient of a tiny y and a tinier x is, and y^2 is 0. */
+FORMULA(div) { return input == 0 ? OP2(div, G, Y) : OP1(neg, OP2(mul, G, OP2(div, OP2(div, X, Y), Y))); }
 FORMULA(remainder) { return input == 0 ? G : OP1(neg, OP2(mul, G, OP2(floor_divide, X, Y))); }
 
 /* The logarithm of the base of a power. A number's is taken in double: as a tensor it would count as float32. */
@@ -200,17 +198,18 @@ FORMULA(pow) {
   return OP2(mul, G, passed(c, OP2(logical_or, OPN(ne, X, 0), OPN(lt, Y, 0)), slope));
 }
 
-/* The whole gradient to the operand that won, half where both are equal. */
-static gb_tensor *winner(gb_chain *c, gb_tensor *g, gb_tensor *won, gb_tensor *equal) {
-  return OP2(add, passed(c, won, g), passed(c, equal, OPN(mul, g, 0.5)));
+/* The whole gradient to the operand that won, half where both are equal; beside a NaN nobody lost, so both get it. */
+static gb_tensor *winner(gb_chain *c, gb_tensor *g, gb_tensor *lost, gb_tensor *equal) {
+  return OP2(sub, passed(c, OP1(logical_not, lost), g), passed(c, equal, OPN(mul, g, 0.5)));
 }
-FORMULA(maximum) { return winner(c, G, input == 0 ? OP2(gt, X, Y) : OP2(gt, Y, X), OP2(eq, X, Y)); }
-FORMULA(minimum) { return winner(c, G, input == 0 ? OP2(lt, X, Y) : OP2(lt, Y, X), OP2(eq, X, Y)); }
+FORMULA(maximum) { return winner(c, G, input == 0 ? OP2(lt, X, Y) : OP2(lt, Y, X), OP2(eq, X, Y)); }
+FORMULA(minimum) { return winner(c, G, input == 0 ? OP2(gt, X, Y) : OP2(gt, Y, X), OP2(eq, X, Y)); }
 
-/* The first operand is the ordinate. */
+/* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
 FORMULA(atan2) {
-  gb_tensor *scaled = OP2(div, G, OP2(add, OP1(square, X), OP1(square, Y)));
-  return input == 0 ? OP2(mul, scaled, Y) : OP1(neg, OP2(mul, scaled, X));
+  gb_tensor *x = gb_chain_widen(c, X), *y = gb_chain_widen(c, Y), *squares = OP2(add, OP1(square, x), OP1(square, y));
+  gb_tensor *scaled = passed(c, OPN(ne, squares, 0), OP2(div, G, squares));
+  return input == 0 ? OP2(mul, scaled, y) : OP1(neg, OP2(mul, scaled, x));
 }
 
 FORMULA(neg) { (void)input; return OP1(neg, G); }

@@ -19,7 +19,7 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
     return gb_call_fail(call, GB_EDTYPE, "in place, a result of %s cannot be stored in a tensor of %s; use the form without '_', or x:to('%s') first",
                         gb_dtype_name(dtype), gb_dtype_name((gb_dtype)to->dtype), gb_dtype_name(dtype));
   for (int d = 0; d < ndim; d++)
-    if (to->stride[d] == 0 && shape[d] > 1)
+    if (to->numel && to->stride[d] == 0 && shape[d] > 1)
       return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share memory; call x:clone() first",
                           d + 1);
   gb_tensor_retain(call->out[0] = to);

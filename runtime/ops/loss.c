@@ -346,9 +346,11 @@ static gb_status smooth_l1_loss(gb_call *call) {
   gb_chain_begin(&chain, call->context);
   gb_tensor *d = minus(&chain, call->in[0], call->in[1]), *losses = gb_chain_1(&chain, GB_OP_abs, d, NULL);
   if (beta > 0) {
-    gb_tensor *near = gb_chain_number(&chain, GB_OP_lt, losses, beta);
-    gb_tensor *square = scaled_by(&chain, gb_chain_1(&chain, GB_OP_square, d, NULL), 0.5 / beta);
-    losses = choose(&chain, near, square, plus(&chain, losses, -0.5 * beta));
+    gb_tensor *far = gb_chain_number(&chain, GB_OP_ge, losses, beta);
+    gb_attr zero[] = { gb_attr_num(0) }; /* in the place of what is far: its square's slope may be infinite, and 0 times that is no number */
+    gb_tensor *near = gb_chain_2(&chain, GB_OP_masked_fill, d, far, zero);
+    gb_tensor *square = scaled_by(&chain, gb_chain_1(&chain, GB_OP_square, near, NULL), 0.5 / beta);
+    losses = choose(&chain, far, plus(&chain, losses, -0.5 * beta), square);
   }
   return reduced(call, &chain, losses, &call->attrs[0]);
 }

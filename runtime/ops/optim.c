@@ -42,6 +42,7 @@ static gb_status check_update(gb_call *call) {
   const gb_slab_call *c;
   GB_TRY(slab_call(call, &c));
   if (!c->scale) return gb_call_fail(call, GB_EINVAL, "the scaler's record is missing");
+  call->device = c->device;
   return GB_OK;
 }
 

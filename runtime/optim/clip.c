@@ -139,13 +139,49 @@ static gb_status clip(batch_list *list, gb_slab_call call) {
   return GB_OK;
 }
 
-/* A norm that is not finite is a non-finite gradient for the scaler of every optimizer concerned. Those with scaled gradients heard of it
- * from the kernel; after unscale_ it is the optimizer's flag that the step reads. */
-static void note_overflow(const batch_list *list) {
+/* Where the listed gradients lie. */
+static gb_status find_device(const batch_list *list, gb_device *out) {
+  *out = (gb_device){ GB_CPU, 0 };
   for (int i = 0; i < list->n_batches; i++) {
-    const batch *b = &list->batches[i];
-    if (b->home) ((gb_owned_slab *)b->home)->owner->found.found_inf = 1;
+    gb_device device = list->batches[i].slab.gradients->storage->device;
+    if (i > 0 && (device.type != out->type || device.index != out->index))
+      return gb_fail(list->context, GB_EDEVICE, "%s: gradients lie on several devices; clip those of each device by themselves", list->who);
+    *out = device;
   }
+  return GB_OK;
+}
+
+static double norm_of(const gb_found_record *found, double norm_type) {
+  double sum = found->norm_squared;
+  return isinf(norm_type) ? sum : norm_type == 2 ? sqrt(sum) : pow(sum, 1 / norm_type);
+}
+
+/* The norm, joined over all batches, in a record on their device. */
+static gb_status measure(batch_list *list, double norm_type, gb_record *record) {
+  gb_device device;
+  GB_TRY(find_device(list, &device));
+  GB_TRY(gb_record_open(record, list->context, device, NULL, sizeof(gb_found_record)));
+  return run_batches(list, GB_OP_optim_check, (gb_slab_call){ .found = record->data, .want_norm = true, .norm_type = norm_type });
+}
+
+/* Scale gradients down by the norm in the record. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
+ * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
+ * reads. On the CPU, where the norm is known, nothing is written that need not be. */
+static gb_status clip_by(batch_list *list, const gb_record *record, double max_norm, double norm_type) {
+  gb_slab_call call = { .by_norm = true, .found = record->data, .max_norm = max_norm, .norm_type = norm_type };
+  double total = gb_record_on_host(record) ? norm_of(record->data, norm_type) : 0;
+  bool writes = !gb_record_on_host(record) || (isfinite(total) && max_norm / (total + 1e-6) < 1);
+  for (int i = 0; i < list->n_batches; i++) {
+    batch *b = &list->batches[i];
+    call.owner = b->home ? ((gb_owned_slab *)b->home)->owner->found.data : NULL;
+    call.slab = &b->slab;
+    call.scale = b->scale;
+    call.scaled = b->scale != NULL;
+    gb_attr attr = gb_attr_ptr(&call);
+    GB_TRY(gb_apply(list->context, GB_OP_optim_clip, NULL, 0, &attr, NULL));
+  }
+  for (int i = 0; writes && i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
+  return GB_OK;
 }
 
 gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
@@ -153,19 +189,15 @@ gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, i
   if (!(norm_type > 0))
     return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
   batch_list list = { .context = context, .who = "clip_grad_norm_" };
+  gb_record record = { .context = context };
   gb_found_record found = { 0 };
-  double total = 0;
   gb_status status = gather(&list, parameters, count);
-  if (status == GB_OK)
-    status = run_batches(&list, GB_OP_optim_check, (gb_slab_call){ .found = &found, .want_norm = true, .norm_type = norm_type });
-  if (status == GB_OK) {
-    total = isinf(norm_type) ? found.norm_squared : norm_type == 2 ? sqrt(found.norm_squared) : pow(found.norm_squared, 1 / norm_type);
-    double factor = max_norm / (total + 1e-6);
-    if (!isfinite(total)) note_overflow(&list);
-    else if (factor < 1) status = clip(&list, (gb_slab_call){ .clip_factor = factor });
-  }
+  if (status == GB_OK) status = measure(&list, norm_type, &record);
+  if (status == GB_OK) status = clip_by(&list, &record, max_norm, norm_type);
+  if (status == GB_OK && norm) status = gb_record_read(&record, &found);
+  gb_record_close(&record);
   close_list(&list);
-  if (status == GB_OK && norm) *norm = total;
+  if (status == GB_OK && norm) *norm = norm_of(&found, norm_type);
   return status;
 }
 

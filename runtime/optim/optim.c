@@ -85,6 +85,7 @@ void gb_optimizer_release(gb_optimizer *optimizer) {
   free(optimizer->groups);
   free(optimizer->params);
   free(optimizer->held);
+  gb_record_close(&optimizer->found);
   free(optimizer);
   gb_context_release(context);
 }
@@ -155,6 +156,22 @@ static void take_group(gb_optimizer *optimizer, gb_group *group, gb_adoption *a,
   gb_adoption_commit(a);
 }
 
+/* All parameters of an optimizer lie on one device, and its record with them. */
+static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, int count) {
+  gb_device home = optimizer->n_groups ? optimizer->found.device : parameters[0] ? parameters[0]->storage->device : (gb_device){ GB_CPU, 0 };
+  for (int i = 0; i < count; i++) {
+    if (!parameters[i]) continue;
+    gb_device device = parameters[i]->storage->device;
+    char a[24], b[24];
+    if (device.type != home.type || device.index != home.index)
+      return gb_fail(optimizer->context, GB_EDEVICE, "%s: parameters lie on %s and on %s; move the model to one device before its optimizer is made",
+                     kinds[optimizer->kind].name, gb_device_text(optimizer->context, home, a, sizeof a),
+                     gb_device_text(optimizer->context, device, b, sizeof b));
+  }
+  if (optimizer->found.data) return gb_record_move(&optimizer->found, home);
+  return gb_record_open(&optimizer->found, optimizer->context, home, NULL, sizeof(gb_found_record));
+}
+
 gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
                                  const gb_optim_options *options) {
   gb_context *context = optimizer->context;
@@ -165,6 +182,7 @@ gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *para
   gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
   int added = 0;
   gb_status status = check_options(optimizer, &group->options);
+  if (status == GB_OK) status = settle(optimizer, parameters, count);
   if (status == GB_OK) status = gb_adoption_prepare(&a);
   for (int i = 0; status == GB_OK && optimizer->kind != GB_SGD && i < a.n_slabs; i++) status = gb_slab_moments(a.slabs[i], 2);
   if (status == GB_OK) status = list_params(optimizer, &a, &added);
@@ -200,6 +218,14 @@ static bool give_state(gb_optim_state *out, const char *name, gb_tensor *vector,
   return gb_slab_place(vector, p->segment->offset, p->parameter, &out->tensor) == GB_OK;
 }
 
+/* Steps that a segment took: the host's count, or the device's. */
+static gb_status read_steps(const gb_optim_param *p, int64_t *steps) {
+  *steps = p->segment->steps;
+  if (!p->slab->counters) return GB_OK;
+  gb_backend *backend = gb_tensor_context(p->parameter)->backend[p->slab->counters->storage->device.type];
+  return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, sizeof *steps);
+}
+
 int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4], int64_t *steps) {
   const gb_optim_param *p = &optimizer->params[param];
   const kind_info *kind = &kinds[optimizer->kind];
@@ -212,12 +238,18 @@ int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4]
   for (int i = 0; fine && i < kind->moments; i++)
     if (p->slab->state[i]) fine = give_state(&out[count], kind->moment_names[i], p->slab->state[i], p), count += fine;
   if (fine && p->slab->masters) fine = give_state(&out[count], "master", p->slab->masters, p), count += fine;
-  if (steps) *steps = p->segment->steps;
+  if (steps && fine) fine = read_steps(p, steps) == GB_OK;
   while (!fine && count > 0) gb_tensor_release(out[--count].tensor);
   return fine ? count : -1;
 }
 
-void gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps) { optimizer->params[param].segment->steps = steps; }
+gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps) {
+  const gb_optim_param *p = &optimizer->params[param];
+  p->segment->steps = steps;
+  if (!p->slab->counters) return GB_OK;
+  gb_backend *backend = optimizer->context->backend[p->slab->counters->storage->device.type];
+  return backend->write(backend->state, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, &steps, sizeof steps);
+}
 
 /* ====} */
 
@@ -253,7 +285,13 @@ gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char
 
 gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
   for (int i = 0; i < optimizer->n_params; i++) optimizer->params[i].segment->has_grad = false;
-  optimizer->found.found_inf = 0;
+  return optimizer->found.data ? gb_record_clear(&optimizer->found) : GB_OK;
+}
+
+gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found) {
+  gb_found_record record = { 0 };
+  if (optimizer->found.data) GB_TRY(gb_record_read(&optimizer->found, &record));
+  *found = record.found_inf != 0;
   return GB_OK;
 }
 
@@ -277,7 +315,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_recor
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_slab_call call = { .slab = slab, .scale = scale, .found = &optimizer->found, .scaled = scale != NULL };
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL };
       GB_TRY(run_slab(optimizer->context, op, &call));
     }
   return GB_OK;
@@ -294,14 +332,18 @@ static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
   return GB_OK;
 }
 
-/* The weights were written, and with them every copy that lies in the slab: publish the new versions. */
-static void publish(gb_owned_slab *owned) {
+/* The weights were written, and with them every copy that lies in the slab: publish the new versions. On a device nobody knows here whether the
+ * step was skipped; then a copy that was stale may still be. */
+static void publish(gb_owned_slab *owned, bool certain) {
   for (int64_t s = 0; s < owned->slab.count; s++) {
     const gb_segment *segment = &owned->slab.segments[s];
     if (!segment->has_grad) continue;
+    uint64_t before = gb_tensor_version(segment->parameter);
     gb_tensor_bump(segment->parameter);
-    for (int k = 0; k < 2; k++)
-      if (owned->slab.copy[k]) segment->parameter->copies[k].version = gb_tensor_version(segment->parameter);
+    for (int k = 0; k < 2; k++) {
+      gb_weight_copy *copy = &segment->parameter->copies[k];
+      if (owned->slab.copy[k] && (certain || copy->version == before)) copy->version = gb_tensor_version(segment->parameter);
+    }
   }
   gb_slab_masters_synced(owned);
 }
@@ -319,12 +361,14 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, b
     gb_slab_call call = call_of(optimizer, &group->options);
     call.scale = scale;
     call.scaled = scaled;
-    call.found = guarded ? &optimizer->found : NULL;
+    call.found = guarded ? optimizer->found.data : NULL;
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
       GB_TRY(run_slab(optimizer->context, kinds[optimizer->kind].op, &call));
-      if (!guarded || optimizer->found.found_inf == 0) publish(group->slabs[i]);
+      bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;
+      if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
+      if (!skipped) publish(group->slabs[i], certain);
     }
   }
   return GB_OK;

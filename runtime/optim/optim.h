@@ -45,7 +45,7 @@ int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out);
  * "master". Returns how many, at most 4; -1: out of memory, text set. steps: taken by the segment. */
 typedef struct gb_optim_state { const char *name; gb_tensor *tensor; } gb_optim_state;
 int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4], int64_t *steps);
-void gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps);
+gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps);
 
 /* {---- clipping: over any parameters, adopted or not; gradients that carry a scale are treated by their true size ---- */
 

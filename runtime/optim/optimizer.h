@@ -6,6 +6,7 @@
 
 #include "optim/optim.h"
 #include "optim/slab.h"
+#include "tensor/record.h"
 
 typedef struct gb_group {
   gb_optim_options options;
@@ -17,7 +18,7 @@ struct gb_optimizer {
   _Atomic int32_t refs;
   gb_context *context;         /* counted */
   gb_optimizer_kind kind;
-  gb_found_record found;       /* since the scaler last looked */
+  gb_record found;             /* a gb_found_record, since the scaler last looked; open from the first group on, where its parameters are */
   gb_group **groups;
   int n_groups;
   gb_optim_param *params;      /* one per segment, names owned */
@@ -27,6 +28,9 @@ struct gb_optimizer {
 };
 
 static inline bool gb_same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
+
+/* Is the flag up? On a device this waits for it. */
+gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found);
 
 /* The first parameter that has a gradient, or -1. */
 int gb_optimizer_first_gradient(const gb_optimizer *optimizer);

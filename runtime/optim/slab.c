@@ -43,7 +43,7 @@ static gb_status check_parameter(const gb_adoption *a, int i) {
   if (is_held(t))
     return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it once, or let the other "
                    "optimizer go first", name);
-  if (t->storage->release)
+  if (t->storage->release || t->storage->loan != GB_OWNED || atomic_load(&t->storage->exports))
     return gb_fail(c, GB_EINVAL, "optimizer: %s lies in memory of the host, which an optimizer cannot move; make the parameter from a clone()", name);
   if (t->offset != 0 || (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype) != t->storage->bytes || !gb_is_dense(t))
     return gb_fail(c, GB_EINVAL, "optimizer: %s is a view of a part of a larger tensor; make the parameter from a clone() of it", name);
@@ -86,6 +86,7 @@ static gb_status open_vectors(gb_context *context, gb_slab *slab, gb_device devi
   gb_dtype wide = slab->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   GB_TRY(zero_vector(context, slab->dtype, slab->elements, device, GB_MEM_PARAMETERS, &slab->parameters));
   GB_TRY(zero_vector(context, wide, slab->elements, device, GB_MEM_GRADIENTS, &slab->gradients));
+  if (device.type != GB_CPU) GB_TRY(zero_vector(context, GB_INT64, 2 * slab->count, device, GB_MEM_OPTIMIZER, &slab->counters));
   if (!gb_is_16bit(slab->dtype)) return GB_OK;
   return gb_tensor_new_as(context, GB_FLOAT32, 1, &slab->elements, NULL, device, GB_MEM_OPTIMIZER, &slab->masters);
 }
@@ -135,7 +136,8 @@ static gb_status lay_out(gb_adoption *a, int first, gb_owned_slab **out) {
     a->of[i] = owned;
     a->segment[i] = a->twin[i] == i ? slab->count : a->segment[a->twin[i]];
     if (a->twin[i] != i) continue;
-    slab->segments[slab->count++] = (gb_segment){ .offset = slab->elements, .size = t->numel, .parameter = t };
+    slab->segments[slab->count] = (gb_segment){ .offset = slab->elements, .size = t->numel, .place = slab->count, .parameter = t };
+    slab->count++;
     slab->elements += (t->numel + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   }
   return GB_OK;
@@ -234,6 +236,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_tensor_release(slab->masters);
   for (int i = 0; i < 2; i++) gb_tensor_release(slab->copy[i]);
   for (int i = 0; i < 3; i++) gb_tensor_release(slab->state[i]);
+  gb_tensor_release(slab->counters);
   free(slab->segments);
   free(owned->synced);
   free(owned);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tensor/tensor.h"
 
@@ -44,12 +45,15 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
   return status;
 }
 
-gb_status gb_fail_memory(gb_context *context, size_t bytes) {
+/* What a pool could not give, and what it holds. */
+static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;
-  gb_memory_get_stats(context, &stats);
-  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for, %zu are live in tensors, %zu are cached", bytes, stats.current_total,
-                 stats.reserved - stats.current_total);
+  gb_memory_get_device_stats(context, device, &stats);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are cached", bytes,
+                 device.type == GB_CPU ? "" : " on the device", stats.current_total, stats.reserved - stats.current_total);
 }
+
+gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
 
 const char *gb_error(const gb_context *context) { return context->error; }
 gb_status gb_error_code(const gb_context *context) { return context->error_code; }
@@ -57,6 +61,15 @@ const char *gb_error_op(const gb_context *context) { return context->error_op; }
 
 void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
 void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
+
+gb_status gb_poll(gb_context *context) {
+  struct timespec t;
+  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (context->deadline == 0) return GB_OK;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  if ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec <= context->deadline) return GB_OK;
+  return gb_fail(context, GB_EINTERRUPT, "interrupted: its time is over");
+}
 
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_pool *pool = context->pool[device.type];
@@ -70,19 +83,42 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
     gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }
-  if (!block) gb_fail_memory(context, bytes);
+  if (!block) fail_memory_of(context, device, bytes);
   return block;
 }
 
-static gb_pool *any_pool(gb_context *context) {
-  for (int i = GB_DEVICE_TYPES - 1; i >= 0; i--)
-    if (i == GB_CPU && context->pool[i]) return context->pool[i];
-  return NULL;
+static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    to->current[i] += one->current[i];
+    to->peak[i] += one->peak[i];
+  }
+  to->current_total += one->current_total;
+  to->peak_total += one->peak_total;
+  to->reserved += one->reserved;
+  to->peak_reserved += one->peak_reserved;
+  to->allocations += one->allocations;
+  to->system_allocations += one->system_allocations;
 }
 
+void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
+  memset(out, 0, sizeof *out);
+  if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
+}
+
+/* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
-  if (any_pool(context)) gb_pool_stats(any_pool(context), out);
+  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
+    gb_memory_stats one;
+    if (!context->pool[i]) continue;
+    gb_pool_stats(context->pool[i], &one);
+    add_stats(out, &one);
+  }
+}
+
+gb_status gb_synchronize(gb_context *context, gb_device device) {
+  gb_backend *backend = context->backend[device.type];
+  return backend && backend->synchronize ? backend->synchronize(backend->state) : GB_OK;
 }
 
 void gb_memory_reset_peaks(gb_context *context) {

@@ -42,6 +42,7 @@ struct gb_context {
 
   uint64_t seed, offset;                   /* the random stream */
   atomic_bool interrupt;
+  double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
   bool untracked;                          /* since it was cleared, an op took an input that requires gradients while these were off */
   bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
 
@@ -73,6 +74,9 @@ struct gb_context {
 gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
 /* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
 gb_status gb_fail_memory(gb_context *context, size_t bytes);
+
+/* GB_OK, or GB_EINTERRUPT with its text: somebody asked for it, or the deadline has passed. */
+gb_status gb_poll(gb_context *context);
 
 void gb_context_retain(gb_context *context);
 void gb_context_release(gb_context *context);

@@ -232,6 +232,7 @@ void gb_print_options_init(gb_print_options *options) {
 static gb_status prepare(printer *p) {
   const gb_tensor *t = p->tensor;
   if (t->numel == 0) return GB_OK;
+  GB_TRY(gb_check_loan(t));
   p->count = 1;
   for (int i = 0; i < t->ndim; i++) p->count *= shown(p, t->shape[i]);
   size_t bytes = (size_t)p->count * 8;

@@ -11,7 +11,8 @@
 typedef struct gb_segment {
   int64_t offset, size;      /* in elements; offset is a multiple of 64 */
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
-  int64_t steps;             /* optimizer steps this segment took */
+  int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's counters */
+  int64_t place;             /* its number in the slab, also where a list holds a copy of it */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
   gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
 } gb_segment;
@@ -25,9 +26,10 @@ typedef struct gb_slab {
   gb_tensor *masters;        /* float32, for 16-bit parameters */
   gb_tensor *copy[2];        /* float16 and bfloat16 copies of float32 parameters, once asked for */
   gb_tensor *state[3];       /* moments */
+  gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
 } gb_slab;
 
-/* The scaler's numbers, on the device that steps (CPU: plain memory). One per scaler. */
+/* The scaler's numbers, on the device that steps (a gb_record). One per scaler. */
 typedef struct gb_scale_record {
   float scale, inverse;      /* inverse = (float)(1.0 / (double)scale) */
   float growth_tracker;      /* good steps since the last change */
@@ -35,13 +37,16 @@ typedef struct gb_scale_record {
   int64_t steps, skipped, skipped_in_a_row;
 } gb_scale_record;
 
-/* What one optimizer found since the last update. One per optimizer. */
+/* What one optimizer found since the last update, on its device. One per optimizer. */
 typedef struct gb_found_record {
   float found_inf;           /* 1 when a gradient was not finite */
   double norm_squared;       /* of the unscaled gradients, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
 } gb_found_record;
 
-/* The argument of the optim_* ops. Which fields count is said at each op's kernel. */
+/* The numbers of a step that change from step to step: where a graph replays it, they are read from the device's memory. */
+typedef struct gb_step_rates { double lr, weight_decay; } gb_step_rates;
+
+/* The argument of the optim_* ops. Which fields count is said at each op's kernel. Records lie in the memory of the slab's device. */
 typedef struct gb_slab_call {
   gb_slab *slab;
   gb_scale_record *scale;    /* NULL: gradients are unscaled */
@@ -49,11 +54,16 @@ typedef struct gb_slab_call {
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
   bool want_norm;
   double norm_type;          /* p above 0, or infinity */
+  bool by_norm;              /* clip to max_norm by the norm in found; one that is not finite raises owner's flag (NULL: nobody's) instead */
+  double max_norm;
+  gb_found_record *owner;
   double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
   /* hyperparameters of the group */
   double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
   bool nesterov, maximize, decoupled; /* decoupled: AdamW */
+  const gb_step_rates *live; /* lr and weight_decay in the device's memory; NULL: the ones above */
   /* scaler_update */
+  gb_device device;          /* where the record lies */
   double growth_factor, backoff_factor, min_scale, max_scale;
   int64_t growth_interval, hysteresis; /* hysteresis: the scale shrinks from that many skips in a row on */
 } gb_slab_call;

@@ -18,6 +18,7 @@ static gb_storage *storage_new(gb_context *context, gb_device device, size_t byt
   if (!s) return NULL;
   atomic_init(&s->refs, 1);
   atomic_init(&s->saved, 0);
+  atomic_init(&s->exports, 0);
   s->context = context;
   s->device = device;
   s->bytes = bytes;

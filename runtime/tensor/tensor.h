@@ -13,6 +13,9 @@
 struct gb_node;
 struct gb_slab;
 
+/* Whose the memory is: ours for as long as the storage lives, or a loan. */
+typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
+
 /* Bytes on one device. data moves when a slab adopts the storage, so nobody keeps it across calls. */
 typedef struct gb_storage {
   _Atomic int32_t refs;
@@ -25,6 +28,8 @@ typedef struct gb_storage {
   gb_memory_category category;       /* what it counts as while nothing has saved it */
   struct gb_storage *slab;           /* the storage whose block this one lies in, counted; or NULL */
   uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
+  gb_loan loan;
+  _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
   void *user;
 } gb_storage;
@@ -53,6 +58,7 @@ struct gb_tensor {
   _Atomic int32_t refs;
   int8_t dtype, ndim;
   bool requires_grad;                /* asked for by the user, on a leaf */
+  bool was_leaf;                     /* it was at some time: graphs that were made then may hold this tensor */
   bool is_parameter;                 /* nn.Parameter: its 16-bit copies are kept even when it is frozen */
   bool wrapped;                      /* a Lua number: never promotes a tensor of the same category */
   bool retain_grad;
@@ -90,6 +96,8 @@ gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_ca
 /* A tensor over memory of the caller: data stays valid until release(user) is called. Contiguous, on the CPU. */
 gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
                          gb_tensor **out);
+/* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
+gb_status gb_check_loan(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out);
 /* Make a leaf hold the data of another tensor of the same shape (another dtype, device or layout) and stay the tensor it is: parameters keep

@@ -1,7 +1,9 @@
-/* test_faults.c - a recipe whose n-th allocation fails, for every n: of the memory beneath the pool, of the pool, and of Lua.
+/* test_faults.c - a recipe whose n-th allocation fails, for every n: of the memory beneath the pool, of the pool, of the engine's own small
+ * structures, and of Lua.
  *
- * The recipe opens the library, builds two layers, trains two steps in 16-mixed and writes a checkpoint. Wherever memory ends, it must end
- * in a Lua error that says so, or go on unharmed; the universe stays usable, and once it is closed nothing is left of it.
+ * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed activations, and writes a
+ * checkpoint. Wherever memory ends, it must end in a Lua error that says so, or go on unharmed; the universe stays usable, and once it is
+ * closed nothing is left of it. The engine's calls of malloc and its kin are caught by the linker (--wrap); those of other libraries are not.
  * Lua and the pool both try a failed allocation again, after collecting: `retry` says whether that second try fails as well.
  * Without an argument only some n are tried, the first ones and every few; `test_faults all` tries each. */
 #include <lualib.h>
@@ -22,7 +24,7 @@ static const char recipe[] =
   "local x, y = gb.randn(4, 8), gb.tensor({ 0, 1, 2, 3 })\n"
   "for step = 1, 2 do\n"
   "  opt:zero_grad()\n"
-  "  local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)\n"
+  "  local loss = amp.autocast(precision, function() return F.cross_entropy(step == 1 and model(x) or gb.recompute(model, x), y) end)\n"
   "  scaler:scale(loss):backward()\n"
   "  scaler:unscale_(opt)\n"
   "  nn.utils.clip_grad_norm_(model:parameters(), 1.0)\n"
@@ -62,6 +64,28 @@ static bool fails(faulty *f, size_t bytes) {
   return true;
 }
 
+/* {---- the engine's malloc: the linker leads its calls here, and ours too; only those of an armed run are counted ---- */
+
+static faulty *heap;            /* of the run at work, or NULL */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *block, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *block, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+static bool heap_fails(void) { return heap && fails(heap, 0); }
+
+void *__wrap_malloc(size_t bytes) { return heap_fails() ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t count, size_t bytes) { return heap_fails() ? NULL : __real_calloc(count, bytes); }
+void *__wrap_realloc(void *block, size_t bytes) { return heap_fails() ? NULL : __real_realloc(block, bytes); }
+char *__wrap_strdup(const char *text) { return heap_fails() ? NULL : __real_strdup(text); }
+
+/* ----} */
+
 /* lua_Alloc; shrinking never fails, as Lua asks. */
 static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   faulty *f = user;
@@ -72,7 +96,7 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
     return NULL;
   }
   if (bytes > before && fails(f, bytes)) return NULL;
-  void *fresh = realloc(block, bytes);
+  void *fresh = __real_realloc(block, bytes);
   if (fresh) f->live += (int64_t)bytes - (int64_t)before;
   return fresh;
 }
@@ -91,12 +115,12 @@ static void engine_free(void *user, void *block, size_t bytes) {
 }
 
 /* What fails in a run, and how. */
-typedef enum fault { IN_LUA, IN_SYSTEM, IN_POOL, SOURCES } fault;
+typedef enum fault { IN_LUA, IN_SYSTEM, IN_POOL, IN_HEAP, SOURCES } fault;
 typedef struct run {
   fault source;
   bool retry;
   uint64_t n;                   /* which allocation; 0: none */
-  faulty lua, engine;
+  faulty lua, engine, heap;
   gb_context_options options;
   const char *checkpoint;
   bool clean;                   /* out: is everything as it must be */
@@ -173,7 +197,8 @@ static int disarm(lua_State *L) {
 static void one_run(run *r) {
   int status = LUA_ERRMEM;
   r->engine.retry = r->lua.retry = r->retry;
-  *(r->source == IN_LUA ? &r->lua.fail_at : &r->engine.fail_at) = r->source == IN_POOL ? 0 : r->n;
+  faulty *sources[SOURCES] = { [IN_LUA] = &r->lua, [IN_SYSTEM] = &r->engine, [IN_HEAP] = &r->heap };
+  if (sources[r->source]) sources[r->source]->fail_at = r->n;
   gb_context_options_init(&r->options, sizeof r->options);
   r->options.threads = 1;
   r->options.alloc = engine_alloc;
@@ -181,6 +206,7 @@ static void one_run(run *r) {
   r->options.alloc_user = &r->engine;
   r->clean = true;
   unlink(r->checkpoint);
+  heap = &r->heap;
   lua_State *L = lua_newstate(lua_memory, &r->lua);
   if (L) {
     status = status_of(L, prepare, r);
@@ -188,6 +214,7 @@ static void one_run(run *r) {
     if (prepared) status = status_of(L, do_text, (void *)recipe);
     if (status != LUA_OK) r->clean &= about_memory(L);
     lua_settop(L, 0);
+    heap = NULL;
     r->lua.fail_at = r->engine.fail_at = 0;
     r->lua.again = r->engine.again = 0;
     r->clean &= status_of(L, disarm, r) == LUA_OK;
@@ -197,18 +224,19 @@ static void one_run(run *r) {
     }
     lua_close(L);
   }
+  heap = NULL;
   if (r->lua.live || r->engine.live) {
     fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)r->lua.live, (long long)r->engine.live);
     r->clean = false;
   }
-  if (r->source != IN_POOL) r->count = r->source == IN_LUA ? r->lua.requests : r->engine.requests;
+  if (sources[r->source]) r->count = sources[r->source]->requests;
   if (r->source == IN_POOL && r->n) r->clean &= (status == LUA_OK) == !r->retry; /* the second try serves it, or fails too */
   if (!r->n) r->clean &= status == LUA_OK;
 }
 
 /* Fail the first `each` allocations one by one, and then every stride-th. */
 static void sweep(fault source, bool retry, uint64_t each, uint64_t stride) {
-  static const char *const names[SOURCES] = { "Lua", "the system", "the pool" };
+  static const char *const names[SOURCES] = { "Lua", "the system", "the pool", "the engine's heap" };
   char path[] = "/tmp/gibbous-faults-XXXXXX";
   int fd = mkstemp(path);
   CHECK(fd >= 0);
@@ -236,6 +264,7 @@ int main(int argc, char **argv) {
   sweep(IN_SYSTEM, true, UINT64_MAX, 1);
   sweep(IN_POOL, false, UINT64_MAX, 1);
   sweep(IN_POOL, true, UINT64_MAX, 1);
+  sweep(IN_HEAP, false, UINT64_MAX, 1);
   sweep(IN_LUA, false, all ? UINT64_MAX : 50, 29);
   sweep(IN_LUA, true, all ? UINT64_MAX : 200, 11);
   return check_report();

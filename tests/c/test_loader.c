@@ -291,7 +291,7 @@ static void test_tensors(void) {
 
 /* A part of many samples is translated in pieces. */
 static void test_parts(void) {
-  gb_dataset *set = numbers(2000), *range, *subset;
+  gb_dataset *set = numbers(2000), *range, *subset = NULL;
   int64_t list[1000], row[1000];
   for (int i = 0; i < 1000; i++) list[i] = 999 - i;
   CHECK(gb_dataset_range(context, set, 1000, 1000, &range) == GB_OK && gb_dataset_subset(context, range, list, 1000, &subset) == GB_OK);

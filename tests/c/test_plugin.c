@@ -17,7 +17,11 @@ static gb_tensor *tensor_on(gb_context *c, gb_device device, const float *values
 
 static void test_runs_its_ops(gb_context *c, gb_device device) {
   float got[6];
+  gb_memory_stats before, after;
+  gb_memory_get_stats(c, &before);
   gb_tensor *x = tensor_on(c, device, left), *y = tensor_on(c, device, right);
+  gb_memory_get_stats(c, &after);
+  CHECK(after.current_total == before.current_total + 512); /* memory of every device counts, in blocks of 256 */
   CHECK(gb_tensor_device(x).type == GB_PLUGIN);
   CHECK(memcmp(gb_tensor_data(x), left, sizeof left) != 0); /* device memory is not host memory */
   gb_tensor *sum = run2(GB_OP_add, x, y, NULL), *positive = run1(GB_OP_relu, sum, NULL);

@@ -19,6 +19,15 @@ gb.save(folder .. "/safetensors/dtypes", {
 gb.save(folder .. "/safetensors/metadata", { ["weight"] = gb.ones(1) }, { metadata = { format = "pt", note = "\u{e9}\n" } })
 local model = gb.nn.Linear(2, 2)
 gb.io.save_checkpoint(folder .. "/safetensors/checkpoint", { model = model, optimizer = gb.optim.AdamW(model:parameters()), extra = { step = 1 } })
+local set = gb.data.TensorDataset(gb.arange(12):reshape(6, 2):float())
+local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters())
+local run = {
+  model = gb.nn.Linear(2, 2), optimizer = opt, scaler = gb.amp.GradScaler(), schedule = gb.optim.lr.Cosine(opt, { steps = 9 }),
+  loader = gb.data.DataLoader(set, { batch_size = 2, shuffle = true }),
+}
+gb.io.save_checkpoint(folder .. "/checkpoint/run", run)
+run.extra = { step = 3, best = math.huge, list = { 1, 2.5, "x", { true } }, kept = gb.ones(2) }
+gb.io.save_checkpoint(folder .. "/checkpoint/extra", run)
 local overlap = [[{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}]]
 put("safetensors/overlap", string.pack("<s8", overlap) .. ("\0"):rep(8))
 

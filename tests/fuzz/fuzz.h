@@ -13,6 +13,10 @@
 /* What the fuzzer calls with every input. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A target may change inputs in its own way: data has room for `most` bytes; the new size comes back. LLVMFuzzerMutate is the fuzzer's way. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+
 #define CLAIM(expression)                                                      \
   do {                                                                         \
     if (!(expression)) {                                                       \

@@ -3,6 +3,7 @@
 
 #include "fuzz.h"
 #include "io/safetensors.h"
+#include "mutate_parts.h"
 
 /* A tensor that loads has the shape that the file gives it; it is found by its name. */
 static void load(gb_context *context, gb_safetensors *file, int64_t i) {
@@ -19,6 +20,8 @@ static void load(gb_context *context, gb_safetensors *file, int64_t i) {
   CLAIM(ndim == 0 || !memcmp(gb_tensor_shape(t), shape, sizeof *shape * (size_t)ndim));
   gb_tensor_release(t);
 }
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) { return mutate_parts(data, size, most, seed); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   gb_context *context = fuzz_context();

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 torch.manual_seed(7)
 cases, tensors = [], {}
+calls = []  # (inputs, fn, incoming gradients) of each case, for special.py
 
 
 def rand(*shape, low=-2.0, high=2.0, away=None):
@@ -65,6 +66,7 @@ def case(op, inputs, args, fn, grad=None, growth=4, tag=""):
     outs = fn(*leaves)
     outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
     k = len(cases)
+    calls.append((inputs, fn, []))
     for i, x in enumerate(inputs):
         if x is not None:
             tensors[f"{k}.in{i}"] = x.contiguous().clone()
@@ -73,6 +75,7 @@ def case(op, inputs, args, fn, grad=None, growth=4, tag=""):
     for i, o in enumerate(outs):
         tensors[f"{k}.out{i}"] = o.detach().contiguous().clone()
     if grad and floating:
+        calls[k][2].extend(ups)
         for i, u in enumerate(ups):
             tensors[f"{k}.up{i}"] = u.contiguous().clone()
         gs = torch.autograd.grad(floating, [leaves[i] for i in grad], ups, allow_unused=True)
@@ -339,6 +342,7 @@ case("diagonal", [rand(4, 5)], [x0], lambda x: x.diagonal())
 case("diagonal", [rand(2, 4, 5)], [x0, 1, 2, 3], lambda x: x.diagonal(1, 1, 2))
 # ====}
 
-folder = os.path.dirname(os.path.abspath(__file__))
-save_file(tensors, os.path.join(folder, "ops.safetensors"), metadata={"cases": json.dumps(cases), "made_with": "torch " + torch.__version__.split("+")[0]})
-print(len(cases), "cases,", len(tensors), "tensors")
+if __name__ == "__main__":
+    folder = os.path.dirname(os.path.abspath(__file__))
+    save_file(tensors, os.path.join(folder, "ops.safetensors"), metadata={"cases": json.dumps(cases), "made_with": "torch " + torch.__version__.split("+")[0]})
+    print(len(cases), "cases,", len(tensors), "tensors")

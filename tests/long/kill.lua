@@ -7,8 +7,9 @@
 
 local STEPS = 24
 
--- {==== The run: gibbous kill.lua run FOLDER [KEEP] ====
+-- {==== The run: gibbous kill.lua run FOLDER [KEEP | --go-on] ====
 
+-- keep: a folder for a copy of every checkpoint. With --go-on a checkpoint that cannot be written is said, and the run goes on.
 local function train(folder, keep)
   local gb = require "gibbous"
   local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
@@ -35,11 +36,17 @@ local function train(folder, keep)
       scaler:update()
       step = step + 1
       parts.extra = { step = step }
-      gb.io.save_checkpoint(path, parts)
-      if keep then os.execute(("cp %s %s/%d"):format(path, keep, step)) end
+      if keep == "--go-on" then
+        local saved, why = pcall(gb.io.save_checkpoint, path, parts)
+        if not saved then print(("step %d is not saved: %s"):format(step, why)) end
+      else gb.io.save_checkpoint(path, parts) end
+      if keep and keep ~= "--go-on" then os.execute(("cp %s %s/%d"):format(path, keep, step)) end
       if step == STEPS then break end
     end
   end
+  local sums = {}
+  for i, p in ipairs(model:parameters()) do sums[i] = ("%a"):format(p:detach():double():sum():item()) end
+  print("weights " .. table.concat(sums, " "))
 end
 
 if arg[1] == "run" then return train(arg[2], arg[3]) end
@@ -136,27 +143,34 @@ local setup = [[unshare -rm sh -c '
   mount -t tmpfs -o size=128k none %s
   cp %s/5 %s/checkpoint.safetensors
   %s
-  status=0; %s %s || status=$?
+  status=0; %s %s %s || status=$?
   echo "status $status"
   cmp %s/5 %s/checkpoint.safetensors && echo intact
 ']]
 
--- A run on such a disk stops with an error that gives the reason, and the old checkpoint stays as it was.
-local function disk(name, before, reason)
-  local _, output = shell(setup, work, kept, work, before, run, work, kept, work)
+-- A run on such a disk stops with an error that gives the reason, or says so at every step and goes on to the same end, as the recipe asked;
+-- either way the old checkpoint stays as it was.
+local function disk(name, before, reason, weights)
+  local _, output = shell(setup, work, kept, work, before, run, work, "", kept, work)
   check(output:find("status 1\n", 1, true), "%s: the run did not stop with an error: %s", name, output)
-  check(output:find(reason, 1, true), "%s: the error does not say '%s': %s", name, reason, output)
+  check(output:find(reason), "%s: the error does not say '%s': %s", name, reason, output)
+  check(output:find("\nintact", 1, true), "%s: the old checkpoint has changed: %s", name, output)
+  _, output = shell(setup, work, kept, work, before, run, work, "--go-on", kept, work)
+  check(output:find("status 0\n", 1, true), "%s: the run did not go on: %s", name, output)
+  local _, said = output:gsub("is not saved: [^\n]*" .. reason, "")
+  check(said == STEPS - 5, "%s: %d of %d steps say that they are not saved: %s", name, said, STEPS - 5, output)
+  check(output:find(weights, 1, true), "%s: the run that went on has other weights: %s", name, output)
   check(output:find("\nintact", 1, true), "%s: the old checkpoint has changed: %s", name, output)
 end
 
-local function disks()
+local function disks(weights)
   if shell("unshare -rm mount -t tmpfs none %s", work) ~= 0 then
     skipped = skipped + 2
     print("skipped: no file system can be mounted here")
     return
   end
-  disk("a full disk", ("dd if=/dev/zero of=%s/filler bs=1k status=none 2>/dev/null || true"):format(work), "No space left on device")
-  disk("a read-only disk", ("mount -o remount,ro %s"):format(work), "Read-only file system")
+  disk("a full disk", ("dd if=/dev/zero of=%s/filler bs=1k status=none 2>/dev/null || true"):format(work), "No space left on device", weights)
+  disk("a read-only disk", ("mount -o remount,ro %s"):format(work), "Read%-only file system", weights)
 end
 
 -- ====}
@@ -168,7 +182,7 @@ local ok, why = pcall(function()
   local status, output = shell("%s %s %s", run, work, kept)
   assert(status == 0, output)
   shell("rm -rf %s && mkdir %s", work, work)
-  disks()
+  disks(output:match("weights [^\n]*"))
   kills()
 end)
 check(ok, "%s", why)

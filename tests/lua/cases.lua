@@ -4,6 +4,7 @@ local gb = require "gibbous"
 
 local cases = {}
 local tensors, metadata = gb.load("tests/golden/ops.safetensors")
+for name, t in pairs(tensors) do tensors[name] = t:to(gb.get_default_device()) end -- files are read into host memory
 cases.list = gb.io.json_decode(metadata.cases)
 
 for k, case in ipairs(cases.list) do
@@ -73,12 +74,12 @@ function cases.run(case, inputs)
   return { cases.op(case.op)(table.unpack(arguments, 1, arguments.n)) }
 end
 
--- Gradients of the differentiable inputs, by position, for the case's incoming gradients (in each output's dtype).
-function cases.gradients(case, inputs, outputs)
+-- Gradients of the differentiable inputs, by position, for the case's incoming gradients (in each output's dtype), or for `number` everywhere.
+function cases.gradients(case, inputs, outputs, number)
   local total, k = nil, 0
   for _, y in ipairs(outputs) do
     if y:is_floating_point() and y.requires_grad then
-      local up = stored(case, "up", k)
+      local up = number or stored(case, "up", k)
       k = k + 1
       -- the products are exact enough in float64, so the incoming gradient reaches the op unrounded but for its own dtype
       local part = y:to("float64"):mul(up):sum()

@@ -483,6 +483,17 @@ describe("memory", function()
     local before = round()
     expect(round()):to_be(before)
   end)
+  it("a graph cannot be made to hold itself through a leaf that was one", function()
+    local x = gb.ones(1000):requires_grad_()
+    local y = x * 2
+    x:requires_grad_(false)
+    expect(function() x:mul_(y) end):to_fail("a tensor that once required gradients is changed in place")
+    gb.no_grad(function() x:mul_(y) end) -- records nothing
+    x:mul_(3)                            -- requires nothing
+    expect(x[1]:item()):to_be(6.0)
+    local z = x:clone():mul_(y:sum())
+    expect(z.requires_grad):to_be(true)
+  end)
   it("what was saved is freed as backward passes", function()
     local x = gb.randn(256, 256):requires_grad_()
     local y = x

@@ -1,6 +1,7 @@
 -- test_data.lua - datasets and the loader, on small files written here: what a batch holds is a function of (dataset, options, epoch, batch).
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- datasets and what the loader gives without a device lie in host memory
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local data = gb.data
 
@@ -273,8 +274,9 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
     it("moves batches to a device", function()
       for x in data.DataLoader(make(3), { batch_size = 3 }):iter("cpu") do expect(x.device):to_be("cpu") end
       expect(function()
-        for _ in data.DataLoader(make(3)):iter("cuda") do end -- luacheck: ignore
-      end):to_fail("cuda")
+        for _ in data.DataLoader(make(3)):iter("cuda:7") do end -- luacheck: ignore
+      end):to_fail("cuda:7")
+      for x in data.DataLoader(make(3)):iter(gb.best_device()) do expect(x.device):to_be(gb.device(gb.best_device())) end
     end)
     it("an iterator left early starts the next where it stood", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })
@@ -285,6 +287,35 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       local left = all_of(loader)
       expect(#left):to_be(2)
       expect_list(left[1][2], { 3, 4 })
+    end)
+    it("refuses a place that is none, and stays where it stood", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      loader:iter()()
+      local function at(epoch, batch) return function() loader:load_state_dict { epoch = epoch, batch = batch, seed = "7" } end end
+      expect(at(0, 4)):to_fail("no batch 4 of epoch 0, an epoch has 3 batches")
+      expect(at(0, -1)):to_fail("no batch -1")
+      expect(at(-1, 0)):to_fail("epoch -1")
+      expect(at(0, 1.5)):to_fail("state_dict")
+      expect(loader:state_dict().batch):to_be(1)
+      expect(loader:state_dict().seed ~= "7"):to_be(true)
+      expect_list(all_of(loader)[1][2], { 3, 4 })
+      at(2, 3)() -- behind the last batch is a place: the end of the epoch
+      expect(#all_of(loader)):to_be(0)
+      expect(#all_of(loader)):to_be(3)
+    end)
+    it("has one place to stand: a second loop stops the first with an error", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      expect(function()
+        for _ in loader:iter() do
+          for _ in loader:iter() do end -- luacheck: ignore
+        end
+      end):to_fail("give each loop a DataLoader of its own")
+      expect(#all_of(loader)):to_be(3) -- the inner loop ended an epoch; the next one is whole
+      local count = 0
+      for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do
+        for _ in data.DataLoader(make(6), { batch_size = 2 }):iter() do count = count + 1 end
+      end
+      expect(count):to_be(9)
     end)
   end)
 end

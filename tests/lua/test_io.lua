@@ -171,14 +171,14 @@ local function make()
   run.scaler = amp.GradScaler { init_scale = 256, growth_interval = 3 }
   run.schedule = optim.lr.Cosine(run.optimizer, { steps = 40, warmup = 4 })
   local x, y = gb.randn(40, 6), gb.randint(4, { 40 })
-  run.loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 8, shuffle = true, seed = 1 })
+  run.loader = data.DataLoader(data.TensorDataset(x:cpu(), y:cpu()), { batch_size = 8, shuffle = true, seed = 1 })
   return run
 end
 
 local function train(run, steps)
   local losses = {}
   while #losses < steps do
-    for x, y in run.loader:iter() do
+    for x, y in run.loader:iter(gb.get_default_device()) do
       run.optimizer:zero_grad()
       local loss = amp.autocast({ dtype = "float16" }, function() return F.cross_entropy(run.model(x), y) end)
       run.scaler:scale(loss):backward()
@@ -252,6 +252,50 @@ describe("checkpoints", function()
     gb.manual_seed(77)
     gb.io.load_checkpoint(path, {})
     expect(gb.rand(5)):to_equal_bits(a)
+  end)
+  it("numbers that JSON has no word for come back as they were", function()
+    local extra = { best = math.huge, worst = -math.huge, losses = { 1.5, 0 / 0, math.huge }, nested = { { deep = 0 / 0 } }, tiny = 2 ^ -1074, zero = -0.0 }
+    gb.io.save_checkpoint(path, { extra = extra })
+    local back = gb.io.load_checkpoint(path, {})
+    expect(back.best):to_be(math.huge)
+    expect(back.worst):to_be(-math.huge)
+    expect(back.losses[1]):to_be(1.5)
+    expect(back.losses[2] ~= back.losses[2]):to_be(true)
+    expect(back.losses[3]):to_be(math.huge)
+    expect(back.nested[1].deep ~= back.nested[1].deep):to_be(true)
+    expect(back.tiny):to_be(2 ^ -1074)
+    expect(1 / back.zero):to_be(-math.huge)
+    gb.save(path, {}, { metadata = { format = "gibbous-checkpoint-1", tree = '{"extra":{"a":{"$number":"huge"}}}' } })
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("there is no number huge")
+  end)
+  it("a text that is not UTF-8 is refused, with its key, and the old file stays", function()
+    local function with(extra) return function() gb.io.save_checkpoint(path, { extra = extra }) end end
+    with({ name = "gr\u{fc}n", ["\u{e9}"] = "NUL \0 too" })()
+    expect(gb.io.load_checkpoint(path, {}).name):to_be("gr\u{fc}n")
+    local before = read(path)
+    expect(with { run = { name = "gr\xfcn" } }):to_fail("the string extra/run/name is not UTF-8 from byte 3 on")
+    expect(with { ["\xff"] = 1 }):to_fail("of extra is not UTF-8 from byte 1 on")
+    expect(read(path)):to_be(before)
+  end)
+  it("a table that is no list or record, or holds itself, is refused, and the old file stays", function()
+    local function with(extra) return function() gb.io.save_checkpoint(path, { extra = extra }) end end
+    with({ step = 1 })()
+    local before = read(path)
+    local loop = { 1, 2 }
+    loop[3] = { loop }
+    expect(with(loop)):to_fail("holds itself")
+    local deep = {}
+    for _ = 1, 60 do deep = { deep } end
+    expect(with(deep)):to_fail("nested deeper than 50 tables")
+    expect(with { [0] = "a" }):to_fail("the key 0")
+    expect(with { 1, 2, [5] = 3 }):to_fail("the key 5")
+    expect(with { [-1] = 3 }):to_fail("the key -1")
+    expect(with { [1.5] = 3 }):to_fail("the key 1.5")
+    expect(with { [true] = 3 }):to_fail("the key true")
+    expect(with { inner = { [gb.ones(1)] = 3 } }):to_fail("extra/inner")
+    expect(with { ["$number"] = "inf" }):to_fail("kept for checkpoints")
+    expect(with { inner = { ["$tensor"] = "x" } }):to_fail("extra/inner has the key $tensor")
+    expect(read(path)):to_be(before)
   end)
   it("what does not fit is an error that says what", function()
     local model = nn.Linear(2, 2)

@@ -66,6 +66,24 @@ describe("discovery", function()
     expect(#list):to_be(3)
     expect(names_of(nn.ModuleDict({ b = nn.Linear(1, 1, { bias = false }), a = nn.Linear(1, 1, { bias = false }) }):named_parameters())):to_be("a.weight b.weight")
   end)
+  it("a ModuleDict gives its modules by name, in order of first assignment", function()
+    local dict = nn.ModuleDict { b = nn.ReLU(), a = nn.Linear(1, 1) }
+    dict.later, dict.note = nn.Tanh(), "no module"
+    dict.b = nil
+    expect(table.concat(dict:keys(), " ")):to_be("a later")
+    for _, iterate in ipairs { pairs, dict.items } do
+      local seen = {}
+      for name, module in iterate(dict) do
+        expect(module):to_be(dict[name])
+        seen[#seen + 1] = name
+      end
+      expect(table.concat(seen, " ")):to_be("a later")
+    end
+    expect(next(nn.ModuleDict():keys())):to_be(nil)
+    local Mine = nn.ModuleDict:extend("Mine")
+    for name in pairs(Mine { only = nn.ReLU() }) do expect(name):to_be("only") end
+    expect(function() dict.keys = nn.ReLU() end):to_fail("is a method")
+  end)
   it("parameters of an assigned nil are gone", function()
     local net = nn.Linear(2, 2)
     net.bias = nil
@@ -248,7 +266,7 @@ describe("to", function()
   it("refuses what it does not know", function()
     local net = nn.Linear(1, 1)
     expect(function() net:to(5) end):to_fail("number")
-    expect(function() net:to("cuda") end):to_fail("cuda")
+    expect(function() net:to("cuda:7") end):to_fail("cuda:7")
     expect(function() net:to("float17") end):to_fail("float17")
     expect(function() net:to("int64") end):to_fail("int64")
     expect(net.weight.dtype):to_be("float32")
@@ -334,6 +352,28 @@ describe("Sequential", function()
     local pass = Pass()
     nn.Sequential(nn.Tanh(), pass, nn.Identity(), nn.Tanh())(gb.ones(3))
     expect(pass.seen):to_have_shape(3)
+  end)
+  it("keeps valid what somebody else may hold, however deep he sits", function()
+    local Keep = nn.Module:extend("Keep")
+    function Keep:forward(x)
+      self.seen, self.last = x, x * 2
+      return self.last
+    end
+    local keep, seen = Keep(), nil
+    local hooked = nn.Tanh()
+    hooked:register_forward_hook(function(_, inputs, output) seen = { inputs[1], output } end)
+    nn.Sequential(nn.Tanh(), nn.Sequential(nn.Tanh(), keep), nn.Sequential(nn.Sequential(hooked)), nn.Tanh())(gb.ones(3))
+    local a = gb.tensor(1.0):tanh():item()
+    local b = gb.tensor(a):tanh():item()
+    expect(keep.seen):to_be_close({ b, b, b })
+    expect(keep.last):to_be_close({ 2 * b, 2 * b, 2 * b })
+    expect(seen[1]):to_be_close({ 2 * b, 2 * b, 2 * b })
+    expect(seen[2]):to_be_close(gb.tensor({ 2 * b, 2 * b, 2 * b }):tanh())
+    local net = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    local inner = net[1](gb.ones(1, 3)) -- a layer called by hand gives what is the caller's
+    net(gb.ones(1, 3))
+    expect(inner):to_have_shape(1, 3)
+    expect(inner:isfinite():all():item()):to_be(true)
   end)
   it("does not free its input, or a parameter", function()
     local x = gb.ones(3)

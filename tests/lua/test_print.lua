@@ -3,6 +3,7 @@
 -- followed: beside inf and nan, and for -0., PyTorch gives elements of one line different widths.
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- elsewhere every tensor tells its device when it is printed
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 local texts = {
@@ -237,7 +238,7 @@ describe("looks at no more than it prints", function()
 end)
 
 describe("set_printoptions", function()
-  local usual = { precision = 4, threshold = 1000, edge_items = 3, line_width = 80 }
+  local usual = { precision = 4, threshold = 1000, edge_items = 3, line_width = 80, scientific = "auto" }
   local function with(options, fn)
     gb.set_printoptions(options)
     local ok, why = pcall(fn)
@@ -251,8 +252,15 @@ describe("set_printoptions", function()
   it("line_width", function()
     with({ line_width = 20 }, function() expect(tostring(gb.arange(8))):to_be("tensor([0, 1, 2, 3,\n        4, 5, 6, 7])") end)
   end)
+  it("scientific: always, never, or where the values ask for it", function()
+    local plain, spread = gb.tensor { 1.5, 2 }, gb.tensor { 1e-6, 1e6 }
+    with({ scientific = true }, function() expect(tostring(plain)):to_be("tensor([1.5000e+00, 2.0000e+00])") end)
+    with({ scientific = false }, function() expect(tostring(spread):find("e", 8, true)):to_be(nil) end)
+    expect(tostring(plain)):to_be("tensor([1.5000, 2.0000])")
+    expect(tostring(spread)):to_be("tensor([1.0000e-06, 1.0000e+06])")
+  end)
   it("refuses what makes no sense", function()
-    for _, options in ipairs { { precision = -1 }, { precision = 2.5 }, { line_width = 0 }, { edge_items = -5 }, { edge_items = 0 }, { threshold = -1 }, { precison = 3 } } do
+    for _, options in ipairs { { scientific = "maybe" }, { precision = -1 }, { precision = 2.5 }, { line_width = 0 }, { edge_items = -5 }, { edge_items = 0 }, { threshold = -1 }, { precison = 3 } } do
       local ok, why = pcall(gb.set_printoptions, options)
       gb.set_printoptions(usual)
       expect(ok):to_be(false)

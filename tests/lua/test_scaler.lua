@@ -273,6 +273,31 @@ describe("order of calls", function()
     expect(function() amp.GradScaler { backoff_factor = 1 } end):to_fail("backoff_factor")
     expect(function() amp.GradScaler { init_scale = -1 } end):to_fail("scale")
   end)
+  it("a scale that is none", function()
+    for _, value in ipairs { 0, -1, -math.huge, math.huge, 0 / 0 } do
+      expect(function() amp.GradScaler { scale = value } end):to_fail("scale")
+      expect(function() amp.GradScaler { init_scale = value } end):to_fail("scale")
+      expect(function() amp.GradScaler(amp.precision("16-mixed"), { scale = value }) end):to_fail("scale")
+    end
+    expect(function() amp.GradScaler { scale = "big" } end):to_fail("scale")
+    local _, opt, scaler = ready()
+    scaler:step(opt)
+    for _, value in ipairs { 0, -2 } do
+      expect(function() scaler:update(value) end):to_fail("above 0")
+    end
+    expect(scaler:get_scale()):to_be(65536.0)
+  end)
+  it("options beside a precision", function()
+    local scaler = amp.GradScaler(amp.precision("16-mixed"), { init_scale = 128, growth_interval = 3 })
+    expect(scaler:is_enabled()):to_be(true)
+    expect(scaler:get_scale()):to_be(128.0)
+    expect(scaler:get_growth_interval()):to_be(3)
+    expect(amp.GradScaler(amp.precision("bf16-mixed"), { init_scale = 128 }):is_enabled()):to_be(false)
+    expect(amp.GradScaler(amp.precision("16-mixed"), { enabled = false }):is_enabled()):to_be(false)
+    expect(amp.GradScaler(amp.precision("32-true")):is_enabled()):to_be(false)
+    expect(function() amp.GradScaler(amp.precision("32-true"), { init_scal = 128 }) end):to_fail("init_scale")
+    expect(function() amp.GradScaler(amp.precision("16-mixed"), 5) end):to_fail("GradScaler")
+  end)
 end)
 
 describe("state", function()
@@ -291,6 +316,34 @@ describe("state", function()
     other:load_state_dict { scale = 64.0, growth_factor = 2.0, backoff_factor = 0.5, growth_interval = 2000, _growth_tracker = 5 }
     expect(other:get_scale()):to_be(64.0)
     expect(other:stats().growth_tracker):to_be(5)
+  end)
+  it("with a counter that is no whole number, or a scale that is none, is refused and changes nothing", function()
+    local scaler = amp.GradScaler { init_scale = 512 }
+    local whole = scaler:state_dict()
+    local function with(key, value)
+      local state = {}
+      for name, old in pairs(whole) do state[name] = old end
+      state[key] = value
+      return function() scaler:load_state_dict(state) end
+    end
+    for _, key in ipairs { "growth_interval", "_growth_tracker", "_steps", "_skipped", "_skipped_in_a_row" } do
+      expect(with(key, 1.5)):to_fail(key)
+      expect(with(key, 0 / 0)):to_fail(key)
+      expect(with(key, math.huge)):to_fail(key)
+      expect(with(key, "x")):to_fail(key)
+      expect(with(key, -1)):to_fail("")
+    end
+    for _, value in ipairs { 0, -1, math.huge, 0 / 0, "x" } do expect(with("scale", value)):to_fail("scale") end
+    expect(with("growth_factor", 1)):to_fail("growth_factor")
+    whole.scale, whole._steps, whole._skipped = 64.0, 9, 2 -- what is refused restores no part of it
+    expect(with("_skipped_in_a_row", 3)):to_fail("no more in a row than in all")
+    expect(with("scale", 0)):to_fail("scale")
+    expect(with("growth_interval", 0)):to_fail("growth_interval")
+    whole._skipped, whole._steps = 0, 0
+    expect(scaler:get_scale()):to_be(512.0)
+    expect(scaler:stats().steps):to_be(0)
+    with("_steps", 7.0)() -- a float with a whole value is one
+    expect(scaler:stats().steps):to_be(7)
   end)
   it("of a disabled scaler is empty, and loading it is an error", function()
     local disabled = amp.GradScaler { enabled = false }

@@ -26,7 +26,8 @@ end
 
 local gains = { linear = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4 }
 
--- The gain of an activation (LeCun's rule); leaky_relu takes its slope.
+-- gb.nn.init.calculate_gain(nonlinearity: string, slope?: number) -> number: The gain of an activation (LeCun's rule); leaky_relu takes its slope.
+-- Errors: an activation without one. Example: print(gb.nn.init.calculate_gain("relu"))
 function init.calculate_gain(nonlinearity, slope)
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
   return gains[nonlinearity] or fail(("init: no gain is known for '%s'"):format(nonlinearity))
@@ -38,13 +39,21 @@ local function in_no_grad(t, name, fn)
   return t
 end
 
+-- gb.nn.init.uniform_(t: tensor, low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless given. Example:
+-- gb.nn.init.uniform_(x)
 function init.uniform_(t, low, high) return in_no_grad(t, "uniform_", function() t:uniform_(low or 0, high or 1) end) end
+-- gb.nn.init.normal_(t: tensor, mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless given. Example:
+-- gb.nn.init.normal_(x, 0, 0.02)
 function init.normal_(t, mean, std) return in_no_grad(t, "normal_", function() t:normal_(mean or 0, std or 1) end) end
+-- gb.nn.init.constant_(t: tensor, value: number) -> tensor: Every element becomes value. Example: gb.nn.init.constant_(x, 0.5)
 function init.constant_(t, value) return in_no_grad(t, "constant_", function() t:fill_(value) end) end
+-- gb.nn.init.zeros_(t: tensor) -> tensor: Every element becomes 0. Example: gb.nn.init.zeros_(x)
 function init.zeros_(t) return init.constant_(t, 0) end
+-- gb.nn.init.ones_(t: tensor) -> tensor: Every element becomes 1. Example: gb.nn.init.ones_(x)
 function init.ones_(t) return init.constant_(t, 1) end
 
--- Normal numbers within [low, high]: those outside are drawn again.
+-- gb.nn.init.trunc_normal_(t: tensor, mean?: number, std?: number, low?: number, high?: number) -> tensor: Normal random numbers within [low, high],
+-- -2 and 2 unless given: those outside are drawn again. Example: gb.nn.init.trunc_normal_(x)
 function init.trunc_normal_(t, mean, std, low, high)
   mean, std, low, high = mean or 0, std or 1, low or -2, high or 2
   return in_no_grad(t, "trunc_normal_", function()
@@ -58,13 +67,16 @@ function init.trunc_normal_(t, mean, std, low, high)
   end)
 end
 
--- Glorot, Bengio 2010: variance 2 / (fan_in + fan_out).
+-- gb.nn.init.xavier_uniform_(t: tensor, gain?: number) -> tensor: Glorot, Bengio 2010: uniform, with variance 2 / (fan_in + fan_out). Errors: fewer
+-- than 2 dimensions. Example: gb.nn.init.xavier_uniform_(x)
 function init.xavier_uniform_(t, gain)
   local fan_in, fan_out = fans(t, "xavier_uniform_")
   local bound = check_gain(gain, "xavier_uniform_") * math.sqrt(6 / (fan_in + fan_out))
   return init.uniform_(t, -bound, bound)
 end
 
+-- gb.nn.init.xavier_normal_(t: tensor, gain?: number) -> tensor: Glorot, Bengio 2010: normal, with variance 2 / (fan_in + fan_out). Errors: fewer
+-- than 2 dimensions. Example: gb.nn.init.xavier_normal_(x)
 function init.xavier_normal_(t, gain)
   local fan_in, fan_out = fans(t, "xavier_normal_")
   return init.normal_(t, 0, check_gain(gain, "xavier_normal_") * math.sqrt(2 / (fan_in + fan_out)))
@@ -79,16 +91,22 @@ local function kaiming_std(t, options, name)
   return gain / math.sqrt(options.mode == "fan_out" and fan_out or fan_in)
 end
 
+-- gb.nn.init.kaiming_uniform_(t: tensor, options?: table) -> tensor: He et al. 2015: uniform, with standard deviation gain / sqrt(fan). options: a
+-- (slope), mode ("fan_in" or "fan_out"), nonlinearity. Errors: fewer than 2 dimensions. Example: gb.nn.init.kaiming_uniform_(x, { nonlinearity =
+-- "relu" })
 function init.kaiming_uniform_(t, options)
   local bound = math.sqrt(3) * kaiming_std(t, options, "kaiming_uniform_")
   return init.uniform_(t, -bound, bound)
 end
 
+-- gb.nn.init.kaiming_normal_(t: tensor, options?: table) -> tensor: He et al. 2015: normal, with standard deviation gain / sqrt(fan); options as
+-- kaiming_uniform_'s. Errors: fewer than 2 dimensions. Example: gb.nn.init.kaiming_normal_(x)
 function init.kaiming_normal_(t, options)
   return init.normal_(t, 0, kaiming_std(t, options, "kaiming_normal_"))
 end
 
--- Orthonormal rows or columns (Saxe et al. 2013), by Gram-Schmidt done twice, which is orthogonal to rounding.
+-- gb.nn.init.orthogonal_(t: tensor, gain?: number) -> tensor: Orthonormal rows or columns (Saxe et al. 2013), by Gram-Schmidt done twice, which is
+-- orthogonal to rounding. Errors: fewer than 2 dimensions. Example: gb.nn.init.orthogonal_(x)
 function init.orthogonal_(t, gain)
   check_tensor(t, "orthogonal_")
   local shape = t.shape

@@ -57,7 +57,8 @@ end
 
 local Linear = nn.library_class("Linear")
 
--- y = x @ weight^T + bias; weight [outputs, inputs]. options: bias = true, activation = "none", dtype.
+-- gb.nn.Linear(inputs: int, outputs: int, options?: table) -> module: y = x @ weight^T + bias over the last dimension; weight [outputs, inputs].
+-- options: bias = true, activation = "none", dtype. Example: local y = gb.nn.Linear(4, 2)(x)
 function Linear:init(inputs, outputs, options)
   local o = options_of(options, { bias = true, activation = "none", dtype = none }, "Linear")
   inputs, outputs = size_of(inputs, "Linear", "inputs"), size_of(outputs, "Linear", "outputs")
@@ -78,7 +79,8 @@ end
 
 local MLP = nn.library_class("MLP")
 
--- linear, activation, linear in one op. options: outputs (= inputs), bias = true, activation = "gelu_tanh".
+-- gb.nn.MLP(inputs: int, hidden: int, options?: table) -> module: linear, activation, linear in one op. options: outputs (= inputs), bias = true,
+-- activation = "gelu_tanh", dtype. Example: local y = gb.nn.MLP(4, 16)(x)
 function MLP:init(inputs, hidden, options)
   local o = options_of(options, { outputs = inputs, bias = true, activation = "gelu_tanh", dtype = none }, "MLP")
   self.fc1 = nn.Linear(inputs, hidden, { bias = o.bias, dtype = given(o.dtype) })
@@ -104,7 +106,9 @@ end
 
 local Conv2d = nn.library_class("Conv2d")
 
--- options: stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none" (or "relu"), dtype.
+-- gb.nn.Conv2d(inputs: int, outputs: int, kernel, options?: table) -> module: 2-D convolution of x [n, inputs, h, w]. options: stride = 1, padding =
+-- 0, dilation = 1, groups = 1, bias = true, activation = "none" (or "relu"), dtype. Errors: groups that do not divide the channels. Example: local y
+-- = gb.nn.Conv2d(1, 8, 3, { padding = 1 })(gb.rand(2, 1, 8, 8))
 function Conv2d:init(inputs, outputs, kernel, options)
   local o = options_of(options, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none", dtype = none }, "Conv2d")
   kernel = pair(kernel, "Conv2d", "the kernel size")
@@ -138,10 +142,16 @@ local function pooling(name, op)
   function class:forward(x) return op(x, self.kernel, self.options) end
   function class:extra() return ("%dx%d"):format(self.kernel[1], self.kernel[2]) end
 end
+-- gb.nn.MaxPool2d(kernel, options?: table) -> module: The largest element of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.
+-- Example: local y = gb.nn.MaxPool2d(2)(gb.rand(2, 1, 8, 8))
 pooling("MaxPool2d", F.max_pool2d)
+-- gb.nn.AvgPool2d(kernel, options?: table) -> module: The mean of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0. Example:
+-- local y = gb.nn.AvgPool2d(2)(gb.rand(2, 1, 8, 8))
 pooling("AvgPool2d", F.avg_pool2d)
 
 local AdaptiveAvgPool2d = nn.library_class("AdaptiveAvgPool2d")
+-- gb.nn.AdaptiveAvgPool2d(size) -> module: Means over windows chosen so that the result has this size. Example: local y =
+-- gb.nn.AdaptiveAvgPool2d(1)(gb.rand(2, 1, 8, 8))
 function AdaptiveAvgPool2d:init(size) self.size = setmetatable(pair(size, "AdaptiveAvgPool2d", "the size"), {}) end
 function AdaptiveAvgPool2d:forward(x) return F.adaptive_avg_pool2d(x, self.size) end
 function AdaptiveAvgPool2d:extra() return ("%dx%d"):format(self.size[1], self.size[2]) end
@@ -166,7 +176,9 @@ end
 
 local LayerNorm = nn.library_class("LayerNorm")
 
--- options: eps = 1e-5, affine = true, bias = true, out = "float32": the dtype of the result under autocast; "autocast": the scope's.
+-- gb.nn.LayerNorm(shape, options?: table) -> module: Normalise the last dimensions, of these sizes, then scale and shift. options: eps = 1e-5,
+-- affine = true, bias = true, out = "float32": the dtype of the result under autocast; "autocast": the scope's; dtype. Example: local y =
+-- gb.nn.LayerNorm(4)(x)
 function LayerNorm:init(shape, options)
   local o = options_of(options, { eps = 1e-5, affine = true, bias = true, out = "float32", dtype = none }, "LayerNorm")
   self.shape, self.eps, self.out = shape_list(shape, "LayerNorm"), o.eps, check_out(o.out, "LayerNorm")
@@ -182,13 +194,15 @@ local function add_norm(self, x, residual)
   return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out })
 end
 
--- x + residual and its norm in one pass: returns the norm, then the sum.
+-- LayerNorm:add(x: tensor, residual: tensor) -> tensor, tensor: x + residual and its norm in one pass: returns the norm, then the sum. Example:
+-- local y, sum = gb.nn.LayerNorm(4):add(x, x)
 function LayerNorm:add(x, residual) return native.pinned(self, add_norm, x, residual) end
 function LayerNorm:extra() return table.concat(self.shape, "x") end
 
 local RMSNorm = nn.library_class("RMSNorm")
 
--- options: eps = 1e-6, affine = true, out = "float32", as in LayerNorm.
+-- gb.nn.RMSNorm(shape, options?: table) -> module: Divide the last dimensions, of these sizes, by their root mean square, then scale. options: eps =
+-- 1e-6, affine = true, out = "float32", as in LayerNorm; dtype. Example: local y = gb.nn.RMSNorm(4)(x)
 function RMSNorm:init(shape, options)
   local o = options_of(options, { eps = 1e-6, affine = true, out = "float32", dtype = none }, "RMSNorm")
   self.shape, self.eps, self.out = shape_list(shape, "RMSNorm"), o.eps, check_out(o.out, "RMSNorm")
@@ -224,7 +238,12 @@ local function batch_norm(name, ndim_low, ndim_high)
   end
   function class:extra() return tostring(self.features) end
 end
+-- gb.nn.BatchNorm1d(features: int, options?: table) -> module: Normalise each channel of x [n, c] or [n, c, l] over the batch; by the running
+-- statistics when not training. options: eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true. Example: local y =
+-- gb.nn.BatchNorm1d(4)(x)
 batch_norm("BatchNorm1d", 2, 3)
+-- gb.nn.BatchNorm2d(features: int, options?: table) -> module: Normalise each channel of x [n, c, h, w]; options as BatchNorm1d's. Example: local y
+-- = gb.nn.BatchNorm2d(1)(gb.rand(2, 1, 8, 8))
 batch_norm("BatchNorm2d", 4, 4)
 
 -- ====}
@@ -233,7 +252,8 @@ batch_norm("BatchNorm2d", 4, 4)
 
 local Embedding = nn.library_class("Embedding")
 
--- options: padding_idx (a token id, from 0).
+-- gb.nn.Embedding(rows: int, size: int, options?: table) -> module: Rows of a trained table picked by integers from 0. options: padding_idx (a token
+-- id, from 0), whose row is zero and gets no gradient; dtype. Example: local y = gb.nn.Embedding(10, 4)(gb.arange(3))
 function Embedding:init(rows, size, options)
   local o = options_of(options, { padding_idx = none, dtype = none }, "Embedding")
   rows, size = size_of(rows, "Embedding", "rows"), size_of(size, "Embedding", "size")
@@ -249,6 +269,8 @@ function Embedding:forward(index) return F.embedding(index, self.weight, { paddi
 function Embedding:extra() return ("%d x %d"):format(self.weight:size(1), self.weight:size(2)) end
 
 local Dropout = nn.library_class("Dropout")
+-- gb.nn.Dropout(p?: number) -> module: In training, zero each element with probability p (0.5 unless given) and scale the rest by 1 / (1 - p).
+-- Errors: p outside 0 .. 1. Example: local y = gb.nn.Dropout(0.1)(x)
 function Dropout:init(p)
   self.p = p or 0.5
   if type(self.p) ~= "number" or not (self.p >= 0 and self.p <= 1) then fail(("Dropout: p lies between 0 and 1, got %s"):format(tostring(p))) end
@@ -260,11 +282,13 @@ end
 function Dropout:extra() return ("p = %g"):format(self.p) end
 
 local Flatten = nn.library_class("Flatten")
--- The dimensions first .. last made one; the batch, dimension 1, stays unless told otherwise.
+-- gb.nn.Flatten(first?: dim, last?: dim) -> module: The dimensions first .. last made one; the batch, dimension 1, stays unless told otherwise.
+-- Example: local y = gb.nn.Flatten()(gb.rand(2, 1, 8, 8))
 function Flatten:init(first, last) self.first, self.last = first or 2, last or -1 end
 function Flatten:forward(x) return x:flatten(self.first, self.last) end
 
 local Identity = nn.library_class("Identity")
+-- gb.nn.Identity() -> module: Its input. Example: local y = gb.nn.Identity()(x)
 function Identity:forward(x) return x end
 
 -- ====}
@@ -284,15 +308,25 @@ local function activation(name, fn, argument, default)
   end
   function class:extra() return argument and ("%s = %s"):format(argument, tostring(self[argument])) or "" end
 end
+-- gb.nn.ReLU() -> module: max(x, 0). Example: local y = gb.nn.ReLU()(x)
 activation("ReLU", F.relu)
+-- gb.nn.Tanh() -> module: The hyperbolic tangent. Example: local y = gb.nn.Tanh()(x)
 activation("Tanh", F.tanh)
+-- gb.nn.Sigmoid() -> module: 1 / (1 + exp(-x)). Example: local y = gb.nn.Sigmoid()(x)
 activation("Sigmoid", F.sigmoid)
+-- gb.nn.SiLU() -> module: x * sigmoid(x). Example: local y = gb.nn.SiLU()(x)
 activation("SiLU", F.silu)
+-- gb.nn.LeakyReLU(slope?: number) -> module: x where positive, else slope * x; slope 0.01 unless given. Example: local y = gb.nn.LeakyReLU(0.1)(x)
 activation("LeakyReLU", F.leaky_relu, "slope", 0.01)
+-- gb.nn.ELU(alpha?: number) -> module: x where positive, else alpha * (exp(x) - 1); alpha 1 unless given. Example: local y = gb.nn.ELU()(x)
 activation("ELU", F.elu, "alpha", 1)
+-- gb.nn.GELU(approximate?: string) -> module: x * Phi(x), by erf, or by tanh with approximate = "tanh". Example: local y = gb.nn.GELU("tanh")(x)
 activation("GELU", function(x, approximate) return F.gelu(x, { approximate = approximate }) end, "approximate", "none")
+-- gb.nn.Softplus(beta?: number) -> module: log(1 + exp(beta * x)) / beta; beta 1 unless given. Example: local y = gb.nn.Softplus()(x)
 activation("Softplus", function(x, beta) return F.softplus(x, { beta = beta }) end, "beta", 1)
+-- gb.nn.Softmax(dim?: dim) -> module: exp(x) / sum(exp(x)) along dim, the last unless given. Example: local y = gb.nn.Softmax(-1)(x)
 activation("Softmax", F.softmax, "dim", -1)
+-- gb.nn.LogSoftmax(dim?: dim) -> module: x - log(sum(exp(x))) along dim, the last unless given. Example: local y = gb.nn.LogSoftmax(-1)(x)
 activation("LogSoftmax", F.log_softmax, "dim", -1)
 
 -- ====}
@@ -317,13 +351,28 @@ local function loss(name, fn, known)
   end
   function class:extra() return self.options.reduction end
 end
+-- gb.nn.CrossEntropyLoss(options?: table) -> module: -log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0.
+-- options: weight, ignore_index = -100, label_smoothing = 0, reduction = "mean". Example: local loss = gb.nn.CrossEntropyLoss()(x, gb.zeros(4, {
+-- dtype = "int64" }))
 loss("CrossEntropyLoss", F.cross_entropy, { weight = none, ignore_index = -100, label_smoothing = 0 })
+-- gb.nn.NLLLoss(options?: table) -> module: -x[target] of log-probabilities. options: weight, ignore_index = -100, reduction = "mean". Example:
+-- local loss = gb.nn.NLLLoss()(x:log_softmax(-1), gb.zeros(4, { dtype = "int64" }))
 loss("NLLLoss", F.nll_loss, { weight = none, ignore_index = -100 })
+-- gb.nn.MSELoss(options?: table) -> module: (x - target)^2. options: reduction = "mean". Example: local loss = gb.nn.MSELoss()(x, gb.zeros_like(x))
 loss("MSELoss", F.mse_loss, {})
+-- gb.nn.L1Loss(options?: table) -> module: |x - target|. options: reduction = "mean". Example: local loss = gb.nn.L1Loss()(x, gb.zeros_like(x))
 loss("L1Loss", F.l1_loss, {})
+-- gb.nn.SmoothL1Loss(options?: table) -> module: Squared below beta, absolute above. options: beta = 1, reduction = "mean". Example: local loss =
+-- gb.nn.SmoothL1Loss()(x, gb.zeros_like(x))
 loss("SmoothL1Loss", F.smooth_l1_loss, { beta = 1 })
+-- gb.nn.BCELoss(options?: table) -> module: -(y log x + (1 - y) log(1 - x)) of probabilities. options: weight, reduction = "mean". Errors: inside an
+-- autocast scope; BCEWithLogitsLoss is safe there. Example: local loss = gb.nn.BCELoss()(x:sigmoid(), gb.zeros_like(x))
 loss("BCELoss", F.binary_cross_entropy, { weight = none })
+-- gb.nn.BCEWithLogitsLoss(options?: table) -> module: Binary cross-entropy of logits, without overflow. options: weight, pos_weight, reduction =
+-- "mean". Example: local loss = gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))
 loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, { weight = none, pos_weight = none })
+-- gb.nn.KLDivLoss(options?: table) -> module: target * (log target - x) for log-probabilities x. options: log_target = false, reduction = "mean"
+-- (also "batchmean"). Example: local loss = gb.nn.KLDivLoss()(x:log_softmax(-1), x:softmax(-1))
 loss("KLDivLoss", F.kl_div, { log_target = false })
 
 -- ====}
@@ -331,10 +380,15 @@ loss("KLDivLoss", F.kl_div, { log_target = false })
 -- {==== containers ====
 
 local Sequential = nn.library_class("Sequential")
+-- gb.nn.Sequential(modules...: module) -> module: Modules one after another. Example: local model = gb.nn.Sequential(gb.nn.Linear(4, 8),
+-- gb.nn.ReLU(), gb.nn.Linear(8, 2))
 function Sequential:init(...)
   for i = 1, select("#", ...) do self:append((select(i, ...))) end
 end
 
+-- Sequential:append(module: module) -> module: One more module at the end. Errors: what is not a module. Example:
+-- gb.nn.Sequential():append(gb.nn.ReLU())
+-- ModuleList:append(module: module) -> module: One more module at the end. Example: gb.nn.ModuleList():append(gb.nn.ReLU())
 function Sequential:append(module)
   if not nn.is_module(module) then fail(("%s holds modules, got %s"):format(getmetatable(self).__name, type(module))) end
   self[#self + 1] = module
@@ -356,12 +410,16 @@ end
 
 local ModuleList = nn.library_class("ModuleList")
 ModuleList.append = Sequential.append
+-- gb.nn.ModuleList(list?: list) -> module: A list of modules, list[i] from 1; it has no forward of its own. Example: local list = gb.nn.ModuleList {
+-- gb.nn.Linear(4, 4), gb.nn.Linear(4, 2) }
 function ModuleList:init(list)
   if list ~= nil and type(list) ~= "table" then fail(("ModuleList takes a list of modules, got %s"):format(type(list))) end
   for _, module in ipairs(list or {}) do self:append(module) end
 end
 
 local ModuleDict = nn.library_class("ModuleDict")
+-- gb.nn.ModuleDict(dict?: table) -> module: Modules by name, dict.name; it has no forward of its own. Example: local dict = gb.nn.ModuleDict { first
+-- = gb.nn.Linear(4, 4) }
 function ModuleDict:init(dict)
   local keys = {}
   if dict ~= nil and type(dict) ~= "table" then fail(("ModuleDict takes a table of modules by name, got %s"):format(type(dict))) end
@@ -373,14 +431,37 @@ function ModuleDict:init(dict)
   for _, key in ipairs(keys) do self[key] = dict[key] end
 end
 
+-- ModuleDict:keys() -> list: The names, in order of first assignment (sorted, for those the constructor got).
+-- Example: for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end
+function ModuleDict:keys()
+  local keys = {}
+  for _, key in ipairs(rawget(self, "_order")) do
+    if nn.is_module(rawget(self, key)) then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
+-- ModuleDict:items() -> function: An iterator of name, module, in the order of keys; so does pairs(dict).
+-- Example: for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) end
+function ModuleDict:items()
+  local keys, i = self:keys(), 0
+  return function()
+    i = i + 1
+    return keys[i], keys[i] and rawget(self, keys[i])
+  end
+end
+
+function ModuleDict.__instance:__pairs() return self:items() end
+
 -- ====}
 
 -- {==== attention ====
 
 local MultiheadAttention = nn.library_class("MultiheadAttention")
 
--- Self attention over x [batch, time, size]: one projection to query, key and value, heads, one projection back.
--- options: bias = true, dropout = 0, is_causal = false.
+-- gb.nn.MultiheadAttention(size: int, heads: int, options?: table) -> module: Self attention over x [batch, time, size]: one projection to query,
+-- key and value, heads, one projection back; called as module(x, mask). options: bias = true, dropout = 0, is_causal = false, dtype. Errors: heads
+-- that do not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, { is_causal = true })(gb.rand(1, 5, 8))
 function MultiheadAttention:init(size, heads, options)
   local o = options_of(options, { bias = true, dropout = 0, is_causal = false, dtype = none }, "MultiheadAttention")
   size, heads = size_of(size, "MultiheadAttention", "size"), size_of(heads, "MultiheadAttention", "heads")

@@ -67,12 +67,16 @@ end
 local function class_of(name, parent)
   local class = { __name = name }
   class.__index = class
-  class.__instance = { __index = class, __newindex = assign, __call = call, __name = name, __module = true,
+  class.__instance = { __index = class, __newindex = assign, __call = call, __name = name, __module = true, __pairs = parent.__instance.__pairs,
                        __tostring = function(self) return self:describe() end }
   return setmetatable(class, { __index = parent, __call = construct, __name = "class " .. name })
 end
 
--- A new class below this one: local Net = nn.Module:extend("Net").
+-- Module:extend(name: string) -> class: A new class below this one; init(...) and forward(...) make it a layer. Example: local Net =
+-- gb.nn.Module:extend("Net") function Net:forward(y) return y * 2 end print(Net()(x))
+-- gb.nn.Module(...) -> module: The class that every layer and model descends from: nn.Module:extend(name) makes a class, class(...) a module,
+-- module(...) calls its forward. Parameters and modules assigned to its fields are discovered. Example: local Net = gb.nn.Module:extend("Net")
+-- function Net:init() self.head = gb.nn.Linear(4, 2) end
 function Module:extend(name)
   if type(name) ~= "string" then fail("Module:extend takes the name of the class") end
   local class = class_of(name, self)
@@ -80,12 +84,16 @@ function Module:extend(name)
   return class
 end
 
+-- Module:init(...): What a class does with the arguments of its constructor; classes define their own.
 function Module:init() end
 
+-- Module:forward(...) -> any: What calling the module computes; classes define their own. Errors: a class without one. Example: local y =
+-- model:forward(x)
 function Module:forward()
   fail(("%s has no forward; define function %s:forward(x)"):format(getmetatable(self).__name, getmetatable(self).__name))
 end
 
+-- gb.nn.is_module(value) -> bool: Is value a module? Example: print(gb.nn.is_module(model))
 function nn.is_module(value)
   local meta = getmetatable(value)
   return type(meta) == "table" and meta.__module == true
@@ -168,7 +176,8 @@ local function pairs_of(list)
   end
 end
 
--- The parameters, as a list; their names ride along for optimizers and reports.
+-- Module:parameters() -> list: The parameters, in order of first assignment; their names ride along for optimizers and reports. Example: local opt =
+-- gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })
 function Module:parameters()
   local list = collect(self, "parameter")
   local values = values_of(list)
@@ -177,17 +186,25 @@ function Module:parameters()
   return setmetatable(values, { names = names })
 end
 
+-- Module:named_parameters() -> function: The parameters, as an iterator of name, tensor. Example: for name, p in model:named_parameters() do
+-- print(name, p.shape) end
 function Module:named_parameters() return pairs_of(collect(self, "parameter")) end
+-- Module:buffers() -> list: The buffers: tensors that belong to the module but are not trained. Example: print(#model:buffers())
 function Module:buffers() return values_of(collect(self, "buffer")) end
+-- Module:named_buffers() -> function: The buffers, as an iterator of name, tensor. Example: for name, b in model:named_buffers() do print(name,
+-- b.shape) end
 function Module:named_buffers() return pairs_of(collect(self, "buffer")) end
+-- Module:modules() -> list: The module itself and every one inside it. Example: print(#model:modules())
 function Module:modules() return values_of(collect(self, "module")) end
+-- Module:named_modules() -> function: The module itself, whose name is "", and every one inside it, as an iterator of name, module. Example: for
+-- name, m in model:named_modules() do print(name, m) end
 function Module:named_modules() return pairs_of(collect(self, "module")) end
 
 local pins = { float32 = true, float16 = true, bfloat16 = true }
 
--- Pin what this module runs in when it is called, inside an autocast scope or outside: "float32" (autocast off, 16-bit arguments made float32),
--- "float16" or "bfloat16" (an autocast scope). Modules inside go along unless they are pinned themselves. "inherit" takes the pin away.
--- Returns the module; without a name, what it is pinned to, or nil.
+-- Module:precision(name?: string) -> any: Pin what this module runs in when it is called, inside an autocast scope or outside: "float32" (autocast
+-- off, 16-bit arguments made float32), "float16" or "bfloat16" (an autocast scope). Modules inside go along unless they are pinned themselves.
+-- "inherit" takes the pin away. Returns the module; without a name, what it is pinned to, or nil. Example: print(model:precision())
 function Module:precision(name)
   if name == nil then return rawget(self, "_precision") end
   if name ~= "inherit" and not pins[name] then
@@ -197,7 +214,7 @@ function Module:precision(name)
   return self
 end
 
--- The modules held directly, as a list.
+-- Module:children() -> list: The modules held directly. Example: print(#model:children())
 function Module:children()
   local list = {}
   for _, entry in ipairs(collect(self, "module")) do
@@ -210,7 +227,7 @@ end
 
 -- {==== what a module can be told ====
 
--- Run fn on every submodule, then on self.
+-- Module:apply(fn: function) -> module: Run fn on every module inside, then on this one. Example: model:apply(function(m) m.training = true end)
 function Module:apply(fn)
   if type(fn) ~= "function" then fail(("Module:apply takes a function, got %s"):format(type(fn))) end
   local list = self:modules()
@@ -218,15 +235,19 @@ function Module:apply(fn)
   return self
 end
 
+-- Module:train(mode?: bool) -> module: Training on (or off) here and in every module inside: dropout drops, batch norms follow the batch. Example:
+-- model:train()
 function Module:train(mode)
   if mode == nil then mode = true end
   for _, module in ipairs(self:modules()) do rawset(module, "training", mode) end
   return self
 end
 
+-- Module:eval() -> module: Training off here and in every module inside. Example: model:eval() model:train()
 function Module:eval() return self:train(false) end
 
--- Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.
+-- Module:to(targets...) -> module: Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision
+-- object, in any order. Errors: a dtype that is not floating. Example: model:to("cpu", gb.amp.precision("32-true"))
 function Module:to(...)
   local device, dtype
   for i = 1, select("#", ...) do
@@ -247,22 +268,27 @@ function Module:to(...)
   return self
 end
 
+-- Module:zero_grad(): Forget the gradients of all parameters. Example: model:zero_grad()
 function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
 end
 
+-- Module:requires_grad_(on?: bool) -> module: Gradients by all parameters are wanted (or not). Example: gb.nn.Linear(2, 2):requires_grad_(false)
 function Module:requires_grad_(value)
   if value ~= nil and type(value) ~= "boolean" then fail(("Module:requires_grad_ takes true or false, got %s"):format(type(value))) end
   for _, p in ipairs(self:parameters()) do p:requires_grad_(value == nil or value) end
   return self
 end
 
+-- Module:register_parameter(name: string, parameter?: tensor): A parameter under a name that is computed. Example:
+-- gb.nn.Identity():register_parameter("scale", gb.ones(1))
 function Module:register_parameter(name, parameter)
   if type(name) ~= "string" then fail(("Module:register_parameter takes a name, got %s"):format(type(name))) end
   self[name] = parameter and (native.is_parameter(parameter) and parameter or nn.Parameter(parameter))
 end
 
--- A tensor that belongs to the module but is not trained. persistent = false keeps it out of state_dict.
+-- Module:register_buffer(name: string, tensor?: tensor, options?: table): A tensor that belongs to the module but is not trained. options:
+-- persistent = false keeps it out of state_dict. Example: gb.nn.Identity():register_buffer("mean", gb.zeros(1))
 function Module:register_buffer(name, tensor, options)
   if type(name) ~= "string" then fail(("Module:register_buffer takes a name, got %s"):format(type(name))) end
   if options ~= nil and type(options) ~= "table" then fail(("Module:register_buffer takes its options in a table, got %s"):format(type(options))) end
@@ -271,7 +297,8 @@ function Module:register_buffer(name, tensor, options)
   self[name] = tensor
 end
 
--- fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. Returns a function that removes it.
+-- Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a non-nil result replaces the output.
+-- Returns a function that removes it. Example: local remove = model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()
 function Module:register_forward_hook(fn)
   if type(fn) ~= "function" then fail(("Module:register_forward_hook takes a function, got %s"):format(type(fn))) end
   local hooks = rawget(self, "_hooks") or {}
@@ -284,7 +311,8 @@ function Module:register_forward_hook(fn)
   end
 end
 
--- Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape.
+-- Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape.
+-- Errors: a module of another class. Example: gb.nn.Linear(2, 2):share(gb.nn.Linear(2, 2))
 function Module:share(other)
   if getmetatable(other) ~= getmetatable(self) then fail("Module:share takes a module of the same class") end
   for _, key in ipairs(rawget(self, "_order")) do
@@ -299,7 +327,8 @@ end
 
 -- {==== state ====
 
--- Parameters and persistent buffers by name, detached, sharing memory with the module.
+-- Module:state_dict() -> table: Parameters and persistent buffers by name, detached, sharing memory with the module. Example: local state =
+-- model:state_dict()
 function Module:state_dict()
   local state = {}
   for _, entry in ipairs(collect(self, "parameter")) do state[entry[2]] = entry[1]:detach() end
@@ -311,7 +340,8 @@ end
 
 local function shape_text(t) return table.concat(t.shape, "x") end
 
--- Copy state into the module. Missing and unexpected names are an error unless strict = false; returns both lists.
+-- Module:load_state_dict(state: table, options?: table) -> list, list: Copy state into the module. Missing and unexpected names are an error unless
+-- options.strict is false; returns both lists. Errors: tensors of another shape. Example: model:load_state_dict(model:state_dict())
 function Module:load_state_dict(state, options)
   if type(state) ~= "table" then fail(("load_state_dict takes a table of tensors by name, got %s"):format(type(state))) end
   if options ~= nil and type(options) ~= "table" then fail(("load_state_dict takes its options in a table, got %s"):format(type(options))) end
@@ -357,7 +387,7 @@ local function count_text(n)
   return (text:gsub("^,", ""))
 end
 
--- What a layer says of itself between parentheses; layers override it.
+-- Module:extra() -> string: What a layer says of itself between parentheses; layers override it. Example: print(gb.nn.Linear(2, 3):extra())
 function Module:extra() return "" end
 
 local function own_count(module)
@@ -391,6 +421,7 @@ local function draw(module, label, indent, lines, seen)
   for _, key in ipairs(rawget(module, "_order")) do below(rawget(module, key), math.type(key) and "[" .. key .. "]" or tostring(key)) end
 end
 
+-- Module:describe() -> string: The tree of modules with parameter counts and dtypes, as tostring shows it. Example: print(model:describe())
 function Module:describe()
   local lines = {}
   draw(self, "", "", lines, {})
@@ -404,12 +435,14 @@ Module.__instance = { __index = Module, __newindex = assign, __call = call, __na
                       __tostring = function(self) return self:describe() end }
 nn.Module = Module
 
--- A tensor that modules discover and optimizers train. Takes over the tensor given.
+-- gb.nn.Parameter(tensor: tensor, requires_grad?: bool) -> tensor: A tensor that modules discover and optimizers train. Takes over the tensor given.
+-- Example: local weight = gb.nn.Parameter(gb.zeros(2, 3))
 function nn.Parameter(tensor, requires_grad)
   return native.parameter(tensor, requires_grad ~= false)
 end
 
--- A class of the library: its intermediate results may be dropped as soon as the next layer has read them.
+-- gb.nn.library_class(name: string) -> class: A class of the library: its intermediate results may be dropped as soon as the next layer has read
+-- them, so forward must keep none of its arguments. Sets nn[name].
 function nn.library_class(name)
   local class = Module:extend(name)
   class._library = true

@@ -1,0 +1,146 @@
+/* call.c - functions of the host's that recipes call.
+ *
+ * The public gb_call is opaque; here it stands for a host_call, an object that Lua owns while the function runs. (The engine has a struct of
+ * that name too, one run of one op; the two never meet.) The function runs where nothing raises: its arguments were made before, what it asks
+ * of Lua goes through gbl_host_protect, and its failure is raised after it has returned. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "host.h"
+
+/* What a registered function is: the payload of its closure's userdata. */
+typedef struct registered { gb_host_fn fn; void *user; } registered;
+
+typedef struct host_call {
+  gb_host *host;
+  int count, results, room;
+  gb_value *arguments;           /* lent; the call owns their handles */
+  int *result;                   /* references into the registry */
+  char error[512];
+} host_call;
+
+/* Ends a call, with what it holds. */
+static void release_call(void *object) {
+  host_call *c = object;
+  for (int i = 0; i < c->count; i++) gb_value_release(c->host, &c->arguments[i]);
+  for (int i = 0; i < c->results; i++) luaL_unref(c->host->current, LUA_REGISTRYINDEX, c->result[i]);
+  free(c->arguments);
+  free(c->result);
+  free(c);
+}
+
+static const gbl_type call_type = { "gibbous.host_call", release_call, (const luaL_Reg[]){ { NULL, NULL } } };
+
+/* {==== What the function asks ==== */
+
+gb_host *gb_call_host(gb_call *call) { return ((host_call *)call)->host; }
+int gb_call_count(const gb_call *call) { return ((const host_call *)call)->count; }
+
+gb_status gb_call_get(gb_call *call, int i, gb_value *out) {
+  const host_call *c = (const host_call *)call;
+  *out = i >= 0 && i < c->count ? c->arguments[i] : gb_value_nil();
+  out->owned = false;
+  return GB_OK;
+}
+
+/* A result on its way into the registry. */
+typedef struct transfer { host_call *call; const gb_value *value; } transfer;
+
+static int keep_result(lua_State *L) {
+  const transfer *t = lua_touserdata(L, 1);
+  gbl_push_value(L, t->value);
+  t->call->result[t->call->results] = luaL_ref(L, LUA_REGISTRYINDEX);
+  t->call->results++;
+  return 0;
+}
+
+gb_status gb_call_return(gb_call *call, const gb_value *value) {
+  host_call *c = (host_call *)call;
+  if (c->results == c->room) {
+    int *longer = realloc(c->result, sizeof *longer * (size_t)(c->room + 8));
+    if (!longer) return gbl_host_fail(c->host, GB_EMEMORY, "there is no memory for a result");
+    c->result = longer;
+    c->room += 8;
+  }
+  return gbl_host_protect(c->host, keep_result, &(transfer){ c, value });
+}
+
+gb_status gb_call_error(gb_call *call, gb_status status, const char *format, ...) {
+  host_call *c = (host_call *)call;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(c->error, sizeof c->error, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+/* ====} */
+
+/* {==== The call ==== */
+
+/* Make a value of the argument at index that lasts as long as the stack does: strings and tensors are lent. */
+static void lend(lua_State *L, int index, gb_value *out) {
+  size_t length;
+  gb_tensor *tensor = gbl_test_tensor(L, index);
+  if (tensor) {
+    gbl_share_tensor(L, index); /* handed back, it is the same Lua value */
+    *out = gb_value_tensor(tensor);
+  } else if (lua_type(L, index) == LUA_TSTRING) {
+    const char *text = lua_tolstring(L, index, &length);
+    *out = gb_value_bytes(text, length);
+  } else gbl_take_value(L, index, out);
+}
+
+/* The object of a call, pushed, with the arguments at 1 .. count. */
+static host_call *new_call(lua_State *L, gb_host *host, int count) {
+  void **slot = gbl_new_object(L, &call_type, 0);
+  host_call *c = calloc(1, sizeof *c);
+  if (!c) luaL_error(L, "out of memory: a host function was to be called");
+  *slot = c;
+  c->host = host;
+  c->arguments = calloc((size_t)count + 1, sizeof *c->arguments);
+  if (!c->arguments) luaL_error(L, "out of memory: a host function was to be called");
+  for (; c->count < count; c->count++) lend(L, c->count + 1, &c->arguments[c->count]);
+  return c;
+}
+
+/* What a recipe calls. Upvalue 1: the registered function. */
+static int call_host(lua_State *L) {
+  const registered *r = lua_touserdata(L, lua_upvalueindex(1));
+  gbl_state *state = gbl_enter(L);
+  gb_host *host = state->host;
+  host_call *c = new_call(L, host, lua_gettop(L));
+  int object = lua_gettop(L);
+  lua_State *outer = host->current;
+  host->current = L;
+  gb_status status = r->fn((gb_call *)c, r->user);
+  host->current = outer;
+  gbl_note(L, state);
+  if (status != GB_OK) return gbl_check_status(L, gb_fail(state->context, status, "%s", *c->error ? c->error : gb_status_text(status)));
+  int results = c->results;
+  luaL_checkstack(L, results + 4, "too many results");
+  for (int i = 0; i < results; i++) lua_rawgeti(L, LUA_REGISTRYINDEX, c->result[i]);
+  *(void **)lua_touserdata(L, object) = NULL;
+  release_call(c);
+  return results;
+}
+
+/* A function to be registered. */
+typedef struct registration { const char *name; registered function; } registration;
+
+static int register_body(lua_State *L) {
+  const registration *r = lua_touserdata(L, 1);
+  gbl_new_type(L, &call_type);
+  registered *function = lua_newuserdatauv(L, sizeof *function, 0);
+  *function = r->function;
+  lua_pushcclosure(L, call_host, 1);
+  gbl_set_path(L, r->name, true);
+  return 0;
+}
+
+gb_status gb_host_register(gb_host *host, const char *name, gb_host_fn fn, void *user) {
+  return gbl_host_protect(host, register_body, &(registration){ name, { fn, user } });
+}
+
+/* ====} */

@@ -1,0 +1,369 @@
+/* host.c - a Lua universe inside another program: options, opening and closing, Lua's memory and its limit, running, errors.
+ *
+ * What may raise runs in gbl_host_protect. Limits and interrupts are those of interrupt.h; the allocator here adds the one on Lua bytes, and
+ * charges large blocks, since library functions that make long strings do not pass the count hook. */
+#include "host.h"
+
+#include <lualib.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LARGE_BLOCK ((size_t)4096) /* bytes from which an allocation is charged as work */
+
+/* {==== Errors ==== */
+
+const char *gb_host_error(const gb_host *host) { return host->error; }
+
+/* Keep a text and tell the callback. */
+static gb_status keep(gb_host *host, gb_status status, const char *text) {
+  snprintf(host->error, sizeof host->error, "%s", text);
+  host->code = status;
+  if (host->options.on_error) host->options.on_error(host->options.user, status, host->error);
+  return status;
+}
+
+gb_status gbl_host_fail(gb_host *host, gb_status status, const char *format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return keep(host, status, text);
+}
+
+/* The value by which a recipe ends without a failure (gb.args and --help). */
+static bool is_finish(lua_State *L, int index) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  bool finish = !lua_isnil(L, -1) && lua_rawequal(L, -1, index);
+  lua_pop(L, 1);
+  return finish;
+}
+
+/* The message handler: message and traceback. */
+static int add_traceback(lua_State *L) {
+  if (is_finish(L, 1)) return 1;
+  const char *text = lua_tostring(L, 1);
+  if (!text && !luaL_callmeta(L, 1, "__tostring")) lua_pushfstring(L, "an error that is a %s", luaL_typename(L, 1));
+  luaL_traceback(L, L, text ? text : lua_tostring(L, -1), 1);
+  return 1;
+}
+
+/* The status of a Lua error: the engine's own where the error is the engine's last one. */
+static gb_status status_of(const gb_host *host, int lua_status, const char *text) {
+  if (lua_status == LUA_ERRMEM) return host->limited ? GB_ELUABYTES : GB_EMEMORY;
+  if (!host->context || !*gb_error(host->context) || !text || !strstr(text, gb_error(host->context))) return GB_ERECIPE;
+  gb_status code = gb_error_code(host->context);
+  return code == GB_OK || code == GB_ECALLBACK ? GB_ERECIPE : code;
+}
+
+/* What came of a protected call, whose error value is at the top. */
+static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status reason) {
+  if (reason == GB_OK && (lua_status == LUA_OK || is_finish(L, lua_gettop(L)))) return GB_OK;
+  const char *text = lua_status != LUA_OK && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  if (reason == GB_OK) reason = status_of(host, lua_status, text);
+  if (lua_status == LUA_ERRMEM || !text) text = gb_status_text(reason);
+  return keep(host, reason, text);
+}
+
+gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
+  lua_State *L = host->current;
+  int top = lua_gettop(L);
+  if (!lua_checkstack(L, LUA_MINSTACK)) return gbl_host_fail(host, GB_EMEMORY, "the stack of this coroutine is full");
+  host->refused = 0;
+  host->limited = false;
+  gbl_interrupt_begin(L);
+  lua_pushcfunction(L, add_traceback);
+  lua_pushcfunction(L, body);
+  lua_pushlightuserdata(L, request);
+  int lua_status = lua_pcall(L, 1, 0, top + 1);
+  gb_status reason = gbl_interrupt_end(L);
+  gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
+  lua_settop(L, top);
+  gbl_note(L, host->state); /* what the host does with the engine is done in this coroutine's modes */
+  return status;
+}
+
+/* ====} */
+
+/* {==== Lua's memory ==== */
+
+/* The limit refuses. Lua collects and asks once more; what is refused twice is out of reach, and everything must unwind. */
+static void *refuse(gb_host *host, size_t bytes) {
+  if (host->refused == bytes && host->state) gbl_interrupt_request(host->state, GB_ELUABYTES);
+  host->refused = bytes;
+  host->limited = true;
+  return NULL;
+}
+
+static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
+  gb_host *host = user;
+  const gb_host_options *o = &host->options;
+  if (!block) before = 0; /* then it is a type */
+  bool grows = bytes > before;
+  if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
+  void *fresh = NULL;
+  if (o->lua_alloc) fresh = o->lua_alloc(o->alloc_user, block, before, bytes);
+  else if (bytes) fresh = realloc(block, bytes);
+  else free(block);
+  if (bytes && !fresh) return NULL;
+  host->lua_bytes += bytes - before;
+  if (host->lua_bytes > host->lua_peak) host->lua_peak = host->lua_bytes;
+  if (grows) host->refused = 0;
+  if (grows && bytes - before >= LARGE_BLOCK && host->state) gbl_charge_block(host->state, bytes - before);
+  return fresh;
+}
+
+void gb_host_get_usage(const gb_host *host, gb_host_usage *out) {
+  *out = (gb_host_usage){ host->lua_bytes, host->lua_peak, host->state->interrupt.instructions };
+}
+
+/* ====} */
+
+/* {==== Callbacks ==== */
+
+int gbl_host_print(lua_State *L) {
+  const gb_host_options *o = &gbl_host_of(L)->options;
+  luaL_Buffer line;
+  int count = lua_gettop(L);
+  luaL_buffinit(L, &line);
+  for (int i = 1; i <= count; i++) {
+    if (i > 1) luaL_addchar(&line, '\t');
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+    if (!lua_isstring(L, -1)) return luaL_error(L, "'tostring' must return a string to 'print'");
+    luaL_addvalue(&line);
+  }
+  luaL_pushresult(&line);
+  size_t length;
+  const char *text = lua_tolstring(L, -1, &length);
+  if (o->on_print) o->on_print(o->user, text, length);
+  return 0;
+}
+
+void gbl_host_check_file(lua_State *L, const char *path, bool write) {
+  const gb_host_options *o = &gbl_host_of(L)->options;
+  if (o->on_file && o->on_file(o->user, path, write) != GB_OK) gbl_error(L, "the host does not allow to %s '%s'", write ? "write" : "read", path);
+}
+
+/* A number at index, or NAN. */
+static double number_or_nan(lua_State *L, int index) { return lua_type(L, index) == LUA_TNUMBER ? lua_tonumber(L, index) : NAN; }
+
+/* event(title, step, total, loss, scale, skipped): tell the host; false where nobody listens. */
+static int event(lua_State *L) {
+  gb_host *host = gbl_host_of(L);
+  bool heard = host && host->options.on_event;
+  if (heard) {
+    gb_event e = { sizeof e, luaL_checkstring(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), number_or_nan(L, 4), number_or_nan(L, 5),
+                   lua_isinteger(L, 6) ? lua_tointeger(L, 6) : -1 };
+    host->options.on_event(host->options.user, &e);
+  }
+  lua_pushboolean(L, heard);
+  return 1;
+}
+
+/* os.exit in a host: the process is not the recipe's. */
+static int refuse_exit(lua_State *L) { return gbl_error(L, "os.exit: this recipe runs inside another program; end it by returning, or by an error"); }
+
+/* os.setlocale in a host: the locale is the whole process's. Asking is allowed. */
+static int refuse_locale(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) return gbl_error(L, "os.setlocale: the locale belongs to the program this recipe runs in");
+  lua_pushliteral(L, "C");
+  return 1;
+}
+
+/* os.getenv where the host does not share its environment. */
+static int no_getenv(lua_State *L) {
+  luaL_checkstring(L, 1);
+  lua_pushnil(L);
+  return 1;
+}
+
+/* ====} */
+
+/* {==== Opening ==== */
+
+void gb_host_options_init(gb_host_options *options, size_t size) {
+  memset(options, 0, size);
+  options->size = size;
+}
+
+/* Functions of stock Lua that would act on the whole process. */
+static void tame_process(lua_State *L, const gb_host *host) {
+  if (lua_getglobal(L, "os") == LUA_TTABLE) {
+    lua_pushcfunction(L, refuse_exit);
+    lua_setfield(L, -2, "exit");
+    lua_pushcfunction(L, refuse_locale);
+    lua_setfield(L, -2, "setlocale");
+    if (!host->options.environment) {
+      lua_pushcfunction(L, no_getenv);
+      lua_setfield(L, -2, "getenv");
+    }
+  }
+  lua_pop(L, 1);
+  lua_pushcfunction(L, gbl_host_print);
+  lua_setglobal(L, "print");
+}
+
+/* The engine's options from the host's. */
+static gb_context_options context_options(const gb_host_options *o) {
+  gb_context_options c;
+  gb_context_options_init(&c, sizeof c);
+  c.threads = o->threads;
+  c.tensor_bytes = o->tensor_bytes;
+  c.seed = o->seed;
+  c.alloc = o->tensor_alloc;
+  c.free = o->tensor_free;
+  c.alloc_user = o->alloc_user;
+  return c;
+}
+
+/* The device that was asked for must be there. */
+static void check_device(lua_State *L, const gb_host *host) {
+  gb_device device;
+  if (host->options.device) gbl_check_status(L, gb_device_parse(host->context, host->options.device, &device));
+}
+
+/* Protected: the libraries, gb, and what a host changes of them. */
+static int open_universe(lua_State *L) {
+  gb_host *host = lua_touserdata(L, 1);
+  const gb_host_options *o = &host->options;
+  gb_context_options c = context_options(o);
+  lua_gc(L, LUA_GCGEN, 0, 0);
+  if (!o->environment) {
+    lua_pushboolean(L, true);
+    lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+  }
+  luaL_openlibs(L);
+  gbl_set_context_options(L, &c);
+  luaL_requiref(L, "gibbous", luaopen_gibbous, false);
+  lua_setglobal(L, "gb");
+  host->state = gbl_enter(L);
+  host->context = host->state->context;
+  host->state->host = host;
+  check_device(L, host);
+  gbl_replace_coroutine(L);
+  tame_process(L, host);
+  host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
+  if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
+  return 0;
+}
+
+/* A copy of the options, at the size that we know; false: no memory. */
+static bool copy_options(const gb_host_options *from, gb_host_options *to) {
+  gb_host_options_init(to, sizeof *to);
+  if (!from) return true;
+  memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
+  to->size = sizeof *to;
+  const char *root = to->root, *device = to->device;
+  to->root = root ? strdup(root) : NULL;
+  to->device = device ? strdup(device) : NULL;
+  return (!root || to->root) && (!device || to->device);
+}
+
+/* What cannot be meant. NULL: all is well. */
+static const char *bad_options(const gb_host_options *o) {
+  if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT) return "options.sandbox is none of gb_sandbox";
+  if (o->sandbox != GB_SANDBOX_NONE) return "the sandbox is not built into this version";
+  if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
+  if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
+  if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";
+  if (!(o->seconds >= 0)) return "options.seconds must not be negative";
+  return NULL;
+}
+
+/* End a host that opened in part or whole. */
+static void end_host(gb_host *host) {
+  if (host->main) lua_close(host->main);
+  free((char *)host->options.root);
+  free((char *)host->options.device);
+  free(host);
+}
+
+/* Open the universe; a failure leaves its text in the host. */
+static gb_status open_host(gb_host *host) {
+  const char *bad = bad_options(&host->options);
+  if (bad) return gbl_host_fail(host, GB_EINVAL, "%s", bad);
+  lua_State *L = host->main = host->current = lua_newstate(lua_memory, host);
+  if (!L) return gbl_host_fail(host, host->limited ? GB_ELUABYTES : GB_EMEMORY, "there is no memory for a Lua state");
+  lua_pushcfunction(L, open_universe);
+  lua_pushlightuserdata(L, host);
+  int lua_status = lua_pcall(L, 1, 0, 0);
+  gb_status status = outcome(host, L, lua_status, GB_OK);
+  lua_settop(L, 0);
+  return status;
+}
+
+gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *error, size_t size) {
+  *out = NULL;
+  gb_host *host = calloc(1, sizeof *host);
+  gb_status status = GB_EMEMORY;
+  if (host) status = copy_options(options, &host->options) ? open_host(host) : gbl_host_fail(host, GB_EMEMORY, "there is no memory for the options");
+  if (status == GB_OK) {
+    *out = host;
+    return GB_OK;
+  }
+  if (error && size) snprintf(error, size, "%s", host ? host->error : gb_status_text(status));
+  if (host) end_host(host);
+  return status;
+}
+
+void gb_host_close(gb_host *host) {
+  if (host) end_host(host);
+}
+
+gb_context *gb_host_context(gb_host *host) { return host->context; }
+
+/* ====} */
+
+/* {==== Running ==== */
+
+/* A chunk to run: a file, or text with a name. */
+typedef struct chunk { const char *path, *text, *name; } chunk;
+
+/* A scope that the chunk leaves open is an error, and ends. */
+static int run_chunk(lua_State *L) {
+  const chunk *c = lua_touserdata(L, 1);
+  int status;
+  if (c->path) status = luaL_loadfilex(L, c->path, "t");
+  else {
+    lua_pushfstring(L, "=%s", c->name ? c->name : "recipe");
+    status = luaL_loadbufferx(L, c->text, strlen(c->text), lua_tostring(L, -1), "t");
+  }
+  if (status != LUA_OK) return lua_error(L);
+  gbl_modes *modes = gbl_modes_of(L);
+  int64_t before = modes->scopes;
+  lua_call(L, 0, 0);
+  if (!gbl_push_open_scope(L)) return 0;
+  bool left_open = false;
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    for (; modes->top[kind] && modes->top[kind]->number > before; left_open = true) gbl_close_top(modes, (gbl_scope_kind)kind);
+  return left_open ? lua_error(L) : 0;
+}
+
+gb_status gb_host_run_file(gb_host *host, const char *path) { return gbl_host_protect(host, run_chunk, &(chunk){ .path = path }); }
+
+gb_status gb_host_run_string(gb_host *host, const char *text, const char *name) {
+  return gbl_host_protect(host, run_chunk, &(chunk){ .text = text, .name = name });
+}
+
+/* ====} */
+
+/* {==== Stopping ==== */
+
+void gb_host_interrupt(gb_host *host) { gbl_interrupt_post(host->state, GB_EINTERRUPT); }
+
+void gb_host_request_stop(gb_host *host) {
+  if (!gbl_ask_to_stop(host->state)) gb_host_interrupt(host);
+}
+
+/* ====} */
+
+void gbl_open_host(lua_State *L) {
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "event", event }, { NULL, NULL } });
+  lua_pop(L, 1);
+}

@@ -1,0 +1,277 @@
+/* interrupt.c - the hooks behind interrupt.h, and an xpcall whose handler cannot hold up a stop. */
+#include "interrupt.h"
+
+#include <time.h>
+
+#include "binding.h"
+
+#define BYTES_PER_INSTRUCTION 32 /* that a library function moves */
+#define PERIOD 1000 /* instructions between two looks of the count hook: about ten microseconds */
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* {==== Hooks ==== */
+
+static void count_hook(lua_State *L, lua_Debug *event);
+static void silence_handler(lua_State *L);
+
+/* The hook that a coroutine has while nothing was asked for. */
+static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
+  if (interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD);
+  else lua_sethook(L, NULL, 0, 0);
+}
+
+/* Raise the error that says why everything stops. */
+static int raise_reason(lua_State *L, const gbl_state *state) {
+  const gbl_interrupt *interrupt = &state->interrupt;
+  gb_status reason = (gb_status)atomic_load(&interrupt->reason);
+  if (reason == GB_EINSTRUCTIONS) return gbl_error(L, "the limit of %llu instructions was reached", (unsigned long long)interrupt->most_instructions);
+  if (reason == GB_ETIME) return gbl_error(L, "the limit of %g seconds was reached", interrupt->most_seconds);
+  return gbl_error(L, "%s", gb_status_text(reason));
+}
+
+/* Armed on what must unwind. A coroutine that was armed and not run in time finds nothing to stop for, and goes on. */
+static void stop_hook(lua_State *L, lua_Debug *event) {
+  (void)event;
+  gbl_state *state = gbl_get_state(L);
+  if (atomic_load(&state->interrupt.reason)) {
+    silence_handler(L);
+    raise_reason(L, state);
+  }
+  disarm(L, &state->interrupt);
+}
+
+static void arm(lua_State *L) { lua_sethook(L, stop_hook, LUA_MASKLINE | LUA_MASKCOUNT, 1); }
+
+/* The limits of the outermost call. */
+static gb_status check_limits(const gbl_state *state) {
+  const gbl_interrupt *interrupt = &state->interrupt;
+  double deadline = state->context ? state->context->deadline : 0;
+  if (interrupt->most_instructions && interrupt->instructions > interrupt->most_instructions) return GB_EINSTRUCTIONS;
+  if (deadline == 0 || now() <= deadline) return GB_OK;
+  return interrupt->grace ? GB_EINTERRUPT : GB_ETIME;
+}
+
+/* Add to the count; gives the limit that is reached by it. */
+static gb_status charge(gbl_state *state, uint64_t instructions) {
+  gbl_interrupt *interrupt = &state->interrupt;
+  bool full = instructions > UINT64_MAX - interrupt->instructions;
+  interrupt->instructions = full ? UINT64_MAX : interrupt->instructions + instructions;
+  return interrupt->depth ? check_limits(state) : GB_OK;
+}
+
+void gbl_charge(lua_State *L, uint64_t instructions) {
+  gbl_state *state = gbl_get_state(L);
+  gb_status reached = charge(state, instructions);
+  if (reached != GB_OK) gbl_interrupt_post(state, reached);
+  if (!state->interrupt.depth || !atomic_load(&state->interrupt.reason)) return;
+  arm(L);
+  silence_handler(L);
+  raise_reason(L, state);
+}
+
+void gbl_charge_block(gbl_state *state, size_t bytes) {
+  gb_status reached = charge(state, bytes / BYTES_PER_INSTRUCTION);
+  if (reached != GB_OK) gbl_interrupt_request(state, reached);
+}
+
+static void count_hook(lua_State *L, lua_Debug *event) {
+  (void)event;
+  gbl_charge(L, PERIOD);
+}
+
+/* ====} */
+
+/* {==== Requests ==== */
+
+void gbl_interrupt_post(gbl_state *state, gb_status reason) {
+  int none = GB_OK;
+  if (!atomic_load(&state->interrupt.current)) return;
+  atomic_compare_exchange_strong(&state->interrupt.reason, &none, (int)reason); /* the first reason is the one that is told */
+  gb_interrupt(state->context);
+}
+
+void gbl_interrupt_request(gbl_state *state, gb_status reason) {
+  gbl_interrupt_post(state, reason);
+  lua_State *L = atomic_load(&state->interrupt.current);
+  if (L) arm(L); /* lua_sethook may be called by a signal handler of this thread */
+}
+
+/* The order matters: a request between the store and the look arms co itself. */
+void gbl_note_current(gbl_state *state, lua_State *co) {
+  if (!state->interrupt.depth) return; /* the universe closes, or nobody asks for stops here */
+  atomic_store(&state->interrupt.current, co);
+  if (atomic_load(&state->interrupt.reason)) arm(co);
+}
+
+bool gbl_is_stopping(lua_State *L) { return atomic_load(&gbl_get_state(L)->interrupt.reason) != GB_OK; }
+
+void gbl_interrupt_stick(lua_State *L, gb_status status) {
+  gbl_state *state = gbl_get_state(L);
+  if (!state->interrupt.depth) return;
+  bool full = status == GB_EMEMORY && state->interrupt.limits_tensors && gb_pool_was_limited(state->context->pool[GB_CPU]);
+  gb_status reached = full ? GB_ETENSORBYTES : check_limits(state);
+  if (reached != GB_OK) gbl_interrupt_post(state, reached);
+  if (atomic_load(&state->interrupt.reason)) arm(L);
+}
+
+/* ====} */
+
+/* {==== Calls ==== */
+
+void gbl_interrupt_begin(lua_State *L) {
+  gbl_state *state = gbl_get_state(L);
+  gbl_interrupt *interrupt = &state->interrupt;
+  if (interrupt->depth++) return;
+  interrupt->instructions = 0;
+  interrupt->stepped = interrupt->grace = false;
+  atomic_store(&interrupt->asked, false);
+  atomic_store(&interrupt->has_handler, false);
+  if (interrupt->most_seconds > 0) state->context->deadline = now() + interrupt->most_seconds;
+  atomic_store(&interrupt->reason, GB_OK);
+  gb_interrupt_clear(state->context); /* a request that came after the end of the last call */
+  atomic_store(&interrupt->current, L);
+}
+
+gb_status gbl_interrupt_end(lua_State *L) {
+  gbl_state *state = gbl_get_state(L);
+  gbl_interrupt *interrupt = &state->interrupt;
+  if (--interrupt->depth) return GB_OK;
+  atomic_store(&interrupt->current, NULL);
+  gb_status reason = (gb_status)atomic_exchange(&interrupt->reason, GB_OK);
+  if (reason != GB_OK) gb_interrupt_clear(state->context);
+  state->context->deadline = 0;
+  disarm(L, interrupt);
+  return reason;
+}
+
+void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds) {
+  gbl_interrupt *interrupt = &gbl_get_state(L)->interrupt;
+  interrupt->counts = true;
+  interrupt->most_instructions = instructions;
+  interrupt->most_seconds = seconds;
+  disarm(L, interrupt);
+}
+
+/* ====} */
+
+/* {==== Ending gracefully ==== */
+
+static const char handler_key = 0; /* of the registry: what gb.on_stop was given */
+
+bool gbl_ask_to_stop(gbl_state *state) {
+  gbl_interrupt *interrupt = &state->interrupt;
+  if (!atomic_load(&interrupt->current) || !atomic_load(&interrupt->has_handler)) return false;
+  return !atomic_exchange(&interrupt->asked, true);
+}
+
+/* gb.on_stop(fn: function, options?: table): When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10),
+ * and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example:
+ * gb.on_stop(function() gb.save("stopped.safetensors", model:state_dict()) end, { grace = 5 }) */
+static int on_stop(lua_State *L) {
+  static const char *const known[] = { "grace", NULL };
+  gbl_state *state = gbl_enter(L);
+  gbl_check_options(L, 2, "on_stop", known);
+  double grace = gbl_option_number(L, 2, "on_stop", "grace", 10);
+  if (!lua_isnoneornil(L, 1) && !lua_isfunction(L, 1)) return gbl_error(L, "on_stop: expects a function, got %s", gbl_type_name(L, 1));
+  if (!(grace >= 0)) return gbl_error(L, "on_stop: 'grace' is a number of seconds, got %g", grace);
+  bool given = lua_isfunction(L, 1);
+  lua_createtable(L, 0, 2);
+  lua_pushvalue(L, 1);
+  lua_setfield(L, -2, "fn");
+  lua_pushnumber(L, grace);
+  lua_setfield(L, -2, "grace");
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &handler_key);
+  atomic_store(&state->interrupt.has_handler, given);
+  return 0;
+}
+
+void gbl_note_step(lua_State *L) { gbl_get_state(L)->interrupt.stepped = true; }
+
+void gbl_step_boundary(lua_State *L) {
+  gbl_state *state = gbl_get_state(L);
+  gbl_interrupt *interrupt = &state->interrupt;
+  bool stepped = interrupt->stepped;
+  interrupt->stepped = false;
+  if (!stepped || interrupt->grace || !atomic_load(&interrupt->asked)) return;
+  luaL_checkstack(L, 4, NULL);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &handler_key);
+  lua_getfield(L, -1, "grace");
+  double end = now() + lua_tonumber(L, -1);
+  if (state->context->deadline == 0 || end < state->context->deadline) {
+    interrupt->grace = true;
+    state->context->deadline = end;
+  }
+  if (!interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD); /* the end of the grace period must be seen */
+  lua_getfield(L, -2, "fn");
+  lua_call(L, 0, 0);
+  gbl_interrupt_request(state, GB_EINTERRUPT);
+  raise_reason(L, state);
+}
+
+void gbl_open_interrupt(lua_State *L) { gbl_set_functions(L, (const luaL_Reg[]){ { "on_stop", on_stop }, { NULL, NULL } }); }
+
+/* ====} */
+
+/* {==== xpcall ====
+ * Lua runs a message handler with hooks off when a hook raised the error, so a handler that loops would hold up a stop. A wrapper around
+ * handlers would show in tracebacks and levels. So this xpcall, which is that of the standard library frame by frame, notes where its
+ * handler lies on the stack, and a stop puts one there that passes the error on. */
+
+/* One xpcall that runs: a userdata in the first slot of its frame. The coroutine's modes know the innermost. */
+typedef struct gbl_handler { lua_Debug frame; struct gbl_handler *outer; } gbl_handler;
+
+/* The call came back, perhaps after yields: what lies above the handler are its results behind a true, or one error value. */
+static int finish_xpcall(lua_State *L, int status, lua_KContext context) {
+  (void)context;
+  const gbl_handler *handler = lua_touserdata(L, 1);
+  gbl_modes_of(L)->handler = handler->outer;
+  if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - 2;
+  lua_pushboolean(L, false);
+  lua_insert(L, -2);
+  return 2;
+}
+
+/* xpcall(f, handler, ...): the stack becomes note, handler, true, f, ... */
+static int noted_xpcall(lua_State *L) {
+  int arguments = lua_gettop(L) - 2;
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  gbl_modes *modes = gbl_modes_of(L);
+  lua_pushboolean(L, true);
+  lua_pushvalue(L, 1);
+  lua_rotate(L, 3, 2);
+  gbl_handler *handler = lua_newuserdatauv(L, sizeof *handler, 0);
+  lua_replace(L, 1);
+  lua_getstack(L, 0, &handler->frame);
+  handler->outer = modes->handler;
+  modes->handler = handler;
+  return finish_xpcall(L, lua_pcallk(L, arguments, LUA_MULTRET, 2, 0, finish_xpcall), 0);
+}
+
+/* The handler that passes an error on. */
+static int pass_error(lua_State *L) {
+  lua_settop(L, 1);
+  return 1;
+}
+
+static void silence_handler(lua_State *L) {
+  gbl_handler *handler = gbl_modes_of(L)->handler;
+  if (!handler || !lua_checkstack(L, 2)) return;
+  lua_getinfo(L, "f", &handler->frame);
+  bool running = lua_tocfunction(L, -1) == noted_xpcall;
+  lua_pop(L, 1);
+  if (!running) return;
+  lua_pushcfunction(L, pass_error);
+  lua_setlocal(L, &handler->frame, 2);
+}
+
+void gbl_replace_xpcall(lua_State *L) {
+  lua_pushcfunction(L, noted_xpcall);
+  lua_setglobal(L, "xpcall");
+}
+
+/* ====} */

@@ -1,0 +1,80 @@
+/* interrupt.h - stopping what runs: on request, or because a limit was reached.
+ *
+ * Which coroutine runs is noted by coroutine.resume, wrap and close (modes.c), so a request reaches the Lua code that really runs. It arms a
+ * hook on that coroutine that raises before every instruction, and on each that control comes back to, until the outermost call has unwound:
+ * neither a loop of pcalls nor a coroutine can swallow it. The hook has no CALL event, so C functions that close scopes still run.
+ * Where there are limits, or requests come from other threads, a count hook is armed on every coroutine from the start: it charges
+ * instructions to the universe, looks at the clock, and polls. No other thread ever touches a lua_State.
+ * Left out: finalisers, which Lua runs with hooks off, and C functions that loop without asking gbl_charge. */
+#ifndef GB_BINDINGS_INTERRUPT_H
+#define GB_BINDINGS_INTERRUPT_H
+
+#include <lua.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gibbous.h"
+
+struct gbl_state;
+
+typedef struct gbl_interrupt {
+  _Atomic(lua_State *) current;  /* the coroutine whose code runs; NULL: no call has begun */
+  atomic_int reason;             /* the gb_status that everything unwinds for; GB_OK: nothing was asked */
+  int depth;                     /* calls that have begun and not ended */
+  bool counts;                   /* the count hook is armed on every coroutine */
+  uint64_t instructions;         /* charged since the outermost call began */
+  bool limits_tensors;           /* the limit on tensor bytes is one that everything unwinds for */
+  uint64_t most_instructions;    /* 0: no limit */
+  double most_seconds;           /* 0: no limit; the deadline stands in the context, where ops look too */
+  atomic_bool has_handler;       /* the recipe set gb.on_stop */
+  atomic_bool asked;             /* to end at the next step boundary */
+  bool stepped;                  /* an optimizer stepped since the last boundary */
+  bool grace;                    /* the handler runs: the deadline is that of its grace period */
+} gbl_interrupt;
+
+/* {==== For who calls Lua code: the executable, the host API ==== */
+
+/* Before and after each call into Lua; they nest. Limits count from the outermost one, whose end gives the reason it was stopped for, or
+ * GB_OK, and forgets it. The end must follow on the same L whatever came of the call. */
+void gbl_interrupt_begin(lua_State *L);
+gb_status gbl_interrupt_end(lua_State *L);
+
+/* Stop what runs. From the thread that runs it: a signal handler, an allocator, a binding. Nothing when nothing runs. */
+void gbl_interrupt_request(struct gbl_state *state, gb_status reason);
+/* The same from any thread; takes effect where the count hook is armed, and at the next op. */
+void gbl_interrupt_post(struct gbl_state *state, gb_status reason);
+
+/* Ask a recipe that set gb.on_stop to end at the next boundary between two steps of training: true. False where it did not, or was asked
+ * already, or nothing runs: then who wants it stopped must interrupt. Any thread, any signal handler. */
+bool gbl_ask_to_stop(struct gbl_state *state);
+
+/* Arm the count hook on L and every coroutine made from now on, with these limits (0: none) for each outermost call. */
+void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
+
+/* ====} */
+
+/* {==== For functions of the library ==== */
+
+/* Charge work that a C function did or is about to do, in the cost of instructions; raises when a limit is reached or a stop was asked for. */
+void gbl_charge(lua_State *L, uint64_t instructions);
+/* A block of Lua's memory was allocated: the work behind it is charged. Called by an allocator, so a limit is not raised here; it is armed. */
+void gbl_charge_block(struct gbl_state *state, size_t bytes);
+/* Was a stop asked for and not yet unwound? */
+bool gbl_is_stopping(lua_State *L);
+/* The coroutine co runs from now on; it is armed if a stop was asked for. Raises nothing. */
+void gbl_note_current(struct gbl_state *state, lua_State *co);
+/* An op failed with a status that a stop, the deadline or the limit on tensor bytes may be behind: then make it stick. */
+void gbl_interrupt_stick(lua_State *L, gb_status status);
+/* An optimizer stepped; and: one step of training ends and the next begins here, which is where a recipe that was asked to stop does. May
+ * raise. The boundary is the first call of zero_grad or of a loader after a step, so that what a handler saves is a whole step. */
+void gbl_note_step(lua_State *L);
+void gbl_step_boundary(lua_State *L);
+/* gb.on_stop. */
+void gbl_open_interrupt(lua_State *L);
+/* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */
+void gbl_replace_xpcall(lua_State *L);
+
+/* ====} */
+
+#endif

@@ -1,0 +1,288 @@
+/* value.c - gb_value: from the host to Lua and back, tables by handle, globals by path. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+
+/* {==== Values of the host's ==== */
+
+gb_value gb_value_nil(void) { return (gb_value){ .type = GB_VALUE_NIL }; }
+gb_value gb_value_boolean(bool boolean) { return (gb_value){ .type = GB_VALUE_BOOLEAN, .as.boolean = boolean }; }
+gb_value gb_value_integer(int64_t integer) { return (gb_value){ .type = GB_VALUE_INTEGER, .as.integer = integer }; }
+gb_value gb_value_number(double number) { return (gb_value){ .type = GB_VALUE_NUMBER, .as.number = number }; }
+gb_value gb_value_string(const char *text) { return text ? gb_value_bytes(text, strlen(text)) : gb_value_nil(); }
+gb_value gb_value_bytes(const char *data, size_t length) { return (gb_value){ .type = GB_VALUE_STRING, .as.string = { data, length } }; }
+gb_value gb_value_tensor(gb_tensor *tensor) { return tensor ? (gb_value){ .type = GB_VALUE_TENSOR, .as.tensor = tensor } : gb_value_nil(); }
+
+static bool is_handle(const gb_value *value) { return value->type >= GB_VALUE_TABLE && value->type <= GB_VALUE_OBJECT; }
+
+void gb_value_release(gb_host *host, gb_value *value) {
+  gb_value v = *value;
+  *value = gb_value_nil();
+  if (!v.owned) return;
+  if (v.type == GB_VALUE_STRING) free((char *)v.as.string.data);
+  else if (v.type == GB_VALUE_TENSOR) gb_tensor_release(v.as.tensor);
+  else if (is_handle(&v) && lua_checkstack(host->current, 4)) luaL_unref(host->current, LUA_REGISTRYINDEX, v.as.handle);
+}
+
+/* ====} */
+
+/* {==== To Lua and back ==== */
+
+/* The tensor must be of this host: its memory is counted there, and ops know one context. */
+static void push_tensor(lua_State *L, gb_tensor *tensor) {
+  if (gb_tensor_context(tensor) != gbl_get_state(L)->context) luaL_error(L, "the tensor belongs to another host");
+  gb_tensor_retain(tensor);
+  gbl_push_tensor_shared(L, tensor);
+}
+
+void gbl_push_value(lua_State *L, const gb_value *value) {
+  luaL_checkstack(L, 8, NULL);
+  switch (value->type) {
+    case GB_VALUE_NIL: lua_pushnil(L); return;
+    case GB_VALUE_BOOLEAN: lua_pushboolean(L, value->as.boolean); return;
+    case GB_VALUE_INTEGER: lua_pushinteger(L, value->as.integer); return;
+    case GB_VALUE_NUMBER: lua_pushnumber(L, value->as.number); return;
+    case GB_VALUE_STRING: lua_pushlstring(L, value->as.string.data, value->as.string.length); return;
+    case GB_VALUE_TENSOR: push_tensor(L, value->as.tensor); return;
+    case GB_VALUE_TABLE:
+    case GB_VALUE_FUNCTION:
+    case GB_VALUE_OBJECT: lua_rawgeti(L, LUA_REGISTRYINDEX, value->as.handle); return;
+  }
+  luaL_error(L, "a gb_value has the type %d, which there is not", (int)value->type);
+}
+
+/* A copy of the string at index. */
+static void take_string(lua_State *L, int index, gb_value *out) {
+  size_t length;
+  const char *text = lua_tolstring(L, index, &length);
+  char *copy = malloc(length + 1);
+  if (!copy) luaL_error(L, "out of memory: a string of %I bytes was to be copied", (lua_Integer)length);
+  memcpy(copy, text, length + 1);
+  *out = gb_value_bytes(copy, length);
+}
+
+void gbl_take_value(lua_State *L, int index, gb_value *out) {
+  luaL_checkstack(L, 8, NULL);
+  gb_tensor *tensor = NULL;
+  switch (lua_type(L, index)) {
+    case LUA_TNONE:
+    case LUA_TNIL: *out = gb_value_nil(); return;
+    case LUA_TBOOLEAN: *out = gb_value_boolean(lua_toboolean(L, index)); return;
+    case LUA_TNUMBER: *out = lua_isinteger(L, index) ? gb_value_integer(lua_tointeger(L, index)) : gb_value_number(lua_tonumber(L, index)); return;
+    case LUA_TSTRING: take_string(L, index, out); break;
+    case LUA_TUSERDATA: tensor = gbl_test_tensor(L, index); /* fall through */
+    default:
+      if (tensor) {
+        gbl_share_tensor(L, index);
+        gb_tensor_retain(tensor);
+        *out = gb_value_tensor(tensor);
+        break;
+      }
+      lua_pushvalue(L, index);
+      out->as.handle = luaL_ref(L, LUA_REGISTRYINDEX);
+      out->type = lua_istable(L, index) ? GB_VALUE_TABLE : lua_isfunction(L, index) ? GB_VALUE_FUNCTION : GB_VALUE_OBJECT;
+  }
+  out->owned = true;
+}
+
+/* The first part of a path goes to *length; returns where the next one begins, or NULL. */
+static const char *next_part(const char *path, size_t *length) {
+  const char *dot = strchr(path, '.');
+  *length = dot ? (size_t)(dot - path) : strlen(path);
+  return dot ? dot + 1 : NULL;
+}
+
+/* Replace the value at the top by its field; nil where it can have none. */
+static void push_field(lua_State *L, const char *part, size_t length) {
+  bool indexable = lua_istable(L, -1) || luaL_getmetafield(L, -1, "__index") != LUA_TNIL;
+  if (indexable && !lua_istable(L, -1)) lua_pop(L, 1);
+  lua_pushlstring(L, part, length);
+  if (indexable) lua_gettable(L, -2);
+  else lua_pop(L, 1), lua_pushnil(L);
+  lua_remove(L, -2);
+}
+
+void gbl_push_path(lua_State *L, const char *path) {
+  size_t length;
+  lua_pushglobaltable(L);
+  for (const char *part = path, *next; part; part = next) {
+    next = next_part(part, &length);
+    push_field(L, part, length);
+  }
+}
+
+void gbl_set_path(lua_State *L, const char *path, bool make) {
+  size_t length;
+  const char *part = path, *next;
+  lua_pushglobaltable(L);
+  while ((next = next_part(part, &length))) {
+    lua_pushvalue(L, -1);
+    push_field(L, part, length);
+    if (lua_isnil(L, -1) && make) {
+      lua_pop(L, 1);
+      lua_newtable(L);
+      lua_pushlstring(L, part, length);
+      lua_pushvalue(L, -2);
+      lua_settable(L, -4);
+    }
+    if (!lua_istable(L, -1)) luaL_error(L, "cannot set '%s': what stands before '%s' is no table", path, next);
+    lua_remove(L, -2);
+    part = next;
+  }
+  lua_pushvalue(L, -2);
+  lua_setfield(L, -2, part);
+  lua_pop(L, 2);
+}
+
+/* ====} */
+
+/* {==== Calls, globals and tables, each a protected body with its request ==== */
+
+typedef struct request {
+  const char *name;              /* a path; or NULL */
+  const gb_value *object, *key, *in;
+  gb_value *out, *out_key;
+  int n_in, n_out;
+  int64_t length;
+} request;
+
+/* Take the n values from index on; what was taken before one that fails is released. */
+static void take_all(lua_State *L, int index, gb_value *out, int n) {
+  for (int i = 0; i < n; i++) out[i] = gb_value_nil();
+  for (int i = 0; i < n; i++) gbl_take_value(L, index + i, &out[i]);
+}
+
+static int call_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  luaL_checkstack(L, r->n_in + r->n_out + 8, "too many values for a call");
+  if (r->name) gbl_push_path(L, r->name);
+  else gbl_push_value(L, r->object);
+  if (r->name && lua_isnil(L, -1)) return luaL_error(L, "there is no function '%s' to call", r->name);
+  for (int i = 0; i < r->n_in; i++) gbl_push_value(L, &r->in[i]);
+  lua_call(L, r->n_in, r->n_out);
+  take_all(L, 2, r->out, r->n_out);
+  return 0;
+}
+
+/* Results go through a room of ours, so that a failure leaves the caller's untouched. */
+static gb_status call(gb_host *host, request *r) {
+  gb_value few[8], *out = r->out, *room = r->n_out <= 8 ? few : calloc((size_t)r->n_out, sizeof *room);
+  if (!room) return gbl_host_fail(host, GB_EMEMORY, "there is no memory for %d results", r->n_out);
+  for (int i = 0; i < r->n_out; i++) room[i] = gb_value_nil();
+  r->out = room;
+  gb_status status = gbl_host_protect(host, call_body, r);
+  for (int i = 0; i < r->n_out; i++) {
+    if (status == GB_OK) out[i] = room[i];
+    else gb_value_release(host, &room[i]);
+  }
+  if (room != few) free(room);
+  return status;
+}
+
+gb_status gb_host_call(gb_host *host, const char *name, const gb_value *in, int n_in, gb_value *out, int n_out) {
+  return call(host, &(request){ .name = name, .in = in, .n_in = n_in, .out = out, .n_out = n_out });
+}
+
+gb_status gb_host_call_value(gb_host *host, const gb_value *function, const gb_value *in, int n_in, gb_value *out, int n_out) {
+  return call(host, &(request){ .object = function, .in = in, .n_in = n_in, .out = out, .n_out = n_out });
+}
+
+static int get_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  gbl_push_path(L, r->name);
+  gbl_take_value(L, -1, r->out);
+  return 0;
+}
+
+gb_status gb_host_get(gb_host *host, const char *name, gb_value *out) { return gbl_host_protect(host, get_body, &(request){ .name = name, .out = out }); }
+
+static int set_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  gbl_push_value(L, r->in);
+  gbl_set_path(L, r->name, false);
+  return 0;
+}
+
+gb_status gb_host_set(gb_host *host, const char *name, const gb_value *value) {
+  return gbl_host_protect(host, set_body, &(request){ .name = name, .in = value });
+}
+
+static int new_body(lua_State *L) {
+  lua_newtable(L);
+  gbl_take_value(L, -1, ((const request *)lua_touserdata(L, 1))->out);
+  return 0;
+}
+
+gb_status gb_table_new(gb_host *host, gb_value *out) { return gbl_host_protect(host, new_body, &(request){ .out = out }); }
+
+/* Push the table of a request. */
+static void push_table(lua_State *L, const request *r) {
+  gbl_push_value(L, r->object);
+  if (!lua_istable(L, -1)) luaL_error(L, "a table is needed, this value is a %s", luaL_typename(L, -1));
+}
+
+static int table_get_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  push_table(L, r);
+  gbl_push_value(L, r->key);
+  lua_gettable(L, -2);
+  gbl_take_value(L, -1, r->out);
+  return 0;
+}
+
+gb_status gb_table_get(gb_host *host, const gb_value *table, const gb_value *key, gb_value *out) {
+  return gbl_host_protect(host, table_get_body, &(request){ .object = table, .key = key, .out = out });
+}
+
+static int table_set_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  push_table(L, r);
+  gbl_push_value(L, r->key);
+  gbl_push_value(L, r->in);
+  lua_settable(L, -3);
+  return 0;
+}
+
+gb_status gb_table_set(gb_host *host, const gb_value *table, const gb_value *key, const gb_value *value) {
+  return gbl_host_protect(host, table_set_body, &(request){ .object = table, .key = key, .in = value });
+}
+
+static int table_length_body(lua_State *L) {
+  request *r = lua_touserdata(L, 1);
+  push_table(L, r);
+  r->length = (int64_t)lua_rawlen(L, -1);
+  return 0;
+}
+
+gb_status gb_table_length(gb_host *host, const gb_value *table, int64_t *out) {
+  request r = { .object = table };
+  gb_status status = gbl_host_protect(host, table_length_body, &r);
+  if (status == GB_OK) *out = r.length;
+  return status;
+}
+
+static int table_next_body(lua_State *L) {
+  const request *r = lua_touserdata(L, 1);
+  push_table(L, r);
+  gbl_push_value(L, r->key);
+  if (!lua_next(L, -2)) return 0;
+  gbl_take_value(L, -2, r->out_key);
+  gbl_take_value(L, -1, r->out);
+  return 0;
+}
+
+gb_status gb_table_next(gb_host *host, const gb_value *table, gb_value *key, gb_value *value) {
+  gb_value next = gb_value_nil(), found = gb_value_nil();
+  gb_status status = gbl_host_protect(host, table_next_body, &(request){ .object = table, .key = key, .out_key = &next, .out = &found });
+  if (status != GB_OK) {
+    gb_value_release(host, &next);
+    return status;
+  }
+  gb_value_release(host, key);
+  *key = next;
+  *value = found;
+  return GB_OK;
+}
+
+/* ====} */

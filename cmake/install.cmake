@@ -1,0 +1,76 @@
+# cmake/install.cmake - what `cmake --install` puts where, and the Debian package that `cpack` makes of it.
+#
+# The tree can be moved: the CMake package and the pkg-config file find their neighbours from where they lie themselves.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(LUA_MODULE_DIR lib/lua/5.4 CACHE STRING "Folder below the prefix for gibbous.so, the module for a stock lua5.4")
+set(PLUGIN_DIR ${CMAKE_INSTALL_LIBDIR}/gibbous)
+
+install(TARGETS gibbous_module LIBRARY DESTINATION ${LUA_MODULE_DIR})
+if(GIBBOUS_MODULE_ONLY)
+  return()
+endif()
+
+# {==== Programs, recipes, documents ====
+
+file(GLOB MAN_PAGES CONFIGURE_DEPENDS doc/*.1)
+file(GLOB TYPE_FILES CONFIGURE_DEPENDS bindings/meta/*.lua)
+list(FILTER TYPE_FILES EXCLUDE REGEX "/generate\\.lua$") # it makes them
+install(TARGETS gibbous RUNTIME)
+install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/recipes FILES_MATCHING PATTERN "*.lua")
+install(FILES ${TYPE_FILES} DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/meta)
+install(FILES ${MAN_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
+if(EXISTS ${CMAKE_SOURCE_DIR}/doc/gibbous.bash)
+  install(FILES doc/gibbous.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME gibbous)
+endif()
+if(EXISTS ${CMAKE_SOURCE_DIR}/doc/_gibbous)
+  install(FILES doc/_gibbous DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+endif()
+install(DIRECTORY DESTINATION ${PLUGIN_DIR}) # backends that the engine opens at run time
+
+# ====}
+
+# {==== For programs that embed it ====
+
+if(TARGET gibbous_shared)
+  set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Gibbous)
+  install(FILES ${PUBLIC_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(TARGETS gibbous_shared gibbous_static EXPORT Gibbous)
+  install(EXPORT Gibbous NAMESPACE Gibbous:: FILE GibbousTargets.cmake DESTINATION ${PACKAGE_DIR})
+  configure_package_config_file(cmake/GibbousConfig.cmake.in ${CMAKE_BINARY_DIR}/GibbousConfig.cmake INSTALL_DESTINATION ${PACKAGE_DIR}
+                                NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/GibbousConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/GibbousConfig.cmake ${CMAKE_BINARY_DIR}/GibbousConfigVersion.cmake DESTINATION ${PACKAGE_DIR})
+
+  set(PC_PRIVATE "-lm -ldl -lpthread")
+  if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
+    set(PC_PRIVATE "-ldnnl ${PC_PRIVATE}")
+  endif()
+  file(RELATIVE_PATH PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(cmake/gibbous.pc.in ${CMAKE_BINARY_DIR}/gibbous.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/gibbous.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
+
+# ====}
+
+# {==== The Debian package ====
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME gibbous)
+set(CPACK_PACKAGE_CONTACT "The Gibbous authors <gibbous@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "embeddable scripting runtime for training recipes")
+set(CPACK_PACKAGE_DESCRIPTION "Models and training loops are Lua scripts that run on a native mixed-precision engine.\n\
+This package holds the gibbous program, libgibbous with its headers for programs that embed it, and the module for lua5.4.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION devel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "lua5.4, zlib1g-dev, libdnnl-dev")
+include(CPack)
+
+# ====}

@@ -1,0 +1,72 @@
+# cmake/library.cmake - libgibbous, shared and static, for host programs; and the module gibbous.so for a stock lua5.4.
+#
+# libgibbous is one relocatable object that holds the engine, the bindings and all of Lua, in which every symbol outside gibbous.h and
+# gibbous_lua.h has been made local. So a host may embed another Lua, linked in whatever order, and neither sees the other. The archives that
+# distributions give are not position independent in one respect: Lua reads stdin, stdout and stderr directly. These three references are
+# turned to variables of our own (bindings/streams.c), and then the object goes into a shared library too.
+
+set(ENGINE_LIBRARIES ZLIB::ZLIB Threads::Threads m ${CMAKE_DL_LIBS})
+if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
+  list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:dnnl>)
+endif()
+
+# The public headers as they are installed: gibbous.h with the table of ops written out, so that it stands alone.
+set(PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous.h)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous.h
+  COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/runtime/gibbous.h -DOPS=${CMAKE_SOURCE_DIR}/runtime/ops/ops.def
+          -DOUTPUT=${CMAKE_BINARY_DIR}/include/gibbous.h -P ${CMAKE_SOURCE_DIR}/cmake/header.cmake
+  DEPENDS runtime/gibbous.h runtime/ops/ops.def cmake/header.cmake
+  COMMENT "Writing the table of ops into gibbous.h")
+if(EXISTS ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h)
+  list(APPEND PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous_lua.h)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
+    COMMAND ${CMAKE_COMMAND} -E copy ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
+    DEPENDS bindings/gibbous_lua.h)
+endif()
+add_custom_target(headers ALL DEPENDS ${PUBLIC_HEADERS})
+
+# {==== libgibbous ====
+
+if(LUA_STATIC AND NOT GIBBOUS_MODULE_ONLY)
+  set(WHOLE ${CMAKE_BINARY_DIR}/libgibbous.o)
+  add_custom_command(OUTPUT ${WHOLE}
+    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${CMAKE_BINARY_DIR}/lua.o -Wl,--whole-archive ${LUA_STATIC}
+    COMMAND ${CMAKE_OBJCOPY} --redefine-sym stdin=gbl_stdin --redefine-sym stdout=gbl_stdout --redefine-sym stderr=gbl_stderr ${CMAKE_BINARY_DIR}/lua.o
+    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${WHOLE} ${CMAKE_BINARY_DIR}/lua.o -Wl,--whole-archive $<TARGET_FILE:bindings> $<TARGET_FILE:engine>
+    COMMAND ${CMAKE_OBJCOPY} --localize-hidden --wildcard --localize-symbol=lua* ${WHOLE}
+    DEPENDS bindings engine ${LUA_STATIC}
+    COMMENT "Joining the engine, the bindings and Lua, and hiding what is not public")
+  set_source_files_properties(${WHOLE} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  add_custom_target(whole DEPENDS ${WHOLE})
+
+  add_library(gibbous_shared SHARED ${WHOLE})
+  add_library(gibbous_static STATIC ${WHOLE})
+  target_link_libraries(gibbous_shared PRIVATE ${ENGINE_LIBRARIES})
+  target_link_libraries(gibbous_static PRIVATE ${ENGINE_LIBRARIES})
+  # The numbers of the ops are part of the binary interface, and a minor version adds rows.
+  set_target_properties(gibbous_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} EXPORT_NAME gibbous)
+  if(NOT GIBBOUS_SANITIZE)
+    target_link_options(gibbous_shared PRIVATE -Wl,-z,defs)
+  endif()
+  foreach(target gibbous_shared gibbous_static)
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME gibbous LINKER_LANGUAGE C)
+    target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
+    add_dependencies(${target} whole headers)
+  endforeach()
+elseif(NOT GIBBOUS_MODULE_ONLY)
+  message(WARNING "libgibbous is left out: it contains Lua, and no static library of Lua 5.4 was found (liblua5.4.a)")
+endif()
+
+# ====}
+
+# {==== The module ====
+
+# It takes lua_* from the interpreter that loads it. The interpreter unloads modules when a state closes, while another state, or another
+# thread that is about to end, may still run their code: so it stays in the process (nodelete).
+add_library(gibbous_module MODULE $<TARGET_OBJECTS:bindings>)
+set_target_properties(gibbous_module PROPERTIES PREFIX "" OUTPUT_NAME gibbous LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lua)
+target_link_options(gibbous_module PRIVATE -Wl,-z,nodelete -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module.map)
+set_target_properties(gibbous_module PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/module.map)
+target_link_libraries(gibbous_module PRIVATE engine)
+
+# ====}

@@ -1,0 +1,432 @@
+-- cmake/reference.lua - writes what is made from the table of ops and from the comments above the public functions of bindings/:
+--
+--   bindings/meta/gibbous.lua          types for the Lua language server, so that editors complete and check
+--   bindings/gibbous/help_entries.lua  what help() says of everything that is no op; it is embedded
+--   docs/reference.md                  the reference
+--
+-- `./dev docs` runs it. With the argument "--check" it writes nothing and returns a list of what is stale or undocumented.
+--
+-- A comment describes a public function where a line of it begins so, and goes on to the next such line or the end of the comment:
+--   gb.zeros(sizes: ints, options?: options) -> tensor: What it does. Errors: what it turns down. Example: one line of Lua
+-- A name is what a recipe writes (gb.nn.Linear), or an object's kind, `:` and its method (DataLoader:iter), or `.` and its field.
+
+local gb = require "gibbous"
+local check = ... == "--check"
+local problems = {}
+
+-- {==== reading comments ====
+
+local function read(path)
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read("a")
+end
+
+-- The sources, sorted: all of bindings/*.c and bindings/gibbous/**.lua.
+local function sources()
+  local list = {}
+  local pipe <close> = assert(io.popen("find bindings -name '*.c' -o -path 'bindings/gibbous/*' -name '*.lua' ! -name help_entries.lua"))
+  for path in pipe:lines() do list[#list + 1] = path end
+  table.sort(list)
+  return list
+end
+
+-- The comments of a file that begin a line, each a list of its lines.
+local function comments_of(path)
+  local blocks, block = {}, nil
+  local is_c = path:find("%.c$") ~= nil
+  for line in (read(path) .. "\n"):gmatch("(.-)\n") do
+    local opens = is_c and line:match("^/%*%s(.*)$") or nil
+    local text = opens or (is_c and block and line:match("^ %*%s?(.*)$")) or (not is_c and line:match("^%-%-%s?(.*)$")) or nil
+    if text and (opens or not block) then
+      block = {}
+      blocks[#blocks + 1] = block
+    end
+    if text then block[#block + 1] = text:gsub("%s*%*/$", "") else block = nil end
+    if is_c and line:find("%*/") then block = nil end
+  end
+  return blocks
+end
+
+-- A first line as an entry: name, arguments or nil, result or nil, text.
+local function head_of(line)
+  local name, rest = line:match("^(%a[%w_]*[.:][%w_.]+)(.*)$")
+  if not name then return nil end
+  local arguments, after = rest:match("^(%b())(.*)$")
+  local result, text = (after or rest):match("^ %-> ([^:]+):%s(.*)$")
+  text = text or arguments and after:match("^:%s(.*)$")
+  if not text then return nil end
+  return { name = name, arguments = arguments and arguments:sub(2, -2), result = result, text = text }
+end
+
+-- Cut "doc. Errors: e. Example: code" apart.
+local function cut(text)
+  local before, example = text:match("^(.-)%s*Example: (.*)$")
+  before = before or text
+  local doc, errors = before:match("^(.-)%s*Errors: (.-)%.?$")
+  return doc or before, errors, example
+end
+
+local function finish(entry)
+  entry.doc, entry.errors, entry.example = cut(entry.text)
+  entry.signature = entry.name .. (entry.arguments and "(" .. entry.arguments .. ")" or "") .. (entry.result and " -> " .. entry.result or "")
+end
+
+-- Every described name: { [name] = entry }.
+local function read_entries(known)
+  local entries = {}
+  for _, path in ipairs(sources()) do
+    for _, block in ipairs(comments_of(path)) do
+      local entry
+      for _, line in ipairs(block) do
+        local head = head_of(line)
+        if head and known[head.name] then
+          if entries[head.name] then problems[#problems + 1] = head.name .. " is described twice" end
+          entry = head
+          entries[head.name] = head
+        elseif entry then
+          entry.text = entry.text .. " " .. line
+        end
+      end
+    end
+  end
+  for _, entry in pairs(entries) do finish(entry) end
+  return entries
+end
+
+-- ====}
+
+-- {==== what there is ====
+
+-- Objects whose kinds get their methods when the first one is made.
+gb.no_grad():close()
+gb.Function { forward = function(_, x) return x * 1 end, backward = function(_, g) return g end }(gb.ones(1):requires_grad_())
+
+local names, known = {}, {} -- of everything that is no op
+for _, row in ipairs(gb.test.public_names()) do
+  if not row.op then
+    names[#names + 1] = row.name
+    known[row.name] = true
+  end
+end
+
+local entries = read_entries(known)
+for i = #names, 1, -1 do
+  if not entries[names[i]] then
+    problems[#problems + 1] = names[i] .. " has no description above its function"
+    table.remove(names, i)
+  end
+end
+
+local ops = {} -- the public rows, in the table's order
+for _, row in ipairs(gb.test.ops()) do
+  if row.public then ops[#ops + 1] = row end
+end
+
+-- ====}
+
+-- The words of a text in lines of at most `width` columns.
+local function lines_of(text, width)
+  local lines, line = {}, nil
+  for word in text:gmatch("%S+") do
+    if line and #line + 1 + #word > width then
+      lines[#lines + 1] = line
+      line = word
+    else
+      line = line and line .. " " .. word or word
+    end
+  end
+  lines[#lines + 1] = line
+  return lines
+end
+
+-- {==== help_entries.lua ====
+
+-- A text as Lua writes it, over several lines where it is long.
+local function quoted(text)
+  if not text then return "nil" end
+  local lines = lines_of(("%q"):format(text), 136)
+  return table.concat(lines, " \\z\n      ")
+end
+
+-- One entry of the table.
+local function help_row(name, fields)
+  local row = ("  [%q] = { %s },"):format(name, table.concat(fields, ", "))
+  if #row <= 145 and not row:find("\n") then return row end
+  return ("  [%q] = {\n    %s,\n  },"):format(name, table.concat(fields, ",\n    "))
+end
+
+local function write_help()
+  local out = {
+    "-- help_entries.lua - made by cmake/reference.lua from the comments above the functions: { signature, description, errors, example }.",
+    "", "local _, native = ...", "", "native.help_texts = {",
+  }
+  for _, name in ipairs(names) do
+    local e = entries[name]
+    local row = { quoted(e.signature), quoted(e.doc), quoted(e.errors), quoted(e.example) }
+    while row[#row] == "nil" do row[#row] = nil end
+    out[#out + 1] = help_row(name, row)
+  end
+  out[#out + 1] = "}"
+  return table.concat(out, "\n") .. "\n"
+end
+
+-- ====}
+
+-- {==== types for editors ====
+
+-- The types of signatures as the language server writes them.
+local types = {
+  int = "integer", ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean", string = "string",
+  dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor", list = "any[]", table = "table", any = "any", ["function"] = "function",
+  module = "gb.Module", class = "gb.Module", optimizer = "gb.Optimizer", scaler = "gb.GradScaler", schedule = "gb.Schedule", loader = "gb.DataLoader",
+  dataset = "gb.dataset", text = "gb.text", precision = "gb.precision", policy = "gb.policy", hook = "gb.hook", progress = "gb.progress",
+  expect = "gb.expect", options = "gb.Options",
+}
+
+-- Words of Lua's, which cannot name a parameter.
+local function parameter_name(name) return name == "end" and "last" or name end
+
+-- The annotations of one argument of an op: x, x|number, x?, xs..., name: type, name?: type = default.
+local function op_argument(word)
+  local name, optional, number, kind, default = word:match("^%s*([%w_]+)%.?%.?%.?(%??)|?(%a*):?%s*(%a*)%s*(=?.*)$")
+  local type_ = kind ~= "" and types[kind] or word:find("%.%.%.") and "gb.Tensor[]" or number ~= "" and "gb.Tensor|number" or "gb.Tensor"
+  return parameter_name(name), optional == "?" or default ~= "", type_
+end
+
+-- A text as a comment of annotations.
+local function comment(text) return "--- " .. table.concat(lines_of(text, 140), "\n--- ") end
+
+-- The lines of one op as a function called `path`, its first argument left out where it is the tensor itself.
+local function op_lines(row, path, is_method)
+  local arguments, outputs = row.signature:match("^(.-)%s*%->%s*(.-)$")
+  local positional, options = arguments:match("^([^;]*);?(.*)$")
+  local lines, list, fields = { comment(row.doc) }, {}, {}
+  local first = true
+  for word in positional:gmatch("[^,]+") do
+    local name, optional, type_ = op_argument(word)
+    if not (is_method and first) then
+      lines[#lines + 1] = ("---@param %s%s %s"):format(name, optional and "?" or "", type_)
+      list[#list + 1] = name
+    end
+    first = false
+  end
+  for word in options:gmatch("[^,]+") do
+    local name, _, type_ = op_argument(word)
+    fields[#fields + 1] = ("%s?: %s"):format(name, type_)
+  end
+  if #fields > 0 then
+    lines[#lines + 1] = ("---@param options? { %s }"):format(table.concat(fields, ", "))
+    list[#list + 1] = "options"
+  end
+  for name in outputs:gsub("%s*;.*$", ""):gmatch("[%w_]+") do lines[#lines + 1] = "---@return gb.Tensor " .. name end
+  lines[#lines + 1] = ("function %s(%s) end"):format(path, table.concat(list, ", "))
+  return table.concat(lines, "\n")
+end
+
+-- The lines of an entry's function. Arguments: name, name?, name: type, name...: type, or `...`.
+local function entry_lines(entry, path)
+  local lines, list = { comment(entry.doc) }, {}
+  if entry.errors then lines[#lines + 1] = comment("Errors: " .. entry.errors .. ".") end
+  for word in entry.arguments:gmatch("[^,]+") do
+    local name, optional, kind = word:match("^%s*([%w_]+)%.?%.?%.?(%??):?%s*(%a*)%s*$")
+    if not name or word:find("%.%.%.") or kind == "ints" then
+      lines[#lines + 1] = "---@param ... " .. (types[kind] or "any")
+      list[#list + 1] = "..."
+    else
+      lines[#lines + 1] = ("---@param %s%s %s"):format(parameter_name(name), optional, types[kind] or "any")
+      list[#list + 1] = parameter_name(name)
+    end
+  end
+  for i = 1, #list - 1 do
+    if list[i] == "..." then -- what follows sizes is an option: a parameter list ends with its `...`
+      list = table.move(list, 1, i, 1, {})
+      for k = #lines, 1, -1 do
+        if lines[k]:find("^%-%-%-@param options") then table.remove(lines, k) end
+      end
+      break
+    end
+  end
+  for kind in (entry.result or ""):gmatch("%a+") do lines[#lines + 1] = "---@return " .. (types[kind] or "any") end
+  lines[#lines + 1] = ("function %s(%s) end"):format(path, table.concat(list, ", "))
+  return table.concat(lines, "\n")
+end
+
+local class_names = { tensor = "gb.Tensor", Module = "gb.Module", precision = "gb.precision" } -- where the name is not "gb." and the kind
+local function class_of(kind) return class_names[kind] or "gb." .. kind end
+
+local operators = { add = "+", sub = "-", mul = "*", div = "/", idiv = "//", mod = "%", pow = "^" }
+
+-- The class of a kind of object: its fields, and what it can be called or computed with.
+local function class_lines(kind)
+  local lines = { ("---@class %s%s"):format(class_of(kind), kind ~= "Module" and rawget(gb.nn, kind) and ": gb.Module" or "") }
+  for _, name in ipairs(names) do
+    local field = name:match("^" .. kind .. "%.([%w_]+)$")
+    if field then lines[#lines + 1] = ("---@field %s %s %s"):format(field, types[entries[name].result] or "any", entries[name].doc) end
+  end
+  if kind == "tensor" then
+    local sorted = {}
+    for operator in pairs(operators) do sorted[#sorted + 1] = operator end
+    table.sort(sorted)
+    for _, operator in ipairs(sorted) do lines[#lines + 1] = ("---@operator %s(gb.Tensor|number): gb.Tensor"):format(operator) end
+    lines[#lines + 1] = "---@operator unm: gb.Tensor"
+    lines[#lines + 1] = "---@operator len: integer"
+  elseif kind == "Module" then
+    lines[#lines + 1] = "---@overload fun(...): any"
+  end
+  lines[#lines + 1] = ("local %s = {}"):format(kind)
+  return table.concat(lines, "\n")
+end
+
+local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp", "gb.data", "gb.io",
+  "gb.cuda", "gb.test" }
+
+-- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
+local function kinds()
+  local seen, list = { tensor = true, Module = true }, {}
+  for _, name in ipairs(names) do
+    local kind = name:match("^([%w_]+):")
+    if kind and not seen[kind] then
+      seen[kind] = true
+      list[#list + 1] = kind
+    end
+  end
+  table.insert(list, 1, "Module")
+  table.insert(list, 1, "tensor")
+  return list
+end
+
+local function write_types()
+  local out = {
+    "---@meta gibbous", "-- Made by cmake/reference.lua: types for the Lua language server.", "-- luacheck: ignore", "",
+    "---@alias gb.DType \"float64\"|\"float32\"|\"float16\"|\"bfloat16\"|\"int64\"|\"int32\"|\"int16\"|\"int8\"|\"uint8\"|\"bool\"",
+    "---@class gb.Options", "---@field dtype? gb.DType", "---@field device? string", "---@field requires_grad? boolean", "",
+    "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType", "---@field autocast string|false",
+    "---@field scaler boolean", "",
+  }
+  for _, kind in ipairs(kinds()) do out[#out + 1] = class_lines(kind) .. "\n" end
+  out[#out + 1] = "---@class gibbous\nlocal gb = {}"
+  for _, module in ipairs(modules) do out[#out + 1] = module .. " = {}" end
+  out[#out + 1] = ""
+  for _, row in ipairs(ops) do
+    if row.where:find("G") then out[#out + 1] = op_lines(row, "gb." .. row.name) .. "\n" end
+    if row.where:find("F") then out[#out + 1] = op_lines(row, "gb.nn.functional." .. row.name) .. "\n" end
+    if row.where:find("M") then out[#out + 1] = op_lines(row, "tensor:" .. row.name, true) .. "\n" end
+    if row.where:find("I") then out[#out + 1] = op_lines(row, "tensor:" .. row.name .. "_", true) .. "\n" end
+  end
+  for _, name in ipairs(names) do
+    local entry = entries[name]
+    if name == "gb.nn.Module" then out[#out + 1] = "gb.nn.Module = Module\n"
+    elseif entry.arguments then out[#out + 1] = entry_lines(entry, name) .. "\n"
+    elseif name:find("^gb%.") then out[#out + 1] = ("%s\n---@type %s\n%s = nil\n"):format(comment(entry.doc), types[entry.result] or "any", name) end
+  end
+  out[#out + 1] = "return gb\n"
+  return table.concat(out, "\n")
+end
+
+-- ====}
+
+-- {==== the reference ====
+
+local family_titles = {
+  create = "Random numbers and copies", elementwise = "Element by element", reduce = "Reductions and softmax", matmul = "Matrix products",
+  conv = "Convolution and pooling", norm = "Norms", loss = "Losses", attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
+}
+
+-- Sections of what is no op: title, pattern of the names, a sentence.
+local sections = {
+  { "gb", "^gb%.[%w_]+$", "" },
+  { "Tensors", "^tensor[.:]", "Fields and methods of tensors that are no ops. A trailing `_` means in place." },
+  { "gb.nn", "^gb%.nn%.[%w_]+$", "Layers, activations and losses as modules; each takes its sizes, then a table of options." },
+  { "Modules", "^Module:", "What every module and model can do." },
+  { "Methods of some layers", "^%u%l+%u?%l*:", "" },
+  { "gb.nn.init", "^gb%.nn%.init%.", "Each fills a tensor in place, without gradients, and returns it." },
+  { "gb.nn.utils", "^gb%.nn%.utils%.", "" },
+  { "gb.optim", "^gb%.optim%.[%w_]+$", "" },
+  { "Optimizers", "^Optimizer:", "" },
+  { "gb.optim.lr", "^gb%.optim%.lr%.", "Learning rate schedules: call schedule:step() after each step that happened." },
+  { "Schedules", "^Schedule:", "" },
+  { "gb.amp", "^gb%.amp%.", "" },
+  { "GradScaler", "^GradScaler:", "" },
+  { "gb.data", "^gb%.data%.", "" },
+  { "DataLoader", "^DataLoader:", "" },
+  { "gb.io", "^gb%.io%.", "" },
+  { "gb.cuda", "^gb%.cuda%.", "" },
+  { "gb.test", "^gb%.test%.", "What our own tests are written with." },
+  { "Other objects", "^%l+:", "" },
+}
+
+local function prose(text) return table.concat(lines_of(text:gsub("<", "&lt;"), 140), "\n") end
+
+local function op_text(row)
+  local e = gb.test.help_entry(row.name)
+  local calls = {}
+  for i, call in ipairs(e.calls) do calls[i] = "`" .. call .. "`" end
+  local facts = ("%s. Autocast: %s. Derivative: %s. Shapes: %s."):format(table.concat(calls, ", "), e.autocast, e.derivative, e.shapes)
+  return ("#### %s\n\n`%s`\n\n%s\n\n%s\n\n`%s`\n"):format(row.name, e.signature, prose(e.doc), prose(facts), e.example)
+end
+
+local function entry_text(name)
+  local e = entries[name]
+  local text = e.errors and ("%s Errors: %s."):format(e.doc, e.errors) or e.doc
+  return ("#### %s\n\n`%s`\n\n%s\n%s"):format(name, e.signature, prose(text), e.example and ("\n`%s`\n"):format(e.example) or "")
+end
+
+local intro = [[
+# Gibbous: the reference
+
+Made by `./dev docs` from the table of ops (runtime/ops/ops.def) and the comments above the functions of bindings/.
+In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is a list of tensors, and what follows `;` is named, in a table
+after the positional arguments. `F` is `gb.nn.functional`. Dimensions and positions count from 1, -1 is the last; integers in tensors are
+data and count from 0. The autocast class says what an op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in
+float32, `widest` in the widest dtype among its inputs, `keep` in what it is given, and `banned` is an error there. The derivative says how
+often an op can be differentiated.
+]]
+
+local function write_reference()
+  local out, used = { intro }, {}
+  local family
+  out[#out + 1] = "## Ops\n"
+  for _, row in ipairs(ops) do
+    if row.family ~= family then
+      family = row.family
+      out[#out + 1] = ("### %s\n"):format(family_titles[family] or family)
+    end
+    out[#out + 1] = op_text(row)
+  end
+  for _, section in ipairs(sections) do
+    local list = {}
+    for _, name in ipairs(names) do
+      if not used[name] and name:find(section[2]) and not (section[2]:find("%%u") and (name:find("^GradScaler") or name:find("^Optimizer")
+        or name:find("^Schedule") or name:find("^DataLoader"))) then
+        used[name] = true
+        list[#list + 1] = entry_text(name)
+      end
+    end
+    local sentence = section[3] ~= "" and "\n" .. section[3] .. "\n" or ""
+    if #list > 0 then out[#out + 1] = ("## %s\n%s\n%s"):format(section[1], sentence, table.concat(list, "\n")) end
+  end
+  for _, name in ipairs(names) do
+    if not used[name] then problems[#problems + 1] = name .. " has no section in the reference" end
+  end
+  return table.concat(out, "\n")
+end
+
+-- ====}
+
+local made = {
+  { "bindings/gibbous/help_entries.lua", write_help() }, { "bindings/meta/gibbous.lua", write_types() }, { "docs/reference.md", write_reference() },
+}
+for _, file in ipairs(made) do
+  local path, text = file[1], file[2]
+  if check then
+    local old = io.open(path, "rb")
+    if not old or old:read("a") ~= text then problems[#problems + 1] = path .. " is stale: run ./dev docs" end
+    if old then old:close() end
+  else
+    local out <close> = assert(io.open(path, "wb"))
+    out:write(text)
+  end
+end
+if check then return problems end
+for _, problem in ipairs(problems) do io.stderr:write(problem, "\n") end
+if #problems > 0 then os.exit(1) end

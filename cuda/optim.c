@@ -1,0 +1,94 @@
+/* cuda/optim.c - passes over a slab: brings what the engine's call says into the form of the kernels of optim.cu.
+ *
+ * The segments with a gradient travel with the launch, so nothing is uploaded and a captured graph keeps them. Counts of steps, flags and the
+ * scale live on the device, and no pass waits for them. */
+#include "cuda/optim.h"
+
+#include <stddef.h>
+
+#include "cuda/cuda.h"
+#include "tensor/step_state.h"
+
+_Static_assert(sizeof(gb_pass_scale) == sizeof(gb_scale_record) && offsetof(gb_pass_scale, steps) == offsetof(gb_scale_record, steps),
+               "the scaler's record is the engine's");
+_Static_assert(sizeof(gb_pass_found) == sizeof(gb_found_record) && offsetof(gb_pass_found, norm) == offsetof(gb_found_record, norm_squared),
+               "the optimizer's record is the engine's");
+_Static_assert(sizeof(gb_pass_rates) == sizeof(gb_step_rates), "the rates are the engine's");
+_Static_assert(sizeof(gb_pass) < 4096, "a launch takes 4 KB of arguments");
+
+static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
+
+/* Everything but the segments. */
+static gb_pass pass_of(const gb_slab_call *c) {
+  const gb_slab *slab = c->slab;
+  gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
+                .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = (gb_pass_scale *)c->scale,
+                .found = (gb_pass_found *)c->found, .owner = (gb_pass_found *)c->owner, .scaled = c->scaled, .maximize = c->maximize,
+                .want_norm = c->want_norm, .by_norm = c->by_norm, .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor,
+                .clip_value = c->clip_value, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .momentum = c->momentum,
+                .dampening = c->dampening, .nesterov = c->nesterov, .decoupled = c->decoupled, .rates = { c->lr, c->weight_decay },
+                .live = (const gb_pass_rates *)c->live };
+  p.parameters = data_of(slab->parameters);
+  p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
+  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]), p.state[i] = data_of(slab->state[i]);
+  if (slab->counters) {
+    p.steps = (int64_t *)(void *)gb_data(slab->counters);
+    p.blame = p.steps + slab->counters->numel / 2;
+  }
+  if (slab->count) p.start = slab->segments[0].offset;
+  return p;
+}
+
+/* Launch the pass over the segments that have a gradient, and then `after` with the same ones (or NULL). */
+static void run_segments(gb_cuda_call *call, gb_pass_kind kind, gb_pass *p, void (*after)(gb_stream stream, const gb_pass *pass)) {
+  const gb_slab *slab = ((const gb_slab_call *)call->attrs[0].pointer)->slab;
+  for (int64_t s = 0; s < slab->count;) {
+    p->count = 0;
+    for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s++) {
+      const gb_segment *segment = &slab->segments[s];
+      if (!segment->has_grad || segment->size == 0) continue;
+      p->segment[p->count++] = (gb_pass_segment){ segment->offset, segment->size, segment->place };
+    }
+    if (p->count == 0) continue;
+    gb_pass_run(call->stream, kind, p);
+    if (after) after(call->stream, p);
+  }
+}
+
+static gb_status optim_check(gb_cuda_call *call) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  gb_pass p = pass_of(c);
+  int64_t last = c->slab->count - 1, chunks = last < 0 ? 0 : gb_pass_chunks(c->slab->segments[last].offset + c->slab->segments[last].size - p.start);
+  if (c->want_norm && chunks) {
+    p.norms = gb_cuda_scratch(call, sizeof(double) * (size_t)chunks);
+    if (!p.norms) return GB_EMEMORY;
+    gb_rt_set(call->stream, p.norms, 0, sizeof(double) * (size_t)chunks);
+  }
+  run_segments(call, GB_PASS_CHECK, &p, NULL);
+  if (p.norms) gb_pass_norm(call->stream, &p, chunks);
+  return GB_OK;
+}
+
+static gb_status run_one(gb_cuda_call *call, gb_pass_kind kind, void (*after)(gb_stream stream, const gb_pass *pass)) {
+  gb_pass p = pass_of(call->attrs[0].pointer);
+  run_segments(call, kind, &p, after);
+  return GB_OK;
+}
+
+static gb_status optim_unscale(gb_cuda_call *call) { return run_one(call, GB_PASS_UNSCALE, NULL); }
+static gb_status optim_clip(gb_cuda_call *call) { return run_one(call, GB_PASS_CLIP, NULL); }
+static gb_status optim_sgd(gb_cuda_call *call) { return run_one(call, GB_PASS_SGD, gb_pass_count); }
+static gb_status optim_adam(gb_cuda_call *call) { return run_one(call, GB_PASS_ADAM, gb_pass_count); }
+
+static gb_status scaler_update(gb_cuda_call *call) {
+  const gb_slab_call *c = call->attrs[0].pointer;
+  gb_pass_update_scale(call->stream, &(gb_pass_update){ (gb_pass_scale *)c->scale, c->growth_factor, c->backoff_factor, c->min_scale, c->max_scale,
+                                                        c->growth_interval, c->hysteresis });
+  return GB_OK;
+}
+
+const gb_cuda_row gb_cuda_optim[] = {
+  { GB_OP_optim_check, optim_check, false }, { GB_OP_optim_unscale, optim_unscale, false }, { GB_OP_optim_clip, optim_clip, false },
+  { GB_OP_optim_sgd, optim_sgd, false }, { GB_OP_optim_adam, optim_adam, false }, { GB_OP_scaler_update, scaler_update, false },
+  { GB_OP_COUNT, NULL, false },
+};

@@ -1,0 +1,38 @@
+/* ctrl_c.c - Ctrl-C: a handler of SIGINT asks the universe to stop (bindings/interrupt.h says how that reaches what runs).
+ *
+ * The handler has no other way to the universe than a static. It is set without SA_RESTART, so that io.read ends too. */
+#include "ctrl_c.h"
+
+#include <signal.h>
+
+#include "binding.h"
+
+static gbl_state *watched;
+
+void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
+
+static void on_interrupt(int signal) {
+  (void)signal;
+  gbl_interrupt_request(watched, GB_EINTERRUPT);
+}
+
+static void set_handler(void (*handler)(int)) {
+  struct sigaction action = { .sa_handler = handler };
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+}
+
+void ctrl_c_begin(lua_State *L) {
+  gbl_interrupt_begin(L);
+  set_handler(on_interrupt);
+}
+
+bool ctrl_c_end(lua_State *L) {
+  set_handler(SIG_DFL);
+  return gbl_interrupt_end(L) == GB_EINTERRUPT;
+}
+
+void ctrl_c_die(void) {
+  set_handler(SIG_DFL);
+  raise(SIGINT);
+}

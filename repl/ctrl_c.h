@@ -1,0 +1,16 @@
+/* ctrl_c.h - Ctrl-C. */
+#ifndef GB_REPL_CTRL_C_H
+#define GB_REPL_CTRL_C_H
+
+#include <lua.h>
+#include <stdbool.h>
+
+/* From now on the universe of L is the one that Ctrl-C stops, while a call of it runs (gbl_interrupt_begin). */
+void ctrl_c_watch(lua_State *L);
+/* Around a call of Lua code: SIGINT stops it, outside it ends the program. The end tells whether the call was stopped. */
+void ctrl_c_begin(lua_State *L);
+bool ctrl_c_end(lua_State *L);
+/* End the program as SIGINT would have, so that a shell's loop around it ends too. Returns only if that is not possible. */
+void ctrl_c_die(void);
+
+#endif

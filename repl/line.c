@@ -1,0 +1,265 @@
+/* line.c - one line from the terminal, by libedit's own interface (histedit.h) where the build found it.
+ *
+ * Signals: while a line is read, SIGINT ends the read (the prompt then starts anew), SIGWINCH fits the line to the new width, SIGCONT puts the
+ * terminal back into the editor's mode. Handlers only set flags; they are set without SA_RESTART, so that the read sees them. The locale is
+ * that of the user while a line is read, and C again for whatever runs: Lua's numbers and character classes do not change. Where the
+ * environment names no locale, UTF-8 is assumed. */
+#include "line.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "history.h"
+
+#ifdef GB_HAVE_LIBEDIT
+#include <histedit.h>
+#endif
+
+struct line {
+  bool terminal;
+  const char *prompt;
+  char *history;            /* path of the file, or NULL */
+  char *last;               /* line that was kept, not to keep it twice in a row */
+  line_complete complete;
+  void *user;
+  locale_t locale;          /* of the user; (locale_t)0 where there is none */
+#ifdef GB_HAVE_LIBEDIT
+  EditLine *editor;         /* NULL: plain input */
+  History *lines;
+#endif
+};
+
+/* {==== Signals while a line is read ==== */
+
+static volatile sig_atomic_t interrupted, resized, continued;
+
+static void note_signal(int signal) {
+  if (signal == SIGINT) interrupted = 1;
+  else if (signal == SIGWINCH) resized = 1;
+  else continued = 1;
+}
+
+static const int watched[] = { SIGINT, SIGWINCH, SIGCONT };
+enum { WATCHED = sizeof watched / sizeof *watched };
+
+static void watch(struct sigaction before[WATCHED]) {
+  struct sigaction action = { .sa_handler = note_signal };
+  sigemptyset(&action.sa_mask);
+  interrupted = resized = continued = 0;
+  for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &action, &before[i]);
+}
+
+static void unwatch(const struct sigaction before[WATCHED]) {
+  for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &before[i], NULL);
+}
+
+/* The user's locale for characters; UTF-8 where none is named. */
+static locale_t user_locale(void) {
+  const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
+  const char *name = "C.UTF-8";
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *value = getenv(names[i]);
+    if (!value || !*value) continue;
+    name = "";
+    break;
+  }
+  return newlocale(LC_CTYPE_MASK, name, (locale_t)0);
+}
+
+/* ====} */
+
+/* {==== Plain input ==== */
+
+static line_end read_plain(line *l, char **out) {
+  char *text = NULL;
+  size_t room = 0;
+  if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
+  ssize_t n = getline(&text, &room, stdin);
+  if (n > 0) {
+    if (text[n - 1] == '\n') text[n - 1] = '\0';
+    *out = text;
+    return LINE_READ;
+  }
+  free(text);
+  clearerr(stdin);
+  if (l->terminal) putchar('\n');
+  return interrupted ? LINE_INTERRUPTED : LINE_CLOSED;
+}
+
+/* ====} */
+
+#ifdef GB_HAVE_LIBEDIT
+/* {==== libedit ==== */
+
+static line *line_of(EditLine *editor) {
+  line *l = NULL;
+  el_get(editor, EL_CLIENTDATA, &l);
+  return l;
+}
+
+static char *give_prompt(EditLine *editor) { return (char *)(size_t)line_of(editor)->prompt; }
+
+/* What signals asked for while the editor waited; false: the line is given up. */
+static bool obey_signals(EditLine *editor) {
+  if (interrupted) return false;
+  if (resized) resized = 0, el_resize(editor);
+  if (continued) continued = 0, el_set(editor, EL_PREP_TERM, 1), el_set(editor, EL_REFRESH);
+  return true;
+}
+
+/* The next character; bytes that are none are left out. */
+static int read_character(EditLine *editor, wchar_t *out) {
+  mbstate_t state = { 0 };
+  for (;;) {
+    char byte;
+    ssize_t n = read(STDIN_FILENO, &byte, 1);
+    if (n < 0 && errno == EINTR && obey_signals(editor)) continue;
+    if (n <= 0) return (int)n;
+    size_t length = mbrtowc(out, &byte, 1, &state);
+    if (length <= 1) return 1;
+    if (length == (size_t)-1) memset(&state, 0, sizeof state);
+  }
+}
+
+/* Tab. After nothing but blanks it indents, so that pasted code with tabs arrives as it is. */
+static unsigned char complete(EditLine *editor, int character) {
+  line *l = line_of(editor);
+  const LineInfo *info = el_line(editor);
+  size_t cursor = (size_t)(info->cursor - info->buffer), size = (size_t)(info->lastchar - info->buffer);
+  (void)character;
+  if (strspn(info->buffer, " ") >= cursor) return el_insertstr(editor, "  ") ? CC_ERROR : CC_REFRESH;
+  char *text = malloc(size + 1);
+  if (!text) return CC_ERROR;
+  memcpy(text, info->buffer, size);
+  text[size] = '\0';
+  line_completion found = l->complete(l->user, text, cursor);
+  unsigned char result = found.insert || found.list ? CC_REFRESH : CC_ERROR;
+  if (found.insert && el_insertstr(editor, found.insert)) result = CC_ERROR;
+  if (found.list) printf("\n%s", found.list), fflush(stdout), result = CC_REDISPLAY;
+  free(found.insert);
+  free(found.list);
+  free(text);
+  return result;
+}
+
+/* Keys: those of emacs, as libedit has them; ^R searches backwards, Tab completes. */
+static bool open_editor(line *l, const char *program) {
+  HistEvent event;
+  l->editor = el_init(program, stdin, stdout, stderr);
+  l->lines = history_init();
+  if (!l->editor || !l->lines) return false;
+  el_set(l->editor, EL_CLIENTDATA, l);
+  el_set(l->editor, EL_SIGNAL, 0);
+  el_set(l->editor, EL_EDITOR, "emacs");
+  el_set(l->editor, EL_PROMPT, give_prompt);
+  el_set(l->editor, EL_GETCFN, read_character);
+  el_set(l->editor, EL_HIST, history, l->lines);
+  el_set(l->editor, EL_ADDFN, "gb-complete", "complete names", complete);
+  el_set(l->editor, EL_BIND, "^I", "gb-complete", NULL);
+  el_set(l->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
+  el_set(l->editor, EL_BIND, "\033[H", "ed-move-to-beg", NULL);
+  el_set(l->editor, EL_BIND, "\033[F", "ed-move-to-end", NULL);
+  el_set(l->editor, EL_BIND, "\033[3~", "ed-delete-next-char", NULL);
+  history(l->lines, &event, H_SETSIZE, HISTORY_LINES);
+  history(l->lines, &event, H_SETUNIQUE, 1);
+  return true;
+}
+
+static line_end read_edited(line *l, char **out) {
+  int n;
+  el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt is shown: what is typed as soon as it stands there belongs to the editor */
+  const char *text = el_gets(l->editor, &n);
+  if (interrupted || !text || n <= 0) {
+    el_set(l->editor, EL_PREP_TERM, 0);
+    fputs(interrupted ? "^C\n" : "\n", stdout);
+    return interrupted ? el_reset(l->editor), LINE_INTERRUPTED : LINE_CLOSED;
+  }
+  *out = strdup(text);
+  if (!*out) return LINE_CLOSED;
+  (*out)[strcspn(*out, "\r\n")] = '\0';
+  return LINE_READ;
+}
+
+static void enter_history(void *user, const char *text) {
+  line *l = user;
+  HistEvent event;
+  if (l->editor) history(l->lines, &event, H_ENTER, text);
+}
+
+static void close_editor(line *l) {
+  if (l->editor) el_end(l->editor);
+  if (l->lines) history_end(l->lines);
+  l->editor = NULL;
+  l->lines = NULL;
+}
+
+/* ====} */
+#endif
+
+line *line_open(const char *program, line_complete complete_fn, void *user) {
+  line *l = calloc(1, sizeof *l);
+  if (!l) return NULL;
+  l->terminal = isatty(STDIN_FILENO);
+  l->complete = complete_fn;
+  l->user = user;
+  l->locale = user_locale();
+  if (l->terminal) l->history = history_path();
+#ifdef GB_HAVE_LIBEDIT
+  const char *kind = getenv("TERM");
+  if (l->terminal && isatty(STDOUT_FILENO) && kind && *kind && strcmp(kind, "dumb")) {
+    locale_t before = l->locale ? uselocale(l->locale) : (locale_t)0;
+    if (!open_editor(l, program)) close_editor(l);
+    if (before) uselocale(before);
+    if (l->history) history_load(l->history, enter_history, l);
+  }
+#else
+  (void)program;
+#endif
+  return l;
+}
+
+void line_close(line *l) {
+#ifdef GB_HAVE_LIBEDIT
+  close_editor(l);
+#endif
+  if (l->locale) freelocale(l->locale);
+  free(l->history);
+  free(l->last);
+  free(l);
+}
+
+line_end line_read(line *l, const char *prompt, char **out) {
+  struct sigaction before[WATCHED];
+  locale_t locale = l->locale ? uselocale(l->locale) : (locale_t)0;
+  line_end end;
+  *out = NULL;
+  l->prompt = prompt;
+  watch(before);
+#ifdef GB_HAVE_LIBEDIT
+  end = l->editor ? read_edited(l, out) : read_plain(l, out);
+#else
+  end = read_plain(l, out);
+#endif
+  unwatch(before);
+  if (locale) uselocale(locale);
+  return end;
+}
+
+void line_keep(line *l, const char *text) {
+  if (!l->terminal || !text[strspn(text, " \t")] || (l->last && !strcmp(l->last, text))) return;
+  free(l->last);
+  l->last = strdup(text);
+#ifdef GB_HAVE_LIBEDIT
+  enter_history(l, text);
+#endif
+  if (l->history) history_append(l->history, text);
+}
+
+bool line_is_terminal(const line *l) { return l->terminal; }

@@ -1,0 +1,27 @@
+#!/bin/sh
+# test_installed.sh BUILD PREFIX - install into the empty folder PREFIX, and look at what is there: the files, their sense without the build
+# tree, the executable and the module at work.
+set -u
+build=$1 prefix=$2
+. "$(dirname "$0")/check.sh"
+rm -rf "$prefix"
+check "cmake --install" cmake --install "$build" --prefix "$prefix"
+libraries=$(dirname "$(find "$prefix" -name libgibbous.a)")
+
+for file in bin/gibbous include/gibbous.h share/gibbous/recipes/char_gpt.lua; do
+  check "$file is installed" test -f "$prefix/$file"
+done
+for file in libgibbous.so libgibbous.a cmake/Gibbous/GibbousConfig.cmake cmake/Gibbous/GibbousConfigVersion.cmake pkgconfig/gibbous.pc; do
+  check "$file is installed" test -f "$libraries/$file"
+done
+check "there is a folder for plugins" test -d "$libraries/gibbous"
+same "no installed text names the build tree" "" "$(grep -rlIF "$build" "$prefix")"
+same "no installed binary looks for libraries in folders of its own" "" \
+  "$(for file in "$prefix/bin/gibbous" "$libraries/libgibbous.so" "$(find "$prefix" -name gibbous.so)"; do readelf -d "$file" | grep -E 'RPATH|RUNPATH'; done)"
+
+version=$(sed -n 's/^#define GB_VERSION "\(.*\)"/\1/p' "$prefix/include/gibbous.h")
+same "pkg-config gives the version of the header" "$version" "$(PKG_CONFIG_PATH=$libraries/pkgconfig pkg-config --modversion gibbous)"
+same "the executable has the version of the header" "$version" "$("$prefix/bin/gibbous" -e 'print(gb.version)')"
+check "the rockspec has the version of the header" test -f "$(dirname "$0")/../../gibbous-$version-1.rockspec"
+same "the header needs no other file of ours" "" "$(grep '#include "' "$prefix/include/gibbous.h")"
+report

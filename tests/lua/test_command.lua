@@ -1,0 +1,184 @@
+-- test_command.lua - `gibbous` is a drop-in for `lua`: options, arg, the environment, exit codes, messages and the standard library are compared
+-- with `lua5.4` byte for byte: standard output, standard error and the exit status of each case. Both run under the name `lua`, from a folder of
+-- their own that comes first in PATH, so that not even the program's name has to be taken out of messages.
+--
+-- What differs on purpose: options of two dashes, and the prompt. Both have tests of their own.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+-- {==== running ====
+
+local gibbous = gb.test.program()
+local function lines_of(command)
+  local pipe = assert(io.popen(command))
+  local text = pipe:read("a")
+  pipe:close()
+  return text
+end
+
+local stock = lines_of("command -v lua5.4"):match("[^\n]+")
+local same_release = stock and lines_of("lua5.4 -v 2>&1") == lines_of(("'%s' -v 2>&1"):format(gibbous))
+if not same_release then
+  print(stock and "lua5.4 is another release of Lua than the one inside gibbous: messages cannot be compared" or
+        "lua5.4 is not installed, so there is nothing to compare with (./dev setup installs it)")
+  print("0 passed, 0 failed, 1 skipped")
+  return
+end
+
+local function write(path, text)
+  local file = assert(io.open(path, "wb"))
+  assert(file:write(text))
+  file:close()
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+local function absolute(path) return path:sub(1, 1) == "/" and path or lines_of("pwd"):match("[^\n]+") .. "/" .. path end
+
+local root = os.tmpname()
+os.remove(root)
+assert(os.execute(("mkdir -p '%s/stock' '%s/ours' '%s/work'"):format(root, root, root)))
+assert(os.execute(("ln -s '%s' '%s/stock/lua' && ln -s '%s' '%s/ours/lua'"):format(stock, root, absolute(gibbous), root)))
+
+-- Addresses differ from run to run, and nothing else may.
+local function plain(text) return (text:gsub("0x%x+", "0xADDRESS")) end
+
+-- Run a shell command with one of the two as `lua`: what it wrote, what it complained about, how it ended.
+local function run(who, command, input)
+  write(root .. "/in", input or "")
+  local line = ("cd '%s/work' && env -i PATH='%s/%s:/usr/bin:/bin' HOME=/nonexistent LC_ALL=C TZ=UTC sh -c '%s' <'%s/in' >'%s/out' 2>'%s/err'"):format(
+    root, root, who, command:gsub("'", [['\'']]), root, root, root)
+  local _, how, code = os.execute(line)
+  return { out = plain(read(root .. "/out")), err = plain(read(root .. "/err")), code = ("%s %d"):format(how, code) }
+end
+
+-- The first line that differs, of two texts that do.
+local function difference(want, got)
+  local theirs, ours = want:gmatch("([^\n]*)\n?"), got:gmatch("([^\n]*)\n?")
+  local a, b = theirs(), ours()
+  while a and a == b do a, b = theirs(), ours() end
+  return ("lua writes  %q\n  gibbous     %q"):format(a or "nothing more", b or "nothing more")
+end
+
+local function compare(command, input)
+  it(command .. (input and #input < 40 and (" <<< %q"):format(input) or input and " <<< ..." or ""), function()
+    local want, got = run("stock", command, input), run("ours", command, input)
+    for _, stream in ipairs { "out", "err" } do
+      if got[stream] ~= want[stream] then error(difference(want[stream], got[stream]), 0) end
+    end
+    expect(got.code):to_be(want.code)
+  end)
+end
+
+-- ====}
+
+-- {==== scripts that options are tried on ====
+
+local function script(name, text) write(root .. "/work/" .. name, text) end
+
+script("args.lua", [[
+for i = -8, 8 do if arg[i] then print(i, arg[i]) end end
+print(#arg, select("#", ...), ...)
+]])
+script("fail.lua", "local function inner() error('deep') end\nlocal function outer() inner() end\nouter()\n")
+script("syntax.lua", "x = = 1\n")
+script("shebang.lua", "#!/usr/bin/env lua\nprint(debug.getinfo(1, 'l').currentline, ...)\n")
+script("bom.lua", "\xEF\xBB\xBFprint('after a mark')\n")
+script("bom_shebang.lua", "\xEF\xBB\xBF#!shebang\nerror('line two')\n")
+script("mod.lua", "print('mod loaded', ...)\nreturn { name = 'mod', where = ... }\n")
+script("bad_mod.lua", "error({ code = 1 })\n")
+script("bad_syntax_mod.lua", "return return\n")
+script("init.lua", "print('init', arg and arg[0], ...)\n")
+script("init_fail.lua", "error('init fails')\n")
+script("empty.lua", "")
+script("return.lua", "return 1, 2, 3\n")
+script("-dash.lua", "print('dash', ...)\n")
+script("stdin.lua", "print(io.read('l'), io.read('n'), io.read('a'))\n")
+script("warn.lua", "warn('one ', 'warning')\nwarn('@on')\nwarn('two')\nwarn('@off')\nwarn('three')\n")
+write(root .. "/work/binary.luac", string.dump(assert(load("print('from bytecode', ...)", "=binary"))))
+write(root .. "/work/truncated.luac", string.dump(assert(load("return 1")), true):sub(1, 40))
+
+-- ====}
+
+describe("options", function()
+  for _, command in ipairs {
+    "lua -v", "lua -v -", "lua -v -v", "lua -vv", "lua -v -e 'print(1)'", "lua -e 'print(1)' -v", "lua -v args.lua a", "lua -E -v",
+    "lua -e", "lua -e -v", "lua -l", "lua -l -v", "lua -x", "lua -x args.lua", "lua -ee", "lua -Ex", "lua -Wx", "lua -ix", "lua -v -y",
+    "lua -e 'print(1)' -z", "lua -", "lua - a b", "lua -- - ", "lua --", "lua -- args.lua x", "lua -- -dash.lua x", "lua -dash.lua",
+    "lua -e 'print(1)'", "lua -e'print(1)'", "lua -e 'print(1)' -e 'print(2)'", "lua -e 'x=1' -e 'print(x)'", "lua -e ''",
+    "lua -e 'print(...)'", "lua -e 'error(\"boom\")'", "lua -e 'error(\"boom\", 0)'", "lua -e 'error()'", "lua -e 'error(nil)'",
+    "lua -e 'error({})'", "lua -e 'error(setmetatable({}, {__tostring = function() return \"an object\" end}))'",
+    "lua -e 'error(setmetatable({}, {__tostring = function() return 1 end}))'", "lua -e 'error(12)'", "lua -e 'error(print)'",
+    "lua -e 'x ='", "lua -e 'x = }'", "lua -e 'x = \"abc'", "lua -e 'goto nowhere'", "lua -e 'break'", "lua -e 'local x <const> = 1; x = 2'",
+    "lua -e 'os.exit(3)'", "lua -e 'os.exit(true)'", "lua -e 'os.exit(false)'", "lua -e 'os.exit(true, true)'", "lua -e 'os.exit(7, true)'",
+    "lua -e 'error(1)' -e 'print(2)'", "lua -e 'error(1)' args.lua", "lua -l mod", "lua -lmod", "lua -l mod -e 'print(mod.name)'",
+    "lua -l m=mod -e 'print(m.name, mod)'", "lua -lm=mod -e 'print(m.name)'", "lua -l =mod -e 'print(_G[\"\"].name)'", "lua -l nothere",
+    "lua -l bad_mod", "lua -l bad_syntax_mod", "lua -l string", "lua -lstring -e 'print(string.len(1))'", "lua -l mod -l mod",
+    "lua -l mod args.lua z", "lua -e 'arg = nil' args.lua", "lua -e 'arg = {1, 2}' args.lua a b", "lua -e 'arg[1] = \"changed\"' args.lua a b",
+    "lua -e 'arg = setmetatable({}, {__len = function() return 2 end})' return.lua", "lua args.lua", "lua args.lua a 'b c' ''", "lua -e 'x = 1' args.lua a",
+    "lua -W args.lua -v -e", "lua -E -W -e 'x=1' -l mod args.lua -i", "lua fail.lua", "lua syntax.lua", "lua nothere.lua", "lua .", "lua ''",
+    "lua shebang.lua a", "lua bom.lua", "lua bom_shebang.lua", "lua binary.luac x y", "lua truncated.luac", "lua empty.lua", "lua return.lua",
+    "lua -W warn.lua", "lua warn.lua", "lua -e 'warn(\"x\")' -W -e 'warn(\"y\")'", "lua -e 'warn()'", "lua -e 'warn(1, nil)'",
+    "lua -W -e 'setmetatable({}, {__gc = function() error(\"in gc\") end}) collectgarbage()'", "lua ./args.lua", "lua -e 'print(arg[0], arg[-1], #arg)'",
+    "lua -e 'for i = -3, 1 do print(i, arg[i]) end' -e ''", "lua -i -x", "lua -v nothere.lua", "lua -e 'io.stderr:write(1) io.write(2)' nothere.lua",
+  } do
+    compare(command)
+  end
+end)
+
+describe("the environment", function()
+  for _, command in ipairs {
+    "LUA_INIT='print(1, ...)' lua -e 'print(2)'", "LUA_INIT='print(1)' lua -E -e 'print(2)'", "LUA_INIT=@init.lua lua args.lua a",
+    "LUA_INIT_5_4='print(54)' LUA_INIT='print(0)' lua -e ''", "LUA_INIT=@nothere.lua lua -e 'print(2)'", "LUA_INIT='x =' lua -e 'print(2)'",
+    "LUA_INIT=@init_fail.lua lua -e 'print(2)'", "LUA_INIT='error{}' lua -v", "LUA_INIT= lua -e 'print(2)'", "LUA_INIT='os.exit(4)' lua -e 'print(2)'",
+    "LUA_INIT_5_4='error(1)' lua -e ''", "LUA_PATH='/x/?.lua;;/y/?.lua' lua -e 'print(package.path)'", "LUA_PATH=';;' lua -E -e 'print(package.path)'",
+    "LUA_PATH_5_4=/a/? LUA_PATH=/b/? lua -e 'print(package.path)'", "LUA_CPATH='/x/?.so;;' lua -e 'print(package.cpath)'",
+    "LUA_PATH=/only/?.lua lua -e 'require \"mod\"'", "lua -e 'print(package.path, package.cpath, package.config)'",
+  } do
+    compare(command)
+  end
+end)
+
+describe("standard input", function()
+  local inputs = {
+    { "lua", "print('from stdin', ...)" }, { "lua -", "print('from stdin', ...)" }, { "lua - a b", "print(..., arg[0], arg[1], arg[-1])" },
+    { "lua", "error('fails')" }, { "lua -", "error('fails')" }, { "lua", "x = = 1" }, { "lua -", "x = = 1" }, { "lua", "#!shebang\nprint(1)" },
+    { "lua -e 'print(1)' -", "print(2)" }, { "lua -e 'print(1)'", "print(2)" }, { "lua -v -", "print(2)" }, { "lua stdin.lua", "a line\n12 rest\nmore" },
+    { "lua -l mod", "print(2)" }, { "lua -W", "warn('x')" }, { "lua -E", "print(2)" }, { "lua -- -", "print(2)" }, { "lua", "" },
+    { "lua", string.dump(assert(load("print('bytecode from stdin')", "=x"))) }, { "lua -e 'print(io.read(\"a\"))'", "text\0with\0zeros" },
+    { "lua", "os.exit(5)" }, { "lua -", "return 1" },
+  }
+  for _, row in ipairs(inputs) do compare(row[1], row[2]) end
+end)
+
+describe("the standard library", function()
+  local scripts, names = dofile("tests/lua/stock_scripts.lua"), {}
+  for name in pairs(scripts) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    script(name .. ".lua", scripts[name])
+    compare("lua " .. name .. ".lua one two", "first line of the input\n12 and more")
+  end
+end)
+
+-- A module in C, built for any Lua 5.4 and linked to none.
+if arg[1] then
+  describe("a module in C", function()
+    local folder, name = arg[1]:match("^(.*)/(.-)%.so$")
+    for _, statement in ipairs {
+      "print(require(%q).add(1, 2))", "print(pcall(require(%q).add, 1, {}))", "require(%q).fail()", "print(require(%q).call(function(x) return x + 1 end, 4))",
+      "print(select(2, require(%q)))", "local o = require(%q).object() print(o.name, #o) o = nil collectgarbage()",
+    } do
+      compare(("LUA_CPATH='%s/?.so' lua -e '%s'"):format(folder, statement:format(name)))
+    end
+  end)
+end
+
+os.execute(("rm -rf '%s'"):format(root))
+gb.test.finish()

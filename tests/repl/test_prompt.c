@@ -1,0 +1,285 @@
+/* test_prompt.c - the prompt on a pseudo-terminal: editing, completion, history, input of many lines, Ctrl-C in every hard case, resizing,
+ * a paste of 1,000 lines, UTF-8, colours. The first argument is the executable; the second says whether it has libedit. */
+#define _XOPEN_SOURCE 700 /* posix_openpt */
+#include "terminal.h"
+
+#include "../c/check.h"
+
+static char *program;
+static char state[64] = "/tmp/gibbous-prompt-XXXXXX", home_setting[96], state_setting[96];
+
+/* A prompt with the settings given, up to its first "> ". */
+static terminal start_with(char *extra) {
+  char *settings[] = { state_setting, home_setting, "TERM=xterm", "NO_COLOR=1", "LC_ALL=C.UTF-8", "_=", extra, NULL };
+  terminal t = terminal_start((char *[]){ program, NULL }, settings);
+  CHECK(terminal_expect(&t, "> "));
+  return t;
+}
+
+static terminal start(void) { return start_with(NULL); }
+
+/* Type a line, and wait for what it shows and for the next prompt. */
+static bool answers(terminal *t, const char *input, const char *answer) {
+  terminal_send(t, input);
+  terminal_send(t, "\n");
+  return terminal_expect(t, answer) && terminal_expect(t, "> ");
+}
+
+/* Leave, and check that it was left in peace. */
+static void leave(terminal *t) {
+  terminal_send(t, "\004");
+  int status = terminal_finish(t);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void test_values(void) {
+  terminal t = start();
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  CHECK(answers(&t, "_ * 21", "\n42\n"));
+  CHECK(answers(&t, "nil", "\nnil\n"));
+  CHECK(answers(&t, "_", "\n42\n"));
+  CHECK(answers(&t, "'a\\n\"b\"', true, 1.0", "\n\"a\\n\\\"b\\\"\"\ntrue\n1.0\n"));
+  CHECK(answers(&t, "{ 1, { 2, x = {} }, name = 'n', [10] = false }", "{ 1, { 2, x = {} }, [10] = false, name = \"n\" }"));
+  CHECK(answers(&t, "c = {} c.c = c", ""));
+  CHECK(answers(&t, "c", "{ c = { ... itself } }"));
+  CHECK(answers(&t, "{ { { { { 1 } } } } }", "{ { { { { ... } } } } }"));
+  CHECK(answers(&t, "gb.tensor({ { 1, 2 }, { 3, 4 } })", "tensor([[1, 2],\n        [3, 4]])\n[int64 2x2 on cpu]"));
+  CHECK(answers(&t, "gb.ones(2000, { dtype = 'float16' })", "1., 1., 1.,  ..., 1., 1., 1.]"));
+  CHECK(answers(&t, "gb.nn.Sequential(gb.nn.Linear(2, 3), gb.nn.ReLU())", "[1]: Linear(2 -> 3)"));
+  CHECK(answers(&t, "local y = 5", "note: a local ends with the input"));
+  CHECK(answers(&t, "local z = 5", ""));
+  CHECK(answers(&t, "y", "\nnil\n"));
+  CHECK(answers(&t, ":modes", "gradients      on"));
+  CHECK(answers(&t, ":mem", "tensors, all"));
+  CHECK(answers(&t, ":time 1 + 1", "s\n"));
+  CHECK(answers(&t, ":nothing", "there is no command ':nothing'"));
+  CHECK(answers(&t, "? gb.matmul", "autocast  lower"));
+  CHECK(answers(&t, "help 'conv2d'", "F.conv2d"));
+  CHECK(answers(&t, "help()", "Ctrl-R searches"));
+  CHECK(answers(&t, "_PROMPT = 'mine> '", "mine"));
+  terminal_send(&t, ":quit\n");
+  int status = terminal_finish(&t);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void test_errors(void) {
+  terminal t = start();
+  CHECK(answers(&t, "x = = 2", "unexpected symbol near '='\n    x = = 2\n        ^\n"));
+  CHECK(answers(&t, "nothing.here = 1", "attempt to index a nil value (global 'nothing')\n    nothing.here = 1\n    ^\n"));
+  CHECK(answers(&t, "x = 'abc", "unfinished string near"));
+  terminal_send(&t, "function f(n)\nif n == 0 then return a.b end\nlocal r = f(n - 1)\nreturn r\nend\n");
+  CHECK(answers(&t, "f(2)", "attempt to index a nil value (global 'a')\n    if n == 0 then return a.b end\n                          ^\n"));
+  CHECK(answers(&t, "gb.matmul(gb.ones(2, 3), gb.ones(2, 3))", "matmul: 2x3 has 3 columns"));
+  CHECK(answers(&t, "error({ 1 })", "(error object is a table value)"));
+  CHECK(answers(&t, "error(setmetatable({}, { __tostring = function() return 'mine' end }))", "mine\n"));
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  leave(&t);
+}
+
+static void test_lines(void) {
+  terminal t = start();
+  terminal_send(&t, "for i = 1, 2 do\n");
+  CHECK(terminal_expect(&t, ">> "));
+  terminal_send(&t, "io.write('line ', i, ';')\n");
+  CHECK(terminal_expect(&t, ">> "));
+  CHECK(answers(&t, "end", "line 1;line 2;"));
+  CHECK(answers(&t, "(1 +\n2) *\n3", "\n9\n"));
+  CHECK(answers(&t, "[[one\ntwo]]", "\"one\\ntwo\""));
+  terminal_send(&t, "if true then\n");
+  CHECK(terminal_expect(&t, ">> "));
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(answers(&t, "'fresh'", "\"fresh\""));
+  leave(&t);
+}
+
+static void test_editing(void) {
+  terminal t = start();
+  CHECK(answers(&t, "12\033[D3", "\n132\n"));
+  CHECK(answers(&t, "99\0019", "\n999\n"));
+  CHECK(answers(&t, "'aä€😀'", "\"aä€😀\""));
+  CHECK(answers(&t, "'aä€\177\177b'", "\"ab\""));
+  CHECK(answers(&t, "utf8.len('äöü')", "\n3\n"));
+  CHECK(answers(&t, "'\303\244'\033[D\033[D1\005 .. 'end'", "1\303\244"));
+  terminal_send(&t, "garbage that is not run(((\003");
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(answers(&t, "7 * 6", "\n42\n"));
+  leave(&t);
+}
+
+static void test_completion(void) {
+  terminal t = start();
+  CHECK(answers(&t, "gb.matm\tgb.ones(1, 1), gb.ones(1, 1)):item()", "\n1.0\n"));
+  CHECK(answers(&t, "string.for\t'%03d', 7)", "\"007\""));
+  CHECK(answers(&t, "t = gb.zeros(2, 2)", ""));
+  CHECK(answers(&t, "t:flat\t):size(1) + t:siz\t1)", "\n6\n"));
+  CHECK(answers(&t, "t.dty\t", "\"float32\""));
+  CHECK(answers(&t, "class = setmetatable({ own_field = 31 }, { __index = { inherited_method = function() return 32 end } })", ""));
+  CHECK(answers(&t, "class.own\t + class:inh\t)", "\n63\n"));
+  CHECK(answers(&t, "m = gb.nn.Sequential(gb.nn.Linear(2, 3))", ""));
+  CHECK(answers(&t, "#m:param\t)", "\n2\n"));
+  CHECK(answers(&t, "gb.nn.functional.conv2d(gb.ones(1, 1, 4, 4), gb.ones(1, 1, 2, 2), nil, { stri\t2 }).shape", "1, 1, 2, 2"));
+  CHECK(answers(&t, "#gb.optim.SGD(m:parameters(), { lr = 0.1, mom\t0.9 }).param_groups", "\n1\n"));
+  CHECK(answers(&t, "io.open('README.m\t') ~= nil", "\ntrue\n"));
+  terminal_send(&t, "gb.lo\t");
+  CHECK(terminal_expect(&t, "gb.lo"));
+  terminal_send(&t, "\t");
+  CHECK(terminal_expect(&t, "log10") && terminal_expect(&t, "logsumexp") && terminal_expect(&t, "> gb.lo"));
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(answers(&t, "strange = setmetatable({}, { __index = function() error('was run') end })", ""));
+  terminal_send(&t, "strange.x\t\003");
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(!strstr(t.text, "was run\n"));
+  CHECK(answers(&t, "for_keyword = 1 whi\t for_keyword < 3 do for_keyword = for_keyword + 1 end for_keyword = for_keyword * 5", ""));
+  CHECK(answers(&t, "for_key\t", "\n15\n"));
+  leave(&t);
+}
+
+/* The text of the history file; to be freed. */
+static char *history_text(void) {
+  char path[160], *text = calloc(1, 1 << 20);
+  snprintf(path, sizeof path, "%s/gibbous/history", state);
+  FILE *file = fopen(path, "r");
+  if (file && fread(text, 1, (1 << 20) - 1, file) == 0) *text = '\0';
+  if (file) fclose(file);
+  return text;
+}
+
+static void test_history(bool editing) {
+  terminal one = start(), two = start();
+  CHECK(answers(&one, "first_of_one = 1", ""));
+  CHECK(answers(&two, "first_of_two = 2", ""));
+  CHECK(answers(&one, "'second of one'", "\"second of one\""));
+  if (editing) {
+    CHECK(answers(&one, "\033[A", "\"second of one\""));         /* up: the line before */
+    CHECK(answers(&one, "\022first_of\005 + 41", ""));       /* ^R searches backwards */
+    CHECK(answers(&two, "\033[A\033[A\033[B", ""));
+  }
+  leave(&one);
+  leave(&two);
+  char *text = history_text();
+  CHECK(strstr(text, "first_of_one = 1\n") && strstr(text, "first_of_two = 2\n") && strstr(text, "'second of one'\n"));
+  free(text);
+  terminal three = start();
+  if (editing) CHECK(answers(&three, "\022second of", "\"second of one\""));
+  leave(&three);
+}
+
+/* Loops that only Ctrl-C ends; each writes "go" first. What must hold after each is asked for then. */
+static void test_interrupts(void) {
+  static const char *const loops[] = {
+    "while true do end",
+    "coroutine.wrap(function() while true do end end)()",
+    "while true do pcall(function() while true do end end) end",
+    "local function nest(n) if n == 0 then while true do end end coroutine.wrap(nest)(n - 1) end nest(20)",
+    "while true do xpcall(function() while true do end end, function() while true do end end) end",
+    "local model = gb.nn.Linear(8, 8) local opt = gb.optim.SGD(model:parameters(), { lr = 0.1 }) while true do opt:zero_grad() "
+    "gb.amp.autocast(function() return model(gb.ones(4, 8)):sum() end):backward() opt:step() end",
+    "local _ <close> = gb.no_grad() while true do local _ <close> = gb.amp.autocast() pcall(function() while true do gb.ones(4) end end) end",
+    "string.gsub(('x'):rep(100), 'x', function() while true do end end)",
+    "io.read()",
+    "while true do for i = 1, 1000 do print(i) end end",
+    "setmetatable({}, { __tostring = function() while true do end end })",
+  };
+  terminal t = start();
+  CHECK(answers(&t, "kept = gb.ones(3)", ""));
+  for (size_t i = 0; i < sizeof loops / sizeof *loops; i++) {
+    terminal_send(&t, i + 1 == sizeof loops / sizeof *loops ? "io.write('g', 'o\\n') x = 1\n" : "io.write('g', 'o\\n') ");
+    if (i + 1 == sizeof loops / sizeof *loops) CHECK(terminal_expect(&t, "go\n"));
+    terminal_send(&t, loops[i]);
+    terminal_send(&t, "\n");
+    if (i + 1 < sizeof loops / sizeof *loops) CHECK(terminal_expect(&t, "go\n"));
+    nanosleep(&(struct timespec){ 0, 100000000 }, NULL); /* well into the loop */
+    terminal_send(&t, "\003");
+    bool stopped = terminal_expect(&t, "interrupted");
+    if (!stopped) fprintf(stderr, "one Ctrl-C did not stop: %s\n", loops[i]);
+    CHECK(stopped && terminal_expect(&t, "> "));
+    CHECK(answers(&t, "gb.is_grad_enabled(), gb.amp.is_enabled(), kept:sum():item(), debug.gethook()", "true\nfalse\n3.0\nnil\n"));
+  }
+  leave(&t);
+}
+
+static void test_paste(void) {
+  terminal t = start();
+  char *text = calloc(1, 64 * 1000), *end = text;
+  for (int i = 1; i <= 1000; i++) end += sprintf(end, i == 1 ? "pasted = 0 function add()\n" : i == 1000 ? "end add()\n" : "\tpasted = pasted + %d\n", i);
+  terminal_send(&t, text);
+  free(text);
+  terminal_send(&t, "'sum ' .. pasted\n");
+  CHECK(terminal_expect(&t, "\"sum 499499\""));
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  for (int i = 0; i < 1000; i++) terminal_send(&t, "pasted = pasted + 1\n");
+  CHECK(answers(&t, "'then ' .. pasted", "\"then 500499\""));
+  leave(&t);
+}
+
+static void test_resize(void) {
+  terminal t = start();
+  CHECK(answers(&t, "long = {} for i = 1, 12 do long[i] = 'a word that is not short ' .. i end", ""));
+  terminal_resize(&t, 40);
+  terminal_send(&t, "#'");
+  for (int i = 0; i < 10; i++) terminal_send(&t, "0123456789");
+  CHECK(terminal_expect(&t, "0123456789"));
+  terminal_resize(&t, 120);
+  CHECK(answers(&t, "'", "\n100\n"));
+  terminal_resize(&t, 30);
+  CHECK(answers(&t, "{ 'twenty characters...', 'and twenty more.....' }", "{\n  \"twenty characters...\",\n"));
+  leave(&t);
+}
+
+static void test_colour(void) {
+  terminal t = start();
+  CHECK(answers(&t, "error 'plain'", "plain"));
+  CHECK(!strstr(t.raw, "\033[31"));
+  leave(&t);
+  t = start_with("NO_COLOR=");
+  CHECK(answers(&t, "error 'red'", "red"));
+  CHECK(strstr(t.raw, "\033[31"));
+  leave(&t);
+  t = start_with("TERM=dumb");
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  CHECK(answers(&t, "if true then\nprint 'plain input'\nend", "plain input"));
+  terminal_send(&t, "not run\003");
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(answers(&t, "2 + 2", "\n4\n"));
+  leave(&t);
+}
+
+/* Scripts stop in the same way, and end as SIGINT ends a program. */
+static void test_script(void) {
+  char *settings[] = { state_setting, home_setting, "TERM=xterm", NULL };
+  char *statement = "io.write('g', 'o\\n') io.stdout:flush() while true do pcall(coroutine.wrap(function() while true do end end)) end";
+  terminal t = terminal_start((char *[]){ program, "-e", statement, NULL }, settings);
+  CHECK(terminal_expect(&t, "go\n"));
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "interrupted"));
+  int status = terminal_finish(&t);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+  t = terminal_start((char *[]){ program, "-i", "-e", "x = 5", NULL }, settings);
+  CHECK(terminal_expect(&t, "> ") && answers(&t, "x", "\n5\n"));
+  leave(&t);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3) return 2;
+  bool editing = !strcmp(argv[2], "1");
+  program = argv[1];
+  CHECK(mkdtemp(state) != NULL);
+  snprintf(home_setting, sizeof home_setting, "HOME=%s", state);
+  snprintf(state_setting, sizeof state_setting, "XDG_STATE_HOME=%s", state);
+  test_values();
+  test_errors();
+  test_lines();
+  if (editing) test_editing(), test_completion();
+  test_history(editing);
+  test_interrupts();
+  test_paste();
+  test_resize();
+  test_colour();
+  test_script();
+  char command[96];
+  snprintf(command, sizeof command, "rm -rf '%s'", state);
+  CHECK(system(command) == 0);
+  return check_report();
+}
