@@ -566,6 +566,13 @@ native.help_texts = {
     "print(gb.device(\"cpu\"))",
   },
   ["gb.devices"] = { "gb.devices() -> list", "The names of the devices that are there.", nil, "print(table.concat(gb.devices(), \", \"))" },
+  ["gb.doctor"] = {
+    "gb.doctor(options?: table) -> boolean",
+    "Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), \z
+      each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.",
+    nil,
+    "gb.doctor()",
+  },
   ["gb.empty"] = {
     "gb.empty(sizes: ints, options?: options) -> tensor",
     "Memory for a shape, with whatever it holds.",
