@@ -40,11 +40,11 @@ rows=$(grep -nP '\t| +$' $sources); [ -z "$rows" ] || report 'tabs or trailing b
 for file in $sources; do
   head -1 "$file" | grep -q '^/\*' || report "$file does not open with what it is for" ""
 done
-for script in dev .ci/run cmake/lint.sh; do
+for script in dev .ci/run cmake/lint.sh tests/host/*.sh; do
   sh -n "$script" || bad=1
 done
 if command -v luacheck >/dev/null 2>&1; then
-  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua || bad=1
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua tests/host || bad=1
 else
   echo 'lint: luacheck is not installed, Lua was not checked'
 fi

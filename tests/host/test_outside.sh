@@ -15,8 +15,11 @@ if [ "$way" = cmake ]; then
 else
   PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name gibbous.pc)")
   export PKG_CONFIG_PATH
-  check "build" make -C "$here/outside" OUT="$out"
   programs="c_shared cpp_shared c_static"
+  others=$(for lua in lua5.1 luajit; do pkg-config --exists $lua && echo $lua; done)
+  check "there is another Lua to embed beside it" test -n "$others"
+  for lua in $others; do programs="$programs beside_${lua}_shared beside_${lua}_static"; done
+  check "build" make -C "$here/outside" OUT="$out" OTHER="$(echo $others)"
 fi
 for program in $programs; do
   check "$program" "$out/$program"

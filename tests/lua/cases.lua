@@ -4,6 +4,7 @@ local gb = require "gibbous"
 
 local cases = {}
 local tensors, metadata = gb.load("tests/golden/ops.safetensors")
+for name, t in pairs(tensors) do tensors[name] = t:to(gb.get_default_device()) end -- files are read into host memory
 cases.list = gb.io.json_decode(metadata.cases)
 
 for k, case in ipairs(cases.list) do
@@ -16,7 +17,7 @@ end
 -- A tensor of a case, where tensors are made by default.
 local function stored(case, kind, i)
   local t = tensors[("%d.%s%d"):format(case.id, kind, i)]
-  return t and t:to(gb.get_default_device())
+  return t and t:detach():to(gb.get_default_device())
 end
 cases.stored = stored
 

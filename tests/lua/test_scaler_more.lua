@@ -476,7 +476,7 @@ describe("precisions", function()
   -- What the executable that runs this prints with the variable set.
   local function outside(setting, option, name)
     local script = ("print(require('gibbous').amp.precision '%s')"):format(name)
-    local pipe <close> = io.popen(('%s "%s" %s -e "%s" 2>&1'):format(setting, arg[-1], option, script))
+    local pipe <close> = io.popen(('%s "%s" %s -e "%s" 2>&1'):format(setting, gb.test.program(), option, script))
     return pipe:read("a")
   end
   it("are overridden from outside by GIBBOUS_AMP, which tostring says", function()
