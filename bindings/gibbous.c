@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "embedded.h"
+#include "host.h"
 #include "objects.h"
 
 static const char gb_key = 0; /* of the registry: the table gb */
@@ -90,10 +91,12 @@ static int device(lua_State *L) {
   return 1;
 }
 
-/* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
+/* gb.best_device() -> string: The one that the program around has chosen, else cuda where there is one, else cpu. Example: local x =
+ * gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
-  const char *why;
-  lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
+  const gbl_state *state = gbl_enter(L);
+  const char *chosen = state->host ? state->host->options.device : NULL, *why;
+  lua_pushstring(L, chosen ? chosen : gb_context_has_device(state->context, GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
