@@ -22,6 +22,8 @@ void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, n
 
 /* {==== Random state, threads, devices, settings ==== */
 
+static const char *const category_names[] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
+
 /* gb.is_tensor(value) -> bool: Is value a tensor that was not freed? Example: print(gb.is_tensor(gb.zeros(2))) */
 static int is_tensor(lua_State *L) {
   lua_pushboolean(L, gbl_test_tensor(L, 1) != NULL);
@@ -108,7 +110,7 @@ static int devices(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.is_available() -> bool, string: true; or false, and why there is no CUDA device. Example: print(gb.cuda.is_available()) */
+/* gb.cuda.is_available() -> bool, string: Can a CUDA device be used? Where not, also why. Example: print(gb.cuda.is_available()) */
 static int cuda_is_available(lua_State *L) {
   const char *why;
   bool there = gb_context_has_device(gbl_context(L), GB_CUDA, &why);
@@ -125,15 +127,82 @@ static int cuda_device_count(lua_State *L) {
   return 1;
 }
 
-/* gb.set_default_device("cuda"): where tensors are made that are not told otherwise. */
+/* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
 static int set_default_device(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   state->default_device = gbl_check_device(L, 1);
   return 0;
 }
 
+/* gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: print(gb.get_default_device()) */
 static int get_default_device(lua_State *L) {
   gbl_push_device_name(L, gbl_enter(L)->default_device);
+  return 1;
+}
+
+/* gb.cuda.properties() -> table: name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the
+ * CUDA device. Example: if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
+static int cuda_properties(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const char *why;
+  if (!gb_context_has_device(context, GB_CUDA, &why)) return gbl_error(L, "cuda.properties: there is no CUDA device: %s", why);
+  gb_device_info info = { .name = "" };
+  gb_backend *backend = context->backend[GB_CUDA];
+  gbl_check_status(L, backend->describe(backend->state, &info));
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, info.name);
+  lua_setfield(L, -2, "name");
+  const struct { const char *name; int64_t value; } numbers[] = {
+    { "major", info.major }, { "minor", info.minor }, { "multiprocessors", info.multiprocessors }, { "driver", info.driver },
+    { "runtime", info.runtime }, { "total_memory", info.total_memory }, { "free_memory", info.free_memory },
+  };
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    lua_pushinteger(L, numbers[i].value);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  return 1;
+}
+
+/* gb.cuda.synchronize(): Wait for the device, and tell what its kernels found wrong in data. Example: gb.cuda.synchronize() */
+static int cuda_synchronize(lua_State *L) {
+  gbl_check_status(L, gb_synchronize(gbl_context(L), (gb_device){ GB_CUDA, 0 }));
+  return 0;
+}
+
+static gb_memory_stats cuda_stats(lua_State *L) {
+  gb_memory_stats stats;
+  gb_memory_get_device_stats(gbl_context(L), (gb_device){ GB_CUDA, 0 }, &stats);
+  return stats;
+}
+
+/* gb.cuda.memory_allocated() -> int: Bytes in tensors on the CUDA device. Example: print(gb.cuda.memory_allocated()) */
+static int cuda_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).current_total);
+  return 1;
+}
+
+/* gb.cuda.max_memory_allocated() -> int: The most bytes that tensors had on the CUDA device. Example: print(gb.cuda.max_memory_allocated()) */
+static int cuda_max_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L).peak_total);
+  return 1;
+}
+
+/* gb.cuda.memory_summary() -> string: A table for people, by category. Example: print(gb.cuda.memory_summary()) */
+static int cuda_memory_summary(lua_State *L) {
+  gb_memory_stats stats = cuda_stats(L);
+  luaL_Buffer text;
+  char line[96];
+  luaL_buffinit(L, &text);
+  luaL_addstring(&text, "MiB on cuda:0          now       peak\n");
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
+    snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", category_names[i], (double)stats.current[i] / 0x1p20, (double)stats.peak[i] / 0x1p20);
+    luaL_addstring(&text, line);
+  }
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", "in tensors", (double)stats.current_total / 0x1p20, (double)stats.peak_total / 0x1p20);
+  luaL_addstring(&text, line);
+  snprintf(line, sizeof line, "%-16s %10.2f %10.2f", "reserved", (double)stats.reserved / 0x1p20, (double)stats.peak_reserved / 0x1p20);
+  luaL_addstring(&text, line);
+  luaL_pushresult(&text);
   return 1;
 }
 
@@ -244,17 +313,18 @@ static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
 }
 
 static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES]) {
-  static const char *const names[GB_MEM_CATEGORIES] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
   lua_createtable(L, 0, GB_MEM_CATEGORIES);
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, names[i], bytes[i]);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
 }
 
-/* gb.memory_stats() -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak
- * (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations. Example:
+/* gb.memory_stats(device?: string) -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak
+ * (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device,
+ * or of all together. Example:
  * print(gb.memory_stats().peak_total) */
 static int memory_stats(lua_State *L) {
   gb_memory_stats stats;
-  gb_memory_get_stats(gbl_context(L), &stats);
+  if (lua_isnoneornil(L, 1)) gb_memory_get_stats(gbl_context(L), &stats);
+  else gb_memory_get_device_stats(gbl_context(L), gbl_check_device(L, 1), &stats);
   lua_createtable(L, 0, 8);
   push_categories(L, stats.current);
   lua_setfield(L, -2, "current");
@@ -294,7 +364,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "doctor", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "anomaly", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -374,7 +444,11 @@ static void open_settings(lua_State *L) {
     { "is_oom", is_oom }, { "memory_stats", memory_stats }, { "reset_peak_memory_stats", reset_peak_memory_stats },
     { "empty_cache", empty_cache }, { "interrupt", interrupt }, { NULL, NULL },
   };
-  static const luaL_Reg cuda[] = { { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { NULL, NULL } };
+  static const luaL_Reg cuda[] = {
+    { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { "properties", cuda_properties },
+    { "synchronize", cuda_synchronize }, { "memory_allocated", cuda_memory_allocated }, { "max_memory_allocated", cuda_max_memory_allocated },
+    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary }, { "empty_cache", empty_cache }, { NULL, NULL },
+  };
   gbl_set_functions(L, functions);
   gbl_push_module(L, "cuda");
   gbl_set_functions(L, cuda);
@@ -405,6 +479,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_interrupt(L);
   gbl_open_host(L);
   gbl_open_native(L);
+  gbl_open_doctor(L);
   run_lua_half(L);
   seal(L);
   lua_pushvalue(L, -1);

@@ -169,8 +169,9 @@ bool gbl_ask_to_stop(gbl_state *state) {
   return !atomic_exchange(&interrupt->asked, true);
 }
 
-/* gb.on_stop(fn[, { grace = 10 }]): when a stop is asked for, fn runs between two steps of training, for at most so many seconds, and then the
- * recipe ends. gb.on_stop(nil): interrupt at once again. Lasts as long as the chunk that runs. */
+/* gb.on_stop(fn: function, options?: table): When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10),
+ * and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example:
+ * gb.on_stop(function() gb.save("stopped.safetensors", model:state_dict()) end, { grace = 5 }) */
 static int on_stop(lua_State *L) {
   static const char *const known[] = { "grace", NULL };
   gbl_state *state = gbl_enter(L);

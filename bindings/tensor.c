@@ -468,13 +468,12 @@ static int not_ordered(lua_State *L) {
 
 /* {==== Conversions ==== */
 
-/* Bring t to another device. */
-static void push_on_device(lua_State *L, gb_tensor *t, gb_device device) {
-  gb_context *context = gb_tensor_context(t);
-  if (gb_is_grad_enabled(context) && gb_tensor_in_graph(t))
-    gbl_error(L, "to: moving a tensor that requires gradients to another device is not built yet; move it under no_grad, or detach it");
+/* Replace the tensor at the top by the same one on another device. */
+static void move_top(lua_State *L, gb_device device) {
+  gb_tensor *t = gbl_check_tensor(L, lua_gettop(L));
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_on(t, device, &box->tensor));
+  gbl_check_status(L, gb_op_to_device(gb_tensor_context(t), t, device, &box->tensor));
+  gbl_finish_tensor(L);
   lua_remove(L, -2);
 }
 
@@ -486,7 +485,7 @@ static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device 
     gb_attr to = gb_attr_int(dtype);
     gbl_step(L, GB_OP_cast, &to, false);
   }
-  if (device.type != here.type || device.index != here.index) push_on_device(L, gbl_check_tensor(L, lua_gettop(L)), device);
+  if (device.type != here.type || device.index != here.index) move_top(L, device);
   return 1;
 }
 

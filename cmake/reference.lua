@@ -55,6 +55,9 @@ local function head_of(line)
   local result, text = (after or rest):match("^ %-> ([^:]+):%s(.*)$")
   text = text or arguments and after:match("^:%s(.*)$")
   if not text then return nil end
+  if arguments and arguments:find("[^%w_.?:,%s()]") then
+    problems[#problems + 1] = name .. arguments .. " is described by an example; give the names of its arguments, as in (x: tensor, y?: int)"
+  end
   return { name = name, arguments = arguments and arguments:sub(2, -2), result = result, text = text }
 end
 
@@ -196,30 +199,57 @@ end
 -- A text as a comment of annotations.
 local function comment(text) return "--- " .. table.concat(lines_of(text, 140), "\n--- ") end
 
--- The lines of one op as a function called `path`, its first argument left out where it is the tensor itself.
-local function op_lines(row, path, is_method)
-  local arguments, outputs = row.signature:match("^(.-)%s*%->%s*(.-)$")
-  local positional, options = arguments:match("^([^;]*);?(.*)$")
-  local lines, list, fields = { comment(row.doc) }, {}, {}
-  local first = true
+-- The parameters of an op: a list of { name, optional, type, spread (may its numbers be written out?) }, and the type of its options or nil.
+local function parameters_of(row)
+  local arguments = row.signature:match("^(.-)%s*%->")
+  local positional, named = arguments:match("^([^;]*);?(.*)$")
+  local list, fields = {}, {}
   for word in positional:gmatch("[^,]+") do
     local name, optional, type_ = op_argument(word)
-    if not (is_method and first) then
-      lines[#lines + 1] = ("---@param %s%s %s"):format(name, optional and "?" or "", type_)
-      list[#list + 1] = name
-    end
-    first = false
+    list[#list + 1] = { name = name, optional = optional, type = type_, spread = word:find(":%s*dims") or word:find("^%s*shape: ints") }
+    if optional then fields[#fields + 1] = ("%s?: %s"):format(name, type_) end
   end
-  for word in options:gmatch("[^,]+") do
+  for word in named:gmatch("[^,]+") do
     local name, _, type_ = op_argument(word)
     fields[#fields + 1] = ("%s?: %s"):format(name, type_)
   end
-  if #fields > 0 then
-    lines[#lines + 1] = ("---@param options? { %s }"):format(table.concat(fields, ", "))
-    list[#list + 1] = "options"
+  return list, #fields > 0 and ("{ %s }"):format(table.concat(fields, ", ")) or nil
+end
+
+-- The other ways to call an op: with its options in place of positional arguments that may be left out, and with sizes or dimensions in a row.
+local function add_overloads(lines, list, options, is_method, result)
+  local shown = {}
+  for i, p in ipairs(list) do shown[i] = ("%s%s: %s"):format(is_method and i == 1 and "self" or p.name, p.optional and "?" or "", p.type) end
+  local function add(count, last)
+    local words = table.move(shown, 1, count, 1, {})
+    words[#words + 1] = last
+    lines[#lines + 1] = ("---@overload fun(%s): %s"):format(table.concat(words, ", "), result)
   end
-  for name in outputs:gsub("%s*;.*$", ""):gmatch("[%w_]+") do lines[#lines + 1] = "---@return gb.Tensor " .. name end
-  lines[#lines + 1] = ("function %s(%s) end"):format(path, table.concat(list, ", "))
+  for count = #list - 1, 1, -1 do
+    if not options or not list[count + 1].optional then break end
+    add(count, "options?: " .. options)
+  end
+  if list[#list].spread then add(#list - 1, "...: integer") end
+end
+
+-- The lines of one op as a function called `path`, its first argument left out where it is the tensor itself.
+local function op_lines(row, path, is_method)
+  local list, options = parameters_of(row)
+  local lines, names_, results = { comment(row.doc) }, {}, {}
+  for i = is_method and 2 or 1, #list do
+    lines[#lines + 1] = ("---@param %s%s %s"):format(list[i].name, list[i].optional and "?" or "", list[i].type)
+    names_[#names_ + 1] = list[i].name
+  end
+  if options then
+    lines[#lines + 1] = ("---@param options? %s"):format(options)
+    names_[#names_ + 1] = "options"
+  end
+  for name in row.signature:match("%->%s*(.-)$"):gsub("%s*;.*$", ""):gmatch("[%w_]+") do
+    lines[#lines + 1] = "---@return gb.Tensor " .. name
+    results[#results + 1] = "gb.Tensor"
+  end
+  add_overloads(lines, list, options, is_method, table.concat(results, ", "))
+  lines[#lines + 1] = ("function %s(%s) end"):format(path, table.concat(names_, ", "))
   return table.concat(lines, "\n")
 end
 
@@ -241,7 +271,8 @@ local function entry_lines(entry, path)
     if list[i] == "..." then -- what follows sizes is an option: a parameter list ends with its `...`
       list = table.move(list, 1, i, 1, {})
       for k = #lines, 1, -1 do
-        if lines[k]:find("^%-%-%-@param options") then table.remove(lines, k) end
+        if lines[k]:find("^%-%-%-@param options") then table.remove(lines, k)
+        elseif lines[k]:find("^%-%-%-@param %.%.%.") then lines[k] = lines[k] .. "|gb.Options" end
       end
       break
     end
@@ -261,7 +292,7 @@ local function class_lines(kind)
   local lines = { ("---@class %s%s"):format(class_of(kind), kind ~= "Module" and rawget(gb.nn, kind) and ": gb.Module" or "") }
   for _, name in ipairs(names) do
     local field = name:match("^" .. kind .. "%.([%w_]+)$")
-    if field then lines[#lines + 1] = ("---@field %s %s %s"):format(field, types[entries[name].result] or "any", entries[name].doc) end
+    if field then lines[#lines + 1] = ("---@field %s%s %s %s"):format(field, field == "grad" and "?" or "", types[entries[name].result] or "any", entries[name].doc) end
   end
   if kind == "tensor" then
     local sorted = {}

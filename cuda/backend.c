@@ -3,6 +3,8 @@
  * Everything is launched on one stream and nothing waits, except reads, synchronisation, and what frees memory of the device. What kernels
  * found wrong in data is told by the next wait. */
 #include "cuda/cuda.h"
+#include "cuda/conv.h"
+#include "cuda/gemm.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +34,10 @@ void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
   if (!block) return NULL;
   call->scratch[call->scratches++] = block;
   return engine->block_data(block);
+}
+
+void gb_cuda_scratch_back(gb_cuda_call *call, int mark) {
+  while (call->scratches > mark) call->cuda->engine->free(call->cuda->context, this_device(), call->scratch[--call->scratches]);
 }
 
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
@@ -140,7 +146,7 @@ static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor 
     c.out[i] = &tensors[call->n_in + i];
   }
   if (status == GB_OK) status = row->kernel(&c);
-  for (int i = 0; i < c.scratches; i++) cuda->engine->free(cuda->context, this_device(), c.scratch[i]);
+  gb_cuda_scratch_back(&c, 0);
   return status;
 }
 
@@ -218,8 +224,23 @@ static gb_status device_synchronize(void *state) { return wait_for(state); }
 
 /* {==== Opening and closing ==== */
 
+static gb_status device_describe(void *state, gb_device_info *out) {
+  gb_cuda *cuda = state;
+  gb_device_properties p;
+  size_t available = 0, total = 0;
+  int code = gb_rt_properties(0, &p);
+  if (!code) code = gb_rt_memory(&available, &total);
+  if (code) return runtime_failure(cuda, code, "asking for the device's properties");
+  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
+                           .total_memory = (int64_t)total, .free_memory = (int64_t)available };
+  memcpy(out->name, p.name, sizeof out->name);
+  return GB_OK;
+}
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
+  gb_gemms_close(cuda->gemms);
+  gb_dnns_close(cuda->dnns);
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
   if (cuda->fault) gb_rt_free(cuda->fault, sizeof *cuda->fault);
   if (cuda->fault_seen) gb_rt_host_free(cuda->fault_seen);
@@ -253,14 +274,22 @@ static int open_device(gb_cuda *cuda) {
   return gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
 }
 
+/* Is a variable of the environment set, to something other than 0? */
+static bool is_asked(const char *name) {
+  const char *value = getenv(name);
+  return value && *value && strcmp(value, "0");
+}
+
 gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out) {
   if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_count != GB_OP_COUNT) return GB_EUNSUPPORTED;
   gb_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return GB_EMEMORY;
   cuda->engine = engine;
   cuda->context = out->context;
-  const char *blocking = getenv("GIBBOUS_CUDA_BLOCKING");
-  cuda->blocking = blocking && *blocking && strcmp(blocking, "0");
+  cuda->blocking = is_asked("GIBBOUS_CUDA_BLOCKING");
+  cuda->verbose = is_asked("GIBBOUS_CUDA_VERBOSE");
+  const char *piece = getenv("GIBBOUS_CUDA_PIECE");
+  cuda->piece = piece ? strtoll(piece, NULL, 10) : 0;
   int code = open_device(cuda);
   if (code) {
     device_close(cuda);
@@ -268,7 +297,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   }
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
                        .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
-                       .synchronize = device_synchronize, .close = device_close };
+                       .synchronize = device_synchronize, .describe = device_describe, .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;
 }

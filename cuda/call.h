@@ -70,6 +70,8 @@ gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format,
 /* Device memory for this call alone, aligned to 256 bytes; it goes back when the kernel function has returned, since the stream keeps the
  * order. NULL: out of memory, text set: return GB_EMEMORY. */
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
+/* Give back what was taken since call->scratches was `mark`, for loops: what is launched later may use it again. */
+void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
 /* The dtype that the inputs promote to; input `without` (from 0; -1: none) is left aside. */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 

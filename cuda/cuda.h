@@ -11,6 +11,10 @@ typedef struct gb_cuda {
   gb_stream stream;                       /* where everything is computed */
   gb_cuda_fault *fault, *fault_seen;      /* in device memory, and where the host reads it */
   bool blocking;                          /* wait after every op, so that the op at fault reports it: GIBBOUS_CUDA_BLOCKING */
+  bool verbose;                           /* say on the standard error what runs slower than it should: GIBBOUS_CUDA_VERBOSE */
+  int64_t piece;                          /* elements that what works in pieces takes at once; 0: what is best. GIBBOUS_CUDA_PIECE, for tests */
+  struct gb_gemms *gemms;                 /* what gemm.h and dnn.h keep; NULL until the first use */
+  struct gb_dnns *dnns;
   const gb_cuda_row *row[GB_OP_COUNT];
 } gb_cuda;
 

@@ -1,7 +1,6 @@
 /* cuda/families.h - the tables of kernels, one per file: cuda/NAME.cu, or cuda/NAME.c for what a library does, defines gb_cuda_NAME.
  *
- * gemm, conv and sdpa (attention.c) are the seams to cuBLASLt and cuDNN; an emulated build takes
- * tests/cuda_on_cpu/seams.c in their place. */
+ * matmul, convolve and sdpa bring their ops to the seams of cuBLASLt and cuDNN: gemm.h, conv.h and attention.h. */
 #ifndef GB_CUDA_FAMILIES_H
 #define GB_CUDA_FAMILIES_H
 
@@ -9,7 +8,7 @@
 
 #define GB_CUDA_FAMILIES(X)                                                                                                           \
   X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(loss) X(index) X(cat) X(pool2d) X(optim) X(sort) X(attention)     \
-  X(gemm) X(conv) X(sdpa)
+  X(matmul) X(linear_loss) X(convolve) X(sdpa)
 
 #ifdef __cplusplus
 extern "C" {

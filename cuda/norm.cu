@@ -479,6 +479,10 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
   channel_backward_job job = {};
   job.n = x->shape[1];
   if (job.n == 0) return GB_OK;
+  if (x->numel == 0) { /* an empty batch has no statistics, and its gradients are 0 */
+    zero(call, call->out[1]);
+    return zero(call, call->out[2]);
+  }
   job.training = call->attrs[0].integer;
   job.count = (double)(x->numel / job.n);
   job.weight = one_row(call->in[2]);

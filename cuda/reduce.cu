@@ -468,7 +468,8 @@ static gb_status cumsum(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_reduce[] = {
-  { GB_OP_sum, sum, false }, { GB_OP_mean, mean, false }, { GB_OP_prod, prod, false }, { GB_OP_var, var, false }, { GB_OP_std, std_, false }, { GB_OP_amax, amax, false },
-  { GB_OP_amin, amin, false }, { GB_OP_max, max_, false }, { GB_OP_min, min_, false }, { GB_OP_argmax, argmax, false }, { GB_OP_argmin, argmin, false }, { GB_OP_norm, norm, false },
-  { GB_OP_logsumexp, logsumexp, false }, { GB_OP_all, all, false }, { GB_OP_any, any, false }, { GB_OP_cumsum, cumsum, false }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_sum, sum, false }, { GB_OP_mean, mean, false }, { GB_OP_prod, prod, false }, { GB_OP_var, var, false }, { GB_OP_std, std_, false },
+  { GB_OP_amax, amax, false }, { GB_OP_amin, amin, false }, { GB_OP_max, max_, false }, { GB_OP_min, min_, false }, { GB_OP_argmax, argmax, false },
+  { GB_OP_argmin, argmin, false }, { GB_OP_norm, norm, false }, { GB_OP_logsumexp, logsumexp, false }, { GB_OP_all, all, false },
+  { GB_OP_any, any, false }, { GB_OP_cumsum, cumsum, false }, { GB_OP_COUNT, NULL, false },
 };

@@ -1,6 +1,7 @@
 /* ctrl_c.c - Ctrl-C: a handler of SIGINT asks the universe to stop (bindings/interrupt.h says how that reaches what runs).
  *
- * The handler has no other way to the universe than a static. It is set without SA_RESTART, so that io.read ends too. */
+ * Where gb.on_stop was given a function, the first one only asks. The handler has no other way to the universe than a static. It is set without
+ * SA_RESTART, so that io.read ends too. */
 #include "ctrl_c.h"
 
 #include <signal.h>
@@ -13,7 +14,7 @@ void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
 
 static void on_interrupt(int signal) {
   (void)signal;
-  gbl_interrupt_request(watched, GB_EINTERRUPT);
+  if (!gbl_ask_to_stop(watched)) gbl_interrupt_request(watched, GB_EINTERRUPT);
 }
 
 static void set_handler(void (*handler)(int)) {
@@ -27,9 +28,9 @@ void ctrl_c_begin(lua_State *L) {
   set_handler(on_interrupt);
 }
 
-bool ctrl_c_end(lua_State *L) {
+gb_status ctrl_c_end(lua_State *L) {
   set_handler(SIG_DFL);
-  return gbl_interrupt_end(L) == GB_EINTERRUPT;
+  return gbl_interrupt_end(L);
 }
 
 void ctrl_c_die(void) {

@@ -12,28 +12,12 @@
 
 #include "binding.h"
 #include "ctrl_c.h"
+#include "limits.h"
 #include "prompt.h"
-
-/* A whole number from 1 on. */
-static bool read_count(const char *text, int *out) {
-  char *end;
-  long value = strtol(text, &end, 10);
-  *out = value > 0 && value <= 1 << 16 ? (int)value : 0;
-  return *out && !*end;
-}
-
-/* What the options say of the engine. */
-static bool read_engine(const options *o, gb_context_options *engine) {
-  char text[160];
-  gb_context_options_init(engine, sizeof *engine);
-  if (!o->threads || read_count(o->threads, &engine->threads)) return true;
-  snprintf(text, sizeof text, "--threads takes a number of threads from 1 on, not '%.80s'", o->threads);
-  options_complain(o, text);
-  return false;
-}
+#include "recipes.h"
 
 /* Libraries, the table arg, the collector's mode, and gb. */
-static void open_everything(lua_State *L, const options *o, const gb_context_options *engine) {
+static void open_everything(lua_State *L, const options *o, limits *l) {
   if (o->no_environment) {
     lua_pushboolean(L, true);
     lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
@@ -41,11 +25,12 @@ static void open_everything(lua_State *L, const options *o, const gb_context_opt
   luaL_openlibs(L);
   script_set_arg(L, o);
   lua_gc(L, LUA_GCGEN, 0, 0);
-  gbl_set_context_options(L, engine);
+  gbl_set_context_options(L, &l->engine);
   luaL_requiref(L, "gibbous", luaopen_gibbous, false);
   lua_setglobal(L, "gb");
   gbl_replace_coroutine(L);
   ctrl_c_watch(L);
+  limits_begin(l, L, o);
 }
 
 /* The script, the prompt or standard input: whichever the command line comes to. */
@@ -59,6 +44,17 @@ static script_end run_rest(lua_State *L, const options *o) {
   return end == SCRIPT_FAILED ? SCRIPT_DONE : end; /* `lua` succeeds here whatever happened */
 }
 
+/* --doctor: fails where a line of the report is an error. */
+static script_end run_doctor(lua_State *L, const options *o) {
+  lua_getglobal(L, "gb");
+  lua_getfield(L, -1, "doctor");
+  lua_createtable(L, 0, 1);
+  lua_pushboolean(L, o->json != NULL);
+  lua_setfield(L, -2, "json");
+  script_end end = script_call(L, o, 1, 1);
+  return end == SCRIPT_DONE && !lua_toboolean(L, -1) ? SCRIPT_FAILED : end;
+}
+
 /* The body: leaves how it ended. */
 static int protected_main(lua_State *L) {
   const options *o = lua_touserdata(L, 1);
@@ -66,18 +62,19 @@ static int protected_main(lua_State *L) {
   open_everything(L, o, lua_touserdata(L, 2));
   script_end end = o->no_environment ? SCRIPT_DONE : script_environment(L, o);
   if (end == SCRIPT_DONE) end = script_options(L, o);
-  if (end == SCRIPT_DONE) end = run_rest(L, o);
+  if (end == SCRIPT_DONE) end = o->doctor ? run_doctor(L, o) : run_rest(L, o);
   lua_pushinteger(L, end);
   return 1;
 }
 
 /* Run everything in a new state. The body gets two arguments, as that of `lua` does: stacks then overflow at the same depth. */
-static script_end run(options *o, gb_context_options *engine) {
+static script_end run(options *o, limits *l) {
   lua_State *L = luaL_newstate();
   if (!L) return options_complain(o, "cannot create state: not enough memory"), SCRIPT_FAILED;
+  limits_watch(l, L);
   lua_pushcfunction(L, protected_main);
   lua_pushlightuserdata(L, o);
-  lua_pushlightuserdata(L, engine);
+  lua_pushlightuserdata(L, l);
   bool ok = lua_pcall(L, 2, 1, 0) == LUA_OK;
   if (!ok) options_complain(o, luaL_tolstring(L, -1, NULL));
   script_end end = ok ? (script_end)lua_tointeger(L, -1) : SCRIPT_FAILED;
@@ -87,12 +84,13 @@ static script_end run(options *o, gb_context_options *engine) {
 
 int main(int argc, char **argv) {
   options o;
-  gb_context_options engine;
-  if (!options_read(&o, argc, argv) || !read_engine(&o, &engine)) return EXIT_FAILURE;
+  limits l;
+  if (!options_read(&o, argc, argv) || !limits_read(&l, &o)) return EXIT_FAILURE;
   if (o.help) return options_list(stdout), EXIT_SUCCESS;
   if (o.about) return puts("Gibbous " GB_VERSION ", " LUA_RELEASE), EXIT_SUCCESS;
+  if (o.recipes) return recipes_list() ? EXIT_SUCCESS : EXIT_FAILURE;
   if (o.version && !o.interactive) puts(LUA_COPYRIGHT), fflush(stdout);
-  script_end end = run(&o, &engine);
+  script_end end = run(&o, &l);
   if (end == SCRIPT_INTERRUPTED) ctrl_c_die();
   return end == SCRIPT_DONE || end == SCRIPT_FINISHED ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -151,11 +151,11 @@ static script_end call_half(prompt *p, const char *name) {
   lua_remove(L, -4);
   ctrl_c_begin(L);
   int status = lua_pcall(L, 1, 1, -3);
-  bool stopped = ctrl_c_end(L);
+  gb_status reason = ctrl_c_end(L);
   lua_remove(L, -2);
   if (status == LUA_OK) return SCRIPT_DONE;
   if (lua_isstring(L, -1)) fputs(lua_tostring(L, -1), stderr), fflush(stderr);
-  return stopped ? SCRIPT_INTERRUPTED : SCRIPT_FAILED;
+  return reason == GB_EINTERRUPT ? SCRIPT_INTERRUPTED : SCRIPT_FAILED;
 }
 
 /* _PROMPT and _PROMPT2, which users may set, as in `lua`. The text stays on the stack. */

@@ -46,9 +46,10 @@ script_end script_call(lua_State *L, const options *o, int arguments, int result
   lua_insert(L, base);
   ctrl_c_begin(L);
   int status = lua_pcall(L, arguments, results, base);
-  bool stopped = ctrl_c_end(L);
+  gb_status reason = ctrl_c_end(L);
   lua_remove(L, base);
-  if (stopped && status != LUA_OK) return report(L, o), SCRIPT_INTERRUPTED;
+  if (status == LUA_ERRMEM && reason != GB_OK) lua_pushstring(L, gb_status_text(reason)), lua_replace(L, -2);
+  if (status != LUA_OK && reason == GB_EINTERRUPT) return report(L, o), SCRIPT_INTERRUPTED;
   if (status == LUA_OK) return gbl_push_open_scope(L) ? report(L, o) : SCRIPT_DONE;
   if (!script_is_finish(L)) return report(L, o);
   lua_pop(L, 1);

@@ -160,8 +160,12 @@ typedef struct gb_memory_stats {
 
 /* Over all devices of the context; a peak is the sum of each device's own. */
 GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
+/* Of one device; zeros for one that is not open. */
+GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out);
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);
+/* Wait until the device has done all that was asked of it; what its kernels found wrong in data is the failure. */
+GB_API gb_status gb_synchronize(gb_context *context, gb_device device);
 
 /* ====} */
 

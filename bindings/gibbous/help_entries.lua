@@ -480,8 +480,8 @@ native.help_texts = {
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
   ["gb.cuda.is_available"] = {
-    "gb.cuda.is_available() -> bool",
-    "Is there a CUDA device that can be used?",
+    "gb.cuda.is_available() -> bool, string",
+    "Can a CUDA device be used? Where not, also why.",
     nil,
     "print(gb.cuda.is_available())",
   },
@@ -528,6 +528,13 @@ native.help_texts = {
     "print(gb.device(\"cpu\"))",
   },
   ["gb.devices"] = { "gb.devices() -> list", "The names of the devices that are there.", nil, "print(table.concat(gb.devices(), \", \"))" },
+  ["gb.doctor"] = {
+    "gb.doctor(options?: table) -> boolean",
+    "Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), \z
+      each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.",
+    nil,
+    "gb.doctor()",
+  },
   ["gb.empty"] = {
     "gb.empty(sizes: ints, options?: options) -> tensor",
     "Memory for a shape, with whatever it holds.",
@@ -564,6 +571,12 @@ native.help_texts = {
     "value everywhere, in the shape, dtype, device and memory order of x.",
     nil,
     "local y = gb.full_like(x, 0.5)",
+  },
+  ["gb.get_default_device"] = {
+    "gb.get_default_device() -> string",
+    "Where tensors are made that are not told otherwise.",
+    nil,
+    "print(gb.get_default_device())",
   },
   ["gb.get_default_dtype"] = {
     "gb.get_default_dtype() -> string",
@@ -972,6 +985,13 @@ native.help_texts = {
     nil,
     "local y = gb.no_grad(function() return model(x) end)",
   },
+  ["gb.on_stop"] = {
+    "gb.on_stop(fn: function, options?: table)",
+    "When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. \z
+      gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs.",
+    nil,
+    "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })",
+  },
   ["gb.ones"] = { "gb.ones(sizes: ints, options?: options) -> tensor", "Ones of a shape.", nil, "local x = gb.ones(2, 3)" },
   ["gb.ones_like"] = {
     "gb.ones_like(x: tensor, options?: options) -> tensor",
@@ -1091,6 +1111,12 @@ native.help_texts = {
     "local path = os.tmpname() gb.save(path, model:state_dict()) os.remove(path)",
   },
   ["gb.seed"] = { "gb.seed() -> int", "The seed of the random stream.", nil, "print(gb.seed())" },
+  ["gb.set_default_device"] = {
+    "gb.set_default_device(device: string)",
+    "Where tensors are made that are not told otherwise.",
+    nil,
+    "gb.set_default_device(\"cpu\")",
+  },
   ["gb.set_default_dtype"] = {
     "gb.set_default_dtype(dtype: string)",
     "The dtype that new floating tensors have; float32 at first.",

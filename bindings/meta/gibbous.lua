@@ -17,7 +17,7 @@
 ---@class gb.Tensor
 ---@field device string Where the elements lie, such as "cpu" or "cuda:0".
 ---@field dtype string The type of the elements, such as "float32".
----@field grad gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor.
+---@field grad? gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor.
 ---@field is_leaf boolean Was it made by the recipe, not by an op that is recorded?
 ---@field is_parameter boolean Do modules discover it and optimizers train it?
 ---@field ndim integer The number of dimensions.
@@ -585,20 +585,29 @@ function tensor:trunc_() end
 ---@param x gb.Tensor
 ---@param min? number
 ---@param max? number
+---@param options? { min?: number, max?: number }
 ---@return gb.Tensor y
-function gb.clamp(x, min, max) end
+---@overload fun(x: gb.Tensor, min?: number, options?: { min?: number, max?: number }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { min?: number, max?: number }): gb.Tensor
+function gb.clamp(x, min, max, options) end
 
 --- x limited to min .. max; its gradient is 1 inside, bounds included.
 ---@param min? number
 ---@param max? number
+---@param options? { min?: number, max?: number }
 ---@return gb.Tensor y
-function tensor:clamp(min, max) end
+---@overload fun(self: gb.Tensor, min?: number, options?: { min?: number, max?: number }): gb.Tensor
+---@overload fun(self: gb.Tensor, options?: { min?: number, max?: number }): gb.Tensor
+function tensor:clamp(min, max, options) end
 
 --- x limited to min .. max; its gradient is 1 inside, bounds included.
 ---@param min? number
 ---@param max? number
+---@param options? { min?: number, max?: number }
 ---@return gb.Tensor y
-function tensor:clamp_(min, max) end
+---@overload fun(self: gb.Tensor, min?: number, options?: { min?: number, max?: number }): gb.Tensor
+---@overload fun(self: gb.Tensor, options?: { min?: number, max?: number }): gb.Tensor
+function tensor:clamp_(min, max, options) end
 
 --- x + weight * (y - x).
 ---@param x gb.Tensor
@@ -734,46 +743,62 @@ function tensor:relu_() end
 --- x where positive, else slope * x.
 ---@param x gb.Tensor
 ---@param slope? number
+---@param options? { slope?: number }
 ---@return gb.Tensor y
-function gb.leaky_relu(x, slope) end
+---@overload fun(x: gb.Tensor, options?: { slope?: number }): gb.Tensor
+function gb.leaky_relu(x, slope, options) end
 
 --- x where positive, else slope * x.
 ---@param x gb.Tensor
 ---@param slope? number
+---@param options? { slope?: number }
 ---@return gb.Tensor y
-function gb.nn.functional.leaky_relu(x, slope) end
+---@overload fun(x: gb.Tensor, options?: { slope?: number }): gb.Tensor
+function gb.nn.functional.leaky_relu(x, slope, options) end
 
 --- x where positive, else slope * x.
 ---@param slope? number
+---@param options? { slope?: number }
 ---@return gb.Tensor y
-function tensor:leaky_relu(slope) end
+---@overload fun(self: gb.Tensor, options?: { slope?: number }): gb.Tensor
+function tensor:leaky_relu(slope, options) end
 
 --- x where positive, else slope * x.
 ---@param slope? number
+---@param options? { slope?: number }
 ---@return gb.Tensor y
-function tensor:leaky_relu_(slope) end
+---@overload fun(self: gb.Tensor, options?: { slope?: number }): gb.Tensor
+function tensor:leaky_relu_(slope, options) end
 
 --- x where positive, else alpha * (exp(x) - 1).
 ---@param x gb.Tensor
 ---@param alpha? number
+---@param options? { alpha?: number }
 ---@return gb.Tensor y
-function gb.elu(x, alpha) end
+---@overload fun(x: gb.Tensor, options?: { alpha?: number }): gb.Tensor
+function gb.elu(x, alpha, options) end
 
 --- x where positive, else alpha * (exp(x) - 1).
 ---@param x gb.Tensor
 ---@param alpha? number
+---@param options? { alpha?: number }
 ---@return gb.Tensor y
-function gb.nn.functional.elu(x, alpha) end
+---@overload fun(x: gb.Tensor, options?: { alpha?: number }): gb.Tensor
+function gb.nn.functional.elu(x, alpha, options) end
 
 --- x where positive, else alpha * (exp(x) - 1).
 ---@param alpha? number
+---@param options? { alpha?: number }
 ---@return gb.Tensor y
-function tensor:elu(alpha) end
+---@overload fun(self: gb.Tensor, options?: { alpha?: number }): gb.Tensor
+function tensor:elu(alpha, options) end
 
 --- x where positive, else alpha * (exp(x) - 1).
 ---@param alpha? number
+---@param options? { alpha?: number }
 ---@return gb.Tensor y
-function tensor:elu_(alpha) end
+---@overload fun(self: gb.Tensor, options?: { alpha?: number }): gb.Tensor
+function tensor:elu_(alpha, options) end
 
 --- x * Phi(x), Phi by erf, or by tanh (Hendrycks, Gimpel 2016) with approximate = 'tanh'.
 ---@param x gb.Tensor
@@ -1008,198 +1033,254 @@ function tensor:isfinite() end
 ---@param x gb.Tensor
 ---@param p? number
 ---@param training? boolean
+---@param options? { p?: number, training?: boolean }
 ---@return gb.Tensor y
-function gb.dropout(x, p, training) end
+---@overload fun(x: gb.Tensor, p?: number, options?: { p?: number, training?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { p?: number, training?: boolean }): gb.Tensor
+function gb.dropout(x, p, training, options) end
 
 --- Zero each element with probability p and scale the rest by 1 / (1 - p); x itself when not training.
 ---@param x gb.Tensor
 ---@param p? number
 ---@param training? boolean
+---@param options? { p?: number, training?: boolean }
 ---@return gb.Tensor y
-function gb.nn.functional.dropout(x, p, training) end
+---@overload fun(x: gb.Tensor, p?: number, options?: { p?: number, training?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { p?: number, training?: boolean }): gb.Tensor
+function gb.nn.functional.dropout(x, p, training, options) end
 
 --- The lower triangle of the last two dimensions, zero above.
 ---@param x gb.Tensor
 ---@param diagonal? integer
+---@param options? { diagonal?: integer }
 ---@return gb.Tensor y
-function gb.tril(x, diagonal) end
+---@overload fun(x: gb.Tensor, options?: { diagonal?: integer }): gb.Tensor
+function gb.tril(x, diagonal, options) end
 
 --- The lower triangle of the last two dimensions, zero above.
 ---@param diagonal? integer
+---@param options? { diagonal?: integer }
 ---@return gb.Tensor y
-function tensor:tril(diagonal) end
+---@overload fun(self: gb.Tensor, options?: { diagonal?: integer }): gb.Tensor
+function tensor:tril(diagonal, options) end
 
 --- The upper triangle of the last two dimensions, zero below.
 ---@param x gb.Tensor
 ---@param diagonal? integer
+---@param options? { diagonal?: integer }
 ---@return gb.Tensor y
-function gb.triu(x, diagonal) end
+---@overload fun(x: gb.Tensor, options?: { diagonal?: integer }): gb.Tensor
+function gb.triu(x, diagonal, options) end
 
 --- The upper triangle of the last two dimensions, zero below.
 ---@param diagonal? integer
+---@param options? { diagonal?: integer }
 ---@return gb.Tensor y
-function tensor:triu(diagonal) end
+---@overload fun(self: gb.Tensor, options?: { diagonal?: integer }): gb.Tensor
+function tensor:triu(diagonal, options) end
 
 --- The sum over dim, or over all; integers give int64.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.sum(x, dim, options) end
 
 --- The sum over dim, or over all; integers give int64.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:sum(dim, options) end
 
 --- The mean over dim, or over all.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.mean(x, dim, options) end
 
 --- The mean over dim, or over all.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:mean(dim, options) end
 
 --- The product over dim, or over all; integers give int64.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.prod(x, dim, options) end
 
 --- The product over dim, or over all; integers give int64.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean, dtype?: gb.DType }
+---@param options? { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean, dtype?: gb.DType }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:prod(dim, options) end
 
 --- The variance over dim, divided by n - correction.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { correction?: number, keepdim?: boolean }
+---@param options? { dim?: integer|integer[], correction?: number, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], correction?: number, keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.var(x, dim, options) end
 
 --- The variance over dim, divided by n - correction.
 ---@param dim? integer|integer[]
----@param options? { correction?: number, keepdim?: boolean }
+---@param options? { dim?: integer|integer[], correction?: number, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], correction?: number, keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:var(dim, options) end
 
 --- The standard deviation over dim, with n - correction.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { correction?: number, keepdim?: boolean }
+---@param options? { dim?: integer|integer[], correction?: number, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], correction?: number, keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.std(x, dim, options) end
 
 --- The standard deviation over dim, with n - correction.
 ---@param dim? integer|integer[]
----@param options? { correction?: number, keepdim?: boolean }
+---@param options? { dim?: integer|integer[], correction?: number, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], correction?: number, keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:std(dim, options) end
 
 --- The largest element over dim; equal elements share the gradient.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.amax(x, dim, options) end
 
 --- The largest element over dim; equal elements share the gradient.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:amax(dim, options) end
 
 --- The smallest element over dim; equal elements share the gradient.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.amin(x, dim, options) end
 
 --- The smallest element over dim; equal elements share the gradient.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:amin(dim, options) end
 
 --- The largest element; with dim also its index (from 0) along it.
 ---@param x gb.Tensor
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(x: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor, gb.Tensor
 function gb.max(x, dim, options) end
 
 --- The largest element; with dim also its index (from 0) along it.
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(self: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor, gb.Tensor
 function tensor:max(dim, options) end
 
 --- The smallest element; with dim also its index (from 0) along it.
 ---@param x gb.Tensor
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(x: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor, gb.Tensor
 function gb.min(x, dim, options) end
 
 --- The smallest element; with dim also its index (from 0) along it.
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(self: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor, gb.Tensor
 function tensor:min(dim, options) end
 
 --- The index (from 0, int64) of the first largest element over dim, or in x flattened.
 ---@param x gb.Tensor
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor
 function gb.argmax(x, dim, options) end
 
 --- The index (from 0, int64) of the first largest element over dim, or in x flattened.
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor
 function tensor:argmax(dim, options) end
 
 --- The index (from 0, int64) of the first smallest element over dim, or in x flattened.
 ---@param x gb.Tensor
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor
 function gb.argmin(x, dim, options) end
 
 --- The index (from 0, int64) of the first smallest element over dim, or in x flattened.
 ---@param dim? integer
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer, keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer, keepdim?: boolean }): gb.Tensor
 function tensor:argmin(dim, options) end
 
 --- The p-norm over dim, or over all.
 ---@param x gb.Tensor
 ---@param p? number
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { p?: number, dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, p?: number, options?: { p?: number, dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { p?: number, dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, p?: number, ...: integer): gb.Tensor
 function gb.norm(x, p, dim, options) end
 
 --- The p-norm over dim, or over all.
 ---@param p? number
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { p?: number, dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, p?: number, options?: { p?: number, dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, options?: { p?: number, dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, p?: number, ...: integer): gb.Tensor
 function tensor:norm(p, dim, options) end
 
 --- log(sum(exp(x))) over dim, without overflow.
@@ -1207,38 +1288,48 @@ function tensor:norm(p, dim, options) end
 ---@param dim integer|integer[]
 ---@param options? { keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.logsumexp(x, dim, options) end
 
 --- log(sum(exp(x))) over dim, without overflow.
 ---@param dim integer|integer[]
 ---@param options? { keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:logsumexp(dim, options) end
 
 --- Every element is non-zero, as bool.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.all(x, dim, options) end
 
 --- Every element is non-zero, as bool.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:all(dim, options) end
 
 --- Some element is non-zero, as bool.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.any(x, dim, options) end
 
 --- Some element is non-zero, as bool.
 ---@param dim? integer|integer[]
----@param options? { keepdim?: boolean }
+---@param options? { dim?: integer|integer[], keepdim?: boolean }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[], keepdim?: boolean }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:any(dim, options) end
 
 --- Running sums along dim; integers give int64.
@@ -1397,8 +1488,9 @@ function tensor:outer(y) end
 ---@param x gb.Tensor
 ---@param weight gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { activation?: string }
+---@param options? { bias?: gb.Tensor, activation?: string }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, weight: gb.Tensor, options?: { bias?: gb.Tensor, activation?: string }): gb.Tensor
 function gb.nn.functional.linear(x, weight, bias, options) end
 
 --- linear, activation, linear in one: weight1 [hidden, in], weight2 [out, hidden].
@@ -1407,16 +1499,18 @@ function gb.nn.functional.linear(x, weight, bias, options) end
 ---@param bias1? gb.Tensor
 ---@param weight2 gb.Tensor
 ---@param bias2? gb.Tensor
----@param options? { activation?: string }
+---@param options? { bias1?: gb.Tensor, bias2?: gb.Tensor, activation?: string }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, weight1: gb.Tensor, bias1?: gb.Tensor, weight2: gb.Tensor, options?: { bias1?: gb.Tensor, bias2?: gb.Tensor, activation?: string }): gb.Tensor
 function gb.nn.functional.mlp(x, weight1, bias1, weight2, bias2, options) end
 
 --- 2-D convolution of x [n, c, h, w] with weight [out, c / groups, kh, kw]; the result is channels-last in memory. activation none or relu.
 ---@param x gb.Tensor
 ---@param weight gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { stride?: integer|integer[], padding?: integer|integer[], dilation?: integer|integer[], groups?: integer, activation?: string }
+---@param options? { bias?: gb.Tensor, stride?: integer|integer[], padding?: integer|integer[], dilation?: integer|integer[], groups?: integer, activation?: string }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, weight: gb.Tensor, options?: { bias?: gb.Tensor, stride?: integer|integer[], padding?: integer|integer[], dilation?: integer|integer[], groups?: integer, activation?: string }): gb.Tensor
 function gb.nn.functional.conv2d(x, weight, bias, options) end
 
 --- The largest element of each window of x [n, c, h, w]; stride is kernel_size unless given.
@@ -1445,8 +1539,10 @@ function gb.nn.functional.adaptive_avg_pool2d(x, size) end
 ---@param shape integer|integer[]
 ---@param weight? gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { eps?: number, out?: string }
+---@param options? { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, shape: integer|integer[], weight?: gb.Tensor, options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
+---@overload fun(x: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
 function gb.nn.functional.layer_norm(x, shape, weight, bias, options) end
 
 --- Normalise the last dims of x, then scale and shift: (x - mean) / sqrt(var + eps) * weight + bias. out: the dtype of y under autocast,
@@ -1454,23 +1550,27 @@ function gb.nn.functional.layer_norm(x, shape, weight, bias, options) end
 ---@param shape integer|integer[]
 ---@param weight? gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { eps?: number, out?: string }
+---@param options? { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, shape: integer|integer[], weight?: gb.Tensor, options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
+---@overload fun(self: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
 function tensor:layer_norm(shape, weight, bias, options) end
 
 --- Divide the last dims of x by their root mean square: x / sqrt(mean(x^2) + eps) * weight. out: as in layer_norm.
 ---@param x gb.Tensor
 ---@param shape integer|integer[]
 ---@param weight? gb.Tensor
----@param options? { eps?: number, out?: string }
+---@param options? { weight?: gb.Tensor, eps?: number, out?: string }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
 function gb.nn.functional.rms_norm(x, shape, weight, options) end
 
 --- Divide the last dims of x by their root mean square: x / sqrt(mean(x^2) + eps) * weight. out: as in layer_norm.
 ---@param shape integer|integer[]
 ---@param weight? gb.Tensor
----@param options? { eps?: number, out?: string }
+---@param options? { weight?: gb.Tensor, eps?: number, out?: string }
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, eps?: number, out?: string }): gb.Tensor
 function tensor:rms_norm(shape, weight, options) end
 
 --- sum = x + residual and y = layer_norm(sum), in one pass over memory. out: as in layer_norm, for y.
@@ -1479,9 +1579,11 @@ function tensor:rms_norm(shape, weight, options) end
 ---@param shape integer|integer[]
 ---@param weight? gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { eps?: number, out?: string }
+---@param options? { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }
 ---@return gb.Tensor y
 ---@return gb.Tensor sum
+---@overload fun(x: gb.Tensor, residual: gb.Tensor, shape: integer|integer[], weight?: gb.Tensor, options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor, gb.Tensor
+---@overload fun(x: gb.Tensor, residual: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor, gb.Tensor
 function gb.nn.functional.add_layer_norm(x, residual, shape, weight, bias, options) end
 
 --- Normalise each channel (dim 2) of x over the batch, or by the running statistics when not training; these are updated only when the batch's
@@ -1491,8 +1593,12 @@ function gb.nn.functional.add_layer_norm(x, residual, shape, weight, bias, optio
 ---@param running_var? gb.Tensor
 ---@param weight? gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { training?: boolean, momentum?: number, eps?: number }
+---@param options? { running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, bias?: gb.Tensor, training?: boolean, momentum?: number, eps?: number }
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, options?: { running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, bias?: gb.Tensor, training?: boolean, momentum?: number, eps?: number }): gb.Tensor
+---@overload fun(x: gb.Tensor, running_mean?: gb.Tensor, running_var?: gb.Tensor, options?: { running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, bias?: gb.Tensor, training?: boolean, momentum?: number, eps?: number }): gb.Tensor
+---@overload fun(x: gb.Tensor, running_mean?: gb.Tensor, options?: { running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, bias?: gb.Tensor, training?: boolean, momentum?: number, eps?: number }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { running_mean?: gb.Tensor, running_var?: gb.Tensor, weight?: gb.Tensor, bias?: gb.Tensor, training?: boolean, momentum?: number, eps?: number }): gb.Tensor
 function gb.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, options) end
 
 --- -log softmax(x)[target]: x [n, classes] or [n, classes, ...], target int64 class indices from 0, or probabilities of x's shape. reduction
@@ -1500,8 +1606,9 @@ function gb.nn.functional.batch_norm(x, running_mean, running_var, weight, bias,
 ---@param x gb.Tensor
 ---@param target gb.Tensor
 ---@param weight? gb.Tensor
----@param options? { ignore_index?: integer, reduction?: string, label_smoothing?: number }
+---@param options? { weight?: gb.Tensor, ignore_index?: integer, reduction?: string, label_smoothing?: number }
 ---@return gb.Tensor loss
+---@overload fun(x: gb.Tensor, target: gb.Tensor, options?: { weight?: gb.Tensor, ignore_index?: integer, reduction?: string, label_smoothing?: number }): gb.Tensor
 function gb.nn.functional.cross_entropy(x, target, weight, options) end
 
 --- cross_entropy(linear(x, weight, bias), target) in float32, in chunks of rows: the logits never exist whole. x [n, features], target [n].
@@ -1510,16 +1617,18 @@ function gb.nn.functional.cross_entropy(x, target, weight, options) end
 ---@param weight gb.Tensor
 ---@param target gb.Tensor
 ---@param bias? gb.Tensor
----@param options? { ignore_index?: integer, reduction?: string }
+---@param options? { bias?: gb.Tensor, ignore_index?: integer, reduction?: string }
 ---@return gb.Tensor loss
+---@overload fun(x: gb.Tensor, weight: gb.Tensor, target: gb.Tensor, options?: { bias?: gb.Tensor, ignore_index?: integer, reduction?: string }): gb.Tensor
 function gb.nn.functional.linear_cross_entropy(x, weight, target, bias, options) end
 
 --- -x[target] of log-probabilities x [n, classes] or [n, classes, ...].
 ---@param x gb.Tensor
 ---@param target gb.Tensor
 ---@param weight? gb.Tensor
----@param options? { ignore_index?: integer, reduction?: string }
+---@param options? { weight?: gb.Tensor, ignore_index?: integer, reduction?: string }
 ---@return gb.Tensor loss
+---@overload fun(x: gb.Tensor, target: gb.Tensor, options?: { weight?: gb.Tensor, ignore_index?: integer, reduction?: string }): gb.Tensor
 function gb.nn.functional.nll_loss(x, target, weight, options) end
 
 --- (x - target)^2.
@@ -1547,16 +1656,18 @@ function gb.nn.functional.smooth_l1_loss(x, target, options) end
 ---@param x gb.Tensor
 ---@param target gb.Tensor
 ---@param weight? gb.Tensor
----@param options? { pos_weight?: number, reduction?: string }
+---@param options? { weight?: gb.Tensor, pos_weight?: number, reduction?: string }
 ---@return gb.Tensor loss
+---@overload fun(x: gb.Tensor, target: gb.Tensor, options?: { weight?: gb.Tensor, pos_weight?: number, reduction?: string }): gb.Tensor
 function gb.nn.functional.binary_cross_entropy_with_logits(x, target, weight, options) end
 
 --- -(y log x + (1 - y) log(1 - x)) of probabilities; logarithms are at least -100.
 ---@param x gb.Tensor
 ---@param target gb.Tensor
 ---@param weight? gb.Tensor
----@param options? { reduction?: string }
+---@param options? { weight?: gb.Tensor, reduction?: string }
 ---@return gb.Tensor loss
+---@overload fun(x: gb.Tensor, target: gb.Tensor, options?: { weight?: gb.Tensor, reduction?: string }): gb.Tensor
 function gb.nn.functional.binary_cross_entropy(x, target, weight, options) end
 
 --- target * (log target - x) for log-probabilities x; reduction also batchmean.
@@ -1572,8 +1683,9 @@ function gb.nn.functional.kl_div(x, target, options) end
 ---@param key gb.Tensor
 ---@param value gb.Tensor
 ---@param mask? gb.Tensor
----@param options? { is_causal?: boolean, scale?: number, dropout_p?: number }
+---@param options? { mask?: gb.Tensor, is_causal?: boolean, scale?: number, dropout_p?: number }
 ---@return gb.Tensor y
+---@overload fun(query: gb.Tensor, key: gb.Tensor, value: gb.Tensor, options?: { mask?: gb.Tensor, is_causal?: boolean, scale?: number, dropout_p?: number }): gb.Tensor
 function gb.nn.functional.scaled_dot_product_attention(query, key, value, mask, options) end
 
 --- Rows of weight [rows, dim] picked by integers from 0; the row padding_idx gets no gradient.
@@ -1732,110 +1844,135 @@ function tensor:one_hot(classes) end
 ---@param x gb.Tensor
 ---@param k integer
 ---@param dim? integer
----@param options? { largest?: boolean }
+---@param options? { dim?: integer, largest?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(x: gb.Tensor, k: integer, options?: { dim?: integer, largest?: boolean }): gb.Tensor, gb.Tensor
 function gb.topk(x, k, dim, options) end
 
 --- The k largest (or smallest) elements along dim, sorted, and their indices (from 0).
 ---@param k integer
 ---@param dim? integer
----@param options? { largest?: boolean }
+---@param options? { dim?: integer, largest?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(self: gb.Tensor, k: integer, options?: { dim?: integer, largest?: boolean }): gb.Tensor, gb.Tensor
 function tensor:topk(k, dim, options) end
 
 --- Elements sorted along dim (stable; NaN is the largest) and their indices (from 0).
 ---@param x gb.Tensor
 ---@param dim? integer
----@param options? { descending?: boolean }
+---@param options? { dim?: integer, descending?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(x: gb.Tensor, options?: { dim?: integer, descending?: boolean }): gb.Tensor, gb.Tensor
 function gb.sort(x, dim, options) end
 
 --- Elements sorted along dim (stable; NaN is the largest) and their indices (from 0).
 ---@param dim? integer
----@param options? { descending?: boolean }
+---@param options? { dim?: integer, descending?: boolean }
 ---@return gb.Tensor values
 ---@return gb.Tensor indices
+---@overload fun(self: gb.Tensor, options?: { dim?: integer, descending?: boolean }): gb.Tensor, gb.Tensor
 function tensor:sort(dim, options) end
 
 --- Tensors joined along dim; dtypes are promoted.
 ---@param xs gb.Tensor[]
 ---@param dim? integer
+---@param options? { dim?: integer }
 ---@return gb.Tensor y
-function gb.cat(xs, dim) end
+---@overload fun(xs: gb.Tensor[], options?: { dim?: integer }): gb.Tensor
+function gb.cat(xs, dim, options) end
 
 --- Tensors of one shape joined along a new dim.
 ---@param xs gb.Tensor[]
 ---@param dim? integer
+---@param options? { dim?: integer }
 ---@return gb.Tensor y
-function gb.stack(xs, dim) end
+---@overload fun(xs: gb.Tensor[], options?: { dim?: integer }): gb.Tensor
+function gb.stack(xs, dim, options) end
 
 --- The order of the elements along dim reversed.
 ---@param x gb.Tensor
 ---@param dim integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.flip(x, dim) end
 
 --- The order of the elements along dim reversed.
 ---@param dim integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:flip(dim) end
 
 --- Each slice along dim repeated.
 ---@param x gb.Tensor
 ---@param repeats integer
 ---@param dim? integer
+---@param options? { dim?: integer }
 ---@return gb.Tensor y
-function gb.repeat_interleave(x, repeats, dim) end
+---@overload fun(x: gb.Tensor, repeats: integer, options?: { dim?: integer }): gb.Tensor
+function gb.repeat_interleave(x, repeats, dim, options) end
 
 --- Each slice along dim repeated.
 ---@param repeats integer
 ---@param dim? integer
+---@param options? { dim?: integer }
 ---@return gb.Tensor y
-function tensor:repeat_interleave(repeats, dim) end
+---@overload fun(self: gb.Tensor, repeats: integer, options?: { dim?: integer }): gb.Tensor
+function tensor:repeat_interleave(repeats, dim, options) end
 
 --- The same elements in another shape; one size may be -1. An error where only a copy could do it.
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:view(shape) end
 
 --- The elements in another shape: a view where possible, else a copy.
 ---@param x gb.Tensor
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.reshape(x, shape) end
 
 --- The elements in another shape: a view where possible, else a copy.
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:reshape(shape) end
 
 --- The dimensions first .. last made one.
 ---@param x gb.Tensor
 ---@param first? integer
 ---@param last? integer
+---@param options? { first?: integer, last?: integer }
 ---@return gb.Tensor y
-function gb.flatten(x, first, last) end
+---@overload fun(x: gb.Tensor, first?: integer, options?: { first?: integer, last?: integer }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { first?: integer, last?: integer }): gb.Tensor
+function gb.flatten(x, first, last, options) end
 
 --- The dimensions first .. last made one.
 ---@param first? integer
 ---@param last? integer
+---@param options? { first?: integer, last?: integer }
 ---@return gb.Tensor y
-function tensor:flatten(first, last) end
+---@overload fun(self: gb.Tensor, first?: integer, options?: { first?: integer, last?: integer }): gb.Tensor
+---@overload fun(self: gb.Tensor, options?: { first?: integer, last?: integer }): gb.Tensor
+function tensor:flatten(first, last, options) end
 
 --- One dimension made several; one size may be -1.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, dim: integer, ...: integer): gb.Tensor
 function gb.unflatten(x, dim, shape) end
 
 --- One dimension made several; one size may be -1.
 ---@param dim integer
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, dim: integer, ...: integer): gb.Tensor
 function tensor:unflatten(dim, shape) end
 
 --- Two dimensions exchanged.
@@ -1855,11 +1992,13 @@ function tensor:transpose(first, second) end
 ---@param x gb.Tensor
 ---@param dims integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.permute(x, dims) end
 
 --- The dimensions in another order.
 ---@param dims integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:permute(dims) end
 
 --- A matrix transposed; a vector as it is.
@@ -1874,13 +2013,19 @@ function tensor:t() end
 --- Without dimensions of size 1: all, or those named.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
+---@param options? { dim?: integer|integer[] }
 ---@return gb.Tensor y
-function gb.squeeze(x, dim) end
+---@overload fun(x: gb.Tensor, options?: { dim?: integer|integer[] }): gb.Tensor
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
+function gb.squeeze(x, dim, options) end
 
 --- Without dimensions of size 1: all, or those named.
 ---@param dim? integer|integer[]
+---@param options? { dim?: integer|integer[] }
 ---@return gb.Tensor y
-function tensor:squeeze(dim) end
+---@overload fun(self: gb.Tensor, options?: { dim?: integer|integer[] }): gb.Tensor
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
+function tensor:squeeze(dim, options) end
 
 --- With a new dimension of size 1 at dim, which may be ndim + 1.
 ---@param x gb.Tensor
@@ -1897,11 +2042,13 @@ function tensor:unsqueeze(dim) end
 ---@param x gb.Tensor
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.expand(x, shape) end
 
 --- Dimensions of size 1 repeated to shape, without copying; -1 keeps a size.
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
+---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:expand(shape) end
 
 --- length positions along dim from start.
@@ -1938,31 +2085,47 @@ function tensor:select(dim, position) end
 ---@param first? integer
 ---@param last? integer
 ---@param step? integer
+---@param options? { first?: integer, last?: integer, step?: integer }
 ---@return gb.Tensor y
-function gb.slice(x, dim, first, last, step) end
+---@overload fun(x: gb.Tensor, dim: integer, first?: integer, last?: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+---@overload fun(x: gb.Tensor, dim: integer, first?: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+---@overload fun(x: gb.Tensor, dim: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+function gb.slice(x, dim, first, last, step, options) end
 
 --- Positions first .. last along dim, both included, every step-th.
 ---@param dim integer
 ---@param first? integer
 ---@param last? integer
 ---@param step? integer
+---@param options? { first?: integer, last?: integer, step?: integer }
 ---@return gb.Tensor y
-function tensor:slice(dim, first, last, step) end
+---@overload fun(self: gb.Tensor, dim: integer, first?: integer, last?: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+---@overload fun(self: gb.Tensor, dim: integer, first?: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+---@overload fun(self: gb.Tensor, dim: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
+function tensor:slice(dim, first, last, step, options) end
 
 --- The diagonal of two dimensions, as the last dimension.
 ---@param x gb.Tensor
 ---@param offset? integer
 ---@param first? integer
 ---@param second? integer
+---@param options? { offset?: integer, first?: integer, second?: integer }
 ---@return gb.Tensor y
-function gb.diagonal(x, offset, first, second) end
+---@overload fun(x: gb.Tensor, offset?: integer, first?: integer, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+---@overload fun(x: gb.Tensor, offset?: integer, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+---@overload fun(x: gb.Tensor, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+function gb.diagonal(x, offset, first, second, options) end
 
 --- The diagonal of two dimensions, as the last dimension.
 ---@param offset? integer
 ---@param first? integer
 ---@param second? integer
+---@param options? { offset?: integer, first?: integer, second?: integer }
 ---@return gb.Tensor y
-function tensor:diagonal(offset, first, second) end
+---@overload fun(self: gb.Tensor, offset?: integer, first?: integer, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+---@overload fun(self: gb.Tensor, offset?: integer, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+---@overload fun(self: gb.Tensor, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
+function tensor:diagonal(offset, first, second, options) end
 
 --- The batches of one epoch, from where the loader stands (a loop left by break goes on there); the next call begins the next epoch. device
 --- moves each tensor there. There is one place to stand, so one loop at a time.
@@ -2402,8 +2565,9 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- Is there a CUDA device that can be used?
+--- Can a CUDA device be used? Where not, also why.
 ---@return boolean
+---@return string
 function gb.cuda.is_available() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
@@ -2462,8 +2626,14 @@ function gb.device(name) end
 ---@return any[]
 function gb.devices() end
 
+--- Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), each
+--- line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
+---@param options? table
+---@return any
+function gb.doctor(options) end
+
 --- Memory for a shape, with whatever it holds.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function gb.empty(...) end
 
@@ -2502,6 +2672,10 @@ function gb.full(shape, value, options) end
 ---@param options? gb.Options
 ---@return gb.Tensor
 function gb.full_like(x, value, options) end
+
+--- Where tensors are made that are not told otherwise.
+---@return string
+function gb.get_default_device() end
 
 --- The dtype that new floating tensors have.
 ---@return string
@@ -2930,8 +3104,14 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@return any
 function gb.no_grad(fn, ...) end
 
+--- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
+--- interrupts at once again. Lasts as long as the chunk that runs.
+---@param fn function
+---@param options? table
+function gb.on_stop(fn, options) end
+
 --- Ones of a shape.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function gb.ones(...) end
 
@@ -3001,7 +3181,7 @@ function gb.plot(points, options) end
 function gb.progress(total, title, options) end
 
 --- Uniform random numbers in [0, 1).
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function gb.rand(...) end
 
@@ -3020,7 +3200,7 @@ function gb.rand_like(x, options) end
 function gb.randint(low, high, shape, options) end
 
 --- Normal random numbers of mean 0 and deviation 1.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function gb.randn(...) end
 
@@ -3057,6 +3237,10 @@ function gb.save(path, tensors, options) end
 --- The seed of the random stream.
 ---@return integer
 function gb.seed() end
+
+--- Where tensors are made that are not told otherwise.
+---@param device string
+function gb.set_default_device(device) end
 
 --- The dtype that new floating tensors have; float32 at first.
 --- Errors: a dtype that is not floating.
@@ -3141,7 +3325,7 @@ function gb.time(fn, ...) end
 gb.version = nil
 
 --- Zeros of a shape, given as numbers or as one list. options: dtype, device, requires_grad.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function gb.zeros(...) end
 
@@ -3271,7 +3455,7 @@ function tensor:item() end
 function tensor:long() end
 
 --- Memory in the dtype and on the device of this tensor.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function tensor:new_empty(...) end
 
@@ -3283,7 +3467,7 @@ function tensor:new_empty(...) end
 function tensor:new_full(shape, value, options) end
 
 --- Ones in the dtype and on the device of this tensor.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function tensor:new_ones(...) end
 
@@ -3294,7 +3478,7 @@ function tensor:new_ones(...) end
 function tensor:new_tensor(value, options) end
 
 --- Zeros in the dtype and on the device of this tensor.
----@param ... integer|integer[]
+---@param ... integer|integer[]|gb.Options
 ---@return gb.Tensor
 function tensor:new_zeros(...) end
 

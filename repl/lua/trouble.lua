@@ -132,9 +132,9 @@ end
 -- The message handler of the prompt: what is printed, or nil for the value that ends a recipe without a failure.
 function repl.trouble(value)
   if repl.is_finish(value) then return nil end
-  if repl.stopping() then
-    local position = type(value) == "string" and value:match("^(.-:%d+): ")
-    return repl.bad("interrupted") .. (position and " at " .. position or "") .. "\n"
+  if repl.stopping() then -- the hooks are off: nothing of the user's may run
+    local position, reason = tostring(value):match("^(.-:%d+): (.*)$")
+    return ("%s%s\n"):format(repl.bad(reason or "interrupted"), position and " at " .. position or "")
   end
   local ok, text = pcall(repl.report, value, recipe_frames(3))
   return ok and text or text_of(value) .. "\n"

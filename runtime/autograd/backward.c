@@ -311,7 +311,7 @@ static capture *find_capture(const walk *w, const gb_node *node, int output, con
   return NULL;
 }
 
-/* Round the gradient as casting by hand would, then to the dtype of the original input. */
+/* Round the gradient as casting by hand would, then to the dtype of the original input, and bring it to that input's device. */
 static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
   gb_dtype last = (gb_dtype)edge->dtype;
   bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
@@ -325,6 +325,12 @@ static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
     gb_tensor_release(*grad);
     *grad = cast;
   }
+  if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index) return GB_OK;
+  gb_tensor *home;
+  GB_TRY(gb_op_to_device(w->context, *grad, edge->device, &home));
+  home->tag = (*grad)->tag;
+  gb_tensor_release(*grad);
+  *grad = home;
   return GB_OK;
 }
 

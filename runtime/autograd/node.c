@@ -72,6 +72,7 @@ gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   edge->dtype = x->dtype;
   edge->cast = (int8_t)cast;
   edge->ndim = x->ndim;
+  edge->device = x->storage->device;
   memcpy(edge->shape, x->shape, sizeof edge->shape);
   if (!gb_dtype_is_float((gb_dtype)x->dtype)) return GB_OK;
   if (x->node) {
@@ -307,7 +308,7 @@ static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
   gb_status status = gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
   if (status == GB_OK) {
     gb_edge *edge = &replaced->edges[1];
-    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim };
+    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
     memcpy(edge->shape, t->shape, sizeof edge->shape);
     gb_node_retain(node);
     gb_node_output(replaced, 0, base);

@@ -14,8 +14,8 @@ enum { GB_BLOCK_M = 240, GB_BLOCK_N = 512, GB_BLOCK_K = 256 };
 #define gb_block_product GB_CPU_NAME(block_product)
 #define gb_block_product_scratch GB_CPU_NAME(block_product_scratch)
 /* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides; serial. What beta 0
- * finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16 bits, to which sums are rounded. tf32: where lanes are float32, float32 operands are rounded to 10 bits of mantissa as they are read. scratch: that
- * many bytes, aligned to 64. */
+ * finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16 bits, to which sums are rounded. tf32: where
+ * lanes are float32, float32 operands are rounded to 10 bits of mantissa as they are read. scratch: that many bytes, aligned to 64. */
 size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k);
 void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
                       void *c, int64_t ldc, gb_dtype dtype, void *scratch);

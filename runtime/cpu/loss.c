@@ -1,9 +1,9 @@
 /* cpu/loss.c - cross_entropy and nll_loss, forward and backward, and linear_cross_entropy.
  *
  * A row of logits is read once from memory, where it lies if it lies as lanes: its largest element, the sum of exponentials and the loss
- * come from cache. Backward reads it once more, takes its exponentials and writes the gradient. One exponential per element each way. Losses of rows are kept apart and added up in a fixed
- * order. A target may be ignored, smoothed and weighted; all of that is a mass per class: loss = sum of mass * (lse - x), and its gradient
- * is sum(mass) * softmax(x) - mass. */
+ * come from cache. Backward reads it once more, takes its exponentials and writes the gradient. One exponential per element each way.
+ * Losses of rows are kept apart and added up in a fixed order. A target may be ignored, smoothed and weighted; all of that is a mass per
+ * class: loss = sum of mass * (lse - x), and its gradient is sum(mass) * softmax(x) - mass. */
 #include <math.h>
 #include <string.h>
 

@@ -20,8 +20,10 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static float squares_block(const float *x, float mean, int64_t n) {
   float lanes[LANES] = { 0 };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
+  for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
     for (int k = 0; k < LANES; k++) lanes[k] += (x[i + k] - mean) * (x[i + k] - mean);
+  }
   for (int k = 0; i < n; i++, k++) lanes[k] += (x[i] - mean) * (x[i] - mean);
   return gb_lanes_fold(lanes);
 }
@@ -169,11 +171,18 @@ static void set_up(layer *l, gb_call *call, const gb_tensor *x, int outer, gb_la
   l->x = gb_rows_of(x, x->ndim - 1);
 }
 
+/* A row of this many bytes is long: see place. */
+enum { LONG_ROW = 2048, PAGE = 4096 };
+
+static int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* Bytes of an array of n lanes with room to be placed. */
+static int64_t array_bytes(const layer *l) { return l->n * l->bytes + (l->n * l->bytes < LONG_ROW ? 0 : PAGE); }
+
 /* Room for two batches in lanes and for the statistics of one. */
 static size_t room_bytes(const layer *l) {
-  size_t bytes = 0;
-  gb_scratch_take(&bytes, l->batch * (2 * l->n * l->bytes + 2 * 8));
-  return bytes;
+  int64_t bytes = round_up(2 * 8 * l->batch, 64) + round_up(2 * l->n * l->bytes * l->batch, 64);
+  return (size_t)(l->n * l->bytes < LONG_ROW ? bytes : round_up(bytes, PAGE));
 }
 
 /* The parts of a thread's room. */
@@ -183,7 +192,7 @@ static layer_room room_of(const layer *l) {
   char *room = gb_scratch_room(&l->scratch);
   layer_room r = { .mean = (double *)room };
   r.rstd = r.mean + l->batch;
-  r.x = (char *)(r.rstd + l->batch);
+  r.x = room + round_up(2 * 8 * l->batch, 64);
   r.other = r.x + l->batch * l->n * l->bytes;
   return r;
 }
@@ -237,16 +246,25 @@ static void forward_chunk(void *arg, int64_t chunk) {
   }
 }
 
+/* Where in its memory an array that is walked along with the result begins: processors tell a load from the stores before it by the lower 12
+ * bits of its address and wait where those agree, so it lies some quarters of a page away from the result, page for page. */
+static char *place(const layer *l, char *memory, int quarters) {
+  char *own = gb_rows_own(&l->y, l->lane, 0), *result = own ? own : room_of(l).x;
+  if (l->n * l->bytes < LONG_ROW) return memory;
+  return memory + (((uintptr_t)result / 64 * 64 + (uintptr_t)quarters * PAGE / 4 - (uintptr_t)memory) & (PAGE - 1));
+}
+
 /* Bring in the parameters, run the chunks. */
 static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor *bias, const gb_tensor *y) {
   if (y->numel == 0) return GB_OK;
-  size_t shared = 0, w = gb_scratch_take(&shared, l->n * l->bytes), b = gb_scratch_take(&shared, l->n * l->bytes);
+  size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(l)), b = gb_scratch_take(&shared, array_bytes(l));
   GB_TRY(gb_scratch_open(l->call, shared, room_bytes(l), &l->scratch));
-  parameter(l->lane, weight, 1, l->n, l->scratch.shared + w);
-  parameter(l->lane, bias, 0, l->n, l->scratch.shared + b);
-  l->weight = l->scratch.shared + w;
-  l->bias = l->scratch.shared + b;
   l->y = gb_rows_of(y, y->ndim - 1);
+  char *weights = place(l, l->scratch.shared + w, 1), *biases = place(l, l->scratch.shared + b, 2);
+  parameter(l->lane, weight, 1, l->n, weights);
+  parameter(l->lane, bias, 0, l->n, biases);
+  l->weight = weights;
+  l->bias = biases;
   gb_parallel(l->call, l->chunks, forward_chunk, l);
   gb_scratch_close(l->call, &l->scratch);
   return GB_OK;
@@ -306,10 +324,6 @@ static void backward_chunk(void *arg, int64_t chunk) {
   }
 }
 
-/* From one of several arrays that are walked together to the next: of long ones not a multiple of 4096 bytes, since processors tell a load
- * from the stores before it by the lower 12 bits of its address, and would wait. */
-static int64_t apart(int64_t bytes) { return bytes < 2048 ? bytes : (bytes + 4095) / 4096 * 4096 + 1280; }
-
 /* n lanes, or zeros where there are none, into a contiguous result that may not be wanted. */
 static void put_parameter(gb_lane lane, const gb_tensor *to, const void *lanes) {
   if (!to) return;
@@ -334,13 +348,15 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   l.y = gb_rows_of(dx, dx->ndim - 1);
   l.mean = mean;
   l.rstd = rstd;
-  l.apart = apart(l.n * l.bytes);
-  l.part = 2 * l.apart;
-  size_t shared = 0, w = gb_scratch_take(&shared, l.apart), parts = gb_scratch_take(&shared, l.chunks * l.part);
+  int64_t row = l.n * l.bytes;
+  l.apart = row < LONG_ROW ? row : round_up(row, PAGE) + PAGE / 4;
+  l.part = row < LONG_ROW ? 2 * row : 2 * round_up(row, PAGE) + PAGE;
+  size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)), parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
-  parameter(l.lane, call->in[2], 1, l.n, l.scratch.shared + w);
-  l.weight = l.scratch.shared + w;
-  l.parts = l.scratch.shared + parts;
+  char *weights = place(&l, l.scratch.shared + w, 3);
+  parameter(l.lane, call->in[2], 1, l.n, weights);
+  l.weight = weights;
+  l.parts = place(&l, l.scratch.shared + parts, 1);
   gb_parallel(call, l.chunks, backward_chunk, &l);
   gb_sum_parts(call, l.lane, l.parts, l.part / l.bytes, l.chunks);
   put_parameter(l.lane, dweight, l.parts);

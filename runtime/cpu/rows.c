@@ -172,8 +172,10 @@ enum { LANES = GB_ROW_LANES };
 static float sum_block(const float *x, int64_t n) {
   float lanes[LANES] = { 0 };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
+  for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
     for (int k = 0; k < LANES; k++) lanes[k] += x[i + k];
+  }
   for (int k = 0; i < n; i++, k++) lanes[k] += x[i];
   return gb_lanes_fold(lanes);
 }
@@ -181,8 +183,10 @@ static float sum_block(const float *x, int64_t n) {
 static float dot_block(const float *x, const float *y, int64_t n) {
   float lanes[LANES] = { 0 };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
+  for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
     for (int k = 0; k < LANES; k++) lanes[k] += x[i + k] * y[i + k];
+  }
   for (int k = 0; i < n; i++, k++) lanes[k] += x[i] * y[i];
   return gb_lanes_fold(lanes);
 }

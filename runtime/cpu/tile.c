@@ -16,6 +16,7 @@
 #include "base/float.h"
 #include "base/philox.h"
 #include "cpu/narrow.h"
+#include "cpu/stream.h"
 
 /* {==== contiguous 16-bit arrays ==== */
 
@@ -341,6 +342,7 @@ void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_t
     o->constant = k > 0 && tensors[k]->numel == 1;
   }
   if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
+  t->streams = false;
   t->across = logical ? -1 : dim_across(t);
   if (t->across >= 0) cut_blocks(t, cost);
   else cut(t, cost);
@@ -458,7 +460,7 @@ const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *pl
 void *gb_tile_target(const gb_tiles *t, const gb_tile_place *place, void *room) {
   const gb_tile_operand *o = &t->operand[0];
   int64_t stride;
-  if (!is_native(o) || !is_one_run(t, o, place, &stride) || stride != 1) return room;
+  if (t->streams || !is_native(o) || !is_one_run(t, o, place, &stride) || stride != 1) return room;
   return o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
 }
 
@@ -467,7 +469,8 @@ void gb_tile_write(const gb_tiles *t, const gb_tile_place *place, const void *fr
   int64_t stride;
   if (is_one_run(t, o, place, &stride)) {
     char *to = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
-    if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
+    if (t->streams) gb_stream(to, from, (size_t)place->n * bytes_of(o));
+    else if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
     return;
   }
   bool native = is_native(o);
@@ -506,10 +509,21 @@ static void run_chunk(void *arg, int64_t chunk) {
     job->loop(job, &place, out, in);
     gb_tile_write(t, &place, out);
   }
+  if (t->streams) gb_stream_end();
+}
+
+/* The result fills a cache, lies as the loop sees it, and none of it was read. */
+static bool should_stream(const gb_tiles *t) {
+  const gb_tile_operand *out = &t->operand[0];
+  if (!out->flat || !is_native(out) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
+  for (int k = 1; k < t->count; k++)
+    if (t->operand[k].data == out->data) return false;
+  return true;
 }
 
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
-  const gb_tiles *t = &job->tiles;
+  gb_tiles *t = &job->tiles;
+  t->streams = should_stream(t);
   gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
 }
 

@@ -34,6 +34,7 @@ typedef struct gb_tiles {
   int64_t shape[GB_MAX_NDIM], numel;
   int64_t row;                        /* tiles do not cross rows of this many elements; numel where they may */
   int64_t per_row, tiles, per_chunk;  /* tiles of a row, of all, of a chunk */
+  bool streams;                       /* results go to memory past the caches */
   int across;                         /* of blocks: the dim of their rows, the last one is that of their columns; -1: tiles are runs */
   gb_tile_operand operand[GB_TILE_OPERANDS];
 } gb_tiles;

@@ -77,6 +77,17 @@ gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out) {
   return status;
 }
 
+gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out) {
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)x->dtype, x->ndim, x->shape, gb_is_dense(x) ? x->stride : NULL, device, GB_MEM_OTHER, out));
+  gb_modes *outer = c->modes, plain = *outer;
+  plain.autocast = false;
+  c->modes = &plain;
+  gb_status status = gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ *out, x }, 2, NULL);
+  c->modes = outer;
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
 gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
   gb_context *context = gb_tensor_context(tensor);
   if (tensor->numel != 1) {

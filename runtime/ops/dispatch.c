@@ -22,6 +22,9 @@ typedef struct road {
 
 /* {==== before the kernel ==== */
 
+/* The source of a copy may lie on another device than what it goes to. */
+static bool may_lie_elsewhere(const gb_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
+
 /* No tensor's memory was taken back, and all lie on one device; numbers and 0-d CPU tensors may join any. */
 static gb_status find_device(gb_call *call) {
   const gb_tensor *first = NULL;
@@ -30,7 +33,7 @@ static gb_status find_device(gb_call *call) {
   for (int i = 0; i < call->n_in; i++) {
     const gb_tensor *t = call->in[i];
     if (t) GB_TRY(gb_check_loan(t));
-    if (!t || t->wrapped || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
+    if (!t || t->wrapped || may_lie_elsewhere(call, i) || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
     gb_device device = t->storage->device;
     if (first && (device.type != call->device.type || device.index != call->device.index))
       return gb_call_fail(call, GB_EDEVICE, "all tensors must be on one device, found %s and %s; move one with x:to(device)",
@@ -90,6 +93,18 @@ static gb_status autocast(road *r) {
   modes->autocast = true;
   call->context->op = op;
   return status;
+}
+
+/* Bring the source of a copy to where it goes. Numbers stay. */
+static gb_status fetch_source(road *r) {
+  gb_call *call = &r->call;
+  gb_tensor *source = call->in[1], *here;
+  gb_device device = source->storage->device;
+  if (source->wrapped || (device.type == call->device.type && device.index == call->device.index)) return GB_OK;
+  GB_TRY(gb_tensor_on(source, call->device, &here));
+  gb_tensor_release(r->cast[1]);
+  call->in[1] = r->cast[1] = here;
+  return GB_OK;
 }
 
 /* A copy that is part of no graph. */
@@ -256,6 +271,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(check_inputs(call));
   fill_attrs(r, attrs);
   if (context->modes->autocast) GB_TRY(autocast(r));
+  if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->original[i] && r->original[i]->base) GB_TRY(gb_view_refresh(r->original[i]));
   if (!context->modes->grad && !context->untracked) note_untracked(r);

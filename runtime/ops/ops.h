@@ -142,6 +142,8 @@ gb_status gb_sum_to(gb_context *c, gb_tensor *x, int ndim, const int64_t *shape,
 gb_status gb_op_contiguous(gb_context *c, gb_tensor *x, gb_tensor **out);
 /* The same elements, in the same dense layout, in the memory of another device; part of no graph. */
 gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out);
+/* The same as a step of the graph: gradients come back to x's device. */
+gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out);
 gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out);
 /* Release and set to NULL. */
 void gb_drop(gb_tensor **tensor);

@@ -13,6 +13,9 @@
 
 struct gb_call;
 
+/* What gb.cuda.properties tells. */
+typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory; } gb_device_info;
+
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_call *call);
 
@@ -31,6 +34,7 @@ typedef struct gb_backend {
   void *(*pin)(void *state, size_t bytes);
   void (*unpin)(void *state, void *host);
   gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
+  gb_status (*describe)(void *state, gb_device_info *out);        /* NULL: nothing to tell */
   void (*close)(void *state);
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;

@@ -45,12 +45,15 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
   return status;
 }
 
-gb_status gb_fail_memory(gb_context *context, size_t bytes) {
+/* What a pool could not give, and what it holds. */
+static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;
-  gb_memory_get_stats(context, &stats);
-  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for, %zu are live in tensors, %zu are cached", bytes, stats.current_total,
-                 stats.reserved - stats.current_total);
+  gb_memory_get_device_stats(context, device, &stats);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are cached", bytes,
+                 device.type == GB_CPU ? "" : " on the device", stats.current_total, stats.reserved - stats.current_total);
 }
+
+gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
 
 const char *gb_error(const gb_context *context) { return context->error; }
 gb_status gb_error_code(const gb_context *context) { return context->error_code; }
@@ -80,7 +83,7 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
     gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }
-  if (!block) gb_fail_memory(context, bytes);
+  if (!block) fail_memory_of(context, device, bytes);
   return block;
 }
 
@@ -97,6 +100,12 @@ static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
   to->system_allocations += one->system_allocations;
 }
 
+void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
+  memset(out, 0, sizeof *out);
+  if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
+}
+
+/* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < GB_DEVICE_TYPES; i++) {
@@ -105,6 +114,11 @@ void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
     gb_pool_stats(context->pool[i], &one);
     add_stats(out, &one);
   }
+}
+
+gb_status gb_synchronize(gb_context *context, gb_device device) {
+  gb_backend *backend = context->backend[device.type];
+  return backend && backend->synchronize ? backend->synchronize(backend->state) : GB_OK;
 }
 
 void gb_memory_reset_peaks(gb_context *context) {

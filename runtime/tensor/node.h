@@ -17,6 +17,7 @@ typedef struct gb_edge {
   int8_t dtype;              /* of the original input */
   int8_t cast;               /* the dtype autocast gave the op, or the same */
   int8_t ndim;
+  gb_device device;          /* of the original input: its gradient goes back there */
   int64_t shape[GB_MAX_NDIM];
 } gb_edge;
 

@@ -1,24 +1,9 @@
-/* seams.c - stands in for what cuBLASLt, cuDNN and CUB do: the CPU backend's kernel runs on the same tensors, whose memory is host memory. */
+/* seams.c - stands in for what CUB does behind cuda/sort.h. cuBLASLt's and cuDNN's part is in libraries.c. */
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
 #include "cuda/sort.h"
 #include "machine.h"
-
-/* The op by the CPU backend of the same context. */
-static gb_status on_cpu(gb_cuda_call *call) {
-  gb_machine_enter();
-  gb_status status = call->call->context->backend[GB_CPU]->run[call->op](call->call);
-  gb_machine_leave();
-  return status;
-}
-
-#define ON_CPU(name) { GB_OP_##name, on_cpu, true }
-#define END { GB_OP_COUNT, NULL, false }
-
-const gb_cuda_row gb_cuda_gemm[] = { ON_CPU(matmul), ON_CPU(linear), ON_CPU(mlp), ON_CPU(linear_cross_entropy), END };
-const gb_cuda_row gb_cuda_conv[] = { ON_CPU(conv2d), ON_CPU(conv2d_backward_input), ON_CPU(conv2d_backward_weight), END };
-const gb_cuda_row gb_cuda_sdpa[] = { ON_CPU(scaled_dot_product_attention), ON_CPU(scaled_dot_product_attention_backward), END };
 
 /* {==== sort.h ==== */
 

@@ -4,6 +4,7 @@ local gb = require "gibbous"
 
 local cases = {}
 local tensors, metadata = gb.load("tests/golden/ops.safetensors")
+for name, t in pairs(tensors) do tensors[name] = t:to(gb.get_default_device()) end -- files are read into host memory
 cases.list = gb.io.json_decode(metadata.cases)
 
 for k, case in ipairs(cases.list) do

@@ -1,6 +1,7 @@
 -- test_data.lua - datasets and the loader, on small files written here: what a batch holds is a function of (dataset, options, epoch, batch).
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- datasets and what the loader gives without a device lie in host memory
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local data = gb.data
 
@@ -273,8 +274,9 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
     it("moves batches to a device", function()
       for x in data.DataLoader(make(3), { batch_size = 3 }):iter("cpu") do expect(x.device):to_be("cpu") end
       expect(function()
-        for _ in data.DataLoader(make(3)):iter("cuda") do end -- luacheck: ignore
-      end):to_fail("cuda")
+        for _ in data.DataLoader(make(3)):iter("cuda:7") do end -- luacheck: ignore
+      end):to_fail("cuda:7")
+      for x in data.DataLoader(make(3)):iter(gb.best_device()) do expect(x.device):to_be(gb.device(gb.best_device())) end
     end)
     it("an iterator left early starts the next where it stood", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })

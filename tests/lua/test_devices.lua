@@ -1,6 +1,7 @@
 -- test_devices.lua - asking for devices: what is there, why something is not, and where tensors are made by default.
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- this is about what is there without being asked for
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 describe("devices", function()

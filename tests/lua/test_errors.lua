@@ -271,7 +271,7 @@ end)
 local function objects()
   local net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
   local optimizer = optim.AdamW(net:parameters(), { lr = 0.1 })
-  local set = data.TensorDataset(gb.ones(4, 2), gb.arange(4))
+  local set = data.TensorDataset(gb.ones(4, 2):cpu(), gb.arange(4):cpu())
   return {
     module = { net, { "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "apply", "train", "eval", "to", "zero_grad", "requires_grad_",
                       "register_parameter", "register_buffer", "register_forward_hook", "share", "state_dict", "load_state_dict", "append" } },
@@ -295,7 +295,7 @@ describe("methods of objects", function()
     end
   end
   it("a closed object says so", function()
-    local set = data.TensorDataset(gb.ones(4))
+    local set = data.TensorDataset(gb.ones(4):cpu())
     set:close()
     set:close()
     check("get", set.get, true, "closed", set, 1)

@@ -171,14 +171,14 @@ local function make()
   run.scaler = amp.GradScaler { init_scale = 256, growth_interval = 3 }
   run.schedule = optim.lr.Cosine(run.optimizer, { steps = 40, warmup = 4 })
   local x, y = gb.randn(40, 6), gb.randint(4, { 40 })
-  run.loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 8, shuffle = true, seed = 1 })
+  run.loader = data.DataLoader(data.TensorDataset(x:cpu(), y:cpu()), { batch_size = 8, shuffle = true, seed = 1 })
   return run
 end
 
 local function train(run, steps)
   local losses = {}
   while #losses < steps do
-    for x, y in run.loader:iter() do
+    for x, y in run.loader:iter(gb.get_default_device()) do
       run.optimizer:zero_grad()
       local loss = amp.autocast({ dtype = "float16" }, function() return F.cross_entropy(run.model(x), y) end)
       run.scaler:scale(loss):backward()

@@ -3,6 +3,7 @@
 -- followed: beside inf and nan, and for -0., PyTorch gives elements of one line different widths.
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- elsewhere every tensor tells its device when it is printed
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 local texts = {

@@ -8,6 +8,7 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, amp = gb.nn, gb.optim, gb.amp
 
 local tensors, metadata = gb.load("tests/golden/training.safetensors")
+for name, x in pairs(tensors) do tensors[name] = x:to(gb.get_default_device()) end -- files are read into host memory
 local info = gb.io.json_decode(metadata.info)
 
 describe("optimizers", function()

@@ -1,0 +1,112 @@
+/* doctor.c - what gb.doctor asks of the machine that Lua cannot: versions of libraries, which are opened for that alone, and CUDA's devices.
+ *
+ * No header of theirs is used: the functions are few, and have kept their types since the first version that is looked for. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "binding.h"
+
+/* How a library is asked for its version. */
+typedef enum asking { INT_OUT, SIZE_RETURNED } asking;
+typedef struct library { const char *key, *function; asking how; const char *files[4]; } library;
+
+static const library libraries[] = {
+  { "cudart", "cudaRuntimeGetVersion", INT_OUT, { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", NULL } },
+  { "cublaslt", "cublasLtGetVersion", SIZE_RETURNED, { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL } },
+  { "cudnn", "cudnnGetVersion", SIZE_RETURNED, { "libcudnn.so.9", "libcudnn.so.8", NULL } },
+  { "nccl", "ncclGetVersion", INT_OUT, { "libnccl.so.2", NULL } },
+};
+
+/* The address of a function in a handle, as whatever pointer `out` points to; false: there is none. */
+static bool find(void *handle, const char *name, void *out) { return (*(void **)out = dlsym(handle, name)) != NULL; }
+
+/* The version that a library gives, or 0. */
+static int64_t ask(const library *l) {
+  int64_t version = 0;
+  for (const char *const *file = l->files; *file && !version; file++) {
+    void *handle = dlopen(*file, RTLD_LAZY | RTLD_LOCAL);
+    int (*by_out)(int *);
+    size_t (*by_return)(void);
+    int number = 0;
+    if (!handle) continue;
+    if (l->how == INT_OUT && find(handle, l->function, &by_out) && by_out(&number) == 0) version = number;
+    if (l->how == SIZE_RETURNED && find(handle, l->function, &by_return)) version = (int64_t)by_return();
+    dlclose(handle);
+  }
+  return version;
+}
+
+/* oneDNN is part of this program or it is not. Its version begins with three ints. */
+static int push_onednn(lua_State *L) {
+  const int *(*version)(void);
+  void *self = dlopen(NULL, RTLD_LAZY);
+  if (!self || !find(self, "dnnl_version", &version)) return 0;
+  const int *v = version();
+  lua_pushfstring(L, "%d.%d.%d", v[0], v[1], v[2]);
+  return 1;
+}
+
+/* One of CUDA's devices: { name, memory, major, minor }. */
+static void push_device(lua_State *L, void *driver, int index) {
+  int (*get)(int *, int), (*name)(char *, int, int), (*bytes)(size_t *, int), (*attribute)(int *, int, int);
+  enum { MAJOR = 75, MINOR = 76 };
+  char text[128] = "unknown";
+  size_t memory = 0;
+  int device = 0, major = 0, minor = 0;
+  if (find(driver, "cuDeviceGet", &get) && get(&device, index) == 0) {
+    if (find(driver, "cuDeviceGetName", &name)) name(text, sizeof text, device);
+    if (find(driver, "cuDeviceTotalMem_v2", &bytes)) bytes(&memory, device);
+    if (find(driver, "cuDeviceGetAttribute", &attribute)) attribute(&major, MAJOR, device), attribute(&minor, MINOR, device);
+  }
+  lua_createtable(L, 0, 4);
+  lua_pushstring(L, text), lua_setfield(L, -2, "name");
+  lua_pushinteger(L, (lua_Integer)memory), lua_setfield(L, -2, "memory");
+  lua_pushinteger(L, major), lua_setfield(L, -2, "major");
+  lua_pushinteger(L, minor), lua_setfield(L, -2, "minor");
+}
+
+/* The driver's version and the list of devices; nothing where there is no driver. It stays open: it does not like to be closed. */
+static int push_driver(lua_State *L) {
+  int (*version)(int *), (*init)(unsigned), (*count)(int *);
+  int number = 0, devices = 0;
+  void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (!driver || !find(driver, "cuDriverGetVersion", &version) || version(&number) != 0) return 0;
+  if (find(driver, "cuInit", &init) && init(0) == 0 && find(driver, "cuDeviceGetCount", &count)) count(&devices);
+  lua_pushinteger(L, number);
+  lua_newtable(L);
+  for (int i = 0; i < devices; i++) {
+    push_device(L, driver, i);
+    lua_seti(L, -2, i + 1);
+  }
+  return 2;
+}
+
+/* library(key): the version of a library that can be opened, or nothing. */
+static int library_version(lua_State *L) {
+  static const char *const others[] = { "driver", "onednn", "cudart", "cublaslt", "cudnn", "nccl", NULL };
+  int which = luaL_checkoption(L, 1, NULL, others);
+  if (which == 0) return push_driver(L);
+  if (which == 1) return push_onednn(L);
+  int64_t version = ask(&libraries[which - 2]);
+  if (!version) return 0;
+  lua_pushinteger(L, version);
+  return 1;
+}
+
+/* engine(): { level, cores }. */
+static int engine(lua_State *L) {
+  const gb_context *context = gbl_context(L);
+  lua_createtable(L, 0, 2);
+  lua_pushstring(L, context->cpu), lua_setfield(L, -2, "level");
+  lua_pushinteger(L, sysconf(_SC_NPROCESSORS_ONLN)), lua_setfield(L, -2, "cores");
+  return 1;
+}
+
+void gbl_open_doctor(lua_State *L) {
+  static const luaL_Reg functions[] = { { "library", library_version }, { "engine", engine }, { NULL, NULL } };
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, functions);
+  lua_pop(L, 1);
+}

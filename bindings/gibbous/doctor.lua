@@ -1,0 +1,177 @@
+-- doctor.lua - gb.doctor: what this machine can do for mixed precision, line by line, and what is wrong with it.
+--
+-- Each line is { subject, status, text, cure }; status is "ok", "warning" or "error". Libraries of NVIDIA's are asked for their versions where
+-- they can be opened, whether or not this build uses them.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+
+-- {==== reading the machine ====
+
+local function read_file(path)
+  local file = io.open(path, "r")
+  local text = file and file:read("a") or ""
+  if file then file:close() end
+  return text
+end
+
+-- The CPU's name and a set of its features, as Linux lists them.
+local function cpu()
+  local text, features = read_file("/proc/cpuinfo"), {}
+  local list = text:match("\nflags%s*: ([^\n]*)") or text:match("\nFeatures%s*: ([^\n]*)") or ""
+  for word in list:gmatch("%S+") do features[word] = true end
+  return text:match("\nmodel name%s*: ([^\n]*)") or "unknown CPU", features
+end
+
+local function memory_bytes()
+  local total, free = read_file("/proc/meminfo"):match("MemTotal:%s*(%d+) kB.-MemAvailable:%s*(%d+) kB")
+  return total and total * 1024, free and free * 1024
+end
+
+local function gigabytes(bytes) return ("%.1f GiB"):format(bytes / 2^30) end
+
+-- 12040 as "12.4": what a version number of NVIDIA's says, by the weights of its parts.
+local function version_text(number, major, minor)
+  local text = ("%d.%d"):format(number // major, number % major // minor)
+  return minor > 1 and number % minor > 0 and minor < 1000 and ("%s.%d"):format(text, number % minor) or text
+end
+
+-- ====}
+
+-- {==== the lines ====
+
+local function add_cpu(add)
+  local name, features = cpu()
+  local engine = native.engine()
+  add("cpu", "ok", ("%s; kernels for level %s"):format(name, engine.level))
+  if engine.level == "baseline" and features.avx2 then
+    add("cpu level", "warning", "the CPU has AVX2, the build has no kernels for it", "build with -DGIBBOUS_LEVELS=ON")
+  elseif engine.level == "baseline" and not features.asimd then
+    add("cpu level", "warning", "without AVX2 and FMA products of matrices take several times as long", "a CPU of 2013 or later")
+  end
+  if features.f16c or features.asimdhp or features.fphp then add("float16", "ok", "converted by the CPU while it is loaded; arithmetic is float32")
+  elseif features.asimd then add("float16", "ok", "converted by the CPU; arithmetic is float32")
+  else add("float16", "warning", "without F16C it is converted bit by bit", "use bfloat16, which is half of a float32") end
+  add("bfloat16", "ok", "half of a float32: loading it costs a shift; arithmetic is float32" ..
+    ((features.amx_bf16 or features.avx512_bf16 or features.bf16) and " (the CPU's own bfloat16 products are not used: they round otherwise)" or ""))
+  add("dtypes", "ok", "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32 or a little less")
+  local threads = gb.get_num_threads()
+  if threads > engine.cores then
+    add("threads", "warning", ("%d for %d cores"):format(threads, engine.cores), "gibbous --threads " .. engine.cores)
+  else add("threads", "ok", ("%d of %d cores"):format(threads, engine.cores)) end
+  local total, free = memory_bytes()
+  if total then add("memory", "ok", ("%s, of which %s can be had"):format(gigabytes(total), gigabytes(free))) end
+end
+
+local function add_libraries(add)
+  add("matrix products", "ok", "kernels of our own; no BLAS is used")
+  local version = native.library("onednn")
+  if version then add("oneDNN", "ok", ("version %s convolves in float32"):format(version))
+  else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long", "install libdnnl-dev and build again") end
+end
+
+-- What a compute capability can do natively.
+local function dtypes_of(major, minor)
+  local list = { "float32" }
+  if major >= 7 then list[#list + 1] = "float16 on Tensor Cores" end
+  if major >= 8 then list[#list + 1] = "bfloat16 and TF32 on Tensor Cores" end
+  if major > 8 or major == 8 and minor >= 9 then list[#list + 1] = "float8" end
+  return table.concat(list, ", ")
+end
+
+local function add_devices(add, devices)
+  for i, device in ipairs(devices) do
+    local capability = device.major + device.minor / 10
+    local text = ("%s, compute capability %.1f, %s; %s"):format(device.name, capability, gigabytes(device.memory), dtypes_of(device.major, device.minor))
+    if capability < 7 then
+      add("cuda:" .. i - 1, "warning", text .. "; no Tensor Cores: 16-bit is no faster than float32", "train in 32-true, or on a GPU of 2017 or later")
+    else add("cuda:" .. i - 1, "ok", text) end
+  end
+end
+
+-- The libraries that the CUDA backend uses: name, how to ask, weights of the version's parts, what is wrong with one that is missing.
+local parts = {
+  { "CUDA runtime", "cudart", 1000, 10, "the CUDA backend cannot start", "install cuda-cudart" },
+  { "cuBLASLt", "cublaslt", 10000, 100, "no products of matrices on the GPU", "install libcublas" },
+  { "cuDNN", "cudnn", 10000, 100, "no convolution and attention on the GPU", "install libcudnn9" },
+  { "NCCL", "nccl", 10000, 100, "only one GPU can be used at a time", "install libnccl2" },
+}
+
+local function add_cuda(add)
+  local driver, devices = native.library("driver")
+  if not driver then
+    add("CUDA driver", "ok", "none: everything runs on the CPU")
+    return
+  end
+  add("CUDA driver", #devices > 0 and "ok" or "error", ("for CUDA %s, %d device%s"):format(version_text(driver, 1000, 10), #devices, #devices == 1 and "" or "s"),
+    #devices == 0 and "nvidia-smi says why no device answers" or nil)
+  add_devices(add, devices)
+  local runtime
+  for _, part in ipairs(parts) do
+    local name, key, major, minor, lack, cure = table.unpack(part)
+    local version = native.library(key)
+    if key == "cudnn" and version and version < 9000 then major = 1000 end
+    if not version and key == "nccl" and #devices < 2 then add(name, "ok", "not found; one GPU does not need it")
+    elseif not version then add(name, key == "nccl" and "warning" or "error", "not found: " .. lack, cure)
+    elseif key == "cudart" and version // 1000 > driver // 1000 then
+      add(name, "error", ("%s needs a newer driver than the one for CUDA %s"):format(version_text(version, 1000, 10), version_text(driver, 1000, 10)),
+        "update the driver, or install the runtime of CUDA " .. driver // 1000)
+    elseif key == "cublaslt" and runtime and version // 10000 ~= runtime // 1000 then
+      add(name, "error", ("%s does not fit the runtime %s"):format(version_text(version, major, minor), version_text(runtime, 1000, 10)),
+        "install the libcublas of CUDA " .. runtime // 1000)
+    elseif key == "cudnn" and version < 90000 then add(name, "error", version_text(version, major, minor) .. " is too old", "install cuDNN 9")
+    else add(name, "ok", version_text(version, major, minor)) end
+    if key == "cudart" then runtime = version end
+  end
+  if gb.cuda.is_available() then add("CUDA backend", "ok", "gibbous_cuda.so is loaded")
+  else add("CUDA backend", "warning", "gibbous_cuda.so is not loaded: everything runs on the CPU", "build it, or put it beside the executable") end
+end
+
+-- ====}
+
+-- {==== the report ====
+
+local function json_text(value)
+  if type(value) ~= "table" then
+    return type(value) == "string" and '"' .. value:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end) .. '"' or tostring(value)
+  end
+  local list = {}
+  for _, item in ipairs(value) do list[#list + 1] = json_text(item) end
+  if #list > 0 then return "[" .. table.concat(list, ",") .. "]" end
+  local keys = {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do list[#list + 1] = json_text(key) .. ":" .. json_text(value[key]) end
+  return "{" .. table.concat(list, ",") .. "}"
+end
+
+local function print_lines(lines)
+  print(("%s, %s"):format(gb._VERSION, _VERSION))
+  for _, line in ipairs(lines) do
+    print(("%-8s %-16s %s"):format(line.status, line.subject, line.text))
+    if line.cure then print((" "):rep(26) .. "cure: " .. line.cure) end
+  end
+end
+
+-- gb.doctor(options?: table) -> boolean: Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions,
+-- devices, dtypes, memory), each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
+-- Example: gb.doctor()
+function gb.doctor(options)
+  if options ~= nil and type(options) ~= "table" then fail(("doctor: expects a table of options, got %s"):format(type(options))) end
+  for key in pairs(options or {}) do
+    if key ~= "json" then fail(("doctor: there is no option '%s'; it takes json"):format(tostring(key))) end
+  end
+  local lines, sound = {}, true
+  local function add(subject, status, text, cure)
+    lines[#lines + 1] = { subject = subject, status = status, text = text, cure = cure }
+    sound = sound and status ~= "error"
+  end
+  add_cpu(add)
+  add_libraries(add)
+  add_cuda(add)
+  if options and options.json then print(json_text { version = gb.version, lua = _VERSION, lines = lines })
+  else print_lines(lines) end
+  return sound
+end
+
+-- ====}

@@ -1,0 +1,267 @@
+/* cuda/attend.c - attention by matrix products: scores of some heads at a time, their probabilities, and what these are multiplied with.
+ *
+ * For what the library does not run, and for gradients in a fixed order. Unlike a fused kernel it writes the scores of some heads down, SCORES of
+ * them at once, so that it moves more bytes; its products run on Tensor Cores all the same. Probabilities and their gradients are rounded to
+ * the result's dtype where that has 16 bits, before they are multiplied; sums over blocks of queries, and over the query heads that share a key
+ * head, are float32 (float64 for float64).
+ * 4 tq tk head_dim operations forward, 10 backward, whether causal or not. */
+#include "cuda/attend.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "cuda/product.h"
+
+#define SCORES ((int64_t)1 << 26)
+
+enum { QUERY, KEY, VALUE, MASK };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* A tensor as [batch, heads, rows, columns]; strides in elements, 0 for dimensions of size 1 and those it does not have. */
+typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
+
+typedef struct attend {
+  gb_cuda_call *call;
+  view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
+  int64_t batch, heads, group, tq, tk, e, ev;    /* group: query heads to a key head */
+  int64_t heads_at_once, rows_at_once;
+  size_t lane_bytes, rounded_bytes;
+  gb_scores s;                                   /* of the part that is worked on */
+  char *shares, *slopes;                         /* probabilities and gradients of scores, in s.rounded */
+  char *dense, *other;                           /* [heads_at_once, rows, columns], whatever a product makes or an operand is brought to */
+  char *dkey_sum, *dvalue_sum;                   /* lanes [tk, e] and [tk, ev] */
+} attend;
+
+/* {==== reading the call ==== */
+
+static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+
+static view4 view_of(const gb_cuda_tensor *t) {
+  view4 v = { .data = t->data, .dtype = t->dtype };
+  for (int i = 0; i < t->ndim; i++) v.stride[4 - t->ndim + i] = t->shape[i] == 1 ? 0 : t->stride[i];
+  return v;
+}
+
+static size_t bytes_of(const attend *a, gb_dtype dtype) { return a->call->cuda->engine->dtype_bytes(dtype); }
+
+/* Where row `row` of head `head` of a batch begins. */
+static char *at(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row) {
+  return v->data + (b * v->stride[0] + head * v->stride[1] + row * v->stride[2]) * (int64_t)bytes_of(a, v->dtype);
+}
+
+/* What forward and backward have in common. in: query, key, value, mask. */
+static attend attend_of(gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_dtype result) {
+  const gb_cuda_tensor *query = in[QUERY], *key = in[KEY], *mask = in[MASK];
+  bool is_short = result == GB_FLOAT16 || result == GB_BFLOAT16;
+  attend a = { .call = call, .query = view_of(query), .key = view_of(key), .value = view_of(in[VALUE]), .batch = size_at(query, 3), .heads = size_at(query, 2),
+               .tq = size_at(query, 1), .tk = size_at(key, 1), .e = size_at(query, 0), .ev = size_at(in[VALUE], 0) };
+  a.group = a.heads / most(size_at(key, 2), 1);
+  a.s = (gb_scores){ .lane = result == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, .tk = a.tk, .tq = a.tq, .causal = call->attrs[0].integer,
+                     .scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e), .dropout = call->attrs[2].number, .place = call->place };
+  a.s.rounded = is_short ? result : a.s.lane;
+  if (mask) a.mask = view_of(mask);
+  a.lane_bytes = bytes_of(&a, a.s.lane);
+  a.rounded_bytes = bytes_of(&a, a.s.rounded);
+  int64_t head = most(a.tq * a.tk, 1);
+  int64_t scores = call->cuda->piece > 0 ? call->cuda->piece : SCORES;
+  bool whole = a.group == 1 && head <= scores;
+  a.heads_at_once = whole ? least(a.heads, scores / head) : 1;
+  a.rows_at_once = whole ? a.tq : least(a.tq, most(scores / most(a.tk, 1), 1));
+  return a;
+}
+
+/* The part of heads from h and rows from r of batch b. */
+static void take_part(attend *a, int64_t b, int64_t h, int64_t r) {
+  gb_scores *s = &a->s;
+  s->heads = least(a->heads_at_once, a->heads - h);
+  s->rows = least(a->rows_at_once, a->tq - r);
+  s->first_head = b * a->heads + h;
+  s->first_row = r;
+  if (!a->mask.data) return;
+  s->mask = at(a, &a->mask, b, h, r);
+  s->mask_dtype = a->mask.dtype;
+  memcpy(s->mask_stride, a->mask.stride + 1, sizeof s->mask_stride);
+}
+
+/* ====} */
+
+/* {==== products ==== */
+
+/* A matrix of each of the part's heads, and the way from head to head in elements. */
+typedef struct heads { gb_gemm_matrix m; int64_t step; } heads;
+
+/* Rows of an operand; turned: columns and rows exchanged. */
+static heads operand(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row, bool turned) {
+  int64_t down = v->stride[2], across = v->stride[3];
+  return (heads){ { at(a, v, b, head, row), v->dtype, turned ? across : down, turned ? down : across }, v->stride[1] };
+}
+
+/* Scores' probabilities or gradients, [rows, tk]. */
+static heads scores_of(const attend *a, const char *data, bool turned) {
+  return (heads){ { data, a->s.rounded, turned ? 1 : a->s.tk, turned ? a->s.tk : 1 }, a->s.rows * a->s.tk };
+}
+
+/* c[m, n] = x @ y for each of the part's heads, one behind the other. */
+static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, heads x, heads y, void *c, gb_dtype dtype, bool accumulate) {
+  gb_product p = { .m = m, .n = n, .k = k, .a = x.m, .b = y.m, .c = c, .dtype = dtype, .accumulate = accumulate };
+  if (a->s.heads > 1) {
+    p.batch_ndim = 1;
+    p.batch[0] = a->s.heads;
+    p.a_stride[0] = x.step;
+    p.b_stride[0] = y.step;
+  }
+  return gb_product_run(a->call, &p);
+}
+
+/* Copy between a dense [heads, rows, columns] and rows of a tensor. */
+static gb_status copy(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t columns, char *dense, gb_dtype dtype,
+                      bool into_view) {
+  gb_cuda_tensor whole = { .data = dense, .dtype = dtype, .ndim = 3, .shape = { a->s.heads, rows, columns }, .stride = { rows * columns, columns, 1 },
+                           .numel = a->s.heads * rows * columns };
+  gb_cuda_tensor part = whole;
+  part.data = at(a, v, b, head, row);
+  part.dtype = v->dtype;
+  memcpy(part.stride, v->stride + 1, 3 * sizeof *part.stride);
+  return into_view ? gb_cuda_copy(a->call, &part, &whole) : gb_cuda_copy(a->call, &whole, &part);
+}
+
+/* ====} */
+
+/* {==== scratch ==== */
+
+typedef struct piece { char **to; size_t bytes; } piece;
+
+/* One block of scratch in pieces, each aligned to 256 bytes. */
+static gb_status take_room(gb_cuda_call *call, const piece *pieces, int count) {
+  size_t total = 0;
+  for (int i = 0; i < count; i++) total += (pieces[i].bytes + 255) / 256 * 256;
+  char *block = gb_cuda_scratch(call, total + 256);
+  if (!block) return GB_EMEMORY;
+  for (int i = 0; i < count; i++) {
+    *pieces[i].to = block;
+    block += (pieces[i].bytes + 255) / 256 * 256;
+  }
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== forward ==== */
+
+static gb_status forward_part(attend *a, int64_t b, int64_t h, int64_t r) {
+  gb_scores *s = &a->s;
+  int64_t key_head = h / a->group;
+  take_part(a, b, h, r);
+  GB_TRY(multiply(a, s->rows, a->tk, a->e, operand(a, &a->query, b, h, r, false), operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
+  gb_scores_soften(a->call, s, a->shares);
+  GB_TRY(multiply(a, s->rows, a->ev, a->tk, scores_of(a, a->shares, false), operand(a, &a->value, b, key_head, 0, false), a->dense, a->y.dtype, false));
+  return copy(a, &a->y, b, h, r, s->rows, a->ev, a->dense, a->y.dtype, true);
+}
+
+gb_status gb_attend(gb_cuda_call *call) {
+  attend a = attend_of(call, call->in, call->out[0]->dtype);
+  if (call->out[0]->numel == 0) return GB_OK;
+  a.y = view_of(call->out[0]);
+  a.s.lse = call->out[1] ? call->out[1]->data : NULL;
+  size_t scores = (size_t)(a.heads_at_once * a.rows_at_once * a.tk), rows = (size_t)(a.heads_at_once * a.rows_at_once);
+  char *lanes = NULL;
+  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes }, { &a.dense, rows * (size_t)a.ev * 8 } };
+  GB_TRY(take_room(call, pieces, 3));
+  a.s.scores = lanes;
+  for (int64_t b = 0; b < a.batch; b++)
+    for (int64_t h = 0; h < a.heads; h += a.heads_at_once)
+      for (int64_t r = 0; r < a.tq; r += a.rows_at_once) {
+        int mark = call->scratches;
+        GB_TRY(forward_part(&a, b, h, r));
+        gb_cuda_scratch_back(call, mark);
+      }
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== backward ==== */
+
+/* The gradient of a key or a value from one part: [tk, columns] = scores^T @ rows of `by`. What is whole goes straight into the tensor; the rest
+ * is added up in `sum`. */
+static gb_status key_gradient(const attend *a, const char *scores, heads by, int64_t columns, const view4 *to, int64_t b, int64_t h, char *sum, bool first) {
+  if (a->group == 1 && a->rows_at_once == a->tq) {
+    GB_TRY(multiply(a, a->tk, columns, a->s.rows, scores_of(a, scores, true), by, a->dense, to->dtype, false));
+    return copy(a, to, b, h, 0, a->tk, columns, a->dense, to->dtype, true);
+  }
+  return multiply(a, a->tk, columns, a->s.rows, scores_of(a, scores, true), by, sum, a->s.lane, !first);
+}
+
+static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool first) {
+  gb_scores *s = &a->s;
+  int64_t key_head = h / a->group;
+  take_part(a, b, h, r);
+  heads query = operand(a, &a->query, b, h, r, false), grad = operand(a, &a->grad, b, h, r, false);
+  GB_TRY(multiply(a, s->rows, a->tk, a->e, query, operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->tk, a->ev, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane, false));
+  GB_TRY(copy(a, &a->grad, b, h, r, s->rows, a->ev, a->dense, a->grad.dtype, false));
+  GB_TRY(copy(a, &a->y, b, h, r, s->rows, a->ev, a->other, a->y.dtype, false));
+  gb_scores_shift(a->call, s, a->dense, a->grad.dtype, a->other, a->y.dtype, a->ev);
+  gb_scores_soften_backward(a->call, s, a->shares, a->slopes);
+  GB_TRY(multiply(a, s->rows, a->e, a->tk, scores_of(a, a->slopes, false), operand(a, &a->key, b, key_head, 0, false), a->dense, a->dquery.dtype, false));
+  GB_TRY(copy(a, &a->dquery, b, h, r, s->rows, a->e, a->dense, a->dquery.dtype, true));
+  GB_TRY(key_gradient(a, a->shares, grad, a->ev, &a->dvalue, b, key_head, a->dvalue_sum, first));
+  return key_gradient(a, a->slopes, query, a->e, &a->dkey, b, key_head, a->dkey_sum, first);
+}
+
+/* Sums over queries and query heads into the gradients of one key head. */
+static gb_status put_sums(attend *a, int64_t b, int64_t key_head) {
+  if (a->group == 1 && a->rows_at_once == a->tq) return GB_OK;
+  a->s.heads = 1;
+  GB_TRY(copy(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, a->dvalue_sum, a->s.lane, true));
+  return copy(a, &a->dkey, b, key_head, 0, a->tk, a->e, a->dkey_sum, a->s.lane, true);
+}
+
+/* All parts of one batch. */
+static gb_status backward_batch(attend *a, int64_t b) {
+  for (int64_t h = 0; h < a->heads; h += a->heads_at_once) {
+    for (int64_t r = 0; r < a->tq; r += a->rows_at_once) {
+      int mark = a->call->scratches;
+      GB_TRY(backward_part(a, b, h, r, h % a->group == 0 && r == 0));
+      gb_cuda_scratch_back(a->call, mark);
+    }
+    if ((h + 1) % a->group == 0) GB_TRY(put_sums(a, b, h / a->group));
+  }
+  return GB_OK;
+}
+
+/* Without a query keys and values have no gradient. */
+static gb_status clear(gb_cuda_call *call) {
+  for (int i = QUERY; i <= VALUE; i++) {
+    const gb_cuda_tensor *t = call->out[i];
+    if (gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
+      return gb_cuda_fail(call, GB_EDEVICE, "a gradient could not be cleared");
+  }
+  return GB_OK;
+}
+
+/* in: grad, query, key, value, mask, y, lse. */
+gb_status gb_attend_backward(gb_cuda_call *call) {
+  attend a = attend_of(call, call->in + 1, call->in[5]->dtype);
+  if (a.batch * a.heads * a.tq * a.tk == 0) return clear(call);
+  a.grad = view_of(call->in[0]);
+  a.y = view_of(call->in[5]);
+  a.dquery = view_of(call->out[0]), a.dkey = view_of(call->out[1]), a.dvalue = view_of(call->out[2]);
+  a.s.lse = call->in[6]->data;
+  a.s.place = (gb_cuda_place){ (uint64_t)call->attrs[3].integer, (uint64_t)call->attrs[4].integer, call->place.advance };
+  size_t rows = (size_t)(a.heads_at_once * a.rows_at_once), scores = rows * (size_t)a.tk, keys = (size_t)(a.heads_at_once * a.tk);
+  size_t wide = (size_t)most(a.e, a.ev) * 8, dense = (rows > keys ? rows : keys) * wide;
+  char *lanes = NULL, *gradients = NULL, *shift = NULL;
+  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &gradients, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes },
+                           { &a.slopes, scores * a.rounded_bytes }, { &a.dense, dense }, { &a.other, rows * wide }, { &shift, rows * a.lane_bytes },
+                           { &a.dkey_sum, (size_t)(a.tk * a.e) * a.lane_bytes }, { &a.dvalue_sum, (size_t)(a.tk * a.ev) * a.lane_bytes } };
+  GB_TRY(take_room(call, pieces, 9));
+  a.s.scores = lanes, a.s.gradients = gradients, a.s.shift = shift;
+  for (int64_t b = 0; b < a.batch; b++) GB_TRY(backward_batch(&a, b));
+  return GB_OK;
+}
+
+/* ====} */

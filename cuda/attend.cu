@@ -1,0 +1,87 @@
+/* cuda/attend.cu - what happens to scores between the products of attend.c. A block, or a warp, works on a row of scores. */
+#include "cuda/attend.h"
+#include "cuda/rows.cuh"
+
+static GB_DEVICE float log_of(float x) { return logf(x); }
+static GB_DEVICE double log_of(double x) { return log(x); }
+
+/* How many keys the row may look at. */
+static GB_DEVICE int64_t visible(const gb_scores &s, int64_t row) {
+  int64_t seen = s.first_row + row % s.rows + 1;
+  return s.causal && seen < s.tk ? seen : s.tk;
+}
+
+/* The score of a key: scaled, + mask, or -infinity where the mask says no. */
+template <typename T> static GB_DEVICE T score(const gb_scores &s, int64_t row, int64_t j) {
+  T x = ((const T *)s.scores)[row * s.tk + j] * (T)s.scale;
+  if (!s.mask) return x;
+  int64_t at = row / s.rows * s.mask_stride[0] + row % s.rows * s.mask_stride[1] + j * s.mask_stride[2];
+  if (s.mask_dtype == GB_BOOL) return s.mask[at] ? x : (T)-INFINITY;
+  return x + gb_load<T>(s.mask, s.mask_dtype, at);
+}
+
+/* What dropout multiplies an element by. Numbers belong to the element of [batch, heads, tq, tk], as on the CPU. */
+template <typename T> static GB_DEVICE T kept(const gb_scores &s, int64_t row, int64_t j) {
+  if (!(s.dropout > 0)) return 1;
+  uint64_t element = ((uint64_t)(s.first_head + row / s.rows) * (uint64_t)s.tq + (uint64_t)(s.first_row + row % s.rows)) * (uint64_t)s.tk + (uint64_t)j;
+  bool dropped = (double)gb_uniform(gb_random_word(s.place, element)) < s.dropout;
+  return dropped ? (T)0 : (T)(1 / (1 - s.dropout));
+}
+
+static GB_DEVICE int64_t lse_at(const gb_scores &s, int64_t row) { return (s.first_head + row / s.rows) * s.tq + s.first_row + row % s.rows; }
+
+/* A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
+template <typename T> static __global__ void soften_kernel(gb_scores s, void *out) {
+  for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
+    int64_t seen = visible(s, row);
+    gb_max_sum<T> sum = { (T)-INFINITY, 0 };
+    for (int64_t j = threadIdx.x; j < seen; j += blockDim.x) gb_max_sum_add(&sum, score<T>(s, row, j));
+    sum = gb_max_sum_join(sum);
+    bool empty = sum.max == (T)-INFINITY;
+    for (int64_t j = threadIdx.x; j < s.tk; j += blockDim.x) {
+      T share = j < seen && !empty ? gb_exp(score<T>(s, row, j) - sum.max) / sum.sum * kept<T>(s, row, j) : (T)0;
+      gb_store<T>(out, s.rounded, row * s.tk + j, share);
+    }
+    if (threadIdx.x == 0 && s.lse) ((T *)s.lse)[lse_at(s, row)] = empty ? (T)INFINITY : sum.max + log_of(sum.sum);
+    __syncwarp();
+  }
+}
+
+/* Element by element: out may lie where the scores do not. */
+template <typename T> static __global__ void soften_backward_kernel(gb_scores s, void *out, void *gradients_out) {
+  for (int64_t i = gb_thread<int64_t>(); i < s.heads * s.rows * s.tk; i += gb_grid_size<int64_t>()) {
+    int64_t row = i / s.tk, j = i % s.tk;
+    T share = j < visible(s, row) ? gb_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0, keep = kept<T>(s, row, j);
+    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[row]) * (T)s.scale;
+    gb_store<T>(out, s.rounded, i, share * keep);
+    gb_store<T>(gradients_out, s.rounded, i, gradient);
+  }
+}
+
+template <typename T> static __global__ void shift_kernel(gb_scores s, const void *grad, int grad_dtype, const void *y, int y_dtype, int64_t n) {
+  for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
+    T sum = 0;
+    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) sum += gb_load<T>(grad, grad_dtype, row * n + j) * gb_load<T>(y, y_dtype, row * n + j);
+    sum = gb_row_sum(sum);
+    if (threadIdx.x == 0) ((T *)s.shift)[row] = sum;
+    __syncwarp();
+  }
+}
+
+extern "C" void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *out) {
+  gb_row_shape shape = gb_shape_rows(s->heads * s->rows, s->tk);
+  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, soften_kernel<double>, shape.grid, shape.block, 0, *s, out);
+  else GB_LAUNCH(call->stream, soften_kernel<float>, shape.grid, shape.block, 0, *s, out);
+}
+
+extern "C" void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out) {
+  unsigned blocks = gb_blocks(s->heads * s->rows * s->tk, GB_THREADS);
+  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, soften_backward_kernel<double>, blocks, GB_THREADS, 0, *s, out, gradients_out);
+  else GB_LAUNCH(call->stream, soften_backward_kernel<float>, blocks, GB_THREADS, 0, *s, out, gradients_out);
+}
+
+extern "C" void gb_scores_shift(gb_cuda_call *call, const gb_scores *s, const void *grad, gb_dtype grad_dtype, const void *y, gb_dtype y_dtype, int64_t n) {
+  gb_row_shape shape = gb_shape_rows(s->heads * s->rows, n);
+  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, shift_kernel<double>, shape.grid, shape.block, 0, *s, grad, (int)grad_dtype, y, (int)y_dtype, n);
+  else GB_LAUNCH(call->stream, shift_kernel<float>, shape.grid, shape.block, 0, *s, grad, (int)grad_dtype, y, (int)y_dtype, n);
+}

@@ -1,0 +1,74 @@
+/* cuda/cache.c - a hash table of chains over a fixed number of slots. See cache.h. */
+#include "cuda/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct slot { void *value; uint64_t used; int next; } slot; /* next: in the chain, -1 at its end */
+
+struct gb_cache {
+  size_t key_bytes;
+  int most, count;
+  void (*release)(void *value);
+  uint64_t clock;
+  slot *slots;
+  int *heads;                          /* 2 * most chains */
+  char *keys;
+};
+
+gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)) {
+  gb_cache *cache = calloc(1, sizeof *cache);
+  if (!cache) return NULL;
+  size_t n = (size_t)most;
+  *cache = (gb_cache){ .key_bytes = key_bytes, .most = most, .release = release, .slots = calloc(n, sizeof *cache->slots),
+                       .heads = malloc(2 * n * sizeof *cache->heads), .keys = malloc(n * key_bytes) };
+  if (!cache->slots || !cache->heads || !cache->keys) { gb_cache_close(cache); return NULL; }
+  for (int i = 0; i < 2 * most; i++) cache->heads[i] = -1;
+  return cache;
+}
+
+void gb_cache_close(gb_cache *cache) {
+  if (!cache) return;
+  for (int i = 0; i < cache->count; i++) cache->release(cache->slots[i].value);
+  free(cache->slots);
+  free(cache->heads);
+  free(cache->keys);
+  free(cache);
+}
+
+static char *key_at(const gb_cache *cache, int i) { return cache->keys + (size_t)i * cache->key_bytes; }
+
+/* The chain that a key belongs to (Fowler, Noll and Vo's hash, 64 bits). */
+static int *chain_of(const gb_cache *cache, const void *key) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < cache->key_bytes; i++) hash = (hash ^ ((const unsigned char *)key)[i]) * 0x100000001b3u;
+  return &cache->heads[(hash ^ hash >> 32) % (2 * (uint64_t)cache->most)];
+}
+
+void *gb_cache_find(gb_cache *cache, const void *key) {
+  for (int i = *chain_of(cache, key); i >= 0; i = cache->slots[i].next) {
+    if (memcmp(key_at(cache, i), key, cache->key_bytes)) continue;
+    cache->slots[i].used = ++cache->clock;
+    return cache->slots[i].value;
+  }
+  return NULL;
+}
+
+/* The slot that was used longest ago, taken out of its chain and empty. */
+static int make_room(gb_cache *cache) {
+  int oldest = 0;
+  for (int i = 1; i < cache->most; i++)
+    if (cache->slots[i].used < cache->slots[oldest].used) oldest = i;
+  int *link = chain_of(cache, key_at(cache, oldest));
+  while (*link != oldest) link = &cache->slots[*link].next;
+  *link = cache->slots[oldest].next;
+  cache->release(cache->slots[oldest].value);
+  return oldest;
+}
+
+void gb_cache_put(gb_cache *cache, const void *key, void *value) {
+  int i = cache->count < cache->most ? cache->count++ : make_room(cache), *head = chain_of(cache, key);
+  cache->slots[i] = (slot){ .value = value, .used = ++cache->clock, .next = *head };
+  memcpy(key_at(cache, i), key, cache->key_bytes);
+  *head = i;
+}

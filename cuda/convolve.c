@@ -1,0 +1,175 @@
+/* cuda/convolve.c - conv2d and its gradients: brings operands to the layout that the library convolves, and falls back where it has no engine.
+ *
+ * First as they are, channels last. Where 16-bit channels are no multiple of 8 and the library has no engine for that, once more with channels
+ * of zeros beside them. What is left is done by the plain kernels of conv_plain.cu, which are slow: with GIBBOUS_CUDA_VERBOSE=1 in the
+ * environment they say so. */
+#include "cuda/conv_plain.h"
+#include "cuda/cuda.h"
+#include "ops/conv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* One convolution with its tensors: the one at [kind's] place is the result. */
+enum { X, WEIGHT, Y, TENSORS };
+typedef struct work {
+  gb_conv conv;
+  gb_cuda_tensor t[TENSORS];
+  int result;
+  const gb_cuda_tensor *bias;
+} work;
+
+/* {==== layouts ==== */
+
+static gb_cuda_tensor channels_last_tensor(gb_dtype dtype, const int64_t *shape) {
+  gb_cuda_tensor t = { .dtype = dtype, .ndim = 4, .numel = shape[0] * shape[1] * shape[2] * shape[3] };
+  for (int d = 0; d < 4; d++) t.shape[d] = shape[d];
+  gb_channels_last_strides(shape, t.stride);
+  return t;
+}
+
+static size_t bytes_of(gb_cuda_call *call, const gb_cuda_tensor *t) { return (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype); }
+
+/* Does t lie as the library reads it? Strides of dimensions of size 1 do not count. */
+static bool is_channels_last(const gb_cuda_tensor *t) {
+  int64_t stride[4];
+  gb_channels_last_strides(t->shape, stride);
+  for (int d = 0; d < 4; d++)
+    if (t->shape[d] > 1 && t->stride[d] != stride[d]) return false;
+  return true;
+}
+
+/* An operand as the library reads it: itself or a copy in scratch, which is not filled for the result. */
+static gb_status arrange(gb_cuda_call *call, const gb_cuda_tensor *t, gb_cuda_tensor *out, bool fill) {
+  *out = *t;
+  if (is_channels_last(t)) return GB_OK;
+  *out = channels_last_tensor(t->dtype, t->shape);
+  out->data = gb_cuda_scratch(call, bytes_of(call, out));
+  if (!out->data) return GB_EMEMORY;
+  return fill ? gb_cuda_copy(call, out, t) : GB_OK;
+}
+
+/* ====} */
+
+/* {==== the library ==== */
+
+/* Convolve tensors that lie as the library reads them. */
+static gb_status run(gb_cuda_call *call, const work *w, const gb_cuda_tensor *t, const void *bias, bool *served, char *why, size_t why_size) {
+  gb_conv conv = w->conv;
+  conv.x = t[X].data, conv.weight = t[WEIGHT].data, conv.y = t[Y].data, conv.bias = bias;
+  conv.c = t[X].shape[1], conv.o = t[Y].shape[1];
+  return gb_conv_run(call, &conv, served, why, why_size);
+}
+
+/* As it is. */
+static gb_status try_plainly(gb_cuda_call *call, const work *w, bool *served, char *why, size_t why_size) {
+  gb_cuda_tensor t[TENSORS], bias = { .data = NULL };
+  for (int i = 0; i < TENSORS; i++) GB_TRY(arrange(call, &w->t[i], &t[i], i != w->result));
+  if (w->bias) {
+    bias = *w->bias;
+    if (bias.stride[0] != 1) {
+      bias.stride[0] = 1;
+      bias.data = gb_cuda_scratch(call, bytes_of(call, &bias));
+      if (!bias.data) return GB_EMEMORY;
+      GB_TRY(gb_cuda_copy(call, &bias, w->bias));
+    }
+  }
+  GB_TRY(run(call, w, t, bias.data, served, why, why_size));
+  return *served ? gb_cuda_copy(call, &w->t[w->result], &t[w->result]) : GB_OK;
+}
+
+static int64_t round_up(int64_t n) { return (n + 7) / 8 * 8; }
+
+/* Room for t with its channels a multiple of 8 (a weight's on both sides), the new ones 0; *inside is the part that t itself has. */
+static gb_status widen(gb_cuda_call *call, const gb_cuda_tensor *t, bool weight, gb_cuda_tensor *out, gb_cuda_tensor *inside) {
+  int64_t shape[4] = { weight ? round_up(t->shape[0]) : t->shape[0], round_up(t->shape[1]), t->shape[2], t->shape[3] };
+  *out = channels_last_tensor(t->dtype, shape);
+  out->data = gb_cuda_scratch(call, bytes_of(call, out));
+  if (!out->data) return GB_EMEMORY;
+  *inside = *out;
+  for (int d = 0; d < 4; d++) inside->shape[d] = t->shape[d];
+  inside->numel = t->numel;
+  return gb_rt_set(call->stream, out->data, 0, bytes_of(call, out)) ? gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared") : GB_OK;
+}
+
+/* With channels of zeros beside those that there are. */
+static gb_status try_widened(gb_cuda_call *call, const work *w, bool *served, char *why, size_t why_size) {
+  gb_cuda_tensor t[TENSORS], inside[TENSORS], bias = { .data = NULL }, inside_bias;
+  for (int i = 0; i < TENSORS; i++) {
+    GB_TRY(widen(call, &w->t[i], i == WEIGHT, &t[i], &inside[i]));
+    if (i != w->result) GB_TRY(gb_cuda_copy(call, &inside[i], &w->t[i]));
+  }
+  if (w->bias) {
+    gb_cuda_tensor row = *w->bias;
+    row.ndim = 4;
+    for (int d = 0; d < 4; d++) row.shape[d] = d == 1 ? w->bias->shape[0] : 1, row.stride[d] = d == 1 ? w->bias->stride[0] : 1;
+    GB_TRY(widen(call, &row, false, &bias, &inside_bias));
+    GB_TRY(gb_cuda_copy(call, &inside_bias, &row));
+  }
+  GB_TRY(run(call, w, t, bias.data, served, why, why_size));
+  return *served ? gb_cuda_copy(call, &w->t[w->result], &inside[w->result]) : GB_OK;
+}
+
+/* ====} */
+
+static void say_plain(gb_cuda_call *call, const gb_conv *c, const char *why) {
+  if (!call->cuda->verbose) return;
+  fprintf(stderr, "gibbous: a convolution of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs on plain CUDA kernels, which are "
+          "slow: %s\n", c->n, c->c, c->in[0], c->in[1], c->o, why);
+}
+
+/* Whatever can do it. */
+static gb_status convolve(gb_cuda_call *call, const work *w) {
+  const gb_conv *c = &w->conv;
+  bool served = false, odd = (c->dtype == GB_FLOAT16 || c->dtype == GB_BFLOAT16) && c->groups == 1 && (c->c % 8 || c->o % 8);
+  char why[256] = "";
+  if (c->n == 0) {
+    gb_cuda_tensor result = w->t[w->result];
+    return gb_rt_set(call->stream, result.data, 0, bytes_of(call, &result)) ? gb_cuda_fail(call, GB_EDEVICE, "the result could not be cleared") : GB_OK;
+  }
+  GB_TRY(try_plainly(call, w, &served, why, sizeof why));
+  gb_cuda_scratch_back(call, 0);
+  if (!served && odd) GB_TRY(try_widened(call, w, &served, why, sizeof why));
+  if (served) return GB_OK;
+  say_plain(call, c, why);
+  gb_conv_plain(call, c, &w->t[X], &w->t[WEIGHT], &w->t[Y], w->bias);
+  return GB_OK;
+}
+
+/* The sizes in the form that the library is told them. attrs: stride, padding, dilation, groups. */
+static gb_conv conv_of(const gb_cuda_call *call, gb_conv_kind kind, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_attr *attrs) {
+  gb_conv_sizes s = gb_conv_sizes_of(x->shape, weight->shape, attrs);
+  gb_conv c = { .kind = kind, .n = s.n, .c = s.c, .o = s.o, .groups = s.groups, .tf32 = call->tf32 };
+  for (int i = 0; i < 2; i++) {
+    c.in[i] = s.in[i], c.kernel[i] = s.kernel[i], c.out[i] = s.out[i];
+    c.stride[i] = s.stride[i], c.padding[i] = s.padding[i], c.dilation[i] = s.dilation[i];
+  }
+  return c;
+}
+
+static gb_status conv2d(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = call->in[0], *weight = call->in[1], *y = call->out[0];
+  work w = { .conv = conv_of(call, GB_CONV_FORWARD, x, weight, call->attrs), .t = { *x, *weight, *y }, .result = Y, .bias = call->in[2] };
+  w.conv.dtype = x->dtype, w.conv.result = y->dtype;
+  w.conv.relu = call->attrs[4].string[0] == 'r';
+  return convolve(call, &w);
+}
+
+static gb_status conv2d_backward_input(gb_cuda_call *call) {
+  const gb_cuda_tensor *grad = call->in[0], *weight = call->in[1], *dx = call->out[0];
+  work w = { .conv = conv_of(call, GB_CONV_BACKWARD_INPUT, dx, weight, call->attrs + 1), .t = { *dx, *weight, *grad }, .result = X };
+  w.conv.dtype = grad->dtype, w.conv.result = dx->dtype;
+  return convolve(call, &w);
+}
+
+static gb_status conv2d_backward_weight(gb_cuda_call *call) {
+  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dweight = call->out[0];
+  work w = { .conv = conv_of(call, GB_CONV_BACKWARD_WEIGHT, x, dweight, call->attrs + 1), .t = { *x, *dweight, *grad }, .result = WEIGHT };
+  w.conv.dtype = grad->dtype, w.conv.result = dweight->dtype;
+  return convolve(call, &w);
+}
+
+const gb_cuda_row gb_cuda_convolve[] = {
+  { GB_OP_conv2d, conv2d, false }, { GB_OP_conv2d_backward_input, conv2d_backward_input, false },
+  { GB_OP_conv2d_backward_weight, conv2d_backward_weight, false }, { GB_OP_COUNT, NULL, false },
+};

@@ -1,0 +1,59 @@
+/* cuda/gemm.h - the seam to the library of matrix products: one product, or a batch of them an even distance apart.
+ *
+ * gemm.c implements it with cuBLASLt; tests/cuda_on_cpu/gemm.c stands in for it with the CPU backend. What the library cannot do (other
+ * layouts, mixed dtypes, other activations) is brought to this form by matmul.c. */
+#ifndef GB_CUDA_GEMM_H
+#define GB_CUDA_GEMM_H
+
+#include "cuda/call.h"
+
+/* A matrix whose element (r, c) lies at data + r * row_stride + c * column_stride. One stride is 1 and the other at least the size of the
+ * dimension that it steps over; strides of a dimension of size 1 do not count. */
+typedef struct gb_gemm_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_gemm_matrix;
+
+/* What happens to the sums before they are rounded. */
+typedef enum gb_gemm_epilogue {
+  GB_GEMM_PLAIN,
+  GB_GEMM_RELU,           /* max(c, 0) */
+  GB_GEMM_GELU,           /* gelu_tanh(c); c itself, rounded, goes to aux if there is one */
+  GB_GEMM_GELU_BACKWARD,  /* c times the derivative of gelu_tanh at aux */
+  GB_GEMM_EPILOGUES
+} gb_gemm_epilogue;
+
+/* c[i] = epilogue(beta * c[i] + a[i] @ b[i] + bias), row-major, accumulated in float32 (float64 for float64) and rounded once. a and b have
+ * one dtype. The dtype of c is theirs, or float32 where they have 16 bits. */
+typedef struct gb_gemm {
+  int64_t m, n, k;                     /* all at least 1 */
+  gb_gemm_matrix a, b;                 /* [m, k] and [k, n] */
+  void *c;                             /* [m, n] */
+  int64_t ldc;                         /* from row to row of c and of aux, at least n */
+  gb_dtype dtype;                      /* of c, bias and aux */
+  int64_t batch, a_stride, b_stride, c_stride; /* products, at least 1, and the distances between them in elements */
+  bool accumulate, tf32;               /* beta is 1, not 0; float32 operands may be rounded to 10 bits of mantissa */
+  gb_gemm_epilogue epilogue;           /* with batch 1 only */
+  const void *bias;                    /* [n], or NULL */
+  void *aux;                           /* like c, or NULL */
+  void *a_sums;                        /* [m]: receives the sums of the rows of a, the gradient of a bias; or NULL. With PLAIN only */
+} gb_gemm;
+
+/* Can the library fuse this product's epilogue? GELU wants 16 bits, and aux in rows of a multiple of 8 elements. */
+static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
+  bool gelu = gemm->epilogue == GB_GEMM_GELU || gemm->epilogue == GB_GEMM_GELU_BACKWARD, short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
+  if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias && !gemm->a_sums;
+  return !gelu || (short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0)));
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gb_gemms gb_gemms;      /* the library's handle, and what was prepared per shape */
+
+void gb_gemms_close(gb_gemms *gemms);  /* NULL is fine */
+/* Launch a product on the call's stream; the first one opens the library. What gb_gemm_fuses refuses is not asked for. */
+gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,118 @@
+/* cuda/linear_loss.c - linear_cross_entropy: products of some rows at a time, so that the logits never exist whole; the gradients, which are those
+ * of the sum of the losses, are made with them, and backward scales them.
+ *
+ * Floor: 2 rows classes features operations forward and twice that for the gradients; x and weight read once, dx and dweight written once. What
+ * is above it are the logits of a chunk: written once, read twice, and their gradient written once and read twice. */
+#include "cuda/linear_loss.h"
+
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "cuda/product.h"
+
+#define LOGITS ((int64_t)1 << 25) /* of a chunk: 128 MiB in float32 */
+#define FEWEST_ROWS 128           /* of a chunk, whatever that takes: fewer would leave the device idle */
+
+/* One call. */
+typedef struct linear_loss {
+  gb_logits chunk;
+  gb_gemm_matrix x, weight;
+  gb_dtype operand;                /* dtype of x and weight, to which the gradient of the logits is rounded */
+  int64_t rows, features, at_once;
+  size_t lane_bytes, operand_bytes;
+} linear_loss;
+
+static gb_gemm_matrix transposed(gb_gemm_matrix m) { return (gb_gemm_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
+
+/* Rows of x from `first` on. */
+static gb_gemm_matrix rows_from(const linear_loss *j, int64_t first) {
+  gb_gemm_matrix m = j->x;
+  m.data = (const char *)m.data + first * m.row_stride * (int64_t)j->operand_bytes;
+  return m;
+}
+
+/* dx = slope @ weight; dweight and dbias grow by slope^T @ x and by the slope's column sums. */
+static gb_status gradients(gb_cuda_call *call, const linear_loss *j, int64_t first) {
+  const gb_cuda_tensor *dx = call->out[1], *dweight = call->out[2], *dbias = call->out[3];
+  const gb_logits *l = &j->chunk;
+  gb_gemm_matrix slope = { l->slope, j->operand, l->classes, 1 };
+  gb_product by_x = { .m = l->rows, .n = j->features, .k = l->classes, .a = slope, .b = j->weight, .dtype = dx->dtype };
+  gb_product by_weight = { .m = l->classes, .n = j->features, .k = l->rows, .a = transposed(slope), .b = rows_from(j, first), .c = dweight->data,
+                           .dtype = dweight->dtype, .accumulate = first > 0 };
+  by_x.c = dx->data + first * j->features * (int64_t)j->operand_bytes;
+  GB_TRY(gb_product_run(call, &by_x));
+  GB_TRY(gb_product_run(call, &by_weight));
+  if (dbias) gb_logits_bias(call, l, dbias->data, first > 0);
+  return GB_OK;
+}
+
+/* Walk over the rows in chunks. */
+static gb_status run_chunks(gb_cuda_call *call, linear_loss *j, char *losses) {
+  gb_logits *l = &j->chunk;
+  const char *target = l->target;
+  size_t target_bytes = call->cuda->engine->dtype_bytes(l->target_dtype);
+  for (int64_t first = 0; first < j->rows; first += j->at_once) {
+    int mark = call->scratches;
+    l->rows = j->rows - first < j->at_once ? j->rows - first : j->at_once;
+    l->target = target + first * l->target_stride * (int64_t)target_bytes;
+    l->losses = losses + (size_t)first * j->lane_bytes;
+    gb_product p = { .m = l->rows, .n = l->classes, .k = j->features, .a = rows_from(j, first), .b = transposed(j->weight), .c = l->logits,
+                     .dtype = l->lane, .bias = call->in[3] };
+    GB_TRY(gb_product_run(call, &p));
+    gb_logits_run(call, l);
+    if (l->slope) GB_TRY(gradients(call, j, first));
+    gb_cuda_scratch_back(call, mark);
+  }
+  l->rows = j->rows;
+  l->target = target;
+  l->losses = losses;
+  return GB_OK;
+}
+
+/* Without rows there are no gradients by weight and bias. */
+static gb_status clear_gradients(gb_cuda_call *call) {
+  for (int i = 2; i < 4; i++) {
+    const gb_cuda_tensor *t = call->out[i];
+    if (t && gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
+      return gb_cuda_fail(call, GB_EDEVICE, "a gradient could not be cleared");
+  }
+  return GB_OK;
+}
+
+/* Scratch for a chunk and for the losses of all rows. */
+static gb_status take_room(gb_cuda_call *call, linear_loss *j, char **losses) {
+  gb_logits *l = &j->chunk;
+  size_t logits = (size_t)(j->at_once * l->classes);
+  *losses = gb_cuda_scratch(call, (size_t)(j->rows + 1) * j->lane_bytes);
+  l->logits = gb_cuda_scratch(call, logits * j->lane_bytes);
+  if (!*losses || !l->logits) return GB_EMEMORY;
+  if (!call->out[1]) return GB_OK;
+  l->slope = l->slope_dtype == l->lane ? l->logits : gb_cuda_scratch(call, logits * j->operand_bytes);
+  return l->slope ? GB_OK : GB_EMEMORY;
+}
+
+/* x [n, features], weight [classes, features], target [n], bias [classes] or absent. */
+static gb_status linear_cross_entropy(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = call->in[0], *weight = call->in[1], *target = call->in[2], *loss = call->out[0];
+  gb_dtype lane = x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
+  linear_loss j = { .x = { x->data, x->dtype, x->stride[0], x->stride[1] }, .weight = { weight->data, weight->dtype, weight->stride[0], weight->stride[1] },
+                    .operand = x->dtype, .rows = x->shape[0], .features = x->shape[1] };
+  j.chunk = (gb_logits){ .classes = weight->shape[0], .ignore = call->attrs[0].integer, .lane = lane, .slope_dtype = x->dtype,
+                         .target_dtype = target->dtype, .target = target->data, .target_stride = target->stride[0] };
+  j.lane_bytes = call->cuda->engine->dtype_bytes(lane);
+  j.operand_bytes = call->cuda->engine->dtype_bytes(x->dtype);
+  int64_t piece = call->cuda->piece, fewest = piece > 0 ? 1 : FEWEST_ROWS;
+  int64_t fits = (piece > 0 ? piece : LOGITS) / (j.chunk.classes > 0 ? j.chunk.classes : 1) / fewest * fewest;
+  j.at_once = fits < fewest ? fewest : fits;
+  if (j.at_once > j.rows) j.at_once = j.rows;
+  char *losses = NULL;
+  GB_TRY(gb_product_prepare(call, &j.x, j.rows, j.features, x->dtype));
+  GB_TRY(gb_product_prepare(call, &j.weight, j.chunk.classes, j.features, weight->dtype));
+  GB_TRY(take_room(call, &j, &losses));
+  if (j.rows == 0) GB_TRY(clear_gradients(call));
+  GB_TRY(run_chunks(call, &j, losses));
+  gb_logits_reduce(call, &j.chunk, !strcmp(call->attrs[1].string, "mean"), loss->data, loss->dtype);
+  return GB_OK;
+}
+
+const gb_cuda_row gb_cuda_linear_loss[] = { { GB_OP_linear_cross_entropy, linear_cross_entropy, false }, { GB_OP_COUNT, NULL, false } };

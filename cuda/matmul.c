@@ -1,0 +1,298 @@
+/* cuda/matmul.c - matmul, linear and mlp: brings operands to what the library multiplies, and lets it fuse what it can.
+ *
+ * 16-bit operands are multiplied as they are and added up in float32. Bias, ReLU and the tanh form of GELU go into the product's epilogue;
+ * other activations, and results that the library does not write, take a second pass over the sums (product.cu).
+ * Floor: 2 m n k operations; each operand read once, each result written once. */
+#include "cuda/cuda.h"
+#include "cuda/product.h"
+
+#include <string.h>
+
+#define SUMS_BYTES ((int64_t)128 << 20)   /* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
+#define SUMS_ROWS 256
+#define HIDDEN_BYTES ((int64_t)256 << 20) /* of mlp's hidden layer that exist at once */
+#define HIDDEN_ROWS 8192                  /* fewer would leave the device idle */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t bytes_of(gb_cuda_call *call, gb_dtype dtype) { return call->cuda->engine->dtype_bytes(dtype); }
+static bool is_short(gb_dtype dtype) { return dtype == GB_FLOAT16 || dtype == GB_BFLOAT16; }
+static char *offset(gb_cuda_call *call, const void *data, gb_dtype dtype, int64_t elements) {
+  return (char *)data + elements * (int64_t)bytes_of(call, dtype);
+}
+
+/* {==== operands ==== */
+
+gb_dtype gb_product_dtype(gb_dtype a, gb_dtype b, gb_dtype result) {
+  if (a == GB_FLOAT64 || b == GB_FLOAT64 || result == GB_FLOAT64) return GB_FLOAT64;
+  return a == b ? a : GB_FLOAT32;
+}
+
+/* A dense, row-major copy of a tensor in dtype, in scratch. */
+static gb_status dense_copy(gb_cuda_call *call, const gb_cuda_tensor *from, gb_dtype dtype, gb_cuda_tensor *to) {
+  int64_t step = 1;
+  *to = *from;
+  to->dtype = dtype;
+  for (int i = to->ndim - 1; i >= 0; i--) {
+    to->stride[i] = step;
+    step *= to->shape[i];
+  }
+  to->data = gb_cuda_scratch(call, (size_t)to->numel * bytes_of(call, dtype));
+  return to->data ? gb_cuda_copy(call, to, from) : GB_EMEMORY;
+}
+
+/* Does the library take a matrix as it lies? */
+static bool is_regular(const gb_gemm_matrix *m, int64_t rows, int64_t columns) {
+  bool by_rows = (columns == 1 || m->column_stride == 1) && (rows == 1 || m->row_stride >= columns);
+  bool by_columns = (rows == 1 || m->row_stride == 1) && (columns == 1 || m->column_stride >= rows);
+  return by_rows || by_columns;
+}
+
+/* A batch of matrices in dtype and a layout that the library takes. What is broadcast stays so; the rest is copied where it must be. */
+static gb_status prepare_batch(gb_cuda_call *call, gb_gemm_matrix *m, int64_t rows, int64_t columns, gb_dtype dtype, int ndim, const int64_t *batch,
+                               int64_t *stride) {
+  if (m->dtype == dtype && is_regular(m, rows, columns)) return GB_OK;
+  gb_cuda_tensor from = { .data = (char *)m->data, .dtype = m->dtype, .ndim = ndim + 2, .numel = rows * columns }, to;
+  for (int i = 0; i < ndim; i++) {
+    from.shape[i] = stride[i] ? batch[i] : 1;
+    from.stride[i] = stride[i];
+    from.numel *= from.shape[i];
+  }
+  from.shape[ndim] = rows, from.stride[ndim] = m->row_stride;
+  from.shape[ndim + 1] = columns, from.stride[ndim + 1] = m->column_stride;
+  GB_TRY(dense_copy(call, &from, dtype, &to));
+  for (int i = 0; i < ndim; i++) stride[i] = stride[i] ? to.stride[i] : 0;
+  *m = (gb_gemm_matrix){ to.data, dtype, columns, 1 };
+  return GB_OK;
+}
+
+gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t rows, int64_t columns, gb_dtype dtype) {
+  return prepare_batch(call, matrix, rows, columns, dtype, 0, NULL, NULL);
+}
+
+/* A bias as the library reads it: dense, in dtype. */
+static gb_status prepare_bias(gb_cuda_call *call, const gb_cuda_tensor *bias, gb_dtype dtype, const void **out) {
+  gb_cuda_tensor copy;
+  *out = bias->data;
+  if (bias->dtype == dtype && (bias->stride[0] == 1 || bias->shape[0] == 1)) return GB_OK;
+  GB_TRY(dense_copy(call, bias, dtype, &copy));
+  *out = copy.data;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== products ==== */
+
+/* Launch a product of every matrix of the batch: the last batch dim goes to the library at once, the others one after another. */
+static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g) {
+  int64_t at[GB_MAX_NDIM] = { 0 }, count = 1, size = p->m * p->n;
+  int outer = p->batch_ndim > 0 ? p->batch_ndim - 1 : 0;
+  const void *a = g->a.data, *b = g->b.data;
+  char *c = g->c;
+  g->batch = p->batch_ndim > 0 ? p->batch[outer] : 1;
+  g->a_stride = p->a_stride[outer], g->b_stride = p->b_stride[outer], g->c_stride = size;
+  for (int i = 0; i < outer; i++) count *= p->batch[i];
+  for (int64_t done = 0; done < count; done++) {
+    int64_t a_at = 0, b_at = 0;
+    for (int i = 0; i < outer; i++) a_at += at[i] * p->a_stride[i], b_at += at[i] * p->b_stride[i];
+    g->a.data = offset(call, a, g->a.dtype, a_at);
+    g->b.data = offset(call, b, g->b.dtype, b_at);
+    g->c = offset(call, c, g->dtype, done * g->batch * size);
+    GB_TRY(gb_gemm_run(call, g));
+    for (int i = outer - 1; i >= 0 && ++at[i] == p->batch[i]; i--) at[i] = 0;
+  }
+  return GB_OK;
+}
+
+static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
+  return (gb_gemm){ .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b, .c = p->c, .ldc = p->n, .dtype = result, .batch = 1 };
+}
+
+/* Have the library do all of it. False: it cannot, and nothing was done. */
+static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
+  bool epilogue = p->bias || p->activation != GB_ACTIVATION_NONE || p->pre, gelu = p->activation == GB_ACTIVATION_GELU_TANH;
+  bool known = gelu || ((p->activation == GB_ACTIVATION_NONE || p->activation == GB_ACTIVATION_RELU) && !p->pre);
+  g->epilogue = gelu ? GB_GEMM_GELU : p->activation == GB_ACTIVATION_RELU ? GB_GEMM_RELU : GB_GEMM_PLAIN;
+  g->aux = p->pre;
+  g->bias = p->bias ? p->bias->data : NULL;
+  if (p->dtype != g->a.dtype && !(p->dtype == GB_FLOAT32 && is_short(g->a.dtype))) return false;
+  if (epilogue && (!known || p->batch_ndim > 0 || !gb_gemm_fuses(g))) return false;
+  *status = p->bias ? prepare_bias(call, p->bias, p->dtype, &g->bias) : GB_OK;
+  if (*status == GB_OK) *status = run_batches(call, p, g);
+  return true;
+}
+
+/* Sums in float32 or float64 first, rounded afterwards: some rows at a time where there is one matrix. */
+static gb_status finish_apart(gb_cuda_call *call, const gb_product *p, gb_dtype lane) {
+  int64_t batches = 1, rows = p->m;
+  for (int i = 0; i < p->batch_ndim; i++) batches *= p->batch[i];
+  int64_t piece = call->cuda->piece;
+  if (p->batch_ndim == 0) rows = piece > 0 ? least(p->m, most(1, piece / p->n)) : least(p->m, most(SUMS_ROWS, SUMS_BYTES / (8 * p->n)));
+  bool in_place = p->dtype == lane;
+  char *sums = in_place ? p->c : gb_cuda_scratch(call, (size_t)(batches * rows * p->n) * bytes_of(call, lane));
+  if (!sums) return GB_EMEMORY;
+  for (int64_t row = 0; row < p->m; row += rows) {
+    gb_product part = *p;
+    part.m = least(rows, p->m - row);
+    part.a.data = offset(call, p->a.data, p->a.dtype, row * p->a.row_stride);
+    part.c = in_place ? offset(call, p->c, p->dtype, row * p->n) : sums;
+    gb_gemm g = gemm_of(&part, lane);
+    g.tf32 = call->tf32;
+    if (p->k > 0) GB_TRY(run_batches(call, &part, &g));
+    gb_product_finish(call, p->k > 0 ? part.c : NULL, lane, batches * part.m, p->n, p->bias, p->activation,
+                      p->pre ? offset(call, p->pre, p->dtype, row * p->n) : NULL, offset(call, p->c, p->dtype, row * p->n), p->dtype);
+  }
+  return GB_OK;
+}
+
+gb_status gb_product_run(gb_cuda_call *call, const gb_product *product) {
+  gb_product p = *product;
+  gb_dtype operand = gb_product_dtype(p.a.dtype, p.b.dtype, p.dtype), lane = operand == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
+  bool empty = p.m == 0 || p.n == 0;
+  for (int i = 0; i < p.batch_ndim; i++) empty = empty || p.batch[i] == 0;
+  if (empty || (p.accumulate && p.k == 0)) return GB_OK;
+  if (p.k == 0) return finish_apart(call, &p, lane);
+  GB_TRY(prepare_batch(call, &p.a, p.m, p.k, operand, p.batch_ndim, p.batch, p.a_stride));
+  GB_TRY(prepare_batch(call, &p.b, p.k, p.n, operand, p.batch_ndim, p.batch, p.b_stride));
+  gb_gemm g = gemm_of(&p, p.dtype);
+  gb_status status = GB_OK;
+  g.accumulate = p.accumulate;
+  g.tf32 = call->tf32;
+  return fuse(call, &p, &g, &status) ? status : finish_apart(call, &p, lane);
+}
+
+/* ====} */
+
+/* {==== matmul ==== */
+
+/* The operand's matrix: its last two dims, a vector read as one row (x) or one column (y). */
+static gb_gemm_matrix matrix_of(const gb_cuda_tensor *t, bool is_row) {
+  gb_gemm_matrix m = { .data = t->data, .dtype = t->dtype };
+  if (t->ndim > 1) m.row_stride = t->stride[t->ndim - 2], m.column_stride = t->stride[t->ndim - 1];
+  else if (is_row) m.column_stride = t->stride[0];
+  else m.row_stride = t->stride[0];
+  return m;
+}
+
+/* The stride of batch dim i of ndim (aligned at the end) in t; 0 where broadcast. */
+static int64_t batch_stride(const gb_cuda_tensor *t, int i, int ndim) {
+  int own = i - (ndim - (t->ndim > 2 ? t->ndim - 2 : 0));
+  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
+}
+
+/* Append a batch dim, or make it one with the last where both operands allow. */
+static void add_batch(gb_product *p, int64_t size, int64_t a_stride, int64_t b_stride) {
+  if (size == 1) return;
+  int last = p->batch_ndim - 1;
+  if (last >= 0 && p->a_stride[last] == size * a_stride && p->b_stride[last] == size * b_stride) p->batch[last] *= size;
+  else p->batch[last = p->batch_ndim++] = size;
+  p->a_stride[last] = a_stride;
+  p->b_stride[last] = b_stride;
+}
+
+/* Batches over which y stays the same become rows of x, where x's rows lie evenly. */
+static void fold_rows(gb_product *p) {
+  while (p->batch_ndim > 0) {
+    int last = p->batch_ndim - 1;
+    if (p->b_stride[last] != 0 || (p->m > 1 && p->a_stride[last] != p->m * p->a.row_stride)) return;
+    if (p->m == 1) p->a.row_stride = p->a_stride[last];
+    p->m *= p->batch[last];
+    p->batch_ndim--;
+  }
+}
+
+static gb_status matmul(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
+  gb_product p = { .a = matrix_of(x, true), .b = matrix_of(y, false), .c = z->data, .dtype = z->dtype };
+  p.m = x->ndim > 1 ? x->shape[x->ndim - 2] : 1;
+  p.k = x->shape[x->ndim - 1];
+  p.n = y->ndim > 1 ? y->shape[y->ndim - 1] : 1;
+  int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
+  for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
+  fold_rows(&p);
+  return gb_product_run(call, &p);
+}
+
+/* ====} */
+
+/* {==== linear and mlp ==== */
+
+/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
+static bool rows_of(const gb_cuda_tensor *x, int64_t *rows, int64_t *row_stride) {
+  bool even = true;
+  *rows = 1;
+  *row_stride = 0;
+  for (int i = x->ndim - 2; i >= 0; i--) {
+    if (x->shape[i] == 1) continue;
+    if (*rows == 1) *row_stride = x->stride[i];
+    else even = even && x->stride[i] == *rows * *row_stride;
+    *rows *= x->shape[i];
+  }
+  return even || x->numel == 0;
+}
+
+/* x as a matrix of rows; where its layout has no such view, a dense copy. */
+static gb_status fold(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix *m, int64_t *rows) {
+  int64_t n = x->shape[x->ndim - 1];
+  *m = (gb_gemm_matrix){ .data = x->data, .dtype = x->dtype, .column_stride = x->stride[x->ndim - 1] };
+  if (rows_of(x, rows, &m->row_stride)) return GB_OK;
+  gb_cuda_tensor copy;
+  GB_TRY(dense_copy(call, x, x->dtype, &copy));
+  *m = (gb_gemm_matrix){ copy.data, x->dtype, n, 1 };
+  return GB_OK;
+}
+
+/* A weight [out, in], as the operand that rows are multiplied by. */
+static gb_gemm_matrix weight_of(const gb_cuda_tensor *weight) {
+  return (gb_gemm_matrix){ weight->data, weight->dtype, weight->stride[1], weight->stride[0] };
+}
+
+static gb_status linear(gb_cuda_call *call) {
+  const gb_cuda_tensor *weight = call->in[1], *y = call->out[0], *pre = call->out[1];
+  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
+  gb_product p = { .n = weight->shape[0], .k = weight->shape[1], .b = weight_of(weight), .c = y->data, .dtype = y->dtype, .bias = call->in[2],
+                   .pre = keep ? pre->data : NULL, .activation = activation };
+  GB_TRY(fold(call, call->in[0], &p.a, &p.m));
+  return gb_product_run(call, &p);
+}
+
+/* Both layers for some rows at a time; hidden holds their hidden layer. */
+static gb_status mlp_rows(gb_cuda_call *call, gb_product *first, gb_product *second, int64_t rows, int64_t at_once) {
+  const gb_cuda_tensor *y = call->out[0], *pre = call->out[1];
+  gb_gemm_matrix x = first->a;
+  for (int64_t row = 0; row < rows; row += at_once) {
+    int mark = call->scratches;
+    first->m = second->m = least(at_once, rows - row);
+    first->a.data = offset(call, x.data, x.dtype, row * x.row_stride);
+    first->pre = pre ? offset(call, pre->data, pre->dtype, row * first->n) : NULL;
+    second->c = offset(call, y->data, y->dtype, row * second->n);
+    GB_TRY(gb_product_run(call, first));
+    GB_TRY(gb_product_run(call, second));
+    gb_cuda_scratch_back(call, mark);
+  }
+  return GB_OK;
+}
+
+static gb_status mlp(gb_cuda_call *call) {
+  const gb_cuda_tensor *weight1 = call->in[1], *weight2 = call->in[3], *y = call->out[0];
+  gb_product first = { .n = weight1->shape[0], .k = weight1->shape[1], .b = weight_of(weight1), .dtype = y->dtype, .bias = call->in[2],
+                       .activation = gb_activation_find(call->attrs[0].string) };
+  gb_product second = { .n = weight2->shape[0], .k = first.n, .b = weight_of(weight2), .dtype = y->dtype, .bias = call->in[4] };
+  int64_t rows, bytes = (int64_t)bytes_of(call, y->dtype);
+  GB_TRY(fold(call, call->in[0], &first.a, &rows));
+  int64_t width = most(first.n, 1), piece = call->cuda->piece;
+  int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1) : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
+  void *hidden = gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
+  if (!hidden) return GB_EMEMORY;
+  first.c = hidden;
+  second.a = (gb_gemm_matrix){ hidden, y->dtype, first.n, 1 };
+  return mlp_rows(call, &first, &second, rows, at_once);
+}
+
+/* ====} */
+
+const gb_cuda_row gb_cuda_matmul[] = {
+  { GB_OP_matmul, matmul, false }, { GB_OP_linear, linear, false }, { GB_OP_mlp, mlp, false }, { GB_OP_COUNT, NULL, false },
+};

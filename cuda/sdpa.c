@@ -1,0 +1,66 @@
+/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by fused kernels (attention.cu) where
+ * there is one for the op, else by products (attend.c).
+ *
+ * The library runs what has 16 bits, no mask and no dropout, forward. Its backward adds parts of a gradient in an order that changes from run to
+ * run, so that it is not asked for. */
+#include "cuda/attend.h"
+#include "cuda/attention.h"
+#include "cuda/cuda.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { QUERY, KEY, VALUE, MASK };
+
+/* Size `from_end` dims before the last; 1 where the rank is too low. */
+static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+
+/* Strides of t as [batch, heads, time, head_dim]: those of missing dimensions step over the whole tensor. */
+static void strides_of(const gb_cuda_tensor *t, int64_t *stride) {
+  for (int i = 0; i < 4; i++) stride[i] = i < 4 - t->ndim ? t->numel : t->stride[i - (4 - t->ndim)];
+}
+
+/* Is this something that the library may be asked? Operands in: query, key, value, mask. */
+static bool is_plain(const gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_dtype result) {
+  for (int i = QUERY; i <= VALUE; i++)
+    if (in[i]->dtype != result || in[i]->numel == 0) return false;
+  return !in[MASK] && call->attrs[2].number == 0;
+}
+
+/* What both directions have in common. */
+static gb_attention attention_of(const gb_cuda_call *call, const gb_cuda_tensor *const *in) {
+  const gb_cuda_tensor *query = in[QUERY], *key = in[KEY], *value = in[VALUE];
+  gb_attention a = { .batch = size_at(query, 3), .heads = size_at(query, 2), .key_heads = size_at(key, 2), .tq = size_at(query, 1), .tk = size_at(key, 1),
+                     .e = size_at(query, 0), .ev = size_at(value, 0), .dtype = query->dtype, .causal = call->attrs[0].integer,
+                     .query = query->data, .key = key->data, .value = value->data };
+  a.scale = (float)(call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e));
+  strides_of(query, a.query_stride);
+  strides_of(key, a.key_stride);
+  strides_of(value, a.value_stride);
+  return a;
+}
+
+/* By our own kernels. */
+static gb_status run_own(gb_cuda_call *call) {
+  for (const gb_cuda_row *row = gb_cuda_attention; row->op != GB_OP_COUNT; row++)
+    if (row->op == call->op) return row->kernel(call);
+  return call->op == GB_OP_scaled_dot_product_attention ? gb_attend(call) : gb_attend_backward(call);
+}
+
+static gb_status attention(gb_cuda_call *call) {
+  const gb_cuda_tensor *y = call->out[0];
+  bool served = false;
+  if (y->numel == 0) return GB_OK;
+  if (is_plain(call, call->in, y->dtype)) {
+    gb_attention a = attention_of(call, call->in);
+    a.out = y->data;
+    a.lse = call->out[1] ? (float *)(void *)call->out[1]->data : NULL;
+    strides_of(y, a.y_stride);
+    GB_TRY(gb_attention_forward(call, &a, &served));
+  }
+  return served ? GB_OK : run_own(call);
+}
+
+const gb_cuda_row gb_cuda_sdpa[] = {
+  { GB_OP_scaled_dot_product_attention, attention, false }, { GB_OP_scaled_dot_product_attention_backward, run_own, false }, { GB_OP_COUNT, NULL, false },
+};

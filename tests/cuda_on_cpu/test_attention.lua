@@ -1,0 +1,92 @@
+-- test_attention.lua - attention and linear_cross_entropy on the CUDA device against the CPU's, with gradients.
+--
+-- Both round probabilities to the 16-bit dtype before they are multiplied, the CPU before it divides by their sum and the device after, so that
+-- results differ by a few roundings of the dtype, relative to the largest of them; a gradient goes through three such products.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local F = gb.nn.functional
+
+local tolerance = { float64 = 1e-13, float32 = 4e-6, float16 = 2 ^ -9, bfloat16 = 2 ^ -6 }
+
+-- f(tensors of the device): a result whose gradients are compared, for those tensors that have floats.
+local function expect_alike(dtype, f, ...)
+  local given, seen = { ... }, {}
+  for d, device in ipairs { "cpu", "cuda" } do
+    local operands = {}
+    for i, t in ipairs(given) do
+      operands[i] = t:clone():to(device)
+      if t:is_floating_point() then operands[i]:requires_grad_(true) end
+    end
+    gb.manual_seed(11) -- the same numbers for dropout
+    local y = f(table.unpack(operands))
+    gb.manual_seed(12)
+    y:backward(gb.randn(y.shape):to(y.dtype):to(device))
+    seen[d] = { y:detach() }
+    for _, t in ipairs(operands) do
+      if t.requires_grad then table.insert(seen[d], t.grad) end
+    end
+  end
+  for i, a in ipairs(seen[1]) do
+    local b = seen[2][i]
+    expect(b.device):to_be("cuda:0")
+    expect(b.dtype):to_be(a.dtype)
+    local scale = math.max(a:to("float64"):abs():max():item(), 1e-3)
+    expect(b:to("cpu"):to("float64") / scale):to_be_close(a:to("float64") / scale, tolerance[dtype])
+  end
+end
+
+for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
+  gb.manual_seed(3)
+  local function randn(...) return gb.randn(...):to(dtype) end
+  local function attention(mask, options)
+    return function(q, k, v) return F.scaled_dot_product_attention(q, k, v, mask and mask:to(q.device), options) end
+  end
+  describe("attention " .. dtype, function()
+    it("full, of other times and head_dims", function() expect_alike(dtype, attention(), randn(2, 3, 17, 8), randn(2, 3, 19, 8), randn(2, 3, 19, 5)) end)
+    it("causal", function() expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 3, 17, 8), randn(2, 3, 17, 8), randn(2, 3, 17, 8)) end)
+    it("more query heads than key heads", function()
+      expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 4, 17, 8), randn(2, 2, 17, 8), randn(2, 2, 17, 8))
+    end)
+    it("dropout draws the same numbers", function()
+      expect_alike(dtype, attention(nil, { is_causal = true, dropout_p = 0.3 }), randn(2, 4, 17, 8), randn(2, 2, 17, 8), randn(2, 2, 17, 8))
+    end)
+    it("a mask of bools, one row without any", function()
+      local mask = gb.rand(7, 9):gt(0.4)
+      mask[3] = false
+      expect_alike(dtype, attention(mask), randn(2, 3, 7, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8))
+    end)
+    it("a mask that is added, another scale", function()
+      expect_alike(dtype, attention(gb.randn(2, 1, 7, 9), { scale = 0.3 }), randn(2, 3, 7, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8))
+    end)
+    it("heads that lie beside each other", function()
+      local function turned(q, k, v)
+        return F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3), nil, { is_causal = true })
+      end
+      expect_alike(dtype, turned, randn(2, 6, 3, 8), randn(2, 6, 3, 8), randn(2, 6, 3, 8))
+    end)
+    it("two and three dimensions", function()
+      expect_alike(dtype, attention(), randn(7, 8), randn(9, 8), randn(9, 8))
+      expect_alike(dtype, attention(), randn(3, 7, 8), randn(3, 9, 8), randn(3, 9, 8))
+    end)
+  end)
+  describe("linear_cross_entropy " .. dtype, function()
+    local target = gb.randint(0, 13, { 11 })
+    target[4] = -100
+    it("mean, with a bias", function()
+      expect_alike(dtype, function(x, w, b) return F.linear_cross_entropy(x, w, target:to(x.device), b) end, randn(11, 6), randn(13, 6), randn(13))
+    end)
+    it("sum, without", function()
+      expect_alike(dtype, function(x, w) return F.linear_cross_entropy(x, w, target:to(x.device), nil, { reduction = "sum" }) end, randn(11, 6), randn(13, 6))
+    end)
+  end)
+end
+
+describe("linear_cross_entropy", function()
+  it("names a target that is no class", function()
+    local x, w = gb.ones({ 2, 3 }, { device = "cuda" }), gb.ones({ 4, 3 }, { device = "cuda" })
+    expect(function() F.linear_cross_entropy(x, w, gb.tensor({ 1, 4 }):to("cuda")):item() end):to_fail("target 4 is out of range 0 .. 3")
+  end)
+end)
+
+gb.test.finish()

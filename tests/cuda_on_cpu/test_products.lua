@@ -1,0 +1,125 @@
+-- test_products.lua - matmul, linear, mlp and conv2d on the CUDA device against the CPU's, over dtypes, layouts, batches and fused epilogues.
+--
+-- Both add up in float32 (float64 for float64) in another order, and round once: a sum of n products may differ by some roundings of float32
+-- and then by one of the result's dtype. Inputs are of the size of 1, sums of at most 200 of them of the size of 20.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local F = gb.nn.functional
+
+local tolerance = { float64 = 1e-14, float32 = 2e-6, float16 = 2e-3, bfloat16 = 1.6e-2 }
+local dtypes = { "float64", "float32", "float16", "bfloat16" }
+
+gb.manual_seed(7)
+
+-- f of tensors on the CPU and of the same on the device: the same within the dtype's rounding. Returns both, and both lists of tensors.
+local function expect_alike(f, dtype, ...)
+  local here, there = {}, {}
+  for i, t in ipairs { ... } do
+    here[i] = t:detach():clone():requires_grad_(true)
+    there[i] = t:detach():to("cuda"):requires_grad_(true)
+  end
+  local a, b = f(table.unpack(here)), f(table.unpack(there))
+  expect(b.device):to_be("cuda:0")
+  expect(b.dtype):to_be(a.dtype)
+  expect(b:detach():to("cpu")):to_be_close(a, tolerance[dtype])
+  return a, b, here, there
+end
+
+-- The same of the gradients, relative to the largest of each.
+local function expect_gradients_alike(f, dtype, ...)
+  local a, b, here, there = expect_alike(f, dtype, ...)
+  local grad = gb.randn(table.unpack(a.shape)):to(a.dtype)
+  a:backward(grad)
+  b:backward(grad:to("cuda"))
+  for i in ipairs(here) do
+    local scale = here[i].grad:to("float64"):abs():max():item()
+    expect(there[i].grad:to("cpu"):to("float64") / scale):to_be_close(here[i].grad:to("float64") / scale, tolerance[dtype])
+  end
+end
+
+local function randn(dtype, ...) return gb.randn(...):to(dtype) end
+
+describe("matmul", function()
+  for _, dtype in ipairs(dtypes) do
+    it(dtype .. ": both layouts of both operands", function()
+      local x, y = randn(dtype, 17, 40), randn(dtype, 40, 24)
+      expect_gradients_alike(function(a, b) return a:matmul(b) end, dtype, x, y)
+      expect_gradients_alike(function(a, b) return a:t():matmul(b) end, dtype, randn(dtype, 40, 17), y)
+      expect_gradients_alike(function(a, b) return a:matmul(b:t()) end, dtype, x, randn(dtype, 24, 40))
+      expect_gradients_alike(function(a, b) return a:t():matmul(b:t()) end, dtype, randn(dtype, 40, 17), randn(dtype, 24, 40))
+    end)
+    it(dtype .. ": strides that no library takes", function()
+      local step = function(a) return a[{ {}, { 1, -1, 2 } }] end
+      expect_alike(function(a, b) return step(a):matmul(b) end, dtype, randn(dtype, 9, 32), randn(dtype, 16, 5))
+      expect_alike(function(a, b) return a:matmul(step(b)) end, dtype, randn(dtype, 9, 16), randn(dtype, 16, 10))
+      expect_alike(function(a, b) return a:expand(6, 16):matmul(b) end, dtype, randn(dtype, 1, 16), randn(dtype, 16, 5))
+    end)
+    it(dtype .. ": vectors, batches, broadcast batches", function()
+      local product = function(a, b) return a:matmul(b) end
+      expect_alike(product, dtype, randn(dtype, 30), randn(dtype, 30))
+      expect_alike(product, dtype, randn(dtype, 7, 30), randn(dtype, 30))
+      expect_alike(product, dtype, randn(dtype, 30), randn(dtype, 30, 4))
+      expect_alike(product, dtype, randn(dtype, 3, 7, 30), randn(dtype, 3, 30, 4))
+      expect_alike(product, dtype, randn(dtype, 2, 3, 7, 30), randn(dtype, 30, 4))
+      expect_alike(product, dtype, randn(dtype, 2, 1, 7, 30), randn(dtype, 3, 30, 4))
+      expect_alike(function(a, b) return a:transpose(2, 3):matmul(b) end, dtype, randn(dtype, 2, 8, 3, 16), randn(dtype, 2, 3, 16, 5))
+    end)
+  end
+  it("mixed dtypes promote", function()
+    expect_alike(function(a, b) return a:matmul(b) end, "float32", randn("bfloat16", 5, 12), randn("float32", 12, 3))
+    expect_alike(function(a, b) return a:matmul(b) end, "float32", randn("float16", 5, 12), randn("bfloat16", 12, 3))
+  end)
+  it("nothing to multiply", function()
+    expect(gb.ones({ 3, 0 }, { device = "cuda" }):matmul(gb.ones({ 0, 2 }, { device = "cuda" })):to("cpu")):to_be_close(gb.zeros(3, 2))
+    expect(gb.ones({ 0, 4 }, { device = "cuda" }):matmul(gb.ones({ 4, 2 }, { device = "cuda" }))):to_have_shape(0, 2)
+  end)
+end)
+
+describe("linear", function()
+  for _, dtype in ipairs(dtypes) do
+    for _, activation in ipairs { "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" } do
+      it(dtype .. " " .. activation, function()
+        local function layer(x, w, b) return F.linear(x, w, b, { activation = activation }) end
+        local x, w = randn(dtype, 3, 5, 24), randn(dtype, 16, 24) * 0.3
+        expect_alike(layer, dtype, x, w:to(dtype), randn(dtype, 16))
+        expect_alike(function(a, c) return layer(a, c) end, dtype, x, w:to(dtype))
+        expect_alike(layer, dtype, randn(dtype, 6, 24), (randn(dtype, 13, 24) * 0.3):to(dtype), randn(dtype, 13)) -- 13: no multiple of 8
+      end)
+    end
+  end
+  it("rows that lie unevenly, a bias with gaps", function()
+    expect_alike(function(x, w, b) return F.linear(x:transpose(1, 2), w, b[{ { 1, -1, 2 } }]) end, "float32", randn("float32", 4, 3, 10), randn("float32", 6, 10),
+      randn("float32", 12))
+  end)
+end)
+
+describe("mlp", function()
+  for _, dtype in ipairs(dtypes) do
+    for _, activation in ipairs { "gelu_tanh", "gelu", "relu" } do
+      it(dtype .. " " .. activation, function()
+        -- the hidden layer is rounded between two sums: one more rounding of dtype, times the 32 terms that it goes through, over their mean
+        local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, 32, 16) * 0.25):to(dtype), (randn(dtype, 16, 32) * 0.18):to(dtype)
+        expect_alike(function(a, c1, b1, c2, b2) return F.mlp(a, c1, b1, c2, b2, { activation = activation }) end, dtype, x, w1, randn(dtype, 32), w2,
+          randn(dtype, 16))
+      end)
+    end
+  end
+end)
+
+describe("conv2d", function()
+  for _, dtype in ipairs(dtypes) do
+    it(dtype, function()
+      local x, w, b = randn(dtype, 2, 6, 9, 8), (randn(dtype, 4, 6, 3, 3) * 0.2):to(dtype), randn(dtype, 4)
+      expect_alike(function(a, c, d) return F.conv2d(a, c, d, { padding = 1 }) end, dtype, x, w, b)
+      expect_alike(function(a, c, d) return F.conv2d(a, c, d, { padding = { 2, 1 }, stride = 2, dilation = { 1, 2 }, activation = "relu" }) end, dtype, x, w, b)
+      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { stride = { 2, 1 }, padding = 1 }) end, dtype, x, w)
+      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { groups = 2 }) end, dtype, x, (randn(dtype, 4, 3, 2, 3) * 0.3):to(dtype))
+    end)
+  end
+  it("an empty batch", function()
+    expect(F.conv2d(gb.ones({ 0, 2, 4, 4 }, { device = "cuda" }), gb.ones({ 3, 2, 3, 3 }, { device = "cuda" }))):to_have_shape(0, 3, 2, 2)
+  end)
+end)
+
+gb.test.finish()
