@@ -2565,10 +2565,38 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
+--- Give memory that no tensor uses back to the device.
+function gb.cuda.empty_cache() end
+
 --- Can a CUDA device be used? Where not, also why.
 ---@return boolean
 ---@return string
 function gb.cuda.is_available() end
+
+--- The most bytes that were in tensors on the device at once.
+---@return integer
+function gb.cuda.max_memory_allocated() end
+
+--- Bytes in tensors on the device.
+---@return integer
+function gb.cuda.memory_allocated() end
+
+--- MiB on the device now and at the peak, by category, for people.
+---@return string
+function gb.cuda.memory_summary() end
+
+--- What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory in
+--- bytes.
+--- Errors: there is no CUDA device.
+---@return table
+function gb.cuda.properties() end
+
+--- max_memory_allocated begins again from what is held now.
+function gb.cuda.reset_peak_memory_stats() end
+
+--- Wait until the device has done all it was asked.
+--- Errors: what a kernel found wrong in data, by its op.
+function gb.cuda.synchronize() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
 --- (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples drawn at
@@ -2772,10 +2800,11 @@ function gb.load(path) end
 ---@param seed integer
 function gb.manual_seed(seed) end
 
---- Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak (tables by category),
---- current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.
+--- Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of one device or of all together:
+--- current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.
+---@param device? string
 ---@return table
-function gb.memory_stats() end
+function gb.memory_stats(device) end
 
 --- Each vector spread over the grid of all, the first along dimension 1.
 ---@param ... gb.Tensor
@@ -3308,6 +3337,10 @@ function gb.test.it(name, fn) end
 --- The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public }.
 ---@return any[]
 function gb.test.ops() end
+
+--- The executable that runs this script: it stands before its own options.
+---@return string
+function gb.test.program() end
 
 --- Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.
 ---@return any[]
