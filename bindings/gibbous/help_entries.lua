@@ -473,12 +473,13 @@ native.help_texts = {
   },
   ["gb.best_device"] = {
     "gb.best_device() -> string",
-    "the one that the program around has chosen, else cuda where there is one, else cpu.",
+    "The one that the program around has chosen, else cuda where there is one, else cpu.",
     nil,
     "local x = gb.zeros(2, { device = gb.best_device() })",
   },
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
+  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "The same, where PyTorch has it.", nil, "gb.cuda.empty_cache()" },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
     "Can a CUDA device be used? Where not, also why.",
@@ -487,32 +488,39 @@ native.help_texts = {
   },
   ["gb.cuda.max_memory_allocated"] = {
     "gb.cuda.max_memory_allocated() -> int",
-    "The most bytes that tensors had on the CUDA device.",
+    "The most bytes that were in tensors on the device at once.",
     nil,
     "print(gb.cuda.max_memory_allocated())",
   },
   ["gb.cuda.memory_allocated"] = {
     "gb.cuda.memory_allocated() -> int",
-    "Bytes in tensors on the CUDA device.",
+    "Bytes in tensors on the device.",
     nil,
     "print(gb.cuda.memory_allocated())",
   },
   ["gb.cuda.memory_summary"] = {
     "gb.cuda.memory_summary() -> string",
-    "A table for people, by category.",
+    "MiB on the device now and at the peak, by category, for people.",
     nil,
     "print(gb.cuda.memory_summary())",
   },
   ["gb.cuda.properties"] = {
     "gb.cuda.properties() -> table",
-    "name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the CUDA device.",
-    nil,
+    "What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory \z
+      in bytes.",
+    "there is no CUDA device",
     "if gb.cuda.is_available() then print(gb.cuda.properties().name) end",
+  },
+  ["gb.cuda.reset_peak_memory_stats"] = {
+    "gb.cuda.reset_peak_memory_stats()",
+    "The same, where PyTorch has it.",
+    nil,
+    "gb.cuda.reset_peak_memory_stats()",
   },
   ["gb.cuda.synchronize"] = {
     "gb.cuda.synchronize()",
-    "Wait for the device, and tell what its kernels found wrong in data.",
-    nil,
+    "Wait until the device has done all it was asked.",
+    "what a kernel found wrong in data, by its op",
     "gb.cuda.synchronize()",
   },
   ["gb.data.DataLoader"] = {
@@ -706,8 +714,8 @@ native.help_texts = {
   },
   ["gb.memory_stats"] = {
     "gb.memory_stats(device?: string) -> table",
-    "Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak (tables by category), \z
-      current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device, or of all together.",
+    "Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of one device or of all together: \z
+      current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.",
     nil,
     "print(gb.memory_stats().peak_total)",
   },
@@ -1226,6 +1234,12 @@ native.help_texts = {
     "The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public }.",
     nil,
     "print(#gb.test.ops())",
+  },
+  ["gb.test.program"] = {
+    "gb.test.program() -> string",
+    "The executable that runs this script: it stands before its own options.",
+    nil,
+    "print(gb.test.program())",
   },
   ["gb.test.public_names"] = {
     "gb.test.public_names() -> list",

@@ -102,6 +102,13 @@ end
 -- gb.test.expect(value) -> expect: What a case expects of a value. Example: gb.test.expect(1 + 1):to_be(2)
 function test.expect(value) return setmetatable({ value = value }, Expect) end
 
+-- gb.test.program() -> string: The executable that runs this script: it stands before its own options. Example: print(gb.test.program())
+function test.program()
+  local first = -1
+  while arg[first - 1] do first = first - 1 end
+  return arg[first]
+end
+
 -- gb.test.finish(): Print the count, in the form that the runner adds up, and end with an error when something failed.
 function test.finish()
   print(("%d passed, %d failed"):format(passed, failed))

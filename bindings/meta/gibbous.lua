@@ -2553,7 +2553,7 @@ function gb.arange(first, last, step, options) end
 ---@return table
 function gb.args(list, from) end
 
---- the one that the program around has chosen, else cuda where there is one, else cpu.
+--- The one that the program around has chosen, else cuda where there is one, else cpu.
 ---@return string
 function gb.best_device() end
 
@@ -2565,28 +2565,37 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
+--- The same, where PyTorch has it.
+function gb.cuda.empty_cache() end
+
 --- Can a CUDA device be used? Where not, also why.
 ---@return boolean
 ---@return string
 function gb.cuda.is_available() end
 
---- The most bytes that tensors had on the CUDA device.
+--- The most bytes that were in tensors on the device at once.
 ---@return integer
 function gb.cuda.max_memory_allocated() end
 
---- Bytes in tensors on the CUDA device.
+--- Bytes in tensors on the device.
 ---@return integer
 function gb.cuda.memory_allocated() end
 
---- A table for people, by category.
+--- MiB on the device now and at the peak, by category, for people.
 ---@return string
 function gb.cuda.memory_summary() end
 
---- name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the CUDA device.
+--- What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory in
+--- bytes.
+--- Errors: there is no CUDA device.
 ---@return table
 function gb.cuda.properties() end
 
---- Wait for the device, and tell what its kernels found wrong in data.
+--- The same, where PyTorch has it.
+function gb.cuda.reset_peak_memory_stats() end
+
+--- Wait until the device has done all it was asked.
+--- Errors: what a kernel found wrong in data, by its op.
 function gb.cuda.synchronize() end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
@@ -2791,8 +2800,8 @@ function gb.load(path) end
 ---@param seed integer
 function gb.manual_seed(seed) end
 
---- Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak (tables by category),
---- current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device, or of all together.
+--- Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of one device or of all together:
+--- current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.
 ---@param device? string
 ---@return table
 function gb.memory_stats(device) end
@@ -3328,6 +3337,10 @@ function gb.test.it(name, fn) end
 --- The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public }.
 ---@return any[]
 function gb.test.ops() end
+
+--- The executable that runs this script: it stands before its own options.
+---@return string
+function gb.test.program() end
 
 --- Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the op it is, if it is one) }.
 ---@return any[]

@@ -180,7 +180,7 @@ gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *
   while (bytes) {
     ssize_t done = pread(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_errno_text(errno, reason, sizeof reason)), GB_EIO;
+    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_reason_of(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
       return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes), GB_EFORMAT;
     at += done;

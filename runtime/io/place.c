@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *gb_errno_text(int error, char *buffer, size_t size) {
+const char *gb_reason_of(int error, char *buffer, size_t size) {
 #if defined(__GLIBC__) && defined(_GNU_SOURCE)
   return strerror_r(error, buffer, size);
 #else
@@ -20,7 +20,7 @@ const char *gb_errno_text(int error, char *buffer, size_t size) {
 
 gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error) {
   char reason[128] = "unknown error";
-  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, gb_errno_text(error, reason, sizeof reason));
+  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, gb_reason_of(error, reason, sizeof reason));
 }
 
 /* One step down: the folder `name` in `from`, which is closed. */

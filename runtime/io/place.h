@@ -22,8 +22,8 @@ gb_status gb_place_open(gb_context *context, const char *path, int flags, int *f
 /* Is there a file that may be read? */
 bool gb_place_exists(gb_context *context, const char *path);
 
-/* What an errno means, in buffer or in memory that stays. */
-const char *gb_errno_text(int error, char *buffer, size_t size);
+/* What an errno means, in buffer or in memory that stays; any thread. */
+const char *gb_reason_of(int error, char *buffer, size_t size);
 /* "cannot <what> '<path>': <reason>" for an errno. */
 gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error);
 

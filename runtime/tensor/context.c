@@ -21,9 +21,9 @@ void gb_context_release(gb_context *context) {
     free(context->backend[i]);
     if (context->plugin[i]) dlclose(context->plugin[i]);
   }
-  if (context->files.root >= 0) close(context->files.root);
   free(context->plugin_folders);
   free(context->no_cuda);
+  if (context->files.root >= 0) close(context->files.root);
   free((void *)context->infos);
   free((void *)context->impl);
   free(context);

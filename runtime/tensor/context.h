@@ -96,14 +96,14 @@ void gb_context_release(gb_context *context);
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
 
+/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
+bool gb_context_has_device(gb_context *context, int type, const char **why);
 /* Count bytes of the engine's own towards the limit on tensor bytes (gb_pool_count); on failure reclaims and tries once more. False sets the
  * error text. */
 bool gb_context_count(gb_context *context, size_t bytes);
 void gb_context_uncount(gb_context *context, size_t bytes);
 /* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be without bounds. */
 gb_status gb_context_expect(gb_context *context, uint64_t amount);
-/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
-bool gb_context_has_device(gb_context *context, int type, const char **why);
 
 /* "cpu", "cuda:0", ... */
 const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size);

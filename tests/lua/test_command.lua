@@ -9,7 +9,7 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 -- {==== running ====
 
-local gibbous = arg[-1]
+local gibbous = gb.test.program()
 local function lines_of(command)
   local pipe = assert(io.popen(command))
   local text = pipe:read("a")

@@ -474,11 +474,9 @@ describe("precisions", function()
   end)
 
   -- What the executable that runs this prints with the variable set.
-  local program, first = arg[-1], -1 -- the executable stands before its own options
-  while arg[first] do program, first = arg[first], first - 1 end
   local function outside(setting, option, name)
     local script = ("print(require('gibbous').amp.precision '%s')"):format(name)
-    local pipe <close> = io.popen(('%s "%s" %s -e "%s" 2>&1'):format(setting, program, option, script))
+    local pipe <close> = io.popen(('%s "%s" %s -e "%s" 2>&1'):format(setting, gb.test.program(), option, script))
     return pipe:read("a")
   end
   it("are overridden from outside by GIBBOUS_AMP, which tostring says", function()
