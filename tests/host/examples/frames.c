@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-enum { FPS = 60, STEPS = 1500, CANCEL_AT = 300, REST_FRAMES = 15, MOST_FRAMES = FPS * 120 };
+enum { FPS = 60, STEPS = 1000, CANCEL_AT = 300, REST_FRAMES = 15, MOST_FRAMES = FPS * 120 };
 
 /* {==== The trainer: a host in a thread ==== */
 
