@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "embedded.h"
+#include "host.h"
 #include "objects.h"
 
 static const char gb_key = 0; /* of the registry: the table gb */
@@ -90,10 +91,12 @@ static int device(lua_State *L) {
   return 1;
 }
 
-/* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
+/* gb.best_device() -> string: The one that the program around has chosen, else cuda where there is one, else cpu. Example: local x =
+ * gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
-  const char *why;
-  lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
+  const gbl_state *state = gbl_enter(L);
+  const char *chosen = state->host ? state->host->options.device : NULL, *why;
+  lua_pushstring(L, chosen ? chosen : gb_context_has_device(state->context, GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
@@ -140,8 +143,9 @@ static int get_default_device(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.properties() -> table: name, major, minor (of the compute capability), multiprocessors, driver, runtime, total_memory, free_memory of the
- * CUDA device. Example: if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
+/* gb.cuda.properties() -> table: What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime,
+ * total_memory and free_memory in bytes. Errors: there is no CUDA device. Example:
+ * if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
 static int cuda_properties(lua_State *L) {
   gb_context *context = gbl_context(L);
   const char *why;
@@ -163,7 +167,8 @@ static int cuda_properties(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.synchronize(): Wait for the device, and tell what its kernels found wrong in data. Example: gb.cuda.synchronize() */
+/* gb.cuda.synchronize(): Wait until the device has done all it was asked. Errors: what a kernel found wrong in data, by its op. Example:
+ * gb.cuda.synchronize() */
 static int cuda_synchronize(lua_State *L) {
   gbl_check_status(L, gb_synchronize(gbl_context(L), (gb_device){ GB_CUDA, 0 }));
   return 0;
@@ -175,19 +180,21 @@ static gb_memory_stats cuda_stats(lua_State *L) {
   return stats;
 }
 
-/* gb.cuda.memory_allocated() -> int: Bytes in tensors on the CUDA device. Example: print(gb.cuda.memory_allocated()) */
+/* gb.cuda.memory_allocated() -> int: Bytes in tensors on the device. Example: print(gb.cuda.memory_allocated()) */
 static int cuda_memory_allocated(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)cuda_stats(L).current_total);
   return 1;
 }
 
-/* gb.cuda.max_memory_allocated() -> int: The most bytes that tensors had on the CUDA device. Example: print(gb.cuda.max_memory_allocated()) */
+/* gb.cuda.max_memory_allocated() -> int: The most bytes that were in tensors on the device at once. Example:
+ * print(gb.cuda.max_memory_allocated()) */
 static int cuda_max_memory_allocated(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)cuda_stats(L).peak_total);
   return 1;
 }
 
-/* gb.cuda.memory_summary() -> string: A table for people, by category. Example: print(gb.cuda.memory_summary()) */
+/* gb.cuda.memory_summary() -> string: MiB on the device now and at the peak, by category, for people. Example:
+ * print(gb.cuda.memory_summary()) */
 static int cuda_memory_summary(lua_State *L) {
   gb_memory_stats stats = cuda_stats(L);
   luaL_Buffer text;
@@ -317,10 +324,9 @@ static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES])
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
 }
 
-/* gb.memory_stats(device?: string) -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory: current, peak
- * (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations; of one device,
- * or of all together. Example:
- * print(gb.memory_stats().peak_total) */
+/* gb.memory_stats(device?: string) -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of
+ * one device or of all together: current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations,
+ * system_allocations. Example: print(gb.memory_stats().peak_total) */
 static int memory_stats(lua_State *L) {
   gb_memory_stats stats;
   if (lua_isnoneornil(L, 1)) gb_memory_get_stats(gbl_context(L), &stats);
@@ -339,13 +345,15 @@ static int memory_stats(lua_State *L) {
   return 1;
 }
 
-/* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats() */
+/* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats()
+ * gb.cuda.reset_peak_memory_stats(): The same, where PyTorch has it. Example: gb.cuda.reset_peak_memory_stats() */
 static int reset_peak_memory_stats(lua_State *L) {
   gb_memory_reset_peaks(gbl_context(L));
   return 0;
 }
 
-/* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache() */
+/* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache()
+ * gb.cuda.empty_cache(): The same, where PyTorch has it. Example: gb.cuda.empty_cache() */
 static int empty_cache(lua_State *L) {
   gb_memory_empty_cache(gbl_context(L));
   return 0;

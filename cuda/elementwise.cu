@@ -118,7 +118,7 @@ F32(softplus, 1, x *a > b ? x : gb_softplusf(x * a) / a)
 F64(softplus, 1, x *a > b ? x : softplus_of(x * a) / a)
 
 /* Backward: x is the gradient that comes in, y the saved input or result. */
-FLOAT(relu_backward, 2, y > 0 ? x : 0)
+FLOAT(relu_backward, 2, y <= 0 ? 0 : x)
 FLOAT(tanh_backward, 2, x *(1 - y * y))
 FLOAT(sigmoid_backward, 2, x *(y * (1 - y)))
 F32(silu_backward, 2, x *gb_silu_slopef(y))

@@ -326,8 +326,9 @@ __global__ void differentiate_channels(gb_walk w, char *x, int x_dtype, char *gr
     int64_t at[PLACES];
     gb_seek<PLACES>(w, i, at);
     int64_t k = at[PLACE_CHANNEL];
-    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k], g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]);
-    gb_store<T>(dx, dx_dtype, at[PLACE_OUT], ((const T *)c.scale)[k] * (g - ((const T *)c.plain)[k] - apart * ((const T *)c.along)[k]));
+    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k], g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]), along = ((const T *)c.along)[k];
+    T back = along == 0 ? (T)0 : apart * along; /* in evaluation nothing flows back through the variance, not even from an infinite x */
+    gb_store<T>(dx, dx_dtype, at[PLACE_OUT], ((const T *)c.scale)[k] * (g - ((const T *)c.plain)[k] - back));
   }
 }
 
@@ -452,7 +453,8 @@ template <typename T> __global__ void load_means(channel_backward_job job) {
 template <typename T> __global__ void prepare_gradients(channel_backward_job job) {
   T *plain = (T *)job.c.plain, *along = (T *)job.c.along, *scale = (T *)job.c.scale;
   for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>()) {
-    double rstd = (double)gb_row_load<T>(job.rstd, 0, i), sum = (double)plain[i], weighted = (double)along[i] * rstd;
+    double rstd = (double)gb_row_load<T>(job.rstd, 0, i), sum = (double)plain[i];
+    double weighted = job.count > 0 ? (double)along[i] * rstd : 0; /* an empty batch has no deviation to divide by */
     if (job.dweight.data) gb_row_store<T>(job.dweight, 0, i, (T)weighted);
     gb_row_store<T>(job.dbias, 0, i, (T)sum);
     plain[i] = job.training ? (T)(sum / job.count) : (T)0;

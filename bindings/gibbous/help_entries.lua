@@ -479,7 +479,7 @@ native.help_texts = {
   },
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
-  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "Give memory that no tensor uses back to the device.", nil, "gb.cuda.empty_cache()" },
+  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "The same, where PyTorch has it.", nil, "gb.cuda.empty_cache()" },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
     "Can a CUDA device be used? Where not, also why.",
@@ -513,7 +513,7 @@ native.help_texts = {
   },
   ["gb.cuda.reset_peak_memory_stats"] = {
     "gb.cuda.reset_peak_memory_stats()",
-    "max_memory_allocated begins again from what is held now.",
+    "The same, where PyTorch has it.",
     nil,
     "gb.cuda.reset_peak_memory_stats()",
   },

@@ -2565,7 +2565,7 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- Give memory that no tensor uses back to the device.
+--- The same, where PyTorch has it.
 function gb.cuda.empty_cache() end
 
 --- Can a CUDA device be used? Where not, also why.
@@ -2591,7 +2591,7 @@ function gb.cuda.memory_summary() end
 ---@return table
 function gb.cuda.properties() end
 
---- max_memory_allocated begins again from what is held now.
+--- The same, where PyTorch has it.
 function gb.cuda.reset_peak_memory_stats() end
 
 --- Wait until the device has done all it was asked.

@@ -2,7 +2,10 @@
  *
  * One machine serves the process, under one lock: launches of several contexts follow each other. A fiber runs thread after thread of its
  * block until one of them must wait; then that thread keeps the fiber, and the next fiber goes on with the threads that have not begun. So a
- * kernel without barriers costs two switches a block. The order of threads is shuffled by the number in GIBBOUS_CUDA_ORDER. */
+ * kernel without barriers costs two switches a block. The order of threads is shuffled by the number in GIBBOUS_CUDA_ORDER.
+ *
+ * For the thread sanitizer every thread of a block is a fiber of its own, whatever stack it runs on; barriers, shuffles, votes and the edges of a
+ * block order what they order on a device, and nothing else does. This file itself is then compiled without it (GB_MACHINE_TSAN says so). */
 #include "emulate.h"
 
 #include <stdarg.h>
@@ -19,7 +22,7 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(GB_MACHINE_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 #if !defined(__x86_64__) && !defined(__aarch64__)
@@ -32,7 +35,7 @@ namespace {
 
 /* {==== fibers ==== */
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(GB_MACHINE_TSAN)
 const size_t STACK = 512 << 10;
 #else
 const size_t STACK = 128 << 10;
@@ -130,6 +133,33 @@ struct fiber {
   context at;
   char *stack;
 };
+
+/* ====} */
+
+/* {==== what the thread sanitizer is told ==== */
+
+enum edge { LAUNCH_EDGE, END_EDGE, BARRIER_EDGE, WARP_EDGE, EDGES = WARP_EDGE + 32 };
+
+#if defined(GB_MACHINE_TSAN)
+char edges[EDGES];              /* addresses that stand for what threads wait for */
+std::vector<void *> identities; /* of the threads of a block */
+void *host_identity;
+
+void become(unsigned t) {
+  while (identities.size() <= t) identities.push_back(__tsan_create_fiber(0));
+  __tsan_switch_to_fiber(identities[t], __tsan_switch_to_fiber_no_sync);
+}
+void become_host(void) { __tsan_switch_to_fiber(host_identity, __tsan_switch_to_fiber_no_sync); }
+void note_host(void) { host_identity = __tsan_get_current_fiber(); }
+void leave_edge(int e) { __tsan_release(&edges[e]); }
+void meet_edge(int e) { __tsan_acquire(&edges[e]); }
+#else
+void become(unsigned) {}
+void become_host(void) {}
+void note_host(void) {}
+void leave_edge(int) {}
+void meet_edge(int) {}
+#endif
 
 /* ====} */
 
@@ -235,7 +265,11 @@ void fiber_main(void) {
       unsigned t = m.order[m.begun++];
       m.current = t;
       gb_emulated = &m.threads[t].place;
+      become(t);
+      meet_edge(LAUNCH_EDGE);
       (*m.body)();
+      leave_edge(END_EDGE);
+      become_host();
       m.threads[m.current].state = FINISHED; /* it may have waited, but it is the current one again */
       m.finished++;
       if (!m.ready.empty()) break;           /* those that wait may go on first */
@@ -264,7 +298,10 @@ void wait_here(thread_state state) {
   fiber *mine = m.running;
   m.threads[me].state = state;
   m.threads[me].on = mine;
+  leave_edge(END_EDGE); /* where the block is given up, this was its end */
+  become_host();
   to_scheduler(mine);
+  become(me);
   m.current = me;
   gb_emulated = &m.threads[me].place;
 }
@@ -294,15 +331,6 @@ void report_deadlock(void) {
                     i.x, i.y, i.z, t->mask);
 }
 
-/* Threads that wait keep their fibers; those of a block that was given up are thrown away, since nothing may run on them again. */
-void give_up(void) {
-  m.broken = true;
-  for (thread &t : m.threads)
-    if (t.state == AT_BARRIER || t.state == AT_WARP || t.state == READY) prepare(&t.on->at, t.on->stack, STACK, fiber_main), m.idle.push_back(t.on);
-}
-
-/* {---- shared memory ---- */
-
 void poison(char *from, size_t bytes, bool on) {
 #if defined(__SANITIZE_ADDRESS__)
   if (on) __asan_poison_memory_region(from, bytes);
@@ -312,14 +340,28 @@ void poison(char *from, size_t bytes, bool on) {
 #endif
 }
 
+/* Threads that wait keep their fibers; those of a block that was given up are thrown away, since nothing may run on them again. */
+void give_up(void) {
+  m.broken = true;
+  for (thread &t : m.threads) {
+    if (t.state != AT_BARRIER && t.state != AT_WARP && t.state != READY) continue;
+    poison(t.on->stack, STACK, false); /* of what its calls kept there */
+    prepare(&t.on->at, t.on->stack, STACK, fiber_main);
+    m.idle.push_back(t.on);
+  }
+}
+
+/* {---- shared memory ---- */
+
 /* An array full of rubbish (NaN in every float format), with room behind it that may not be touched. */
 char *shared_alloc(size_t bytes) {
   char *data = m.arena + m.arena_used;
   size_t used = (bytes + 63) / 64 * 64 + 64;
   if (m.arena_used + used > ARENA) return NULL;
   m.arena_used += used;
-  poison(data, bytes, false);
-  memset(data, 0xff, bytes);
+  poison(data, used, false);
+  for (size_t i = 0; i < used / 8; i++) ((volatile uint64_t *)(void *)m.arena)[(size_t)(data - m.arena) / 8 + i] = ~(uint64_t)0; /* no library call: sanitizers see those */
+  poison(data + bytes, used - bytes, true);
   return data;
 }
 
@@ -333,6 +375,7 @@ void shared_reset(void) {
 /* ----} */
 
 void begin_block(uint3 block, dim3 grid, dim3 size) {
+  meet_edge(END_EDGE);
   m.begun = m.finished = m.at_barrier = 0;
   m.ready.clear();
   shared_reset();
@@ -347,6 +390,7 @@ void begin_block(uint3 block, dim3 grid, dim3 size) {
   }
   if (is_shuffled())
     for (unsigned t = m.count; t > 1; t--) std::swap(m.order[t - 1], m.order[next_random() % t]);
+  leave_edge(LAUNCH_EDGE);
 }
 
 /* Run the threads of a block to their end. */
@@ -395,12 +439,14 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, std::fun
   m.threads.resize(m.count);
   m.order.resize(m.count);
   gb_machine_enter();
+  note_host();
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x && !m.broken; x++) {
         begin_block({ x, y, z }, grid, block);
         run_block();
       }
+  meet_edge(END_EDGE);
   gb_machine_leave();
   gb_emulated = NULL;
 }
@@ -431,10 +477,13 @@ void gb_emulated_barrier(const char *file, int line) {
   thread &me = m.threads[m.current];
   me.file = file;
   me.line = line;
+  leave_edge(BARRIER_EDGE);
   if (++m.at_barrier < m.count) {
     wait_here(AT_BARRIER);
+    meet_edge(BARRIER_EDGE);
     return;
   }
+  meet_edge(BARRIER_EDGE);
   m.at_barrier = 0;
   for (unsigned t = 0; t < m.count; t++) {
     if (m.threads[t].state != AT_BARRIER) continue;
@@ -460,11 +509,14 @@ static uint64_t collect(unsigned mask, uint64_t value, unsigned from, bool is_vo
     if (first + l != m.current && other.state == AT_WARP && other.mask == mask && other.is_vote == is_vote) arrived |= 1u << l;
   }
   if (!(mask & (1u << (m.current % 32)))) gb_machine_fail(m.kernel, "a lane takes part in a shuffle or vote whose mask %08x leaves it out", mask);
+  leave_edge(WARP_EDGE + (int)(m.current / 32));
   if ((arrived & mask) != mask) {
     unsigned self = m.current;
     wait_here(AT_WARP);
+    meet_edge(WARP_EDGE + (int)(self / 32));
     return m.threads[self].result;
   }
+  meet_edge(WARP_EDGE + (int)(m.current / 32));
   uint64_t votes = 0;
   for (unsigned l = 0; l < lanes; l++)
     if ((mask >> l & 1) && m.threads[first + l].value) votes |= 1u << l;

@@ -51,7 +51,7 @@ void *gb_emulated_shared(const void *key, size_t bytes);
 unsigned char *gb_emulated_shared_bytes(void);
 
 #define GB_LAUNCH(stream, kernel, grid, block, shared, ...) \
-  gb_emulated_launch(stream, #kernel, grid, block, shared, gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); }, __VA_ARGS__))
+  gb_emulated_launch(stream, #kernel, grid, block, shared, gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); } __VA_OPT__(,) __VA_ARGS__))
 
 /* A kernel with copies of its arguments, as a launch takes them. */
 template <class F, class... A> static std::function<void()> gb_emulated_call(F f, A... arguments) {

@@ -37,12 +37,17 @@ static inline gb_context *fuzz_context(void) {
   return context;
 }
 
-/* The path of a file with these bytes, until the next call. The file has no name of its own, so nothing is left of it when the run ends. */
+/* The path of a file with these bytes, until the next call. The file has no name of its own, so nothing is left of it when the run ends; it lies
+ * in memory where it can, since a disk is asked to write down what was cut off and written again. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size) {
-  static char path[64] = "/tmp/gibbous-fuzz-XXXXXX";
+  static char path[64] = "/dev/shm/gibbous-fuzz-XXXXXX";
   static int fd = -1;
   if (fd < 0) {
     fd = mkstemp(path);
+    if (fd < 0) {
+      snprintf(path, sizeof path, "/tmp/gibbous-fuzz-XXXXXX");
+      fd = mkstemp(path);
+    }
     CLAIM(fd >= 0 && unlink(path) == 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   }

@@ -24,8 +24,9 @@ static const char script[] =
   "  parts.scaler:update()\n"
   "  parts.schedule:step()\n"
   "  parts.extra = ok and why or nil\n"
-  "  gb.io.save_checkpoint('/dev/shm/gibbous-fuzz-again-' .. process, parts)\n"
-  "  gb.io.load_checkpoint('/dev/shm/gibbous-fuzz-again-' .. process, parts)\n"
+  "  gb.io.save_checkpoint(again, parts)\n"
+  "  gb.io.load_checkpoint(again, parts)\n"
+  "  os.remove(again)\n"
   "  return ok\n"
   "end\n";
 
@@ -43,8 +44,8 @@ static lua_State *fuzz_lua(void) {
   gbl_set_context_options(L, &options);
   luaL_requiref(L, "gibbous", luaopen_gibbous, 0);
   lua_pop(L, 1);
-  lua_pushinteger(L, getpid());
-  lua_setglobal(L, "process");
+  lua_pushfstring(L, "%s/gibbous-fuzz-again-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
+  lua_setglobal(L, "again");
   CLAIM(luaL_loadstring(L, script) == LUA_OK && lua_pcall(L, 0, 1, 0) == LUA_OK);
   return L;
 }

@@ -3,7 +3,7 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local gibbous = arg[-1]
+local gibbous = gb.test.program()
 
 -- What a command writes, on both streams, and its status.
 local function run(arguments)

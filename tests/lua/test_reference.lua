@@ -2,6 +2,7 @@
 -- examples run.
 
 local gb = require "gibbous"
+gb.set_default_device("cpu") -- examples are written for the device that everybody has
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 -- Names whose examples need files that are not here, or end the test, or stand inside another's.
@@ -19,7 +20,7 @@ local function surroundings()
   local x = gb.rand(4, 4)
   return setmetatable({
     gb = gb, F = gb.nn.functional, x = x, model = model, opt = opt, loss = model(x):sum(), scaler = gb.amp.GradScaler { init_scale = 2 },
-    schedule = gb.optim.lr.Constant(opt), loader = gb.data.DataLoader(gb.data.TensorDataset(x, gb.arange(4)), { batch_size = 2 }),
+    schedule = gb.optim.lr.Constant(opt), loader = gb.data.DataLoader(gb.data.TensorDataset(x:cpu(), gb.arange(4):cpu()), { batch_size = 2 }),
     print = function() end,
   }, { __index = _G })
 end

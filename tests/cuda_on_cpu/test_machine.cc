@@ -1,0 +1,247 @@
+/* test_machine.cc - the emulated device itself: what it runs right, and that it finds the mistakes it is there to find.
+ *
+ * Without an argument: checks, counted. With one, it runs a kernel with that mistake planted, for builds with a sanitizer to name: "overrun" writes
+ * one element behind shared memory, "outside" one behind device memory, "race" lets threads of a block share memory without a barrier. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/block.cuh"
+#include "machine.h"
+
+static int passed, failed;
+#define CHECK(condition) check(condition, #condition, __LINE__)
+static void check(bool good, const char *text, int line) {
+  if (good) { passed++; return; }
+  failed++;
+  printf("FAILED  line %d: %s\n", line, text);
+}
+
+static gb_stream stream;
+
+/* Memory of the device with what host[] holds. */
+template <typename T> static T *to_device(const T *host, int n) {
+  T *block = (T *)gb_rt_alloc(sizeof(T) * (size_t)n);
+  gb_rt_copy(stream, block, host, sizeof(T) * (size_t)n, GB_COPY_TO_DEVICE);
+  return block;
+}
+
+template <typename T> static void to_host(T *host, const T *block, int n) { gb_rt_copy(stream, host, block, sizeof(T) * (size_t)n, GB_COPY_TO_HOST); }
+
+/* The launch failed and said `text`. */
+static bool says(const char *text) {
+  const char *kernel = "";
+  int code = gb_rt_launch_error(&kernel);
+  bool found = code && (strstr(gb_rt_text(code), text) || strstr(kernel, text));
+  if (!found) printf("  it says: %s: %s\n", kernel, code ? gb_rt_text(code) : "nothing");
+  return found;
+}
+
+static bool says_nothing(void) {
+  const char *kernel;
+  return gb_rt_launch_error(&kernel) == 0;
+}
+
+/* {==== what must work ==== */
+
+static __global__ void sum_kernel(const int64_t *x, int64_t *sums, int64_t *most) {
+  int64_t sum = gb_block_reduce<gb_sum_of>(x[gb_thread<int>()], (int64_t)0), large = gb_block_reduce<gb_most_of>(x[gb_thread<int>()], (int64_t)INT64_MIN);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum, most[blockIdx.x] = large;
+}
+
+static void test_reductions(void) {
+  int64_t host[512], sums[2], most[2];
+  for (int i = 0; i < 512; i++) host[i] = i * 7 % 512;
+  int64_t *x = to_device(host, 512), *a = to_device(sums, 2), *b = to_device(most, 2);
+  GB_LAUNCH(stream, sum_kernel, 2, 256, 0, x, a, b);
+  to_host(sums, a, 2);
+  to_host(most, b, 2);
+  CHECK(says_nothing() && sums[0] + sums[1] == 512 * 511 / 2 && (most[0] == 511 || most[1] == 511));
+  gb_rt_free(x, sizeof host), gb_rt_free(a, sizeof sums), gb_rt_free(b, sizeof most);
+}
+
+static __global__ void lane_kernel(int *out) {
+  int lane = (int)threadIdx.x % 32;
+  int up = __shfl_up_sync(GB_ALL_LANES, lane, 1), other = __shfl_xor_sync(GB_ALL_LANES, lane, 5), first = __shfl_sync(GB_ALL_LANES, lane, 3, 8);
+  unsigned odd = __ballot_sync(GB_ALL_LANES, lane % 2);
+  bool right = up == (lane ? lane - 1 : 0) && other == (lane ^ 5) && first == (lane & ~7) + 3 && odd == 0xaaaaaaaau;
+  right &= __any_sync(GB_ALL_LANES, lane == 31) && !__all_sync(GB_ALL_LANES, lane == 31);
+  if (lane < 8) right &= __shfl_down_sync(0xffu, lane, 4, 8) == (lane < 4 ? lane + 4 : lane); /* a part of the warp */
+  out[threadIdx.x] = right;
+}
+
+static void test_lanes(void) {
+  int host[64] = { 0 };
+  int *out = to_device(host, 64);
+  GB_LAUNCH(stream, lane_kernel, 1, 64, 0, out);
+  to_host(host, out, 64);
+  int right = 0;
+  for (int i = 0; i < 64; i++) right += host[i];
+  CHECK(says_nothing() && right == 64);
+  gb_rt_free(out, sizeof host);
+}
+
+static __global__ void grid_kernel(int *out) {
+  out[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * 24 + (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x] = 1;
+}
+
+static void test_grids(void) {
+  int host[24 * 24] = { 0 }, right = 0;
+  int *out = to_device(host, 24 * 24);
+  GB_LAUNCH(stream, grid_kernel, dim3(2, 3, 4), dim3(4, 3, 2), 0, out);
+  to_host(host, out, 24 * 24);
+  for (int i = 0; i < 24 * 24; i++) right += host[i];
+  CHECK(says_nothing() && right == 24 * 24);
+  GB_LAUNCH(stream, grid_kernel, 0, 24, 0, out); /* nothing to do */
+  CHECK(says_nothing());
+  gb_rt_free(out, sizeof host);
+}
+
+/* Launches and copies that were captured run with every replay, on what memory holds then. */
+static __global__ void add_kernel(int *x, int by) { x[threadIdx.x] += by; }
+
+static void test_graphs(void) {
+  int host[4] = { 1, 2, 3, 4 };
+  int *x = to_device(host, 4), *y = to_device(host, 4);
+  gb_graph *graph = NULL;
+  CHECK(gb_rt_capture_begin(stream) == 0);
+  GB_LAUNCH(stream, add_kernel, 1, 4, 0, x, 10);
+  CHECK(gb_rt_copy(stream, y, x, sizeof host, GB_COPY_ON_DEVICE) == 0);
+  CHECK(gb_rt_capture_end(stream, &graph) == 0 && graph);
+  to_host(host, x, 4);
+  CHECK(host[0] == 1); /* nothing ran */
+  CHECK(gb_rt_graph_launch(graph, stream) == 0 && gb_rt_graph_launch(graph, stream) == 0);
+  to_host(host, y, 4);
+  CHECK(host[0] == 21 && host[3] == 24);
+  gb_rt_graph_close(graph);
+  CHECK(gb_rt_capture_begin(stream) == 0 && gb_rt_copy(stream, host, x, sizeof host, GB_COPY_TO_HOST) != 0); /* a host that waits for what does not run */
+  CHECK(gb_rt_capture_end(stream, &graph) != 0 && !graph);
+  gb_rt_free(x, sizeof host), gb_rt_free(y, sizeof host);
+}
+
+/* ====} */
+
+/* {==== what must be found ==== */
+
+static __global__ void half_barrier_kernel(void) {
+  if (threadIdx.x < 16) __syncthreads();
+}
+
+static __global__ void two_barriers_kernel(void) {
+  if (threadIdx.x < 16) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+static __global__ void missing_lane_kernel(int *out) {
+  if (threadIdx.x != 5) out[threadIdx.x] = __shfl_down_sync(GB_ALL_LANES, (int)threadIdx.x, 1);
+}
+
+static __global__ void wrong_mask_kernel(int *out) { out[threadIdx.x] = __shfl_sync(0x0fu, (int)threadIdx.x, 0); }
+
+/* Shared memory is rubbish when a block starts, also where the block before it left something. */
+static __global__ void fresh_kernel(int *out) {
+  GB_SHARED(float, tile, [32]);
+  out[blockIdx.x * 32 + threadIdx.x] = tile[threadIdx.x] != tile[threadIdx.x];
+  tile[threadIdx.x] = 1;
+}
+
+static __global__ void large_kernel(void) {
+  GB_SHARED(float, tile, [13000]);
+  tile[threadIdx.x] = 0;
+}
+
+static void test_mistakes(void) {
+  int host[64] = { 0 };
+  int *out = to_device(host, 64);
+  GB_LAUNCH(stream, half_barrier_kernel, 2, 32, 0);
+  CHECK(says("16 of 32 threads"));
+  GB_LAUNCH(stream, two_barriers_kernel, 1, 32, 0);
+  CHECK(says("two_barriers_kernel"));
+  GB_LAUNCH(stream, missing_lane_kernel, 1, 32, 0, out);
+  CHECK(says("that do not take part"));
+  GB_LAUNCH(stream, wrong_mask_kernel, 1, 32, 0, out);
+  CHECK(says("leaves it out"));
+  GB_LAUNCH(stream, add_kernel, 1, 2048, 0, out, 1);
+  CHECK(says("cannot be launched"));
+  GB_LAUNCH(stream, add_kernel, dim3(1, 70000), 32, 0, out, 1);
+  CHECK(says("cannot be launched"));
+  GB_LAUNCH(stream, large_kernel, 1, 32, 0);
+  CHECK(says("shared memory"));
+  GB_LAUNCH(stream, fresh_kernel, 2, 32, 0, out); /* and the machine goes on after all that */
+  to_host(host, out, 64);
+  CHECK(says_nothing() && host[0] == 1 && host[31] == 1 && host[32] == 1 && host[63] == 1);
+  gb_rt_free(out, sizeof host);
+}
+
+/* The last thread to write wins: with shuffled threads another one than with the plain order. */
+static __global__ void last_kernel(int *out) { atomicExch(out, (int)threadIdx.x); }
+
+static void test_order(void) {
+  int last = -1, *out = to_device(&last, 1), different = 0;
+  for (int i = 0; i < 8; i++) {
+    GB_LAUNCH(stream, last_kernel, 1, 64, 0, out);
+    to_host(&last, out, 1);
+    different += last != 63;
+  }
+  CHECK(says_nothing() && (different > 0) == (getenv("GIBBOUS_CUDA_ORDER") != NULL));
+  gb_rt_free(out, sizeof last);
+}
+
+/* ====} */
+
+/* {==== planted, for the sanitizers ==== */
+
+static __global__ void planted_overrun_kernel(float *out) {
+  GB_SHARED(float, tile, [32]);
+  tile[threadIdx.x + 1] = 1; /* the last thread leaves the array */
+  __syncthreads();
+  out[threadIdx.x] = tile[threadIdx.x];
+}
+
+static __global__ void planted_outside_kernel(float *out, int n) {
+  if ((int)threadIdx.x <= n) out[threadIdx.x] = 1;
+}
+
+static __global__ void planted_race_kernel(float *out) {
+  GB_SHARED(float, tile, [32]);
+  tile[threadIdx.x] = (float)threadIdx.x;
+  out[threadIdx.x] = tile[31 - threadIdx.x]; /* without waiting for the thread that writes it */
+}
+
+static __global__ void no_race_kernel(float *out) {
+  GB_SHARED(float, tile, [32]);
+  tile[threadIdx.x] = (float)threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = tile[31 - threadIdx.x];
+}
+
+static int plant(const char *what) {
+  float *out = (float *)gb_rt_alloc(32 * sizeof *out);
+  if (!strcmp(what, "overrun")) GB_LAUNCH(stream, planted_overrun_kernel, 1, 32, 0, out);
+  else if (!strcmp(what, "outside")) GB_LAUNCH(stream, planted_outside_kernel, 1, 64, 0, out, 32);
+  else if (!strcmp(what, "race")) GB_LAUNCH(stream, planted_race_kernel, 1, 32, 0, out);
+  else if (!strcmp(what, "none")) GB_LAUNCH(stream, no_race_kernel, 4, 32, 0, out);
+  else return 2;
+  gb_rt_free(out, 32 * sizeof *out);
+  gb_rt_stream_close(stream);
+  return says_nothing() ? 0 : 1;
+}
+
+/* ====} */
+
+int main(int argc, char **argv) {
+  gb_rt_stream_open(&stream);
+  if (argc > 1) return plant(argv[1]);
+  test_reductions();
+  test_lanes();
+  test_grids();
+  test_graphs();
+  test_mistakes();
+  test_order();
+  gb_rt_stream_close(stream);
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed != 0;
+}
