@@ -343,27 +343,15 @@ static int memory_stats(lua_State *L) {
 }
 
 /* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats()
- * gb.cuda.reset_peak_memory_stats(): The same, where PyTorch has it. Example: gb.cuda.reset_peak_memory_stats() */
+ * gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: gb.cuda.reset_peak_memory_stats() */
 static int reset_peak_memory_stats(lua_State *L) {
   gb_memory_reset_peaks(gbl_context(L));
   return 0;
 }
 
 /* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache()
- * gb.cuda.empty_cache(): The same, where PyTorch has it. Example: gb.cuda.empty_cache() */
+ * gb.cuda.empty_cache(): Give memory that no tensor uses back to the device. Example: gb.cuda.empty_cache() */
 static int empty_cache(lua_State *L) {
-  gb_memory_empty_cache(gbl_context(L));
-  return 0;
-}
-
-/* gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: gb.cuda.reset_peak_memory_stats() */
-static int cuda_reset_peak_memory_stats(lua_State *L) {
-  gb_memory_reset_peaks(gbl_context(L));
-  return 0;
-}
-
-/* gb.cuda.empty_cache(): Give memory that no tensor uses back to the device. Example: gb.cuda.empty_cache() */
-static int cuda_empty_cache(lua_State *L) {
   gb_memory_empty_cache(gbl_context(L));
   return 0;
 }
@@ -464,8 +452,8 @@ static void open_settings(lua_State *L) {
   static const luaL_Reg cuda[] = {
     { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { "properties", cuda_properties },
     { "synchronize", cuda_synchronize }, { "memory_allocated", cuda_memory_allocated }, { "max_memory_allocated", cuda_max_memory_allocated },
-    { "reset_peak_memory_stats", cuda_reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary },
-    { "empty_cache", cuda_empty_cache }, { NULL, NULL },
+    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary },
+    { "empty_cache", empty_cache }, { NULL, NULL },
   };
   gbl_set_functions(L, functions);
   gbl_push_module(L, "cuda");
@@ -497,6 +485,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_interrupt(L);
   gbl_open_host(L);
   gbl_open_native(L);
+  gbl_open_capture(L);
   gbl_open_doctor(L);
   run_lua_half(L);
   seal(L);
