@@ -57,7 +57,7 @@ static int guarded_rep(lua_State *L) {
   return forward(L);
 }
 
-/* string.pack(format, ...): "c" and a number make a string of that length out of nothing. */
+/* string.pack: "c" and a number make a string of that length out of nothing. */
 static int guarded_pack(lua_State *L) {
   double bytes = 0;
   for (const char *f = luaL_checkstring(L, 1); *f; f++) {
@@ -142,14 +142,14 @@ static double length_of(lua_State *L, const char *who) {
   return (double)lua_rawlen(L, 1);
 }
 
-/* table.insert(t[, pos], value): moves what lies behind pos. */
+/* table.insert: moves what lies behind pos. */
 static int guarded_insert(lua_State *L) {
   double n = length_of(L, "table.insert");
   if (lua_gettop(L) == 3) expect(L, "table.insert", (n - (double)luaL_checkinteger(L, 2)) * access_cost(L, 1));
   return forward(L);
 }
 
-/* table.remove(t[, pos]): the same. */
+/* table.remove: the same. */
 static int guarded_remove(lua_State *L) {
   double n = length_of(L, "table.remove");
   if (lua_gettop(L) > 1) expect(L, "table.remove", (n - (double)luaL_checkinteger(L, 2)) * access_cost(L, 1));
@@ -360,7 +360,7 @@ static int guarded_open(lua_State *L) {
   return 1;
 }
 
-/* io.lines(path, ...): file:lines of a file that it opens. */
+/* io.lines: file:lines of a file that it opens. */
 static int guarded_lines(lua_State *L) {
   luaL_checkstring(L, 1);
   int formats = lua_gettop(L) - 1;

@@ -34,19 +34,20 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
                               "setupvalue setuservalue traceback upvalueid upvaluejoin" },
   { "package", GB_SANDBOX_NONE, "config cpath loaded loadlib path preload searchers searchpath" },
 
-  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp args best_device clock cuda data device devices enable_grad get_default_dtype "
+  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp args best_device clock cuda data device devices enable_grad get_default_device get_default_dtype "
                              "get_float32_matmul_precision get_num_threads get_rng_state grad io is_grad_enabled is_oom is_recomputing is_tensor last_error "
-                             "manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed set_default_dtype set_deterministic "
-                             "set_float32_matmul_precision set_grad_enabled set_rng_state tensor version rand randn randint randperm rand_like randn_like "
+                             "manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed set_default_device set_default_dtype set_deterministic "
+                             "set_float32_matmul_precision set_grad_enabled set_rng_state tensor time version rand randn randint randperm rand_like randn_like "
                              "zeros ones full empty eye arange linspace zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats "
                              "empty_cache stack meshgrid" },
   { "gb", GB_SANDBOX_FILES, "load save" },
-  { "gb", GB_SANDBOX_NONE, "interrupt set_num_threads set_printoptions test" },
+  { "gb", GB_SANDBOX_NONE, "doctor interrupt set_num_threads set_printoptions test" },
   { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision set_autocast "
                                  "set_global_policy" },
-  { "gb.cuda", GB_SANDBOX_STRICT, "device_count is_available" },
+  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache is_available max_memory_allocated memory_allocated memory_summary properties "
+    "reset_peak_memory_stats synchronize" },
   { "gb.data", GB_SANDBOX_STRICT, "DataLoader TensorDataset" },
-  { "gb.data", GB_SANDBOX_FILES, "idx mnist text" },
+  { "gb.data", GB_SANDBOX_FILES, "idx mnist text tokens" },
   { "gb.io", GB_SANDBOX_STRICT, "json_decode json_encode" },
   { "gb.io", GB_SANDBOX_FILES, "load_checkpoint save_checkpoint" },
   { "gb.nn", GB_SANDBOX_STRICT, "AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv2d CrossEntropyLoss Dropout ELU Embedding "
@@ -59,7 +60,7 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "gb.nn.utils", GB_SANDBOX_STRICT, "clip_grad_norm_ clip_grad_value_" },
   { "gb.optim", GB_SANDBOX_STRICT, "Adam AdamW SGD lr" },
   { "gb.optim.lr", GB_SANDBOX_STRICT, "Constant Cosine Lambda Linear" },
-  { "gb.test", GB_SANDBOX_NONE, "describe expect finish it ops" },
+  { "gb.test", GB_SANDBOX_NONE, "describe expect finish help_entry it ops program public_names" },
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
