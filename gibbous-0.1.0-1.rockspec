@@ -18,5 +18,6 @@ build = {
     CMAKE_INSTALL_PREFIX = "$(PREFIX)",
     LUA_MODULE_DIR = "$(LIBDIR)",
     GIBBOUS_MODULE_ONLY = "ON",
+    GIBBOUS_CUDA = "off",
   },
 }

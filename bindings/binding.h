@@ -217,7 +217,7 @@ void gbl_push_grad_scope(lua_State *L, const char *what, bool grad);
 void gbl_end_scope(lua_State *L, int index);
 /* Push a text that names an open scope of this coroutine by the line that opened it, or return false. */
 bool gbl_push_open_scope(lua_State *L);
-/* Replace coroutine.resume, wrap and close of this universe by ones that hand modes on exactly and note which coroutine runs, and xpcall by
+/* Replace coroutine.create, resume, wrap and close of this universe by ones that hand modes on exactly and note which coroutine runs, and xpcall by
  * one that cannot hold up a stop; the executable and hosts do. */
 void gbl_replace_coroutine(lua_State *L);
 

@@ -1,11 +1,12 @@
 /* call.c - functions of the host's that recipes call.
  *
- * The public gb_call is opaque; here it stands for a host_call, an object that Lua owns while the function runs. (The engine has a struct of
+ * The public gb_call is opaque; here it stands for a host_call, a userdata that ends with the function, or by its __gc where that raises. (The engine has a struct of
  * that name too, one run of one op; the two never meet.) The function runs where nothing raises: its arguments were made before, what it asks
  * of Lua goes through gbl_host_protect, and its failure is raised after it has returned. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "host.h"
 
@@ -15,22 +16,24 @@ typedef struct registered { gb_host_fn fn; void *user; } registered;
 typedef struct host_call {
   gb_host *host;
   int count, results, room;
-  gb_value *arguments;           /* lent; the call owns their handles */
-  int *result;                   /* references into the registry */
+  int few[4], *result;           /* references into the registry; result is few until there are more */
   char error[512];
+  gb_value arguments[];          /* lent; the call owns their handles */
 } host_call;
 
-/* Ends a call, with what it holds. */
-static void release_call(void *object) {
-  host_call *c = object;
+/* Ends a call, with what it holds; once. */
+static void release_call(lua_State *L, host_call *c) {
   for (int i = 0; i < c->count; i++) gb_value_release(c->host, &c->arguments[i]);
-  for (int i = 0; i < c->results; i++) luaL_unref(c->host->current, LUA_REGISTRYINDEX, c->result[i]);
-  free(c->arguments);
-  free(c->result);
-  free(c);
+  for (int i = 0; i < c->results; i++) luaL_unref(L, LUA_REGISTRYINDEX, c->result[i]);
+  if (c->result != c->few) free(c->result);
+  c->count = c->results = 0;
+  c->result = c->few;
 }
 
-static const gbl_type call_type = { "gibbous.host_call", release_call, (const luaL_Reg[]){ { NULL, NULL } } };
+static int call_gc(lua_State *L) {
+  release_call(L, lua_touserdata(L, 1));
+  return 0;
+}
 
 /* {==== What the function asks ==== */
 
@@ -58,8 +61,9 @@ static int keep_result(lua_State *L) {
 gb_status gb_call_return(gb_call *call, const gb_value *value) {
   host_call *c = (host_call *)call;
   if (c->results == c->room) {
-    int *longer = realloc(c->result, sizeof *longer * (size_t)(c->room + 8));
+    int *longer = realloc(c->result == c->few ? NULL : c->result, sizeof *longer * (size_t)(c->room + 8));
     if (!longer) return gbl_host_fail(c->host, GB_EMEMORY, "there is no memory for a result");
+    if (c->result == c->few) memcpy(longer, c->few, sizeof c->few);
     c->result = longer;
     c->room += 8;
   }
@@ -92,15 +96,16 @@ static void lend(lua_State *L, int index, gb_value *out) {
   } else gbl_take_value(L, index, out);
 }
 
-/* The object of a call, pushed, with the arguments at 1 .. count. */
+/* A call, pushed, with the arguments at 1 .. count. Upvalue 2: the metatable. */
 static host_call *new_call(lua_State *L, gb_host *host, int count) {
-  void **slot = gbl_new_object(L, &call_type, 0);
-  host_call *c = calloc(1, sizeof *c);
-  if (!c) luaL_error(L, "out of memory: a host function was to be called");
-  *slot = c;
+  host_call *c = lua_newuserdatauv(L, sizeof *c + sizeof *c->arguments * (size_t)count, 0);
   c->host = host;
-  c->arguments = calloc((size_t)count + 1, sizeof *c->arguments);
-  if (!c->arguments) luaL_error(L, "out of memory: a host function was to be called");
+  c->count = c->results = 0;
+  c->result = c->few;
+  c->room = (int)(sizeof c->few / sizeof *c->few);
+  *c->error = 0;
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_setmetatable(L, -2);
   for (; c->count < count; c->count++) lend(L, c->count + 1, &c->arguments[c->count]);
   return c;
 }
@@ -111,7 +116,6 @@ static int call_host(lua_State *L) {
   gbl_state *state = gbl_enter(L);
   gb_host *host = state->host;
   host_call *c = new_call(L, host, lua_gettop(L));
-  int object = lua_gettop(L);
   lua_State *outer = host->current;
   host->current = L;
   gb_status status = r->fn((gb_call *)c, r->user);
@@ -121,8 +125,7 @@ static int call_host(lua_State *L) {
   int results = c->results;
   luaL_checkstack(L, results + 4, "too many results");
   for (int i = 0; i < results; i++) lua_rawgeti(L, LUA_REGISTRYINDEX, c->result[i]);
-  *(void **)lua_touserdata(L, object) = NULL;
-  release_call(c);
+  release_call(L, c);
   return results;
 }
 
@@ -131,10 +134,13 @@ typedef struct registration { const char *name; registered function; } registrat
 
 static int register_body(lua_State *L) {
   const registration *r = lua_touserdata(L, 1);
-  gbl_new_type(L, &call_type);
   registered *function = lua_newuserdatauv(L, sizeof *function, 0);
   *function = r->function;
-  lua_pushcclosure(L, call_host, 1);
+  if (luaL_newmetatable(L, "gibbous.host_call")) {
+    lua_pushcfunction(L, call_gc);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_pushcclosure(L, call_host, 2);
   gbl_set_path(L, r->name, true);
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "binding.h"
+#include "host.h"
 #include "data/loader.h"
 #include "objects.h"
 
@@ -289,6 +290,7 @@ static int loader_new(lua_State *L) {
   options.shuffle = gbl_option_boolean(L, 2, who, "shuffle", false);
   options.drop_last = gbl_option_boolean(L, 2, who, "drop_last", false);
   int64_t prefetch = gbl_option_integer(L, 2, who, "prefetch", options.prefetch);
+  if (gbl_in_sandbox(L) && prefetch > 0) prefetch = 0; /* the same batches, without a thread for each loader */
   options.prefetch = prefetch < 0 ? -1 : prefetch > INT_MAX ? INT_MAX : (int)prefetch; /* out of range: the engine turns it down */
   options.seed = (uint64_t)gbl_option_integer(L, 2, who, "seed", 0);
   options.random_batches = gbl_option_integer(L, 2, who, "batches", 0);

@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "embedded.h"
+#include "host.h"
 #include "objects.h"
 
 static const char gb_key = 0; /* of the registry: the table gb */
@@ -90,10 +91,12 @@ static int device(lua_State *L) {
   return 1;
 }
 
-/* gb.best_device() -> string: cuda where there is one, else cpu. Example: local x = gb.zeros(2, { device = gb.best_device() }) */
+/* gb.best_device() -> string: The one that the program around has chosen, else cuda where there is one, else cpu. Example: local x =
+ * gb.zeros(2, { device = gb.best_device() }) */
 static int best_device(lua_State *L) {
-  const char *why;
-  lua_pushstring(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why) ? "cuda" : "cpu");
+  const gbl_state *state = gbl_enter(L);
+  const char *chosen = state->host ? state->host->options.device : NULL, *why;
+  lua_pushstring(L, chosen ? chosen : gb_context_has_device(state->context, GB_CUDA, &why) ? "cuda" : "cpu");
   return 1;
 }
 
@@ -452,8 +455,7 @@ static void open_settings(lua_State *L) {
   static const luaL_Reg cuda[] = {
     { "is_available", cuda_is_available }, { "device_count", cuda_device_count }, { "properties", cuda_properties },
     { "synchronize", cuda_synchronize }, { "memory_allocated", cuda_memory_allocated }, { "max_memory_allocated", cuda_max_memory_allocated },
-    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary },
-    { "empty_cache", empty_cache }, { NULL, NULL },
+    { "reset_peak_memory_stats", reset_peak_memory_stats }, { "memory_summary", cuda_memory_summary }, { "empty_cache", empty_cache }, { NULL, NULL },
   };
   gbl_set_functions(L, functions);
   gbl_push_module(L, "cuda");

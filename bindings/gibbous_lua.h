@@ -108,7 +108,8 @@ typedef void (*gb_print_fn)(void *user, const char *text, size_t length);
 /* A run or a call has failed; text is that of gb_host_error. */
 typedef void (*gb_error_fn)(void *user, gb_status status, const char *text);
 typedef void (*gb_event_fn)(void *user, const gb_event *event);
-/* A recipe wants to open a file, to read or to write it. GB_OK lets it; anything else refuses. The sandbox looks first. */
+/* A recipe wants to open a file, to read or to write it. GB_OK lets it; anything else refuses. Without a sandbox only the functions of gb ask:
+ * Lua's own io library is the stock one. */
 typedef gb_status (*gb_file_fn)(void *user, const char *path, bool write);
 /* As Lua's allocator: block NULL: allocate `bytes`; bytes 0: free; else resize. NULL: no memory. Shrinking must not fail. */
 typedef void *(*gb_lua_alloc_fn)(void *user, void *block, size_t before, size_t bytes);
@@ -126,12 +127,14 @@ typedef struct gb_host_options {
   int threads;                /* for kernels, the caller included; 0: one per core. They start with the first work for them */
   uint64_t seed;              /* of the random stream */
 
-  /* Limits, 0 for none. Instructions and seconds count from the start of each outermost call. A limit that is reached ends that call with a
-   * status of its own, and pcall, coroutines and finalisers of the recipe cannot hold it up. */
+  /* Limits, 0 for none; a sandbox has 256 MiB for Lua and 1 GiB for tensors where these are 0. Instructions and seconds count from the start of
+   * each outermost call. A limit that is reached ends that call with a status of its own, and neither pcall nor coroutines of the recipe can hold
+   * it up; a finaliser can, which is why a sandbox has none. */
   size_t lua_bytes;           /* GB_ELUABYTES: tables, strings, functions, coroutines, handles of tensors */
   size_t tensor_bytes;        /* GB_ETENSORBYTES: tensors, gradients, optimizer state, graph nodes, scratch */
   uint64_t instructions;      /* GB_EINSTRUCTIONS: of the Lua machine; work inside library functions is charged alike */
-  double seconds;             /* GB_ETIME: of the wall clock; one op, once begun, runs to its end */
+  double seconds;             /* GB_ETIME: of the wall clock. Products, convolutions and attention stop half way; another op, once begun,
+                                 runs to its end */
 
   /* Memory. Each may be called by whichever thread uses the host; tensor_free by any thread that releases a tensor. */
   gb_lua_alloc_fn lua_alloc;  /* NULL: realloc and free */

@@ -144,9 +144,10 @@ int gbl_host_print(lua_State *L) {
   return 0;
 }
 
-void gbl_host_check_file(lua_State *L, const char *path, bool write) {
-  const gb_host_options *o = &gbl_host_of(L)->options;
-  if (o->on_file && o->on_file(o->user, path, write) != GB_OK) gbl_error(L, "the host does not allow to %s '%s'", write ? "write" : "read", path);
+/* The engine asks before it opens a file. */
+static gb_status ask_file(void *user, const char *path, bool write) {
+  const gb_host_options *o = &((gb_host *)user)->options;
+  return o->on_file(o->user, path, write);
 }
 
 /* A number at index, or NAN. */
@@ -233,6 +234,7 @@ static int open_universe(lua_State *L) {
   const gb_host_options *o = &host->options;
   gb_context_options c = context_options(o);
   lua_gc(L, LUA_GCGEN, 0, 0);
+  lua_gc(L, LUA_GCSTOP); /* what is made here stays */
   if (!o->environment) {
     lua_pushboolean(L, true);
     lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
@@ -247,8 +249,11 @@ static int open_universe(lua_State *L) {
   check_device(L, host);
   gbl_replace_coroutine(L);
   tame_process(L, host);
+  if (o->on_file) host->context->files = (gb_file_policy){ GB_FILES_ANY, ask_file, host };
+  gbl_open_sandbox(L, host);
   host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
   if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
+  lua_gc(L, LUA_GCRESTART);
   return 0;
 }
 
@@ -261,13 +266,13 @@ static bool copy_options(const gb_host_options *from, gb_host_options *to) {
   const char *root = to->root, *device = to->device;
   to->root = root ? strdup(root) : NULL;
   to->device = device ? strdup(device) : NULL;
+  gbl_limit_sandbox(to);
   return (!root || to->root) && (!device || to->device);
 }
 
 /* What cannot be meant. NULL: all is well. */
 static const char *bad_options(const gb_host_options *o) {
   if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT) return "options.sandbox is none of gb_sandbox";
-  if (o->sandbox != GB_SANDBOX_NONE) return "the sandbox is not built into this version";
   if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
   if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
   if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";
@@ -275,8 +280,14 @@ static const char *bad_options(const gb_host_options *o) {
   return NULL;
 }
 
+/* Tensors may outlive the host, and what they ask afterwards is nobody's to answer. */
+static void forget_host(gb_host *host) {
+  if (host->context) host->context->files.ask = NULL;
+}
+
 /* End a host that opened in part or whole. */
 static void end_host(gb_host *host) {
+  forget_host(host);
   if (host->main) lua_close(host->main);
   free((char *)host->options.root);
   free((char *)host->options.device);

@@ -1,5 +1,5 @@
 /* host.h - what the files of the host API share: host.c (opening, running, limits on memory), value.c (values, tables, globals), call.c (host
- * functions).
+ * functions), sandbox.c (what recipes may reach), guards.c and pattern.c (library functions in the form that sandboxes have them).
  *
  * Everything that may raise runs inside gbl_host_protect; a request struct carries arguments in and results out. */
 #ifndef GB_BINDINGS_HOST_H
@@ -25,6 +25,11 @@ struct gb_host {
 /* The host of this universe, or NULL. */
 static inline gb_host *gbl_host_of(lua_State *L) { return gbl_get_state(L)->host; }
 
+static inline bool gbl_in_sandbox(lua_State *L) {
+  const gb_host *host = gbl_host_of(L);
+  return host && host->options.sandbox != GB_SANDBOX_NONE;
+}
+
 /* Run body with a light userdata `request` as its only argument. A failure is kept as the host's error and its status returned. */
 gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request);
 /* Keep a failure that needs no Lua. */
@@ -41,7 +46,18 @@ void gbl_take_value(lua_State *L, int index, gb_value *out);
 
 /* print of this host, at the top of the stack as a function. host.c */
 int gbl_host_print(lua_State *L);
-/* Ask on_file. Raises where it refuses. */
-void gbl_host_check_file(lua_State *L, const char *path, bool write);
+
+/* {==== sandbox.c ==== */
+
+/* Take away what the sandbox of this host does not allow, and confine files. */
+void gbl_open_sandbox(lua_State *L, gb_host *host);
+/* The strictest level at which table.name ("" for globals) is there; -1: it is not listed, and no sandbox has it. */
+int gbl_sandbox_level(const gb_context *context, const char *table, const char *name);
+/* The table of row i of the allow-list, or NULL behind the last. */
+const char *gbl_sandbox_table(int i);
+/* A sandbox without a limit on bytes gets one. */
+void gbl_limit_sandbox(gb_host_options *options);
+
+/* ====} */
 
 #endif

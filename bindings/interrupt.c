@@ -74,6 +74,10 @@ void gbl_charge(lua_State *L, uint64_t instructions) {
   raise_reason(L, state);
 }
 
+void gbl_charge_coroutine(lua_State *L) {
+  if (gbl_get_state(L)->interrupt.counts) gbl_charge(L, PERIOD);
+}
+
 void gbl_charge_block(gbl_state *state, size_t bytes) {
   gb_status reached = charge(state, bytes / BYTES_PER_INSTRUCTION);
   if (reached != GB_OK) gbl_interrupt_request(state, reached);

@@ -60,6 +60,8 @@ void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
 void gbl_charge(lua_State *L, uint64_t instructions);
 /* A block of Lua's memory was allocated: the work behind it is charged. Called by an allocator, so a limit is not raised here; it is armed. */
 void gbl_charge_block(struct gbl_state *state, size_t bytes);
+/* A coroutine is made: where instructions are counted, what it runs before its first look is charged now, so that many short ones buy nothing. */
+void gbl_charge_coroutine(lua_State *L);
 /* Was a stop asked for and not yet unwound? */
 bool gbl_is_stopping(lua_State *L);
 /* The coroutine co runs from now on; it is armed if a stop was asked for. Raises nothing. */

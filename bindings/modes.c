@@ -327,7 +327,7 @@ static int autocast_dtype(lua_State *L) {
 
 /* ====} */
 
-/* {==== coroutine.resume, wrap and close that hand modes on exactly and note what runs ====
+/* {==== coroutine.create, resume, wrap and close that hand modes on exactly and note what runs ====
  * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a copy of the modes of
  * whoever resumes it (elsewhere, in a stock Lua, it gets those of the coroutine that last called the library), and who runs is noted, for
  * requests to stop. */
@@ -412,11 +412,17 @@ static int wrapped(lua_State *L) {
   return lua_error(L);
 }
 
-static int wrap(lua_State *L) {
+static int create(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
+  gbl_charge_coroutine(L);
   lua_State *co = lua_newthread(L);
   lua_pushvalue(L, 1);
   lua_xmove(L, co, 1);
+  return 1;
+}
+
+static int wrap(lua_State *L) {
+  create(L);
   lua_pushcclosure(L, wrapped, 1);
   return 1;
 }
@@ -427,6 +433,8 @@ void gbl_replace_coroutine(lua_State *L) {
     lua_setfield(L, -2, "resume");
     lua_pushcfunction(L, wrap);
     lua_setfield(L, -2, "wrap");
+    lua_pushcfunction(L, create);
+    lua_setfield(L, -2, "create");
     lua_getfield(L, -1, "close");
     lua_pushcclosure(L, close_coroutine, 1);
     lua_setfield(L, -2, "close");

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "binding.h"
+#include "io/place.h"
 #include "objects.h"
 
 /* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
@@ -144,8 +144,7 @@ static int finish(lua_State *L) {
 }
 
 static int file_exists(lua_State *L) {
-  struct stat info;
-  lua_pushboolean(L, stat(luaL_checkstring(L, 1), &info) == 0);
+  lua_pushboolean(L, gb_place_exists(gbl_context(L), luaL_checkstring(L, 1)));
   return 1;
 }
 

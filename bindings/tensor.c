@@ -203,7 +203,7 @@ static int shape_text(lua_State *L) {
   for (int64_t i = 1; i <= count; i++) {
     if (i > 1) luaL_addstring(&text, ", ");
     lua_rawgeti(L, 1, i);
-    luaL_tolstring(L, -1, NULL);
+    lua_pushfstring(L, "%I", lua_tointeger(L, -1));
     lua_remove(L, -2);
     luaL_addvalue(&text);
   }
@@ -224,10 +224,13 @@ static int shape_equal(lua_State *L) {
   return 1;
 }
 
-/* `..` of a tensor or a shape with anything: both as text. */
+/* `..` of a tensor or a shape with anything: both as tostring shows them, which a sandbox has replaced. */
 static int concat(lua_State *L) {
-  luaL_tolstring(L, 1, NULL);
-  luaL_tolstring(L, 2, NULL);
+  for (int i = 1; i <= 2; i++) {
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, i);
+    lua_call(L, 1, 1);
+  }
   lua_concat(L, 2);
   return 1;
 }

@@ -5,7 +5,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(LUA_MODULE_DIR lib/lua/5.4 CACHE STRING "Folder below the prefix for gibbous.so, the module for a stock lua5.4")
-set(PLUGIN_DIR ${CMAKE_INSTALL_LIBDIR}/gibbous)
+set(PLUGIN_DIR lib/gibbous) # where runtime/plugin.c looks
 
 install(TARGETS gibbous_module LIBRARY DESTINATION ${LUA_MODULE_DIR})
 if(GIBBOUS_MODULE_ONLY)
@@ -52,6 +52,7 @@ if(TARGET gibbous_shared)
     set(PC_PRIVATE "-ldnnl ${PC_PRIVATE}")
   endif()
   file(RELATIVE_PATH PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" PC_PREFIX ${PC_PREFIX})
   configure_file(cmake/gibbous.pc.in ${CMAKE_BINARY_DIR}/gibbous.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/gibbous.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()

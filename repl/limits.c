@@ -53,7 +53,6 @@ bool limits_read(limits *l, const options *o) {
   if (o->threads && !read_count(o->threads, &l->engine.threads)) return refuse(o, "--threads", "a number of threads, 1 .. 1024", o->threads);
   if (o->memory && !read_bytes(o->memory, &l->most)) return refuse(o, "--memory", "a number of bytes, such as 500K, 200M or 2G", o->memory);
   if (o->time && !read_seconds(o->time, &l->seconds)) return refuse(o, "--time", "a number of seconds above 0", o->time);
-  if (o->sandbox) return options_complain(o, "the option '--sandbox' is not built into this version"), false;
   l->engine.tensor_bytes = l->most;
   l->engine.plugins = o->no_environment ? NULL : getenv("GIBBOUS_PLUGINS");
   return true;

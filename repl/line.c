@@ -81,14 +81,17 @@ static line_end read_plain(line *l, char **out) {
   char *text = NULL;
   size_t room = 0;
   if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
-  ssize_t n = getline(&text, &room, stdin);
+  ssize_t n;
+  do {
+    clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
+    n = getline(&text, &room, stdin);
+  } while (n < 0 && ferror(stdin) && errno == EINTR && !interrupted);
   if (n > 0) {
     if (text[n - 1] == '\n') text[n - 1] = '\0';
     *out = text;
     return LINE_READ;
   }
   free(text);
-  clearerr(stdin);
   if (l->terminal) putchar('\n');
   return interrupted ? LINE_INTERRUPTED : LINE_CLOSED;
 }
@@ -129,7 +132,7 @@ static int read_character(EditLine *editor, wchar_t *out) {
 }
 
 /* Tab. After nothing but blanks it indents, so that pasted code with tabs arrives as it is. */
-static unsigned char complete(EditLine *editor, int character) {
+static unsigned char complete(EditLine *editor, wint_t character) {
   line *l = line_of(editor);
   const LineInfo *info = el_line(editor);
   size_t cursor = (size_t)(info->cursor - info->buffer), size = (size_t)(info->lastchar - info->buffer);
@@ -161,7 +164,7 @@ static bool open_editor(line *l, const char *program) {
   el_set(l->editor, EL_PROMPT, give_prompt);
   el_set(l->editor, EL_GETCFN, read_character);
   el_set(l->editor, EL_HIST, history, l->lines);
-  el_set(l->editor, EL_ADDFN, "gb-complete", "complete names", complete);
+  el_wset(l->editor, EL_ADDFN, L"gb-complete", L"complete names", complete); /* wide: el_set would copy the names and lose them */
   el_set(l->editor, EL_BIND, "^I", "gb-complete", NULL);
   el_set(l->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_set(l->editor, EL_BIND, "\033[H", "ed-move-to-beg", NULL);

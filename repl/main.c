@@ -15,6 +15,7 @@
 #include "limits.h"
 #include "prompt.h"
 #include "recipes.h"
+#include "sandbox.h"
 
 /* Libraries, the table arg, the collector's mode, and gb. */
 static void open_everything(lua_State *L, const options *o, limits *l) {
@@ -90,7 +91,7 @@ int main(int argc, char **argv) {
   if (o.about) return puts("Gibbous " GB_VERSION ", " LUA_RELEASE), EXIT_SUCCESS;
   if (o.recipes) return recipes_list() ? EXIT_SUCCESS : EXIT_FAILURE;
   if (o.version && !o.interactive) puts(LUA_COPYRIGHT), fflush(stdout);
-  script_end end = run(&o, &l);
+  script_end end = o.sandbox && !o.doctor ? sandbox_run(&o, &l) : run(&o, &l);
   if (end == SCRIPT_INTERRUPTED) ctrl_c_die();
   return end == SCRIPT_DONE || end == SCRIPT_FINISHED ? EXIT_SUCCESS : EXIT_FAILURE;
 }

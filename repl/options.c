@@ -102,10 +102,27 @@ static bool read_short(options *o, int *i) {
     if (!next || *next == '-') return usage(o, word);
   }
   if (word[1] == 'e') o->statements = true;
+  if (word[1] == 'l') o->modules = true;
   if (word[1] == 'E') o->no_environment = true;
   if (word[1] == 'i') o->interactive = o->version = true;
   if (word[1] == 'v') o->version = true;
   return true;
+}
+
+/* Does the option take the word after it as its value? */
+static bool takes_next(const char *word) {
+  if (word[1] != '-') return (word[1] == 'e' || word[1] == 'l') && !word[2];
+  const option *row = option_table;
+  while (row->name && (row->slot == LUA || strcmp(row->name, word))) row++;
+  return row->name && row->value;
+}
+
+const char *options_value(const options *o, char kind, int *i) {
+  const char *word = o->argv[*i];
+  bool next = takes_next(word);
+  if (next) ++*i;
+  if (word[1] != kind) return NULL;
+  return next ? o->argv[*i] : word + 2;
 }
 
 bool options_read(options *o, int argc, char **argv) {

@@ -109,13 +109,8 @@ script_end script_options(lua_State *L, const options *o) {
   for (int i = 1; i < o->script; i++) {
     char kind = o->argv[i][1];
     if (kind == 'W') lua_warning(L, "@on", 0);
-    if (kind == '-') { /* ours; its value is no option */
-      for (const option *row = option_table; row->name; row++)
-        if (row->value && !strcmp(row->name, o->argv[i])) i++;
-    }
-    if (kind != 'e' && kind != 'l') continue;
-    const char *value = o->argv[i][2] ? o->argv[i] + 2 : o->argv[++i];
-    script_end end = kind == 'e' ? run_statement(L, o, value, "=(command line)") : require_module(L, o, value);
+    const char *value = options_value(o, kind, &i);
+    script_end end = kind == 'e' ? run_statement(L, o, value, "=(command line)") : kind == 'l' ? require_module(L, o, value) : SCRIPT_DONE;
     if (end != SCRIPT_DONE) return end;
   }
   return SCRIPT_DONE;

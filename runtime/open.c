@@ -60,6 +60,7 @@ gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
   context->default_modes = (gb_modes){ .grad = true, .lower = GB_BFLOAT16 };
   context->modes = &context->default_modes;
   context->seed = all.seed;
+  context->files.root = GB_FILES_ANY;
   if (all.plugins) context->plugin_folders = strdup(all.plugins);
   gb_status status = all.plugins && !context->plugin_folders ? GB_EMEMORY : open_parts(context, &all);
   if (status != GB_OK) { gb_context_release(context); return status; }

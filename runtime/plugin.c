@@ -1,5 +1,7 @@
 /* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA backend is looked for when
- * somebody asks for its device: in the folders that the context was opened with, beside the executable, and where it is installed. */
+ * somebody asks for its device: in the folders that the context was opened with, beside the executable, and in lib/gibbous of the tree that the
+ * executable or the library was installed in, wherever that tree was moved to. */
+#define _GNU_SOURCE /* dladdr */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +12,6 @@
 #include "tensor/context.h"
 
 #define CUDA_PLUGIN "gibbous_cuda.so"
-#ifndef GB_PLUGIN_FOLDER
-#define GB_PLUGIN_FOLDER "/usr/local/lib/gibbous"
-#endif
 
 static const char *op_name(int op) {
   static const char *const names[GB_OP_COUNT] = {
@@ -78,13 +77,34 @@ static bool is_in(const char *folder, size_t length, char *path, size_t size) {
   return length > 0 && used > 0 && (size_t)used < size && access(path, R_OK) == 0;
 }
 
-static bool is_beside_executable(char *path, size_t size) {
+/* In one of the folders that `steps` (a list that ends with NULL) lead to from the folder of `file`, a full path. */
+static bool is_near(const char *file, const char *const *steps, char *path, size_t size) {
+  char folder[4096];
+  const char *slash = strrchr(file, '/');
+  if (*file != '/') return false;
+  for (; *steps; steps++) {
+    int used = snprintf(folder, sizeof folder, "%.*s%s", (int)(slash - file), file, *steps);
+    if (used > 0 && (size_t)used < sizeof folder && is_in(folder, (size_t)used, path, size)) return true;
+  }
+  return false;
+}
+
+/* Beside the executable, and in lib/gibbous of the tree that it was installed in. */
+static bool is_near_executable(char *path, size_t size) {
+  static const char *const steps[] = { "", "/../lib/gibbous", NULL };
   char self[4096];
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length <= 0) return false;
   self[length] = 0;
-  const char *slash = strrchr(self, '/');
-  return slash && is_in(self, (size_t)(slash - self), path, size);
+  return is_near(self, steps, path, size);
+}
+
+/* The same for an engine inside a shared library: lib/libgibbous.so, with or without a folder for the architecture, or lib/lua/5.4/gibbous.so. */
+static bool is_near_library(char *path, size_t size) {
+  static const char *const steps[] = { "/gibbous", "/../gibbous", "/../../gibbous", NULL };
+  static const char here = 0; /* an address of ours */
+  Dl_info library;
+  return dladdr(&here, &library) && library.dli_fname && is_near(library.dli_fname, steps, path, size);
 }
 
 static bool find_cuda(const gb_context *context, char *path, size_t size) {
@@ -93,7 +113,7 @@ static bool find_cuda(const gb_context *context, char *path, size_t size) {
     if (is_in(at, length, path, size)) return true;
     at += length + (at[length] == ':');
   }
-  return is_beside_executable(path, size) || is_in(GB_PLUGIN_FOLDER, strlen(GB_PLUGIN_FOLDER), path, size);
+  return is_near_executable(path, size) || is_near_library(path, size);
 }
 
 /* Open the CUDA backend, or keep why not. The failure is no error of whoever asked. */

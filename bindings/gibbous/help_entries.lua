@@ -473,7 +473,7 @@ native.help_texts = {
   },
   ["gb.best_device"] = {
     "gb.best_device() -> string",
-    "cuda where there is one, else cpu.",
+    "The one that the program around has chosen, else cuda where there is one, else cpu.",
     nil,
     "local x = gb.zeros(2, { device = gb.best_device() })",
   },

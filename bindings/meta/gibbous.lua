@@ -2553,7 +2553,7 @@ function gb.arange(first, last, step, options) end
 ---@return table
 function gb.args(list, from) end
 
---- cuda where there is one, else cpu.
+--- The one that the program around has chosen, else cuda where there is one, else cpu.
 ---@return string
 function gb.best_device() end
 

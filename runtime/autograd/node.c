@@ -9,10 +9,19 @@
 
 /* {==== life ==== */
 
+static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
+  return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_saved) * (size_t)n_saved + sizeof(gb_attr) * (size_t)n_attrs;
+}
+
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
-  size_t bytes = sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_saved) * (size_t)n_saved + sizeof(gb_attr) * (size_t)n_attrs;
+  size_t bytes = node_bytes(n_in, n_saved, n_attrs);
+  if (!gb_context_count(context, bytes)) return NULL;
   gb_node *node = calloc(1, bytes);
-  if (!node) { gb_fail_memory(context, bytes); return NULL; }
+  if (!node) {
+    gb_context_uncount(context, bytes);
+    gb_fail_memory(context, bytes);
+    return NULL;
+  }
   atomic_init(&node->refs, 1);
   node->op = (int16_t)op;
   node->n_in = n_in, node->n_out = (int16_t)n_out, node->n_saved = n_saved, node->n_attrs = n_attrs;
@@ -47,6 +56,7 @@ static void bury(gb_node *node) {
   }
   for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->hooks[i]);
   if (node->release) node->release(node->user);
+  gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
   free(node);
 }
 

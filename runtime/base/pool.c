@@ -52,6 +52,7 @@ struct gb_pool {
   gb_free_fn free;
   void *user;
   size_t limit;
+  size_t counted;                    /* bytes outside of the pool that belong to the limit */
   bool limited;                      /* the last block that was refused was so by the limit */
   uint64_t fail_after;
   gb_memory_stats stats;
@@ -261,9 +262,15 @@ void gb_pool_close(gb_pool *pool) {
   free(pool);
 }
 
+/* Does the limit allow so many bytes more? */
+static bool allows(const gb_pool *pool, size_t bytes) {
+  size_t used = pool->stats.current_total + pool->counted;
+  return !pool->limit || (bytes <= pool->limit && used <= pool->limit - bytes);
+}
+
 /* A block of exactly this many units, or a little more; the mutex is held. */
 static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
-  pool->limited = pool->limit && (bytes > pool->limit || pool->stats.current_total > pool->limit - bytes);
+  pool->limited = !allows(pool, bytes);
   if (pool->limited || (pool->fail_after && --pool->fail_after == 0)) return NULL;
   int area = bytes <= SMALL_MOST ? AREA_SMALL : AREA_LARGE;
   gb_block *block = bin_find(&pool->bins[area], bytes);
@@ -305,6 +312,25 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
   bin_insert(pool, block);
   pthread_mutex_unlock(&pool->mutex);
 }
+
+bool gb_pool_count(gb_pool *pool, size_t bytes) {
+  if (!pool->limit) return true;
+  pthread_mutex_lock(&pool->mutex);
+  pool->limited = !allows(pool, bytes);
+  bool counted = !pool->limited;
+  if (counted) pool->counted += bytes;
+  pthread_mutex_unlock(&pool->mutex);
+  return counted;
+}
+
+void gb_pool_uncount(gb_pool *pool, size_t bytes) {
+  if (!pool->limit) return;
+  pthread_mutex_lock(&pool->mutex);
+  pool->counted -= bytes;
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+size_t gb_pool_limit(const gb_pool *pool) { return pool->limit; }
 
 bool gb_pool_was_limited(gb_pool *pool) {
   pthread_mutex_lock(&pool->mutex);

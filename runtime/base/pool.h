@@ -21,6 +21,12 @@ void gb_pool_close(gb_pool *pool);
  * after cached segments were flushed. */
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
 void gb_pool_free(gb_pool *pool, gb_block *block); /* to the pool it came from, where that is another one */
+/* Bytes that lie outside of the pool but belong to its limit (graph nodes, descriptions of tensors): false, and nothing is counted, where the limit
+ * does not allow them. Without a limit nothing is counted at all. */
+bool gb_pool_count(gb_pool *pool, size_t bytes);
+void gb_pool_uncount(gb_pool *pool, size_t bytes);
+size_t gb_pool_limit(const gb_pool *pool);        /* 0: none */
+
 /* Was it the limit that refused the last block, and not the system? */
 bool gb_pool_was_limited(gb_pool *pool);
 void *gb_block_data(const gb_block *block);

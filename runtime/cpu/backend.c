@@ -74,6 +74,23 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
 
 /* ====} */
 
+/* {==== long kernels ==== */
+
+typedef struct long_job { gb_call *call; gb_chunk_fn fn; void *arg; } long_job;
+
+static void long_chunk(void *arg, int64_t chunk) {
+  const long_job *job = arg;
+  if (gb_is_stopping(job->call->context)) atomic_store_explicit(&job->call->stopped, true, memory_order_relaxed);
+  else job->fn(job->arg, chunk);
+}
+
+void gb_parallel_long(gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+  long_job job = { call, fn, arg };
+  gb_threads_run(call->context->threads, chunks, long_chunk, &job);
+}
+
+/* ====} */
+
 /* {==== memory ==== */
 
 /* The size of a large page on x86-64, and on aarch64 with pages of 4 KiB. */

@@ -100,7 +100,7 @@ static void relu_row(gb_lane lane, void *row, int64_t n) {
 
 /* Run all chunks, free the scratch, and report what failed in one of them. */
 static gb_status run_and_free(conv *v, int64_t chunks, gb_chunk_fn fn) {
-  gb_parallel(v->call, chunks, fn, v);
+  gb_parallel_long(v->call, chunks, fn, v);
   gb_scratch_close(v->call, &v->scratch);
   return atomic_load(&v->failed) ? gb_call_fail(v->call, GB_EMEMORY, "no memory for the working space of a convolution") : GB_OK;
 }
@@ -270,7 +270,7 @@ static gb_status backward_weight_plain(conv *v) {
   gb_scratch_take(&v->room_bytes, v->tile * (v->depth + v->og) * v->bytes);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->partials = v->scratch.shared;
-  gb_parallel(v->call, v->slices * v->s.groups, backward_weight_chunk, v);
+  gb_parallel_long(v->call, v->slices * v->s.groups, backward_weight_chunk, v);
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   store(v->weight, 0, v->lane, v->partials, numel);
   return run_and_free(v, 0, NULL);
@@ -382,7 +382,7 @@ static gb_status backward_weight_slices(conv *v) {
   size_rooms(v);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->partials = v->scratch.shared;
-  gb_parallel(v->call, v->slices, backward_weight_slice, v);
+  gb_parallel_long(v->call, v->slices, backward_weight_slice, v);
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   bool in_place = v->weight->dtype == GB_FLOAT32;
   char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared + weight;

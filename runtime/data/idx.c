@@ -2,11 +2,14 @@
  *
  * Memory grows with what the file really holds, not with what its header claims; a file that ends early, goes on, or fails its checksum
  * is GB_EFORMAT. Layout: two zero bytes, a type, a rank, a 32-bit big-endian size per dimension, the elements, big-endian. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "data/data.h"
+#include "io/place.h"
 
 #define FIRST_READ ((size_t)1 << 20)
 #define BYTES_MOST ((size_t)1 << 40)
@@ -97,8 +100,13 @@ static void swap_elements(gb_idx *idx) {
 
 gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   gb_idx idx = { 0 };
-  gzFile file = gzopen(path, "rb");
-  if (!file) return gb_fail(context, GB_EIO, "cannot open '%s'; an idx file was expected there", path);
+  int fd;
+  GB_TRY(gb_place_open(context, path, O_RDONLY, &fd));
+  gzFile file = gzdopen(fd, "rb");
+  if (!file) {
+    close(fd);
+    return gb_fail_memory(context, 0);
+  }
   gb_status status = read_header(context, file, path, &idx, &idx.bytes);
   if (status == GB_OK) status = read_elements(context, file, path, idx.bytes, &idx);
   if (status == GB_OK) status = check_end(context, file, path);

@@ -236,8 +236,8 @@ static gb_status check_options(gb_context *context, const gb_dataset *dataset, c
   return GB_OK;
 }
 
-/* How many batches and samples there are; false: a batch does not fit memory. */
-static bool measure(gb_loader *loader) {
+/* How many batches and samples there are, and the bytes of a batch; false: it does not fit memory. */
+static bool measure(gb_loader *loader, size_t *batch_bytes) {
   int64_t count = loader->dataset->count, size = loader->options.batch_size, last;
   loader->most = loader->options.random_batches || size < count ? size : count;
   loader->batches = loader->options.random_batches ? loader->options.random_batches : count / size + (!loader->options.drop_last && count % size);
@@ -245,6 +245,7 @@ static bool measure(gb_loader *loader) {
   for (int c = 0; c < loader->dataset->columns; c++) {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)loader->most, loader->dataset->column[c].bytes, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT) return false;
+    *batch_bytes = bytes > SIZE_MAX - *batch_bytes ? SIZE_MAX : *batch_bytes + bytes;
   }
   return (size_t)loader->most <= PTRDIFF_MAX / sizeof(int64_t);
 }
@@ -270,7 +271,9 @@ gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_load
   loader->options = *options;
   loader->order_epoch = -1;
   gb_status status = GB_OK;
-  if (!measure(loader)) status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory", options->batch_size);
+  size_t batch_bytes = 0;
+  if (!measure(loader, &batch_bytes)) status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory", options->batch_size);
+  else status = gb_context_expect(context, batch_bytes);
   if (status == GB_OK) {
     loader->indices = malloc((size_t)(loader->most + 1) * sizeof *loader->indices);
     loader->ring = calloc((size_t)options->prefetch + 1, sizeof *loader->ring);

@@ -12,12 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "io/place.h"
+
 #define ONE_TRANSFER ((size_t)1 << 30) /* systems cap a single read or write below 2^31 */
 #define TEMPORARY_NAMES 16
 
 struct gb_file_writer {
   gb_context *context;
-  char *path, *temporary;
+  gb_place place;
+  char *temporary;               /* a name in the place's folder */
   int fd;
 };
 
@@ -28,42 +31,28 @@ struct gb_file_reader {
   uint64_t size;
 };
 
-/* What an errno means, in buffer or in memory that stays. */
-static const char *reason_of(int error, char *buffer, size_t size) {
-#if defined(__GLIBC__) && defined(_GNU_SOURCE)
-  return strerror_r(error, buffer, size);
-#else
-  if (strerror_r(error, buffer, size)) snprintf(buffer, size, "error %d", error);
-  return buffer;
-#endif
-}
-
-/* "cannot <what> '<path>': <reason>" for an errno. */
-static gb_status fail_errno(gb_context *context, const char *what, const char *path, int error) {
-  char reason[128] = "unknown error";
-  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, reason_of(error, reason, sizeof reason));
-}
-
 /* {==== Writing ==== */
 
-/* The file that path names in the end: what a symbolic link points to, or path itself. NULL: no memory. */
-static char *target_of(const char *path) {
-  char *real = realpath(path, NULL);
-  return real ? real : strdup(path);
+/* Where links are followed, the file that the name names in the end takes its place. */
+static void follow_links(gb_place *place) {
+  char *real = place->confined ? NULL : realpath(place->name, NULL);
+  if (!real) return;
+  free(place->name);
+  place->name = real;
 }
 
 /* Is the open temporary file still the one that its name names? Another writer may have renamed it before we locked it. */
-static bool is_ours(int fd, const char *path) {
+static bool is_ours(int fd, int folder, const char *name) {
   struct stat open_file, named;
-  return !fstat(fd, &open_file) && !lstat(path, &named) && open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino &&
-         S_ISREG(open_file.st_mode);
+  return !fstat(fd, &open_file) && !fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) && open_file.st_dev == named.st_dev &&
+         open_file.st_ino == named.st_ino && S_ISREG(open_file.st_mode);
 }
 
 /* Open and lock a temporary file; -1 with errno when that cannot be, EWOULDBLOCK when another writer has it. */
-static int open_temporary(const char *path) {
-  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+static int open_temporary(int folder, const char *name) {
+  int fd = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (fd < 0) return -1;
-  int error = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? EWOULDBLOCK : !is_ours(fd, path) ? EWOULDBLOCK : 0;
+  int error = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? EWOULDBLOCK : !is_ours(fd, folder, name) ? EWOULDBLOCK : 0;
   if (!error && ftruncate(fd, 0)) error = errno;
   if (!error) return fd;
   close(fd);
@@ -71,26 +60,27 @@ static int open_temporary(const char *path) {
   return -1;
 }
 
-/* Try "path.tmp", "path.tmp1", ... until one is free. */
+/* Try "name.tmp", "name.tmp1", ... until one is free. */
 static gb_status choose_temporary(gb_file_writer *file) {
-  size_t size = strlen(file->path) + 16;
+  size_t size = strlen(file->place.name) + 16;
   file->temporary = malloc(size);
   if (!file->temporary) return gb_fail_memory(file->context, size);
   for (int i = 0; i < TEMPORARY_NAMES; i++) {
-    snprintf(file->temporary, size, i ? "%s.tmp%d" : "%s.tmp", file->path, i);
-    file->fd = open_temporary(file->temporary);
+    snprintf(file->temporary, size, i ? "%s.tmp%d" : "%s.tmp", file->place.name, i);
+    file->fd = open_temporary(file->place.folder, file->temporary);
     if (file->fd >= 0) return GB_OK;
     if (errno != EWOULDBLOCK) break;
   }
-  return fail_errno(file->context, "write", file->temporary, errno);
+  return gb_fail_errno(file->context, "write", file->temporary, errno);
 }
 
 /* The new file gets the permissions of the one it replaces; what is no file must not be replaced. */
 static gb_status look_at_target(gb_file_writer *file) {
   struct stat target;
-  if (stat(file->path, &target)) return GB_OK;
-  if (!S_ISREG(target.st_mode)) return gb_fail(file->context, GB_EIO, "cannot write '%s': it exists and is no regular file", file->path);
-  return fchmod(file->fd, target.st_mode & 07777) ? fail_errno(file->context, "write", file->temporary, errno) : GB_OK;
+  const gb_place *at = &file->place;
+  if (fstatat(at->folder, at->name, &target, at->confined ? AT_SYMLINK_NOFOLLOW : 0)) return GB_OK;
+  if (!S_ISREG(target.st_mode)) return gb_fail(file->context, GB_EIO, "cannot write '%s': it exists and is no regular file", at->name);
+  return fchmod(file->fd, target.st_mode & 07777) ? gb_fail_errno(file->context, "write", file->temporary, errno) : GB_OK;
 }
 
 gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer **out) {
@@ -98,8 +88,12 @@ gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer *
   if (!file) return gb_fail_memory(context, sizeof *file);
   file->context = context;
   file->fd = -1;
-  file->path = target_of(path);
-  gb_status status = file->path ? choose_temporary(file) : gb_fail_memory(context, strlen(path));
+  file->place.folder = AT_FDCWD;
+  gb_status status = gb_place_find(context, path, true, &file->place);
+  if (status == GB_OK) {
+    follow_links(&file->place);
+    status = choose_temporary(file);
+  }
   if (status == GB_OK) status = look_at_target(file);
   if (status != GB_OK) { gb_file_abandon(file); return status; }
   *out = file;
@@ -111,7 +105,7 @@ gb_status gb_file_write(gb_file_writer *file, const void *data, size_t bytes) {
   while (bytes) {
     ssize_t done = write(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return fail_errno(file->context, "write", file->temporary, done ? errno : ENOSPC);
+    if (done <= 0) return gb_fail_errno(file->context, "write", file->temporary, done ? errno : ENOSPC);
     at += done;
     bytes -= (size_t)done;
   }
@@ -120,19 +114,20 @@ gb_status gb_file_write(gb_file_writer *file, const void *data, size_t bytes) {
 
 /* Make the rename last: sync the folder, where the file system can do that. */
 static gb_status sync_folder(gb_file_writer *file) {
-  char *slash = strrchr(file->path, '/');
-  if (slash) *(slash == file->path ? slash + 1 : slash) = 0; /* the name is not needed any more */
-  int fd = open(slash ? file->path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return errno == EACCES ? GB_OK : fail_errno(file->context, "open the folder of", file->temporary, errno);
+  char *name = file->place.name, *slash = strrchr(name, '/');
+  if (slash) *(slash == name ? slash + 1 : slash) = 0; /* the name is not needed any more */
+  int fd = openat(file->place.folder, slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return errno == EACCES ? GB_OK : gb_fail_errno(file->context, "open the folder of", file->temporary, errno);
   int error = fsync(fd) && errno != EINVAL && errno != ENOTSUP && errno != EROFS ? errno : 0;
   close(fd);
-  return error ? fail_errno(file->context, "sync the folder of", file->temporary, error) : GB_OK;
+  return error ? gb_fail_errno(file->context, "sync the folder of", file->temporary, error) : GB_OK;
 }
 
 gb_status gb_file_commit(gb_file_writer *file) {
   gb_status status = GB_OK;
-  if (fsync(file->fd)) status = fail_errno(file->context, "sync", file->temporary, errno);
-  else if (rename(file->temporary, file->path)) status = fail_errno(file->context, "replace", file->path, errno);
+  if (fsync(file->fd)) status = gb_fail_errno(file->context, "sync", file->temporary, errno);
+  else if (renameat(file->place.folder, file->temporary, file->place.folder, file->place.name))
+    status = gb_fail_errno(file->context, "replace", file->place.name, errno);
   if (status != GB_OK) { gb_file_abandon(file); return status; }
   close(file->fd);
   file->fd = -1;
@@ -144,11 +139,11 @@ gb_status gb_file_commit(gb_file_writer *file) {
 void gb_file_abandon(gb_file_writer *file) {
   if (!file) return;
   if (file->fd >= 0) {
-    unlink(file->temporary);
+    unlinkat(file->place.folder, file->temporary, 0);
     close(file->fd);
   }
   free(file->temporary);
-  free(file->path);
+  gb_place_close(&file->place);
   free(file);
 }
 
@@ -159,8 +154,8 @@ void gb_file_abandon(gb_file_writer *file) {
 /* Open, and see that it is a regular file. */
 static gb_status open_regular(gb_file_reader *file) {
   struct stat info;
-  file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file->fd < 0 || fstat(file->fd, &info)) return fail_errno(file->context, "open", file->path, errno);
+  GB_TRY(gb_place_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
+  if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
   if (!S_ISREG(info.st_mode)) return gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);
   file->size = (uint64_t)info.st_size;
   return GB_OK;
@@ -185,7 +180,7 @@ gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *
   while (bytes) {
     ssize_t done = pread(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, reason_of(errno, reason, sizeof reason)), GB_EIO;
+    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_reason_of(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
       return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes), GB_EFORMAT;
     at += done;

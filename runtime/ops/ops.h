@@ -73,6 +73,7 @@ typedef struct gb_call {
   bool needs_grad;             /* a node will be recorded: make the hidden outputs */
   bool in_place;
   uint64_t rng_seed, rng_offset; /* set by gb_call_random */
+  atomic_bool stopped;         /* the kernel was interrupted half way: its results are not whole */
 } gb_call;
 
 /* What a family gives for an op. A list of these, ended by {GB_OP_COUNT}, per family. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tensor/tensor.h"
 
@@ -28,6 +29,7 @@ void gb_context_release(gb_context *context) {
   }
   free(context->plugin_folders);
   free(context->no_cuda);
+  if (context->files.root >= 0) close(context->files.root);
   free((void *)context->infos);
   free((void *)context->impl);
   free(context);
@@ -68,24 +70,48 @@ const char *gb_error_op(const gb_context *context) { return context->error_op; }
 void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
 void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
 
-gb_status gb_poll(gb_context *context) {
+bool gb_is_stopping(const gb_context *context) {
   struct timespec t;
-  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return gb_fail(context, GB_EINTERRUPT, "interrupted");
-  if (context->deadline == 0) return GB_OK;
+  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return true;
+  if (context->deadline == 0) return false;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  if ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec <= context->deadline) return GB_OK;
-  return gb_fail(context, GB_EINTERRUPT, "interrupted: its time is over");
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec > context->deadline;
+}
+
+gb_status gb_poll(gb_context *context) { return gb_is_stopping(context) ? gb_fail(context, GB_EINTERRUPT, "interrupted") : GB_OK; }
+
+/* Let the language on top let go of what it can; what it collects may enter the engine. */
+static void reclaim(gb_context *context) {
+  gb_modes *modes = context->modes;
+  const char *op = context->op;
+  if (context->reclaim) context->reclaim(context->reclaim_user);
+  context->modes = modes;
+  context->op = op;
+}
+
+bool gb_context_count(gb_context *context, size_t bytes) {
+  gb_pool *pool = context->pool[GB_CPU];
+  if (gb_pool_count(pool, bytes)) return true;
+  reclaim(context);
+  if (gb_pool_count(pool, bytes)) return true;
+  gb_fail_memory(context, bytes);
+  return false;
+}
+
+void gb_context_uncount(gb_context *context, size_t bytes) { gb_pool_uncount(context->pool[GB_CPU], bytes); }
+
+gb_status gb_context_expect(gb_context *context, uint64_t amount) {
+  size_t limit = gb_pool_limit(context->pool[GB_CPU]);
+  if (!limit || amount <= limit) return GB_OK;
+  gb_pool_count(context->pool[GB_CPU], SIZE_MAX); /* it was the limit that refused */
+  return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu", limit, (unsigned long long)amount);
 }
 
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_pool *pool = context->pool[device.type];
   gb_block *block = gb_pool_alloc(pool, bytes, category);
-  if (!block) { /* once more, when the language on top has let go of what it can and the cache is empty */
-    gb_modes *modes = context->modes; /* what is collected may enter the engine */
-    const char *op = context->op;
-    if (context->reclaim) context->reclaim(context->reclaim_user);
-    context->modes = modes;
-    context->op = op;
+  if (!block) { /* once more, when what can go has gone and the cache is empty */
+    reclaim(context);
     gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }

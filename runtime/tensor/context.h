@@ -29,6 +29,14 @@ typedef struct gb_observer {
   struct gb_observer *next;
 } gb_observer;
 
+/* Which files may be opened. */
+enum { GB_FILES_ANY = -1, GB_FILES_NONE = -2 };
+typedef struct gb_file_policy {
+  int root;                                /* a folder's descriptor that every path lies beneath, or GB_FILES_ANY, or GB_FILES_NONE */
+  gb_status (*ask)(void *user, const char *path, bool write); /* or NULL: nobody is asked */
+  void *user;
+} gb_file_policy;
+
 struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
   gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
@@ -63,6 +71,8 @@ struct gb_context {
   const struct gb_op_info *infos;          /* parsed ops.def, GB_OP_COUNT of them */
   const struct gb_op_impl **impl;          /* check and gradient of each op; NULL: none */
 
+  gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */
+
   const char *op;                          /* the op that runs, for error texts; NULL between ops */
   gb_status error_code;
   char error_op[64];
@@ -81,7 +91,9 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
 /* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
 gb_status gb_fail_memory(gb_context *context, size_t bytes);
 
-/* GB_OK, or GB_EINTERRUPT with its text: somebody asked for it, or the deadline has passed. */
+/* Has somebody asked for a stop, or has the deadline passed? Any thread. */
+bool gb_is_stopping(const gb_context *context);
+/* GB_OK, or GB_EINTERRUPT with its text when it is so. */
 gb_status gb_poll(gb_context *context);
 
 void gb_context_retain(gb_context *context);
@@ -92,6 +104,12 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
 
 /* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
+/* Count bytes of the engine's own towards the limit on tensor bytes (gb_pool_count); on failure reclaims and tries once more. False sets the
+ * error text. */
+bool gb_context_count(gb_context *context, size_t bytes);
+void gb_context_uncount(gb_context *context, size_t bytes);
+/* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be without bounds. */
+gb_status gb_context_expect(gb_context *context, uint64_t amount);
 
 /* "cpu", "cuda:0", ... */
 const char *gb_device_text(const gb_context *context, gb_device device, char *buffer, size_t size);

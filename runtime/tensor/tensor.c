@@ -67,10 +67,24 @@ void gb_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
   }
 }
 
-/* A tensor over nothing: its storage is still to come. strides NULL: contiguous. */
-static gb_tensor *tensor_shell(gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+/* What describes a tensor and its storage, towards the limit: views and small tensors are mostly that. */
+#define DESCRIPTION (sizeof(gb_tensor) + sizeof(gb_storage))
+
+/* End a tensor that has no storage. */
+static void tensor_discard(gb_context *context, gb_tensor *t) {
+  gb_context_uncount(context, DESCRIPTION);
+  free(t);
+}
+
+/* A tensor over nothing: its storage is still to come. strides NULL: contiguous. NULL sets the error text. */
+static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+  if (!gb_context_count(context, DESCRIPTION)) return NULL;
   gb_tensor *t = calloc(1, sizeof *t);
-  if (!t) return NULL;
+  if (!t) {
+    gb_context_uncount(context, DESCRIPTION);
+    gb_fail_memory(context, sizeof *t);
+    return NULL;
+  }
   atomic_init(&t->refs, 1);
   t->dtype = (int8_t)dtype;
   t->ndim = (int8_t)ndim;
@@ -104,15 +118,15 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
   if (device.type < 0 || device.type >= GB_DEVICE_TYPES || !context->pool[device.type])
     return gb_fail(context, GB_EDEVICE, "the device is not available: no backend of type %d is loaded", device.type);
-  gb_tensor *t = tensor_shell(dtype, ndim, shape, strides, 0);
-  if (!t) return gb_fail_memory(context, sizeof *t);
+  gb_tensor *t = tensor_shell(context, dtype, ndim, shape, strides, 0);
+  if (!t) return context->error_code;
   t->storage = storage_new(context, device, bytes, category);
   if (t->storage) t->storage->block = gb_context_alloc(context, device, bytes, category);
   if (!t->storage || !t->storage->block) {
     if (!t->storage) gb_fail_memory(context, sizeof(gb_storage));
     gb_status status = context->error_code;
     gb_storage_release(t->storage);
-    free(t);
+    tensor_discard(context, t);
     return status;
   }
   t->storage->data = gb_block_data(t->storage->block);
@@ -133,10 +147,10 @@ gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int nd
                          gb_tensor **out) {
   size_t bytes;
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
-  gb_tensor *t = tensor_shell(dtype, ndim, shape, NULL, 0);
-  if (!t) return gb_fail_memory(context, sizeof *t);
+  gb_tensor *t = tensor_shell(context, dtype, ndim, shape, NULL, 0);
+  if (!t) return context->error_code;
   t->storage = storage_new(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_OTHER);
-  if (!t->storage) { free(t); return gb_fail_memory(context, sizeof(gb_storage)); }
+  if (!t->storage) { tensor_discard(context, t); return gb_fail_memory(context, sizeof(gb_storage)); }
   t->storage->data = data;
   t->storage->release = release;
   t->storage->user = user;
@@ -149,8 +163,9 @@ gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const in
   bool overflow = false;
   for (int i = 0; i < ndim; i++) overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
   if (overflow) return gb_fail(of->storage->context, GB_ESHAPE, "the shape has more elements than can be counted");
-  gb_tensor *t = tensor_shell((gb_dtype)of->dtype, ndim, shape, strides, offset);
-  if (!t) return gb_fail_memory(of->storage->context, sizeof *t);
+  GB_TRY(gb_context_expect(of->storage->context, (uint64_t)numel));
+  gb_tensor *t = tensor_shell(of->storage->context, (gb_dtype)of->dtype, ndim, shape, strides, offset);
+  if (!t) return of->storage->context->error_code;
   t->storage = of->storage;
   gb_storage_retain(t->storage);
   t->base = gb_tensor_root(of);
@@ -161,8 +176,8 @@ gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const in
 }
 
 gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out) {
-  gb_tensor *t = tensor_shell((gb_dtype)of->dtype, of->ndim, of->shape, of->stride, of->offset);
-  if (!t) return gb_fail_memory(of->storage->context, sizeof *t);
+  gb_tensor *t = tensor_shell(of->storage->context, (gb_dtype)of->dtype, of->ndim, of->shape, of->stride, of->offset);
+  if (!t) return of->storage->context->error_code;
   t->storage = of->storage;
   t->wrapped = of->wrapped;
   t->tag = of->tag;
@@ -227,6 +242,7 @@ void gb_tensor_release(gb_tensor *tensor) {
   gb_tensor_release(tensor->base);
   gb_hooks_free(tensor->hooks);
   if (node) gb_node_release(node);
+  gb_context_uncount(tensor->storage->context, DESCRIPTION);
   gb_storage_release(tensor->storage);
   free(tensor);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { HOSTS = 16, RUNS = 5 };
+enum { HOSTS = 16, RUNS = 9 };
 
 static const char recipe[] =
   "local gb = require 'gibbous'\n"

@@ -128,7 +128,7 @@ typedef struct run {
 } run;
 
 /* Asked when the pool has failed, before it tries again: let that fail too. */
-static void fail_again(void *pool) { gb_pool_fail_after(pool, 1); }
+static void fail_again(void *state) { gb_pool_fail_after(((gbl_state *)state)->context->pool[GB_CPU], 1); }
 
 /* luaopen_gibbous with the run's options; the pool, which is younger than the universe, is armed as soon as it is there. */
 static int open_armed(lua_State *L) {
@@ -137,10 +137,7 @@ static int open_armed(lua_State *L) {
   luaopen_gibbous(L);
   gb_context *context = gbl_context(L);
   if (r->source != IN_POOL || !r->n) return 1;
-  if (r->retry) {
-    context->reclaim = fail_again;
-    context->reclaim_user = context->pool[GB_CPU];
-  }
+  if (r->retry) context->reclaim = fail_again; /* its user stays the state, which the bindings find there */
   gb_pool_fail_after(context->pool[GB_CPU], r->n);
   return 1;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "host.h"
+#include "open_host.h"
 
 /* {==== Opening and running ==== */
 
@@ -29,6 +29,13 @@ static void test_open(void) {
   CHECK(runs(host, "assert(require 'gibbous' == gb and (gb.ones(2) + 1):sum():item() == 4)"));
   gb_host_close(host);
   gb_host_close(NULL);
+
+  o = options_of(GB_SANDBOX_NONE);
+  o.device = "cpu";
+  o.seed = 7;
+  host = open_host(&o);
+  CHECK(runs(host, "assert(gb.best_device() == 'cpu' and gb.seed() == 7 and gb.get_num_threads() == 1)"));
+  gb_host_close(host);
 
   struct { size_t size; gb_sandbox sandbox; } old = { sizeof old, GB_SANDBOX_NONE }; /* a caller that knows the first fields alone */
   host = open_host((const gb_host_options *)(const void *)&old);

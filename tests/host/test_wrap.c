@@ -1,7 +1,7 @@
 /* test_wrap.c - memory of the host's as tensors: loans and their end, release callbacks, DLPack both ways. */
 #include <stdlib.h>
 
-#include "host.h"
+#include "open_host.h"
 #include "tensor/dlpack.h"
 
 static const gb_device cpu = { GB_CPU, 0 };

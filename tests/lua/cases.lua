@@ -17,7 +17,7 @@ end
 -- A tensor of a case, where tensors are made by default.
 local function stored(case, kind, i)
   local t = tensors[("%d.%s%d"):format(case.id, kind, i)]
-  return t and t:to(gb.get_default_device())
+  return t and t:detach():to(gb.get_default_device())
 end
 cases.stored = stored
 

@@ -1,6 +1,6 @@
-/* host.h - what the tests of the host API share: opening with few words, recipes that must succeed or fail in a certain way. */
-#ifndef GB_TESTS_HOST_H
-#define GB_TESTS_HOST_H
+/* open_host.h - what the tests of the host API share: opening with few words, recipes that must succeed or fail in a certain way. */
+#ifndef GB_TESTS_OPEN_HOST_H
+#define GB_TESTS_OPEN_HOST_H
 
 #include <gibbous_lua.h>
 #include <string.h>

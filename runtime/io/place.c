@@ -1,0 +1,109 @@
+/* io/place.c - paths under a policy. See place.h. */
+#include "io/place.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *gb_reason_of(int error, char *buffer, size_t size) {
+#if defined(__GLIBC__) && defined(_GNU_SOURCE)
+  return strerror_r(error, buffer, size);
+#else
+  if (strerror_r(error, buffer, size)) snprintf(buffer, size, "error %d", error);
+  return buffer;
+#endif
+}
+
+gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error) {
+  char reason[128] = "unknown error";
+  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, gb_reason_of(error, reason, sizeof reason));
+}
+
+/* One step down: the folder `name` in `from`, which is closed. */
+static int descend(int from, const char *name) {
+  int fd = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  int error = errno;
+  close(from);
+  errno = error;
+  return fd;
+}
+
+/* Walk all but the last name of the path, which is cut into pieces; the last one goes to *last. */
+static int walk(int root, char *path, char **last) {
+  int folder = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  *last = path;
+  while (folder >= 0) {
+    char *slash = strchr(*last, '/');
+    if (slash) *slash = 0;
+    bool parent = !strcmp(*last, ".."), nothing = !**last || !strcmp(*last, ".");
+    if (parent || (nothing && !slash)) {
+      close(folder);
+      errno = parent ? EACCES : EISDIR;
+      return -1;
+    }
+    if (!slash) break;
+    if (!nothing) folder = descend(folder, *last);
+    *last = slash + 1;
+  }
+  return folder;
+}
+
+/* The place of a path beneath the policy's folder. */
+static gb_status find_beneath(gb_context *context, const char *path, gb_place *out) {
+  char *copy = strdup(path), *last;
+  if (!copy) return gb_fail_memory(context, strlen(path) + 1);
+  errno = EACCES;
+  int folder = *path == '/' ? -1 : walk(context->files.root, copy, &last);
+  if (folder < 0) {
+    free(copy);
+    return gb_fail_errno(context, "find", path, errno);
+  }
+  memmove(copy, last, strlen(last) + 1);
+  *out = (gb_place){ .folder = folder, .name = copy, .confined = true };
+  return GB_OK;
+}
+
+gb_status gb_place_find(gb_context *context, const char *path, bool write, gb_place *out) {
+  const gb_file_policy *files = &context->files;
+  if (files->root == GB_FILES_NONE) return gb_fail(context, GB_EIO, "cannot %s '%s': files are not allowed here", write ? "write" : "read", path);
+  if (files->ask && files->ask(files->user, path, write) != GB_OK)
+    return gb_fail(context, GB_EIO, "cannot %s '%s': the program around does not allow it", write ? "write" : "read", path);
+  if (files->root != GB_FILES_ANY) return find_beneath(context, path, out);
+  *out = (gb_place){ .folder = AT_FDCWD, .name = strdup(path) };
+  return out->name ? GB_OK : gb_fail_memory(context, strlen(path) + 1);
+}
+
+void gb_place_close(gb_place *place) {
+  if (place->folder >= 0) close(place->folder);
+  free(place->name);
+  *place = (gb_place){ .folder = AT_FDCWD };
+}
+
+gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd) {
+  gb_place place;
+  GB_TRY(gb_place_find(context, path, (flags & O_ACCMODE) != O_RDONLY, &place));
+  int opened = openat(place.folder, place.name, flags | O_CLOEXEC | (place.confined ? O_NOFOLLOW | O_NONBLOCK : 0), 0666), error = errno;
+  struct stat info;
+  if (opened >= 0 && place.confined && (fstat(opened, &info) || !S_ISREG(info.st_mode))) {
+    close(opened); /* no device, no pipe */
+    opened = -1;
+    error = EACCES;
+  }
+  gb_place_close(&place);
+  if (opened < 0) return gb_fail_errno(context, "open", path, error);
+  *fd = opened;
+  return GB_OK;
+}
+
+bool gb_place_exists(gb_context *context, const char *path) {
+  gb_place place;
+  struct stat info;
+  if (gb_place_find(context, path, false, &place) != GB_OK) return false;
+  bool exists = !fstatat(place.folder, place.name, &info, place.confined ? AT_SYMLINK_NOFOLLOW : 0);
+  gb_place_close(&place);
+  return exists;
+}

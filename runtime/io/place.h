@@ -1,0 +1,30 @@
+/* io/place.h - where a path leads, under the context's policy on files: anywhere, beneath one folder, or nowhere.
+ *
+ * Beneath a folder a path is walked name by name from an open descriptor: it may not begin with '/', hold '..', or meet a symbolic link, so
+ * nothing that is renamed meanwhile leads out. Whoever opens, renames or looks uses the *at functions with the place's folder, name, flags. */
+#ifndef GB_IO_PLACE_H
+#define GB_IO_PLACE_H
+
+#include "tensor/context.h"
+
+typedef struct gb_place {
+  int folder;                    /* AT_FDCWD, or a descriptor of ours */
+  char *name;                    /* in that folder, or as the caller wrote it */
+  bool confined;
+} gb_place;
+
+/* Ask the policy, and find the folder. write: the file is to be written or made. */
+gb_status gb_place_find(gb_context *context, const char *path, bool write, gb_place *out);
+void gb_place_close(gb_place *place);
+
+/* open(2) under the policy; flags are those of open. GB_EIO where it cannot be. */
+gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd);
+/* Is there a file that may be read? */
+bool gb_place_exists(gb_context *context, const char *path);
+
+/* What an errno means, in buffer or in memory that stays; any thread. */
+const char *gb_reason_of(int error, char *buffer, size_t size);
+/* "cannot <what> '<path>': <reason>" for an errno. */
+gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error);
+
+#endif
