@@ -1,5 +1,5 @@
-/* host.c - what embedding costs: opening and closing a host, calls across the border, the time until an interrupt is heeded, and sixteen hosts that
- * train at once beside one. Prints medians of this machine; never a test. */
+/* host.c - what embedding costs: opening and closing a host, calls across the border, the time until an interrupt is heeded. Prints medians of this
+ * machine; never a test. Many hosts at once are measured by hosts.c. */
 #include <gibbous_lua.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <time.h>
 
 #define RUNS 31
-#define HOSTS 16
 
 static double now(void) {
   struct timespec t;
@@ -123,52 +122,11 @@ static void bench_interrupts(void) {
 
 /* ====} */
 
-/* {==== Many at once ==== */
-
-static const char training[] =
-  "local model = gb.nn.Sequential(gb.nn.Linear(64, 128, { activation = 'relu' }), gb.nn.Linear(128, 10))\n"
-  "local opt = gb.optim.AdamW(model:parameters(), { lr = 1e-3 })\n"
-  "local x, y = gb.randn(128, 64), gb.randint(0, 10, { 128 })\n"
-  "function train(steps)\n"
-  "  for i = 1, steps do opt:zero_grad() gb.nn.functional.cross_entropy(model(x), y):backward() opt:step() end\n"
-  "end\n";
-
-static void *train_one(void *user) {
-  gb_value steps = gb_value_integer(*(int *)user);
-  gb_host *host = open_host(GB_SANDBOX_STRICT);
-  if (!host || gb_host_run_string(host, training, NULL) != GB_OK || gb_host_call(host, "train", &steps, 1, NULL, 0) != GB_OK) printf("training failed\n");
-  gb_host_close(host);
-  return NULL;
-}
-
-/* Steps a second of `hosts` hosts, a thread each. */
-static double throughput(int hosts, int steps) {
-  pthread_t threads[HOSTS];
-  int started = 0;
-  double start = now();
-  while (started < hosts && !pthread_create(&threads[started], NULL, train_one, &steps)) started++;
-  for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-  return started * steps / (now() - start);
-}
-
-static void bench_many(void) {
-  double one[5], many[5];
-  for (int i = 0; i < 5; i++) {
-    one[i] = throughput(1, 3200);
-    many[i] = throughput(HOSTS, 200);
-  }
-  double single = median(one, 5), all = median(many, 5);
-  printf("training, one host %.0f steps/s, %d hosts at once %.0f steps/s in all: %.2f\n", single, HOSTS, all, all / single);
-}
-
-/* ====} */
-
 int main(void) {
   bench_open(GB_SANDBOX_NONE, "none");
   bench_open(GB_SANDBOX_STRICT, "strict");
   bench_calls(GB_SANDBOX_NONE, "none");
   bench_calls(GB_SANDBOX_STRICT, "strict");
   bench_interrupts();
-  bench_many();
   return 0;
 }

@@ -346,7 +346,8 @@ static const escape file_escapes[] = {
   { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', 'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
     "  local f, why = io.open(path) assert(not f and why, path)\n  assert(not io.open(path, 'w') and not io.open(path, 'a') and not io.open(path, 'r+'), path)\n"
     "  assert(not pcall(gb.load, path) and not pcall(gb.save, path, { x = gb.ones(1) }) and not pcall(gb.data.text, path), path)\n"
-    "  assert(not pcall(gb.data.idx, path, path) and not pcall(gb.io.load_checkpoint, path, {}) and not pcall(dofile, path) and not loadfile(path), path)\n"
+    "  assert(not pcall(gb.data.idx, path, path) and not pcall(gb.io.load_checkpoint, path, {}) and not pcall(gb.data.tokens, path), path)\n"
+    "  assert(not pcall(dofile, path) and not loadfile(path), path)\n"
     "end", GB_OK, NULL },
   { "assert(not pcall(gb.data.mnist, '..') and not pcall(require, '...secret') and not pcall(require, '/etc/passwd'))", GB_OK, NULL },
   { "io.open('a.txt', 'rx')", GB_ERECIPE, "invalid mode" },
