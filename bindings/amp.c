@@ -136,7 +136,8 @@ static int unscale(lua_State *L) {
 }
 
 /* GradScaler:step(optimizer: optimizer, options?: table) -> number: The optimizer's step, unless a gradient is not finite. options: clip
- * (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_ and step do, in one pass; returns the norm before. Errors: max_skips skips
+ * (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_ and step do, in one pass; returns the norm before, on
+ * a device as a tensor. Errors: max_skips skips
  * in a row, with the report. Example: scaler:scale(loss):backward() scaler:step(opt) scaler:update() */
 static int step(lua_State *L) {
   static const char *const known[] = { "clip", "norm_type", NULL };
@@ -144,13 +145,14 @@ static int step(lua_State *L) {
   gb_scaler *scaler = check(L);
   gb_optimizer *optimizer = gbl_check_optimizer(L, 2);
   gbl_check_options(L, 3, "step", known);
-  double clip = gbl_option_number(L, 3, "step", "clip", HUGE_VAL), norm_type = gbl_option_number(L, 3, "step", "norm_type", 2), norm = 0;
+  double clip = gbl_option_number(L, 3, "step", "clip", HUGE_VAL), norm_type = gbl_option_number(L, 3, "step", "norm_type", 2);
   bool clips = has_option(L, 3, "clip");
   if (!clips && has_option(L, 3, "norm_type")) return gbl_error(L, "step: 'norm_type' is of the norm that 'clip' limits; give clip too");
   gbl_note_step(L);
-  gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, clip, norm_type, &norm) : gb_scaler_step(scaler, optimizer));
+  gbl_box *box = clips ? gbl_new_tensor(L) : NULL;
+  gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, clip, norm_type, &box->tensor) : gb_scaler_step(scaler, optimizer));
+  if (clips) gbl_finish_measure(L);
   gbl_collect(L);
-  if (clips) lua_pushnumber(L, norm);
   return clips;
 }
 

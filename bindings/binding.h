@@ -105,6 +105,8 @@ void gbl_finish_tensor(lua_State *L);
 void gbl_push_tensor(lua_State *L, gb_tensor *tensor);
 /* As above, and the value becomes the known one: for parameters, gradients, hook arguments, whatever C hands out twice. Takes over one
  * reference too. */
+/* The box at the top holds a 0-d measure: on the CPU it becomes a number, on a device, which nobody should wait for, it stays a tensor. */
+void gbl_finish_measure(lua_State *L);
 void gbl_push_tensor_shared(lua_State *L, gb_tensor *tensor);
 /* Make the value at index the known Lua value of its tensor (parameters given to an optimizer, leaves that ask for gradients). */
 void gbl_share_tensor(lua_State *L, int index);

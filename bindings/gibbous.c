@@ -346,14 +346,14 @@ static int memory_stats(lua_State *L) {
 }
 
 /* gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: gb.reset_peak_memory_stats()
- * gb.cuda.reset_peak_memory_stats(): The same, where PyTorch has it. Example: gb.cuda.reset_peak_memory_stats() */
+ * gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: gb.cuda.reset_peak_memory_stats() */
 static int reset_peak_memory_stats(lua_State *L) {
   gb_memory_reset_peaks(gbl_context(L));
   return 0;
 }
 
 /* gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache()
- * gb.cuda.empty_cache(): The same, where PyTorch has it. Example: gb.cuda.empty_cache() */
+ * gb.cuda.empty_cache(): Give memory that no tensor uses back to the device. Example: gb.cuda.empty_cache() */
 static int empty_cache(lua_State *L) {
   gb_memory_empty_cache(gbl_context(L));
   return 0;
@@ -487,6 +487,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_interrupt(L);
   gbl_open_host(L);
   gbl_open_native(L);
+  gbl_open_capture(L);
   gbl_open_doctor(L);
   run_lua_half(L);
   seal(L);

@@ -248,14 +248,15 @@ gb_optimizer *gbl_check_optimizer(lua_State *L, int arg) {
 /* {==== clipping ==== */
 
 /* gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number: Scale the gradients so that their norm together is at
- * most max_norm; returns the norm before. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0) */
+ * most max_norm; returns the norm before, on a device as a tensor, so that nothing waits for it. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0) */
 static int clip_grad_norm(lua_State *L) {
   gb_context *context = gbl_context(L);
-  double max_norm = gbl_check_number(L, 2, "clip_grad_norm_", "max_norm"), type = luaL_optnumber(L, 3, 2), norm = 0;
+  double max_norm = gbl_check_number(L, 2, "clip_grad_norm_", "max_norm"), type = luaL_optnumber(L, 3, 2);
   int count;
   gb_tensor **parameters = gbl_check_tensors(L, 1, "clip_grad_norm_", "parameters", &count);
-  gbl_check_status(L, gb_clip_grad_norm(context, parameters, count, max_norm, type, &norm));
-  lua_pushnumber(L, norm);
+  gbl_box *box = gbl_new_tensor(L);
+  gbl_check_status(L, gb_clip_grad_norm_tensor(context, parameters, count, max_norm, type, &box->tensor));
+  gbl_finish_measure(L);
   return 1;
 }
 

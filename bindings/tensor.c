@@ -157,6 +157,15 @@ void gbl_step(lua_State *L, gb_op op, const gb_attr *attrs, bool own) {
 
 /* ====} */
 
+void gbl_finish_measure(lua_State *L) {
+  gb_tensor *measure = gbl_check_tensor(L, lua_gettop(L));
+  double number;
+  if (gb_tensor_device(measure).type != GB_CPU) return;
+  gbl_check_status(L, gb_tensor_item(measure, &number, NULL));
+  lua_pushnumber(L, number);
+  lua_replace(L, -2);
+}
+
 /* {==== Fields ==== */
 
 typedef enum field {

@@ -14,20 +14,15 @@ endif()
 
 # {==== Programs, recipes, documents ====
 
-file(GLOB MAN_PAGES CONFIGURE_DEPENDS doc/*.1)
 file(GLOB TYPE_FILES CONFIGURE_DEPENDS bindings/meta/*.lua)
 install(TARGETS gibbous RUNTIME)
 install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/recipes FILES_MATCHING PATTERN "*.lua")
 install(FILES ${TYPE_FILES} DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/meta)
-install(FILES ${MAN_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES doc/gibbous.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES README.md docs/reference.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
-if(EXISTS ${CMAKE_SOURCE_DIR}/doc/gibbous.bash)
-  install(FILES doc/gibbous.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME gibbous)
-endif()
-if(EXISTS ${CMAKE_SOURCE_DIR}/doc/_gibbous)
-  install(FILES doc/_gibbous DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
-endif()
+install(FILES doc/gibbous.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME gibbous)
+install(FILES doc/_gibbous DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
 install(DIRECTORY DESTINATION ${PLUGIN_DIR}) # backends that the engine opens at run time
 if(TARGET gibbous_cuda AND NOT GIBBOUS_CUDA STREQUAL emulate)
   install(TARGETS gibbous_cuda LIBRARY DESTINATION ${PLUGIN_DIR})

@@ -11,18 +11,15 @@ if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
 endif()
 
 # The public headers as they are installed: gibbous.h with the table of ops written out, so that it stands alone.
-set(PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous.h)
+set(PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous.h
   COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/runtime/gibbous.h -DOPS=${CMAKE_SOURCE_DIR}/runtime/ops/ops.def
           -DOUTPUT=${CMAKE_BINARY_DIR}/include/gibbous.h -P ${CMAKE_SOURCE_DIR}/cmake/header.cmake
   DEPENDS runtime/gibbous.h runtime/ops/ops.def cmake/header.cmake
   COMMENT "Writing the table of ops into gibbous.h")
-if(EXISTS ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h)
-  list(APPEND PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous_lua.h)
-  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
-    COMMAND ${CMAKE_COMMAND} -E copy ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
-    DEPENDS bindings/gibbous_lua.h)
-endif()
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
+  COMMAND ${CMAKE_COMMAND} -E copy ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
+  DEPENDS bindings/gibbous_lua.h)
 add_custom_target(headers ALL DEPENDS ${PUBLIC_HEADERS})
 
 # {==== libgibbous ====

@@ -29,6 +29,7 @@ typedef struct attend {
   int64_t batch, heads, group, tq, tk, e, ev;    /* group: query heads to a key head */
   int64_t heads_at_once, rows_at_once;
   size_t lane_bytes, rounded_bytes;
+  double scale;
   gb_scores s;                                   /* of the part that is worked on */
   char *shares, *slopes;                         /* probabilities and gradients of scores, in s.rounded */
   char *dense, *other;                           /* [heads_at_once, rows, columns], whatever a product makes or an operand is brought to */
@@ -60,7 +61,8 @@ static attend attend_of(gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_
                .tq = size_at(query, 1), .tk = size_at(key, 1), .e = size_at(query, 0), .ev = size_at(in[VALUE], 0) };
   a.group = a.heads / most(size_at(key, 2), 1);
   a.s = (gb_scores){ .lane = result == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, .tk = a.tk, .tq = a.tq, .causal = call->attrs[0].integer,
-                     .scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e), .dropout = call->attrs[2].number, .place = call->place };
+                     .dropout = call->attrs[2].number, .place = call->place };
+  a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
   a.s.rounded = is_short ? result : a.s.lane;
   if (mask) a.mask = view_of(mask);
   a.lane_bytes = bytes_of(&a, a.s.lane);
@@ -104,9 +106,16 @@ static heads scores_of(const attend *a, const char *data, bool turned) {
   return (heads){ { data, a->s.rounded, turned ? 1 : a->s.tk, turned ? a->s.tk : 1 }, a->s.rows * a->s.tk };
 }
 
-/* c[m, n] = x @ y for each of the part's heads, one behind the other. */
-static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, heads x, heads y, void *c, gb_dtype dtype, bool accumulate) {
-  gb_product p = { .m = m, .n = n, .k = k, .a = x.m, .b = y.m, .c = c, .dtype = dtype, .accumulate = accumulate };
+/* A product that is multiplied by 0. */
+static gb_status clear_product(const attend *a, void *c, int64_t size, gb_dtype dtype, bool accumulate) {
+  int code = accumulate ? 0 : gb_rt_set(a->call->stream, c, 0, (size_t)(a->s.heads * size) * bytes_of(a, dtype));
+  return code ? gb_cuda_fail(a->call, GB_EDEVICE, "a product could not be cleared") : GB_OK;
+}
+
+/* c[m, n] = alpha * x @ y for each of the part's heads, one behind the other. */
+static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, double alpha, heads x, heads y, void *c, gb_dtype dtype, bool accumulate) {
+  if (alpha == 0) return clear_product(a, c, m * n, dtype, accumulate);
+  gb_product p = { .m = m, .n = n, .k = k, .alpha = alpha, .a = x.m, .b = y.m, .c = c, .dtype = dtype, .accumulate = accumulate };
   if (a->s.heads > 1) {
     p.batch_ndim = 1;
     p.batch[0] = a->s.heads;
@@ -155,10 +164,12 @@ static gb_status forward_part(attend *a, int64_t b, int64_t h, int64_t r) {
   gb_scores *s = &a->s;
   int64_t key_head = h / a->group;
   take_part(a, b, h, r);
-  GB_TRY(multiply(a, s->rows, a->tk, a->e, operand(a, &a->query, b, h, r, false), operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
+  heads query = operand(a, &a->query, b, h, r, false), key = operand(a, &a->key, b, key_head, 0, true);
+  GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, key, s->scores, s->lane, false));
   gb_scores_soften(a->call, s, a->shares);
-  GB_TRY(multiply(a, s->rows, a->ev, a->tk, scores_of(a, a->shares, false), operand(a, &a->value, b, key_head, 0, false), a->dense, a->y.dtype, false));
-  return copy(a, &a->y, b, h, r, s->rows, a->ev, a->dense, a->y.dtype, true);
+  GB_TRY(multiply(a, s->rows, a->ev, a->tk, 1, scores_of(a, a->shares, false), operand(a, &a->value, b, key_head, 0, false), a->dense, s->lane, false));
+  gb_scores_divide(a->call, s, a->dense, a->ev, at(a, &a->y, b, h, r), a->y.dtype, a->y.stride + 1);
+  return GB_OK;
 }
 
 gb_status gb_attend(gb_cuda_call *call) {
@@ -167,10 +178,11 @@ gb_status gb_attend(gb_cuda_call *call) {
   a.y = view_of(call->out[0]);
   a.s.lse = call->out[1] ? call->out[1]->data : NULL;
   size_t scores = (size_t)(a.heads_at_once * a.rows_at_once * a.tk), rows = (size_t)(a.heads_at_once * a.rows_at_once);
-  char *lanes = NULL;
-  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes }, { &a.dense, rows * (size_t)a.ev * 8 } };
-  GB_TRY(take_room(call, pieces, 3));
-  a.s.scores = lanes;
+  char *lanes = NULL, *total = NULL;
+  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes }, { &a.dense, rows * (size_t)a.ev * a.lane_bytes },
+                           { &total, rows * a.lane_bytes } };
+  GB_TRY(take_room(call, pieces, 4));
+  a.s.scores = lanes, a.s.total = total;
   for (int64_t b = 0; b < a.batch; b++)
     for (int64_t h = 0; h < a.heads; h += a.heads_at_once)
       for (int64_t r = 0; r < a.tq; r += a.rows_at_once) {
@@ -187,12 +199,13 @@ gb_status gb_attend(gb_cuda_call *call) {
 
 /* The gradient of a key or a value from one part: [tk, columns] = scores^T @ rows of `by`. What is whole goes straight into the tensor; the rest
  * is added up in `sum`. */
-static gb_status key_gradient(const attend *a, const char *scores, heads by, int64_t columns, const view4 *to, int64_t b, int64_t h, char *sum, bool first) {
+static gb_status key_gradient(const attend *a, const char *scores, double alpha, heads by, int64_t columns, const view4 *to, int64_t b, int64_t h, char *sum,
+                              bool first) {
   if (a->group == 1 && a->rows_at_once == a->tq) {
-    GB_TRY(multiply(a, a->tk, columns, a->s.rows, scores_of(a, scores, true), by, a->dense, to->dtype, false));
+    GB_TRY(multiply(a, a->tk, columns, a->s.rows, alpha, scores_of(a, scores, true), by, a->dense, to->dtype, false));
     return copy(a, to, b, h, 0, a->tk, columns, a->dense, to->dtype, true);
   }
-  return multiply(a, a->tk, columns, a->s.rows, scores_of(a, scores, true), by, sum, a->s.lane, !first);
+  return multiply(a, a->tk, columns, a->s.rows, alpha, scores_of(a, scores, true), by, sum, a->s.lane, !first);
 }
 
 static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool first) {
@@ -200,16 +213,17 @@ static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool 
   int64_t key_head = h / a->group;
   take_part(a, b, h, r);
   heads query = operand(a, &a->query, b, h, r, false), grad = operand(a, &a->grad, b, h, r, false);
-  GB_TRY(multiply(a, s->rows, a->tk, a->e, query, operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
-  GB_TRY(multiply(a, s->rows, a->tk, a->ev, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->tk, a->ev, 1, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane, false));
   GB_TRY(copy(a, &a->grad, b, h, r, s->rows, a->ev, a->dense, a->grad.dtype, false));
   GB_TRY(copy(a, &a->y, b, h, r, s->rows, a->ev, a->other, a->y.dtype, false));
   gb_scores_shift(a->call, s, a->dense, a->grad.dtype, a->other, a->y.dtype, a->ev);
   gb_scores_soften_backward(a->call, s, a->shares, a->slopes);
-  GB_TRY(multiply(a, s->rows, a->e, a->tk, scores_of(a, a->slopes, false), operand(a, &a->key, b, key_head, 0, false), a->dense, a->dquery.dtype, false));
+  heads slopes = scores_of(a, a->slopes, false);
+  GB_TRY(multiply(a, s->rows, a->e, a->tk, a->scale, slopes, operand(a, &a->key, b, key_head, 0, false), a->dense, a->dquery.dtype, false));
   GB_TRY(copy(a, &a->dquery, b, h, r, s->rows, a->e, a->dense, a->dquery.dtype, true));
-  GB_TRY(key_gradient(a, a->shares, grad, a->ev, &a->dvalue, b, key_head, a->dvalue_sum, first));
-  return key_gradient(a, a->slopes, query, a->e, &a->dkey, b, key_head, a->dkey_sum, first);
+  GB_TRY(key_gradient(a, a->shares, 1, grad, a->ev, &a->dvalue, b, key_head, a->dvalue_sum, first));
+  return key_gradient(a, a->slopes, a->scale, query, a->e, &a->dkey, b, key_head, a->dkey_sum, first);
 }
 
 /* Sums over queries and query heads into the gradients of one key head. */

@@ -11,22 +11,24 @@ static GB_DEVICE int64_t visible(const gb_scores &s, int64_t row) {
   return s.causal && seen < s.tk ? seen : s.tk;
 }
 
-/* The score of a key: scaled, + mask, or -infinity where the mask says no. */
+/* The score of a key: + mask, or -infinity where the mask says no. */
 template <typename T> static GB_DEVICE T score(const gb_scores &s, int64_t row, int64_t j) {
-  T x = ((const T *)s.scores)[row * s.tk + j] * (T)s.scale;
+  T x = ((const T *)s.scores)[row * s.tk + j];
   if (!s.mask) return x;
   int64_t at = row / s.rows * s.mask_stride[0] + row % s.rows * s.mask_stride[1] + j * s.mask_stride[2];
   if (s.mask_dtype == GB_BOOL) return s.mask[at] ? x : (T)-INFINITY;
   return x + gb_load<T>(s.mask, s.mask_dtype, at);
 }
 
-/* What dropout multiplies an element by. Numbers belong to the element of [batch, heads, tq, tk], as on the CPU. */
-template <typename T> static GB_DEVICE T kept(const gb_scores &s, int64_t row, int64_t j) {
-  if (!(s.dropout > 0)) return 1;
+/* Is an element kept? Random numbers belong to the element of [batch, heads, tq, tk], as on the CPU. */
+static GB_DEVICE bool is_kept(const gb_scores &s, int64_t row, int64_t j) {
+  if (!(s.dropout > 0)) return true;
   uint64_t element = ((uint64_t)(s.first_head + row / s.rows) * (uint64_t)s.tq + (uint64_t)(s.first_row + row % s.rows)) * (uint64_t)s.tk + (uint64_t)j;
-  bool dropped = (double)gb_uniform(gb_random_word(s.place, element)) < s.dropout;
-  return dropped ? (T)0 : (T)(1 / (1 - s.dropout));
+  return !((double)gb_uniform(gb_random_word(s.place, element)) < s.dropout);
 }
+
+/* What the elements that are kept are multiplied by. */
+static GB_DEVICE double keep_factor(const gb_scores &s) { return s.dropout < 1 ? 1 / (1 - s.dropout) : 0; }
 
 static GB_DEVICE int64_t lse_at(const gb_scores &s, int64_t row) { return (s.first_head + row / s.rows) * s.tq + s.first_row + row % s.rows; }
 
@@ -39,9 +41,10 @@ template <typename T> static __global__ void soften_kernel(gb_scores s, void *ou
     sum = gb_max_sum_join(sum);
     bool empty = sum.max == (T)-INFINITY;
     for (int64_t j = threadIdx.x; j < s.tk; j += blockDim.x) {
-      T share = j < seen && !empty ? gb_exp(score<T>(s, row, j) - sum.max) / sum.sum * kept<T>(s, row, j) : (T)0;
-      gb_store<T>(out, s.rounded, row * s.tk + j, share);
+      bool counts = j < seen && !empty && is_kept(s, row, j);
+      gb_store<T>(out, s.rounded, row * s.tk + j, counts ? gb_exp(score<T>(s, row, j) - sum.max) : (T)0);
     }
+    if (threadIdx.x == 0) ((T *)s.total)[row] = empty ? (T)1 : sum.sum;
     if (threadIdx.x == 0 && s.lse) ((T *)s.lse)[lse_at(s, row)] = empty ? (T)INFINITY : sum.max + log_of(sum.sum);
     __syncwarp();
   }
@@ -51,10 +54,20 @@ template <typename T> static __global__ void soften_kernel(gb_scores s, void *ou
 template <typename T> static __global__ void soften_backward_kernel(gb_scores s, void *out, void *gradients_out) {
   for (int64_t i = gb_thread<int64_t>(); i < s.heads * s.rows * s.tk; i += gb_grid_size<int64_t>()) {
     int64_t row = i / s.tk, j = i % s.tk;
-    T share = j < visible(s, row) ? gb_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0, keep = kept<T>(s, row, j);
-    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[row]) * (T)s.scale;
+    T share = j < visible(s, row) ? gb_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0;
+    T keep = is_kept(s, row, j) ? (T)keep_factor(s) : (T)0;
+    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[row]);
     gb_store<T>(out, s.rounded, i, share * keep);
     gb_store<T>(gradients_out, s.rounded, i, gradient);
+  }
+}
+
+typedef struct strides3 { int64_t by[3]; } strides3;
+
+template <typename T> static __global__ void divide_kernel(gb_scores s, const T *sums, int64_t n, void *y, int dtype, strides3 stride) {
+  for (int64_t i = gb_thread<int64_t>(); i < s.heads * s.rows * n; i += gb_grid_size<int64_t>()) {
+    int64_t row = i / n, to = row / s.rows * stride.by[0] + row % s.rows * stride.by[1] + i % n * stride.by[2];
+    gb_store<T>(y, dtype, to, sums[i] * ((T)keep_factor(s) / ((const T *)s.total)[row]));
   }
 }
 
@@ -72,6 +85,13 @@ extern "C" void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *o
   gb_row_shape shape = gb_shape_rows(s->heads * s->rows, s->tk);
   if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, soften_kernel<double>, shape.grid, shape.block, 0, *s, out);
   else GB_LAUNCH(call->stream, soften_kernel<float>, shape.grid, shape.block, 0, *s, out);
+}
+
+extern "C" void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype, const int64_t *stride) {
+  unsigned blocks = gb_blocks(s->heads * s->rows * n, GB_THREADS);
+  strides3 by = { { stride[0], stride[1], stride[2] } };
+  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, divide_kernel<double>, blocks, GB_THREADS, 0, *s, (const double *)sums, n, y, (int)dtype, by);
+  else GB_LAUNCH(call->stream, divide_kernel<float>, blocks, GB_THREADS, 0, *s, (const float *)sums, n, y, (int)dtype, by);
 }
 
 extern "C" void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out) {

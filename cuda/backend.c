@@ -15,6 +15,8 @@ _Static_assert(GB_CUDA_OUT >= GB_MAX_OUT, "a call has room for every output");
 
 GB_API gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
 
+#define ADVANCE_BYTES (2 * sizeof(uint64_t))
+
 /* {==== What kernels may ask ==== */
 
 gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format, ...) {
@@ -90,8 +92,15 @@ static gb_status runtime_failure(gb_cuda *cuda, int code, const char *what) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s failed: %s", what, gb_rt_text(code));
 }
 
+/* What the host cannot do while a graph is captured, since nothing runs then. */
+static gb_status refuse_in_capture(gb_cuda *cuda, const char *what) {
+  if (!cuda->capturing) return GB_OK;
+  return cuda->engine->fail(cuda->context, GB_ESTATE, "cannot %s while a graph is captured, since nothing runs then; do it outside of the step", what);
+}
+
 /* Wait for the stream; then tell what a kernel reported, once. */
 static gb_status wait_for(gb_cuda *cuda) {
+  GB_TRY(refuse_in_capture(cuda, "wait for the device"));
   int code = gb_rt_copy(cuda->stream, cuda->fault_seen, cuda->fault, sizeof *cuda->fault, GB_COPY_TO_HOST);
   if (!code) code = gb_rt_synchronize(cuda->stream);
   if (code) return runtime_failure(cuda, code, "waiting for the device");
@@ -131,7 +140,7 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
   gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs, .stream = cuda->stream,
-                     .place = { call->rng_seed, call->rng_offset, NULL }, .fault = cuda->fault, .in_place = call->in_place,
+                     .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL }, .fault = cuda->fault, .in_place = call->in_place,
                      .tf32 = call->context->tf32, .cuda = cuda, .call = call };
   gb_status status = GB_OK;
   for (int i = 0; i < call->n_in; i++) {
@@ -167,7 +176,7 @@ static gb_status run(gb_call *call) {
   const char *kernel = NULL;
   int code = gb_rt_launch_error(&kernel);
   if (code && status == GB_OK) status = cuda->engine->fail(call->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code));
-  return status == GB_OK && cuda->blocking ? wait_for(cuda) : status;
+  return status == GB_OK && cuda->blocking && !cuda->capturing ? wait_for(cuda) : status;
 }
 
 /* ====} */
@@ -186,12 +195,14 @@ static void device_free(void *state, void *block, size_t bytes) {
 
 static gb_status device_write(void *state, void *device, const void *host, size_t bytes) {
   gb_cuda *cuda = state;
+  GB_TRY(refuse_in_capture(cuda, "bring values of the host to the device"));
   int code = bytes ? gb_rt_copy(cuda->stream, device, host, bytes, GB_COPY_TO_DEVICE) : 0;
   return code ? runtime_failure(cuda, code, "a copy to the device") : GB_OK;
 }
 
 static gb_status device_read(void *state, void *host, const void *device, size_t bytes) {
   gb_cuda *cuda = state;
+  GB_TRY(refuse_in_capture(cuda, "read values of the device"));
   int code = bytes ? gb_rt_copy(cuda->stream, host, device, bytes, GB_COPY_TO_HOST) : 0;
   return code ? runtime_failure(cuda, code, "a copy from the device") : wait_for(cuda);
 }
@@ -222,6 +233,44 @@ static gb_status device_synchronize(void *state) { return wait_for(state); }
 
 /* ====} */
 
+/* {==== Graphs ==== */
+
+static gb_status device_capture_begin(void *state) {
+  gb_cuda *cuda = state;
+  int code = gb_rt_capture_begin(cuda->stream);
+  if (code) return runtime_failure(cuda, code, "beginning a capture");
+  cuda->capturing = true;
+  return GB_OK;
+}
+
+static gb_status device_capture_end(void *state, void **graph) {
+  gb_cuda *cuda = state;
+  gb_graph *made = NULL;
+  cuda->capturing = false;
+  int code = gb_rt_capture_end(cuda->stream, &made);
+  *graph = made;
+  return code ? runtime_failure(cuda, code, "capturing a graph") : GB_OK;
+}
+
+/* The two numbers travel with launches of their own, so that a replay that is still running keeps its own. */
+static gb_status device_replay(void *state, void *graph, uint64_t places, uint64_t seeds) {
+  gb_cuda *cuda = state;
+  gb_cuda_put(cuda->stream, &cuda->advance[0], places);
+  gb_cuda_put(cuda->stream, &cuda->advance[1], seeds);
+  int code = gb_rt_graph_launch(graph, cuda->stream);
+  if (code) return runtime_failure(cuda, code, "replaying a graph");
+  const char *kernel = NULL;
+  code = gb_rt_launch_error(&kernel);
+  return code ? cuda->engine->fail(cuda->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code)) : GB_OK;
+}
+
+static void device_graph_close(void *state, void *graph) {
+  (void)state;
+  gb_rt_graph_close(graph);
+}
+
+/* ====} */
+
 /* {==== Opening and closing ==== */
 
 static gb_status device_describe(void *state, gb_device_info *out) {
@@ -243,6 +292,7 @@ static void device_close(void *state) {
   gb_dnns_close(cuda->dnns);
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
   if (cuda->fault) gb_rt_free(cuda->fault, sizeof *cuda->fault);
+  if (cuda->advance) gb_rt_free(cuda->advance, ADVANCE_BYTES);
   if (cuda->fault_seen) gb_rt_host_free(cuda->fault_seen);
   free(cuda);
 }
@@ -270,8 +320,10 @@ static int open_device(gb_cuda *cuda) {
   if (code) return code;
   cuda->fault = gb_rt_alloc(sizeof *cuda->fault);
   cuda->fault_seen = gb_rt_host_alloc(sizeof *cuda->fault_seen);
-  if (!cuda->fault || !cuda->fault_seen) return -2;
-  return gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
+  cuda->advance = gb_rt_alloc(ADVANCE_BYTES);
+  if (!cuda->fault || !cuda->fault_seen || !cuda->advance) return -2;
+  code = gb_rt_set(cuda->stream, cuda->advance, 0, ADVANCE_BYTES);
+  return code ? code : gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
 }
 
 /* Is a variable of the environment set, to something other than 0? */
@@ -297,7 +349,8 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   }
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
                        .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
-                       .synchronize = device_synchronize, .describe = device_describe, .close = device_close };
+                       .synchronize = device_synchronize, .describe = device_describe, .capture_begin = device_capture_begin,
+                       .capture_end = device_capture_end, .replay = device_replay, .graph_close = device_graph_close, .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;
 }

@@ -34,7 +34,7 @@ typedef struct gb_cuda_fault {
   int64_t value, limit;   /* of an index: the value, and the number of valid ones */
 } gb_cuda_fault;
 
-/* The place of a call in the random stream. In a captured graph *advance grows with every replay. */
+/* The place of a call in the random stream. In a captured graph advance[0] and advance[1] are what a replay adds to offset and seed. */
 typedef struct gb_cuda_place { uint64_t seed, offset; const uint64_t *advance; } gb_cuda_place;
 
 struct gb_call;

@@ -6,7 +6,7 @@
 #include "cuda/device.cuh"
 
 /* A tensor of four dims, in the order in which its shape names them. */
-typedef struct view4 { char *data; int dtype; int64_t stride[4]; } view4;
+typedef struct view4 { char *data; int dtype; int64_t stride[4]; bool tf32; } view4; /* tf32: elements are rounded to 10 bits of mantissa */
 
 typedef struct plain_conv {
   gb_conv c;
@@ -14,8 +14,12 @@ typedef struct plain_conv {
   int64_t per_group_in, per_group_out;
 } plain_conv;
 
+static GB_DEVICE double to_tf32(double x) { return x; }
+static GB_DEVICE float to_tf32(float x) { return gb_float_to_tf32(x); }
+
 template <typename T> static GB_DEVICE T element(const view4 &v, int64_t a, int64_t b, int64_t c, int64_t d) {
-  return gb_load<T>(v.data, v.dtype, a * v.stride[0] + b * v.stride[1] + c * v.stride[2] + d * v.stride[3]);
+  T x = gb_load<T>(v.data, v.dtype, a * v.stride[0] + b * v.stride[1] + c * v.stride[2] + d * v.stride[3]);
+  return v.tf32 ? to_tf32(x) : x;
 }
 
 template <typename T> static GB_DEVICE void put(const view4 &v, int64_t a, int64_t b, int64_t c, int64_t d, T value) {
@@ -115,6 +119,7 @@ template <typename T> static void launch(gb_cuda_call *call, const plain_conv &p
 extern "C" void gb_conv_plain(gb_cuda_call *call, const gb_conv *conv, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_cuda_tensor *y,
                               const gb_cuda_tensor *bias) {
   plain_conv p = { *conv, view_of(x), view_of(weight), view_of(y), view_of(bias), conv->c / conv->groups, conv->o / conv->groups };
+  p.x.tf32 = p.weight.tf32 = p.y.tf32 = conv->tf32 && conv->dtype == GB_FLOAT32;
   if (conv->dtype == GB_FLOAT64) launch<double>(call, p);
   else launch<float>(call, p);
 }

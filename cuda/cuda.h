@@ -10,6 +10,8 @@ typedef struct gb_cuda {
   gb_context *context;                    /* not counted: the backend goes with it */
   gb_stream stream;                       /* where everything is computed */
   gb_cuda_fault *fault, *fault_seen;      /* in device memory, and where the host reads it */
+  uint64_t *advance;                      /* in device memory: places and seeds that a replay is ahead of its capture */
+  bool capturing;
   bool blocking;                          /* wait after every op, so that the op at fault reports it: GIBBOUS_CUDA_BLOCKING */
   bool verbose;                           /* say on the standard error what runs slower than it should: GIBBOUS_CUDA_VERBOSE */
   int64_t piece;                          /* elements that what works in pieces takes at once; 0: what is best. GIBBOUS_CUDA_PIECE, for tests */

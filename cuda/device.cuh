@@ -224,12 +224,13 @@ static GB_DEVICE uint64_t gb_upper_product(uint64_t a, uint64_t b) {
 
 /* {==== random words ==== */
 
-static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset + (place.advance ? *place.advance : 0); }
+static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset + (place.advance ? place.advance[0] : 0); }
+static GB_DEVICE uint64_t gb_random_seed(const gb_cuda_place &place) { return place.seed + (place.advance ? place.advance[1] : 0); }
 
 /* Word i of the stream at a place: the same one that the CPU gives the element. */
 static GB_DEVICE uint32_t gb_random_word(const gb_cuda_place &place, uint64_t i) {
   uint32_t words[4];
-  gb_philox(place.seed, gb_random_offset(place), i / 4, words);
+  gb_philox(gb_random_seed(place), gb_random_offset(place), i / 4, words);
   return words[i % 4];
 }
 

@@ -240,10 +240,10 @@ gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *g) {
     if (!p) return fail_product(call, g, status);
     gb_cache_put(gemms->plans, &key, p);
   } else status = set_pointers(p->product, g);
-  static const float ones[] = { 0, 1 };
-  static const double doubles[] = { 0, 1 };
+  const float factors[] = { (float)g->alpha, g->accumulate ? 1 : 0 };
+  const double wide_factors[] = { g->alpha, g->accumulate ? 1 : 0 };
   bool wide = g->dtype == GB_FLOAT64;
-  const void *alpha = wide ? (const void *)&doubles[1] : &ones[1], *beta = wide ? (const void *)&doubles[g->accumulate] : &ones[g->accumulate];
+  const void *alpha = wide ? (const void *)&wide_factors[0] : &factors[0], *beta = wide ? (const void *)&wide_factors[1] : &factors[1];
   if (status == CUBLAS_STATUS_SUCCESS)
     status = cublasLtMatmul(gemms->handle, p->product, alpha, g->b.data, p->b, g->a.data, p->a, beta, g->c, p->c, g->c, p->c, &p->algorithm,
                             gemms->workspace, gemms->bytes, call->stream);

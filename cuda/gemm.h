@@ -20,7 +20,7 @@ typedef enum gb_gemm_epilogue {
   GB_GEMM_EPILOGUES
 } gb_gemm_epilogue;
 
-/* c[i] = epilogue(beta * c[i] + a[i] @ b[i] + bias), row-major, accumulated in float32 (float64 for float64) and rounded once. a and b have
+/* c[i] = epilogue(beta * c[i] + alpha * a[i] @ b[i] + bias), row-major, accumulated in float32 (float64 for float64) and rounded once. a and b have
  * one dtype. The dtype of c is theirs, or float32 where they have 16 bits. */
 typedef struct gb_gemm {
   int64_t m, n, k;                     /* all at least 1 */
@@ -29,6 +29,7 @@ typedef struct gb_gemm {
   int64_t ldc;                         /* from row to row of c and of aux, at least n */
   gb_dtype dtype;                      /* of c, bias and aux */
   int64_t batch, a_stride, b_stride, c_stride; /* products, at least 1, and the distances between them in elements */
+  double alpha;
   bool accumulate, tf32;               /* beta is 1, not 0; float32 operands may be rounded to 10 bits of mantissa */
   gb_gemm_epilogue epilogue;           /* with batch 1 only */
   const void *bias;                    /* [n], or NULL */

@@ -106,7 +106,8 @@ static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g
 }
 
 static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
-  return (gb_gemm){ .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b, .c = p->c, .ldc = p->n, .dtype = result, .batch = 1 };
+  return (gb_gemm){ .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b, .c = p->c, .ldc = p->n, .dtype = result, .batch = 1,
+                    .alpha = p->alpha != 0 ? p->alpha : 1 };
 }
 
 /* Have the library do all of it. False: it cannot, and nothing was done. */

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* c[i] = activation(a[i] @ b[i] + bias) for every i of the batch (strides in elements, 0 where broadcast); results lie one behind the other,
+/* c[i] = activation(alpha * a[i] @ b[i] + bias) for every i of the batch (strides in elements, 0 where broadcast); results lie one behind the other,
  * row-major. Sums are float32 (float64 where an operand or the result is) and rounded once. */
 typedef struct gb_product {
   int64_t m, n, k;
@@ -21,6 +21,7 @@ typedef struct gb_product {
   const gb_cuda_tensor *bias;          /* [n], or NULL */
   void *pre;                           /* like c: receives the activation's argument; or NULL */
   gb_activation activation;
+  double alpha;                        /* 0 stands for 1 */
   bool accumulate;                     /* add to what c holds; without bias, pre and activation */
   int batch_ndim;
   int64_t batch[GB_MAX_NDIM], a_stride[GB_MAX_NDIM], b_stride[GB_MAX_NDIM];

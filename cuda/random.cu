@@ -76,7 +76,7 @@ template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typ
   uint64_t offset = gb_random_offset(place);
   for (int64_t block = gb_thread<int64_t>(); block * each < w.numel; block += gb_grid_size<int64_t>()) {
     uint32_t word[4];
-    gb_philox(place.seed, offset, (uint64_t)block, word);
+    gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
     for (int j = 0; j < each; j++) {
       int64_t at[2], i = block * each + j;
       if (i >= w.numel) break;
@@ -151,7 +151,7 @@ template <typename T> static __global__ void normal_kernel(gb_walk w, char *out,
   for (int64_t block = gb_thread<int64_t>(); block * each < w.numel; block += gb_grid_size<int64_t>()) {
     uint32_t word[4];
     T normal[each];
-    gb_philox(place.seed, offset, (uint64_t)block, word);
+    gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
     for (int j = 0; j < each; j += 2) normal_pair(word + j, normal + j);
     for (int j = 0; j < each && block * each + j < w.numel; j++) {
       int64_t at[1];
@@ -187,7 +187,7 @@ static __global__ void permutation_kernel(int64_t *p, int64_t stride, int64_t n,
   for (int64_t first = 0; first < n; first += GB_THREADS) {
     int64_t i = first + threadIdx.x;
     uint32_t word[4];
-    gb_philox(place.seed, offset, (uint64_t)i / 2, word);
+    gb_philox(gb_random_seed(place), offset, (uint64_t)i / 2, word);
     chosen[threadIdx.x] = (int64_t)below(word + 2 * (i % 2), (uint64_t)i + 1);
     __syncthreads();
     for (int64_t k = 0; threadIdx.x == 0 && k < GB_THREADS && first + k < n; k++) {

@@ -31,7 +31,11 @@ int gb_rt_memory(size_t *available, size_t *total) { return (int)cudaMemGetInfo(
 
 void *gb_rt_alloc(size_t bytes) {
   void *block = NULL;
-  if (cudaMalloc(&block, bytes) == cudaSuccess) return block;
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* while a graph is captured, memory may be taken */
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  cudaError_t code = cudaMalloc(&block, bytes);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  if (code == cudaSuccess) return block;
   cudaGetLastError(); /* it was told: the next launch shall not report it */
   return NULL;
 }

@@ -105,7 +105,7 @@ native.help_texts = {
   ["GradScaler:step"] = {
     "GradScaler:step(optimizer: optimizer, options?: table) -> number",
     "The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, what unscale_, \z
-      clip_grad_norm_ and step do, in one pass; returns the norm before.",
+      clip_grad_norm_ and step do, in one pass; returns the norm before, on a device as a tensor.",
     "max_skips skips in a row, with the report",
     "scaler:scale(loss):backward() scaler:step(opt) scaler:update()",
   },
@@ -479,7 +479,16 @@ native.help_texts = {
   },
   ["gb.clock"] = { "gb.clock() -> number", "Seconds of a clock that only goes forward, for measuring.", nil, "local started = gb.clock()" },
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
-  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "The same, where PyTorch has it.", nil, "gb.cuda.empty_cache()" },
+  ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "Give memory that no tensor uses back to the device.", nil, "gb.cuda.empty_cache()" },
+  ["gb.cuda.graph"] = {
+    "gb.cuda.graph(step: function, examples: list) -> function",
+    "A function that does what step(...) does to tensors, in one launch: the first call runs the step as it is, the second captures it, the \z
+      others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What changes from step to step is \z
+      followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, printing and reading belong \z
+      outside, and the results are the same tensors again, with new values.",
+    "another shape, reading a value in the step, no CUDA device",
+    "if gb.cuda.is_available() then local double = gb.cuda.graph(function(x) return x * 2 end, { gb.ones(2) }) end",
+  },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
     "Can a CUDA device be used? Where not, also why.",
@@ -1006,7 +1015,8 @@ native.help_texts = {
   },
   ["gb.nn.utils.clip_grad_norm_"] = {
     "gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number",
-    "Scale the gradients so that their norm together is at most max_norm; returns the norm before.",
+    "Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing \z
+      waits for it.",
     nil,
     "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)",
   },

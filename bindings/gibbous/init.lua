@@ -7,7 +7,7 @@ native.classes = {} -- by the name that the reference gives their objects
 
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers",
-  "amp", "optim", "data", "io",
+  "amp", "optim", "cuda", "data", "io",
   "args", "progress", "doctor", "help", "test", "seal",
 } do
   run(name)

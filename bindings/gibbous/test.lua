@@ -58,6 +58,7 @@ end
 -- 0.2):to_be_near(0.3)
 function Expect:to_be_near(other, tolerance)
   tolerance = tolerance or 1e-6
+  if gb.is_tensor(self.value) then self.value = self.value:item() end
   if not (math.abs(self.value - other) <= tolerance * (1 + math.abs(other))) then fail("expected %.9g within %g, got %.9g", other, tolerance, self.value) end
 end
 

@@ -2204,7 +2204,7 @@ function GradScaler:state_dict() end
 function GradScaler:stats() end
 
 --- The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_
---- and step do, in one pass; returns the norm before.
+--- and step do, in one pass; returns the norm before, on a device as a tensor.
 --- Errors: max_skips skips in a row, with the report.
 ---@param optimizer gb.Optimizer
 ---@param options? table
@@ -2567,6 +2567,16 @@ function gb.cuda.device_count() end
 
 --- The same, where PyTorch has it.
 function gb.cuda.empty_cache() end
+
+--- A function that does what step(...) does to tensors, in one launch: the first call runs the step as it is, the second captures it, the
+--- others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What changes from step to step is
+--- followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, printing and reading belong outside,
+--- and the results are the same tensors again, with new values.
+--- Errors: another shape, reading a value in the step, no CUDA device.
+---@param step function
+---@param examples any[]
+---@return function
+function gb.cuda.graph(step, examples) end
 
 --- Can a CUDA device be used? Where not, also why.
 ---@return boolean
@@ -3114,7 +3124,8 @@ function gb.nn.is_module(value) end
 ---@return gb.Module
 function gb.nn.library_class(name) end
 
---- Scale the gradients so that their norm together is at most max_norm; returns the norm before.
+--- Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits
+--- for it.
 ---@param parameters any
 ---@param max_norm number
 ---@param norm_type? number

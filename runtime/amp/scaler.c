@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "amp/trace.h"
+#include "optim/capture.h"
 #include "optim/optimizer.h"
 
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
@@ -465,17 +466,17 @@ gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
 }
 
 /* Clip the norm of all of an optimizer's gradients. */
-static gb_status clip_all(gb_optimizer *optimizer, double max_norm, double norm_type, double *norm) {
+static gb_status clip_all(gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm) {
   size_t bytes = sizeof(gb_tensor *) * (size_t)(optimizer->n_params + 1);
   gb_tensor **parameters = malloc(bytes);
   if (!parameters) return gb_fail_memory(optimizer->context, bytes);
   for (int i = 0; i < optimizer->n_params; i++) parameters[i] = optimizer->params[i].parameter;
-  gb_status status = gb_clip_grad_norm(optimizer->context, parameters, optimizer->n_params, max_norm, norm_type, norm);
+  gb_status status = gb_clip_grad_norm_tensor(optimizer->context, parameters, optimizer->n_params, max_norm, norm_type, norm);
   free(parameters);
   return status;
 }
 
-gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, double *norm) {
+gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm) {
   if (!(max_norm >= 0) || !(norm_type > 0))
     return gb_fail(scaler->context, GB_EINVAL, "scaler:step(): clip is %g and norm_type %g; clip must be 0 or more, and norm_type above 0", max_norm,
                    norm_type);
@@ -485,8 +486,12 @@ gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, dou
     if (now == STEPPED) return gb_scaler_step(scaler, optimizer); /* which says what is wrong */
     if (now == READY) GB_TRY(gb_scaler_unscale(scaler, optimizer));
   }
-  GB_TRY(clip_all(optimizer, max_norm, norm_type, norm));
-  return gb_scaler_step(scaler, optimizer);
+  gb_tensor *total = NULL;
+  GB_TRY(clip_all(optimizer, max_norm, norm_type, &total));
+  gb_status status = gb_scaler_step(scaler, optimizer);
+  if (status == GB_OK && norm) *norm = total;
+  else gb_tensor_release(total);
+  return status;
 }
 
 /* A copy of grad that a kernel may write: dense, of this dtype, outside of any graph. */
@@ -563,7 +568,7 @@ static gb_status ask_what_happened(gb_scaler *scaler) {
 
 /* Look at what has arrived: arm or end the trace, name who is to blame, count skips. */
 static gb_status heed(gb_scaler *scaler) {
-  if (scaler->heeded) return GB_OK;
+  if (scaler->heeded || scaler->context->capture) return GB_OK;
   gb_scale_record now;
   bool here = gb_record_on_host(&scaler->record);
   if (here) GB_TRY(look(scaler, &now));
@@ -576,6 +581,15 @@ static gb_status heed(gb_scaler *scaler) {
   if (skipped) gb_trace_restart(&scaler->trace);
   else gb_trace_disarm(&scaler->trace);
   return check_skips(scaler, &now);
+}
+
+gb_status gb_scaler_heed(gb_scaler *scaler, bool again) {
+  if (again) {
+    GB_TRY(heed(scaler)); /* of the step before, where it has not arrived earlier */
+    scaler->counted++;
+    scaler->heeded = false;
+  }
+  return heed(scaler);
 }
 
 /* ----} */
@@ -614,6 +628,7 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
     gb_slab_call call = update_call(scaler);
     gb_attr attr = gb_attr_ptr(&call);
     GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
+    GB_TRY(gb_capture_note_scaler(scaler->context, scaler));
     GB_TRY(ask_what_happened(scaler));
   }
   if (given) {

@@ -37,8 +37,8 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer);
 /* Step unless a gradient was not finite. The decision is taken in the kernel. */
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer);
 /* Unscale (where that was not done yet), clip the norm of all the optimizer's gradients to max_norm, and step. *norm (may be NULL) is the norm
- * before; one that is not finite skips the step. Also clips when the scaler is disabled. */
-gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, double *norm);
+ * before, a 0-d float64 tensor where the gradients are; one that is not finite skips the step. Also clips when the scaler is disabled. */
+gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm);
 /* New scale from the flags of every optimizer stepped since the last update; new_scale above 0 sets it instead. */
 gb_status gb_scaler_update(gb_scaler *scaler, double new_scale);
 
@@ -47,6 +47,9 @@ typedef gb_status (*gb_scale_schedule)(gb_context *context, void *user, int64_t 
 /* Ask fn for the scale, now and at every update without a scale of its own. user is the scaler's from here on, also when this fails; release
  * (may be NULL) ends it. A static scaler is what this is for: a dynamic one would change its scale before it is asked for. */
 gb_status gb_scaler_set_schedule(gb_scaler *scaler, gb_scale_schedule fn, void *user, void (*release)(void *user));
+
+/* For captured steps: look at what the device did. again: an update was replayed since. */
+gb_status gb_scaler_heed(gb_scaler *scaler, bool again);
 
 typedef struct gb_scaler_stats { double scale; int64_t steps, skipped, skipped_in_a_row, growth_tracker; bool last_skipped; } gb_scaler_stats;
 gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out);

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "optim/capture.h"
 #include "tensor/slab.h"
 
 /* The tensor that owns the copies of t's storage: its root, or for tied parameters the one that the slab knows. */
@@ -63,6 +64,7 @@ gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_te
   gb_tensor *owner = owner_of(t);
   int k = dtype == GB_BFLOAT16;
   gb_weight_copy *copy = &owner->copies[k];
+  GB_TRY(gb_capture_note_weight(context, owner, dtype));
   if (!copy->tensor) GB_TRY(open_copy(context, owner, k, dtype));
   if (copy->version != gb_tensor_version(owner)) {
     GB_TRY(gb_weight_copy_values(copy->tensor, owner));

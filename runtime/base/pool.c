@@ -23,6 +23,7 @@ typedef struct segment {
   size_t bytes;
   int area;                          /* which bins its blocks go to */
   gb_block *first;
+  struct gb_pool *pool;
   struct segment *previous, *next;
 } segment;
 
@@ -190,7 +191,7 @@ static gb_block *segment_new(gb_pool *pool, size_t bytes, int area) {
     free(s);
     return NULL;
   }
-  *s = (segment){ .bytes = got, .area = area, .first = block, .next = pool->segments };
+  *s = (segment){ .bytes = got, .area = area, .pool = pool, .first = block, .next = pool->segments };
   if (s->next) s->next->previous = s;
   pool->segments = s;
   *block = (gb_block){ .data = memory, .bytes = got, .segment = s };
@@ -294,6 +295,7 @@ gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category
 
 void gb_pool_free(gb_pool *pool, gb_block *block) {
   if (!block) return;
+  pool = block->segment->pool; /* where it came from, whichever pool serves now */
   pthread_mutex_lock(&pool->mutex);
   pool->stats.current[block->category] -= block->bytes;
   pool->stats.current_total -= block->bytes;
@@ -339,8 +341,10 @@ bool gb_pool_was_limited(gb_pool *pool) {
 
 void *gb_block_data(const gb_block *block) { return block->data; }
 size_t gb_block_bytes(const gb_block *block) { return block->bytes; }
+bool gb_block_is_from(const gb_block *block, const gb_pool *pool) { return block->segment->pool == pool; }
 
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category) {
+  pool = block->segment->pool;
   pthread_mutex_lock(&pool->mutex);
   pool->stats.current[block->category] -= block->bytes;
   block->category = category;

@@ -20,7 +20,7 @@ void gb_pool_close(gb_pool *pool);
 /* A block of at least `bytes` (0 gives a valid block of the smallest size), or NULL: over the limit, or the system has none even
  * after cached segments were flushed. */
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
-void gb_pool_free(gb_pool *pool, gb_block *block);
+void gb_pool_free(gb_pool *pool, gb_block *block); /* to the pool it came from, where that is another one */
 /* Bytes that lie outside of the pool but belong to its limit (graph nodes, descriptions of tensors): false, and nothing is counted, where the limit
  * does not allow them. Without a limit nothing is counted at all. */
 bool gb_pool_count(gb_pool *pool, size_t bytes);
@@ -31,6 +31,7 @@ size_t gb_pool_limit(const gb_pool *pool);        /* 0: none */
 bool gb_pool_was_limited(gb_pool *pool);
 void *gb_block_data(const gb_block *block);
 size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
+bool gb_block_is_from(const gb_block *block, const gb_pool *pool);
 /* Move a block's bytes to another category. */
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category);
 

@@ -4,6 +4,7 @@
  * parameter without an optimizer is a slab of one segment. Batches stand in order of first appearance, and segments in order of place, so
  * sums are formed in an order that depends on the list of parameters alone. Tied parameters count once. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,20 +185,40 @@ static gb_status clip_by(batch_list *list, const gb_record *record, double max_n
   return GB_OK;
 }
 
-gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
+/* The norm that the record stands for, as a tensor of its own. */
+static gb_status norm_tensor(const gb_record *record, double norm_type, gb_tensor **out) {
+  gb_context *context = record->context;
+  gb_tensor *sum = NULL;
+  char *at = (char *)record->data + offsetof(gb_found_record, norm_squared);
+  GB_TRY(gb_tensor_over(context, at, GB_FLOAT64, 0, NULL, NULL, NULL, &sum));
+  sum->storage->device = record->device;
+  gb_status status = isinf(norm_type) ? gb_op_1(context, GB_OP_clone, sum, NULL, out)
+                   : norm_type == 2   ? gb_op_1(context, GB_OP_sqrt, sum, NULL, out)
+                                      : gb_op_number(context, GB_OP_pow, sum, 1 / norm_type, out);
+  gb_tensor_release(sum);
+  return status;
+}
+
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, gb_tensor **norm) {
   if (!(max_norm >= 0)) return gb_fail(context, GB_EINVAL, "clip_grad_norm_: max_norm is %g; it must be 0 or more", max_norm);
   if (!(norm_type > 0))
     return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
   batch_list list = { .context = context, .who = "clip_grad_norm_" };
   gb_record record = { .context = context };
-  gb_found_record found = { 0 };
   gb_status status = gather(&list, parameters, count);
   if (status == GB_OK) status = measure(&list, norm_type, &record);
   if (status == GB_OK) status = clip_by(&list, &record, max_norm, norm_type);
-  if (status == GB_OK && norm) status = gb_record_read(&record, &found);
+  if (status == GB_OK) status = norm_tensor(&record, norm_type, norm);
   gb_record_close(&record);
   close_list(&list);
-  if (status == GB_OK && norm) *norm = norm_of(&found, norm_type);
+  return status;
+}
+
+gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
+  gb_tensor *total = NULL;
+  GB_TRY(gb_clip_grad_norm_tensor(context, parameters, count, max_norm, norm_type, &total));
+  gb_status status = norm ? gb_tensor_item(total, norm, NULL) : GB_OK;
+  gb_tensor_release(total);
   return status;
 }
 

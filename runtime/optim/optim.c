@@ -9,6 +9,7 @@
 
 #include "amp/scaler.h"
 #include "amp/weights.h"
+#include "optim/capture.h"
 #include "optim/optimizer.h"
 
 /* {==== options ==== */
@@ -72,6 +73,7 @@ void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&o
 static void free_group(gb_group *group) {
   for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
   free(group->slabs);
+  gb_record_close(&group->rates);
   free(group);
 }
 
@@ -354,6 +356,56 @@ static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_option
                          .dampening = o->dampening, .nesterov = o->nesterov, .maximize = o->maximize, .decoupled = optimizer->kind == GB_ADAMW };
 }
 
+/* {---- steps that are captured ---- */
+
+/* The rates' place on the device, which a step makes for one that is captured later: a captured one would clear it with every replay. And what the
+ * settings are when a step is captured. */
+static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_call *call) {
+  gb_context *context = optimizer->context;
+  if (gb_record_on_host(&optimizer->found)) return GB_OK;
+  if (!group->rates.data && context->capture)
+    return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kinds[optimizer->kind].name);
+  if (!group->rates.data) {
+    group->brought = (gb_step_rates){ NAN, NAN };
+    return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_step_rates));
+  }
+  if (!context->capture) return GB_OK;
+  GB_TRY(gb_capture_note_optimizer(context, optimizer));
+  group->captured = group->options;
+  call->live = group->rates.data;
+  return GB_OK;
+}
+
+/* Everything but lr and weight_decay is as it was. */
+static bool same_settings(gb_optim_options now, const gb_optim_options *then) {
+  return now.beta1 == then->beta1 && now.beta2 == then->beta2 && now.eps == then->eps && now.momentum == then->momentum &&
+         now.dampening == then->dampening && now.nesterov == then->nesterov && now.maximize == then->maximize;
+}
+
+gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    if (group->captured.size == 0) continue;
+    GB_TRY(check_options(optimizer, &group->options));
+    if (!same_settings(group->options, &group->captured))
+      return gb_fail(optimizer->context, GB_ESTATE, "%s: a setting of group %d other than lr and weight_decay has changed since the step was captured; "
+                     "make a new graph", kinds[optimizer->kind].name, g + 1);
+    for (int i = 0; i < group->n_slabs; i++) GB_TRY(gb_slab_sync_masters(group->slabs[i]));
+    gb_step_rates rates = { group->options.lr, group->options.weight_decay };
+    if (rates.lr == group->brought.lr && rates.weight_decay == group->brought.weight_decay) continue;
+    GB_TRY(gb_record_write(&group->rates, 0, &rates, sizeof rates));
+    group->brought = rates;
+  }
+  return GB_OK;
+}
+
+void gb_optimizer_replayed(gb_optimizer *optimizer) {
+  for (int g = 0; g < optimizer->n_groups; g++)
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) publish(optimizer->groups[g]->slabs[i], false);
+}
+
+/* ----} */
+
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   for (int g = 0; g < optimizer->n_groups; g++) {
@@ -362,6 +414,7 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, b
     call.scale = scale;
     call.scaled = scaled;
     call.found = guarded ? optimizer->found.data : NULL;
+    GB_TRY(open_rates(optimizer, group, &call));
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;

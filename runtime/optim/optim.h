@@ -52,6 +52,8 @@ gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t ste
 /* *norm is the total norm of the unscaled gradients before clipping. A norm that is not finite leaves gradients as they are, and counts as
  * non-finite gradients for the scaler. */
 gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm);
+/* The same without waiting for a device: the norm is a 0-d float64 tensor where the gradients are. */
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, gb_tensor **norm);
 gb_status gb_clip_grad_value(gb_context *context, gb_tensor *const *parameters, int count, double value);
 
 /* ----} */

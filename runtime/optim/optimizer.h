@@ -12,6 +12,9 @@ typedef struct gb_group {
   gb_optim_options options;
   gb_owned_slab **slabs;
   int n_slabs;
+  gb_record rates;             /* gb_step_rates, open from the first step on a device: replays of a captured one read them */
+  gb_step_rates brought;       /* what they hold */
+  gb_optim_options captured;   /* the settings then */
 } gb_group;
 
 struct gb_optimizer {
@@ -43,6 +46,10 @@ const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *b
 gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale);
 /* One step. scale NULL: no scaler. scaled: gradients carry its scale. guarded: nothing happens when the found flag is up. */
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded);
+/* Bring learning rate and weight decay of every group to where a captured step reads them. Other settings that have changed since are an error. */
+gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer);
+/* A captured step has run again: every weight it may have written is another one now. */
+void gb_optimizer_replayed(gb_optimizer *optimizer);
 /* The record of the scale that a gradient carries (NULL for an untagged one), or an error where it is not the scaler's any more. */
 gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_record **out);
 

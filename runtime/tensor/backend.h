@@ -34,6 +34,12 @@ typedef struct gb_backend {
   void *(*pin)(void *state, size_t bytes);
   void (*unpin)(void *state, void *host);
   gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
+  /* Between begin and end nothing runs: what is launched becomes *graph (NULL on failure). A replay draws random numbers as many places further
+   * in the stream, and under a seed as much larger. NULL: this backend has no graphs. */
+  gb_status (*capture_begin)(void *state);
+  gb_status (*capture_end)(void *state, void **graph);
+  gb_status (*replay)(void *state, void *graph, uint64_t places, uint64_t seeds);
+  void (*graph_close)(void *state, void *graph);
   gb_status (*describe)(void *state, gb_device_info *out);        /* NULL: nothing to tell */
   void (*close)(void *state);
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */

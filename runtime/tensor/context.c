@@ -15,6 +15,12 @@ void gb_context_retain(gb_context *context) { atomic_fetch_add(&context->refs, 1
 void gb_context_release(gb_context *context) {
   if (atomic_fetch_sub(&context->refs, 1) != 1) return;
   if (context->threads) gb_threads_close(context->threads);
+  while (context->graph_pools) {
+    gb_graph_pool *next = context->graph_pools->next;
+    gb_pool_close(context->graph_pools->pool);
+    free(context->graph_pools);
+    context->graph_pools = next;
+  }
   for (int i = 0; i < GB_DEVICE_TYPES; i++) {
     if (context->pool[i]) gb_pool_close(context->pool[i]);
     if (context->backend[i] && context->backend[i]->close) context->backend[i]->close(context->backend[i]->state);
@@ -130,6 +136,11 @@ static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
 void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
+  for (gb_graph_pool *g = context->graph_pools; g && device.type == GB_CUDA; g = g->next) {
+    gb_memory_stats one;
+    gb_pool_stats(g->pool, &one);
+    if (g->pool != context->pool[GB_CUDA]) add_stats(out, &one);
+  }
 }
 
 /* Every number of the struct is a count of bytes or of allocations, so they add up. */
@@ -137,8 +148,7 @@ void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < GB_DEVICE_TYPES; i++) {
     gb_memory_stats one;
-    if (!context->pool[i]) continue;
-    gb_pool_stats(context->pool[i], &one);
+    gb_memory_get_device_stats(context, (gb_device){ (int16_t)i, 0 }, &one);
     add_stats(out, &one);
   }
 }
@@ -156,6 +166,7 @@ void gb_memory_reset_peaks(gb_context *context) {
 void gb_memory_empty_cache(gb_context *context) {
   for (int i = 0; i < GB_DEVICE_TYPES; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);
+  for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);
 }
 
 gb_status gb_set_num_threads(gb_context *context, int threads) {

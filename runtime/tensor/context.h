@@ -17,6 +17,10 @@ struct gb_node;
 struct gb_scaler;
 struct gb_trace;
 struct gb_call;
+struct gb_capture;
+
+/* A pool that served while a graph was captured: what lies there keeps its address for every replay. */
+typedef struct gb_graph_pool { gb_pool *pool; struct gb_graph_pool *next; } gb_graph_pool;
 
 /* Told of every op that ran, after it did. */
 typedef struct gb_observer {
@@ -36,6 +40,8 @@ typedef struct gb_file_policy {
 struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
   gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
+  struct gb_graph_pool *graph_pools;       /* of captured graphs, the memory of GB_CUDA too; they live as long as the context */
+  struct gb_capture *capture;              /* the graph that is being captured; NULL: none */
   gb_backend *backend[GB_DEVICE_TYPES];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */

@@ -67,6 +67,7 @@ static void store(void *data, gb_dtype dtype, int64_t i, double value) {
 
 /* What the library does to a sum before it is rounded. */
 static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
+  sum = g->dtype == GB_FLOAT64 ? sum * g->alpha : (double)((float)sum * (float)g->alpha);
   if (g->accumulate) sum = g->dtype == GB_FLOAT64 ? sum + load(g->c, g->dtype, i) : (double)((float)sum + (float)load(g->c, g->dtype, i));
   if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column) : (double)((float)sum + (float)load(g->bias, g->dtype, column));
   if (g->epilogue == GB_GEMM_GELU_BACKWARD) return sum * gb_gelu_tanh_slopef((float)load(g->aux, g->dtype, i));

@@ -15,6 +15,7 @@ void gb_machine_enter(void);
 void gb_machine_leave(void);
 /* Note a failure; the first one stays until gb_rt_launch_error asks. */
 void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int gb_machine_captures(gb_stream stream);
 /* Do work(copy of the argument's bytes) now, or with every replay of the graph that the stream captures. */
 void gb_machine_do(gb_stream stream, void (*work)(void *argument), void (*release)(void *argument), void *argument);
 

@@ -30,7 +30,7 @@ namespace {
 
 struct memory {
   std::recursive_mutex lock;
-  std::map<char *, size_t> blocks;
+  std::map<char *, size_t> blocks, pinned;
   int open;
 };
 memory device;
@@ -66,6 +66,8 @@ void gb_machine_leave(void) {
   if (--device.open == 0) poison_all(true);
   device.lock.unlock();
 }
+
+int gb_machine_captures(gb_stream stream) { return stream->capture != NULL; }
 
 void gb_machine_do(gb_stream stream, void (*work)(void *), void (*release)(void *), void *argument) {
   struct holder {
@@ -126,8 +128,18 @@ void gb_rt_free(void *block, size_t bytes) {
   free(block);
 }
 
-void *gb_rt_host_alloc(size_t bytes) { return malloc(bytes); }
-void gb_rt_host_free(void *block) { free(block); }
+void *gb_rt_host_alloc(size_t bytes) {
+  char *block = (char *)malloc(bytes);
+  std::lock_guard<std::recursive_mutex> hold(device.lock);
+  if (block) device.pinned[block] = bytes;
+  return block;
+}
+
+void gb_rt_host_free(void *block) {
+  std::lock_guard<std::recursive_mutex> hold(device.lock);
+  device.pinned.erase((char *)block);
+  free(block);
+}
 
 int gb_rt_stream_open(gb_stream *out) { return (*out = (gb_stream)calloc(1, sizeof **out)) ? DONE : NO_MEMORY; }
 void gb_rt_stream_close(gb_stream stream) { free(stream); }
@@ -142,7 +154,7 @@ static int refuse_in_capture(gb_stream stream) {
 int gb_rt_synchronize(gb_stream stream) { return refuse_in_capture(stream); }
 
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
-  if (kind == GB_COPY_TO_HOST)
+  if (kind == GB_COPY_TO_HOST && !device.pinned.count((char *)to))
     if (int code = refuse_in_capture(stream)) return code;
   if (bytes == 0) return DONE;
   gb_machine_submit(stream, [=]() {

@@ -1,7 +1,7 @@
 -- test_attention.lua - attention and linear_cross_entropy on the CUDA device against the CPU's, with gradients.
 --
--- Both round probabilities to the 16-bit dtype before they are multiplied, the CPU before it divides by their sum and the device after, so that
--- results differ by a few roundings of the dtype, relative to the largest of them; a gradient goes through three such products.
+-- Both round probabilities to the 16-bit dtype before they are multiplied, the CPU tile by tile and the device row by row, so that results differ
+-- by a few roundings of the dtype, relative to the largest of them; a gradient goes through three such products.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect

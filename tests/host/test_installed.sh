@@ -8,7 +8,8 @@ rm -rf "$prefix"
 check "cmake --install" cmake --install "$build" --prefix "$prefix"
 libraries=$(dirname "$(find "$prefix" -name libgibbous.a)")
 
-for file in bin/gibbous include/gibbous.h share/gibbous/recipes/char_gpt.lua; do
+for file in bin/gibbous include/gibbous.h include/gibbous_lua.h share/gibbous/recipes/char_gpt.lua share/gibbous/meta/gibbous.lua \
+            share/man/man1/gibbous.1 share/bash-completion/completions/gibbous share/zsh/vendor-completions/_gibbous; do
   check "$file is installed" test -f "$prefix/$file"
 done
 for file in libgibbous.so libgibbous.a cmake/Gibbous/GibbousConfig.cmake cmake/Gibbous/GibbousConfigVersion.cmake pkgconfig/gibbous.pc; do
@@ -22,6 +23,7 @@ same "no installed binary looks for libraries in folders of its own" "" \
 version=$(sed -n 's/^#define GB_VERSION "\(.*\)"/\1/p' "$prefix/include/gibbous.h")
 same "pkg-config gives the version of the header" "$version" "$(PKG_CONFIG_PATH=$libraries/pkgconfig pkg-config --modversion gibbous)"
 same "the executable has the version of the header" "$version" "$("$prefix/bin/gibbous" -e 'print(gb.version)')"
+same "the executable finds the recipes in its tree" 1 "$("$prefix/bin/gibbous" --recipes | grep -c "$prefix/share/gibbous/recipes/char_gpt.lua")"
 check "the rockspec has the version of the header" test -f "$(dirname "$0")/../../gibbous-$version-1.rockspec"
 # A plugin that is none is found, and refused, by the executable and by the module.
 echo "no library" >"$prefix/lib/gibbous/gibbous_cuda.so"

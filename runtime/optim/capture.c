@@ -1,0 +1,231 @@
+/* optim/capture.c - see capture.h. */
+#include "optim/capture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "amp/scaler.h"
+#include "amp/weights.h"
+#include "optim/optimizer.h"
+
+/* A list of what is held; it grows by doubling. */
+typedef struct held { void **items; size_t count, capacity; } held;
+typedef struct used_weight { gb_tensor *weight; gb_dtype dtype; } used_weight;
+
+struct gb_capture {
+  gb_context *context;           /* counted */
+  void *graph;                   /* the backend's; NULL: none yet */
+  gb_pool *own, *outer;          /* the pool of the graph's memory, and the one that serves otherwise */
+  uint64_t seed, offset, places; /* of the random stream when the capture began, and how many the step took */
+  gb_observer observer;
+  gb_status status;              /* of what observing could not do */
+  held storages, optimizers, scalers, weights; /* all counted; weights are used_weights */
+};
+
+static gb_backend *backend_of(const gb_capture *c) { return c->context->backend[GB_CUDA]; }
+
+/* {==== what is held ==== */
+
+static bool holds(const held *list, const void *item) {
+  for (size_t i = list->count; i > 0; i--)
+    if (list->items[i - 1] == item) return true;
+  return false;
+}
+
+static gb_status hold(gb_context *context, held *list, void *item) {
+  if (list->count == list->capacity) {
+    size_t capacity = list->capacity ? 2 * list->capacity : 64;
+    void **longer = realloc(list->items, capacity * sizeof *longer);
+    if (!longer) return gb_fail_memory(context, capacity * sizeof *longer);
+    list->items = longer;
+    list->capacity = capacity;
+  }
+  list->items[list->count++] = item;
+  return GB_OK;
+}
+
+/* What the step read or wrote of memory that is not the graph's own, which stays anyway. */
+static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
+  if (!t || t->storage->device.type != GB_CUDA) return GB_OK;
+  if ((t->storage->block && gb_block_is_from(t->storage->block, c->own)) || holds(&c->storages, t->storage)) return GB_OK;
+  GB_TRY(hold(c->context, &c->storages, t->storage));
+  gb_storage_retain(t->storage);
+  return GB_OK;
+}
+
+/* Every op that is noted: its memory stays. */
+static void look(void *user, const gb_call *call) {
+  gb_capture *c = user;
+  for (int i = 0; c->status == GB_OK && i < call->n_in; i++) c->status = hold_storage(c, call->in[i]);
+  for (int i = 0; c->status == GB_OK && i < call->info->n_out; i++) c->status = hold_storage(c, call->out[i]);
+}
+
+gb_status gb_capture_note_weight(gb_context *context, gb_tensor *weight, gb_dtype dtype) {
+  gb_capture *c = context->capture;
+  if (!c) return GB_OK;
+  for (size_t i = 0; i < c->weights.count; i++) {
+    const used_weight *used = c->weights.items[i];
+    if (used->weight == weight && used->dtype == dtype) return GB_OK;
+  }
+  used_weight *used = malloc(sizeof *used);
+  if (!used) return gb_fail_memory(context, sizeof *used);
+  *used = (used_weight){ weight, dtype };
+  gb_status status = hold(context, &c->weights, used);
+  if (status == GB_OK) gb_tensor_retain(weight);
+  else free(used);
+  return status;
+}
+
+gb_status gb_capture_note_optimizer(gb_context *context, gb_optimizer *optimizer) {
+  gb_capture *c = context->capture;
+  if (!c || holds(&c->optimizers, optimizer)) return GB_OK;
+  GB_TRY(hold(context, &c->optimizers, optimizer));
+  gb_optimizer_retain(optimizer);
+  return GB_OK;
+}
+
+gb_status gb_capture_note_scaler(gb_context *context, gb_scaler *scaler) {
+  gb_capture *c = context->capture;
+  if (!c || holds(&c->scalers, scaler)) return GB_OK;
+  GB_TRY(hold(context, &c->scalers, scaler));
+  gb_scaler_retain(scaler);
+  return GB_OK;
+}
+
+static void let_go(gb_capture *c) {
+  for (size_t i = 0; i < c->storages.count; i++) gb_storage_release(c->storages.items[i]);
+  for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_release(c->optimizers.items[i]);
+  for (size_t i = 0; i < c->scalers.count; i++) gb_scaler_release(c->scalers.items[i]);
+  for (size_t i = 0; i < c->weights.count; i++) {
+    used_weight *used = c->weights.items[i];
+    gb_tensor_release(used->weight);
+    free(used);
+  }
+  free(c->storages.items);
+  free(c->optimizers.items);
+  free(c->scalers.items);
+  free(c->weights.items);
+}
+
+/* ====} */
+
+/* {==== capturing ==== */
+
+/* A pool for the graph's memory, which the context keeps. */
+static gb_status open_pool(gb_capture *c) {
+  gb_backend *backend = backend_of(c);
+  gb_graph_pool *own = calloc(1, sizeof *own);
+  if (own) own->pool = gb_pool_open(backend->alloc, backend->free, backend->state, 0);
+  if (!own || !own->pool) {
+    free(own);
+    return gb_fail_memory(c->context, sizeof *own);
+  }
+  own->next = c->context->graph_pools;
+  c->context->graph_pools = own;
+  c->outer = c->context->pool[GB_CUDA];
+  c->context->pool[GB_CUDA] = c->own = own->pool;
+  return GB_OK;
+}
+
+/* Ops run again from here on. */
+static void stop(gb_capture *c) {
+  gb_context *context = c->context;
+  gb_observer **at = &context->observers;
+  while (*at && *at != &c->observer) at = &(*at)->next;
+  if (*at) *at = c->observer.next;
+  context->capture = NULL;
+  context->pool[GB_CUDA] = c->outer;
+}
+
+gb_status gb_capture_begin(gb_context *context, gb_capture **out) {
+  const char *why;
+  if (!gb_context_has_device(context, GB_CUDA, &why)) return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
+  if (context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
+  gb_capture *c = calloc(1, sizeof *c);
+  if (!c) return gb_fail_memory(context, sizeof *c);
+  c->context = context;
+  gb_status status = backend_of(c)->capture_begin ? open_pool(c) : gb_fail(context, GB_EUNSUPPORTED, "cuda.graph: the device has no graphs");
+  if (status == GB_OK) {
+    status = backend_of(c)->capture_begin(backend_of(c)->state);
+    if (status != GB_OK) context->pool[GB_CUDA] = c->outer;
+  }
+  if (status != GB_OK) {
+    free(c);
+    return status;
+  }
+  c->seed = context->seed;
+  c->offset = context->offset;
+  c->observer = (gb_observer){ look, c, context->observers };
+  context->observers = &c->observer;
+  context->capture = c;
+  gb_context_retain(context);
+  *out = c;
+  return GB_OK;
+}
+
+void gb_capture_abandon(gb_capture *c) {
+  stop(c);
+  gb_backend *backend = backend_of(c);
+  if (backend->capture_end(backend->state, &c->graph) == GB_OK) backend->graph_close(backend->state, c->graph);
+  c->graph = NULL;
+}
+
+/* ====} */
+
+/* {==== running ==== */
+
+/* Bring to the device what changes from step to step. */
+static gb_status prepare(gb_capture *c) {
+  for (size_t i = 0; i < c->optimizers.count; i++) GB_TRY(gb_optimizer_bring_rates(c->optimizers.items[i]));
+  for (size_t i = 0; i < c->weights.count; i++) {
+    const used_weight *used = c->weights.items[i];
+    gb_tensor *copy;
+    GB_TRY(gb_weight_get(c->context, used->weight, used->dtype, &copy)); /* casts it where it is stale */
+    gb_tensor_release(copy);
+  }
+  return GB_OK;
+}
+
+/* A scaler may find at last that too many steps were skipped. */
+static gb_status heed(gb_capture *c, bool again) {
+  for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_heed(c->scalers.items[i], again));
+  return GB_OK;
+}
+
+gb_status gb_capture_end(gb_capture *c) {
+  gb_backend *backend = backend_of(c);
+  stop(c);
+  c->places = c->context->offset - c->offset;
+  gb_status status = backend->capture_end(backend->state, &c->graph);
+  if (status == GB_OK) status = c->status;
+  if (status == GB_OK) status = prepare(c);
+  if (status == GB_OK) status = backend->replay(backend->state, c->graph, 0, 0);
+  return status == GB_OK ? heed(c, false) : status;
+}
+
+gb_status gb_capture_replay(gb_capture *c) {
+  gb_backend *backend = backend_of(c);
+  gb_context *context = c->context;
+  if (!c->graph || context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
+  GB_TRY(gb_poll(context));
+  GB_TRY(prepare(c));
+  GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
+  context->offset += c->places;
+  for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);
+  return heed(c, true);
+}
+
+void gb_capture_close(gb_capture *c) {
+  if (!c) return;
+  gb_context *context = c->context;
+  if (context->capture == c) gb_capture_abandon(c);
+  if (c->graph) {
+    gb_synchronize(context, (gb_device){ GB_CUDA, 0 }); /* what still runs uses the memory that is let go of */
+    backend_of(c)->graph_close(backend_of(c)->state, c->graph);
+  }
+  let_go(c);
+  free(c);
+  gb_context_release(context);
+}
+
+/* ====} */

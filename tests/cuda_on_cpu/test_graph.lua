@@ -1,0 +1,161 @@
+-- test_graph.lua - gb.cuda.graph: a captured training step gives the bits of the same step run as it is, and says what it cannot do.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
+gb.set_default_device("cuda")
+
+-- A model and what trains it: float16 with a scale that overflows at first and grows again, clipping, AdamW, dropout, a schedule.
+local function setup(options)
+  gb.manual_seed(5)
+  local run = { model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), nn.Linear(32, 4)) }
+  run.opt = optim[options.kind or "AdamW"](run.model:parameters(), { lr = 0.02, weight_decay = 0.01, momentum = options.momentum })
+  run.scaler = amp.GradScaler { init_scale = 2 ^ 22, growth_interval = 3 }
+  run.schedule = optim.lr.Cosine(run.opt, { steps = 30, warmup = 3 })
+  run.step = function(x, y)
+    run.opt:zero_grad()
+    local loss = amp.autocast({ dtype = options.dtype or "float16" }, function() return F.cross_entropy(run.model(x), y) end)
+    run.scaler:scale(loss):backward()
+    run.scaler:unscale_(run.opt)
+    run.norm = nn.utils.clip_grad_norm_(run.model:parameters(), 0.5)
+    run.scaler:step(run.opt)
+    run.scaler:update()
+    return loss
+  end
+  return run
+end
+
+local function batch(i)
+  local x = gb.arange(8 * 6, { dtype = "float32", device = "cpu" }):mul(0.37 * (i + 1)):sin():reshape(8, 6)
+  return x, gb.arange(8, { device = "cpu" }):add(i):remainder(4)
+end
+
+-- Steps of a run, through the graph or not; the losses, and every parameter and number at the end.
+local function train(options, captured, steps)
+  local run = setup(options)
+  local x, y = batch(0)
+  local step = captured and gb.cuda.graph(run.step, { x, y }) or function(a, b) return run.step(a:to("cuda"), b:to("cuda")) end
+  local losses = {}
+  for i = 1, steps do
+    losses[i] = step(batch(i)):item()
+    run.schedule:step()
+    if options.between then options.between(run, i) end
+  end
+  return run, losses
+end
+
+local function compare(options, steps)
+  local a, eager = train(options, false, steps)
+  local b, graph = train(options, true, steps)
+  for i = 1, steps do expect(graph[i]):to_be(eager[i]) end
+  for name, p in a.model:named_parameters() do
+    for other, q in b.model:named_parameters() do
+      if name == other then expect(q):to_equal_bits(p) end
+    end
+  end
+  local want, got = a.scaler:stats(), b.scaler:stats()
+  for _, key in ipairs { "scale", "steps", "skipped", "skipped_in_a_row" } do expect(got[key]):to_be(want[key]) end
+  return want, b
+end
+
+describe("a captured step gives the same bits", function()
+  it("in float16 with dynamic scaling, clipping, AdamW, dropout and a schedule", function()
+    local stats = compare({}, 14)
+    expect(stats.skipped > 0):to_be(true) -- skips are taken within the graph
+    expect(stats.steps > 2):to_be(true)
+  end)
+  it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8) end)
+  it("with ops in between, which draw random numbers and allocate", function()
+    compare({ between = function() for _ = 1, 3 do gb.randn(64, 64):relu():sum() end end }, 8)
+  end)
+  it("with weights changed by hand between two steps", function()
+    compare({ between = function(run, i) if i == 5 then gb.no_grad(function() run.model[1].weight:mul_(0.5) end) end end }, 9)
+  end)
+  it("with an evaluation in between", function()
+    local seen = { {}, {} }
+    for k = 1, 2 do
+      train({ between = function(run)
+        run.model:eval()
+        seen[k][#seen[k] + 1] = gb.no_grad(function() return amp.autocast({ dtype = "float16" }, function() return run.model(gb.ones(1, 6)):sum():item() end) end)
+        run.model:train()
+      end }, k == 2, 7)
+    end
+    for i = 1, 7 do expect(seen[2][i]):to_be(seen[1][i]) end
+  end)
+  it("after gb.manual_seed", function()
+    local drop = gb.cuda.graph(function(x) return F.dropout(x, 0.5, true) end, { gb.ones(200) })
+    local results = {}
+    for i = 1, 4 do
+      gb.manual_seed(77)
+      results[i] = drop(gb.ones(200)):clone()
+    end
+    for i = 2, 4 do expect(results[i]):to_equal_bits(results[1]) end
+    expect(drop(gb.ones(200)):eq(results[1]):all():item()):to_be(false)
+  end)
+end)
+
+describe("a graph", function()
+  it("gives the same tensors with new values", function()
+    local double = gb.cuda.graph(function(x) return x * 2, "text" end, { gb.ones(3) })
+    double(gb.ones(3))
+    local a = double(gb.full({ 3 }, 2.0))
+    expect(a):to_be_close({ 4, 4, 4 })
+    local b, text = double(gb.full({ 3 }, 5.0))
+    expect(b):to_be(a)
+    expect(a):to_be_close({ 10, 10, 10 })
+    expect(text):to_be("text")
+  end)
+  it("keeps what it was captured with", function()
+    local w = gb.full({ 1000 }, 3.0)
+    local scale = gb.cuda.graph(function(x) return x * w end, { gb.ones(1000) })
+    scale(gb.ones(1000))
+    scale(gb.ones(1000))
+    w = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    local other = gb.full({ 1000 }, 9.0)
+    expect(scale(gb.full({ 1000 }, 2.0)):sum():item()):to_be(6000)
+    expect(other:sum():item()):to_be(9000)
+  end)
+  it("gives its memory back when it is collected", function()
+    collectgarbage()
+    collectgarbage()
+    local before = gb.cuda.memory_allocated()
+    do
+      local step = gb.cuda.graph(function(x) return (x * 2):exp() end, { gb.ones(1 << 16) })
+      for _ = 1, 3 do step(gb.ones(1 << 16)) end
+    end
+    collectgarbage()
+    collectgarbage()
+    expect(gb.cuda.memory_allocated()):to_be(before)
+  end)
+  it("says what it cannot do", function()
+    local function third(step, ...)
+      local fn = gb.cuda.graph(step, { gb.ones(2) })
+      fn(gb.ones(2))
+      return fn(...)
+    end
+    expect(function() third(function(x) return x:sum():item() end, gb.ones(2)) end):to_fail("while a graph is captured")
+    expect(function() third(function(x) return x + gb.tensor({ 1.0, 2.0 }) end, gb.ones(2)) end):to_fail("while a graph is captured")
+    expect(function() third(function(x) return x end, gb.ones(3)) end):to_fail("float32 3, its example was float32 2")
+    expect(function() third(function(x) return x end, gb.ones(2), gb.ones(2)) end):to_fail("takes 1 inputs")
+    expect(function() third(function() error("of the recipe", 0) end, gb.ones(2)) end):to_fail("of the recipe")
+    expect(function() gb.cuda.graph(5, {}) end):to_fail("must be a function")
+    expect(function() gb.cuda.graph(print, gb.ones(2)) end):to_fail("list of tensors")
+    expect((gb.ones(2) + 1):tolist()[1]):to_be(2) -- and everything runs again
+  end)
+  it("follows the learning rate, and turns down another momentum", function()
+    local p = nn.Parameter(gb.zeros(4))
+    local opt = optim.SGD({ p }, { lr = 1, momentum = 0.5 })
+    local step = gb.cuda.graph(function(x) opt:zero_grad(); (p * x):sum():backward(); opt:step() end, { gb.ones(4) })
+    for _ = 1, 2 do step(gb.ones(4)) end
+    opt.param_groups[1].lr = 0
+    local before = p:clone()
+    step(gb.ones(4))
+    expect(p:detach()):to_be_close(before:detach(), 0)
+    opt.param_groups[1].momentum = 0.9
+    expect(function() step(gb.ones(4)) end):to_fail("make a new graph")
+  end)
+end)
+
+gb.test.finish()
