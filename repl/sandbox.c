@@ -12,6 +12,7 @@
 
 static gb_host *watched; /* for the handler of SIGINT, which has no other way to it */
 
+/* A recipe that wants to be asked is asked first. */
 static void on_interrupt(int signal) {
   (void)signal;
   gb_host_request_stop(watched);
