@@ -1173,7 +1173,8 @@ native.help_texts = {
   },
   ["gb.set_deterministic"] = {
     "gb.set_deterministic(value: bool)",
-    "Whether only kernels that give the same bits each time may run. Every kernel does, so there is nothing to loosen.",
+    "Whether only kernels that give the same bits each time may run, as is so from the start. With false the gradients of 16-bit attention \z
+      on CUDA come from cuDNN, which is faster and adds them up in an order that changes.",
     nil,
     "gb.set_deterministic(true)",
   },

@@ -3287,7 +3287,8 @@ function gb.set_default_device(device) end
 ---@param dtype string
 function gb.set_default_dtype(dtype) end
 
---- Whether only kernels that give the same bits each time may run. Every kernel does, so there is nothing to loosen.
+--- Whether only kernels that give the same bits each time may run, as is so from the start. With false the gradients of 16-bit attention on
+--- CUDA come from cuDNN, which is faster and adds them up in an order that changes.
 ---@param value boolean
 function gb.set_deterministic(value) end
 
