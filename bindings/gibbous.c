@@ -229,10 +229,12 @@ static int get_default_dtype(lua_State *L) {
   return 1;
 }
 
-/* gb.set_deterministic(value: bool): Whether only kernels that give the same bits each time may run. Every kernel does, so there is nothing to
- * loosen. Example: gb.set_deterministic(true) */
+/* gb.set_deterministic(value: bool): Whether only kernels that give the same bits each time may run, as is so from the start. With false the
+ * gradients of 16-bit attention on CUDA come from cuDNN, which is faster and adds them up in an order that changes. Example:
+ * gb.set_deterministic(true) */
 static int set_deterministic(lua_State *L) {
   luaL_checktype(L, 1, LUA_TBOOLEAN);
+  gbl_context(L)->nondeterministic = !lua_toboolean(L, 1);
   return 0;
 }
 

@@ -28,7 +28,7 @@ struct gb_gemms {
 /* What a plan is found by. */
 typedef struct plan_key {
   int64_t m, n, k, batch, lda, ldb, ldc, a_stride, b_stride, c_stride;
-  int16_t operands, dtype, a_transposed, b_transposed, tf32, epilogue, bias, aux, a_sums;
+  int16_t operands, dtype, a_transposed, b_transposed, tf32, epilogue, bias, aux;
   int16_t a_align, b_align, c_align, aux_align, bias_align;
 } plan_key;
 
@@ -114,9 +114,9 @@ static plan_key key_of(const gb_gemm *g) {
   key.operands = (int16_t)g->a.dtype, key.dtype = (int16_t)g->dtype;
   key.a_transposed = is_transposed(&g->a, g->m, g->k), key.b_transposed = is_transposed(&g->b, g->k, g->n);
   key.tf32 = g->tf32 && g->a.dtype == GB_FLOAT32, key.epilogue = (int16_t)g->epilogue;
-  key.bias = g->bias != NULL, key.aux = g->aux != NULL, key.a_sums = g->a_sums != NULL;
+  key.bias = g->bias != NULL, key.aux = g->aux != NULL;
   key.a_align = alignment_of(g->a.data), key.b_align = alignment_of(g->b.data), key.c_align = alignment_of(g->c);
-  key.bias_align = alignment_of(g->a_sums ? g->a_sums : g->bias), key.aux_align = alignment_of(g->aux);
+  key.bias_align = alignment_of(g->bias), key.aux_align = alignment_of(g->aux);
   return key;
 }
 
@@ -145,18 +145,15 @@ static cublasLtEpilogue_t epilogue_of(const gb_gemm *g) {
     [GB_GEMM_PLAIN] = { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS },
     [GB_GEMM_RELU] = { CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS },
     [GB_GEMM_GELU] = { CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS },
-    [GB_GEMM_GELU_BACKWARD] = { CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU },
   };
-  if (g->a_sums) return CUBLASLT_EPILOGUE_BGRADB; /* our a is the library's second operand */
   if (g->epilogue == GB_GEMM_GELU && g->aux) return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   return g->bias ? table[g->epilogue].biased : table[g->epilogue].plain;
 }
 
 /* Where bias and aux of this very call lie. */
 static cublasStatus_t set_pointers(cublasLtMatmulDesc_t product, const gb_gemm *g) {
-  const void *bias = g->a_sums ? g->a_sums : g->bias;
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  if (bias) status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+  if (g->bias) status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
   if (status == CUBLAS_STATUS_SUCCESS && g->aux)
     status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux);
   return status;

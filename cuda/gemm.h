@@ -16,7 +16,6 @@ typedef enum gb_gemm_epilogue {
   GB_GEMM_PLAIN,
   GB_GEMM_RELU,           /* max(c, 0) */
   GB_GEMM_GELU,           /* gelu_tanh(c); c itself, rounded, goes to aux if there is one */
-  GB_GEMM_GELU_BACKWARD,  /* c times the derivative of gelu_tanh at aux */
   GB_GEMM_EPILOGUES
 } gb_gemm_epilogue;
 
@@ -34,14 +33,13 @@ typedef struct gb_gemm {
   gb_gemm_epilogue epilogue;           /* with batch 1 only */
   const void *bias;                    /* [n], or NULL */
   void *aux;                           /* like c, or NULL */
-  void *a_sums;                        /* [m]: receives the sums of the rows of a, the gradient of a bias; or NULL. With PLAIN only */
 } gb_gemm;
 
 /* Can the library fuse this product's epilogue? GELU wants 16 bits, and aux in rows of a multiple of 8 elements. */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
-  bool gelu = gemm->epilogue == GB_GEMM_GELU || gemm->epilogue == GB_GEMM_GELU_BACKWARD, short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
-  if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias && !gemm->a_sums;
-  return !gelu || (short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0)));
+  bool short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
+  if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
+  return gemm->epilogue != GB_GEMM_GELU || (short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0)));
 }
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by fused kernels (attention.cu) where
  * there is one for the op, else by products (attend.c).
  *
- * The library runs what has 16 bits, no mask and no dropout, forward. Its backward adds parts of a gradient in an order that changes from run to
- * run, so that it is not asked for. */
+ * The library runs what has 16 bits, no mask and no dropout. Its backward adds parts of a gradient in an order that changes from run to run, so
+ * that it is asked only where the context allows that. */
 #include "cuda/attend.h"
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
@@ -61,6 +61,25 @@ static gb_status attention(gb_cuda_call *call) {
   return served ? GB_OK : run_own(call);
 }
 
+/* in: grad, query, key, value, mask, y, lse. */
+static gb_status attention_backward(gb_cuda_call *call) {
+  const gb_cuda_tensor *grad = call->in[0], *y = call->in[5], *dquery = call->out[0], *dkey = call->out[1], *dvalue = call->out[2];
+  bool served = false;
+  if (call->call->context->nondeterministic && grad->dtype == y->dtype && y->numel > 0 && is_plain(call, call->in + 1, y->dtype)) {
+    gb_attention a = attention_of(call, call->in + 1);
+    a.grad = grad->data, a.y = y->data, a.lse = (float *)(void *)call->in[6]->data;
+    a.dquery = dquery->data, a.dkey = dkey->data, a.dvalue = dvalue->data;
+    strides_of(grad, a.grad_stride);
+    strides_of(y, a.y_stride);
+    strides_of(dquery, a.dquery_stride);
+    strides_of(dkey, a.dkey_stride);
+    strides_of(dvalue, a.dvalue_stride);
+    GB_TRY(gb_attention_backward(call, &a, &served));
+  }
+  return served ? GB_OK : run_own(call);
+}
+
 const gb_cuda_row gb_cuda_sdpa[] = {
-  { GB_OP_scaled_dot_product_attention, attention, false }, { GB_OP_scaled_dot_product_attention_backward, run_own, false }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_scaled_dot_product_attention, attention, false }, { GB_OP_scaled_dot_product_attention_backward, attention_backward, false },
+  { GB_OP_COUNT, NULL, false },
 };

@@ -522,7 +522,7 @@ native.help_texts = {
   },
   ["gb.cuda.reset_peak_memory_stats"] = {
     "gb.cuda.reset_peak_memory_stats()",
-    "The same, where PyTorch has it.",
+    "max_memory_allocated begins again from what is held now.",
     nil,
     "gb.cuda.reset_peak_memory_stats()",
   },
@@ -1173,7 +1173,8 @@ native.help_texts = {
   },
   ["gb.set_deterministic"] = {
     "gb.set_deterministic(value: bool)",
-    "Whether only kernels that give the same bits each time may run. Every kernel does, so there is nothing to loosen.",
+    "Whether only kernels that give the same bits each time may run, as is so from the start. With false the gradients of 16-bit attention \z
+      on CUDA come from cuDNN, which is faster and adds them up in an order that changes.",
     nil,
     "gb.set_deterministic(true)",
   },

@@ -59,6 +59,7 @@ struct gb_context {
   double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
   bool untracked;                          /* since it was cleared, an op took an input that requires gradients while these were off */
   bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
+  bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is faster */
 
   uint64_t sequence;                       /* of the next graph node */
   _Atomic(struct gb_node *) dead;          /* nodes whose last reference went, on any thread, while one is being freed */
