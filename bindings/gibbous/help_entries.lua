@@ -522,7 +522,7 @@ native.help_texts = {
   },
   ["gb.cuda.reset_peak_memory_stats"] = {
     "gb.cuda.reset_peak_memory_stats()",
-    "The same, where PyTorch has it.",
+    "max_memory_allocated begins again from what is held now.",
     nil,
     "gb.cuda.reset_peak_memory_stats()",
   },

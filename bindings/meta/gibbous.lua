@@ -2565,7 +2565,7 @@ function gb.clock() end
 ---@return integer
 function gb.cuda.device_count() end
 
---- The same, where PyTorch has it.
+--- Give memory that no tensor uses back to the device.
 function gb.cuda.empty_cache() end
 
 --- A function that does what step(...) does to tensors, in one launch: the first call runs the step as it is, the second captures it, the
@@ -2601,7 +2601,7 @@ function gb.cuda.memory_summary() end
 ---@return table
 function gb.cuda.properties() end
 
---- The same, where PyTorch has it.
+--- max_memory_allocated begins again from what is held now.
 function gb.cuda.reset_peak_memory_stats() end
 
 --- Wait until the device has done all it was asked.
