@@ -44,7 +44,7 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "gb", GB_SANDBOX_NONE, "doctor interrupt set_num_threads set_printoptions test" },
   { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision set_autocast "
                                  "set_global_policy" },
-  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache is_available max_memory_allocated memory_allocated memory_summary properties "
+  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache graph is_available max_memory_allocated memory_allocated memory_summary properties "
     "reset_peak_memory_stats synchronize" },
   { "gb.data", GB_SANDBOX_STRICT, "DataLoader TensorDataset" },
   { "gb.data", GB_SANDBOX_FILES, "idx mnist text tokens" },

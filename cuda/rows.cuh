@@ -130,12 +130,13 @@ static GB_DEVICE float gb_exp(float x) {
 }
 static GB_DEVICE double gb_exp(double x) { return exp(x); }
 
-/* The largest element, and the sum of exp(x - largest): elements one after another. A row of -inf alone has the sum NaN, as exp(-inf + inf). */
+/* The largest element (NaN is the largest), and the sum of exp(x - largest): elements one after another. A row of -inf alone has the sum NaN,
+ * as exp(-inf + inf). */
 template <typename T> struct gb_max_sum { T max, sum; };
 
 template <typename T> static GB_DEVICE void gb_max_sum_add(gb_max_sum<T> *s, T x) {
   if (x == (T)-INFINITY) return;
-  if (x > s->max) {
+  if (x > s->max || x != x) {
     if (s->sum != 0) s->sum *= gb_exp(s->max - x);
     s->max = x;
   }

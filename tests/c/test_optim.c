@@ -9,6 +9,7 @@
 #include "amp/weights.h"
 #include "base/float.h"
 #include "check.h"
+#include "device.h"
 #include "optim/optim.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
@@ -28,8 +29,11 @@ static double noise(int64_t i, int salt) {
 
 static gb_tensor *make(gb_dtype dtype, int ndim, const int64_t *shape, int salt) {
   gb_tensor *wide = NULL, *t = NULL;
-  CHECK(gb_tensor_new(context, GB_FLOAT64, ndim, shape, (gb_device){ GB_CPU, 0 }, &wide) == GB_OK);
-  for (int64_t i = 0; i < wide->numel; i++) ((double *)gb_data(wide))[i] = noise(i, salt);
+  CHECK(gb_tensor_new(context, GB_FLOAT64, ndim, shape, test_device(), &wide) == GB_OK);
+  double *numbers = malloc((size_t)(wide->numel + 1) * sizeof *numbers);
+  for (int64_t i = 0; i < wide->numel; i++) numbers[i] = noise(i, salt);
+  CHECK(gb_tensor_write(wide, numbers, (size_t)wide->numel * sizeof *numbers) == GB_OK);
+  free(numbers);
   CHECK(gb_op_cast(context, wide, dtype, &t) == GB_OK);
   gb_tensor_release(wide);
   return t;
@@ -44,15 +48,7 @@ static gb_tensor *parameter(gb_dtype dtype, int64_t n, int salt) {
 }
 
 /* Element i in memory order, whatever the dtype. */
-static double at(const gb_tensor *t, int64_t i) {
-  const void *data = gb_data(t);
-  switch (t->dtype) {
-    case GB_FLOAT64: return ((const double *)data)[i];
-    case GB_FLOAT32: return ((const float *)data)[i];
-    case GB_FLOAT16: return gb_float16_to_float(((const uint16_t *)data)[i]);
-    default: return gb_bfloat16_to_float(((const uint16_t *)data)[i]);
-  }
-}
+static double at(const gb_tensor *t, int64_t i) { return peek(t, i); }
 
 static void give_grad(gb_tensor *p, int salt) {
   gb_tensor *g = vector(p->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, p->numel, salt);
@@ -240,8 +236,8 @@ static void test_refusals(void) {
 static void test_layout(void) {
   gb_tensor *conv, *bias = parameter(GB_FLOAT32, 3, 4);
   static const int64_t shape[] = { 4, 3, 2, 2 }, strides[] = { 12, 1, 6, 3 };
-  CHECK(gb_tensor_new_as(context, GB_FLOAT32, 4, shape, strides, (gb_device){ GB_CPU, 0 }, GB_MEM_PARAMETERS, &conv) == GB_OK);
-  for (int i = 0; i < 48; i++) ((float *)gb_data(conv))[i] = (float)i;
+  CHECK(gb_tensor_new_as(context, GB_FLOAT32, 4, shape, strides, test_device(), GB_MEM_PARAMETERS, &conv) == GB_OK);
+  for (int i = 0; i < 48; i++) poke(conv, i, i);
   conv->requires_grad = true;
   gb_optimizer *opt = adopt(GB_SGD, (gb_tensor *[]){ conv, bias }, 2, NULL);
   CHECK(conv->slab->segments[1].offset == 64 && conv->slab->elements == 128);
@@ -249,7 +245,7 @@ static void test_layout(void) {
   CHECK(at(conv, 31) == 31);
   gb_tensor *g = make(GB_FLOAT32, 4, shape, 5);
   CHECK(gb_tensor_set_grad(conv, g) == GB_OK);
-  double expected = 31 - 1e-3 * ((float *)gb_data(g))[(31 / 12 * 3 + 31 % 3) * 4 + 31 % 12 / 3]; /* the same logical element, row-major */
+  double expected = 31 - 1e-3 * at(g, (31 / 12 * 3 + 31 % 3) * 4 + 31 % 12 / 3); /* the same logical element, row-major */
   CHECK(gb_optimizer_step(opt) == GB_OK);
   CHECK(fabs(at(conv, 31) - expected) < 1e-5);
   for (int64_t i = 48; i < 64; i++) CHECK(at(conv->slab->parameters, i) == 0);
@@ -285,9 +281,9 @@ static void test_no_memory(void) {
     void *data = gb_data(p[0]);
     gb_optimizer *opt;
     CHECK(gb_optimizer_new(context, GB_ADAM, &opt) == GB_OK);
-    gb_pool_fail_after(context->pool[GB_CPU], n);
+    gb_pool_fail_after(context->pool[test_device().type], n);
     gb_status status = gb_optimizer_add_group(opt, p, NULL, 2, NULL);
-    gb_pool_fail_after(context->pool[GB_CPU], 0);
+    gb_pool_fail_after(context->pool[test_device().type], 0);
     CHECK(status == GB_OK || status == GB_EMEMORY);
     if (status == GB_EMEMORY) CHECK(!p[0]->slab && gb_data(p[0]) == data && fabs(at(p[1], 4) - noise(4, 2)) < 1e-6);
     done = n > 40;
@@ -307,7 +303,7 @@ static bool copy_is_right(gb_tensor *p, gb_dtype dtype) {
   CHECK(gb_op_cast(context, p, dtype, &fresh) == GB_OK);
   gb_set_grad_enabled(context, true);
   bool same = copy->dtype == dtype && copy->ndim == p->ndim && !copy->node;
-  for (int64_t i = 0; same && i < p->numel; i++) same = ((uint16_t *)gb_data(copy))[i] == ((uint16_t *)gb_data(fresh))[i];
+  for (int64_t i = 0; same && i < p->numel; i++) same = at(copy, i) == at(fresh, i);
   gb_tensor_release(copy);
   gb_tensor_release(fresh);
   return same;
@@ -333,7 +329,7 @@ static void test_copies(void) {
   gb_tensor *view, *copy;
   CHECK(gb_tensor_view(p[0], 1, (int64_t[]){ 10 }, (int64_t[]){ 3 }, 100, &view) == GB_OK);
   CHECK(gb_weight_is_cached(view) && gb_weight_get(context, view, GB_BFLOAT16, &copy) == GB_OK);
-  CHECK(copy->stride[0] == 3 && ((uint16_t *)gb_data(copy))[3] == gb_float_to_bfloat16((float)at(p[0], 103)));
+  CHECK(copy->stride[0] == 3 && at(copy, 3) == (double)gb_bfloat16_to_float(gb_float_to_bfloat16((float)at(p[0], 103))));
   gb_tensor_release(copy);
   gb_optimizer_release(opt);
   CHECK(!p[0]->copies[0].tensor && copy_is_right(p[0], GB_BFLOAT16));
@@ -347,7 +343,7 @@ static void test_masters(void) {
   o.lr = 0x1p-12;
   gb_optimizer *opt = adopt(GB_SGD, &p, 1, &o);
   gb_tensor *one = vector(GB_FLOAT32, 100, 0);
-  for (int i = 0; i < 100; i++) ((float *)gb_data(one))[i] = 1;
+  for (int i = 0; i < 100; i++) poke(one, i, 1);
   double before = at(p, 9);
   for (int step = 0; step < 4; step++) {
     CHECK(gb_tensor_set_grad(p, one) == GB_OK && gb_optimizer_step(opt) == GB_OK);
@@ -355,7 +351,7 @@ static void test_masters(void) {
   gb_optim_state state[4];
   CHECK(gb_optimizer_state(opt, 0, state, NULL) == 1 && !strcmp(state[0].name, "master"));
   CHECK(fabs(at(state[0].tensor, 9) - (before - 0x1p-10)) < 1e-7);
-  ((uint16_t *)gb_data(p))[5] = gb_float_to_bfloat16(2); /* somebody loads one element */
+  poke(p, 5, 2); /* somebody loads one element */
   gb_tensor_bump(p);
   CHECK(gb_optimizer_step(opt) == GB_OK);
   CHECK(at(state[0].tensor, 5) == 2 - 0x1p-12 && fabs(at(state[0].tensor, 9) - (before - 5 * 0x1p-12)) < 1e-7);
@@ -399,7 +395,7 @@ static void test_clipping(void) {
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK);
   CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && norm == 0);
   give_grad(p[0], 5);
-  ((float *)gb_data(p[0]->slab->segments[0].grad))[20000] = NAN;
+  poke(p[0]->slab->segments[0].grad, 20000, NAN);
   double kept = at(p[0]->slab->segments[0].grad, 3);
   CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isnan(norm) && at(p[0]->slab->segments[0].grad, 3) == kept);
   CHECK(gb_clip_grad_norm(context, p, 2, 1, INFINITY, &norm) == GB_OK && isnan(norm));
@@ -432,7 +428,7 @@ static void test_threads(void) {
 /* ====} */
 
 int main(void) {
-  CHECK(gb_context_open(NULL, &context) == GB_OK);
+  context = open_on_device();
   test_steps();
   test_adoption();
   test_refusals();

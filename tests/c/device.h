@@ -1,0 +1,64 @@
+/* device.h - where a test's tensors lie: on the CPU, or on the device that GIBBOUS_TEST_DEVICE names, whose plugin GIBBOUS_PLUGINS leads to. Single
+ * elements are read and written by way of the backend, since a device's memory is not the host's. */
+#ifndef GB_TESTS_DEVICE_H
+#define GB_TESTS_DEVICE_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/float.h"
+#include "check.h"
+#include "tensor/context.h"
+#include "tensor/tensor.h"
+
+static inline gb_device test_device(void) {
+  const char *name = getenv("GIBBOUS_TEST_DEVICE");
+  return (gb_device){ name && !strcmp(name, "cuda") ? GB_CUDA : GB_CPU, 0 };
+}
+
+/* A context whose test device is there. */
+static inline gb_context *open_on_device(void) {
+  gb_context_options options;
+  gb_context *context = NULL;
+  const char *why = "";
+  gb_context_options_init(&options, sizeof options);
+  options.plugins = getenv("GIBBOUS_PLUGINS");
+  CHECK(gb_context_open(&options, &context) == GB_OK);
+  CHECK(test_device().type == GB_CPU || gb_context_has_device(context, test_device().type, &why));
+  return context;
+}
+
+/* The bytes of element i in memory order. */
+static inline void peek_bits(const gb_tensor *t, int64_t i, void *bits) {
+  size_t bytes = gb_dtype_bytes((gb_dtype)t->dtype);
+  gb_backend *backend = gb_tensor_context(t)->backend[t->storage->device.type];
+  gb_status status = backend->read(backend->state, bits, gb_data(t) + i * (int64_t)bytes, bytes);
+  if (status != GB_OK) CHECK(status == GB_OK); /* counted where it fails only: tests look at millions */
+}
+
+/* Floating element i in memory order. */
+static inline double peek(const gb_tensor *t, int64_t i) {
+  union { double f64; float f32; uint16_t half; } bits;
+  peek_bits(t, i, &bits);
+  switch (t->dtype) {
+    case GB_FLOAT64: return bits.f64;
+    case GB_FLOAT32: return bits.f32;
+    case GB_FLOAT16: return gb_float16_to_float(bits.half);
+    default: return gb_bfloat16_to_float(bits.half);
+  }
+}
+
+static inline void poke(gb_tensor *t, int64_t i, double value) {
+  union { double f64; float f32; uint16_t half; } bits;
+  size_t bytes = gb_dtype_bytes((gb_dtype)t->dtype);
+  switch (t->dtype) {
+    case GB_FLOAT64: bits.f64 = value; break;
+    case GB_FLOAT32: bits.f32 = (float)value; break;
+    case GB_FLOAT16: bits.half = gb_double_to_float16(value); break;
+    default: bits.half = gb_double_to_bfloat16(value); break;
+  }
+  gb_backend *backend = gb_tensor_context(t)->backend[t->storage->device.type];
+  CHECK(backend->write(backend->state, gb_data(t) + i * (int64_t)bytes, &bits, bytes) == GB_OK);
+}
+
+#endif
