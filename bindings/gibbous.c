@@ -428,12 +428,9 @@ static void run_lua_half(lua_State *L) {
   lua_pushcclosure(L, run_chunk, 3);
   lua_pushvalue(L, -1);
   lua_setupvalue(L, -2, 3); /* chunks get run itself as their third argument */
-  lua_pushvalue(L, -1);
   lua_pushliteral(L, "init");
   lua_call(L, 1, 0);
-  lua_pushnil(L);
-  lua_setupvalue(L, -2, 3);
-  lua_pop(L, 3);
+  lua_pop(L, 2);
   lua_pushnil(L);
   lua_setfield(L, -2, "_native");
 }
