@@ -1,8 +1,8 @@
 /* call.c - functions of the host's that recipes call.
  *
- * The public gb_call is opaque; here it stands for a host_call, a userdata that ends with the function, or by its __gc where that raises. (The engine has a struct of
- * that name too, one run of one op; the two never meet.) The function runs where nothing raises: its arguments were made before, what it asks
- * of Lua goes through gbl_host_protect, and its failure is raised after it has returned. */
+ * The public gb_call is opaque; here it stands for a host_call, a userdata that ends with the function, or by its __gc where that raises. (The
+ * engine has a struct of that name too, one run of one op; the two never meet.) The function runs where nothing raises: its arguments were made
+ * before, what it asks of Lua goes through gbl_host_protect, and its failure is raised after it has returned. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

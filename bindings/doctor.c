@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "binding.h"
@@ -22,19 +24,25 @@ static const library libraries[] = {
 /* The address of a function in a handle, as whatever pointer `out` points to; false: there is none. */
 static bool find(void *handle, const char *name, void *out) { return (*(void **)out = dlsym(handle, name)) != NULL; }
 
-/* The version that a library gives, or 0. */
-static int64_t ask(const library *l) {
+/* The version that the library in this file gives, or 0. */
+static int64_t ask_file(const library *l, const char *file) {
   int64_t version = 0;
-  for (const char *const *file = l->files; *file && !version; file++) {
-    void *handle = dlopen(*file, RTLD_LAZY | RTLD_LOCAL);
-    int (*by_out)(int *);
-    size_t (*by_return)(void);
-    int number = 0;
-    if (!handle) continue;
-    if (l->how == INT_OUT && find(handle, l->function, &by_out) && by_out(&number) == 0) version = number;
-    if (l->how == SIZE_RETURNED && find(handle, l->function, &by_return)) version = (int64_t)by_return();
-    dlclose(handle);
-  }
+  int (*by_out)(int *), number = 0;
+  size_t (*by_return)(void);
+  void *handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+  if (!handle) return 0;
+  if (l->how == INT_OUT && find(handle, l->function, &by_out) && by_out(&number) == 0) version = number;
+  if (l->how == SIZE_RETURNED && find(handle, l->function, &by_return)) version = (int64_t)by_return();
+  dlclose(handle);
+  return version;
+}
+
+/* The version of the newest file whose number is at most `most`; of the newest one where there is none; or 0. */
+static int64_t ask(const library *l, long most) {
+  int64_t version = 0;
+  for (int any = 0; any < 2; any++)
+    for (const char *const *file = l->files; *file && !version; file++)
+      if (any || strtol(strstr(*file, ".so.") + 4, NULL, 10) <= most) version = ask_file(l, *file);
   return version;
 }
 
@@ -83,13 +91,13 @@ static int push_driver(lua_State *L) {
   return 2;
 }
 
-/* library(key): the version of a library that can be opened, or nothing. */
+/* library(key, most): the version of a library that can be opened, or nothing; of several that of CUDA `most` at the latest, if there is one. */
 static int library_version(lua_State *L) {
   static const char *const others[] = { "driver", "onednn", "cudart", "cublaslt", "cudnn", "nccl", NULL };
   int which = luaL_checkoption(L, 1, NULL, others);
   if (which == 0) return push_driver(L);
   if (which == 1) return push_onednn(L);
-  int64_t version = ask(&libraries[which - 2]);
+  int64_t version = ask(&libraries[which - 2], (long)luaL_optinteger(L, 2, INT16_MAX));
   if (!version) return 0;
   lua_pushinteger(L, version);
   return 1;

@@ -158,7 +158,8 @@ static int guarded_remove(lua_State *L) {
 
 /* table.concat(t, sep, i, j), table.unpack(t, i, j): the range costs. */
 static int guarded_range(lua_State *L, const char *who, int first) {
-  double n = length_of(L, who), i = (double)luaL_optinteger(L, first, 1), j = lua_isnoneornil(L, first + 1) ? n : (double)luaL_checkinteger(L, first + 1);
+  double n = length_of(L, who), i = (double)luaL_optinteger(L, first, 1), j = n;
+  if (!lua_isnoneornil(L, first + 1)) j = (double)luaL_checkinteger(L, first + 1);
   if (access_cost(L, 1) > 1) expect(L, who, (j - i + 1) * INDEX_CHAIN);
   return forward(L);
 }
@@ -438,7 +439,8 @@ static int guarded_require(lua_State *L) {
     luaopen_gibbous(L);
     return 1;
   }
-  if (!lua_toboolean(L, lua_upvalueindex(1))) return gbl_error(L, "require: there is no module '%s' in a sandbox without files; there is 'gibbous'", name);
+  if (!lua_toboolean(L, lua_upvalueindex(1)))
+    return gbl_error(L, "require: there is no module '%s' in a sandbox without files; there is 'gibbous'", name);
   if (lua_getfield(L, 2, name) != LUA_TNIL) return 1;
   luaL_gsub(L, name, ".", "/");
   lua_pushfstring(L, "%s.lua", lua_tostring(L, -1));

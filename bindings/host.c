@@ -272,7 +272,8 @@ static bool copy_options(const gb_host_options *from, gb_host_options *to) {
 
 /* What cannot be meant. NULL: all is well. */
 static const char *bad_options(const gb_host_options *o) {
-  if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT) return "options.sandbox is none of gb_sandbox";
+  if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT)
+    return "options.sandbox is none of gb_sandbox";
   if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
   if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
   if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";

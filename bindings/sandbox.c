@@ -15,13 +15,14 @@
 
 /* Names of one table, "" for the globals; level: the strictest sandbox that has them. */
 static const struct { const char *table; gb_sandbox level; const char *names; } rows[] = {
-  { "", GB_SANDBOX_STRICT, "_G _VERSION assert collectgarbage error getmetatable ipairs load next pairs pcall print rawequal rawget rawlen rawset require "
-                           "select setmetatable tonumber tostring type warn xpcall coroutine gb math os string table utf8" },
+  { "", GB_SANDBOX_STRICT, "_G _VERSION assert collectgarbage error getmetatable ipairs load next pairs pcall print rawequal rawget rawlen rawset "
+                           "require select setmetatable tonumber tostring type warn xpcall coroutine gb math os string table utf8" },
   { "", GB_SANDBOX_FILES, "dofile io loadfile" },
   { "", GB_SANDBOX_NONE, "debug package" },
   { "coroutine", GB_SANDBOX_STRICT, "close create isyieldable resume running status wrap yield" },
-  { "math", GB_SANDBOX_STRICT, "abs acos asin atan ceil cos deg exp floor fmod huge log max maxinteger min mininteger modf pi rad random randomseed sin sqrt "
-                               "tan tointeger type ult atan2 cosh frexp ldexp log10 pow sinh tanh" }, /* the last eight where Lua was built for compatibility */
+  { "math", GB_SANDBOX_STRICT, "abs acos asin atan ceil cos deg exp floor fmod huge log max maxinteger min mininteger modf pi rad random "
+                               "randomseed sin sqrt tan tointeger type ult atan2 cosh frexp ldexp log10 pow sinh tanh" },
+  /* math: the last eight only where Lua was built for compatibility */
   { "os", GB_SANDBOX_STRICT, "clock date difftime time" },
   { "os", GB_SANDBOX_NONE, "execute exit getenv remove rename setlocale tmpname" },
   { "string", GB_SANDBOX_STRICT, "byte char find format gmatch gsub len lower match pack packsize rep reverse sub unpack upper" },
@@ -30,30 +31,30 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "utf8", GB_SANDBOX_STRICT, "char charpattern codepoint codes len offset" },
   { "io", GB_SANDBOX_FILES, "lines open type" },
   { "io", GB_SANDBOX_NONE, "close flush input output popen read stderr stdin stdout tmpfile write" },
-  { "debug", GB_SANDBOX_NONE, "debug gethook getinfo getlocal getmetatable getregistry getupvalue getuservalue setcstacklimit sethook setlocal setmetatable "
-                              "setupvalue setuservalue traceback upvalueid upvaluejoin" },
+  { "debug", GB_SANDBOX_NONE, "debug gethook getinfo getlocal getmetatable getregistry getupvalue getuservalue setcstacklimit sethook setlocal "
+                              "setmetatable setupvalue setuservalue traceback upvalueid upvaluejoin" },
   { "package", GB_SANDBOX_NONE, "config cpath loaded loadlib path preload searchers searchpath" },
 
-  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp args best_device clock cuda data device devices enable_grad get_default_device get_default_dtype "
-                             "get_float32_matmul_precision get_num_threads get_rng_state grad io is_grad_enabled is_oom is_recomputing is_tensor last_error "
-                             "manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed set_default_device set_default_dtype set_deterministic "
-                             "set_float32_matmul_precision set_grad_enabled set_rng_state tensor time version rand randn randint randperm rand_like randn_like "
-                             "zeros ones full empty eye arange linspace zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats "
-                             "empty_cache stack meshgrid" },
+  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp args best_device clock cuda data device devices enable_grad get_default_device "
+                             "get_default_dtype get_float32_matmul_precision get_num_threads get_rng_state grad io is_grad_enabled is_oom "
+                             "is_recomputing is_tensor last_error manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed "
+                             "set_default_device set_default_dtype set_deterministic set_float32_matmul_precision set_grad_enabled set_rng_state "
+                             "tensor time version rand randn randint randperm rand_like randn_like zeros ones full empty eye arange linspace "
+                             "zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats empty_cache stack meshgrid" },
   { "gb", GB_SANDBOX_FILES, "load save" },
   { "gb", GB_SANDBOX_NONE, "doctor interrupt set_num_threads set_printoptions test" },
-  { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision set_autocast "
-                                 "set_global_policy" },
-  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache graph is_available max_memory_allocated memory_allocated memory_summary properties "
-    "reset_peak_memory_stats synchronize" },
+  { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision "
+                                 "set_autocast set_global_policy" },
+  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache graph is_available max_memory_allocated memory_allocated memory_summary "
+                                  "properties reset_peak_memory_stats synchronize" },
   { "gb.data", GB_SANDBOX_STRICT, "DataLoader TensorDataset" },
   { "gb.data", GB_SANDBOX_FILES, "idx mnist text tokens" },
   { "gb.io", GB_SANDBOX_STRICT, "json_decode json_encode" },
   { "gb.io", GB_SANDBOX_FILES, "load_checkpoint save_checkpoint" },
-  { "gb.nn", GB_SANDBOX_STRICT, "AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv2d CrossEntropyLoss Dropout ELU Embedding "
-                                "Flatten GELU Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear LogSoftmax MLP MSELoss MaxPool2d Module ModuleDict ModuleList "
-                                "MultiheadAttention NLLLoss Parameter RMSNorm ReLU Sequential SiLU Sigmoid SmoothL1Loss Softmax Softplus Tanh functional init "
-                                "is_module library_class utils" },
+  { "gb.nn", GB_SANDBOX_STRICT, "AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv2d CrossEntropyLoss Dropout ELU "
+                                "Embedding Flatten GELU Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear LogSoftmax MLP MSELoss MaxPool2d "
+                                "Module ModuleDict ModuleList MultiheadAttention NLLLoss Parameter RMSNorm ReLU Sequential SiLU Sigmoid "
+                                "SmoothL1Loss Softmax Softplus Tanh functional init is_module library_class utils" },
   { "gb.nn.functional", GB_SANDBOX_STRICT, "" },
   { "gb.nn.init", GB_SANDBOX_STRICT, "calculate_gain constant_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ trunc_normal_ uniform_ "
                                      "xavier_normal_ xavier_uniform_ zeros_" },
@@ -99,7 +100,8 @@ static void confine_files(lua_State *L, const gb_host *host) {
   if (host->options.sandbox == GB_SANDBOX_STRICT) files->root = GB_FILES_NONE;
   else {
     int root = open(host->options.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0) luaL_error(L, "options.root: cannot open the folder '%s': %s", host->options.root, errno == ENOTDIR ? "it is no folder" : "it cannot be read");
+    const char *why = errno == ENOTDIR ? "it is no folder" : "it cannot be read";
+    if (root < 0) luaL_error(L, "options.root: cannot open the folder '%s': %s", host->options.root, why);
     files->root = root;
   }
 }

@@ -195,7 +195,9 @@ static int get_body(lua_State *L) {
   return 0;
 }
 
-gb_status gb_host_get(gb_host *host, const char *name, gb_value *out) { return gbl_host_protect(host, get_body, &(request){ .name = name, .out = out }); }
+gb_status gb_host_get(gb_host *host, const char *name, gb_value *out) {
+  return gbl_host_protect(host, get_body, &(request){ .name = name, .out = out });
+}
 
 static int set_body(lua_State *L) {
   const request *r = lua_touserdata(L, 1);

@@ -37,9 +37,14 @@ template <typename T> static __global__ void soften_kernel(gb_scores s, void *ou
   for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
     int64_t seen = visible(s, row);
     gb_max_sum<T> sum = { (T)-INFINITY, 0 };
-    for (int64_t j = threadIdx.x; j < seen; j += blockDim.x) gb_max_sum_add(&sum, score<T>(s, row, j));
+    float any = 0; /* NaN counts as something seen */
+    for (int64_t j = threadIdx.x; j < seen; j += blockDim.x) {
+      T x = score<T>(s, row, j);
+      if (x != (T)-INFINITY) any = 1;
+      gb_max_sum_add(&sum, x);
+    }
     sum = gb_max_sum_join(sum);
-    bool empty = sum.max == (T)-INFINITY;
+    bool empty = gb_row_largest(any) == 0;
     for (int64_t j = threadIdx.x; j < s.tk; j += blockDim.x) {
       bool counts = j < seen && !empty && is_kept(s, row, j);
       gb_store<T>(out, s.rounded, row * s.tk + j, counts ? gb_exp(score<T>(s, row, j) - sum.max) : (T)0);

@@ -12,11 +12,13 @@ static gbl_state *watched;
 
 void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
 
+/* Ask first where the recipe wants to be asked. */
 static void on_interrupt(int signal) {
   (void)signal;
   if (!gbl_ask_to_stop(watched)) gbl_interrupt_request(watched, GB_EINTERRUPT);
 }
 
+/* What SIGINT does from now on. */
 static void set_handler(void (*handler)(int)) {
   struct sigaction action = { .sa_handler = handler };
   sigemptyset(&action.sa_mask);

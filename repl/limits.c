@@ -40,6 +40,7 @@ static bool read_seconds(const char *text, double *out) {
   return end != text && !*end && *out > 0 && isfinite(*out);
 }
 
+/* Say what an option takes. */
 static bool refuse(const options *o, const char *name, const char *wanted, const char *got) {
   char text[200];
   snprintf(text, sizeof text, "%s takes %s, not '%.80s'", name, wanted, got);

@@ -40,6 +40,7 @@ struct line {
 
 static volatile sig_atomic_t interrupted, resized, continued;
 
+/* Only flags: what they ask for is done where the line is read. */
 static void note_signal(int signal) {
   if (signal == SIGINT) interrupted = 1;
   else if (signal == SIGWINCH) resized = 1;
@@ -49,6 +50,7 @@ static void note_signal(int signal) {
 static const int watched[] = { SIGINT, SIGWINCH, SIGCONT };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
+/* Set the handlers, and keep what was set before. */
 static void watch(struct sigaction before[WATCHED]) {
   struct sigaction action = { .sa_handler = note_signal };
   sigemptyset(&action.sa_mask);
@@ -56,6 +58,7 @@ static void watch(struct sigaction before[WATCHED]) {
   for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &action, &before[i]);
 }
 
+/* Set what was set before. */
 static void unwatch(const struct sigaction before[WATCHED]) {
   for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &before[i], NULL);
 }
@@ -77,6 +80,7 @@ static locale_t user_locale(void) {
 
 /* {==== Plain input ==== */
 
+/* A line as the terminal, or the pipe, hands it out. A window that changes its size does not end it. */
 static line_end read_plain(line *l, char **out) {
   char *text = NULL;
   size_t room = 0;
@@ -101,12 +105,14 @@ static line_end read_plain(line *l, char **out) {
 #ifdef GB_HAVE_LIBEDIT
 /* {==== libedit ==== */
 
+/* The line that an editor belongs to. */
 static line *line_of(EditLine *editor) {
   line *l = NULL;
   el_get(editor, EL_CLIENTDATA, &l);
   return l;
 }
 
+/* libedit asks for the prompt each time it draws it. */
 static char *give_prompt(EditLine *editor) { return (char *)(size_t)line_of(editor)->prompt; }
 
 /* What signals asked for while the editor waited; false: the line is given up. */
@@ -175,6 +181,7 @@ static bool open_editor(line *l, const char *program) {
   return true;
 }
 
+/* A line from the editor. After an interrupt the terminal is given back and the editor forgets the line. */
 static line_end read_edited(line *l, char **out) {
   int n;
   el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt is shown: what is typed as soon as it stands there belongs to the editor */
@@ -190,12 +197,14 @@ static line_end read_edited(line *l, char **out) {
   return LINE_READ;
 }
 
+/* A line for the editor's own list. */
 static void enter_history(void *user, const char *text) {
   line *l = user;
   HistEvent event;
   if (l->editor) history(l->lines, &event, H_ENTER, text);
 }
 
+/* End the editor, or what there is of it. */
 static void close_editor(line *l) {
   if (l->editor) el_end(l->editor);
   if (l->lines) history_end(l->lines);

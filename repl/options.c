@@ -41,6 +41,7 @@ void options_complain(const options *o, const char *text) {
   fflush(stderr);
 }
 
+/* The rows of the table: all, or those of `lua`, as it lays them out. */
 static void list_rows(FILE *to, bool ours) {
   for (const option *row = option_table; row->name; row++) {
     if (!ours && row->slot != LUA) continue;

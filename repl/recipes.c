@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* For scandir: names that end in .lua. */
 static int is_recipe(const struct dirent *entry) {
   size_t length = strlen(entry->d_name);
   return length > 4 && !strcmp(entry->d_name + length - 4, ".lua");

@@ -1,7 +1,7 @@
 /* sandbox.c - --sandbox: the program is a host like any other (gibbous_lua.h), whose recipes may compute and print.
  *
  * Statements and the script run as they do without it, but for what the sandbox takes away; arguments are in the table arg alone. There are no
- * modules to require, no prompt, and LUA_INIT is not read. */
+ * modules to require but gibbous, no prompt, and LUA_INIT is not read. */
 #include "sandbox.h"
 
 #include <signal.h>
@@ -12,6 +12,7 @@
 
 static gb_host *watched; /* for the handler of SIGINT, which has no other way to it */
 
+/* A recipe that wants to be asked is asked first. */
 static void on_interrupt(int signal) {
   (void)signal;
   gb_host_request_stop(watched);

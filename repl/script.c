@@ -61,6 +61,7 @@ static script_end run_loaded(lua_State *L, const options *o, int status) {
   return status == LUA_OK ? script_call(L, o, 0, 0) : report(L, o);
 }
 
+/* Run a text. */
 static script_end run_statement(lua_State *L, const options *o, const char *text, const char *name) {
   return run_loaded(L, o, luaL_loadbuffer(L, text, strlen(text), name));
 }

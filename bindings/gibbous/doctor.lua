@@ -109,7 +109,7 @@ local function add_cuda(add)
   local runtime
   for _, part in ipairs(parts) do
     local name, key, major, minor, lack, cure = table.unpack(part)
-    local version = native.library(key)
+    local version = native.library(key, key == "cudart" and driver // 1000 or key == "cublaslt" and runtime and runtime // 1000 or nil)
     if key == "cudnn" and version and version < 9000 then major = 1000 end
     if not version and key == "nccl" and #devices < 2 then add(name, "ok", "not found; one GPU does not need it")
     elseif not version then add(name, key == "nccl" and "warning" or "error", "not found: " .. lack, cure)

@@ -54,7 +54,7 @@ static void bury(gb_node *node) {
     if (node->edges[i].node) gb_node_release(node->edges[i].node);
     gb_tensor_release(node->edges[i].leaf);
   }
-  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->hooks[i]);
+  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->context, node->hooks[i]);
   if (node->release) node->release(node->user);
   gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
   free(node);
@@ -130,8 +130,12 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
   gb_context *context = gb_tensor_context(t);
   GB_TRY(gb_view_refresh(t));
   if (!gb_tensor_in_graph(t)) return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
+  if (!gb_context_count(context, GB_HOOK_BYTES)) return GB_EMEMORY;
   gb_hook *hook = calloc(1, sizeof *hook), **last = hooks_of(t);
-  if (!hook) return gb_fail_memory(context, sizeof *hook);
+  if (!hook) {
+    gb_context_uncount(context, GB_HOOK_BYTES);
+    return gb_fail_memory(context, sizeof *hook);
+  }
   *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->next_hook };
   while (*last) last = &(*last)->next;
   *last = hook;
@@ -145,7 +149,7 @@ void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {
     if (hook->id != id) continue;
     *at = hook->next;
     hook->next = NULL;
-    gb_hooks_free(hook);
+    gb_hooks_free(gb_tensor_context(t), hook);
     return;
   }
 }

@@ -104,7 +104,8 @@ gb_status gb_context_expect(gb_context *context, uint64_t amount) {
   size_t limit = gb_pool_limit(context->pool[GB_CPU]);
   if (!limit || amount <= limit) return GB_OK;
   gb_pool_count(context->pool[GB_CPU], SIZE_MAX); /* it was the limit that refused */
-  return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu", limit, (unsigned long long)amount);
+  return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu", limit,
+                 (unsigned long long)amount);
 }
 
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {

@@ -224,11 +224,12 @@ gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor
 
 void gb_tensor_retain(gb_tensor *tensor) { atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed); }
 
-void gb_hooks_free(gb_hook *hook) {
+void gb_hooks_free(gb_context *context, gb_hook *hook) {
   while (hook) {
     gb_hook *next = hook->next;
     if (hook->release) hook->release(hook->user);
     free(hook);
+    gb_context_uncount(context, GB_HOOK_BYTES);
     hook = next;
   }
 }
@@ -240,7 +241,7 @@ void gb_tensor_release(gb_tensor *tensor) {
   for (int i = 0; i < 2; i++) gb_tensor_release(tensor->copies[i].tensor);
   gb_tensor_release(tensor->grad);
   gb_tensor_release(tensor->base);
-  gb_hooks_free(tensor->hooks);
+  gb_hooks_free(tensor->storage->context, tensor->hooks);
   if (node) gb_node_release(node);
   gb_context_uncount(tensor->storage->context, DESCRIPTION);
   gb_storage_release(tensor->storage);

@@ -52,7 +52,9 @@ typedef struct gb_hook {
   int64_t id;
   struct gb_hook *next;
 } gb_hook;
-void gb_hooks_free(gb_hook *hook); /* the whole list */
+/* What a hook takes, what it calls included, towards the limit on tensor bytes. */
+#define GB_HOOK_BYTES (2 * sizeof(gb_hook))
+void gb_hooks_free(gb_context *context, gb_hook *hook); /* the whole list */
 
 struct gb_tensor {
   _Atomic int32_t refs;

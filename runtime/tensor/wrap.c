@@ -38,7 +38,8 @@ gb_status gb_tensor_revoke(gb_tensor *tensor) {
 
 gb_status gb_check_loan(const gb_tensor *tensor) {
   if (tensor->storage->loan != GB_REVOKED) return GB_OK;
-  return gb_fail(tensor->storage->context, GB_ESTATE, "the tensor was a loan of the program around, which has taken its memory back; clone what is to be kept");
+  return gb_fail(tensor->storage->context, GB_ESTATE,
+                 "the tensor was a loan of the program around, which has taken its memory back; clone what is to be kept");
 }
 
 /* ====} */
@@ -69,7 +70,8 @@ static void end_export(struct DLManagedTensorVersioned *managed) {
 gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned **out) {
   gb_context *context = gb_tensor_context(tensor);
   if (tensor->storage->device.type != GB_CPU) return gb_fail(context, GB_EDEVICE, "to_dlpack: only tensors on the cpu can be exported");
-  if (tensor->storage->loan != GB_OWNED) return gb_fail(context, GB_ESTATE, "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
+  if (tensor->storage->loan != GB_OWNED)
+    return gb_fail(context, GB_ESTATE, "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
   export *e = calloc(1, sizeof *e);
   gb_tensor *alias;
   if (!e) return gb_fail_memory(context, sizeof *e);
@@ -99,12 +101,15 @@ static gb_dtype dtype_of(gb_dlpack_dtype theirs) {
 static gb_status check_import(gb_context *context, const struct DLManagedTensorVersioned *managed) {
   const gb_dlpack_tensor *t = &managed->dl_tensor;
   if (managed->version.major != GB_DLPACK_MAJOR)
-    return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the struct is of DLPack %u, version %u is understood", managed->version.major, GB_DLPACK_MAJOR);
+    return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the struct is of DLPack %u, version %u is understood", managed->version.major,
+                   GB_DLPACK_MAJOR);
   if (managed->flags & GB_DLPACK_READ_ONLY) return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the memory is read-only; export a copy");
   if (t->device.device_type != GB_DLPACK_CPU) return gb_fail(context, GB_EDEVICE, "from_dlpack: only memory of the cpu can be taken over");
-  if (t->ndim < 0 || t->ndim > GB_MAX_NDIM) return gb_fail(context, GB_ESHAPE, "from_dlpack: a tensor has at most %d dimensions, not %d", GB_MAX_NDIM, t->ndim);
+  if (t->ndim < 0 || t->ndim > GB_MAX_NDIM)
+    return gb_fail(context, GB_ESHAPE, "from_dlpack: a tensor has at most %d dimensions, not %d", GB_MAX_NDIM, t->ndim);
   if (dtype_of(t->dtype) == GB_DTYPE_NONE)
-    return gb_fail(context, GB_EDTYPE, "from_dlpack: the dtype (code %d, %d bits, %d lanes) has no counterpart", t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    return gb_fail(context, GB_EDTYPE, "from_dlpack: the dtype (code %d, %d bits, %d lanes) has no counterpart", t->dtype.code, t->dtype.bits,
+                   t->dtype.lanes);
   for (int i = 0; t->strides && i < t->ndim; i++)
     if (t->strides[i] < 0) return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: dimension %d runs backwards", i + 1);
   return GB_OK;

@@ -97,7 +97,8 @@ static void bench_interrupts(void) {
     { "a tight loop", "while true do end" },
     { "a loop in a coroutine", "coroutine.wrap(function() while true do end end)()" },
     { "a loop of pcalls", "while true do pcall(function() while true do end end) end" },
-    { "nested coroutines", "local function nest(n) if n == 0 then while true do end end pcall(coroutine.wrap(function() nest(n - 1) end)) while true do end end nest(20)" },
+    { "nested coroutines", "local function nest(n) if n == 0 then while true do end end pcall(coroutine.wrap(function() nest(n - 1) end))\n"
+                           "while true do end end nest(20)" },
     { "a training loop", "local m = gb.nn.Linear(64, 64) local o = gb.optim.AdamW(m:parameters(), { lr = 1e-3 })\n"
                          "while true do o:zero_grad() m(gb.ones(64, 64)):sum():backward() o:step() end" },
     { "a pattern match", "(('a'):rep(1e6)):find(('.*'):rep(9) .. 'b')" },

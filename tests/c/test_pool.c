@@ -173,14 +173,22 @@ static void test_failures(void) {
   CHECK(a && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER) && !gb_pool_alloc(pool, 2000 << 10, GB_MEM_OTHER));
   gb_pool_free(pool, a);
   a = gb_pool_alloc(pool, 1000 << 10, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 1, GB_MEM_OTHER));
+  CHECK(a && !gb_pool_alloc(pool, 1, GB_MEM_OTHER) && gb_pool_was_limited(pool));
+  gb_pool_free(pool, a);
+  CHECK(gb_pool_limit(pool) == 1000 << 10 && gb_pool_count(pool, 600 << 10)); /* bytes of others */
+  CHECK(!gb_pool_count(pool, 600 << 10) && gb_pool_was_limited(pool) && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER));
+  CHECK(!gb_pool_count(pool, SIZE_MAX) && stats_of(pool).current_total == 0);
+  gb_pool_uncount(pool, 600 << 10);
+  a = gb_pool_alloc(pool, 1000 << 10, GB_MEM_OTHER);
+  CHECK(a && !gb_pool_was_limited(pool));
   gb_pool_free(pool, a);
   gb_pool_close(pool);
 
   m.most = 20 << 20;
   pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
   a = gb_pool_alloc(pool, 15 << 20, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 10 << 20, GB_MEM_OTHER));
+  CHECK(a && !gb_pool_alloc(pool, 10 << 20, GB_MEM_OTHER) && !gb_pool_was_limited(pool)); /* the system refused */
+  CHECK(gb_pool_count(pool, SIZE_MAX)); /* without a limit nothing is counted */
   gb_pool_free(pool, a);
   a = gb_pool_alloc(pool, 19 << 20, GB_MEM_OTHER);
   CHECK(a && stats_of(pool).reserved <= m.most);

@@ -2,7 +2,6 @@
  * after work on many threads, with allocators of the interpreter's own.
  *
  * The program embeds a stock Lua 5.4 and knows nothing of Gibbous; its argument is the folder where gibbous.so lies. */
-#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,18 +12,9 @@
 #include <lualib.h>
 
 #include "check.h"
+#include "process.h"
 
 /* {==== Looking at the process ==== */
-
-/* Threads of this process. */
-static int count_threads(void) {
-  DIR *tasks = opendir("/proc/self/task");
-  int count = 0;
-  if (!tasks) return -1;
-  for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) count += entry->d_name[0] != '.';
-  closedir(tasks);
-  return count;
-}
 
 /* Is the module's code mapped? */
 static bool is_mapped(void) {
@@ -135,7 +125,7 @@ static void test_closes_twenty_times(const char *folder) {
     CHECK(run(L, parallel_work));
     CHECK(count_threads() > before);
     lua_close(L);
-    CHECK(count_threads() == before);
+    CHECK(threads_become(before));
     CHECK(h.live == 0 && !h.lied);
     CHECK(is_mapped());
   }
@@ -156,7 +146,7 @@ static void test_two_states(const char *folder) {
     CHECK(run(L[1 - first], "for _ = 1, 2 do half() end"));
     lua_close(L[1 - first]);
     CHECK(h[0].live == 0 && h[1].live == 0);
-    CHECK(count_threads() == before);
+    CHECK(threads_become(before));
   }
 }
 

@@ -357,6 +357,14 @@ static void test_limits(void) {
   hold_all(host, "local t = {} while true do t[#t + 1] = gb.ones(1000) end", GB_ETENSORBYTES);
   hold_all(host, "while true do gb.ones(1e7) end", GB_ETENSORBYTES);
   gb_host_close(host);
+
+  o.tensor_bytes = 1 << 20; /* what describes tensors, graphs and hooks counts too */
+  host = open_host(&o);
+  CHECK(fails(host, "local x = gb.ones(2) local t = {} while true do t[#t + 1] = x[1] end", GB_ETENSORBYTES, NULL));
+  CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x = x + 1 end", GB_ETENSORBYTES, NULL));
+  CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x:register_hook(print) end", GB_ETENSORBYTES, NULL));
+  CHECK(runs(host, "local x = gb.ones(1):requires_grad_() for i = 1, 1e4 do (x * i):exp():backward() x.grad = nil end"));
+  gb_host_close(host);
 }
 
 static void *interrupt_soon(void *host) {

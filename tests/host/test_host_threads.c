@@ -1,5 +1,6 @@
-/* test_host_threads.c - sixteen hosts in sixteen threads, each with kernel threads of its own: the same recipe gives the same bits in each, requests
- * from other threads stop whom they mean, a host may move from thread to thread, and tensors may end on another one. Run under the thread sanitizer. */
+/* test_host_threads.c - sixteen hosts in sixteen threads, each with kernel threads of its own: the same recipe gives the same bits in each,
+ * requests from other threads stop whom they mean, a host may move from thread to thread, and tensors may end on another one. Run under the
+ * thread sanitizer. */
 #include <pthread.h>
 #include <stdatomic.h>
 

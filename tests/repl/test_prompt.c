@@ -259,6 +259,14 @@ static void test_script(void) {
   CHECK(terminal_expect(&t, "interrupted"));
   int status = terminal_finish(&t);
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+  statement = "print('g' .. 'o') while true do pcall(string.find, ('a'):rep(1000), ('a*'):rep(20) .. 'b') end";
+  t = terminal_start((char *[]){ program, "--sandbox", "-e", statement, NULL }, settings);
+  CHECK(terminal_expect(&t, "go\n"));
+  nanosleep(&(struct timespec){ 0, 100000000 }, NULL); /* well into the pattern */
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "interrupted"));
+  status = terminal_finish(&t);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
   t = terminal_start((char *[]){ program, "-i", "-e", "x = 5", NULL }, settings);
   CHECK(terminal_expect(&t, "> ") && answers(&t, "x", "\n5\n"));
   leave(&t);

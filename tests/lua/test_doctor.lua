@@ -1,0 +1,57 @@
+-- test_doctor.lua - what the doctor says of CUDA: with everything there, with parts missing, and with parts that do not fit each other. The
+-- driver and the libraries are stood in for by one library (tests/c/fake_nvidia.c), whose path is the first argument.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+local gibbous, fake = arg[-1], arg[1]
+local all = { "libcuda.so.1", "libcudart.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2" }
+local others = { "libcudart.so.13", "libcudart.so.11.0", "libcublasLt.so.13", "libcublasLt.so.11", "libcudnn.so.8" }
+
+-- The doctor's report where all libraries but those `without` are there, with settings of the environment, and its status.
+local function report(settings, without)
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder))
+  for _, name in ipairs(all) do
+    if name ~= without then assert(os.execute(("ln -s '%s' '%s/%s'"):format(fake, folder, name))) end
+  end
+  for _, name in ipairs { without or others[1], table.unpack(others) } do -- no library: it hides what this machine may have
+    assert(os.execute((": >'%s/%s'"):format(folder, name)))
+  end
+  local pipe = assert(io.popen(("%s LD_LIBRARY_PATH=%s '%s' --doctor 2>&1; echo \"status $?\""):format(settings, folder, gibbous)))
+  local text = pipe:read("a")
+  pipe:close()
+  os.execute("rm -r " .. folder)
+  return text, tonumber(text:match("status (%d+)\n$"))
+end
+
+-- The report holds each of the texts, and the status is as said.
+local function expect_report(name, settings, without, status, ...)
+  local wanted = { ... }
+  it(name, function()
+    local text, got = report(settings, without)
+    for _, part in ipairs(wanted) do
+      if not text:find(part, 1, true) then error(("expected '%s' in:\n%s"):format(part, text), 0) end
+    end
+    expect(got):to_be(status)
+  end)
+end
+
+describe("the doctor and CUDA", function()
+  expect_report("everything fits", "", nil, 0, "CUDA driver      for CUDA 12.4, 1 device\n",
+    "cuda:0           Fake 0, compute capability 9.0, 8.0 GiB; float32, float16 on Tensor Cores, bfloat16 and TF32 on Tensor Cores, float8",
+    "ok       CUDA runtime     12.4\n", "ok       cuBLASLt         12.4.3\n", "ok       cuDNN            9.1\n", "ok       NCCL             2.20.5\n")
+  expect_report("the driver is too old", "FAKE_DRIVER=11080", nil, 1, "error    CUDA runtime     12.4 needs a newer driver than the one for CUDA 11.8\n",
+    "cure: update the driver")
+  expect_report("cuBLAS is of another CUDA", "FAKE_CUBLAS=111103", nil, 1, "error    cuBLASLt         11.11.3 does not fit the runtime 12.4\n")
+  expect_report("cuDNN is too old", "FAKE_CUDNN=8902", nil, 1, "error    cuDNN            8.9.2 is too old\n", "cure: install cuDNN 9")
+  expect_report("no runtime", "", "libcudart.so.12", 1, "error    CUDA runtime     not found: the CUDA backend cannot start\n", "cure: install cuda-cudart")
+  expect_report("no NCCL, one device", "", "libnccl.so.2", 0, "ok       NCCL             not found; one GPU does not need it\n")
+  expect_report("no NCCL, two devices", "FAKE_DEVICES=2", "libnccl.so.2", 0, "2 devices\n", "cuda:1           Fake 1", "warning  NCCL", "cure: install libnccl2")
+  expect_report("no device answers", "FAKE_DEVICES=0", nil, 1, "error    CUDA driver      for CUDA 12.4, 0 devices\n")
+  expect_report("an old device", "FAKE_CAPABILITY=61", nil, 0, "warning  cuda:0", "no Tensor Cores: 16-bit is no faster than float32")
+  expect_report("no driver", "", "libcuda.so.1", 0, "ok       CUDA driver      none: everything runs on the CPU\n")
+end)
+
+gb.test.finish()
