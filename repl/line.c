@@ -1,7 +1,8 @@
 /* line.c - one line from the terminal, by libedit's own interface (histedit.h) where the build found it.
  *
  * Signals: while a line is read, SIGINT ends the read (the prompt then starts anew), SIGWINCH fits the line to the new width, SIGCONT puts the
- * terminal back into the editor's mode. Handlers only set flags; they are set without SA_RESTART, so that the read sees them. The locale is
+ * terminal back into the editor's mode. Handlers only set flags. On a terminal signals are let in while it is waited for input, by pselect, and
+ * at no other time: one that came just before would not end the wait. The locale is
  * that of the user while a line is read, and C again for whatever runs: Lua's numbers and character classes do not change. Where the
  * environment names no locale, UTF-8 is assumed. */
 #include "line.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -30,6 +32,7 @@ struct line {
   line_complete complete;
   void *user;
   locale_t locale;          /* of the user; (locale_t)0 where there is none */
+  sigset_t outside;         /* the signals that are blocked while no line is read */
 #ifdef GB_HAVE_LIBEDIT
   EditLine *editor;         /* NULL: plain input */
   History *lines;
@@ -50,17 +53,30 @@ static void note_signal(int signal) {
 static const int watched[] = { SIGINT, SIGWINCH, SIGCONT };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
-/* Set the handlers, and keep what was set before. */
-static void watch(struct sigaction before[WATCHED]) {
+/* Set the handlers, and keep what was set before. On a terminal the signals are held back. */
+static void watch(line *l, struct sigaction before[WATCHED]) {
   struct sigaction action = { .sa_handler = note_signal };
+  sigset_t held;
   sigemptyset(&action.sa_mask);
+  sigemptyset(&held);
+  for (int i = 0; l->terminal && i < WATCHED; i++) sigaddset(&held, watched[i]);
+  sigprocmask(SIG_BLOCK, &held, &l->outside);
   interrupted = resized = continued = 0;
   for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &action, &before[i]);
 }
 
-/* Set what was set before. */
-static void unwatch(const struct sigaction before[WATCHED]) {
+/* Set what was set before; a signal that was held back goes there. */
+static void unwatch(const line *l, const struct sigaction before[WATCHED]) {
   for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &before[i], NULL);
+  sigprocmask(SIG_SETMASK, &l->outside, NULL);
+}
+
+/* Wait for the terminal's input with the signals let in. false: one came. */
+static bool wait_for_input(const line *l) {
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(STDIN_FILENO, &in);
+  return pselect(STDIN_FILENO + 1, &in, NULL, NULL, NULL, &l->outside) >= 0 || errno != EINTR;
 }
 
 /* The user's locale for characters; UTF-8 where none is named. */
@@ -86,9 +102,10 @@ static line_end read_plain(line *l, char **out) {
   size_t room = 0;
   if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
   ssize_t n;
+  while (l->terminal && !interrupted && !wait_for_input(l)) continue;
   do {
     clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
-    n = getline(&text, &room, stdin);
+    n = interrupted ? -1 : getline(&text, &room, stdin);
   } while (n < 0 && ferror(stdin) && errno == EINTR && !interrupted);
   if (n > 0) {
     if (text[n - 1] == '\n') text[n - 1] = '\0';
@@ -128,8 +145,11 @@ static int read_character(EditLine *editor, wchar_t *out) {
   mbstate_t state = { 0 };
   for (;;) {
     char byte;
+    if (!wait_for_input(line_of(editor))) {
+      if (obey_signals(editor)) continue;
+      return -1;
+    }
     ssize_t n = read(STDIN_FILENO, &byte, 1);
-    if (n < 0 && errno == EINTR && obey_signals(editor)) continue;
     if (n <= 0) return (int)n;
     size_t length = mbrtowc(out, &byte, 1, &state);
     if (length <= 1) return 1;
@@ -253,13 +273,13 @@ line_end line_read(line *l, const char *prompt, char **out) {
   line_end end;
   *out = NULL;
   l->prompt = prompt;
-  watch(before);
+  watch(l, before);
 #ifdef GB_HAVE_LIBEDIT
   end = l->editor ? read_edited(l, out) : read_plain(l, out);
 #else
   end = read_plain(l, out);
 #endif
-  unwatch(before);
+  unwatch(l, before);
   if (locale) uselocale(locale);
   return end;
 }

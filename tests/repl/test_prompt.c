@@ -217,7 +217,7 @@ static void test_paste(void) {
   terminal_send(&t, text);
   free(text);
   terminal_send(&t, "'sum ' .. pasted\n");
-  CHECK(terminal_expect(&t, "\"sum 499499\""));
+  CHECK(terminal_expect(&t, "\"sum 499499\"") && terminal_expect(&t, "> "));
   CHECK(answers(&t, "1 + 1", "\n2\n"));
   for (int i = 0; i < 1000; i++) terminal_send(&t, "pasted = pasted + 1\n");
   CHECK(answers(&t, "'then ' .. pasted", "\"then 500499\""));
