@@ -1,5 +1,4 @@
-/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by fused kernels (attention.cu) where
- * there is one for the op, else by products (attend.c).
+/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by products (attend.c).
  *
  * The library runs what has 16 bits, no mask and no dropout. Its backward adds parts of a gradient in an order that changes from run to run, so
  * that it is asked only where the context allows that. */
@@ -40,10 +39,8 @@ static gb_attention attention_of(const gb_cuda_call *call, const gb_cuda_tensor 
   return a;
 }
 
-/* By our own kernels. */
-static gb_status run_own(gb_cuda_call *call) {
-  for (const gb_cuda_row *row = gb_cuda_attention; row->op != GB_OP_COUNT; row++)
-    if (row->op == call->op) return row->kernel(call);
+/* By products. */
+static gb_status run_products(gb_cuda_call *call) {
   return call->op == GB_OP_scaled_dot_product_attention ? gb_attend(call) : gb_attend_backward(call);
 }
 
@@ -58,7 +55,7 @@ static gb_status attention(gb_cuda_call *call) {
     strides_of(y, a.y_stride);
     GB_TRY(gb_attention_forward(call, &a, &served));
   }
-  return served ? GB_OK : run_own(call);
+  return served ? GB_OK : run_products(call);
 }
 
 /* in: grad, query, key, value, mask, y, lse. */
@@ -76,7 +73,7 @@ static gb_status attention_backward(gb_cuda_call *call) {
     strides_of(dvalue, a.dvalue_stride);
     GB_TRY(gb_attention_backward(call, &a, &served));
   }
-  return served ? GB_OK : run_own(call);
+  return served ? GB_OK : run_products(call);
 }
 
 const gb_cuda_row gb_cuda_sdpa[] = {
