@@ -5,7 +5,9 @@
  * Floor: 4 tq tk head_dim operations a head forward and 10 backward, half of it when causal; the operands read once, the results written once. */
 #include "cuda/attention.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda/attention_graph.h"
@@ -167,6 +169,14 @@ static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
   if (a->lse) gb_dnn_bind(bound, STATS, a->lse);
 }
 
+/* The library has no engine for the graph: products do it, which is slower. Said where it was asked for. */
+static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const char *what, const gb_dnn_plan *plan) {
+  if (call->cuda->verbose)
+    fprintf(stderr, "gibbous: %s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64 " runs as products, which is slow: %s\n",
+            what, a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
+  return GB_OK;
+}
+
 gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served) {
   gb_dnns *dnns = NULL;
   static const gb_dnn_wish wish = { .deterministic = true, .workspace = (size_t)256 << 20 };
@@ -176,7 +186,7 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
   GB_TRY(gb_dnns_of(call, &dnns));
   gb_dnn_plan *plan = gb_dnn_plan_of(dnns, &key, gb_attention_forward_graph, a, &wish);
   if (!plan) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");
-  if (!plan->plan) return GB_OK;
+  if (!plan->plan) return leave_it(call, a, "attention", plan);
   gb_dnn_bound bound = { 0 };
   bind_operands(&bound, a);
   gb_dnn_bind(&bound, OUT, a->out);
@@ -194,7 +204,7 @@ gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool 
   GB_TRY(gb_dnns_of(call, &dnns));
   gb_dnn_plan *plan = gb_dnn_plan_of(dnns, &key, gb_attention_backward_graph, a, &wish);
   if (!plan) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");
-  if (!plan->plan) return GB_OK;
+  if (!plan->plan) return leave_it(call, a, "the gradient of attention", plan);
   size_t rows = (size_t)(a->batch * a->heads * a->tq), bytes = rows * (size_t)a->e * sizeof(float);
   void *row_sums = gb_cuda_scratch(call, rows * sizeof(float)), *query_sums = gb_cuda_scratch(call, bytes);
   if (!row_sums || !query_sums) return GB_EMEMORY;
