@@ -25,6 +25,7 @@ install(FILES doc/gibbous.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-complet
 install(FILES doc/_gibbous DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
 install(DIRECTORY DESTINATION ${PLUGIN_DIR}) # backends that the engine opens at run time
 if(TARGET gibbous_cuda AND NOT GIBBOUS_CUDA STREQUAL emulate)
+  set_target_properties(gibbous_cuda PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON) # libraries of NVIDIA's may lie where the loader does not look
   install(TARGETS gibbous_cuda LIBRARY DESTINATION ${PLUGIN_DIR})
 endif()
 

@@ -32,7 +32,11 @@ static gb_device this_device(void) { return (gb_device){ GB_CUDA, 0 }; }
 
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
   const gb_engine_table *engine = call->cuda->engine;
-  gb_block *block = call->scratches < GB_CUDA_SCRATCH ? engine->alloc(call->cuda->context, this_device(), bytes, GB_MEM_SCRATCH) : NULL;
+  if (call->scratches == GB_CUDA_SCRATCH) {
+    gb_cuda_fail(call, GB_EMEMORY, "needs more than %d pieces of scratch memory", GB_CUDA_SCRATCH);
+    return NULL;
+  }
+  gb_block *block = engine->alloc(call->cuda->context, this_device(), bytes, GB_MEM_SCRATCH);
   if (!block) return NULL;
   call->scratch[call->scratches++] = block;
   return engine->block_data(block);
@@ -226,7 +230,15 @@ static void device_unpin(void *state, void *host) {
 static gb_status device_post(void *state, void *pinned, const void *device, size_t bytes) {
   gb_cuda *cuda = state;
   int code = gb_rt_copy(cuda->stream, pinned, device, bytes, GB_COPY_TO_HOST);
+  if (!code && !cuda->capturing) code = gb_rt_event_record(cuda->posted, cuda->stream);
   return code ? runtime_failure(cuda, code, "a copy from the device") : GB_OK;
+}
+
+static gb_status device_arrive(void *state, bool wait, bool *there) {
+  gb_cuda *cuda = state;
+  *there = true;
+  int code = wait ? gb_rt_event_synchronize(cuda->posted) : gb_rt_event_done(cuda->posted, there);
+  return code ? runtime_failure(cuda, code, "waiting for a copy") : GB_OK;
 }
 
 static gb_status device_synchronize(void *state) { return wait_for(state); }
@@ -258,6 +270,7 @@ static gb_status device_replay(void *state, void *graph, uint64_t places, uint64
   gb_cuda_put(cuda->stream, &cuda->advance[0], places);
   gb_cuda_put(cuda->stream, &cuda->advance[1], seeds);
   int code = gb_rt_graph_launch(graph, cuda->stream);
+  if (!code) code = gb_rt_event_record(cuda->posted, cuda->stream); /* what the graph posts has arrived by then */
   if (code) return runtime_failure(cuda, code, "replaying a graph");
   const char *kernel = NULL;
   code = gb_rt_launch_error(&kernel);
@@ -290,6 +303,7 @@ static void device_close(void *state) {
   gb_cuda *cuda = state;
   gb_gemms_close(cuda->gemms);
   gb_dnns_close(cuda->dnns);
+  if (cuda->posted) gb_rt_event_close(cuda->posted);
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
   if (cuda->fault) gb_rt_free(cuda->fault, sizeof *cuda->fault);
   if (cuda->advance) gb_rt_free(cuda->advance, ADVANCE_BYTES);
@@ -317,6 +331,7 @@ static int open_device(gb_cuda *cuda) {
   if (!code && count == 0) return -1;
   if (!code) code = gb_rt_open(0);
   if (!code) code = gb_rt_stream_open(&cuda->stream);
+  if (!code) code = gb_rt_event_open(&cuda->posted);
   if (code) return code;
   cuda->fault = gb_rt_alloc(sizeof *cuda->fault);
   cuda->fault_seen = gb_rt_host_alloc(sizeof *cuda->fault_seen);
@@ -349,6 +364,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   }
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
                        .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
+                       .arrive = device_arrive,
                        .synchronize = device_synchronize, .describe = device_describe, .capture_begin = device_capture_begin,
                        .capture_end = device_capture_end, .replay = device_replay, .graph_close = device_graph_close, .close = device_close };
   gather_rows(cuda, out);

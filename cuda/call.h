@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 #define GB_CUDA_OUT 8     /* outputs of an op, at most */
-#define GB_CUDA_SCRATCH 8 /* pieces of scratch of one call, at most */
+#define GB_CUDA_SCRATCH 16 /* pieces of scratch of one call, at most */
 
 typedef struct gb_cuda_tensor {
   char *data;             /* the first element, in device memory */

@@ -9,6 +9,7 @@ typedef struct gb_cuda {
   const gb_engine_table *engine;
   gb_context *context;                    /* not counted: the backend goes with it */
   gb_stream stream;                       /* where everything is computed */
+  gb_event posted;                        /* the last copy that was posted */
   gb_cuda_fault *fault, *fault_seen;      /* in device memory, and where the host reads it */
   uint64_t *advance;                      /* in device memory: places and seeds that a replay is ahead of its capture */
   bool capturing;

@@ -121,7 +121,9 @@ static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status 
   if (epilogue && (!known || p->batch_ndim > 0 || !gb_gemm_fuses(g))) return false;
   *status = p->bias ? prepare_bias(call, p->bias, p->dtype, &g->bias) : GB_OK;
   if (*status == GB_OK) *status = run_batches(call, p, g);
-  return true;
+  if (*status != GB_EUNSUPPORTED || !epilogue) return true;
+  *status = GB_OK; /* no algorithm has this epilogue at this shape */
+  return false;
 }
 
 /* Sums in float32 or float64 first, rounded afterwards: some rows at a time where there is one matrix. */

@@ -32,7 +32,7 @@ template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job,
 }
 
 /* PER elements of a row in each thread. */
-template <typename T, int PER> __global__ void norm_held(norm_job job) {
+template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
@@ -61,7 +61,7 @@ template <typename T, int PER> __global__ void norm_held(norm_job job) {
 }
 
 /* Rows too long to hold. */
-template <typename T> __global__ void norm_long(norm_job job) {
+template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) norm_long(norm_job job) {
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     const gb_rows &from = job.adds ? job.sum : job.x;
@@ -170,7 +170,7 @@ template <typename T> static __device__ row_means<T> means_of(T plain, T along, 
   return m;
 }
 
-template <typename T, int PER> __global__ void norm_backward_held(norm_backward_job job) {
+template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_backward_held(norm_backward_job job) {
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   int64_t n = job.x.length, worker = gb_first_row();
   T dweight[PER] = {}, dbias[PER] = {}, weight[PER];
@@ -196,7 +196,7 @@ template <typename T, int PER> __global__ void norm_backward_held(norm_backward_
     if (first + k * threads < n) part[first + k * threads] = dweight[k], part[n + first + k * threads] = dbias[k];
 }
 
-template <typename T> __global__ void norm_backward_long(norm_backward_job job) {
+template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) norm_backward_long(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
   T *part = job.parts ? (T *)job.parts + worker * 2 * n : NULL;
   for (int64_t i = threadIdx.x; part && i < n; i += blockDim.x) part[i] = part[n + i] = 0;

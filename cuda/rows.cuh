@@ -158,10 +158,14 @@ template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum
 /* Threads of a row of n elements, and rows of a block. */
 typedef struct gb_row_shape { dim3 grid, block; int per; } gb_row_shape;
 
+/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers: 64 for each of 1,024 threads, 128 for
+ * each of 512. Kernels say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
+static constexpr int gb_most_threads(int per) { return per == 16 ? 512 : 1024; }
+
 /* per: how many elements a thread may hold in registers (4 or 16), or 0 where the row is too long for that. */
 static inline gb_row_shape gb_shape_rows(int64_t rows, int64_t n) {
   gb_row_shape s;
-  s.per = n <= 4 * 1024 ? 4 : n <= 16 * 1024 ? 16 : 0;
+  s.per = n <= 4 * gb_most_threads(4) ? 4 : n <= 16 * gb_most_threads(16) ? 16 : 0;
   int64_t threads = s.per ? (n + s.per - 1) / s.per : 1024;
   threads = (threads + GB_WARP - 1) / GB_WARP * GB_WARP;
   if (threads < GB_WARP) threads = GB_WARP;

@@ -48,6 +48,7 @@ int gb_rt_event_open(gb_event *out);
 void gb_rt_event_close(gb_event event);
 int gb_rt_event_record(gb_event event, gb_stream stream);
 int gb_rt_event_synchronize(gb_event event);              /* waits */
+int gb_rt_event_done(gb_event event, bool *done);         /* does not */
 int gb_rt_event_wait(gb_stream stream, gb_event event);   /* the stream waits, the host does not */
 
 /* Between these two nothing runs: what is launched on the stream becomes the graph. */

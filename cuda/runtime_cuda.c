@@ -27,51 +27,76 @@ int gb_rt_properties(int device, gb_device_properties *out) {
   return (int)(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
 }
 
-int gb_rt_memory(size_t *available, size_t *total) { return (int)cudaMemGetInfo(available, total); }
+/* A code that is told to the caller: the next launch shall not report it once more. */
+static int told(cudaError_t code) {
+  if (code != cudaSuccess) cudaGetLastError();
+  return (int)code;
+}
+
+int gb_rt_memory(size_t *available, size_t *total) { return told(cudaMemGetInfo(available, total)); }
+
+/* Memory may be taken and given back while a graph is captured, which the strict modes forbid. Between these two calls they do not hold. */
+static enum cudaStreamCaptureMode relax(void) {
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return mode;
+}
+
+static void restore(enum cudaStreamCaptureMode mode) { cudaThreadExchangeStreamCaptureMode(&mode); }
 
 void *gb_rt_alloc(size_t bytes) {
   void *block = NULL;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* while a graph is captured, memory may be taken */
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  cudaError_t code = cudaMalloc(&block, bytes);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  if (code == cudaSuccess) return block;
-  cudaGetLastError(); /* it was told: the next launch shall not report it */
-  return NULL;
+  enum cudaStreamCaptureMode mode = relax();
+  int code = told(cudaMalloc(&block, bytes));
+  restore(mode);
+  return code ? NULL : block;
 }
 
 void gb_rt_free(void *block, size_t bytes) {
   (void)bytes;
-  cudaFree(block);
+  enum cudaStreamCaptureMode mode = relax();
+  told(cudaFree(block));
+  restore(mode);
 }
 
 void *gb_rt_host_alloc(size_t bytes) {
   void *block = NULL;
-  if (cudaHostAlloc(&block, bytes, cudaHostAllocDefault) == cudaSuccess) return block;
-  cudaGetLastError();
-  return NULL;
+  enum cudaStreamCaptureMode mode = relax();
+  int code = told(cudaHostAlloc(&block, bytes, cudaHostAllocDefault));
+  restore(mode);
+  return code ? NULL : block;
 }
 
-void gb_rt_host_free(void *block) { cudaFreeHost(block); }
+void gb_rt_host_free(void *block) {
+  enum cudaStreamCaptureMode mode = relax();
+  told(cudaFreeHost(block));
+  restore(mode);
+}
 
-int gb_rt_stream_open(gb_stream *out) { return (int)cudaStreamCreateWithFlags(out, cudaStreamNonBlocking); }
+int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking)); }
 void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
-int gb_rt_synchronize(gb_stream stream) { return (int)cudaStreamSynchronize(stream); }
+int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }
 
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
   static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-  return (int)cudaMemcpyAsync(to, from, bytes, kinds[kind], stream);
+  return told(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
 }
 
-int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) { return (int)cudaMemsetAsync(block, byte, bytes, stream); }
+int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) { return told(cudaMemsetAsync(block, byte, bytes, stream)); }
 
-int gb_rt_event_open(gb_event *out) { return (int)cudaEventCreateWithFlags(out, cudaEventDisableTiming); }
+int gb_rt_event_open(gb_event *out) { return told(cudaEventCreateWithFlags(out, cudaEventDisableTiming)); }
 void gb_rt_event_close(gb_event event) { cudaEventDestroy(event); }
-int gb_rt_event_record(gb_event event, gb_stream stream) { return (int)cudaEventRecord(event, stream); }
-int gb_rt_event_synchronize(gb_event event) { return (int)cudaEventSynchronize(event); }
-int gb_rt_event_wait(gb_stream stream, gb_event event) { return (int)cudaStreamWaitEvent(stream, event, 0); }
+int gb_rt_event_record(gb_event event, gb_stream stream) { return told(cudaEventRecord(event, stream)); }
+int gb_rt_event_synchronize(gb_event event) { return told(cudaEventSynchronize(event)); }
+int gb_rt_event_done(gb_event event, bool *done) {
+  cudaError_t code = cudaEventQuery(event);
+  *done = code == cudaSuccess;
+  if (code == cudaErrorNotReady) cudaGetLastError();
+  return code == cudaErrorNotReady ? 0 : told(code);
+}
+int gb_rt_event_wait(gb_stream stream, gb_event event) { return told(cudaStreamWaitEvent(stream, event, 0)); }
 
-int gb_rt_capture_begin(gb_stream stream) { return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal); }
+int gb_rt_capture_begin(gb_stream stream) { return told(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)); }
 
 int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
   cudaGraph_t recorded = NULL;
@@ -83,10 +108,10 @@ int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
   if (recorded) cudaGraphDestroy(recorded);
   if (code == cudaSuccess) *out = graph;
   else free(graph);
-  return (int)code;
+  return told(code);
 }
 
-int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) { return (int)cudaGraphLaunch(graph->exec, stream); }
+int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) { return told(cudaGraphLaunch(graph->exec, stream)); }
 
 void gb_rt_graph_close(gb_graph *graph) {
   if (!graph) return;

@@ -1,6 +1,6 @@
 /* cuda/softmax.cu - softmax, log_softmax and their gradients, along any one dim.
  *
- * A row that fits in the registers of its threads (16,384 elements) is read once and written once; a longer one is read twice (its largest
+ * A row that fits in the registers of its threads (8,192 elements) is read once and written once; a longer one is read twice (its largest
  * element and its sum come from one pass). Traffic: x and y forward; grad, y and dx backward. One exponential per element. */
 #include "cuda/families.h"
 #include "cuda/rows.cuh"
@@ -14,7 +14,7 @@ static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
 /* PER elements of a row in each thread. */
-template <typename T, int PER> __global__ void softmax_held(gb_rows x, gb_rows y, bool log) {
+template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_held(gb_rows x, gb_rows y, bool log) {
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     T held[PER], most = (T)-INFINITY, sum = 0;
@@ -35,7 +35,7 @@ template <typename T, int PER> __global__ void softmax_held(gb_rows x, gb_rows y
 }
 
 /* Rows too long to hold. */
-template <typename T> __global__ void softmax_long(gb_rows x, gb_rows y, bool log) {
+template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) softmax_long(gb_rows x, gb_rows y, bool log) {
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(x.outer, row), to = gb_at(y.outer, row);
     gb_max_sum<T> s = { (T)-INFINITY, 0 };
@@ -77,7 +77,7 @@ static gb_status log_softmax(gb_cuda_call *call) { return forward(call, true); }
 /* {==== backward ==== */
 
 /* dx = y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g). */
-template <typename T, int PER> __global__ void softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
+template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
   int first = (int)threadIdx.x, threads = (int)blockDim.x;
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     T grad[PER], held[PER], sum = 0;
@@ -90,7 +90,7 @@ template <typename T, int PER> __global__ void softmax_backward_held(gb_rows g, 
   }
 }
 
-template <typename T> __global__ void softmax_backward_long(gb_rows g, gb_rows y, gb_rows dx, bool log) {
+template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) softmax_backward_long(gb_rows g, gb_rows y, gb_rows dx, bool log) {
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(g.outer, row), by = gb_at(y.outer, row), to = gb_at(dx.outer, row);
     T sum = 0;

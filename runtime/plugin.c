@@ -48,7 +48,7 @@ static gb_status open_plugin(gb_context *context, void *handle, const char *path
 }
 
 gb_status gb_context_load_backend(gb_context *context, const char *path) {
-  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
   gb_backend *backend = calloc(1, sizeof *backend);
   gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);

@@ -38,6 +38,8 @@ struct gb_scaler {
   void (*schedule_release)(void *user);
   progress *optimizers;        /* all but the ready ones */
   int n_optimizers, capacity;
+  progress *past;              /* those of the last update, while it may still be found that it was skipped */
+  int n_past, past_capacity;
   char *report;                /* NULL: none yet */
   size_t report_size;
   uint32_t report_update;      /* the update number the report is about */
@@ -127,8 +129,9 @@ static void let_go_of_copy(gb_scaler *scaler) {
   scaler->posted = NULL;
 }
 
-/* Bring the record to where it is needed. */
+/* Before gradients are checked: know what became of the last update, and bring the record to where it is needed. */
 static gb_status settle(gb_scaler *scaler, gb_device device) {
+  GB_TRY(gb_scaler_settle(scaler));
   if (scaler->record.device.type == device.type && scaler->record.device.index == device.index) return GB_OK;
   let_go_of_copy(scaler);
   return gb_record_move(&scaler->record, device);
@@ -166,6 +169,19 @@ static void forget_optimizers(gb_scaler *scaler) {
   scaler->n_optimizers = 0;
 }
 
+/* The update that these optimizers made is past. */
+static void retire_optimizers(gb_scaler *scaler) {
+  progress *list = scaler->past;
+  int capacity = scaler->past_capacity;
+  for (int i = 0; i < scaler->n_past; i++) gb_optimizer_release(list[i].optimizer);
+  scaler->past = scaler->optimizers;
+  scaler->n_past = scaler->n_optimizers;
+  scaler->past_capacity = scaler->capacity;
+  scaler->optimizers = list;
+  scaler->n_optimizers = 0;
+  scaler->capacity = capacity;
+}
+
 void gb_scaler_release(gb_scaler *scaler) {
   if (!scaler || atomic_fetch_sub_explicit(&scaler->refs, 1, memory_order_acq_rel) != 1) return;
   gb_context *context = scaler->context;
@@ -173,11 +189,14 @@ void gb_scaler_release(gb_scaler *scaler) {
   while (*at && *at != scaler) at = &(*at)->next;
   if (*at) *at = scaler->next;
   forget_optimizers(scaler);
+  retire_optimizers(scaler); /* none take the place of the past ones, */
+  retire_optimizers(scaler); /* and the other list comes back */
   if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
   gb_trace_disarm(&scaler->trace);
   let_go_of_copy(scaler);
   gb_record_close(&scaler->record);
   free(scaler->optimizers);
+  free(scaler->past);
   free(scaler->report);
   free(scaler);
   gb_context_release(context);
@@ -334,7 +353,10 @@ static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, i
   return GB_OK;
 }
 
-const char *gb_scaler_report(gb_scaler *scaler) { return scaler->report ? scaler->report : ""; }
+const char *gb_scaler_report(gb_scaler *scaler) {
+  (void)gb_scaler_settle(scaler); /* what fails by now fails again at the next update, or was too many skips */
+  return scaler->report ? scaler->report : "";
+}
 const char *gb_scaler_cause(gb_scaler *scaler) { return scaler->cause; }
 
 /* ====} */
@@ -550,7 +572,8 @@ static gb_status check_skips(const gb_scaler *scaler, const gb_scale_record *now
 /* {---- what an update did, without waiting for the device that did it ----
  *
  * On the CPU it is known at once. On a device a copy of the record is on its way; it is looked at as soon as it has arrived, at the end of the
- * same update or at the beginning of the next one, so a report may come one step late. */
+ * same update, or else it is waited for before the next step's gradients are checked, which writes over what tells who was to blame. So a
+ * report may come one step late, and the host is at most one step ahead of the device. */
 
 /* Send the copy. */
 static gb_status ask_what_happened(gb_scaler *scaler) {
@@ -566,30 +589,36 @@ static gb_status ask_what_happened(gb_scaler *scaler) {
   return backend->post(backend->state, scaler->posted, scaler->record.data, sizeof *scaler->posted);
 }
 
-/* Look at what has arrived: arm or end the trace, name who is to blame, count skips. */
-static gb_status heed(gb_scaler *scaler) {
+/* Look at what has arrived (wait: it has after that): arm or end the trace, name who is to blame, count skips. */
+static gb_status heed(gb_scaler *scaler, bool wait) {
   if (scaler->heeded || scaler->context->capture) return GB_OK;
   gb_scale_record now;
-  bool here = gb_record_on_host(&scaler->record);
+  bool here = gb_record_on_host(&scaler->record), arrived = true;
   if (here) GB_TRY(look(scaler, &now));
-  else memcpy(&now, scaler->posted, sizeof now);
-  if (now.steps + now.skipped != scaler->counted) return GB_OK; /* it is still on its way */
+  else {
+    gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+    GB_TRY(backend->arrive(backend->state, wait, &arrived));
+    if (!arrived) return GB_OK;
+    memcpy(&now, scaler->posted, sizeof now);
+  }
+  if (now.steps + now.skipped != scaler->counted) return GB_OK; /* a graph was captured, and did not run yet */
   scaler->heeded = true;
   bool skipped = now.skipped_in_a_row != 0;
-  for (int i = 0; skipped && !here && !scaler->options.per_loss && i < scaler->n_optimizers; i++)
-    GB_TRY(report_skip(scaler, scaler->optimizers[i].optimizer, scaler->counted));
+  for (int i = 0; skipped && !here && !scaler->options.per_loss && i < scaler->n_past; i++)
+    GB_TRY(report_skip(scaler, scaler->past[i].optimizer, scaler->counted));
   if (skipped) gb_trace_restart(&scaler->trace);
   else gb_trace_disarm(&scaler->trace);
   return check_skips(scaler, &now);
 }
 
+gb_status gb_scaler_settle(gb_scaler *scaler) { return heed(scaler, true); }
+
 gb_status gb_scaler_heed(gb_scaler *scaler, bool again) {
   if (again) {
-    GB_TRY(heed(scaler)); /* of the step before, where it has not arrived earlier */
     scaler->counted++;
     scaler->heeded = false;
   }
-  return heed(scaler);
+  return heed(scaler, false);
 }
 
 /* ----} */
@@ -623,7 +652,7 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
     return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
   gb_scale_record before;
   if (given) GB_TRY(look(scaler, &before));
-  GB_TRY(heed(scaler));
+  GB_TRY(heed(scaler, true));
   if (worked) {
     gb_slab_call call = update_call(scaler);
     gb_attr attr = gb_attr_ptr(&call);
@@ -635,8 +664,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
     GB_TRY(set_scale(scaler, new_scale));
     GB_TRY(gb_record_write(&scaler->record, offsetof(gb_scale_record, growth_tracker), &before.growth_tracker, sizeof before.growth_tracker));
   }
-  gb_status status = heed(scaler);
-  forget_optimizers(scaler);
+  retire_optimizers(scaler);
+  gb_status status = heed(scaler, false);
   scaler->received = false;
   scaler->update++;
   GB_TRY(status);

@@ -48,7 +48,9 @@ typedef gb_status (*gb_scale_schedule)(gb_context *context, void *user, int64_t 
  * (may be NULL) ends it. A static scaler is what this is for: a dynamic one would change its scale before it is asked for. */
 gb_status gb_scaler_set_schedule(gb_scaler *scaler, gb_scale_schedule fn, void *user, void (*release)(void *user));
 
-/* For captured steps: look at what the device did. again: an update was replayed since. */
+/* Wait until it is known what the last update did. Before a graph is replayed, since that writes over it. */
+gb_status gb_scaler_settle(gb_scaler *scaler);
+/* For captured steps: look at what the device did, where that is known by now. again: an update was replayed since. */
 gb_status gb_scaler_heed(gb_scaler *scaler, bool again);
 
 typedef struct gb_scaler_stats { double scale; int64_t steps, skipped, skipped_in_a_row, growth_tracker; bool last_skipped; } gb_scaler_stats;

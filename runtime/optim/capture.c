@@ -209,6 +209,7 @@ gb_status gb_capture_replay(gb_capture *c) {
   if (!c->graph || context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
   GB_TRY(gb_poll(context));
   GB_TRY(prepare(c));
+  for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_settle(c->scalers.items[i]));
   GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
   context->offset += c->places;
   for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);

@@ -9,7 +9,7 @@
 #include "base/pool.h"
 #include "gibbous.h"
 
-#define GB_BACKEND_ABI 2u
+#define GB_BACKEND_ABI 3u
 
 struct gb_call;
 
@@ -34,6 +34,7 @@ typedef struct gb_backend {
   void *(*pin)(void *state, size_t bytes);
   void (*unpin)(void *state, void *host);
   gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
+  gb_status (*arrive)(void *state, bool wait, bool *there); /* has all that was posted arrived? wait: until it has */
   /* Between begin and end nothing runs: what is launched becomes *graph (NULL on failure). A replay draws random numbers as many places further
    * in the stream, and under a seed as much larger. NULL: this backend has no graphs. */
   gb_status (*capture_begin)(void *state);

@@ -177,6 +177,7 @@ int gb_rt_event_open(gb_event *out) { return (*out = (gb_event)calloc(1, sizeof 
 void gb_rt_event_close(gb_event event) { free(event); }
 int gb_rt_event_record(gb_event, gb_stream) { return DONE; }
 int gb_rt_event_synchronize(gb_event) { return DONE; }
+int gb_rt_event_done(gb_event, bool *done) { return *done = true, DONE; }
 int gb_rt_event_wait(gb_stream, gb_event) { return DONE; }
 
 int gb_rt_capture_begin(gb_stream stream) {
