@@ -16,6 +16,8 @@
 
 #define MOST_STEPS 20000000        /* of one call: about a tenth of a second */
 #define INDEX_CHAIN 2000           /* tables that Lua follows along __index before it gives up */
+#define BYTES_PER_STEP 8           /* of a string that a function looks through */
+#define MOST_FILES 64              /* streams of one host that are open at a time */
 #define SOURCE_PIECE 4096          /* bytes of source text compiled between two charges */
 
 /* Replace a function of the table at the top by one that has it as upvalue 1. */
@@ -57,9 +59,24 @@ static int guarded_rep(lua_State *L) {
   return forward(L);
 }
 
+/* Charge all bytes of all strings among the arguments. */
+static void charge_strings(lua_State *L) {
+  uint64_t bytes = 0;
+  for (int i = lua_gettop(L); i > 0; i--)
+    if (lua_type(L, i) == LUA_TSTRING) bytes += lua_rawlen(L, i);
+  if (bytes >= BYTES_PER_STEP) gbl_charge(L, bytes / BYTES_PER_STEP);
+}
+
+/* A function whose time is that of looking through its strings. It runs in this frame, so that its errors keep their names. */
+static int charged(lua_State *L) {
+  charge_strings(L);
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
+}
+
 /* string.pack: "c" and a number make a string of that length out of nothing. */
 static int guarded_pack(lua_State *L) {
   double bytes = 0;
+  charge_strings(L);
   for (const char *f = luaL_checkstring(L, 1); *f; f++) {
     double length = 0;
     if (*f != 'c') continue;
@@ -92,10 +109,13 @@ static int guarded_tostring(lua_State *L) {
 /* string.format: what %s is given becomes text here; %p shows an address. */
 static int guarded_format(lua_State *L) {
   int arg = 1;
-  for (const char *f = luaL_checkstring(L, 1); *f; f++) {
+  size_t length;
+  const char *f = luaL_checklstring(L, 1, &length), *end = f + length; /* it may hold zeros, behind which format goes on */
+  gbl_charge(L, length / BYTES_PER_STEP);
+  for (; f < end; f++) {
     if (*f != '%') continue;
     while (f[1] && strchr("-+ #0123456789.", f[1])) f++;
-    if (!*++f) break;
+    if (++f == end) break;
     if (*f == '%') continue;
     arg++;
     if (*f == 'p') return gbl_error(L, "string.format: '%%p' shows an address, which a sandbox does not");
@@ -106,10 +126,54 @@ static int guarded_format(lua_State *L) {
   return forward(L);
 }
 
+/* string.unpack(format, s, at): only a 'z' looks for its end; what becomes a string of its own is charged as memory. */
+static int guarded_unpack_string(lua_State *L) {
+  size_t length;
+  const char *format = luaL_checklstring(L, 1, &length);
+  gbl_charge(L, length / BYTES_PER_STEP);
+  if (strchr(format, 'z') && lua_type(L, 2) == LUA_TSTRING) gbl_charge(L, lua_rawlen(L, 2) / BYTES_PER_STEP);
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
+}
+
+/* The iterator of utf8.codes: one step goes over all continuation bytes. */
+static int next_code(lua_State *L) {
+  size_t length, at = (size_t)lua_tointeger(L, 2), end = at;
+  const char *s = luaL_checklstring(L, 1, &length);
+  while (end < length && (s[end] & 0xC0) == 0x80) end++;
+  if (end - at >= BYTES_PER_STEP) gbl_charge(L, (end - at) / BYTES_PER_STEP);
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
+}
+
+/* utf8.codes(s, lax) */
+static int guarded_codes(lua_State *L) {
+  forward(L);
+  lua_pushvalue(L, 1);
+  lua_pushcclosure(L, next_code, 1);
+  lua_replace(L, 1);
+  return lua_gettop(L);
+}
+
+/* Functions that are linear in their strings and make none. "": of the globals; "__": the metamethods by which strings are numbers. */
+static void guard_linear(lua_State *L) {
+  static const struct { const char *table, *name; } linear[] = {
+    { "", "tonumber" }, { "string", "packsize" }, { "utf8", "len" }, { "utf8", "offset" }, { "utf8", "codepoint" },
+    { "__", "__add" }, { "__", "__sub" }, { "__", "__mul" }, { "__", "__mod" }, { "__", "__pow" }, { "__", "__div" }, { "__", "__idiv" }, { "__", "__unm" },
+  };
+  for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
+    lua_pushliteral(L, "");
+    if (!strcmp(linear[i].table, "__")) lua_getmetatable(L, -1);
+    else if (*linear[i].table) lua_getglobal(L, linear[i].table);
+    else lua_pushglobaltable(L);
+    guard(L, linear[i].name, charged);
+    lua_pop(L, 2);
+  }
+}
+
 static void guard_string(lua_State *L) {
   lua_getglobal(L, "string");
   guard(L, "rep", guarded_rep);
   guard(L, "pack", guarded_pack);
+  guard(L, "unpack", guarded_unpack_string);
   guard(L, "format", guarded_format);
   gbl_replace_patterns(L);
   lua_pop(L, 1);
@@ -118,6 +182,10 @@ static void guard_string(lua_State *L) {
   lua_pushboolean(L, false);
   lua_setfield(L, -2, "__metatable");
   lua_pop(L, 2);
+  lua_getglobal(L, "utf8");
+  guard(L, "codes", guarded_codes);
+  lua_pop(L, 1);
+  guard_linear(L);
 }
 
 /* ====} */
@@ -184,6 +252,12 @@ static int less(lua_State *L) {
   return 1;
 }
 
+/* An order that is a C function, upvalue 1, which no hook sees. */
+static int charged_order(lua_State *L) {
+  gbl_charge(L, 1);
+  return forward(L);
+}
+
 static int guarded_sort(lua_State *L) {
   double n = length_of(L, "table.sort"), rounds = 1;
   for (double rest = n; rest > 1; rest /= 2) rounds++;
@@ -191,6 +265,10 @@ static int guarded_sort(lua_State *L) {
   if (lua_isnoneornil(L, 2)) {
     lua_settop(L, 1);
     lua_pushcfunction(L, less);
+  } else if (lua_iscfunction(L, 2)) {
+    lua_pushvalue(L, 2);
+    lua_pushcclosure(L, charged_order, 1);
+    lua_replace(L, 2);
   }
   return forward(L);
 }
@@ -220,13 +298,18 @@ static int guarded_setmetatable(lua_State *L) {
   return forward(L);
 }
 
+/* A whole collection, which costs what it looks at. */
+static void collect(lua_State *L) {
+  gbl_charge(L, (uint64_t)lua_gc(L, LUA_GCCOUNT) * (1024 / 32));
+  lua_gc(L, LUA_GCCOLLECT);
+}
+
 /* collectgarbage: "count" as ever; "collect" and "step" cost what they look at; the collector's settings are the host's. */
 static int guarded_collect(lua_State *L) {
   static const char *const allowed[] = { "collect", "step", "count", "isrunning", NULL };
   int choice = luaL_checkoption(L, 1, "collect", allowed);
   if (choice < 2) {
-    gbl_charge(L, (uint64_t)lua_gc(L, LUA_GCCOUNT) * (1024 / 32));
-    lua_gc(L, LUA_GCCOLLECT);
+    collect(L);
     lua_pushinteger(L, 0);
     return 1;
   }
@@ -314,6 +397,7 @@ static int guarded_seed(lua_State *L) {
 
 static int close_stream(lua_State *L) {
   luaL_Stream *stream = luaL_checkudata(L, 1, LUA_FILEHANDLE);
+  gbl_host_of(L)->open_files--;
   return luaL_fileresult(L, fclose(stream->f) == 0, NULL);
 }
 
@@ -346,11 +430,22 @@ static FILE *open_file(lua_State *L, const char *path, const char *mode, int fla
   return file;
 }
 
+/* May one more stream be open? Those that nobody holds are closed first. False leaves nil and a text. */
+static bool has_room(lua_State *L) {
+  const gb_host *host = gbl_host_of(L);
+  if (host->open_files >= MOST_FILES) collect(L);
+  if (host->open_files < MOST_FILES) return true;
+  lua_pushnil(L);
+  lua_pushfstring(L, "io.open: a sandbox has at most %d files open at a time; close one first", MOST_FILES);
+  return false;
+}
+
 /* io.open(path[, mode]) */
 static int guarded_open(lua_State *L) {
   const char *path = luaL_checkstring(L, 1), *mode = luaL_optstring(L, 2, "r");
   int flags = 0;
   luaL_argcheck(L, flags_of(mode, &flags), 2, "invalid mode");
+  if (!has_room(L)) return 2;
   luaL_Stream *stream = lua_newuserdatauv(L, sizeof *stream, 0);
   stream->closef = NULL;
   stream->f = NULL;
@@ -358,6 +453,7 @@ static int guarded_open(lua_State *L) {
   stream->f = open_file(L, path, mode, flags);
   if (!stream->f) return 2;
   stream->closef = close_stream;
+  gbl_host_of(L)->open_files++;
   return 1;
 }
 

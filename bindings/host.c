@@ -26,7 +26,7 @@ static gb_status keep(gb_host *host, gb_status status, const char *text) {
 }
 
 gb_status gbl_host_fail(gb_host *host, gb_status status, const char *format, ...) {
-  char text[512];
+  char text[GBL_HOST_ERROR_BYTES];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
@@ -59,11 +59,20 @@ static gb_status status_of(const gb_host *host, int lua_status, const char *text
   return code == GB_OK || code == GB_ECALLBACK ? GB_ERECIPE : code;
 }
 
+/* A call was stopped for a reason, which the error must name whatever the error that it unwound by says. */
+static gb_status stopped(gb_host *host, gb_status reason, const char *text) {
+  char why[GBL_REASON_BYTES];
+  gbl_interrupt_text(host->state, reason, why, sizeof why);
+  if (!text) return keep(host, reason, why);
+  return strstr(text, why) ? keep(host, reason, text) : gbl_host_fail(host, reason, "%s: %s", why, text);
+}
+
 /* What came of a protected call, whose error value is at the top. */
 static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status reason) {
   if (reason == GB_OK && (lua_status == LUA_OK || is_finish(L, lua_gettop(L)))) return GB_OK;
   const char *text = lua_status != LUA_OK && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-  if (reason == GB_OK) reason = status_of(host, lua_status, text);
+  if (reason != GB_OK) return stopped(host, reason, lua_status == LUA_ERRMEM ? NULL : text);
+  reason = status_of(host, lua_status, text);
   if (lua_status == LUA_ERRMEM || !text) text = gb_status_text(reason);
   return keep(host, reason, text);
 }
@@ -79,7 +88,7 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   lua_pushcfunction(L, body);
   lua_pushlightuserdata(L, request);
   int lua_status = lua_pcall(L, 1, 0, top + 1);
-  gb_status reason = gbl_interrupt_end(L);
+  gb_status reason = gbl_interrupt_end(L, lua_status == LUA_OK);
   gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
   lua_settop(L, top);
   gbl_note(L, host->state); /* what the host does with the engine is done in this coroutine's modes */
@@ -90,9 +99,10 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
 
 /* {==== Lua's memory ==== */
 
-/* The limit refuses. Lua collects and asks once more; what is refused twice is out of reach, and everything must unwind. */
+/* The limit refuses. Lua collects and asks once more; what is refused twice, or is more than the limit by itself, is out of reach, and everything
+ * must unwind. */
 static void *refuse(gb_host *host, size_t bytes) {
-  if (host->refused == bytes && host->state) gbl_interrupt_request(host->state, GB_ELUABYTES);
+  if ((host->refused == bytes || bytes > host->options.lua_bytes) && host->state) gbl_interrupt_request(host->state, GB_ELUABYTES);
   host->refused = bytes;
   host->limited = true;
   return NULL;

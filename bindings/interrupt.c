@@ -1,6 +1,7 @@
 /* interrupt.c - the hooks behind interrupt.h, and an xpcall whose handler cannot hold up a stop. */
 #include "interrupt.h"
 
+#include <stdio.h>
 #include <time.h>
 
 #include "binding.h"
@@ -25,13 +26,18 @@ static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
   else lua_sethook(L, NULL, 0, 0);
 }
 
+void gbl_interrupt_text(const gbl_state *state, gb_status reason, char *text, size_t size) {
+  const gbl_interrupt *interrupt = &state->interrupt;
+  if (reason == GB_EINSTRUCTIONS) snprintf(text, size, "the limit of %llu instructions was reached", (unsigned long long)interrupt->most_instructions);
+  else if (reason == GB_ETIME) snprintf(text, size, "the limit of %g seconds was reached", interrupt->most_seconds);
+  else snprintf(text, size, "%s", gb_status_text(reason));
+}
+
 /* Raise the error that says why everything stops. */
 static int raise_reason(lua_State *L, const gbl_state *state) {
-  const gbl_interrupt *interrupt = &state->interrupt;
-  gb_status reason = (gb_status)atomic_load(&interrupt->reason);
-  if (reason == GB_EINSTRUCTIONS) return gbl_error(L, "the limit of %llu instructions was reached", (unsigned long long)interrupt->most_instructions);
-  if (reason == GB_ETIME) return gbl_error(L, "the limit of %g seconds was reached", interrupt->most_seconds);
-  return gbl_error(L, "%s", gb_status_text(reason));
+  char text[GBL_REASON_BYTES];
+  gbl_interrupt_text(state, (gb_status)atomic_load(&state->interrupt.reason), text, sizeof text);
+  return gbl_error(L, "%s", text);
 }
 
 /* Armed on what must unwind. A coroutine that was armed and not run in time finds nothing to stop for, and goes on. */
@@ -141,13 +147,14 @@ void gbl_interrupt_begin(lua_State *L) {
   atomic_store(&interrupt->current, L);
 }
 
-gb_status gbl_interrupt_end(lua_State *L) {
+gb_status gbl_interrupt_end(lua_State *L, bool succeeded) {
   gbl_state *state = gbl_get_state(L);
   gbl_interrupt *interrupt = &state->interrupt;
   if (--interrupt->depth) return GB_OK;
   atomic_store(&interrupt->current, NULL);
   gb_status reason = (gb_status)atomic_exchange(&interrupt->reason, GB_OK);
   if (reason != GB_OK) gb_interrupt_clear(state->context);
+  else if (succeeded) reason = check_limits(state);
   state->context->deadline = 0;
   disarm(L, interrupt);
   return reason;

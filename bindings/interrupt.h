@@ -18,6 +18,8 @@
 
 struct gbl_state;
 
+#define GBL_REASON_BYTES 96
+
 typedef struct gbl_interrupt {
   _Atomic(lua_State *) current;  /* the coroutine whose code runs; NULL: no call has begun */
   atomic_int reason;             /* the gb_status that everything unwinds for; GB_OK: nothing was asked */
@@ -36,9 +38,12 @@ typedef struct gbl_interrupt {
 /* {==== For who calls Lua code: the executable, the host API ==== */
 
 /* Before and after each call into Lua; they nest. Limits count from the outermost one, whose end gives the reason it was stopped for, or
- * GB_OK, and forgets it. The end must follow on the same L whatever came of the call. */
+ * GB_OK, and forgets it. A call that succeeded, but over a limit that nothing looked at in time, has reached it. The end must follow on the
+ * same L whatever came of the call. */
 void gbl_interrupt_begin(lua_State *L);
-gb_status gbl_interrupt_end(lua_State *L);
+gb_status gbl_interrupt_end(lua_State *L, bool succeeded);
+/* What is said of a reason: limits with their numbers. */
+void gbl_interrupt_text(const struct gbl_state *state, gb_status reason, char *text, size_t size);
 
 /* Stop what runs. From the thread that runs it: a signal handler, an allocator, a binding. Nothing when nothing runs. */
 void gbl_interrupt_request(struct gbl_state *state, gb_status reason);

@@ -11,6 +11,7 @@
 #define MOST_CAPTURES 32
 #define MOST_DEPTH 200             /* of nested choices: the C stack */
 #define STEPS_PER_CHARGE 4096      /* single characters compared between two charges */
+#define STEPS_PER_CAPTURE 32       /* what a %1 of a replacement costs, though nothing may come of it */
 
 enum { OPEN = -1, POSITION = -2 }; /* lengths of captures that are none */
 
@@ -19,17 +20,23 @@ typedef struct capture { const char *start; ptrdiff_t length; } capture;
 typedef struct matcher {
   lua_State *L;
   const char *subject, *end, *pattern_end;
-  int count, depth, steps;
+  int count, depth;
+  size_t steps;                  /* not yet charged */
   capture captures[MOST_CAPTURES];
 } matcher;
 
 /* {==== One character ==== */
 
-static void step(matcher *m) {
-  if (++m->steps < STEPS_PER_CHARGE) return;
+/* Count what is gone through next, and charge it when there is enough. */
+static void spend(matcher *m, size_t steps) {
+  m->steps += steps;
+  if (m->steps < STEPS_PER_CHARGE) return;
+  steps = m->steps;
   m->steps = 0;
-  gbl_charge(m->L, STEPS_PER_CHARGE / 4);
+  gbl_charge(m->L, steps / 4);
 }
+
+static void step(matcher *m) { spend(m, 1); }
 
 /* Does c belong to the class of that letter? Capitals are the complement; other characters stand for themselves. */
 static bool in_class(int c, int letter) {
@@ -51,7 +58,8 @@ static bool in_class(int c, int letter) {
 }
 
 /* Where the single-character item at p ends. */
-static const char *item_end(const matcher *m, const char *p) {
+static const char *item_end(matcher *m, const char *p) {
+  const char *start = p;
   char first = *p++;
   if (first == '%') {
     if (p == m->pattern_end) luaL_error(m->L, "malformed pattern (ends with '%%')");
@@ -66,12 +74,14 @@ static const char *item_end(const matcher *m, const char *p) {
       p++;
     }
   } while (p == m->pattern_end || *p != ']');
+  spend(m, (size_t)(p - start));
   return p + 1;
 }
 
-/* Is c in the set that begins at '[' and whose ']' is at `last`? */
-static bool in_set(int c, const char *p, const char *last) {
+/* Is c in the set that begins at '[' and whose ']' is at `last`? A set may be as long as a string, so its length is what a look costs. */
+static bool in_set(matcher *m, int c, const char *p, const char *last) {
   bool wanted = true;
+  spend(m, (size_t)(last - p));
   if (*++p == '^') wanted = false, p++;
   for (; p < last; p++) {
     if (*p == '%') {
@@ -92,7 +102,7 @@ static bool fits(matcher *m, const char *s, const char *p, const char *end) {
   switch (*p) {
     case '.': return true;
     case '%': return in_class(c, (unsigned char)p[1]);
-    case '[': return in_set(c, p, end - 1);
+    case '[': return in_set(m, c, p, end - 1);
     default: return (unsigned char)*p == c;
   }
 }
@@ -168,16 +178,12 @@ static const char *match_again(matcher *m, const char *s, int digit) {
 static bool at_frontier(matcher *m, const char *s, const char *p, const char *end) {
   int before = s == m->subject ? 0 : (unsigned char)s[-1], here = s < m->end ? (unsigned char)*s : 0;
   step(m);
-  return !in_set(before, p, end - 1) && in_set(here, p, end - 1);
+  return !in_set(m, before, p, end - 1) && in_set(m, here, p, end - 1);
 }
 
-/* A single-character item with a quantifier at end, and what follows them. */
+/* A single-character item with '+', '*' or '-' at end, and what follows them. */
 static const char *match_quantified(matcher *m, const char *s, const char *p, const char *end) {
   switch (*end) {
-    case '?': {
-      const char *found = fits(m, s, p, end) ? match(m, s + 1, end + 1) : NULL;
-      return found ? found : match(m, s, end + 1);
-    }
     case '+': return fits(m, s, p, end) ? match_greedy(m, s + 1, p, end) : NULL;
     case '*': return match_greedy(m, s, p, end);
     default: return match_lazy(m, s, p, end);
@@ -216,8 +222,15 @@ static const char *match_from(matcher *m, const char *s, const char *p) {
       continue;
     }
     const char *end = item_end(m, p);
-    if (end < m->pattern_end && *end && strchr("?+*-", *end)) return match_quantified(m, s, p, end);
-    if (!fits(m, s, p, end)) return NULL;
+    if (end < m->pattern_end && *end && strchr("+*-", *end)) return match_quantified(m, s, p, end);
+    bool fit = fits(m, s, p, end);
+    if (end < m->pattern_end && *end == '?') { /* with it; else without it, which nests nothing */
+      const char *found = fit ? match(m, s + 1, end + 1) : NULL;
+      if (found) return found;
+      p = end + 1;
+      continue;
+    }
+    if (!fit) return NULL;
     s++;
     p = end;
   }
@@ -306,6 +319,7 @@ static int find_or_match(lua_State *L, bool find) {
   size_t length = (size_t)(m.end - m.subject), start = start_of(L, 3, length), pattern_length = (size_t)(m.pattern_end - p);
   const char *s = m.subject + start, *e;
   if (start > length) { lua_pushnil(L); return 1; }
+  spend(&m, pattern_length);
   if (find && (lua_toboolean(L, 4) || !has_specials(p, pattern_length))) {
     s = find_text(L, s, m.end, p, pattern_length);
     if (!s) { lua_pushnil(L); return 1; }
@@ -365,6 +379,7 @@ static void add_template(matcher *m, luaL_Buffer *out, const char *s, const char
   for (const char *percent; (percent = memchr(text, '%', (size_t)(end - text))); text = percent + 2) {
     luaL_addlstring(out, text, (size_t)(percent - text));
     char c = percent + 1 < end ? percent[1] : 0;
+    spend(m, STEPS_PER_CAPTURE + (size_t)(percent - text) / 8);
     if (c == '%') luaL_addchar(out, '%');
     else if (c == '0') luaL_addlstring(out, s, (size_t)(e - s));
     else if (isdigit((unsigned char)c)) {
@@ -374,6 +389,7 @@ static void add_template(matcher *m, luaL_Buffer *out, const char *s, const char
       luaL_addvalue(out);
     } else luaL_error(m->L, "invalid use of '%%' in replacement string");
   }
+  spend(m, (size_t)(end - text) / 8);
   luaL_addlstring(out, text, (size_t)(end - text));
 }
 

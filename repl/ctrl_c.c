@@ -30,9 +30,9 @@ void ctrl_c_begin(lua_State *L) {
   set_handler(on_interrupt);
 }
 
-gb_status ctrl_c_end(lua_State *L) {
+gb_status ctrl_c_end(lua_State *L, bool succeeded) {
   set_handler(SIG_DFL);
-  return gbl_interrupt_end(L);
+  return gbl_interrupt_end(L, succeeded);
 }
 
 void ctrl_c_die(void) {

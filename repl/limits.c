@@ -1,7 +1,7 @@
 /* limits.c - reads the options that say what a run may use, and sets them.
  *
- * Lua's bytes are counted by an allocator in front of Lua's own. Lua collects and asks once more when it refuses; what is refused twice stops the
- * run as Ctrl-C would (bindings/interrupt.h), so no pcall goes on without memory. Tensors have a limit of their own, of the same size. */
+ * Lua's bytes are counted by an allocator in front of Lua's own. Lua collects and asks once more when it refuses; what is refused twice, or
+ * is more than all there is, stops the run as Ctrl-C would (bindings/interrupt.h), so no pcall goes on without memory. Tensors have a limit of their own, of the same size. */
 #include "limits.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ static void *count_memory(void *user, void *block, size_t before, size_t bytes) 
   if (!block) before = 0; /* then it is a type */
   bool grows = bytes > before;
   if (grows && l->most && l->state && (bytes - before > l->most || l->used > l->most - (bytes - before))) {
-    if (l->refused == bytes) gbl_interrupt_request(l->state, GB_ELUABYTES);
+    if (l->refused == bytes || bytes > l->most) gbl_interrupt_request(l->state, GB_ELUABYTES);
     l->refused = bytes;
     return NULL;
   }

@@ -152,7 +152,7 @@ static script_end call_half(prompt *p, const char *name) {
   lua_remove(L, -4);
   ctrl_c_begin(L);
   int status = lua_pcall(L, 1, 1, -3);
-  gb_status reason = ctrl_c_end(L);
+  gb_status reason = ctrl_c_end(L, false); /* an input that ended late has shown its results all the same */
   lua_remove(L, -2);
   if (status == LUA_OK) return SCRIPT_DONE;
   if (lua_isstring(L, -1)) fputs(lua_tostring(L, -1), stderr), fflush(stderr);

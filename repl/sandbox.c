@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gibbous_lua.h"
+#include "host.h"
 
 static gb_host *watched; /* for the handler of SIGINT, which has no other way to it */
 
@@ -26,8 +26,23 @@ static void print_line(void *user, const char *text, size_t length) {
   fflush(stdout);
 }
 
+/* Where warnings stand: switched on; in the middle of one that comes in pieces. */
+typedef struct warnings { bool on, inside; } warnings;
+
+/* Warnings as `lua` writes them: a whole one that begins with '@' is a switch. */
+static void write_warning(void *user, const char *text, int more) {
+  warnings *w = user;
+  if (!w->inside && !more && *text == '@') {
+    if (!strcmp(text, "@on")) w->on = true;
+    if (!strcmp(text, "@off")) w->on = false;
+    return;
+  }
+  if (w->on) fprintf(stderr, "%s%s%s", w->inside ? "" : "Lua warning: ", text, more ? "" : "\n");
+  w->inside = more;
+}
+
 /* All of standard input, NUL-terminated, to be freed; NULL: no memory. A first line that begins with # is not Lua. */
-static char *read_input(void) {
+static char *read_input(size_t *length) {
   size_t size = 0, room = 1 << 16;
   char *text = malloc(room);
   while (text) {
@@ -39,6 +54,7 @@ static char *read_input(void) {
   }
   if (!text) return NULL;
   text[size] = '\0';
+  *length = size;
   if (*text == '#') memset(text, ' ', strcspn(text, "\n"));
   return text;
 }
@@ -57,25 +73,41 @@ static gb_status set_arg(gb_host *host, const options *o) {
   return status;
 }
 
-/* -e, in order. */
+/* -e and -W, in order. */
 static gb_status run_statements(gb_host *host, const options *o) {
   gb_status status = GB_OK;
   for (int i = 1; status == GB_OK && i < o->script; i++) {
+    if (o->argv[i][1] == 'W') lua_warning(host->main, "@on", 0);
     const char *text = options_value(o, 'e', &i);
     if (text) status = gb_host_run_string(host, text, "(command line)");
   }
   return status;
 }
 
-/* The script, or standard input. */
-static gb_status run_script(gb_host *host, const options *o) {
-  const char *name = o->script < o->argc ? o->argv[o->script] : o->statements ? NULL : "-";
-  if (!name) return GB_OK;
-  if (strcmp(name, "-")) return gb_host_run_file(host, name);
-  char *text = read_input();
-  gb_status status = text ? gb_host_run_string(host, text, "stdin") : GB_EMEMORY;
+/* Standard input, whose failure is said here where the host has none to say. */
+static gb_status run_input(gb_host *host, const options *o) {
+  size_t length = 0;
+  char *text = read_input(&length);
+  const char *bad = !text ? "there is no memory for standard input" : strlen(text) != length ? "standard input holds a zero byte: it is no Lua text" : NULL;
+  gb_status status = bad ? (text ? GB_EINVAL : GB_EMEMORY) : gb_host_run_string(host, text, "stdin");
+  if (status != GB_OK) options_complain(o, bad ? bad : gb_host_error(host));
   free(text);
   return status;
+}
+
+/* A script by its name. Behind "--", "-" is a file's. */
+static gb_status run_script(gb_host *host, const options *o) {
+  gb_status status = gb_host_run_file(host, o->argv[o->script]);
+  if (status != GB_OK) options_complain(o, gb_host_error(host));
+  return status;
+}
+
+/* The script, or standard input. */
+static gb_status run_rest(gb_host *host, const options *o) {
+  bool has_script = o->script < o->argc;
+  if (!has_script) return o->statements ? GB_OK : run_input(host, o);
+  bool standard_input = !strcmp(o->argv[o->script], "-") && strcmp(o->argv[o->script - 1], "--");
+  return standard_input ? run_input(host, o) : run_script(host, o);
 }
 
 /* What a sandbox has no place for. */
@@ -103,10 +135,12 @@ script_end sandbox_run(const options *o, const limits *l) {
   struct sigaction action = { .sa_handler = on_interrupt };
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
+  warnings w = { .on = false };
+  lua_setwarnf(watched->main, write_warning, &w); /* the host API has none */
   gb_status status = set_arg(watched, o);
   if (status == GB_OK) status = run_statements(watched, o);
-  if (status == GB_OK) status = run_script(watched, o);
   if (status != GB_OK) options_complain(o, gb_host_error(watched));
+  else status = run_rest(watched, o);
   action.sa_handler = SIG_DFL;
   sigaction(SIGINT, &action, NULL);
   gb_host_close(watched);

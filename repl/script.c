@@ -40,16 +40,29 @@ static script_end report(lua_State *L, const options *o) {
   return SCRIPT_FAILED;
 }
 
+/* A call was stopped for a reason, or went over its limit: the error at the top, if there is one, must name it. */
+static void name_reason(lua_State *L, int status, gb_status reason) {
+  char why[GBL_REASON_BYTES];
+  gbl_interrupt_text(gbl_get_state(L), reason, why, sizeof why);
+  const char *text = status != LUA_OK && status != LUA_ERRMEM ? lua_tostring(L, -1) : NULL;
+  if (text && strstr(text, why)) return;
+  if (text) lua_pushfstring(L, "%s: %s", why, text);
+  else lua_pushstring(L, why);
+  if (status != LUA_OK) lua_remove(L, -2);
+}
+
 script_end script_call(lua_State *L, const options *o, int arguments, int results) {
   int base = lua_gettop(L) - arguments;
   lua_pushcfunction(L, add_traceback);
   lua_insert(L, base);
   ctrl_c_begin(L);
   int status = lua_pcall(L, arguments, results, base);
-  gb_status reason = ctrl_c_end(L);
+  gb_status reason = ctrl_c_end(L, status == LUA_OK);
   lua_remove(L, base);
-  if (status == LUA_ERRMEM && reason != GB_OK) lua_pushstring(L, gb_status_text(reason)), lua_replace(L, -2);
-  if (status != LUA_OK && reason == GB_EINTERRUPT) return report(L, o), SCRIPT_INTERRUPTED;
+  if (status == LUA_OK && reason != GB_OK) lua_settop(L, base - 1);
+  if (reason != GB_OK) name_reason(L, status, reason);
+  if (reason == GB_EINTERRUPT) return report(L, o), SCRIPT_INTERRUPTED;
+  if (reason != GB_OK) return report(L, o);
   if (status == LUA_OK) return gbl_push_open_scope(L) ? report(L, o) : SCRIPT_DONE;
   if (!script_is_finish(L)) return report(L, o);
   lua_pop(L, 1);

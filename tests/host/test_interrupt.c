@@ -84,7 +84,7 @@ static gb_status run(lua_State *L, const char *text, int *status) {
   gbl_interrupt_begin(L);
   *status = luaL_loadstring(L, text);
   if (*status == LUA_OK) *status = lua_pcall(L, 0, 0, 0);
-  return gbl_interrupt_end(L);
+  return gbl_interrupt_end(L, *status == LUA_OK);
 }
 
 static int open_all(lua_State *L) {

@@ -95,6 +95,8 @@ static const escape escapes[] = {
   { "local s = gb.ones(2).shape s[1] = {} assert(not (tostring(s) .. (s .. {}) .. (print .. gb.ones(1))):find('0x'))", GB_OK, NULL },
   { "('%p'):format({})", GB_ERECIPE, "address" },
   { "('%-30p'):format({})", GB_ERECIPE, "address" },
+  { "('\\0%p'):format({})", GB_ERECIPE, "address" }, /* format goes on behind a zero */
+  { "assert(('\\0%s'):format({}) == '\\0table')", GB_OK, NULL },
   { "assert(not pcall(string.format, '%d', {}) and ('%5.1f%%%s|%q'):format(2, { 1 } and 'x', 'y') == '  2.0%x|\"y\"')", GB_OK, NULL },
   { "assert(select('#', math.randomseed()) == 0)", GB_OK, NULL },
   { "error({})", GB_ERECIPE, "a table" },
@@ -119,6 +121,7 @@ static const escape escapes[] = {
   { "(('('):rep(1e5)):gsub('%b()', '')", GB_ETIME, NULL },
   { "(('a'):rep(1e7)):find(('a'):rep(1e6) .. 'b', 1, true)", GB_ETIME, NULL },
   { "('x'):rep(300):find(('('):rep(300))", GB_ERECIPE, "too many captures" },
+  { "assert((''):find(('a?'):rep(250)) == 1)", GB_OK, NULL },
   { "('a'):rep(500):find(('a?'):rep(500) .. ('a'):rep(500))", GB_ERECIPE, "too complex" },
   /* huge strings */
   { "('x'):rep(2^40)", GB_ERECIPE, "more than a sandbox allows" },
@@ -126,6 +129,8 @@ static const escape escapes[] = {
   { "assert((''):rep(2^62) == '')", GB_OK, NULL },
   { "string.pack('c4000000000', '')", GB_ERECIPE, "string.pack" },
   { "local s = 'x' while true do s = s .. s end", GB_ELUABYTES, NULL },
+  { "pcall(string.rep, 'x', 1e8)", GB_ELUABYTES, NULL },
+  { "pcall(string.rep, 'x', 1e8) error('it went on')", GB_ELUABYTES, "Lua bytes" },
   { "local t = {} while true do t[#t + 1] = ('x'):rep(1e6) .. #t end", GB_ELUABYTES, NULL },
   { "while true do pcall(function() local t = {} while true do t[#t + 1] = {} end end) end", GB_ELUABYTES, NULL },
   { "local t = {} while true do t[#t + 1] = coroutine.create(print) end", GB_ELUABYTES, NULL },
@@ -158,7 +163,7 @@ static const escape escapes[] = {
   { "local x = gb.ones(2) local t = {} while true do t[#t + 1] = x[1] end", GB_ETENSORBYTES, NULL },
   { "local x = gb.ones(1):requires_grad_() for i = 1, 1e7 do x = x + 1 end", GB_ETENSORBYTES, NULL },
   { "local x = gb.ones(1):expand(2^40):sum()", GB_ETENSORBYTES, NULL },
-  { "local x = gb.ones(1, 1) local y = x:expand(3000, 20000):matmul(x:expand(20000, 3000))", GB_ETIME, NULL },
+  { "local x = gb.ones(1, 1) local y = x:expand(3000, 20000):matmul(x:expand(20000, 3000))", GB_ETIME, "the limit of 0.3 seconds" },
   { "gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4, 1000)), { batch_size = 2^40, batches = 1 }):iter()()", GB_ETENSORBYTES, NULL },
   { "local t = {} for i = 1, 200 do t[i] = gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4)), { prefetch = 2 }) t[i]:iter()() end", GB_OK, NULL },
 };
@@ -168,6 +173,56 @@ static const char harmless[] =
   "local model = gb.nn.Linear(2, 1)\nlocal opt = gb.optim.SGD(model:parameters(), { lr = 0.1 })\n"
   "for i = 1, 3 do opt:zero_grad() model(gb.ones(4, 2)):sum():backward() opt:step() end\n"
   "assert(('key = value'):match('(%w+) = (%w+)') == 'key' and gb.is_grad_enabled() and not gb.amp.is_enabled())\n";
+
+/* Each is work of many more instructions than the limit below, in few instructions of the machine. */
+static const char *const charges[] = {
+  "local p = '[' .. ('x'):rep(2^20) .. ']' for i = 1, 40 do ('a'):find(p) end",
+  "local p = '[' .. ('x'):rep(2^20) .. ']' for i = 1, 40 do ('a'):find('%f' .. p) end",
+  "local p = ('x'):rep(2^20) for i = 1, 40 do ('a'):find(p) end",
+  "local r = ('%1'):rep(2^18) for i = 1, 40 do ('a'):gsub('(b?)a', r) end",
+  "local s = (' '):rep(2^20) for i = 1, 40 do string.packsize(s) end",
+  "local s = (' '):rep(2^20) for i = 1, 40 do string.pack(s) end",
+  "local s = (' '):rep(2^20) for i = 1, 40 do string.unpack(s, '') end",
+  "local s = ('x'):rep(2^20) for i = 1, 40 do pcall(string.unpack, 'z', s) end",
+  "local s = ('x'):rep(2^20) for i = 1, 40 do utf8.len(s) end",
+  "local s = ('x'):rep(2^20) for i = 1, 40 do utf8.offset(s, 2^20) end",
+  "local s, f = ('\\x80'):rep(2^20), utf8.codes('') for i = 1, 40 do pcall(f, s, 1) end",
+  "local s = ('1'):rep(2^20) for i = 1, 40 do tonumber(s) end",
+  "local s = ('1'):rep(2^20) for i = 1, 40 do tonumber(s, 10) end",
+  "local s = (' '):rep(2^20) .. 1 for i = 1, 40 do local x = s + 1 end",
+  "local s = (' '):rep(2^20) .. 1 for i = 1, 40 do local x = -s // s end",
+  "local t = {} for i = 1, 2e5 do t[i] = i end table.sort(t, math.ult)",
+};
+
+static void test_charges(void) {
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.instructions = 2000000;
+  gb_host *host = open_host(&o);
+  for (size_t i = 0; i < sizeof charges / sizeof *charges; i++) CHECK(fails(host, charges[i], GB_EINSTRUCTIONS, "2000000 instructions"));
+  CHECK(runs(host, "local t = {} for p, c in utf8.codes('a\\u{e9}b') do t[#t + 1] = p .. ':' .. c end assert(table.concat(t, ' ') == '1:97 2:233 4:98')"));
+  CHECK(runs(host, "assert('10' + 1 == 11 and -'2' == -2 and tonumber('ff', 16) == 255 and string.unpack('z', 'ab\\0') == 'ab' and utf8.len('\\u{e9}') == 1)"));
+  CHECK(fails(host, "tonumber({}, 10)", GB_ERECIPE, "'tonumber'"));
+  gb_host_close(host);
+}
+
+/* A host function that takes longer than its caller's limit of time. */
+static gb_status nap(gb_call *call, void *user) {
+  (void)call;
+  (void)user;
+  nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+  return GB_OK;
+}
+
+/* A call that ends too late before the limit was looked at has reached it all the same; one that failed keeps its reason. */
+static void test_late_end(void) {
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.seconds = 0.04;
+  gb_host *host = open_host(&o);
+  CHECK(gb_host_register(host, "nap", nap, NULL) == GB_OK);
+  CHECK(fails(host, "nap()", GB_ETIME, "the limit of 0.04 seconds"));
+  CHECK(fails(host, "nap() error('of its own')", GB_ERECIPE, "of its own"));
+  gb_host_close(host);
+}
 
 /* So many seconds that the time ends what tests the time, and nothing else. */
 static gb_host_options limited(gb_sandbox sandbox, double most_seconds) {
@@ -350,6 +405,9 @@ static const escape file_escapes[] = {
     "  assert(not pcall(dofile, path) and not loadfile(path), path)\n"
     "end", GB_OK, NULL },
   { "assert(not pcall(gb.data.mnist, '..') and not pcall(require, '...secret') and not pcall(require, '/etc/passwd'))", GB_OK, NULL },
+  { "local t = {} for i = 1, 64 do t[i] = assert(io.open('a.txt')) end local f, why = io.open('a.txt') assert(not f and why:find('64 files'))\n"
+    "t[1]:close() assert(io.open('a.txt'))", GB_OK, NULL },
+  { "for i = 1, 200 do assert(io.open('a.txt')) end", GB_OK, NULL }, /* what nobody holds is closed */
   { "io.open('a.txt', 'rx')", GB_ERECIPE, "invalid mode" },
   { "gb.save('../escaped.safetensors', { x = gb.ones(1) })", GB_EIO, NULL },
 };
@@ -412,6 +470,8 @@ int main(void) {
   test_list();
   test_patterns();
   test_files();
+  test_charges();
+  test_late_end();
   test_escapes();
   test_hostile();
   return check_report();
