@@ -8,7 +8,7 @@
 
 /* From now on the universe of L is the one that Ctrl-C stops, while a call of it runs (gbl_interrupt_begin). */
 void ctrl_c_watch(lua_State *L);
-/* Around a call of Lua code: SIGINT stops it, outside it ends the program. The end tells what the call was stopped for: GB_EINTERRUPT, a limit,
+/* Around a call of Lua code, not nested: SIGINT stops it; outside it does again what it did before. The end tells what the call was stopped for: GB_EINTERRUPT, a limit,
  * or GB_OK. */
 void ctrl_c_begin(lua_State *L);
 gb_status ctrl_c_end(lua_State *L);
