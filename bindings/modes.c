@@ -377,16 +377,13 @@ static int reset(lua_State *L, lua_State *co) {
   return status;
 }
 
-/* coroutine.close(co). Upvalue 1: that of the standard library, for what cannot be closed. */
+/* coroutine.close(co). One that runs, or waits for another one, is refused in the words of the standard library. */
 static int close_coroutine(lua_State *L) {
   lua_State *co = lua_tothread(L, 1);
   lua_Debug frame;
   luaL_argexpected(L, co, 1, "thread");
-  if (lua_status(co) == LUA_OK && (co == L || lua_getstack(co, 0, &frame))) {
-    lua_pushvalue(L, lua_upvalueindex(1));
-    lua_pushvalue(L, 1);
-    lua_call(L, 1, 0);
-  }
+  if (lua_status(co) == LUA_OK && (co == L || lua_getstack(co, 0, &frame)))
+    return luaL_error(L, "cannot close a %s coroutine", co == L ? "running" : "normal");
   bool closed = reset(L, co) == LUA_OK;
   lua_pushboolean(L, closed);
   if (closed) return 1;
@@ -435,8 +432,7 @@ void gbl_replace_coroutine(lua_State *L) {
     lua_setfield(L, -2, "wrap");
     lua_pushcfunction(L, create);
     lua_setfield(L, -2, "create");
-    lua_getfield(L, -1, "close");
-    lua_pushcclosure(L, close_coroutine, 1);
+    lua_pushcfunction(L, close_coroutine);
     lua_setfield(L, -2, "close");
   }
   lua_pop(L, 1);

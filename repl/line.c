@@ -2,9 +2,9 @@
  *
  * Signals: while a line is read, SIGINT ends the read (the prompt then starts anew), SIGWINCH fits the line to the new width, SIGCONT puts the
  * terminal back into the editor's mode. Handlers only set flags. On a terminal signals are let in while it is waited for input, by pselect, and
- * at no other time: one that came just before would not end the wait. The locale is
- * that of the user while a line is read, and C again for whatever runs: Lua's numbers and character classes do not change. Where the
- * environment names no locale, UTF-8 is assumed. */
+ * at no other time: one that came just before would not end the wait. A SIGINT between two reads is kept by its flag and ends the next one; on a
+ * terminal it takes along what was typed ahead, as the key itself does. The locale is that of the user while a line is read, and C again for
+ * whatever runs: Lua's numbers and character classes do not change. Where the environment names no locale, UTF-8 is assumed. */
 #include "line.h"
 
 #include <errno.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
+#include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -33,6 +34,7 @@ struct line {
   void *user;
   locale_t locale;          /* of the user; (locale_t)0 where there is none */
   sigset_t outside;         /* the signals that are blocked while no line is read */
+  struct sigaction before;  /* what SIGINT did before the lines were opened */
 #ifdef GB_HAVE_LIBEDIT
   EditLine *editor;         /* NULL: plain input */
   History *lines;
@@ -53,7 +55,7 @@ static void note_signal(int signal) {
 static const int watched[] = { SIGINT, SIGWINCH, SIGCONT };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
-/* Set the handlers, and keep what was set before. On a terminal the signals are held back. */
+/* Set the handlers, and keep what was set before. On a terminal the signals are held back. A SIGINT that came before is not forgotten. */
 static void watch(line *l, struct sigaction before[WATCHED]) {
   struct sigaction action = { .sa_handler = note_signal };
   sigset_t held;
@@ -61,7 +63,7 @@ static void watch(line *l, struct sigaction before[WATCHED]) {
   sigemptyset(&held);
   for (int i = 0; l->terminal && i < WATCHED; i++) sigaddset(&held, watched[i]);
   sigprocmask(SIG_BLOCK, &held, &l->outside);
-  interrupted = resized = continued = 0;
+  resized = continued = 0;
   for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &action, &before[i]);
 }
 
@@ -71,8 +73,23 @@ static void unwatch(const line *l, const struct sigaction before[WATCHED]) {
   sigprocmask(SIG_SETMASK, &l->outside, NULL);
 }
 
+/* SIGINT sets its flag between the reads too; other signals do what they did. */
+static void keep_interrupts(line *l) {
+  struct sigaction action = { .sa_handler = note_signal };
+  sigemptyset(&action.sa_mask);
+  interrupted = 0;
+  sigaction(SIGINT, &action, &l->before);
+}
+
+/* An interrupt has ended a read: forget it, and what was typed ahead. */
+static void forget_interrupt(const line *l) {
+  interrupted = 0;
+  if (l->terminal) tcflush(STDIN_FILENO, TCIFLUSH);
+}
+
 /* Wait for the terminal's input with the signals let in. false: one came. */
 static bool wait_for_input(const line *l) {
+  if (interrupted) return false;
   fd_set in;
   FD_ZERO(&in);
   FD_SET(STDIN_FILENO, &in);
@@ -254,10 +271,12 @@ line *line_open(const char *program, line_complete complete_fn, void *user) {
 #else
   (void)program;
 #endif
+  keep_interrupts(l);
   return l;
 }
 
 void line_close(line *l) {
+  sigaction(SIGINT, &l->before, NULL);
 #ifdef GB_HAVE_LIBEDIT
   close_editor(l);
 #endif
@@ -279,6 +298,7 @@ line_end line_read(line *l, const char *prompt, char **out) {
 #else
   end = read_plain(l, out);
 #endif
+  if (end == LINE_INTERRUPTED) forget_interrupt(l);
   unwatch(l, before);
   if (locale) uselocale(locale);
   return end;

@@ -13,7 +13,8 @@ typedef line_completion (*line_complete)(void *user, const char *text, size_t cu
 
 typedef enum line_end { LINE_READ, LINE_INTERRUPTED, LINE_CLOSED } line_end;
 
-/* NULL: no memory. Editing is for terminals only: elsewhere neither prompts nor history. */
+/* NULL: no memory. Editing is for terminals only: elsewhere neither prompts nor history. Until the lines are closed SIGINT ends the program no
+ * more, but the read that is going on, or else the next one. */
 line *line_open(const char *program, line_complete complete, void *user);
 void line_close(line *l);
 /* *out is the line without its end, to be freed; NULL unless LINE_READ. */

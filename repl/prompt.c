@@ -5,6 +5,7 @@
 #include "prompt.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -159,10 +160,29 @@ static script_end call_half(prompt *p, const char *name) {
   return reason == GB_EINTERRUPT ? SCRIPT_INTERRUPTED : SCRIPT_FAILED;
 }
 
-/* _PROMPT and _PROMPT2, which users may set, as in `lua`. The text stays on the stack. */
+/* Call what lies on the stack with its one argument, for one result, where Ctrl-C stops it. A Ctrl-C that did so counts for the next line. */
+static bool call_quietly(lua_State *L) {
+  ctrl_c_begin(L);
+  int status = lua_pcall(L, 1, 1, 0);
+  if (ctrl_c_end(L) == GB_EINTERRUPT) raise(SIGINT);
+  return status == LUA_OK;
+}
+
+/* The text of a global that users may set, or nothing. The table of globals may be guarded by a metatable. */
+static int global_text(lua_State *L) {
+  lua_pushglobaltable(L);
+  lua_pushstring(L, lua_toboolean(L, 1) ? "_PROMPT" : "_PROMPT2");
+  lua_rawget(L, -2);
+  if (lua_isnil(L, -1)) return 0;
+  luaL_tolstring(L, -1, NULL);
+  return 1;
+}
+
+/* _PROMPT and _PROMPT2, as in `lua`; the usual ones where those have no text. The text stays on the stack. */
 static const char *push_prompt(lua_State *L, bool first) {
-  lua_getglobal(L, first ? "_PROMPT" : "_PROMPT2");
-  const char *text = lua_isnil(L, -1) ? NULL : luaL_tolstring(L, -1, NULL);
+  lua_pushcfunction(L, global_text);
+  lua_pushboolean(L, first);
+  const char *text = call_quietly(L) ? lua_tostring(L, -1) : NULL;
   return text ? text : first ? "> " : ">> ";
 }
 
@@ -179,10 +199,12 @@ static line_end read_line(prompt *p, bool first) {
   return LINE_READ;
 }
 
-/* Is the text at the top a whole chunk, or wrong already? */
-static bool is_whole(prompt *p) {
+/* Is the text at the top a whole chunk, or wrong already? *end becomes LINE_INTERRUPTED where Ctrl-C came before that was known. */
+static bool is_whole(prompt *p, line_end *end) {
   lua_pushvalue(p->L, -1);
-  bool whole = call_half(p, "is_whole") != SCRIPT_DONE || lua_toboolean(p->L, -1);
+  script_end asked = call_half(p, "is_whole");
+  bool whole = asked != SCRIPT_DONE || lua_toboolean(p->L, -1);
+  if (asked == SCRIPT_INTERRUPTED) *end = LINE_INTERRUPTED;
   lua_pop(p->L, 1);
   return whole;
 }
@@ -191,7 +213,7 @@ static bool is_whole(prompt *p) {
 static line_end read_chunk(prompt *p) {
   lua_State *L = p->L;
   line_end end = read_line(p, true);
-  while (end == LINE_READ && !is_whole(p)) {
+  while (end == LINE_READ && !is_whole(p, &end)) {
     end = read_line(p, false);
     if (end == LINE_CLOSED) return LINE_READ; /* what is there is run, and fails */
     if (end != LINE_READ) break;
@@ -214,7 +236,9 @@ static void loop(prompt *p) {
   for (;;) {
     lua_settop(L, p->half);
     lua_pushcfunction(L, collect);
-    if (lua_pcall(L, 0, 0, 0) != LUA_OK) lua_settop(L, p->half);
+    lua_pushnil(L);
+    call_quietly(L);
+    lua_settop(L, p->half);
     line_end end = read_chunk(p);
     if (end == LINE_CLOSED) return;
     if (end == LINE_INTERRUPTED) continue;

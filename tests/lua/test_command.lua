@@ -115,6 +115,8 @@ describe("options", function()
     "lua -e 'print(...)'", "lua -e 'error(\"boom\")'", "lua -e 'error(\"boom\", 0)'", "lua -e 'error()'", "lua -e 'error(nil)'",
     "lua -e 'error({})'", "lua -e 'error(setmetatable({}, {__tostring = function() return \"an object\" end}))'",
     "lua -e 'error(setmetatable({}, {__tostring = function() return 1 end}))'", "lua -e 'error(12)'", "lua -e 'error(print)'",
+    "lua -e 'coroutine.close(coroutine.running())'", "lua -e 'local co = coroutine.running() coroutine.wrap(function() coroutine.close(co) end)()'",
+    "lua -e 'coroutine.close(1)'", "lua -e 'local co = coroutine.create(print) print(coroutine.close(co), coroutine.status(co))'",
     "lua -e 'x ='", "lua -e 'x = }'", "lua -e 'x = \"abc'", "lua -e 'goto nowhere'", "lua -e 'break'", "lua -e 'local x <const> = 1; x = 2'",
     "lua -e 'os.exit(3)'", "lua -e 'os.exit(true)'", "lua -e 'os.exit(false)'", "lua -e 'os.exit(true, true)'", "lua -e 'os.exit(7, true)'",
     "lua -e 'error(1)' -e 'print(2)'", "lua -e 'error(1)' args.lua", "lua -l mod", "lua -lmod", "lua -l mod -e 'print(mod.name)'",

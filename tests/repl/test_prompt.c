@@ -224,6 +224,41 @@ static void test_paste(void) {
   leave(&t);
 }
 
+/* Does the prompt answer, once it has read what was typed ahead? An interrupt that comes late takes a line along, so it is asked again. */
+static bool still_answers(terminal *t) {
+  for (int attempt = 0; attempt < 10; attempt++) {
+    while (terminal_read(t, 200)) continue;
+    terminal_send(t, "'still ' .. 'here'\n");
+    while (terminal_read(t, 500)) continue;
+    if (strstr(t->text + t->mark, "\"still here\"")) return true;
+  }
+  return false;
+}
+
+/* SIGINT between two reads, where a line is kept, checked or prepared for, ended the program once. */
+static void test_interrupts_in_a_paste(void) {
+  terminal t = start();
+  for (int i = 1; i <= 1000; i++) {
+    char text[32];
+    snprintf(text, sizeof text, "a%d = %d\n", i, i);
+    terminal_send(&t, text);
+    if (i % 10 == 0) kill(t.pid, SIGINT);
+  }
+  CHECK(still_answers(&t));
+  leave(&t);
+}
+
+/* What users do to their globals does not end the prompt. */
+static void test_guarded_globals(void) {
+  terminal t = start();
+  CHECK(answers(&t, "setmetatable(_G, { __index = function(_, k) error('no ' .. k) end, __newindex = function(_, k) error('new ' .. k) end })", ""));
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  CHECK(answers(&t, "missing", "no missing"));
+  CHECK(answers(&t, "rawset(_G, '_PROMPT', setmetatable({}, { __tostring = function() error('fails') end })) return 'rest'", "\"rest\""));
+  CHECK(answers(&t, "2 + 2", "\n4\n"));
+  leave(&t);
+}
+
 static void test_resize(void) {
   terminal t = start();
   CHECK(answers(&t, "long = {} for i = 1, 12 do long[i] = 'a word that is not short ' .. i end", ""));
@@ -309,6 +344,8 @@ int main(int argc, char **argv) {
   test_history(editing);
   test_interrupts();
   test_paste();
+  test_interrupts_in_a_paste();
+  test_guarded_globals();
   test_resize();
   test_colour();
   test_script();
