@@ -164,7 +164,7 @@ static script_end call_half(prompt *p, const char *name) {
 static bool call_quietly(lua_State *L) {
   ctrl_c_begin(L);
   int status = lua_pcall(L, 1, 1, 0);
-  if (ctrl_c_end(L) == GB_EINTERRUPT) raise(SIGINT);
+  if (ctrl_c_end(L, false) == GB_EINTERRUPT) raise(SIGINT);
   return status == LUA_OK;
 }
 
