@@ -2,9 +2,12 @@
 
 local repl = ...
 local gb = repl.gb
-local ipairs, format, sort = ipairs, string.format, table.sort
+local ipairs, pairs, error, format, match, sort, concat = ipairs, pairs, error, string.format, string.match, table.sort, table.concat
+local tointeger, collectgarbage = math.tointeger, collectgarbage
+local stdout = io.stdout
+local write = stdout.write
 
-local function out(...) io.stdout:write(format(...), "\n") end
+local function out(...) write(stdout, format(...), "\n") end
 
 -- A number of bytes as people read it.
 local function bytes_text(bytes)
@@ -35,7 +38,7 @@ function commands.mem()
   end
   out("  %-14s %12s   peak %12s", "tensors, all", bytes_text(stats.current_total), bytes_text(stats.peak_total))
   out("  %-14s %12s   peak %12s", "reserved", bytes_text(stats.reserved), bytes_text(stats.peak_reserved))
-  out("  %-14s %12s", "Lua", bytes_text(math.tointeger(collectgarbage("count") * 1024 // 1)))
+  out("  %-14s %12s", "Lua", bytes_text(tointeger(collectgarbage("count") * 1024 // 1)))
 end
 
 function commands.modes()
@@ -44,7 +47,7 @@ function commands.modes()
   out("  default dtype  %s", gb.get_default_dtype())
   out("  float32 matmul %s", gb.get_float32_matmul_precision())
   out("  threads        %d", gb.get_num_threads())
-  out("  devices        %s", table.concat(gb.devices(), ", "))
+  out("  devices        %s", concat(gb.devices(), ", "))
 end
 
 function commands.help() repl.help() end
@@ -54,9 +57,9 @@ commands.q = commands.quit
 
 -- Run a line that is a command: whether it was one, and whether the prompt ends.
 function repl.command(text)
-  local topic = text:match("^%s*%?%s*(.-)%s*$")
+  local topic = match(text, "^%s*%?%s*(.-)%s*$")
   if topic then return true, repl.help_on(topic) end
-  local name, rest = text:match("^%s*:(%a*)%s*(.-)%s*$")
+  local name, rest = match(text, "^%s*:(%a*)%s*(.-)%s*$")
   if not name then return false end
   if not commands[name] then error(format("there is no command ':%s'; :help lists them", name), 0) end
   return true, commands[name](rest) == true

@@ -5,7 +5,9 @@
 
 local repl = ...
 local gb = repl.gb
-local type, next, ipairs, rawget = type, next, ipairs, rawget
+local type, next, ipairs, rawget, select, _G = type, next, ipairs, rawget, select, _G
+local find, match, gsub, sub, rep = string.find, string.match, string.gsub, string.sub, string.rep
+local tointeger, max, getenv, is_tensor = math.tointeger, math.max, os.getenv, gb.is_tensor
 local getmetatable, sort, concat = debug.getmetatable, table.sort, table.concat
 
 local tensor_fields = { "shape", "dtype", "device", "grad", "requires_grad" }
@@ -16,7 +18,7 @@ local tensor_fields = { "shape", "dtype", "device", "grad", "requires_grad" }
 local function each_field(value, found)
   local seen = {}
   for _ = 1, 20 do
-    if gb.is_tensor(value) then value = repl.methods() end
+    if is_tensor(value) then value = repl.methods() end
     if type(value) == "table" and not seen[value] then
       seen[value] = true
       for key, field in next, value do
@@ -37,18 +39,18 @@ end
 
 -- The value of a chain of names: "gb.nn.functional", "models[2].head"; nil when it cannot be told without running code.
 local function value_of(chain)
-  local name, rest = chain:match("^([%a_][%w_]*)(.*)$")
-  if not name then return chain:match("^[\"']") and "" or nil end
+  local name, rest = match(chain, "^([%a_][%w_]*)(.*)$")
+  if not name then return match(chain, "^[\"']") and "" or nil end
   local value = rawget(_G, name)
   while value ~= nil and rest ~= "" do
-    local key, after = rest:match("^[.:]([%a_][%w_]*)(.*)$")
+    local key, after = match(rest, "^[.:]([%a_][%w_]*)(.*)$")
     if not key then
-      key, after = rest:match("^%[(%d+)%](.*)$")
-      key = math.tointeger(key)
+      key, after = match(rest, "^%[(%d+)%](.*)$")
+      key = tointeger(key)
     end
     if not key then
       local _
-      _, key, after = rest:match("^%[([\"'])(.-)%1%](.*)$")
+      _, key, after = match(rest, "^%[([\"'])(.-)%1%](.*)$")
     end
     if not key then return nil end
     value, rest = field_of(value, key), after
@@ -59,10 +61,10 @@ repl.value_of = value_of
 
 -- The chain of names that ends a text: "x = gb.nn" -> "gb.nn".
 local function chain_before(text)
-  local chain = text:match("([%a_][%w_.:%[%]\"']*)%s*$")
-  while chain and not chain:match("^[%a_][%w_]*$") do -- brackets that belong to what stands before
-    local shorter = chain:match("^[^%[]*%[([%a_].*)$")
-    if not shorter or select(2, chain:gsub("%[", "")) == select(2, chain:gsub("%]", "")) then break end
+  local chain = match(text, "([%a_][%w_.:%[%]\"']*)%s*$")
+  while chain and not match(chain, "^[%a_][%w_]*$") do -- brackets that belong to what stands before
+    local shorter = match(chain, "^[^%[]*%[([%a_].*)$")
+    if not shorter or select(2, gsub(chain, "%[", "")) == select(2, gsub(chain, "%]", "")) then break end
     chain = shorter
   end
   return chain
@@ -74,12 +76,12 @@ end
 
 -- Names in a folder that begin as the text inside the string does; the part after the last slash is completed.
 local function files(text)
-  local path, part = text:match("^(.*/)([^/]*)$")
+  local path, part = match(text, "^(.*/)([^/]*)$")
   path, part = path or "", part or text
-  local from = path:gsub("^~/", (os.getenv("HOME") or "~") .. "/")
+  local from = gsub(path, "^~/", (getenv("HOME") or "~") .. "/")
   local found = {}
   for _, name in ipairs(repl.folder(from)) do
-    if name:sub(1, 1) ~= "." or part:sub(1, 1) == "." then found[name] = true end
+    if sub(name, 1, 1) ~= "." or sub(part, 1, 1) == "." then found[name] = true end
   end
   return found, part
 end
@@ -88,7 +90,7 @@ end
 local function fields(value, separator)
   local all, found = {}, {}
   each_field(value, all)
-  if gb.is_tensor(value) then
+  if is_tensor(value) then
     for _, name in ipairs(tensor_fields) do all[name] = true end
   end
   for key, field in next, all do
@@ -109,12 +111,12 @@ end
 -- The options of the call whose table of options the cursor is in, or nil.
 local function options(text, open)
   local at = open[#open]
-  if not at or text:sub(at, at) ~= "{" then return nil end
-  local before = text:sub(1, at - 1)
-  local chain = not before:find("[,(=]%s*$") and chain_before(before)
+  if not at or sub(text, at, at) ~= "{" then return nil end
+  local before = sub(text, 1, at - 1)
+  local chain = not find(before, "[,(=]%s*$") and chain_before(before)
   if not chain then
     local outer = open[#open - 1]
-    chain = outer and text:sub(outer, outer) == "(" and chain_before(text:sub(1, outer - 1))
+    chain = outer and sub(text, outer, outer) == "(" and chain_before(sub(text, 1, outer - 1))
   end
   local names = chain and repl.options_of(value_of(chain))
   if not names then return nil end
@@ -129,14 +131,14 @@ end
 local function candidates(text)
   local state = repl.scan(text)
   if state.comment then return {}, "" end
-  if state.string then return files(text:sub(state.string)) end
-  local chain, separator, part = text:match("([%a_\"'][%w_.:%[%]\"']*)([.:])([%a_]?[%w_]*)$")
+  if state.string then return files(sub(text, state.string)) end
+  local chain, separator, part = match(text, "([%a_\"'][%w_.:%[%]\"']*)([.:])([%a_]?[%w_]*)$")
   if chain then
     local value = value_of(chain_before(chain) or chain)
     return value ~= nil and fields(value, separator) or {}, part
   end
-  part = text:match("[%a_][%w_]*$") or ""
-  return options(text:sub(1, #text - #part), state.open) or globals(), part
+  part = match(text, "[%a_][%w_]*$") or ""
+  return options(sub(text, 1, #text - #part), state.open) or globals(), part
 end
 
 -- What is typed after a candidate that is the only one.
@@ -148,31 +150,31 @@ end
 -- The names in columns.
 local function columns(names)
   local widest = 0
-  for _, name in ipairs(names) do widest = math.max(widest, #name) end
-  local per_line, lines = math.max(1, repl.width() // (widest + 2)), {}
+  for _, name in ipairs(names) do widest = max(widest, #name) end
+  local per_line, lines = max(1, repl.width() // (widest + 2)), {}
   local rows = (#names + per_line - 1) // per_line
   for row = 1, rows do
     local cells = {}
-    for i = row, #names, rows do cells[#cells + 1] = names[i] .. (" "):rep(widest + 2 - #names[i]) end
-    lines[row] = concat(cells):gsub("%s+$", "")
+    for i = row, #names, rows do cells[#cells + 1] = names[i] .. rep(" ", widest + 2 - #names[i]) end
+    lines[row] = gsub(concat(cells), "%s+$", "")
   end
   return concat(lines, "\n") .. "\n"
 end
 
 -- complete(text, cursor): what to insert, and a list to show when nothing can be inserted.
 function repl.complete(text, cursor)
-  local found, part = candidates((repl.pending or "") .. text:sub(1, cursor))
+  local found, part = candidates((repl.pending or "") .. sub(text, 1, cursor))
   local names = {}
   for name in next, found do
-    if name:sub(1, #part) == part and (part ~= "" or name:sub(1, 1) ~= "_") then names[#names + 1] = name end
+    if sub(name, 1, #part) == part and (part ~= "" or sub(name, 1, 1) ~= "_") then names[#names + 1] = name end
   end
   sort(names)
   if #names == 0 then return nil end
-  if #names == 1 then return ending(names[1], found[names[1]]):sub(#part + 1) end
+  if #names == 1 then return sub(ending(names[1], found[names[1]]), #part + 1) end
   local common = names[1]
   for _, name in ipairs(names) do
-    while name:sub(1, #common) ~= common do common = common:sub(1, -2) end
+    while sub(name, 1, #common) ~= common do common = sub(common, 1, -2) end
   end
-  if #common > #part then return common:sub(#part + 1) end
+  if #common > #part then return sub(common, #part + 1) end
   return nil, columns(names)
 end

@@ -4,7 +4,11 @@
 local repl = ...
 local gb = repl.gb
 local type, next, ipairs, tostring, pcall = type, next, ipairs, tostring, pcall
-local concat, sort = table.concat, table.sort
+local concat, sort, unpack, select, load, error = table.concat, table.sort, table.unpack, select, load, error
+local find, match, gmatch, gsub, sub, rep, format = string.find, string.match, string.gmatch, string.gsub, string.sub, string.rep, string.format
+local getinfo, open, is_tensor = debug.getinfo, io.open, gb.is_tensor
+local stdout = io.stdout
+local write = stdout.write
 local help_entry, public_names = gb.test.help_entry, gb.test.public_names
 
 local derivatives = { no = "none", once = "can be differentiated once", twice = "can be differentiated twice" }
@@ -32,10 +36,10 @@ end
 
 -- Where the options of a function are listed: behind the semicolon of an op's signature, behind "options:" in a text.
 local function option_part(value)
-  if rows[value] then return rows[value].signature:match("^[^;]-;(.-)%->") end
+  if rows[value] then return match(rows[value].signature, "^[^;]-;(.-)%->") end
   local entry = names[value] and help_entry(value)
-  local part = entry and entry.doc:match("[Oo]ptions: (.*)$")
-  return part and part:gsub("%b()", ""):gsub("%b{}", "")
+  local part = entry and match(entry.doc, "[Oo]ptions: (.*)$")
+  return part and gsub(gsub(part, "%b()", ""), "%b{}", "")
 end
 
 -- The names of the options that a function takes, or nil.
@@ -44,7 +48,7 @@ function repl.options_of(value)
   local part = value ~= nil and option_part(value)
   if not part then return nil end
   local list = {}
-  for name in ("," .. part):gmatch(",%s*([%a_][%w_]*)") do list[#list + 1] = name end
+  for name in gmatch("," .. part, ",%s*([%a_][%w_]*)") do list[#list + 1] = name end
   return list
 end
 
@@ -54,11 +58,11 @@ end
 
 -- A paragraph in lines of the terminal's width, behind a label.
 local function paragraph(label, text)
-  local width, lines, line = repl.width() - 1, {}, ("  %-9s"):format(label)
-  for word in text:gmatch("%S+") do
+  local width, lines, line = repl.width() - 1, {}, format("  %-9s", label)
+  for word in gmatch(text, "%S+") do
     if #line + #word + 1 > width and #line > 11 then
       lines[#lines + 1] = line
-      line = (" "):rep(11)
+      line = rep(" ", 11)
     end
     line = line .. " " .. word
   end
@@ -67,13 +71,13 @@ local function paragraph(label, text)
 end
 
 local function entry_text(entry)
-  local lines = { entry.signature:find("(", 1, true) and entry.signature or entry.name, paragraph("", entry.doc) }
+  local lines = { find(entry.signature, "(", 1, true) and entry.signature or entry.name, paragraph("", entry.doc) }
   local function add(label, text)
     if text and text ~= "" then lines[#lines + 1] = paragraph(label, text) end
   end
   add("found as", entry.calls and concat(entry.calls, ", "))
   add("shapes", entry.shapes)
-  add("autocast", entry.autocast and ("%s: %s"):format(entry.autocast, entry.dtypes))
+  add("autocast", entry.autocast and format("%s: %s", entry.autocast, entry.dtypes))
   add("gradient", entry.derivative and derivatives[entry.derivative])
   add("errors", entry.errors)
   add("example", entry.example)
@@ -84,7 +88,7 @@ end
 local function names_text(value)
   local list = {}
   for key, field in next, value do
-    if repl.is_name(key) and key:sub(1, 1) ~= "_" then list[#list + 1] = type(field) == "function" and key .. "()" or key end
+    if repl.is_name(key) and sub(key, 1, 1) ~= "_" then list[#list + 1] = type(field) == "function" and key .. "()" or key end
   end
   sort(list)
   return paragraph("", concat(list, " "))
@@ -92,20 +96,20 @@ end
 
 -- Where a Lua function was written, with the comment above it when its file can be read.
 local function source_text(value)
-  local info = debug.getinfo(value, "S")
+  local info = getinfo(value, "S")
   if info.what == "C" then return "a function in C" end
-  local file = info.source:sub(1, 1) == "@" and io.open(info.source:sub(2), "r")
+  local file = sub(info.source, 1, 1) == "@" and open(sub(info.source, 2), "r")
   local comment, count = {}, 0
   if file then
     for line in file:lines() do
       count = count + 1
       if count >= info.linedefined then break end
-      local text = line:match("^%s*%-%-+%s?(.*)$")
+      local text = match(line, "^%s*%-%-+%s?(.*)$")
       if text then comment[#comment + 1] = "  " .. text else comment = {} end
     end
     file:close()
   end
-  return concat({ ("a Lua function, %s:%d"):format(info.short_src, info.linedefined), table.unpack(comment) }, "\n")
+  return concat({ format("a Lua function, %s:%d", info.short_src, info.linedefined), unpack(comment) }, "\n")
 end
 
 local general = [[
@@ -122,13 +126,13 @@ gb               the library; ? gb lists it]]
 
 -- What is said of a value that has no entry.
 local function value_text(value)
-  if gb.is_tensor(value) then
-    return ("a tensor: %s, shape %s, on %s%s; its methods:\n%s"):format(value.dtype, tostring(value.shape), value.device,
+  if is_tensor(value) then
+    return format("a tensor: %s, shape %s, on %s%s; its methods:\n%s", value.dtype, tostring(value.shape), value.device,
       value.requires_grad and ", requires grad" or "", names_text(repl.methods()))
   end
   if type(value) == "function" then return source_text(value) end
   if type(value) == "table" then return "a table with\n" .. names_text(value) end
-  return ("%s: a %s"):format(repl.show(value), type(value))
+  return format("%s: a %s", repl.show(value), type(value))
 end
 
 local function text_of(value)
@@ -137,14 +141,14 @@ local function text_of(value)
   if type(value) ~= "string" then return value_text(value) end
   local found = repl.value_of(value)
   if found ~= nil then return value_text(found) end
-  return ("there is no help on '%s'%s"):format(value, near)
+  return format("there is no help on '%s'%s", value, near)
 end
 
 -- ====}
 
 -- help(), help(value), help "name".
 function repl.help(...)
-  io.stdout:write(select("#", ...) == 0 and general or text_of((...)), "\n")
+  write(stdout, select("#", ...) == 0 and general or text_of((...)), "\n")
 end
 
 -- What follows a question mark: the value of an expression, or else a name.

@@ -1,8 +1,10 @@
 -- prompt.lua - one input at the prompt: is it a whole chunk, what does it give, and how is that shown.
 
 local repl = ...
-local load, select, rawset = load, select, rawset
-local format = string.format
+local load, select, rawset, error, _G = load, select, rawset, error, _G
+local format, find, match = string.format, string.find, string.match
+local stdout = io.stdout
+local write = stdout.write
 
 local KEPT = 1000 -- inputs whose text is kept for the excerpts of errors
 
@@ -25,16 +27,16 @@ function repl.compile(text)
   return try(text, "=" .. name)
 end
 
-local function is_command(text) return text:find("^%s*[?:]") and not text:find("^%s*::") end
+local function is_command(text) return find(text, "^%s*[?:]") and not find(text, "^%s*::") end
 
 -- Is a text whole, or wrong already? No: more lines are needed. What is pending helps completion.
 function repl.is_whole(text)
   repl.pending = nil
   if is_command(text) then return true end
   local chunk, why = try(text, "=in")
-  if chunk or not why:find("near <eof>$") then
+  if chunk or not find(why, "near <eof>$") then
     local _, other = load("return " .. text .. "\n", "=in", "t")
-    if chunk or not (other and other:find("near <eof>$") and not other:find("'?<eof>'? expected")) then return true end
+    if chunk or not (other and find(other, "near <eof>$") and not find(other, "'?<eof>'? expected")) then return true end
   end
   repl.pending = text .. "\n"
   return false
@@ -42,17 +44,17 @@ end
 
 -- Say once that a local does not outlive its input.
 local function notice_local(text)
-  local word, name = text:match("^%s*(local)%s+([%a_][%w_]*)")
+  local word, name = match(text, "^%s*(local)%s+([%a_][%w_]*)")
   if told or not word then return end
-  if name == "function" then name = text:match("^%s*local%s+function%s+([%a_][%w_]*)") or name end
+  if name == "function" then name = match(text, "^%s*local%s+function%s+([%a_][%w_]*)") or name end
   told = true
-  io.stdout:write(repl.dim(format("note: a local ends with the input it is declared in; leave out 'local' to keep '%s'", name)), "\n")
+  write(stdout, repl.dim(format("note: a local ends with the input it is declared in; leave out 'local' to keep '%s'", name)), "\n")
 end
 
 -- Print results, and keep the first in _ .
 local function show_results(...)
   local n = select("#", ...)
-  for i = 1, n do io.stdout:write(repl.show((select(i, ...))), "\n") end
+  for i = 1, n do write(stdout, repl.show((select(i, ...))), "\n") end
   if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
 end
 

@@ -5,13 +5,15 @@
 local repl = ...
 local gb = repl.gb
 local type, tostring, next, rawget, rawlen, ipairs = type, tostring, next, rawget, rawlen, ipairs
-local getmetatable, math_type, format, rep = debug.getmetatable, math.type, string.format, string.rep
+local getmetatable, getinfo, math_type, format, rep = debug.getmetatable, debug.getinfo, math.type, string.format, string.rep
+local find, match, gmatch, gsub, byte, utf8_length = string.find, string.match, string.gmatch, string.gsub, string.byte, utf8.len
+local is_tensor = gb.is_tensor
 local concat, sort = table.concat, table.sort
 
 local DEPTH, ITEMS = 4, 60 -- levels of tables, and entries of one, that are shown
 
 local keywords = {}
-for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true until while"):gmatch("%a+") do
+for word in gmatch("and break do else elseif end false for function goto if in local nil not or repeat return then true until while", "%a+") do
   keywords[word] = true
 end
 repl.keywords = keywords
@@ -20,13 +22,13 @@ local escapes = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ['"'] = '\\"',
 
 -- A string as Lua would read it; UTF-8 stays as it is.
 local function quoted(text)
-  text = text:gsub('[%c"\\\127]', function(c) return escapes[c] or format("\\%03d", c:byte()) end)
-  if not utf8.len(text) then text = text:gsub("[\128-\255]", function(c) return format("\\%d", c:byte()) end) end
+  text = gsub(text, '[%c"\\\127]', function(c) return escapes[c] or format("\\%03d", byte(c)) end)
+  if not utf8_length(text) then text = gsub(text, "[\128-\255]", function(c) return format("\\%d", byte(c)) end) end
   return '"' .. text .. '"'
 end
 repl.quoted = quoted
 
-local function is_name(key) return type(key) == "string" and key:find("^[%a_][%w_]*$") and not keywords[key] end
+local function is_name(key) return type(key) == "string" and find(key, "^[%a_][%w_]*$") and not keywords[key] end
 repl.is_name = is_name
 
 -- The keys that are not of the list part, in an order that does not depend on addresses where it can be helped.
@@ -81,11 +83,11 @@ end
 local function lay_out(entries, depth)
   local line = "{ " .. concat(entries, ", ") .. " }"
   local room = repl.width() - 2 * depth
-  if #line <= room and not line:find("\n", 1, true) then return line end
+  if #line <= room and not find(line, "\n", 1, true) then return line end
   local indent, lines, current = rep("  ", depth + 1), {}, nil
   for i, entry in ipairs(entries) do
     local text = entry .. (i < #entries and "," or "")
-    local short = #entry <= 12 and not entry:find("\n", 1, true)
+    local short = #entry <= 12 and not find(entry, "\n", 1, true)
     if current and short and #current + #text + 1 <= room then current = current .. " " .. text
     else
       lines[#lines + 1] = current
@@ -114,10 +116,10 @@ end
 
 -- A function, and where it was written.
 local function function_text(value)
-  local info = debug.getinfo(value, "S")
+  local info = getinfo(value, "S")
   local name = repl.name_of and repl.name_of(value)
   if name then return format("function %s", name) end
-  if info.what == "C" or info.source:find("^=gibbous/") then return tostring(value) end
+  if info.what == "C" or find(info.source, "^=gibbous/") then return tostring(value) end
   return format("%s (%s:%d)", tostring(value), info.short_src, info.linedefined)
 end
 
@@ -132,10 +134,10 @@ function show(value, depth, path)
   local kind = type(value)
   if kind == "string" then return quoted(value) end
   if kind == "function" then return function_text(value) end
-  if gb.is_tensor(value) then return (depth == 0 and tensor_text or tensor_brief)(value) end
+  if is_tensor(value) then return (depth == 0 and tensor_text or tensor_brief)(value) end
   if (kind == "table" or kind == "userdata") and has_text(value) then
     local text = tostring(value)
-    return depth > 0 and text:find("\n", 1, true) and (text:match("^[^\n]*") .. " ...") or text
+    return depth > 0 and find(text, "\n", 1, true) and (match(text, "^[^\n]*") .. " ...") or text
   end
   if kind == "table" then return table_text(value, depth, path) end
   return tostring(value)

@@ -5,6 +5,8 @@ local repl = ...
 local type, tostring, pcall, ipairs, load = type, tostring, pcall, ipairs, load
 local getinfo, getmetatable, open = debug.getinfo, debug.getmetatable, io.open
 local format, rep, concat = string.format, string.rep, table.concat
+local find, match, gmatch, gsub, sub = string.find, string.match, string.gmatch, string.gsub, string.sub
+local tointeger, utf8_length = math.tointeger, utf8.len
 
 local MOST_FRAMES = 16
 
@@ -23,45 +25,45 @@ local function source_line(chunk, number)
     file:close()
   end
   local at = 1
-  for line, next_line in ((text or "") .. "\n"):gmatch("([^\n]*)\n()") do
+  for line, next_line in gmatch((text or "") .. "\n", "([^\n]*)\n()") do
     number = number - 1
-    if number == 0 then return line, text:sub(1, at - 1) end
+    if number == 0 then return line, sub(text, 1, at - 1) end
     at = next_line
   end
 end
 
 -- The only place where a name stands in a line; nil where there is none, or more than one.
 local function only_place(line, name)
-  local pattern = "%f[%w_]" .. name:gsub("%p", "%%%0") .. "%f[^%w_]"
-  local first = line:find(pattern)
-  if first and not line:find(pattern, first + 1) then return first end
+  local pattern = "%f[%w_]" .. gsub(name, "%p", "%%%0") .. "%f[^%w_]"
+  local first = find(line, pattern)
+  if first and not find(line, pattern, first + 1) then return first end
 end
 
 -- The place of a token that Lua could not go on with: of several, the first up to which the text fails in the same way.
 local function place_of_token(line, token, before)
   local at = 1
   while true do
-    local first, last = line:find(token, at, true)
+    local first, last = find(line, token, at, true)
     if not first then return nil end
-    local _, why = load(before .. line:sub(1, last), "=x")
-    if why and why:sub(-#token - 7) == "near '" .. token .. "'" then return first end
+    local _, why = load(before .. sub(line, 1, last), "=x")
+    if why and sub(why, -#token - 7) == "near '" .. token .. "'" then return first end
     at = first + 1
   end
 end
 
 -- The column that a message is about. before: what stands above the line.
 local function column_of(line, message, before)
-  local token = message:match(" near '(.+)'$")
+  local token = match(message, " near '(.+)'$")
   if token then return place_of_token(line, token, before) end
-  if message:find("near <eof>$") then return #line + 1 end
-  local name = message:match("%(%a+ '([^']+)'%)") or message:match("^([%a_][%w_]*): ") or message:match("has no '([%w_]+)'")
+  if find(message, "near <eof>$") then return #line + 1 end
+  local name = match(message, "%(%a+ '([^']+)'%)") or match(message, "^([%a_][%w_]*): ") or match(message, "has no '([%w_]+)'")
   return name and only_place(line, name)
 end
 
 -- "chunk:line: text" taken apart.
 local function position_of(message)
-  local chunk, number, text = message:match("^(.-):(%d+): (.*)$")
-  if chunk and not chunk:find("\n", 1, true) then return chunk, math.tointeger(number), text end
+  local chunk, number, text = match(message, "^(.-):(%d+): (.*)$")
+  if chunk and not find(chunk, "\n", 1, true) then return chunk, tointeger(number), text end
 end
 
 -- The source line below a message, with the caret.
@@ -70,12 +72,12 @@ local function excerpt(message)
   if not chunk then return "" end
   local line, before = source_line(chunk, number)
   if not line or #line > 500 then return "" end
-  local shown, indent = line:gsub("\t", " "), line:match("^%s*")
-  local out = "    " .. shown:sub(#indent + 1) .. "\n"
-  local column = column_of(line, text:match("^[^\n]*"), before)
+  local shown, indent = gsub(line, "\t", " "), match(line, "^%s*")
+  local out = "    " .. sub(shown, #indent + 1) .. "\n"
+  local column = column_of(line, match(text, "^[^\n]*"), before)
   if column then
-    local left = shown:sub(#indent + 1, column - 1)
-    out = out .. "    " .. rep(" ", utf8.len(left) or #left) .. repl.bad("^") .. "\n"
+    local left = sub(shown, #indent + 1, column - 1)
+    out = out .. "    " .. rep(" ", utf8_length(left) or #left) .. repl.bad("^") .. "\n"
   end
   return out
 end
@@ -94,7 +96,7 @@ local function recipe_frames(level)
   for i = level, 1000000 do
     local info = getinfo(i, "Sln")
     if not info then break end
-    if info.what ~= "C" and not info.source:find("^=gibbous/") then
+    if info.what ~= "C" and not find(info.source, "^=gibbous/") then
       frames[#frames + 1] = frame_text(info)
       if #frames > 2 * MOST_FRAMES then break end
     end
@@ -126,15 +128,15 @@ end
 -- The text of an error, with the frames given.
 function repl.report(value, frames)
   local message = text_of(value)
-  return repl.bad(message:match("^[^\n]*")) .. message:match("^[^\n]*(.*)$") .. "\n" .. excerpt(message) .. frames_text(frames or {})
+  return repl.bad(match(message, "^[^\n]*")) .. match(message, "^[^\n]*(.*)$") .. "\n" .. excerpt(message) .. frames_text(frames or {})
 end
 
 -- The message handler of the prompt: what is printed, or nil for the value that ends a recipe without a failure.
 function repl.trouble(value)
   if repl.is_finish(value) then return nil end
   if repl.stopping() then -- the hooks are off: nothing of the user's may run
-    local position, reason = tostring(value):match("^(.-:%d+): (.*)$")
-    return ("%s%s\n"):format(repl.bad(reason or "interrupted"), position and " at " .. position or "")
+    local position, reason = match(tostring(value), "^(.-:%d+): (.*)$")
+    return format("%s%s\n", repl.bad(reason or "interrupted"), position and " at " .. position or "")
   end
   local ok, text = pcall(repl.report, value, recipe_frames(3))
   return ok and text or text_of(value) .. "\n"

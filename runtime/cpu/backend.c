@@ -78,10 +78,17 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
 
 typedef struct long_job { gb_call *call; gb_chunk_fn fn; void *arg; } long_job;
 
+bool gb_stop_long(gb_call *call) {
+  if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) return true; /* there may be many chunks left to skip */
+  if (!gb_is_stopping(call->context)) return false;
+  atomic_store_explicit(&call->stopped, true, memory_order_relaxed);
+  return true;
+}
+
+/* One chunk, unless a stop is asked for. */
 static void long_chunk(void *arg, int64_t chunk) {
   const long_job *job = arg;
-  if (gb_is_stopping(job->call->context)) atomic_store_explicit(&job->call->stopped, true, memory_order_relaxed);
-  else job->fn(job->arg, chunk);
+  if (!gb_stop_long(job->call)) job->fn(job->arg, chunk);
 }
 
 void gb_parallel_long(gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {

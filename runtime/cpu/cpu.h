@@ -42,9 +42,18 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 static inline void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
   gb_threads_run(call->context->threads, chunks, fn, arg);
 }
-/* The same for chunks that take long: those that have not begun when a stop is asked for are left out, and the op fails. For kernels whose chunks
- * write numbers only: nothing that is left unset may be an index. */
+/* The same for chunks that take long: those that have not begun when a stop is asked for are left out, and the op fails. What they would have
+ * written stays unset: later chunks of the same kernel must not take it for an index. */
 void gb_parallel_long(gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
+/* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
+bool gb_stop_long(gb_call *call);
+/* The same inside a chunk, asked once in so many elements of work: *work counts them, from 0. */
+static inline bool gb_long_work(gb_call *call, int64_t *work, int64_t elements) {
+  *work += elements;
+  if (*work < (int64_t)1 << 18) return false;
+  *work = 0;
+  return gb_stop_long(call);
+}
 /* Scratch memory for a kernel, from the pool (category scratch). NULL: out of memory, text set: return GB_EMEMORY. */
 gb_block *gb_cpu_scratch(gb_call *call, size_t bytes);
 void gb_cpu_scratch_free(gb_call *call, gb_block *block);

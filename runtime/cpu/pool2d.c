@@ -47,11 +47,13 @@ static int64_t divisor_of(const axis *a, int64_t out) {
 /* {==== Walking ==== */
 
 typedef struct pool pool;
-/* Channels first .. first + n - 1 at row `at[0]`, column `at[1]` of image `image` of the result. */
-typedef void (*pool_cell)(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n);
+/* Channels first .. first + n - 1 at row `at[0]`, column `at[1]` of image `image` of the result. *work counts for gb_long_work: a window may be as
+ * large as the image. */
+typedef void (*pool_cell)(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work);
 
 /* A pooling as all its chunks see it. */
 struct pool {
+  gb_call *call;
   axis axis[2];
   const gb_tensor *from, *positions, *to;      /* positions: uint8, written by the forward pass, read by the others; may be NULL there */
   gb_lane lane;
@@ -86,23 +88,24 @@ static const uint8_t *positions_at(const pool *p, int64_t image, int64_t first, 
 /* One row of one image of the result. */
 static void pool_row(void *arg, int64_t chunk) {
   const pool *p = arg;
-  int64_t height = p->to->shape[2], image = chunk / height, at[2] = { chunk % height, 0 };
+  int64_t height = p->to->shape[2], image = chunk / height, at[2] = { chunk % height, 0 }, work = 0;
   for (; at[1] < p->to->shape[3]; at[1]++)
     for (int64_t first = 0; first < p->to->shape[1]; first += GB_TILE) {
       int64_t left = p->to->shape[1] - first;
-      p->cell(p, image, at, first, left < GB_TILE ? left : GB_TILE);
+      if (atomic_load_explicit(&p->call->stopped, memory_order_relaxed)) return;
+      p->cell(p, image, at, first, left < GB_TILE ? left : GB_TILE, &work);
     }
 }
 
 /* Run a pooling over the result `to`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
 static gb_status run(gb_call *call, pool_cell cell, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out, const gb_tensor *positions) {
-  pool p = { .from = call->in[0], .positions = positions, .to = call->out[0], .cell = cell };
+  pool p = { .call = call, .from = call->in[0], .positions = positions, .to = call->out[0], .cell = cell };
   p.lane = gb_lane_of((gb_dtype)p.from->dtype, (gb_dtype)p.to->dtype);
   for (int i = 0; i < 2; i++) {
     p.axis[i] = (axis){ .in = in[i], .out = out[i] };
     if (sizes) p.axis[i] = (axis){ sizes->in[i], sizes->out[i], sizes->kernel[i], sizes->stride[i], sizes->padding[i] };
   }
-  gb_parallel(call, p.to->shape[0] * p.to->shape[2], pool_row, &p);
+  gb_parallel_long(call, p.to->shape[0] * p.to->shape[2], pool_row, &p);
   return GB_OK;
 }
 
@@ -136,15 +139,17 @@ static int64_t position_in(const pool *p, const int64_t at[2], int64_t y, int64_
   return (y - at[0] * a[0].stride + a[0].padding) * a[1].kernel + x - at[1] * a[1].stride + a[1].padding;
 }
 
-static void max_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n) {
+static void max_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
   double best[GB_TILE], room[GB_TILE]; /* or that many float32 */
   uint8_t which[GB_TILE];
   span rows = window_of(&p->axis[0], at[0]), columns = window_of(&p->axis[1], at[1]);
   memcpy(best, channels(p->lane, p->from, image, first, rows.first, columns.first, n, room), (size_t)n * gb_lane_bytes(p->lane));
   memset(which, (int)position_in(p, at, rows.first, columns.first), (size_t)n);
   for (int64_t y = rows.first; y < rows.end; y++)
-    for (int64_t x = columns.first; x < columns.end; x++)
+    for (int64_t x = columns.first; x < columns.end; x++) {
+      if (gb_long_work(p->call, work, n)) return;
       keep_larger(p->lane, best, which, channels(p->lane, p->from, image, first, y, x, n, room), (uint8_t)position_in(p, at, y, x), n);
+    }
   put_channels(p, image, first, at, best, n);
   if (!p->positions) return;
   uint8_t *to = (uint8_t *)place(p->positions, image, first, at[0], at[1]);
@@ -169,13 +174,14 @@ static void add_where(gb_lane lane, void *sums, const void *grad, const uint8_t 
 }
 
 /* dx at one position: the gradients of the windows whose maximum was here. */
-static void max_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n) {
+static void max_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
   double sums[GB_TILE], room[GB_TILE];
   uint8_t which_room[GB_TILE];
   span rows = windows_with(&p->axis[0], at[0]), columns = windows_with(&p->axis[1], at[1]);
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
+      if (gb_long_work(p->call, work, n)) return;
       const void *grad = channels(p->lane, p->from, image, first, y, x, n, room);
       const uint8_t *which = positions_at(p, image, first, y, x, n, which_room);
       add_where(p->lane, sums, grad, which, (uint8_t)position_in(p, (int64_t[]){ y, x }, at[0], at[1]), n);
@@ -189,10 +195,11 @@ static gb_status max_pool2d_backward(gb_call *call) {
 }
 
 /* The element of x at each window's position. */
-static void gather_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n) {
+static void gather_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
   const axis *a = p->axis;
   double taken[GB_TILE];
   uint8_t which_room[GB_TILE];
+  if (gb_long_work(p->call, work, n)) return;
   const uint8_t *which = positions_at(p, image, first, at[0], at[1], n, which_room);
   for (int64_t i = 0; i < n; i++) {
     int64_t y = at[0] * a[0].stride - a[0].padding + which[i] / a[1].kernel, x = at[1] * a[1].stride - a[1].padding + which[i] % a[1].kernel;
@@ -213,24 +220,29 @@ static gb_status max_pool2d_gather(gb_call *call) {
 
 /* {==== Mean ==== */
 
-static void mean_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n) {
+static void mean_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
   double sums[GB_TILE], room[GB_TILE];
   span rows = window_of(&p->axis[0], at[0]), columns = window_of(&p->axis[1], at[1]);
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
-    for (int64_t x = columns.first; x < columns.end; x++) gb_row_add(p->lane, sums, channels(p->lane, p->from, image, first, y, x, n, room), n, 1);
+    for (int64_t x = columns.first; x < columns.end; x++) {
+      if (gb_long_work(p->call, work, n)) return;
+      gb_row_add(p->lane, sums, channels(p->lane, p->from, image, first, y, x, n, room), n, 1);
+    }
   gb_row_scale(p->lane, sums, n, 1.0 / (double)(divisor_of(&p->axis[0], at[0]) * divisor_of(&p->axis[1], at[1])));
   put_channels(p, image, first, at, sums, n);
 }
 
-static void mean_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n) {
+static void mean_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
   double sums[GB_TILE], room[GB_TILE];
   span rows = windows_with(&p->axis[0], at[0]), columns = windows_with(&p->axis[1], at[1]);
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
-    for (int64_t x = columns.first; x < columns.end; x++)
+    for (int64_t x = columns.first; x < columns.end; x++) {
+      if (gb_long_work(p->call, work, n)) return;
       gb_row_add(p->lane, sums, channels(p->lane, p->from, image, first, y, x, n, room), n,
                  1.0 / (double)(divisor_of(&p->axis[0], y) * divisor_of(&p->axis[1], x)));
+    }
   put_channels(p, image, first, at, sums, n);
 }
 

@@ -56,12 +56,17 @@ static void merge(entry *to, const entry *from, int64_t a, int64_t n) {
   for (int64_t k = 0; k < n; k++) to[k] = j >= n || (i < a && before(&from[i], &from[j])) ? from[i++] : from[j++];
 }
 
-/* Sort e, with room for as many; returns which of the two holds the result. */
-static entry *merge_sort(entry *e, entry *room, int64_t n) {
-  for (int64_t i = 0; i < n; i += INSERTION) insertion_sort(e + i, n - i < INSERTION ? n - i : INSERTION);
+/* Sort e, with room for as many; returns which of the two holds the result, or NULL: a stop is asked for. */
+static entry *merge_sort(gb_call *call, entry *e, entry *room, int64_t n) {
+  int64_t work = 0;
+  for (int64_t i = 0; i < n; i += INSERTION) {
+    if (gb_long_work(call, &work, INSERTION)) return NULL;
+    insertion_sort(e + i, n - i < INSERTION ? n - i : INSERTION);
+  }
   for (int64_t width = INSERTION; width < n; width *= 2) {
     for (int64_t i = 0; i < n; i += 2 * width) {
       int64_t left = n - i;
+      if (gb_long_work(call, &work, 2 * width)) return NULL;
       merge(room + i, e + i, left < width ? left : width, left < 2 * width ? left : 2 * width);
     }
     entry *sorted = room;
@@ -81,16 +86,18 @@ static void sift_down(entry *heap, int64_t n, int64_t at) {
   heap[at] = moving;
 }
 
-/* Bring the first k of n entries in order to the front, sorted; returns where they are. */
-static entry *select_first(entry *e, entry *room, int64_t n, int64_t k) {
+/* Bring the first k of n entries in order to the front, sorted; returns where they are, or NULL: a stop is asked for. */
+static entry *select_first(gb_call *call, entry *e, entry *room, int64_t n, int64_t k) {
+  int64_t work = 0;
   if (k == 0) return e;
   for (int64_t i = k / 2 - 1; i >= 0; i--) sift_down(e, k, i);
   for (int64_t i = k; i < n; i++) {
+    if (gb_long_work(call, &work, 1)) return NULL;
     if (!before(&e[i], &e[0])) continue;
     e[0] = e[i];
     sift_down(e, k, 0);
   }
-  return merge_sort(e, room, k);
+  return merge_sort(call, e, room, k);
 }
 
 /* ====} */
@@ -118,7 +125,9 @@ static void sort_chunk(void *arg, int64_t chunk) {
     char *to = gb_data(values) + gb_offset_at(x->ndim, at, values->stride) * (int64_t)bytes;
     int64_t *positions = (int64_t *)gb_data(indices) + gb_offset_at(x->ndim, at, indices->stride);
     load_keys(entries, from, (gb_dtype)x->dtype, stride, job->n, job->flip);
-    const entry *sorted = job->k < job->n ? select_first(entries, entries + job->n, job->n, job->k) : merge_sort(entries, entries + job->n, job->n);
+    const entry *sorted = job->k < job->n ? select_first(job->call, entries, entries + job->n, job->n, job->k)
+                                          : merge_sort(job->call, entries, entries + job->n, job->n);
+    if (!sorted) return;
     for (int64_t i = 0; i < job->k; i++) {
       positions[i * i_stride] = sorted[i].position;
       gb_copy_element(to + i * v_stride * (int64_t)bytes, from + sorted[i].position * stride * (int64_t)bytes, bytes);
@@ -141,7 +150,7 @@ static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
   gb_block *scratch = gb_cpu_scratch(call, 2 * sizeof *job.room * (size_t)job.n * (size_t)gb_threads_count(call->context->threads));
   if (!scratch) return GB_EMEMORY;
   job.room = gb_block_data(scratch);
-  gb_parallel(call, job.lines.chunks, sort_chunk, &job);
+  gb_parallel_long(call, job.lines.chunks, sort_chunk, &job);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

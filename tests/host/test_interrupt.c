@@ -37,6 +37,14 @@ static const char *const loops[] = {
   "local f = gb.nn.Module:extend('Loop')\nfunction f:forward(x) while true do pcall(function() while true do end end) end end\nf()(1)",
 };
 
+/* One op each, of hours: it stops half way, or this program does not end in time. */
+static const char *const long_ops[] = {
+  "gb.nn.functional.avg_pool2d(gb.ones(1, 1, 1, 1):expand(1, 1, 4096, 4096), 2048, { stride = 1 })",
+  "gb.nn.functional.adaptive_avg_pool2d(gb.ones(1, 1, 1, 1):expand(1, 1, 2^20, 2^20), 1)", /* one window */
+  "gb.ones(1, 1):expand(4e6, 1e6):topk(1)",
+  "gb.ones(1, 1):expand(4e6, 1e6):argmax(2)",
+};
+
 /* What must hold in a universe that was stopped. */
 static const char after[] =
   "assert(gb.is_grad_enabled() and not gb.amp.is_enabled(), 'a scope was left open')\n"
@@ -117,6 +125,17 @@ static void stop_one(lua_State *L, const char *text, double *slowest) {
   lua_settop(L, 0);
 }
 
+/* By a deadline. */
+static void outrun(lua_State *L, const char *text) {
+  int status;
+  gbl_interrupt_count(L, 0, 0.3);
+  gb_status reason = run(L, text, &status);
+  gbl_interrupt_count(L, 0, 0);
+  if (reason != GB_ETIME) fprintf(stderr, "  %s\n  gave %s: %s\n", text, gb_status_text(reason), status != LUA_OK ? lua_tostring(L, -1) : "a result");
+  CHECK(reason == GB_ETIME && status != LUA_OK);
+  lua_settop(L, 0);
+}
+
 int main(void) {
   lua_State *L = luaL_newstate();
   double slowest = 0;
@@ -125,6 +144,7 @@ int main(void) {
   CHECK(lua_pcall(L, 0, 0, 0) == LUA_OK);
   sigaction(SIGUSR1, &(struct sigaction){ .sa_handler = on_signal }, NULL);
   for (size_t i = 0; i < sizeof loops / sizeof *loops; i++) stop_one(L, loops[i], &slowest);
+  for (size_t i = 0; i < sizeof long_ops / sizeof *long_ops; i++) stop_one(L, long_ops[i], &slowest);
 
   gbl_interrupt_request(universe, GB_EINTERRUPT); /* nothing runs: nothing is stopped, then or later */
   CHECK(run(L, after, &status) == GB_OK && status == LUA_OK);
@@ -134,6 +154,7 @@ int main(void) {
   CHECK(run(L, "kept = coroutine.create(function() stop_and_yield() return 5 end) coroutine.resume(kept)", &status) == GB_EINTERRUPT);
   CHECK(run(L, "assert(select(2, coroutine.resume(kept)) == 5)", &status) == GB_OK && status == LUA_OK);
   printf("the slowest stop took %.4f s\n", slowest);
+  for (size_t i = 0; i < sizeof long_ops / sizeof *long_ops; i++) outrun(L, long_ops[i]);
   lua_close(L);
   return check_report();
 }

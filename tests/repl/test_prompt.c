@@ -259,6 +259,21 @@ static void test_guarded_globals(void) {
   leave(&t);
 }
 
+/* The prompt's own functions are its own: a library that is taken away is missing in the user's code alone. */
+static void test_missing_libraries(void) {
+  terminal t = start();
+  CHECK(answers(&t, "string.find = nil", ""));
+  CHECK(answers(&t, "io, os, load, _G = nil", ""));
+  CHECK(answers(&t, "{ 1, x = 'y' }", "{ 1, x = \"y\" }"));
+  CHECK(answers(&t, "x = = 2", "unexpected symbol near '='\n    x = = 2\n        ^\n"));
+  CHECK(answers(&t, "io.write(1)", "attempt to index a nil value (global 'io')"));
+  CHECK(answers(&t, "gb.ones(2)", "[float32 2 on cpu]"));
+  CHECK(answers(&t, ":mem", "tensors, all"));
+  CHECK(answers(&t, ":modes", "gradients      on"));
+  CHECK(answers(&t, "help()", "Ctrl-R searches"));
+  leave(&t);
+}
+
 static void test_resize(void) {
   terminal t = start();
   CHECK(answers(&t, "long = {} for i = 1, 12 do long[i] = 'a word that is not short ' .. i end", ""));
@@ -346,6 +361,7 @@ int main(int argc, char **argv) {
   test_paste();
   test_interrupts_in_a_paste();
   test_guarded_globals();
+  test_missing_libraries();
   test_resize();
   test_colour();
   test_script();
