@@ -8,6 +8,7 @@
 #include "line.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
@@ -36,6 +37,7 @@ struct line {
   sigset_t outside;         /* the signals that are blocked while no line is read */
   struct sigaction before;  /* what SIGINT did before the lines were opened */
 #ifdef GB_HAVE_LIBEDIT
+  int input;                /* the terminal again, of which reads never wait: a Ctrl-C takes away what had made it readable */
   EditLine *editor;         /* NULL: plain input */
   History *lines;
 #endif
@@ -120,6 +122,7 @@ static line_end read_plain(line *l, char **out) {
   if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
   ssize_t n;
   while (l->terminal && !interrupted && !wait_for_input(l)) continue;
+  sigprocmask(SIG_SETMASK, &l->outside, NULL); /* a Ctrl-C takes the line away: then the read waits, and must be interrupted */
   do {
     clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
     n = interrupted ? -1 : getline(&text, &room, stdin);
@@ -166,7 +169,8 @@ static int read_character(EditLine *editor, wchar_t *out) {
       if (obey_signals(editor)) continue;
       return -1;
     }
-    ssize_t n = read(STDIN_FILENO, &byte, 1);
+    ssize_t n = read(line_of(editor)->input, &byte, 1);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) return (int)n;
     size_t length = mbrtowc(out, &byte, 1, &state);
     if (length <= 1) return 1;
@@ -193,6 +197,13 @@ static unsigned char complete(EditLine *editor, wint_t character) {
   free(found.list);
   free(text);
   return result;
+}
+
+/* The terminal of standard input, opened once more for reads that do not wait; standard input itself where that cannot be. */
+static int reopen_terminal(void) {
+  char name[128];
+  int fd = ttyname_r(STDIN_FILENO, name, sizeof name) ? -1 : open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  return fd >= 0 ? fd : STDIN_FILENO;
 }
 
 /* Keys: those of emacs, as libedit has them; ^R searches backwards, Tab completes. */
@@ -245,6 +256,8 @@ static void enter_history(void *user, const char *text) {
 static void close_editor(line *l) {
   if (l->editor) el_end(l->editor);
   if (l->lines) history_end(l->lines);
+  if (l->input != STDIN_FILENO) close(l->input);
+  l->input = STDIN_FILENO;
   l->editor = NULL;
   l->lines = NULL;
 }
@@ -264,6 +277,7 @@ line *line_open(const char *program, line_complete complete_fn, void *user) {
   const char *kind = getenv("TERM");
   if (l->terminal && isatty(STDOUT_FILENO) && kind && *kind && strcmp(kind, "dumb")) {
     locale_t before = l->locale ? uselocale(l->locale) : (locale_t)0;
+    l->input = reopen_terminal();
     if (!open_editor(l, program)) close_editor(l);
     if (before) uselocale(before);
     if (l->history) history_load(l->history, enter_history, l);
