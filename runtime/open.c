@@ -29,7 +29,7 @@ static gb_status open_pool(gb_context *context, int type, const gb_context_optio
   gb_backend *backend = context->backend[type];
   bool own = type == GB_CPU && options && options->alloc && options->free;
   context->pool[type] = gb_pool_open(own ? options->alloc : backend->alloc, own ? options->free : backend->free,
-                                     own ? options->alloc_user : backend->state, options ? options->tensor_bytes : 0);
+                                     own ? options->alloc_user : backend->state, &context->budget);
   return context->pool[type] ? GB_OK : GB_EMEMORY;
 }
 
@@ -60,6 +60,7 @@ gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
   context->default_modes = (gb_modes){ .grad = true, .lower = GB_BFLOAT16 };
   context->modes = &context->default_modes;
   context->seed = all.seed;
+  context->budget.limit = all.tensor_bytes;
   context->files.root = GB_FILES_ANY;
   if (all.plugins) context->plugin_folders = strdup(all.plugins);
   gb_status status = all.plugins && !context->plugin_folders ? GB_EMEMORY : open_parts(context, &all);

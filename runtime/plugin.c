@@ -27,7 +27,7 @@ static void free_block(gb_context *context, gb_device device, gb_block *block) {
 /* The pool of a plugin's device. */
 static gb_status open_pool(gb_context *context, int type) {
   gb_backend *backend = context->backend[type];
-  context->pool[type] = gb_pool_open(backend->alloc, backend->free, backend->state, 0);
+  context->pool[type] = gb_pool_open(backend->alloc, backend->free, backend->state, &context->budget);
   return context->pool[type] ? GB_OK : GB_EMEMORY;
 }
 
@@ -125,7 +125,10 @@ static void open_cuda(gb_context *context) {
   const char *op = context->op;
   context->op = NULL;
   if (!find_cuda(context, path, sizeof path)) context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
-  else if (gb_context_load_backend(context, path) != GB_OK) context->no_cuda = strdup(context->error);
+  else {
+    gb_status status = gb_context_load_backend(context, path);
+    if (status != GB_OK && status != GB_EMEMORY) context->no_cuda = strdup(context->error); /* memory may be there the next time */
+  }
   context->op = op;
   context->error_code = before_code;
   memcpy(context->error, before, sizeof before);

@@ -51,9 +51,7 @@ struct gb_pool {
   gb_alloc_fn alloc;
   gb_free_fn free;
   void *user;
-  size_t limit;
-  size_t counted;                    /* bytes outside of the pool that belong to the limit */
-  bool limited;                      /* the last block that was refused was so by the limit */
+  gb_budget *budget;                 /* NULL: none */
   uint64_t fail_after;
   gb_memory_stats stats;
   segment *segments;
@@ -237,16 +235,40 @@ static void count_total(gb_pool *pool, size_t bytes) {
 
 /* ====} */
 
+/* {==== The budget ==== */
+
+bool gb_budget_take(gb_budget *budget, size_t bytes) {
+  if (!budget->limit) return true;
+  size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
+  bool fits;
+  do {
+    fits = bytes <= budget->limit && used <= budget->limit - bytes;
+  } while (fits && !atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed, memory_order_relaxed));
+  atomic_store_explicit(&budget->refused, !fits, memory_order_relaxed);
+  return fits;
+}
+
+/* What a block has beyond the request that was allowed: counted without asking. */
+static void charge(gb_budget *budget, size_t bytes) {
+  if (budget->limit) atomic_fetch_add_explicit(&budget->used, bytes, memory_order_relaxed);
+}
+
+void gb_budget_give_back(gb_budget *budget, size_t bytes) {
+  if (budget->limit) atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+}
+
+/* ====} */
+
 /* {==== The pool ==== */
 
-gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free_memory, void *user, size_t limit) {
+gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free_memory, void *user, gb_budget *budget) {
   gb_pool *pool = calloc(1, sizeof *pool);
   if (!pool) return NULL;
   if (pthread_mutex_init(&pool->mutex, NULL)) { free(pool); return NULL; }
   pool->alloc = alloc;
   pool->free = free_memory;
   pool->user = user;
-  pool->limit = limit;
+  pool->budget = budget;
   return pool;
 }
 
@@ -262,16 +284,9 @@ void gb_pool_close(gb_pool *pool) {
   free(pool);
 }
 
-/* Does the limit allow so many bytes more? */
-static bool allows(const gb_pool *pool, size_t bytes) {
-  size_t used = pool->stats.current_total + pool->counted;
-  return !pool->limit || (bytes <= pool->limit && used <= pool->limit - bytes);
-}
-
 /* A block of exactly this many units, or a little more; the mutex is held. */
 static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
-  pool->limited = !allows(pool, bytes);
-  if (pool->limited || (pool->fail_after && --pool->fail_after == 0)) return NULL;
+  if (pool->fail_after && --pool->fail_after == 0) return NULL;
   int area = bytes <= SMALL_MOST ? AREA_SMALL : AREA_LARGE;
   gb_block *block = bin_find(&pool->bins[area], bytes);
   if (block) bin_remove(pool, block);
@@ -288,7 +303,10 @@ static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) 
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category) {
   if (bytes > SIZE_MAX / 2) return NULL;
   pthread_mutex_lock(&pool->mutex);
-  gb_block *block = take(pool, round_up(bytes ? bytes : 1, UNIT), category);
+  bytes = round_up(bytes ? bytes : 1, UNIT);
+  bool allowed = !pool->budget || gb_budget_take(pool->budget, bytes);
+  gb_block *block = allowed ? take(pool, bytes, category) : NULL;
+  if (pool->budget && allowed) block ? charge(pool->budget, block->bytes - bytes) : gb_budget_give_back(pool->budget, bytes);
   pthread_mutex_unlock(&pool->mutex);
   return block;
 }
@@ -299,6 +317,7 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
   pthread_mutex_lock(&pool->mutex);
   pool->stats.current[block->category] -= block->bytes;
   pool->stats.current_total -= block->bytes;
+  if (pool->budget) gb_budget_give_back(pool->budget, block->bytes);
   block->used = false;
   if (block->after && !block->after->used) {
     bin_remove(pool, block->after);
@@ -311,32 +330,6 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
   }
   bin_insert(pool, block);
   pthread_mutex_unlock(&pool->mutex);
-}
-
-bool gb_pool_count(gb_pool *pool, size_t bytes) {
-  if (!pool->limit) return true;
-  pthread_mutex_lock(&pool->mutex);
-  pool->limited = !allows(pool, bytes);
-  bool counted = !pool->limited;
-  if (counted) pool->counted += bytes;
-  pthread_mutex_unlock(&pool->mutex);
-  return counted;
-}
-
-void gb_pool_uncount(gb_pool *pool, size_t bytes) {
-  if (!pool->limit) return;
-  pthread_mutex_lock(&pool->mutex);
-  pool->counted -= bytes;
-  pthread_mutex_unlock(&pool->mutex);
-}
-
-size_t gb_pool_limit(const gb_pool *pool) { return pool->limit; }
-
-bool gb_pool_was_limited(gb_pool *pool) {
-  pthread_mutex_lock(&pool->mutex);
-  bool limited = pool->limited;
-  pthread_mutex_unlock(&pool->mutex);
-  return limited;
 }
 
 void *gb_block_data(const gb_block *block) { return block->data; }

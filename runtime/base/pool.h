@@ -7,28 +7,32 @@
 #ifndef GB_BASE_POOL_H
 #define GB_BASE_POOL_H
 
+#include <stdatomic.h>
+
 #include "gibbous.h"
 
 typedef struct gb_pool gb_pool;
 typedef struct gb_block gb_block; /* one allocation */
 
-/* limit: most bytes in blocks handed out, 0 for none. NULL when there is no memory for the pool itself. */
-gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free, void *user, size_t limit);
+/* What bounds several pools together, and bytes outside of them that belong to the same work (graph nodes, descriptions of tensors). Begins as
+ * zeros and its limit; any thread may take and give back. Without a limit (0) nothing is counted at all. */
+typedef struct gb_budget {
+  size_t limit;                    /* most bytes; 0: none */
+  atomic_size_t used;
+  atomic_bool refused;             /* the last request was over the limit */
+} gb_budget;
+bool gb_budget_take(gb_budget *budget, size_t bytes); /* false, and nothing is counted: over the limit */
+void gb_budget_give_back(gb_budget *budget, size_t bytes);
+
+/* budget: what the blocks handed out are counted in, which outlives the pool; NULL: nothing. NULL when there is no memory for the pool itself. */
+gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free, void *user, gb_budget *budget);
 /* Every block must have been freed. */
 void gb_pool_close(gb_pool *pool);
 
-/* A block of at least `bytes` (0 gives a valid block of the smallest size), or NULL: over the limit, or the system has none even
+/* A block of at least `bytes` (0 gives a valid block of the smallest size), or NULL: over the budget, or the system has none even
  * after cached segments were flushed. */
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
 void gb_pool_free(gb_pool *pool, gb_block *block); /* to the pool it came from, where that is another one */
-/* Bytes that lie outside of the pool but belong to its limit (graph nodes, descriptions of tensors): false, and nothing is counted, where the limit
- * does not allow them. Without a limit nothing is counted at all. */
-bool gb_pool_count(gb_pool *pool, size_t bytes);
-void gb_pool_uncount(gb_pool *pool, size_t bytes);
-size_t gb_pool_limit(const gb_pool *pool);        /* 0: none */
-
-/* Was it the limit that refused the last block, and not the system? */
-bool gb_pool_was_limited(gb_pool *pool);
 void *gb_block_data(const gb_block *block);
 size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
 bool gb_block_is_from(const gb_block *block, const gb_pool *pool);

@@ -115,7 +115,7 @@ static void let_go(gb_capture *c) {
 static gb_status open_pool(gb_capture *c) {
   gb_backend *backend = backend_of(c);
   gb_graph_pool *own = calloc(1, sizeof *own);
-  if (own) own->pool = gb_pool_open(backend->alloc, backend->free, backend->state, 0);
+  if (own) own->pool = gb_pool_open(backend->alloc, backend->free, backend->state, &c->context->budget);
   if (!own || !own->pool) {
     free(own);
     return gb_fail_memory(c->context, sizeof *own);

@@ -90,20 +90,19 @@ static void reclaim(gb_context *context) {
 }
 
 bool gb_context_count(gb_context *context, size_t bytes) {
-  gb_pool *pool = context->pool[GB_CPU];
-  if (gb_pool_count(pool, bytes)) return true;
+  if (gb_budget_take(&context->budget, bytes)) return true;
   reclaim(context);
-  if (gb_pool_count(pool, bytes)) return true;
+  if (gb_budget_take(&context->budget, bytes)) return true;
   gb_fail_memory(context, bytes);
   return false;
 }
 
-void gb_context_uncount(gb_context *context, size_t bytes) { gb_pool_uncount(context->pool[GB_CPU], bytes); }
+void gb_context_uncount(gb_context *context, size_t bytes) { gb_budget_give_back(&context->budget, bytes); }
 
 gb_status gb_context_expect(gb_context *context, uint64_t amount) {
-  size_t limit = gb_pool_limit(context->pool[GB_CPU]);
+  size_t limit = context->budget.limit;
   if (!limit || amount <= limit) return GB_OK;
-  gb_pool_count(context->pool[GB_CPU], SIZE_MAX); /* it was the limit that refused */
+  gb_budget_take(&context->budget, SIZE_MAX); /* it was the limit that refused */
   return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu", limit,
                  (unsigned long long)amount);
 }

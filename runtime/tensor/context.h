@@ -40,6 +40,7 @@ typedef struct gb_file_policy {
 struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
   gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
+  gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
   struct gb_graph_pool *graph_pools;       /* of captured graphs, the memory of GB_CUDA too; they live as long as the context */
   struct gb_capture *capture;              /* the graph that is being captured; NULL: none */
   gb_backend *backend[GB_DEVICE_TYPES];
@@ -105,7 +106,7 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
 
 /* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
-/* Count bytes of the engine's own towards the limit on tensor bytes (gb_pool_count); on failure reclaims and tries once more. False sets the
+/* Count bytes of the engine's own towards the limit on tensor bytes (gb_budget_take); on failure reclaims and tries once more. False sets the
  * error text. */
 bool gb_context_count(gb_context *context, size_t bytes);
 void gb_context_uncount(gb_context *context, size_t bytes);

@@ -16,15 +16,23 @@ static inline gb_device test_device(void) {
   return (gb_device){ name && !strcmp(name, "cuda") ? GB_CUDA : GB_CPU, 0 };
 }
 
+/* The first lines of a recipe whose tensors lie there. */
+#define ON_TEST_DEVICE "require 'gibbous'.set_default_device(os.getenv 'GIBBOUS_TEST_DEVICE' or 'cpu')\n"
+
+/* Plugins open when they are asked for. */
+static inline void need_test_device(gb_context *context) {
+  const char *why = "";
+  CHECK(test_device().type == GB_CPU || gb_context_has_device(context, test_device().type, &why));
+}
+
 /* A context whose test device is there. */
 static inline gb_context *open_on_device(void) {
   gb_context_options options;
   gb_context *context = NULL;
-  const char *why = "";
   gb_context_options_init(&options, sizeof options);
   options.plugins = getenv("GIBBOUS_PLUGINS");
   CHECK(gb_context_open(&options, &context) == GB_OK);
-  CHECK(test_device().type == GB_CPU || gb_context_has_device(context, test_device().type, &why));
+  need_test_device(context);
   return context;
 }
 

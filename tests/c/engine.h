@@ -9,12 +9,13 @@
 #include <string.h>
 
 #include "check.h"
+#include "device.h"
 #include "ops/ops.h"
 
 #define CPU ((gb_device){ GB_CPU, 0 })
 #define SHAPE(...) ((int64_t[]){ __VA_ARGS__ })
 
-/* A context of so many threads; level NULL: the best. */
+/* A context of so many threads, with the test device; level NULL: the best. */
 static inline gb_context *open_context(int threads, const char *level) {
   gb_context_options options;
   gb_context *context = NULL;
@@ -22,7 +23,8 @@ static inline gb_context *open_context(int threads, const char *level) {
   options.threads = threads;
   options.cpu_level = level;
   options.seed = 7;
-  gb_context_open(&options, &context);
+  options.plugins = getenv("GIBBOUS_PLUGINS");
+  if (gb_context_open(&options, &context) == GB_OK) need_test_device(context);
   return context;
 }
 
@@ -34,21 +36,39 @@ static inline double noise(uint64_t key, int64_t i) {
   return (double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
 }
 
-/* A float32 or float64 tensor of such numbers; NULL when there is no memory. */
-static inline gb_tensor *new_noise(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, uint64_t key) {
+/* A tensor on the test device whose elements make_element writes, one after another, in dtype; NULL when there is no memory. */
+typedef void (*make_element)(void *element, gb_dtype dtype, int64_t i, uint64_t key);
+static inline gb_tensor *new_made(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, make_element make, uint64_t key) {
   gb_tensor *t = NULL;
-  if (gb_tensor_new(context, dtype, ndim, shape, CPU, &t) != GB_OK) return NULL;
-  for (int64_t i = 0; i < t->numel; i++) {
-    if (dtype == GB_FLOAT64) ((double *)gb_data(t))[i] = noise(key, i);
-    else ((float *)gb_data(t))[i] = (float)noise(key, i);
-  }
+  if (gb_tensor_new(context, dtype, ndim, shape, test_device(), &t) != GB_OK) return NULL;
+  size_t each = gb_dtype_bytes(dtype), bytes = (size_t)t->numel * each;
+  char *host = malloc(bytes + 1);
+  for (int64_t i = 0; host && i < t->numel; i++) make(host + (size_t)i * each, dtype, i, key);
+  if (!host || gb_tensor_write(t, host, bytes) != GB_OK) gb_drop(&t);
+  free(host);
   return t;
+}
+
+static inline void make_noise(void *element, gb_dtype dtype, int64_t i, uint64_t key) {
+  if (dtype == GB_FLOAT64) *(double *)element = noise(key, i);
+  else *(float *)element = (float)noise(key, i);
+}
+
+/* Some number below `limit`. */
+static inline void make_index(void *element, gb_dtype dtype, int64_t i, uint64_t limit) {
+  (void)dtype;
+  *(int64_t *)element = (int64_t)((noise(limit, i) + 1) * 0.5 * (double)limit);
+}
+
+/* A float32 or float64 tensor of noise; NULL when there is no memory. */
+static inline gb_tensor *new_noise(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, uint64_t key) {
+  return new_made(context, dtype, ndim, shape, make_noise, key);
 }
 
 /* A tensor that holds the numbers given, in dtype. */
 static inline gb_tensor *new_values(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const double *values) {
   gb_tensor *wide = NULL, *t = NULL;
-  CHECK(gb_tensor_new(context, GB_FLOAT64, ndim, shape, CPU, &wide) == GB_OK);
+  CHECK(gb_tensor_new(context, GB_FLOAT64, ndim, shape, test_device(), &wide) == GB_OK);
   CHECK(gb_tensor_write(wide, values, (size_t)wide->numel * 8) == GB_OK);
   CHECK(gb_op_cast(context, wide, dtype, &t) == GB_OK);
   gb_tensor_release(wide);

@@ -92,9 +92,7 @@ static inline gb_tensor *case_tensor(gb_context *c, const case_input *in, uint64
     if (t && in->kind == 'x') CHECK(gb_tensor_set_requires_grad(t, true) == GB_OK);
     return t;
   }
-  if (gb_tensor_new(c, GB_INT64, in->ndim, in->shape, CPU, &t) != GB_OK) return NULL;
-  for (int64_t i = 0; i < t->numel; i++) ((int64_t *)gb_data(t))[i] = (int64_t)((noise(key, i) + 1) * 0.5 * (double)in->limit);
-  return t;
+  return new_made(c, GB_INT64, in->ndim, in->shape, make_index, (uint64_t)in->limit);
 }
 
 /* Run the case, forward and backward with fixed incoming gradients, and append what came out. */

@@ -49,11 +49,11 @@ static void test_errors_keep_outputs(void) {
   CHECK(gb_error_code(c) == GB_ESHAPE && !strcmp(gb_error_op(c), "matmul"));
   CHECK(gb_apply(c, GB_OP_matmul, &x, 1, NULL, out) == GB_EINVAL && out[0] == sentinel);
   CHECK(gb_apply(c, GB_OP_matmul, (gb_tensor *[]){ x, NULL }, 2, NULL, out) == GB_EINVAL && says(c, "'y' is missing"));
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 9, SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), CPU, out) != GB_OK && out[0] == sentinel);
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(-1), CPU, out) != GB_OK && out[0] == sentinel);
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 2, SHAPE(INT64_MAX, 4), CPU, out) != GB_OK && out[0] == sentinel);
-  CHECK(gb_tensor_new(c, GB_FLOAT64, 3, SHAPE((int64_t)1 << 31, (int64_t)1 << 31, 2), CPU, out) != GB_OK && out[0] == sentinel);
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(2), (gb_device){ GB_CUDA, 0 }, out) == GB_EDEVICE && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 9, SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(-1), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 2, SHAPE(INT64_MAX, 4), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT64, 3, SHAPE((int64_t)1 << 31, (int64_t)1 << 31, 2), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(2), (gb_device){ GB_CUDA, 99 }, out) == GB_EDEVICE && out[0] == sentinel);
   char host[100];
   CHECK(gb_tensor_read(x, host, 5) == GB_EINVAL && says(c, "24") && says(c, "5"));
   CHECK(gb_tensor_write(x, host, 25) == GB_EINVAL);
@@ -171,7 +171,7 @@ static void test_the_callers_allocator(void) {
 
   a.empty = true; /* the system has nothing left: a status, and the context goes on when it has */
   gb_tensor *t = NULL;
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(1000), CPU, &t) == GB_EMEMORY && t == NULL && says(c, "4000"));
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(1000), test_device(), &t) == GB_EMEMORY && t == NULL && says(c, "4000"));
   CHECK(training_go(c, &small, &hash, &loss) == GB_EMEMORY && live_bytes(c) == 0);
   a.empty = false;
   CHECK(training_go(c, &large, &hash, &loss) == GB_OK);
@@ -190,11 +190,13 @@ static void test_the_limit(void) {
   gb_context_options_init(&options, sizeof options);
   options.tensor_bytes = LIMIT;
   options.threads = 1;
+  options.plugins = getenv("GIBBOUS_PLUGINS");
   CHECK(gb_context_open(&options, &c) == GB_OK);
+  need_test_device(c);
   gb_tensor *big = NULL, *half = NULL, *out[GB_MAX_OUT] = { NULL };
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(LIMIT), CPU, &big) == GB_EMEMORY && big == NULL);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(LIMIT), test_device(), &big) == GB_EMEMORY && big == NULL);
   CHECK(says(c, "4194304") && says(c, "0 are live") && gb_error_code(c) == GB_EMEMORY);
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(150000), CPU, &half) == GB_OK);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(150000), test_device(), &half) == GB_OK);
   CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ half, half }, 2, NULL, out) == GB_EMEMORY && out[0] == NULL);
   CHECK(says(c, "add") && says(c, "600000"));
   char live[32];
@@ -215,13 +217,13 @@ static void test_the_limit(void) {
 /* Asked when an allocation has failed, before it is tried again: let that fail too. */
 static void fail_again(void *pool) { gb_pool_fail_after(pool, 1); }
 
-/* How many allocations a run makes. */
+/* How many allocations a run makes on the test device. */
 static uint64_t allocations_of(gb_context *c, const training *t, uint64_t *hash) {
   gb_memory_stats before, after;
   double loss;
-  gb_memory_get_stats(c, &before);
+  gb_memory_get_device_stats(c, test_device(), &before);
   CHECK(training_go(c, t, hash, &loss) == GB_OK);
-  gb_memory_get_stats(c, &after);
+  gb_memory_get_device_stats(c, test_device(), &after);
   return after.allocations - before.allocations;
 }
 
@@ -234,11 +236,11 @@ static void fail_every_allocation(const training *t, bool once) {
   int statuses = 0, texts = 0, leaks = 0, changed = 0;
   CHECK(count > 20);
   c->reclaim = once ? NULL : fail_again;
-  c->reclaim_user = c->pool[GB_CPU];
+  c->reclaim_user = c->pool[test_device().type];
   for (uint64_t n = 1; n <= count; n++) {
-    gb_pool_fail_after(c->pool[GB_CPU], n);
+    gb_pool_fail_after(c->pool[test_device().type], n);
     gb_status status = training_go(c, t, &again, &loss);
-    gb_pool_fail_after(c->pool[GB_CPU], 0);
+    gb_pool_fail_after(c->pool[test_device().type], 0);
     statuses += status == (once ? GB_OK : GB_EMEMORY);
     texts += once || strstr(gb_error(c), "out of memory") != NULL;
     changed += once && again != hash;
@@ -255,7 +257,7 @@ static void fail_every_allocation(const training *t, bool once) {
 
 static void test_failed_allocations(void) {
   const gb_dtype lower[] = { GB_DTYPE_NONE, GB_BFLOAT16, GB_FLOAT16 };
-  for (int i = 0; i < 3; i++) {
+  for (int i = test_device().type == GB_CPU ? 0 : 2; i < 3; i++) { /* an emulated device is slow: the hardest only */
     for (int kind = GB_SGD; kind <= GB_ADAMW; kind++) {
       training t = with(small, lower[i], (gb_optimizer_kind)kind);
       fail_every_allocation(&t, false);
@@ -283,17 +285,17 @@ static void test_failed_allocations_of_ops(void) {
       const gb_op_info *info = gb_op_get(c, op_cases[k].op);
       for (int i = 0; i < 5; i++) in[i] = case_tensor(c, &op_cases[k].in[i], (uint64_t)i + 1);
       c->reclaim = fail_again;
-      c->reclaim_user = c->pool[GB_CPU];
-      gb_pool_fail_after(c->pool[GB_CPU], n);
+      c->reclaim_user = c->pool[test_device().type];
+      gb_pool_fail_after(c->pool[test_device().type], n);
       gb_status status = gb_apply(c, op_cases[k].op, in, info->n_in, op_cases[k].attrs, out);
       if (status == GB_OK && out[0]->node) {
         gb_tensor *up = NULL;
         status = gb_tensor_new_like(out[0], GB_FLOAT32, GB_MEM_OTHER, &up);
-        if (status == GB_OK) memset(gb_data(up), 0, up->storage->bytes);
+        if (status == GB_OK) status = gb_apply_(c, GB_OP_fill, &up, 1, &(gb_attr){ .given = true, .number = 0 });
         if (status == GB_OK) status = gb_backward(out[0], up, false, false);
         gb_tensor_release(up);
       }
-      gb_pool_fail_after(c->pool[GB_CPU], 0);
+      gb_pool_fail_after(c->pool[test_device().type], 0);
       c->reclaim = NULL;
       wrong += status != GB_OK && status != GB_EMEMORY;
       for (int i = 0; i < 5; i++) gb_tensor_release(in[i]);
@@ -537,12 +539,22 @@ static void test_convolutions_agree(void) {
 
 /* ====} */
 
-int main(void) {
+/* What is about the CPU: its memory, threads and levels. */
+static void test_the_cpu(void) {
   test_options();
+  test_the_callers_allocator();
+  test_bits_do_not_depend_on_threads();
+  test_training_bits_do_not_depend_on_threads();
+  test_levels_agree();
+  test_levels_convert_exactly();
+  test_convolutions_agree();
+}
+
+int main(void) {
+  if (test_device().type == GB_CPU) test_the_cpu();
   test_errors_keep_outputs();
   test_two_contexts_in_two_threads();
   test_tensors_outlive_their_context();
-  test_the_callers_allocator();
   test_the_limit();
   test_failed_allocations();
   test_failed_allocations_of_ops();
@@ -550,10 +562,5 @@ int main(void) {
   test_memory_is_flat();
   test_interrupt();
   test_interrupt_from_another_thread();
-  test_bits_do_not_depend_on_threads();
-  test_training_bits_do_not_depend_on_threads();
-  test_levels_agree();
-  test_levels_convert_exactly();
-  test_convolutions_agree();
   return check_report();
 }

@@ -13,8 +13,10 @@
 
 #include "binding.h"
 #include "check.h"
+#include "device.h"
 
 static const char recipe[] =
+  ON_TEST_DEVICE
   "local gb = require 'gibbous'\n"
   "local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim\n"
   "gb.manual_seed(1)\n"
@@ -36,6 +38,7 @@ static const char recipe[] =
 /* What must still work in a universe that has run out of memory once: an op, a gradient, no scope left open; and the checkpoint is whole. */
 static const char after[] =
   "local gb = require 'gibbous'\n"
+  ON_TEST_DEVICE
   "gb.set_rng_state { seed = 1, offset = 0 }\n"
   "assert(not gb.amp.is_enabled() and gb.is_grad_enabled(), 'a scope was left open')\n"
   "local x = gb.tensor({ 1.0, 2.0 }):requires_grad_()\n"
@@ -128,7 +131,7 @@ typedef struct run {
 } run;
 
 /* Asked when the pool has failed, before it tries again: let that fail too. */
-static void fail_again(void *state) { gb_pool_fail_after(((gbl_state *)state)->context->pool[GB_CPU], 1); }
+static void fail_again(void *state) { gb_pool_fail_after(((gbl_state *)state)->context->pool[test_device().type], 1); }
 
 /* luaopen_gibbous with the run's options; the pool, which is younger than the universe, is armed as soon as it is there. */
 static int open_armed(lua_State *L) {
@@ -137,8 +140,9 @@ static int open_armed(lua_State *L) {
   luaopen_gibbous(L);
   gb_context *context = gbl_context(L);
   if (r->source != IN_POOL || !r->n) return 1;
+  need_test_device(context);
   if (r->retry) context->reclaim = fail_again; /* its user stays the state, which the bindings find there */
-  gb_pool_fail_after(context->pool[GB_CPU], r->n);
+  gb_pool_fail_after(context->pool[test_device().type], r->n);
   return 1;
 }
 
@@ -184,9 +188,9 @@ static int disarm(lua_State *L) {
   if (r->source != IN_POOL || !open) return 0;
   gb_context *context = gbl_context(L);
   gb_memory_stats stats;
-  gb_memory_get_stats(context, &stats);
+  gb_memory_get_device_stats(context, test_device(), &stats);
   r->count = stats.allocations;
-  gb_pool_fail_after(context->pool[GB_CPU], 0);
+  gb_pool_fail_after(context->pool[test_device().type], 0);
   return 0;
 }
 
@@ -198,6 +202,7 @@ static void one_run(run *r) {
   if (sources[r->source]) sources[r->source]->fail_at = r->n;
   gb_context_options_init(&r->options, sizeof r->options);
   r->options.threads = 1;
+  r->options.plugins = getenv("GIBBOUS_PLUGINS");
   r->options.alloc = engine_alloc;
   r->options.free = engine_free;
   r->options.alloc_user = &r->engine;

@@ -137,7 +137,7 @@ static gb_tensor *view_of_a_view(gb_tensor *x, gb_tensor *w) {
 static gb_tensor *copy_into_zeros(gb_tensor *x, gb_tensor *w) {
   gb_tensor *y = NULL;
   gb_context *c = gb_tensor_context(x);
-  CHECK(gb_tensor_new(c, GB_FLOAT64, 2, SHAPE(4, 8), CPU, &y) == GB_OK);
+  CHECK(gb_tensor_new(c, GB_FLOAT64, 2, SHAPE(4, 8), test_device(), &y) == GB_OK);
   apply_(GB_OP_fill, y, NULL, &(gb_attr){ .given = true, .number = 2 });
   gb_tensor *left = narrow(y, 1, 0, 6), *right = narrow(y, 1, 6, 2), *overlap = narrow(y, 1, 5, 2);
   apply_(GB_OP_copy, left, x, NULL);
@@ -192,7 +192,7 @@ static const struct { const char *name; scalar_fn fn; } functions[] = {
 
 static double value_at(gb_context *c, scalar_fn fn, int which, int64_t i, double step) {
   gb_tensor *x = new_noise(c, GB_FLOAT64, 2, SHAPE(4, 6), 1), *w = new_noise(c, GB_FLOAT64, 2, SHAPE(4, 2), 2);
-  ((double *)gb_data(which ? w : x))[i] += step;
+  poke(which ? w : x, i, peek(which ? w : x, i) + step);
   bool grad = gb_set_grad_enabled(c, false);
   double value = take_item(fn(x, w));
   gb_set_grad_enabled(c, grad);
@@ -237,7 +237,7 @@ static void test_backward_errors(gb_context *c) {
   CHECK(gb_backward(sum, NULL, false, false) == GB_EAUTOGRAD && says(c, "retain_graph"));
   CHECK(gb_tensor_set_requires_grad(y, false) == GB_EAUTOGRAD && says(c, "detach"));
   gb_tensor *index = NULL;
-  CHECK(gb_tensor_new(c, GB_INT64, 1, SHAPE(4), CPU, &index) == GB_OK);
+  CHECK(gb_tensor_new(c, GB_INT64, 1, SHAPE(4), test_device(), &index) == GB_OK);
   CHECK(gb_tensor_set_requires_grad(index, true) == GB_EDTYPE && says(c, "int64"));
   CHECK(gb_tensor_set_grad(x, sum) == GB_ESHAPE);
   gb_tensor *all[] = { x, plain, y, sum, index };

@@ -34,7 +34,7 @@ static gb_memory_stats stats_of(gb_pool *pool) {
 
 static void test_basics(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   gb_block *empty = gb_pool_alloc(pool, 0, GB_MEM_OTHER), *one = gb_pool_alloc(pool, 257, GB_MEM_PARAMETERS);
   CHECK(empty && gb_block_bytes(empty) == 256 && one && gb_block_bytes(one) == 512);
   CHECK((uintptr_t)gb_block_data(empty) % 256 == 0 && (uintptr_t)gb_block_data(one) % 256 == 0);
@@ -63,7 +63,7 @@ static void test_basics(void) {
 /* Freed neighbours become one block again, in any order of freeing. */
 static void test_merge(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   const int order[4][4] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 0, 2, 1, 3 }, { 1, 3, 0, 2 } };
   for (int o = 0; o < 4; o++) {
     gb_block *b[4];
@@ -80,7 +80,7 @@ static void test_merge(void) {
 /* A training loop asks for the same sizes again: after the first round nothing comes from the system. */
 static void test_steady(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   gb_block *b[64];
   uint64_t after_first = 0;
   for (int round = 0; round < 50; round++) {
@@ -130,7 +130,7 @@ static int churn(gb_pool *pool, uint64_t seed, int steps, int exclusive) {
 
 static void test_churn(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   CHECK(churn(pool, 1, 20000, 1));
   gb_memory_stats s = stats_of(pool);
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) CHECK(s.current[i] == 0);
@@ -149,7 +149,7 @@ static void *churn_thread(void *arg) {
 
 static void test_threads(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   pthread_t threads[4];
   worker workers[4];
   for (int i = 0; i < 4; i++) {
@@ -168,27 +168,35 @@ static void test_threads(void) {
 /* The limit counts blocks; memory that runs out beneath flushes the cache first; the n-th allocation fails when told to. */
 static void test_failures(void) {
   memory m = { 0 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, 1000 << 10);
+  gb_budget budget = { .limit = 1000 << 10 };
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, &budget), *other = gb_pool_open(memory_alloc, memory_free, &m, &budget);
   gb_block *a = gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER) && !gb_pool_alloc(pool, 2000 << 10, GB_MEM_OTHER));
+  CHECK(a && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER) && !gb_pool_alloc(pool, 2000 << 10, GB_MEM_OTHER) && budget.refused);
+  CHECK(!gb_pool_alloc(other, 401 << 10, GB_MEM_OTHER)); /* of another device, and yet the same bytes */
+  gb_block *beside = gb_pool_alloc(other, 400 << 10, GB_MEM_OTHER);
+  CHECK(beside && budget.used == 1000 << 10);
+  gb_pool_free(other, beside);
   gb_pool_free(pool, a);
   a = gb_pool_alloc(pool, 1000 << 10, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 1, GB_MEM_OTHER) && gb_pool_was_limited(pool));
+  CHECK(a && !gb_pool_alloc(pool, 1, GB_MEM_OTHER) && budget.refused);
   gb_pool_free(pool, a);
-  CHECK(gb_pool_limit(pool) == 1000 << 10 && gb_pool_count(pool, 600 << 10)); /* bytes of others */
-  CHECK(!gb_pool_count(pool, 600 << 10) && gb_pool_was_limited(pool) && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER));
-  CHECK(!gb_pool_count(pool, SIZE_MAX) && stats_of(pool).current_total == 0);
-  gb_pool_uncount(pool, 600 << 10);
+  CHECK(gb_budget_take(&budget, 600 << 10)); /* bytes of others */
+  CHECK(!gb_budget_take(&budget, 600 << 10) && budget.refused && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER));
+  CHECK(!gb_budget_take(&budget, SIZE_MAX) && stats_of(pool).current_total == 0);
+  gb_budget_give_back(&budget, 600 << 10);
   a = gb_pool_alloc(pool, 1000 << 10, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_was_limited(pool));
+  CHECK(a && !budget.refused);
   gb_pool_free(pool, a);
+  gb_pool_fail_after(pool, 1);
+  CHECK(!gb_pool_alloc(pool, 1, GB_MEM_OTHER) && budget.used == 0); /* what was not had is not counted */
+  gb_pool_close(other);
   gb_pool_close(pool);
 
   m.most = 20 << 20;
-  pool = gb_pool_open(memory_alloc, memory_free, &m, 0);
+  pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
   a = gb_pool_alloc(pool, 15 << 20, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 10 << 20, GB_MEM_OTHER) && !gb_pool_was_limited(pool)); /* the system refused */
-  CHECK(gb_pool_count(pool, SIZE_MAX)); /* without a limit nothing is counted */
+  CHECK(a && !gb_pool_alloc(pool, 10 << 20, GB_MEM_OTHER)); /* the system refused */
+  CHECK(gb_budget_take(&(gb_budget){ .limit = 0 }, SIZE_MAX)); /* without a limit nothing is counted */
   gb_pool_free(pool, a);
   a = gb_pool_alloc(pool, 19 << 20, GB_MEM_OTHER);
   CHECK(a && stats_of(pool).reserved <= m.most);

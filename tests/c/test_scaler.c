@@ -5,6 +5,7 @@
 #include "amp/scaler.h"
 #include "base/float.h"
 #include "check.h"
+#include "device.h"
 #include "tensor/context.h"
 
 static gb_context *context;
@@ -19,8 +20,8 @@ static bool fails_with(gb_status status, gb_status expected, const char *word) {
 
 static gb_tensor *filled(int64_t n, double value) {
   gb_tensor *t = NULL;
-  CHECK(gb_tensor_new(context, GB_FLOAT32, 1, &n, (gb_device){ GB_CPU, 0 }, &t) == GB_OK);
-  for (int64_t i = 0; i < n; i++) ((float *)gb_data(t))[i] = (float)value;
+  CHECK(gb_tensor_new(context, GB_FLOAT32, 1, &n, test_device(), &t) == GB_OK);
+  for (int64_t i = 0; i < n; i++) poke(t, i, value);
   return t;
 }
 
@@ -30,7 +31,7 @@ static gb_tensor *parameter(int64_t n, double value) {
   return t;
 }
 
-static float at(const gb_tensor *t, int64_t i) { return ((float *)gb_data(t))[i]; }
+static float at(const gb_tensor *t, int64_t i) { return (float)peek(t, i); }
 static float grad_at(gb_tensor *p, int64_t i) { return at(p->slab->segments[p->segment].grad, i); }
 
 static gb_optimizer *sgd(gb_tensor *const *p, const char *const *names, int count, double lr) {
@@ -230,8 +231,10 @@ static void test_step(void) {
 
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK && backward(s, p[0], 0.25) == GB_OK && backward(s, p[1], 1e38) == GB_OK); /* b overflows */
   uint64_t version = gb_tensor_version(p[0]);
-  CHECK(gb_scaler_step(s, opt) == GB_OK && at(p[0], 4) == 0.875f && gb_tensor_version(p[0]) == version && p[0]->slab->segments[0].steps == 1);
-  CHECK(!strcmp(gb_scaler_report(s), "b") && gb_scaler_update(s, 0) == GB_OK && scale_of(s) == 512);
+  CHECK(gb_scaler_step(s, opt) == GB_OK && at(p[0], 4) == 0.875f);
+  if (test_device().type == GB_CPU) /* elsewhere the host does not wait to know of the skip */
+    CHECK(gb_tensor_version(p[0]) == version && p[0]->slab->segments[0].steps == 1 && !strcmp(gb_scaler_report(s), "b"));
+  CHECK(gb_scaler_update(s, 0) == GB_OK && scale_of(s) == 512 && !strcmp(gb_scaler_report(s), "b"));
 
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK && backward(s, p[0], 0.25) == GB_OK);
   CHECK(gb_scaler_unscale(s, opt) == GB_OK && grad_at(p[0], 0) == 0.25f);
@@ -246,7 +249,7 @@ static void test_step(void) {
   CHECK(gb_optimizer_step(opt) == GB_OK && at(p[0], 0) == before - 0.0625f);
 
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK && backward(s, p[0], 0.25) == GB_OK && gb_scaler_unscale(s, opt) == GB_OK);
-  ((float *)gb_data(p[0]->slab->segments[0].grad))[2] = INFINITY; /* broken after unscale_: the norm tells the scaler */
+  poke(p[0]->slab->segments[0].grad, 2, INFINITY); /* broken after unscale_: the norm tells the scaler */
   before = at(p[0], 0);
   CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isinf(norm) && gb_scaler_step(s, opt) == GB_OK && at(p[0], 0) == before);
   CHECK(gb_scaler_update(s, 0) == GB_OK && scale_of(s) == 256);
@@ -322,7 +325,7 @@ static void test_disabled(void) {
 /* ====} */
 
 int main(void) {
-  CHECK(gb_context_open(NULL, &context) == GB_OK);
+  context = open_on_device();
   test_traces();
   test_hysteresis();
   test_schedule();

@@ -7,11 +7,13 @@
 
 #include "binding.h"
 #include "check.h"
+#include "device.h"
 
 enum { UNIVERSES = 2, TEXT = 256 };
 
 /* train(epochs) gives numbers that depend on every bit of the weights. */
 static const char recipe[] =
+  ON_TEST_DEVICE
   "local gb = require 'gibbous'\n"
   "local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data\n"
   "function train(epochs)\n"
@@ -19,10 +21,11 @@ static const char recipe[] =
   "  local precision = amp.precision('16-mixed')\n"
   "  local model = nn.Sequential(nn.Linear(16, 192, { activation = 'relu' }), nn.Dropout(0.25), nn.Linear(192, 4))\n"
   "  local opt, scaler = optim.AdamW(model:parameters(), { lr = 1e-2 }), amp.GradScaler(precision)\n"
-  "  local set = data.TensorDataset(gb.randn(256, 16), gb.arange(256) % 4)\n"
+  "  local set = data.TensorDataset(gb.randn(256, 16):to('cpu'), gb.arange(256):to('cpu') % 4)\n"
   "  local loader = data.DataLoader(set, { batch_size = 64, shuffle = true, prefetch = 3 })\n"
   "  for epoch = 1, epochs do\n"
   "    for x, y in loader:iter() do\n"
+  "      x, y = x:to(gb.get_default_device()), y:to(gb.get_default_device())\n"
   "      opt:zero_grad()\n"
   "      scaler:scale(amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)):backward()\n"
   "      scaler:step(opt, { clip = 1 })\n"
@@ -42,6 +45,7 @@ static int prepare(lua_State *L) {
   luaL_openlibs(L);
   gb_context_options_init(&options, sizeof options);
   options.threads = 2;
+  options.plugins = getenv("GIBBOUS_PLUGINS");
   gbl_set_context_options(L, &options);
   luaL_requiref(L, "gibbous", luaopen_gibbous, 0);
   if (luaL_loadstring(L, recipe) != LUA_OK) return lua_error(L);

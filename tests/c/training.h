@@ -37,8 +37,8 @@ static inline gb_status training_open(gb_context *c, const training *t, training
   }
   r->x = new_noise(c, GB_FLOAT32, 2, SHAPE(t->batch, t->inputs), 50);
   if (!r->x) return gb_error_code(c);
-  GB_TRY(gb_tensor_new(c, GB_INT64, 1, &t->batch, CPU, &r->target));
-  for (int64_t i = 0; i < t->batch; i++) ((int64_t *)gb_data(r->target))[i] = i * 7 % t->classes;
+  r->target = new_made(c, GB_INT64, 1, &t->batch, make_index, (uint64_t)t->classes);
+  if (!r->target) return gb_error_code(c);
   GB_TRY(gb_optimizer_new(c, t->kind, &r->optimizer));
   gb_optim_options_init(t->kind, &options, sizeof options);
   options.lr = 0.05;
