@@ -26,7 +26,8 @@ typedef struct attention {
   view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
   double scale, dropout;
-  bool causal, has_mask, tf32;
+  bool causal, has_mask;
+  gb_product_how how;
   uint64_t seed, offset;
   gb_threads *threads;
   char *scratch;
@@ -58,7 +59,7 @@ static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tens
   a.key_heads = size_at(key, 2), a.tk = size_at(key, 1), a.ev = size_at(value, 0);
   a.query = view_of(query), a.key = view_of(key), a.value = view_of(value);
   a.has_mask = mask != NULL;
-  a.tf32 = call->context->tf32;
+  a.how = gb_product_how_of(call->context);
   if (mask) a.mask = view_of(mask);
   a.causal = call->attrs[0].integer;
   a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
@@ -123,14 +124,14 @@ static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_
 /* c[m, n] = beta * c + alpha * x @ y over k. */
 static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
                      char *work) {
-  gb_block_product(a->lane, a->tf32, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
+  gb_block_product(a->how, a->lane, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
 }
 
 /* Lanes of scratch that the largest product of tiles with q queries takes. */
 static int64_t product_lanes(const attention *a, int64_t q) {
   int64_t e = most(a->e, a->ev);
-  size_t scores = gb_block_product_scratch(a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->lane, q, e, TILE_K);
-  size_t keys = gb_block_product_scratch(a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
+  size_t scores = gb_block_product_scratch(a->how, a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->how, a->lane, q, e, TILE_K);
+  size_t keys = gb_block_product_scratch(a->how, a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
   return (int64_t)((largest > keys ? largest : keys) / a->size);
 }
 

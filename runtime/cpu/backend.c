@@ -2,11 +2,16 @@
  *
  * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
  * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
- * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
-#define _GNU_SOURCE /* madvise */
+ * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. v4-bf16 and v4-amx are v4 with a unit that multiplies 16-bit operands. */
+#define _GNU_SOURCE /* madvise, syscall */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef GB_HAVE_LEVEL_V4
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
@@ -40,20 +45,42 @@ static bool has_v4(void) {
   return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
+
+static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
+
+/* Tiles are 8 KiB of state of every thread, which Linux gives to processes that ask (Documentation/arch/x86/xstate.rst, since 5.16); it refuses
+ * where a thread's alternate signal stack is too small for them, or a filter of system calls does not know the question. */
+static bool may_use_tiles(void) {
+  enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, which older headers do not have */
+#ifdef SYS_arch_prctl
+  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
+static bool has_v4_amx(void) {
+  enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+  unsigned a, b, c, d;
+  if (!has_v4() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  return (d & AMX_BF16) && (d & AMX_TILE) && may_use_tiles();
+}
 #endif
 
 static bool always(void) { return true; }
 
 /* The levels that were compiled, best first. */
-typedef struct cpu_level { const char *name; bool (*runs)(void); void (*fill)(gb_backend *backend); } cpu_level;
+typedef struct cpu_level { const char *name; bool (*runs)(void); void (*fill)(gb_backend *backend); gb_unit unit; } cpu_level;
 static const cpu_level levels[] = {
 #ifdef GB_HAVE_LEVEL_V4
-  { "v4", has_v4, fill_v4 },
+  { "v4-amx", has_v4_amx, fill_v4, GB_UNIT_TILES },
+  { "v4-bf16", has_v4_bf16, fill_v4, GB_UNIT_DOTS },
+  { "v4", has_v4, fill_v4, GB_UNIT_NONE },
 #endif
 #ifdef GB_HAVE_LEVEL_V3
-  { "v3", has_v3, fill_v3 },
+  { "v3", has_v3, fill_v3, GB_UNIT_NONE },
 #endif
-  { "baseline", always, fill_baseline },
+  { "baseline", always, fill_baseline, GB_UNIT_NONE },
 };
 
 /* The level of that name, or the best one this CPU runs. */
@@ -170,5 +197,6 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
                        .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   context->cpu = (void *)(uintptr_t)picked->name;
+  context->cpu_unit = (uint8_t)picked->unit;
   return GB_OK;
 }

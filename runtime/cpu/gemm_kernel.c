@@ -280,21 +280,38 @@ static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const l
 
 /* ====} */
 
-size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
+/* Without a unit. */
+static size_t plain_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
   int64_t depth = least(k, GB_BLOCK_K), rows = round_up(least(m, GB_BLOCK_M), MR), columns = round_up(least(n, GB_BLOCK_N), columns_of(lane));
   int64_t packed = m == 1 || n == 1 ? 0 : round_up(rows * depth, 64) + round_up(columns * depth, 64);
   return (size_t)(packed + WORK_LANES) * gb_lane_bytes(lane);
 }
 
-void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
-                      void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
+size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k) {
+  size_t bytes = plain_scratch(lane, m, n, k);
+#if GB_HAVE_BF16_UNITS
+  if (how.unit != GB_UNIT_NONE && lane == GB_LANE_F32) bytes += gb_bf16_product_scratch(m, n, k);
+#else
+  (void)how;
+#endif
+  return bytes;
+}
+
+void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
+                      double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
-  rows.tf32 = tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
-  columns.tf32 = tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
+  rows.tf32 = how.tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
+  columns.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   size_t size = gb_lane_bytes(lane);
   char *work = scratch, *a_room = work + WORK_LANES * size;
   if (m == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
   if (n == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
+#if GB_HAVE_BF16_UNITS
+  if (k > 0 && lane == GB_LANE_F32 && gb_unit_takes(how, a->dtype, b->dtype)) {
+    gb_bf16_product(how, m, n, k, alpha, a, b, beta, c, ldc, dtype, scratch);
+    return;
+  }
+#endif
   int64_t most_rows = round_up(least(m, GB_BLOCK_M), MR);
   char *b_room = a_room + (size_t)round_up(most_rows * least(k, GB_BLOCK_K), 64) * size;
   for (int64_t j = 0; j < n; j += GB_BLOCK_N)
