@@ -235,27 +235,32 @@ AMX static void multiply_tiles(const quad *q) {
   _tile_stored(3, q->sums + LINES * q->ld + LINES, row);
 }
 
-/* One tile of sums: each pair of a's is multiplied with a row of b's tile. */
-__attribute__((target("avx512bf16"))) static void multiply_pairs(int64_t pairs, const uint16_t *a, const uint16_t *b, float *sums, int64_t ld) {
-  __m512 sum[LINES] = { 0 };
-  for (int64_t p = 0; p < pairs; p++, b += 2 * LINES) {
+/* Half a tile of a, from a line of it on, by two tiles of b: each pair of a's is multiplied with a row of either. */
+__attribute__((target("avx512bf16"))) static void multiply_pairs(const quad *q, const uint16_t *a, float *sums) {
+  __m512 sum[LINES / 2][2] = { 0 };
+  const uint16_t *b = q->b;
+  for (int64_t p = 0; p < (q->depth + 1) / 2; p++, b += 2 * LINES) {
     const uint16_t *pair = a + p / LINES * TILE_ELEMENTS + p % LINES * 2;
-    __m512bh right = (__m512bh)_mm512_load_si512(b);
-#pragma GCC unroll 16
-    for (int i = 0; i < LINES; i++) {
-      int left;
-      memcpy(&left, pair + i * STEPS, sizeof left);
-      sum[i] = _mm512_dpbf16_ps(sum[i], (__m512bh)_mm512_set1_epi32(left), right);
+    __m512bh left = (__m512bh)_mm512_load_si512(b), right = (__m512bh)_mm512_load_si512(b + q->panel);
+#pragma GCC unroll 8
+    for (int i = 0; i < LINES / 2; i++) {
+      int both;
+      memcpy(&both, pair + i * STEPS, sizeof both);
+      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], (__m512bh)_mm512_set1_epi32(both), left);
+      sum[i][1] = _mm512_dpbf16_ps(sum[i][1], (__m512bh)_mm512_set1_epi32(both), right);
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < LINES; i++) _mm512_storeu_ps(sums + i * ld, sum[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < LINES / 2; i++, sums += q->ld) {
+    _mm512_storeu_ps(sums, sum[i][0]);
+    _mm512_storeu_ps(sums + LINES, sum[i][1]);
+  }
 }
 
-static void multiply_dots(const quad *q, int64_t m, int64_t n) {
-  for (int64_t i = 0; i < least(m, SIDE); i += LINES)
-    for (int64_t j = 0; j < least(n, SIDE); j += LINES)
-      multiply_pairs((q->depth + 1) / 2, q->a + i / LINES * q->panel, q->b + j / LINES * q->panel, q->sums + i * q->ld + j, q->ld);
+/* Rows from m on are left out. */
+static void multiply_dots(const quad *q, int64_t m) {
+  for (int64_t i = 0; i < least(m, SIDE); i += LINES / 2)
+    multiply_pairs(q, q->a + i / LINES * q->panel + i % LINES * STEPS, q->sums + i * q->ld);
 }
 
 /* ====} */
@@ -297,7 +302,7 @@ static void multiply_packed(gb_unit unit, int64_t m, int64_t n, quad q, float al
       q.a = a + i / LINES * q.panel, q.b = b + j / LINES * q.panel;
       q.sums = direct ? (float *)(void *)to : sums, q.ld = direct ? ldc : SIDE;
       if (unit == GB_UNIT_TILES) multiply_tiles(&q);
-      else multiply_dots(&q, m - i, n - j);
+      else multiply_dots(&q, m - i);
       if (!direct) put(sums, least(SIDE, m - i), least(SIDE, n - j), alpha, beta, to, ldc, dtype);
     }
   if (unit == GB_UNIT_TILES) end_tiles();
