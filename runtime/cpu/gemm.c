@@ -12,9 +12,11 @@
 
 #include "base/math.h"
 
-/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread. */
+/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread: of the
+ * float32 kernels, and of a unit for 16-bit operands, to which packing costs more than multiplying. */
 #define WANTED_CHUNKS 8
 #define LEAST_OPERATIONS 2e6
+#define LEAST_UNIT_OPERATIONS 8e6
 
 /* A product and how it is cut. */
 typedef struct gemm_plan {
@@ -91,19 +93,21 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
  * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
 static void choose_tiles(gemm_plan *plan) {
   const gb_product *p = plan->p;
-  double row = 2.0 * (double)(p->k > 0 ? p->k : 1);
+  bool by_unit = plan->lane == GB_LANE_F32 && gb_unit_takes(plan->how, p->a.dtype, p->b.dtype);
+  double row = 2.0 * (double)(p->k > 0 ? p->k : 1), enough = by_unit ? LEAST_UNIT_OPERATIONS : LEAST_OPERATIONS;
+  int64_t rows = by_unit ? 32 : 12;
   int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
-  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * LEAST_OPERATIONS) {
+  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * enough) {
     if (n >= m && n > 64) n = round_up(n / 2, 32);
-    else if (m > 24) m = round_up(m / 2, 12);
+    else if (m > 2 * rows) m = round_up(m / 2, rows);
     else break;
   }
-  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), 12));
+  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), rows));
   plan->nt = least(p->n, round_up(divide_up(p->n, divide_up(p->n, n)), 32));
   plan->down = divide_up(p->m, plan->mt);
   plan->across = divide_up(p->n, plan->nt);
   double operations = row * (double)p->m * (double)p->n;
-  plan->per_chunk = plan->down * plan->across == 1 && operations < LEAST_OPERATIONS ? (int64_t)(LEAST_OPERATIONS / operations) + 1 : 1;
+  plan->per_chunk = plan->down * plan->across == 1 && operations < enough ? (int64_t)(enough / operations) + 1 : 1;
 }
 
 /* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. */
