@@ -61,7 +61,7 @@ local function add_cpu(add)
     add("amx", "warning", "the CPU has AMX, the system or the build does not let it be used", "Linux 5.16 or later, and -DGIBBOUS_LEVELS=ON")
   end
   add("dtypes", "ok", engine.level == "v4-amx" and "products of 16-bit matrices are several times as fast as of float32" or
-    "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32 or a little less")
+    "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32")
   local threads = gb.get_num_threads()
   if threads > engine.cores then
     add("threads", "warning", ("%d for %d cores"):format(threads, engine.cores), "gibbous --threads " .. engine.cores)

@@ -60,6 +60,7 @@ static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tens
   a.query = view_of(query), a.key = view_of(key), a.value = view_of(value);
   a.has_mask = mask != NULL;
   a.how = gb_product_how_of(call->context);
+  if (a.rounded == GB_DTYPE_NONE) a.how.unit = GB_UNIT_NONE; /* which takes 16-bit operands only: no scratch for it */
   if (mask) a.mask = view_of(mask);
   a.causal = call->attrs[0].integer;
   a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);

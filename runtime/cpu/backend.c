@@ -48,8 +48,8 @@ static bool has_v4(void) {
 
 static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
 
-/* AMD's Zen 4 and 5 begin as many dot products per cycle as fused multiply-adds, of half as many numbers; Sapphire Rapids fewer than half as
- * many (measured: 0.7 of float32's rate), so there it is not chosen unasked. */
+/* Are dot products faster than float32's multiply-adds? Published tables say so of AMD's Zen 4 and later: as many per cycle, each of twice the
+ * products. On Sapphire Rapids a product of matrices by them had 0.7 of float32's rate (tests/bench/NOTES.md): there they are for who asks. */
 static bool dots_pay(void) { return __builtin_cpu_is("amd"); }
 
 /* Tiles are 8 KiB of state of every thread, which Linux gives to processes that ask (Documentation/arch/x86/xstate.rst, since 5.16); it refuses

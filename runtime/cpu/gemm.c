@@ -93,7 +93,7 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
  * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
 static void choose_tiles(gemm_plan *plan) {
   const gb_product *p = plan->p;
-  bool by_unit = plan->lane == GB_LANE_F32 && gb_unit_takes(plan->how, p->a.dtype, p->b.dtype);
+  bool by_unit = plan->how.unit != GB_UNIT_NONE;
   double row = 2.0 * (double)(p->k > 0 ? p->k : 1), enough = by_unit ? LEAST_UNIT_OPERATIONS : LEAST_OPERATIONS;
   int64_t rows = by_unit ? 32 : 12;
   int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
@@ -119,6 +119,7 @@ static bool is_staged(const gb_product *p) {
 static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
   gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p), .batches = 1 };
   plan.how = gb_product_how_of(call->context);
+  if (plan.lane != GB_LANE_F32 || !gb_unit_takes(plan.how, p->a.dtype, p->b.dtype)) plan.how.unit = GB_UNIT_NONE; /* and no scratch for it */
   plan.mt = m, plan.nt = n;
   for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
   return plan;
