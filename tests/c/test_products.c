@@ -3,6 +3,11 @@
  *
  * The reference is a sum in double of the same 16-bit numbers. Any order of a float32 sum of k products, each exact in float32, is within
  * k * 2^-24 of the sum of their magnitudes. Levels that this CPU does not run are left out, and said. */
+#define _GNU_SOURCE /* sigaltstack */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/float.h"
 #include "engine.h"
 
@@ -214,7 +219,26 @@ static void test_epilogues_and_attention(gb_context *c, const double (*first)[16
 
 /* ====} */
 
+/* A thread whose alternate signal stack has no room for tiles: Linux lets the process have none, and the engine opens without. Nor does a level
+ * that does not need them ask. In a process of its own, before anything has asked. */
+static void test_small_signal_stacks(void) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    static char room[4096];
+    stack_t small = { .ss_sp = room, .ss_size = sizeof room };
+    bool possible = sigaltstack(&small, NULL) == 0; /* Linux may be set up to refuse it whatever we do */
+    gb_context *best = open_context(1, NULL), *tiles = possible ? open_context(1, "v4-amx") : NULL;
+    bool good = best && !tiles && (!possible || sigaltstack(&small, NULL) == 0);
+    gb_context_close(best);
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(void) {
+  test_small_signal_stacks();
   static double first[2][16000], other[2][16000];
   for (int l = 0; l < LEVELS; l++) {
     gb_context *c = open_context(2, levels[l]);
