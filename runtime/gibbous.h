@@ -113,7 +113,9 @@ typedef struct gb_context_options {
   gb_alloc_fn alloc;       /* both or neither; NULL: aligned allocation of the C library */
   gb_free_fn free;
   void *alloc_user;
-  const char *cpu_level;   /* "baseline", "v3", "v4", or NULL: the best this CPU runs */
+  const char *cpu_level;   /* "baseline", "v3", "v4", "v4-bf16", "v4-amx", or NULL: the fastest on this CPU. The last two multiply 16-bit matrices by
+                              AVX512_BF16 and by AMX, and v4-amx asks Linux for the process's permission, after which threads need
+                              alternate signal stacks of 12 KiB or more */
   const char *plugins;     /* folders to look for backends in first, separated by ':'; then beside the executable and where they are installed */
 } gb_context_options;
 

@@ -40,6 +40,9 @@ end
 
 -- {==== the lines ====
 
+-- What multiplies bfloat16 at which level.
+local units = { ["v4-amx"] = "AMX tiles, float16 too", ["v4-bf16"] = "AVX512_BF16" }
+
 local function add_cpu(add)
   local name, features = cpu()
   local engine = native.engine()
@@ -52,9 +55,13 @@ local function add_cpu(add)
   if features.f16c or features.asimdhp or features.fphp then add("float16", "ok", "converted by the CPU while it is loaded; arithmetic is float32")
   elseif features.asimd then add("float16", "ok", "converted by the CPU; arithmetic is float32")
   else add("float16", "warning", "without F16C it is converted bit by bit", "use bfloat16, which is half of a float32") end
-  add("bfloat16", "ok", "half of a float32: loading it costs a shift; arithmetic is float32" ..
-    ((features.amx_bf16 or features.avx512_bf16 or features.bf16) and " (the CPU's own bfloat16 products are not used: they round otherwise)" or ""))
-  add("dtypes", "ok", "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32 or a little less")
+  local unit = units[engine.level]
+  add("bfloat16", "ok", "half of a float32: loading it costs a shift; arithmetic is float32" .. (unit and "; products of matrices by " .. unit or ""))
+  if features.amx_bf16 and engine.level ~= "v4-amx" then
+    add("amx", "warning", "the CPU has AMX, the system or the build does not let it be used", "Linux 5.16 or later, and -DGIBBOUS_LEVELS=ON")
+  end
+  add("dtypes", "ok", engine.level == "v4-amx" and "products of 16-bit matrices are several times as fast as of float32" or
+    "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32")
   local threads = gb.get_num_threads()
   if threads > engine.cores then
     add("threads", "warning", ("%d for %d cores"):format(threads, engine.cores), "gibbous --threads " .. engine.cores)

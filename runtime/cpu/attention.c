@@ -26,7 +26,8 @@ typedef struct attention {
   view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
   double scale, dropout;
-  bool causal, has_mask, tf32;
+  bool causal, has_mask;
+  gb_product_how how;
   uint64_t seed, offset;
   gb_threads *threads;
   char *scratch;
@@ -58,7 +59,8 @@ static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tens
   a.key_heads = size_at(key, 2), a.tk = size_at(key, 1), a.ev = size_at(value, 0);
   a.query = view_of(query), a.key = view_of(key), a.value = view_of(value);
   a.has_mask = mask != NULL;
-  a.tf32 = call->context->tf32;
+  a.how = gb_product_how_of(call->context);
+  if (a.rounded == GB_DTYPE_NONE) a.how.unit = GB_UNIT_NONE; /* which takes 16-bit operands only: no scratch for it */
   if (mask) a.mask = view_of(mask);
   a.causal = call->attrs[0].integer;
   a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
@@ -108,8 +110,11 @@ static gb_matrix rows_of(const view4 *v, int64_t b, int64_t h, int64_t row) {
   return (gb_matrix){ row_at(v, b, h, row), v->dtype, v->stride[2], v->stride[3] };
 }
 
-/* A matrix in scratch. */
-static gb_matrix lanes_of(const attention *a, const char *data, int64_t columns) { return (gb_matrix){ data, gb_lane_dtype(a->lane), columns, 1 }; }
+/* A tile of probabilities, or of their gradients: lanes, or what round_row() left at the beginning of each row of them. */
+static gb_matrix tile_of(const attention *a, const char *data) {
+  if (a->rounded == GB_DTYPE_NONE) return (gb_matrix){ data, gb_lane_dtype(a->lane), TILE_K, 1 };
+  return (gb_matrix){ data, a->rounded, TILE_K * (int64_t)(a->size / gb_dtype_bytes(a->rounded)), 1 };
+}
 
 static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
 
@@ -123,14 +128,14 @@ static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_
 /* c[m, n] = beta * c + alpha * x @ y over k. */
 static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
                      char *work) {
-  gb_block_product(a->lane, a->tf32, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
+  gb_block_product(a->how, a->lane, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
 }
 
 /* Lanes of scratch that the largest product of tiles with q queries takes. */
 static int64_t product_lanes(const attention *a, int64_t q) {
   int64_t e = most(a->e, a->ev);
-  size_t scores = gb_block_product_scratch(a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->lane, q, e, TILE_K);
-  size_t keys = gb_block_product_scratch(a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
+  size_t scores = gb_block_product_scratch(a->how, a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->how, a->lane, q, e, TILE_K);
+  size_t keys = gb_block_product_scratch(a->how, a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
   return (int64_t)((largest > keys ? largest : keys) / a->size);
 }
 
@@ -161,12 +166,12 @@ static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_
   }
 }
 
-/* Round a row to the 16-bit dtype of the result and back. */
+/* Round a row to the 16-bit dtype of the result, if that is one, in the first half of its own place. */
 static void round_row(const attention *a, char *row, int64_t n) {
   uint16_t low[TILE_K];
   if (a->rounded == GB_DTYPE_NONE) return;
   gb_lane_store(a->lane, low, a->rounded, 1, row, n);
-  gb_lane_load(a->lane, row, low, a->rounded, 1, n);
+  memcpy(row, low, (size_t)n * sizeof *low);
 }
 
 /* How many of the n keys from `first` on query i may look at. */
@@ -208,7 +213,7 @@ static void soften_row(const attention *a, const forward_room *f, int64_t b, int
   gb_row_put(a->lane, f->high, at, high);
   if (shrink != 1) gb_row_scale(a->lane, f->sum + (size_t)(at * a->ev) * a->size, a->ev, shrink);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, 1, scores);
-  round_row(a, scores, seen);
+  round_row(a, scores, n);
 }
 
 /* Divide by the totals and write result and lse. A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
@@ -236,7 +241,7 @@ static void forward_block(void *arg, int64_t chunk) {
     gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
     multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
     for (int64_t i = skip; i < rows; i++) soften_row(a, &f, b, h, q + i, i, k, n);
-    multiply(a, rows - skip, a->ev, n, 1, lanes_of(a, scores, TILE_K), value, 1, sum, a->ev, f.work);
+    multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, 1, sum, a->ev, f.work);
   }
   forward_finish(a, &f, b, h, q, rows);
 }
@@ -298,8 +303,8 @@ static void soften_row_backward(const attention *a, const backward_room *f, int6
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
   score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);
-  round_row(a, p, seen);
-  round_row(a, ds, seen);
+  round_row(a, p, n);
+  round_row(a, ds, n);
 }
 
 /* sum(grad * y) of each query of a block: what the softmax takes off its gradient. */
@@ -321,7 +326,7 @@ static void backward_block(const attention *a, const backward_room *f, int64_t b
     char *scores = f->scores + (size_t)(skip * TILE_K) * a->size, *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
     gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
-    gb_matrix p = lanes_of(a, scores, TILE_K), ds = lanes_of(a, dscores, TILE_K);
+    gb_matrix p = tile_of(a, scores), ds = tile_of(a, dscores);
     multiply(a, left, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f->work);
     multiply(a, left, n, a->ev, 1, grad, transposed(value), 0, dscores, TILE_K, f->work);
     for (int64_t i = skip; i < rows; i++) soften_row_backward(a, f, b, h, q + i, i, k, n);

@@ -2,11 +2,16 @@
  *
  * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
  * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
- * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. */
-#define _GNU_SOURCE /* madvise */
+ * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. v4-bf16 and v4-amx are v4 with a unit that multiplies 16-bit operands. */
+#define _GNU_SOURCE /* madvise, syscall */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef GB_HAVE_LEVEL_V4
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
@@ -40,27 +45,53 @@ static bool has_v4(void) {
   return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
+
+static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
+
+/* Are dot products faster than float32's multiply-adds? Published tables say so of AMD's Zen 4 and later: as many per cycle, each of twice the
+ * products. On Sapphire Rapids a product of matrices by them had 0.7 of float32's rate (tests/bench/NOTES.md): there they are for who asks. */
+static bool dots_pay(void) { return __builtin_cpu_is("amd"); }
+
+/* Tiles are 8 KiB of state of every thread, which Linux gives to processes that ask (Documentation/arch/x86/xstate.rst, since 5.16); it refuses
+ * where a thread's alternate signal stack is too small for them, or a filter of system calls does not know the question. */
+static bool may_use_tiles(void) {
+  enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, which older headers do not have */
+#ifdef SYS_arch_prctl
+  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
+static bool has_v4_amx(void) {
+  enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+  unsigned a, b, c, d;
+  if (!has_v4() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  return (d & AMX_BF16) && (d & AMX_TILE) && may_use_tiles();
+}
 #endif
 
 static bool always(void) { return true; }
 
-/* The levels that were compiled, best first. */
-typedef struct cpu_level { const char *name; bool (*runs)(void); void (*fill)(gb_backend *backend); } cpu_level;
+/* The levels that were compiled, best first. pays: is it faster here than those below? */
+typedef struct cpu_level { const char *name; bool (*pays)(void), (*runs)(void); void (*fill)(gb_backend *backend); gb_unit unit; } cpu_level;
 static const cpu_level levels[] = {
 #ifdef GB_HAVE_LEVEL_V4
-  { "v4", has_v4, fill_v4 },
+  { "v4-amx", always, has_v4_amx, fill_v4, GB_UNIT_TILES },
+  { "v4-bf16", dots_pay, has_v4_bf16, fill_v4, GB_UNIT_DOTS },
+  { "v4", always, has_v4, fill_v4, GB_UNIT_NONE },
 #endif
 #ifdef GB_HAVE_LEVEL_V3
-  { "v3", has_v3, fill_v3 },
+  { "v3", always, has_v3, fill_v3, GB_UNIT_NONE },
 #endif
-  { "baseline", always, fill_baseline },
+  { "baseline", always, always, fill_baseline, GB_UNIT_NONE },
 };
 
 /* The level of that name, or the best one this CPU runs. */
 static gb_status pick_level(gb_context *context, const char *name, const cpu_level **out) {
   size_t count = sizeof levels / sizeof *levels, i = 0;
   if (!name) {
-    while (!levels[i].runs()) i++;
+    while (!levels[i].pays() || !levels[i].runs()) i++;
     *out = &levels[i];
     return GB_OK;
   }
@@ -170,5 +201,6 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
                        .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   context->cpu = (void *)(uintptr_t)picked->name;
+  context->cpu_unit = (uint8_t)picked->unit;
   return GB_OK;
 }

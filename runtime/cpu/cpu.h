@@ -38,6 +38,9 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 
 /* {---- cpu/backend.c ---- */
 
+/* What multiplies 16-bit operands: the kernels for float32 after they were widened, AVX512_BF16's dot products, or the tiles of AMX. */
+typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
+
 /* Run fn over chunks on the context's threads. */
 static inline void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
   gb_threads_run(call->context->threads, chunks, fn, arg);

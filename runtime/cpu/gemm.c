@@ -1,8 +1,9 @@
 /* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one rounding.
  *
  * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads gives the same bits.
- * Operands are widened (exactly) where cpu/gemm_kernel.c packs them. Lanes of a float32 or float64 result are summed in place; those of a
- * 16-bit result in registers if k is short, else in scratch, and rounded once, after the bias and the activation.
+ * Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by cpu/gemm_bf16.c. Lanes of a float32 or
+ * float64 result are summed in place; those of a 16-bit result in registers if k is short, else in scratch, and rounded once, after the bias
+ * and the activation.
  * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
 #include "cpu/gemm.h"
 
@@ -11,15 +12,17 @@
 
 #include "base/math.h"
 
-/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread. */
+/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread: of the
+ * float32 kernels, and of a unit for 16-bit operands, to which packing costs more than multiplying. */
 #define WANTED_CHUNKS 8
 #define LEAST_OPERATIONS 2e6
+#define LEAST_UNIT_OPERATIONS 8e6
 
 /* A product and how it is cut. */
 typedef struct gemm_plan {
   const gb_product *p;
   gb_lane lane;
-  bool tf32;                           /* float32 operands are rounded */
+  gb_product_how how;
   bool staged;                         /* summed in scratch, then rounded into c; else the product writes c as it is */
   int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
   int64_t batches, per_chunk;
@@ -90,19 +93,21 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
  * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
 static void choose_tiles(gemm_plan *plan) {
   const gb_product *p = plan->p;
-  double row = 2.0 * (double)(p->k > 0 ? p->k : 1);
+  bool by_unit = plan->how.unit != GB_UNIT_NONE;
+  double row = 2.0 * (double)(p->k > 0 ? p->k : 1), enough = by_unit ? LEAST_UNIT_OPERATIONS : LEAST_OPERATIONS;
+  int64_t rows = by_unit ? 32 : 12;
   int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
-  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * LEAST_OPERATIONS) {
+  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * enough) {
     if (n >= m && n > 64) n = round_up(n / 2, 32);
-    else if (m > 24) m = round_up(m / 2, 12);
+    else if (m > 2 * rows) m = round_up(m / 2, rows);
     else break;
   }
-  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), 12));
+  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), rows));
   plan->nt = least(p->n, round_up(divide_up(p->n, divide_up(p->n, n)), 32));
   plan->down = divide_up(p->m, plan->mt);
   plan->across = divide_up(p->n, plan->nt);
   double operations = row * (double)p->m * (double)p->n;
-  plan->per_chunk = plan->down * plan->across == 1 && operations < LEAST_OPERATIONS ? (int64_t)(LEAST_OPERATIONS / operations) + 1 : 1;
+  plan->per_chunk = plan->down * plan->across == 1 && operations < enough ? (int64_t)(enough / operations) + 1 : 1;
 }
 
 /* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. */
@@ -113,14 +118,15 @@ static bool is_staged(const gb_product *p) {
 /* A product in tiles of at most m x n. */
 static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
   gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p), .batches = 1 };
-  plan.tf32 = call->context->tf32;
+  plan.how = gb_product_how_of(call->context);
+  if (plan.lane != GB_LANE_F32 || !gb_unit_takes(plan.how, p->a.dtype, p->b.dtype)) plan.how.unit = GB_UNIT_NONE; /* and no scratch for it */
   plan.mt = m, plan.nt = n;
   for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
   return plan;
 }
 
 static size_t scratch_bytes(gemm_plan *plan) {
-  plan->product_bytes = (gb_block_product_scratch(plan->lane, plan->mt, plan->nt, plan->p->k) + 255) / 256 * 256;
+  plan->product_bytes = (gb_block_product_scratch(plan->how, plan->lane, plan->mt, plan->nt, plan->p->k) + 255) / 256 * 256;
   plan->sum_bytes = plan->staged ? (size_t)round_up(plan->mt * plan->nt * (int64_t)gb_lane_bytes(plan->lane), 256) : 0;
   return plan->product_bytes + plan->sum_bytes;
 }
@@ -137,7 +143,7 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   int64_t ld = plan->staged ? n : p->ldc;
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
-  gb_block_product(plan->lane, plan->tf32, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld,
+  gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld,
                    plan->staged ? gb_lane_dtype(plan->lane) : p->dtype, scratch);
   if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
 }

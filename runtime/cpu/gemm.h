@@ -11,14 +11,46 @@
 /* Blocks that packed panels cover: an a panel of 240 KB and a b panel of 512 KB of float32. */
 enum { GB_BLOCK_M = 240, GB_BLOCK_N = 512, GB_BLOCK_K = 256 };
 
+/* How operands are read and multiplied. */
+typedef struct gb_product_how {
+  bool tf32;                   /* float32 operands are rounded to 10 bits of mantissa as they are read, where lanes are float32 */
+  gb_unit unit;                /* what multiplies two bfloat16 or two float16 operands where it is faster */
+} gb_product_how;
+
+static inline gb_product_how gb_product_how_of(const gb_context *context) { return (gb_product_how){ context->tf32, (gb_unit)context->cpu_unit }; }
+
 #define gb_block_product GB_CPU_NAME(block_product)
 #define gb_block_product_scratch GB_CPU_NAME(block_product_scratch)
 /* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides; serial. What beta 0
- * finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16 bits, to which sums are rounded. tf32: where
- * lanes are float32, float32 operands are rounded to 10 bits of mantissa as they are read. scratch: that many bytes, aligned to 64. */
-size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k);
-void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
-                      void *c, int64_t ldc, gb_dtype dtype, void *scratch);
+ * finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16 bits, to which sums are rounded. scratch: that
+ * many bytes, aligned to 64. */
+size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k);
+void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
+                      double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch);
+
+/* ----} */
+
+/* {---- cpu/gemm_bf16.c ---- */
+
+/* Files of level v4 have them; whether the CPU does is asked when a context opens. */
+#if defined(__x86_64__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define GB_HAVE_BF16_UNITS 1
+#else
+#define GB_HAVE_BF16_UNITS 0
+#endif
+
+/* Does the unit multiply operands of these dtypes? */
+static inline bool gb_unit_takes(gb_product_how how, gb_dtype a, gb_dtype b) {
+  return a == b && ((a == GB_BFLOAT16 && how.unit != GB_UNIT_NONE) || (a == GB_FLOAT16 && how.unit == GB_UNIT_TILES));
+}
+
+#define gb_bf16_product GB_CPU_NAME(bf16_product)
+#define gb_bf16_product_scratch GB_CPU_NAME(bf16_product_scratch)
+/* gb_block_product where the unit takes the operands, lanes are float32 and k is not 0: the same but for the order of the sums. scratch: that
+ * many bytes, then those that gb_block_product itself needs. */
+size_t gb_bf16_product_scratch(int64_t m, int64_t n, int64_t k);
+void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
+                     int64_t ldc, gb_dtype dtype, void *scratch);
 
 /* ----} */
 

@@ -127,8 +127,99 @@ static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t cou
   }
 }
 
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+
+/* 16 elements, or those that are inside and zeros, as float32. */
+static inline __attribute__((always_inline)) __m512 widen_16(gb_dtype dtype, const char *from, __mmask16 inside) {
+  if (dtype == GB_FLOAT32) return _mm512_maskz_loadu_ps(inside, from);
+  __m256i bits = _mm256_maskz_loadu_epi16(inside, from);
+  return dtype == GB_FLOAT16 ? _mm512_cvtph_ps(bits) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+static inline __mmask16 first_of_16(int64_t n) { return (__mmask16)(n < 16 ? (1u << (n < 0 ? 0 : n)) - 1 : 0xffffu); }
+
+/* A 16 x 16 matrix, transposed in registers: by 32 bits, by 64, and twice by 128. */
+static inline __attribute__((always_inline)) void transpose_16(__m512 *t) {
+  __m512 u[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) u[i] = _mm512_unpacklo_ps(t[i], t[i + 1]), u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 4)
+    for (int c = 0; c < 2; c++) {
+      t[i + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(u[i + c]), _mm512_castps_pd(u[i + c + 2])));
+      t[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(u[i + c]), _mm512_castps_pd(u[i + c + 2])));
+    }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; c++) {
+    __m512 even = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88), odd = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd);
+    __m512 even2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88), odd2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
+    u[c] = _mm512_shuffle_f32x4(even, even2, 0x88), u[8 + c] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+    u[4 + c] = _mm512_shuffle_f32x4(odd, odd2, 0x88), u[12 + c] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) t[i] = u[i];
+}
+
+/* One panel of float32 from lines whose elements along k lie together, 16 x 16 at a time: no float32 copy of 16-bit lines comes in between. */
+static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from,
+                                                               int64_t depth, int width, float *to) {
+  for (int line = 0; line < width; line += 16) {
+    __mmask16 kept = first_of_16(width - line);
+    for (int64_t p = 0; p < depth; p += 16) {
+      __mmask16 inside = first_of_16(depth - p);
+      const char *at = line_at(l, first + line, from + p);
+      __m512 t[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) t[i] = line + i < count ? widen_16(dtype, at + i * l->line_stride * l->bytes, inside) : _mm512_setzero_ps();
+      transpose_16(t);
+      float *row = to + p * width + line;
+      if (depth - p >= 16) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) _mm512_mask_storeu_ps(row + i * width, kept, t[i]);
+      } else {
+        for (int i = 0; i < depth - p; i++) _mm512_mask_storeu_ps(row + i * width, kept, t[i]);
+      }
+    }
+  }
+}
+
+/* All panels of lines that lie side by side. */
+static inline __attribute__((always_inline)) void pack_across_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from,
+                                                                int64_t depth, int width, float *to) {
+  for (int64_t p = 0; p < depth; p++, to += width) {
+    const char *run = line_at(l, first, from + p);
+    float *at = to;
+    for (int64_t i = 0; i < count; i += width, at += depth * width)
+      for (int j = 0; j < width; j += 16)
+        _mm512_mask_storeu_ps(at + j, first_of_16(width - j), widen_16(dtype, run + (i + j) * l->bytes, first_of_16(least(count - i, width) - j)));
+  }
+}
+
+static inline __attribute__((always_inline)) void pack_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                                                         int width, float *to) {
+  if (l->depth_stride != 1) { pack_across_16(dtype, l, first, count, from, depth, width, to); return; }
+  for (int64_t i = 0; i < count; i += width, to += depth * width)
+    pack_along_16(dtype, l, first + i, least(width, count - i), from, depth, width, to);
+}
+
+/* The same as pack() does for any lanes, with vectors of 16; false where the lines are not of a kind that it takes. */
+static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to) {
+  float *lanes = (float *)(void *)to;
+  if (lane != GB_LANE_F32 || l->tf32 || (l->depth_stride != 1 && l->line_stride != 1)) return false;
+  if (l->dtype == GB_FLOAT32) pack_16(GB_FLOAT32, l, first, count, from, depth, width, lanes);
+  else if (l->dtype == GB_BFLOAT16) pack_16(GB_BFLOAT16, l, first, count, from, depth, width, lanes);
+  else if (l->dtype == GB_FLOAT16) pack_16(GB_FLOAT16, l, first, count, from, depth, width, lanes);
+  else return false;
+  return true;
+}
+
+#endif
+
 /* Lines first .. first + count - 1, k from .. from + depth - 1, into panels of `width` lines. */
 static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to, char *work) {
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+  if (pack_wide(lane, l, first, count, from, depth, width, to)) return;
+#endif
   if (l->line_stride == 1 && (l->depth_stride != 1 || depth == 1)) {
     pack_across(lane, l, first, count, from, depth, width, to, work);
     return;
@@ -280,21 +371,38 @@ static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const l
 
 /* ====} */
 
-size_t gb_block_product_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
+/* Without a unit. */
+static size_t plain_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
   int64_t depth = least(k, GB_BLOCK_K), rows = round_up(least(m, GB_BLOCK_M), MR), columns = round_up(least(n, GB_BLOCK_N), columns_of(lane));
   int64_t packed = m == 1 || n == 1 ? 0 : round_up(rows * depth, 64) + round_up(columns * depth, 64);
   return (size_t)(packed + WORK_LANES) * gb_lane_bytes(lane);
 }
 
-void gb_block_product(gb_lane lane, bool tf32, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta,
-                      void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
+size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k) {
+  size_t bytes = plain_scratch(lane, m, n, k);
+#if GB_HAVE_BF16_UNITS
+  if (how.unit != GB_UNIT_NONE && lane == GB_LANE_F32) bytes += gb_bf16_product_scratch(m, n, k);
+#else
+  (void)how;
+#endif
+  return bytes;
+}
+
+void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
+                      double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
-  rows.tf32 = tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
-  columns.tf32 = tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
+  rows.tf32 = how.tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
+  columns.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   size_t size = gb_lane_bytes(lane);
   char *work = scratch, *a_room = work + WORK_LANES * size;
   if (m == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
   if (n == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
+#if GB_HAVE_BF16_UNITS
+  if (k > 0 && lane == GB_LANE_F32 && gb_unit_takes(how, a->dtype, b->dtype)) {
+    gb_bf16_product(how, m, n, k, alpha, a, b, beta, c, ldc, dtype, scratch);
+    return;
+  }
+#endif
   int64_t most_rows = round_up(least(m, GB_BLOCK_M), MR);
   char *b_room = a_room + (size_t)round_up(most_rows * least(k, GB_BLOCK_K), 64) * size;
   for (int64_t j = 0; j < n; j += GB_BLOCK_N)

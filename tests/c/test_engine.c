@@ -464,10 +464,10 @@ static void test_training_bits_do_not_depend_on_threads(void) {
 
 /* Levels differ in the order of sums and in fused multiply-adds: a few hundred roundings of the intermediate values, which are near 1. */
 static void test_levels_agree(void) {
-  static const char *const levels[] = { "v3", "v4" };
+  static const char *const levels[] = { "v3", "v4", "v4-bf16", "v4-amx" };
   gb_context *baseline = open_context(2, "baseline");
   CHECK(baseline != NULL);
-  for (int l = 0; l < 2; l++) {
+  for (int l = 0; l < 4; l++) {
     gb_context *c = open_context(2, levels[l]);
     if (!c) { fprintf(stderr, "this CPU, or this build, has no level %s: left out\n", levels[l]); continue; }
     for (int k = 0; k < OP_CASES; k++) {
