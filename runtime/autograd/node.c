@@ -16,17 +16,15 @@ static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
   size_t bytes = node_bytes(n_in, n_saved, n_attrs);
   if (!gb_context_count(context, bytes)) return NULL;
-  gb_node *node = calloc(1, bytes);
+  gb_node *node = malloc(bytes);
   if (!node) {
     gb_context_uncount(context, bytes);
     gb_fail_memory(context, bytes);
     return NULL;
   }
-  atomic_init(&node->refs, 1);
-  node->op = (int16_t)op;
-  node->n_in = n_in, node->n_out = (int16_t)n_out, node->n_saved = n_saved, node->n_attrs = n_attrs;
-  node->sequence = context->sequence++;
-  node->context = context;
+  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .n_saved = n_saved, .n_attrs = n_attrs,
+                     .sequence = context->sequence++, .context = context };
+  memset(node + 1, 0, bytes - sizeof *node);
   node->edges = (gb_edge *)(node + 1);
   node->saved = (gb_saved *)(node->edges + n_in);
   node->attrs = (gb_attr *)(node->saved + n_saved);
