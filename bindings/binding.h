@@ -94,6 +94,7 @@ typedef struct gbl_box { gb_tensor *tensor; } gbl_box;
 gb_tensor *gbl_check_tensor(lua_State *L, int arg);
 /* NULL when the argument is something else. */
 gb_tensor *gbl_test_tensor(lua_State *L, int arg);
+gb_tensor *gbl_tensor_at(lua_State *L, const gbl_state *state, int arg); /* the same for who has the state */
 /* NULL for nil or none. */
 gb_tensor *gbl_opt_tensor(lua_State *L, int arg);
 /* Push a box that is empty as yet: fill box->tensor with a new reference, then gbl_finish_tensor when the same tensor may be known already. */

@@ -1,4 +1,4 @@
-/* embedded.h - the Lua half of the library, as text inside the binary. */
+/* embedded.h - the Lua half of the library inside the binary: as bytecode where the binary contains the Lua that reads it, else as text. */
 #ifndef GB_BINDINGS_EMBEDDED_H
 #define GB_BINDINGS_EMBEDDED_H
 

@@ -410,7 +410,7 @@ static int run_chunk(lua_State *L) {
   while (chunk->name && strcmp(chunk->name, name)) chunk++;
   if (!chunk->name) return luaL_error(L, "gibbous: '%s' is not in the binary", name);
   lua_pushfstring(L, "=gibbous/%s.lua", name);
-  if (luaL_loadbufferx(L, chunk->text, chunk->size, lua_tostring(L, -1), "t") != LUA_OK) return lua_error(L);
+  if (luaL_loadbufferx(L, chunk->text, chunk->size, lua_tostring(L, -1), "bt") != LUA_OK) return lua_error(L);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_pushvalue(L, lua_upvalueindex(3));

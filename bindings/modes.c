@@ -152,7 +152,7 @@ static void push_scope(lua_State *L, gbl_scope_kind kind, const char *what, gb_m
   gbl_scope *scope = malloc(sizeof *scope);
   if (!scope) luaL_error(L, "%s: out of memory", what);
   *scope = (gbl_scope){ .below = modes->top[kind], .number = ++modes->scopes, .before = modes->now, .what = what };
-  snprintf(scope->where, sizeof scope->where, "%s", lua_tostring(L, -1));
+  strncat(scope->where, lua_tostring(L, -1), sizeof scope->where - 1);
   lua_pop(L, 1);
   modes->top[kind] = scope;
   restore(&modes->now, &to, kind);

@@ -12,6 +12,7 @@
 /* The arguments of one call, read but not yet acted on. */
 typedef struct arguments {
   lua_State *L;
+  gbl_state *state;
   const gb_op_info *info;
   bool in_place;
   int first, last;                 /* stack indices of the recipe's arguments */
@@ -123,8 +124,8 @@ static void read_tensor(arguments *a, int which, int index) {
   lua_State *L = a->L;
   const gb_input_info *info = &a->info->in[which];
   a->at[which] = index;
-  if (gbl_test_tensor(L, index)) a->in[which] = gbl_check_tensor(L, index);
-  else if (info->number && lua_type(L, index) == LUA_TNUMBER && !(a->in_place && which == 0)) a->number[which] = true;
+  if ((a->in[which] = gbl_tensor_at(L, a->state, index))) return;
+  if (info->number && lua_type(L, index) == LUA_TNUMBER && !(a->in_place && which == 0)) a->number[which] = true;
   else if (luaL_testudata(L, index, "gibbous.tensor")) reject(a, "'%s' is a tensor that was freed", info->name);
   else reject(a, "'%s' must be a tensor%s, got %s", info->name, info->number ? " or a number" : "", gbl_type_name(L, index));
 }
@@ -281,9 +282,9 @@ static gb_status wrap_number(lua_State *L, gbl_state *state, int index, gb_tenso
 }
 
 /* Replace numbers by wrapped tensors, which the caller releases. */
-static gb_status wrap_numbers(arguments *a, gbl_state *state) {
+static gb_status wrap_numbers(arguments *a) {
   for (int i = 0; i < a->info->n_in; i++)
-    if (a->number[i]) GB_TRY(wrap_number(a->L, state, a->at[i], &a->in[i]));
+    if (a->number[i]) GB_TRY(wrap_number(a->L, a->state, a->at[i], &a->in[i]));
   return GB_OK;
 }
 
@@ -308,23 +309,23 @@ static void finish_output(const arguments *a, int slot, gb_tensor *out) {
   lua_replace(L, slot);
 }
 
-static int run_in_place(arguments *a, gbl_state *state) {
-  gb_status status = wrap_numbers(a, state);
-  if (status == GB_OK) status = gb_apply_(state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs);
+static int run_in_place(arguments *a) {
+  gb_status status = wrap_numbers(a);
+  if (status == GB_OK) status = gb_apply_(a->state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs);
   release_numbers(a);
   gbl_check_status(a->L, status);
   lua_pushvalue(a->L, a->first);
   return 1;
 }
 
-static int run(arguments *a, gbl_state *state) {
+static int run(arguments *a) {
   lua_State *L = a->L;
   int visible = a->info->n_out - a->info->n_hidden, base = lua_gettop(L);
   gb_tensor *out[GB_MAX_OUT] = { NULL };
   gbl_box *box[GB_MAX_OUT];
   for (int i = 0; i < visible; i++) box[i] = gbl_new_tensor(L);
-  gb_status status = wrap_numbers(a, state);
-  if (status == GB_OK) status = gb_apply(state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
+  gb_status status = wrap_numbers(a);
+  if (status == GB_OK) status = gb_apply(a->state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
   release_numbers(a);
   gbl_check_status(L, status);
   while (visible > 1 && !out[visible - 1]) visible--; /* max without a dimension gives no indices */
@@ -338,6 +339,7 @@ static int run(arguments *a, gbl_state *state) {
 int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_place) {
   arguments a;
   a.L = L;
+  a.state = state;
   a.info = gb_op_get(state->context, op);
   a.in_place = in_place;
   a.first = first;
@@ -345,7 +347,7 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
   luaL_checkstack(L, 16, NULL);
   read_arguments(&a);
   gbl_soft_mark(L, state);
-  return in_place ? run_in_place(&a, state) : run(&a, state);
+  return in_place ? run_in_place(&a) : run(&a);
 }
 
 /* ====} */

@@ -22,10 +22,12 @@ static gbl_box *box_at(lua_State *L, const gbl_state *state, int arg) {
   return meta == state->tensor_meta ? box : NULL;
 }
 
-gb_tensor *gbl_test_tensor(lua_State *L, int arg) {
-  gbl_box *box = box_at(L, gbl_get_state(L), arg);
+gb_tensor *gbl_tensor_at(lua_State *L, const gbl_state *state, int arg) {
+  gbl_box *box = box_at(L, state, arg);
   return box ? box->tensor : NULL;
 }
+
+gb_tensor *gbl_test_tensor(lua_State *L, int arg) { return gbl_tensor_at(L, gbl_get_state(L), arg); }
 
 gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
   gbl_box *box = box_at(L, gbl_get_state(L), arg);

@@ -7,7 +7,7 @@
 /* A node with room for its edges and saved tensors, numbered; one reference. NULL: out of memory (text set). */
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs);
 /* Point edge i at what computed x (or at x, a leaf). cast: the dtype the op saw. */
-gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast);
+void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast);
 /* Make t output i of node. */
 void gb_node_output(gb_node *node, int i, gb_tensor *t);
 
@@ -30,9 +30,15 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id);
 gb_status gb_tensor_retain_grad(gb_tensor *t);
 
-/* Before an in-place op writes t: leaf rules (an error outside no_grad), and after it: the history of t and of its base. */
+/* Before an in-place op writes t: leaf rules (an error outside no_grad). */
 gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t);
-gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node);
+/* The nodes that the new history of a view's base, and of the view, will be made of; NULL for what is no view. */
+typedef struct gb_rebase { gb_node *base, *view; } gb_rebase;
+/* Before the kernel writes: room for that history. gb_rebase_end lets go of it. */
+gb_status gb_rebase_reserve(gb_rebase *rebase, gb_call *call, const gb_tensor *t);
+void gb_rebase_end(gb_rebase *rebase);
+/* After the kernel, out of that room, so that it cannot fail: the history of t and of its base. */
+void gb_inplace_record(gb_tensor *t, gb_node *node, gb_rebase *rebase);
 /* A view whose base was changed in place since: rebuild its history. Called before an op uses t in the graph. */
 gb_status gb_view_refresh(gb_tensor *t);
 

@@ -16,17 +16,15 @@ static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
   size_t bytes = node_bytes(n_in, n_saved, n_attrs);
   if (!gb_context_count(context, bytes)) return NULL;
-  gb_node *node = calloc(1, bytes);
+  gb_node *node = malloc(bytes);
   if (!node) {
     gb_context_uncount(context, bytes);
     gb_fail_memory(context, bytes);
     return NULL;
   }
-  atomic_init(&node->refs, 1);
-  node->op = (int16_t)op;
-  node->n_in = n_in, node->n_out = (int16_t)n_out, node->n_saved = n_saved, node->n_attrs = n_attrs;
-  node->sequence = context->sequence++;
-  node->context = context;
+  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .n_saved = n_saved, .n_attrs = n_attrs,
+                     .sequence = context->sequence++, .context = context };
+  memset(node + 1, 0, bytes - sizeof *node);
   node->edges = (gb_edge *)(node + 1);
   node->saved = (gb_saved *)(node->edges + n_in);
   node->attrs = (gb_attr *)(node->saved + n_saved);
@@ -77,14 +75,14 @@ void gb_node_release(gb_node *node) {
   gb_context_release(context);
 }
 
-gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
+void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   gb_edge *edge = &node->edges[i];
   edge->dtype = x->dtype;
   edge->cast = (int8_t)cast;
   edge->ndim = x->ndim;
   edge->device = x->storage->device;
   memcpy(edge->shape, x->shape, sizeof edge->shape);
-  if (!gb_dtype_is_float((gb_dtype)x->dtype)) return GB_OK;
+  if (!gb_dtype_is_float((gb_dtype)x->dtype)) return;
   if (x->node) {
     edge->node = x->node;
     edge->output = x->output;
@@ -93,7 +91,6 @@ gb_status gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
     edge->leaf = x;
     gb_tensor_retain(x);
   }
-  return GB_OK;
 }
 
 /* What node's output i looks like, for zeros where no gradient comes. */
@@ -198,7 +195,7 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
   node->name = name;
   gb_status status = n_out <= GB_MAX_OUT ? GB_OK : gb_fail(context, GB_EINVAL, "%s: a function has at most %d outputs, not %d", name, GB_MAX_OUT, n_out);
   for (int i = 0; status == GB_OK && i < n_in; i++)
-    if (in[i]) status = gb_node_edge(node, i, in[i], (gb_dtype)in[i]->dtype);
+    if (in[i]) gb_node_edge(node, i, in[i], (gb_dtype)in[i]->dtype);
   for (int i = 0; status == GB_OK && i < n_out; i++)
     if (gb_dtype_is_float((gb_dtype)out[i]->dtype)) gb_node_output(node, i, out[i]);
   gb_node_release(node);
@@ -290,53 +287,58 @@ static gb_status rebuilt_gradient(gb_grad_call *grad) {
   return spread(grad->context, grad->node, edge->ndim, edge->shape, grad->out[0], &grad->in[0]);
 }
 
-/* Make t, a view, a result of its base's present history. */
-static gb_status rebuild_view(gb_tensor *t) {
-  gb_context *context = gb_tensor_context(t);
-  if (!gb_is_dense(t->base)) return no_place(context);
-  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 4);
-  if (!node) return context->error_code;
+/* Make t, a view, a result of its base's present history, by this node. */
+static void rebuild_view(gb_tensor *t, gb_node *node) {
   node->name = "view";
   node->gradient = rebuilt_gradient;
   view_attrs(node, t->base, t);
-  gb_status status = gb_node_edge(node, 0, t->base, (gb_dtype)t->dtype);
-  if (status == GB_OK) gb_node_output(node, 0, t);
-  gb_node_release(node);
-  return status;
+  gb_node_edge(node, 0, t->base, (gb_dtype)t->dtype);
+  gb_node_output(node, 0, t);
 }
 
 gb_status gb_view_refresh(gb_tensor *t) {
   if (!t->base || !t->base->node || t->view_version == gb_history(t->base) || t->requires_grad) return GB_OK;
-  return rebuild_view(t);
+  gb_context *context = gb_tensor_context(t);
+  if (!gb_is_dense(t->base)) return no_place(context);
+  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 4);
+  if (!node) return context->error_code;
+  rebuild_view(t, node);
+  gb_node_release(node);
+  return GB_OK;
 }
 
-/* t, a view, became output 0 of node: its base becomes the old base with that view replaced. */
-static gb_status rebase(gb_context *context, gb_tensor *t, gb_node *node) {
+/* t, a view, became output 0 of node: its base becomes the old base with that view replaced, and the view one of the new base. */
+static void rebase(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
   gb_tensor *base = t->base;
-  gb_node *replaced = gb_node_new(context, -1, 2, 1, 0, 4);
-  if (!replaced) return context->error_code;
+  gb_node *replaced = nodes->base;
   replaced->name = "view changed in place";
   replaced->gradient = replace_gradient;
   view_attrs(replaced, base, t);
   describe_output(node, 0, t);
-  gb_status status = gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
-  if (status == GB_OK) {
-    gb_edge *edge = &replaced->edges[1];
-    *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
-    memcpy(edge->shape, t->shape, sizeof edge->shape);
-    gb_node_retain(node);
-    gb_node_output(replaced, 0, base);
-    status = rebuild_view(t);
-  }
-  gb_node_release(replaced);
-  return status;
+  gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
+  gb_edge *edge = &replaced->edges[1];
+  *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
+  memcpy(edge->shape, t->shape, sizeof edge->shape);
+  gb_node_retain(node);
+  gb_node_output(replaced, 0, base);
+  rebuild_view(t, nodes->view);
 }
 
-gb_status gb_inplace_record(gb_call *call, gb_tensor *t, gb_node *node) {
-  if (!node) return GB_OK;
-  if (t->base) return rebase(call->context, t, node);
-  gb_node_output(node, 0, t);
-  return GB_OK;
+gb_status gb_rebase_reserve(gb_rebase *nodes, gb_call *call, const gb_tensor *t) {
+  if (!t->base) return GB_OK;
+  nodes->base = gb_node_new(call->context, -1, 2, 1, 0, 4);
+  if (nodes->base) nodes->view = gb_node_new(call->context, -1, 1, 1, 0, 4);
+  return nodes->view ? GB_OK : call->context->error_code;
+}
+
+void gb_rebase_end(gb_rebase *nodes) {
+  if (nodes->base) gb_node_release(nodes->base);
+  if (nodes->view) gb_node_release(nodes->view);
+}
+
+void gb_inplace_record(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
+  if (t->base) rebase(t, node, nodes);
+  else gb_node_output(node, 0, t);
 }
 
 /* ====} */

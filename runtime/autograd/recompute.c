@@ -45,7 +45,7 @@ static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) 
 static gb_status keep_input(gb_node *node, int i, gb_tensor *x) {
   gb_saved *saved = &node->saved[i];
   GB_TRY(gb_view_refresh(x));
-  GB_TRY(gb_node_edge(node, i, x, (gb_dtype)x->dtype));
+  gb_node_edge(node, i, x, (gb_dtype)x->dtype);
   GB_TRY(gb_tensor_detach(x, &saved->tensor));
   saved->kind = GB_SAVED_INPUT;
   saved->version = gb_tensor_version(x);

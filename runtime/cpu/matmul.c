@@ -1,7 +1,7 @@
 /* cpu/matmul.c - kernels of matmul, linear and mlp: they describe their products to cpu/gemm.c.
  *
  * Batches that both operands walk alike are folded into rows, so that a product by one matrix is one large GEMM. mlp goes in slabs of rows:
- * its hidden layer never exists whole unless backward needs the pre-activation. */
+ * its hidden layer never exists whole unless backward needs the pre-activation. Products too small to be packed are computed here. */
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -9,6 +9,66 @@
 
 /* Elements of mlp's hidden layer that exist at once. */
 #define HIDDEN_ELEMENTS ((int64_t)1 << 20)
+
+/* {==== tiny products ==== */
+
+/* Lanes of a register, elements of one b on the stack, its rows filled up to whole registers, and multiplications up to which packing costs more
+ * than the product. */
+#if defined(__AVX__)
+#define TINY_LANES 8
+#else
+#define TINY_LANES 4
+#endif
+enum { TINY_ELEMENTS = 1024, TINY_OPERATIONS = 4096 };
+typedef float tiny_lanes __attribute__((vector_size(4 * TINY_LANES), aligned(4), may_alias));
+
+/* All in float32, with nothing to do after the sum but the bias. A vector has a kernel of its own, which sums in another order. */
+static bool is_tiny(const gb_call *call, const gb_product *p) {
+  const gb_epilogue *e = &p->epilogue;
+  if (p->m < 2 || p->n < 2 || p->m > TINY_ELEMENTS || p->n > TINY_ELEMENTS || p->k > TINY_ELEMENTS) return false;
+  if (p->m * p->n * p->k > TINY_OPERATIONS || (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES * p->k > TINY_ELEMENTS) return false;
+  if (p->a.dtype != GB_FLOAT32 || p->b.dtype != GB_FLOAT32 || p->dtype != GB_FLOAT32 || (e->bias && e->bias_dtype != GB_FLOAT32)) return false;
+  return p->batch_ndim == 0 && p->beta == 0 && !e->pre && e->activation == GB_ACTIVATION_NONE && !call->context->tf32;
+}
+
+/* b[k][n] side by side, each row filled up with zeros to `width`. */
+static void gather(const gb_product *p, int64_t width, float *to) {
+  for (int64_t i = 0; i < p->k; i++, to += width) {
+    const float *from = (const float *)p->b.data + i * p->b.row_stride;
+    for (int64_t j = 0; j < p->n; j++) to[j] = from[j * p->b.column_stride];
+    for (int64_t j = p->n; j < width; j++) to[j] = 0;
+  }
+}
+
+/* Sums along k from the first on, then the bias, as cpu/gemm_kernel.c forms them: the size of a product does not show in its bits. */
+static void run_tiny(const gb_product *p) {
+  float b[TINY_ELEMENTS];
+  const gb_epilogue *e = &p->epilogue;
+  int64_t width = (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES;
+  gather(p, width, b);
+  for (int64_t j = 0; j < p->n; j += TINY_LANES) {
+    tiny_lanes bias = { 0 };
+    int64_t count = p->n - j < TINY_LANES ? p->n - j : TINY_LANES;
+    for (int64_t t = 0; e->bias && t < count; t++) bias[t] = ((const float *)e->bias)[(j + t) * e->bias_stride];
+    for (int64_t i = 0; i < p->m; i++) {
+      const float *a = (const float *)p->a.data + i * p->a.row_stride;
+      tiny_lanes sum = { 0 };
+      for (int64_t k = 0; k < p->k; k++) sum += a[k * p->a.column_stride] * *(const tiny_lanes *)(b + k * width + j);
+      if (e->bias) sum += bias;
+      float *c = (float *)p->c + i * p->ldc + j;
+      if (count == TINY_LANES) *(tiny_lanes *)c = sum;
+      else for (int64_t t = 0; t < count; t++) c[t] = sum[t];
+    }
+  }
+}
+
+static gb_status run_product(gb_call *call, const gb_product *p) {
+  if (!is_tiny(call, p)) return gb_product_run(call, p);
+  run_tiny(p);
+  return GB_OK;
+}
+
+/* ====} */
 
 /* {==== matmul ==== */
 
@@ -58,7 +118,7 @@ static gb_status matmul(gb_call *call) {
   int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
   for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
   fold_rows(&p);
-  return gb_product_run(call, &p);
+  return run_product(call, &p);
 }
 
 /* ====} */
@@ -114,7 +174,7 @@ static gb_status linear(gb_call *call) {
   gb_block *copy;
   GB_TRY(fold(call, call->in[0], &x, &rows, &copy));
   gb_product p = layer(x, rows, call->in[1], call->in[2], activation, keep ? gb_data(pre) : NULL, gb_data(y), (gb_dtype)y->dtype);
-  gb_status status = gb_product_run(call, &p);
+  gb_status status = run_product(call, &p);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
 }

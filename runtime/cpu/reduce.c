@@ -521,9 +521,9 @@ static void search_rows(void *arg, int64_t chunk) {
   }
 }
 
-/* Search every row along a dim. */
-static gb_status search_all(gb_call *call, search *s, int dim) {
-  s->rows = gb_rows_of(call->in[0], dim);
+/* Search every row. */
+static gb_status search_all(gb_call *call, search *s, gb_rows rows) {
+  s->rows = rows;
   s->plan = gb_row_plan_for(&s->rows);
   s->threads = call->context->threads;
   s->buffer_bytes = gb_lane_bytes(s->lane) * (size_t)(s->plan.batch * s->rows.length);
@@ -540,17 +540,29 @@ static search search_for(const gb_call *call, bool smallest) {
   return (search){ .lane = gb_lane_of(dtype, dtype), .smallest = smallest };
 }
 
-/* The index in x flattened: search the rows along the last dim, then their best elements. */
+/* Rows of length elements of a contiguous x, from one of them on, whatever its dims. */
+static gb_rows rows_of_flat(const gb_tensor *x, int64_t from, int64_t length, int64_t count) {
+  size_t bytes = gb_dtype_bytes((gb_dtype)x->dtype);
+  return (gb_rows){ .data = gb_data(x) + (size_t)from * bytes, .dtype = (gb_dtype)x->dtype, .bytes = bytes, .length = length, .stride = 1,
+                    .count = count, .n = 1, .size = { count }, .step = { length } };
+}
+
+/* The index in x flattened: search its rows, then their best elements. A contiguous x is cut into rows of a tile, and what is left of one: rows
+ * as they come may be as long as x, or of one element, and scratch with them as large as x or larger. */
 static gb_status search_flat(gb_call *call, bool smallest) {
   const gb_tensor *x = call->in[0];
-  search s = search_for(call, smallest);
-  int64_t rows = x->ndim ? x->numel / x->shape[x->ndim - 1] : 1, length = x->numel / rows;
-  gb_block *scratch = gb_cpu_scratch(call, (size_t)rows * 16);
+  search s = search_for(call, smallest), last = s;
+  bool cut = gb_is_contiguous(x) && x->numel > GB_TILE;
+  int64_t length = cut ? GB_TILE : x->ndim ? x->shape[x->ndim - 1] : 1, whole = x->numel / length, left = x->numel - whole * length;
+  gb_block *scratch = gb_cpu_scratch(call, (size_t)(whole + 1) * 16);
   if (!scratch) return GB_EMEMORY;
   s.indices = gb_block_data(scratch);
-  s.values = (char *)(s.indices + rows);
-  gb_status status = search_all(call, &s, x->ndim - 1);
-  int64_t best = status == GB_OK ? find_largest(s.lane, s.values, rows) : 0;
+  s.values = (char *)(s.indices + whole + 1);
+  last.indices = s.indices + whole;
+  last.values = s.values + (size_t)whole * gb_lane_bytes(s.lane);
+  gb_status status = search_all(call, &s, cut ? rows_of_flat(x, 0, length, whole) : gb_rows_of(x, x->ndim - 1));
+  if (status == GB_OK && left) status = search_all(call, &last, rows_of_flat(x, whole * length, left, 1));
+  int64_t rows = whole + (left > 0), best = status == GB_OK ? find_largest(s.lane, s.values, rows) : 0;
   if (status == GB_OK) *(int64_t *)gb_data(call->out[0]) = best * length + s.indices[best];
   gb_cpu_scratch_free(call, scratch);
   return status;
@@ -568,7 +580,7 @@ static gb_status index_of_best(gb_call *call, bool smallest) {
   if (!call->attrs[0].given) return search_flat(call, smallest);
   search s = search_for(call, smallest);
   s.indices = (int64_t *)gb_data(call->out[0]);
-  return search_all(call, &s, named_dim(call));
+  return search_all(call, &s, gb_rows_of(call->in[0], named_dim(call)));
 }
 
 /* Without a dim max is amax. With one: search, then bring the values back into their order and dtype. */
@@ -581,7 +593,7 @@ static gb_status best_with_index(gb_call *call, bool smallest) {
   if (!scratch) return GB_EMEMORY;
   s.values = gb_block_data(scratch);
   s.indices = (int64_t *)gb_data(indices);
-  gb_status status = search_all(call, &s, named_dim(call));
+  gb_status status = search_all(call, &s, gb_rows_of(call->in[0], named_dim(call)));
   if (status == GB_OK && smallest) reverse_order(s.lane, s.values, values->numel);
   if (status == GB_OK) gb_lane_store(s.lane, gb_data(values), (gb_dtype)values->dtype, 1, s.values, values->numel);
   gb_cpu_scratch_free(call, scratch);

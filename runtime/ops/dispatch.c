@@ -18,6 +18,7 @@ typedef struct road {
   gb_tensor *cast_room[GB_MAX_IN], *in_room[GB_MAX_IN];
   gb_attr attrs[GB_MAX_ATTRS];
   gb_node *node;
+  gb_rebase rebase;                      /* of a view that is changed in place: what its history will need */
 } road;
 
 /* {==== before the kernel ==== */
@@ -196,7 +197,7 @@ static gb_status make_node(road *r) {
   for (int i = 0; i < n; i++) {
     gb_tensor *x = r->original[i];
     if (!x) continue;
-    GB_TRY(gb_node_edge(r->node, i, x, (gb_dtype)call->in[i]->dtype));
+    gb_node_edge(r->node, i, x, (gb_dtype)call->in[i]->dtype);
     bool list = call->info->in[0].list;
     bool save = (r->impl->save_in >> (list ? 0 : i)) & 1u;
     if (save && (!r->impl->save_other || other_needs(r, i))) GB_TRY(save_input(r, i));
@@ -204,24 +205,39 @@ static gb_status make_node(road *r) {
   return GB_OK;
 }
 
-/* Attach the outputs to the node, and keep those that backward needs as aliases: the node must not own its own result. */
+/* Keep the outputs that backward needs as aliases: the node must not own its own result. */
+static gb_status save_outputs(road *r) {
+  gb_call *call = &r->call;
+  for (int i = 0; i < call->info->n_out; i++) {
+    gb_saved *saved = &r->node->saved[call->n_in + i];
+    if (!call->out[i] || !((r->impl->save_out >> i) & 1u)) continue;
+    GB_TRY(gb_tensor_detach(call->out[i], &saved->tensor));
+    saved->kind = GB_SAVED_OUTPUT;
+    gb_storage_hold(saved->tensor->storage);
+  }
+  return GB_OK;
+}
+
+/* In place nothing may fail once the kernel has written, or values and history would differ: what the record needs is made before. */
+static gb_status reserve_in_place(road *r) {
+  GB_TRY(save_outputs(r));
+  return gb_rebase_reserve(&r->rebase, &r->call, r->original[0]);
+}
+
+/* Attach the outputs to the node. */
 static gb_status record(road *r) {
   gb_call *call = &r->call;
   gb_node *node = r->node;
   node->rng_seed = call->rng_seed;
   node->rng_offset = call->rng_offset;
+  if (!call->in_place) GB_TRY(save_outputs(r));
   for (int i = 0; i < call->info->n_out; i++) {
     gb_tensor *y = call->out[i];
     if (!y) continue;
-    if ((r->impl->save_out >> i) & 1u) {
-      gb_saved *saved = &node->saved[call->n_in + i];
-      GB_TRY(gb_tensor_detach(y, &saved->tensor));
-      saved->kind = GB_SAVED_OUTPUT;
-      saved->version = gb_tensor_version(y);
-      gb_storage_hold(saved->tensor->storage);
-    }
+    if (node->saved[call->n_in + i].kind != GB_SAVED_NONE) node->saved[call->n_in + i].version = gb_tensor_version(y);
     if (i < node->n_out && !call->in_place && gb_dtype_is_float((gb_dtype)y->dtype)) gb_node_output(node, i, y);
   }
+  if (call->in_place) gb_inplace_record(r->original[0], node, &r->rebase);
   return GB_OK;
 }
 
@@ -244,6 +260,7 @@ static gb_status run(road *r) {
   }
   GB_TRY(r->impl->check(call));
   if (call->info->kind == GB_KIND_VIEW) return GB_OK;
+  if (call->in_place && r->node) GB_TRY(reserve_in_place(r));
   gb_backend *backend = context->backend[call->device.type];
   if (!backend || !backend->run[call->op]) {
     char text[24];
@@ -289,7 +306,6 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(run(r));
   if (composite && call->in_place) GB_TRY(copy_back(r));
   if (r->node) GB_TRY(record(r));
-  if (call->in_place && !composite) GB_TRY(gb_inplace_record(call, r->original[0], r->node));
   if (context->observers) observe(call);
   return GB_OK;
 }
@@ -309,6 +325,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
   r.impl = context->impl[op];
   r.original = in;
   r.node = NULL;
+  r.rebase = (gb_rebase){ NULL, NULL };
   r.call.in = r.in_room;
   r.cast = r.cast_room;
   gb_block *room = NULL; /* lists of tensors may be longer than the room on the stack */
@@ -325,6 +342,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     for (int i = 0; i < n_in; i++) gb_tensor_release(r.cast[i]);
   }
   if (r.node) gb_node_release(r.node);
+  gb_rebase_end(&r.rebase);
   int visible = info->n_out - info->n_hidden;
   for (int i = 0; i < info->n_out; i++) {
     if (status == GB_OK && i < visible && out) out[i] = r.call.out[i];

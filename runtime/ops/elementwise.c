@@ -260,7 +260,7 @@ FORMULA(elu) {
   (void)input;
   gb_attr upper[GB_MAX_ATTRS] = { { .given = false }, gb_attr_num(0) };
   gb_tensor *slope = OPN(mul, OP1(exp, gb_chain_1(c, GB_OP_clamp, X, upper)), grad->attrs[0].number);
-  return gb_chain_3(c, GB_OP_where, OPN(gt, X, 0), G, OP2(mul, G, slope), NULL);
+  return gb_chain_3(c, GB_OP_where, OPN(le, X, 0), OP2(mul, G, slope), G, NULL); /* as in PyTorch, NaN passes the gradient on */
 }
 
 FORMULA(softplus) {

@@ -80,15 +80,18 @@ static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor 
 static gb_status matmul_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *y = call->in[1];
   GB_TRY(require_floats(call));
-  shapes s = shapes_of(x, y);
-  if (x->ndim == 0 || y->ndim == 0)
+  if (x->ndim == 0 || y->ndim == 0) {
+    shapes s = shapes_of(x, y);
     return gb_call_fail(call, GB_ESHAPE, "needs vectors or matrices, got %s and %s; mul multiplies by a scalar", s.a, s.b);
+  }
   GB_TRY(check_inner(call, x, y));
   int ndim = x->ndim > 2 ? x->ndim - 2 : 0, other = y->ndim > 2 ? y->ndim - 2 : 0;
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, (size_t)ndim * sizeof *shape);
-  if (!gb_broadcast(&ndim, shape, other, y->shape))
+  if (!gb_broadcast(&ndim, shape, other, y->shape)) {
+    shapes s = shapes_of(x, y);
     return gb_call_fail(call, GB_ESHAPE, "the batch dimensions of x %s and y %s do not broadcast; all but the last two must be equal or 1", s.a, s.b);
+  }
   if (x->ndim > 1) shape[ndim++] = x->shape[x->ndim - 2];
   if (y->ndim > 1) shape[ndim++] = y->shape[y->ndim - 1];
   gb_dtype dtype = call->attrs[0].given ? (gb_dtype)call->attrs[0].integer : gb_call_dtype(call, gb_result_type(call->in, 2));
@@ -237,11 +240,12 @@ static gb_status find_activation(gb_call *call, gb_activation *out) {
 static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features, const char *source) {
   const gb_tensor *weight = call->in[weight_at], *bias = call->in[bias_at];
   GB_TRY(gb_require_ndim(call, weight_at, 2, 2));
-  shapes s = shapes_of(call->in[0], weight);
-  if (weight->shape[1] != features)
+  bool fits = weight->shape[1] == features;
+  if (fits && (!bias || (bias->ndim == 1 && bias->shape[0] == weight->shape[0]))) return GB_OK;
+  shapes s = shapes_of(call->in[0], weight); /* texts only where they are read: they cost more than a small product */
+  if (!fits)
     return gb_call_fail(call, GB_ESHAPE, "weight%s expects %" PRId64 " features, %s has %" PRId64 " (x %s, weight%s %s)", name, weight->shape[1],
                         source, features, s.a, name, s.b);
-  if (!bias || (bias->ndim == 1 && bias->shape[0] == weight->shape[0])) return GB_OK;
   char text[96];
   return gb_call_fail(call, GB_ESHAPE, "bias%s must be a vector of %" PRId64 " elements, as weight%s %s has rows; got %s", name, weight->shape[0],
                       name, s.b, gb_shape_text(bias->ndim, bias->shape, text, sizeof text));

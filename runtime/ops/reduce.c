@@ -319,25 +319,31 @@ static gb_status std_gradient(gb_grad_call *grad) {
   return reverse_end(&r, var_step(&r, x, fill_where(&r, g, zero, 0)));
 }
 
-/* The elements of x that equal the result y share its gradient evenly. */
-static gb_tensor *share_among_equals(reverse *r, gb_tensor *x, gb_tensor *y, gb_tensor *g) {
-  gb_tensor *equal = gb_chain_2(&r->chain, GB_OP_eq, x, with_dims(r, y), NULL);
-  gb_tensor *count = gb_chain_1(&r->chain, GB_OP_sum, equal, r->kept);
-  return multiply(r, divide(r, with_dims(r, g), count), equal);
+/* The elements that are marked share the gradient of the result evenly. */
+static gb_tensor *share_among(reverse *r, gb_tensor *marked, gb_tensor *g) {
+  gb_tensor *count = gb_chain_1(&r->chain, GB_OP_sum, marked, r->kept);
+  return multiply(r, divide(r, with_dims(r, g), count), marked);
 }
+
+/* The elements of x that equal the result y. */
+static gb_tensor *equals(reverse *r, gb_tensor *x, gb_tensor *y) { return gb_chain_2(&r->chain, GB_OP_eq, x, with_dims(r, y), NULL); }
 
 static gb_status extreme_gradient(gb_grad_call *grad) {
   reverse r;
   reverse_begin(&r, grad);
-  return reverse_end(&r, share_among_equals(&r, grad->saved[0], GB_SAVED_OUT(grad, 0), grad->out[0]));
+  return reverse_end(&r, share_among(&r, equals(&r, grad->saved[0], GB_SAVED_OUT(grad, 0)), grad->out[0]));
 }
 
-/* With a dim the gradient goes to the element at the index alone; without, to all that are equal. */
+/* With a dim the gradient goes to the element at the index alone; without, to all that are equal, where NaN, which then is the result, equals NaN:
+ * PyTorch's rule for max, not for amax. */
 static gb_status extreme_with_index_gradient(gb_grad_call *grad) {
-  gb_tensor *index = GB_SAVED_OUT(grad, 1), *g = grad->out[0];
-  if (!grad->attrs[0].given) return extreme_gradient(grad);
+  gb_tensor *index = GB_SAVED_OUT(grad, 1), *g = grad->out[0], *x = grad->saved[0];
   reverse r;
   reverse_begin(&r, grad);
+  if (!grad->attrs[0].given) {
+    gb_tensor *equal = equals(&r, x, GB_SAVED_OUT(grad, 0));
+    return reverse_end(&r, share_among(&r, gb_chain_2(&r.chain, GB_OP_logical_or, equal, gb_chain_1(&r.chain, GB_OP_isnan, x, NULL), NULL), g));
+  }
   gb_tensor *zeros = gb_chain_full(&r.chain, (gb_dtype)g->dtype, r.x->ndim, r.x->shape, g->storage->device, 0);
   return reverse_end(&r, gb_chain_3(&r.chain, GB_OP_scatter_add, zeros, with_dims(&r, index), with_dims(&r, g), &grad->attrs[0]));
 }
@@ -361,7 +367,7 @@ static gb_status norm_gradient(gb_grad_call *grad) {
   if (p == 0) return reverse_end(&r, gb_chain_number(&r.chain, GB_OP_mul, x, 0));
   if (p == 1) return reverse_end(&r, multiply(&r, gb_chain_1(&r.chain, GB_OP_sign, x, NULL), with_dims(&r, g)));
   if (isinf(p)) {
-    gb_tensor *shared = share_among_equals(&r, gb_chain_1(&r.chain, GB_OP_abs, x, NULL), y, g);
+    gb_tensor *shared = share_among(&r, equals(&r, gb_chain_1(&r.chain, GB_OP_abs, x, NULL), y), g);
     return reverse_end(&r, multiply(&r, shared, gb_chain_1(&r.chain, GB_OP_sign, x, NULL)));
   }
   gb_tensor *slope = p == 2 ? x : power_slope(&r, x, p), *below = p == 2 ? y : gb_chain_number(&r.chain, GB_OP_pow, y, p - 1);

@@ -12,17 +12,11 @@
 
 /* {==== Storage ==== */
 
-/* A storage whose fields are set but which has no memory yet. */
+/* A storage whose fields are set but which has no memory yet. Here and for tensors: glibc's calloc passes its cache of small blocks by. */
 static gb_storage *storage_new(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
-  gb_storage *s = calloc(1, sizeof *s);
+  gb_storage *s = malloc(sizeof *s);
   if (!s) return NULL;
-  atomic_init(&s->refs, 1);
-  atomic_init(&s->saved, 0);
-  atomic_init(&s->exports, 0);
-  s->context = context;
-  s->device = device;
-  s->bytes = bytes;
-  s->category = category;
+  *s = (gb_storage){ .refs = 1, .context = context, .device = device, .bytes = bytes, .category = category };
   gb_context_retain(context);
   return s;
 }
@@ -79,17 +73,13 @@ static void tensor_discard(gb_context *context, gb_tensor *t) {
 /* A tensor over nothing: its storage is still to come. strides NULL: contiguous. NULL sets the error text. */
 static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
   if (!gb_context_count(context, DESCRIPTION)) return NULL;
-  gb_tensor *t = calloc(1, sizeof *t);
+  gb_tensor *t = malloc(sizeof *t);
   if (!t) {
     gb_context_uncount(context, DESCRIPTION);
     gb_fail_memory(context, sizeof *t);
     return NULL;
   }
-  atomic_init(&t->refs, 1);
-  t->dtype = (int8_t)dtype;
-  t->ndim = (int8_t)ndim;
-  t->offset = offset;
-  t->numel = 1;
+  *t = (gb_tensor){ .refs = 1, .dtype = (int8_t)dtype, .ndim = (int8_t)ndim, .offset = offset, .numel = 1 };
   for (int i = 0; i < ndim; i++) t->numel *= t->shape[i] = shape[i];
   if (strides) memcpy(t->stride, strides, (size_t)ndim * sizeof *strides);
   else gb_contiguous_strides(ndim, shape, t->stride);

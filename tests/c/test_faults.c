@@ -33,9 +33,14 @@ static const char recipe[] =
   "  scaler:step(opt)\n"
   "  scaler:update()\n"
   "end\n"
-  "gb.io.save_checkpoint(checkpoint, { model = model, optimizer = opt, scaler = scaler })\n";
+  "gb.io.save_checkpoint(checkpoint, { model = model, optimizer = opt, scaler = scaler })\n"
+  "leaf = gb.tensor({ 1.0, 2.0, 3.0 }):requires_grad_()\n"
+  "base = leaf * 1\n"
+  "part = base:narrow(1, 2, 1)\n"
+  "part:exp_()\n";
 
-/* What must still work in a universe that has run out of memory once: an op, a gradient, no scope left open; and the checkpoint is whole. */
+/* What must still work in a universe that has run out of memory once: an op, a gradient, no scope left open; the checkpoint is whole, and a view
+ * that was changed in place has the history of what it holds. */
 static const char after[] =
   "local gb = require 'gibbous'\n"
   ON_TEST_DEVICE
@@ -45,7 +50,11 @@ static const char after[] =
   ";(x * x):sum():backward()\n"
   "assert(x.grad[2]:item() == 4 and (x + x).dtype == 'float32')\n"
   "local file = io.open(checkpoint)\n"
-  "if file then file:close() gb.load(checkpoint) end\n";
+  "if file then file:close() gb.load(checkpoint) end\n"
+  "if part then\n"
+  "  local value, slope = base[2]:item(), gb.grad(base:sum(), { leaf })[1][2]:item()\n"
+  "  assert(slope == (value == 2 and 1 or value), 'the values of a view changed, its history did not')\n"
+  "end\n";
 
 /* An allocator that counts what it has given out, and fails the n-th request from now, and its repetition where `retry` is set. */
 typedef struct faulty {

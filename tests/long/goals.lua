@@ -5,7 +5,7 @@
 -- FOLDER holds mnist/ (the idx files) and tinyshakespeare/input.txt. Without it the goal is skipped (exit status 77), never called passed.
 -- Training runs in processes of their own, through the recipes as users run them.
 
-local gibbous = arg[-1] or "build/gibbous"
+local gibbous = require("gibbous").test.program()
 local folder = os.getenv("GIBBOUS_DATA")
 local goal = arg[1]
 

@@ -55,7 +55,7 @@ if arg[1] == "run" then return train(arg[2], arg[3]) end
 
 local gb = require "gibbous"
 local KILLS, SEED = tonumber(arg[1]) or 5, math.tointeger(arg[2]) or os.time()
-local gibbous = arg[-1] or "build/gibbous"
+local gibbous = gb.test.program()
 local passed, failed, skipped = 0, 0, 0
 
 local function check(ok, text, ...)

@@ -3,7 +3,7 @@
 --
 --   gibbous tests/long/memcheck.lua       skipped (exit status 77) where there is no valgrind, and for programs that have sanitizers in them
 
-local gibbous = arg[-1] or "build/gibbous"
+local gibbous = require("gibbous").test.program()
 
 -- {==== The step: gibbous memcheck.lua run PRECISION ====
 

@@ -4,7 +4,7 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local gibbous, fake = arg[-1], arg[1]
+local gibbous, fake = gb.test.program(), arg[1]
 local all = { "libcuda.so.1", "libcudart.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2" }
 local others = { "libcudart.so.13", "libcudart.so.11.0", "libcublasLt.so.13", "libcublasLt.so.11", "libcudnn.so.8" }
 

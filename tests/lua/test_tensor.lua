@@ -467,4 +467,41 @@ describe("operands that run across each other", function()
   end)
 end)
 
+describe("argmax of a whole tensor", function()
+  local sizes = { 1, 3, 1023, 1024, 1025, 2048, 5000 }
+
+  it("finds the first of the largest, wherever it lies", function()
+    for _, n in ipairs(sizes) do
+      for _, at in ipairs { 1, (n + 1) // 2, n } do
+        for _, dtype in ipairs { "float32", "bfloat16", "float64", "int64", "uint8" } do
+          local x = gb.zeros(n, { dtype = dtype })
+          x[at], x[n] = 1, 1 -- and again at the end
+          expect(x:argmax():item()):to_be(at - 1)
+          expect((1 - x):argmin():item()):to_be(at - 1)
+          expect(x:reshape(n, 1):argmax():item()):to_be(at - 1)
+          expect(gb.stack({ x, x }, -1):select(-1, 1):argmax():item()):to_be(at - 1)
+        end
+      end
+    end
+  end)
+
+  it("takes NaN for the largest and for the smallest", function()
+    local x = gb.zeros(3000)
+    x[100], x[1500], x[2999] = 1 / 0, 0 / 0, 0 / 0
+    expect(x:argmax():item()):to_be(1499)
+    expect(x:argmin():item()):to_be(1499)
+  end)
+
+  it("needs no memory to speak of", function()
+    local x = gb.zeros(1 << 20)
+    if x.device ~= "cpu" then return end
+    for _, view in ipairs { x, x:reshape(1 << 20, 1), x:reshape(1, 1 << 20) } do
+      gb.reset_peak_memory_stats()
+      local before = gb.memory_stats().current_total
+      view:argmax()
+      expect(gb.memory_stats().peak_total - before < 256 * 1024):to_be(true) -- a tile for each thread, and 16 bytes for each tile of x
+    end
+  end)
+end)
+
 gb.test.finish()

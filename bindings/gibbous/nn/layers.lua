@@ -5,6 +5,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
 local F, init = nn.functional, nn.init
+local rawget, rawequal, type, is_module = rawget, rawequal, type, nn.is_module
 
 -- Check the keys of an options table against those a layer knows.
 local function options_of(given, known, layer)
@@ -41,9 +42,10 @@ end
 -- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made of such.
 local function keeps_nothing(module)
   if not module._library or rawget(module, "_hooks") then return false end
-  for _, key in ipairs(rawget(module, "_order")) do
-    local part = rawget(module, key)
-    if nn.is_module(part) and not keeps_nothing(part) then return false end
+  local order = rawget(module, "_order")
+  for i = 1, #order do
+    local part = rawget(module, order[i])
+    if type(part) == "table" and is_module(part) and not keeps_nothing(part) then return false end
   end
   return true
 end
@@ -69,7 +71,11 @@ function Linear:init(inputs, outputs, options)
   if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
 end
 
-function Linear:forward(x) return F.linear(x, self.weight, self.bias, { activation = self.activation }) end
+function Linear:forward(x)
+  local activation = self.activation
+  if activation == "none" then return F.linear(x, self.weight, self.bias) end
+  return F.linear(x, self.weight, self.bias, { activation = activation })
+end
 
 function Linear:extra()
   local shape = self.weight.shape

@@ -7,6 +7,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
+local rawget, getmetatable, type = rawget, getmetatable, type -- locals: a call of a small layer is mostly look-ups
 
 local Module = { __name = "Module" }
 Module.__index = Module
@@ -53,15 +54,20 @@ local function pinned(self, fn, ...)
 end
 native.pinned = pinned
 
-local function call(self, ...)
-  local hooks = rawget(self, "_hooks")
-  if not hooks then return pinned(self, self.forward, ...) end
+local function call_hooked(self, hooks, ...)
   local result = table.pack(pinned(self, self.forward, ...))
   for _, hook in ipairs(hooks) do -- which may remove itself
     local replaced = hook(self, { ... }, table.unpack(result, 1, result.n))
     if replaced ~= nil then result = table.pack(replaced) end
   end
   return table.unpack(result, 1, result.n)
+end
+
+local function call(self, ...)
+  local hooks = rawget(self, "_hooks")
+  if hooks then return call_hooked(self, hooks, ...) end
+  if rawget(self, "_precision") then return pinned(self, self.forward, ...) end
+  return self.forward(self, ...)
 end
 
 local function class_of(name, parent)
