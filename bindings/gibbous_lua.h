@@ -133,8 +133,8 @@ typedef struct gb_host_options {
   size_t lua_bytes;           /* GB_ELUABYTES: tables, strings, functions, coroutines, handles of tensors */
   size_t tensor_bytes;        /* GB_ETENSORBYTES: tensors, gradients, optimizer state, graph nodes, scratch */
   uint64_t instructions;      /* GB_EINSTRUCTIONS: of the Lua machine; work inside library functions is charged alike */
-  double seconds;             /* GB_ETIME: of the wall clock. Products, convolutions, attention, pooling, sorts and reductions stop half way;
-                                 another op, once begun, runs to its end */
+  double seconds;             /* GB_ETIME: of the wall clock. Ops stop half way, a convolution between two slices of its batch; a tensor that one
+                                 was changing in place is then changed in part. The step of an optimizer goes to its end */
 
   /* Memory. Each may be called by whichever thread uses the host; tensor_free by any thread that releases a tensor. */
   gb_lua_alloc_fn lua_alloc;  /* NULL: realloc and free */
