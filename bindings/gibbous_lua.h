@@ -148,6 +148,10 @@ typedef struct gb_host_options {
   gb_event_fn on_event;       /* NULL: gb.progress prints lines instead */
   gb_file_fn on_file;
   void *user;                 /* passed to the four above */
+
+  /* One more limit, with GB_SANDBOX_FILES only: GB_EFILEBYTES; 0 for 4 GiB. Counted from the opening of the host on, whatever was overwritten or
+   * replaced meanwhile; each file that is opened to be written counts as 4096 bytes besides. It bounds what a recipe can fill of a disk. */
+  uint64_t file_bytes;
 } gb_host_options;
 
 /* Set the defaults. size is sizeof(gb_host_options) of the caller. */

@@ -77,17 +77,40 @@ static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status 
   return keep(host, reason, text);
 }
 
+/* A protected call: what runs, and the scopes that were open before. */
+typedef struct protected { lua_CFunction body; void *request; gbl_modes *modes; int64_t scopes; } protected;
+
+/* Close the scopes that were opened since. */
+static bool close_scopes(gbl_modes *modes, int64_t before) {
+  bool any = false;
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    for (; modes->top[kind] && modes->top[kind]->number > before; any = true) gbl_close_top(modes, (gbl_scope_kind)kind);
+  return any;
+}
+
+/* The body takes this frame, so that tracebacks show it alone. */
+static int run_body(lua_State *L) {
+  protected *p = lua_touserdata(L, 1);
+  p->modes = gbl_modes_of(L);
+  p->scopes = p->modes->scopes;
+  lua_settop(L, 0);
+  lua_pushlightuserdata(L, p->request);
+  return p->body(L);
+}
+
 gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   lua_State *L = host->current;
+  protected p = { .body = body, .request = request };
   int top = lua_gettop(L);
   if (!lua_checkstack(L, LUA_MINSTACK)) return gbl_host_fail(host, GB_EMEMORY, "the stack of this coroutine is full");
   host->refused = 0;
   host->limited = false;
   gbl_interrupt_begin(L);
   lua_pushcfunction(L, add_traceback);
-  lua_pushcfunction(L, body);
-  lua_pushlightuserdata(L, request);
+  lua_pushcfunction(L, run_body);
+  lua_pushlightuserdata(L, &p);
   int lua_status = lua_pcall(L, 1, 0, top + 1);
+  if (lua_status != LUA_OK && p.modes) close_scopes(p.modes, p.scopes);
   gb_status reason = gbl_interrupt_end(L, lua_status == LUA_OK);
   gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
   lua_settop(L, top);
@@ -259,7 +282,7 @@ static int open_universe(lua_State *L) {
   check_device(L, host);
   gbl_replace_coroutine(L);
   tame_process(L, host);
-  if (o->on_file) host->context->files = (gb_file_policy){ GB_FILES_ANY, ask_file, host };
+  if (o->on_file) host->context->files = (gb_file_policy){ .root = GB_FILES_ANY, .ask = ask_file, .user = host };
   gbl_open_sandbox(L, host);
   host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
   if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
@@ -288,6 +311,7 @@ static const char *bad_options(const gb_host_options *o) {
   if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
   if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";
   if (!(o->seconds >= 0)) return "options.seconds must not be negative";
+  if (o->file_bytes && o->sandbox != GB_SANDBOX_FILES) return "options.file_bytes is a limit of GB_SANDBOX_FILES, and goes with it alone";
   return NULL;
 }
 
@@ -360,10 +384,7 @@ static int run_chunk(lua_State *L) {
   int64_t before = modes->scopes;
   lua_call(L, 0, 0);
   if (!gbl_push_open_scope(L)) return 0;
-  bool left_open = false;
-  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
-    for (; modes->top[kind] && modes->top[kind]->number > before; left_open = true) gbl_close_top(modes, (gbl_scope_kind)kind);
-  return left_open ? lua_error(L) : 0;
+  return close_scopes(modes, before) ? lua_error(L) : 0;
 }
 
 gb_status gb_host_run_file(gb_host *host, const char *path) { return gbl_host_protect(host, run_chunk, &(chunk){ .path = path }); }

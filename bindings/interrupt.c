@@ -124,7 +124,7 @@ void gbl_interrupt_stick(lua_State *L, gb_status status) {
   gbl_state *state = gbl_get_state(L);
   if (!state->interrupt.depth) return;
   bool full = status == GB_EMEMORY && state->interrupt.limits_tensors && gb_pool_was_limited(state->context->pool[GB_CPU]);
-  gb_status reached = full ? GB_ETENSORBYTES : check_limits(state);
+  gb_status reached = full ? GB_ETENSORBYTES : status == GB_EFILEBYTES ? status : check_limits(state);
   if (reached != GB_OK) gbl_interrupt_post(state, reached);
   if (atomic_load(&state->interrupt.reason)) arm(L);
 }

@@ -71,7 +71,7 @@ void gbl_charge_coroutine(lua_State *L);
 bool gbl_is_stopping(lua_State *L);
 /* The coroutine co runs from now on; it is armed if a stop was asked for. Raises nothing. */
 void gbl_note_current(struct gbl_state *state, lua_State *co);
-/* An op failed with a status that a stop, the deadline or the limit on tensor bytes may be behind: then make it stick. */
+/* The engine failed with a status that a stop, the deadline or a limit on bytes may be behind: then make it stick. */
 void gbl_interrupt_stick(lua_State *L, gb_status status);
 /* An optimizer stepped; and: one step of training ends and the next begins here, which is where a recipe that was asked to stop does. May
  * raise. The boundary is the first call of zero_grad or of a loader after a step, so that what a handler saves is a whole step. */

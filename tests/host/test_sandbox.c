@@ -418,6 +418,32 @@ static gb_status only_a(void *user, const char *path, bool write) {
   return !write || *path == 'a' ? GB_OK : GB_EIO;
 }
 
+/* What is written is bounded over the life of the host, by whichever way it is written, and the end by it cannot be swallowed. */
+static void test_file_bytes(gb_host_options o) {
+  static const char *const writers[] = {
+    "while true do local f = assert(io.open('n.txt', 'w')) f:write(('x'):rep(1000)) f:close() end",
+    "local f = assert(io.open('n.txt', 'a')) while true do pcall(f.write, f, 1.5, 'x', 12345678) end",
+    "local f = assert(io.open('n.txt', 'w')) while true do f:seek('set', 0) pcall(f.write, f, ('x'):rep(5000)) end",
+    "local i = 0 while true do i = i + 1 pcall(io.open, 'n' .. i % 50, 'w') end", /* files without bytes */
+    "while true do pcall(gb.save, 'n.safetensors', { x = gb.ones(1000) }) end",
+    "local m = gb.nn.Linear(10, 10) while true do pcall(gb.io.save_checkpoint, 'n.checkpoint', { model = m }) end",
+  };
+  o.file_bytes = 1000000;
+  for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+    gb_host *host = open_host(&o);
+    CHECK(runs(host, "local f = assert(io.open('n.txt', 'w')) f:write('a', 1, 2.5) f:close() assert(io.open('n.txt'):read('a') == 'a12.5')"));
+    CHECK(fails(host, writers[i], GB_EFILEBYTES, "bytes written to files"));
+    CHECK(runs(host, "assert(io.open('a.txt'):read('a') == 'one\\ntwo\\n')")); /* reading goes on */
+    CHECK(fails(host, "gb.save('n.safetensors', { x = gb.ones(300000) })", GB_EFILEBYTES, NULL));
+    gb_host_close(host);
+  }
+  gb_host *host;
+  char why[128] = "";
+  o.sandbox = GB_SANDBOX_STRICT;
+  o.root = NULL;
+  CHECK(gb_host_open(&o, &host, why, sizeof why) == GB_EINVAL && strstr(why, "file_bytes"));
+}
+
 static void test_files(void) {
   char base[] = "/tmp/gibbous-sandbox-XXXXXX", root[64], path[128], secret[64];
   CHECK(mkdtemp(base) != NULL);
@@ -448,6 +474,7 @@ static void test_files(void) {
     else CHECK(fails(host, e->text, e->status, e->says));
   }
   gb_host_close(host);
+  test_file_bytes(o);
 
   int asked = 0;
   o.on_file = only_a;
