@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LARGE_BLOCK ((size_t)4096) /* bytes from which an allocation is charged as work */
+#define LONG_STRING ((size_t)16 << 10) /* bytes from which a string makes limits look more often */
 
 /* {==== Errors ==== */
 
@@ -131,17 +132,57 @@ static void *refuse(gb_host *host, size_t bytes) {
   return NULL;
 }
 
+/* Tell how long the longest string is. */
+static void note_longest(const gb_host *host) {
+  size_t longest = 0;
+  for (size_t i = 0; i < host->n_strings; i++)
+    if (host->strings[i].bytes > longest) longest = host->strings[i].bytes;
+  if (host->state) gbl_note_longest(host->state, longest);
+}
+
+/* Room to note one more string. */
+static bool make_room(gb_host *host) {
+  if (host->n_strings < host->room_strings) return true;
+  size_t room = 2 * host->room_strings + 16;
+  void *longer = realloc(host->strings, room * sizeof *host->strings);
+  if (!longer) return false;
+  host->strings = longer;
+  host->room_strings = room;
+  return true;
+}
+
+/* A long string is there; make_room was asked. */
+static void note_string(gb_host *host, const void *block, size_t bytes) {
+  host->strings[host->n_strings].block = block;
+  host->strings[host->n_strings++].bytes = bytes;
+  if (host->state && bytes > host->state->interrupt.longest) gbl_note_longest(host->state, bytes);
+}
+
+/* A large block goes; it may be one of a string. */
+static void forget_string(gb_host *host, const void *block) {
+  for (size_t i = 0; i < host->n_strings; i++) {
+    if (host->strings[i].block != block) continue;
+    host->strings[i] = host->strings[--host->n_strings];
+    note_longest(host);
+    return;
+  }
+}
+
 static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   gb_host *host = user;
   const gb_host_options *o = &host->options;
+  bool is_string = !block && before == LUA_TSTRING && bytes >= LONG_STRING;
   if (!block) before = 0; /* then it is a type */
   bool grows = bytes > before;
+  if (is_string && !make_room(host)) return NULL;
   if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
   void *fresh = NULL;
   if (o->lua_alloc) fresh = o->lua_alloc(o->alloc_user, block, before, bytes);
   else if (bytes) fresh = realloc(block, bytes);
   else free(block);
   if (bytes && !fresh) return NULL;
+  if (is_string) note_string(host, fresh, bytes);
+  else if (before >= LONG_STRING && !bytes) forget_string(host, block);
   host->lua_bytes += bytes - before;
   if (host->lua_bytes > host->lua_peak) host->lua_peak = host->lua_bytes;
   if (grows) host->refused = 0;
@@ -324,6 +365,7 @@ static void forget_host(gb_host *host) {
 static void end_host(gb_host *host) {
   forget_host(host);
   if (host->main) lua_close(host->main);
+  free(host->strings);
   free((char *)host->options.root);
   free((char *)host->options.device);
   free(host);
