@@ -129,4 +129,5 @@ void gbl_open_sandbox(lua_State *L, gb_host *host) {
     if (lua_istable(L, -1)) filter(L, host, rows[i].table);
     lua_pop(L, 1);
   }
+  gbl_keep_names(L); /* the guarded ones */
 }
