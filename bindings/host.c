@@ -123,10 +123,13 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
 
 /* {==== Lua's memory ==== */
 
+/* The state that allocations are told to, or NULL: it is not there yet, or goes. */
+static gbl_state *told(const gb_host *host) { return host->closing ? NULL : host->state; }
+
 /* The limit refuses. Lua collects and asks once more; what is refused twice, or is more than the limit by itself, is out of reach, and everything
  * must unwind. */
 static void *refuse(gb_host *host, size_t bytes) {
-  if ((host->refused == bytes || bytes > host->options.lua_bytes) && host->state) gbl_interrupt_request(host->state, GB_ELUABYTES);
+  if ((host->refused == bytes || bytes > host->options.lua_bytes) && told(host)) gbl_interrupt_request(told(host), GB_ELUABYTES);
   host->refused = bytes;
   host->limited = true;
   return NULL;
@@ -137,7 +140,7 @@ static void note_longest(const gb_host *host) {
   size_t longest = 0;
   for (size_t i = 0; i < host->n_strings; i++)
     if (host->strings[i].bytes > longest) longest = host->strings[i].bytes;
-  if (host->state) gbl_note_longest(host->state, longest);
+  if (told(host)) gbl_note_longest(told(host), longest);
 }
 
 /* Room to note one more string. */
@@ -155,7 +158,7 @@ static bool make_room(gb_host *host) {
 static void note_string(gb_host *host, const void *block, size_t bytes) {
   host->strings[host->n_strings].block = block;
   host->strings[host->n_strings++].bytes = bytes;
-  if (host->state && bytes > host->state->interrupt.longest) gbl_note_longest(host->state, bytes);
+  if (told(host) && bytes > told(host)->interrupt.longest) gbl_note_longest(told(host), bytes);
 }
 
 /* A large block goes; it may be one of a string. */
@@ -186,7 +189,7 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   host->lua_bytes += bytes - before;
   if (host->lua_bytes > host->lua_peak) host->lua_peak = host->lua_bytes;
   if (grows) host->refused = 0;
-  if (grows && bytes - before >= LARGE_BLOCK && host->state) gbl_charge_block(host->state, bytes - before);
+  if (grows && bytes - before >= LARGE_BLOCK && told(host)) gbl_charge_block(told(host), bytes - before);
   return fresh;
 }
 
@@ -364,6 +367,7 @@ static void forget_host(gb_host *host) {
 /* End a host that opened in part or whole. */
 static void end_host(gb_host *host) {
   forget_host(host);
+  host->closing = true;
   if (host->main) lua_close(host->main);
   free(host->strings);
   free((char *)host->options.root);

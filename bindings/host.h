@@ -20,6 +20,7 @@ struct gb_host {
   struct { const void *block; size_t bytes; } *strings; /* the long ones that live */
   size_t n_strings, room_strings;
   int open_files;                /* streams of the sandbox that are open */
+  bool closing;                  /* the state may be gone, while Lua frees what is left */
   bool limited;                  /* the limit refused something in the call that runs */
   gb_status code;                /* of error */
   char error[GBL_HOST_ERROR_BYTES];

@@ -19,6 +19,7 @@ static double now(void) {
 /* {==== Hooks ==== */
 
 static void count_hook(lua_State *L, lua_Debug *event);
+static void stop_hook(lua_State *L, lua_Debug *event);
 static void silence_handler(lua_State *L);
 
 /* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the longest string there is. */
@@ -27,10 +28,10 @@ static int period_of(const gbl_interrupt *interrupt) {
   return interrupt->longest < BYTES_PER_PERIOD ? (int)(BYTES_PER_PERIOD / interrupt->longest) : 1;
 }
 
-/* The hook that a coroutine has while nothing was asked for. */
+/* The hook that a coroutine has while nothing was asked for: ours where there are limits, else none, or one that a script has set. */
 static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
   if (interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, period_of(interrupt));
-  else lua_sethook(L, NULL, 0, 0);
+  else if (lua_gethook(L) == stop_hook || lua_gethook(L) == count_hook) lua_sethook(L, NULL, 0, 0);
 }
 
 void gbl_interrupt_text(const gbl_state *state, gb_status reason, char *text, size_t size) {
