@@ -148,7 +148,7 @@ typedef struct hook_handle { gb_tensor *tensor; int64_t id; } hook_handle;
 static void hook_handle_release(void *object) {
   hook_handle *handle = object;
   gb_tensor_release(handle->tensor);
-  free(handle);
+  gb_counted_free(handle);
 }
 
 static int hook_remove(lua_State *L);
@@ -172,8 +172,9 @@ static int tensor_register_hook(lua_State *L) {
   luaL_checktype(L, 2, LUA_TFUNCTION);
   if (!t->node) gbl_share_tensor(L, 1);
   void **slot = gbl_new_object(L, &hook_type, 0);
-  hook_handle *handle = *slot = calloc(1, sizeof *handle);
-  if (!handle) return gbl_error(L, "register_hook: out of memory");
+  gb_context *context = gb_tensor_context(t);
+  hook_handle *handle = *slot = gb_counted_alloc(context, sizeof *handle);
+  if (!handle) return gbl_check_status(L, gb_error_code(context));
   gbl_callback *callback = gbl_callback_new(L, 2);
   gb_status status = gb_tensor_register_hook(t, run_hook, callback, gbl_callback_release, &handle->id);
   if (status != GB_OK) gbl_callback_release(callback);
@@ -208,7 +209,7 @@ static likeness look_at(const gb_tensor *t) {
 static void custom_release(void *user) {
   custom_call *call = user;
   gbl_callback_release(call->callback);
-  free(call);
+  gb_counted_free(call);
 }
 
 /* ctx:save_for_backward(xs...: tensor): In the forward of a gb.Function: tensors that backward needs; changing them in place before it is an
@@ -355,10 +356,10 @@ static void attach(lua_State *L, gb_context *context, const char *name, int argu
   for (int i = 0; i < n_in; i++) in[i] = gbl_check_tensor(L, at[i]);
   for (int i = 0; i < n_out; i++) out[i] = gbl_check_tensor(L, first + i);
   gbl_callback *callback = gbl_callback_new(L, lua_gettop(L));
-  custom_call *call = calloc(1, sizeof *call + sizeof *call->in * (size_t)n_in);
+  custom_call *call = gb_counted_alloc(context, sizeof *call + sizeof *call->in * (size_t)n_in);
   if (!call) {
     gbl_callback_release(callback);
-    gbl_check_status(L, gb_fail_memory(context, sizeof *call));
+    gbl_check_status(L, gb_error_code(context));
     return;
   }
   call->callback = callback;

@@ -169,7 +169,7 @@ int gbl_check_status(lua_State *L, gb_status status) {
   if (status == GB_OK) return 0;
   gbl_state *state = gbl_get_state(L);
   luaL_checkstack(L, 4, NULL);
-  if (status == GB_EINTERRUPT || status == GB_EMEMORY) gbl_interrupt_stick(L, status);
+  if (status == GB_EINTERRUPT || status == GB_EMEMORY || status == GB_EFILEBYTES) gbl_interrupt_stick(L, status);
   if (status == GB_ECALLBACK && state->has_error) {
     state->has_error = false;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
@@ -239,10 +239,10 @@ gbl_callback *gbl_callback_new(lua_State *L, int index) {
   gbl_state *state = gbl_enter(L);
   lua_pushvalue(L, index);
   int reference = luaL_ref(L, LUA_REGISTRYINDEX);
-  gbl_callback *callback = malloc(sizeof *callback);
+  gbl_callback *callback = gb_counted_alloc(state->context, sizeof *callback);
   if (!callback) {
     luaL_unref(L, LUA_REGISTRYINDEX, reference);
-    gbl_check_status(L, gb_fail_memory(state->context, sizeof *callback));
+    gbl_check_status(L, gb_error_code(state->context));
   }
   *callback = (gbl_callback){ state, reference };
   state->refs++;
@@ -254,8 +254,8 @@ void gbl_callback_release(void *user) {
   gbl_callback *callback = user;
   gbl_state *state = callback->state;
   if (state->context && state->running && lua_checkstack(state->running, 4)) luaL_unref(state->running, LUA_REGISTRYINDEX, callback->reference);
+  gb_counted_free(callback);
   state_release(state);
-  free(callback);
 }
 
 void gbl_callback_push(lua_State *L, const gbl_callback *callback) { lua_rawgeti(L, LUA_REGISTRYINDEX, callback->reference); }

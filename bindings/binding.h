@@ -243,6 +243,8 @@ void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the ho
  * the table at the top (pushed). */
 void gbl_set_functions(lua_State *L, const luaL_Reg *functions);
 void gbl_push_module(lua_State *L, const char *name);
+/* What the Lua half of the library uses of Lua's globals is what they are now, whatever becomes of them. */
+void gbl_keep_names(lua_State *L);
 
 /* The state, for functions set by gbl_set_functions: cheaper than gbl_enter. */
 static inline gbl_state *gbl_upvalue(lua_State *L) { return gbl_note(L, lua_touserdata(L, lua_upvalueindex(1))); }

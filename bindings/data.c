@@ -121,7 +121,7 @@ static void release_text(void *object) {
   text_part *part = object;
   gb_text_release(part->text);
   gb_tokens_release(part->tokens);
-  free(part);
+  gb_counted_free(part);
 }
 
 static const gbl_type text_type, tokens_type;
@@ -134,17 +134,18 @@ static text_part *check_part(lua_State *L) {
 }
 
 /* Push an object for a part yet to be filled. */
-static text_part *push_part(lua_State *L, const gbl_type *type, const char *who) {
+static text_part *push_part(lua_State *L, const gbl_type *type) {
   void **slot = gbl_new_object(L, type, 0);
-  text_part *part = calloc(1, sizeof *part);
-  if (!part) gbl_error(L, "%s: out of memory", who);
+  gb_context *context = gbl_context(L);
+  text_part *part = gb_counted_alloc(context, sizeof *part);
+  if (!part) gbl_check_status(L, gb_error_code(context));
   *slot = part;
   return part;
 }
 
 /* Push ids first .. first + count - 1 of what part is a part of. */
 static void push_range(lua_State *L, const text_part *of, int64_t first, int64_t count) {
-  text_part *part = push_part(L, of->tokens ? &tokens_type : &text_type, "split");
+  text_part *part = push_part(L, of->tokens ? &tokens_type : &text_type);
   *part = (text_part){ of->text, of->tokens, first, count };
   if (part->text) gb_text_retain(part->text);
   if (part->tokens) gb_tokens_retain(part->tokens);
@@ -166,7 +167,7 @@ static int text_open(lua_State *L) {
   }
   bool bytes = !strcmp(kind, "bytes");
   if (!bytes && strcmp(kind, "characters")) return gbl_error(L, "data.text: kind is 'characters' or 'bytes', not '%s'", kind);
-  text_part *part = push_part(L, &text_type, "data.text");
+  text_part *part = push_part(L, &text_type);
   gbl_check_status(L, gb_text_open(context, path, bytes ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS, vocabulary, bytes_of_vocabulary, &part->text));
   part->count = gb_text_length(part->text);
   return 1;
@@ -184,7 +185,7 @@ static int tokens_open(lua_State *L) {
   int kind = 0;
   while (kind < GB_TOKEN_KINDS && strcmp(names[kind], dtype)) kind++;
   if (kind == GB_TOKEN_KINDS) return gbl_error(L, "data.tokens: dtype is 'uint8', 'uint16' or 'int32', not '%s'", dtype);
-  text_part *part = push_part(L, &tokens_type, "data.tokens");
+  text_part *part = push_part(L, &tokens_type);
   gbl_check_status(L, gb_tokens_open(context, path, (gb_token_kind)kind, &part->tokens));
   part->count = gb_tokens_length(part->tokens);
   return 1;

@@ -75,20 +75,31 @@ static void push_device(lua_State *L, void *driver, int index) {
   lua_pushinteger(L, minor), lua_setfield(L, -2, "minor");
 }
 
-/* The driver's version and the list of devices; nothing where there is no driver. It stays open: it does not like to be closed. */
+/* Push what the driver says of an error code. */
+static void push_reason(lua_State *L, void *driver, int code) {
+  int (*text_of)(int, const char **);
+  const char *text = NULL;
+  if (find(driver, "cuGetErrorString", &text_of)) text_of(code, &text);
+  lua_pushfstring(L, "error %d%s%s", code, text ? ", " : "", text ? text : "");
+}
+
+/* The driver's version, the list of devices, and why there are none if the driver says; nothing where there is no driver. It stays open: it does
+ * not like to be closed. */
 static int push_driver(lua_State *L) {
   int (*version)(int *), (*init)(unsigned), (*count)(int *);
-  int number = 0, devices = 0;
+  int number = 0, devices = 0, code = 0;
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!driver || !find(driver, "cuDriverGetVersion", &version) || version(&number) != 0) return 0;
-  if (find(driver, "cuInit", &init) && init(0) == 0 && find(driver, "cuDeviceGetCount", &count)) count(&devices);
+  if (find(driver, "cuInit", &init) && (code = init(0)) == 0 && find(driver, "cuDeviceGetCount", &count) && (code = count(&devices)) != 0) devices = 0;
   lua_pushinteger(L, number);
   lua_newtable(L);
   for (int i = 0; i < devices; i++) {
     push_device(L, driver, i);
     lua_seti(L, -2, i + 1);
   }
-  return 2;
+  if (code == 0) return 2;
+  push_reason(L, driver, code);
+  return 3;
 }
 
 /* library(key, most): the version of a library that can be opened, or nothing; of several that of CUDA `most` at the latest, if there is one. */

@@ -403,6 +403,36 @@ static void seal(lua_State *L) {
 
 /* {==== The Lua half ==== */
 
+/* What the Lua half uses of the globals. Left out is what hosts and prompts put something else in the place of, or users to see what is printed. */
+static const char *const own_names[] = {
+  "assert", "collectgarbage", "coroutine", "debug", "error", "getmetatable", "io", "ipairs", "math", "next", "os", "pairs", "pcall", "rawequal", "rawget",
+  "rawlen", "rawset", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "utf8",
+};
+static const char names_key = 0; /* of the registry: the table that stands for the globals there */
+
+void gbl_keep_names(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &names_key);
+  lua_pushglobaltable(L);
+  for (size_t i = 0; i < sizeof own_names / sizeof *own_names; i++) {
+    lua_pushstring(L, own_names[i]);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, -3);
+    lua_rawset(L, -4);
+  }
+  lua_pop(L, 2);
+}
+
+/* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from itself, and the globals behind. */
+static void open_names(lua_State *L) {
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushglobaltable(L);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &names_key);
+  gbl_keep_names(L);
+}
+
 /* run(name): runs a chunk of the Lua half with gb and the native functions as its arguments. Upvalues: gb, native. */
 static int run_chunk(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
@@ -411,6 +441,8 @@ static int run_chunk(lua_State *L) {
   if (!chunk->name) return luaL_error(L, "gibbous: '%s' is not in the binary", name);
   lua_pushfstring(L, "=gibbous/%s.lua", name);
   if (luaL_loadbufferx(L, chunk->text, chunk->size, lua_tostring(L, -1), "bt") != LUA_OK) return lua_error(L);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &names_key);
+  lua_setupvalue(L, -2, 1);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_pushvalue(L, lua_upvalueindex(3));
@@ -420,6 +452,7 @@ static int run_chunk(lua_State *L) {
 
 /* Run init, which runs the others in its order, with gb at the top of the stack. */
 static void run_lua_half(lua_State *L) {
+  open_names(L);
   lua_pushvalue(L, -1);
   gbl_push_module(L, "_native");
   lua_pushvalue(L, -2);

@@ -133,8 +133,8 @@ typedef struct gb_host_options {
   size_t lua_bytes;           /* GB_ELUABYTES: tables, strings, functions, coroutines, handles of tensors */
   size_t tensor_bytes;        /* GB_ETENSORBYTES: tensors, gradients, optimizer state, graph nodes, scratch */
   uint64_t instructions;      /* GB_EINSTRUCTIONS: of the Lua machine; work inside library functions is charged alike */
-  double seconds;             /* GB_ETIME: of the wall clock. Products, convolutions, attention, pooling, sorts and reductions stop half way;
-                                 another op, once begun, runs to its end */
+  double seconds;             /* GB_ETIME: of the wall clock. Ops stop half way, a convolution between two slices of its batch; a tensor that one
+                                 was changing in place is then changed in part. The step of an optimizer goes to its end */
 
   /* Memory. Each may be called by whichever thread uses the host; tensor_free by any thread that releases a tensor. */
   gb_lua_alloc_fn lua_alloc;  /* NULL: realloc and free */
@@ -148,6 +148,10 @@ typedef struct gb_host_options {
   gb_event_fn on_event;       /* NULL: gb.progress prints lines instead */
   gb_file_fn on_file;
   void *user;                 /* passed to the four above */
+
+  /* One more limit, with GB_SANDBOX_FILES only: GB_EFILEBYTES; 0 for 4 GiB. Counted from the opening of the host on, whatever was overwritten or
+   * replaced meanwhile; each file that is opened to be written counts as 4096 bytes besides. It bounds what a recipe can fill of a disk. */
+  uint64_t file_bytes;
 } gb_host_options;
 
 /* Set the defaults. size is sizeof(gb_host_options) of the caller. */

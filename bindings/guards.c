@@ -419,7 +419,9 @@ static FILE *open_file(lua_State *L, const char *path, const char *mode, int fla
   gb_context *context = gbl_context(L);
   int fd;
   FILE *file = NULL;
-  if (gb_place_open(context, path, flags, &fd) == GB_OK && !(file = fdopen(fd, mode))) {
+  gb_status status = gb_place_open(context, path, flags, &fd);
+  if (status == GB_EFILEBYTES) gbl_check_status(L, status);
+  if (status == GB_OK && !(file = fdopen(fd, mode))) {
     close(fd);
     gb_fail_memory(context, sizeof *file);
   }
@@ -428,6 +430,22 @@ static FILE *open_file(lua_State *L, const char *path, const char *mode, int fla
     lua_pushstring(L, gb_error(context));
   }
   return file;
+}
+
+/* file:write(...): what is written counts. */
+static int guarded_write(lua_State *L) {
+  uint64_t bytes = 0;
+  for (int i = lua_gettop(L); i > 1; i--) {
+    size_t length = 0;
+    if (lua_type(L, i) == LUA_TNUMBER) {
+      lua_pushvalue(L, i);
+      lua_tolstring(L, -1, &length);
+      lua_pop(L, 1);
+    } else if (lua_type(L, i) == LUA_TSTRING) length = lua_rawlen(L, i);
+    bytes += length;
+  }
+  gbl_check_status(L, gb_place_charge(gbl_context(L), bytes));
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
 }
 
 /* May one more stream be open? Those that nobody holds are closed first. False leaves nil and a text. */
@@ -563,6 +581,9 @@ static void guard_files(lua_State *L) {
   lua_register(L, "loadfile", guarded_loadfile);
   lua_register(L, "dofile", guarded_dofile);
   luaL_getmetatable(L, LUA_FILEHANDLE);
+  lua_getfield(L, -1, "__index");
+  guard(L, "write", guarded_write);
+  lua_pop(L, 1);
   lua_pushcfunction(L, file_text);
   lua_setfield(L, -2, "__tostring");
   lua_pushboolean(L, false);

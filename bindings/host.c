@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LARGE_BLOCK ((size_t)4096) /* bytes from which an allocation is charged as work */
+#define LONG_STRING ((size_t)16 << 10) /* bytes from which a string makes limits look more often */
 
 /* {==== Errors ==== */
 
@@ -77,17 +78,40 @@ static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status 
   return keep(host, reason, text);
 }
 
+/* A protected call: what runs, and the scopes that were open before. */
+typedef struct protected { lua_CFunction body; void *request; gbl_modes *modes; int64_t scopes; } protected;
+
+/* Close the scopes that were opened since. */
+static bool close_scopes(gbl_modes *modes, int64_t before) {
+  bool any = false;
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    for (; modes->top[kind] && modes->top[kind]->number > before; any = true) gbl_close_top(modes, (gbl_scope_kind)kind);
+  return any;
+}
+
+/* The body takes this frame, so that tracebacks show it alone. */
+static int run_body(lua_State *L) {
+  protected *p = lua_touserdata(L, 1);
+  p->modes = gbl_modes_of(L);
+  p->scopes = p->modes->scopes;
+  lua_settop(L, 0);
+  lua_pushlightuserdata(L, p->request);
+  return p->body(L);
+}
+
 gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   lua_State *L = host->current;
+  protected p = { .body = body, .request = request };
   int top = lua_gettop(L);
   if (!lua_checkstack(L, LUA_MINSTACK)) return gbl_host_fail(host, GB_EMEMORY, "the stack of this coroutine is full");
   host->refused = 0;
   host->limited = false;
   gbl_interrupt_begin(L);
   lua_pushcfunction(L, add_traceback);
-  lua_pushcfunction(L, body);
-  lua_pushlightuserdata(L, request);
+  lua_pushcfunction(L, run_body);
+  lua_pushlightuserdata(L, &p);
   int lua_status = lua_pcall(L, 1, 0, top + 1);
+  if (lua_status != LUA_OK && p.modes) close_scopes(p.modes, p.scopes);
   gb_status reason = gbl_interrupt_end(L, lua_status == LUA_OK);
   gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
   lua_settop(L, top);
@@ -99,30 +123,73 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
 
 /* {==== Lua's memory ==== */
 
+/* The state that allocations are told to, or NULL: it is not there yet, or goes. */
+static gbl_state *told(const gb_host *host) { return host->closing ? NULL : host->state; }
+
 /* The limit refuses. Lua collects and asks once more; what is refused twice, or is more than the limit by itself, is out of reach, and everything
  * must unwind. */
 static void *refuse(gb_host *host, size_t bytes) {
-  if ((host->refused == bytes || bytes > host->options.lua_bytes) && host->state) gbl_interrupt_request(host->state, GB_ELUABYTES);
+  if ((host->refused == bytes || bytes > host->options.lua_bytes) && told(host)) gbl_interrupt_request(told(host), GB_ELUABYTES);
   host->refused = bytes;
   host->limited = true;
   return NULL;
 }
 
+/* Tell how long the longest string is. */
+static void note_longest(const gb_host *host) {
+  size_t longest = 0;
+  for (size_t i = 0; i < host->n_strings; i++)
+    if (host->strings[i].bytes > longest) longest = host->strings[i].bytes;
+  if (told(host)) gbl_note_longest(told(host), longest);
+}
+
+/* Room to note one more string. */
+static bool make_room(gb_host *host) {
+  if (host->n_strings < host->room_strings) return true;
+  size_t room = 2 * host->room_strings + 16;
+  void *longer = realloc(host->strings, room * sizeof *host->strings);
+  if (!longer) return false;
+  host->strings = longer;
+  host->room_strings = room;
+  return true;
+}
+
+/* A long string is there; make_room was asked. */
+static void note_string(gb_host *host, const void *block, size_t bytes) {
+  host->strings[host->n_strings].block = block;
+  host->strings[host->n_strings++].bytes = bytes;
+  if (told(host) && bytes > told(host)->interrupt.longest) gbl_note_longest(told(host), bytes);
+}
+
+/* A large block goes; it may be one of a string. */
+static void forget_string(gb_host *host, const void *block) {
+  for (size_t i = 0; i < host->n_strings; i++) {
+    if (host->strings[i].block != block) continue;
+    host->strings[i] = host->strings[--host->n_strings];
+    note_longest(host);
+    return;
+  }
+}
+
 static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   gb_host *host = user;
   const gb_host_options *o = &host->options;
+  bool is_string = !block && before == LUA_TSTRING && bytes >= LONG_STRING;
   if (!block) before = 0; /* then it is a type */
   bool grows = bytes > before;
+  if (is_string && !make_room(host)) return NULL;
   if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
   void *fresh = NULL;
   if (o->lua_alloc) fresh = o->lua_alloc(o->alloc_user, block, before, bytes);
   else if (bytes) fresh = realloc(block, bytes);
   else free(block);
   if (bytes && !fresh) return NULL;
+  if (is_string) note_string(host, fresh, bytes);
+  else if (before >= LONG_STRING && !bytes) forget_string(host, block);
   host->lua_bytes += bytes - before;
   if (host->lua_bytes > host->lua_peak) host->lua_peak = host->lua_bytes;
   if (grows) host->refused = 0;
-  if (grows && bytes - before >= LARGE_BLOCK && host->state) gbl_charge_block(host->state, bytes - before);
+  if (grows && bytes - before >= LARGE_BLOCK && told(host)) gbl_charge_block(told(host), bytes - before);
   return fresh;
 }
 
@@ -259,7 +326,7 @@ static int open_universe(lua_State *L) {
   check_device(L, host);
   gbl_replace_coroutine(L);
   tame_process(L, host);
-  if (o->on_file) host->context->files = (gb_file_policy){ GB_FILES_ANY, ask_file, host };
+  if (o->on_file) host->context->files = (gb_file_policy){ .root = GB_FILES_ANY, .ask = ask_file, .user = host };
   gbl_open_sandbox(L, host);
   host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
   if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
@@ -288,6 +355,7 @@ static const char *bad_options(const gb_host_options *o) {
   if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
   if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";
   if (!(o->seconds >= 0)) return "options.seconds must not be negative";
+  if (o->file_bytes && o->sandbox != GB_SANDBOX_FILES) return "options.file_bytes is a limit of GB_SANDBOX_FILES, and goes with it alone";
   return NULL;
 }
 
@@ -299,7 +367,9 @@ static void forget_host(gb_host *host) {
 /* End a host that opened in part or whole. */
 static void end_host(gb_host *host) {
   forget_host(host);
+  host->closing = true;
   if (host->main) lua_close(host->main);
+  free(host->strings);
   free((char *)host->options.root);
   free((char *)host->options.device);
   free(host);
@@ -360,10 +430,7 @@ static int run_chunk(lua_State *L) {
   int64_t before = modes->scopes;
   lua_call(L, 0, 0);
   if (!gbl_push_open_scope(L)) return 0;
-  bool left_open = false;
-  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
-    for (; modes->top[kind] && modes->top[kind]->number > before; left_open = true) gbl_close_top(modes, (gbl_scope_kind)kind);
-  return left_open ? lua_error(L) : 0;
+  return close_scopes(modes, before) ? lua_error(L) : 0;
 }
 
 gb_status gb_host_run_file(gb_host *host, const char *path) { return gbl_host_protect(host, run_chunk, &(chunk){ .path = path }); }

@@ -17,7 +17,10 @@ struct gb_host {
   gb_host_options options;       /* size is that of ours; root and device are our copies */
   size_t lua_bytes, lua_peak;
   size_t refused;                /* bytes of the last request of Lua's that the limit refused, and 0 after one that was served */
+  struct { const void *block; size_t bytes; } *strings; /* the long ones that live */
+  size_t n_strings, room_strings;
   int open_files;                /* streams of the sandbox that are open */
+  bool closing;                  /* the state may be gone, while Lua frees what is left */
   bool limited;                  /* the limit refused something in the call that runs */
   gb_status code;                /* of error */
   char error[GBL_HOST_ERROR_BYTES];

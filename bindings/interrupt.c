@@ -8,6 +8,7 @@
 
 #define BYTES_PER_INSTRUCTION 32 /* that a library function moves */
 #define PERIOD 1000 /* instructions between two looks of the count hook: about ten microseconds */
+#define BYTES_PER_PERIOD ((size_t)16 << 20) /* of strings that they may look through: up to a quarter of a second where each byte is a zero */
 
 static double now(void) {
   struct timespec t;
@@ -18,12 +19,19 @@ static double now(void) {
 /* {==== Hooks ==== */
 
 static void count_hook(lua_State *L, lua_Debug *event);
+static void stop_hook(lua_State *L, lua_Debug *event);
 static void silence_handler(lua_State *L);
 
-/* The hook that a coroutine has while nothing was asked for. */
+/* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the longest string there is. */
+static int period_of(const gbl_interrupt *interrupt) {
+  if (interrupt->longest <= BYTES_PER_PERIOD / PERIOD) return PERIOD;
+  return interrupt->longest < BYTES_PER_PERIOD ? (int)(BYTES_PER_PERIOD / interrupt->longest) : 1;
+}
+
+/* The hook that a coroutine has while nothing was asked for: ours where there are limits, else none, or one that a script has set. */
 static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
-  if (interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD);
-  else lua_sethook(L, NULL, 0, 0);
+  if (interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, period_of(interrupt));
+  else if (lua_gethook(L) == stop_hook || lua_gethook(L) == count_hook) lua_sethook(L, NULL, 0, 0);
 }
 
 void gbl_interrupt_text(const gbl_state *state, gb_status reason, char *text, size_t size) {
@@ -89,9 +97,17 @@ void gbl_charge_block(gbl_state *state, size_t bytes) {
   if (reached != GB_OK) gbl_interrupt_request(state, reached);
 }
 
+void gbl_note_longest(gbl_state *state, size_t bytes) {
+  gbl_interrupt *interrupt = &state->interrupt;
+  int before = period_of(interrupt);
+  interrupt->longest = bytes;
+  lua_State *L = atomic_load(&interrupt->current);
+  if (L && period_of(interrupt) != before && !atomic_load(&interrupt->reason)) disarm(L, interrupt);
+}
+
 static void count_hook(lua_State *L, lua_Debug *event) {
   (void)event;
-  gbl_charge(L, PERIOD);
+  gbl_charge(L, (uint64_t)lua_gethookcount(L));
 }
 
 /* ====} */
@@ -116,6 +132,7 @@ void gbl_note_current(gbl_state *state, lua_State *co) {
   if (!state->interrupt.depth) return; /* the universe closes, or nobody asks for stops here */
   atomic_store(&state->interrupt.current, co);
   if (atomic_load(&state->interrupt.reason)) arm(co);
+  else if (state->interrupt.counts && lua_gethookcount(co) != period_of(&state->interrupt)) disarm(co, &state->interrupt);
 }
 
 bool gbl_is_stopping(lua_State *L) { return atomic_load(&gbl_get_state(L)->interrupt.reason) != GB_OK; }
@@ -124,7 +141,7 @@ void gbl_interrupt_stick(lua_State *L, gb_status status) {
   gbl_state *state = gbl_get_state(L);
   if (!state->interrupt.depth) return;
   bool full = status == GB_EMEMORY && state->interrupt.limits_tensors && atomic_load(&state->context->budget.refused);
-  gb_status reached = full ? GB_ETENSORBYTES : check_limits(state);
+  gb_status reached = full ? GB_ETENSORBYTES : status == GB_EFILEBYTES ? status : check_limits(state);
   if (reached != GB_OK) gbl_interrupt_post(state, reached);
   if (atomic_load(&state->interrupt.reason)) arm(L);
 }

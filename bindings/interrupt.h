@@ -26,6 +26,7 @@ typedef struct gbl_interrupt {
   int depth;                     /* calls that have begun and not ended */
   bool counts;                   /* the count hook is armed on every coroutine */
   uint64_t instructions;         /* charged since the outermost call began */
+  size_t longest;                /* bytes of the longest string, where the allocator tells: the hook then looks more often */
   bool limits_tensors;           /* the limit on tensor bytes is one that everything unwinds for */
   uint64_t most_instructions;    /* 0: no limit */
   double most_seconds;           /* 0: no limit; the deadline stands in the context, where ops look too */
@@ -65,13 +66,15 @@ void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
 void gbl_charge(lua_State *L, uint64_t instructions);
 /* A block of Lua's memory was allocated: the work behind it is charged. Called by an allocator, so a limit is not raised here; it is armed. */
 void gbl_charge_block(struct gbl_state *state, size_t bytes);
+/* The longest string that lives has so many bytes. Called by an allocator. */
+void gbl_note_longest(struct gbl_state *state, size_t bytes);
 /* A coroutine is made: where instructions are counted, what it runs before its first look is charged now, so that many short ones buy nothing. */
 void gbl_charge_coroutine(lua_State *L);
 /* Was a stop asked for and not yet unwound? */
 bool gbl_is_stopping(lua_State *L);
 /* The coroutine co runs from now on; it is armed if a stop was asked for. Raises nothing. */
 void gbl_note_current(struct gbl_state *state, lua_State *co);
-/* An op failed with a status that a stop, the deadline or the limit on tensor bytes may be behind: then make it stick. */
+/* The engine failed with a status that a stop, the deadline or a limit on bytes may be behind: then make it stick. */
 void gbl_interrupt_stick(lua_State *L, gb_status status);
 /* An optimizer stepped; and: one step of training ends and the next begins here, which is where a recipe that was asked to stop does. May
  * raise. The boundary is the first call of zero_grad or of a loader after a step, so that what a handler saves is a whole step. */

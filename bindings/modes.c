@@ -86,7 +86,7 @@ void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind) {
   gbl_scope *scope = modes->top[kind];
   restore(&modes->now, &scope->before, kind);
   modes->top[kind] = scope->below;
-  free(scope);
+  gb_counted_free(scope);
 }
 
 /* What Lua holds of a scope. Its user value is the modes. */
@@ -103,7 +103,7 @@ static bool close_handle(const handle *h) {
   else {
     restore(&inside->before, &scope->before, h->kind);
     inside->below = scope->below;
-    free(scope);
+    gb_counted_free(scope);
   }
   return modes->now.grad && !grad;
 }
@@ -149,8 +149,9 @@ static void push_scope(lua_State *L, gbl_scope_kind kind, const char *what, gb_m
   *h = (handle){ modes, kind, modes->scopes + 1 };
   if (note_line) gbl_push_where(L);
   else lua_pushliteral(L, "");
-  gbl_scope *scope = malloc(sizeof *scope);
-  if (!scope) luaL_error(L, "%s: out of memory", what);
+  gb_context *context = gbl_get_state(L)->context;
+  gbl_scope *scope = gb_counted_alloc(context, sizeof *scope);
+  if (!scope) gbl_check_status(L, gb_error_code(context));
   *scope = (gbl_scope){ .below = modes->top[kind], .number = ++modes->scopes, .before = modes->now, .what = what };
   strncat(scope->where, lua_tostring(L, -1), sizeof scope->where - 1);
   lua_pop(L, 1);

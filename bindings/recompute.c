@@ -19,7 +19,7 @@ typedef struct recompute_call {
 static void call_release(void *user) {
   recompute_call *call = user;
   gbl_callback_release(call->callback);
-  free(call);
+  gb_counted_free(call);
 }
 
 /* The second run, on its way into Lua. */
@@ -78,10 +78,10 @@ static gb_node **push_node(lua_State *L, gb_context *context, int arguments, rec
   gb_tensor **in = lua_newuserdatauv(L, sizeof *in * (size_t)(arguments + 1), 0);
   push_parcel(L, arguments);
   gbl_callback *callback = gbl_callback_new(L, lua_gettop(L));
-  recompute_call *call = calloc(1, sizeof *call + sizeof *call->in * (size_t)arguments);
+  recompute_call *call = gb_counted_alloc(context, sizeof *call + sizeof *call->in * (size_t)arguments);
   if (!call) {
     gbl_callback_release(callback);
-    gbl_check_status(L, gb_fail_memory(context, sizeof *call));
+    gbl_check_status(L, gb_error_code(context));
     return NULL;
   }
   call->callback = callback;

@@ -12,6 +12,7 @@
 
 #define LUA_BYTES ((size_t)256 << 20)     /* the limits of a sandbox that was given none */
 #define TENSOR_BYTES ((size_t)1 << 30)
+#define FILE_BYTES ((uint64_t)4 << 30)
 
 /* Names of one table, "" for the globals; level: the strictest sandbox that has them. */
 static const struct { const char *table; gb_sandbox level; const char *names; } rows[] = {
@@ -103,6 +104,7 @@ static void confine_files(lua_State *L, const gb_host *host) {
     const char *why = errno == ENOTDIR ? "it is no folder" : "it cannot be read";
     if (root < 0) luaL_error(L, "options.root: cannot open the folder '%s': %s", host->options.root, why);
     files->root = root;
+    files->most = host->options.file_bytes ? host->options.file_bytes : FILE_BYTES;
   }
 }
 
@@ -127,4 +129,5 @@ void gbl_open_sandbox(lua_State *L, gb_host *host) {
     if (lua_istable(L, -1)) filter(L, host, rows[i].table);
     lua_pop(L, 1);
   }
+  gbl_keep_names(L); /* the guarded ones */
 }

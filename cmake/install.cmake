@@ -26,7 +26,16 @@ install(FILES doc/_gibbous DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-compl
 install(DIRECTORY DESTINATION ${PLUGIN_DIR}) # backends that the engine opens at run time
 if(TARGET gibbous_cuda AND NOT GIBBOUS_CUDA STREQUAL emulate)
   set_target_properties(gibbous_cuda PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON) # libraries of NVIDIA's may lie where the loader does not look
-  install(TARGETS gibbous_cuda LIBRARY DESTINATION ${PLUGIN_DIR})
+  install(TARGETS gibbous_cuda LIBRARY DESTINATION ${PLUGIN_DIR} COMPONENT cuda)
+  set(PACKAGE_CUDA ON)
+endif()
+set(GIBBOUS_CUDA_PLUGIN "" CACHE FILEPATH "A gibbous_cuda.so that was built elsewhere, to be installed and packaged with this build")
+if(GIBBOUS_CUDA_PLUGIN)
+  if(PACKAGE_CUDA)
+    message(FATAL_ERROR "GIBBOUS_CUDA_PLUGIN goes with GIBBOUS_CUDA=off: this build makes a plugin of its own")
+  endif()
+  install(PROGRAMS ${GIBBOUS_CUDA_PLUGIN} DESTINATION ${PLUGIN_DIR} RENAME gibbous_cuda.so COMPONENT cuda)
+  set(PACKAGE_CUDA ON)
 endif()
 
 # ====}
@@ -59,7 +68,7 @@ endif()
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gibbous)
-set(CPACK_PACKAGE_CONTACT "The Gibbous authors <gibbous@localhost>")
+set(CPACK_PACKAGE_CONTACT "Gibbous developers <developers@gibbous.invalid>") # a name that can belong to nobody (RFC 2606)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "embeddable scripting runtime for training recipes")
 set(CPACK_PACKAGE_DESCRIPTION "Models and training loops are Lua scripts that run on a native mixed-precision engine.\n\
 This package holds the gibbous program, libgibbous with its headers for programs that embed it, and the module for lua5.4.")
@@ -70,6 +79,19 @@ set(CPACK_DEBIAN_PACKAGE_SECTION devel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "lua5.4, zlib1g-dev, libdnnl-dev")
+if(PACKAGE_CUDA) # a package of its own, for machines with a GPU; what it links to comes from NVIDIA, by packages of many names
+  set(CPACK_DEB_COMPONENT_INSTALL ON)
+  set(CPACK_COMPONENTS_GROUPING IGNORE)
+  set(CPACK_COMPONENTS_ALL Unspecified cuda)
+  set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME gibbous)
+  set(CPACK_COMPONENT_UNSPECIFIED_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_NAME gibbous-cuda)
+  set(CPACK_COMPONENT_CUDA_DESCRIPTION "Models and training loops are Lua scripts that run on a native mixed-precision engine.\n\
+This package holds its CUDA backend. The CUDA runtime, cuBLASLt and cuDNN come from NVIDIA; gibbous --doctor says what is missing.")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "gibbous (= ${PROJECT_VERSION})")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_SUGGESTS "")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS OFF)
+endif()
 include(CPack)
 
 # ====}

@@ -410,7 +410,7 @@ In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is 
 after the positional arguments. `F` is `gb.nn.functional`. Dimensions and positions count from 1, -1 is the last; integers in tensors are
 data and count from 0. The autocast class says what an op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in
 float32, `widest` in the widest dtype among its inputs, `keep` in what it is given, and `banned` is an error there. The derivative says how
-often an op can be differentiated.
+often an op can be differentiated. An op that Ctrl-C or a limit stops gives no result; a tensor that it was changing in place is changed in part.
 ]]
 
 local function write_reference()

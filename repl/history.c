@@ -44,6 +44,13 @@ char *history_path(void) {
 
 /* {==== Reading and writing ==== */
 
+enum { SEPARATOR = 31 }; /* of the lines of one entry */
+
+/* One byte for another, all over a text. */
+static void exchange(char *text, char from, char to) {
+  for (; (text = strchr(text, from)); text++) *text = to;
+}
+
 void history_load(const char *path, void (*line)(void *user, const char *text), void *user) {
   FILE *file = fopen(path, "r");
   char *text = NULL;
@@ -51,6 +58,7 @@ void history_load(const char *path, void (*line)(void *user, const char *text), 
   ssize_t n;
   while (file && (n = getline(&text, &room, file)) > 0) {
     if (text[n - 1] == '\n') text[n - 1] = '\0';
+    exchange(text, SEPARATOR, '\n');
     if (*text) line(user, text);
   }
   free(text);
@@ -111,7 +119,8 @@ void history_append(const char *path, const char *text) {
   size_t size = strlen(text) + 1;
   char *row = malloc(size);
   if (row) {
-    memcpy(row, text, size - 1);
+    memcpy(row, text, size);
+    exchange(row, '\n', SEPARATOR);
     row[size - 1] = '\n';
     if (write(file, row, size) == (ssize_t)size) shorten(file, path);
     free(row);

@@ -241,7 +241,7 @@ static line_end read_edited(line *l, char **out) {
   }
   *out = strdup(text);
   if (!*out) return LINE_CLOSED;
-  (*out)[strcspn(*out, "\r\n")] = '\0';
+  (*out)[strlen(*out) - ((*out)[n - 1] == '\n')] = '\0'; /* what was recalled may have newlines inside */
   return LINE_READ;
 }
 
@@ -319,7 +319,7 @@ line_end line_read(line *l, const char *prompt, char **out) {
 }
 
 void line_keep(line *l, const char *text) {
-  if (!l->terminal || !text[strspn(text, " \t")] || (l->last && !strcmp(l->last, text))) return;
+  if (!l->terminal || !text[strspn(text, " \t\n")] || (l->last && !strcmp(l->last, text))) return;
   free(l->last);
   l->last = strdup(text);
 #ifdef GB_HAVE_LIBEDIT

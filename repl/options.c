@@ -26,7 +26,7 @@ const option option_table[] = {
   { "--threads", "N", SLOT(threads), "run kernels on N threads; the default is one per core" },
   { "--sandbox", NULL, SLOT(sandbox), "computation only: no files, processes, native modules or bytecode" },
   { "--memory", "N", SLOT(memory), "stop when Lua or tensors would hold more than N bytes (or 500K, 200M, 2G)" },
-  { "--time", "N", SLOT(time), "stop after N seconds; without --sandbox not inside one pattern match, op or finaliser" },
+  { "--time", "N", SLOT(time), "stop after N seconds; without --sandbox not inside one pattern match or finaliser" },
   { "--doctor", NULL, SLOT(doctor), "show what this machine can do, and what is wrong with it" },
   { "--json", NULL, SLOT(json), "with --doctor: for machines" },
   { "--recipes", NULL, SLOT(recipes), "list the recipes that came with gibbous" },

@@ -193,7 +193,6 @@ static line_end read_line(prompt *p, bool first) {
   line_end end = line_read(p->line, push_prompt(L, first), &text);
   lua_settop(L, p->half + !first);
   if (end != LINE_READ) return end;
-  line_keep(p->line, text);
   lua_pushstring(L, text);
   free(text);
   return LINE_READ;
@@ -210,7 +209,7 @@ static bool is_whole(prompt *p, line_end *end) {
 }
 
 /* Read lines until they are a whole chunk, and push them. */
-static line_end read_chunk(prompt *p) {
+static line_end read_lines(prompt *p) {
   lua_State *L = p->L;
   line_end end = read_line(p, true);
   while (end == LINE_READ && !is_whole(p, &end)) {
@@ -221,6 +220,13 @@ static line_end read_chunk(prompt *p) {
     lua_insert(L, -2);
     lua_concat(L, 3);
   }
+  return end;
+}
+
+/* The same; what was entered is one entry of the history, whole or not. */
+static line_end read_chunk(prompt *p) {
+  line_end end = read_lines(p);
+  if (lua_gettop(p->L) > p->half) line_keep(p->line, lua_tostring(p->L, p->half + 1));
   return end;
 }
 

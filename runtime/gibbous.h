@@ -53,7 +53,8 @@ extern "C" {
   X(ELUABYTES, "the limit of Lua bytes was reached")                            \
   X(ETENSORBYTES, "the limit of tensor bytes was reached")                      \
   X(EINSTRUCTIONS, "the limit of instructions was reached")                     \
-  X(ETIME, "the limit of seconds was reached")
+  X(ETIME, "the limit of seconds was reached")                                  \
+  X(EFILEBYTES, "the limit of bytes written to files was reached")
 
 typedef enum gb_status {
 #define GB_STATUS_ENUM(name, text) GB_##name,
@@ -132,7 +133,8 @@ GB_API gb_status gb_error_code(const gb_context *context);
 /* The op that failed last, or "". */
 GB_API const char *gb_error_op(const gb_context *context);
 
-/* Ask the running context to stop: the next op returns GB_EINTERRUPT. Any thread, any signal handler. */
+/* Ask the running context to stop: the op that runs, and each after it, returns GB_EINTERRUPT. What an op was to make is not given out; what it
+ * was to change in place may be changed in part. Optimizer steps go to their end. Any thread, any signal handler. */
 GB_API void gb_interrupt(gb_context *context);
 GB_API void gb_interrupt_clear(gb_context *context);
 

@@ -90,8 +90,8 @@ local function add_devices(add, devices)
   for i, device in ipairs(devices) do
     local capability = device.major + device.minor / 10
     local text = ("%s, compute capability %.1f, %s; %s"):format(device.name, capability, gigabytes(device.memory), dtypes_of(device.major, device.minor))
-    if capability < 7 then
-      add("cuda:" .. i - 1, "warning", text .. "; no Tensor Cores: 16-bit is no faster than float32", "train in 32-true, or on a GPU of 2017 or later")
+    if device.major < 8 then
+      add("cuda:" .. i - 1, "warning", text .. "; the CUDA backend has no kernels for it", "train on the CPU, or on a GPU of capability 8.0 (2020) or later")
     else add("cuda:" .. i - 1, "ok", text) end
   end
 end
@@ -104,14 +104,24 @@ local parts = {
   { "NCCL", "nccl", 10000, 100, "only one GPU can be used at a time", "install libnccl2" },
 }
 
+-- The backend itself, which brings libraries along that are found nowhere else.
+local function add_backend(add, available, why)
+  if available then add("CUDA backend", "ok", "gibbous_cuda.so is loaded")
+  elseif why:find("not installed", 1, true) then
+    add("CUDA backend", "warning", "gibbous_cuda.so is not installed: everything runs on the CPU",
+      "build it (GIBBOUS_CUDA=on), install the package gibbous-cuda, or name its folder in GIBBOUS_PLUGINS")
+  else add("CUDA backend", "error", "gibbous_cuda.so does not start: " .. why, "what is wrong above; or a gibbous_cuda.so of version " .. gb.version) end
+end
+
 local function add_cuda(add)
-  local driver, devices = native.library("driver")
+  local available, why = gb.cuda.is_available() -- first: the libraries that it has loaded are those that are asked below
+  local driver, devices, reason = native.library("driver")
   if not driver then
     add("CUDA driver", "ok", "none: everything runs on the CPU")
     return
   end
-  add("CUDA driver", #devices > 0 and "ok" or "error", ("for CUDA %s, %d device%s"):format(version_text(driver, 1000, 10), #devices, #devices == 1 and "" or "s"),
-    #devices == 0 and "nvidia-smi says why no device answers" or nil)
+  add("CUDA driver", #devices > 0 and "ok" or "error", ("for CUDA %s, %d device%s%s"):format(version_text(driver, 1000, 10), #devices,
+    #devices == 1 and "" or "s", reason and (" (%s)"):format(reason) or ""), #devices == 0 and "nvidia-smi says why no device answers" or nil)
   add_devices(add, devices)
   local runtime
   for _, part in ipairs(parts) do
@@ -130,8 +140,7 @@ local function add_cuda(add)
     else add(name, "ok", version_text(version, major, minor)) end
     if key == "cudart" then runtime = version end
   end
-  if gb.cuda.is_available() then add("CUDA backend", "ok", "gibbous_cuda.so is loaded")
-  else add("CUDA backend", "warning", "gibbous_cuda.so is not loaded: everything runs on the CPU", "build it, or put it beside the executable") end
+  add_backend(add, available, why)
 end
 
 -- ====}

@@ -140,8 +140,8 @@ static gb_status settle(gb_scaler *scaler, gb_device device) {
 gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, gb_scaler **out) {
   gb_scaler_options all = complete(options);
   GB_TRY(check_options(context, &all));
-  gb_scaler *scaler = calloc(1, sizeof *scaler);
-  if (!scaler) return gb_fail_memory(context, sizeof *scaler);
+  gb_scaler *scaler = gb_counted_alloc(context, sizeof *scaler);
+  if (!scaler) return context->error_code;
   atomic_init(&scaler->refs, 1);
   scaler->context = context;
   scaler->options = all;
@@ -151,7 +151,7 @@ gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, g
   if (status == GB_OK) status = set_scale(scaler, all.enabled ? all.init_scale : 1);
   if (status != GB_OK) {
     gb_record_close(&scaler->record);
-    free(scaler);
+    gb_counted_free(scaler);
     return status;
   }
   scaler->next = context->scalers;
@@ -195,10 +195,10 @@ void gb_scaler_release(gb_scaler *scaler) {
   gb_trace_disarm(&scaler->trace);
   let_go_of_copy(scaler);
   gb_record_close(&scaler->record);
-  free(scaler->optimizers);
-  free(scaler->past);
+  gb_counted_free(scaler->optimizers);
+  gb_counted_free(scaler->past);
   free(scaler->report);
-  free(scaler);
+  gb_counted_free(scaler);
   gb_context_release(context);
 }
 
@@ -226,8 +226,8 @@ static stage stage_of(const gb_scaler *scaler, const gb_optimizer *optimizer) {
 static gb_status make_room(gb_scaler *scaler) {
   if (scaler->n_optimizers < scaler->capacity) return GB_OK;
   int capacity = scaler->capacity ? 2 * scaler->capacity : 4;
-  progress *longer = realloc(scaler->optimizers, sizeof *longer * (size_t)capacity);
-  if (!longer) return gb_fail_memory(scaler->context, sizeof *longer * (size_t)capacity);
+  progress *longer = gb_counted_resize(scaler->context, scaler->optimizers, sizeof *longer * (size_t)capacity);
+  if (!longer) return scaler->context->error_code;
   scaler->optimizers = longer;
   scaler->capacity = capacity;
   return GB_OK;

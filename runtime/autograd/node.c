@@ -175,16 +175,16 @@ static gb_status custom_gradient(gb_grad_call *grad) {
 static void custom_release(void *user) {
   custom *c = user;
   if (c->release) c->release(c->user);
-  free(c);
+  gb_counted_free(c);
 }
 
 gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user)) {
-  custom *c = malloc(sizeof *c);
+  custom *c = gb_counted_alloc(context, sizeof *c);
   gb_node *node = c ? gb_node_new(context, -1, n_in, n_out, 0, 0) : NULL;
   if (!node) {
-    gb_status failed = c ? context->error_code : gb_fail_memory(context, sizeof *c);
-    free(c);
+    gb_status failed = context->error_code;
+    gb_counted_free(c);
     if (release) release(user);
     return failed;
   }

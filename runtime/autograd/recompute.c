@@ -19,7 +19,7 @@ typedef struct part {
 static void part_release(void *user) {
   part *p = user;
   if (p->release) p->release(p->user);
-  free(p);
+  gb_counted_free(p);
 }
 
 /* Run the part as it ran in forward, but recording; the random stream stands afterwards where it stood. */
@@ -55,11 +55,11 @@ static gb_status keep_input(gb_node *node, int i, gb_tensor *x) {
 
 gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
                              gb_node **out) {
-  part *p = malloc(sizeof *p);
+  part *p = gb_counted_alloc(context, sizeof *p);
   gb_node *node = p ? gb_node_new(context, -1, n_in, 0, n_in, 0) : NULL;
   if (!node) {
-    gb_status failed = p ? context->error_code : gb_fail_memory(context, sizeof *p);
-    free(p);
+    gb_status failed = context->error_code;
+    gb_counted_free(p);
     if (release) release(user);
     return failed;
   }

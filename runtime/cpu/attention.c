@@ -96,7 +96,7 @@ static gb_status run_chunks(gb_call *call, attention *a, size_t scratch_bytes, i
   gb_block *scratch = gb_cpu_scratch(call, a->scratch_bytes * (size_t)gb_threads_count(a->threads));
   if (!scratch) return GB_EMEMORY;
   a->scratch = gb_block_data(scratch);
-  gb_parallel_long(call, chunks, fn, a);
+  gb_parallel(call, chunks, fn, a);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

@@ -105,26 +105,26 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
 
 /* ====} */
 
-/* {==== long kernels ==== */
+/* {==== parallel work that can be stopped ==== */
 
-typedef struct long_job { gb_call *call; gb_chunk_fn fn; void *arg; } long_job;
+typedef struct stoppable { const gb_call *call; gb_chunk_fn fn; void *arg; } stoppable;
 
-bool gb_stop_long(gb_call *call) {
-  if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) return true; /* there may be many chunks left to skip */
+bool gb_stop_long(const gb_call *call) {
+  if (gb_was_stopped(call)) return true; /* there may be many chunks left to skip */
   if (!gb_is_stopping(call->context)) return false;
-  atomic_store_explicit(&call->stopped, true, memory_order_relaxed);
+  atomic_store_explicit(&((gb_call *)call)->stopped, true, memory_order_relaxed); /* no call is a constant */
   return true;
 }
 
 /* One chunk, unless a stop is asked for. */
-static void long_chunk(void *arg, int64_t chunk) {
-  const long_job *job = arg;
+static void run_unless_stopped(void *arg, int64_t chunk) {
+  const stoppable *job = arg;
   if (!gb_stop_long(job->call)) job->fn(job->arg, chunk);
 }
 
-void gb_parallel_long(gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
-  long_job job = { call, fn, arg };
-  gb_threads_run(call->context->threads, chunks, long_chunk, &job);
+void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+  if (chunks > 1) gb_threads_run(call->context->threads, chunks, run_unless_stopped, &(stoppable){ call, fn, arg });
+  else if (chunks == 1 && !gb_was_stopped(call)) gb_threads_run(call->context->threads, 1, fn, arg);
 }
 
 /* ====} */

@@ -100,7 +100,7 @@ static void relu_row(gb_lane lane, void *row, int64_t n) {
 
 /* Run all chunks, free the scratch, and report what failed in one of them. */
 static gb_status run_and_free(conv *v, int64_t chunks, gb_chunk_fn fn) {
-  gb_parallel_long(v->call, chunks, fn, v);
+  gb_parallel(v->call, chunks, fn, v);
   gb_scratch_close(v->call, &v->scratch);
   return atomic_load(&v->failed) ? gb_call_fail(v->call, GB_EMEMORY, "no memory for the working space of a convolution") : GB_OK;
 }
@@ -270,7 +270,7 @@ static gb_status backward_weight_plain(conv *v) {
   gb_scratch_take(&v->room_bytes, v->tile * (v->depth + v->og) * v->bytes);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->partials = v->scratch.shared;
-  gb_parallel_long(v->call, v->slices * v->s.groups, backward_weight_chunk, v);
+  gb_parallel(v->call, v->slices * v->s.groups, backward_weight_chunk, v);
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   store(v->weight, 0, v->lane, v->partials, numel);
   return run_and_free(v, 0, NULL);
@@ -366,7 +366,7 @@ static void backward_weight_slice(void *arg, int64_t slice) {
   int64_t numel = gb_onednn_weight_numel(v->library), runs = v->s.n / v->images;
   int64_t first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
   float *sums = (float *)v->partials + slice * numel, *more = (float *)v->partials + (v->slices + slice) * numel;
-  for (int64_t run = first; run < end; run++) {
+  for (int64_t run = first; run < end && !gb_stop_long(v->call); run++) {
     char *x = images_in(v, v->x, run * v->images, v->images, room.x), *y = images_in(v, v->y, run * v->images, v->images, room.y);
     run_library(v, x, run == first ? sums : more, y, room.own);
     if (run > first) gb_row_add(GB_LANE_F32, sums, more, numel, 1);
@@ -382,7 +382,7 @@ static gb_status backward_weight_slices(conv *v) {
   size_rooms(v);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->partials = v->scratch.shared;
-  gb_parallel_long(v->call, v->slices, backward_weight_slice, v);
+  gb_parallel(v->call, v->slices, backward_weight_slice, v);
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   bool in_place = v->weight->dtype == GB_FLOAT32;
   char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared + weight;

@@ -41,17 +41,20 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 /* What multiplies 16-bit operands: the kernels for float32 after they were widened, AVX512_BF16's dot products, or the tiles of AMX. */
 typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
 
-/* Run fn over chunks on the context's threads. */
-static inline void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+/* Run fn over chunks on the context's threads. Chunks that have not begun when a stop is asked for are left out, and the op fails with
+ * GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays unset: code between two runs that takes it
+ * for an index, or keeps it beyond the op, asks gb_was_stopped first. One chunk alone is not looked after: it is short, or asks by itself. */
+void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
+/* The same, and all chunks run: for what must not be done in part. */
+static inline void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
   gb_threads_run(call->context->threads, chunks, fn, arg);
 }
-/* The same for chunks that take long: those that have not begun when a stop is asked for are left out, and the op fails. What they would have
- * written stays unset: later chunks of the same kernel must not take it for an index. */
-void gb_parallel_long(gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
 /* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
-bool gb_stop_long(gb_call *call);
+bool gb_stop_long(const gb_call *call);
+/* Was a chunk of this op left out? */
+static inline bool gb_was_stopped(const gb_call *call) { return atomic_load_explicit(&call->stopped, memory_order_relaxed); }
 /* The same inside a chunk, asked once in so many elements of work: *work counts them, from 0. */
-static inline bool gb_long_work(gb_call *call, int64_t *work, int64_t elements) {
+static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elements) {
   *work += elements;
   if (*work < (int64_t)1 << 18) return false;
   *work = 0;

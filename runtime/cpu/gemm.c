@@ -181,7 +181,7 @@ gb_status gb_product_run(gb_call *call, const gb_product *product) {
   gb_block *scratch = gb_cpu_scratch(call, scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads));
   if (!scratch) return GB_EMEMORY;
   plan.scratch = gb_block_data(scratch);
-  gb_parallel_long(call, plan.down * plan.across * divide_up(plan.batches, plan.per_chunk), run_chunk, &plan);
+  gb_parallel(call, plan.down * plan.across * divide_up(plan.batches, plan.per_chunk), run_chunk, &plan);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

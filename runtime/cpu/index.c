@@ -283,10 +283,10 @@ static void add_run(const index_walk *w, int64_t offset, int64_t stride, const c
 static void index_add_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
   const gb_tensor *index = w->call->in[1], *source = w->call->in[2];
-  int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(source);
+  int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(source), work = 0;
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     int64_t n = gb_run_at(&w->runs, run, at);
-    for (int64_t j = 0; j < w->n; j++) {
+    for (int64_t j = 0; j < w->n && !gb_long_work(w->call, &work, n); j++) {
       at[w->dim] = j;
       const char *from = gb_data(source) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * bytes;
       at[w->dim] = gb_index_value(gb_data(index), (gb_dtype)index->dtype, j * w->stride[1][0]);
@@ -413,7 +413,7 @@ static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, cons
   if (!*scratch) return GB_EMEMORY;
   job->start = gb_block_data(*scratch);
   if (job->runs.count > 0) gb_parallel(job->call, job->runs.chunks, count_chunk, job);
-  for (int64_t c = 0; c < job->runs.chunks; c++) {
+  for (int64_t c = 0; c < job->runs.chunks && !gb_was_stopped(job->call); c++) {
     int64_t count = job->start[c];
     job->start[c] = *total;
     *total += count;

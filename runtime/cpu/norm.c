@@ -532,7 +532,7 @@ static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ?
 static void update_running(batch *b) {
   gb_tensor *mean = b->call->in[1], *variance = b->call->in[2];
   double momentum = b->call->attrs[1].number, n = (double)b->count;
-  if (b->count < 2 || b->call->context->modes->recompute) return;
+  if (b->count < 2 || b->call->context->modes->recompute || gb_was_stopped(b->call)) return;
   for (int64_t i = 0; i < b->c; i++)
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
   move_towards(mean, b->mean, 1, momentum, b->parts);

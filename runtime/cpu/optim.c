@@ -79,7 +79,8 @@ static void visit_chunk(void *arg, int64_t chunk) {
 
 static int64_t count_chunks(const pass *p) { return (p->end - p->start + CHUNK - 1) / CHUNK; }
 
-static void run_pass(const gb_call *call, pass *p) { gb_parallel(call, count_chunks(p), visit_chunk, p); }
+/* A step is taken or not: a stop half way would leave some weights a step ahead of the others. */
+static void run_pass(const gb_call *call, pass *p) { gb_parallel_whole(call, count_chunks(p), visit_chunk, p); }
 
 /* ====} */
 

@@ -92,7 +92,7 @@ static void pool_row(void *arg, int64_t chunk) {
   for (; at[1] < p->to->shape[3]; at[1]++)
     for (int64_t first = 0; first < p->to->shape[1]; first += GB_TILE) {
       int64_t left = p->to->shape[1] - first;
-      if (atomic_load_explicit(&p->call->stopped, memory_order_relaxed)) return;
+      if (gb_was_stopped(p->call)) return;
       p->cell(p, image, at, first, left < GB_TILE ? left : GB_TILE, &work);
     }
 }
@@ -105,7 +105,7 @@ static gb_status run(gb_call *call, pool_cell cell, const gb_conv_sizes *sizes, 
     p.axis[i] = (axis){ .in = in[i], .out = out[i] };
     if (sizes) p.axis[i] = (axis){ sizes->in[i], sizes->out[i], sizes->kernel[i], sizes->stride[i], sizes->padding[i] };
   }
-  gb_parallel_long(call, p.to->shape[0] * p.to->shape[2], pool_row, &p);
+  gb_parallel(call, p.to->shape[0] * p.to->shape[2], pool_row, &p);
   return GB_OK;
 }
 

@@ -339,9 +339,9 @@ static gb_status run(gb_call *call, reduction *r) {
     if (!scratch) return GB_EMEMORY;
     r->partial = gb_block_data(scratch);
   }
-  gb_parallel_long(call, (r->units + r->per_chunk - 1) / r->per_chunk, run_units, r);
+  gb_parallel(call, (r->units + r->per_chunk - 1) / r->per_chunk, run_units, r);
   if (scratch) {
-    gb_parallel_long(call, r->outer, join_pieces, r);
+    gb_parallel(call, r->outer, join_pieces, r);
     gb_cpu_scratch_free(call, scratch);
   }
   return GB_OK;
@@ -530,7 +530,7 @@ static gb_status search_all(gb_call *call, search *s, gb_rows rows) {
   gb_block *scratch = gb_cpu_scratch(call, s->buffer_bytes * (size_t)gb_threads_count(s->threads));
   if (!scratch) return GB_EMEMORY;
   s->buffers = gb_block_data(scratch);
-  gb_parallel_long(call, s->plan.chunks, search_rows, s);
+  gb_parallel(call, s->plan.chunks, search_rows, s);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

@@ -150,7 +150,7 @@ static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
   gb_block *scratch = gb_cpu_scratch(call, 2 * sizeof *job.room * (size_t)job.n * (size_t)gb_threads_count(call->context->threads));
   if (!scratch) return GB_EMEMORY;
   job.room = gb_block_data(scratch);
-  gb_parallel_long(call, job.lines.chunks, sort_chunk, &job);
+  gb_parallel(call, job.lines.chunks, sort_chunk, &job);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

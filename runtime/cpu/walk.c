@@ -166,7 +166,7 @@ gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, c
   job.runs = gb_runs_of(index->ndim, index->shape, GB_CHUNK_ELEMENTS);
   gb_broadcast_strides(index, index->ndim, index->shape, job.strides);
   if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, index_chunk, &job);
-  return gb_bad_index_status(call, &job.bad, what);
+  return gb_was_stopped(call) ? GB_EINTERRUPT : gb_bad_index_status(call, &job.bad, what); /* the rest was not checked */
 }
 
 /* ====} */

@@ -20,8 +20,8 @@ static bool measure_column(gb_column *column) {
 
 gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_dataset **out) {
   gb_status status = GB_OK;
-  gb_dataset *dataset = malloc(sizeof *dataset);
-  if (!dataset) status = gb_fail_memory(context, sizeof *dataset);
+  gb_dataset *dataset = gb_counted_alloc(context, sizeof *dataset);
+  if (!dataset) status = context->error_code;
   else {
     memcpy(dataset, table, sizeof *dataset);
     atomic_init(&dataset->refs, 1);
@@ -31,7 +31,7 @@ gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_datase
   for (int c = 0; status == GB_OK && c < table->columns; c++)
     if (!measure_column(&dataset->column[c])) status = gb_fail(context, GB_ESHAPE, "column %d of the dataset has no possible shape and dtype", c + 1);
   if (status != GB_OK) {
-    free(dataset);
+    gb_counted_free(dataset);
     if (table->release) table->release(table->user);
     return status;
   }
@@ -44,7 +44,7 @@ void gb_dataset_retain(gb_dataset *dataset) { atomic_fetch_add_explicit(&dataset
 void gb_dataset_release(gb_dataset *dataset) {
   if (!dataset || atomic_fetch_sub_explicit(&dataset->refs, 1, memory_order_acq_rel) != 1) return;
   if (dataset->release) dataset->release(dataset->user);
-  free(dataset);
+  gb_counted_free(dataset);
 }
 
 gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
@@ -100,16 +100,16 @@ static gb_status images_get(void *user, const int64_t *indices, int64_t n, void 
 
 static void images_release(void *user) {
   images *set = user;
-  free(set->pixels);
-  free(set->labels);
-  free(set);
+  gb_counted_free(set->pixels);
+  gb_counted_free(set->labels);
+  gb_counted_free(set);
 }
 
 /* An idx file of uint8 with this rank. */
 static gb_status read_uint8(gb_context *context, const char *path, int ndim, const char *what, gb_idx *out) {
   GB_TRY(gb_idx_read(context, path, out));
   if (out->dtype == GB_UINT8 && out->ndim == ndim) return GB_OK;
-  free(out->data);
+  gb_counted_free(out->data);
   out->data = NULL;
   return gb_fail(context, GB_EFORMAT, "'%s' holds %d-dimensional %s; %s are expected", path, out->ndim, gb_dtype_name(out->dtype), what);
 }
@@ -128,11 +128,11 @@ gb_status gb_dataset_images(gb_context *context, const char *images_path, const 
   gb_idx pixels = { 0 }, labels = { 0 };
   if (!(std > 0)) return gb_fail(context, GB_EINVAL, "std must be above 0; it divides the pixels");
   gb_status status = read_pair(context, images_path, labels_path, &pixels, &labels);
-  images *set = status == GB_OK ? calloc(1, sizeof *set) : NULL;
+  images *set = status == GB_OK ? gb_counted_alloc(context, sizeof *set) : NULL;
   if (!set) {
-    free(pixels.data);
-    free(labels.data);
-    return status == GB_OK ? gb_fail_memory(context, sizeof *set) : status;
+    gb_counted_free(pixels.data);
+    gb_counted_free(labels.data);
+    return status == GB_OK ? context->error_code : status;
   }
   set->pixels = pixels.data;
   set->labels = labels.data;
@@ -164,7 +164,7 @@ static gb_status rows_get(void *user, const int64_t *indices, int64_t n, void *c
 static void rows_release(void *user) {
   rows *set = user;
   for (int c = 0; c < set->count; c++) gb_tensor_release(set->tensor[c]);
-  free(set);
+  gb_counted_free(set);
 }
 
 /* A tensor whose rows can be copied as they lie. */
@@ -188,8 +188,8 @@ gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int
   if (count < 1 || count > GB_MAX_COLUMNS) return gb_fail(context, GB_EINVAL, "a dataset is made of 1 to %d tensors, not %d", GB_MAX_COLUMNS, count);
   gb_dataset table = { .columns = count, .get_batch = rows_get, .release = rows_release };
   for (int c = 0; c < count; c++) GB_TRY(check_rows(context, tensors, c));
-  rows *set = calloc(1, sizeof *set);
-  if (!set) return gb_fail_memory(context, sizeof *set);
+  rows *set = gb_counted_alloc(context, sizeof *set);
+  if (!set) return context->error_code;
   set->count = count;
   for (int c = 0; c < count; c++) {
     const gb_tensor *t = tensors[c];
@@ -236,7 +236,7 @@ static void windows_release(void *user) {
   windows *set = user;
   gb_text_release(set->text);
   gb_tokens_release(set->tokens);
-  free(set);
+  gb_counted_free(set);
 }
 
 /* Windows of ids first .. first + count - 1 of `length`, from what source holds; source is retained when there is no failure. */
@@ -248,8 +248,8 @@ static gb_status windows_new(gb_context *context, const windows *source, int64_t
   if (count <= block)
     return gb_fail(context, GB_EINVAL,
                    "%" PRId64 " ids are too few for windows of %" PRId64 " and the next id: use a smaller block or a longer text", count, block);
-  windows *set = malloc(sizeof *set);
-  if (!set) return gb_fail_memory(context, sizeof *set);
+  windows *set = gb_counted_alloc(context, sizeof *set);
+  if (!set) return context->error_code;
   *set = *source;
   if (set->text) gb_text_retain(set->text);
   if (set->tokens) gb_tokens_retain(set->tokens);
@@ -301,14 +301,14 @@ static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *c
 static void part_release(void *user) {
   part *p = user;
   gb_dataset_release(p->of);
-  free(p->list);
-  free(p);
+  gb_counted_free(p->list);
+  gb_counted_free(p);
 }
 
 /* Takes list. */
 static gb_status part_new(gb_context *context, gb_dataset *of, int64_t first, int64_t *list, int64_t count, gb_dataset **out) {
-  part *p = malloc(sizeof *p);
-  if (!p) { free(list); return gb_fail_memory(context, sizeof *p); }
+  part *p = gb_counted_alloc(context, sizeof *p);
+  if (!p) { gb_counted_free(list); return context->error_code; }
   *p = (part){ of, first, list };
   gb_dataset_retain(of);
   gb_dataset table = { .count = count, .columns = of->columns, .get_batch = part_get, .release = part_release, .user = p };
@@ -328,8 +328,8 @@ gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *
     if (indices[i] < 0 || indices[i] >= of->count)
       return gb_fail(context, GB_EINDEX, "sample %" PRId64 " is not in the dataset, which has %" PRId64 " (counted from 1)", indices[i] + 1,
                      of->count);
-  int64_t *list = malloc((size_t)(count + 1) * sizeof *list);
-  if (!list) return gb_fail_memory(context, (size_t)count * sizeof *list);
+  int64_t *list = gb_counted_alloc(context, (size_t)(count + 1) * sizeof *list);
+  if (!list) return context->error_code;
   if (count) memcpy(list, indices, (size_t)count * sizeof *list);
   return part_new(context, of, 0, list, count, out);
 }

@@ -65,8 +65,8 @@ static gb_status read_header(gb_context *context, gzFile file, const char *path,
 static gb_status read_elements(gb_context *context, gzFile file, const char *path, size_t bytes, gb_idx *out) {
   size_t room = bytes < FIRST_READ ? bytes : FIRST_READ, have = 0;
   for (;;) {
-    void *grown = realloc(out->data, room ? room : 1);
-    if (!grown) return gb_fail_memory(context, room);
+    void *grown = gb_counted_resize(context, out->data, room ? room : 1);
+    if (!grown) return context->error_code;
     out->data = grown;
     GB_TRY(read_bytes(context, file, path, (char *)out->data + have, room - have));
     have = room;
@@ -111,7 +111,7 @@ gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   if (status == GB_OK) status = read_elements(context, file, path, idx.bytes, &idx);
   if (status == GB_OK) status = check_end(context, file, path);
   if (gzclose_r(file) != Z_OK && status == GB_OK) status = gb_fail(context, GB_EFORMAT, "'%s' ends too early", path);
-  if (status != GB_OK) { free(idx.data); return status; }
+  if (status != GB_OK) { gb_counted_free(idx.data); return status; }
   swap_elements(&idx);
   *out = idx;
   return GB_OK;

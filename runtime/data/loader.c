@@ -58,6 +58,26 @@ struct gb_loader {
 
 static void *buffer_data(buffer *b) { return (char *)b + ALIGNMENT; }
 
+/* Bytes of a buffer of this column. */
+static size_t buffer_bytes(const gb_loader *loader, int column) { return ALIGNMENT + (size_t)loader->most * loader->dataset->column[column].bytes; }
+
+/* A new buffer, which counts towards the limit on tensor bytes; NULL: no memory. */
+static buffer *buffer_new(gb_loader *loader, int column) {
+  gb_pool *pool = loader->context->pool[GB_CPU];
+  size_t bytes = buffer_bytes(loader, column);
+  void *memory;
+  if (!gb_pool_count(pool, bytes)) return NULL;
+  if (posix_memalign(&memory, ALIGNMENT, bytes)) { gb_pool_uncount(pool, bytes); return NULL; }
+  *(buffer *)memory = (buffer){ .loader = loader, .column = column };
+  return memory;
+}
+
+/* The context is still there: the loader, or the tensor over the buffer, holds it. */
+static void buffer_free(buffer *b) {
+  gb_pool_uncount(b->loader->context->pool[GB_CPU], buffer_bytes(b->loader, b->column));
+  free(b);
+}
+
 /* A spare buffer or a new one; NULL: no memory. */
 static buffer *buffer_take(gb_loader *loader, int column) {
   pthread_mutex_lock(&loader->mutex);
@@ -67,18 +87,13 @@ static buffer *buffer_take(gb_loader *loader, int column) {
     loader->spares[column]--;
   }
   pthread_mutex_unlock(&loader->mutex);
-  void *memory;
-  if (b) return b;
-  if (posix_memalign(&memory, ALIGNMENT, ALIGNMENT + (size_t)loader->most * loader->dataset->column[column].bytes)) return NULL;
-  b = memory;
-  *b = (buffer){ .loader = loader, .column = column };
-  return b;
+  return b ? b : buffer_new(loader, column);
 }
 
 /* Keep it for the next batch, or free it when there are enough. NULL is fine; the mutex is held. */
 static void buffer_give(gb_loader *loader, buffer *b) {
   if (!b) return;
-  if (loader->closed || loader->spares[b->column] > loader->options.prefetch + 1) { free(b); return; }
+  if (loader->closed || loader->spares[b->column] > loader->options.prefetch + 1) { buffer_free(b); return; }
   b->next = loader->spare[b->column];
   loader->spare[b->column] = b;
   loader->spares[b->column]++;
@@ -99,10 +114,10 @@ static void unref(gb_loader *loader) {
   pthread_cond_destroy(&loader->space);
   pthread_cond_destroy(&loader->ready);
   pthread_mutex_destroy(&loader->mutex);
-  free(loader->ring);
-  free(loader->order);
-  free(loader->indices);
-  free(loader);
+  gb_counted_free(loader->ring);
+  gb_counted_free(loader->order);
+  gb_counted_free(loader->indices);
+  gb_counted_free(loader);
 }
 
 /* The tensor over a buffer is gone; any thread. */
@@ -123,14 +138,12 @@ static gb_loader_position after(const gb_loader *loader, gb_loader_position at) 
   return at.batch + 1 < loader->batches ? (gb_loader_position){ at.epoch, at.batch + 1 } : (gb_loader_position){ at.epoch + 1, 0 };
 }
 
-/* Fill indices[] with the samples of a batch; gives their number, or -1: no memory. */
+/* Fill indices[] with the samples of a batch; gives their number. */
 static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
   const gb_loader_options *options = &loader->options;
   int64_t count = loader->dataset->count, first = at.batch * options->batch_size;
   int64_t n = options->random_batches || count - first > options->batch_size ? options->batch_size : count - first;
   if (options->shuffle && loader->order_epoch != at.epoch) {
-    if (!loader->order) loader->order = malloc((size_t)count * sizeof *loader->order);
-    if (!loader->order) return -1;
     gb_permutation(options->seed, (uint64_t)at.epoch, count, loader->order);
     loader->order_epoch = at.epoch;
   }
@@ -145,7 +158,6 @@ static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
 static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
   void *data[GB_MAX_COLUMNS];
   *b = (batch){ .n = choose_samples(loader, at) };
-  if (b->n < 0) b->status = GB_EMEMORY;
   for (int c = 0; c < loader->dataset->columns && b->status == GB_OK; c++) {
     b->buffer[c] = buffer_take(loader, c);
     if (b->buffer[c]) data[c] = buffer_data(b->buffer[c]);
@@ -263,8 +275,8 @@ static bool init_locks(gb_loader *loader) {
 
 gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_loader_options *options, gb_loader **out) {
   GB_TRY(check_options(context, dataset, options));
-  gb_loader *loader = calloc(1, sizeof *loader);
-  if (!loader) return gb_fail_memory(context, sizeof *loader);
+  gb_loader *loader = gb_counted_alloc(context, sizeof *loader);
+  if (!loader) return context->error_code;
   atomic_init(&loader->refs, 1);
   loader->context = context;
   loader->dataset = dataset;
@@ -275,14 +287,17 @@ gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_load
   if (!measure(loader, &batch_bytes)) status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory", options->batch_size);
   else status = gb_context_expect(context, batch_bytes);
   if (status == GB_OK) {
-    loader->indices = malloc((size_t)(loader->most + 1) * sizeof *loader->indices);
-    loader->ring = calloc((size_t)options->prefetch + 1, sizeof *loader->ring);
-    if (!loader->indices || !loader->ring || !init_locks(loader)) status = gb_fail_memory(context, (size_t)loader->most * sizeof *loader->indices);
+    loader->indices = gb_counted_alloc(context, ((size_t)loader->most + 1) * sizeof *loader->indices);
+    loader->ring = loader->indices ? gb_counted_alloc(context, ((size_t)options->prefetch + 1) * sizeof *loader->ring) : NULL;
+    if (loader->ring && options->shuffle) loader->order = gb_counted_alloc(context, ((size_t)dataset->count + 1) * sizeof *loader->order);
+    if (!loader->ring || (options->shuffle && !loader->order)) status = context->error_code;
+    else if (!init_locks(loader)) status = gb_fail_memory(context, sizeof *loader);
   }
   if (status != GB_OK) {
-    free(loader->indices);
-    free(loader->ring);
-    free(loader);
+    gb_counted_free(loader->indices);
+    gb_counted_free(loader->ring);
+    gb_counted_free(loader->order);
+    gb_counted_free(loader);
     return status;
   }
   gb_dataset_retain(dataset);
@@ -304,12 +319,13 @@ void gb_loader_close(gb_loader *loader) {
   for (int c = 0; c < GB_MAX_COLUMNS; c++)
     while (loader->spare[c]) {
       buffer *next = loader->spare[c]->next;
-      free(loader->spare[c]);
+      buffer_free(loader->spare[c]);
       loader->spare[c] = next;
     }
   pthread_mutex_unlock(&loader->mutex);
-  gb_context_release(loader->context);
+  gb_context *context = loader->context;
   unref(loader);
+  gb_context_release(context);
 }
 
 int64_t gb_loader_batches(const gb_loader *loader) { return loader->batches; }
@@ -375,6 +391,11 @@ gb_status gb_loader_next(gb_loader *loader, gb_tensor **out) {
     return GB_OK;
   }
   fetch(loader, &b);
+  if (b.status == GB_EMEMORY) { /* once more, when what can go has gone: on the loader's thread nothing may */
+    gb_context_reclaim(loader->context);
+    if (loader->has_thread) restart(loader);
+    fetch(loader, &b);
+  }
   gb_status status = b.status == GB_OK ? wrap(loader, &b, out) : gb_fail(loader->context, b.status, "data loader: %s", b.error);
   if (status == GB_OK) loader->position.batch++;
   else if (loader->has_thread) restart(loader);

@@ -49,8 +49,8 @@ static gb_status make_table(gb_context *context, gb_text *text, const char *data
   int64_t length = 0, at = 0;
   text->limit = 256;
   if (text->kind == GB_TEXT_CHARACTERS) GB_TRY(measure(context, text->kind, data, bytes, &length, &text->limit));
-  text->id_of = malloc(((size_t)text->limit + 1) * sizeof *text->id_of);
-  if (!text->id_of) return gb_fail_memory(context, (size_t)text->limit * sizeof *text->id_of);
+  text->id_of = gb_counted_alloc(context, ((size_t)text->limit + 1) * sizeof *text->id_of);
+  if (!text->id_of) return context->error_code;
   memset(text->id_of, text->kind == GB_TEXT_BYTES ? 0 : 0xff, (size_t)text->limit * sizeof *text->id_of);
   for (size_t i = 0; text->kind == GB_TEXT_CHARACTERS && i < bytes;) {
     uint32_t code = 0;
@@ -61,8 +61,8 @@ static gb_status make_table(gb_context *context, gb_text *text, const char *data
   if (text->size >= NO_ID)
     return gb_fail(context, GB_EUNSUPPORTED, "the text has %" PRId64 " different characters; at most %u are possible: read it as bytes", text->size,
                    NO_ID - 1);
-  text->codes = malloc(((size_t)text->size + 1) * sizeof *text->codes);
-  if (!text->codes) return gb_fail_memory(context, (size_t)text->size * sizeof *text->codes);
+  text->codes = gb_counted_alloc(context, ((size_t)text->size + 1) * sizeof *text->codes);
+  if (!text->codes) return context->error_code;
   for (uint32_t code = 0; code < text->limit; code++) {
     if (text->id_of[code] == NO_ID) continue;
     text->id_of[code] = (uint16_t)at;
@@ -74,8 +74,8 @@ static gb_status make_table(gb_context *context, gb_text *text, const char *data
 /* The vocabulary as text. */
 static gb_status make_vocabulary(gb_context *context, gb_text *text) {
   if (text->kind == GB_TEXT_BYTES) return GB_OK;
-  text->vocabulary = malloc((size_t)text->size * 4 + 1);
-  if (!text->vocabulary) return gb_fail_memory(context, (size_t)text->size * 4 + 1);
+  text->vocabulary = gb_counted_alloc(context, (size_t)text->size * 4 + 1);
+  if (!text->vocabulary) return context->error_code;
   char *end = text->vocabulary;
   for (int64_t i = 0; i < text->size; i++) end += gb_utf8_encode(text->codes[i], end);
   *end = 0;
@@ -100,8 +100,8 @@ static gb_status next_id(gb_context *context, const gb_text *text, const char *d
 static gb_status make_ids(gb_context *context, gb_text *text, const char *data, size_t bytes) {
   uint32_t limit;
   GB_TRY(measure(context, text->kind, data, bytes, &text->length, &limit));
-  text->ids = malloc(((size_t)text->length + 1) * sizeof *text->ids);
-  if (!text->ids) return gb_fail_memory(context, (size_t)text->length * sizeof *text->ids);
+  text->ids = gb_counted_alloc(context, ((size_t)text->length + 1) * sizeof *text->ids);
+  if (!text->ids) return context->error_code;
   int64_t n = 0;
   for (size_t i = 0; i < bytes;) GB_TRY(next_id(context, text, data, bytes, &i, &text->ids[n++]));
   return GB_OK;
@@ -109,8 +109,8 @@ static gb_status make_ids(gb_context *context, gb_text *text, const char *data, 
 
 gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_text_kind kind, const char *vocabulary, size_t vocabulary_bytes,
                       gb_text **out) {
-  gb_text *text = calloc(1, sizeof *text);
-  if (!text) return gb_fail_memory(context, sizeof *text);
+  gb_text *text = gb_counted_alloc(context, sizeof *text);
+  if (!text) return context->error_code;
   atomic_init(&text->refs, 1);
   text->kind = kind;
   gb_status status = make_table(context, text, vocabulary ? vocabulary : data, vocabulary ? vocabulary_bytes : bytes);
@@ -126,7 +126,7 @@ gb_status gb_text_open(gb_context *context, const char *path, gb_text_kind kind,
   size_t bytes;
   GB_TRY(gb_file_load(context, path, &data, &bytes));
   gb_status status = gb_text_new(context, data, bytes, kind, vocabulary, vocabulary_bytes, out);
-  free(data);
+  gb_counted_free(data);
   return status == GB_EFORMAT ? gb_fail(context, status, "'%s': %s", path, gb_error(context)) : status;
 }
 
@@ -134,11 +134,11 @@ void gb_text_retain(gb_text *text) { atomic_fetch_add_explicit(&text->refs, 1, m
 
 void gb_text_release(gb_text *text) {
   if (!text || atomic_fetch_sub_explicit(&text->refs, 1, memory_order_acq_rel) != 1) return;
-  free(text->codes);
-  free(text->id_of);
-  free(text->ids);
-  free(text->vocabulary);
-  free(text);
+  gb_counted_free(text->codes);
+  gb_counted_free(text->id_of);
+  gb_counted_free(text->ids);
+  gb_counted_free(text->vocabulary);
+  gb_counted_free(text);
 }
 
 int64_t gb_text_length(const gb_text *text) { return text->length; }

@@ -57,8 +57,8 @@ static gb_status measure(gb_context *context, gb_tokens *tokens, const char *pat
 
 gb_status gb_tokens_open(gb_context *context, const char *path, gb_token_kind kind, gb_tokens **out) {
   static const int widths[GB_TOKEN_KINDS] = { 1, 2, 4 };
-  gb_tokens *tokens = calloc(1, sizeof *tokens);
-  if (!tokens) return gb_fail_memory(context, sizeof *tokens);
+  gb_tokens *tokens = gb_counted_alloc(context, sizeof *tokens);
+  if (!tokens) return context->error_code;
   atomic_init(&tokens->refs, 1);
   tokens->width = widths[kind];
   gb_status status = measure(context, tokens, path);
@@ -72,7 +72,7 @@ void gb_tokens_retain(gb_tokens *tokens) { atomic_fetch_add_explicit(&tokens->re
 void gb_tokens_release(gb_tokens *tokens) {
   if (!tokens || atomic_fetch_sub_explicit(&tokens->refs, 1, memory_order_acq_rel) != 1) return;
   gb_file_close(tokens->file);
-  free(tokens);
+  gb_counted_free(tokens);
 }
 
 int64_t gb_tokens_length(const gb_tokens *tokens) { return tokens->length; }

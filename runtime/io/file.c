@@ -90,6 +90,7 @@ gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer *
   file->fd = -1;
   file->place.folder = AT_FDCWD;
   gb_status status = gb_place_find(context, path, true, &file->place);
+  if (status == GB_OK) status = gb_place_charge(context, GB_FILE_BLOCK);
   if (status == GB_OK) {
     follow_links(&file->place);
     status = choose_temporary(file);
@@ -102,6 +103,7 @@ gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer *
 
 gb_status gb_file_write(gb_file_writer *file, const void *data, size_t bytes) {
   const char *at = data;
+  GB_TRY(gb_place_charge(file->context, bytes));
   while (bytes) {
     ssize_t done = write(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER);
     if (done < 0 && errno == EINTR) continue;
@@ -207,10 +209,10 @@ gb_status gb_file_load(gb_context *context, const char *path, char **data, size_
   gb_file_reader *file;
   GB_TRY(gb_file_open(context, path, &file));
   size_t size = (size_t)file->size;
-  char *all = malloc(size + 1);
-  gb_status status = all ? gb_file_read(file, 0, all, size) : gb_fail_memory(context, size + 1);
+  char *all = gb_counted_alloc(context, size + 1);
+  gb_status status = all ? gb_file_read(file, 0, all, size) : context->error_code;
   gb_file_close(file);
-  if (status != GB_OK) { free(all); return status; }
+  if (status != GB_OK) { gb_counted_free(all); return status; }
   all[size] = 0;
   *data = all;
   *bytes = size;

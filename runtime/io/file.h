@@ -26,7 +26,7 @@ gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t
 gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size);
 void gb_file_close(gb_file_reader *file);     /* NULL is fine */
 
-/* The whole file, with a NUL behind it that is not counted; the caller frees it. */
+/* The whole file, with a NUL behind it that is not counted; the caller ends it by gb_counted_free. */
 gb_status gb_file_load(gb_context *context, const char *path, char **data, size_t *bytes);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +86,10 @@ void gb_place_close(gb_place *place) {
 
 gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd) {
   gb_place place;
-  GB_TRY(gb_place_find(context, path, (flags & O_ACCMODE) != O_RDONLY, &place));
+  bool write = (flags & O_ACCMODE) != O_RDONLY;
+  GB_TRY(gb_place_find(context, path, write, &place));
+  gb_status charged = write ? gb_place_charge(context, GB_FILE_BLOCK) : GB_OK;
+  if (charged != GB_OK) { gb_place_close(&place); return charged; }
   int opened = openat(place.folder, place.name, flags | O_CLOEXEC | (place.confined ? O_NOFOLLOW | O_NONBLOCK : 0), 0666), error = errno;
   struct stat info;
   if (opened >= 0 && place.confined && (fstat(opened, &info) || !S_ISREG(info.st_mode))) {
@@ -96,6 +100,14 @@ gb_status gb_place_open(gb_context *context, const char *path, int flags, int *f
   gb_place_close(&place);
   if (opened < 0) return gb_fail_errno(context, "open", path, error);
   *fd = opened;
+  return GB_OK;
+}
+
+gb_status gb_place_charge(gb_context *context, uint64_t bytes) {
+  gb_file_policy *files = &context->files;
+  if (files->most && bytes > files->most - files->written)
+    return gb_fail(context, GB_EFILEBYTES, "the limit of %" PRIu64 " bytes written to files was reached", files->most);
+  if (files->most) files->written += bytes;
   return GB_OK;
 }
 

@@ -19,6 +19,10 @@ void gb_place_close(gb_place *place);
 
 /* open(2) under the policy; flags are those of open. GB_EIO where it cannot be. */
 gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd);
+/* So many bytes are about to be written to a file; each that is opened to be written counts as a block of GB_FILE_BLOCK besides. GB_EFILEBYTES, and
+ * nothing is counted, where the policy does not allow them. */
+enum { GB_FILE_BLOCK = 4096 };
+gb_status gb_place_charge(gb_context *context, uint64_t bytes);
 /* Is there a file that may be read? */
 bool gb_place_exists(gb_context *context, const char *path);
 

@@ -268,7 +268,7 @@ static gb_status run(road *r) {
                         gb_device_text(context, call->device, text, sizeof text));
   }
   gb_status status = backend->run[call->op](call);
-  if (status == GB_OK && atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
   if (call->in_place) gb_tensor_bump(call->in[0]); /* whatever came of it, memory was written */
   return status;
 }

@@ -58,8 +58,8 @@ static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_opt
 /* {==== life ==== */
 
 gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optimizer **out) {
-  gb_optimizer *optimizer = calloc(1, sizeof *optimizer);
-  if (!optimizer) return gb_fail_memory(context, sizeof *optimizer);
+  gb_optimizer *optimizer = gb_counted_alloc(context, sizeof *optimizer);
+  if (!optimizer) return context->error_code;
   atomic_init(&optimizer->refs, 1);
   optimizer->context = context;
   optimizer->kind = kind;
@@ -72,9 +72,9 @@ void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&o
 
 static void free_group(gb_group *group) {
   for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
-  free(group->slabs);
+  gb_counted_free(group->slabs);
   gb_record_close(&group->rates);
-  free(group);
+  gb_counted_free(group);
 }
 
 void gb_optimizer_release(gb_optimizer *optimizer) {
@@ -83,12 +83,12 @@ void gb_optimizer_release(gb_optimizer *optimizer) {
   for (int i = 0; i < optimizer->n_held; i++) gb_slab_leave(optimizer->held[i]);
   for (int i = 0; i < optimizer->n_groups; i++) free_group(optimizer->groups[i]);
   for (int i = 0; i < optimizer->n_held; i++) gb_tensor_release(optimizer->held[i]);
-  for (int i = 0; i < optimizer->n_params; i++) free((char *)optimizer->params[i].name);
-  free(optimizer->groups);
-  free(optimizer->params);
-  free(optimizer->held);
+  for (int i = 0; i < optimizer->n_params; i++) gb_counted_free((char *)optimizer->params[i].name);
+  gb_counted_free(optimizer->groups);
+  gb_counted_free(optimizer->params);
+  gb_counted_free(optimizer->held);
   gb_record_close(&optimizer->found);
-  free(optimizer);
+  gb_counted_free(optimizer);
   gb_context_release(context);
 }
 
@@ -97,22 +97,23 @@ void gb_optimizer_release(gb_optimizer *optimizer) {
 /* {==== groups ==== */
 
 /* Room for more elements at the end of a list; false: out of memory, the list is as it was. */
-static bool make_room(void **list, size_t size, int count, int more) {
-  void *longer = realloc(*list, size * ((size_t)count + (size_t)more));
+static bool make_room(gb_context *context, void **list, size_t size, int count, int more) {
+  void *longer = gb_counted_resize(context, *list, size * ((size_t)count + (size_t)more));
   if (longer) *list = longer;
   return longer;
 }
 
 /* Everything a new group needs of the optimizer's own lists, before anything changes. */
 static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_options *options, gb_group **out) {
-  bool room = make_room((void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
-              make_room((void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params, count + 1) &&
-              make_room((void **)&optimizer->held, sizeof *optimizer->held, optimizer->n_held, count + 1);
-  gb_group *group = room ? calloc(1, sizeof *group) : NULL;
-  if (group) group->slabs = calloc((size_t)count + 1, sizeof *group->slabs);
+  gb_context *context = optimizer->context;
+  bool room = make_room(context, (void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
+              make_room(context, (void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params, count + 1) &&
+              make_room(context, (void **)&optimizer->held, sizeof *optimizer->held, optimizer->n_held, count + 1);
+  gb_group *group = room ? gb_counted_alloc(context, sizeof *group) : NULL;
+  if (group) group->slabs = gb_counted_alloc(context, ((size_t)count + 1) * sizeof *group->slabs);
   if (!group || !group->slabs) {
-    free(group);
-    return gb_fail_memory(optimizer->context, sizeof *group + sizeof(gb_tensor *) * (size_t)count);
+    gb_counted_free(group);
+    return context->error_code;
   }
   gb_optim_options_init(optimizer->kind, &group->options, sizeof group->options);
   if (options) memcpy(&group->options, options, options->size < sizeof *options ? options->size : sizeof *options);
@@ -127,8 +128,8 @@ static gb_status list_params(gb_optimizer *optimizer, const gb_adoption *a, int 
   for (int i = 0; i < a->count; i++) {
     if (a->twin[i] != i) continue;
     const char *name = a->names ? a->names[i] : NULL;
-    char *copy = name ? malloc(strlen(name) + 1) : NULL;
-    if (name && !copy) return gb_fail_memory(optimizer->context, strlen(name) + 1);
+    char *copy = name ? gb_counted_alloc(optimizer->context, strlen(name) + 1) : NULL;
+    if (name && !copy) return optimizer->context->error_code;
     if (copy) strcpy(copy, name);
     gb_slab *slab = &a->of[i]->slab;
     optimizer->params[optimizer->n_params + (*added)++] =
@@ -190,7 +191,7 @@ gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *para
   if (status == GB_OK) status = list_params(optimizer, &a, &added);
   if (status == GB_OK) take_group(optimizer, group, &a, added);
   else {
-    for (int i = 0; i < added; i++) free((char *)optimizer->params[optimizer->n_params + i].name);
+    for (int i = 0; i < added; i++) gb_counted_free((char *)optimizer->params[optimizer->n_params + i].name);
     free_group(group);
   }
   gb_adoption_close(&a);

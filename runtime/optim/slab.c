@@ -121,12 +121,12 @@ static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_ten
 /* Give every parameter that shares dtype and device with parameter `first` a segment; the slab has no memory yet. */
 static gb_status lay_out(gb_adoption *a, int first, gb_owned_slab **out) {
   const gb_tensor *model = a->parameters[first];
-  gb_owned_slab *owned = calloc(1, sizeof *owned);
+  gb_owned_slab *owned = gb_counted_alloc(a->context, sizeof *owned);
   if (owned) *out = owned; /* freed with the adoption */
   gb_slab *slab = owned ? &owned->slab : NULL;
-  if (slab) slab->segments = calloc((size_t)a->count, sizeof *slab->segments);
-  if (slab) owned->synced = calloc((size_t)a->count, sizeof *owned->synced);
-  if (!slab || !slab->segments || !owned->synced) return gb_fail_memory(a->context, sizeof(gb_segment) * (size_t)a->count);
+  if (slab) slab->segments = gb_counted_alloc(a->context, (size_t)a->count * sizeof *slab->segments);
+  if (slab && slab->segments) owned->synced = gb_counted_alloc(a->context, (size_t)a->count * sizeof *owned->synced);
+  if (!slab || !slab->segments || !owned->synced) return a->context->error_code;
   owned->owner = a->owner;
   slab->dtype = (gb_dtype)model->dtype;
   for (int i = first; i < a->count; i++) {
@@ -237,9 +237,9 @@ void gb_slab_free(gb_owned_slab *owned) {
   for (int i = 0; i < 2; i++) gb_tensor_release(slab->copy[i]);
   for (int i = 0; i < 3; i++) gb_tensor_release(slab->state[i]);
   gb_tensor_release(slab->counters);
-  free(slab->segments);
-  free(owned->synced);
-  free(owned);
+  gb_counted_free(slab->segments);
+  gb_counted_free(owned->synced);
+  gb_counted_free(owned);
 }
 
 /* ====} */

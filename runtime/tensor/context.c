@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -98,6 +99,38 @@ bool gb_context_count(gb_context *context, size_t bytes) {
 }
 
 void gb_context_uncount(gb_context *context, size_t bytes) { gb_budget_give_back(&context->budget, bytes); }
+
+/* What stands before counted memory. */
+typedef struct counted { _Alignas(max_align_t) gb_context *context; size_t bytes; } counted;
+
+void *gb_counted_resize(gb_context *context, void *block, size_t bytes) {
+  counted *head = block ? (counted *)block - 1 : NULL;
+  size_t before = head ? head->bytes : 0;
+  if (bytes > SIZE_MAX / 2) return gb_fail_memory(context, bytes), NULL;
+  if (!gb_context_count(context, sizeof *head + bytes)) return NULL; /* old and new are there at the same time */
+  counted *fresh = realloc(head, sizeof *head + bytes);
+  gb_context_uncount(context, fresh ? head ? sizeof *head + before : 0 : sizeof *head + bytes);
+  if (!fresh) return gb_fail_memory(context, bytes), NULL;
+  *fresh = (counted){ context, bytes };
+  return fresh + 1;
+}
+
+void *gb_counted_alloc(gb_context *context, size_t bytes) {
+  void *block = gb_counted_resize(context, NULL, bytes);
+  return block ? memset(block, 0, bytes) : NULL;
+}
+
+void gb_counted_free(void *block) {
+  counted *head = block ? (counted *)block - 1 : NULL;
+  if (!head) return;
+  gb_context_uncount(head->context, sizeof *head + head->bytes);
+  free(head);
+}
+
+void gb_context_reclaim(gb_context *context) {
+  reclaim(context);
+  gb_pool_flush(context->pool[GB_CPU]);
+}
 
 gb_status gb_context_expect(gb_context *context, uint64_t amount) {
   size_t limit = context->budget.limit;

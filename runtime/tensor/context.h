@@ -35,6 +35,7 @@ typedef struct gb_file_policy {
   int root;                                /* a folder's descriptor that every path lies beneath, or GB_FILES_ANY, or GB_FILES_NONE */
   gb_status (*ask)(void *user, const char *path, bool write); /* or NULL: nobody is asked */
   void *user;
+  uint64_t most, written;                  /* bytes that may be written (0: no limit), and that were */
 } gb_file_policy;
 
 struct gb_context {
@@ -111,6 +112,13 @@ bool gb_context_has_device(gb_context *context, int type, const char **why);
  * error text. */
 bool gb_context_count(gb_context *context, size_t bytes);
 void gb_context_uncount(gb_context *context, size_t bytes);
+/* Memory of the engine's own that is counted so for as long as it lives: zeroed, or resized as realloc does (block NULL: new). NULL sets the error
+ * text. The context must outlive it. On the thread that runs the context, since what can go is reclaimed. */
+void *gb_counted_alloc(gb_context *context, size_t bytes);
+void *gb_counted_resize(gb_context *context, void *block, size_t bytes);
+void gb_counted_free(void *block);                 /* NULL is fine; any thread */
+/* Let go of what can go: garbage of the language on top, and the pool's cache. */
+void gb_context_reclaim(gb_context *context);
 /* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be without bounds. */
 gb_status gb_context_expect(gb_context *context, uint64_t amount);
 

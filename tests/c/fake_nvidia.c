@@ -7,6 +7,7 @@
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *out);
 int cuDeviceGetCount(int *out);
+int cuGetErrorString(int code, const char **out);
 int cuDeviceGet(int *out, int index);
 int cuDeviceGetName(char *out, int size, int device);
 int cuDeviceTotalMem_v2(size_t *out, int device);
@@ -22,9 +23,10 @@ static int number(const char *name, int otherwise) {
   return text ? atoi(text) : otherwise;
 }
 
-int cuInit(unsigned flags) { return (int)flags; }
+int cuInit(unsigned flags) { return number("FAKE_INIT", (int)flags); }
+int cuGetErrorString(int code, const char **out) { return *out = code == 803 ? "system has unsupported display driver / cuda driver combination" : NULL, 0; }
 int cuDriverGetVersion(int *out) { return *out = number("FAKE_DRIVER", 12040), 0; }
-int cuDeviceGetCount(int *out) { return *out = number("FAKE_DEVICES", 1), 0; }
+int cuDeviceGetCount(int *out) { return *out = number("FAKE_DEVICES", 1), number("FAKE_COUNT", 0); }
 int cuDeviceGet(int *out, int index) { return *out = index, 0; }
 int cuDeviceGetName(char *out, int size, int device) { return snprintf(out, (size_t)size, "Fake %d", device), 0; }
 int cuDeviceTotalMem_v2(size_t *out, int device) { return *out = (size_t)(device + 8) << 30, 0; }

@@ -36,7 +36,7 @@ static void put_gzip(const char *path, const void *data, size_t bytes) {
 static gb_status try_idx(const char *path) {
   gb_idx idx;
   gb_status status = gb_idx_read(context, path, &idx);
-  if (status == GB_OK) free(idx.data);
+  if (status == GB_OK) gb_counted_free(idx.data);
   return status;
 }
 
@@ -53,7 +53,7 @@ static void test_read(void) {
     CHECK(gb_idx_read(context, i ? zipped : path, &idx) == GB_OK);
     CHECK(idx.dtype == GB_UINT8 && idx.ndim == 3 && idx.shape[0] == 3 && idx.shape[1] == 2 && idx.shape[2] == 2 && idx.bytes == 12);
     CHECK(!memcmp(idx.data, pictures + 16, 12));
-    free(idx.data);
+    gb_counted_free(idx.data);
   }
   static const unsigned char floats[] = { 0, 0, 13, 1, 0, 0, 0, 2, 0x3f, 0xc0, 0, 0, 0xc0, 0, 0, 0 };
   static const unsigned char doubles[] = { 0, 0, 14, 1, 0, 0, 0, 1, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0 };
@@ -61,16 +61,16 @@ static void test_read(void) {
   static const unsigned char empty[] = { 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 0, 5 };
   put_file(path, floats, sizeof floats);
   CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_FLOAT32 && ((float *)idx.data)[0] == 1.5f && ((float *)idx.data)[1] == -2.0f);
-  free(idx.data);
+  gb_counted_free(idx.data);
   put_file(path, doubles, sizeof doubles);
   CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_FLOAT64 && ((double *)idx.data)[0] == 1.5);
-  free(idx.data);
+  gb_counted_free(idx.data);
   put_file(path, ints, sizeof ints);
   CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_INT32 && ((int32_t *)idx.data)[0] == -2);
-  free(idx.data);
+  gb_counted_free(idx.data);
   put_file(path, empty, sizeof empty);
   CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.bytes == 0 && idx.shape[0] == 0 && idx.shape[1] == 5);
-  free(idx.data);
+  gb_counted_free(idx.data);
   unlink(path);
   unlink(zipped);
 }

@@ -168,7 +168,7 @@ static void test_damage(void) {
       data[i] = before;
     }
   CHECK(wrong == 0);
-  free(data);
+  gb_counted_free(data);
   unlink(path);
 }
 
@@ -294,10 +294,10 @@ static void test_files(void) {
   char *data;
   size_t bytes;
   CHECK(gb_file_load(context, link, &data, &bytes) == GB_OK && bytes == 4 && !strcmp(data, "one!"));
-  free(data);
+  gb_counted_free(data);
   gb_file_abandon(two);
   CHECK(gb_file_load(context, path, &data, &bytes) == GB_OK && !strcmp(data, "one!"));
-  free(data);
+  gb_counted_free(data);
   CHECK(!lstat(link, &info) && S_ISLNK(info.st_mode) && !stat(path, &info) && (info.st_mode & 0777) == 0640);
   gb_file_reader *file;
   char part[8] = { 0 };

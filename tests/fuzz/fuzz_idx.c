@@ -50,6 +50,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLAIM(bytes == idx.bytes);
   volatile uint8_t last = bytes ? ((const uint8_t *)idx.data)[bytes - 1] : 0;
   (void)last;
-  free(idx.data);
+  gb_counted_free(idx.data);
   return 0;
 }

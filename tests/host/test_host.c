@@ -322,6 +322,28 @@ static void hold_all(gb_host *host, const char *loop, gb_status expected) {
   }
 }
 
+/* Each makes the engine hold something that is no tensor's memory, without end. The limit on Lua's bytes is far away. */
+static const char *const growing[] = {
+  "while true do gb.no_grad() end",
+  "while true do gb.amp.autocast() end",
+  "local f = gb.Function { forward = function(ctx, x) return x * 2 end, backward = function(ctx, g) return g end }\n"
+  "local x = gb.ones(1):requires_grad_() while true do x = f(x) end",
+  "local x = gb.ones(1):requires_grad_() while true do x = gb.recompute(function(x) return x * 2 end, x) end",
+  "local x, t = gb.ones(1):requires_grad_(), {} while true do t[#t + 1] = x:register_hook(print) end",
+  "local t = {} while true do t[#t + 1] = gb.amp.GradScaler() end",
+  "local t = {} while true do t[#t + 1] = gb.nn.Linear(1, 1) end",
+  "local t = {} while true do t[#t + 1] = gb.optim.SGD(gb.nn.Linear(1, 1):parameters(), { lr = 1 }) end",
+  "local name, t = ('x'):rep(1e5), {}\n"
+  "while true do t[#t + 1] = gb.optim.SGD({ { params = { gb.ones(1):requires_grad_() }, names = { name } } }, { lr = 1 }) end",
+  "local t, x = {}, gb.ones(1) while true do t[#t + 1] = gb.data.TensorDataset(x) end",
+  "local t, d = {}, gb.data.TensorDataset(gb.ones(1)) while true do t[#t + 1] = gb.data.DataLoader(d, { prefetch = 10 }) t[#t]:iter()() end",
+  /* batches that are kept are kept in memory of the loader's */
+  "local t, d = {}, gb.data.DataLoader(gb.data.TensorDataset(gb.ones(10000)), { batch_size = 1000, prefetch = 0 })\n"
+  "while true do for x in d:iter() do t[#t + 1] = x end end",
+  "local t, d = {}, gb.data.DataLoader(gb.data.TensorDataset(gb.ones(10000)), { batch_size = 1000, prefetch = 2, shuffle = true })\n"
+  "while true do for x in d:iter() do t[#t + 1] = x end end",
+};
+
 static void test_limits(void) {
   gb_host_options o = options_of(GB_SANDBOX_NONE);
   o.instructions = 200000;
@@ -364,6 +386,12 @@ static void test_limits(void) {
   CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x = x + 1 end", GB_ETENSORBYTES, NULL));
   CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x:register_hook(print) end", GB_ETENSORBYTES, NULL));
   CHECK(runs(host, "local x = gb.ones(1):requires_grad_() for i = 1, 1e4 do (x * i):exp():backward() x.grad = nil end"));
+  CHECK(fails(host, "gb.no_grad() gb.amp.autocast() error('no')", GB_ERECIPE, "no") && runs(host, "assert(gb.is_grad_enabled() and not gb.amp.is_enabled())"));
+  for (size_t i = 0; i < sizeof growing / sizeof *growing; i++) {
+    CHECK(fails(host, growing[i], GB_ETENSORBYTES, "tensor bytes"));
+    CHECK(runs(host, "collectgarbage() local t = gb.ones(1000) local loader = gb.data.DataLoader(gb.data.TensorDataset(t), { batch_size = 10 })\n"
+                     "for i = 1, 50 do for x in loader:iter() do x = nil end end"));
+  }
   gb_host_close(host);
 }
 

@@ -21,6 +21,8 @@ same "version" "$("$build/gibbous" -e 'print(gb.version)')" "$(field Version)"
 for library in libc6 zlib1g; do
   same "depends on $library" "$library" "$(field Depends | tr ',' '\n' | sed 's/^ *//; s/ .*//' | grep -x "$library")"
 done
+same "the maintainer has a name and an address" 1 "$(field Maintainer | grep -cE '^[^<>]+ <[^@ ]+@[^@ ]+>$')"
+same "it holds no backend for GPUs" 0 "$(files | grep -c gibbous_cuda)"
 same "everything lies below /usr" "" "$(files | grep -v '^/usr/')"
 same "files belong to root" "root/root" "$(dpkg-deb -c "$package" | awk '{ print $2 }' | sort -u)"
 same "the loader is told of the library" 1 "$(dpkg-deb --ctrl-tarfile "$package" | tar -xO ./postinst | grep -c '^[[:space:]]*ldconfig')"

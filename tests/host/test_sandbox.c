@@ -205,6 +205,42 @@ static void test_charges(void) {
   gb_host_close(host);
 }
 
+/* Instructions that look through long strings, which no function of ours stands before: the limit is looked at as often as they are long. Each of
+ * these would go on for minutes between two looks of the hook if it came after a thousand instructions. */
+static const char *const long_strings[] = {
+  "local a, b = ('x'):rep(2^22) .. 'a', ('x'):rep(2^22) .. 'b' while true do local _ = a == b, a == b, a == b end",
+  "local a = ('\\0'):rep(2^22) while true do local _ = a < a, a <= a, a < a end", /* the slowest way to compare */
+  "local a = ('\\0'):rep(2^22) coroutine.wrap(function() while true do local _ = a < a, a <= a, a < a end end)()",
+  "local co = coroutine.wrap(function() local a repeat a = coroutine.yield() until a while true do local _ = a < a, a <= a, a < a end end)\n"
+  "co() co(('\\0'):rep(2^22))",
+  "local a = (' '):rep(2^22) .. 1 while true do math.floor(a) math.abs(a) end",
+  "local a, b = ('x'):rep(2^22) .. 'a', ('x'):rep(2^22) .. 'b' while true do rawequal(a, b) end",
+  "local s = 'x' while true do s = #s < 2^22 and s .. s or 'x' end",
+  "local t = {} for i = 1, 100 do t[i] = ('x'):rep(2^16) end while true do table.concat(t) end",
+  "local s = ('x'):rep(2^22) while true do s = s:rep(2):sub(1, 2^22) end",
+};
+
+static void test_long_strings(void) {
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.seconds = 1;
+  gb_host *host = open_host(&o);
+  double slowest = 0;
+  for (size_t i = 0; i < sizeof long_strings / sizeof *long_strings; i++) {
+    double start = seconds();
+    CHECK(fails(host, long_strings[i], GB_ETIME, "the limit of 1 seconds"));
+    if (seconds() - start > slowest) slowest = seconds() - start;
+    CHECK(runs(host, "collectgarbage()"));
+  }
+  CHECK(host->n_strings == 0 && host->state->interrupt.longest == 0); /* and forgotten with the strings */
+  CHECK(runs(host, "kept = ('x'):rep(2^20)") && host->n_strings == 1 && host->state->interrupt.longest > 1 << 20);
+  CHECK(runs(host, "for i = 1, 1e5 do end")); /* what is counted does not change */
+  gb_host_usage usage;
+  gb_host_get_usage(host, &usage);
+  CHECK(usage.instructions > 90000 && usage.instructions < 300000);
+  gb_host_close(host);
+  printf("the slowest end among long strings by a limit of 1 s took %.2f s\n", slowest);
+}
+
 /* A host function that takes longer than its caller's limit of time. */
 static gb_status nap(gb_call *call, void *user) {
   (void)call;
@@ -418,6 +454,32 @@ static gb_status only_a(void *user, const char *path, bool write) {
   return !write || *path == 'a' ? GB_OK : GB_EIO;
 }
 
+/* What is written is bounded over the life of the host, by whichever way it is written, and the end by it cannot be swallowed. */
+static void test_file_bytes(gb_host_options o) {
+  static const char *const writers[] = {
+    "while true do local f = assert(io.open('n.txt', 'w')) f:write(('x'):rep(1000)) f:close() end",
+    "local f = assert(io.open('n.txt', 'a')) while true do pcall(f.write, f, 1.5, 'x', 12345678) end",
+    "local f = assert(io.open('n.txt', 'w')) while true do f:seek('set', 0) pcall(f.write, f, ('x'):rep(5000)) end",
+    "local i = 0 while true do i = i + 1 pcall(io.open, 'n' .. i % 50, 'w') end", /* files without bytes */
+    "while true do pcall(gb.save, 'n.safetensors', { x = gb.ones(1000) }) end",
+    "local m = gb.nn.Linear(10, 10) while true do pcall(gb.io.save_checkpoint, 'n.checkpoint', { model = m }) end",
+  };
+  o.file_bytes = 1000000;
+  for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+    gb_host *host = open_host(&o);
+    CHECK(runs(host, "local f = assert(io.open('n.txt', 'w')) f:write('a', 1, 2.5) f:close() assert(io.open('n.txt'):read('a') == 'a12.5')"));
+    CHECK(fails(host, writers[i], GB_EFILEBYTES, "bytes written to files"));
+    CHECK(runs(host, "assert(io.open('a.txt'):read('a') == 'one\\ntwo\\n')")); /* reading goes on */
+    CHECK(fails(host, "gb.save('n.safetensors', { x = gb.ones(300000) })", GB_EFILEBYTES, NULL));
+    gb_host_close(host);
+  }
+  gb_host *host;
+  char why[128] = "";
+  o.sandbox = GB_SANDBOX_STRICT;
+  o.root = NULL;
+  CHECK(gb_host_open(&o, &host, why, sizeof why) == GB_EINVAL && strstr(why, "file_bytes"));
+}
+
 static void test_files(void) {
   char base[] = "/tmp/gibbous-sandbox-XXXXXX", root[64], path[128], secret[64];
   CHECK(mkdtemp(base) != NULL);
@@ -448,6 +510,7 @@ static void test_files(void) {
     else CHECK(fails(host, e->text, e->status, e->says));
   }
   gb_host_close(host);
+  test_file_bytes(o);
 
   int asked = 0;
   o.on_file = only_a;
@@ -472,6 +535,7 @@ int main(void) {
   test_files();
   test_charges();
   test_late_end();
+  test_long_strings();
   test_escapes();
   test_hostile();
   return check_report();

@@ -101,6 +101,37 @@ script("return.lua", "return 1, 2, 3\n")
 script("-dash.lua", "print('dash', ...)\n")
 script("stdin.lua", "print(io.read('l'), io.read('n'), io.read('a'))\n")
 script("warn.lua", "warn('one ', 'warning')\nwarn('@on')\nwarn('two')\nwarn('@off')\nwarn('three')\n")
+script("close.lua", [[
+local _ <close> = setmetatable({}, { __close = function(_, e) print("closed", e) end })
+kept = setmetatable({}, { __gc = function() print("collected") end })
+local how = ...
+if how == "exit" then os.exit(true, true) elseif how == "code" then os.exit(9, true) elseif how == "quick" then os.exit(4, false)
+elseif how == "error" then error("with an open variable") elseif how == "in close" then
+  local _ <close> = setmetatable({}, { __close = function() error("from close") end })
+elseif how == "coroutine" then coroutine.wrap(function()
+  local _ <close> = setmetatable({}, { __close = function() print("inner") end }) os.exit(3, true) end)()
+elseif how == "return" then return "a result" end
+]])
+script("shebang_only.lua", "#!/usr/bin/env lua") -- no line end
+script("hash_only.lua", "#")
+script("bom_only.lua", "\xEF\xBB\xBF")
+script("half_bom.lua", "\xEF\xBBprint(1)\n")
+script("bom_binary.lua", "\xEF\xBB\xBF" .. string.dump(assert(load("print('behind a mark')", "=b"))))
+script("crlf.lua", "print(1)\r\nerror('on line two')\r\n")
+script("zero.lua", "print(1)\0print(2)\n")
+script("error_values.lua", [[
+local how = ...
+local function throws(v) error(v) end
+if how == "nil" then throws(nil) elseif how == "false" then throws(false) elseif how == "number" then throws(1.5) elseif how == "level2" then error("x", 2)
+elseif how == "object" then throws(setmetatable({}, { __tostring = function() return "an object\nof two lines" end }))
+elseif how == "bad" then throws(setmetatable({}, { __tostring = function() error("no text") end })) elseif how == "name" then
+  throws(setmetatable({}, { __name = "a.type" })) elseif how == "thread" then throws(coroutine.running()) elseif how == "long" then throws(("x"):rep(5000))
+elseif how == "zero" then throws("a\0b") elseif how == "overflow" then local function f() return f() + 1 end f() elseif how == "handler" then
+  print(xpcall(throws, function(e) error(e) end, "x")) elseif how == "deep" then local function g(n) if n == 0 then error("deep") end g(n - 1) end g(40) end
+]])
+script("warnings.lua", "warn('@off', '') warn('@', 'on') warn('not a switch') warn('@unknown') warn('@on') warn('a\\0b', 'c') warn('')\n")
+script("folder.mod.lua", "return ...\n")
+write(root .. "/work/stripped.luac", string.dump(assert(load("local x = nil; x()", "=s")), true))
 write(root .. "/work/binary.luac", string.dump(assert(load("print('from bytecode', ...)", "=binary"))))
 write(root .. "/work/truncated.luac", string.dump(assert(load("return 1")), true):sub(1, 40))
 
@@ -134,7 +165,38 @@ describe("options", function()
   end
 end)
 
+describe("how a script ends", function()
+  for _, how in ipairs { "", "exit", "code", "quick", "error", "'in close'", "coroutine", "return" } do compare("lua close.lua " .. how) end
+  for _, how in ipairs { "nil", "false", "number", "level2", "object", "bad", "name", "long", "zero", "overflow", "handler", "deep" } do
+    compare("lua error_values.lua " .. how)
+  end
+  for _, command in ipairs {
+    "lua shebang_only.lua", "lua hash_only.lua", "lua bom_only.lua", "lua half_bom.lua", "lua bom_binary.lua", "lua crlf.lua", "lua zero.lua",
+    "lua warnings.lua", "lua -W warnings.lua", "lua stripped.luac", "lua -e 'return 1, 2'", "lua -e 'local x <close> = 42'",
+    "lua -e 'os.exit(true, true)' -e 'print(2)'", "lua -e 'os.exit(256)'", "lua -e 'os.exit(-1)'", "lua -e 'os.exit(1.5)'", "lua -e 'print(_VERSION)'",
+    "lua -v -e 'error(nil)'", "lua -l folder.mod -e 'print(package.loaded[\"folder.mod\"])'", "lua -l m=folder.mod -e 'print(m)'",
+    "lua -l folder-mod", "lua -l m-x=mod -e 'print(_G[\"m-x\"].name)'", "lua -l mod-suffix", "lua -e 'local t = setmetatable({}, {__index = error}) print(t.x)'",
+    "lua -e 'coroutine.wrap(function() error(\"in a coroutine\") end)()'", "lua -e 'debug.sethook(function() error(\"in a hook\") end, \"l\")' -e 'x = 1'",
+    "lua -e 'io.stdout:close() print(1)'", "lua -e 'io.stdout:setvbuf(\"full\") io.write(1) os.exit(0)'", "lua -e 'arg = 5' args.lua", "lua -", "lua - -v < args.lua",
+    "lua -e 'print(pcall(load, nil))'", "lua -e 'print(#arg, arg[-1], arg[-2])' - < empty.lua", "lua - < syntax.lua", "lua - < binary.luac", "lua < shebang_only.lua",
+    "lua < bom.lua", "lua args.lua -- -e x", "lua -- -- x", "lua -W -W warn.lua", "lua -i -e 'x' -z",
+  } do
+    compare(command)
+  end
+end)
+
 describe("the environment", function()
+  for _, command in ipairs {
+    "LUA_INIT_5_4=@init.lua LUA_INIT=@init_fail.lua lua args.lua", "LUA_INIT_5_4=@syntax.lua lua -e 'print(1)'", "LUA_INIT_5_4= LUA_INIT='print(0)' lua -e ''",
+    "LUA_INIT=@ lua -e 'print(1)'", "LUA_INIT=@binary.luac lua -e 'print(1)'", "LUA_INIT='return 5' lua -e 'print(1)'", "LUA_INIT='warn(\"a\")' lua -W -e 'warn(\"b\")'",
+    "LUA_INIT='arg = {}' lua args.lua x", "LUA_INIT='print(arg[0], arg[1])' lua args.lua x", "LUA_INIT='error(setmetatable({}, {__tostring = function() return \"o\" end}))' lua -e ''",
+    "LUA_INIT=@bom.lua lua -e ''", "LUA_INIT='local x <close> = setmetatable({}, {__close = print})' lua -e 'print(2)' | sed 's/0x[0-9a-f]*//'",
+  } do
+    compare(command)
+  end
+end)
+
+describe("the environment, paths", function()
   for _, command in ipairs {
     "LUA_INIT='print(1, ...)' lua -e 'print(2)'", "LUA_INIT='print(1)' lua -E -e 'print(2)'", "LUA_INIT=@init.lua lua args.lua a",
     "LUA_INIT_5_4='print(54)' LUA_INIT='print(0)' lua -e ''", "LUA_INIT=@nothere.lua lua -e 'print(2)'", "LUA_INIT='x =' lua -e 'print(2)'",

@@ -38,6 +38,16 @@ local function expect_report(name, settings, without, status, ...)
   end)
 end
 
+-- A folder whose gibbous_cuda.so is made by a command.
+local made = {}
+local function plugins(command)
+  local folder = os.tmpname()
+  os.remove(folder)
+  made[#made + 1] = folder
+  assert(os.execute(("mkdir %s && %s %s/gibbous_cuda.so"):format(folder, command, folder)))
+  return folder
+end
+
 describe("the doctor and CUDA", function()
   expect_report("everything fits", "", nil, 0, "CUDA driver      for CUDA 12.4, 1 device\n",
     "cuda:0           Fake 0, compute capability 9.0, 8.0 GiB; float32, float16 on Tensor Cores, bfloat16 and TF32 on Tensor Cores, float8",
@@ -50,8 +60,23 @@ describe("the doctor and CUDA", function()
   expect_report("no NCCL, one device", "", "libnccl.so.2", 0, "ok       NCCL             not found; one GPU does not need it\n")
   expect_report("no NCCL, two devices", "FAKE_DEVICES=2", "libnccl.so.2", 0, "2 devices\n", "cuda:1           Fake 1", "warning  NCCL", "cure: install libnccl2")
   expect_report("no device answers", "FAKE_DEVICES=0", nil, 1, "error    CUDA driver      for CUDA 12.4, 0 devices\n")
-  expect_report("an old device", "FAKE_CAPABILITY=61", nil, 0, "warning  cuda:0", "no Tensor Cores: 16-bit is no faster than float32")
+  expect_report("the driver does not start", "FAKE_INIT=803", nil, 1,
+    "error    CUDA driver      for CUDA 12.4, 0 devices (error 803, system has unsupported display driver / cuda driver combination)\n", "cure: nvidia-smi")
+  expect_report("the driver does not count", "FAKE_COUNT=100 FAKE_DEVICES=3", nil, 1, "error    CUDA driver      for CUDA 12.4, 0 devices (error 100)\n")
+  expect_report("old devices", "FAKE_CAPABILITY=61", nil, 0, "warning  cuda:0", "6.1, 8.0 GiB; float32; the CUDA backend has no kernels for it\n")
+  expect_report("the last devices without kernels", "FAKE_CAPABILITY=75", nil, 0, "warning  cuda:0", "capability 8.0 (2020) or later")
+  expect_report("the first devices with kernels", "FAKE_CAPABILITY=80", nil, 0, "ok       cuda:0", "float16 on Tensor Cores, bfloat16 and TF32 on Tensor Cores\n")
+  expect_report("the driver is of the same CUDA, and older", "FAKE_DRIVER=12020 FAKE_RUNTIME=12080 FAKE_CUBLAS=120801", nil, 0, "ok       CUDA runtime     12.8\n")
+  expect_report("no cuBLAS", "", "libcublasLt.so.12", 1, "error    cuBLASLt         not found: no products of matrices on the GPU\n", "cure: install libcublas")
+  expect_report("no cuDNN", "", "libcudnn.so.9", 1, "error    cuDNN            not found: no convolution and attention on the GPU\n", "cure: install libcudnn9")
+  expect_report("libraries that do not say what they are", "FAKE_RUNTIME=0 FAKE_CUBLAS=0 FAKE_CUDNN=0", nil, 1, "error    CUDA runtime     not found",
+    "error    cuBLASLt         not found", "error    cuDNN            not found")
+  expect_report("no plugin", "", nil, 0, "warning  CUDA backend     gibbous_cuda.so is not installed: everything runs on the CPU\n", "cure: build it")
+  expect_report("a plugin that is none", "GIBBOUS_PLUGINS=" .. plugins("echo none >"), nil, 1, "error    CUDA backend     gibbous_cuda.so does not start: ",
+    "file too short", "of version " .. gb.version)
+  expect_report("a plugin that is no backend", "GIBBOUS_PLUGINS=" .. plugins(("ln -s '%s'"):format(fake)), nil, 1, "does not start: ", "gb_backend_open")
   expect_report("no driver", "", "libcuda.so.1", 0, "ok       CUDA driver      none: everything runs on the CPU\n")
 end)
 
+for _, folder in ipairs(made) do os.execute("rm -r " .. folder) end
 gb.test.finish()

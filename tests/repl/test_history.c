@@ -42,6 +42,8 @@ static void take_no_line(void *user, const char *text) {
   *(int *)user += 1;
 }
 
+static void take_last(void *user, const char *text) { snprintf(user, 64, "%s", text); }
+
 int main(void) {
   char folder[] = "/tmp/gibbous-history-XXXXXX", command[64];
   CHECK(mkdtemp(folder) != NULL);
@@ -57,6 +59,11 @@ int main(void) {
   CHECK(r.whole);
   CHECK(r.lines >= HISTORY_LINES && r.lines <= 2 * HISTORY_LINES);
   for (int i = 0; i < WRITERS; i++) CHECK(r.last[i] == LINES - 1 || r.last[i] == -1); /* one that was done early may be all gone */
+
+  history_append(path, "function f()\n  return 1\nend"); /* lines of one entry */
+  char last[64] = "";
+  history_load(path, take_last, last);
+  CHECK(!strcmp(last, "function f()\n  return 1\nend"));
 
   struct stat info;
   CHECK(stat(path, &info) == 0 && (info.st_mode & 0777) == 0600); /* what was typed is nobody else's business */

@@ -157,13 +157,21 @@ static void test_history(bool editing) {
     CHECK(answers(&one, "\022first_of\005 + 41", ""));       /* ^R searches backwards */
     CHECK(answers(&two, "\033[A\033[A\033[B", ""));
   }
+  CHECK(answers(&one, "for i = 1, 2 do\nio.write('r', i, ' ')\nend", "r1 r2 "));
+  CHECK(answers(&one, "x = 'between'", ""));
+  if (editing) {
+    CHECK(answers(&one, "\033[A\033[A", "r1 r2 "));                /* a chunk of several lines is recalled as a whole, */
+    CHECK(answers(&one, "\022write('r'\005", "r1 r2 "));           /* and found by what stands in any of them */
+    CHECK(answers(&one, "\033[A\005 io.write('s', 3)", "r1 r2 s3"));  /* and can be changed */
+  }
   leave(&one);
   leave(&two);
   char *text = history_text();
   CHECK(strstr(text, "first_of_one = 1\n") && strstr(text, "first_of_two = 2\n") && strstr(text, "'second of one'\n"));
+  CHECK(strstr(text, "\nfor i = 1, 2 do\037io.write('r', i, ' ')\037end\n") && !strstr(text, "\nend\n"));
   free(text);
   terminal three = start();
-  if (editing) CHECK(answers(&three, "\022second of", "\"second of one\""));
+  if (editing) CHECK(answers(&three, "\022second of", "\"second of one\"") && answers(&three, "\022r', i\005", "r1 r2 "));
   leave(&three);
 }
 
@@ -271,6 +279,15 @@ static void test_missing_libraries(void) {
   CHECK(answers(&t, ":mem", "tensors, all"));
   CHECK(answers(&t, ":modes", "gradients      on"));
   CHECK(answers(&t, "help()", "Ctrl-R searches"));
+  leave(&t);
+  t = start(); /* nor does the library itself need them */
+  CHECK(answers(&t, "table, string, math, debug, utf8, coroutine = nil", ""));
+  CHECK(answers(&t, "help('matmul')", "found as") && answers(&t, "? gb.nn.Linear", "outputs"));
+  CHECK(answers(&t, "gb.nn.Linear(2, 3)", "9 parameters") && answers(&t, ":time gb.ones(2)", "s\n"));
+  CHECK(answers(&t, "x = 1 + nil_value", "    x = 1 + nil_value\n            ^\n"));
+  CHECK(answers(&t, "next, pairs, ipairs, type, tostring, select, error, pcall, setmetatable, getmetatable, rawget, rawset, require, load = nil", ""));
+  CHECK(answers(&t, "{ { 1 }, gb.ones(3) }", "{ { 1 }, tensor(float32 3) }") && answers(&t, "? gb.relu", "found as"));
+  CHECK(answers(&t, "gb.oness", "did you mean 'ones'"));
   leave(&t);
 }
 
