@@ -1,7 +1,7 @@
-/* cpu/matmul.c - kernels of matmul, linear and mlp: they describe their products to cpu/gemm.c.
+/* cpu/matmul.c - kernels of matmul, linear and mlp, and of their gradients: they describe their products to cpu/gemm.c.
  *
  * Batches that both operands walk alike are folded into rows, so that a product by one matrix is one large GEMM. mlp goes in slabs of rows:
- * its hidden layer never exists whole unless backward needs the pre-activation. */
+ * its hidden layer never exists whole unless backward needs it or its argument. */
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -119,18 +119,20 @@ static gb_status linear(gb_call *call) {
   return status;
 }
 
-/* Both layers, slab of rows by slab of rows; hidden holds one slab. */
-static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, void *hidden) {
+/* Both layers, slab of rows by slab of rows; hidden holds one slab, or all of it where it is kept. */
+static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, char *hidden) {
   const gb_tensor *y = call->out[0], *pre = call->out[1], *weight1 = call->in[1], *weight2 = call->in[3];
   gb_dtype dtype = (gb_dtype)y->dtype;
   size_t bytes = gb_dtype_bytes(dtype);
   gb_activation activation = gb_activation_find(call->attrs[0].string);
   int64_t width = weight1->shape[0];
+  bool keep = call->out[2] != NULL;
   for (int64_t row = 0; row < rows; row += slab) {
     int64_t n = rows - row < slab ? rows - row : slab;
-    gb_matrix in = x, middle = { .data = hidden, .dtype = dtype, .row_stride = width, .column_stride = 1 };
+    char *activated = hidden + (keep ? (size_t)(row * width) * bytes : 0);
+    gb_matrix in = x, middle = { .data = activated, .dtype = dtype, .row_stride = width, .column_stride = 1 };
     in.data = (const char *)x.data + row * x.row_stride * (int64_t)gb_dtype_bytes(x.dtype);
-    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, hidden, dtype);
+    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, activated, dtype);
     GB_TRY(gb_product_run(call, &first));
     char *to = gb_data(y) + (size_t)(row * weight2->shape[0]) * bytes;
     gb_product second = layer(middle, n, weight2, call->in[4], GB_ACTIVATION_NONE, NULL, to, dtype);
@@ -147,12 +149,71 @@ static gb_status mlp(gb_call *call) {
   int64_t slab = width > 0 ? HIDDEN_ELEMENTS / width : rows;
   slab = slab < 256 ? 256 : slab;
   slab = rows < slab ? (rows > 0 ? rows : 1) : slab;
-  hidden = gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
-  gb_status status = hidden ? mlp_slabs(call, x, rows, slab, gb_block_data(hidden)) : GB_EMEMORY;
+  hidden = call->out[2] ? NULL : gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
+  char *to = call->out[2] ? gb_data(call->out[2]) : hidden ? gb_block_data(hidden) : NULL;
+  gb_status status = hidden || call->out[2] ? mlp_slabs(call, x, rows, slab, to) : GB_EMEMORY;
   if (hidden) gb_cpu_scratch_free(call, hidden);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
 }
+
+/* {---- gradients ---- */
+
+/* Run the kernel of another op within this one. */
+static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const gb_attr *attrs) {
+  gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1, .in = in, .out = { out },
+                    .attrs = attrs, .device = call->device, .result = GB_DTYPE_NONE };
+  gb_status status = call->context->backend[GB_CPU]->run[op](&inner);
+  if (atomic_load(&inner.stopped)) atomic_store(&call->stopped, true);
+  return status;
+}
+
+/* grad @ weight; then, in place, before the activation that made x. */
+static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_tensor *dx = call->out[0], *weight = call->in[2];
+  gb_attr approximate;
+  gb_op activation = gb_activation_backward(gb_activation_find(call->attrs[0].string), &approximate);
+  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx), .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
+  p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[0], weight->stride[1] };
+  GB_TRY(gb_product_run(call, &p));
+  return activation == GB_OP_COUNT ? GB_OK : run_op(call, activation, (gb_tensor *[]){ dx, call->in[3] }, 2, dx, &approximate);
+}
+
+/* grad^T @ x, or that added to a sum. */
+static gb_status weight_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_tensor *dweight = call->out[1];
+  gb_block *copy;
+  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
+                   .c = gb_data(dweight), .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype, .add = call->attrs[4].integer };
+  GB_TRY(fold(call, call->in[1], &p.b, &p.k, &copy));
+  gb_status status = gb_product_run(call, &p);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* The sum of grad's rows. */
+static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_storage storage = { .context = call->context, .device = call->device, .data = (void *)grad.data };
+  int64_t columns = call->out[2]->shape[0];
+  gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns }, .stride = { grad.row_stride, grad.column_stride },
+                       .numel = rows * columns, .storage = &storage }, *in = &matrix;
+  gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
+  return run_op(call, GB_OP_sum, &in, 1, call->out[2], attrs);
+}
+
+static gb_status linear_backward(gb_call *call) {
+  gb_matrix grad;
+  int64_t rows;
+  gb_block *copy;
+  GB_TRY(fold(call, call->in[0], &grad, &rows, &copy));
+  gb_status status = call->out[0] ? input_gradient(call, grad, rows) : GB_OK;
+  if (status == GB_OK && call->out[1]) status = weight_gradient(call, grad, rows);
+  if (status == GB_OK && call->out[2]) status = bias_gradient(call, grad, rows);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* ----} */
 
 /* ====} */
 
@@ -161,4 +222,5 @@ void GB_CPU_FILL(matmul)(gb_backend *backend) {
   backend->run[GB_OP_matmul] = matmul;
   backend->run[GB_OP_linear] = linear;
   backend->run[GB_OP_mlp] = mlp;
+  backend->run[GB_OP_linear_backward] = linear_backward;
 }
