@@ -195,12 +195,12 @@ static cublasStatus_t make_preference(cublasLtMatmulPreference_t preference, siz
   return status;
 }
 
-/* Does the algorithm add up what it splits along k in the compute type, if it splits? */
-static bool sums_exactly(const cublasLtMatmulAlgo_t *algorithm) {
-  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+/* Does the algorithm add up what it splits along k in the output's dtype or place? One that does not tell keeps to the preference. */
+static bool sums_roughly(const cublasLtMatmulAlgo_t *algorithm) {
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   size_t written;
   cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written);
-  return status == CUBLAS_STATUS_SUCCESS && (scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  return status == CUBLAS_STATUS_SUCCESS && (scheme & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
 }
 
 /* The first algorithm that the library offers and that keeps the rules. */
@@ -215,7 +215,7 @@ static cublasStatus_t choose_algorithm(gb_gemms *gemms, plan *p, const plan_key 
   if (preference) cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   for (int i = 0; i < count; i++) {
-    if (offers[i].state != CUBLAS_STATUS_SUCCESS || offers[i].workspaceSize > gemms->bytes || !sums_exactly(&offers[i].algo)) continue;
+    if (offers[i].state != CUBLAS_STATUS_SUCCESS || offers[i].workspaceSize > gemms->bytes || sums_roughly(&offers[i].algo)) continue;
     p->algorithm = offers[i].algo;
     return CUBLAS_STATUS_SUCCESS;
   }

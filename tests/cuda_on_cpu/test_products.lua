@@ -132,6 +132,25 @@ describe("mlp", function()
   end
 end)
 
+describe("what the library does not take", function()
+  it("runs apart, and is said where it is asked for", function()
+    local script = [[
+      local gb = require 'gibbous'
+      local function leaf(...) return gb.randn({ ... }, { device = 'cuda', dtype = 'bfloat16' }):requires_grad_() end
+      local function layers(width) return gb.nn.functional.mlp(leaf(6, 8), leaf(width, 8), leaf(width), leaf(8, width), leaf(8)) end
+      layers(WIDTH):sum():backward() ]]
+    local function said(width, verbose)
+      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(), script:gsub("WIDTH", tostring(width))))
+      return pipe:read("a")
+    end
+    expect(said(16, 1)):to_be("")
+    expect(said(12, 0)):to_be("")
+    local text = said(12, 1) -- no multiple of 8
+    expect(text:match("GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
+    expect(text:match("the derivative of GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
+  end)
+end)
+
 describe("conv2d", function()
   for _, dtype in ipairs(dtypes) do
     it(dtype, function()
