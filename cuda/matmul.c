@@ -7,6 +7,7 @@
  * Floor: 2 m n k operations; each operand read once, each result written once. */
 #include "cuda/cuda.h"
 #include "cuda/product.h"
+#include "ops/operands.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -199,51 +200,17 @@ gb_status gb_product_run(gb_cuda_call *call, const gb_product *product) {
 
 /* {==== matmul ==== */
 
-/* The operand's matrix: its last two dims, a vector read as one row (x) or one column (y). */
-static gb_gemm_matrix matrix_of(const gb_cuda_tensor *t, bool is_row) {
-  gb_gemm_matrix m = { .data = t->data, .dtype = t->dtype };
-  if (t->ndim > 1) m.row_stride = t->stride[t->ndim - 2], m.column_stride = t->stride[t->ndim - 1];
-  else if (is_row) m.column_stride = t->stride[0];
-  else m.row_stride = t->stride[0];
-  return m;
-}
-
-/* The stride of batch dim i of ndim (aligned at the end) in t; 0 where broadcast. */
-static int64_t batch_stride(const gb_cuda_tensor *t, int i, int ndim) {
-  int own = i - (ndim - (t->ndim > 2 ? t->ndim - 2 : 0));
-  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
-}
-
-/* Append a batch dim, or make it one with the last where both operands allow. */
-static void add_batch(gb_product *p, int64_t size, int64_t a_stride, int64_t b_stride) {
-  if (size == 1) return;
-  int last = p->batch_ndim - 1;
-  if (last >= 0 && p->a_stride[last] == size * a_stride && p->b_stride[last] == size * b_stride) p->batch[last] *= size;
-  else p->batch[last = p->batch_ndim++] = size;
-  p->a_stride[last] = a_stride;
-  p->b_stride[last] = b_stride;
-}
-
-/* Batches over which y stays the same become rows of x, where x's rows lie evenly. */
-static void fold_rows(gb_product *p) {
-  while (p->batch_ndim > 0) {
-    int last = p->batch_ndim - 1;
-    if (p->b_stride[last] != 0 || (p->m > 1 && p->a_stride[last] != p->m * p->a.row_stride)) return;
-    if (p->m == 1) p->a.row_stride = p->a_stride[last];
-    p->m *= p->batch[last];
-    p->batch_ndim--;
-  }
-}
+static gb_operand operand(const gb_cuda_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
 static gb_status matmul(gb_cuda_call *call) {
   const gb_cuda_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
-  gb_product p = { .a = matrix_of(x, true), .b = matrix_of(y, false), .c = z->data, .dtype = z->dtype };
-  p.m = x->ndim > 1 ? x->shape[x->ndim - 2] : 1;
-  p.k = x->shape[x->ndim - 1];
-  p.n = y->ndim > 1 ? y->shape[y->ndim - 1] : 1;
-  int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
-  for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
-  fold_rows(&p);
+  gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
+  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = z->data, .dtype = z->dtype, .batch_ndim = b.ndim };
+  p.a = (gb_gemm_matrix){ x->data, x->dtype, b.x.row, b.x.column };
+  p.b = (gb_gemm_matrix){ y->data, y->dtype, b.y.row, b.y.column };
+  memcpy(p.batch, b.batch, sizeof p.batch);
+  memcpy(p.a_stride, b.x_stride, sizeof p.a_stride);
+  memcpy(p.b_stride, b.y_stride, sizeof p.b_stride);
   return gb_product_run(call, &p);
 }
 
@@ -251,25 +218,11 @@ static gb_status matmul(gb_cuda_call *call) {
 
 /* {==== linear and mlp ==== */
 
-/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
-static bool rows_of(const gb_cuda_tensor *x, int64_t *rows, int64_t *row_stride) {
-  bool even = true;
-  *rows = 1;
-  *row_stride = 0;
-  for (int i = x->ndim - 2; i >= 0; i--) {
-    if (x->shape[i] == 1) continue;
-    if (*rows == 1) *row_stride = x->stride[i];
-    else even = even && x->stride[i] == *rows * *row_stride;
-    *rows *= x->shape[i];
-  }
-  return even || x->numel == 0;
-}
-
 /* x as a matrix of rows; where its layout has no such view, a dense copy. */
 static gb_status fold(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix *m, int64_t *rows) {
   int64_t n = x->shape[x->ndim - 1];
   *m = (gb_gemm_matrix){ .data = x->data, .dtype = x->dtype, .column_stride = x->stride[x->ndim - 1] };
-  if (rows_of(x, rows, &m->row_stride)) return GB_OK;
+  if (gb_operand_rows(operand(x), rows, &m->row_stride)) return GB_OK;
   gb_cuda_tensor copy;
   GB_TRY(dense_copy(call, x, x->dtype, &copy));
   *m = (gb_gemm_matrix){ copy.data, x->dtype, n, 1 };
