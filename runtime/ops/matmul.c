@@ -307,31 +307,23 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
   return status;
 }
 
-/* g [..., out] @ weight [out, in], in dtype if it is given. */
-static gb_status input_gradient(gb_context *context, gb_tensor *g, gb_tensor *weight, gb_attr dtype, gb_tensor **out) {
-  return gb_op_2(context, GB_OP_matmul, g, weight, &dtype, out);
-}
-
-/* The gradient of weight `input`: g^T @ x over all rows. */
-static gb_status weight_gradient(gb_grad_call *grad, int input, gb_tensor *g, gb_tensor *x) {
+/* linear's gradient by its weight out of ops that have a derivative: g^T @ x over all rows. */
+static gb_status differentiable_weight(gb_grad_call *grad, gb_tensor *g) {
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *columns = transposed(&chain, as_rows(&chain, g));
-  return gb_chain_end(&chain, product(&chain, columns, as_rows(&chain, x), unrounded(grad, input)), &grad->in[input]);
+  gb_tensor *columns = transposed(&chain, as_rows(&chain, g)), *rows = as_rows(&chain, grad->saved[0]);
+  return gb_chain_end(&chain, product(&chain, columns, rows, unrounded(grad, 1)), &grad->in[1]);
 }
 
-/* The gradient of bias `input`: g summed over all rows. */
-static gb_status bias_gradient(gb_grad_call *grad, int input, gb_tensor *g) {
-  gb_chain chain;
-  gb_chain_begin(&chain, grad->context);
-  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, input)), &grad->in[input]);
-}
-
-/* The same three out of ops that have a derivative. */
+/* All three so: by x, by the weight, and by the bias, which is g summed over all rows. */
 static gb_status differentiable_gradients(gb_grad_call *grad, gb_tensor *g) {
-  if (grad->need[0]) GB_TRY(input_gradient(grad->context, g, grad->saved[1], unrounded(grad, 0), &grad->in[0]));
-  if (grad->need[1]) GB_TRY(weight_gradient(grad, 1, g, grad->saved[0]));
-  return grad->need[2] ? bias_gradient(grad, 2, g) : GB_OK;
+  gb_attr dtype = unrounded(grad, 0);
+  if (grad->need[0]) GB_TRY(gb_op_2(grad->context, GB_OP_matmul, g, grad->saved[1], &dtype, &grad->in[0]));
+  if (grad->need[1]) GB_TRY(differentiable_weight(grad, g));
+  if (!grad->need[2]) return GB_OK;
+  gb_chain chain;
+  gb_chain_begin(&chain, grad->context);
+  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, 2)), &grad->in[2]);
 }
 
 /* One layer of a row, in backward: its weight and its bias are inputs of the row. */
