@@ -2,8 +2,9 @@
  *
  * cuBLASLt counts columns first: our row-major c = a @ b is its c^T = b^T @ a^T, so its first operand is our b, and a bias along its rows
  * is one along our columns. Descriptors and the algorithm that the library's heuristic names first are kept per shape. Algorithms are not
- * timed against each other: another choice in the next run would sum in another order, and the same seed must give the same bits. For the
- * same reason a product that is split along k may only be added up in float32, never in the dtype of the result.
+ * timed against each other: another choice in the next run would sum in another order, and the same seed must give the same bits. A product
+ * that is split along k may only be added up in the type it is computed in, in a separate step, never in the dtype of the result: the
+ * preference asks for that in every mode, and what the heuristic names is looked at before it is taken.
  * Floor: m * n * k multiply-adds, each operand read once, the result written once. */
 #include "cuda/gemm.h"
 
@@ -17,6 +18,7 @@
 #include "cuda/cuda.h"
 
 #define MOST_PLANS 512 /* shapes kept; a training step of a large network has fewer */
+#define MOST_OFFERS 8  /* algorithms asked for */
 
 struct gb_gemms {
   cublasLtHandle_t handle;
@@ -33,6 +35,7 @@ typedef struct plan_key {
 } plan_key;
 
 typedef struct plan {
+  bool refused;                        /* the library has no algorithm: only known, so that it is not asked again */
   cublasLtMatmulDesc_t product;
   cublasLtMatrixLayout_t a, b, c;      /* ours */
   cublasLtMatmulAlgo_t algorithm;
@@ -105,6 +108,9 @@ static int64_t leading(const gb_gemm_matrix *m, int64_t rows, int64_t columns) {
   return step < least ? least : step; /* smaller only where there is nothing to step over */
 }
 
+/* The vector beside the product: a bias that is read, or sums that are written. */
+static const void *vector_of(const gb_gemm *g) { return g->epilogue == GB_GEMM_ROW_SUMS ? g->sums : g->bias; }
+
 static plan_key key_of(const gb_gemm *g) {
   plan_key key;
   memset(&key, 0, sizeof key);
@@ -116,7 +122,7 @@ static plan_key key_of(const gb_gemm *g) {
   key.tf32 = g->tf32 && g->a.dtype == GB_FLOAT32, key.epilogue = (int16_t)g->epilogue;
   key.bias = g->bias != NULL, key.aux = g->aux != NULL;
   key.a_align = alignment_of(g->a.data), key.b_align = alignment_of(g->b.data), key.c_align = alignment_of(g->c);
-  key.bias_align = alignment_of(g->bias), key.aux_align = alignment_of(g->aux);
+  key.bias_align = alignment_of(vector_of(g)), key.aux_align = alignment_of(g->aux);
   return key;
 }
 
@@ -145,15 +151,18 @@ static cublasLtEpilogue_t epilogue_of(const gb_gemm *g) {
     [GB_GEMM_PLAIN] = { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS },
     [GB_GEMM_RELU] = { CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS },
     [GB_GEMM_GELU] = { CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS },
+    [GB_GEMM_GELU_SLOPE] = { CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU },
+    [GB_GEMM_ROW_SUMS] = { CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_EPILOGUE_BGRADB }, /* its B is our a */
   };
   if (g->epilogue == GB_GEMM_GELU && g->aux) return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   return g->bias ? table[g->epilogue].biased : table[g->epilogue].plain;
 }
 
-/* Where bias and aux of this very call lie. */
+/* Where the vector and aux of this very call lie. */
 static cublasStatus_t set_pointers(cublasLtMatmulDesc_t product, const gb_gemm *g) {
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  if (g->bias) status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
+  const void *vector = vector_of(g);
+  if (vector) status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
   if (status == CUBLAS_STATUS_SUCCESS && g->aux)
     status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux);
   return status;
@@ -186,23 +195,40 @@ static cublasStatus_t make_preference(cublasLtMatmulPreference_t preference, siz
   return status;
 }
 
-/* The first algorithm that the library offers. */
+/* Does the algorithm add up what it splits along k in the output's dtype or place? One that does not tell keeps to the preference. */
+static bool sums_roughly(const cublasLtMatmulAlgo_t *algorithm) {
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  size_t written;
+  cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written);
+  return status == CUBLAS_STATUS_SUCCESS && (scheme & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+}
+
+/* The first algorithm that the library offers and that keeps the rules. */
 static cublasStatus_t choose_algorithm(gb_gemms *gemms, plan *p, const plan_key *key) {
   cublasLtMatmulPreference_t preference = NULL;
-  cublasLtMatmulHeuristicResult_t found;
+  cublasLtMatmulHeuristicResult_t offers[MOST_OFFERS];
   int count = 0;
   cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
   if (status == CUBLAS_STATUS_SUCCESS) status = make_preference(preference, gemms->bytes, key);
   if (status == CUBLAS_STATUS_SUCCESS)
-    status = cublasLtMatmulAlgoGetHeuristic(gemms->handle, p->product, p->b, p->a, p->c, p->c, preference, 1, &found, &count);
+    status = cublasLtMatmulAlgoGetHeuristic(gemms->handle, p->product, p->b, p->a, p->c, p->c, preference, MOST_OFFERS, offers, &count);
   if (preference) cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
-  if (count == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-  p->algorithm = found.algo;
-  return found.state;
+  for (int i = 0; i < count; i++) {
+    if (offers[i].state != CUBLAS_STATUS_SUCCESS || offers[i].workspaceSize > gemms->bytes || sums_roughly(&offers[i].algo)) continue;
+    p->algorithm = offers[i].algo;
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Everything about a product that does not change from call to call. NULL with *status set: it cannot be made. */
+/* Does the library lack this product? Of an epilogue that it does not have it may also say that a value or the device is wrong. */
+static bool is_refusal(const gb_gemm *g, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return true;
+  return (g->epilogue != GB_GEMM_PLAIN || g->bias) && (status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH);
+}
+
+/* Everything about a product that does not change from call to call; refused where no algorithm has it. NULL with *status set: out of memory. */
 static plan *make_plan(gb_gemms *gemms, const gb_gemm *g, const plan_key *key, cublasStatus_t *status) {
   plan *p = calloc(1, sizeof *p);
   *status = CUBLAS_STATUS_ALLOC_FAILED;
@@ -212,7 +238,8 @@ static plan *make_plan(gb_gemms *gemms, const gb_gemm *g, const plan_key *key, c
   if (*status == CUBLAS_STATUS_SUCCESS) *status = make_layout(&p->b, g->b.dtype, g->k, g->n, key->b_transposed, key->ldb, g->batch, key->b_stride);
   if (*status == CUBLAS_STATUS_SUCCESS) *status = make_layout(&p->c, g->dtype, g->m, g->n, false, g->ldc, g->batch, key->c_stride);
   if (*status == CUBLAS_STATUS_SUCCESS) *status = choose_algorithm(gemms, p, key);
-  if (*status == CUBLAS_STATUS_SUCCESS) return p;
+  p->refused = is_refusal(g, *status);
+  if (*status == CUBLAS_STATUS_SUCCESS || p->refused) return p;
   plan_release(p);
   return NULL;
 }
@@ -220,10 +247,19 @@ static plan *make_plan(gb_gemms *gemms, const gb_gemm *g, const plan_key *key, c
 /* ====} */
 
 /* What the library said of a product. */
-static gb_status fail_product(gb_cuda_call *call, const gb_gemm *g, cublasStatus_t status) {
-  return gb_cuda_fail(call, status == CUBLAS_STATUS_NOT_SUPPORTED ? GB_EUNSUPPORTED : GB_EDEVICE,
-                      "cuBLASLt cannot multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] (batch %" PRId64 "): %s", g->m, g->k, g->k, g->n,
-                      g->batch, cublasLtGetStatusString(status));
+static gb_status fail_product(gb_cuda_call *call, const gb_gemm *g, gb_status status, const char *why) {
+  return gb_cuda_fail(call, status, "cuBLASLt cannot multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] (batch %" PRId64 "): %s", g->m, g->k,
+                      g->k, g->n, g->batch, why);
+}
+
+/* Launch what was planned. */
+static cublasStatus_t launch(gb_gemms *gemms, const plan *p, const gb_gemm *g, gb_stream stream) {
+  const float factors[] = { (float)g->alpha, g->accumulate ? 1 : 0 };
+  const double wide_factors[] = { g->alpha, g->accumulate ? 1 : 0 };
+  bool wide = g->dtype == GB_FLOAT64;
+  const void *alpha = wide ? (const void *)&wide_factors[0] : &factors[0], *beta = wide ? (const void *)&wide_factors[1] : &factors[1];
+  return cublasLtMatmul(gemms->handle, p->product, alpha, g->b.data, p->b, g->a.data, p->a, beta, g->c, p->c, g->c, p->c, &p->algorithm, gemms->workspace,
+                        gemms->bytes, stream);
 }
 
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *g) {
@@ -234,15 +270,11 @@ gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *g) {
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   if (!p) {
     p = make_plan(gemms, g, &key, &status);
-    if (!p) return fail_product(call, g, status);
+    if (!p) return fail_product(call, g, GB_EDEVICE, cublasLtGetStatusString(status));
     gb_cache_put(gemms->plans, &key, p);
-  } else status = set_pointers(p->product, g);
-  const float factors[] = { (float)g->alpha, g->accumulate ? 1 : 0 };
-  const double wide_factors[] = { g->alpha, g->accumulate ? 1 : 0 };
-  bool wide = g->dtype == GB_FLOAT64;
-  const void *alpha = wide ? (const void *)&wide_factors[0] : &factors[0], *beta = wide ? (const void *)&wide_factors[1] : &factors[1];
-  if (status == CUBLAS_STATUS_SUCCESS)
-    status = cublasLtMatmul(gemms->handle, p->product, alpha, g->b.data, p->b, g->a.data, p->a, beta, g->c, p->c, g->c, p->c, &p->algorithm,
-                            gemms->workspace, gemms->bytes, call->stream);
-  return status == CUBLAS_STATUS_SUCCESS ? GB_OK : fail_product(call, g, status);
+  } else if (!p->refused) status = set_pointers(p->product, g);
+  if (!p->refused && status == CUBLAS_STATUS_SUCCESS) status = launch(gemms, p, g, call->stream);
+  p->refused = p->refused || is_refusal(g, status);
+  if (p->refused) return fail_product(call, g, GB_EUNSUPPORTED, "it has no algorithm");
+  return status == CUBLAS_STATUS_SUCCESS ? GB_OK : fail_product(call, g, GB_EDEVICE, cublasLtGetStatusString(status));
 }

@@ -11,11 +11,15 @@
  * dimension that it steps over; strides of a dimension of size 1 do not count. */
 typedef struct gb_gemm_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_gemm_matrix;
 
-/* What happens to the sums before they are rounded. */
+/* What happens to the sums before they are rounded. Left out, of what the library has: the derivative of ReLU wants the bit mask that forward
+ * would have to keep beside the result, in an order of bits that is the library's own; and sums of the result's columns (a bias gradient)
+ * would be rounded to the result's 16 bits, where ROW_SUMS of the product after it stay in float32. */
 typedef enum gb_gemm_epilogue {
   GB_GEMM_PLAIN,
   GB_GEMM_RELU,           /* max(c, 0) */
   GB_GEMM_GELU,           /* gelu_tanh(c); c itself, rounded, goes to aux if there is one */
+  GB_GEMM_GELU_SLOPE,     /* c times the derivative of gelu_tanh at aux, without bias */
+  GB_GEMM_ROW_SUMS,       /* c; the sums of the rows of a, not scaled by alpha, go to sums; without bias */
   GB_GEMM_EPILOGUES
 } gb_gemm_epilogue;
 
@@ -26,20 +30,24 @@ typedef struct gb_gemm {
   gb_gemm_matrix a, b;                 /* [m, k] and [k, n] */
   void *c;                             /* [m, n] */
   int64_t ldc;                         /* from row to row of c and of aux, at least n */
-  gb_dtype dtype;                      /* of c, bias and aux */
+  gb_dtype dtype;                      /* of c, bias, aux and sums */
   int64_t batch, a_stride, b_stride, c_stride; /* products, at least 1, and the distances between them in elements */
   double alpha;
   bool accumulate, tf32;               /* beta is 1, not 0; float32 operands may be rounded to 10 bits of mantissa */
   gb_gemm_epilogue epilogue;           /* with batch 1 only */
   const void *bias;                    /* [n], or NULL */
-  void *aux;                           /* like c, or NULL */
+  void *aux;                           /* like c, or NULL; read by a slope */
+  void *sums;                          /* [m], or NULL */
 } gb_gemm;
 
-/* Can the library fuse this product's epilogue? GELU wants 16 bits, and aux in rows of a multiple of 8 elements. */
+/* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements; sums of rows want a
+ * to lie column after column. */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
   bool short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
   if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
-  return gemm->epilogue != GB_GEMM_GELU || (short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0)));
+  if (gemm->epilogue == GB_GEMM_ROW_SUMS) return gemm->a.row_stride == 1 && gemm->a.column_stride >= gemm->m && gemm->m > 1 && gemm->k > 1;
+  if (gemm->epilogue != GB_GEMM_GELU && gemm->epilogue != GB_GEMM_GELU_SLOPE) return true;
+  return short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0));
 }
 
 #ifdef __cplusplus
@@ -49,7 +57,8 @@ extern "C" {
 typedef struct gb_gemms gb_gemms;      /* the library's handle, and what was prepared per shape */
 
 void gb_gemms_close(gb_gemms *gemms);  /* NULL is fine */
-/* Launch a product on the call's stream; the first one opens the library. What gb_gemm_fuses refuses is not asked for. */
+/* Launch a product on the call's stream; the first one opens the library. What gb_gemm_fuses refuses is not asked for. GB_EUNSUPPORTED: the
+ * library has no algorithm for it, and nothing was launched. */
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm);
 
 #ifdef __cplusplus

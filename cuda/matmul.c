@@ -1,11 +1,16 @@
-/* cuda/matmul.c - matmul, linear and mlp: brings operands to what the library multiplies, and lets it fuse what it can.
+/* cuda/matmul.c - matmul, linear and mlp, and their gradients: brings operands to what the library multiplies, and lets it fuse what it can.
  *
  * 16-bit operands are multiplied as they are and added up in float32. Bias, ReLU and the tanh form of GELU go into the product's epilogue;
- * other activations, and results that the library does not write, take a second pass over the sums (product.cu).
+ * other activations, and results that the library does not write, take a second pass over the sums (product.cu). In backward the derivative of
+ * tanh-GELU goes into the product that makes its argument, rounded once where apart it is rounded twice, and a bias gradient into the product
+ * that makes the weight's; what the library refuses runs as kernels of their own, and GIBBOUS_CUDA_VERBOSE says so.
  * Floor: 2 m n k operations; each operand read once, each result written once. */
 #include "cuda/cuda.h"
 #include "cuda/product.h"
+#include "ops/operands.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SUMS_BYTES ((int64_t)128 << 20)   /* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
@@ -110,20 +115,46 @@ static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
                     .alpha = p->alpha != 0 ? p->alpha : 1 };
 }
 
+/* Does the library write this dtype from these operands? */
+static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && is_short(g->a.dtype)); }
+
+/* Run what the library fuses. False: it cannot, and nothing was done. Said where it was asked for. */
+static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
+  static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU", "the gradient of the bias" };
+  bool fits = p->batch_ndim == 0 && gb_gemm_fuses(g);
+  if (fits) *status = run_batches(call, p, g);
+  if (fits && *status != GB_EUNSUPPORTED) return true;
+  *status = GB_OK; /* no algorithm has this epilogue at this shape */
+  if (call->cuda->verbose)
+    fprintf(stderr, "gibbous: %s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, which is slower: %s\n",
+            names[g->epilogue], g->m, g->k, g->k, g->n, fits ? "cuBLASLt has no algorithm for it" : "cuBLASLt does not take its dtype or layout");
+  return false;
+}
+
+/* Have the library do what it may beside the product. */
+static bool fuse_extra(gb_cuda_call *call, const gb_product *p, const gb_gemm *plain, gb_status *status) {
+  gb_gemm g = *plain;
+  if (p->extra == GB_GEMM_PLAIN || !writes(&g)) return false;
+  g.epilogue = p->extra;
+  g.aux = (void *)p->kept;
+  g.sums = p->sums;
+  return *p->fused = run_fused(call, p, &g, status);
+}
+
 /* Have the library do all of it. False: it cannot, and nothing was done. */
 static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
   bool epilogue = p->bias || p->activation != GB_ACTIVATION_NONE || p->pre, gelu = p->activation == GB_ACTIVATION_GELU_TANH;
   bool known = gelu || ((p->activation == GB_ACTIVATION_NONE || p->activation == GB_ACTIVATION_RELU) && !p->pre);
+  if (fuse_extra(call, p, g, status)) return true;
   g->epilogue = gelu ? GB_GEMM_GELU : p->activation == GB_ACTIVATION_RELU ? GB_GEMM_RELU : GB_GEMM_PLAIN;
   g->aux = p->pre;
   g->bias = p->bias ? p->bias->data : NULL;
-  if (p->dtype != g->a.dtype && !(p->dtype == GB_FLOAT32 && is_short(g->a.dtype))) return false;
-  if (epilogue && (!known || p->batch_ndim > 0 || !gb_gemm_fuses(g))) return false;
+  if (!writes(g) || (epilogue && !known)) return false;
   *status = p->bias ? prepare_bias(call, p->bias, p->dtype, &g->bias) : GB_OK;
-  if (*status == GB_OK) *status = run_batches(call, p, g);
-  if (*status != GB_EUNSUPPORTED || !epilogue) return true;
-  *status = GB_OK; /* no algorithm has this epilogue at this shape */
-  return false;
+  if (*status != GB_OK) return true;
+  if (epilogue) return run_fused(call, p, g, status);
+  *status = run_batches(call, p, g);
+  return true;
 }
 
 /* Sums in float32 or float64 first, rounded afterwards: some rows at a time where there is one matrix. */
@@ -169,51 +200,17 @@ gb_status gb_product_run(gb_cuda_call *call, const gb_product *product) {
 
 /* {==== matmul ==== */
 
-/* The operand's matrix: its last two dims, a vector read as one row (x) or one column (y). */
-static gb_gemm_matrix matrix_of(const gb_cuda_tensor *t, bool is_row) {
-  gb_gemm_matrix m = { .data = t->data, .dtype = t->dtype };
-  if (t->ndim > 1) m.row_stride = t->stride[t->ndim - 2], m.column_stride = t->stride[t->ndim - 1];
-  else if (is_row) m.column_stride = t->stride[0];
-  else m.row_stride = t->stride[0];
-  return m;
-}
-
-/* The stride of batch dim i of ndim (aligned at the end) in t; 0 where broadcast. */
-static int64_t batch_stride(const gb_cuda_tensor *t, int i, int ndim) {
-  int own = i - (ndim - (t->ndim > 2 ? t->ndim - 2 : 0));
-  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
-}
-
-/* Append a batch dim, or make it one with the last where both operands allow. */
-static void add_batch(gb_product *p, int64_t size, int64_t a_stride, int64_t b_stride) {
-  if (size == 1) return;
-  int last = p->batch_ndim - 1;
-  if (last >= 0 && p->a_stride[last] == size * a_stride && p->b_stride[last] == size * b_stride) p->batch[last] *= size;
-  else p->batch[last = p->batch_ndim++] = size;
-  p->a_stride[last] = a_stride;
-  p->b_stride[last] = b_stride;
-}
-
-/* Batches over which y stays the same become rows of x, where x's rows lie evenly. */
-static void fold_rows(gb_product *p) {
-  while (p->batch_ndim > 0) {
-    int last = p->batch_ndim - 1;
-    if (p->b_stride[last] != 0 || (p->m > 1 && p->a_stride[last] != p->m * p->a.row_stride)) return;
-    if (p->m == 1) p->a.row_stride = p->a_stride[last];
-    p->m *= p->batch[last];
-    p->batch_ndim--;
-  }
-}
+static gb_operand operand(const gb_cuda_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
 static gb_status matmul(gb_cuda_call *call) {
   const gb_cuda_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
-  gb_product p = { .a = matrix_of(x, true), .b = matrix_of(y, false), .c = z->data, .dtype = z->dtype };
-  p.m = x->ndim > 1 ? x->shape[x->ndim - 2] : 1;
-  p.k = x->shape[x->ndim - 1];
-  p.n = y->ndim > 1 ? y->shape[y->ndim - 1] : 1;
-  int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
-  for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
-  fold_rows(&p);
+  gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
+  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = z->data, .dtype = z->dtype, .batch_ndim = b.ndim };
+  p.a = (gb_gemm_matrix){ x->data, x->dtype, b.x.row, b.x.column };
+  p.b = (gb_gemm_matrix){ y->data, y->dtype, b.y.row, b.y.column };
+  memcpy(p.batch, b.batch, sizeof p.batch);
+  memcpy(p.a_stride, b.x_stride, sizeof p.a_stride);
+  memcpy(p.b_stride, b.y_stride, sizeof p.b_stride);
   return gb_product_run(call, &p);
 }
 
@@ -221,25 +218,11 @@ static gb_status matmul(gb_cuda_call *call) {
 
 /* {==== linear and mlp ==== */
 
-/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
-static bool rows_of(const gb_cuda_tensor *x, int64_t *rows, int64_t *row_stride) {
-  bool even = true;
-  *rows = 1;
-  *row_stride = 0;
-  for (int i = x->ndim - 2; i >= 0; i--) {
-    if (x->shape[i] == 1) continue;
-    if (*rows == 1) *row_stride = x->stride[i];
-    else even = even && x->stride[i] == *rows * *row_stride;
-    *rows *= x->shape[i];
-  }
-  return even || x->numel == 0;
-}
-
 /* x as a matrix of rows; where its layout has no such view, a dense copy. */
 static gb_status fold(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix *m, int64_t *rows) {
   int64_t n = x->shape[x->ndim - 1];
   *m = (gb_gemm_matrix){ .data = x->data, .dtype = x->dtype, .column_stride = x->stride[x->ndim - 1] };
-  if (rows_of(x, rows, &m->row_stride)) return GB_OK;
+  if (gb_operand_rows(operand(x), rows, &m->row_stride)) return GB_OK;
   gb_cuda_tensor copy;
   GB_TRY(dense_copy(call, x, x->dtype, &copy));
   *m = (gb_gemm_matrix){ copy.data, x->dtype, n, 1 };
@@ -261,15 +244,16 @@ static gb_status linear(gb_cuda_call *call) {
   return gb_product_run(call, &p);
 }
 
-/* Both layers for some rows at a time; hidden holds their hidden layer. */
+/* Both layers for some rows at a time; hidden holds their hidden layer, or all rows' where it is kept. */
 static gb_status mlp_rows(gb_cuda_call *call, gb_product *first, gb_product *second, int64_t rows, int64_t at_once) {
-  const gb_cuda_tensor *y = call->out[0], *pre = call->out[1];
+  const gb_cuda_tensor *y = call->out[0], *pre = call->out[1], *kept = call->out[2];
   gb_gemm_matrix x = first->a;
   for (int64_t row = 0; row < rows; row += at_once) {
     int mark = call->scratches;
     first->m = second->m = least(at_once, rows - row);
     first->a.data = offset(call, x.data, x.dtype, row * x.row_stride);
     first->pre = pre ? offset(call, pre->data, pre->dtype, row * first->n) : NULL;
+    if (kept) second->a.data = first->c = offset(call, kept->data, kept->dtype, row * first->n);
     second->c = offset(call, y->data, y->dtype, row * second->n);
     GB_TRY(gb_product_run(call, first));
     GB_TRY(gb_product_run(call, second));
@@ -287,15 +271,83 @@ static gb_status mlp(gb_cuda_call *call) {
   GB_TRY(fold(call, call->in[0], &first.a, &rows));
   int64_t width = most(first.n, 1), piece = call->cuda->piece;
   int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1) : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
-  void *hidden = gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
+  void *hidden = call->out[2] ? call->out[2]->data : gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
   if (!hidden) return GB_EMEMORY;
   first.c = hidden;
   second.a = (gb_gemm_matrix){ hidden, y->dtype, first.n, 1 };
   return mlp_rows(call, &first, &second, rows, at_once);
 }
 
+/* {---- gradients ---- */
+
+/* Run the kernel of another op within this one. own: the engine's tensors of in, for kernels that ask what these promote to, else NULL. */
+static gb_status run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
+                        const gb_attr *attrs) {
+  gb_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
+  gb_cuda_call inner = *call;
+  inner.op = op;
+  inner.call = &engine;
+  inner.n_in = n_in, inner.n_out = 1;
+  inner.in = in, inner.attrs = attrs;
+  memset(inner.out, 0, sizeof inner.out);
+  inner.out[0] = out;
+  gb_status status = call->cuda->row[op]->kernel(&inner);
+  gb_cuda_scratch_back(&inner, call->scratches);
+  return status;
+}
+
+/* grad @ weight, then before the activation that made x: in the product, or in place after it. */
+static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
+  const gb_cuda_tensor *dx = call->out[0], *weight = call->in[2], *kept = call->in[3];
+  gb_attr approximate;
+  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_op backward = gb_activation_backward(activation, &approximate);
+  bool fused = false, like_dx = kept && kept->dtype == dx->dtype && !memcmp(kept->stride, dx->stride, sizeof *dx->stride * (size_t)dx->ndim);
+  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = dx->data, .dtype = dx->dtype, .fused = &fused };
+  p.b = (gb_gemm_matrix){ weight->data, weight->dtype, weight->stride[0], weight->stride[1] };
+  if (activation == GB_ACTIVATION_GELU_TANH && like_dx) p.extra = GB_GEMM_GELU_SLOPE, p.kept = kept->data;
+  GB_TRY(gb_product_run(call, &p));
+  if (fused || backward == GB_OP_COUNT) return GB_OK;
+  gb_tensor *own[] = { call->call->out[0], call->call->in[3] };
+  return run_op(call, backward, (const gb_cuda_tensor *[]){ dx, kept }, own, 2, dx, &approximate);
+}
+
+/* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same dtype. */
+static gb_status weight_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows, bool *with_bias) {
+  const gb_cuda_tensor *dweight = call->out[1], *dbias = call->out[2];
+  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
+                   .c = dweight->data, .dtype = dweight->dtype, .accumulate = call->attrs[4].integer, .fused = with_bias };
+  GB_TRY(fold(call, call->in[1], &p.b, &p.k));
+  if (dbias && dbias->dtype == dweight->dtype) p.extra = GB_GEMM_ROW_SUMS, p.sums = dbias->data;
+  return gb_product_run(call, &p);
+}
+
+/* The sum of grad's rows, by itself. */
+static gb_status bias_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
+  int64_t columns = call->out[2]->shape[0];
+  gb_cuda_tensor matrix = { .data = (char *)grad.data, .dtype = grad.dtype, .ndim = 2, .shape = { rows, columns },
+                            .stride = { grad.row_stride, grad.column_stride }, .numel = rows * columns };
+  gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
+  return run_op(call, GB_OP_sum, (const gb_cuda_tensor *[]){ &matrix }, NULL, 1, call->out[2], attrs);
+}
+
+static gb_status linear_backward(gb_cuda_call *call) {
+  const gb_cuda_tensor *g = call->in[0];
+  gb_gemm_matrix grad;
+  int64_t rows;
+  bool with_bias = false;
+  GB_TRY(fold(call, g, &grad, &rows));
+  GB_TRY(gb_product_prepare(call, &grad, rows, g->shape[g->ndim - 1], g->dtype));
+  if (call->out[0]) GB_TRY(input_gradient(call, grad, rows));
+  if (call->out[1]) GB_TRY(weight_gradient(call, grad, rows, &with_bias));
+  return call->out[2] && !with_bias ? bias_gradient(call, grad, rows) : GB_OK;
+}
+
+/* ----} */
+
 /* ====} */
 
 const gb_cuda_row gb_cuda_matmul[] = {
-  { GB_OP_matmul, matmul, false }, { GB_OP_linear, linear, false }, { GB_OP_mlp, mlp, false }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_matmul, matmul, false }, { GB_OP_linear, linear, false }, { GB_OP_mlp, mlp, false },
+  { GB_OP_linear_backward, linear_backward, false }, { GB_OP_COUNT, NULL, false },
 };

@@ -22,7 +22,11 @@ typedef struct gb_product {
   void *pre;                           /* like c: receives the activation's argument; or NULL */
   gb_activation activation;
   double alpha;                        /* 0 stands for 1 */
-  bool accumulate;                     /* add to what c holds; without bias, pre and activation */
+  bool accumulate;                     /* add to what c holds; without bias, pre and activation; float32 or float64, in which the operands fit */
+  gb_gemm_epilogue extra;              /* what the library may do beside, or leave: GELU_SLOPE at kept, or ROW_SUMS of a into sums; or PLAIN */
+  const void *kept;                    /* like c */
+  void *sums;                          /* [m], of dtype */
+  bool *fused;                         /* set where the library did the extra */
   int batch_ndim;
   int64_t batch[GB_MAX_NDIM], a_stride[GB_MAX_NDIM], b_stride[GB_MAX_NDIM];
 } gb_product;

@@ -526,9 +526,14 @@ static gb_status copy_gradient(gb_context *context, gb_tensor *grad, gb_dtype dt
   return status;
 }
 
+bool gb_scaler_receives(gb_context *context, gb_grad_tag tag) {
+  gb_scaler *scaler = tag.scaler ? gb_scaler_find(context, tag.scaler) : NULL;
+  return scaler && scaler->options.per_loss;
+}
+
 gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype, gb_tensor **out) {
-  gb_scaler *scaler = grad->tag.scaler ? gb_scaler_find(context, grad->tag.scaler) : NULL;
-  if (!scaler || !scaler->options.per_loss) {
+  gb_scaler *scaler = gb_scaler_find(context, grad->tag.scaler);
+  if (!gb_scaler_receives(context, grad->tag)) {
     gb_tensor_retain(*out = grad);
     return GB_OK;
   }

@@ -229,6 +229,36 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
 
 /* ====} */
 
+/* {==== sums that gradients are put into ==== */
+
+/* Where gradients of a leaf are summed up; NULL: nowhere yet. */
+static gb_tensor *sum_of(const gb_tensor *leaf) {
+  if (!leaf) return NULL;
+  return leaf->slab ? leaf->slab->segments[leaf->segment].grad : leaf->grad;
+}
+
+/* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be handed over. */
+static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
+  const gb_edge *edge = &grad->node->edges[i];
+  const gb_tensor *leaf = edge->leaf;
+  gb_tensor *sum = sum_of(leaf);
+  if (!sum || leaf->hooks || sum->node || (sum->base && !leaf->slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
+  if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
+  if (leaf->slab && gb_scaler_receives(grad->context, grad->tag)) return NULL;
+  for (int k = 0; k < grad->n_in; k++)
+    if (k != i && sum_of(grad->node->edges[k].leaf) == sum) return NULL;
+  *holds = !leaf->slab || leaf->slab->segments[leaf->segment].has_grad;
+  return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
+}
+
+/* A gradient was put there. */
+static void settle(gb_tensor *leaf, gb_grad_tag tag) {
+  sum_of(leaf)->tag = tag;
+  if (leaf->slab) leaf->slab->segments[leaf->segment].has_grad = true;
+}
+
+/* ====} */
+
 /* {==== one node ==== */
 
 static const char *node_name(const gb_node *node) { return node->op >= 0 ? node->context->infos[node->op].name : node->name; }
@@ -496,14 +526,18 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
-                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph };
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag };
+  bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again */
+  if (!w->captures && !w->create_graph && !followed) call.accumulator = accumulator;
   if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
   gb_modes *modes = context->modes;
   gb_status status = node->gradient(&call);
   context->modes = modes;
   GB_TRY(status);
-  if (gb_trace_follows(context->trace, tag.scaler)) trace_node(w, &call);
+  if (followed) trace_node(w, &call);
+  for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
+    if (call.settled & 1u) settle(node->edges[i].leaf, tag);
   for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
   for (int i = 0; i < node->n_saved; i++) gb_drop(&saved[i]); /* before more memory is asked for */
   if (!w->retain_graph) {

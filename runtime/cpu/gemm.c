@@ -77,6 +77,7 @@ static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column
   if (e->bias) gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype, e->bias_stride, n);
   for (int64_t i = 0; i < m; i++, element += p->ldc, sums += (size_t)ld * gb_lane_bytes(plan->lane)) {
     if (e->bias) gb_row_add(plan->lane, sums, &bias, n, 1);
+    if (p->add) gb_row_add(plan->lane, sums, at(p->c, p->dtype, element), n, 1);
     if (e->pre) gb_lane_store(plan->lane, at(e->pre, p->dtype, element), p->dtype, 1, sums, n);
     if (e->activation != GB_ACTIVATION_NONE) activate(plan->lane, sums, n, e->activation);
     if (plan->staged) gb_lane_store(plan->lane, at(p->c, p->dtype, element), p->dtype, 1, sums, n);
@@ -110,8 +111,10 @@ static void choose_tiles(gemm_plan *plan) {
   plan->per_chunk = plan->down * plan->across == 1 && operations < enough ? (int64_t)(enough / operations) + 1 : 1;
 }
 
-/* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. */
+/* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. So do sums that
+ * are added to c. */
 static bool is_staged(const gb_product *p) {
+  if (p->add) return true;
   return gb_is_16bit(p->dtype) && (p->k > GB_BLOCK_K || has_epilogue(p) || p->m == 1 || p->n == 1);
 }
 

@@ -67,7 +67,8 @@ typedef struct gb_epilogue {
 
 /* c[i] = beta * c[i] + a[i] @ b[i] for every i of a batch of any rank (strides in elements, 0 where broadcast). The results are row-major,
  * m * ldc elements apart. Sums are float32 (float64 for a float64 result) and are rounded once. beta other than 0 is for float32 and
- * float64 results. */
+ * float64 results; it meets the sum of every piece of k, so what is large in c costs bits of each. add meets the whole sum alone, with the bits of
+ * a product and an addition. */
 typedef struct gb_product {
   int64_t m, n, k;
   gb_matrix a, b;              /* of the first of the batch; here both strides may be anything */
@@ -75,6 +76,7 @@ typedef struct gb_product {
   int64_t ldc;                 /* from row to row of c and of pre, at least n */
   gb_dtype dtype;
   float beta;
+  bool add;                    /* add the whole sums to what c holds, float32 or float64; without beta and epilogue */
   gb_epilogue epilogue;
   int batch_ndim;
   int64_t batch[GB_MAX_NDIM], a_stride[GB_MAX_NDIM], b_stride[GB_MAX_NDIM];

@@ -1,11 +1,12 @@
-/* cpu/matmul.c - kernels of matmul, linear and mlp: they describe their products to cpu/gemm.c.
+/* cpu/matmul.c - kernels of matmul, linear and mlp, and of their gradients: they describe their products to cpu/gemm.c.
  *
- * Batches that both operands walk alike are folded into rows, so that a product by one matrix is one large GEMM. mlp goes in slabs of rows:
- * its hidden layer never exists whole unless backward needs the pre-activation. Products too small to be packed are computed here. */
+ * mlp goes in slabs of rows: its hidden layer never exists whole unless backward needs it or its argument. Products too small to be packed are
+ * computed here. */
 #include <string.h>
 
 #include "cpu/gemm.h"
 #include "cpu/walk.h"
+#include "ops/operands.h"
 
 /* Elements of mlp's hidden layer that exist at once. */
 #define HIDDEN_ELEMENTS ((int64_t)1 << 20)
@@ -72,52 +73,17 @@ static gb_status run_product(gb_call *call, const gb_product *p) {
 
 /* {==== matmul ==== */
 
-/* The operand's matrix: its last two dims, a vector read as one row (x) or one column (y). */
-static gb_matrix matrix_of(const gb_tensor *t, bool is_row) {
-  gb_matrix m = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype };
-  if (t->ndim > 1) m.row_stride = t->stride[t->ndim - 2], m.column_stride = t->stride[t->ndim - 1];
-  else if (is_row) m.column_stride = t->stride[0];
-  else m.row_stride = t->stride[0];
-  return m;
-}
-
-/* The stride of batch dim i of ndim (aligned at the end) in t; 0 where broadcast. */
-static int64_t batch_stride(const gb_tensor *t, int i, int ndim) {
-  int own = i - (ndim - (t->ndim > 2 ? t->ndim - 2 : 0));
-  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
-}
-
-/* Append a batch dim, or make it one with the last where both operands allow. */
-static void add_batch(gb_product *p, int64_t size, int64_t a_stride, int64_t b_stride) {
-  if (size == 1) return;
-  int last = p->batch_ndim - 1;
-  if (last >= 0 && p->a_stride[last] == size * a_stride && p->b_stride[last] == size * b_stride) p->batch[last] *= size;
-  else p->batch[last = p->batch_ndim++] = size;
-  p->a_stride[last] = a_stride;
-  p->b_stride[last] = b_stride;
-}
-
-/* Batches over which y stays the same become rows of x, where x's rows lie evenly. */
-static void fold_rows(gb_product *p) {
-  while (p->batch_ndim > 0) {
-    int last = p->batch_ndim - 1;
-    if (p->b_stride[last] != 0 || (p->m > 1 && p->a_stride[last] != p->m * p->a.row_stride)) return;
-    if (p->m == 1) p->a.row_stride = p->a_stride[last];
-    p->m *= p->batch[last];
-    p->batch_ndim--;
-  }
-}
+static gb_operand operand(const gb_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
 static gb_status matmul(gb_call *call) {
   const gb_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
-  gb_product p = { .a = matrix_of(x, true), .b = matrix_of(y, false), .c = gb_data(z), .dtype = (gb_dtype)z->dtype };
-  p.m = x->ndim > 1 ? x->shape[x->ndim - 2] : 1;
-  p.k = x->shape[x->ndim - 1];
-  p.n = y->ndim > 1 ? y->shape[y->ndim - 1] : 1;
-  p.ldc = p.n;
-  int ndim = z->ndim - (x->ndim > 1) - (y->ndim > 1);
-  for (int i = 0; i < ndim; i++) add_batch(&p, z->shape[i], batch_stride(x, i, ndim), batch_stride(y, i, ndim));
-  fold_rows(&p);
+  gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
+  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype, .batch_ndim = b.ndim };
+  p.a = (gb_matrix){ gb_data(x), (gb_dtype)x->dtype, b.x.row, b.x.column };
+  p.b = (gb_matrix){ gb_data(y), (gb_dtype)y->dtype, b.y.row, b.y.column };
+  memcpy(p.batch, b.batch, sizeof p.batch);
+  memcpy(p.a_stride, b.x_stride, sizeof p.a_stride);
+  memcpy(p.b_stride, b.y_stride, sizeof p.b_stride);
   return run_product(call, &p);
 }
 
@@ -125,26 +91,12 @@ static gb_status matmul(gb_call *call) {
 
 /* {==== linear and mlp ==== */
 
-/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
-static bool rows_of(const gb_tensor *x, int64_t *rows, int64_t *row_stride) {
-  bool even = true;
-  *rows = 1;
-  *row_stride = 0;
-  for (int i = x->ndim - 2; i >= 0; i--) {
-    if (x->shape[i] == 1) continue;
-    if (*rows == 1) *row_stride = x->stride[i];
-    else even &= x->stride[i] == *rows * *row_stride;
-    *rows *= x->shape[i];
-  }
-  return even || x->numel == 0;
-}
-
 /* x as a matrix of rows. Where its layout has no such view it is copied, in its dtype, into *copy, which the caller frees. */
 static gb_status fold(gb_call *call, const gb_tensor *x, gb_matrix *m, int64_t *rows, gb_block **copy) {
   int64_t n = x->shape[x->ndim - 1];
   *m = (gb_matrix){ .data = gb_data(x), .dtype = (gb_dtype)x->dtype, .column_stride = x->stride[x->ndim - 1] };
   *copy = NULL;
-  if (rows_of(x, rows, &m->row_stride)) return GB_OK;
+  if (gb_operand_rows(operand(x), rows, &m->row_stride)) return GB_OK;
   *copy = gb_cpu_scratch(call, (size_t)x->numel * gb_dtype_bytes(m->dtype));
   if (!*copy) return GB_EMEMORY;
   int64_t strides[GB_MAX_NDIM];
@@ -179,22 +131,24 @@ static gb_status linear(gb_call *call) {
   return status;
 }
 
-/* Both layers, slab of rows by slab of rows; hidden holds one slab. */
-static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, void *hidden) {
+/* Both layers, slab of rows by slab of rows; hidden holds one slab, or all of it where it is kept. */
+static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, char *hidden) {
   const gb_tensor *y = call->out[0], *pre = call->out[1], *weight1 = call->in[1], *weight2 = call->in[3];
   gb_dtype dtype = (gb_dtype)y->dtype;
   size_t bytes = gb_dtype_bytes(dtype);
   gb_activation activation = gb_activation_find(call->attrs[0].string);
   int64_t width = weight1->shape[0];
+  bool keep = call->out[2] != NULL;
   for (int64_t row = 0; row < rows; row += slab) {
     int64_t n = rows - row < slab ? rows - row : slab;
-    gb_matrix in = x, middle = { .data = hidden, .dtype = dtype, .row_stride = width, .column_stride = 1 };
+    char *activated = hidden + (keep ? (size_t)(row * width) * bytes : 0);
+    gb_matrix in = x, middle = { .data = activated, .dtype = dtype, .row_stride = width, .column_stride = 1 };
     in.data = (const char *)x.data + row * x.row_stride * (int64_t)gb_dtype_bytes(x.dtype);
-    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, hidden, dtype);
-    GB_TRY(gb_product_run(call, &first));
+    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, activated, dtype);
+    GB_TRY(run_product(call, &first));
     char *to = gb_data(y) + (size_t)(row * weight2->shape[0]) * bytes;
     gb_product second = layer(middle, n, weight2, call->in[4], GB_ACTIVATION_NONE, NULL, to, dtype);
-    GB_TRY(gb_product_run(call, &second));
+    GB_TRY(run_product(call, &second));
   }
   return GB_OK;
 }
@@ -207,12 +161,71 @@ static gb_status mlp(gb_call *call) {
   int64_t slab = width > 0 ? HIDDEN_ELEMENTS / width : rows;
   slab = slab < 256 ? 256 : slab;
   slab = rows < slab ? (rows > 0 ? rows : 1) : slab;
-  hidden = gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
-  gb_status status = hidden ? mlp_slabs(call, x, rows, slab, gb_block_data(hidden)) : GB_EMEMORY;
+  hidden = call->out[2] ? NULL : gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
+  char *to = call->out[2] ? gb_data(call->out[2]) : hidden ? gb_block_data(hidden) : NULL;
+  gb_status status = hidden || call->out[2] ? mlp_slabs(call, x, rows, slab, to) : GB_EMEMORY;
   if (hidden) gb_cpu_scratch_free(call, hidden);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
 }
+
+/* {---- gradients ---- */
+
+/* Run the kernel of another op within this one. */
+static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const gb_attr *attrs) {
+  gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1, .in = in, .out = { out },
+                    .attrs = attrs, .device = call->device, .result = GB_DTYPE_NONE };
+  gb_status status = call->context->backend[GB_CPU]->run[op](&inner);
+  if (atomic_load(&inner.stopped)) atomic_store(&call->stopped, true);
+  return status;
+}
+
+/* grad @ weight; then, in place, before the activation that made x. */
+static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_tensor *dx = call->out[0], *weight = call->in[2];
+  gb_attr approximate;
+  gb_op activation = gb_activation_backward(gb_activation_find(call->attrs[0].string), &approximate);
+  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx), .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
+  p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[0], weight->stride[1] };
+  GB_TRY(run_product(call, &p));
+  return activation == GB_OP_COUNT ? GB_OK : run_op(call, activation, (gb_tensor *[]){ dx, call->in[3] }, 2, dx, &approximate);
+}
+
+/* grad^T @ x, or that added to a sum. */
+static gb_status weight_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_tensor *dweight = call->out[1];
+  gb_block *copy;
+  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
+                   .c = gb_data(dweight), .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype, .add = call->attrs[4].integer };
+  GB_TRY(fold(call, call->in[1], &p.b, &p.k, &copy));
+  gb_status status = run_product(call, &p);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* The sum of grad's rows. */
+static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+  gb_storage storage = { .context = call->context, .device = call->device, .data = (void *)grad.data };
+  int64_t columns = call->out[2]->shape[0];
+  gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns }, .stride = { grad.row_stride, grad.column_stride },
+                       .numel = rows * columns, .storage = &storage }, *in = &matrix;
+  gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
+  return run_op(call, GB_OP_sum, &in, 1, call->out[2], attrs);
+}
+
+static gb_status linear_backward(gb_call *call) {
+  gb_matrix grad;
+  int64_t rows;
+  gb_block *copy;
+  GB_TRY(fold(call, call->in[0], &grad, &rows, &copy));
+  gb_status status = call->out[0] ? input_gradient(call, grad, rows) : GB_OK;
+  if (status == GB_OK && call->out[1]) status = weight_gradient(call, grad, rows);
+  if (status == GB_OK && call->out[2]) status = bias_gradient(call, grad, rows);
+  if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* ----} */
 
 /* ====} */
 
@@ -221,4 +234,5 @@ void GB_CPU_FILL(matmul)(gb_backend *backend) {
   backend->run[GB_OP_matmul] = matmul;
   backend->run[GB_OP_linear] = linear;
   backend->run[GB_OP_mlp] = mlp;
+  backend->run[GB_OP_linear_backward] = linear_backward;
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "gibbous.h"
+
 #define GB_ACTIVATION_NAMES "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"
 
 typedef enum gb_activation {
@@ -23,6 +25,18 @@ static inline gb_activation gb_activation_find(const char *name) {
 /* The derivative is a function of the argument (gelu, silu), not of the result alone (relu, tanh, sigmoid). */
 static inline bool gb_activation_needs_argument(gb_activation a) {
   return a == GB_ACTIVATION_GELU || a == GB_ACTIVATION_GELU_TANH || a == GB_ACTIVATION_SILU;
+}
+
+/* The op that computes the gradient at the activation's argument from (the gradient of its result, what is kept), with its attribute;
+ * GB_OP_COUNT where there is no activation. */
+static inline gb_op gb_activation_backward(gb_activation a, gb_attr *approximate) {
+  static const gb_op ops[] = { GB_OP_COUNT, GB_OP_relu_backward, GB_OP_gelu_backward, GB_OP_gelu_backward, GB_OP_silu_backward, GB_OP_tanh_backward,
+                               GB_OP_sigmoid_backward };
+  memset(approximate, 0, sizeof *approximate);
+  approximate->given = true;
+  strcpy(approximate->string, a == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
+  approximate->count = 4;
+  return ops[a];
 }
 
 #endif

@@ -1,8 +1,9 @@
 /* ops/matmul.c - matrix products: matmul, linear, mlp and the composites that are matmul with a stricter shape.
  *
- * Gradients are products too: dX through matmul with a transposed view, dW likewise over all rows at once, in float32 where the weight is
- * (unrounded). An activation that linear fused leaves as little as its derivative needs: relu, tanh and sigmoid their result, which is y and
- * costs nothing; gelu and silu their argument. Those two have no second derivative. */
+ * Gradients are products too: dX, and dW over all rows at once, in float32 where the weight is (unrounded). Those of a layer are one op,
+ * linear_backward, which adds the weight's to the sum that it belongs to, where backward lets it; with create_graph they are made of matmul,
+ * which has a derivative. An activation that linear or mlp fused leaves as little as its derivative needs, in the dtype of the result: relu,
+ * tanh and sigmoid their result; gelu and silu their argument. Those two have no second derivative. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -277,17 +278,11 @@ static gb_status linear_check(gb_call *call) {
   return GB_OK;
 }
 
-/* The gradient at the activation's argument, from its argument or its result. */
-static gb_tensor *activation_backward(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *argument, gb_tensor *result) {
-  gb_attr approximate = gb_attr_text(activation == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
-  switch (activation) {
-    case GB_ACTIVATION_RELU: return gb_chain_2(chain, GB_OP_relu_backward, g, result, NULL);
-    case GB_ACTIVATION_GELU: case GB_ACTIVATION_GELU_TANH: return gb_chain_2(chain, GB_OP_gelu_backward, g, argument, &approximate);
-    case GB_ACTIVATION_SILU: return gb_chain_2(chain, GB_OP_silu_backward, g, argument, NULL);
-    case GB_ACTIVATION_TANH: return gb_chain_2(chain, GB_OP_tanh_backward, g, result, NULL);
-    case GB_ACTIVATION_SIGMOID: return gb_chain_2(chain, GB_OP_sigmoid_backward, g, result, NULL);
-    default: return g;
-  }
+/* The gradient at the activation's argument, from what is kept of it: its argument or its result. */
+static gb_tensor *activation_backward(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *kept) {
+  gb_attr approximate;
+  gb_op op = gb_activation_backward(activation, &approximate);
+  return op == GB_OP_COUNT ? g : gb_chain_2(chain, op, g, kept, &approximate);
 }
 
 /* The same out of differentiable ops. y is the result with its history, so that a derivative passes through it. */
@@ -304,7 +299,7 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
   if (activation == GB_ACTIVATION_NONE) { gb_tensor_retain(*out = g); return GB_OK; }
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  if (!grad->create_graph) return gb_chain_end(&chain, activation_backward(&chain, activation, g, kept, kept), out);
+  if (!grad->create_graph) return gb_chain_end(&chain, activation_backward(&chain, activation, g, kept), out);
   if (gb_activation_needs_argument(activation))
     return gb_fail(grad->context, GB_EAUTOGRAD,
                    "linear: the fused activation '%s' has no second derivative; use activation = 'none' and build it from ops that have one",
@@ -316,43 +311,141 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
   return status;
 }
 
-/* g [..., out] @ weight [out, in], in dtype if it is given. */
-static gb_status input_gradient(gb_context *context, gb_tensor *g, gb_tensor *weight, gb_attr dtype, gb_tensor **out) {
-  return gb_op_2(context, GB_OP_matmul, g, weight, &dtype, out);
-}
-
-/* The gradient of weight `input`: g^T @ x over all rows. */
-static gb_status weight_gradient(gb_grad_call *grad, int input, gb_tensor *g, gb_tensor *x) {
+/* linear's gradient by its weight out of ops that have a derivative: g^T @ x over all rows. */
+static gb_status differentiable_weight(gb_grad_call *grad, gb_tensor *g) {
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *columns = transposed(&chain, as_rows(&chain, g));
-  return gb_chain_end(&chain, product(&chain, columns, as_rows(&chain, x), unrounded(grad, input)), &grad->in[input]);
+  gb_tensor *columns = transposed(&chain, as_rows(&chain, g)), *rows = as_rows(&chain, grad->saved[0]);
+  return gb_chain_end(&chain, product(&chain, columns, rows, unrounded(grad, 1)), &grad->in[1]);
 }
 
-/* The gradient of bias `input`: g summed over all rows. */
-static gb_status bias_gradient(gb_grad_call *grad, int input, gb_tensor *g) {
+/* All three so: by x, by the weight, and by the bias, which is g summed over all rows. */
+static gb_status differentiable_gradients(gb_grad_call *grad, gb_tensor *g) {
+  gb_attr dtype = unrounded(grad, 0);
+  if (grad->need[0]) GB_TRY(gb_op_2(grad->context, GB_OP_matmul, g, grad->saved[1], &dtype, &grad->in[0]));
+  if (grad->need[1]) GB_TRY(differentiable_weight(grad, g));
+  if (!grad->need[2]) return GB_OK;
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, input)), &grad->in[input]);
+  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, 2)), &grad->in[2]);
+}
+
+/* One layer of a row, in backward: its weight and its bias are inputs of the row. */
+typedef struct layer {
+  gb_tensor *g, *x;            /* the gradient of its result; its input */
+  int weight, bias;
+  gb_tensor *kept;             /* of the row's activation, where that made x; else NULL */
+  gb_dtype dx;                 /* NONE: not needed */
+} layer;
+
+/* The sum that the gradient of `input` is going to be added to, if a product can write it: in float32 or float64, and nothing that it reads. */
+static gb_tensor *sum_of(gb_grad_call *grad, const layer *l, int input, bool *holds) {
+  gb_tensor *sum = grad->need[input] && grad->accumulator ? grad->accumulator(grad, input, holds) : NULL;
+  const gb_tensor *read[] = { l->g, l->x, grad->saved[l->weight], l->kept };
+  if (!sum || (sum->dtype != GB_FLOAT32 && sum->dtype != GB_FLOAT64)) return NULL;
+  for (int i = 0; i < 4; i++)
+    if (read[i] && (read[i]->storage == sum->storage || gb_promote((gb_dtype)read[i]->dtype, (gb_dtype)sum->dtype) != sum->dtype)) return NULL;
+  return sum;
+}
+
+static gb_attr wanted(gb_dtype dtype) { return dtype == GB_DTYPE_NONE ? (gb_attr){ .given = false } : gb_attr_int(dtype); }
+
+/* Hand over a gradient that the op made, or say that it went to its sum. */
+static void take(gb_grad_call *grad, int input, gb_tensor *sum, gb_tensor **made) {
+  if (sum) grad->settled |= 1u << input;
+  else if (grad->need[input]) {
+    grad->in[input] = *made;
+    *made = NULL;
+  }
+}
+
+/* The gradients of a layer that are needed. A bias is short: only an empty sum takes its gradient. */
+static gb_status layer_gradients(gb_grad_call *grad, const layer *l, gb_tensor **dx) {
+  bool weight = grad->need[l->weight], bias = grad->need[l->bias], by_x = l->dx != GB_DTYPE_NONE, add = false, bias_holds = false;
+  if (!weight && !bias && !by_x) return GB_OK;
+  gb_tensor *sum = sum_of(grad, l, l->weight, &add), *bias_sum = sum_of(grad, l, l->bias, &bias_holds);
+  if (bias_holds) bias_sum = NULL;
+  gb_tensor *in[] = { l->g, weight ? l->x : NULL, by_x ? grad->saved[l->weight] : NULL, by_x ? l->kept : NULL, sum, bias_sum }, *out[3] = { NULL };
+  gb_attr attrs[] = { l->kept ? grad->attrs[0] : gb_attr_text("none"), wanted(l->dx), wanted(weight ? (gb_dtype)grad->want[l->weight] : GB_DTYPE_NONE),
+                      wanted(bias ? (gb_dtype)grad->want[l->bias] : GB_DTYPE_NONE), gb_attr_int(sum && add) };
+  gb_status status = gb_apply(grad->context, GB_OP_linear_backward, in, 6, attrs, out);
+  if (sum) gb_tensor_bump(sum); /* whatever came of it, memory was written */
+  if (bias_sum) gb_tensor_bump(bias_sum);
+  GB_TRY(status);
+  if (by_x) *dx = out[0], out[0] = NULL;
+  take(grad, l->weight, sum, &out[1]);
+  take(grad, l->bias, bias_sum, &out[2]);
+  for (int i = 0; i < 3; i++) gb_tensor_release(out[i]);
+  return GB_OK;
 }
 
 static gb_status linear_gradient(gb_grad_call *grad) {
   gb_tensor *g;
   GB_TRY(before_activation(grad, &g));
-  gb_status status = GB_OK;
-  if (grad->need[0]) status = input_gradient(grad->context, g, grad->saved[1], unrounded(grad, 0), &grad->in[0]);
-  if (status == GB_OK && grad->need[1]) status = weight_gradient(grad, 1, g, grad->saved[0]);
-  if (status == GB_OK && grad->need[2]) status = bias_gradient(grad, 2, g);
+  layer l = { .g = g, .x = grad->saved[0], .weight = 1, .bias = 2, .dx = grad->need[0] ? (gb_dtype)grad->want[0] : GB_DTYPE_NONE };
+  gb_status status = grad->create_graph ? differentiable_gradients(grad, g) : layer_gradients(grad, &l, &grad->in[0]);
   gb_tensor_release(g);
   return status;
 }
+
+/* {---- linear_backward ---- */
+
+/* A tensor has exactly this shape. */
+static gb_status check_shape(gb_call *call, int input, int ndim, const int64_t *shape) {
+  const gb_tensor *t = call->in[input];
+  char a[96], b[96];
+  if (!t || (t->ndim == ndim && !memcmp(t->shape, shape, sizeof *shape * (size_t)ndim))) return GB_OK;
+  return gb_call_fail(call, GB_ESHAPE, "'%s' must have shape %s, it has %s", call->info->in[input].name, gb_shape_text(ndim, shape, a, sizeof a),
+                      gb_shape_text(t->ndim, t->shape, b, sizeof b));
+}
+
+/* Output i, of a dtype that is given: in the memory of input `sum`, or its own. */
+static gb_status sum_output(gb_call *call, int i, int sum, int ndim, const int64_t *shape) {
+  gb_dtype dtype = (gb_dtype)call->attrs[1 + i].integer;
+  gb_tensor *to = call->in[sum];
+  if (!to && i == 1 && call->attrs[4].integer) return gb_call_fail(call, GB_EINVAL, "add needs weight_sum");
+  if (!to) return gb_call_output(call, i, ndim, shape, dtype);
+  GB_TRY(check_shape(call, sum, ndim, shape));
+  if (to->dtype != (int8_t)dtype || !gb_is_contiguous(to))
+    return gb_call_fail(call, GB_EINVAL, "'%s' must be a contiguous tensor of %s", call->info->in[sum].name, gb_dtype_name(dtype));
+  gb_tensor_retain(call->out[i] = to);
+  return GB_OK;
+}
+
+/* grad [..., out], x [..., in], weight [out, in], kept like x, weight_sum [out, in], bias_sum [out] -> dx [..., in], dweight, dbias, those that
+ * a dtype is given for. A sum that is added to has the dtype of float32 or float64. */
+static gb_status linear_backward_check(gb_call *call) {
+  const gb_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2];
+  bool by_x = call->attrs[1].given, by_weight = call->attrs[2].given, by_bias = call->attrs[3].given;
+  gb_activation activation;
+  int64_t shape[GB_MAX_NDIM], matrix[2];
+  GB_TRY(require_floats(call));
+  GB_TRY(find_activation(call, &activation));
+  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
+  for (int i = 1; i < 4; i++)
+    if (call->attrs[i].given && !gb_dtype_is_float((gb_dtype)call->attrs[i].integer)) return gb_call_fail(call, GB_EDTYPE, "gradients have floating types");
+  if ((by_weight && !x) || (by_x && !weight) || (by_x && activation != GB_ACTIVATION_NONE && !call->in[3]))
+    return gb_call_fail(call, GB_EINVAL, "dweight needs x, dx needs weight, and what was kept of the activation");
+  memcpy(shape, g->shape, sizeof shape);
+  matrix[0] = shape[g->ndim - 1];
+  if (weight) GB_TRY(gb_require_ndim(call, 2, 2, 2));
+  matrix[1] = shape[g->ndim - 1] = x && x->ndim > 0 ? x->shape[x->ndim - 1] : weight ? weight->shape[1] : 0;
+  GB_TRY(check_shape(call, 1, g->ndim, shape));
+  GB_TRY(check_shape(call, 2, 2, matrix));
+  GB_TRY(check_shape(call, 3, g->ndim, shape));
+  if (by_x) GB_TRY(gb_call_output(call, 0, g->ndim, shape, (gb_dtype)call->attrs[1].integer));
+  if (by_weight) GB_TRY(sum_output(call, 1, 4, 2, matrix));
+  return by_bias ? sum_output(call, 2, 5, 1, matrix) : GB_OK;
+}
+
+/* ----} */
 
 /* ====} */
 
 /* {==== mlp ==== */
 
-/* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. pre [..., hidden] is the activation's argument; the activated
- * layer itself is computed again in backward. */
+/* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the activation's argument, where its
+ * derivative needs that, and the activated layer is computed again in backward; else hidden, its result. */
 static gb_status mlp_check(gb_call *call) {
   const gb_tensor *x = call->in[0];
   gb_activation activation;
@@ -363,47 +456,39 @@ static gb_status mlp_check(gb_call *call) {
   GB_TRY(check_layer(call, "2", 3, 4, call->in[1]->shape[0], "the hidden layer"));
   gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 5));
   GB_TRY(rows_output(call, 0, call->in[3]->shape[0], dtype));
-  return call->needs_grad ? rows_output(call, 1, call->in[1]->shape[0], dtype) : GB_OK;
+  return call->needs_grad ? rows_output(call, gb_activation_needs_argument(activation) ? 1 : 2, call->in[1]->shape[0], dtype) : GB_OK;
 }
 
-/* The hidden layer again, from its pre-activation. */
-static gb_status activate(gb_context *context, gb_activation activation, gb_tensor *pre, gb_tensor **out) {
+/* The hidden layer: as it was kept, or again from its argument. */
+static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_tensor **out) {
   gb_attr approximate = gb_attr_text(activation == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
-  switch (activation) {
-    case GB_ACTIVATION_RELU: return gb_op_1(context, GB_OP_relu, pre, NULL, out);
-    case GB_ACTIVATION_GELU: case GB_ACTIVATION_GELU_TANH: return gb_op_1(context, GB_OP_gelu, pre, &approximate, out);
-    case GB_ACTIVATION_SILU: return gb_op_1(context, GB_OP_silu, pre, NULL, out);
-    case GB_ACTIVATION_TANH: return gb_op_1(context, GB_OP_tanh, pre, NULL, out);
-    case GB_ACTIVATION_SIGMOID: return gb_op_1(context, GB_OP_sigmoid, pre, NULL, out);
-    default: gb_tensor_retain(*out = pre); return GB_OK;
-  }
+  if (activation == GB_ACTIVATION_SILU) return gb_op_1(grad->context, GB_OP_silu, GB_SAVED_OUT(grad, 1), NULL, out);
+  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, GB_OP_gelu, GB_SAVED_OUT(grad, 1), &approximate, out);
+  gb_tensor_retain(*out = GB_SAVED_OUT(grad, 2));
+  return GB_OK;
 }
 
-/* The gradient at the hidden layer's pre-activation. Takes over *hidden and lets go of it as early as it can. */
-static gb_status mlp_before_activation(gb_grad_call *grad, gb_activation activation, gb_tensor **hidden, gb_tensor **out) {
-  gb_tensor *pre = GB_SAVED_OUT(grad, 1), *g;
-  if (gb_activation_needs_argument(activation)) gb_drop(hidden);
-  GB_TRY(input_gradient(grad->context, grad->out[0], grad->saved[3], (gb_attr){ .given = false }, &g));
-  gb_chain chain;
-  gb_chain_begin(&chain, grad->context);
-  gb_status status = gb_chain_end(&chain, activation_backward(&chain, activation, g, pre, *hidden), out);
-  gb_tensor_release(g);
-  gb_drop(hidden);
+/* The second layer's gradients, down to the argument of the activation. */
+static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
+  gb_activation activation = gb_activation_find(grad->attrs[0].string);
+  gb_tensor *hidden = NULL, *from = grad->out[0], *weight = grad->saved[3];
+  bool first = grad->need[0] || grad->need[1] || grad->need[2];
+  if (grad->need[3]) GB_TRY(hidden_layer(grad, activation, &hidden));
+  layer second = { .g = from, .x = hidden, .weight = 3, .bias = 4, .dx = GB_DTYPE_NONE };
+  if (first) {
+    second.dx = gb_promote((gb_dtype)from->dtype, (gb_dtype)weight->dtype);
+    second.kept = GB_SAVED_OUT(grad, gb_activation_needs_argument(activation) ? 1 : 2);
+  }
+  gb_status status = layer_gradients(grad, &second, g);
+  gb_drop(&hidden);
   return status;
 }
 
 static gb_status mlp_gradient(gb_grad_call *grad) {
-  gb_activation activation = gb_activation_find(grad->attrs[0].string);
-  gb_tensor *hidden, *g = NULL;
-  GB_TRY(activate(grad->context, activation, GB_SAVED_OUT(grad, 1), &hidden));
-  gb_status status = GB_OK;
-  if (grad->need[3]) status = weight_gradient(grad, 3, grad->out[0], hidden);
-  if (status == GB_OK && grad->need[4]) status = bias_gradient(grad, 4, grad->out[0]);
-  if (status == GB_OK && (grad->need[0] || grad->need[1] || grad->need[2])) status = mlp_before_activation(grad, activation, &hidden, &g);
-  gb_drop(&hidden);
-  if (status == GB_OK && grad->need[1]) status = weight_gradient(grad, 1, g, grad->saved[0]);
-  if (status == GB_OK && grad->need[2]) status = bias_gradient(grad, 2, g);
-  if (status == GB_OK && grad->need[0]) status = input_gradient(grad->context, g, grad->saved[1], unrounded(grad, 0), &grad->in[0]);
+  gb_tensor *g = NULL;
+  GB_TRY(second_layer(grad, &g));
+  layer first = { .g = g, .x = grad->saved[0], .weight = 1, .bias = 2, .dx = grad->need[0] ? (gb_dtype)grad->want[0] : GB_DTYPE_NONE };
+  gb_status status = g ? layer_gradients(grad, &first, &grad->in[0]) : GB_OK;
   gb_drop(&g);
   return status;
 }
@@ -420,6 +505,7 @@ const gb_op_impl gb_family_matmul[] = {
   { .op = GB_OP_dot, .compose = dot_compose },
   { .op = GB_OP_outer, .compose = outer_compose },
   { .op = GB_OP_linear, .check = linear_check, .gradient = linear_gradient, .save_in = 0x3, .save_out = 0x2, .save_other = true },
-  { .op = GB_OP_mlp, .check = mlp_check, .gradient = mlp_gradient, .save_in = 0xb, .save_out = 0x2, .save_other = true },
+  { .op = GB_OP_mlp, .check = mlp_check, .gradient = mlp_gradient, .save_in = 0xb, .save_out = 0x6, .save_other = true },
+  { .op = GB_OP_linear_backward, .check = linear_backward_check },
   { .op = GB_OP_COUNT },
 };

@@ -113,8 +113,8 @@ gb_status gb_require_ndim(gb_call *call, int input, int least, int most);
 
 /* ----} */
 
-/* One run of one node's gradient. grad->in[i] is set (new reference) for every i with need[i]; the dtype may be any float: the caller
- * converts it to the edge's. */
+/* One run of one node's gradient. grad->in[i] is set (new reference) for every i with need[i] that is not settled; the dtype may be any float:
+ * the caller converts it to the edge's. */
 typedef struct gb_grad_call {
   gb_context *context;
   gb_node *node;
@@ -127,6 +127,11 @@ typedef struct gb_grad_call {
   /* dtype the gradient should leave in: float32 for a float32 weight (unrounded), else the dtype of the operand */
   const int8_t *want;
   bool create_graph;
+  gb_grad_tag tag;             /* of the gradients */
+  /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add to; NULL: the
+   * gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is set. NULL: never. */
+  gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
+  uint32_t settled;
 } gb_grad_call;
 #define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])
 

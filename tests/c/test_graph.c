@@ -261,6 +261,31 @@ static void test_retain_graph_accumulates(gb_context *c) {
   gb_tensor_release(sum);
 }
 
+/* The op of a layer's gradients, called as backward does not: whatever is missing or does not fit is an error, and no memory is written. */
+static void test_layer_gradients_are_checked(gb_context *c) {
+  gb_tensor *g = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 1), *x = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 5), 2), *w = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 3);
+  gb_tensor *sum = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 4), *odd = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 5), *half = new_noise(c, GB_FLOAT16, 2, SHAPE(4, 5), 6);
+  gb_tensor *before = run1(GB_OP_clone, sum, NULL), *turned = run1(GB_OP_t, odd, NULL);
+  const gb_attr none = { .given = false }, f32 = gb_attr_int(GB_FLOAT32), yes = gb_attr_int(true);
+  const struct { gb_tensor *in[6]; gb_attr dx, dweight, add; const char *activation; gb_status status; } cases[] = {
+    { { g, x, w }, f32, f32, none, "none", GB_OK }, { { g }, none, none, none, "none", GB_OK }, { { g, x, w, NULL, sum }, none, none, none, "none", GB_OK },
+    { { g }, f32, none, none, "none", GB_EINVAL }, { { g }, none, f32, none, "none", GB_EINVAL }, { { g, x, w }, f32, none, none, "relu", GB_EINVAL },
+    { { g, x, w }, none, f32, yes, "none", GB_EINVAL }, { { g, x, w }, f32, none, none, "?", GB_EINVAL }, { { g, g, w }, f32, f32, none, "none", GB_ESHAPE },
+    { { g, x, odd }, f32, f32, none, "none", GB_ESHAPE }, { { g, x, w, g }, f32, none, none, "relu", GB_ESHAPE },
+    { { g, x, NULL, NULL, odd }, none, f32, yes, "none", GB_ESHAPE }, { { g, x, NULL, NULL, half }, none, f32, yes, "none", GB_EINVAL },
+    { { g, odd, NULL, NULL, turned }, none, f32, yes, "none", GB_ESHAPE }, { { g, x, w }, gb_attr_int(GB_INT64), none, none, "none", GB_EDTYPE },
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    gb_tensor *out[3] = { NULL };
+    gb_attr attrs[] = { gb_attr_text(cases[i].activation), cases[i].dx, cases[i].dweight, none, cases[i].add };
+    CHECK(gb_apply(c, GB_OP_linear_backward, cases[i].in, 6, attrs, out) == cases[i].status);
+    for (int k = 0; k < 3; k++) gb_tensor_release(out[k]);
+  }
+  for (int i = 0; i < 20; i++) CHECK(at(sum, i) == at(before, i));
+  gb_tensor *all[] = { g, x, w, sum, odd, half, before, turned };
+  for (int i = 0; i < 8; i++) gb_tensor_release(all[i]);
+}
+
 /* d2/dx2 of sum(x^3) is 6 x; gelu has no second derivative and says so. */
 static void test_second_derivatives(gb_context *c) {
   gb_tensor *x = leaf(c, 1, SHAPE(5), 1), *square = run2(GB_OP_mul, x, x, NULL), *cube = then2(GB_OP_mul, square, x, NULL), *sum = run1(GB_OP_sum, cube, NULL);
@@ -453,7 +478,7 @@ int main(void) {
   gb_context *c = open_context(2, NULL);
   void (*const tests[])(gb_context *) = {
     test_versions, test_saved_tensors_are_guarded, test_leaves_in_place, test_in_place_gradients, test_backward_errors, test_retain_graph_accumulates,
-    test_second_derivatives, test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
+    test_layer_gradients_are_checked, test_second_derivatives, test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
     test_a_million_nodes, test_shared_paths_are_walked_once,
   };
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

@@ -72,9 +72,19 @@ static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
   sum = g->dtype == GB_FLOAT64 ? sum * g->alpha : (double)((float)sum * (float)g->alpha);
   if (g->accumulate) sum = g->dtype == GB_FLOAT64 ? sum + load(g->c, g->dtype, i) : (double)((float)sum + (float)load(g->c, g->dtype, i));
   if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column) : (double)((float)sum + (float)load(g->bias, g->dtype, column));
+  if (g->epilogue == GB_GEMM_GELU_SLOPE) return (float)sum * gb_gelu_tanh_slopef((float)load(g->aux, g->dtype, i));
   if (g->aux) store(g->aux, g->dtype, i, sum);
   if (g->epilogue == GB_GEMM_RELU) return sum < 0 ? 0 : sum;
   return g->epilogue == GB_GEMM_GELU ? gb_gelu_tanhf((float)sum) : sum;
+}
+
+/* The sums of the rows of a, as the library's ROW_SUMS. */
+static void sum_rows(const gb_gemm *g) {
+  for (int64_t r = 0; r < g->m; r++) {
+    float sum = 0;
+    for (int64_t i = 0; i < g->k; i++) sum += (float)load(g->a.data, g->a.dtype, r * g->a.row_stride + i * g->a.column_stride);
+    store(g->sums, g->dtype, r, (double)sum);
+  }
 }
 
 /* Every matrix of the batch by the CPU backend's matmul, in float32 or float64; then what the library fuses. */
@@ -97,6 +107,7 @@ static void run_product(void *argument) {
         store(g->c, g->dtype, to, finish(g, load(w->sums, lane, r * g->n + j), j, to));
       }
   }
+  if (g->epilogue == GB_GEMM_ROW_SUMS) sum_rows(g);
 }
 
 static void release_product(void *argument) {

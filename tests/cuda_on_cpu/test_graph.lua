@@ -8,14 +8,16 @@ gb.set_default_device("cuda")
 -- A model and what trains it: float16 with a scale that overflows at first and grows again, clipping, AdamW, dropout, a schedule.
 local function setup(options)
   gb.manual_seed(5)
-  local run = { model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), nn.Linear(32, 4)) }
+  local run = { model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), options.mlp and nn.MLP(32, 64) or nn.Identity(),
+                                     nn.Linear(32, 4)) }
   run.opt = optim[options.kind or "AdamW"](run.model:parameters(), { lr = 0.02, weight_decay = 0.01, momentum = options.momentum })
   run.scaler = amp.GradScaler { init_scale = 2 ^ 22, growth_interval = 3 }
   run.schedule = optim.lr.Cosine(run.opt, { steps = 30, warmup = 3 })
   run.step = function(x, y)
     run.opt:zero_grad()
     local loss = amp.autocast({ dtype = options.dtype or "float16" }, function() return F.cross_entropy(run.model(x), y) end)
-    run.scaler:scale(loss):backward()
+    run.scaler:scale(loss):backward { retain_graph = options.twice }
+    if options.twice then run.scaler:scale(loss):backward() end
     run.scaler:unscale_(run.opt)
     run.norm = nn.utils.clip_grad_norm_(run.model:parameters(), 0.5)
     run.scaler:step(run.opt)
@@ -65,6 +67,10 @@ describe("a captured step gives the same bits", function()
     expect(stats.steps > 2):to_be(true)
   end)
   it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8) end)
+  it("with two backward calls, whose products add to the first one's gradients", function()
+    compare({ mlp = true, twice = true }, 14)
+    compare({ mlp = true, twice = true, dtype = "bfloat16" }, 6)
+  end)
   it("with ops in between, which draw random numbers and allocate", function()
     compare({ between = function() for _ = 1, 3 do gb.randn(64, 64):relu():sum() end end }, 8)
   end)

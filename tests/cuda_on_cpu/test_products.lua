@@ -82,9 +82,9 @@ describe("linear", function()
       it(dtype .. " " .. activation, function()
         local function layer(x, w, b) return F.linear(x, w, b, { activation = activation }) end
         local x, w = randn(dtype, 3, 5, 24), randn(dtype, 16, 24) * 0.3
-        expect_alike(layer, dtype, x, w:to(dtype), randn(dtype, 16))
-        expect_alike(function(a, c) return layer(a, c) end, dtype, x, w:to(dtype))
-        expect_alike(layer, dtype, randn(dtype, 6, 24), (randn(dtype, 13, 24) * 0.3):to(dtype), randn(dtype, 13)) -- 13: no multiple of 8
+        expect_gradients_alike(layer, dtype, x, w:to(dtype), randn(dtype, 16))
+        expect_gradients_alike(function(a, c) return layer(a, c) end, dtype, x, w:to(dtype))
+        expect_gradients_alike(layer, dtype, randn(dtype, 6, 24), (randn(dtype, 13, 24) * 0.3):to(dtype), randn(dtype, 13)) -- 13: no multiple of 8
       end)
     end
   end
@@ -96,15 +96,59 @@ end)
 
 describe("mlp", function()
   for _, dtype in ipairs(dtypes) do
-    for _, activation in ipairs { "gelu_tanh", "gelu", "relu" } do
-      it(dtype .. " " .. activation, function()
-        -- the hidden layer is rounded between two sums: one more rounding of dtype, times the 32 terms that it goes through, over their mean
-        local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, 32, 16) * 0.25):to(dtype), (randn(dtype, 16, 32) * 0.18):to(dtype)
-        expect_alike(function(a, c1, b1, c2, b2) return F.mlp(a, c1, b1, c2, b2, { activation = activation }) end, dtype, x, w1, randn(dtype, 32), w2,
-          randn(dtype, 16))
-      end)
+    for _, activation in ipairs { "none", "gelu_tanh", "gelu", "relu", "silu", "tanh", "sigmoid" } do
+      -- 30: rows that the library does not take beside a product
+      for _, width in ipairs { 32, 30 } do
+        it(("%s %s, hidden %d"):format(dtype, activation, width), function()
+          -- the hidden layer is rounded between two sums: one more rounding of dtype, times the 32 terms that it goes through, over their mean
+          local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, width, 16) * 0.25):to(dtype), (randn(dtype, 16, width) * 0.18):to(dtype)
+          local function layers(a, c1, b1, c2, b2) return F.mlp(a, c1, b1, c2, b2, { activation = activation }) end
+          expect_gradients_alike(layers, dtype, x, w1, randn(dtype, width), w2, randn(dtype, 16))
+        end)
+      end
     end
   end
+  for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+    it(dtype .. ": gradients of float32 weights are unrounded, and summed up", function()
+      local x, up = randn(dtype, 3, 40, 24), randn(dtype, 3, 40, 16)
+      local here = { gb.randn(32, 24):requires_grad_(), gb.randn(32):requires_grad_(), gb.randn(16, 32):requires_grad_(), gb.randn(16):requires_grad_() }
+      local there = {}
+      for i, t in ipairs(here) do there[i] = t:detach():to("cuda"):requires_grad_() end
+      local scope = { dtype = dtype ~= "float32" and dtype or "bfloat16", enabled = dtype ~= "float32" }
+      for _ = 1, 3 do
+        for _, list in ipairs { here, there } do
+          local a, g = x:to(list[1].device), up:to(list[1].device)
+          local y = gb.amp.autocast(scope, function() return F.mlp(a, table.unpack(list)) end)
+          y:backward(g)
+        end
+      end
+      for i, t in ipairs(here) do
+        expect(there[i].grad.dtype):to_be("float32")
+        -- the hidden layer and its gradient are 16-bit numbers on both sides, made of sums in another order: some lie one rounding apart, of 120 rows
+        local scale = t.grad:abs():max():item()
+        expect(there[i].grad:to("cpu") / scale):to_be_close(t.grad / scale, dtype == "float32" and tolerance[dtype] or tolerance[dtype] / 4)
+      end
+    end)
+  end
+end)
+
+describe("what the library does not take", function()
+  it("runs apart, and is said where it is asked for", function()
+    local script = [[
+      local gb = require 'gibbous'
+      local function leaf(...) return gb.randn({ ... }, { device = 'cuda', dtype = 'bfloat16' }):requires_grad_() end
+      local function layers(width) return gb.nn.functional.mlp(leaf(6, 8), leaf(width, 8), leaf(width), leaf(8, width), leaf(8)) end
+      layers(WIDTH):sum():backward() ]]
+    local function said(width, verbose)
+      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(), script:gsub("WIDTH", tostring(width))))
+      return pipe:read("a")
+    end
+    expect(said(16, 1)):to_be("")
+    expect(said(12, 0)):to_be("")
+    local text = said(12, 1) -- no multiple of 8
+    expect(text:match("GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
+    expect(text:match("the derivative of GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
+  end)
 end)
 
 describe("conv2d", function()
