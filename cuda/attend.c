@@ -255,6 +255,8 @@ static gb_status clear(gb_cuda_call *call) {
 
 /* {---- by tiles ---- */
 
+#define LONG_TIME ((int64_t)1 << 30) /* tiles count positions in 32 bits */
+
 /* Are operands and results what tiles are made for? Tests that ask for pieces mean the products. */
 static bool fits_tiles(const attend *a) {
   const gb_heads_view *views[] = { &a->key, &a->value, &a->grad, &a->dquery, &a->dkey, &a->dvalue };
@@ -262,7 +264,8 @@ static bool fits_tiles(const attend *a) {
   for (size_t i = 0; i < sizeof views / sizeof *views; i++)
     if (views[i]->dtype != dtype) return false;
   bool is_short = dtype == GB_FLOAT16 || dtype == GB_BFLOAT16;
-  return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS && a->ev <= GB_ATTEND_COLUMNS && a->call->cuda->piece == 0;
+  return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS && a->ev <= GB_ATTEND_COLUMNS &&
+         a->tq < LONG_TIME && a->tk < LONG_TIME && a->call->cuda->piece == 0;
 }
 
 /* The view, and whether its rows may be read 16 bytes at a time. */

@@ -16,14 +16,15 @@
 /* What a launch computes. */
 enum { OF_KEY = 1, OF_VALUE = 2, OF_QUERY = 4 };
 
-/* A block has WARPS warps of 16 rows, and takes OTHER of the other rows at a time: as many as leave its shared memory below GB_LARGE_SHARED.
- * Heads have at most D columns. */
+/* A block has WARPS warps of 16 rows, and takes OTHER of the other rows at a time, while the next ones are on their way: as many as leave its shared
+ * memory within GB_LARGE_SHARED. Heads have at most D columns. */
 template <class P, int D> struct shape {
   enum {
     WARPS = D > 128 && !P::IS_SHORT ? 2 : 4, OWN = 16 * WARPS, THREADS = GB_WARP * WARPS,
-    OTHER = P::IS_SHORT ? (D <= 64 ? 64 : D <= 128 ? 32 : 16) : (D <= 64 ? 32 : D <= 128 ? 16 : 8),
+    OTHER = P::IS_SHORT ? (D <= 64 ? 64 : D <= 128 ? 32 : 16) : (D <= 64 ? 32 : 8),
     STRIDE = D + P::STRIDE_PAD, ROOM = P::IS_SHORT ? 0 : 16 * (OTHER + 4), /* of a warp's shares, between two products */
-    BYTES = ((2 * OWN + 2 * OTHER) * STRIDE + WARPS * ROOM) * (int)sizeof(typename P::element)
+    PAIR = 2 * OTHER * STRIDE, /* a tile of other rows: what scores are products of, then what the gradients of shares are */
+    BYTES = (2 * OWN * STRIDE + 2 * PAIR + WARPS * ROOM) * (int)sizeof(typename P::element)
   };
   static_assert(BYTES <= (int)GB_LARGE_SHARED, "a block has more shared memory than every device gives");
 };
@@ -33,9 +34,10 @@ template <class P, int D> struct shape {
 /* A product with 0 is 0, whatever the sum is: a scale may be 0. */
 static GB_DEVICE float scaled(float sum, float by) { return by == 0 ? 0 : sum * by; }
 
-/* `count` rows from `first` on of a head into shared memory, as columns of a multiple of 16: zeros beyond the last row and column. */
-template <class P> static __device__ void fill(typename P::element *to, int stride, int count, const gb_heads_view &v, int64_t b, int64_t head, int64_t first,
-                                               int64_t rows, int columns) {
+/* `count` rows from `first` on of a head into shared memory, as columns of a multiple of 16: zeros beyond the last row and column. Some of it is
+ * on its way when this returns. */
+template <class P> static __device__ void fill(gb_copies *copies, typename P::element *to, int stride, int count, const gb_heads_view &v, int64_t b,
+                                               int64_t head, int first, int rows, int columns) {
   typedef typename P::element element;
   typedef gb_vector<element> vector;
   const int each = v.aligned ? 16 / (int)sizeof(element) : 1, across = (columns + 15) / 16 * 16 / each;
@@ -44,9 +46,9 @@ template <class P> static __device__ void fill(typename P::element *to, int stri
     int r = i / across, c = i % across * each;
     bool inside = first + r < rows && c < columns;
     if (v.aligned) {
-      vector chunk = {};
-      if (inside) chunk = *(const vector *)(from + r * v.stride[2] + c);
-      *(vector *)(to + r * stride + c) = chunk;
+      const vector zeros = {};
+      if (inside) copies->add(to + r * stride + c, from + r * v.stride[2] + c);
+      else *(vector *)(to + r * stride + c) = zeros;
     } else to[r * stride + c] = inside ? from[r * v.stride[2] + c * v.stride[3]] : (element)0;
   }
 }
@@ -57,13 +59,13 @@ template <int N> static GB_DEVICE void clear(gb_tile (&tiles)[N]) {
 }
 
 /* The warp's 16 rows of sums, times alpha, into a head's rows from `first` on. */
-template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], float alpha, const gb_heads_view &v, int64_t b, int64_t head, int64_t first,
-                                                     int64_t rows, int columns) {
+template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], float alpha, const gb_heads_view &v, int64_t b, int64_t head, int first,
+                                                     int rows, int columns) {
   typename P::element *to = (typename P::element *)v.data + b * v.stride[0] + head * v.stride[1];
   int g = gb_lane() / 4, t = gb_lane() % 4;
   GB_UNROLL for (int n = 0; n < N; n++)
     GB_UNROLL for (int i = 0; i < 4; i++) {
-      int64_t r = first + g + i / 2 * 8;
+      int r = first + g + i / 2 * 8;
       int c = 8 * n + 2 * t + i % 2;
       if (r < rows && c < columns) to[r * v.stride[2] + c * v.stride[3]] = P::round(scaled(sums[n].at[i], alpha));
     }
@@ -84,7 +86,7 @@ template <class P> static GB_DEVICE float power(float x) {
 
 /* Which of the lane's elements of N tiles forward kept: bit 4 n + i for element i of tile n. The word of an element is the one that its place in
  * [batch, heads, tq, tk] has; neighbours in a row mostly share the four words of a draw. */
-template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept(const gb_attend_tiles &a, uint64_t first_element, int64_t own, int64_t other) {
+template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept(const gb_attend_tiles &a, uint64_t first_element, int own, int other) {
   uint32_t kept = 0, words[4] = { 0, 0, 0, 0 };
   uint64_t drawn = ~(uint64_t)0;
   if (a.least_word == 0) return ~(uint32_t)0;
@@ -99,7 +101,7 @@ template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept
 }
 
 /* The score of a key with the mask. */
-static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float score, int64_t b, int64_t head, int64_t query, int64_t key) {
+static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float score, int64_t b, int64_t head, int query, int key) {
   int64_t at = b * a.mask.stride[0] + head * a.mask.stride[1] + query * a.mask.stride[2] + key * a.mask.stride[3];
   if (a.mask.dtype == GB_BOOL) return a.mask.data[at] ? score : -INFINITY;
   return score + ((const float *)(const void *)a.mask.data)[at];
@@ -108,17 +110,18 @@ static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float s
 /* Products query key become shares as they met the values, products grad value the gradients of the scores. own and other: the first row of the warp's
  * 16 and of the tile's. Keys are down in the first pass (KEYS), queries in the second. */
 template <class P, bool KEYS, int N>
-static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile (&shares)[N], gb_tile (&gradients)[N], int64_t b, int64_t head, int64_t own,
-                                              int64_t other) {
+static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile (&shares)[N], gb_tile (&gradients)[N], int64_t b, int64_t head, int own,
+                                              int other) {
   int g = gb_lane() / 4, t = gb_lane() % 4;
-  int64_t line = b * a.heads + head;
+  const int tq = (int)a.tq, tk = (int)a.tk;
+  const int64_t line = b * a.heads + head;
   const float *lse = a.lse + line * a.tq, *shift = a.shift + line * a.tq;
   const uint32_t kept = draw_kept<KEYS, N>(a, (uint64_t)line * (uint64_t)a.tq * (uint64_t)a.tk, own, other);
   GB_UNROLL for (int n = 0; n < N; n++)
     GB_UNROLL for (int i = 0; i < 4; i++) {
-      int64_t down = own + g + i / 2 * 8, across = other + 8 * n + 2 * t + i % 2, query = KEYS ? across : down, key = KEYS ? down : across;
+      int down = own + g + i / 2 * 8, across = other + 8 * n + 2 * t + i % 2, query = KEYS ? across : down, key = KEYS ? down : across;
       float share = 0, gradient = 0;
-      if (query < a.tq && key < a.tk && (!a.causal || key <= query)) {
+      if (query < tq && key < tk && (!a.causal || key <= query)) {
         float score = scaled(shares[n].at[i], a.scale);
         if (a.mask.data) score = masked(a, score, b, head, query, key);
         float whole = power<P>(score - lse[query]), keep = kept >> (4 * n + i) & 1 ? a.keep : 0;
@@ -135,39 +138,52 @@ static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile 
 /* {==== passes ==== */
 
 /* The rows that a block owns: keys of a key head, or queries of a head. */
-template <class P, int D, int WHAT> static __device__ void run_job(const gb_attend_tiles &a, typename P::element *memory, int64_t b, int64_t own_head, int64_t first) {
+template <class P, int D, int WHAT> static __device__ void run_job(const gb_attend_tiles &a, typename P::element *memory, int64_t b, int64_t own_head, int first) {
   typedef shape<P, D> S;
   typedef typename P::element element;
   const bool keys = WHAT != OF_QUERY;
-  const int64_t own_rows = keys ? a.tk : a.tq, other_rows = keys ? a.tq : a.tk, group = a.heads / a.key_heads;
+  const int own_rows = (int)(keys ? a.tk : a.tq), other_rows = (int)(keys ? a.tq : a.tk), group = (int)(a.heads / a.key_heads);
   const int warp = (int)threadIdx.x / GB_WARP, wide = (a.e + 15) / 16 * 16, wide_value = (a.ev + 15) / 16 * 16;
-  /* what the scores are products of, and what the gradients of the shares are: own rows, then the others */
-  element *own = memory, *own_value = own + S::OWN * S::STRIDE, *other = own_value + S::OWN * S::STRIDE, *other_value = other + S::OTHER * S::STRIDE;
-  element *room = other_value + S::OTHER * S::STRIDE + warp * S::ROOM;
-  const int64_t from = keys && a.causal ? first : 0, seen = first + S::OWN; /* what a causal mask leaves */
-  const int64_t to = !keys && a.causal && seen < other_rows ? seen : other_rows;
+  element *own = memory, *own_value = own + S::OWN * S::STRIDE, *others = own_value + S::OWN * S::STRIDE, *room = others + 2 * S::PAIR + warp * S::ROOM;
+  const int from = keys && a.causal ? first : 0, seen = first + S::OWN, to = !keys && a.causal && seen < other_rows ? seen : other_rows; /* what a causal mask leaves */
+  const int64_t first_head = keys ? own_head * group : own_head, steps = to > from ? (to - from + S::OTHER - 1) / S::OTHER : 0;
+  const int64_t all_steps = steps * (keys ? group : 1);
+  gb_copies copies;
   gb_tile sums[D / 8], value_sums[D / 8];
   clear(sums);
   clear(value_sums);
   __syncthreads(); /* what was here before has been read */
-  fill<P>(own, S::STRIDE, S::OWN, keys ? a.key : a.query, b, own_head, first, own_rows, a.e);
-  if (WHAT != OF_VALUE) fill<P>(own_value, S::STRIDE, S::OWN, keys ? a.value : a.grad, b, own_head, first, own_rows, a.ev);
-  for (int64_t head = keys ? own_head * group : own_head; head < (keys ? (own_head + 1) * group : own_head + 1); head++)
-    for (int64_t at = from; at < to; at += S::OTHER) {
+  fill<P>(&copies, own, S::STRIDE, S::OWN, keys ? a.key : a.query, b, own_head, first, own_rows, a.e);
+  if (WHAT != OF_VALUE) fill<P>(&copies, own_value, S::STRIDE, S::OWN, keys ? a.value : a.grad, b, own_head, first, own_rows, a.ev);
+  int64_t head = first_head, head_before = first_head; /* of the tile that is fetched, and of the one before it, which is computed with */
+  int at = from, at_before = from;
+  for (int64_t step = 0; step <= all_steps; step++) {
+    element *next = others + step % 2 * S::PAIR, *other = others + (step + 1) % 2 * S::PAIR, *other_value = other + S::OTHER * S::STRIDE;
+    if (step > 0) {
+      copies.wait();
+      __syncthreads(); /* the tile is here, and the one before it has been read */
+    }
+    if (step < all_steps) {
       int64_t other_head = keys ? head : head / group;
+      fill<P>(&copies, next, S::STRIDE, S::OTHER, keys ? a.query : a.key, b, other_head, at, other_rows, a.e);
+      fill<P>(&copies, next + S::OTHER * S::STRIDE, S::STRIDE, S::OTHER, keys ? a.grad : a.value, b, other_head, at, other_rows, a.ev);
+    }
+    if (step > 0) {
       gb_tile shares[S::OTHER / 8], gradients[S::OTHER / 8];
       clear(shares);
       clear(gradients);
-      __syncthreads();
-      fill<P>(other, S::STRIDE, S::OTHER, keys ? a.query : a.key, b, other_head, at, other_rows, a.e);
-      fill<P>(other_value, S::STRIDE, S::OTHER, keys ? a.grad : a.value, b, other_head, at, other_rows, a.ev);
-      __syncthreads();
       P::add_rows(shares, own + warp * 16 * S::STRIDE, other, S::STRIDE, wide);
       if (WHAT != OF_VALUE) P::add_rows(gradients, own_value + warp * 16 * S::STRIDE, other_value, S::STRIDE, wide_value);
-      soften<P, keys>(a, shares, gradients, b, head, first + warp * 16, at);
+      soften<P, keys>(a, shares, gradients, b, head_before, first + warp * 16, at_before);
       if (WHAT & OF_VALUE) P::add_columns(value_sums, shares, other_value, S::STRIDE, wide_value, room);
       if (WHAT != OF_VALUE) P::add_columns(sums, gradients, other, S::STRIDE, wide, room);
     }
+    head_before = head;
+    at_before = at;
+    at += S::OTHER;
+    if (at >= to) at = from, head++;
+  }
+  copies.wait(); /* where there was no step, those of the own rows */
   if (WHAT & OF_VALUE) put<P>(value_sums, 1, a.dvalue, b, own_head, first + warp * 16, own_rows, a.ev);
   if (WHAT != OF_VALUE) put<P>(sums, a.scale, keys ? a.dkey : a.dquery, b, own_head, first + warp * 16, own_rows, a.e);
 }
@@ -179,7 +195,7 @@ template <class P, int D, int WHAT> static __global__ void __launch_bounds__(sha
   for (int64_t job = blockIdx.x; job < jobs; job += gridDim.x) {
     int64_t tile = job % tiles, head = job / tiles % heads, b = job / tiles / heads;
     if (WHAT == OF_QUERY) tile = tiles - 1 - tile;
-    run_job<P, D, WHAT>(a, (typename P::element *)(void *)memory, b, head, tile * shape<P, D>::OWN);
+    run_job<P, D, WHAT>(a, (typename P::element *)(void *)memory, b, head, (int)tile * shape<P, D>::OWN);
   }
 }
 

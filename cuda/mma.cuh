@@ -16,6 +16,40 @@ struct gb_tile16 { uint32_t at[4]; };
 
 static __device__ __forceinline__ int gb_lane(void) { return (int)(threadIdx.x % GB_WARP); }
 
+/* {==== copies that go on while the warp computes ==== */
+
+/* A thread's copies from global into shared memory that are on their way. On the emulated device none arrives before it is waited for. */
+struct gb_copies {
+#ifdef GB_CUDA_EMULATE
+  enum { MOST = 256 };
+  struct { gb_vector<float> *to; const gb_vector<float> *from; } on_way[MOST];
+  int n = 0;
+#endif
+
+  /* 16 bytes; both begin at multiples of 16. */
+  __device__ __forceinline__ void add(void *to, const void *from) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#elif defined(GB_CUDA_EMULATE)
+    if (n == MOST) wait();
+    on_way[n].to = (gb_vector<float> *)to;
+    on_way[n++].from = (const gb_vector<float> *)from;
+#endif
+  }
+
+  /* All of this thread's have arrived; those of others have when all have waited and met at a barrier. */
+  __device__ __forceinline__ void wait(void) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#elif defined(GB_CUDA_EMULATE)
+    for (int i = 0; i < n; i++) *on_way[i].to = *on_way[i].from;
+    n = 0;
+#endif
+  }
+};
+
+/* ====} */
+
 /* {==== 16-bit operands ==== */
 
 #ifdef GB_CUDA_EMULATE

@@ -147,6 +147,30 @@ template <class P> static void test_tiles_of(void) {
   gb_rt_free(a, sizeof first), gb_rt_free(b, sizeof second);
 }
 
+/* A copy that goes on while threads compute is not there before it was waited for. */
+static __global__ void copies_kernel(const float *x, int *out) {
+  GB_SHARED_BYTES(memory);
+  const float *here = (const float *)memory + threadIdx.x * 4;
+  gb_copies copies;
+  copies.add(memory + threadIdx.x * 16, x + threadIdx.x * 4);
+  bool early = here[3] == x[threadIdx.x * 4 + 3];
+  copies.wait();
+  out[threadIdx.x] = !early && here[0] == x[threadIdx.x * 4] && here[3] == x[threadIdx.x * 4 + 3];
+}
+
+static void test_copies(void) {
+  float host[128];
+  int right[32];
+  for (int i = 0; i < 128; i++) host[i] = (float)i;
+  float *x = to_device(host, 128);
+  int *out = to_device(right, 32), all = 1;
+  GB_LAUNCH(stream, copies_kernel, 1, 32, sizeof host, x, out);
+  to_host(right, out, 32);
+  for (int i = 0; i < 32; i++) all &= right[i];
+  CHECK(says_nothing() && all);
+  gb_rt_free(x, sizeof host), gb_rt_free(out, sizeof right);
+}
+
 static void test_tiles(void) {
   test_tiles_of<gb_short_products<true>>();
   test_tiles_of<gb_short_products<false>>();
@@ -323,6 +347,7 @@ int main(int argc, char **argv) {
   test_lanes();
   test_grids();
   test_tiles();
+  test_copies();
   test_graphs();
   test_mistakes();
   test_order();
