@@ -1,13 +1,16 @@
 /* cuda/attend.c - attention by matrix products: scores of some heads at a time, their probabilities, and what these are multiplied with.
  *
- * For what the library does not run, and for gradients in a fixed order. Unlike a fused kernel it writes the scores of some heads down, SCORES of
- * them at once, so that it moves more bytes; its products run on Tensor Cores all the same. Probabilities and their gradients are rounded to
+ * For what the library does not run. Gradients go to attend_backward.cu, which writes no scores down, where it takes them; the products are for the rest:
+ * float64, TF32, operands of several dtypes, and heads of more columns than it holds. They write the scores of some heads down, SCORES of
+ * them at once, so that they move more bytes; they run on Tensor Cores all the same. Probabilities and their gradients are rounded to
  * the result's dtype where that has 16 bits, before they are multiplied; sums over blocks of queries, and over the query heads that share a key
  * head, are float32 (float64 for float64).
  * 4 tq tk head_dim operations forward, 10 backward, whether causal or not. */
 #include "cuda/attend.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda/cuda.h"
@@ -20,19 +23,16 @@ enum { QUERY, KEY, VALUE, MASK };
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A tensor as [batch, heads, rows, columns]; strides in elements, 0 for dimensions of size 1 and those it does not have. */
-typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
-
 typedef struct attend {
   gb_cuda_call *call;
-  view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
+  gb_heads_view query, key, value, mask, y, grad, dquery, dkey, dvalue;
   int64_t batch, heads, group, tq, tk, e, ev;    /* group: query heads to a key head */
   int64_t heads_at_once, rows_at_once;
   size_t lane_bytes, rounded_bytes;
   double scale;
   gb_scores s;                                   /* of the part that is worked on */
   char *shares, *slopes;                         /* probabilities and gradients of scores, in s.rounded */
-  char *dense, *other;                           /* [heads_at_once, rows, columns], whatever a product makes or an operand is brought to */
+  char *dense;                                   /* [heads_at_once, rows, columns]: what a product makes */
   char *dkey_sum, *dvalue_sum;                   /* lanes [tk, e] and [tk, ev] */
 } attend;
 
@@ -40,8 +40,8 @@ typedef struct attend {
 
 static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
 
-static view4 view_of(const gb_cuda_tensor *t) {
-  view4 v = { .data = t->data, .dtype = t->dtype };
+static gb_heads_view view_of(const gb_cuda_tensor *t) {
+  gb_heads_view v = { .data = t->data, .dtype = t->dtype };
   for (int i = 0; i < t->ndim; i++) v.stride[4 - t->ndim + i] = t->shape[i] == 1 ? 0 : t->stride[i];
   return v;
 }
@@ -49,7 +49,7 @@ static view4 view_of(const gb_cuda_tensor *t) {
 static size_t bytes_of(const attend *a, gb_dtype dtype) { return a->call->cuda->engine->dtype_bytes(dtype); }
 
 /* Where row `row` of head `head` of a batch begins. */
-static char *at(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row) {
+static char *at(const attend *a, const gb_heads_view *v, int64_t b, int64_t head, int64_t row) {
   return v->data + (b * v->stride[0] + head * v->stride[1] + row * v->stride[2]) * (int64_t)bytes_of(a, v->dtype);
 }
 
@@ -96,7 +96,7 @@ static void take_part(attend *a, int64_t b, int64_t h, int64_t r) {
 typedef struct heads { gb_gemm_matrix m; int64_t step; } heads;
 
 /* Rows of an operand; turned: columns and rows exchanged. */
-static heads operand(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row, bool turned) {
+static heads operand(const attend *a, const gb_heads_view *v, int64_t b, int64_t head, int64_t row, bool turned) {
   int64_t down = v->stride[2], across = v->stride[3];
   return (heads){ { at(a, v, b, head, row), v->dtype, turned ? across : down, turned ? down : across }, v->stride[1] };
 }
@@ -125,16 +125,15 @@ static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, doub
   return gb_product_run(a->call, &p);
 }
 
-/* Copy between a dense [heads, rows, columns] and rows of a tensor. */
-static gb_status copy(const attend *a, const view4 *v, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t columns, char *dense, gb_dtype dtype,
-                      bool into_view) {
+/* Copy a dense [heads, rows, columns] into rows of a tensor. */
+static gb_status put(const attend *a, const gb_heads_view *v, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t columns, char *dense, gb_dtype dtype) {
   gb_cuda_tensor whole = { .data = dense, .dtype = dtype, .ndim = 3, .shape = { a->s.heads, rows, columns }, .stride = { rows * columns, columns, 1 },
                            .numel = a->s.heads * rows * columns };
   gb_cuda_tensor part = whole;
   part.data = at(a, v, b, head, row);
   part.dtype = v->dtype;
   memcpy(part.stride, v->stride + 1, 3 * sizeof *part.stride);
-  return into_view ? gb_cuda_copy(a->call, &part, &whole) : gb_cuda_copy(a->call, &whole, &part);
+  return gb_cuda_copy(a->call, &part, &whole);
 }
 
 /* ====} */
@@ -199,11 +198,11 @@ gb_status gb_attend(gb_cuda_call *call) {
 
 /* The gradient of a key or a value from one part: [tk, columns] = scores^T @ rows of `by`. What is whole goes straight into the tensor; the rest
  * is added up in `sum`. */
-static gb_status key_gradient(const attend *a, const char *scores, double alpha, heads by, int64_t columns, const view4 *to, int64_t b, int64_t h, char *sum,
+static gb_status key_gradient(const attend *a, const char *scores, double alpha, heads by, int64_t columns, const gb_heads_view *to, int64_t b, int64_t h, char *sum,
                               bool first) {
   if (a->group == 1 && a->rows_at_once == a->tq) {
     GB_TRY(multiply(a, a->tk, columns, a->s.rows, alpha, scores_of(a, scores, true), by, a->dense, to->dtype, false));
-    return copy(a, to, b, h, 0, a->tk, columns, a->dense, to->dtype, true);
+    return put(a, to, b, h, 0, a->tk, columns, a->dense, to->dtype);
   }
   return multiply(a, a->tk, columns, a->s.rows, alpha, scores_of(a, scores, true), by, sum, a->s.lane, !first);
 }
@@ -215,13 +214,10 @@ static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool 
   heads query = operand(a, &a->query, b, h, r, false), grad = operand(a, &a->grad, b, h, r, false);
   GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
   GB_TRY(multiply(a, s->rows, a->tk, a->ev, 1, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane, false));
-  GB_TRY(copy(a, &a->grad, b, h, r, s->rows, a->ev, a->dense, a->grad.dtype, false));
-  GB_TRY(copy(a, &a->y, b, h, r, s->rows, a->ev, a->other, a->y.dtype, false));
-  gb_scores_shift(a->call, s, a->dense, a->grad.dtype, a->other, a->y.dtype, a->ev);
   gb_scores_soften_backward(a->call, s, a->shares, a->slopes);
   heads slopes = scores_of(a, a->slopes, false);
   GB_TRY(multiply(a, s->rows, a->e, a->tk, a->scale, slopes, operand(a, &a->key, b, key_head, 0, false), a->dense, a->dquery.dtype, false));
-  GB_TRY(copy(a, &a->dquery, b, h, r, s->rows, a->e, a->dense, a->dquery.dtype, true));
+  GB_TRY(put(a, &a->dquery, b, h, r, s->rows, a->e, a->dense, a->dquery.dtype));
   GB_TRY(key_gradient(a, a->shares, 1, grad, a->ev, &a->dvalue, b, key_head, a->dvalue_sum, first));
   return key_gradient(a, a->slopes, a->scale, query, a->e, &a->dkey, b, key_head, a->dkey_sum, first);
 }
@@ -230,8 +226,8 @@ static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool 
 static gb_status put_sums(attend *a, int64_t b, int64_t key_head) {
   if (a->group == 1 && a->rows_at_once == a->tq) return GB_OK;
   a->s.heads = 1;
-  GB_TRY(copy(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, a->dvalue_sum, a->s.lane, true));
-  return copy(a, &a->dkey, b, key_head, 0, a->tk, a->e, a->dkey_sum, a->s.lane, true);
+  GB_TRY(put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, a->dvalue_sum, a->s.lane));
+  return put(a, &a->dkey, b, key_head, 0, a->tk, a->e, a->dkey_sum, a->s.lane);
 }
 
 /* All parts of one batch. */
@@ -257,6 +253,81 @@ static gb_status clear(gb_cuda_call *call) {
   return GB_OK;
 }
 
+/* {---- by tiles ---- */
+
+#define LONG_TIME ((int64_t)1 << 30) /* tiles count positions in 32 bits */
+
+/* Are operands and results what tiles are made for? Tests that ask for pieces mean the products. */
+static bool fits_tiles(const attend *a) {
+  const gb_heads_view *views[] = { &a->key, &a->value, &a->grad, &a->dquery, &a->dkey, &a->dvalue };
+  gb_dtype dtype = a->query.dtype;
+  for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+    if (views[i]->dtype != dtype) return false;
+  bool is_short = dtype == GB_FLOAT16 || dtype == GB_BFLOAT16;
+  return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS && a->ev <= GB_ATTEND_COLUMNS &&
+         a->tq < LONG_TIME && a->tk < LONG_TIME && a->call->cuda->piece == 0;
+}
+
+/* The view, and whether its rows may be read 16 bytes at a time. */
+static gb_heads_view with_alignment(const attend *a, gb_heads_view v, int64_t columns) {
+  int64_t bytes = (int64_t)bytes_of(a, v.dtype);
+  v.aligned = (v.stride[3] == 1 || columns == 1) && (uintptr_t)v.data % 16 == 0 && columns * bytes % 16 == 0;
+  for (int d = 0; d < 3; d++) v.aligned = v.aligned && v.stride[d] * bytes % 16 == 0;
+  return v;
+}
+
+/* Tiles read masks of bool and float32: another one is brought to float32, of the shape it has before it is broadcast. */
+static gb_status mask_for_tiles(attend *a, const gb_cuda_tensor *mask) {
+  if (!mask || mask->dtype == GB_BOOL || mask->dtype == GB_FLOAT32) return GB_OK;
+  gb_cuda_tensor dense = *mask;
+  int64_t step = 1;
+  for (int d = mask->ndim - 1; d >= 0; step *= dense.shape[d--]) dense.stride[d] = step;
+  dense.dtype = GB_FLOAT32;
+  dense.data = gb_cuda_scratch(a->call, (size_t)mask->numel * sizeof(float));
+  if (!dense.data) return GB_EMEMORY;
+  a->mask = view_of(&dense);
+  return gb_cuda_copy(a->call, &dense, mask);
+}
+
+static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
+  GB_TRY(mask_for_tiles(a, mask));
+  double dropout = a->s.dropout;
+  gb_attend_tiles t = { .query = with_alignment(a, a->query, a->e), .key = with_alignment(a, a->key, a->e), .value = with_alignment(a, a->value, a->ev),
+                        .grad = with_alignment(a, a->grad, a->ev), .mask = a->mask, .dquery = a->dquery, .dkey = a->dkey, .dvalue = a->dvalue,
+                        .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq, .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
+                        .causal = a->s.causal, .scale = (float)a->scale, .keep = (float)(dropout < 1 ? 1 / (1 - dropout) : 0),
+                        .least_word = (uint32_t)ceil(dropout * 0x1p24), .place = a->s.place, .lse = a->s.lse, .shift = a->s.shift };
+  gb_attend_run_tiles(a->call, &t);
+  return GB_OK;
+}
+
+/* ----} */
+
+/* {---- by products ---- */
+
+static gb_status run_products(attend *a) {
+  size_t rows = (size_t)(a->heads_at_once * a->rows_at_once), scores = rows * (size_t)a->tk, keys = (size_t)(a->heads_at_once * a->tk);
+  size_t dense = (rows > keys ? rows : keys) * (size_t)most(a->e, a->ev) * 8;
+  char *lanes = NULL, *gradients = NULL;
+  const piece pieces[] = { { &lanes, scores * a->lane_bytes }, { &gradients, scores * a->lane_bytes }, { &a->shares, scores * a->rounded_bytes },
+                           { &a->slopes, scores * a->rounded_bytes }, { &a->dense, dense }, { &a->dkey_sum, (size_t)(a->tk * a->e) * a->lane_bytes },
+                           { &a->dvalue_sum, (size_t)(a->tk * a->ev) * a->lane_bytes } };
+  GB_TRY(take_room(a->call, pieces, 7));
+  a->s.scores = lanes, a->s.gradients = gradients;
+  for (int64_t b = 0; b < a->batch; b++) GB_TRY(backward_batch(a, b));
+  return GB_OK;
+}
+
+/* Said where it was asked for. */
+static void say_products(const attend *a) {
+  if (a->call->cuda->verbose)
+    fprintf(stderr, "gibbous: the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64
+            " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a head_dim of %d at most\n",
+            a->batch, a->heads, a->tq, a->tk, most(a->e, a->ev), GB_ATTEND_COLUMNS);
+}
+
+/* ----} */
+
 /* in: grad, query, key, value, mask, y, lse. */
 gb_status gb_attend_backward(gb_cuda_call *call) {
   attend a = attend_of(call, call->in + 1, call->in[5]->dtype);
@@ -266,16 +337,13 @@ gb_status gb_attend_backward(gb_cuda_call *call) {
   a.dquery = view_of(call->out[0]), a.dkey = view_of(call->out[1]), a.dvalue = view_of(call->out[2]);
   a.s.lse = call->in[6]->data;
   a.s.place = (gb_cuda_place){ (uint64_t)call->attrs[3].integer, (uint64_t)call->attrs[4].integer, call->place.advance };
-  size_t rows = (size_t)(a.heads_at_once * a.rows_at_once), scores = rows * (size_t)a.tk, keys = (size_t)(a.heads_at_once * a.tk);
-  size_t wide = (size_t)most(a.e, a.ev) * 8, dense = (rows > keys ? rows : keys) * wide;
-  char *lanes = NULL, *gradients = NULL, *shift = NULL;
-  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &gradients, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes },
-                           { &a.slopes, scores * a.rounded_bytes }, { &a.dense, dense }, { &a.other, rows * wide }, { &shift, rows * a.lane_bytes },
-                           { &a.dkey_sum, (size_t)(a.tk * a.e) * a.lane_bytes }, { &a.dvalue_sum, (size_t)(a.tk * a.ev) * a.lane_bytes } };
-  GB_TRY(take_room(call, pieces, 9));
-  a.s.scores = lanes, a.s.gradients = gradients, a.s.shift = shift;
-  for (int64_t b = 0; b < a.batch; b++) GB_TRY(backward_batch(&a, b));
-  return GB_OK;
+  char *shift = gb_cuda_scratch(call, (size_t)(a.batch * a.heads * a.tq) * a.lane_bytes);
+  if (!shift) return GB_EMEMORY;
+  a.s.shift = shift;
+  gb_attend_shift(call, a.s.lane, &a.grad, &a.y, a.batch * a.heads * a.tq, a.heads, a.tq, a.ev, shift);
+  if (fits_tiles(&a)) return run_tiles(&a, call->in[1 + MASK]);
+  say_products(&a);
+  return run_products(&a);
 }
 
 /* ====} */

@@ -61,7 +61,7 @@ template <typename T> static __global__ void soften_backward_kernel(gb_scores s,
     int64_t row = i / s.tk, j = i % s.tk;
     T share = j < visible(s, row) ? gb_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0;
     T keep = is_kept(s, row, j) ? (T)keep_factor(s) : (T)0;
-    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[row]);
+    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[lse_at(s, row)]);
     gb_store<T>(out, s.rounded, i, share * keep);
     gb_store<T>(gradients_out, s.rounded, i, gradient);
   }
@@ -76,12 +76,15 @@ template <typename T> static __global__ void divide_kernel(gb_scores s, const T 
   }
 }
 
-template <typename T> static __global__ void shift_kernel(gb_scores s, const void *grad, int grad_dtype, const void *y, int y_dtype, int64_t n) {
-  for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
+template <typename T> static __global__ void shift_kernel(gb_heads_view grad, gb_heads_view y, int64_t rows, int64_t heads, int64_t tq, int64_t n, T *shift) {
+  for (int64_t row = gb_first_row(); row < rows; row += gb_rows_at_once()) {
+    int64_t b = row / tq / heads, head = row / tq % heads, i = row % tq;
+    int64_t from = b * grad.stride[0] + head * grad.stride[1] + i * grad.stride[2], at = b * y.stride[0] + head * y.stride[1] + i * y.stride[2];
     T sum = 0;
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) sum += gb_load<T>(grad, grad_dtype, row * n + j) * gb_load<T>(y, y_dtype, row * n + j);
+    for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
+      sum += gb_load<T>(grad.data, grad.dtype, from + j * grad.stride[3]) * gb_load<T>(y.data, y.dtype, at + j * y.stride[3]);
     sum = gb_row_sum(sum);
-    if (threadIdx.x == 0) ((T *)s.shift)[row] = sum;
+    if (threadIdx.x == 0) shift[row] = sum;
     __syncwarp();
   }
 }
@@ -105,8 +108,9 @@ extern "C" void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s
   else GB_LAUNCH(call->stream, soften_backward_kernel<float>, blocks, GB_THREADS, 0, *s, out, gradients_out);
 }
 
-extern "C" void gb_scores_shift(gb_cuda_call *call, const gb_scores *s, const void *grad, gb_dtype grad_dtype, const void *y, gb_dtype y_dtype, int64_t n) {
-  gb_row_shape shape = gb_shape_rows(s->heads * s->rows, n);
-  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, shift_kernel<double>, shape.grid, shape.block, 0, *s, grad, (int)grad_dtype, y, (int)y_dtype, n);
-  else GB_LAUNCH(call->stream, shift_kernel<float>, shape.grid, shape.block, 0, *s, grad, (int)grad_dtype, y, (int)y_dtype, n);
+extern "C" void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows, int64_t heads, int64_t tq,
+                                int64_t n, void *shift) {
+  gb_row_shape shape = gb_shape_rows(rows, n);
+  if (lane == GB_FLOAT64) GB_LAUNCH(call->stream, shift_kernel<double>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n, (double *)shift);
+  else GB_LAUNCH(call->stream, shift_kernel<float>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n, (float *)shift);
 }

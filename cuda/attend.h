@@ -1,8 +1,18 @@
-/* cuda/attend.h - attention by products, for what the library does not run: any float dtype, masks, dropout, and gradients in a fixed order. */
+/* cuda/attend.h - attention by ourselves, for what the library does not run: any float dtype, masks, dropout, and gradients in a fixed order.
+ *
+ * By products of whole matrices, whose scores are written down; gradients of up to 256 columns in one dtype by tiles, whose scores are not. */
 #ifndef GB_CUDA_ATTEND_H
 #define GB_CUDA_ATTEND_H
 
 #include "cuda/call.h"
+
+/* A tensor as [batch, heads, rows, columns]; strides in elements, 0 for dimensions of size 1 and those it does not have. */
+typedef struct gb_heads_view {
+  char *data;
+  gb_dtype dtype;
+  bool aligned;                        /* rows lie in one piece, and begin and end at multiples of 16 bytes */
+  int64_t stride[4];
+} gb_heads_view;
 
 /* Scores (scaled) of some heads of one batch and some of their queries: [heads, rows, tk] in float32 or float64 (lane), one head behind the other. */
 typedef struct gb_scores {
@@ -18,8 +28,23 @@ typedef struct gb_scores {
   int64_t mask_stride[3];
   void *scores, *gradients;            /* backward: gradients of the probabilities */
   void *lse;                           /* lanes [heads of all, tq] */
-  void *total, *shift;                 /* lanes [heads, rows]: the sum of a row's exponentials; backward, sum(grad * y) */
+  void *total;                         /* lanes [heads, rows]: the sum of a row's exponentials */
+  const void *shift;                   /* backward: lanes [heads of all, tq], sum(grad * y) of every query */
 } gb_scores;
+
+#define GB_ATTEND_COLUMNS 256 /* of a head, at most, for tiles */
+
+/* The gradients of one attention by tiles: operands and results have one dtype, float32 or 16 bits. */
+typedef struct gb_attend_tiles {
+  gb_heads_view query, key, value, mask, grad, dquery, dkey, dvalue; /* mask: bool or float32; without data where there is none */
+  int64_t batch, heads, key_heads, tq, tk;
+  int e, ev;                           /* columns of query and key, and of value */
+  bool causal;
+  float scale, keep;                   /* keep: what is not dropped is multiplied by it */
+  uint32_t least_word;                 /* an element is dropped where the upper 24 bits of its random word are less */
+  gb_cuda_place place;
+  const float *lse, *shift;            /* [batch, heads, tq] */
+} gb_attend_tiles;
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,9 +59,14 @@ void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *out);
 void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype, const int64_t *stride);
 /* The probabilities again, dropped as forward dropped them, in out; the gradients of the scores in gradients_out. Both in `rounded`. */
 void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out);
-/* shift = sum(grad * y) of every row: dense [heads * rows, n] of two dtypes. */
-void gb_scores_shift(gb_cuda_call *call, const gb_scores *s, const void *grad, gb_dtype grad_dtype, const void *y, gb_dtype y_dtype, int64_t n);
+/* shift [rows of all heads] = sum(grad * y) of every query, in lanes; both are [.., heads, tq, n]. */
+void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows, int64_t heads, int64_t tq, int64_t n,
+                     void *shift);
 
+/* ----} */
+
+/* {---- attend_backward.cu ---- */
+void gb_attend_run_tiles(gb_cuda_call *call, const gb_attend_tiles *a);
 /* ----} */
 
 /* {---- attend.c ---- */

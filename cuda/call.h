@@ -37,6 +37,18 @@ typedef struct gb_cuda_fault {
 /* The place of a call in the random stream. In a captured graph advance[0] and advance[1] are what a replay adds to offset and seed. */
 typedef struct gb_cuda_place { uint64_t seed, offset; const uint64_t *advance; } gb_cuda_place;
 
+/* Is t [n, c, ...] dense with its channels innermost in memory? Strides of dimensions of size 1 do not count. */
+static inline bool gb_cuda_is_channels_last(const gb_cuda_tensor *t) {
+  int64_t step = t->shape[1];
+  if (step > 1 && t->stride[1] != 1) return false;
+  for (int i = t->ndim - 1; i >= 1; i--) { /* the last dimension first, the first one last */
+    int d = i == 1 ? 0 : i;
+    if (t->shape[d] > 1 && t->stride[d] != step) return false;
+    step *= t->shape[d];
+  }
+  return true;
+}
+
 struct gb_call;
 struct gb_cuda;
 

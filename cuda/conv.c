@@ -16,11 +16,6 @@
 
 enum { X = 1, WEIGHT, Y, BIAS };
 
-/* A tensor [a, b, h, w] whose second dimension lies innermost. */
-static gb_dnn_part channels_last(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, const int64_t hw[2]) {
-  return gb_dnn_tensor(g, id, type, 4, (int64_t[]){ a, b, hw[0], hw[1] }, (int64_t[]){ b * hw[0] * hw[1], 1, hw[1] * b, b });
-}
-
 /* y before bias and ReLU; y itself where there is neither. */
 static gb_dnn_part sums(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part y, cudnnDataType_t compute) {
   int64_t like[4] = { conv->o * conv->out[0] * conv->out[1], 1, conv->out[1] * conv->o, conv->o };
@@ -31,7 +26,7 @@ static gb_dnn_part sums(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part y, cud
 /* Add the bias to `from`, then ReLU, into y. */
 static void finish(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part from, gb_dnn_part y, cudnnDataType_t compute) {
   if (conv->bias) {
-    gb_dnn_part bias = channels_last(g, BIAS, gb_dnn_type(conv->dtype), 1, conv->o, (int64_t[]){ 1, 1 });
+    gb_dnn_part bias = gb_dnn_image(g, BIAS, gb_dnn_type(conv->dtype), 1, conv->o, (int64_t[]){ 1, 1 });
     gb_dnn_part sum = conv->relu ? sums(g, conv, y, compute) : y;
     gb_dnn_pointwise(g, CUDNN_POINTWISE_ADD, from, bias, NULL, sum);
     from = sum;
@@ -45,10 +40,10 @@ void gb_conv_graph(gb_dnn_graph *g, const void *what) {
   const gb_conv *conv = what;
   cudnnDataType_t type = gb_dnn_type(conv->dtype), compute = conv->dtype == GB_FLOAT64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   gb_dnn_window window = { { conv->stride[0], conv->stride[1] }, { conv->padding[0], conv->padding[1] }, { conv->dilation[0], conv->dilation[1] } };
-  gb_dnn_part x = channels_last(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n, conv->c, conv->in);
-  gb_dnn_part weight = channels_last(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type, conv->o,
+  gb_dnn_part x = gb_dnn_image(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n, conv->c, conv->in);
+  gb_dnn_part weight = gb_dnn_image(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type, conv->o,
                                      conv->c / conv->groups, conv->kernel);
-  gb_dnn_part y = channels_last(g, Y, conv->kind == GB_CONV_FORWARD ? gb_dnn_type(conv->result) : type, conv->n, conv->o, conv->out);
+  gb_dnn_part y = gb_dnn_image(g, Y, conv->kind == GB_CONV_FORWARD ? gb_dnn_type(conv->result) : type, conv->n, conv->o, conv->out);
   gb_dnn_part sum = conv->kind == GB_CONV_FORWARD ? sums(g, conv, y, compute) : y;
   gb_dnn_convolve(g, kinds[conv->kind], compute, &window, x, weight, sum);
   if (sum != y) finish(g, conv, sum, y, compute);

@@ -30,19 +30,10 @@ static gb_cuda_tensor channels_last_tensor(gb_dtype dtype, const int64_t *shape)
 
 static size_t bytes_of(gb_cuda_call *call, const gb_cuda_tensor *t) { return (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype); }
 
-/* Does t lie as the library reads it? Strides of dimensions of size 1 do not count. */
-static bool is_channels_last(const gb_cuda_tensor *t) {
-  int64_t stride[4];
-  gb_channels_last_strides(t->shape, stride);
-  for (int d = 0; d < 4; d++)
-    if (t->shape[d] > 1 && t->stride[d] != stride[d]) return false;
-  return true;
-}
-
 /* An operand as the library reads it: itself or a copy in scratch, which is not filled for the result. */
 static gb_status arrange(gb_cuda_call *call, const gb_cuda_tensor *t, gb_cuda_tensor *out, bool fill) {
   *out = *t;
-  if (is_channels_last(t)) return GB_OK;
+  if (gb_cuda_is_channels_last(t)) return GB_OK;
   *out = channels_last_tensor(t->dtype, t->shape);
   out->data = gb_cuda_scratch(call, bytes_of(call, out));
   if (!out->data) return GB_EMEMORY;

@@ -2,7 +2,7 @@
  *
  * The same text is compiled by nvcc and, with GB_CUDA_EMULATE, as plain C++ for the CPU (tests/cuda_on_cpu/). So kernels are written in a
  * small subset: GB_SHARED for shared memory, GB_LAUNCH for launches, 16-bit floats stored as uint16_t, no float atomics, no inline PTX
- * outside this file. Whatever gives a number has one fixed order, so that the same seed gives the same bits. */
+ * outside this file and mma.cuh. Whatever gives a number has one fixed order, so that the same seed gives the same bits. */
 #ifndef GB_CUDA_DEVICE_CUH
 #define GB_CUDA_DEVICE_CUH
 
@@ -13,6 +13,7 @@
 #include "emulate.h"
 #define GB_DEVICE inline
 #define GB_UNROLL
+#define GB_ROLLED
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,6 +23,8 @@
 
 /* Before a loop with a constant count over an array that is to stay in registers. */
 #define GB_UNROLL _Pragma("unroll")
+/* Before a loop whose body is long and need not be repeated. */
+#define GB_ROLLED _Pragma("unroll 1")
 /* An array in shared memory: GB_SHARED(float, tile, [32][33]). */
 #define GB_SHARED(type, name, size) __shared__ type name size
 /* The shared memory whose bytes the launch gives, as an array of bytes aligned to 16. */
@@ -34,6 +37,12 @@
     kernel<<<gb_grid, gb_block, (shared), (stream)>>>(__VA_ARGS__);                                \
     gb_rt_launched(#kernel);                                                                       \
   } while (0)
+/* The same with more than 48 KB of shared memory, up to GB_LARGE_SHARED. */
+#define GB_LAUNCH_LARGE(stream, kernel, grid, block, shared, ...)                                  \
+  do {                                                                                             \
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared));      \
+    GB_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, __VA_ARGS__);                        \
+  } while (0)
 #endif
 
 #include "base/float.h"
@@ -44,6 +53,7 @@
 /* A name with commas in it, such as a template with its arguments, as one argument of GB_LAUNCH. */
 #define GB_KERNEL(...) __VA_ARGS__
 
+#define GB_LARGE_SHARED (99u << 10) /* bytes that a block may have, on every device since compute capability 8.0, where its launch asks for them */
 #define GB_THREADS 256 /* of a block, unless a kernel has a reason */
 #define GB_WARP 32
 #define GB_ALL_LANES 0xffffffffu

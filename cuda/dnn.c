@@ -95,6 +95,10 @@ gb_dnn_part gb_dnn_tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int
   return tensor(g, id, type, ndim, shape, stride, false, false);
 }
 
+gb_dnn_part gb_dnn_image(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, const int64_t hw[2]) {
+  return gb_dnn_tensor(g, id, type, 4, (int64_t[]){ a, b, hw[0], hw[1] }, (int64_t[]){ b * hw[0] * hw[1], 1, hw[1] * b, b });
+}
+
 gb_dnn_part gb_dnn_virtual(gb_dnn_graph *g, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *like) {
   int64_t stride[GB_MAX_NDIM], step = 1;
   for (int i = ndim - 1; i >= 0; i--) {
@@ -226,6 +230,72 @@ void gb_dnn_convolve(gb_dnn_graph *g, gb_dnn_convolution kind, cudnnDataType_t c
   set(g, op, convolutions[kind].alpha, type, 1, wide ? (const void *)&one : &one32);
   set(g, op, convolutions[kind].beta, type, 1, wide ? (const void *)&zero : &zero32);
   add_op(g, op, "a convolution");
+}
+
+/* ====} */
+
+/* {==== normalization and pooling ==== */
+
+/* Set the operands of an operation, each under its name, and add it. */
+typedef struct operand { cudnnBackendAttributeName_t name; gb_dnn_part part; } operand;
+static void add_operands(gb_dnn_graph *g, gb_dnn_part op, const operand *operands, int n, const char *what) {
+  for (int i = 0; i < n; i++) set_part(g, op, operands[i].name, operands[i].part);
+  add_op(g, op, what);
+}
+
+static const cudnnBackendNormMode_t by_channels = CUDNN_BATCH_NORM;
+
+void gb_dnn_norm_forward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part scale, gb_dnn_part bias, gb_dnn_part epsilon, gb_dnn_part y, gb_dnn_part mean,
+                         gb_dnn_part rstd) {
+  static const cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
+  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x }, { CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, scale },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC, bias }, { CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, epsilon },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, y }, { CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, mean },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, rstd } };
+  gb_dnn_part op = create(g, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
+  set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &by_channels);
+  set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, &phase);
+  add_operands(g, op, operands, 7, "a normalization");
+}
+
+void gb_dnn_norm_backward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part grad, gb_dnn_part scale, gb_dnn_part mean, gb_dnn_part rstd, gb_dnn_part dx,
+                          gb_dnn_part dscale, gb_dnn_part dbias) {
+  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, x }, { CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, grad },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC, scale }, { CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC, mean },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC, rstd }, { CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, dx },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, dscale }, { CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, dbias } };
+  gb_dnn_part op = create(g, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
+  set(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &by_channels);
+  add_operands(g, op, operands, 8, "the gradient of a normalization");
+}
+
+/* What a pooling window is; padding loses against every number of a maximum, and counts as 0 in a mean. */
+static gb_dnn_part pool_of(gb_dnn_graph *g, cudnnResampleMode_t mode, const gb_dnn_pool *w) {
+  static const int64_t two = 2;
+  static const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
+  const cudnnPaddingMode_t padding = mode == CUDNN_RESAMPLE_MAXPOOL ? CUDNN_NEG_INF_PAD : CUDNN_ZERO_PAD;
+  gb_dnn_part how = create(g, CUDNN_BACKEND_RESAMPLE_DESCRIPTOR);
+  set(g, how, CUDNN_ATTR_RESAMPLE_MODE, CUDNN_TYPE_RESAMPLE_MODE, 1, &mode);
+  set_type(g, how, CUDNN_ATTR_RESAMPLE_COMP_TYPE, CUDNN_DATA_FLOAT);
+  set(g, how, CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &two);
+  set(g, how, CUDNN_ATTR_RESAMPLE_PADDING_MODE, CUDNN_TYPE_PADDING_MODE, 1, &padding);
+  set(g, how, CUDNN_ATTR_RESAMPLE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan);
+  set(g, how, CUDNN_ATTR_RESAMPLE_WINDOW_DIMS, CUDNN_TYPE_INT64, 2, w->kernel);
+  set(g, how, CUDNN_ATTR_RESAMPLE_STRIDES, CUDNN_TYPE_INT64, 2, w->stride);
+  set(g, how, CUDNN_ATTR_RESAMPLE_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, w->padding);
+  set(g, how, CUDNN_ATTR_RESAMPLE_POST_PADDINGS, CUDNN_TYPE_INT64, 2, w->padding);
+  finalize(g, how, "a pooling window");
+  return how;
+}
+
+void gb_dnn_resample(gb_dnn_graph *g, cudnnResampleMode_t mode, bool backward, const gb_dnn_pool *window, gb_dnn_part from, gb_dnn_part to) {
+  gb_dnn_part how = pool_of(g, mode, window);
+  const operand forward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC, from }, { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC, to },
+                                       { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC, how } };
+  const operand backward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC, from }, { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC, to },
+                                        { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC, how } };
+  gb_dnn_part op = create(g, backward ? CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR : CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR);
+  add_operands(g, op, backward ? backward_operands : forward_operands, 3, "a pooling");
 }
 
 /* ====} */

@@ -1,8 +1,8 @@
 /* cuda/dnn.h - cuDNN's graph API from C: descriptors of tensors and operations, an operation graph of them, and the plan that runs it.
  *
  * A graph is made by calls that remember the first failure: what follows one does nothing, so that a graph is written as a list of steps and
- * looked at once, at its end. Making a graph needs neither a handle nor a device; a plan needs both. Only conv.c, attention.c and dnn.c
- * include this. */
+ * looked at once, at its end. Making a graph needs neither a handle nor a device; a plan needs both. Only dnn.c and the seams (conv.c, attention.c,
+ * batch_norm.c, pool.c) include this. */
 #ifndef GB_CUDA_DNN_H
 #define GB_CUDA_DNN_H
 
@@ -34,6 +34,8 @@ void gb_dnn_release(gb_dnn_graph *g);
 cudnnDataType_t gb_dnn_type(gb_dtype dtype);
 /* A tensor in memory with this id (from 1), aligned to 16 bytes. */
 gb_dnn_part gb_dnn_tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *stride);
+/* The same of [a, b, h, w], dense, its second dimension innermost in memory: channels last. */
+gb_dnn_part gb_dnn_image(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, const int64_t hw[2]);
 /* A tensor between two operations, laid out as the library likes: strides are those of a row-major tensor, or `like`. */
 gb_dnn_part gb_dnn_virtual(gb_dnn_graph *g, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *like);
 /* One float32 whose value is given with every run, from host memory. */
@@ -55,6 +57,17 @@ typedef enum gb_dnn_convolution { GB_DNN_FORWARD, GB_DNN_BACKWARD_INPUT, GB_DNN_
 typedef struct gb_dnn_window { int64_t stride[2], padding[2], dilation[2]; } gb_dnn_window;
 void gb_dnn_convolve(gb_dnn_graph *g, gb_dnn_convolution kind, cudnnDataType_t compute, const gb_dnn_window *window, gb_dnn_part x, gb_dnn_part weight,
                      gb_dnn_part y);
+
+/* Batch normalization of channels: y, mean and 1 / sqrt(variance + epsilon) from x, in training. */
+void gb_dnn_norm_forward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part scale, gb_dnn_part bias, gb_dnn_part epsilon, gb_dnn_part y, gb_dnn_part mean,
+                         gb_dnn_part rstd);
+/* Its three gradients. */
+void gb_dnn_norm_backward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part grad, gb_dnn_part scale, gb_dnn_part mean, gb_dnn_part rstd, gb_dnn_part dx,
+                          gb_dnn_part dscale, gb_dnn_part dbias);
+
+/* Two-dimensional pooling of `from` into `to`; backward, of the gradient of the result into that of the input. */
+typedef struct gb_dnn_pool { int64_t kernel[2], stride[2], padding[2]; } gb_dnn_pool;
+void gb_dnn_resample(gb_dnn_graph *g, cudnnResampleMode_t mode, bool backward, const gb_dnn_pool *window, gb_dnn_part from, gb_dnn_part to);
 
 /* ====} */
 

@@ -3,7 +3,9 @@
  * A row that fits in registers is read once and written once: its mean, then the sum of squares about it, then the result. Gradients of
  * weight and bias are kept by the threads that own the columns, in at most 512 parts that a second kernel adds up in order. Statistics
  * of batch_norm are folds (fold.cuh): a mean per channel, then squares about it. rms_norm is layer_norm with a mean of 0.
+ * Where x lies channels last the library is asked first (batch_norm.h); the running statistics are ours all the same.
  * Traffic: x and y forward, x, grad and dx backward; batch_norm reads its inputs twice more. */
+#include "cuda/batch_norm.h"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/fold.cuh"
@@ -370,9 +372,55 @@ template <typename T> __global__ void prepare_channels(channel_job job) {
   }
 }
 
+/* {---- by the library ---- */
+
+/* What the library is asked with: statistics, where there are some, weights or 1, and biases or 0. */
+static __global__ void load_parameters(channels c, gb_rows mean, gb_rows rstd, gb_rows weight, gb_rows bias, int64_t n) {
+  for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
+    if (mean.data) ((float *)c.mean)[i] = gb_row_load<float>(mean, 0, i);
+    if (rstd.data) ((float *)c.rstd)[i] = gb_row_load<float>(rstd, 0, i);
+    ((float *)c.scale)[i] = parameter<float>(weight, i, 1);
+    ((float *)c.plain)[i] = parameter<float>(bias, i, 0);
+  }
+}
+
+/* 1 / sqrt(variance + eps) becomes the variance again: good to some ulp of variance + eps, which is all that is ever made of it. */
+static __global__ void find_variances(float *rstd, double eps, int64_t n) {
+  for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
+    double variance = 1 / ((double)rstd[i] * (double)rstd[i]) - eps;
+    rstd[i] = variance < 0 ? 0 : (float)variance;
+  }
+}
+
+/* Does the library have an engine for it? `other` is x again, or the gradient that comes in. */
+static gb_status ask_library(gb_cuda_call *call, gb_batch_norm *b, const gb_cuda_tensor *x, const gb_cuda_tensor *other, const gb_cuda_tensor *result,
+                             bool *has) {
+  *has = false;
+  if (x->dtype == GB_FLOAT64 || other->dtype != x->dtype || result->dtype != x->dtype || x->numel == 0) return GB_OK;
+  if (!gb_cuda_is_channels_last(x) || !gb_cuda_is_channels_last(other) || !gb_cuda_is_channels_last(result)) return GB_OK;
+  b->n = x->shape[0];
+  b->c = x->shape[1];
+  b->inner = x->numel / (b->n * b->c);
+  b->dtype = x->dtype;
+  b->x = x->data;
+  b->grad = b->kind == GB_BATCH_NORM_BACKWARD ? other->data : NULL;
+  b->result = result->data;
+  return gb_batch_norm_has(call, b, has);
+}
+
+/* The vectors that it works with. */
+static void use_channels(gb_batch_norm *b, const channels *c) {
+  b->mean = (float *)c->mean;
+  b->rstd = (float *)c->rstd;
+  b->scale = (float *)c->scale;
+  b->bias = (float *)c->plain;
+}
+
+/* ----} */
+
 /* Scratch for five numbers per channel. */
 static gb_status take_channels(gb_cuda_call *call, int64_t n, gb_dtype compute, channels *c) {
-  size_t bytes = (size_t)n * gb_bytes_of(compute);
+  size_t bytes = ((size_t)n * gb_bytes_of(compute) + 255) / 256 * 256; /* aligned, for the library */
   char *at = (char *)gb_cuda_scratch(call, 5 * bytes);
   if (!at) return GB_EMEMORY;
   c->mean = at;
@@ -403,6 +451,38 @@ static gb_status moments(gb_cuda_call *call, const gb_cuda_tensor *x, gb_dtype c
   return status == GB_OK ? gb_fold_run(call, &spread) : status;
 }
 
+/* By the library; in training what it finds becomes statistics as ours do. */
+static gb_status run_library(gb_cuda_call *call, const channel_job *job, gb_batch_norm *b) {
+  gb_rows none = {};
+  unsigned blocks = gb_blocks(job->n, GB_THREADS);
+  use_channels(b, &job->c);
+  GB_LAUNCH(call->stream, load_parameters, blocks, GB_THREADS, 0, job->c, none, none, job->weight, one_row(call->in[4]), job->n);
+  if (job->training) {
+    gb_status status = gb_batch_norm_run(call, b);
+    if (status != GB_OK) return status;
+    GB_LAUNCH(call->stream, find_variances, blocks, GB_THREADS, 0, b->rstd, job->eps, job->n);
+  }
+  GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, *job);
+  return job->training ? GB_OK : gb_batch_norm_run(call, b);
+}
+
+/* Statistics, then elements. */
+static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype compute) {
+  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  gb_status status = job->training ? moments(call, x, compute, &job->c) : GB_OK;
+  if (status != GB_OK) return status;
+  gb_walk w = walk_channels(y, x, y);
+  gb_rows bias = one_row(call->in[4]);
+  if (compute == GB_FLOAT64) {
+    GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, *job);
+    GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c, bias);
+  } else {
+    GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, *job);
+    GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c, bias);
+  }
+  return GB_OK;
+}
+
 static gb_status batch_norm(gb_cuda_call *call) {
   const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
   gb_dtype compute = gb_compute_dtype(x->dtype, y->dtype);
@@ -419,21 +499,18 @@ static gb_status batch_norm(gb_cuda_call *call) {
   job.weight = one_row(call->in[3]);
   job.mean_out = one_row(call->out[1]);
   job.rstd_out = one_row(call->out[2]);
+  gb_batch_norm by_library = {};
+  by_library.kind = job.training ? GB_BATCH_NORM_TRAINING : GB_BATCH_NORM_INFERENCE;
+  by_library.eps = (float)job.eps;
+  bool has = false;
   gb_status status = take_channels(call, job.n, compute, &job.c);
-  if (status == GB_OK && job.training) status = moments(call, x, compute, &job.c);
+  if (status == GB_OK) status = ask_library(call, &by_library, x, x, y, &has);
   if (status != GB_OK) return status;
-  gb_walk w = walk_channels(y, x, y);
-  gb_rows bias = one_row(call->in[4]);
-  if (compute == GB_FLOAT64) {
-    GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, job);
-    GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job.c, bias);
-  } else {
-    GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, job);
-    GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job.c, bias);
-  }
-  if (job.update)
+  if (has) status = run_library(call, &job, &by_library);
+  else status = run_ours(call, &job, compute);
+  if (status == GB_OK && job.update)
     for (int i = 1; i < 3; i++) gb_cuda_changed(call, i);
-  return GB_OK;
+  return status;
 }
 
 /* One gradient of batch_norm: the vectors of forward and where the sums go. */
@@ -475,6 +552,16 @@ template <typename T> static void launch_gradients(gb_cuda_call *call, const cha
             dx->data, dx->dtype, job->c);
 }
 
+/* By the library, which has the gradients of training only; sums that nobody asked for go where ours would go. */
+static gb_status differentiate_by_library(gb_cuda_call *call, const channel_backward_job *job, gb_batch_norm *b) {
+  gb_rows none = {};
+  use_channels(b, &job->c);
+  b->dscale = (float *)(call->out[1] ? (void *)call->out[1]->data : job->c.along);
+  b->dbias = (float *)(call->out[2] ? (void *)call->out[2]->data : job->c.plain);
+  GB_LAUNCH(call->stream, load_parameters, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, job->c, job->mean, job->rstd, job->weight, none, job->n);
+  return gb_batch_norm_run(call, b);
+}
+
 static gb_status batch_norm_backward(gb_cuda_call *call) {
   const gb_cuda_tensor *grad = call->in[0], *x = call->in[1];
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
@@ -492,8 +579,13 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
   job.rstd = one_row(call->in[4]);
   job.dweight = one_row(call->out[1]);
   job.dbias = one_row(call->out[2]);
+  gb_batch_norm by_library = {};
+  by_library.kind = GB_BATCH_NORM_BACKWARD;
+  bool has = false;
   gb_status status = take_channels(call, job.n, compute, &job.c);
+  if (status == GB_OK && job.training) status = ask_library(call, &by_library, x, grad, call->out[0], &has);
   if (status != GB_OK) return status;
+  if (has) return differentiate_by_library(call, &job, &by_library);
   if (compute == GB_FLOAT64) launch_load<double>(call, &job);
   else launch_load<float>(call, &job);
   gb_fold plain = over_channels(grad, compute, GB_MAP_PLAIN, NULL, job.c.plain);

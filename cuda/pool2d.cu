@@ -2,9 +2,11 @@
  *
  * One thread to an element of the result, in the order of its memory. Forward it gathers its window; backward, the windows that it lies in,
  * so every element is written once, rounded once, and summed in a fixed order.
+ * Where tensors lie channels last the library is asked first (pool.h), but for a maximum whose positions somebody needs.
  * Traffic: x (or grad) is read kernel / stride times per dimension, mostly from cache, the result written once. */
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
+#include "cuda/pool.h"
 
 /* {==== windows ==== */
 
@@ -207,15 +209,59 @@ static gb_status run(gb_cuda_call *call, const gb_cuda_tensor *in, const gb_cuda
   return GB_OK;
 }
 
-static gb_status max_pool2d(gb_cuda_call *call) { return run<largest>(call, call->in[0], call->out[0], call->attrs, call->out[1]); }
+/* The windows of one size that a pooling has; an adaptive one has them where the results divide the inputs. */
+static bool describe_windows(gb_pool *p, const pool *windows) {
+  for (int i = 0; i < 2; i++) {
+    const window_axis *a = &windows->axis[i];
+    bool adaptive = a->kernel == 0;
+    if (adaptive && (a->out == 0 || a->in % a->out)) return false;
+    p->in[i] = a->in;
+    p->out[i] = a->out;
+    p->kernel[i] = adaptive ? a->in / a->out : a->kernel;
+    p->stride[i] = adaptive ? p->kernel[i] : a->stride;
+    p->padding[i] = a->padding;
+  }
+  return true;
+}
+
+/* By the library where it can, else by ourselves. */
+template <template <typename> class F>
+static gb_status run_either(gb_cuda_call *call, gb_pool_kind kind, const gb_cuda_tensor *in, const gb_cuda_tensor *out, const gb_attr *attrs) {
+  const gb_cuda_tensor *from = call->in[0], *to = call->out[0];
+  gb_pool p = {};
+  pool windows = {};
+  bool served = false;
+  p.kind = kind;
+  p.n = from->shape[0];
+  p.c = from->shape[1];
+  p.dtype = from->dtype;
+  p.from = from->data;
+  p.to = to->data;
+  set_axes(&windows, in->shape + 2, out->shape + 2, attrs);
+  bool fits = from->dtype != GB_FLOAT64 && gb_is_float(from->dtype) && to->dtype == from->dtype && from->numel > 0 && to->numel > 0;
+  if (fits && gb_cuda_is_channels_last(from) && gb_cuda_is_channels_last(to) && describe_windows(&p, &windows)) {
+    gb_status status = gb_pool_run(call, &p, &served);
+    if (status != GB_OK) return status;
+  }
+  return served ? GB_OK : run<F>(call, in, out, attrs, NULL);
+}
+
+static gb_status max_pool2d(gb_cuda_call *call) {
+  if (!call->out[1]) return run_either<largest>(call, GB_POOL_MAX, call->in[0], call->out[0], call->attrs);
+  return run<largest>(call, call->in[0], call->out[0], call->attrs, call->out[1]);
+}
 static gb_status max_pool2d_backward(gb_cuda_call *call) {
   return run<largest_backward>(call, call->out[0], call->in[0], call->attrs + 1, call->in[1]);
 }
 static gb_status max_pool2d_gather(gb_cuda_call *call) { return run<gathered>(call, call->in[0], call->out[0], call->attrs, call->in[1]); }
-static gb_status avg_pool2d(gb_cuda_call *call) { return run<averaged>(call, call->in[0], call->out[0], call->attrs, NULL); }
-static gb_status avg_pool2d_backward(gb_cuda_call *call) { return run<averaged_backward>(call, call->out[0], call->in[0], call->attrs + 1, NULL); }
-static gb_status adaptive_avg_pool2d(gb_cuda_call *call) { return run<averaged>(call, call->in[0], call->out[0], NULL, NULL); }
-static gb_status adaptive_avg_pool2d_backward(gb_cuda_call *call) { return run<averaged_backward>(call, call->out[0], call->in[0], NULL, NULL); }
+static gb_status avg_pool2d(gb_cuda_call *call) { return run_either<averaged>(call, GB_POOL_MEAN, call->in[0], call->out[0], call->attrs); }
+static gb_status avg_pool2d_backward(gb_cuda_call *call) {
+  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, call->out[0], call->in[0], call->attrs + 1);
+}
+static gb_status adaptive_avg_pool2d(gb_cuda_call *call) { return run_either<averaged>(call, GB_POOL_MEAN, call->in[0], call->out[0], NULL); }
+static gb_status adaptive_avg_pool2d_backward(gb_cuda_call *call) {
+  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, call->out[0], call->in[0], NULL);
+}
 
 const gb_cuda_row gb_cuda_pool2d[] = {
   { GB_OP_max_pool2d, max_pool2d, false }, { GB_OP_max_pool2d_backward, max_pool2d_backward, false },

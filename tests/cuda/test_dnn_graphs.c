@@ -1,12 +1,14 @@
-/* test_dnn_graphs.c - every operation graph that cuda/conv.c and cuda/attention.c make for the shapes of the tests and recipes is accepted by
+/* test_dnn_graphs.c - every operation graph that conv.c, attention.c, batch_norm.c and pool.c make for the shapes of the tests and recipes is accepted by
  * the cuDNN that is installed: its tensors, its operations, and the graph of them are finalised, which checks dtypes, shapes, strides and how
  * operations hang together. This needs no device.
  *
- * Not checked here: whether an engine of some device runs a graph, and what it computes. For convolutions the library names candidates without
- * a device, so that at least one is asked for; for attention it names none. */
+ * Not checked here: whether an engine of some device runs a graph, and what it computes. The library names candidates without a device, so that at
+ * least one is asked for; for attention it names none. */
 #include "check.h"
 #include "cuda/attention_graph.h"
+#include "cuda/batch_norm_graph.h"
 #include "cuda/conv_graph.h"
+#include "cuda/pool_graph.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -146,10 +148,78 @@ static void test_attentions(void) {
 
 /* ====} */
 
+/* {==== batch norms ==== */
+
+/* The channels of recipes/mnist_cnn.lua and of the golden cases, of a row per image, and of a large image. */
+static const struct { int64_t n, c, inner; } batches[] = { { 64, 32, 784 }, { 64, 64, 196 }, { 2, 3, 20 }, { 128, 256, 1 }, { 5, 7, 1 }, { 8, 64, 112 * 112 } };
+
+static void test_batch_norms(void) {
+  for (size_t s = 0; s < sizeof batches / sizeof *batches; s++)
+    for (int t = 0; t < 3; t++) { /* float64 is not the library's */
+      gb_batch_norm b = { .n = batches[s].n, .c = batches[s].c, .inner = batches[s].inner, .dtype = floats[t] };
+      for (int kind = GB_BATCH_NORM_TRAINING; kind <= GB_BATCH_NORM_BACKWARD; kind++) {
+        b.kind = (gb_batch_norm_kind)kind;
+        CHECK(build(gb_batch_norm_graph, &b, "a batch norm") > 0);
+      }
+    }
+}
+
+/* An image of less than nothing: the graph says so. */
+static void test_wrong_batch_norm(void) {
+  gb_batch_norm b = { .kind = GB_BATCH_NORM_TRAINING, .n = 4, .c = 8, .inner = -9, .dtype = GB_FLOAT16 };
+  gb_dnn_graph g;
+  gb_dnn_begin(&g);
+  gb_batch_norm_graph(&g, &b);
+  CHECK(!gb_dnn_end(&g) && g.status != CUDNN_STATUS_SUCCESS && strlen(g.error) > 20);
+  gb_dnn_release(&g);
+}
+
+/* ====} */
+
+/* {==== pooling ==== */
+
+static const gb_pool pools[] = {
+  { .n = 64, .c = 32, .in = { 28, 28 }, .kernel = { 2, 2 }, .stride = { 2, 2 } },
+  { .n = 2, .c = 3, .in = { 7, 9 }, .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 1 } },
+  { .n = 8, .c = 64, .in = { 112, 112 }, .kernel = { 3, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 } },
+  { .n = 8, .c = 512, .in = { 7, 7 }, .kernel = { 7, 7 }, .stride = { 7, 7 } }, /* the mean over a whole image */
+};
+
+static void test_pools(void) {
+  for (size_t s = 0; s < sizeof pools / sizeof *pools; s++)
+    for (int t = 0; t < 3; t++)
+      for (int kind = GB_POOL_MAX; kind <= GB_POOL_MEAN_BACKWARD; kind++) {
+        gb_pool p = pools[s];
+        for (int d = 0; d < 2; d++) p.out[d] = (p.in[d] + 2 * p.padding[d] - p.kernel[d]) / p.stride[d] + 1;
+        p.kind = (gb_pool_kind)kind;
+        p.dtype = floats[t];
+        CHECK(build(gb_pool_graph, &p, "a pooling") > 0);
+      }
+}
+
+/* A result larger than there are windows: the graph says so. */
+static void test_wrong_pool(void) {
+  gb_pool p = pools[0];
+  p.kind = GB_POOL_MEAN;
+  p.dtype = GB_FLOAT16;
+  p.out[0] = 14, p.out[1] = 15;
+  gb_dnn_graph g;
+  gb_dnn_begin(&g);
+  gb_pool_graph(&g, &p);
+  CHECK(!gb_dnn_end(&g) && g.status != CUDNN_STATUS_SUCCESS && strlen(g.error) > 20);
+  gb_dnn_release(&g);
+}
+
+/* ====} */
+
 int main(void) {
   printf("cuDNN %zu\n", cudnnGetVersion());
   test_convolutions();
   test_wrong_convolution();
   test_attentions();
+  test_batch_norms();
+  test_wrong_batch_norm();
+  test_pools();
+  test_wrong_pool();
   return check_report();
 }

@@ -4,7 +4,7 @@
  * block until one of them must wait; then that thread keeps the fiber, and the next fiber goes on with the threads that have not begun. So a
  * kernel without barriers costs two switches a block. The order of threads is shuffled by the number in GIBBOUS_CUDA_ORDER.
  *
- * For the thread sanitizer every thread of a block is a fiber of its own, whatever stack it runs on; barriers, shuffles, votes and the edges of a
+ * For the thread sanitizer every thread of a block is a fiber of its own, on a stack that no other thread of the block had; barriers, shuffles, votes and the edges of a
  * block order what they order on a device, and nothing else does. This file itself is then compiled without it (GB_MACHINE_TSAN says so). */
 #include "emulate.h"
 
@@ -180,13 +180,18 @@ struct thread {
 
 struct shared_array { const void *key; char *data; size_t bytes; };
 
-const size_t SHARED_MOST = 48 << 10;   /* what a block has without asking for more */
 const size_t ARENA = 256 << 10;
 const unsigned THREADS_MOST = 1024;
 
+#if defined(GB_MACHINE_TSAN)
+const bool STACK_OF_ITS_OWN = true; /* two threads that use one stack in turn would look like a race */
+#else
+const bool STACK_OF_ITS_OWN = false;
+#endif
+
 struct machine {
   std::recursive_mutex lock;
-  std::vector<fiber *> idle, all;
+  std::vector<fiber *> idle, all, spent; /* spent: idle again when the block has ended */
   std::vector<thread> threads;
   std::vector<unsigned> order, ready;  /* of threads: in which they begin; that may go on */
   unsigned count, begun, finished, at_barrier;
@@ -198,7 +203,7 @@ struct machine {
   std::function<void()> *body;
   alignas(64) char arena[ARENA];
   std::vector<shared_array> shared;
-  size_t arena_used, shared_bytes;
+  size_t arena_used, shared_bytes, shared_most;
   unsigned char *dynamic;
   uint64_t random;
   char failed_kernel[160], failure[400];
@@ -272,9 +277,9 @@ void fiber_main(void) {
       become_host();
       m.threads[m.current].state = FINISHED; /* it may have waited, but it is the current one again */
       m.finished++;
-      if (!m.ready.empty()) break;           /* those that wait may go on first */
+      if (!m.ready.empty() || STACK_OF_ITS_OWN) break; /* those that wait may go on first */
     }
-    m.idle.push_back(m.running);
+    (STACK_OF_ITS_OWN ? m.spent : m.idle).push_back(m.running);
     to_scheduler(m.running);
   }
 }
@@ -378,6 +383,8 @@ void begin_block(uint3 block, dim3 grid, dim3 size) {
   meet_edge(END_EDGE);
   m.begun = m.finished = m.at_barrier = 0;
   m.ready.clear();
+  m.idle.insert(m.idle.end(), m.spent.begin(), m.spent.end());
+  m.spent.clear();
   shared_reset();
   for (unsigned t = 0; t < m.count; t++) {
     thread &one = m.threads[t];
@@ -421,17 +428,18 @@ bool is_possible(dim3 grid, dim3 block) {
     gb_machine_fail(m.kernel, "a grid of %u x %u x %u blocks cannot be launched", grid.x, grid.y, grid.z);
     return false;
   }
-  if (m.shared_bytes > SHARED_MOST) {
-    gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", m.shared_bytes, SHARED_MOST);
+  if (m.shared_bytes > m.shared_most) {
+    gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", m.shared_bytes, m.shared_most);
     return false;
   }
   return true;
 }
 
-void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, std::function<void()> &body) {
+void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> &body) {
   std::lock_guard<std::recursive_mutex> guard(m.lock);
   m.kernel = kernel;
   m.shared_bytes = shared;
+  m.shared_most = most;
   m.broken = false;
   m.body = &body;
   if (!is_possible(grid, block)) return;
@@ -455,9 +463,9 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, std::fun
 
 } /* namespace */
 
-void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, std::function<void()> body) {
+void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> body) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, body); });
+  gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, most, body); });
 }
 
 void *gb_emulated_shared(const void *key, size_t bytes) {
@@ -465,7 +473,7 @@ void *gb_emulated_shared(const void *key, size_t bytes) {
     if (s.key == key) return s.data;
   size_t total = bytes + m.shared_bytes;
   for (const shared_array &s : m.shared) total += s.bytes;
-  if (total > SHARED_MOST) gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", total, SHARED_MOST);
+  if (total > m.shared_most) gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", total, m.shared_most);
   char *data = shared_alloc(bytes);
   m.shared.push_back({ key, data, bytes });
   return data;

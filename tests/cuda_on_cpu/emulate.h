@@ -45,13 +45,17 @@ extern __thread gb_emulated_place *gb_emulated __attribute__((tls_model("initial
 
 /* {==== launches and shared memory ==== */
 
-void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, std::function<void()> thread);
+/* most: bytes of shared memory that a block may have. */
+void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> thread);
 /* The block's array of that key, made at the first call in a block; and the bytes that the launch gave. */
 void *gb_emulated_shared(const void *key, size_t bytes);
 unsigned char *gb_emulated_shared_bytes(void);
 
-#define GB_LAUNCH(stream, kernel, grid, block, shared, ...) \
-  gb_emulated_launch(stream, #kernel, grid, block, shared, gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); } __VA_OPT__(,) __VA_ARGS__))
+#define GB_EMULATED_LAUNCH(stream, kernel, grid, block, shared, most, ...) \
+  gb_emulated_launch(stream, #kernel, grid, block, shared, most, gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); } __VA_OPT__(,) __VA_ARGS__))
+#define GB_LAUNCH(stream, kernel, grid, block, shared, ...) GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, 48 << 10 __VA_OPT__(,) __VA_ARGS__)
+#define GB_LAUNCH_LARGE(stream, kernel, grid, block, shared, ...) \
+  GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, GB_LARGE_SHARED __VA_OPT__(,) __VA_ARGS__)
 
 /* A kernel with copies of its arguments, as a launch takes them. */
 template <class F, class... A> static std::function<void()> gb_emulated_call(F f, A... arguments) {

@@ -1,15 +1,20 @@
-/* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h and attention.h: products are the CPU backend's; convolutions and
- * attention are left to our own kernels. */
+/* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h, attention.h, batch_norm.h and pool.h.
+ *
+ * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for batch norms and poolings where GIBBOUS_CUDNN_ON_CPU is set in the
+ * environment: these are then the CPU backend's too, so that what stands before and behind the library is tested. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/math.h"
 #include "cuda/attention.h"
+#include "cuda/batch_norm.h"
 #include "cuda/conv.h"
 #include "cuda/cuda.h"
 #include "cuda/gemm.h"
+#include "cuda/pool.h"
 #include "machine.h"
+#include "ops/conv.h"
 
 void gb_gemms_close(gb_gemms *gemms) { (void)gemms; }
 void gb_dnns_close(struct gb_dnns *dnns) { (void)dnns; }
@@ -29,22 +34,7 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
 
 gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) { return gb_attention_forward(call, a, served); }
 
-/* {==== products ==== */
-
-/* One launch, as a stream is told of it. */
-typedef struct product_work {
-  gb_context *context;
-  gb_gemm gemm;
-  double *sums;                        /* of one matrix, as float32 where the operands are no float64 */
-} product_work;
-
-/* A matrix of the batch as the engine's tensor over its memory. */
-static gb_tensor tensor_over(gb_storage *storage, gb_context *context, void *data, gb_dtype dtype, int64_t rows, int64_t columns, int64_t row_stride,
-                             int64_t column_stride) {
-  *storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = data };
-  return (gb_tensor){ .dtype = (int8_t)dtype, .ndim = 2, .shape = { rows, columns }, .stride = { row_stride, column_stride }, .numel = rows * columns,
-                      .storage = storage };
-}
+/* {==== elements ==== */
 
 static const uint8_t bytes_of[] = { [GB_FLOAT64] = 8, [GB_FLOAT32] = 4, [GB_FLOAT16] = 2, [GB_BFLOAT16] = 2 };
 static char *at(const void *data, gb_dtype dtype, int64_t i) { return (char *)data + i * (int64_t)bytes_of[dtype]; }
@@ -65,6 +55,123 @@ static void store(void *data, gb_dtype dtype, int64_t i, double value) {
     case GB_FLOAT16: ((uint16_t *)data)[i] = gb_float_to_float16((float)value); break;
     default: ((uint16_t *)data)[i] = gb_float_to_bfloat16((float)value); break;
   }
+}
+
+/* ====} */
+
+/* {==== batch norms and poolings ==== */
+
+static bool has_cudnn(void) { return getenv("GIBBOUS_CUDNN_ON_CPU") != NULL; }
+
+/* A tensor of the engine over memory that is channels last, or a vector. */
+typedef struct wrapped { gb_tensor tensor; gb_storage storage; } wrapped;
+static gb_tensor *wrap(wrapped *w, gb_context *context, const void *data, gb_dtype dtype, int ndim, const int64_t *shape) {
+  w->storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = (void *)data };
+  w->tensor = (gb_tensor){ .dtype = (int8_t)dtype, .ndim = (int8_t)ndim, .numel = 1, .storage = &w->storage };
+  for (int d = 0; d < ndim; d++) w->tensor.shape[d] = shape[d], w->tensor.numel *= shape[d];
+  if (ndim == 4) gb_channels_last_strides(shape, w->tensor.stride);
+  else w->tensor.stride[0] = 1;
+  return data ? &w->tensor : NULL;
+}
+
+static void run_op(gb_context *context, gb_call *call) {
+  call->context = context;
+  call->info = gb_op_get(context, call->op);
+  if (context->backend[GB_CPU]->run[call->op](call) != GB_OK) gb_machine_fail("cudnn", "%s", context->error);
+}
+
+typedef struct norm_work { gb_context *context; gb_batch_norm b; } norm_work;
+
+static void run_training(const norm_work *w, gb_tensor *x, gb_tensor *y, gb_tensor **vectors) {
+  gb_attr attrs[] = { { .given = true, .integer = 1 }, { .given = true, .number = 0.1 }, { .given = true, .number = (double)w->b.eps } };
+  gb_tensor *in[] = { x, NULL, NULL, vectors[0], vectors[1] };
+  gb_call call = { .op = GB_OP_batch_norm, .n_in = 5, .n_out = 3, .in = in, .out = { y, vectors[2], vectors[3] }, .attrs = attrs, .needs_grad = true };
+  run_op(w->context, &call);
+}
+
+static void run_gradients(const norm_work *w, gb_tensor *x, gb_tensor *dx, gb_tensor *grad, gb_tensor **vectors) {
+  gb_attr attrs[] = { { .given = true, .integer = 1 } };
+  gb_tensor *in[] = { grad, x, vectors[0], vectors[2], vectors[3] };
+  gb_call call = { .op = GB_OP_batch_norm_backward, .n_in = 5, .n_out = 3, .in = in, .out = { dx, vectors[4], vectors[5] }, .attrs = attrs };
+  run_op(w->context, &call);
+}
+
+/* (x - mean) * scale + bias */
+static void run_inference(const gb_batch_norm *b) {
+  for (int64_t i = 0; i < b->n * b->inner * b->c; i++)
+    store(b->result, b->dtype, i, (load(b->x, b->dtype, i) - (double)b->mean[i % b->c]) * (double)b->scale[i % b->c] + (double)b->bias[i % b->c]);
+}
+
+static void run_norm(void *argument) {
+  norm_work *w = argument;
+  const gb_batch_norm *b = &w->b;
+  const int64_t shape[4] = { b->n, b->c, b->inner, 1 };
+  float *const data[] = { b->scale, b->bias, b->mean, b->rstd, b->dscale, b->dbias };
+  wrapped room[9];
+  gb_tensor *vectors[6], *x = wrap(&room[6], w->context, b->x, b->dtype, 4, shape), *result = wrap(&room[7], w->context, b->result, b->dtype, 4, shape);
+  for (int i = 0; i < 6; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
+  if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, result, vectors);
+  else if (b->kind == GB_BATCH_NORM_BACKWARD) run_gradients(w, x, result, wrap(&room[8], w->context, b->grad, b->dtype, 4, shape), vectors);
+  else run_inference(b);
+}
+
+gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has) {
+  (void)call, (void)b;
+  *has = has_cudnn();
+  return GB_OK;
+}
+
+gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b) {
+  norm_work *w = malloc(sizeof *w);
+  if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a batch norm");
+  *w = (norm_work){ call->cuda->context, *b };
+  gb_machine_do(call->stream, run_norm, free, w);
+  return GB_OK;
+}
+
+typedef struct pool_work { gb_context *context; gb_pool p; } pool_work;
+
+static gb_attr pair_of(const int64_t *v) { return (gb_attr){ .given = true, .count = 2, .ints = { v[0], v[1] } }; }
+
+static void run_pool(void *argument) {
+  pool_work *w = argument;
+  const gb_pool *p = &w->p;
+  const int64_t in[4] = { p->n, p->c, p->in[0], p->in[1] }, out[4] = { p->n, p->c, p->out[0], p->out[1] };
+  bool backward = p->kind == GB_POOL_MEAN_BACKWARD;
+  wrapped from, to;
+  gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in), *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
+  gb_attr attrs[] = { { .given = true, .count = 4, .ints = { in[0], in[1], in[2], in[3] } }, pair_of(p->kernel), pair_of(p->stride), pair_of(p->padding) };
+  gb_call call = { .op = backward ? GB_OP_avg_pool2d_backward : p->kind == GB_POOL_MAX ? GB_OP_max_pool2d : GB_OP_avg_pool2d, .n_in = 1, .n_out = 1,
+                   .in = &operand, .out = { result }, .attrs = backward ? attrs : attrs + 1 };
+  run_op(w->context, &call);
+}
+
+gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served) {
+  pool_work *w = has_cudnn() ? malloc(sizeof *w) : NULL;
+  *served = w != NULL;
+  if (!w) return has_cudnn() ? gb_cuda_fail(call, GB_EMEMORY, "out of memory for a pooling") : GB_OK;
+  *w = (pool_work){ call->cuda->context, *p };
+  gb_machine_do(call->stream, run_pool, free, w);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== products ==== */
+
+/* One launch, as a stream is told of it. */
+typedef struct product_work {
+  gb_context *context;
+  gb_gemm gemm;
+  double *sums;                        /* of one matrix, as float32 where the operands are no float64 */
+} product_work;
+
+/* A matrix of the batch as the engine's tensor over its memory. */
+static gb_tensor tensor_over(gb_storage *storage, gb_context *context, void *data, gb_dtype dtype, int64_t rows, int64_t columns, int64_t row_stride,
+                             int64_t column_stride) {
+  *storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = data };
+  return (gb_tensor){ .dtype = (int8_t)dtype, .ndim = 2, .shape = { rows, columns }, .stride = { row_stride, column_stride }, .numel = rows * columns,
+                      .storage = storage };
 }
 
 /* What the library does to a sum before it is rounded. */

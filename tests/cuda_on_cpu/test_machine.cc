@@ -1,11 +1,13 @@
 /* test_machine.cc - the emulated device itself: what it runs right, and that it finds the mistakes it is there to find.
  *
  * Without an argument: checks, counted. With one, it runs a kernel with that mistake planted, for builds with a sanitizer to name: "overrun" writes
- * one element behind shared memory, "outside" one behind device memory, "race" lets threads of a block share memory without a barrier. */
+ * one element behind shared memory, "outside" one behind device memory, "race" lets threads of a block share memory without a barrier; "overrun_tile" and
+ * "race_tile" do that with the tiles of a product. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/mma.cuh"
 #include "cuda/block.cuh"
 #include "machine.h"
 
@@ -97,6 +99,84 @@ static void test_grids(void) {
   gb_rt_free(out, sizeof host);
 }
 
+/* Two warps, each with a product x [16, 32] y [16, 32]^T and, rounded, that times y [16, 32]: small integers, so that every sum is exact. */
+enum { DEEP = 32 };
+template <class P> static __global__ void tiles_kernel(float *first, float *second) {
+  typedef typename P::element element;
+  const int stride = DEEP + P::STRIDE_PAD;
+  GB_SHARED_BYTES(memory);
+  element *x = (element *)memory + threadIdx.x / 32 * 32 * stride, *y = x + 16 * stride;
+  element *room = (element *)memory + 64 * stride + threadIdx.x / 32 * 16 * 20;
+  for (int i = gb_lane(); i < 16 * DEEP; i += 32) {
+    x[i / DEEP * stride + i % DEEP] = P::round((float)(i * 7 % 5 - 2 + (int)threadIdx.x / 32));
+    y[i / DEEP * stride + i % DEEP] = P::round((float)(i * 11 % 7 - 3));
+  }
+  __syncwarp();
+  gb_tile s[2] = {}, r[DEEP / 8] = {};
+  P::add_rows(s, x, y, stride, DEEP);
+  P::add_columns(r, s, y, stride, DEEP - 16, room); /* half of the columns */
+  int warp = (int)threadIdx.x / 32, g = gb_lane() / 4, t = gb_lane() % 4;
+  for (int i = 0; i < 4; i++) {
+    for (int n = 0; n < 2; n++) first[warp * 256 + (g + i / 2 * 8) * 16 + 8 * n + 2 * t + i % 2] = s[n].at[i];
+    for (int n = 0; n < DEEP / 8; n++) second[warp * 16 * DEEP + (g + i / 2 * 8) * DEEP + 8 * n + 2 * t + i % 2] = r[n].at[i];
+  }
+}
+
+template <class P> static void test_tiles_of(void) {
+  static float first[2 * 256], second[2 * 16 * DEEP];
+  float *a = to_device(first, 512), *b = to_device(second, 2 * 16 * DEEP);
+  GB_LAUNCH(stream, tiles_kernel<P>, 1, 64, (64 * (DEEP + P::STRIDE_PAD) + 2 * 16 * 20) * sizeof(typename P::element), a, b);
+  to_host(first, a, 512);
+  to_host(second, b, 2 * 16 * DEEP);
+  int wrong = 0;
+  for (int w = 0; w < 2; w++)
+    for (int i = 0; i < 16; i++) {
+      float s[16];
+      for (int j = 0; j < 16; j++) {
+        s[j] = 0;
+        for (int k = 0; k < DEEP; k++) s[j] += (float)((i * DEEP + k) * 7 % 5 - 2 + w) * (float)((j * DEEP + k) * 11 % 7 - 3);
+        wrong += s[j] != first[w * 256 + i * 16 + j];
+      }
+      for (int c = 0; c < DEEP; c++) {
+        float r = 0;
+        for (int j = 0; j < 16; j++) r += s[j] * (float)((j * DEEP + c) * 11 % 7 - 3);
+        wrong += (c < 16 ? r : 0) != second[w * 16 * DEEP + i * DEEP + c];
+      }
+    }
+  CHECK(says_nothing() && wrong == 0);
+  gb_rt_free(a, sizeof first), gb_rt_free(b, sizeof second);
+}
+
+/* A copy that goes on while threads compute is not there before it was waited for. */
+static __global__ void copies_kernel(const float *x, int *out) {
+  GB_SHARED_BYTES(memory);
+  const float *here = (const float *)memory + threadIdx.x * 4;
+  gb_copies copies;
+  copies.add(memory + threadIdx.x * 16, x + threadIdx.x * 4);
+  bool early = here[3] == x[threadIdx.x * 4 + 3];
+  copies.wait();
+  out[threadIdx.x] = !early && here[0] == x[threadIdx.x * 4] && here[3] == x[threadIdx.x * 4 + 3];
+}
+
+static void test_copies(void) {
+  float host[128];
+  int right[32];
+  for (int i = 0; i < 128; i++) host[i] = (float)i;
+  float *x = to_device(host, 128);
+  int *out = to_device(right, 32), all = 1;
+  GB_LAUNCH(stream, copies_kernel, 1, 32, sizeof host, x, out);
+  to_host(right, out, 32);
+  for (int i = 0; i < 32; i++) all &= right[i];
+  CHECK(says_nothing() && all);
+  gb_rt_free(x, sizeof host), gb_rt_free(out, sizeof right);
+}
+
+static void test_tiles(void) {
+  test_tiles_of<gb_short_products<true>>();
+  test_tiles_of<gb_short_products<false>>();
+  test_tiles_of<gb_float_products>();
+}
+
 /* Launches and copies that were captured run with every replay, on what memory holds then. */
 static __global__ void add_kernel(int *x, int by) { x[threadIdx.x] += by; }
 
@@ -153,6 +233,11 @@ static __global__ void large_kernel(void) {
   tile[threadIdx.x] = 0;
 }
 
+static __global__ void last_byte_kernel(int last) {
+  GB_SHARED_BYTES(memory);
+  memory[last] = 1;
+}
+
 static void test_mistakes(void) {
   int host[64] = { 0 };
   int *out = to_device(host, 64);
@@ -170,6 +255,12 @@ static void test_mistakes(void) {
   CHECK(says("cannot be launched"));
   GB_LAUNCH(stream, large_kernel, 1, 32, 0);
   CHECK(says("shared memory"));
+  GB_LAUNCH(stream, last_byte_kernel, 1, 1, 50000, 49999);
+  CHECK(says("shared memory"));
+  GB_LAUNCH_LARGE(stream, last_byte_kernel, 1, 1, GB_LARGE_SHARED + 1, 0);
+  CHECK(says("shared memory"));
+  GB_LAUNCH_LARGE(stream, last_byte_kernel, 1, 1, GB_LARGE_SHARED, (int)GB_LARGE_SHARED - 1);
+  CHECK(says_nothing());
   GB_LAUNCH(stream, fresh_kernel, 2, 32, 0, out); /* and the machine goes on after all that */
   to_host(host, out, 64);
   CHECK(says_nothing() && host[0] == 1 && host[31] == 1 && host[32] == 1 && host[63] == 1);
@@ -218,11 +309,28 @@ static __global__ void no_race_kernel(float *out) {
   out[threadIdx.x] = tile[31 - threadIdx.x];
 }
 
+static __global__ void planted_overrun_tile_kernel(float *out) {
+  GB_SHARED_BYTES(memory); /* 16 rows of 16 */
+  gb_tile16 tile = gb_tile16_load<false>((const uint16_t *)memory, 24);
+  out[threadIdx.x] = (float)tile.at[0];
+}
+
+static __global__ void planted_race_tile_kernel(float *out) {
+  GB_SHARED_BYTES(memory);
+  uint16_t *x = (uint16_t *)memory;
+  if (threadIdx.x < 32)
+    for (int i = (int)threadIdx.x; i < 16 * 24; i += 32) x[i] = 0;
+  gb_tile16 tile = gb_tile16_load<false>(x, 24); /* the second warp does not wait for the first one, which fills it */
+  out[threadIdx.x % 32] = (float)tile.at[0];
+}
+
 static int plant(const char *what) {
   float *out = (float *)gb_rt_alloc(32 * sizeof *out);
   if (!strcmp(what, "overrun")) GB_LAUNCH(stream, planted_overrun_kernel, 1, 32, 0, out);
   else if (!strcmp(what, "outside")) GB_LAUNCH(stream, planted_outside_kernel, 1, 64, 0, out, 32);
   else if (!strcmp(what, "race")) GB_LAUNCH(stream, planted_race_kernel, 1, 32, 0, out);
+  else if (!strcmp(what, "overrun_tile")) GB_LAUNCH(stream, planted_overrun_tile_kernel, 1, 32, 16 * 16 * 2, out);
+  else if (!strcmp(what, "race_tile")) GB_LAUNCH(stream, planted_race_tile_kernel, 1, 64, 16 * 24 * 2, out);
   else if (!strcmp(what, "none")) GB_LAUNCH(stream, no_race_kernel, 4, 32, 0, out);
   else return 2;
   gb_rt_free(out, 32 * sizeof *out);
@@ -238,6 +346,8 @@ int main(int argc, char **argv) {
   test_reductions();
   test_lanes();
   test_grids();
+  test_tiles();
+  test_copies();
   test_graphs();
   test_mistakes();
   test_order();

@@ -1,0 +1,34 @@
+/* cuda/batch_norm.h - the seam to the library's batch normalization: batch_norm.c runs it as cuDNN graphs; where there is no engine, and on the emulated
+ * device, which has no library, the kernels of norm.cu run. */
+#ifndef GB_CUDA_BATCH_NORM_H
+#define GB_CUDA_BATCH_NORM_H
+
+#include "cuda/call.h"
+
+/* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. BACKWARD: result (the gradient of x), dscale and
+ * dbias from x, grad, scale, mean and rstd. */
+typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE, GB_BATCH_NORM_BACKWARD } gb_batch_norm_kind;
+
+typedef struct gb_batch_norm {
+  gb_batch_norm_kind kind;
+  int64_t n, c, inner;                 /* images, channels, and positions of an image; channels lie innermost, everything is dense */
+  gb_dtype dtype;                      /* of x, grad and result */
+  const void *x, *grad;
+  void *result;
+  float *scale, *bias, *mean, *rstd, *dscale, *dbias; /* [c], aligned to 16 bytes; NULL what the kind does not have */
+  float eps;
+} gb_batch_norm;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Can the library run it? *has is false, and the reason is told where somebody asked for it, where it cannot. scale and what follows it is not looked at. */
+gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has);
+/* Launch what gb_batch_norm_has said yes to. */
+gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
