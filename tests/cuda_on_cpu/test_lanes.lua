@@ -81,4 +81,81 @@ describe("elements of a length", function()
   end
 end)
 
+-- Sums of a row are added in another order than on the CPU: what that makes grows with the root of the length, and an exponential or a division by a
+-- deviation passes it on a few times larger. 16-bit results are rounded once more.
+local function close(got, want, n)
+  local spacing = ({ float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 })[want.dtype]
+  local least = 8 * 2 ^ -23 * (4 + math.sqrt(n))
+  local a, b = got:cpu():float(), want:float()
+  local over = (a - b):abs():sub(b:abs():clamp(1):mul(math.max(least, 2 * spacing)))
+  expect(got.dtype):to_be(want.dtype)
+  expect(over:le(0):all():item()):to_be(true)
+end
+
+local F = gb.nn.functional
+
+-- fn of rows of n on both devices, forward and backward; the rows begin `from` elements into memory, and lie `apart` elements apart.
+local function rows(fn, count, n, dtype, from, apart, ...)
+  local results = {}
+  for k, device in ipairs { "cpu", "cuda" } do
+    local whole = numbers(from + count * (n + apart), dtype, 0):to(device)
+    local x = whole:narrow(1, from + 1, count * (n + apart)):reshape(count, n + apart):narrow(2, 1, n):detach():requires_grad_()
+    local list = { x }
+    for i, of in ipairs { ... } do list[i + 1] = numbers(of, "float32", 0):mul(0.1):add(1):to(device):requires_grad_() end
+    local y = fn(table.unpack(list))
+    local seed = numbers(y:numel(), "float32", 0):add(0.3):to(y.dtype):to(device):reshape(y.shape)
+    y:backward(seed)
+    results[k] = { y:detach() }
+    for _, t in ipairs(list) do table.insert(results[k], t.grad) end
+  end
+  for i, want in ipairs(results[1]) do close(results[2][i], want, math.max(n, count)) end
+end
+
+local longer = { 509, 513, 768, 1021, 1022, 1024, 8190, 8192, 8193, 50257 }
+for _, n in ipairs(longer) do lengths[#lengths + 1] = n end
+
+describe("rows of a length", function()
+  for _, n in ipairs(lengths) do
+    if n > 0 then
+      local count = n > 8000 and 2 or 5
+      it(tostring(n), function()
+        for i, place in ipairs { { 0, 0 }, { 1, 0 }, { 2, 3 } } do
+          local dtype, from, apart = ({ "float32", "bfloat16", "float16" })[(n + i) % 3 + 1], table.unpack(place)
+          rows(function(x) return F.softmax(x, 2) end, count, n, dtype, from, apart)
+          rows(function(x) return F.log_softmax(x, 2) end, count, n, dtype, from, apart)
+          if n > 1 then
+            rows(function(x, w, b) return F.layer_norm(x, { n }, w, b) end, count, n, dtype, from, apart, n, n)
+            rows(function(x, w) return F.rms_norm(x, { n }, w) end, count, n, dtype, from, apart, n)
+          end
+          rows(function(x) return F.cross_entropy(x, gb.arange(count, { device = x.device }):remainder(n), { reduction = "none" }) end, count, n, dtype,
+            from, apart)
+        end
+      end)
+    end
+  end
+  it("of two rows is the same alone and among many", function()
+    local x = gb.arange(60 * 1000, { dtype = "float32" }):mul(0.37):sin():reshape(60, 1000):to("cuda")
+    local y = F.layer_norm(x, { 1000 })
+    expect(F.layer_norm(x:narrow(1, 59, 2):clone(), { 1000 }):cpu()):to_equal_bits(y:narrow(1, 59, 2):cpu())
+  end)
+end)
+
+describe("gradients of parameters", function()
+  -- More rows than workers, so that each adds up several.
+  it("are sums over many rows", function()
+    rows(function(x, w, b) return F.layer_norm(x, { 12 }, w, b) end, 2100, 12, "float32", 0, 0, 12, 12)
+    rows(function(x, w, b) return F.layer_norm(x, { 700 }, w, b) end, 1370, 700, "float32", 0, 0, 700, 700)
+    rows(function(x, w, b) return F.layer_norm(x, { 9000 }, w, b) end, 140, 9000, "float32", 0, 0, 9000, 9000)
+  end)
+  it("have the same bits each time", function()
+    local function once()
+      local w = gb.ones(513, { device = "cuda" }):requires_grad_()
+      local x = gb.arange(1500 * 513, { dtype = "float32", device = "cuda" }):mul(0.11):sin():reshape(1500, 513)
+      F.layer_norm(x, { 513 }, w):mul(x):sum():backward()
+      return w.grad:cpu()
+    end
+    expect(once()):to_equal_bits(once())
+  end)
+end)
+
 gb.test.finish()
