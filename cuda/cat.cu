@@ -114,6 +114,7 @@ static gb_status as_strided_backward(gb_cuda_call *call) {
   sum.to = gb_rows_over(dx->data, dx->dtype, dx->numel, 1);
   sum.from = gb_rows_of(grad, 0);
   sum.n = grad->numel;
+  sum.limit = dx->numel;
   sum.keys = (uint64_t *)gb_cuda_scratch(call, (size_t)sum.n * sizeof(uint64_t));
   if (!sum.keys) return GB_EMEMORY;
   GB_LAUNCH(call->stream, view_places, gb_blocks(sum.n, GB_THREADS), GB_THREADS, 0, view, offset, sum.n, sum.keys);
