@@ -32,60 +32,60 @@ template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job,
 }
 
 /* This thread's share of a parameter, or `absent`. */
-template <typename T, int PER> static GB_DEVICE void hold_parameter(const gb_rows &p, const gb_share &share, T *held, T absent) {
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_parameter(const gb_rows &p, const gb_share &share, T *held, T absent) {
   if (p.data) {
-    gb_row_hold<T, PER>(p, 0, share, held, (T)0);
+    gb_row_hold<T, PER, LANES>(p, 0, share, held, (T)0);
     return;
   }
   GB_UNROLL for (int k = 0; k < PER; k++) held[k] = absent;
 }
 
 /* y of a share, from x; four elements of the parameters at a time, which all rows find in the cache. */
-template <typename T, int PER> static GB_DEVICE void normalise(const norm_job &job, gb_share share, T mean, T rstd, T *held) {
+template <typename T, int PER, bool LANES> static GB_DEVICE void normalise(const norm_job &job, gb_share share, T mean, T rstd, T *held) {
   GB_UNROLL for (int c = 0; c < PER; c += GB_LANES) {
     T weight[GB_LANES], bias[GB_LANES];
-    hold_parameter<T, GB_LANES>(job.weight, share, weight, (T)1);
-    hold_parameter<T, GB_LANES>(job.bias, share, bias, (T)0);
+    hold_parameter<T, GB_LANES, LANES>(job.weight, share, weight, (T)1);
+    hold_parameter<T, GB_LANES, LANES>(job.bias, share, bias, (T)0);
     GB_UNROLL for (int l = 0; l < GB_LANES; l++) held[c + l] = (held[c + l] - mean) * rstd * weight[l] + bias[l];
     share.base += share.threads * GB_LANES;
   }
 }
 
 /* x, or x + residual as `sum` holds it, which is written. */
-template <typename T, int PER> static GB_DEVICE void hold_input(const norm_job &job, int64_t row, const gb_share &share, T *held) {
-  gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), share, held, (T)0);
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_input(const norm_job &job, int64_t row, const gb_share &share, T *held) {
+  gb_row_hold<T, PER, LANES>(job.x, gb_at(job.x.outer, row), share, held, (T)0);
   if (!job.adds) return;
   T other[PER];
-  gb_row_hold<T, PER>(job.residual, gb_at(job.residual.outer, row), share, other, (T)0);
+  gb_row_hold<T, PER, LANES>(job.residual, gb_at(job.residual.outer, row), share, other, (T)0);
   GB_UNROLL for (int k = 0; k < PER; k++) held[k] += other[k];
   if (gb_lane_bytes(job.sum.dtype)) {
     GB_UNROLL for (int k = 0; k < PER; k += GB_LANES) gb_lanes_unpack<T, GB_LANES>(gb_lanes_pack<T, GB_LANES>(held + k, job.sum.dtype), job.sum.dtype, held + k);
   }
-  gb_row_put<T, PER>(job.sum, gb_at(job.sum.outer, row), share, held);
+  gb_row_put<T, PER, LANES>(job.sum, gb_at(job.sum.outer, row), share, held);
 }
 
 /* PER elements of a row in each thread. */
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(job.y.outer, row);
     gb_share share = gb_share_of(job.y, to);
-    T held[PER], mean = 0, squares = 0;
-    hold_input<T, PER>(job, row, share, held);
+    float held[PER], mean = 0, squares = 0;
+    hold_input<float, PER, true>(job, row, share, held);
     if (job.centre) {
       GB_UNROLL for (int k = 0; k < PER; k++) mean += held[k];
-      mean = gb_row_sum(mean) / (T)n;
+      mean = gb_row_sum(mean) / (float)n;
     }
     GB_UNROLL for (int k = 0; k < PER; k++)
       if (gb_is_held(share, n, k)) squares += (held[k] - mean) * (held[k] - mean);
-    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
-    normalise<T, PER>(job, share, mean, rstd, held);
-    gb_row_put<T, PER>(job.y, to, share, held);
-    keep_statistics<T>(job, row, mean, rstd);
+    float rstd = root_of(gb_row_sum(squares) / (float)n + (float)job.eps);
+    normalise<float, PER, true>(job, share, mean, rstd, held);
+    gb_row_put<float, PER, true>(job.y, to, share, held);
+    keep_statistics<float>(job, row, mean, rstd);
   }
 }
 
-/* Rows too long to hold: read three times, all but the first from the cache where it has room for the rows under way. */
+/* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room for the rows under way. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_long(norm_job job) {
   int64_t n = job.x.length;
   const gb_rows &from = job.adds ? job.sum : job.x;
@@ -93,7 +93,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_lo
     int64_t at = gb_at(from.outer, row), to = gb_at(job.y.outer, row);
     T held[GB_TILE], mean = 0, squares = 0;
     for (gb_share share = gb_share_of(job.y, to); (job.centre || job.adds) && gb_is_tile(share, n); gb_next_tile(&share)) {
-      hold_input<T, GB_TILE>(job, row, share, held);
+      hold_input<T, GB_TILE, false>(job, row, share, held);
       GB_UNROLL for (int k = 0; k < GB_TILE; k++) mean += held[k];
     }
     mean = job.centre ? gb_row_sum(mean) / (T)n : (T)0;
@@ -104,23 +104,22 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_lo
     T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
     for (gb_share share = gb_share_of(job.y, to); gb_is_tile(share, n); gb_next_tile(&share)) {
       gb_row_hold<T, GB_TILE>(from, at, share, held, (T)0);
-      normalise<T, GB_TILE>(job, share, mean, rstd, held);
+      normalise<T, GB_TILE, false>(job, share, mean, rstd, held);
       gb_row_put<T, GB_TILE>(job.y, to, share, held);
     }
     keep_statistics<T>(job, row, mean, rstd);
   }
 }
 
+static bool has_lanes_or_none(const gb_rows &r) { return !r.data || gb_has_lanes(r); }
+
 template <typename T> static void launch_norm(gb_cuda_call *call, const norm_job *job) {
-  bool lanes = sizeof(T) == 4 && gb_has_lanes(job->x) && gb_has_lanes(job->y) && (!job->adds || (gb_has_lanes(job->residual) && gb_has_lanes(job->sum)));
-  gb_row_shape s = gb_shape_held(job->y, lanes);
-  if constexpr (sizeof(T) == 4)
-    if (s.per == 32) {
-      GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 32>), s.grid, s.block, 0, *job);
-      return;
-    }
-  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 4>), s.grid, s.block, 0, *job);
-  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 16>), s.grid, s.block, 0, *job);
+  bool lanes = sizeof(T) == 4 && gb_has_lanes(job->x) && gb_has_lanes(job->y) && has_lanes_or_none(job->residual) && has_lanes_or_none(job->sum) &&
+               has_lanes_or_none(job->weight) && has_lanes_or_none(job->bias);
+  gb_row_shape s = gb_shape_held(job->y, lanes, 32);
+  if (s.per == 4) GB_LAUNCH(call->stream, norm_held<4>, s.grid, s.block, 0, *job);
+  else if (s.per == 16) GB_LAUNCH(call->stream, norm_held<16>, s.grid, s.block, 0, *job);
+  else if (s.per == 32) GB_LAUNCH(call->stream, norm_held<32>, s.grid, s.block, 0, *job);
   else GB_LAUNCH(call->stream, norm_long<T>, s.grid, s.block, 0, *job);
 }
 
@@ -206,15 +205,15 @@ static GB_DEVICE gb_share worker_share(const norm_backward_job &job) {
   return gb_share{ alike ? -(int64_t)gb_row_shift(job.dx, 0) : 0, (int)threadIdx.x, (int)blockDim.x };
 }
 
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_backward_held(norm_backward_job job) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
   gb_share share = worker_share(job);
-  T dweight[PER] = {}, dbias[PER] = {};
+  float dweight[PER] = {}, dbias[PER] = {};
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
-    T grad[PER], normal[PER], weight[PER], plain = 0, along = 0, mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
-    gb_row_hold<T, PER>(job.grad, gb_at(job.grad.outer, row), share, grad, (T)0);
-    gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), share, normal, mean);
-    hold_parameter<T, PER>(job.weight, share, weight, (T)1);
+    float grad[PER], normal[PER], weight[PER], plain = 0, along = 0, mean = job.mean ? ((const float *)job.mean)[row] : (float)0, rstd = ((const float *)job.rstd)[row];
+    gb_row_hold<float, PER, true>(job.grad, gb_at(job.grad.outer, row), share, grad, (float)0);
+    gb_row_hold<float, PER, true>(job.x, gb_at(job.x.outer, row), share, normal, mean);
+    hold_parameter<float, PER, true>(job.weight, share, weight, (float)1);
     GB_UNROLL for (int k = 0; k < PER; k++) {
       normal[k] = (normal[k] - mean) * rstd;
       plain += grad[k] * weight[k];
@@ -222,16 +221,16 @@ template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads
       dweight[k] += grad[k] * normal[k];
       dbias[k] += grad[k];
     }
-    row_means<T> m = means_of(plain, along, job.centre, n);
+    row_means<float> m = means_of(plain, along, job.centre, n);
     GB_UNROLL for (int k = 0; k < PER; k++) grad[k] = slope_of(grad[k], normal[k], weight[k], rstd, m);
-    gb_row_put<T, PER>(job.dx, gb_at(job.dx.outer, row), share, grad);
+    gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
   }
   if (!job.parts.data) return;
-  gb_row_put<T, PER>(job.parts, worker * 2 * n, share, dweight);
-  gb_row_put<T, PER>(job.parts, worker * 2 * n + n, share, dbias);
+  gb_row_put<float, PER, true>(job.parts, worker * 2 * n, share, dweight);
+  gb_row_put<float, PER, true>(job.parts, worker * 2 * n + n, share, dbias);
 }
 
-/* Rows too long to hold: x and grad are read twice, and the columns' sums are kept in memory. */
+/* Rows too long to hold, and those without lanes: x and grad are read twice, and the columns' sums are kept in memory. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_backward_long(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row(), part = worker * 2 * n;
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
@@ -241,7 +240,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_ba
     for (gb_share share = worker_share(job); gb_is_tile(share, n); share.base += share.threads * GB_LANES) {
       gb_row_hold<T, GB_LANES>(job.grad, g, share, grad, (T)0);
       gb_row_hold<T, GB_LANES>(job.x, x, share, normal, mean);
-      hold_parameter<T, GB_LANES>(job.weight, share, weight, (T)1);
+      hold_parameter<T, GB_LANES, false>(job.weight, share, weight, (T)1);
       GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
         plain += grad[l] * weight[l];
         along += grad[l] * weight[l] * ((normal[l] - mean) * rstd);
@@ -251,7 +250,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_ba
     for (gb_share share = worker_share(job); gb_is_tile(share, n); share.base += share.threads * GB_LANES) {
       gb_row_hold<T, GB_LANES>(job.grad, g, share, grad, (T)0);
       gb_row_hold<T, GB_LANES>(job.x, x, share, normal, mean);
-      hold_parameter<T, GB_LANES>(job.weight, share, weight, (T)1);
+      hold_parameter<T, GB_LANES, false>(job.weight, share, weight, (T)1);
       T slope[GB_LANES];
       GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
         normal[l] = (normal[l] - mean) * rstd;
@@ -279,8 +278,8 @@ static int64_t workers_of(int64_t rows, int64_t n, const gb_row_shape *s) {
 /* Launch the gradient of a norm; the sums of its workers are left in job->parts. */
 template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job, const gb_row_shape *s, int64_t workers) {
   dim3 grid((unsigned)workers), block(s->block.x);
-  if (s->per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 4>), grid, block, 0, *job);
-  else if (s->per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 16>), grid, block, 0, *job);
+  if (s->per == 4) GB_LAUNCH(call->stream, norm_backward_held<4>, grid, block, 0, *job);
+  else if (s->per == 16) GB_LAUNCH(call->stream, norm_backward_held<16>, grid, block, 0, *job);
   else GB_LAUNCH(call->stream, norm_backward_long<T>, grid, block, 0, *job);
 }
 
@@ -329,7 +328,8 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const 
   job.mean = data_of(mean);
   job.rstd = rstd->data;
   int64_t n = job.x.length;
-  gb_row_shape s = gb_shape_held(job.dx, false);
+  bool lanes = compute == GB_FLOAT32 && gb_has_lanes(job.grad) && gb_has_lanes(job.x) && gb_has_lanes(job.dx) && has_lanes_or_none(job.weight);
+  gb_row_shape s = gb_shape_held(job.dx, lanes, 16);
   int64_t workers = workers_of(job.x.count, n, &s);
   if (dweight || dbias) {
     void *parts = gb_cuda_scratch(call, (size_t)(workers * 2 * n) * gb_bytes_of(compute));

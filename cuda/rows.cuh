@@ -111,9 +111,10 @@ static GB_DEVICE bool gb_is_held(const gb_share &s, int64_t n, int k) {
   return at >= 0 && at < (int)n;
 }
 
-/* PER elements of this thread, those beyond the ends of the row as `fill`. All loads are under way before the first is waited for. */
-template <typename T, int PER> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start, const gb_share &share, T *held, T fill) {
-  if (PER > 16 || gb_has_lanes(r)) { /* more than 16 elements are for rows that have lanes: see gb_shape_held */
+/* PER elements of this thread, those beyond the ends of the row as `fill`. All loads are under way before the first is waited for. LANES: the caller
+ * knows that the row has lanes, and nothing is compiled for one that has not. */
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start, const gb_share &share, T *held, T fill) {
+  if (LANES || gb_has_lanes(r)) {
     int bytes = gb_lane_bytes(r.dtype);
     gb_bits bits[PER / GB_LANES];
     GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
@@ -136,8 +137,8 @@ template <typename T, int PER> static GB_DEVICE void gb_row_hold(const gb_rows &
 }
 
 /* The share goes where it belongs. */
-template <typename T, int PER> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start, const gb_share &share, const T *held) {
-  if (PER > 16 || gb_has_lanes(r)) {
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start, const gb_share &share, const T *held) {
+  if (LANES || gb_has_lanes(r)) {
     GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
       int64_t at = gb_four_at(share, c);
       gb_span span = gb_span_of(r, at);
@@ -243,12 +244,15 @@ static inline int gb_row_slack(const gb_rows &r) {
   return slack ? GB_LANES - 1 : 0;
 }
 
-/* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4 or (`lanes`: float32 is computed
- * in, and all operands have lanes) 32 in one warp to a row, or 16 (up to 8,192 elements); 0: the row is too long for that. */
-static inline gb_row_shape gb_shape_held(const gb_rows &aligned, bool lanes) {
+/* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4 or (up to `most` elements to a
+ * thread) 32 in one warp to a row, or 16 (up to 8,192 elements). 0: the row is too long for that, or it is not (`lanes`) float32 that is computed
+ * in and operands that all have lanes. */
+static inline gb_row_shape gb_shape_held(const gb_rows &aligned, bool lanes, int most) {
   int64_t n = aligned.length, slots = n + gb_row_slack(aligned);
-  int per = slots <= 4 * GB_WARP ? 4 : lanes && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32 : n <= 8192 ? 16 : 0;
-  return gb_shape_of(aligned.count, per ? (slots + per - 1) / per : (int64_t)GB_TILE_THREADS, per);
+  int per = !lanes ? 0 : slots <= 4 * GB_WARP ? 4 : most == 32 && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32 : n <= 8192 ? 16 : 0;
+  if (per) return gb_shape_of(aligned.count, (slots + per - 1) / per, per);
+  int64_t threads = (slots + GB_TILE - 1) / GB_TILE;
+  return gb_shape_of(aligned.count, threads < GB_TILE_THREADS ? threads : (int64_t)GB_TILE_THREADS, 0);
 }
 
 /* For rows that are worked on in tiles. */

@@ -11,28 +11,28 @@ static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
 /* PER elements of a row in each thread. */
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_held(gb_rows x, gb_rows y, bool log) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_held(gb_rows x, gb_rows y, bool log) {
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(y.outer, row);
     gb_share share = gb_share_of(y, to);
-    T held[PER], most = (T)-INFINITY, sum = 0;
-    gb_row_hold<T, PER>(x, gb_at(x.outer, row), share, held, (T)-INFINITY);
+    float held[PER], most = (float)-INFINITY, sum = 0;
+    gb_row_hold<float, PER, true>(x, gb_at(x.outer, row), share, held, (float)-INFINITY);
     GB_UNROLL for (int k = 0; k < PER; k++) most = gb_most_of::of(most, held[k]);
     most = gb_row_largest(most);
     GB_UNROLL for (int k = 0; k < PER; k++) {
       if (!gb_is_held(share, x.length, k)) continue;
-      T part = gb_exp(held[k] - most);
+      float part = gb_exp(held[k] - most);
       sum += part;
       if (!log) held[k] = part;
     }
     sum = gb_row_sum(sum);
-    T log_sum = log ? log_of(sum) : (T)0, scale = 1 / sum;
+    float log_sum = log ? log_of(sum) : (float)0, scale = 1 / sum;
     GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? held[k] - most - log_sum : held[k] * scale;
-    gb_row_put<T, PER>(y, to, share, held);
+    gb_row_put<float, PER, true>(y, to, share, held);
   }
 }
 
-/* Rows too long to hold. */
+/* Rows too long to hold, and those without lanes. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax_long(gb_rows x, gb_rows y, bool log) {
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(x.outer, row), to = gb_at(y.outer, row);
@@ -53,14 +53,10 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
 }
 
 template <typename T> static void launch_forward(gb_cuda_call *call, const gb_rows *x, const gb_rows *y, bool log) {
-  gb_row_shape s = gb_shape_held(*y, sizeof(T) == 4 && gb_has_lanes(*x) && gb_has_lanes(*y));
-  if constexpr (sizeof(T) == 4)
-    if (s.per == 32) {
-      GB_LAUNCH(call->stream, GB_KERNEL(softmax_held<T, 32>), s.grid, s.block, 0, *x, *y, log);
-      return;
-    }
-  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(softmax_held<T, 4>), s.grid, s.block, 0, *x, *y, log);
-  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(softmax_held<T, 16>), s.grid, s.block, 0, *x, *y, log);
+  gb_row_shape s = gb_shape_held(*y, sizeof(T) == 4 && gb_has_lanes(*x) && gb_has_lanes(*y), 32);
+  if (s.per == 4) GB_LAUNCH(call->stream, softmax_held<4>, s.grid, s.block, 0, *x, *y, log);
+  else if (s.per == 16) GB_LAUNCH(call->stream, softmax_held<16>, s.grid, s.block, 0, *x, *y, log);
+  else if (s.per == 32) GB_LAUNCH(call->stream, softmax_held<32>, s.grid, s.block, 0, *x, *y, log);
   else GB_LAUNCH(call->stream, softmax_long<T>, s.grid, s.block, 0, *x, *y, log);
 }
 
@@ -87,17 +83,17 @@ static gb_status log_softmax(gb_cuda_call *call) { return forward(call, true); }
 /* {==== backward ==== */
 
 /* dx = y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g). */
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(dx.outer, row);
     gb_share share = gb_share_of(dx, to);
-    T grad[PER], held[PER], sum = 0;
-    gb_row_hold<T, PER>(g, gb_at(g.outer, row), share, grad, (T)0);
-    gb_row_hold<T, PER>(y, gb_at(y.outer, row), share, held, (T)0);
+    float grad[PER], held[PER], sum = 0;
+    gb_row_hold<float, PER, true>(g, gb_at(g.outer, row), share, grad, (float)0);
+    gb_row_hold<float, PER, true>(y, gb_at(y.outer, row), share, held, (float)0);
     GB_UNROLL for (int k = 0; k < PER; k++) sum += log ? grad[k] : grad[k] * held[k];
     sum = gb_row_sum(sum);
     GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_exp(held[k]) * sum : held[k] * (grad[k] - sum);
-    gb_row_put<T, PER>(dx, to, share, held);
+    gb_row_put<float, PER, true>(dx, to, share, held);
   }
 }
 
@@ -121,9 +117,9 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
 }
 
 template <typename T> static void launch_backward(gb_cuda_call *call, const gb_rows *g, const gb_rows *y, const gb_rows *dx, bool log) {
-  gb_row_shape s = gb_shape_held(*dx, false);
-  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(softmax_backward_held<T, 4>), s.grid, s.block, 0, *g, *y, *dx, log);
-  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(softmax_backward_held<T, 16>), s.grid, s.block, 0, *g, *y, *dx, log);
+  gb_row_shape s = gb_shape_held(*dx, sizeof(T) == 4 && gb_has_lanes(*g) && gb_has_lanes(*y) && gb_has_lanes(*dx), 16);
+  if (s.per == 4) GB_LAUNCH(call->stream, softmax_backward_held<4>, s.grid, s.block, 0, *g, *y, *dx, log);
+  else if (s.per == 16) GB_LAUNCH(call->stream, softmax_backward_held<16>, s.grid, s.block, 0, *g, *y, *dx, log);
   else GB_LAUNCH(call->stream, softmax_backward_long<T>, s.grid, s.block, 0, *g, *y, *dx, log);
 }
 
