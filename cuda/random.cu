@@ -70,6 +70,22 @@ template <typename T> struct dropout_of {
 
 /* {==== element by element ==== */
 
+/* Both lie in memory in the order of the draw, and lanes move them: four elements to a block of words. */
+template <class D> static __global__ void draw_four_kernel(int64_t n, gb_operands<float> o, gb_cuda_place place, draw_numbers numbers) {
+  uint64_t offset = gb_random_offset(place);
+  for (int64_t block = gb_thread<int64_t>(); block * GB_LANES < n; block += gb_grid_size<int64_t>()) {
+    int last = n - block * GB_LANES < GB_LANES ? (int)(n - block * GB_LANES) : GB_LANES;
+    float x[GB_LANES] = { 0, 0, 0, 0 };
+    gb_bits bits = {};
+    uint32_t word[4];
+    if (D::inputs) bits = gb_lanes_load<GB_LANES>(o.data[1], gb_lane_bytes(o.dtype[1]), block * GB_LANES, 0, last);
+    gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
+    if (D::inputs) gb_lanes_unpack<float, GB_LANES>(bits, o.dtype[1], x);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) x[l] = D::of(word + l, x[l], numbers);
+    gb_lanes_store<GB_LANES>(o.data[0], gb_lane_bytes(o.dtype[0]), block * GB_LANES, 0, last, gb_lanes_pack<float, GB_LANES>(x, o.dtype[0]));
+  }
+}
+
 /* One thread makes the 4 / D::words elements of one block of words. */
 template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typename D::type> o, gb_cuda_place place, draw_numbers numbers) {
   typedef typename D::type T;
@@ -95,6 +111,15 @@ template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place
   numbers.dtype = call->out[0]->dtype;
   numbers.op = call->op;
   numbers.fault = call->fault;
+  if constexpr (sizeof(typename D::type) == 4) {
+    bool lanes = true;
+    for (int k = 0; k <= D::inputs; k++) lanes = lanes && gb_is_flat(w, k) && gb_lane_bytes(e.operand[k]->dtype);
+    if (lanes) {
+      GB_LAUNCH(call->stream, draw_four_kernel<D>, gb_blocks(w.numel, GB_THREADS * GB_LANES), GB_THREADS, 0, w.numel,
+                gb_operands_of<float>(e, D::inputs + 1), place, numbers);
+      return GB_OK;
+    }
+  }
   GB_LAUNCH(call->stream, draw_kernel<D>, gb_blocks(w.numel, GB_THREADS * (4 / D::words)), GB_THREADS, 0, w,
             gb_operands_of<typename D::type>(e, D::inputs + 1), place, numbers);
   return GB_OK;
