@@ -51,19 +51,26 @@ extern "C" void gb_logits_run(gb_cuda_call *call, const gb_logits *l) {
   else GB_LAUNCH(call->stream, logits_kernel<float>, s.grid, s.block, 0, *l, logits, slope, (int)call->op, call->fault);
 }
 
-/* A thread per class, rows in order. */
-template <typename T> static __global__ void bias_kernel(gb_logits l, T *dbias, bool add) {
-  for (int64_t i = gb_thread<int64_t>(); i < l.classes; i += gb_grid_size<int64_t>()) {
-    double sum = 0;
-    for (int64_t row = 0; row < l.rows; row++) sum += gb_load<double>(l.slope, l.slope_dtype, row * l.classes + i);
-    dbias[i] = (T)((add ? (double)dbias[i] : 0) + sum);
-  }
+enum { BIAS_LANES = 16 }; /* threads that share a class */
+
+/* Thread y of a class adds up every BIAS_LANES-th row, then the threads' sums are joined in order. */
+template <typename T> static __global__ void __launch_bounds__(GB_WARP *BIAS_LANES) bias_kernel(gb_logits l, T *dbias, bool add) {
+  GB_SHARED(double, sums, [BIAS_LANES][GB_WARP + 1]);
+  int64_t i = (int64_t)blockIdx.x * GB_WARP + threadIdx.x;
+  double sum = 0;
+  for (int64_t row = threadIdx.y; i < l.classes && row < l.rows; row += BIAS_LANES) sum += gb_load<double>(l.slope, l.slope_dtype, row * l.classes + i);
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y || i >= l.classes) return;
+  for (int k = 1; k < BIAS_LANES; k++) sum += sums[k][threadIdx.x];
+  dbias[i] = (T)((add ? (double)dbias[i] : 0) + sum);
 }
 
 extern "C" void gb_logits_bias(gb_cuda_call *call, const gb_logits *l, void *dbias, bool add) {
-  unsigned blocks = gb_blocks(l->classes, GB_THREADS);
-  if (l->lane == GB_FLOAT64) GB_LAUNCH(call->stream, bias_kernel<double>, blocks, GB_THREADS, 0, *l, (double *)dbias, add);
-  else GB_LAUNCH(call->stream, bias_kernel<float>, blocks, GB_THREADS, 0, *l, (float *)dbias, add);
+  unsigned blocks = (unsigned)((l->classes + GB_WARP - 1) / GB_WARP);
+  dim3 block(GB_WARP, BIAS_LANES);
+  if (l->lane == GB_FLOAT64) GB_LAUNCH(call->stream, bias_kernel<double>, blocks, block, 0, *l, (double *)dbias, add);
+  else GB_LAUNCH(call->stream, bias_kernel<float>, blocks, block, 0, *l, (float *)dbias, add);
 }
 
 /* One block. */
