@@ -86,7 +86,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_
 }
 
 /* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room for the rows under way. */
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_long(norm_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_long(norm_job job) {
   int64_t n = job.x.length;
   const gb_rows &from = job.adds ? job.sum : job.x;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
@@ -205,7 +205,7 @@ static GB_DEVICE gb_share worker_share(const norm_backward_job &job) {
   return gb_share{ alike ? -(int64_t)gb_row_shift(job.dx, 0) : 0, (int)threadIdx.x, (int)blockDim.x };
 }
 
-template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_backward_held(norm_backward_job job) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
   gb_share share = worker_share(job);
   float dweight[PER] = {}, dbias[PER] = {};
@@ -231,7 +231,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_
 }
 
 /* Rows too long to hold, and those without lanes: x and grad are read twice, and the columns' sums are kept in memory. */
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) norm_backward_long(norm_backward_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_backward_long(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row(), part = worker * 2 * n;
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
     int64_t g = gb_at(job.grad.outer, row), x = gb_at(job.x.outer, row), dx = gb_at(job.dx.outer, row);
