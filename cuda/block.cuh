@@ -38,4 +38,26 @@ template <class Op, typename T> static __device__ __forceinline__ T gb_block_red
   return gb_block_fold(value, nothing, gb_folding<Op>());
 }
 
+/* The sums of what the threads before this one bring, and of what all bring (*total), joined by `add`: lanes by shuffles, then warp by warp. May be
+ * called again and again; T has at most 8 bytes. */
+template <typename T, class Fold> static __device__ __forceinline__ T gb_block_scan(T mine, T nothing, Fold add, T *total) {
+  GB_SHARED(T, part, [GB_WARP]);
+  unsigned thread = gb_thread_of_block(), lane = thread % GB_WARP, warp = thread / GB_WARP, warps = blockDim.x * blockDim.y * blockDim.z / GB_WARP;
+  T sum = mine;
+  for (unsigned d = 1; d < GB_WARP; d *= 2) {
+    T other = __shfl_up_sync(GB_ALL_LANES, sum, d);
+    if (lane >= d) sum = add(other, sum);
+  }
+  T before = __shfl_up_sync(GB_ALL_LANES, sum, 1u), lower = nothing, all = nothing;
+  __syncthreads(); /* what an earlier call left has been read */
+  if (lane == GB_WARP - 1) part[warp] = sum;
+  __syncthreads();
+  for (unsigned w = 0; w < warps; w++) {
+    if (w == warp) lower = all;
+    all = add(all, part[w]);
+  }
+  *total = all;
+  return lane ? add(lower, before) : lower;
+}
+
 #endif

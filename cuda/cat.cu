@@ -1,6 +1,7 @@
 /* cuda/cat.cu - joining, reversing, triangles, and the gradient of a view at its place: strided copies, but for overlapping views.
  *
  * Each element is read and written once. */
+#include "base/strides.h"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/ordered.cuh"
@@ -73,23 +74,6 @@ static gb_status triu(gb_cuda_call *call) { return keep_triangle(call, false); }
 
 /* {==== as_strided_backward ==== */
 
-/* No two positions of the view are the same element: dims in order of stride, each step beyond all that the smaller ones reach. */
-static bool is_disjoint(int ndim, const int64_t *shape, const int64_t *strides) {
-  int order[GB_MAX_NDIM], n = 0;
-  for (int i = 0; i < ndim; i++) {
-    if (shape[i] <= 1) continue;
-    int at = n++;
-    for (; at > 0 && strides[order[at - 1]] > strides[i]; at--) order[at] = order[at - 1];
-    order[at] = i;
-  }
-  int64_t reach = 0;
-  for (int i = 0; i < n; i++) {
-    if (strides[order[i]] <= reach) return false;
-    reach += (shape[order[i]] - 1) * strides[order[i]];
-  }
-  return true;
-}
-
 /* The place of each element of the view in the result's memory. */
 static __global__ void view_places(gb_axes view, int64_t offset, int64_t n, uint64_t *keys) {
   for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) keys[i] = (uint64_t)(offset + gb_at(view, i));
@@ -101,7 +85,7 @@ static gb_status as_strided_backward(gb_cuda_call *call) {
   const int64_t *strides = call->attrs[3].ints, offset = call->attrs[4].integer;
   if (dx->numel) gb_rt_set(call->stream, dx->data, 0, (size_t)dx->numel * gb_bytes_of(dx->dtype));
   if (grad->numel == 0) return GB_OK;
-  if (is_disjoint(grad->ndim, grad->shape, strides)) {
+  if (gb_is_disjoint(grad->ndim, grad->shape, strides)) {
     gb_cuda_tensor place = *grad;
     place.data = dx->data + offset * (int64_t)gb_bytes_of(dx->dtype);
     place.dtype = dx->dtype;
@@ -114,6 +98,7 @@ static gb_status as_strided_backward(gb_cuda_call *call) {
   sum.to = gb_rows_over(dx->data, dx->dtype, dx->numel, 1);
   sum.from = gb_rows_of(grad, 0);
   sum.n = grad->numel;
+  sum.limit = dx->numel;
   sum.keys = (uint64_t *)gb_cuda_scratch(call, (size_t)sum.n * sizeof(uint64_t));
   if (!sum.keys) return GB_EMEMORY;
   GB_LAUNCH(call->stream, view_places, gb_blocks(sum.n, GB_THREADS), GB_THREADS, 0, view, offset, sum.n, sum.keys);

@@ -55,7 +55,7 @@ static gb_status sequence(gb_cuda_call *call) {
 
 template <typename T> struct same_of {
   static constexpr int inputs = 1;
-  static constexpr bool vector = false;
+  static constexpr bool vector = sizeof(T) == 4;
   static __device__ __forceinline__ T of(T x, T, T, const gb_numbers<T> &) { return x; }
 };
 
@@ -99,6 +99,26 @@ static int dim_across(const gb_walk &w) {
   return -1;
 }
 
+/* 16 bytes that are moved together. */
+struct alignas(16) quad { uint64_t half[2]; };
+
+/* How many bytes can be moved together where both sides run along the last dim: the walk is made one over units of so many. */
+static size_t widen(gb_walk *w, const char *to, const char *from, size_t bytes) {
+  int last = w->ndim - 1;
+  if (w->stride[0][last] != 1 || w->stride[1][last] != 1) return bytes;
+  int64_t joint = (int64_t)((uintptr_t)to | (uintptr_t)from) | w->shape[last] * (int64_t)bytes; /* its lowest bit says what divides all */
+  for (int k = 0; k < 2; k++)
+    for (int d = 0; d < last; d++) joint |= w->stride[k][d] * (int64_t)bytes;
+  size_t unit = 16;
+  while (unit > bytes && (joint & (int64_t)(unit - 1))) unit /= 2;
+  int64_t per = (int64_t)(unit / bytes);
+  w->numel /= per;
+  w->shape[last] /= per;
+  for (int k = 0; k < 2; k++)
+    for (int d = 0; d < last; d++) w->stride[k][d] /= per;
+  return unit;
+}
+
 template <typename S> static void copy_as_stored(gb_cuda_call *call, const gb_walk &w, char *to, const char *from) {
   int across = dim_across(w);
   int64_t batch = across < 0 || w.numel == 0 ? 0 : w.numel / (w.shape[across] * w.shape[w.ndim - 1]);
@@ -120,16 +140,19 @@ static gb_status copy_same(gb_cuda_call *call, const gb_cuda_tensor *out, const 
     int code = gb_rt_copy(call->stream, out->data, in->data, (size_t)w.numel * bytes, GB_COPY_ON_DEVICE);
     return code ? gb_cuda_fail(call, GB_EDEVICE, "the copy failed: %s", gb_rt_text(code)) : GB_OK;
   }
-  switch (bytes) {
+  switch (widen(&w, out->data, in->data, bytes)) {
     case 1: copy_as_stored<uint8_t>(call, w, out->data, in->data); break;
     case 2: copy_as_stored<uint16_t>(call, w, out->data, in->data); break;
     case 4: copy_as_stored<uint32_t>(call, w, out->data, in->data); break;
-    default: copy_as_stored<uint64_t>(call, w, out->data, in->data); break;
+    case 8: copy_as_stored<uint64_t>(call, w, out->data, in->data); break;
+    default:
+      GB_LAUNCH(call->stream, move_kernel<quad>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (quad *)out->data, (const quad *)in->data);
+      break;
   }
   return GB_OK;
 }
 
-/* Converted through the type that the CPU converts them through. */
+/* Converted through the type that the CPU converts them through; uint8 and bool through float32, which holds them, by strips. */
 extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in) {
   bool same_place = out->data == in->data && out->dtype == in->dtype && out->ndim == in->ndim;
   for (int d = 0; same_place && d < out->ndim; d++) same_place = out->shape[d] == in->shape[d] && out->stride[d] == in->stride[d];
@@ -139,7 +162,7 @@ extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out,
   e.operand[0] = out;
   e.operand[1] = in;
   if (in->dtype == GB_FLOAT64) gb_run_elements<same_of<double>, double>(e);
-  else if (gb_is_float(in->dtype)) gb_run_elements<same_of<float>, float>(e);
+  else if (gb_is_float(in->dtype) || gb_bytes_of(in->dtype) == 1) gb_run_elements<same_of<float>, float>(e);
   else gb_run_elements<same_of<int64_t>, int64_t>(e);
   return GB_OK;
 }

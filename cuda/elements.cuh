@@ -1,13 +1,14 @@
 /* cuda/elements.cuh - the walk over the elements that several tensors have in common, for kernels that compute element by element.
  *
  * A plan broadcasts the inputs to the result's shape, orders the dims by the result's strides (or keeps row-major order where the place of an
- * element counts), and merges dims wherever all operands allow it. elements_kernel takes any dtype per operand; vector_kernel is the fast
- * one: contiguous operands of one float dtype, 16 bytes at a time. The walk divides by 32-bit numbers wherever they hold every offset, by a branch
- * that all threads take alike: instances for both widths would double what nvcc compiles, and a 64-bit division costs more than the branch. */
+ * element counts), and merges dims wherever all operands allow it. elements_kernel takes any dtype and layout; strips_kernel is the fast
+ * one: operands of floats up to 32 bits and of bytes that run along the last dim of the walk, or are one element there, 16 bytes at a time. The
+ * walk divides by 32-bit numbers wherever they hold every offset, by a branch that all threads take alike: instances for both widths would
+ * double what nvcc compiles, and a 64-bit division costs more than the branch. */
 #ifndef GB_CUDA_ELEMENTS_CUH
 #define GB_CUDA_ELEMENTS_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/lanes.cuh"
 
 #define GB_OPERANDS 4 /* the result and three inputs */
 
@@ -122,35 +123,38 @@ template <class F, typename T, int inputs> static __global__ void elements_kerne
   }
 }
 
-/* 16 bytes of one dtype. */
-template <typename S> struct alignas(16) gb_vector { S lane[16 / sizeof(S)]; };
+/* Strips of a row of `length` elements: wherever the row begins, strips but its first and last are aligned. */
+static GB_DEVICE int64_t gb_strips_of(int64_t length, int width) { return (length + 2 * width - 2) / width; }
 
-static GB_DEVICE float gb_lane_value(float x, int) { return x; }
-static GB_DEVICE float gb_lane_value(uint16_t bits, int dtype) { return dtype == GB_FLOAT16 ? gb_half_value(bits) : gb_bfloat16_to_float(bits); }
-static GB_DEVICE void gb_lane_set(float *lane, int, float x) { *lane = x; }
-static GB_DEVICE void gb_lane_set(uint16_t *lane, int dtype, float x) { *lane = dtype == GB_FLOAT16 ? gb_half_bits(x) : gb_bfloat_bits(x); }
-
-/* As elements_kernel where the result and every input that is no single number lie in one piece, in one dtype whose elements are stored as S
- * (float, or uint16_t for both 16-bit floats), aligned to 16 bytes. */
-template <class F, typename S, int inputs> static __global__ void vector_kernel(int64_t numel, gb_operands<float> o, gb_numbers<float> numbers) {
-  const int width = 16 / sizeof(S), dtype = sizeof(S) == 4 ? (int)GB_FLOAT32 : o.dtype[0];
-  int64_t vectors = numel / width;
-  for (int64_t i = gb_thread<int64_t>(); i < vectors; i += gb_grid_size<int64_t>()) {
-    gb_vector<S> in[inputs > 0 ? inputs : 1], out;
-    for (int k = 0; k < inputs; k++)
-      if (o.data[k + 1]) in[k] = ((const gb_vector<S> *)o.data[k + 1])[i];
-    for (int l = 0; l < width; l++) {
-      float v[3] = { 0, 0, 0 };
-      for (int k = 0; k < inputs; k++) v[k] = o.data[k + 1] ? gb_lane_value(in[k].lane[l], dtype) : o.number[k + 1];
-      gb_lane_set(&out.lane[l], dtype, F::of(v[0], v[1], v[2], numbers));
+/* As elements_kernel for operands that run along the last dim of the walk or stand still there (gb_strip_width says where). A thread makes W
+ * elements of one row at once. shift: how many elements the result's memory lies beyond W aligned ones; it is cut where those begin. */
+template <class F, int inputs, int W>
+static __global__ void strips_kernel(gb_walk w, gb_operands<float> o, gb_numbers<float> numbers, int shift) {
+  int last = w.ndim - 1, bytes = gb_lane_bytes(o.dtype[0]);
+  int64_t length = w.shape[last], each = gb_strips_of(length, W), rows = w.ndim == 1 ? 1 : w.numel / length;
+  for (int64_t i = gb_thread<int64_t>(); i < rows * each; i += gb_grid_size<int64_t>()) {
+    int64_t offset[inputs + 1] = { 0 }, strip = i;
+    if (w.ndim > 1) gb_seek<inputs + 1>(w, gb_divide(i, each, w.narrow, &strip) * length, offset);
+    int64_t from = strip * W - ((shift + offset[0]) & (W - 1));
+    int first = from < 0 ? (int)-from : 0, end = length - from < W ? (int)(length - from) : W;
+    if (end <= first) continue; /* a row that begins aligned has fewer strips */
+    gb_bits bits[inputs > 0 ? inputs : 1];
+    float v[inputs > 0 ? inputs : 1][W], result[W];
+    GB_UNROLL for (int k = 1; k <= inputs; k++)
+      if (o.data[k] && w.stride[k][last]) bits[k - 1] = gb_lanes_load<W>(o.data[k], gb_lane_bytes(o.dtype[k]), offset[k] + from, first, end);
+    GB_UNROLL for (int k = 1; k <= inputs; k++) {
+      if (o.data[k] && w.stride[k][last]) {
+        gb_lanes_unpack<float, W>(bits[k - 1], o.dtype[k], v[k - 1]);
+        continue;
+      }
+      float x = o.data[k] ? gb_load<float>(o.data[k], o.dtype[k], offset[k]) : o.number[k];
+      if (o.through[k] >= 0) x = gb_through(x, o.through[k]);
+      GB_UNROLL for (int l = 0; l < W; l++) v[k - 1][l] = x;
     }
-    ((gb_vector<S> *)o.data[0])[i] = out;
+    GB_UNROLL for (int l = 0; l < W; l++)
+      result[l] = F::of(inputs > 0 ? v[0][l] : 0.0f, inputs > 1 ? v[inputs > 1 ? 1 : 0][l] : 0.0f, inputs > 2 ? v[inputs > 2 ? 2 : 0][l] : 0.0f, numbers);
+    gb_lanes_store<W>(o.data[0], bytes, offset[0] + from, first, end, gb_lanes_pack<float, W>(result, o.dtype[0]));
   }
-  int64_t i = vectors * width + gb_thread<int64_t>(); /* the rest, less than one vector */
-  if (i >= numel) return;
-  float v[3] = { 0, 0, 0 };
-  for (int k = 0; k < inputs; k++) v[k] = o.data[k + 1] ? gb_lane_value(((const S *)o.data[k + 1])[i], dtype) : o.number[k + 1];
-  gb_lane_set(&((S *)o.data[0])[i], dtype, F::of(v[0], v[1], v[2], numbers));
 }
 
 /* ====} */
@@ -202,36 +206,35 @@ template <typename T> static gb_operands<T> gb_operands_of(const gb_elements &e,
   return o;
 }
 
-/* All operands in one piece, of the result's 16- or 32-bit float dtype and aligned, or numbers. */
-static inline bool gb_is_vector(const gb_elements &e, const gb_walk &w, int count) {
-  gb_dtype dtype = e.operand[0]->dtype;
-  if (dtype != GB_FLOAT32 && dtype != GB_FLOAT16 && dtype != GB_BFLOAT16) return false;
+/* Elements of a strip that suit the operands: 4, or 8 where all that run along it have at most 2 bytes; 0: the walk is not for strips. */
+static inline int gb_strip_width(const gb_elements &e, const gb_walk &w, int count) {
+  int last = w.ndim - 1, widest = 0;
   for (int k = 0; k < count; k++) {
     const gb_cuda_tensor *t = e.operand[k];
-    if (t->host) continue;
-    if (t->dtype != dtype || e.through[k] >= 0 || !gb_is_flat(w, k) || ((uintptr_t)t->data & 15)) return false;
+    if (t->host || (k > 0 && w.stride[k][last] == 0)) continue;
+    if (w.stride[k][last] != 1 || gb_lane_bytes(t->dtype) == 0) return 0;
+    if (gb_lane_bytes(t->dtype) > widest) widest = gb_lane_bytes(t->dtype);
   }
-  return true;
+  int width = widest == 4 ? 4 : 8;
+  return w.shape[last] >= 4 * width ? width : 0; /* heads and tails of shorter rows would be most of them */
 }
 
-template <class F, int inputs> static void gb_run_vector(const gb_elements &e, const gb_numbers<float> &numbers) {
-  int64_t numel = e.operand[0]->numel;
-  gb_operands<float> o = gb_operands_of<float>(e, inputs + 1);
-  if (e.operand[0]->dtype == GB_FLOAT32) {
-    GB_LAUNCH(e.call->stream, GB_KERNEL(vector_kernel<F, float, inputs>), gb_blocks(numel, GB_THREADS * 4), GB_THREADS, 0, numel, o, numbers);
-  } else {
-    GB_LAUNCH(e.call->stream, GB_KERNEL(vector_kernel<F, uint16_t, inputs>), gb_blocks(numel, GB_THREADS * 8), GB_THREADS, 0, numel, o, numbers);
-  }
+template <class F, int W> static void gb_run_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
+  const gb_cuda_tensor *out = e.operand[0];
+  int64_t length = w.shape[w.ndim - 1], strips = w.numel / length * gb_strips_of(length, W);
+  int shift = (int)((uintptr_t)out->data / gb_bytes_of(out->dtype) % W);
+  gb_operands<float> o = gb_operands_of<float>(e, F::inputs + 1);
+  GB_LAUNCH(e.call->stream, GB_KERNEL(strips_kernel<F, F::inputs, W>), gb_blocks(strips, GB_THREADS), GB_THREADS, 0, w, o, numbers, shift);
 }
 
-template <class F> static bool gb_try_vector(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
-  if (!gb_is_vector(e, w, F::inputs + 1)) return false;
-  gb_run_vector<F, F::inputs>(e, numbers);
-  return true;
+template <class F> static bool gb_try_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
+  int width = gb_strip_width(e, w, F::inputs + 1);
+  if (width == 4) gb_run_strips<F, 4>(e, w, numbers);
+  else if (width == 8) gb_run_strips<F, 8>(e, w, numbers);
+  return width > 0;
 }
-template <class F, typename T> static bool gb_try_vector(const gb_elements &, const gb_walk &, const gb_numbers<T> &) { return false; }
 
-/* Run a function F that computes in T over the elements. F has `inputs`, `vector` (it is worth a fast instance) and of(x, y, z, numbers). */
+/* Run a function F that computes in T over the elements. F has `inputs`, `vector` (T is float) and of(x, y, z, numbers). */
 template <class F, typename T> static void gb_run_elements(const gb_elements &e) {
   const int inputs = F::inputs;
   gb_walk w = gb_plan(e.operand, inputs + 1, e.logical);
@@ -240,7 +243,7 @@ template <class F, typename T> static void gb_run_elements(const gb_elements &e)
   numbers.fault = e.call->fault;
   numbers.op = e.call->op;
   if constexpr (F::vector)
-    if (gb_try_vector<F>(e, w, numbers)) return;
+    if (gb_try_strips<F>(e, w, numbers)) return;
   gb_operands<T> o = gb_operands_of<T>(e, inputs + 1);
   GB_LAUNCH(e.call->stream, GB_KERNEL(elements_kernel<F, T, inputs>), gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, o, numbers);
 }

@@ -12,23 +12,23 @@ typedef int64_t i64;
 /* {==== the functions ==== */
 
 /* The one place where functions are made: name_type computes `value` of the operands x, y, z and the op's numbers a, b. */
-#define FUNCTION(name, type, count, fast, value)                                                                     \
+#define FUNCTION(name, type, count, value)                                                                           \
   struct name##_##type {                                                                                             \
     static constexpr int inputs = count;                                                                             \
-    static constexpr bool vector = fast;                                                                             \
+    static constexpr bool vector = sizeof(type) == 4;                                                                \
     static __device__ __forceinline__ type of(type x, type y, type z, const gb_numbers<type> &n) {                   \
       const type a = n.a, b = n.b;                                                                                   \
       (void)x, (void)y, (void)z, (void)a, (void)b;                                                                   \
       return (type)(value);                                                                                          \
     }                                                                                                                \
   };
-#define F32(name, count, value) FUNCTION(name, f32, count, true, value)
-#define F64(name, count, value) FUNCTION(name, f64, count, false, value)
-#define I64(name, count, value) FUNCTION(name, i64, count, false, value)
+#define F32(name, count, value) FUNCTION(name, f32, count, value)
+#define F64(name, count, value) FUNCTION(name, f64, count, value)
+#define I64(name, count, value) FUNCTION(name, i64, count, value)
 /* The same text for both float types. */
 #define FLOAT(name, count, value) F32(name, count, value) F64(name, count, value)
 /* From any type to bool; the result is stored as anything but 0. */
-#define TEST(name, count, value) FUNCTION(name, f32, count, false, value) F64(name, count, value) I64(name, count, value)
+#define TEST(name, count, value) F32(name, count, value) F64(name, count, value) I64(name, count, value)
 
 /* Integers wrap, and so are computed without sign where they may. */
 #define U(v) ((uint64_t)(v))
@@ -139,10 +139,10 @@ TEST(logical_or, 2, x != 0 || y != 0)
 TEST(logical_xor, 2, (x != 0) != (y != 0))
 TEST(logical_not, 1, x == 0)
 TEST(isnan, 1, x != x)
-FUNCTION(isinf, f32, 1, false, fabs(x) == (f32)INFINITY)
+F32(isinf, 1, fabs(x) == (f32)INFINITY)
 F64(isinf, 1, fabs(x) == (f64)INFINITY)
 I64(isinf, 1, 0)
-FUNCTION(isfinite, f32, 1, false, fabs(x) < (f32)INFINITY)
+F32(isfinite, 1, fabs(x) < (f32)INFINITY)
 F64(isfinite, 1, fabs(x) < (f64)INFINITY)
 I64(isfinite, 1, 1)
 

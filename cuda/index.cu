@@ -6,7 +6,6 @@
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/ordered.cuh"
-#include "cuda/sort.h"
 
 /* Element i of an index in row-major order. */
 static GB_DEVICE int64_t index_at(const gb_rows &index, int64_t i) { return gb_load<int64_t>(index.data, index.dtype, gb_at(index.outer, i)); }
@@ -32,16 +31,36 @@ static __global__ void number_rows(int64_t *positions, int64_t n) {
 template <typename T> static GB_DEVICE T plus(T a, T b) { return a + b; }
 template <> GB_DEVICE int64_t plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
-/* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts. */
-template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys, const int64_t *positions, int64_t n) {
+/* The first place from `at` on whose key is another than at `at`. */
+static GB_DEVICE int64_t end_of_key(const uint64_t *keys, int64_t at, int64_t n) {
+  uint64_t key = keys[at];
+  int64_t step = 1, low = at + 1, high;
+  while (at + step < n && keys[at + step] == key) low = at + step + 1, step *= 2; /* short runs end soon */
+  high = at + step < n ? at + step : n;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (keys[middle] == key) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+enum { AHEAD = 8 }; /* parts that a sum has under way */
+
+/* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts, in order. */
+template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys, const int64_t *positions, int64_t n, bool narrow) {
   int64_t width = to.length;
   for (int64_t i = gb_thread<int64_t>(); i < n * width; i += gb_grid_size<int64_t>()) {
-    int64_t first = i / width, column = i % width;
+    int64_t column, first = gb_divide(i, width, narrow, &column);
     uint64_t key = keys[first];
     if (key == GB_NO_ROW || (first > 0 && keys[first - 1] == key)) continue;
-    int64_t start = gb_at(to.outer, (int64_t)key);
-    T sum = gb_row_load<T>(to, start, column);
-    for (int64_t at = first; at < n && keys[at] == key; at++) sum = plus(sum, gb_row_load<T>(from, gb_at(from.outer, positions[at]), column));
+    int64_t start = gb_at(to.outer, (int64_t)key), at = first, end = end_of_key(keys, first, n);
+    T sum = gb_row_load<T>(to, start, column), part[AHEAD];
+    for (; at + AHEAD <= end; at += AHEAD) {
+      GB_UNROLL for (int k = 0; k < AHEAD; k++) part[k] = gb_row_load<T>(from, gb_at(from.outer, positions[at + k]), column);
+      GB_UNROLL for (int k = 0; k < AHEAD; k++) sum = plus(sum, part[k]);
+    }
+    for (; at < end; at++) sum = plus(sum, gb_row_load<T>(from, gb_at(from.outer, positions[at]), column));
     gb_row_store<T>(to, start, column, sum);
   }
 }
@@ -53,13 +72,16 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
   int64_t *positions = (int64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *positions);
   if (!keys || !positions) return GB_EMEMORY;
   GB_LAUNCH(call->stream, number_rows, gb_blocks(n, GB_THREADS), GB_THREADS, 0, positions, n);
-  gb_status status = gb_sort_pairs(call, sum->keys, keys, positions, positions + n, 1, n);
+  int bits = 1;
+  while (bits < 64 && sum->limit >> bits) bits++; /* of a number above all keys, such as the low bits of GB_NO_ROW make */
+  gb_status status = gb_sort_pairs(call, sum->keys, keys, positions, positions + n, 1, n, 0, bits);
   if (status != GB_OK) return status;
   unsigned grid = gb_blocks(all, GB_THREADS);
-  if (sum->to.dtype == GB_FLOAT64) GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n);
+  bool narrow = all <= INT32_MAX;
+  if (sum->to.dtype == GB_FLOAT64) GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
   else if (gb_is_float((gb_dtype)sum->to.dtype))
-    GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n);
-  else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n);
+    GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
+  else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
   return GB_OK;
 }
 
@@ -67,19 +89,43 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
 
 /* {==== embedding ==== */
 
+/* 16 bytes that are moved together. */
+struct alignas(16) quad { uint64_t half[2]; };
+
 /* y[i] = weight[index[i]] */
-template <typename S> __global__ void pick_rows(gb_rows weight, gb_rows index, gb_rows y, gb_cuda_fault *fault, int op) {
+template <typename S> __global__ void pick_rows(gb_rows weight, gb_rows index, gb_rows y, bool narrow, gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
-    int64_t place = i / y.length, column = i % y.length, row = gb_checked_index(fault, op, index_at(index, place), weight.count);
+    int64_t column, place = gb_divide(i, y.length, narrow, &column), row = gb_checked_index(fault, op, index_at(index, place), weight.count);
     if (weight.count)
       ((S *)y.data)[gb_at(y.outer, place) + gb_at(y.inner, column)] = ((const S *)weight.data)[gb_at(weight.outer, row) + gb_at(weight.inner, column)];
   }
 }
 
+/* Are all rows whole quads in memory, one quad after another? */
+static bool in_quads(const gb_rows *r) {
+  int64_t bytes = (int64_t)gb_bytes_of((gb_dtype)r->dtype), joint = (int64_t)(uintptr_t)r->data | r->length * bytes;
+  for (int i = 0; i < r->outer.n; i++) joint |= r->outer.step[i] * bytes;
+  return r->inner.n == 1 && r->inner.step[0] == 1 && joint % (int64_t)sizeof(quad) == 0;
+}
+
+/* Make rows of elements rows of quads. */
+static void widen(gb_rows *r) {
+  int64_t per = (int64_t)(sizeof(quad) / gb_bytes_of((gb_dtype)r->dtype));
+  r->length /= per;
+  r->inner.size[0] /= per;
+  for (int i = 0; i < r->outer.n; i++) r->outer.step[i] /= per;
+}
+
 static gb_status embedding(gb_cuda_call *call) {
   const gb_cuda_tensor *weight = call->in[1], *y = call->out[0];
   gb_rows from = gb_rows_of(weight, 2u), index = gb_rows_of(call->in[0], 0), to = gb_rows_of(y, 1u << (y->ndim - 1));
-  BY_SIZE(y->dtype, pick_rows, y->numel, from, index, to, call->fault, call->op);
+  bool narrow = y->numel <= INT32_MAX;
+  if (in_quads(&from) && in_quads(&to)) {
+    widen(&from), widen(&to);
+    GB_LAUNCH(call->stream, pick_rows<quad>, gb_blocks(to.count * to.length, GB_THREADS), GB_THREADS, 0, from, index, to, narrow, call->fault, (int)call->op);
+    return GB_OK;
+  }
+  BY_SIZE(y->dtype, pick_rows, y->numel, from, index, to, narrow, call->fault, call->op);
   return GB_OK;
 }
 
@@ -109,7 +155,8 @@ static gb_status embedding_backward(gb_cuda_call *call) {
   sum.to = gb_rows_of(out, 2u);
   sum.from = gb_rows_of(grad, 1u << (grad->ndim - 1));
   sum.n = index->numel;
-  sum.keys = keys_of(call, index, out->shape[0], call->attrs[1].given ? call->attrs[1].integer : -1);
+  sum.limit = out->shape[0];
+  sum.keys = keys_of(call, index, sum.limit, call->attrs[1].given ? call->attrs[1].integer : -1);
   return sum.keys ? gb_ordered_sum_run(call, &sum) : GB_EMEMORY;
 }
 
@@ -170,6 +217,8 @@ static gb_status scatter_add(gb_cuda_call *call) {
   sum.to.outer.step[0] = 1;
   sum.from = gb_rows_of(&reached, 0);
   sum.n = index->numel;
+  sum.limit = 1;
+  for (int d = 0; d < y->ndim; d++) sum.limit += (y->shape[d] - 1) * y->stride[d];
   sum.keys = (uint64_t *)gb_cuda_scratch(call, (size_t)sum.n * sizeof *sum.keys);
   if (!sum.keys) return GB_EMEMORY;
   gb_axes others = axes_without(y, index->ndim, index->shape, dim);
@@ -179,9 +228,9 @@ static gb_status scatter_add(gb_cuda_call *call) {
 }
 
 /* Slices of x along dim, picked by a vector: rows of x and y are the other dims. */
-template <typename S> __global__ void select_slices(gb_rows x, gb_rows index, gb_rows y, gb_cuda_fault *fault, int op) {
+template <typename S> __global__ void select_slices(gb_rows x, gb_rows index, gb_rows y, bool narrow, gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
-    int64_t row = i / y.length, at = i % y.length, value = gb_checked_index(fault, op, index_at(index, at), x.length);
+    int64_t at, row = gb_divide(i, y.length, narrow, &at), value = gb_checked_index(fault, op, index_at(index, at), x.length);
     if (x.length) ((S *)y.data)[gb_at(y.outer, row) + gb_at(y.inner, at)] = ((const S *)x.data)[gb_at(x.outer, row) + gb_at(x.inner, value)];
   }
 }
@@ -190,7 +239,7 @@ static gb_status index_select(gb_cuda_call *call) {
   const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
   uint32_t mask = x->ndim ? 1u << wrap(call->attrs[0].integer, x->ndim) : 0;
   gb_rows from = gb_rows_of(x, mask), to = gb_rows_of(y, mask), index = gb_rows_of(call->in[1], 0);
-  BY_SIZE(y->dtype, select_slices, y->numel, from, index, to, call->fault, call->op);
+  BY_SIZE(y->dtype, select_slices, y->numel, from, index, to, y->numel <= INT32_MAX, call->fault, call->op);
   return GB_OK;
 }
 
@@ -204,7 +253,8 @@ static gb_status index_add(gb_cuda_call *call) {
   sum.to = gb_rows_of(y, others);
   sum.from = gb_rows_of(source, others);
   sum.n = index->numel;
-  sum.keys = keys_of(call, index, sum.to.count, -1);
+  sum.limit = sum.to.count;
+  sum.keys = keys_of(call, index, sum.limit, -1);
   return sum.keys ? gb_ordered_sum_run(call, &sum) : GB_EMEMORY;
 }
 
@@ -307,15 +357,18 @@ static __global__ void count_flags(gb_rows mask, int64_t n, int64_t blocks, int6
   }
 }
 
-/* Counts become starts; counts[blocks] is the sum of all. One thread: there is one count to 2,048 elements. */
-static __global__ void start_blocks(int64_t *counts, int64_t blocks) {
+enum { START_THREADS = 1024 };
+
+/* Counts become starts; counts[blocks] is the sum of all. One block: there is one count to 2,048 elements. */
+static __global__ void __launch_bounds__(START_THREADS) start_blocks(int64_t *counts, int64_t blocks) {
   int64_t sum = 0;
-  for (int64_t b = 0; b < blocks; b++) {
-    int64_t count = counts[b];
-    counts[b] = sum;
-    sum += count;
+  for (int64_t first = 0; first < blocks; first += blockDim.x) {
+    int64_t b = first + threadIdx.x, all;
+    int64_t before = gb_block_scan(b < blocks ? counts[b] : (int64_t)0, (int64_t)0, gb_folding<gb_sum_of>(), &all);
+    if (b < blocks) counts[b] = sum + before;
+    sum += all;
   }
-  counts[blocks] = sum;
+  if (threadIdx.x == 0) counts[blocks] = sum;
 }
 
 /* A mask over a shape, counted; starts holds blocks + 1 numbers. */
@@ -329,7 +382,7 @@ static gb_status mask_begin(gb_cuda_call *call, const gb_cuda_tensor *mask, int 
   job->starts = (int64_t *)gb_cuda_scratch(call, (size_t)(job->blocks + 1) * sizeof *job->starts);
   if (!job->starts) return GB_EMEMORY;
   GB_LAUNCH(call->stream, count_flags, gb_blocks(job->blocks, 1), MASK_THREADS, 0, job->mask, job->n, job->blocks, job->starts);
-  GB_LAUNCH(call->stream, start_blocks, 1, 1, 0, job->starts, job->blocks);
+  GB_LAUNCH(call->stream, start_blocks, 1, START_THREADS, 0, job->starts, job->blocks);
   return GB_OK;
 }
 

@@ -10,7 +10,9 @@
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 
-#define LOGITS ((int64_t)1 << 25) /* of a chunk: 128 MiB in float32 */
+/* Of a chunk, 128 MiB in float32: every chunk reads and writes the whole of dweight, so with half of that the traffic of a large vocabulary would cost as
+ * much time as the products; twice as much would only take more memory. */
+#define LOGITS ((int64_t)1 << 25)
 #define FEWEST_ROWS 128           /* of a chunk, whatever that takes: fewer would leave the device idle */
 
 /* One call. */

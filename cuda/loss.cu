@@ -125,13 +125,17 @@ template <typename T> static __device__ void mass_sums(const loss_job &job, int6
 static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) cross_entropy_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_entropy_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), target = job.indices ? 0 : gb_at(job.target.outer, row);
     T loss = 0, total = 0, lse = 0, mass, weighted;
     if (index >= 0) { /* the same for all threads of the row */
       gb_max_sum<T> s = { (T)-INFINITY, 0 };
-      for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) gb_max_sum_add(&s, gb_row_load<T>(job.x, x, i));
+      T held[GB_TILE];
+      for (gb_share share = gb_share_of(job.x, x); gb_is_tile(share, job.classes); gb_next_tile(&share)) {
+        gb_row_hold<T, GB_TILE>(job.x, x, share, held, (T)-INFINITY);
+        gb_max_sum_add_all<T, GB_TILE>(&s, held);
+      }
       s = gb_max_sum_join(s);
       T log_sum = log_of(s.sum);
       lse = s.max + log_sum;
@@ -151,7 +155,7 @@ template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) cros
 }
 
 template <typename T> static void launch_forward(gb_cuda_call *call, const loss_job *job) {
-  gb_row_shape s = gb_shape_rows(job->rows, job->classes);
+  gb_row_shape s = gb_shape_tiles(job->rows, job->classes);
   GB_LAUNCH(call->stream, cross_entropy_rows<T>, s.grid, s.block, 0, *job);
   launch_finish<T>(call, job, call->out[2]);
 }
@@ -171,13 +175,14 @@ static gb_status cross_entropy(gb_cuda_call *call) {
 }
 
 /* dx = g * (sum(mass) * exp(x - lse) - mass); rows that do not count get 0. */
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) cross_entropy_backward_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_entropy_backward_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), to = gb_at(job.dx.outer, row);
     int64_t target = job.indices ? 0 : gb_at(job.target.outer, row);
-    T g = row_gradient<T>(job, row), lse = ((const T *)job.lse)[row], share = (T)(job.smoothing / (double)job.classes), own = 0, mass = 0;
+    T g = row_gradient<T>(job, row), lse = ((const T *)job.lse)[row], each = (T)(job.smoothing / (double)job.classes), own = 0, mass = 0;
+    T held[GB_TILE] = {};
     if (index < 0) {
-      for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) gb_row_store<T>(job.dx, to, i, (T)0);
+      for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share)) gb_row_put<T, GB_TILE>(job.dx, to, share, held);
       continue; /* all threads of the row do */
     }
     if (job.indices) own = (T)(1 - job.smoothing) * weight_of<T>(job, index);
@@ -185,21 +190,24 @@ template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) cros
       for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) mass += job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
       mass = gb_row_sum(mass);
     }
-    T factor = g * (job.indices ? own + share * mass : mass);
-    for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) {
-      T slope = gb_exp(gb_row_load<T>(job.x, x, i) - lse) * factor;
-      if (!job.indices) slope -= g * mass_of<T>(job, target, i);
-      else {
-        if (i == index) slope -= g * own;
-        if (job.smoothing > 0) slope -= g * share * weight_of<T>(job, i);
+    T factor = g * (job.indices ? own + each * mass : mass);
+    for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share)) {
+      gb_row_hold<T, GB_TILE>(job.x, x, share, held, (T)-INFINITY);
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) {
+        int64_t i = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
+        T slope = gb_exp(held[k] - lse) * factor;
+        if (job.indices && i == index) slope -= g * own;
+        if ((!job.indices || job.smoothing > 0) && i >= 0 && i < job.classes)
+          slope -= job.indices ? g * each * weight_of<T>(job, i) : g * mass_of<T>(job, target, i);
+        held[k] = slope;
       }
-      gb_row_store<T>(job.dx, to, i, slope);
+      gb_row_put<T, GB_TILE>(job.dx, to, share, held);
     }
   }
 }
 
 template <typename T> static void launch_backward(gb_cuda_call *call, const loss_job *job) {
-  gb_row_shape s = gb_shape_rows(job->rows, job->classes);
+  gb_row_shape s = gb_shape_tiles(job->rows, job->classes);
   GB_LAUNCH(call->stream, cross_entropy_backward_rows<T>, s.grid, s.block, 0, *job);
 }
 
@@ -252,16 +260,20 @@ static gb_status nll_loss(gb_cuda_call *call) {
 }
 
 /* -weight * g at the target's element, 0 elsewhere. */
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) nll_backward_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) nll_backward_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = class_of(job, row), to = gb_at(job.dx.outer, row);
     T slope = index < 0 ? (T)0 : -weight_of<T>(job, index) * row_gradient<T>(job, row);
-    for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) gb_row_store<T>(job.dx, to, i, i == index ? slope : (T)0);
+    for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share)) {
+      T held[GB_TILE];
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = gb_four_at(share, k / GB_LANES) + k % GB_LANES == index ? slope : (T)0;
+      gb_row_put<T, GB_TILE>(job.dx, to, share, held);
+    }
   }
 }
 
 template <typename T> static void launch_nll_backward(gb_cuda_call *call, const loss_job *job) {
-  gb_row_shape s = gb_shape_rows(job->rows, job->classes);
+  gb_row_shape s = gb_shape_tiles(job->rows, job->classes);
   GB_LAUNCH(call->stream, nll_backward_rows<T>, s.grid, s.block, 0, *job);
 }
 

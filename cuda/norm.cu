@@ -1,7 +1,7 @@
 /* cuda/norm.cu - layer_norm, rms_norm, add_layer_norm, batch_norm and their gradients.
  *
  * A row that fits in registers is read once and written once: its mean, then the sum of squares about it, then the result. Gradients of
- * weight and bias are kept by the threads that own the columns, in at most 512 parts that a second kernel adds up in order. Statistics
+ * weight and bias are kept by the threads that own the columns, in parts that a second kernel adds up in order. Statistics
  * of batch_norm are folds (fold.cuh): a mean per channel, then squares about it. rms_norm is layer_norm with a mean of 0.
  * Where x lies channels last the library is asked first (batch_norm.h); the running statistics are ours all the same.
  * Traffic: x and y forward, x, grad and dx backward; batch_norm reads its inputs twice more. */
@@ -33,66 +33,95 @@ template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job,
   if (job.rstd) ((T *)job.rstd)[row] = rstd;
 }
 
+/* This thread's share of a parameter, or `absent`. */
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_parameter(const gb_rows &p, const gb_share &share, T *held, T absent) {
+  if (p.data) {
+    gb_row_hold<T, PER, LANES>(p, 0, share, held, (T)0);
+    return;
+  }
+  GB_UNROLL for (int k = 0; k < PER; k++) held[k] = absent;
+}
+
+/* y of a share, from x; four elements of the parameters at a time, which all rows find in the cache. */
+template <typename T, int PER, bool LANES> static GB_DEVICE void normalise(const norm_job &job, gb_share share, T mean, T rstd, T *held) {
+  GB_UNROLL for (int c = 0; c < PER; c += GB_LANES) {
+    T weight[GB_LANES], bias[GB_LANES];
+    hold_parameter<T, GB_LANES, LANES>(job.weight, share, weight, (T)1);
+    hold_parameter<T, GB_LANES, LANES>(job.bias, share, bias, (T)0);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) held[c + l] = (held[c + l] - mean) * rstd * weight[l] + bias[l];
+    share.base += share.threads * GB_LANES;
+  }
+}
+
+/* x, or x + residual as `sum` holds it, which is written. */
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_input(const norm_job &job, int64_t row, const gb_share &share, T *held) {
+  gb_row_hold<T, PER, LANES>(job.x, gb_at(job.x.outer, row), share, held, (T)0);
+  if (!job.adds) return;
+  T other[PER];
+  gb_row_hold<T, PER, LANES>(job.residual, gb_at(job.residual.outer, row), share, other, (T)0);
+  GB_UNROLL for (int k = 0; k < PER; k++) held[k] += other[k];
+  if (gb_lane_bytes(job.sum.dtype)) {
+    GB_UNROLL for (int k = 0; k < PER; k += GB_LANES) gb_lanes_unpack<T, GB_LANES>(gb_lanes_pack<T, GB_LANES>(held + k, job.sum.dtype), job.sum.dtype, held + k);
+  }
+  gb_row_put<T, PER, LANES>(job.sum, gb_at(job.sum.outer, row), share, held);
+}
+
 /* PER elements of a row in each thread. */
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
-  int first = (int)threadIdx.x, threads = (int)blockDim.x;
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
-    T held[PER], mean = 0, squares = 0;
-    gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), first, threads, held, (T)0);
-    if (job.adds) {
-      T other[PER];
-      gb_row_hold<T, PER>(job.residual, gb_at(job.residual.outer, row), first, threads, other, (T)0);
-      GB_UNROLL for (int k = 0; k < PER; k++) held[k] = gb_through<T>(held[k] + other[k], job.sum.dtype);
-      gb_row_put<T, PER>(job.sum, gb_at(job.sum.outer, row), first, threads, held);
-    }
+    int64_t to = gb_at(job.y.outer, row);
+    gb_share share = gb_share_of(job.y, to);
+    float held[PER], mean = 0, squares = 0;
+    hold_input<float, PER, true>(job, row, share, held);
     if (job.centre) {
       GB_UNROLL for (int k = 0; k < PER; k++) mean += held[k];
-      mean = gb_row_sum(mean) / (T)n;
+      mean = gb_row_sum(mean) / (float)n;
     }
     GB_UNROLL for (int k = 0; k < PER; k++)
-      if (first + k * threads < n) squares += (held[k] - mean) * (held[k] - mean);
-    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
-    GB_UNROLL for (int k = 0; k < PER; k++) {
-      int64_t i = first + k * threads;
-      if (i < n) held[k] = (held[k] - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0);
+      if (gb_is_held(share, n, k)) squares += (held[k] - mean) * (held[k] - mean);
+    float rstd = root_of(gb_row_sum(squares) / (float)n + (float)job.eps);
+    normalise<float, PER, true>(job, share, mean, rstd, held);
+    gb_row_put<float, PER, true>(job.y, to, share, held);
+    keep_statistics<float>(job, row, mean, rstd);
+  }
+}
+
+/* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room for the rows under way. */
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_long(norm_job job) {
+  int64_t n = job.x.length;
+  const gb_rows &from = job.adds ? job.sum : job.x;
+  for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
+    int64_t at = gb_at(from.outer, row), to = gb_at(job.y.outer, row);
+    T held[GB_TILE], mean = 0, squares = 0;
+    for (gb_share share = gb_share_of(job.y, to); (job.centre || job.adds) && gb_is_tile(share, n); gb_next_tile(&share)) {
+      hold_input<T, GB_TILE, false>(job, row, share, held);
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) mean += held[k];
     }
-    gb_row_put<T, PER>(job.y, gb_at(job.y.outer, row), first, threads, held);
+    mean = job.centre ? gb_row_sum(mean) / (T)n : (T)0;
+    for (gb_share share = gb_share_of(job.y, to); gb_is_tile(share, n); gb_next_tile(&share)) {
+      gb_row_hold<T, GB_TILE>(from, at, share, held, mean);
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) squares += (held[k] - mean) * (held[k] - mean);
+    }
+    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
+    for (gb_share share = gb_share_of(job.y, to); gb_is_tile(share, n); gb_next_tile(&share)) {
+      gb_row_hold<T, GB_TILE>(from, at, share, held, (T)0);
+      normalise<T, GB_TILE, false>(job, share, mean, rstd, held);
+      gb_row_put<T, GB_TILE>(job.y, to, share, held);
+    }
     keep_statistics<T>(job, row, mean, rstd);
   }
 }
 
-/* Rows too long to hold. */
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) norm_long(norm_job job) {
-  int64_t n = job.x.length;
-  for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
-    const gb_rows &from = job.adds ? job.sum : job.x;
-    int64_t x = gb_at(job.x.outer, row), at = gb_at(from.outer, row), y = gb_at(job.y.outer, row);
-    T mean = 0, squares = 0;
-    if (job.adds) {
-      int64_t other = gb_at(job.residual.outer, row);
-      for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-        gb_row_store<T>(job.sum, at, i, gb_row_load<T>(job.x, x, i) + gb_row_load<T>(job.residual, other, i));
-    }
-    if (job.centre) {
-      for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mean += gb_row_load<T>(from, at, i);
-      mean = gb_row_sum(mean) / (T)n;
-    }
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      T apart = gb_row_load<T>(from, at, i) - mean;
-      squares += apart * apart;
-    }
-    T rstd = root_of(gb_row_sum(squares) / (T)n + (T)job.eps);
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-      gb_row_store<T>(job.y, y, i, (gb_row_load<T>(from, at, i) - mean) * rstd * parameter<T>(job.weight, i, 1) + parameter<T>(job.bias, i, 0));
-    keep_statistics<T>(job, row, mean, rstd);
-  }
-}
+static bool has_lanes_or_none(const gb_rows &r) { return !r.data || gb_has_lanes(r); }
 
 template <typename T> static void launch_norm(gb_cuda_call *call, const norm_job *job) {
-  gb_row_shape s = gb_shape_rows(job->x.count, job->x.length);
-  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 4>), s.grid, s.block, 0, *job);
-  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_held<T, 16>), s.grid, s.block, 0, *job);
+  bool lanes = sizeof(T) == 4 && gb_has_lanes(job->x) && gb_has_lanes(job->y) && has_lanes_or_none(job->residual) && has_lanes_or_none(job->sum) &&
+               has_lanes_or_none(job->weight) && has_lanes_or_none(job->bias);
+  gb_row_shape s = gb_shape_held(job->y, lanes, 32);
+  if (s.per == 4) GB_LAUNCH(call->stream, norm_held<4>, s.grid, s.block, 0, *job);
+  else if (s.per == 16) GB_LAUNCH(call->stream, norm_held<16>, s.grid, s.block, 0, *job);
+  else if (s.per == 32) GB_LAUNCH(call->stream, norm_held<32>, s.grid, s.block, 0, *job);
   else GB_LAUNCH(call->stream, norm_long<T>, s.grid, s.block, 0, *job);
 }
 
@@ -149,12 +178,12 @@ static gb_status add_layer_norm(gb_cuda_call *call) {
 
 /* {---- their gradients ---- */
 
-/* One gradient of a norm. parts: sums by column of grad * normal and of grad, 2 * n of each worker (a row of threads), zeros at first. */
+/* One gradient of a norm. parts: sums by column of grad * normal and of grad, 2 * n of each worker (a row of threads), as rows of n. */
 typedef struct norm_backward_job {
   gb_rows grad, x, dx, weight;
   bool centre;
   const void *mean, *rstd;
-  void *parts;                       /* NULL: nobody asks for the gradients of parameters */
+  gb_rows parts;                     /* data NULL: nobody asks for the gradients of parameters */
 } norm_backward_job;
 
 /* The two means of a row's gradient: of grad * weight, and of that times the normalised x. */
@@ -172,85 +201,110 @@ template <typename T> static __device__ row_means<T> means_of(T plain, T along, 
   return m;
 }
 
-template <typename T, int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_backward_held(norm_backward_job job) {
-  int first = (int)threadIdx.x, threads = (int)blockDim.x;
+/* A thread keeps the sums of the columns it owns: so all rows of a worker must begin alike, and a shift that differs is not taken. */
+static GB_DEVICE gb_share worker_share(const norm_backward_job &job) {
+  bool alike = job.dx.outer.n == 0 || (job.dx.outer.n == 1 && job.dx.outer.step[0] % GB_LANES == 0);
+  return gb_share{ alike ? -(int64_t)gb_row_shift(job.dx, 0) : 0, (int)threadIdx.x, (int)blockDim.x };
+}
+
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
-  T dweight[PER] = {}, dbias[PER] = {}, weight[PER];
-  GB_UNROLL for (int k = 0; k < PER; k++) weight[k] = first + k * threads < n ? parameter<T>(job.weight, first + k * threads, 1) : (T)0;
+  gb_share share = worker_share(job);
+  float dweight[PER] = {}, dbias[PER] = {};
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
-    T grad[PER], normal[PER], plain = 0, along = 0, mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
-    gb_row_hold<T, PER>(job.grad, gb_at(job.grad.outer, row), first, threads, grad, (T)0);
-    gb_row_hold<T, PER>(job.x, gb_at(job.x.outer, row), first, threads, normal, (T)0);
+    float grad[PER], normal[PER], weight[PER], plain = 0, along = 0, mean = job.mean ? ((const float *)job.mean)[row] : (float)0, rstd = ((const float *)job.rstd)[row];
+    gb_row_hold<float, PER, true>(job.grad, gb_at(job.grad.outer, row), share, grad, (float)0);
+    gb_row_hold<float, PER, true>(job.x, gb_at(job.x.outer, row), share, normal, mean);
+    hold_parameter<float, PER, true>(job.weight, share, weight, (float)1);
     GB_UNROLL for (int k = 0; k < PER; k++) {
-      normal[k] = first + k * threads < n ? (normal[k] - mean) * rstd : (T)0;
+      normal[k] = (normal[k] - mean) * rstd;
       plain += grad[k] * weight[k];
       along += grad[k] * weight[k] * normal[k];
       dweight[k] += grad[k] * normal[k];
       dbias[k] += grad[k];
     }
-    row_means<T> m = means_of(plain, along, job.centre, n);
+    row_means<float> m = means_of(plain, along, job.centre, n);
     GB_UNROLL for (int k = 0; k < PER; k++) grad[k] = slope_of(grad[k], normal[k], weight[k], rstd, m);
-    gb_row_put<T, PER>(job.dx, gb_at(job.dx.outer, row), first, threads, grad);
+    gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
   }
-  if (!job.parts) return;
-  T *part = (T *)job.parts + worker * 2 * n;
-  GB_UNROLL for (int k = 0; k < PER; k++)
-    if (first + k * threads < n) part[first + k * threads] = dweight[k], part[n + first + k * threads] = dbias[k];
+  if (!job.parts.data) return;
+  gb_row_put<float, PER, true>(job.parts, worker * 2 * n, share, dweight);
+  gb_row_put<float, PER, true>(job.parts, worker * 2 * n + n, share, dbias);
 }
 
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) norm_backward_long(norm_backward_job job) {
-  int64_t n = job.x.length, worker = gb_first_row();
-  T *part = job.parts ? (T *)job.parts + worker * 2 * n : NULL;
-  for (int64_t i = threadIdx.x; part && i < n; i += blockDim.x) part[i] = part[n + i] = 0;
+/* Rows too long to hold, and those without lanes: x and grad are read twice, and the columns' sums are kept in memory. */
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_backward_long(norm_backward_job job) {
+  int64_t n = job.x.length, worker = gb_first_row(), part = worker * 2 * n;
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
     int64_t g = gb_at(job.grad.outer, row), x = gb_at(job.x.outer, row), dx = gb_at(job.dx.outer, row);
-    T plain = 0, along = 0, mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      T weighted = gb_row_load<T>(job.grad, g, i) * parameter<T>(job.weight, i, 1);
-      plain += weighted;
-      along += weighted * ((gb_row_load<T>(job.x, x, i) - mean) * rstd);
+    T grad[GB_LANES], normal[GB_LANES], weight[GB_LANES], sum[GB_LANES], plain = 0, along = 0;
+    T mean = job.mean ? ((const T *)job.mean)[row] : (T)0, rstd = ((const T *)job.rstd)[row];
+    for (gb_share share = worker_share(job); gb_is_tile(share, n); share.base += share.threads * GB_LANES) {
+      gb_row_hold<T, GB_LANES>(job.grad, g, share, grad, (T)0);
+      gb_row_hold<T, GB_LANES>(job.x, x, share, normal, mean);
+      hold_parameter<T, GB_LANES, false>(job.weight, share, weight, (T)1);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        plain += grad[l] * weight[l];
+        along += grad[l] * weight[l] * ((normal[l] - mean) * rstd);
+      }
     }
     row_means<T> m = means_of(plain, along, job.centre, n);
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      T grad = gb_row_load<T>(job.grad, g, i), normal = (gb_row_load<T>(job.x, x, i) - mean) * rstd;
-      gb_row_store<T>(job.dx, dx, i, slope_of(grad, normal, parameter<T>(job.weight, i, 1), rstd, m));
-      if (part) part[i] += grad * normal, part[n + i] += grad; /* a column belongs to one thread of the worker */
+    for (gb_share share = worker_share(job); gb_is_tile(share, n); share.base += share.threads * GB_LANES) {
+      gb_row_hold<T, GB_LANES>(job.grad, g, share, grad, (T)0);
+      gb_row_hold<T, GB_LANES>(job.x, x, share, normal, mean);
+      hold_parameter<T, GB_LANES, false>(job.weight, share, weight, (T)1);
+      T slope[GB_LANES];
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        normal[l] = (normal[l] - mean) * rstd;
+        slope[l] = slope_of(grad[l], normal[l], weight[l], rstd, m);
+      }
+      gb_row_put<T, GB_LANES>(job.dx, dx, share, slope);
+      for (int which = 0; job.parts.data && which < 2; which++) { /* a column belongs to one thread of the worker */
+        if (row > worker) gb_row_hold<T, GB_LANES>(job.parts, part + which * n, share, sum, (T)0);
+        GB_UNROLL for (int l = 0; l < GB_LANES; l++) sum[l] = (row > worker ? sum[l] : (T)0) + (which ? grad[l] : grad[l] * normal[l]);
+        gb_row_put<T, GB_LANES>(job.parts, part + which * n, share, sum);
+      }
     }
   }
 }
 
-/* Rows of threads that work at once, each with a part of its own. */
-static int64_t workers_of(int64_t rows, int64_t n) {
-  int64_t most = ((int64_t)1 << 22) / (n > 0 ? n : 1);
-  if (most > 512) most = 512;
+/* Rows of threads that work at once, each with a part of its own: as many as fill a large device with what a thread of theirs holds, since each
+ * costs 2 * n sums that are written and read. By the shape alone, so that the order of the sums is. */
+static int64_t workers_of(int64_t rows, int64_t n, const gb_row_shape *s) {
+  int64_t most = ((int64_t)1 << 16) / s->block.x;
+  if (s->per == 0 && most * n > (int64_t)1 << 22) most = ((int64_t)1 << 22) / n;
   if (most < 64) most = 64;
   return rows < most ? rows : most;
 }
 
-/* Launch the gradient of a norm; *parts rows of 2 * n sums are left in job->parts. */
-template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job, int64_t workers) {
-  gb_row_shape s = gb_shape_rows(job->x.count, job->x.length);
-  s.block.y = 1;
-  s.grid = dim3((unsigned)workers);
-  if (s.per == 4) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 4>), s.grid, s.block, 0, *job);
-  else if (s.per == 16) GB_LAUNCH(call->stream, GB_KERNEL(norm_backward_held<T, 16>), s.grid, s.block, 0, *job);
-  else GB_LAUNCH(call->stream, norm_backward_long<T>, s.grid, s.block, 0, *job);
+/* Launch the gradient of a norm; the sums of its workers are left in job->parts. */
+template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job, const gb_row_shape *s, int64_t workers) {
+  dim3 grid((unsigned)workers), block(s->block.x);
+  if (s->per == 4) GB_LAUNCH(call->stream, norm_backward_held<4>, grid, block, 0, *job);
+  else if (s->per == 16) GB_LAUNCH(call->stream, norm_backward_held<16>, grid, block, 0, *job);
+  else GB_LAUNCH(call->stream, norm_backward_long<T>, grid, block, 0, *job);
 }
 
-/* Add up n columns of the workers' parts from column `first` into a contiguous result. */
-static gb_status sum_parts(gb_cuda_call *call, void *parts, gb_dtype compute, int64_t workers, int64_t n, int64_t first, const gb_cuda_tensor *out) {
-  gb_fold f = {};
-  if (!out) return GB_OK;
-  f.x.data = (char *)parts + (size_t)first * gb_bytes_of(compute);
-  f.x.dtype = compute;
-  f.x.count = n;
-  f.x.length = workers;
-  gb_axes_push(&f.x.outer, n, 1);
-  gb_axes_push(&f.x.inner, workers, 2 * n);
-  f.compute = compute;
-  f.out = out->data;
-  f.out_dtype = out->dtype;
-  return gb_fold_run(call, &f);
+enum { PART_LANES = 32 }; /* threads that share a column */
+
+/* The sums of both parameters' columns: thread y of a column adds up every PART_LANES-th worker's, then the threads' sums are joined in order. */
+template <typename T> __global__ void __launch_bounds__(GB_WARP *PART_LANES) sum_parts(const T *parts, int64_t workers, int64_t n, gb_rows dweight, gb_rows dbias) {
+  GB_SHARED(T, sums, [PART_LANES][GB_WARP + 1]);
+  int64_t column = (int64_t)blockIdx.x * GB_WARP + threadIdx.x;
+  T sum = 0;
+  for (int64_t w = threadIdx.y; column < 2 * n && w < workers; w += PART_LANES) sum += parts[w * 2 * n + column];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y || column >= 2 * n) return;
+  for (int k = 1; k < PART_LANES; k++) sum += sums[k][threadIdx.x];
+  const gb_rows &to = column < n ? dweight : dbias;
+  if (to.data) gb_row_store<T>(to, 0, column < n ? column : column - n, sum);
+}
+
+template <typename T> static void launch_parts(gb_cuda_call *call, const norm_backward_job *job, int64_t workers, gb_rows dweight, gb_rows dbias) {
+  int64_t n = job->x.length;
+  GB_LAUNCH(call->stream, sum_parts<T>, (unsigned)((2 * n + GB_WARP - 1) / GB_WARP), dim3(GB_WARP, PART_LANES), 0, (const T *)(const void *)job->parts.data,
+            workers, n, dweight, dbias);
 }
 
 static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
@@ -275,15 +329,21 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const 
   job.centre = centre;
   job.mean = data_of(mean);
   job.rstd = rstd->data;
-  int64_t n = job.x.length, workers = workers_of(job.x.count, n);
+  int64_t n = job.x.length;
+  bool lanes = compute == GB_FLOAT32 && gb_has_lanes(job.grad) && gb_has_lanes(job.x) && gb_has_lanes(job.dx) && has_lanes_or_none(job.weight);
+  gb_row_shape s = gb_shape_held(job.dx, lanes, 16);
+  int64_t workers = workers_of(job.x.count, n, &s);
   if (dweight || dbias) {
-    job.parts = gb_cuda_scratch(call, (size_t)(workers * 2 * n) * gb_bytes_of(compute));
-    if (!job.parts) return GB_EMEMORY;
+    void *parts = gb_cuda_scratch(call, (size_t)(workers * 2 * n) * gb_bytes_of(compute));
+    if (!parts) return GB_EMEMORY;
+    job.parts = gb_rows_over(parts, compute, 2 * workers, n);
   }
-  if (compute == GB_FLOAT64) launch_backward<double>(call, &job, workers);
-  else launch_backward<float>(call, &job, workers);
-  gb_status status = sum_parts(call, job.parts, compute, workers, n, 0, dweight);
-  return status == GB_OK ? sum_parts(call, job.parts, compute, workers, n, n, dbias) : status;
+  if (compute == GB_FLOAT64) launch_backward<double>(call, &job, &s, workers);
+  else launch_backward<float>(call, &job, &s, workers);
+  if (!job.parts.data) return GB_OK;
+  if (compute == GB_FLOAT64) launch_parts<double>(call, &job, workers, one_row(dweight), one_row(dbias));
+  else launch_parts<float>(call, &job, workers, one_row(dweight), one_row(dbias));
+  return GB_OK;
 }
 
 static gb_status layer_norm_backward(gb_cuda_call *call) { return backward(call, call->in[3], call->in[4], call->out[2], true); }

@@ -1,6 +1,6 @@
 /* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, the steps of SGD and Adam, and the scaler's update.
  *
- * A block handles one chunk of the slab and visits the segments that lie in it. What is the same for all elements is read from the records on
+ * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for all elements is read from the records on
  * the device, so nothing waits for the host. Norms are added in a fixed order: threads, then chunks. A step reads and writes each element once:
  * SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is
  * float32, or float64 for float64 parameters; the numbers of a whole segment are made in double. */
@@ -9,6 +9,7 @@
 #include <float.h>
 
 #include "cuda/block.cuh"
+#include "cuda/lanes.cuh"
 
 #define CHUNK 4096
 
@@ -35,6 +36,50 @@ template <class Visitor> static __device__ __forceinline__ void visit_chunk(cons
     visitor.run(p, s, first, stop < end ? stop : end);
   }
 }
+
+/* {---- four neighbouring elements to a thread ---- */
+
+/* The first four of this thread in a run, and those of them that are in it: for (f = ...; f.at < last; next_four(&f, last)). */
+struct four { int64_t at; int first, end; };
+
+static __device__ __forceinline__ void bound(four *f, int64_t first, int64_t last) {
+  f->first = f->at < first ? (int)(first - f->at) : 0;
+  f->end = last - f->at < GB_LANES ? (int)(last - f->at) : GB_LANES;
+}
+static __device__ __forceinline__ four first_four(int64_t first, int64_t last) {
+  four f = { first / GB_LANES * GB_LANES + (int64_t)threadIdx.x * GB_LANES, 0, 0 };
+  bound(&f, first, last);
+  return f;
+}
+static __device__ __forceinline__ void next_four(four *f, int64_t last) {
+  f->at += (int64_t)blockDim.x * GB_LANES;
+  bound(f, f->at, last);
+}
+static __device__ __forceinline__ bool is_in(const four &f, int lane) { return lane >= f.first && lane < f.end; }
+
+/* Four elements of a dtype; 0 for those that are not in the run. */
+template <typename T> static __device__ __forceinline__ void load_four(const void *data, int dtype, const four &f, T *v) {
+  if (gb_lane_bytes(dtype)) {
+    gb_lanes_unpack<T, GB_LANES>(gb_lanes_load<GB_LANES>(data, gb_lane_bytes(dtype), f.at, f.first, f.end), dtype, v);
+    return;
+  }
+  GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = is_in(f, l) ? gb_load<T>(data, dtype, f.at + l) : (T)0;
+}
+
+template <typename T> static __device__ __forceinline__ void store_four(void *data, int dtype, const four &f, const T *v) {
+  if (gb_lane_bytes(dtype)) {
+    gb_lanes_store<GB_LANES>(data, gb_lane_bytes(dtype), f.at, f.first, f.end, gb_lanes_pack<T, GB_LANES>(v, dtype));
+    return;
+  }
+  GB_UNROLL for (int l = 0; l < GB_LANES; l++)
+    if (is_in(f, l)) gb_store<T>(data, dtype, f.at + l, v[l]);
+}
+
+/* The dtype of numbers that a step computes in. */
+static __device__ __forceinline__ int dtype_of(float) { return GB_FLOAT32; }
+static __device__ __forceinline__ int dtype_of(double) { return GB_FLOAT64; }
+
+/* ----} */
 
 /* The chunk of this block: the first one that the launch's segments touch is block 0's. */
 static __device__ __forceinline__ int64_t this_chunk(const gb_pass &p) { return (p.segment[0].offset - p.start) / CHUNK + blockIdx.x; }
@@ -64,13 +109,17 @@ struct check_run {
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     int bad = 0;
     double factor = unscale ? factor_of(p) : 1;
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
-      double g = gb_load<double>(p.gradients, p.gradient_dtype, i);
-      bad |= !(fabs(g) <= DBL_MAX);
-      if (p.norms) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g));
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      double g[GB_LANES];
+      load_four<double>(p.gradients, p.gradient_dtype, f, g);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        if (!is_in(f, l)) continue;
+        bad |= !(fabs(g[l]) <= DBL_MAX);
+        if (p.norms) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g[l]));
+      }
       if (!unscale) continue;
-      if (p.gradient_dtype == GB_FLOAT64) ((double *)p.gradients)[i] = g * factor;
-      else gb_store<float>(p.gradients, p.gradient_dtype, i, (float)g * (float)factor);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = p.gradient_dtype == GB_FLOAT64 ? g[l] * factor : (double)((float)g[l] * (float)factor);
+      store_four<double>(p.gradients, p.gradient_dtype, f, g);
     }
     if (!bad) return;
     if (p.found) raise_flag(&p.found->found_inf);
@@ -111,15 +160,16 @@ extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chun
 struct clip_run {
   double factor, limit;
   __device__ void run(const gb_pass &p, int, int64_t first, int64_t last) {
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
-      if (p.gradient_dtype == GB_FLOAT64) {
-        double *g = (double *)p.gradients + i;
-        *g = limit > 0 ? (*g > limit ? limit : *g < -limit ? -limit : *g) : *g * factor;
-      } else {
-        float g = gb_load<float>(p.gradients, p.gradient_dtype, i), most = (float)limit;
-        gb_store<float>(p.gradients, p.gradient_dtype, i, most > 0 ? (g > most ? most : g < -most ? -most : g) : g * (float)factor);
-      }
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      if (p.gradient_dtype == GB_FLOAT64) clip<double>(p, f);
+      else clip<float>(p, f);
     }
+  }
+  template <typename T> __device__ __forceinline__ void clip(const gb_pass &p, const four &f) {
+    T g[GB_LANES], most = (T)limit;
+    load_four<T>(p.gradients, p.gradient_dtype, f, g);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = most > 0 ? (g[l] > most ? most : g[l] < -most ? -most : g[l]) : g[l] * (T)factor;
+    store_four<T>(p.gradients, p.gradient_dtype, f, g);
   }
 };
 
@@ -144,13 +194,14 @@ static __global__ void clip_kernel(gb_pass p) {
 
 static __device__ __forceinline__ gb_pass_rates rates_of(const gb_pass &p) { return p.live ? *p.live : p.rates; }
 
-/* Round the new weight into what is kept of it in 16 bits: the parameter that has a master, and the copies. */
-static __device__ __forceinline__ void write_16bit(const gb_pass &p, int64_t i, float w) {
-  if (p.has_masters) gb_store<float>(p.parameters, p.dtype, i, w);
-  if (p.copy[0]) gb_store<float>(p.copy[0], GB_FLOAT16, i, w);
-  if (p.copy[1]) gb_store<float>(p.copy[1], GB_BFLOAT16, i, w);
+/* New weights: as they are, and rounded into what is kept of them in 16 bits (the parameter that has a master, and the copies). */
+static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const float *w) {
+  store_four<float>(p.weights, GB_FLOAT32, f, w);
+  if (p.has_masters) store_four<float>(p.parameters, p.dtype, f, w);
+  if (p.copy[0]) store_four<float>(p.copy[0], GB_FLOAT16, f, w);
+  if (p.copy[1]) store_four<float>(p.copy[1], GB_BFLOAT16, f, w);
 }
-static __device__ __forceinline__ void write_16bit(const gb_pass &, int64_t, double) {}
+static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const double *w) { store_four<double>(p.weights, GB_FLOAT64, f, w); }
 
 /* m goes towards g by `rate`; from the nearer end, so that a rate of 1 gives g itself. */
 template <typename T> static __device__ __forceinline__ T towards(T m, T g, T rate) {
@@ -182,19 +233,23 @@ template <typename T> struct sgd_run {
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     T lr = (T)rates.lr, decay = (T)rates.weight_decay, momentum = (T)p.momentum, keep = (T)(1 - p.dampening);
     bool fresh = p.steps[p.segment[s].index] == 0;
-    T *weights = (T *)p.weights, *buffer = (T *)p.state[0];
-    const T *gradients = (const T *)p.gradients;
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
-      T g = gradients[i] * factor, w = weights[i];
-      if (decay != 0) g += decay * w;
-      if (momentum != 0) {
-        T m = fresh ? g : buffer[i] * momentum + g * keep;
-        buffer[i] = m;
-        g = p.nesterov ? g + momentum * m : m;
+    const int dtype = dtype_of((T)0);
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      T g[GB_LANES], w[GB_LANES], m[GB_LANES];
+      load_four<T>(p.gradients, dtype, f, g);
+      load_four<T>(p.weights, dtype, f, w);
+      if (momentum != 0 && !fresh) load_four<T>(p.state[0], dtype, f, m);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        g[l] *= factor;
+        if (decay != 0) g[l] += decay * w[l];
+        if (momentum != 0) {
+          m[l] = fresh ? g[l] : m[l] * momentum + g[l] * keep;
+          g[l] = p.nesterov ? g[l] + momentum * m[l] : m[l];
+        }
+        w[l] -= lr * g[l];
       }
-      w -= lr * g;
-      weights[i] = w;
-      write_16bit(p, i, w);
+      if (momentum != 0) store_four<T>(p.state[0], dtype, f, m);
+      write_weights(p, f, w);
     }
   }
 };
@@ -217,17 +272,23 @@ template <typename T> struct adam_run {
     double correction1 = 1 - pow(p.beta1, steps), correction2 = 1 - pow(p.beta2, steps);
     T rate1 = (T)(1 - p.beta1), beta2 = (T)p.beta2, rate2 = (T)(1 - p.beta2), step = (T)(rates.lr / correction1), root = (T)(1 / sqrt(correction2));
     T eps = (T)p.eps, keep = (T)(p.decoupled ? 1 - rates.lr * rates.weight_decay : 1), decay = p.decoupled ? (T)0 : (T)rates.weight_decay;
-    T *weights = (T *)p.weights, *mean = (T *)p.state[0], *square = (T *)p.state[1];
-    const T *gradients = (const T *)p.gradients;
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) {
-      T g = gradients[i] * factor, w = weights[i];
-      if (decay != 0) g += decay * w;
-      T m = towards(mean[i], g, rate1), v = square[i] * beta2 + rate2 * (g * g);
-      w = w * keep - step * m / ((T)sqrt(v) * root + eps);
-      mean[i] = m;
-      square[i] = v;
-      weights[i] = w;
-      write_16bit(p, i, w);
+    const int dtype = dtype_of((T)0);
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      T g[GB_LANES], w[GB_LANES], m[GB_LANES], v[GB_LANES];
+      load_four<T>(p.gradients, dtype, f, g);
+      load_four<T>(p.weights, dtype, f, w);
+      load_four<T>(p.state[0], dtype, f, m);
+      load_four<T>(p.state[1], dtype, f, v);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        g[l] *= factor;
+        if (decay != 0) g[l] += decay * w[l];
+        m[l] = towards(m[l], g[l], rate1);
+        v[l] = v[l] * beta2 + rate2 * (g[l] * g[l]);
+        w[l] = w[l] * keep - step * m[l] / ((T)sqrt(v[l]) * root + eps);
+      }
+      store_four<T>(p.state[0], dtype, f, m);
+      store_four<T>(p.state[1], dtype, f, v);
+      write_weights(p, f, w);
     }
   }
 };

@@ -6,6 +6,7 @@
 #define GB_CUDA_ORDERED_CUH
 
 #include "cuda/rows.cuh"
+#include "cuda/sort.h"
 
 /* A key that stands for no row: its part is left out. */
 #define GB_NO_ROW UINT64_MAX
@@ -13,7 +14,7 @@
 typedef struct gb_ordered_sum {
   gb_rows to, from;      /* rows of one length; `to` holds what the sums begin with */
   uint64_t *keys;        /* n rows of `to`, or GB_NO_ROW, in device memory */
-  int64_t n;             /* rows of `from` */
+  int64_t n, limit;      /* rows of `from`; keys are below `limit`, or GB_NO_ROW */
 } gb_ordered_sum;
 
 gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum);

@@ -5,6 +5,7 @@
 #include "cuda/block.cuh"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
+#include "cuda/sort.h"
 
 /* {==== numbers from words ==== */
 
@@ -69,6 +70,22 @@ template <typename T> struct dropout_of {
 
 /* {==== element by element ==== */
 
+/* Both lie in memory in the order of the draw, and lanes move them: four elements to a block of words. */
+template <class D> static __global__ void draw_four_kernel(int64_t n, gb_operands<float> o, gb_cuda_place place, draw_numbers numbers) {
+  uint64_t offset = gb_random_offset(place);
+  for (int64_t block = gb_thread<int64_t>(); block * GB_LANES < n; block += gb_grid_size<int64_t>()) {
+    int last = n - block * GB_LANES < GB_LANES ? (int)(n - block * GB_LANES) : GB_LANES;
+    float x[GB_LANES] = { 0, 0, 0, 0 };
+    gb_bits bits = {};
+    uint32_t word[4];
+    if (D::inputs) bits = gb_lanes_load<GB_LANES>(o.data[1], gb_lane_bytes(o.dtype[1]), block * GB_LANES, 0, last);
+    gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
+    if (D::inputs) gb_lanes_unpack<float, GB_LANES>(bits, o.dtype[1], x);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) x[l] = D::of(word + l, x[l], numbers);
+    gb_lanes_store<GB_LANES>(o.data[0], gb_lane_bytes(o.dtype[0]), block * GB_LANES, 0, last, gb_lanes_pack<float, GB_LANES>(x, o.dtype[0]));
+  }
+}
+
 /* One thread makes the 4 / D::words elements of one block of words. */
 template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typename D::type> o, gb_cuda_place place, draw_numbers numbers) {
   typedef typename D::type T;
@@ -94,6 +111,15 @@ template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place
   numbers.dtype = call->out[0]->dtype;
   numbers.op = call->op;
   numbers.fault = call->fault;
+  if constexpr (sizeof(typename D::type) == 4) {
+    bool lanes = true;
+    for (int k = 0; k <= D::inputs; k++) lanes = lanes && gb_is_flat(w, k) && gb_lane_bytes(e.operand[k]->dtype);
+    if (lanes) {
+      GB_LAUNCH(call->stream, draw_four_kernel<D>, gb_blocks(w.numel, GB_THREADS * GB_LANES), GB_THREADS, 0, w.numel,
+                gb_operands_of<float>(e, D::inputs + 1), place, numbers);
+      return GB_OK;
+    }
+  }
   GB_LAUNCH(call->stream, draw_kernel<D>, gb_blocks(w.numel, GB_THREADS * (4 / D::words)), GB_THREADS, 0, w,
             gb_operands_of<typename D::type>(e, D::inputs + 1), place, numbers);
   return GB_OK;
@@ -179,30 +205,59 @@ static gb_status normal(gb_cuda_call *call) {
 
 /* {==== what draws one thing after another ==== */
 
-/* Fisher and Yates, from the inside out: element i goes to a place j <= i, what was there moves to i. Each step needs the one before, so one
- * thread walks, and the others make its random places; about a memory latency per element. */
-static __global__ void permutation_kernel(int64_t *p, int64_t stride, int64_t n, gb_cuda_place place) {
-  GB_SHARED(int64_t, chosen, [GB_THREADS]);
+/* Fisher and Yates, from the inside out: element i goes to a place j(i) <= i, and what was there moves to place i. So what a place holds at the
+ * end is the last i that came to it, or, where none did, what moved there at its own step: what place j held just before, which is the last
+ * i' < i with j(i') = j(i), or what j got at its own step, and so on: a few steps back, log(n) at most to be expected. Sorting the i by j(i)
+ * tells them all at once; one after another would take a memory latency each. */
+
+/* Keys j(i) and values i; no place holds anything yet. */
+static __global__ void choose_places(uint64_t *keys, int64_t *values, int64_t *p, int64_t stride, int64_t n, gb_cuda_place place) {
   uint64_t offset = gb_random_offset(place);
-  for (int64_t first = 0; first < n; first += GB_THREADS) {
-    int64_t i = first + threadIdx.x;
+  for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
     uint32_t word[4];
     gb_philox(gb_random_seed(place), offset, (uint64_t)i / 2, word);
-    chosen[threadIdx.x] = (int64_t)below(word + 2 * (i % 2), (uint64_t)i + 1);
-    __syncthreads();
-    for (int64_t k = 0; threadIdx.x == 0 && k < GB_THREADS && first + k < n; k++) {
-      int64_t at = first + k, j = chosen[k];
-      if (j != at) p[at * stride] = p[j * stride];
-      p[j * stride] = at;
+    keys[i] = below(word + 2 * (i % 2), (uint64_t)i + 1);
+    values[i] = i;
+    p[i * stride] = -1;
+  }
+}
+
+/* Sorted: the last that came to each place stays there. rank[i]: where i is among the sorted. */
+static __global__ void settle_last(const uint64_t *keys, const int64_t *values, int64_t *rank, int64_t *p, int64_t stride, int64_t n) {
+  for (int64_t r = gb_thread<int64_t>(); r < n; r += gb_grid_size<int64_t>()) {
+    rank[values[r]] = r;
+    if (r + 1 == n || keys[r + 1] != keys[r]) p[(int64_t)keys[r] * stride] = values[r];
+  }
+}
+
+/* Places to which nobody came hold what moved there. */
+static __global__ void settle_moved(const uint64_t *keys, const int64_t *values, const int64_t *rank, int64_t *p, int64_t stride, int64_t n) {
+  for (int64_t c = gb_thread<int64_t>(); c < n; c += gb_grid_size<int64_t>()) {
+    if (p[c * stride] >= 0) continue;
+    int64_t at = c, r = rank[c];
+    while ((int64_t)keys[r] != at && (r == 0 || keys[r - 1] != keys[r])) { /* nobody came to j(at) between its own step and this one */
+      at = (int64_t)keys[r];
+      r = rank[at];
     }
-    __syncthreads();
+    p[c * stride] = (int64_t)keys[r] == at ? at : values[r - 1];
   }
 }
 
 static gb_status permutation(gb_cuda_call *call) {
   const gb_cuda_tensor *out = call->out[0];
-  if (out->numel == 0) return GB_OK;
-  GB_LAUNCH(call->stream, permutation_kernel, 1, GB_THREADS, 0, (int64_t *)out->data, out->stride[0], out->numel, call->place);
+  int64_t n = out->numel, stride = out->stride[0], *p = (int64_t *)out->data;
+  int bits = 1;
+  if (n == 0) return GB_OK;
+  uint64_t *keys = (uint64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *keys);
+  int64_t *values = (int64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *values);
+  if (!keys || !values) return GB_EMEMORY;
+  while ((n - 1) >> bits) bits++;
+  unsigned grid = gb_blocks(n, GB_THREADS);
+  GB_LAUNCH(call->stream, choose_places, grid, GB_THREADS, 0, keys, values, p, stride, n, call->place);
+  gb_status status = gb_sort_pairs(call, keys, keys + n, values, values + n, 1, n, 0, bits);
+  if (status != GB_OK) return status;
+  GB_LAUNCH(call->stream, settle_last, grid, GB_THREADS, 0, keys + n, values + n, values, p, stride, n); /* the unsorted are not needed any more */
+  GB_LAUNCH(call->stream, settle_moved, grid, GB_THREADS, 0, keys + n, values + n, values, p, stride, n);
   return GB_OK;
 }
 

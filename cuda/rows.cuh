@@ -1,12 +1,14 @@
 /* cuda/rows.cuh - a tensor as rows of elements that belong together, and what the threads of a row compute together.
  *
  * A row is worked on by blockDim.x threads, a multiple of a warp; a block holds blockDim.y rows, more than one only where a row has one
- * warp. Elements are dealt out in turn (thread t gets t, t + threads, ...), and what threads found is put together as
- * block.cuh does: an order that depends on the length of the row alone. */
+ * warp. Elements are dealt out in turn: to thread t go t, t + threads, ... or, where they are moved by lanes, the t-th four, the one after
+ * `threads` more, ..., counted from the aligned element at which the row begins or before it. What threads found is put together as block.cuh
+ * does: the order depends on the length of the row, and by lanes on where it begins within four elements. */
 #ifndef GB_CUDA_ROWS_CUH
 #define GB_CUDA_ROWS_CUH
 
 #include "cuda/block.cuh"
+#include "cuda/lanes.cuh"
 
 /* {==== where the elements of rows lie ==== */
 
@@ -81,33 +83,84 @@ template <typename T> static GB_DEVICE void gb_row_store(const gb_rows &r, int64
 
 /* ====} */
 
-/* {==== a row in registers ==== */
+/* {==== a row by lanes ==== */
 
-/* This thread's share of a row of at most PER * threads elements; `fill` beyond its end. One branch on the dtype for all of it. */
-template <typename T, int PER> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start, int first, int threads, T *held, T fill) {
-  int n = (int)r.length;
-  if (r.inner.n <= 1 && r.dtype == GB_FLOAT32) {
-    const float *from = (const float *)r.data + start;
-    int64_t step = r.inner.n ? r.inner.step[0] : 0;
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = first + k * threads < n ? gb_as<T>::from(from[(first + k * threads) * step]) : fill;
-  } else if (r.inner.n <= 1 && r.dtype == GB_BFLOAT16) {
-    const uint16_t *from = (const uint16_t *)r.data + start;
-    int64_t step = r.inner.n ? r.inner.step[0] : 0;
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = first + k * threads < n ? gb_as<T>::from(gb_bfloat16_to_float(from[(first + k * threads) * step])) : fill;
-  } else if (r.inner.n <= 1 && r.dtype == GB_FLOAT16) {
-    const uint16_t *from = (const uint16_t *)r.data + start;
-    int64_t step = r.inner.n ? r.inner.step[0] : 0;
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = first + k * threads < n ? gb_as<T>::from(gb_half_value(from[(first + k * threads) * step])) : fill;
-  } else {
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = first + k * threads < n ? gb_row_load<T>(r, start, first + k * threads) : fill;
+/* The elements of rows lie one after another, in a dtype that lanes know. */
+static GB_DEVICE bool gb_has_lanes(const gb_rows &r) { return (r.inner.n == 0 || (r.inner.n == 1 && r.inner.step[0] == 1)) && gb_lane_bytes(r.dtype) > 0; }
+
+/* How many elements the row at `start` begins beyond an aligned one. */
+static GB_DEVICE int gb_row_shift(const gb_rows &r, int64_t start) {
+  int bytes = gb_lane_bytes(r.dtype);
+  return gb_has_lanes(r) ? (int)(((uintptr_t)r.data >> (bytes / 2)) + (uint64_t)start) & (GB_LANES - 1) : 0; /* 4, 2, 1 bytes: 2, 1, 0 */
+}
+
+/* The elements of a row that are among four from `at` on. */
+struct gb_span { int first, last; };
+static GB_DEVICE gb_span gb_span_of(const gb_rows &r, int64_t at) {
+  return gb_span{ at < 0 ? (int)-at : 0, r.length - at < GB_LANES ? (int)(r.length - at) : GB_LANES };
+}
+
+/* Which elements of a row a thread has: fours, `threads` of them apart, the first one of all threads at `base` (below 0 where the row does not begin
+ * aligned). */
+struct gb_share { int64_t base; int first, threads; };
+
+static GB_DEVICE int64_t gb_four_at(const gb_share &s, int k) { return s.base + (int64_t)(k * s.threads + s.first) * GB_LANES; }
+/* Is the k-th element of a share within a row that is held whole? */
+static GB_DEVICE bool gb_is_held(const gb_share &s, int64_t n, int k) {
+  int at = (int)s.base + (k / GB_LANES * s.threads + s.first) * GB_LANES + k % GB_LANES;
+  return at >= 0 && at < (int)n;
+}
+
+/* PER elements of this thread, those beyond the ends of the row as `fill`. All loads are under way before the first is waited for. LANES: the caller
+ * knows that the row has lanes, and nothing is compiled for one that has not. */
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start, const gb_share &share, T *held, T fill) {
+  if (LANES || gb_has_lanes(r)) {
+    int bytes = gb_lane_bytes(r.dtype);
+    gb_bits bits[PER / GB_LANES];
+    GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
+      int64_t at = gb_four_at(share, c);
+      gb_span span = gb_span_of(r, at);
+      bits[c] = gb_lanes_load<GB_LANES>(r.data, bytes, start + at, span.first, span.last);
+    }
+    GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
+      gb_span span = gb_span_of(r, gb_four_at(share, c));
+      gb_lanes_unpack<T, GB_LANES>(bits[c], r.dtype, held + c * GB_LANES);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++)
+        if (l < span.first || l >= span.last) held[c * GB_LANES + l] = fill;
+    }
+    return;
+  }
+  GB_UNROLL for (int k = 0; k < PER; k++) {
+    int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
+    held[k] = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
   }
 }
 
 /* The share goes where it belongs. */
-template <typename T, int PER> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start, int first, int threads, const T *held) {
-  GB_UNROLL for (int k = 0; k < PER; k++)
-    if (first + k * threads < r.length) gb_row_store<T>(r, start, first + k * threads, held[k]);
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start, const gb_share &share, const T *held) {
+  if (LANES || gb_has_lanes(r)) {
+    GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
+      int64_t at = gb_four_at(share, c);
+      gb_span span = gb_span_of(r, at);
+      gb_lanes_store<GB_LANES>(r.data, gb_lane_bytes(r.dtype), start + at, span.first, span.last, gb_lanes_pack<T, GB_LANES>(held + c * GB_LANES, r.dtype));
+    }
+    return;
+  }
+  GB_UNROLL for (int k = 0; k < PER; k++) {
+    int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
+    if (at >= 0 && at < r.length) gb_row_store<T>(r, start, at, held[k]);
+  }
 }
+
+/* The share of this thread in a row that is held whole, or in its first tile. `aligned` is the tensor that is written, or the one that is read. */
+static __device__ __forceinline__ gb_share gb_share_of(const gb_rows &aligned, int64_t start) {
+  return gb_share{ -(int64_t)gb_row_shift(aligned, start), (int)threadIdx.x, (int)blockDim.x };
+}
+
+/* Rows of any length are worked on in tiles of GB_TILE elements a thread: for (share = ...; gb_is_tile(share, n); gb_next_tile(&share)). */
+enum { GB_TILE = 16 };
+static GB_DEVICE bool gb_is_tile(const gb_share &s, int64_t n) { return s.base < n; }
+static GB_DEVICE void gb_next_tile(gb_share *s) { s->base += (int64_t)s->threads * GB_TILE; }
 
 /* ====} */
 
@@ -143,6 +196,16 @@ template <typename T> static GB_DEVICE void gb_max_sum_add(gb_max_sum<T> *s, T x
   s->sum += gb_exp(x - s->max);
 }
 
+/* Several elements, those that are not there as -inf. */
+template <typename T, int PER> static GB_DEVICE void gb_max_sum_add_all(gb_max_sum<T> *s, const T *x) {
+  T most = s->max, sum = 0;
+  GB_UNROLL for (int k = 0; k < PER; k++) most = gb_most_of::of(most, x[k]);
+  if (most == (T)-INFINITY) return;
+  GB_UNROLL for (int k = 0; k < PER; k++) sum += gb_exp(x[k] - most);
+  s->sum = (s->sum != 0 ? s->sum * gb_exp(s->max - most) : (T)0) + sum;
+  s->max = most;
+}
+
 template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum<T> mine) {
   T most = gb_row_largest(mine.max), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0) : mine.max == most ? mine.sum
                                                                                                          : mine.sum * gb_exp(mine.max - most);
@@ -158,21 +221,50 @@ template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum
 /* Threads of a row of n elements, and rows of a block. */
 typedef struct gb_row_shape { dim3 grid, block; int per; } gb_row_shape;
 
-/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers: 64 for each of 1,024 threads, 128 for
- * each of 512. Kernels say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
-static constexpr int gb_most_threads(int per) { return per == 16 ? 512 : 1024; }
+/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers: 64 for each of 1,024 threads, 120 for
+ * each of 544. Kernels say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
+static constexpr int gb_most_threads(int per) { return per == 16 ? 544 : per > 0 ? 128 : 1024; }
+enum { GB_TILE_THREADS = 512 };
 
-/* per: how many elements a thread may hold in registers (4 or 16), or 0 where the row is too long for that. */
-static inline gb_row_shape gb_shape_rows(int64_t rows, int64_t n) {
+static inline gb_row_shape gb_shape_of(int64_t rows, int64_t threads, int per) {
   gb_row_shape s;
-  s.per = n <= 4 * gb_most_threads(4) ? 4 : n <= 16 * gb_most_threads(16) ? 16 : 0;
-  int64_t threads = s.per ? (n + s.per - 1) / s.per : 1024;
   threads = (threads + GB_WARP - 1) / GB_WARP * GB_WARP;
   if (threads < GB_WARP) threads = GB_WARP;
   int64_t together = threads == GB_WARP ? 4 : 1;
+  s.per = per;
   s.block = dim3((unsigned)threads, (unsigned)together);
   s.grid = dim3(gb_blocks(rows, together));
   return s;
+}
+
+/* The most elements by which one of the rows begins beyond an aligned one. */
+static inline int gb_row_slack(const gb_rows &r) {
+  int slack = gb_row_shift(r, 0);
+  for (int i = 0; i < r.outer.n; i++) slack |= gb_has_lanes(r) ? (int)(r.outer.step[i] & (GB_LANES - 1)) : 0;
+  return slack ? GB_LANES - 1 : 0;
+}
+
+/* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4 or (up to `most` elements to a
+ * thread) 32 in one warp to a row, or 16 (up to 8,192 elements). 0: the row is too long for that, or it is not (`lanes`) float32 that is computed
+ * in and operands that all have lanes. */
+static inline gb_row_shape gb_shape_held(const gb_rows &aligned, bool lanes, int most) {
+  int64_t n = aligned.length, slots = n + gb_row_slack(aligned);
+  int per = !lanes ? 0 : slots <= 4 * GB_WARP ? 4 : most == 32 && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32 : n <= 8192 ? 16 : 0;
+  if (per) return gb_shape_of(aligned.count, (slots + per - 1) / per, per);
+  int64_t threads = (slots + GB_TILE - 1) / GB_TILE;
+  return gb_shape_of(aligned.count, threads < GB_TILE_THREADS ? threads : (int64_t)GB_TILE_THREADS, 0);
+}
+
+/* For rows that are worked on in tiles. */
+static inline gb_row_shape gb_shape_tiles(int64_t rows, int64_t n) {
+  int64_t threads = (n + GB_LANES - 1 + GB_TILE - 1) / GB_TILE;
+  return gb_shape_of(rows, threads < GB_TILE_THREADS ? threads : (int64_t)GB_TILE_THREADS, 0);
+}
+
+/* For rows that threads walk element by element. */
+static inline gb_row_shape gb_shape_rows(int64_t rows, int64_t n) {
+  int64_t threads = n <= 4 * 1024 ? (n + 3) / 4 : n <= 16 * 512 ? (n + 15) / 16 : 1024;
+  return gb_shape_of(rows, threads, 0);
 }
 
 /* The first row of this thread, and how many rows are worked on at once. */

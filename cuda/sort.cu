@@ -35,6 +35,12 @@ template <typename S> __global__ void pick_sorted(gb_rows x, gb_rows values, gb_
   }
 }
 
+/* The lowest bit in which keys of a dtype differ: a float64 holds narrower floats with zeros below. */
+static int first_bit_of(gb_dtype dtype) { return dtype == GB_FLOAT32 ? 29 : dtype == GB_FLOAT16 ? 42 : dtype == GB_BFLOAT16 ? 45 : 0; }
+
+/* The bit above those in which they differ: bytes are not negative. */
+static int end_bit_of(gb_dtype dtype) { return gb_bytes_of(dtype) == 1 ? 8 : 64; }
+
 static gb_status order(gb_cuda_call *call, const gb_attr *named, bool descending) {
   const gb_cuda_tensor *t = call->in[0];
   uint32_t mask = t->ndim ? 1u << (named->integer < 0 ? named->integer + t->ndim : named->integer) : 0;
@@ -45,7 +51,7 @@ static gb_status order(gb_cuda_call *call, const gb_attr *named, bool descending
   int64_t *positions = (int64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *positions);
   if (!keys || !positions) return GB_EMEMORY;
   GB_LAUNCH(call->stream, make_keys, gb_blocks(n, GB_THREADS), GB_THREADS, 0, x, gb_is_float(t->dtype), descending, keys, positions);
-  gb_status status = gb_sort_pairs(call, keys, keys + n, positions, positions + n, x.count, x.length);
+  gb_status status = gb_sort_pairs(call, keys, keys + n, positions, positions + n, x.count, x.length, first_bit_of(t->dtype), end_bit_of(t->dtype));
   if (status != GB_OK) return status;
   unsigned grid = gb_blocks(values.count * values.length, GB_THREADS);
   switch (gb_bytes_of(t->dtype)) {

@@ -2,24 +2,8 @@
  *
  * Elements of the view that share memory add up, in the view's row-major order and in float32 (float64); without sharing it is a copy.
  * Moves the bytes of the result (zeros) and twice those of the view. */
+#include "base/strides.h"
 #include "cpu/walk.h"
-
-/* No two positions of the view are the same element: dims in order of stride, each step beyond all that the smaller ones reach. */
-static bool is_disjoint(int ndim, const int64_t *shape, const int64_t *strides) {
-  int order[GB_MAX_NDIM], n = 0;
-  for (int i = 0; i < ndim; i++) {
-    if (shape[i] <= 1) continue;
-    int at = n++;
-    for (; at > 0 && strides[order[at - 1]] > strides[i]; at--) order[at] = order[at - 1];
-    order[at] = i;
-  }
-  int64_t reach = 0;
-  for (int i = 0; i < n; i++) {
-    if (strides[order[i]] <= reach) return false;
-    reach += (shape[order[i]] - 1) * strides[order[i]];
-  }
-  return true;
-}
 
 /* Add at most a tile of grad to sums, one after another. */
 static void add_tile(const gb_sums *sums, int64_t offset, int64_t stride, const char *from, gb_dtype dtype, int64_t from_stride, int64_t n) {
@@ -60,7 +44,7 @@ static gb_status as_strided_backward(gb_call *call) {
   gb_dtype dtype = (gb_dtype)dx->dtype;
   gb_zero_bytes(call, gb_data(dx), (size_t)dx->numel * gb_dtype_bytes(dtype));
   if (grad->numel == 0) return GB_OK;
-  if (!is_disjoint(grad->ndim, grad->shape, strides)) return add_overlapping(call, strides, offset);
+  if (!gb_is_disjoint(grad->ndim, grad->shape, strides)) return add_overlapping(call, strides, offset);
   gb_copy_strided(call, grad->ndim, grad->shape, gb_data(dx) + offset * (int64_t)gb_dtype_bytes(dtype), dtype, strides, gb_data(grad),
                   (gb_dtype)grad->dtype, grad->stride);
   return GB_OK;

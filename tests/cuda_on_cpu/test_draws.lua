@@ -47,6 +47,23 @@ for _, dtype in ipairs(floats) do
   end)
 end
 
+-- A thread draws four neighbours and moves them at once where memory allows.
+describe("lengths and places", function()
+  for _, n in ipairs { 1, 2, 3, 4, 5, 7, 8, 127, 128, 129, 130 } do
+    it(tostring(n), function()
+      for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+        same(function(d) return gb.rand(n, { dtype = dtype, device = d }) end)
+        same(function(d) return F.dropout(gb.arange(n + 3, { dtype = "float32", device = d }):to(dtype):narrow(1, 2, n), 0.4, true) end)
+        same(function(d)
+          local x = gb.zeros(n + 3, { dtype = dtype, device = d })
+          x:narrow(1, 3, n):uniform_()
+          return x
+        end)
+      end
+    end)
+  end
+end)
+
 describe("integers and orders", function()
   it("randint", function() same(function(d) return gb.randint(-5, 1000000, { 100 }, { device = d }) end) end)
   it("randint in uint8", function() same(function(d) return gb.randint(0, 256, { 99 }, { device = d, dtype = "uint8" }) end) end)
