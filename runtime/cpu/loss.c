@@ -10,12 +10,15 @@
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
 
 /* {==== what cross_entropy and nll_loss share ==== */
 
 /* One run over the rows of x. */
 typedef struct loss_job {
   gb_lane lane;
+  gb_dtype dtype;                  /* of rows as the kernel sees them: what x and dx are as they lie, or the lane's */
+  bool streams;                    /* dx goes past the caches */
   size_t bytes;                    /* of a lane */
   int64_t classes, rows;
   gb_rows x, target, dx, grad;     /* target: class indices, an element each, or rows of probabilities */
@@ -45,12 +48,28 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void put(const loss_job *job, char *lanes, int64_t i, double value) { gb_row_put(job->lane, lanes, i, value); }
 static double get(const loss_job *job, const char *lanes, int64_t i) { return gb_row_get(job->lane, lanes, i); }
 
+/* One element of a row of logits. */
+static double element(const loss_job *job, const char *x, int64_t i) {
+  double value;
+  gb_load_f64(&value, x + (size_t)i * gb_dtype_bytes(job->dtype), job->dtype, 1, 1);
+  return value;
+}
+
+/* Where one class is the target and nothing is spread over the others, rows that lie end to end are used as they are. */
+static gb_dtype dtype_of(const loss_job *job) {
+  gb_dtype dtype = job->x.dtype;
+  bool plain = job->indices && job->smoothing == 0 && gb_dtype_is_float(dtype) && gb_rows_own(&job->x, dtype, 0);
+  return plain && (!job->dx.data || gb_rows_own(&job->dx, dtype, 0)) ? dtype : gb_lane_dtype(job->lane);
+}
+
 /* Describe the rows and take scratch: weights, losses and totals of rows, and buffers for `batched` rows of x at a time. */
 static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight, bool batched) {
   int64_t classes = job->classes, batch = batched ? job->plan.batch : 0;
   job->bytes = gb_lane_bytes(job->lane);
   job->threads = call->context->threads;
   job->indices = !gb_dtype_is_float((gb_dtype)target->dtype);
+  job->dtype = dtype_of(job);
+  job->streams = job->dx.data && gb_rows_own(&job->dx, job->dtype, 0) && (size_t)(job->rows * classes) * job->dx.bytes >= GB_STREAM_BYTES;
   job->buffer_bytes = (size_t)(2 * batch * classes) * job->bytes + (size_t)batch * 8;
   size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8, row_bytes = ((size_t)job->rows * job->bytes + 7) / 8 * 8;
   job->scratch = gb_cpu_scratch(call, weight_bytes + 2 * row_bytes + job->buffer_bytes * (size_t)gb_threads_count(job->threads));
@@ -86,11 +105,11 @@ static void run_rows(void *arg, int64_t chunk) {
   char *room = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads);
   char *mass = room + (size_t)(batch * job->classes) * job->bytes;
   int64_t *index = (int64_t *)(mass + (size_t)(batch * job->classes) * job->bytes);
-  size_t row_bytes = (size_t)job->classes * job->bytes;
+  size_t row_bytes = (size_t)job->classes * gb_dtype_bytes(job->dtype);
   for (int64_t count; first < end; first += count) {
     count = least(batch, end - first);
-    const char *x = job->changes_x ? NULL : gb_rows_own(&job->x, job->lane, first);
-    char *own = job->dx.data ? gb_rows_own(&job->dx, job->lane, first) : NULL, *out = own ? own : room;
+    const char *x = job->changes_x ? NULL : gb_rows_own(&job->x, job->dtype, first);
+    char *own = job->dx.data ? gb_rows_own(&job->dx, job->dtype, first) : NULL, *out = own ? own : room;
     if (!x) gb_rows_load(&job->x, job->lane, first, count, room), x = room;
     if (job->indices) gb_rows_load(&job->target, GB_LANE_I64, first, count, index);
     else gb_rows_load(&job->target, job->lane, first, count, mass);
@@ -100,6 +119,7 @@ static void run_rows(void *arg, int64_t chunk) {
     }
     if (job->dx.data && !own) gb_rows_store(&job->dx, job->lane, first, count, room);
   }
+  if (job->streams) gb_stream_end();
 }
 
 /* Reduce the rows' losses into out, and their weights into total where that is kept. */
@@ -168,9 +188,9 @@ static void forward_row(loss_job *job, int64_t row, const char *x, char *shifted
   double loss = 0, total = 1, lse = 0;
   if (job->indices && !counts(job, index)) total = 0;
   else {
-    double most = gb_row_max(job->lane, x, n), log_sum = log(gb_row_exp_sum(job->lane, NULL, x, n, most) / GB_ROW_LIFT);
+    double most = gb_wide_max(job->dtype, x, n), log_sum = log(gb_wide_exp_sum(job->dtype, NULL, x, n, most) / GB_ROW_LIFT);
     lse = most + log_sum;
-    if (job->indices) total = weight_of(job, index), loss = (1 - job->smoothing) * total * (log_sum - (get(job, x, index) - most));
+    if (job->indices) total = weight_of(job, index), loss = (1 - job->smoothing) * total * (log_sum - (element(job, x, index) - most));
     if (job->changes_x) gb_row_shift(job->lane, shifted, n, most);
     if (job->indices && job->smoothing > 0) loss += job->smoothing / (double)n * spread_loss(job, shifted, log_sum);
     if (!job->indices) loss = make_mass(job, mass) * log_sum - gb_row_dot(job->lane, mass, shifted, n);
@@ -205,12 +225,13 @@ static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, ch
     return;
   }
   if (!counts(job, index)) {
-    memset(dx, 0, (size_t)n * job->bytes);
+    memset(dx, 0, (size_t)n * gb_dtype_bytes(job->dtype));
     return;
   }
-  double own = (1 - job->smoothing) * weight_of(job, index);
-  gb_row_exp(job->lane, dx, x, n, lse, g * (own + share * job->weight_sum));
-  put(job, dx, index, get(job, dx, index) - g * own);
+  double own = (1 - job->smoothing) * weight_of(job, index), scale = g * (own + share * job->weight_sum);
+  double slope = scale * exp(element(job, x, index) - lse) - g * own;
+  gb_wide_exp(job->dtype, dx, x, n, lse, scale, job->streams);
+  gb_store_f64(dx + (size_t)index * gb_dtype_bytes(job->dtype), job->dtype, 1, &slope, 1);
   if (job->smoothing > 0 && job->weight) gb_row_add(job->lane, dx, job->weight, n, -g * share);
   if (job->smoothing > 0 && !job->weight) gb_row_shift(job->lane, dx, n, g * share);
 }

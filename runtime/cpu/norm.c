@@ -8,108 +8,156 @@
 #include <string.h>
 
 #include "cpu/scratch.h"
+#include "cpu/stream.h"
+#include "cpu/wide.h"
 
 /* {==== Arithmetic on a row ==== */
 
-enum { LANES = GB_ROW_LANES };
+/* Rows are taken in any dtype, as they lie; weight, bias and their gradients are lanes, in the order of cpu/wide.h. */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Where element `at` of a row lies. */
+static const char *at_element(gb_dtype dtype, const void *x, int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
+
+/* sum + (x - mean)^2 */
+GB_ALWAYS_INLINE gb_wide add_square(gb_wide sum, gb_wide x, gb_vector mean) {
+  x = (gb_wide){ x.a - mean, x.b - mean };
+  return (gb_wide){ sum.a + x.a * x.a, sum.b + x.b * x.b };
+}
+
 /* The sum of (x - mean)^2 over at most a tile. */
-static float squares_block(const float *x, float mean, int64_t n) {
-  float lanes[LANES] = { 0 };
+GB_ALWAYS_INLINE float squares_wide(gb_dtype dtype, const void *x, int64_t n, float mean) {
+  gb_wide sum[2] = { 0 };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-    for (int k = 0; k < LANES; k++) lanes[k] += (x[i + k] - mean) * (x[i + k] - mean);
-  }
-  for (int k = 0; i < n; i++, k++) lanes[k] += (x[i] - mean) * (x[i] - mean);
-  return gb_lanes_fold(lanes);
+  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
+    for (int k = 0; k < 2; k++) sum[k] = add_square(sum[k], gb_wide_load(dtype, x, i + k * GB_WIDE), gb_vector_of(mean));
+  for (; i < n; i += GB_WIDE)
+    sum[0] = add_square(sum[0], i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, mean), gb_vector_of(mean));
+  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
 }
 
 /* The sum of (x - mean)^2 over a row. */
-static double squares(gb_lane lane, const void *x, double mean, int64_t n) {
+static double squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
   double total = 0;
   const double *d = x;
-  if (lane == GB_LANE_F32)
-    for (int64_t at = 0; at < n; at += GB_TILE) total += squares_block((const float *)x + at, (float)mean, least(n - at, GB_TILE));
-  else
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) total += (d[i] - mean) * (d[i] - mean);
+  else
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      total += GB_WIDE_FOR(dtype, squares_wide, at_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
   return total;
 }
 
+GB_ALWAYS_INLINE void normalise_wide(gb_dtype dtype, void *y, const void *x, int64_t n, gb_vector mean, gb_vector rstd, const float *weight,
+                                     const float *bias, bool stream) {
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    gb_wide w = whole ? gb_wide_load(GB_FLOAT32, weight, i) : gb_wide_load_last(GB_FLOAT32, weight, i, n - i, 0);
+    gb_wide b = whole ? gb_wide_load(GB_FLOAT32, bias, i) : gb_wide_load_last(GB_FLOAT32, bias, i, n - i, 0);
+    gb_wide_ahead(dtype, x, i);
+    v = (gb_wide){ (v.a - mean) * rstd * w.a + b.a, (v.b - mean) * rstd * w.b + b.b };
+    if (whole) gb_wide_store(dtype, y, i, v, stream);
+    else gb_wide_store_last(dtype, y, i, n - i, v);
+  }
+}
+
 /* y = (x - mean) * rstd * weight + bias; y may be x. */
-static void normalise(gb_lane lane, void *y, const void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias) {
-  float *to = y, mean32 = (float)mean, rstd32 = (float)rstd;
-  const float *f = x, *w = weight, *b = bias;
+static void normalise(gb_dtype dtype, void *y, const void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias,
+                      bool stream) {
   double *wide = y;
   const double *d = x, *v = weight, *c = bias;
-  if (lane == GB_LANE_F32) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = (f[i] - mean32) * rstd32 * w[i] + b[i];
-  } else {
+  if (dtype == GB_FLOAT64) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
-  }
+  } else GB_WIDE_FOR(dtype, normalise_wide, y, x, n, gb_vector_of((float)mean), gb_vector_of((float)rstd), weight, bias, stream);
 }
 
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
-static void gradient_block(const float *grad, const float *x, const float *weight, float mean, float rstd, int64_t n, double sums[2]) {
-  float plain[LANES] = { 0 }, along[LANES] = { 0 };
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-#pragma omp simd /* a vector is the lanes; left to itself, gcc shuffles those of many steps together */
-    for (int k = 0; k < LANES; k++) {
-      float g = grad[i + k] * weight[i + k];
-      plain[k] += g;
-      along[k] += g * ((x[i + k] - mean) * rstd);
-    }
-  }
-  for (int k = 0; i < n; i++, k++) {
-    float g = grad[i] * weight[i];
-    plain[k] += g;
-    along[k] += g * ((x[i] - mean) * rstd);
-  }
-  sums[0] += gb_lanes_fold(plain);
-  sums[1] += gb_lanes_fold(along);
+typedef struct gradient_sum { gb_wide plain, along; } gradient_sum;
+
+GB_ALWAYS_INLINE void add_gradient(gradient_sum *sum, gb_wide grad, gb_wide x, gb_wide weight, gb_vector mean, gb_vector rstd) {
+  gb_wide g = { grad.a * weight.a, grad.b * weight.b };
+  sum->plain = (gb_wide){ sum->plain.a + g.a, sum->plain.b + g.b };
+  sum->along = (gb_wide){ sum->along.a + g.a * ((x.a - mean) * rstd), sum->along.b + g.b * ((x.b - mean) * rstd) };
 }
 
-static void gradient_sums(gb_lane lane, const void *grad, const void *x, const void *weight, double mean, double rstd, int64_t n, double sums[2]) {
-  const float *g = grad, *f = x, *w = weight;
+/* Of at most a tile. */
+GB_ALWAYS_INLINE void gradient_wide(gb_dtype dtype, const void *grad, const void *x, const float *weight, float mean, float rstd, int64_t n,
+                                    double sums[2]) {
+  gradient_sum sum = { 0 };
+  int64_t i = 0;
+  for (; i + GB_WIDE <= n; i += GB_WIDE)
+    add_gradient(&sum, gb_wide_load(dtype, grad, i), gb_wide_load(dtype, x, i), gb_wide_load(GB_FLOAT32, weight, i), gb_vector_of(mean),
+                 gb_vector_of(rstd));
+  if (i < n)
+    add_gradient(&sum, gb_wide_load_last(dtype, grad, i, n - i, 0), gb_wide_load_last(dtype, x, i, n - i, mean),
+                 gb_wide_load_last(GB_FLOAT32, weight, i, n - i, 0), gb_vector_of(mean), gb_vector_of(rstd));
+  sums[0] += gb_vector_sum(sum.plain.a + sum.plain.b);
+  sums[1] += gb_vector_sum(sum.along.a + sum.along.b);
+}
+
+static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const void *weight, double mean, double rstd, int64_t n,
+                          double sums[2]) {
+  const float *w = weight;
   const double *h = grad, *d = x, *v = weight;
   sums[0] = sums[1] = 0;
-  if (lane == GB_LANE_F32)
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      gradient_block(g + at, f + at, w + at, (float)mean, (float)rstd, least(n - at, GB_TILE), sums);
-  else
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) {
       sums[0] += h[i] * v[i];
       sums[1] += h[i] * v[i] * ((d[i] - mean) * rstd);
     }
+  else
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      GB_WIDE_FOR(dtype, gradient_wide, at_element(dtype, grad, at), at_element(dtype, x, at), w + at, (float)mean, (float)rstd,
+                  least(n - at, GB_TILE), sums);
 }
 
 /* What a row's gradient is made with: the row's statistics, and the means of the two sums above. */
 typedef struct row_gradient { double mean, rstd, plain, along; } row_gradient;
 
+/* One vector of it. */
+GB_ALWAYS_INLINE gb_vector slope_of(gb_vector x, gb_vector grad, gb_vector weight, gb_vector *dweight, gb_vector *dbias, const float r[4]) {
+  gb_vector normal = (x - gb_vector_of(r[0])) * gb_vector_of(r[1]);
+  *dweight += grad * normal;
+  *dbias += grad;
+  return gb_vector_of(r[1]) * (grad * weight - gb_vector_of(r[2]) - normal * gb_vector_of(r[3]));
+}
+
+GB_ALWAYS_INLINE void differentiate_wide(gb_dtype dtype, void *dx, const void *x, const void *grad, const float *weight, float *dweight,
+                                         float *dbias, int64_t n, row_gradient g, bool stream) {
+  const float r[4] = { (float)g.mean, (float)g.rstd, (float)g.plain, (float)g.along };
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    gb_wide h = whole ? gb_wide_load(dtype, grad, i) : gb_wide_load_last(dtype, grad, i, n - i, 0);
+    gb_wide w = whole ? gb_wide_load(GB_FLOAT32, weight, i) : gb_wide_load_last(GB_FLOAT32, weight, i, n - i, 0);
+    gb_wide dw = whole ? gb_wide_load(GB_FLOAT32, dweight, i) : gb_wide_load_last(GB_FLOAT32, dweight, i, n - i, 0);
+    gb_wide db = whole ? gb_wide_load(GB_FLOAT32, dbias, i) : gb_wide_load_last(GB_FLOAT32, dbias, i, n - i, 0);
+    gb_wide_ahead(dtype, x, i);
+    gb_wide_ahead(dtype, grad, i);
+    v = (gb_wide){ slope_of(v.a, h.a, w.a, &dw.a, &db.a, r), slope_of(v.b, h.b, w.b, &dw.b, &db.b, r) };
+    if (whole) {
+      gb_wide_store(GB_FLOAT32, dweight, i, dw, false);
+      gb_wide_store(GB_FLOAT32, dbias, i, db, false);
+      gb_wide_store(dtype, dx, i, v, stream);
+    } else {
+      gb_wide_store_last(GB_FLOAT32, dweight, i, n - i, dw);
+      gb_wide_store_last(GB_FLOAT32, dbias, i, n - i, db);
+      gb_wide_store_last(dtype, dx, i, n - i, v);
+    }
+  }
+}
+
 /* dweight += grad * normal, dbias += grad, dx = rstd * (grad * weight - plain - normal * along), where normal is the normalised x; dx may be
  * x. */
-static void differentiate(gb_lane lane, void *dx, const void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n,
-                          row_gradient r) {
-  float mean = (float)r.mean, rstd = (float)r.rstd, plain = (float)r.plain, along = (float)r.along;
-  float *to = dx, *dw = dweight, *db = dbias;
-  const float *f = x, *g = grad, *w = weight;
+static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n,
+                          row_gradient r, bool stream) {
   double *wide = dx, *dv = dweight, *dc = dbias;
   const double *d = x, *h = grad, *v = weight;
-  if (lane == GB_LANE_F32) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-      float normal = (f[i] - mean) * rstd;
-      dw[i] += g[i] * normal;
-      db[i] += g[i];
-      to[i] = rstd * (g[i] * w[i] - plain - normal * along);
-    }
-  } else {
+  if (dtype == GB_FLOAT64) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
       double normal = (d[i] - r.mean) * r.rstd;
@@ -117,19 +165,24 @@ static void differentiate(gb_lane lane, void *dx, const void *x, const void *gra
       dc[i] += h[i];
       wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
     }
-  }
+  } else GB_WIDE_FOR(dtype, differentiate_wide, dx, x, grad, weight, dweight, dbias, n, r, stream);
 }
 
 /* Rows of n elements that are brought into lanes at once: a few tiles of them. */
 static int64_t batch_of(int64_t n) { return most(4 * GB_TILE / most(n, 1), 1); }
 
-/* A parameter in lanes, row-major, or `fill` n times where it is absent. */
-static void parameter(gb_lane lane, const gb_tensor *t, double fill, int64_t n, void *to) {
+/* A parameter in lanes, or `fill` n times where it is absent: row-major, or for rows of 16 bits in the order of their vectors. Any NaN becomes the
+ * usual one, whose lower half is 0, so that rounding need not look for it. */
+static void parameter(gb_lane lane, gb_dtype dtype, const gb_tensor *t, double fill, int64_t n, void *to) {
+  float *lanes = to;
   if (t) {
     gb_rows rows = gb_rows_of(t, t->ndim - 1);
     gb_rows_load(&rows, lane, 0, rows.count, to);
   } else
     for (int64_t i = 0; i < n; i++) gb_row_put(lane, to, i, fill);
+  if (dtype == gb_lane_dtype(lane)) return;
+  for (int64_t i = 0; i < n; i++) lanes[i] = lanes[i] != lanes[i] ? NAN : lanes[i];
+  gb_wide_sort(dtype, lanes, n, false);
 }
 
 /* ====} */
@@ -145,6 +198,8 @@ enum { MOST_PARTS = 64 };
 typedef struct layer {
   gb_call *call;
   gb_lane lane;
+  gb_dtype dtype;                       /* of rows as kernels see them: what all of them are as they lie, or the lane's */
+  bool streams;                         /* results go past the caches */
   int64_t bytes;                        /* of a lane */
   int64_t n, groups, lines;
   int64_t batch, chunk, chunks;         /* groups read at once, groups of a chunk */
@@ -219,7 +274,7 @@ static void add_residual(const layer *l, int64_t first, int64_t count, const lay
 
 /* The lines of a batch of groups: where they lie if they are lanes already, else loaded into room. */
 static const char *lines_of(const layer *l, const gb_rows *rows, int64_t first, int64_t count, char *room) {
-  const char *own = gb_rows_own(rows, l->lane, first * l->lines);
+  const char *own = gb_rows_own(rows, l->dtype, first * l->lines);
   if (!own) gb_rows_load(rows, l->lane, first * l->lines, count * l->lines, room);
   return own ? own : room;
 }
@@ -227,31 +282,41 @@ static const char *lines_of(const layer *l, const gb_rows *rows, int64_t first, 
 static void forward_chunk(void *arg, int64_t chunk) {
   const layer *l = arg;
   layer_room r = room_of(l);
-  int64_t end = least((chunk + 1) * l->chunk, l->groups);
+  int64_t end = least((chunk + 1) * l->chunk, l->groups), row = l->n * (int64_t)gb_dtype_bytes(l->dtype);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
-    char *own = gb_rows_own(&l->y, l->lane, first * l->lines), *results = own ? own : r.x;
+    char *own = gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
     const char *lines = r.x;
     if (l->adds) add_residual(l, first, count, &r);
     else lines = lines_of(l, &l->x, first, count, r.x);
     for (int64_t i = 0; i < count; i++) {
-      const char *x = lines + i * l->n * l->bytes;
-      r.mean[i] = l->centre ? gb_row_sum(l->lane, x, l->n) / (double)l->n : 0;
-      r.rstd[i] = 1 / sqrt(squares(l->lane, x, r.mean[i], l->n) / (double)l->n + l->eps);
-      normalise(l->lane, results + i * l->n * l->bytes, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias);
+      const char *x = lines + i * row;
+      char *y = results + i * row;
+      r.mean[i] = l->centre ? gb_wide_sum(l->dtype, x, l->n) / (double)l->n : 0;
+      r.rstd[i] = 1 / sqrt(squares(l->dtype, x, r.mean[i], l->n) / (double)l->n + l->eps);
+      normalise(l->dtype, y, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias, l->streams && gb_vector_aligned(y));
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
     statistics(l->mean, first, count, r.mean, true);
     statistics(l->rstd, first, count, r.rstd, true);
   }
+  if (l->streams) gb_stream_end();
 }
 
 /* Where in its memory an array that is walked along with the result begins: processors tell a load from the stores before it by the lower 12
  * bits of its address and wait where those agree, so it lies some quarters of a page away from the result, page for page. */
 static char *place(const layer *l, char *memory, int quarters) {
-  char *own = gb_rows_own(&l->y, l->lane, 0), *result = own ? own : room_of(l).x;
+  char *own = gb_rows_own(&l->y, l->dtype, 0), *result = own ? own : room_of(l).x;
   if (l->n * l->bytes < LONG_ROW) return memory;
   return memory + (((uintptr_t)result / 64 * 64 + (uintptr_t)quarters * PAGE / 4 - (uintptr_t)memory) & (PAGE - 1));
+}
+
+/* Where x, the gradient if there is one and the result lie end to end in one dtype, kernels work on that; else on lanes. */
+static void choose_dtype(layer *l) {
+  gb_dtype dtype = l->y.dtype;
+  bool same = !l->adds && gb_rows_own(&l->x, dtype, 0) && gb_rows_own(&l->y, dtype, 0) && (!l->other.data || gb_rows_own(&l->other, dtype, 0));
+  l->dtype = same ? dtype : gb_lane_dtype(l->lane);
+  l->streams = gb_rows_own(&l->y, l->dtype, 0) && l->dtype != GB_FLOAT64 && (size_t)(l->groups * l->n) * l->y.bytes >= GB_STREAM_BYTES;
 }
 
 /* Bring in the parameters, run the chunks. */
@@ -260,9 +325,10 @@ static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor 
   size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(l)), b = gb_scratch_take(&shared, array_bytes(l));
   GB_TRY(gb_scratch_open(l->call, shared, room_bytes(l), &l->scratch));
   l->y = gb_rows_of(y, y->ndim - 1);
+  choose_dtype(l);
   char *weights = place(l, l->scratch.shared + w, 1), *biases = place(l, l->scratch.shared + b, 2);
-  parameter(l->lane, weight, 1, l->n, weights);
-  parameter(l->lane, bias, 0, l->n, biases);
+  parameter(l->lane, l->dtype, weight, 1, l->n, weights);
+  parameter(l->lane, l->dtype, bias, 0, l->n, biases);
   l->weight = weights;
   l->bias = biases;
   gb_parallel(l->call, l->chunks, forward_chunk, l);
@@ -304,24 +370,26 @@ static gb_status add_layer_norm(gb_call *call) {
 static void backward_chunk(void *arg, int64_t chunk) {
   const layer *l = arg;
   layer_room r = room_of(l);
-  int64_t end = least((chunk + 1) * l->chunk, l->groups);
+  int64_t end = least((chunk + 1) * l->chunk, l->groups), row = l->n * (int64_t)gb_dtype_bytes(l->dtype);
   char *dweight = l->parts + chunk * l->part, *dbias = dweight + l->apart;
   memset(dweight, 0, (size_t)l->part);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
-    char *own = gb_rows_own(&l->y, l->lane, first * l->lines), *results = own ? own : r.x;
+    char *own = gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
     const char *lines = lines_of(l, &l->x, first, count, r.x), *grads = lines_of(l, &l->other, first, count, r.other);
     statistics(l->mean, first, count, r.mean, false);
     statistics(l->rstd, first, count, r.rstd, false);
     for (int64_t i = 0; i < count; i++) {
-      const char *x = lines + i * l->n * l->bytes, *grad = grads + i * l->n * l->bytes;
+      const char *x = lines + i * row, *grad = grads + i * row;
+      char *dx = results + i * row;
       double sums[2];
-      gradient_sums(l->lane, grad, x, l->weight, r.mean[i], r.rstd[i], l->n, sums);
+      gradient_sums(l->dtype, grad, x, l->weight, r.mean[i], r.rstd[i], l->n, sums);
       row_gradient g = { r.mean[i], r.rstd[i], l->centre ? sums[0] / (double)l->n : 0, sums[1] / (double)l->n };
-      differentiate(l->lane, results + i * l->n * l->bytes, x, grad, l->weight, dweight, dbias, l->n, g);
+      differentiate(l->dtype, dx, x, grad, l->weight, dweight, dbias, l->n, g, l->streams && gb_vector_aligned(dx));
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
   }
+  if (l->streams) gb_stream_end();
 }
 
 /* n lanes, or zeros where there are none, into a contiguous result that may not be wanted. */
@@ -346,6 +414,7 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   l.centre = centre;
   l.other = gb_rows_of(grad, grad->ndim - 1);
   l.y = gb_rows_of(dx, dx->ndim - 1);
+  choose_dtype(&l);
   l.mean = mean;
   l.rstd = rstd;
   int64_t row = l.n * l.bytes;
@@ -354,11 +423,12 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)), parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
   char *weights = place(&l, l.scratch.shared + w, 3);
-  parameter(l.lane, call->in[2], 1, l.n, weights);
+  parameter(l.lane, l.dtype, call->in[2], 1, l.n, weights);
   l.weight = weights;
   l.parts = place(&l, l.scratch.shared + parts, 1);
   gb_parallel(call, l.chunks, backward_chunk, &l);
   gb_sum_parts(call, l.lane, l.parts, l.part / l.bytes, l.chunks);
+  for (int i = 0; i < 2; i++) gb_wide_sort(l.dtype, (float *)(void *)(l.parts + i * l.apart), l.n, true);
   put_parameter(l.lane, dweight, l.parts);
   put_parameter(l.lane, dbias, l.parts + l.apart);
   gb_scratch_close(call, &l.scratch);
@@ -550,7 +620,7 @@ static void apply_chunk(void *arg, int64_t chunk) {
     for (int64_t i = 0; i < n; i++) {
       char *x = r.x + i * b->c * b->bytes;
       gb_row_add(b->lane, x, b->offset, b->c, -1);
-      normalise(b->lane, x, x, b->c, 0, 1, b->scale, b->bias);
+      normalise(gb_lane_dtype(b->lane), x, x, b->c, 0, 1, b->scale, b->bias, false);
     }
     gb_rows_store(&b->y, b->lane, first, n, r.x);
   }
@@ -558,7 +628,7 @@ static void apply_chunk(void *arg, int64_t chunk) {
 
 /* mean and rstd to lanes; scale is rstd * weight, or rstd. */
 static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
-  parameter(b->lane, weight, 1, b->c, b->weight);
+  parameter(b->lane, gb_lane_dtype(b->lane), weight, 1, b->c, b->weight);
   for (int64_t i = 0; i < b->c; i++) {
     gb_row_put(b->lane, b->offset, i, b->mean[i]);
     gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
@@ -580,7 +650,7 @@ static gb_status batch_norm(gb_call *call) {
   }
   for (int64_t i = 0; i < b.c; i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + call->attrs[2].number);
   set_lanes(&b, call->in[3], true);
-  parameter(b.lane, call->in[4], 0, b.c, b.bias);
+  parameter(b.lane, gb_lane_dtype(b.lane), call->in[4], 0, b.c, b.bias);
   gb_parallel(call, b.chunks, apply_chunk, &b);
   if (call->out[1]) channel_values(call->out[1], b.mean, true);
   if (call->out[2]) channel_values(call->out[2], b.rstd, true);

@@ -1,18 +1,14 @@
 /* cpu/rows.c - a tensor as rows along one dimension, and arithmetic on rows.
  *
- * Reading a row moves its bytes once. The sums below keep GB_ROW_LANES partial sums per block of 1024 elements, which is what vector
- * registers want and what keeps the error of a long sum small; the blocks are added up in float64. */
+ * Reading a row moves its bytes once. The sums below keep a partial sum per place of a few vector registers in blocks of 1024 elements, which
+ * keeps the error of a long sum small; the blocks are added up in float64. */
 #include "cpu/rows.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
-#include "base/math.h"
+#include "cpu/wide.h"
 
 /* {==== lanes ==== */
 
@@ -127,8 +123,8 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
   }
 }
 
-void *gb_rows_own(const gb_rows *r, gb_lane lane, int64_t first) {
-  if (r->dtype != gb_lane_dtype(lane) || r->n != 1 || !end_to_end(r)) return NULL;
+void *gb_rows_own(const gb_rows *r, gb_dtype dtype, int64_t first) {
+  if (r->dtype != dtype || r->n != 1 || !end_to_end(r)) return NULL;
   return r->data + first * r->length * (int64_t)r->bytes;
 }
 
@@ -166,32 +162,10 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows) {
 
 /* {==== arithmetic ==== */
 
-enum { LANES = GB_ROW_LANES };
-
-/* The sum of at most a tile of float32: partial sums, then pairs of them. */
-static float sum_block(const float *x, int64_t n) {
-  float lanes[LANES] = { 0 };
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-    for (int k = 0; k < LANES; k++) lanes[k] += x[i + k];
-  }
-  for (int k = 0; i < n; i++, k++) lanes[k] += x[i];
-  return gb_lanes_fold(lanes);
-}
-
-static float dot_block(const float *x, const float *y, int64_t n) {
-  float lanes[LANES] = { 0 };
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-    for (int k = 0; k < LANES; k++) lanes[k] += x[i + k] * y[i + k];
-  }
-  for (int k = 0; i < n; i++, k++) lanes[k] += x[i] * y[i];
-  return gb_lanes_fold(lanes);
-}
-
 static int64_t block_of(int64_t at, int64_t n) { return n - at < GB_TILE ? n - at : GB_TILE; }
+
+/* Where the tile at element `at` of a row begins. */
+static const char *tile_at(gb_dtype dtype, const void *x, int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
 
 /* The largest element, or NaN where there is one: looked for beside, so that the maximum is one vector instruction. */
 static float max_f32(const float *x, int64_t n) {
@@ -213,121 +187,140 @@ double gb_row_max(gb_lane lane, const void *x, int64_t n) {
   return most;
 }
 
-double gb_row_sum(gb_lane lane, const void *x, int64_t n) {
-  double total = 0;
-  const float *f = x;
-  const double *d = x;
-  if (lane == GB_LANE_F32)
-    for (int64_t at = 0; at < n; at += GB_TILE) total += sum_block(f + at, block_of(at, n));
-  else
-    for (int64_t i = 0; i < n; i++) total += d[i];
-  return total;
-}
-
-double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n) {
-  double total = 0;
-  const float *f = x, *g = y;
-  const double *d = x, *e = y;
-  if (lane == GB_LANE_F32)
-    for (int64_t at = 0; at < n; at += GB_TILE) total += dot_block(f + at, g + at, block_of(at, n));
-  else
-    for (int64_t i = 0; i < n; i++) total += d[i] * e[i];
-  return total;
-}
-
-#if defined(__AVX512F__)
-/* 2^(j/16), less the bits j that the addition below brings along. */
-static const uint32_t sixteenths[16] = {
-  0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
-  0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d,
-};
-
-/* gb_expf_lifted by a table in a register, three multiplications less; 1.06 ulp. x = (n + j/16) * ln 2 + r: the low bits of x * 16 / ln 2,
- * rounded, hold n + 32 and j. */
-static inline __m512 lift_vector(__m512 x) {
-  __m512 magic = _mm512_set1_ps(0x1.8p+23f + 512.0f), shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(0x1.715476p+4f), magic);
-  __m512 k = _mm512_sub_ps(shifted, magic), r = _mm512_fnmadd_ps(k, _mm512_set1_ps(0x1.62e43p-5f), x);
-  r = _mm512_fnmadd_ps(k, _mm512_set1_ps(-0x1.05c61p-33f), r);
-  __m512i bits = _mm512_castps_si512(shifted), root = _mm512_permutexvar_epi32(bits, _mm512_loadu_si512(sixteenths));
-  __m512 power = _mm512_castsi512_ps(_mm512_add_epi32(root, _mm512_slli_epi32(bits, 19)));
-  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0x1.555556p-3f), _mm512_set1_ps(0.5f));
-  p = _mm512_fmadd_ps(r, p, _mm512_set1_ps(1.0f));
-  return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-104.0f), _CMP_NLT_UQ), _mm512_mul_ps(power, r), p, power);
-}
-
-/* to = 2^32 * exp(x - shift) for LANES of them. */
-static inline void lift_lanes(float *to, const float *x, float shift) {
-  for (int k = 0; k < LANES; k += 16) _mm512_storeu_ps(to + k, lift_vector(_mm512_sub_ps(_mm512_loadu_ps(x + k), _mm512_set1_ps(shift))));
-}
-#else
-/* to = 2^32 * exp(x - shift) for LANES of them. */
-static inline void lift_lanes(float *to, const float *x, float shift) {
-#pragma omp simd
-  for (int k = 0; k < LANES; k++) to[k] = gb_expf_lifted(x[k] - shift);
-}
-#endif
-
-/* The last of a row, fewer than LANES, filled up with elements whose exponential is 0. */
-static void fill_up(float *last, const float *x, int64_t n) {
-  for (int k = 0; k < LANES; k++) last[k] = k < n ? x[k] : -INFINITY;
-}
-
-/* The sum of 2^32 * exp(x - shift) over at most a tile, each also in to. */
-static float exp_block(float *to, const float *x, int64_t n, float shift) {
-  float lanes[LANES] = { 0 }, last[LANES];
+GB_ALWAYS_INLINE float max_wide(gb_dtype dtype, const void *x, int64_t n) {
+  gb_wide most[2] = { { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) }, { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) } };
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    lift_lanes(to + i, x + i, shift);
-#pragma omp simd
-    for (int k = 0; k < LANES; k++) lanes[k] += to[i + k];
+  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
+    for (int k = 0; k < 2; k++) {
+      gb_wide v = gb_wide_load(dtype, x, i + k * GB_WIDE);
+      most[k] = (gb_wide){ gb_vector_max(v.a, most[k].a), gb_vector_max(v.b, most[k].b) };
+    }
+  for (; i < n; i += GB_WIDE) {
+    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    most[0] = (gb_wide){ gb_vector_max(v.a, most[0].a), gb_vector_max(v.b, most[0].b) };
   }
-  if (i < n) {
-    fill_up(last, x + i, n - i);
-    lift_lanes(last, last, shift);
-    for (int k = 0; k < LANES; k++) lanes[k] += last[k];
-    memcpy(to + i, last, (size_t)(n - i) * sizeof *last);
-  }
-  return gb_lanes_fold(lanes);
+  return gb_vector_largest(gb_vector_max(gb_vector_max(most[0].a, most[0].b), gb_vector_max(most[1].a, most[1].b)));
 }
 
-double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift) {
+double gb_wide_max(gb_dtype dtype, const void *x, int64_t n) {
+  return dtype == GB_FLOAT64 ? gb_row_max(GB_LANE_F64, x, n) : GB_WIDE_FOR(dtype, max_wide, x, n);
+}
+
+/* The sum of at most a tile: a sum for each place in two pairs of vectors, then those by pairs. */
+GB_ALWAYS_INLINE float sum_wide(gb_dtype dtype, const void *x, int64_t n) {
+  gb_wide sum[2] = { 0 };
+  int64_t i = 0;
+  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
+    for (int k = 0; k < 2; k++) {
+      gb_wide v = gb_wide_load(dtype, x, i + k * GB_WIDE);
+      sum[k] = (gb_wide){ sum[k].a + v.a, sum[k].b + v.b };
+    }
+  for (; i < n; i += GB_WIDE) {
+    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    sum[0] = (gb_wide){ sum[0].a + v.a, sum[0].b + v.b };
+  }
+  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
+}
+
+double gb_wide_sum(gb_dtype dtype, const void *x, int64_t n) {
   double total = 0;
   const double *d = x;
-  if (lane == GB_LANE_F64) {
+  if (dtype == GB_FLOAT64)
+    for (int64_t i = 0; i < n; i++) total += d[i];
+  else
+    for (int64_t at = 0; at < n; at += GB_TILE) total += GB_WIDE_FOR(dtype, sum_wide, tile_at(dtype, x, at), block_of(at, n));
+  return total;
+}
+
+GB_ALWAYS_INLINE float dot_wide(gb_dtype dtype, const void *x, const void *y, int64_t n) {
+  gb_wide sum[2] = { 0 };
+  int64_t i = 0;
+  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
+    for (int k = 0; k < 2; k++) {
+      gb_wide v = gb_wide_load(dtype, x, i + k * GB_WIDE), w = gb_wide_load(dtype, y, i + k * GB_WIDE);
+      sum[k] = (gb_wide){ sum[k].a + v.a * w.a, sum[k].b + v.b * w.b };
+    }
+  for (; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    gb_wide w = whole ? gb_wide_load(dtype, y, i) : gb_wide_load_last(dtype, y, i, n - i, 0);
+    sum[0] = (gb_wide){ sum[0].a + v.a * w.a, sum[0].b + v.b * w.b };
+  }
+  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
+}
+
+double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n) {
+  double total = 0;
+  const double *d = x, *e = y;
+  if (dtype == GB_FLOAT64)
+    for (int64_t i = 0; i < n; i++) total += d[i] * e[i];
+  else
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      total += GB_WIDE_FOR(dtype, dot_wide, tile_at(dtype, x, at), tile_at(dtype, y, at), block_of(at, n));
+  return total;
+}
+
+/* The sum of GB_ROW_LIFT * exp(x - shift) over at most a tile, each also in to, unless that is NULL. */
+GB_ALWAYS_INLINE float exp_sum_wide(gb_dtype dtype, float *to, const void *x, int64_t n, gb_vector shift) {
+  gb_wide sum = { 0 };
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    if (!to) {
+      gb_wide_ahead(dtype, x, i);
+      sum = (gb_wide){ gb_vector_lift_add(sum.a, v.a - shift), gb_vector_lift_add(sum.b, v.b - shift) };
+      continue;
+    }
+    v = (gb_wide){ gb_vector_lift(v.a - shift), gb_vector_lift(v.b - shift) };
+    sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
+    if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
+    else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
+  }
+  return gb_vector_sum(sum.a + sum.b);
+}
+
+GB_ALWAYS_INLINE float exp_only_sum_wide(gb_dtype dtype, const void *x, int64_t n, gb_vector shift) {
+  return exp_sum_wide(dtype, NULL, x, n, shift);
+}
+
+double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, double shift) {
+  double total = 0;
+  const double *d = x;
+  float *f = to;
+  gb_vector shift32 = gb_vector_of((float)shift);
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) {
       double e = GB_ROW_LIFT * exp(d[i] - shift);
       if (to) ((double *)to)[i] = e;
       total += e;
     }
-    return total;
-  }
-  float unwanted[GB_TILE], *f = to;
-  for (int64_t at = 0; at < n; at += GB_TILE) total += exp_block(f ? f + at : unwanted, (const float *)x + at, block_of(at, n), (float)shift);
+  else if (to)
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      total += GB_WIDE_FOR(dtype, exp_sum_wide, f + at, tile_at(dtype, x, at), block_of(at, n), shift32);
+  else
+    for (int64_t at = 0; at < n; at += GB_TILE)
+      total += GB_WIDE_FOR(dtype, exp_only_sum_wide, tile_at(dtype, x, at), block_of(at, n), shift32);
   return total;
 }
 
-/* LANES of gb_row_exp. */
-static inline void exp_lanes(float *to, const float *x, float shift, float scale) {
-  lift_lanes(to, x, shift);
-#pragma omp simd
-  for (int k = 0; k < LANES; k++) to[k] = scale * (to[k] * (float)(1 / GB_ROW_LIFT));
+GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t n, gb_vector shift, gb_vector scale, bool stream) {
+  const gb_vector lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    gb_wide_ahead(dtype, x, i);
+    v = (gb_wide){ scale * (lift * gb_vector_lift(v.a - shift)), scale * (lift * gb_vector_lift(v.b - shift)) };
+    if (whole) gb_wide_store(dtype, to, i, v, stream);
+    else gb_wide_store_last(dtype, to, i, n - i, v);
+  }
 }
 
-void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale) {
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, bool stream) {
   double *d = to;
   const double *e = x;
-  if (lane == GB_LANE_F64) {
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp(e[i] - shift);
-    return;
-  }
-  float *f = to, last[LANES];
-  const float *g = x;
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) exp_lanes(f + i, g + i, (float)shift, (float)scale);
-  if (i == n) return;
-  fill_up(last, g + i, n - i);
-  exp_lanes(last, last, (float)shift, (float)scale);
-  memcpy(f + i, last, (size_t)(n - i) * sizeof *last);
+  else GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), gb_vector_of((float)scale), stream && gb_vector_aligned(to));
 }
 
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {

@@ -54,8 +54,8 @@ char *gb_rows_at(const gb_rows *rows, int64_t row);
 /* Rows first .. first + count - 1, one after another, from or to lanes. */
 void gb_rows_load(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, void *to);
 void gb_rows_store(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, const void *from);
-/* Row `first` and those after it where they lie as a load would bring them, so that none is needed; else NULL. */
-void *gb_rows_own(const gb_rows *rows, gb_lane lane, int64_t first);
+/* Row `first` and those after it where they lie end to end in a dtype, so that no load is needed; else NULL. */
+void *gb_rows_own(const gb_rows *rows, gb_dtype dtype, int64_t first);
 
 /* How rows of a length are handled: `batch` at a time in a buffer, `chunk` (a multiple of it) by one chunk of parallel work. */
 typedef struct gb_row_plan { int64_t batch, chunk, chunks; } gb_row_plan;
@@ -74,42 +74,45 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows);
 
 /* ----} */
 
-/* {---- arithmetic on one row of n lanes, float32 or float64 ---- */
+/* {---- arithmetic on one row of n elements side by side; of lanes: float32 or float64 ---- */
 
+#define gb_wide_max GB_CPU_NAME(wide_max)
+#define gb_wide_sum GB_CPU_NAME(wide_sum)
+#define gb_wide_dot GB_CPU_NAME(wide_dot)
+#define gb_wide_exp_sum GB_CPU_NAME(wide_exp_sum)
+#define gb_wide_exp GB_CPU_NAME(wide_exp)
 #define gb_row_max GB_CPU_NAME(row_max)
-#define gb_row_sum GB_CPU_NAME(row_sum)
-#define gb_row_dot GB_CPU_NAME(row_dot)
-#define gb_row_exp_sum GB_CPU_NAME(row_exp_sum)
-#define gb_row_exp GB_CPU_NAME(row_exp)
 #define gb_row_shift GB_CPU_NAME(row_shift)
 #define gb_row_scale GB_CPU_NAME(row_scale)
 #define gb_row_add GB_CPU_NAME(row_add)
+
+/* On rows of any float dtype, as they lie. The largest element; a NaN in float32 or less may be left out, -infinity of none. */
+double gb_wide_max(gb_dtype dtype, const void *x, int64_t n);
+double gb_wide_sum(gb_dtype dtype, const void *x, int64_t n);
+double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n);
+/* to = GB_ROW_LIFT * exp(x - shift) in lanes, in the order of cpu/wide.h, where no x is above shift; returns their sum. to may be x where x is of
+ * lanes, or NULL: only the sum. */
+#define GB_ROW_LIFT 0x1p32
+double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, double shift);
+/* to = scale * exp(x - shift), where no x is above shift but for rounding; to may be x. stream: past the caches if it can be. */
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, bool stream);
+
 /* The largest element, NaN where one is; -infinity of none. */
 double gb_row_max(gb_lane lane, const void *x, int64_t n);
-double gb_row_sum(gb_lane lane, const void *x, int64_t n);
-double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n);
-/* to = GB_ROW_LIFT * exp(x - shift), where no x is above shift; returns their sum. to may be x, or NULL: only the sum. */
-#define GB_ROW_LIFT 0x1p32
-double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift);
-/* to = scale * exp(x - shift), where no x is above shift but for rounding; to may be x. */
-void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale);
+static inline double gb_row_sum(gb_lane lane, const void *x, int64_t n) { return gb_wide_sum(gb_lane_dtype(lane), x, n); }
+static inline double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n) { return gb_wide_dot(gb_lane_dtype(lane), x, y, n); }
+static inline double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift) {
+  return gb_wide_exp_sum(gb_lane_dtype(lane), to, x, n, shift);
+}
+static inline void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale) {
+  gb_wide_exp(gb_lane_dtype(lane), to, x, n, shift, scale, false);
+}
 /* x = x - shift */
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift);
 /* x = x * scale */
 void gb_row_scale(gb_lane lane, void *x, int64_t n, double scale);
 /* x = x + scale * y */
 void gb_row_add(gb_lane lane, void *x, const void *y, int64_t n, double scale);
-
-/* Partial sums that a loop over a row keeps: two vectors of the widest registers, so that one addition need not wait for the one before. */
-enum { GB_ROW_LANES = 32 };
-
-/* Their sum, by pairs. */
-static inline float gb_lanes_fold(float *lanes) {
-  for (int k = 0; k < 16; k++) lanes[k] += lanes[k + 16];
-  for (int k = 0; k < 8; k++) lanes[k] += lanes[k + 8];
-  for (int k = 0; k < 4; k++) lanes[k] += lanes[k + 4];
-  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-}
 
 /* One element of a row. */
 static inline double gb_row_get(gb_lane lane, const void *x, int64_t i) {

@@ -1,66 +1,120 @@
-/* cpu/softmax.c - softmax, log_softmax and their gradients, a row at a time in lanes of the compute type.
+/* cpu/softmax.c - softmax, log_softmax and their gradients, a row at a time.
  *
- * Forward reads and writes every element once and takes one exponential of it; backward reads two and writes one. Rows are read and written
- * where they lie if they lie as lanes, and stay in cache between the passes over them (largest element, exponentials and their sum, scaling). */
+ * Forward reads and writes every element once and takes one exponential of it; backward reads two and writes one. Rows that lie end to end are
+ * read and written where they lie, 16-bit ones too, others by way of lanes. A row stays in cache between the passes over it (largest element,
+ * exponentials and their sum, scaling). */
 #include <math.h>
 
-#include "base/math.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
+#include "cpu/wide.h"
 #include "ops/reduce.h"
+
+/* A kernel of one row: out is none of the inputs; room takes lanes, and is out where that is of lanes and not streamed. */
+typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
 
 /* One run over all rows: y from x, or dx from grad and y. */
 typedef struct softmax_job {
   gb_lane lane;
+  gb_dtype dtype;                  /* of rows as the kernel sees them: what all of them are as they lie, or the lane's */
+  bool streams;
   gb_rows first, second, out;      /* second: y, in backward */
   gb_row_plan plan;
   gb_threads *threads;
   char *buffers;                   /* three batches of rows per thread */
   size_t buffer_bytes;             /* of one batch */
-  void (*row)(gb_lane lane, void *out, const void *x, const void *y, int64_t n);
+  row_kernel *row;
 } softmax_job;
 
-/* {==== one row; out is none of the inputs ==== */
+/* {==== one row ==== */
 
-static void softmax_row(gb_lane lane, void *out, const void *x, const void *unused, int64_t n) {
-  (void)unused;
-  gb_row_scale(lane, out, n, 1 / gb_row_exp_sum(lane, out, x, n, gb_row_max(lane, x, n)));
+GB_ALWAYS_INLINE void scale_wide(gb_dtype dtype, void *out, const float *x, const void *from, int64_t n, gb_vector scale, bool stream) {
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(GB_FLOAT32, x, i) : gb_wide_load_last(GB_FLOAT32, x, i, n - i, 0);
+    gb_wide_ahead(dtype, from, i);
+    v = (gb_wide){ v.a * scale, v.b * scale };
+    if (whole) gb_wide_store(dtype, out, i, v, stream);
+    else gb_wide_store_last(dtype, out, i, n - i, v);
+  }
 }
 
-static void log_softmax_row(gb_lane lane, void *out, const void *x, const void *unused, int64_t n) {
+static void softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
+  double scale = 1 / gb_wide_exp_sum(dtype, room, x, n, gb_wide_max(dtype, x, n));
   (void)unused;
-  double most = gb_row_max(lane, x, n), log_sum = log(gb_row_exp_sum(lane, NULL, x, n, most) / GB_ROW_LIFT);
-  float *to = out, most32 = (float)most, log_sum32 = (float)log_sum;
-  const float *f = x;
-  if (lane == GB_LANE_F32) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = f[i] - most32 - log_sum32;
-  } else
+  if (dtype == GB_FLOAT64) gb_row_scale(GB_LANE_F64, out, n, scale);
+  else GB_WIDE_FOR(dtype, scale_wide, out, room, x, n, gb_vector_of((float)scale), stream);
+}
+
+GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x, int64_t n, gb_vector most, gb_vector log_sum, bool stream) {
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    gb_wide_ahead(dtype, x, i);
+    v = (gb_wide){ v.a - most - log_sum, v.b - most - log_sum };
+    if (whole) gb_wide_store(dtype, out, i, v, stream);
+    else gb_wide_store_last(dtype, out, i, n - i, v);
+  }
+}
+
+static void log_softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
+  double most = gb_wide_max(dtype, x, n), log_sum = log(gb_wide_exp_sum(dtype, NULL, x, n, most) / GB_ROW_LIFT);
+  (void)unused, (void)room;
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)x)[i] - most - log_sum;
+  else GB_WIDE_FOR(dtype, log_softmax_wide, out, x, n, gb_vector_of((float)most), gb_vector_of((float)log_sum), stream);
+}
+
+GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector dot, bool stream) {
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, g, i) : gb_wide_load_last(dtype, g, i, n - i, 0);
+    gb_wide w = whole ? gb_wide_load(dtype, y, i) : gb_wide_load_last(dtype, y, i, n - i, 0);
+    gb_wide_ahead(dtype, g, i);
+    gb_wide_ahead(dtype, y, i);
+    v = (gb_wide){ w.a * (v.a - dot), w.b * (v.b - dot) };
+    if (whole) gb_wide_store(dtype, out, i, v, stream);
+    else gb_wide_store_last(dtype, out, i, n - i, v);
+  }
 }
 
 /* y * (g - sum(g * y)) */
-static void softmax_backward_row(gb_lane lane, void *out, const void *g, const void *y, int64_t n) {
-  double dot = gb_row_dot(lane, g, y, n);
-  float *to = out, dot32 = (float)dot;
-  const float *f = g, *e = y;
-  if (lane == GB_LANE_F32) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = e[i] * (f[i] - dot32);
-  } else
+static void softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
+  double dot = gb_wide_dot(dtype, g, y, n);
+  (void)room;
+  if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)y)[i] * (((const double *)g)[i] - dot);
+  else GB_WIDE_FOR(dtype, softmax_backward_wide, out, g, y, n, gb_vector_of((float)dot), stream);
+}
+
+GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector sum, bool stream) {
+  const gb_vector lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, g, i) : gb_wide_load_last(dtype, g, i, n - i, 0);
+    gb_wide w = whole ? gb_wide_load(dtype, y, i) : gb_wide_load_last(dtype, y, i, n - i, 0);
+    gb_wide_ahead(dtype, g, i);
+    gb_wide_ahead(dtype, y, i);
+    v = (gb_wide){ v.a - sum * (lift * gb_vector_lift(w.a)), v.b - sum * (lift * gb_vector_lift(w.b)) };
+    if (whole) gb_wide_store(dtype, out, i, v, stream);
+    else gb_wide_store_last(dtype, out, i, n - i, v);
+  }
 }
 
 /* g - exp(y) * sum(g) */
-static void log_softmax_backward_row(gb_lane lane, void *out, const void *g, const void *y, int64_t n) {
-  gb_row_exp(lane, out, y, n, 0, -gb_row_sum(lane, g, n));
-  gb_row_add(lane, out, g, n, 1);
+static void log_softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
+  double sum = gb_wide_sum(dtype, g, n);
+  (void)room;
+  if (dtype == GB_FLOAT64)
+    for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)g)[i] - exp(((const double *)y)[i]) * sum;
+  else GB_WIDE_FOR(dtype, log_softmax_backward_wide, out, g, y, n, gb_vector_of((float)sum), stream);
 }
 
 /* ====} */
 
-/* Rows first .. first + count - 1 where they lie if they are lanes already, else loaded into room. */
+/* Rows first .. first + count - 1 where they lie if the kernel can read them there, else loaded into room. */
 static const char *rows_in(const softmax_job *job, const gb_rows *rows, int64_t first, int64_t count, char *room) {
-  const char *own = gb_rows_own(rows, job->lane, first);
+  const char *own = gb_rows_own(rows, job->dtype, first);
   if (!own) gb_rows_load(rows, job->lane, first, count, room);
   return own ? own : room;
 }
@@ -69,20 +123,30 @@ static void run_rows(void *arg, int64_t chunk) {
   const softmax_job *job = arg;
   char *room = job->buffers + 3 * job->buffer_bytes * (size_t)gb_threads_current(job->threads), *room_out = room + 2 * job->buffer_bytes;
   int64_t n = job->out.length, first = chunk * job->plan.chunk, end = first + job->plan.chunk;
-  size_t bytes = gb_lane_bytes(job->lane) * (size_t)n;
+  size_t bytes = gb_dtype_bytes(job->dtype) * (size_t)n;
   if (end > job->out.count) end = job->out.count;
   for (int64_t count; first < end; first += count) {
     count = end - first < job->plan.batch ? end - first : job->plan.batch;
     const char *x = rows_in(job, &job->first, first, count, room), *y = x;
     if (job->second.data) y = rows_in(job, &job->second, first, count, room + job->buffer_bytes);
-    char *own = gb_rows_own(&job->out, job->lane, first), *out = own ? own : room_out;
-    for (int64_t i = 0; i < count; i++) job->row(job->lane, out + (size_t)i * bytes, x + (size_t)i * bytes, y + (size_t)i * bytes, n);
-    if (!own) gb_rows_store(&job->out, job->lane, first, count, out);
+    char *own = gb_rows_own(&job->out, job->dtype, first), *out = own ? own : room_out;
+    bool in_place = !job->streams && job->dtype == gb_lane_dtype(job->lane);
+    for (int64_t i = 0; i < count; i++, x += bytes, y += bytes, out += bytes)
+      job->row(job->dtype, out, x, y, in_place ? out : room_out, n, job->streams && gb_vector_aligned(out));
+    if (!own) gb_rows_store(&job->out, job->lane, first, count, room_out);
   }
+  if (job->streams) gb_stream_end();
+}
+
+/* The dtype that all rows have where they lie, end to end; else the lane's. */
+static gb_dtype dtype_of(const softmax_job *job) {
+  gb_dtype dtype = job->out.dtype;
+  bool same = gb_rows_own(&job->first, dtype, 0) && gb_rows_own(&job->out, dtype, 0) && (!job->second.data || gb_rows_own(&job->second, dtype, 0));
+  return same ? dtype : gb_lane_dtype(job->lane);
 }
 
 /* Run `row` over all rows along the call's dim. */
-static gb_status run(gb_call *call, void (*row)(gb_lane, void *, const void *, const void *, int64_t)) {
+static gb_status run(gb_call *call, row_kernel *row) {
   const gb_tensor *x = call->in[0], *y = call->n_in > 1 ? call->in[1] : NULL, *out = call->out[0];
   if (out->numel == 0) return GB_OK;
   int64_t named = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM)->integer;
@@ -90,6 +154,8 @@ static gb_status run(gb_call *call, void (*row)(gb_lane, void *, const void *, c
   softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim), .out = gb_rows_of(out, dim),
                       .row = row };
   if (y) job.second = gb_rows_of(y, dim);
+  job.dtype = dtype_of(&job);
+  job.streams = gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 && (size_t)out->numel * job.out.bytes >= GB_STREAM_BYTES;
   job.plan = gb_row_plan_for(&job.out);
   job.buffer_bytes = gb_lane_bytes(job.lane) * (size_t)(job.plan.batch * job.out.length);
   job.threads = call->context->threads;

@@ -17,6 +17,7 @@
 #include "base/philox.h"
 #include "cpu/narrow.h"
 #include "cpu/stream.h"
+#include "cpu/wide.h"
 
 /* {==== contiguous 16-bit arrays ==== */
 
@@ -34,6 +35,24 @@ static void widen_f16(float *to, const uint16_t *from, int64_t n) {
 
 static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = gb_bfloat16_to_float(from[i]);
+}
+
+/* A tile of either in the order of cpu/wide.h, where loops need no other. */
+GB_ALWAYS_INLINE void widen_tile(gb_dtype dtype, float *to, const void *from, int64_t n) {
+  int64_t i = 0;
+  for (; i + GB_WIDE <= n; i += GB_WIDE) gb_wide_store(GB_FLOAT32, to, i, gb_wide_load(dtype, from, i), false);
+  if (i < n) gb_wide_store_last(GB_FLOAT32, to, i, n - i, gb_wide_load_last(dtype, from, i, n - i, 0));
+}
+
+/* Back, past the caches if `stream`. */
+GB_ALWAYS_INLINE void narrow_tile(gb_dtype dtype, void *to, const float *from, int64_t n, bool stream) {
+  int64_t i = 0;
+  for (; i + GB_WIDE <= n; i += GB_WIDE) {
+    gb_wide x = gb_wide_load(GB_FLOAT32, from, i);
+    if (dtype == GB_BFLOAT16) x = (gb_wide){ gb_vector_nan_bf16(x.a), gb_vector_nan_bf16(x.b) };
+    gb_wide_store(dtype, to, i, x, stream);
+  }
+  if (i < n) gb_wide_store_last(dtype, to, i, n - i, gb_wide_load_last(GB_FLOAT32, from, i, n - i, 0));
 }
 
 /* ====} */
@@ -342,7 +361,8 @@ void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_t
     o->constant = k > 0 && tensors[k]->numel == 1;
   }
   if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
-  t->streams = false;
+  t->streams = t->halves = false;
+  t->logical = logical;
   t->across = logical ? -1 : dim_across(t);
   if (t->across >= 0) cut_blocks(t, cost);
   else cut(t, cost);
@@ -448,7 +468,8 @@ const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *pl
   if (is_one_run(t, o, place, &stride)) {
     const char *from = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
     if (native && stride == 1) return from;
-    gb_tile_load(o->as, room, from, o->dtype, stride, place->n);
+    if (t->halves) GB_WIDE_FOR(o->dtype, widen_tile, room, from, place->n);
+    else gb_tile_load(o->as, room, from, o->dtype, stride, place->n);
     return room;
   }
   double piece[GB_TILE];
@@ -469,7 +490,8 @@ void gb_tile_write(const gb_tiles *t, const gb_tile_place *place, const void *fr
   int64_t stride;
   if (is_one_run(t, o, place, &stride)) {
     char *to = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
-    if (t->streams) gb_stream(to, from, (size_t)place->n * bytes_of(o));
+    if (t->halves) GB_WIDE_FOR(o->dtype, narrow_tile, to, from, place->n, t->streams && gb_vector_aligned(to));
+    else if (t->streams) gb_stream(to, from, (size_t)place->n * bytes_of(o));
     else if (to != from) gb_tile_store(o->as, to, o->dtype, stride, from, place->n);
     return;
   }
@@ -512,10 +534,21 @@ static void run_chunk(void *arg, int64_t chunk) {
   if (t->streams) gb_stream_end();
 }
 
-/* The result fills a cache, lies as the loop sees it, and none of it was read. */
+/* The result is flat and of 16 bits, computed as float32 from the same and from constants, in any order. */
+static bool are_halves(const gb_tiles *t) {
+  const gb_tile_operand *out = &t->operand[0];
+  if (t->logical || t->across >= 0 || (out->dtype != GB_FLOAT16 && out->dtype != GB_BFLOAT16)) return false;
+  for (int k = 0; k < t->count; k++) {
+    const gb_tile_operand *o = &t->operand[k];
+    if (o->as != GB_AS_F32 || (!o->constant && (!o->flat || o->dtype != out->dtype))) return false;
+  }
+  return true;
+}
+
+/* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. */
 static bool should_stream(const gb_tiles *t) {
   const gb_tile_operand *out = &t->operand[0];
-  if (!out->flat || !is_native(out) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
+  if (!out->flat || !(is_native(out) || t->halves) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
   for (int k = 1; k < t->count; k++)
     if (t->operand[k].data == out->data) return false;
   return true;
@@ -523,6 +556,7 @@ static bool should_stream(const gb_tiles *t) {
 
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
+  t->halves = are_halves(t);
   t->streams = should_stream(t);
   gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
 }

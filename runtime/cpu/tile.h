@@ -32,9 +32,11 @@ typedef struct gb_tiles {
   int count;                          /* of operands, the result included */
   int ndim;                           /* dims after merging, at least 1 */
   int64_t shape[GB_MAX_NDIM], numel;
+  bool logical;                       /* the walk is row-major */
   int64_t row;                        /* tiles do not cross rows of this many elements; numel where they may */
   int64_t per_row, tiles, per_chunk;  /* tiles of a row, of all, of a chunk */
   bool streams;                       /* results go to memory past the caches */
+  bool halves;                        /* all but constants are of one 16-bit dtype and flat: see cpu/wide.h for the order within tiles */
   int across;                         /* of blocks: the dim of their rows, the last one is that of their columns; -1: tiles are runs */
   gb_tile_operand operand[GB_TILE_OPERANDS];
 } gb_tiles;

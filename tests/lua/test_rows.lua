@@ -1,0 +1,182 @@
+-- test_rows.lua - the CPU's kernels of rows at every dtype, at lengths about those of its vectors, where rows lie end to end and where they do not,
+-- and at sizes that are written past the caches. The reference is the same op on the same values in a wider dtype.
+
+local gb = require "gibbous"
+local F = gb.nn.functional
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+gb.set_default_device("cpu")
+
+local lengths = { 1, 2, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 1000, 1023, 1024, 1025, 2100 }
+
+-- The spacing of a dtype's numbers, of their size, and a number below which they are subnormal.
+local spacing = { float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 }
+local smallest = { float32 = 2 ^ -126, float16 = 2 ^ -14, bfloat16 = 2 ^ -126 }
+
+-- Each op makes a list of results from rows x [rows, n], weight and bias [n], a gradient like x and classes [rows].
+local ops = {
+  softmax = function(x, r) local y = x:softmax(-1); y:backward(r.grad); return { y, x.grad } end,
+  log_softmax = function(x, r) local y = x:log_softmax(-1); y:backward(r.grad); return { y, x.grad } end,
+  layer_norm = function(x, r)
+    local y = F.layer_norm(x, { x.shape[2] }, r.weight, r.bias)
+    y:backward(r.grad)
+    return { y, x.grad, r.weight.grad, r.bias.grad }
+  end,
+  rms_norm = function(x, r) local y = F.rms_norm(x, { x.shape[2] }, r.weight); y:backward(r.grad); return { y, x.grad, r.weight.grad } end,
+  cross_entropy = function(x, r) local y = F.cross_entropy(x, r.classes); y:backward(); return { y, x.grad } end,
+}
+
+local function leaf(x) return x:detach():clone():requires_grad_(true) end
+
+-- The same values for an op in another dtype.
+local function inputs(r, dtype)
+  return leaf(r.x:to(dtype)), { grad = r.grad:to(dtype), weight = leaf(r.weight:to(dtype)), bias = leaf(r.bias:to(dtype)), classes = r.classes }
+end
+
+local function random_rows(rows, n, dtype)
+  local function values(...) return gb.randn(...):to(dtype) end
+  return { x = values(rows, n) * 3, grad = values(rows, n), weight = values(n), bias = values(n),
+    classes = gb.randint(0, n, { rows }) }
+end
+
+-- Every element within so many spacings of its own size, or of the largest in its row: sums and differences lose what small elements have to say.
+local function expect_near(got, want, dtype, growth)
+  local size = want:abs():amax(-1, { keepdim = true }):clamp(smallest[dtype])
+  local worst = ((got:to("float64") - want):abs() / size):max():item() / spacing[dtype]
+  if not (worst <= growth) then error(("%.2f spacings of %s, at most %.2f were expected"):format(worst, dtype, growth), 2) end
+end
+
+describe("rows", function()
+  for name, op in pairs(ops) do
+    for dtype in pairs(spacing) do
+      it(("of any length: %s of %s"):format(name, dtype), function()
+        gb.manual_seed(5)
+        for _, n in ipairs(lengths) do
+          if name:find "norm" and n < 7 then goto continue end -- the gradient of one or two elements is what eps leaves of it
+          local r = random_rows(3, n, dtype)
+          local got, want = op(inputs(r, dtype)), op(inputs(r, "float64"))
+          -- a result rounded to 16 bits is off by half a spacing; gradients are differences, and their sums in float32 are of a thousand numbers.
+          -- softmax's in 16 bits takes the difference from what forward rounded: see the comparison with rows that do not lie end to end
+          for i, y in ipairs(got) do
+            expect(y.dtype):to_be(dtype)
+            local bound = dtype == "float32" and 64 or i == 1 and 1 or name:find "softmax" and math.huge or 8
+            expect_near(y, want[i], dtype, bound)
+          end
+          ::continue::
+        end
+      end)
+    end
+    it("lie end to end or not: " .. name, function()
+      gb.manual_seed(6)
+      for _, n in ipairs { 5, 33, 1025 } do
+        local r = random_rows(70, n, "bfloat16")
+        local x, with = inputs(r, "bfloat16")
+        local across = leaf(r.x:t():contiguous():t())
+        expect(across:is_contiguous()):to_be(false)
+        local plain, strided = op(x, with), op(across, select(2, inputs(r, "bfloat16")))
+        -- one rounds the same float32 but for the order of its sums
+        for i, y in ipairs(plain) do expect_near(strided[i], y:to("float64"), "bfloat16", 1) end
+      end
+    end)
+    it("have the same bits for any number of threads: " .. name, function()
+      local before, runs = gb.get_num_threads(), {}
+      for threads = 1, 3 do
+        gb.set_num_threads(threads)
+        gb.manual_seed(7)
+        runs[threads] = op(inputs(random_rows(300, 257, "bfloat16"), "bfloat16"))
+      end
+      gb.set_num_threads(before)
+      for threads = 2, 3 do
+        for i, y in ipairs(runs[threads]) do expect(y):to_equal_bits(runs[1][i]) end
+      end
+    end)
+  end
+
+  it("that are written past the caches are the rows they would be", function()
+    gb.manual_seed(8)
+    -- 32 MiB and more of results; of 8190 columns only every other row begins where a vector does
+    for _, case in ipairs { { "bfloat16", 2050, 8192 }, { "float32", 1100, 8190 } } do
+      local dtype, rows, n = table.unpack(case)
+      local part = random_rows(10, n, dtype)
+      local r = { weight = part.weight, bias = part.bias, x = part.x:tile(rows // 10, 1), grad = part.grad:tile(rows // 10, 1),
+        classes = part.classes:tile(rows // 10) }
+      for _, name in ipairs { "softmax", "log_softmax", "layer_norm" } do
+        local large, small = ops[name](inputs(r, dtype)), ops[name](inputs(part, dtype))
+        for i = 1, 2 do
+          for _, first in ipairs { 1, 101, rows - 9 } do expect(large[i]:narrow(1, first, 10)):to_equal_bits(small[i]) end
+        end
+      end
+      local sum = F.cross_entropy(leaf(r.x), r.classes, { reduction = "sum" })
+      local x, y = leaf(r.x), leaf(part.x)
+      F.cross_entropy(x, r.classes, { reduction = "sum" }):backward()
+      F.cross_entropy(y, part.classes, { reduction = "sum" }):backward()
+      expect(x.grad:narrow(1, rows - 9, 10)):to_equal_bits(y.grad)
+      expect(sum:item() > 0):to_be(true)
+      expect((r.x + r.grad):narrow(1, rows - 9, 10)):to_equal_bits(part.x + part.grad)
+    end
+  end)
+
+  it("of one class, or of one that outweighs all others, have exactly that", function()
+    for dtype in pairs(spacing) do
+      for _, n in ipairs { 1, 40 } do
+        local x = gb.full({ 2, n }, -60):to(dtype)
+        x:narrow(2, 1, 1):fill_(60.5)
+        expect(F.cross_entropy(x, gb.zeros({ 2 }, { dtype = "int64" })):item()):to_be(0)
+        expect(x:softmax(-1):narrow(2, 1, 1):float():min():item()):to_be(1)
+      end
+    end
+  end)
+
+  it("with NaN or only infinities are NaN, and -inf has no weight and no gradient", function()
+    for dtype in pairs(spacing) do
+      for _, n in ipairs { 3, 33, 70 } do
+        local x = gb.zeros({ 4, n })
+        x:narrow(1, 1, 1):narrow(2, 2, 1):fill_(0 / 0)
+        x:narrow(1, 2, 1):narrow(2, n, 1):fill_(math.huge)
+        x:narrow(1, 3, 1):fill_(-math.huge)
+        x:narrow(1, 4, 1):narrow(2, 1, n - 1):fill_(-math.huge)
+        x = leaf(x:to(dtype))
+        local y = x:softmax(-1)
+        expect(y:narrow(1, 1, 3):isnan():all():item()):to_be(true)
+        expect(y:narrow(1, 4, 1):narrow(2, 1, n - 1):float():abs():max():item()):to_be(0)
+        expect(y:narrow(1, 4, 1):narrow(2, n, 1):item()):to_be(1)
+        -- the loss is scaled as a GradScaler would: still nothing for what has no weight
+        local row = leaf(x:narrow(1, 4, 1))
+        local loss = F.cross_entropy(row, gb.full({ 1 }, n - 1, { dtype = "int64" })) * 1024
+        loss:backward()
+        expect(row.grad:float():abs():max():item()):to_be(0)
+      end
+    end
+  end)
+end)
+
+describe("arithmetic on 16 bits", function()
+  -- The values of a dtype where rounding is hard: halves of a spacing, subnormals, overflow, zeros of both signs, infinities and NaN.
+  local function hard(dtype, n)
+    local x = gb.randn(n) * gb.full({ n }, 2):pow(gb.randint(-30, 17, { n }):float())
+    if dtype == "bfloat16" then x = x * gb.full({ n }, 2):pow(gb.randint(-110, 110, { n }):float()) end
+    for i, special in ipairs { 0.0, -0.0, math.huge, -math.huge, 0 / 0, smallest[dtype] * spacing[dtype], 1 + spacing[dtype] } do
+      if n > 2 * i then x:narrow(1, 2 * i, 1):fill_(special) end
+    end
+    return x:to(dtype)
+  end
+
+  for _, dtype in ipairs { "bfloat16", "float16" } do
+    it("is float32's, rounded once: " .. dtype, function()
+      gb.manual_seed(9)
+      for _, n in ipairs { 1, 5, 31, 32, 33, 64, 1000, 1024, 1030, 40000 } do
+        local x, y = hard(dtype, n), hard(dtype, n)
+        local a, b = x:float(), y:float()
+        local results = { { x + y, a + b }, { x * y, a * b }, { x - y, a - b }, { x * 3, a * 3 }, { x / y, a / b }, { -x, -a }, { x:relu(), a:relu() },
+          { x:clamp(-1, 1), a:clamp(-1, 1) }, { x:clone():add_(y), a + b }, { x:maximum(y), a:maximum(b) } }
+        for _, pair in ipairs(results) do
+          local got, want = pair[1], pair[2]:to(dtype)
+          local nan = want:isnan()
+          expect(got:isnan()):to_equal_bits(nan)
+          expect(got:masked_fill(nan, 0)):to_equal_bits(want:masked_fill(nan, 0))
+        end
+      end
+    end)
+  end
+end)
+
+gb.test.finish()
