@@ -410,19 +410,19 @@ void run_block(void) {
   }
 }
 
-/* What a real device would turn down. */
-bool is_possible(dim3 grid, dim3 block) {
+/* What a real device would turn down, as soon as it is asked. */
+bool is_possible(const char *kernel, dim3 grid, dim3 block, size_t shared) {
   uint64_t threads = (uint64_t)block.x * block.y * block.z;
   if (threads == 0 || threads > THREADS_MOST || block.z > 64) {
-    gb_machine_fail(m.kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y, block.z, THREADS_MOST);
+    gb_machine_fail(kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y, block.z, THREADS_MOST);
     return false;
   }
   if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-    gb_machine_fail(m.kernel, "a grid of %u x %u x %u blocks cannot be launched", grid.x, grid.y, grid.z);
+    gb_machine_fail(kernel, "a grid of %u x %u x %u blocks cannot be launched", grid.x, grid.y, grid.z);
     return false;
   }
-  if (m.shared_bytes > SHARED_MOST) {
-    gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", m.shared_bytes, SHARED_MOST);
+  if (shared > SHARED_MOST) {
+    gb_machine_fail(kernel, "%zu bytes of shared memory are more than a block has (%zu)", shared, SHARED_MOST);
     return false;
   }
   return true;
@@ -434,7 +434,6 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, std::fun
   m.shared_bytes = shared;
   m.broken = false;
   m.body = &body;
-  if (!is_possible(grid, block)) return;
   m.count = block.x * block.y * block.z;
   m.threads.resize(m.count);
   m.order.resize(m.count);
@@ -456,7 +455,7 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, std::fun
 } /* namespace */
 
 void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, std::function<void()> body) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !is_possible(kernel, grid, block, shared)) return;
   gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, body); });
 }
 

@@ -53,7 +53,7 @@ local function pinned(self, fn, ...)
 end
 native.pinned = pinned
 
-local function call(self, ...)
+local function plain_call(self, ...)
   local hooks = rawget(self, "_hooks")
   if not hooks then return pinned(self, self.forward, ...) end
   local result = table.pack(pinned(self, self.forward, ...))
@@ -62,6 +62,28 @@ local function call(self, ...)
     if replaced ~= nil then result = table.pack(replaced) end
   end
   return table.unpack(result, 1, result.n)
+end
+
+-- Under a profiler a call is a range with the class's name, and the outermost one lies in the phase "forward".
+local profiled, depth = native.is_profiled, 0
+local function leave()
+  native.range_pop()
+  depth = depth - 1
+  if depth == 0 then native.range_pop() end
+end
+local closing = setmetatable({}, { __close = leave })
+
+local function profiled_call(self, ...)
+  if depth == 0 then native.range_push("forward") end
+  native.range_push(getmetatable(self).__name)
+  depth = depth + 1
+  local _ <close> = closing
+  return plain_call(self, ...)
+end
+
+local function call(self, ...)
+  if profiled() then return profiled_call(self, ...) end
+  return plain_call(self, ...)
 end
 
 local function class_of(name, parent)
