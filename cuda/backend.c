@@ -275,6 +275,7 @@ static gb_status device_post(void *state, void *pinned, const void *device, size
   GB_TRY(enter(cuda));
   int code = gb_rt_copy(cuda->stream, pinned, device, bytes, GB_COPY_TO_HOST);
   if (!code && !cuda->capturing) code = gb_rt_event_record(cuda->posted, cuda->stream);
+  if (!code && !cuda->capturing && waits_for_each(cuda)) code = gb_rt_event_synchronize(cuda->posted);
   return code ? runtime_failure(cuda, code, "a copy from the device") : GB_OK;
 }
 

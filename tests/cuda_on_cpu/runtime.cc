@@ -153,7 +153,7 @@ void pass(void) {
   if (depth) return;
   depth++;
   if (!device.seeded) seed();
-  if (next_random() % 32 == 0) device.tempo = next_random() % 3;
+  if (next_random() % 8 == 0) device.tempo = next_random() % 3;
   unsigned most = device.at_once || device.tempo == 2 ? ~0u : device.tempo == 1 ? next_random() % 4 : 0;
   while (most-- && run_some(false)) continue;
   depth--;
