@@ -290,7 +290,8 @@ typedef struct guard {
 static guard guard_begin(gbl_state *state) {
   gb_context *context = state->context;
   gbl_modes *modes = state->modes;
-  guard g = { state->running, modes, modes->now, context->modes, { modes->top[0], modes->top[1] }, context->op };
+  guard g = { state->running, modes, modes->now, context->modes, { NULL }, context->op };
+  memcpy(g.top, modes->top, sizeof g.top);
   modes->now = *context->modes;
   context->modes = &modes->now;
   context->op = NULL;

@@ -15,7 +15,7 @@
 
 /* {==== The state: one per Lua universe ==== */
 
-typedef enum gbl_scope_kind { GBL_SCOPE_GRAD, GBL_SCOPE_AUTOCAST, GBL_SCOPE_KINDS } gbl_scope_kind;
+typedef enum gbl_scope_kind { GBL_SCOPE_GRAD, GBL_SCOPE_AUTOCAST, GBL_SCOPE_ANOMALY, GBL_SCOPE_KINDS } gbl_scope_kind;
 
 /* The modes of one coroutine, with the scopes that are open in it. */
 typedef struct gbl_modes {

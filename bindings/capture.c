@@ -7,12 +7,13 @@ static void release(void *object) { gb_capture_close(object); }
 
 static const gbl_type capture_type;
 
-/* capture_begin(): ops are noted from here on; the object ends or repeats what was. */
+/* capture_begin(device): ops on it are noted from here on; the object ends or repeats what was. */
 static int begin(lua_State *L) {
   gb_context *context = gbl_context(L);
+  gb_device device = gbl_check_device(L, 1);
   gb_capture *made;
   void **slot = gbl_new_object(L, &capture_type, 0);
-  gbl_check_status(L, gb_capture_begin(context, &made));
+  gbl_check_status(L, gb_capture_begin(context, device, &made));
   *slot = made;
   return 1;
 }

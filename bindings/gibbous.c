@@ -100,16 +100,22 @@ static int best_device(lua_State *L) {
   return 1;
 }
 
+/* How many devices of a kind there are. */
+static int count_devices(gb_context *context, int type) {
+  const char *why;
+  if (!gb_context_has_device(context, type, &why)) return 0;
+  return context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
+}
+
 /* gb.devices() -> list: The names of the devices that are there. Example: print(table.concat(gb.devices(), ", ")) */
 static int devices(lua_State *L) {
   gb_context *context = gbl_context(L);
-  const char *why;
   lua_newtable(L);
-  for (int type = 0; type < GB_DEVICE_TYPES; type++) {
-    if (!gb_context_has_device(context, type, &why)) continue;
-    gbl_push_device_name(L, (gb_device){ (int16_t)type, 0 });
-    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
-  }
+  for (int type = 0; type < GB_DEVICE_TYPES; type++)
+    for (int i = 0, count = count_devices(context, type); i < count; i++) {
+      gbl_push_device_name(L, (gb_device){ (int16_t)type, (int16_t)i });
+      lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    }
   return 1;
 }
 
@@ -125,9 +131,23 @@ static int cuda_is_available(lua_State *L) {
 
 /* gb.cuda.device_count() -> int: How many CUDA devices can be used. Example: print(gb.cuda.device_count()) */
 static int cuda_device_count(lua_State *L) {
-  const char *why;
-  lua_pushinteger(L, gb_context_has_device(gbl_context(L), GB_CUDA, &why));
+  lua_pushinteger(L, count_devices(gbl_context(L), GB_CUDA));
   return 1;
+}
+
+/* The CUDA device that argument 1 names, open: "cuda:N" or N; where there is none the default device if that is one, else cuda:0. */
+static gb_device check_cuda(lua_State *L, const char *who) {
+  gb_device chosen = gbl_enter(L)->default_device;
+  if (lua_isnoneornil(L, 1)) {
+    lua_settop(L, 0);
+    if (chosen.type != GB_CUDA) lua_pushliteral(L, "cuda");
+    else gbl_push_device_name(L, chosen);
+  } else if (lua_isinteger(L, 1)) lua_pushfstring(L, "cuda:%I", (LUAI_UACINT)lua_tointeger(L, 1)), lua_replace(L, 1);
+  const char *why;
+  if (!gb_context_has_device(gbl_context(L), GB_CUDA, &why)) gbl_error(L, "cuda.%s: there is no CUDA device: %s", who, why);
+  gb_device device = gbl_check_device(L, 1);
+  if (device.type != GB_CUDA) gbl_error(L, "cuda.%s: expects a CUDA device, got '%s'", who, lua_tostring(L, 1));
+  return device;
 }
 
 /* gb.set_default_device(device: string): Where tensors are made that are not told otherwise. Example: gb.set_default_device("cpu") */
@@ -143,15 +163,13 @@ static int get_default_device(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.properties() -> table: What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime,
- * total_memory and free_memory in bytes. Errors: there is no CUDA device. Example:
- * if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
+/* gb.cuda.properties(device?) -> table: What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime,
+ * total_memory and free_memory in bytes. The device is "cuda:N" or N; else the default one, where that is a CUDA device, or cuda:0. Errors: there is
+ * no CUDA device. Example: if gb.cuda.is_available() then print(gb.cuda.properties().name) end */
 static int cuda_properties(lua_State *L) {
-  gb_context *context = gbl_context(L);
-  const char *why;
-  if (!gb_context_has_device(context, GB_CUDA, &why)) return gbl_error(L, "cuda.properties: there is no CUDA device: %s", why);
+  gb_device device = check_cuda(L, "properties");
   gb_device_info info = { .name = "" };
-  gb_backend *backend = context->backend[GB_CUDA];
+  gb_backend *backend = gb_context_backend(gbl_context(L), device);
   gbl_check_status(L, backend->describe(backend->state, &info));
   lua_createtable(L, 0, 8);
   lua_pushstring(L, info.name);
@@ -167,47 +185,84 @@ static int cuda_properties(lua_State *L) {
   return 1;
 }
 
-/* gb.cuda.synchronize(): Wait until the device has done all it was asked. Errors: what a kernel found wrong in data, by its op. Example:
- * gb.cuda.synchronize() */
+/* gb.cuda.synchronize(device?): Wait until the device has done all it was asked. Errors: what a kernel found wrong in data, by its op; what else
+ * failed on the device since the last wait. Example: if gb.cuda.is_available() then gb.cuda.synchronize() end */
 static int cuda_synchronize(lua_State *L) {
-  gbl_check_status(L, gb_synchronize(gbl_context(L), (gb_device){ GB_CUDA, 0 }));
+  const char *why;
+  if (lua_isnoneornil(L, 1) && !gb_context_has_device(gbl_context(L), GB_CUDA, &why)) return 0;
+  gbl_check_status(L, gb_synchronize(gbl_context(L), check_cuda(L, "synchronize")));
   return 0;
 }
 
-static gb_memory_stats cuda_stats(lua_State *L) {
-  gb_memory_stats stats;
-  gb_memory_get_device_stats(gbl_context(L), (gb_device){ GB_CUDA, 0 }, &stats);
+/* Without a device there is nothing in its memory. */
+static gb_memory_stats cuda_stats(lua_State *L, const char *who) {
+  gb_memory_stats stats = { .current_total = 0 };
+  const char *why;
+  if (!lua_isnoneornil(L, 1) || gb_context_has_device(gbl_context(L), GB_CUDA, &why))
+    gb_memory_get_device_stats(gbl_context(L), check_cuda(L, who), &stats);
   return stats;
 }
 
-/* gb.cuda.memory_allocated() -> int: Bytes in tensors on the device. Example: print(gb.cuda.memory_allocated()) */
+/* gb.cuda.memory_allocated(device?) -> int: Bytes in tensors on the device. Example: print(gb.cuda.memory_allocated()) */
 static int cuda_memory_allocated(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)cuda_stats(L).current_total);
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L, "memory_allocated").current_total);
   return 1;
 }
 
-/* gb.cuda.max_memory_allocated() -> int: The most bytes that were in tensors on the device at once. Example:
+/* gb.cuda.max_memory_allocated(device?) -> int: The most bytes that were in tensors on the device at once. Example:
  * print(gb.cuda.max_memory_allocated()) */
 static int cuda_max_memory_allocated(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)cuda_stats(L).peak_total);
+  lua_pushinteger(L, (lua_Integer)cuda_stats(L, "max_memory_allocated").peak_total);
   return 1;
 }
 
-/* gb.cuda.memory_summary() -> string: MiB on the device now and at the peak, by category, for people. Example:
- * print(gb.cuda.memory_summary()) */
-static int cuda_memory_summary(lua_State *L) {
-  gb_memory_stats stats = cuda_stats(L);
-  luaL_Buffer text;
+/* A row of the summary: MiB now and, where it is known, at the peak. */
+static void add_row(luaL_Buffer *text, const char *name, double now, double peak) {
   char line[96];
-  luaL_buffinit(L, &text);
-  luaL_addstring(&text, "MiB on cuda:0          now       peak\n");
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
-    snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", category_names[i], (double)stats.current[i] / 0x1p20, (double)stats.peak[i] / 0x1p20);
-    luaL_addstring(&text, line);
+  int used = snprintf(line, sizeof line, "%-20s %10.2f", name, now / 0x1p20);
+  if (peak >= 0) snprintf(line + used, sizeof line - (size_t)used, " %10.2f", peak / 0x1p20);
+  luaL_addstring(text, line);
+  luaL_addchar(text, '\n');
+}
+
+/* What captured graphs hold, for as long as they live. */
+static size_t bytes_in_graphs(const gb_context *context, gb_device device) {
+  size_t bytes = 0;
+  for (const gb_graph_pool *g = context->graph_pools; g; g = g->next) {
+    gb_memory_stats stats;
+    if (g->device.type != device.type || g->device.index != device.index) continue;
+    gb_pool_stats(g->pool, &stats);
+    bytes += stats.reserved;
   }
-  snprintf(line, sizeof line, "%-16s %10.2f %10.2f\n", "in tensors", (double)stats.current_total / 0x1p20, (double)stats.peak_total / 0x1p20);
+  return bytes;
+}
+
+/* gb.cuda.memory_summary(device?) -> string: Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the
+ * pool has of the system, what of that is cached and what belongs to captured graphs; what uploads pass through; what the whole device has left;
+ * and how often memory was asked for. Example: if gb.cuda.is_available() then print(gb.cuda.memory_summary()) end */
+static int cuda_memory_summary(lua_State *L) {
+  gb_device device = check_cuda(L, "memory_summary");
+  gb_context *context = gbl_context(L);
+  gb_backend *backend = gb_context_backend(context, device);
+  gb_device_info info = { .name = "" };
+  gb_memory_stats stats;
+  gb_memory_get_device_stats(context, device, &stats);
+  gbl_check_status(L, backend->describe(backend->state, &info));
+  char line[128], name[24];
+  luaL_Buffer text;
+  luaL_buffinit(L, &text);
+  snprintf(line, sizeof line, "MiB on %-13s %10s %10s\n", gb_device_text(context, device, name, sizeof name), "now", "peak");
   luaL_addstring(&text, line);
-  snprintf(line, sizeof line, "%-16s %10.2f %10.2f", "reserved", (double)stats.reserved / 0x1p20, (double)stats.peak_reserved / 0x1p20);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) add_row(&text, category_names[i], (double)stats.current[i], (double)stats.peak[i]);
+  add_row(&text, "in tensors", (double)stats.current_total, (double)stats.peak_total);
+  add_row(&text, "reserved", (double)stats.reserved, (double)stats.peak_reserved);
+  add_row(&text, "  of it cached", (double)(stats.reserved - stats.current_total), -1);
+  add_row(&text, "  of it in graphs", (double)bytes_in_graphs(context, device), -1);
+  add_row(&text, "uploads pass through", (double)info.staging, -1);
+  add_row(&text, "free on the device", (double)info.free_memory, -1);
+  add_row(&text, "on the device", (double)info.total_memory, -1);
+  snprintf(line, sizeof line, "%llu allocations, %llu of them from the system", (unsigned long long)stats.allocations,
+           (unsigned long long)stats.system_allocations);
   luaL_addstring(&text, line);
   luaL_pushresult(&text);
   return 1;
@@ -374,7 +429,7 @@ static int interrupt(lua_State *L) {
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "anomaly", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "random", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {

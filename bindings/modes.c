@@ -79,6 +79,7 @@ void gbl_modes_inherit(lua_State *L, lua_State *co) {
 /* The fields of one kind. */
 static void restore(gb_modes *to, const gb_modes *from, gbl_scope_kind kind) {
   if (kind == GBL_SCOPE_GRAD) to->grad = from->grad;
+  else if (kind == GBL_SCOPE_ANOMALY) to->anomaly = from->anomaly;
   else to->autocast = from->autocast, to->lower = from->lower;
 }
 
@@ -211,14 +212,15 @@ bool gbl_push_open_scope(lua_State *L) {
 /* {==== Gradients ==== */
 
 /* A leading slot is made, which the scope takes. */
-static int grad_scope(lua_State *L, const char *what, bool grad) {
-  gb_modes to = { .grad = grad };
+static int scope_of(lua_State *L, gbl_scope_kind kind, const char *what, gb_modes to) {
   gbl_enter(L);
   if (lua_gettop(L) == 0) lua_pushnil(L);
   lua_pushnil(L);
   lua_insert(L, 1);
-  return scope_or_call(L, 2, GBL_SCOPE_GRAD, what, to);
+  return scope_or_call(L, 2, kind, what, to);
 }
+
+static int grad_scope(lua_State *L, const char *what, bool grad) { return scope_of(L, GBL_SCOPE_GRAD, what, (gb_modes){ .grad = grad }); }
 
 /* gb.no_grad(fn?: function, ...) -> any: Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow
  * and returns what it returns; without: a scope, which :close() or a to-be-closed variable ends. Example: local y = gb.no_grad(function() return
@@ -227,6 +229,12 @@ static int no_grad(lua_State *L) { return grad_scope(L, "gb.no_grad", false); }
 /* gb.enable_grad(fn?: function, ...) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: local y =
  * gb.enable_grad(function() return model(x) end) */
 static int enable_grad(lua_State *L) { return grad_scope(L, "gb.enable_grad", true); }
+
+/* gb.anomaly(fn?: function, ...) -> any: Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so
+ * that what a kernel found wrong is the error of that op, on the recipe's own line; and backward stops at the first gradient that is NaN, with
+ * the op and the line that called it. Forms as no_grad's. Errors: capturing a graph inside. Example: gb.anomaly(function() local x =
+ * gb.ones(2, { requires_grad = true }) x:sum():backward() end) */
+static int anomaly(lua_State *L) { return scope_of(L, GBL_SCOPE_ANOMALY, "gb.anomaly", (gb_modes){ .anomaly = true }); }
 
 /* gb.set_grad_enabled(on: bool): Recording for gradients on or off from here on, for the prompt. Example: gb.set_grad_enabled(true) */
 static int set_grad_enabled(lua_State *L) {
@@ -444,7 +452,7 @@ void gbl_replace_coroutine(lua_State *L) {
 
 void gbl_open_modes(lua_State *L) {
   static const luaL_Reg gradients[] = {
-    { "no_grad", no_grad }, { "enable_grad", enable_grad }, { "set_grad_enabled", set_grad_enabled }, { "is_grad_enabled", is_grad_enabled },
+    { "no_grad", no_grad }, { "enable_grad", enable_grad }, { "anomaly", anomaly }, { "set_grad_enabled", set_grad_enabled }, { "is_grad_enabled", is_grad_enabled },
     { NULL, NULL },
   };
   static const luaL_Reg amp[] = {

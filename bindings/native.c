@@ -35,7 +35,7 @@ static int parameter(lua_State *L) {
   if (gb_dtype_is_float((gb_dtype)t->dtype)) gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 2)));
   t->is_parameter = true;
   if (t->storage->category == GB_MEM_OTHER && t->storage->block) {
-    gb_pool_set_category(t->storage->context->pool[t->storage->device.type], t->storage->block, GB_MEM_PARAMETERS);
+    gb_pool_set_category(gb_context_pool(t->storage->context, t->storage->device), t->storage->block, GB_MEM_PARAMETERS);
     t->storage->category = GB_MEM_PARAMETERS;
   }
   gbl_share_tensor(L, lua_gettop(L));
@@ -114,8 +114,24 @@ static int clock_seconds(lua_State *L) {
 /* synchronize(): waits until every device has done what it was asked to. */
 static int synchronize(lua_State *L) {
   gb_context *context = gbl_context(L);
-  for (int type = 0; type < GB_DEVICE_TYPES; type++)
-    if (context->backend[type]) gbl_check_status(L, context->backend[type]->synchronize(context->backend[type]->state));
+  for (int slot = 0; slot < GB_DEVICE_SLOTS; slot++) gbl_check_status(L, gb_synchronize(context, gb_slot_device(slot)));
+  return 0;
+}
+
+/* is_profiled(): does a tool want ranges? */
+static int is_profiled(lua_State *L) {
+  lua_pushboolean(L, gbl_get_state(L)->context->ranges != NULL);
+  return 1;
+}
+
+/* range_push(name), range_pop(): a range of the Lua half in the timeline. */
+static int range_push(lua_State *L) {
+  gb_range_push(gbl_get_state(L)->context, luaL_checkstring(L, 1));
+  return 0;
+}
+
+static int range_pop(lua_State *L) {
+  gb_range_pop(gbl_get_state(L)->context);
   return 0;
 }
 
@@ -224,7 +240,8 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_terminal", is_terminal }, { "flush", flush },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_profiled", is_profiled },
+  { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
   { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
 };

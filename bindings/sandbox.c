@@ -36,7 +36,7 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
                               "setmetatable setupvalue setuservalue traceback upvalueid upvaluejoin" },
   { "package", GB_SANDBOX_NONE, "config cpath loaded loadlib path preload searchers searchpath" },
 
-  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp args best_device clock cuda data device devices enable_grad get_default_device "
+  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp anomaly args best_device clock cuda data device devices enable_grad get_default_device "
                              "get_default_dtype get_float32_matmul_precision get_num_threads get_rng_state grad io is_grad_enabled is_oom "
                              "is_recomputing is_tensor last_error manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed "
                              "set_default_device set_default_dtype set_deterministic set_float32_matmul_precision set_grad_enabled set_rng_state "

@@ -1,10 +1,13 @@
-/* cuda/backend.c - the entrance of the plugin: opens the device, puts the tables of kernels together, and brings the engine's calls to them.
+/* cuda/backend.c - the entrance of the plugin: opens a device, puts the tables of kernels together, and brings the engine's calls to them.
  *
- * Everything is launched on one stream and nothing waits, except reads, synchronisation, and what frees memory of the device. What kernels
- * found wrong in data is told by the next wait. */
+ * Everything is computed on one stream per device, and nothing waits, except reads, synchronisation, a host that is more than a step ahead, and what
+ * frees memory of the device. What the host writes crosses the bus beside the kernels (upload.h). What kernels found wrong in data, and what else
+ * failed after its op had returned, is told by the next wait; under gb.anomaly every op waits. Each function first selects its device. */
 #include "cuda/cuda.h"
+#include "cuda/cache.h"
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
+#include "cuda/upload.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +31,7 @@ gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format,
   return call->cuda->engine->fail(call->cuda->context, status, "%s", text);
 }
 
-static gb_device this_device(void) { return (gb_device){ GB_CUDA, 0 }; }
+static gb_device device_of(const gb_cuda *cuda) { return (gb_device){ GB_CUDA, (int16_t)cuda->device }; }
 
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
   const gb_engine_table *engine = call->cuda->engine;
@@ -36,14 +39,14 @@ void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
     gb_cuda_fail(call, GB_EMEMORY, "needs more than %d pieces of scratch memory", GB_CUDA_SCRATCH);
     return NULL;
   }
-  gb_block *block = engine->alloc(call->cuda->context, this_device(), bytes, GB_MEM_SCRATCH);
+  gb_block *block = engine->alloc(call->cuda->context, device_of(call->cuda), bytes, GB_MEM_SCRATCH);
   if (!block) return NULL;
   call->scratch[call->scratches++] = block;
   return engine->block_data(block);
 }
 
 void gb_cuda_scratch_back(gb_cuda_call *call, int mark) {
-  while (call->scratches > mark) call->cuda->engine->free(call->cuda->context, this_device(), call->scratch[--call->scratches]);
+  while (call->scratches > mark) call->cuda->engine->free(call->cuda->context, device_of(call->cuda), call->scratch[--call->scratches]);
 }
 
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
@@ -96,10 +99,34 @@ static gb_status runtime_failure(gb_cuda *cuda, int code, const char *what) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s failed: %s", what, gb_rt_text(code));
 }
 
+/* The first launch that failed and has not been told. */
+static gb_status launch_failure(gb_cuda *cuda) {
+  const char *kernel = NULL;
+  int code = gb_rt_launch_error(&kernel);
+  return code ? cuda->engine->fail(cuda->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code)) : GB_OK;
+}
+
 /* What the host cannot do while a graph is captured, since nothing runs then. */
 static gb_status refuse_in_capture(gb_cuda *cuda, const char *what) {
   if (!cuda->capturing) return GB_OK;
   return cuda->engine->fail(cuda->context, GB_ESTATE, "cannot %s while a graph is captured, since nothing runs then; do it outside of the step", what);
+}
+
+/* Before anything is asked of the device. */
+static gb_status enter(gb_cuda *cuda) {
+  if (cuda->context->capture && !cuda->capturing)
+    return cuda->engine->fail(cuda->context, GB_ESTATE, "cuda:%d is asked to work while a graph of another device is captured; a graph is of one device",
+                              cuda->device);
+  int code = gb_rt_select(cuda->device);
+  return code ? runtime_failure(cuda, code, "choosing the device") : GB_OK;
+}
+
+static bool waits_for_each(const gb_cuda *cuda) { return cuda->blocking || cuda->context->modes->anomaly; }
+
+/* The device failed at something that was asked of it earlier: nobody knows here at what. */
+static gb_status late_failure(gb_cuda *cuda, int code) {
+  return cuda->engine->fail(cuda->context, GB_EDEVICE, "the device failed: %s%s", gb_rt_text(code),
+                            waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly to learn which");
 }
 
 /* Wait for the stream; then tell what a kernel reported, once. */
@@ -107,7 +134,8 @@ static gb_status wait_for(gb_cuda *cuda) {
   GB_TRY(refuse_in_capture(cuda, "wait for the device"));
   int code = gb_rt_copy(cuda->stream, cuda->fault_seen, cuda->fault, sizeof *cuda->fault, GB_COPY_TO_HOST);
   if (!code) code = gb_rt_synchronize(cuda->stream);
-  if (code) return runtime_failure(cuda, code, "waiting for the device");
+  GB_TRY(launch_failure(cuda));
+  if (code) return late_failure(cuda, code);
   if (cuda->fault_seen->kind == GB_FAULT_NONE) return GB_OK;
   gb_cuda_fault fault = *cuda->fault_seen;
   code = gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
@@ -165,10 +193,11 @@ static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor 
 
 /* The kernel of every op. */
 static gb_status run(gb_call *call) {
-  gb_cuda *cuda = call->context->backend[GB_CUDA]->state;
+  gb_cuda *cuda = gb_context_backend(call->context, call->device)->state;
   const gb_cuda_tensor *in[GB_MAX_IN];
   gb_cuda_tensor tensors[GB_MAX_IN + GB_CUDA_OUT];
-  gb_status status;
+  gb_status status = enter(cuda);
+  if (status != GB_OK) return status;
   if (call->n_in <= GB_MAX_IN) status = run_in_room(cuda, call, in, tensors);
   else { /* a long list of tensors */
     size_t count = (size_t)call->n_in;
@@ -177,10 +206,8 @@ static gb_status run(gb_call *call) {
     status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_OUT), more);
     free(more);
   }
-  const char *kernel = NULL;
-  int code = gb_rt_launch_error(&kernel);
-  if (code && status == GB_OK) status = cuda->engine->fail(call->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code));
-  return status == GB_OK && cuda->blocking && !cuda->capturing ? wait_for(cuda) : status;
+  if (status == GB_OK) status = launch_failure(cuda);
+  return status == GB_OK && !cuda->capturing && waits_for_each(cuda) ? wait_for(cuda) : status;
 }
 
 /* ====} */
@@ -188,8 +215,8 @@ static gb_status run(gb_call *call) {
 /* {==== Memory ==== */
 
 static void *device_alloc(void *state, size_t bytes, size_t alignment) {
-  (void)state, (void)alignment; /* 256 bytes, as the pool asks */
-  return gb_rt_alloc(bytes);
+  (void)alignment; /* 256 bytes, as the pool asks */
+  return enter(state) == GB_OK ? gb_rt_alloc(bytes) : NULL;
 }
 
 static void device_free(void *state, void *block, size_t bytes) {
@@ -200,27 +227,43 @@ static void device_free(void *state, void *block, size_t bytes) {
 static gb_status device_write(void *state, void *device, const void *host, size_t bytes) {
   gb_cuda *cuda = state;
   GB_TRY(refuse_in_capture(cuda, "bring values of the host to the device"));
-  int code = bytes ? gb_rt_copy(cuda->stream, device, host, bytes, GB_COPY_TO_DEVICE) : 0;
+  GB_TRY(enter(cuda));
+  int code = gb_uploads_write(cuda->uploads, device, host, bytes);
   return code ? runtime_failure(cuda, code, "a copy to the device") : GB_OK;
 }
 
 static gb_status device_read(void *state, void *host, const void *device, size_t bytes) {
   gb_cuda *cuda = state;
   GB_TRY(refuse_in_capture(cuda, "read values of the device"));
+  GB_TRY(enter(cuda));
   int code = bytes ? gb_rt_copy(cuda->stream, host, device, bytes, GB_COPY_TO_HOST) : 0;
-  return code ? runtime_failure(cuda, code, "a copy from the device") : wait_for(cuda);
+  return code ? late_failure(cuda, code) : wait_for(cuda);
+}
+
+/* Each device's stream waits for the other's where memory changes hands: the source's for what writes it, and what comes after in the source's
+ * stream, which may use that memory again, for the copy. */
+static gb_status device_fetch(void *state, void *to, void *source, const void *from, size_t bytes) {
+  gb_cuda *cuda = state, *other = source;
+  GB_TRY(refuse_in_capture(cuda, "copy from another device"));
+  GB_TRY(refuse_in_capture(other, "copy to another device"));
+  GB_TRY(enter(other));
+  int code = gb_rt_event_record(other->crossed, other->stream);
+  GB_TRY(enter(cuda));
+  if (!code) code = gb_rt_event_wait(cuda->stream, other->crossed);
+  if (!code) code = gb_rt_copy_peer(cuda->stream, to, cuda->device, from, other->device, bytes);
+  if (!code) code = gb_rt_event_record(cuda->crossed, cuda->stream);
+  if (!code) code = gb_rt_event_wait(other->stream, cuda->crossed);
+  return code ? runtime_failure(cuda, code, "a copy between devices") : GB_OK;
 }
 
 static gb_status device_clear(void *state, void *device, size_t bytes) {
   gb_cuda *cuda = state;
+  GB_TRY(enter(cuda));
   int code = bytes ? gb_rt_set(cuda->stream, device, 0, bytes) : 0;
   return code ? runtime_failure(cuda, code, "clearing memory") : GB_OK;
 }
 
-static void *device_pin(void *state, size_t bytes) {
-  (void)state;
-  return gb_rt_host_alloc(bytes);
-}
+static void *device_pin(void *state, size_t bytes) { return enter(state) == GB_OK ? gb_rt_host_alloc(bytes) : NULL; }
 
 static void device_unpin(void *state, void *host) {
   (void)state;
@@ -229,57 +272,105 @@ static void device_unpin(void *state, void *host) {
 
 static gb_status device_post(void *state, void *pinned, const void *device, size_t bytes) {
   gb_cuda *cuda = state;
+  GB_TRY(enter(cuda));
   int code = gb_rt_copy(cuda->stream, pinned, device, bytes, GB_COPY_TO_HOST);
   if (!code && !cuda->capturing) code = gb_rt_event_record(cuda->posted, cuda->stream);
+  if (!code && !cuda->capturing && waits_for_each(cuda)) code = gb_rt_event_synchronize(cuda->posted);
   return code ? runtime_failure(cuda, code, "a copy from the device") : GB_OK;
 }
 
 static gb_status device_arrive(void *state, bool wait, bool *there) {
   gb_cuda *cuda = state;
-  *there = true;
+  *there = !cuda->capturing; /* nobody may ask then */
+  if (cuda->capturing) return wait ? refuse_in_capture(cuda, "wait for the device") : GB_OK;
+  GB_TRY(enter(cuda));
   int code = wait ? gb_rt_event_synchronize(cuda->posted) : gb_rt_event_done(cuda->posted, there);
-  return code ? runtime_failure(cuda, code, "waiting for a copy") : GB_OK;
+  return code ? late_failure(cuda, code) : GB_OK;
 }
 
-static gb_status device_synchronize(void *state) { return wait_for(state); }
+static gb_status device_synchronize(void *state) {
+  GB_TRY(enter(state));
+  return wait_for(state);
+}
+
+static gb_status device_pace(void *state) {
+  gb_cuda *cuda = state;
+  if (cuda->capturing) return GB_OK;
+  GB_TRY(enter(cuda));
+  int code = gb_rt_event_record(cuda->step[cuda->steps % 2], cuda->stream);
+  cuda->steps++;
+  if (!code && cuda->steps > 1) code = gb_rt_event_synchronize(cuda->step[cuda->steps % 2]);
+  return code ? late_failure(cuda, code) : GB_OK;
+}
 
 /* ====} */
 
 /* {==== Graphs ==== */
 
+/* A graph, and the plans whose kernels are in it. */
+typedef struct captured { gb_graph *graph; gb_keeper *keeper; } captured;
+
+static void device_graph_close(void *state, void *graph) {
+  captured *c = graph;
+  (void)state;
+  if (!c) return;
+  gb_rt_graph_close(c->graph);
+  gb_keeper_close(c->keeper);
+  free(c);
+}
+
 static gb_status device_capture_begin(void *state) {
   gb_cuda *cuda = state;
+  if (cuda->context->modes->anomaly)
+    return cuda->engine->fail(cuda->context, GB_ESTATE, "a graph cannot be captured under gb.anomaly, which waits for every op; leave the scope, or the graph");
+  GB_TRY(enter(cuda));
+  cuda->keeper = gb_keeper_open();
+  if (!cuda->keeper) return cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
   int code = gb_rt_capture_begin(cuda->stream);
-  if (code) return runtime_failure(cuda, code, "beginning a capture");
+  if (code) {
+    gb_keeper_close(cuda->keeper);
+    cuda->keeper = NULL;
+    return runtime_failure(cuda, code, "beginning a capture");
+  }
   cuda->capturing = true;
+  gb_keeper_name(cuda->keeper);
   return GB_OK;
 }
 
 static gb_status device_capture_end(void *state, void **graph) {
   gb_cuda *cuda = state;
-  gb_graph *made = NULL;
+  captured made = { .keeper = cuda->keeper }, *kept = malloc(sizeof *kept);
+  *graph = NULL;
+  gb_keeper_name(NULL);
+  cuda->keeper = NULL;
   cuda->capturing = false;
-  int code = gb_rt_capture_end(cuda->stream, &made);
-  *graph = made;
-  return code ? runtime_failure(cuda, code, "capturing a graph") : GB_OK;
+  gb_status status = enter(cuda);
+  int code = gb_rt_capture_end(cuda->stream, &made.graph);
+  if (status == GB_OK) status = launch_failure(cuda);
+  if (status == GB_OK && code) status = runtime_failure(cuda, code, "capturing a graph");
+  if (status == GB_OK && (!kept || !gb_keeper_is_whole(made.keeper))) status = cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
+  if (status != GB_OK) {
+    gb_rt_graph_close(made.graph);
+    gb_keeper_close(made.keeper);
+    free(kept);
+    return status;
+  }
+  *kept = made;
+  *graph = kept;
+  return GB_OK;
 }
 
 /* The two numbers travel with launches of their own, so that a replay that is still running keeps its own. */
 static gb_status device_replay(void *state, void *graph, uint64_t places, uint64_t seeds) {
   gb_cuda *cuda = state;
+  const captured *c = graph;
+  GB_TRY(enter(cuda));
   gb_cuda_put(cuda->stream, &cuda->advance[0], places);
   gb_cuda_put(cuda->stream, &cuda->advance[1], seeds);
-  int code = gb_rt_graph_launch(graph, cuda->stream);
+  int code = gb_rt_graph_launch(c->graph, cuda->stream);
   if (!code) code = gb_rt_event_record(cuda->posted, cuda->stream); /* what the graph posts has arrived by then */
   if (code) return runtime_failure(cuda, code, "replaying a graph");
-  const char *kernel = NULL;
-  code = gb_rt_launch_error(&kernel);
-  return code ? cuda->engine->fail(cuda->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code)) : GB_OK;
-}
-
-static void device_graph_close(void *state, void *graph) {
-  (void)state;
-  gb_rt_graph_close(graph);
+  return launch_failure(cuda);
 }
 
 /* ====} */
@@ -290,21 +381,37 @@ static gb_status device_describe(void *state, gb_device_info *out) {
   gb_cuda *cuda = state;
   gb_device_properties p;
   size_t available = 0, total = 0;
-  int code = gb_rt_properties(0, &p);
+  GB_TRY(enter(cuda));
+  int code = gb_rt_properties(cuda->device, &p);
   if (!code) code = gb_rt_memory(&available, &total);
   if (code) return runtime_failure(cuda, code, "asking for the device's properties");
   *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
-                           .total_memory = (int64_t)total, .free_memory = (int64_t)available };
+                           .total_memory = (int64_t)total, .free_memory = (int64_t)available,
+                           .staging = (int64_t)gb_uploads_bytes(cuda->uploads) };
   memcpy(out->name, p.name, sizeof out->name);
   return GB_OK;
 }
 
+static void range_push(void *state, const char *name) {
+  (void)state;
+  gb_rt_range_push(name);
+}
+
+static void range_pop(void *state) {
+  (void)state;
+  gb_rt_range_pop();
+}
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
+  gb_rt_select(cuda->device);
+  gb_uploads_close(cuda->uploads);
   gb_gemms_close(cuda->gemms);
   gb_dnns_close(cuda->dnns);
-  if (cuda->posted) gb_rt_event_close(cuda->posted);
+  gb_event events[] = { cuda->posted, cuda->crossed, cuda->step[0], cuda->step[1] };
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+    if (events[i]) gb_rt_event_close(events[i]);
   if (cuda->fault) gb_rt_free(cuda->fault, sizeof *cuda->fault);
   if (cuda->advance) gb_rt_free(cuda->advance, ADVANCE_BYTES);
   if (cuda->fault_seen) gb_rt_host_free(cuda->fault_seen);
@@ -325,20 +432,31 @@ static void gather_rows(gb_cuda *cuda, gb_backend *out) {
     }
 }
 
-/* The device's stream and records; nonzero: what the runtime says. */
-static int open_device(gb_cuda *cuda) {
-  int count = 0, code = gb_rt_device_count(&count);
-  if (!code && count == 0) return -1;
-  if (!code) code = gb_rt_open(0);
+enum { NO_DEVICE = -1, NO_MEMORY = -2, NOT_SO_MANY = -3 };
+
+/* The device's streams, events and records; nonzero: what the runtime says, or one of the above. */
+static int open_device(gb_cuda *cuda, int *count) {
+  int code = gb_rt_device_count(count);
+  if (!code && *count == 0) return NO_DEVICE;
+  if (!code && cuda->device >= *count) return NOT_SO_MANY;
+  if (!code) code = gb_rt_select(cuda->device);
   if (!code) code = gb_rt_stream_open(&cuda->stream);
-  if (!code) code = gb_rt_event_open(&cuda->posted);
+  gb_event *events[] = { &cuda->posted, &cuda->crossed, &cuda->step[0], &cuda->step[1] };
+  for (size_t i = 0; !code && i < sizeof events / sizeof *events; i++) code = gb_rt_event_open(events[i]);
   if (code) return code;
   cuda->fault = gb_rt_alloc(sizeof *cuda->fault);
   cuda->fault_seen = gb_rt_host_alloc(sizeof *cuda->fault_seen);
   cuda->advance = gb_rt_alloc(ADVANCE_BYTES);
-  if (!cuda->fault || !cuda->fault_seen || !cuda->advance) return -2;
+  cuda->uploads = gb_uploads_open(cuda->stream);
+  if (!cuda->fault || !cuda->fault_seen || !cuda->advance || !cuda->uploads) return NO_MEMORY;
   code = gb_rt_set(cuda->stream, cuda->advance, 0, ADVANCE_BYTES);
   return code ? code : gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
+}
+
+static gb_status open_failure(gb_cuda *cuda, int code, int count) {
+  const char *why = code == NO_DEVICE ? "there is no CUDA device" : code == NO_MEMORY ? "out of memory" : code < 0 ? "" : gb_rt_text(code);
+  if (code == NOT_SO_MANY) return cuda->engine->fail(cuda->context, GB_EDEVICE, "there are %d of them, cuda:0 .. cuda:%d", count, count - 1);
+  return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s", why);
 }
 
 /* Is a variable of the environment set, to something other than 0? */
@@ -347,26 +465,36 @@ static bool is_asked(const char *name) {
   return value && *value && strcmp(value, "0");
 }
 
+/* Ranges are for a tool that is attached; GIBBOUS_CUDA_RANGES=0 keeps them from it. */
+static bool wants_ranges(void) {
+  const char *value = getenv("GIBBOUS_CUDA_RANGES");
+  return !(value && !strcmp(value, "0")) && gb_rt_ranges_wanted();
+}
+
 gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out) {
   if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_count != GB_OP_COUNT) return GB_EUNSUPPORTED;
   gb_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return GB_EMEMORY;
   cuda->engine = engine;
   cuda->context = out->context;
+  cuda->device = out->index;
   cuda->blocking = is_asked("GIBBOUS_CUDA_BLOCKING");
   cuda->verbose = is_asked("GIBBOUS_CUDA_VERBOSE");
   const char *piece = getenv("GIBBOUS_CUDA_PIECE");
   cuda->piece = piece ? strtoll(piece, NULL, 10) : 0;
-  int code = open_device(cuda);
+  int count = 0, code = open_device(cuda, &count);
   if (code) {
+    gb_status status = open_failure(cuda, code, count);
     device_close(cuda);
-    return engine->fail(out->context, GB_EDEVICE, "%s", code == -1 ? "there is no CUDA device" : code == -2 ? "out of memory" : gb_rt_text(code));
+    return status;
   }
-  *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .alloc = device_alloc, .free = device_free, .write = device_write,
-                       .read = device_read, .clear = device_clear, .pin = device_pin, .unpin = device_unpin, .post = device_post,
-                       .arrive = device_arrive,
-                       .synchronize = device_synchronize, .describe = device_describe, .capture_begin = device_capture_begin,
-                       .capture_end = device_capture_end, .replay = device_replay, .graph_close = device_graph_close, .close = device_close };
+  bool ranges = wants_ranges();
+  *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .index = cuda->device, .devices = count, .alloc = device_alloc,
+                       .free = device_free, .write = device_write, .read = device_read, .fetch = device_fetch, .clear = device_clear, .pin = device_pin,
+                       .unpin = device_unpin, .post = device_post, .arrive = device_arrive, .pace = device_pace, .synchronize = device_synchronize,
+                       .describe = device_describe, .capture_begin = device_capture_begin, .capture_end = device_capture_end, .replay = device_replay,
+                       .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL, .range_pop = ranges ? range_pop : NULL,
+                       .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;
 }

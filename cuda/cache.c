@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct slot { void *value; uint64_t used; int next; } slot; /* next: in the chain, -1 at its end */
+/* A value and who holds it: the table, and keepers. */
+typedef struct kept { void *value; void (*release)(void *value); int refs; } kept;
+typedef struct slot { kept *kept; uint64_t used; int next; } slot; /* next: in the chain, -1 at its end */
 
 struct gb_cache {
   size_t key_bytes;
@@ -14,7 +16,58 @@ struct gb_cache {
   slot *slots;
   int *heads;                          /* 2 * most chains */
   char *keys;
+  void *orphan;                        /* a value without a slot, until the next put; or NULL */
 };
+
+struct gb_keeper {
+  kept **items;
+  size_t count, capacity;
+  bool lacks;                          /* memory for one */
+};
+
+static _Thread_local gb_keeper *named;
+
+/* {==== keepers ==== */
+
+static void let_go(kept *k) {
+  if (!k || --k->refs > 0) return;
+  k->release(k->value);
+  free(k);
+}
+
+gb_keeper *gb_keeper_open(void) { return calloc(1, sizeof(gb_keeper)); }
+
+void gb_keeper_close(gb_keeper *keeper) {
+  if (!keeper) return;
+  if (named == keeper) named = NULL;
+  for (size_t i = 0; i < keeper->count; i++) let_go(keeper->items[i]);
+  free(keeper->items);
+  free(keeper);
+}
+
+void gb_keeper_name(gb_keeper *keeper) { named = keeper; }
+bool gb_keeper_is_whole(const gb_keeper *keeper) { return !keeper->lacks; }
+
+/* Held once by the keeper that is named. */
+static void keep(kept *k) {
+  if (!named) return;
+  for (size_t i = 0; i < named->count; i++)
+    if (named->items[i] == k) return;
+  if (named->count == named->capacity) {
+    size_t capacity = named->capacity ? 2 * named->capacity : 32;
+    kept **longer = realloc(named->items, capacity * sizeof *longer);
+    if (!longer) {
+      named->lacks = true;
+      return;
+    }
+    named->items = longer;
+    named->capacity = capacity;
+  }
+  named->items[named->count++] = k;
+  k->refs++;
+}
+
+/* ====} */
 
 gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)) {
   gb_cache *cache = calloc(1, sizeof *cache);
@@ -29,7 +82,8 @@ gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)
 
 void gb_cache_close(gb_cache *cache) {
   if (!cache) return;
-  for (int i = 0; i < cache->count; i++) cache->release(cache->slots[i].value);
+  for (int i = 0; i < cache->count; i++) let_go(cache->slots[i].kept);
+  if (cache->orphan) cache->release(cache->orphan);
   free(cache->slots);
   free(cache->heads);
   free(cache->keys);
@@ -49,7 +103,8 @@ void *gb_cache_find(gb_cache *cache, const void *key) {
   for (int i = *chain_of(cache, key); i >= 0; i = cache->slots[i].next) {
     if (memcmp(key_at(cache, i), key, cache->key_bytes)) continue;
     cache->slots[i].used = ++cache->clock;
-    return cache->slots[i].value;
+    keep(cache->slots[i].kept);
+    return cache->slots[i].kept->value;
   }
   return NULL;
 }
@@ -62,13 +117,28 @@ static int make_room(gb_cache *cache) {
   int *link = chain_of(cache, key_at(cache, oldest));
   while (*link != oldest) link = &cache->slots[*link].next;
   *link = cache->slots[oldest].next;
-  cache->release(cache->slots[oldest].value);
+  let_go(cache->slots[oldest].kept);
   return oldest;
 }
 
+/* The value that no memory could be had to note. */
+static void drop_orphan(gb_cache *cache) {
+  if (cache->orphan) cache->release(cache->orphan);
+  cache->orphan = NULL;
+}
+
 void gb_cache_put(gb_cache *cache, const void *key, void *value) {
+  kept *made = malloc(sizeof *made);
+  drop_orphan(cache);
+  if (!made) {
+    cache->orphan = value;
+    if (named) named->lacks = true;
+    return;
+  }
+  *made = (kept){ value, cache->release, 1 };
   int i = cache->count < cache->most ? cache->count++ : make_room(cache), *head = chain_of(cache, key);
-  cache->slots[i] = (slot){ .value = value, .used = ++cache->clock, .next = *head };
+  cache->slots[i] = (slot){ .kept = made, .used = ++cache->clock, .next = *head };
   memcpy(key_at(cache, i), key, cache->key_bytes);
   *head = i;
+  keep(made);
 }

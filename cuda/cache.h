@@ -1,19 +1,29 @@
 /* cuda/cache.h - a bounded table from keys of fixed size to what was prepared for them; what was used longest ago makes room.
  *
- * Keys are compared as bytes, so a key struct is zeroed before it is filled. */
+ * Keys are compared as bytes, so a key struct is zeroed before it is filled. What a capture used must outlive the table's forgetting: a graph's
+ * kernels may lie in code that a library unloads with its plan. So while a keeper is named, all that is found or put is held by it too. */
 #ifndef GB_CUDA_CACHE_H
 #define GB_CUDA_CACHE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct gb_cache gb_cache;
+typedef struct gb_keeper gb_keeper;
 
 /* At most `most` values, each let go of by release. NULL: out of memory. */
 gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value));
-void gb_cache_close(gb_cache *cache);                        /* NULL is fine */
+void gb_cache_close(gb_cache *cache);                        /* NULL is fine; what keepers hold stays */
 void *gb_cache_find(gb_cache *cache, const void *key);       /* NULL: not there */
-/* Keep a value for a key that is not there; it belongs to the cache from now on. */
+/* Keep a value for a key that is not there; it belongs to the cache from now on. Without memory it is used once: it goes with the next put. */
 void gb_cache_put(gb_cache *cache, const void *key, void *value);
+
+gb_keeper *gb_keeper_open(void);                             /* NULL: out of memory */
+void gb_keeper_close(gb_keeper *keeper);                     /* lets go of all it holds; NULL is fine */
+/* What this thread finds and puts from now on is held by the keeper too; NULL: by nobody else. */
+void gb_keeper_name(gb_keeper *keeper);
+/* Could everything be held? */
+bool gb_keeper_is_whole(const gb_keeper *keeper);
 
 #endif

@@ -8,11 +8,17 @@
 typedef struct gb_cuda {
   const gb_engine_table *engine;
   gb_context *context;                    /* not counted: the backend goes with it */
+  int device;                             /* whose this is, from 0; every entrance selects it */
   gb_stream stream;                       /* where everything is computed */
+  struct gb_uploads *uploads;             /* what the host writes goes through it: upload.h */
   gb_event posted;                        /* the last copy that was posted */
+  gb_event crossed;                       /* the last place where another device's stream had to wait for this one's, or this one's for it */
+  gb_event step[2];                       /* the ends of the last two steps, by turns */
+  uint64_t steps;
   gb_cuda_fault *fault, *fault_seen;      /* in device memory, and where the host reads it */
   uint64_t *advance;                      /* in device memory: places and seeds that a replay is ahead of its capture */
   bool capturing;
+  struct gb_keeper *keeper;               /* of the capture that runs: the plans that it uses */
   bool blocking;                          /* wait after every op, so that the op at fault reports it: GIBBOUS_CUDA_BLOCKING */
   bool verbose;                           /* say on the standard error what runs slower than it should: GIBBOUS_CUDA_VERBOSE */
   int64_t piece;                          /* elements that what works in pieces takes at once; 0: what is best. GIBBOUS_CUDA_PIECE, for tests */

@@ -58,7 +58,7 @@ static gb_status open_library(gb_cuda_call *call, gb_gemms **out) {
   gb_gemms *gemms = calloc(1, sizeof *gemms);
   cublasStatus_t status = CUBLAS_STATUS_ALLOC_FAILED;
   if (gemms) {
-    gb_rt_properties(0, &device);
+    gb_rt_properties(call->cuda->device, &device);
     gemms->bytes = (size_t)(device.major >= 9 ? 32 : 4) << 20;
     gemms->workspace = gb_rt_alloc(gemms->bytes);
     gemms->plans = gb_cache_open(sizeof(plan_key), MOST_PLANS, plan_release);

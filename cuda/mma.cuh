@@ -16,6 +16,9 @@ struct gb_tile16 { uint32_t at[4]; };
 
 static __device__ __forceinline__ int gb_lane(void) { return (int)(threadIdx.x % GB_WARP); }
 
+/* 16 bytes that move as one. */
+template <typename S> struct alignas(16) gb_vector { S lane[16 / sizeof(S)]; };
+
 /* {==== copies that go on while the warp computes ==== */
 
 /* A thread's copies from global into shared memory that are on their way. On the emulated device none arrives before it is waited for. */

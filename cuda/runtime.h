@@ -28,7 +28,7 @@ typedef enum gb_copy_kind { GB_COPY_TO_DEVICE, GB_COPY_TO_HOST, GB_COPY_ON_DEVIC
 
 const char *gb_rt_text(int code);
 int gb_rt_device_count(int *count);
-int gb_rt_open(int device);              /* make the device this thread's */
+int gb_rt_select(int device);            /* make the device this thread's: what is opened, allocated and launched from now on is on it */
 int gb_rt_properties(int device, gb_device_properties *out);
 int gb_rt_memory(size_t *available, size_t *total);
 
@@ -40,8 +40,11 @@ void gb_rt_host_free(void *block);
 int gb_rt_stream_open(gb_stream *out);
 void gb_rt_stream_close(gb_stream stream);
 int gb_rt_synchronize(gb_stream stream); /* waits */
-/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns; a copy to the host waits. */
+/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns; a copy to the host waits, and fails
+ * while the stream captures. Pinned memory is read and written some time later. */
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind);
+/* From the memory of one device to another's, on a stream of either; neither host waits. */
+int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes);
 int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes);
 
 int gb_rt_event_open(gb_event *out);
@@ -60,6 +63,11 @@ void gb_rt_graph_close(gb_graph *graph);
 /* The first launch that failed since this was asked last, or 0; which kernel it was is told with it. GB_LAUNCH notes them. */
 void gb_rt_launched(const char *kernel);
 int gb_rt_launch_error(const char **kernel);
+
+/* Ranges of this thread in a profiler's timeline, nested. Is one attached that wants them? */
+bool gb_rt_ranges_wanted(void);
+void gb_rt_range_push(const char *name);
+void gb_rt_range_pop(void);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #include "cuda/runtime.h"
 
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,8 +10,16 @@ struct gb_graph { cudaGraphExec_t exec; };
 
 const char *gb_rt_text(int code) { return cudaGetErrorString((cudaError_t)code); }
 
-int gb_rt_device_count(int *count) { return (int)cudaGetDeviceCount(count); }
-int gb_rt_open(int device) { return (int)cudaSetDevice(device); }
+/* A code that is told to the caller: the next launch shall not report it once more. */
+static int told(cudaError_t code) {
+  if (code != cudaSuccess) cudaGetLastError();
+  return (int)code;
+}
+
+int gb_rt_device_count(int *count) { return told(cudaGetDeviceCount(count)); }
+
+/* Each time, since a host may use CUDA on the same thread. */
+int gb_rt_select(int device) { return told(cudaSetDevice(device)); }
 
 int gb_rt_properties(int device, gb_device_properties *out) {
   struct cudaDeviceProp p;
@@ -25,12 +34,6 @@ int gb_rt_properties(int device, gb_device_properties *out) {
   out->shared_per_block = p.sharedMemPerBlock;
   code = cudaDriverGetVersion(&out->driver);
   return (int)(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
-}
-
-/* A code that is told to the caller: the next launch shall not report it once more. */
-static int told(cudaError_t code) {
-  if (code != cudaSuccess) cudaGetLastError();
-  return (int)code;
 }
 
 int gb_rt_memory(size_t *available, size_t *total) { return told(cudaMemGetInfo(available, total)); }
@@ -77,9 +80,25 @@ int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(ou
 void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
 int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }
 
+/* Would a copy to this memory be noted instead of made, while its caller believes that it has the bytes? */
+static bool is_only_noted(gb_stream stream, const void *host) {
+  enum cudaStreamCaptureStatus status;
+  struct cudaPointerAttributes what;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status == cudaStreamCaptureStatusNone) return false;
+  enum cudaStreamCaptureMode mode = relax();
+  bool pinned = !told(cudaPointerGetAttributes(&what, host)) && what.type == cudaMemoryTypeHost;
+  restore(mode);
+  return !pinned;
+}
+
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
   static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+  if (kind == GB_COPY_TO_HOST && is_only_noted(stream, to)) return (int)cudaErrorStreamCaptureUnsupported;
   return told(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
+}
+
+int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes) {
+  return told(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream));
 }
 
 int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) { return told(cudaMemsetAsync(block, byte, bytes, stream)); }
@@ -137,5 +156,19 @@ int gb_rt_launch_error(const char **kernel) {
   launch_code = 0;
   return code;
 }
+
+/* ----} */
+
+/* {---- ranges: NVTX, which is a header that looks for a tool ---- */
+
+/* Without a tool a push has no level. */
+bool gb_rt_ranges_wanted(void) {
+  if (nvtxRangePushA("gibbous") < 0) return false;
+  nvtxRangePop();
+  return true;
+}
+
+void gb_rt_range_push(const char *name) { nvtxRangePushA(name); }
+void gb_rt_range_pop(void) { nvtxRangePop(); }
 
 /* ----} */

@@ -22,16 +22,9 @@ static const char *op_name(int op) {
   return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
 }
 
-static void free_block(gb_context *context, gb_device device, gb_block *block) { gb_pool_free(context->pool[device.type], block); }
+static void free_block(gb_context *context, gb_device device, gb_block *block) { gb_pool_free(gb_context_pool(context, device), block); }
 
-/* The pool of a plugin's device. */
-static gb_status open_pool(gb_context *context, int type) {
-  gb_backend *backend = context->backend[type];
-  context->pool[type] = gb_pool_open(backend->alloc, backend->free, backend->state, &context->budget);
-  return context->pool[type] ? GB_OK : GB_EMEMORY;
-}
-
-/* Ask the plugin's entrance for its table. */
+/* Ask the plugin's entrance for a device's table. */
 static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
   static const gb_engine_table engine = { sizeof engine, GB_OP_COUNT, op_name, gb_fail, gb_dtype_bytes, gb_result_type, gb_context_alloc, free_block,
                                           gb_block_data };
@@ -47,26 +40,54 @@ static gb_status open_plugin(gb_context *context, void *handle, const char *path
   return GB_OK;
 }
 
+static void close_backend(gb_backend *backend) {
+  if (backend->close) backend->close(backend->state);
+  free(backend);
+}
+
+/* Put an open backend, which is the context's from now on, and its pool into their slot. */
+static gb_status install(gb_context *context, int slot, gb_backend *backend) {
+  context->backend[slot] = backend;
+  context->pool[slot] = gb_pool_open(backend->alloc, backend->free, backend->state, &context->budget);
+  if (context->pool[slot]) {
+    if (!context->ranges && backend->range_push && backend->range_pop) context->ranges = backend;
+    return GB_OK;
+  }
+  context->backend[slot] = NULL; /* a device without a pool is none */
+  close_backend(backend);
+  return gb_fail_memory(context, 0);
+}
+
 gb_status gb_context_load_backend(gb_context *context, const char *path) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
   gb_backend *backend = calloc(1, sizeof *backend);
   gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
-  int type = status == GB_OK && !strcmp(backend->name, "cuda") ? GB_CUDA : GB_PLUGIN;
-  if (status == GB_OK && context->backend[type]) {
-    status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
-    if (backend->close) backend->close(backend->state);
+  if (status != GB_OK) {
+    free(backend);
+    dlclose(handle);
+    return status;
   }
-  if (status != GB_OK) { free(backend); dlclose(handle); return status; }
-  context->backend[type] = backend;
-  context->plugin[type] = handle;
-  if (open_pool(context, type) == GB_OK) return GB_OK;
-  context->backend[type] = NULL; /* a device without a pool is none */
-  context->plugin[type] = NULL;
-  if (backend->close) backend->close(backend->state);
+  int type = strcmp(backend->name, "cuda") ? GB_PLUGIN : GB_CUDA;
+  if (context->backend[type]) {
+    status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
+    close_backend(backend);
+  } else status = install(context, type, backend);
+  if (status == GB_OK) context->plugin[type] = handle;
+  else dlclose(handle);
+  return status;
+}
+
+gb_status gb_context_open_device(gb_context *context, gb_device device) {
+  if (!gb_is_device(device)) return gb_fail(context, GB_EDEVICE, "devices of a kind are at most %d", GB_DEVICES_MOST);
+  if (gb_context_backend(context, device)) return GB_OK;
+  gb_backend *backend = calloc(1, sizeof *backend);
+  if (!backend) return gb_fail_memory(context, sizeof *backend);
+  backend->index = device.index;
+  gb_status status = open_plugin(context, context->plugin[device.type], CUDA_PLUGIN, backend);
+  if (status == GB_OK) return install(context, gb_device_slot(device), backend);
   free(backend);
-  dlclose(handle);
-  return gb_fail_memory(context, 0);
+  return status;
 }
 
 /* {==== Looking for the CUDA backend ==== */

@@ -7,6 +7,15 @@ local function fail(text, ...) native.fail("cuda.graph: " .. text:format(...)) e
 
 local function shape_of(t) return #t.shape == 0 and "scalar" or table.concat(t.shape, "x") end
 
+-- Where the step runs: on the CUDA device of the first example that lies on one, else on the default device if that is one, else on cuda:0.
+local function device_of(examples)
+  for _, x in ipairs(examples) do
+    if gb.is_tensor(x) and x.device:find("^cuda") then return x.device end
+  end
+  local default = gb.get_default_device()
+  return default:find("^cuda") and default or "cuda:0"
+end
+
 -- The batch goes into the tensors that the graph reads; a captured step has one shape.
 local function bring(static, batch)
   if batch.n ~= #static then fail("the step takes %d inputs, as its examples; got %d", #static, batch.n) end
@@ -24,8 +33,8 @@ local function bring(static, batch)
 end
 
 -- Note the step once, and run what was noted.
-local function capture(step, static)
-  local handle = native.capture_begin()
+local function capture(step, static, device)
+  local handle = native.capture_begin(device)
   local results = table.pack(pcall(step, table.unpack(static)))
   handle:finish(results[1])
   if not results[1] then
@@ -43,10 +52,10 @@ end
 function cuda.graph(step, examples)
   if type(step) ~= "function" then fail("the step is a %s; it must be a function", type(step)) end
   if type(examples) ~= "table" or gb.is_tensor(examples) then fail("the examples are a list of tensors: gb.cuda.graph(step, { x, y })") end
-  local static = {}
+  local static, device = {}, device_of(examples)
   for i, x in ipairs(examples) do
     if not gb.is_tensor(x) then fail("example %d is a %s; it must be a tensor", i, type(x)) end
-    static[i] = x:detach():to("cuda"):clone()
+    static[i] = x:detach():to(device):clone()
   end
   local warm, handle, results = false, nil, nil
   return function(...)
@@ -55,7 +64,7 @@ function cuda.graph(step, examples)
       warm = true
       return step(table.unpack(static))
     end
-    if handle then handle:replay() else handle, results = capture(step, static) end
+    if handle then handle:replay() else handle, results = capture(step, static, device) end
     return table.unpack(results, 2, results.n)
   end
 end

@@ -457,6 +457,14 @@ native.help_texts = {
     nil,
     "gb.amp.set_autocast(false)",
   },
+  ["gb.anomaly"] = {
+    "gb.anomaly(fn?: function, ...) -> any",
+    "Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so that what a kernel found wrong \z
+      is the error of that op, on the recipe's own line; and backward stops at the first gradient that is NaN, with the op and the line that \z
+      called it. Forms as no_grad's.",
+    "capturing a graph inside",
+    "gb.anomaly(function() local x = gb.ones(2, { requires_grad = true }) x:sum():backward() end)",
+  },
   ["gb.arange"] = {
     "gb.arange(first?: number, last: number, step?: number, options?: options) -> tensor",
     "first, first + step, ... below last. First is 0 and step 1 where they are left out: it is data, so it counts from 0. Whole numbers give \z
@@ -496,27 +504,29 @@ native.help_texts = {
     "print(gb.cuda.is_available())",
   },
   ["gb.cuda.max_memory_allocated"] = {
-    "gb.cuda.max_memory_allocated() -> int",
+    "gb.cuda.max_memory_allocated(device?) -> int",
     "The most bytes that were in tensors on the device at once.",
     nil,
     "print(gb.cuda.max_memory_allocated())",
   },
   ["gb.cuda.memory_allocated"] = {
-    "gb.cuda.memory_allocated() -> int",
+    "gb.cuda.memory_allocated(device?) -> int",
     "Bytes in tensors on the device.",
     nil,
     "print(gb.cuda.memory_allocated())",
   },
   ["gb.cuda.memory_summary"] = {
-    "gb.cuda.memory_summary() -> string",
-    "MiB on the device now and at the peak, by category, for people.",
+    "gb.cuda.memory_summary(device?) -> string",
+    "Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the pool has of the system, what of \z
+      that is cached and what belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory was \z
+      asked for.",
     nil,
-    "print(gb.cuda.memory_summary())",
+    "if gb.cuda.is_available() then print(gb.cuda.memory_summary()) end",
   },
   ["gb.cuda.properties"] = {
-    "gb.cuda.properties() -> table",
+    "gb.cuda.properties(device?) -> table",
     "What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory \z
-      in bytes.",
+      in bytes. The device is \"cuda:N\" or N; else the default one, where that is a CUDA device, or cuda:0.",
     "there is no CUDA device",
     "if gb.cuda.is_available() then print(gb.cuda.properties().name) end",
   },
@@ -527,10 +537,10 @@ native.help_texts = {
     "gb.cuda.reset_peak_memory_stats()",
   },
   ["gb.cuda.synchronize"] = {
-    "gb.cuda.synchronize()",
+    "gb.cuda.synchronize(device?)",
     "Wait until the device has done all it was asked.",
-    "what a kernel found wrong in data, by its op",
-    "gb.cuda.synchronize()",
+    "what a kernel found wrong in data, by its op; what else failed on the device since the last wait",
+    "if gb.cuda.is_available() then gb.cuda.synchronize() end",
   },
   ["gb.data.DataLoader"] = {
     "gb.data.DataLoader(dataset, options?: table) -> loader",

@@ -2535,6 +2535,15 @@ function gb.amp.precision(name) end
 ---@param precision any
 function gb.amp.set_autocast(precision) end
 
+--- Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so that what a kernel found wrong is
+--- the error of that op, on the recipe's own line; and backward stops at the first gradient that is NaN, with the op and the line that called
+--- it. Forms as no_grad's.
+--- Errors: capturing a graph inside.
+---@param fn? function
+---@param ... any
+---@return any
+function gb.anomaly(fn, ...) end
+
 --- first, first + step, ... below last. First is 0 and step 1 where they are left out: it is data, so it counts from 0. Whole numbers give
 --- int64.
 --- Errors: a step of 0.
@@ -2584,29 +2593,35 @@ function gb.cuda.graph(step, examples) end
 function gb.cuda.is_available() end
 
 --- The most bytes that were in tensors on the device at once.
+---@param device? any
 ---@return integer
-function gb.cuda.max_memory_allocated() end
+function gb.cuda.max_memory_allocated(device) end
 
 --- Bytes in tensors on the device.
+---@param device? any
 ---@return integer
-function gb.cuda.memory_allocated() end
+function gb.cuda.memory_allocated(device) end
 
---- MiB on the device now and at the peak, by category, for people.
+--- Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the pool has of the system, what of that is
+--- cached and what belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory was asked for.
+---@param device? any
 ---@return string
-function gb.cuda.memory_summary() end
+function gb.cuda.memory_summary(device) end
 
 --- What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory in
---- bytes.
+--- bytes. The device is "cuda:N" or N; else the default one, where that is a CUDA device, or cuda:0.
 --- Errors: there is no CUDA device.
+---@param device? any
 ---@return table
-function gb.cuda.properties() end
+function gb.cuda.properties(device) end
 
 --- max_memory_allocated begins again from what is held now.
 function gb.cuda.reset_peak_memory_stats() end
 
 --- Wait until the device has done all it was asked.
---- Errors: what a kernel found wrong in data, by its op.
-function gb.cuda.synchronize() end
+--- Errors: what a kernel found wrong in data, by its op; what else failed on the device since the last wait.
+---@param device? any
+function gb.cuda.synchronize(device) end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
 --- (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples drawn at

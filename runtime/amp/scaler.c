@@ -124,7 +124,7 @@ static gb_status raise_flag(gb_scaler *scaler) {
 }
 
 static void let_go_of_copy(gb_scaler *scaler) {
-  gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+  gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
   if (scaler->posted) backend->unpin(backend->state, scaler->posted);
   scaler->posted = NULL;
 }
@@ -328,7 +328,7 @@ static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *
 /* As above for a step that is past, on a device: the kernel noted which update found the gradient bad. */
 static gb_status was_bad(const gb_optim_param *param, int64_t update, bool *bad) {
   const gb_tensor *counters = param->slab->counters;
-  gb_backend *backend = gb_tensor_context(counters)->backend[counters->storage->device.type];
+  gb_backend *backend = gb_context_backend(gb_tensor_context(counters), counters->storage->device);
   int64_t blamed = 0, *at = (int64_t *)(void *)gb_data(counters) + counters->numel / 2 + param->segment->place;
   GB_TRY(backend->read(backend->state, &blamed, at, sizeof blamed));
   *bad = blamed == update;
@@ -383,7 +383,10 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   gb_context *context = scaler->context;
   if (!gb_dtype_is_float((gb_dtype)loss->dtype))
     return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
-  if (gb_trace_follows(context->trace, scaler->id)) gb_trace_loss(context->trace, loss);
+  if (gb_trace_follows(context->trace, scaler->id)) {
+    gb_trace_loss(context->trace, loss);
+    GB_TRY(gb_trace_failure(context->trace));
+  }
   gb_tensor *factor = NULL;
   GB_TRY(settle(scaler, loss->storage->device));
   GB_TRY(present_scale(scaler, &factor));
@@ -582,7 +585,7 @@ static gb_status check_skips(const gb_scaler *scaler, const gb_scale_record *now
 
 /* Send the copy. */
 static gb_status ask_what_happened(gb_scaler *scaler) {
-  gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+  gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
   scaler->counted++;
   scaler->heeded = false;
   if (gb_record_on_host(&scaler->record)) return GB_OK;
@@ -601,7 +604,7 @@ static gb_status heed(gb_scaler *scaler, bool wait) {
   bool here = gb_record_on_host(&scaler->record), arrived = true;
   if (here) GB_TRY(look(scaler, &now));
   else {
-    gb_backend *backend = scaler->context->backend[scaler->record.device.type];
+    gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
     GB_TRY(backend->arrive(backend->state, wait, &arrived));
     if (!arrived) return GB_OK;
     memcpy(&now, scaler->posted, sizeof now);

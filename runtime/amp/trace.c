@@ -1,4 +1,5 @@
-/* amp/trace.c - the armed half of the skip report: see trace.h. A check that fails, for want of memory or by an interrupt, finds nothing. */
+/* amp/trace.c - the armed half of the skip report: see trace.h. A check that fails, for want of memory or by an interrupt, finds nothing; but a check
+ * waits for the device, and a wait is told what kernels before it found wrong in data: that is passed on, since it is told once. */
 #include "amp/trace.h"
 
 #include <math.h>
@@ -9,10 +10,13 @@
 /* {==== checks ==== */
 
 /* Is every element of flags, which is let go of, true? */
-static bool all_true(gb_context *context, gb_tensor *flags) {
+static bool all_true(gb_trace *trace, gb_tensor *flags) {
   gb_tensor *all = NULL;
   bool yes = true;
-  if (gb_op_1(context, GB_OP_all, flags, NULL, &all) == GB_OK && gb_tensor_read(all, &yes, sizeof yes) != GB_OK) yes = true;
+  gb_status status = gb_op_1(trace->context, GB_OP_all, flags, NULL, &all);
+  if (status == GB_OK) status = gb_tensor_read(all, &yes, sizeof yes);
+  if (status != GB_OK) yes = true;
+  if (status != GB_OK && status != GB_EMEMORY && status != GB_EINTERRUPT) trace->failure = status;
   gb_tensor_release(all);
   gb_tensor_release(flags);
   return yes;
@@ -20,8 +24,8 @@ static bool all_true(gb_context *context, gb_tensor *flags) {
 
 /* Finite, or minus infinity where that is allowed; beneath autograd, autocast and the trace itself. */
 static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
-  if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return true;
   gb_context *context = trace->context;
+  if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype) || context->capture) return true; /* while a graph is captured nothing is there */
   gb_modes *outer = context->modes, plain = *outer;
   plain.grad = plain.autocast = false;
   context->modes = &plain;
@@ -29,10 +33,16 @@ static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
   trace->busy = true;
   gb_tensor *flags = NULL;
   gb_status status = minus_infinity ? gb_op_number(context, GB_OP_lt, t, INFINITY, &flags) : gb_op_1(context, GB_OP_isfinite, t, NULL, &flags);
-  if (status == GB_OK) fine = all_true(context, flags);
+  if (status == GB_OK) fine = all_true(trace, flags);
   trace->busy = busy;
   context->modes = outer;
   return fine;
+}
+
+gb_status gb_trace_failure(gb_trace *trace) {
+  gb_status failure = trace->failure;
+  trace->failure = GB_OK;
+  return failure;
 }
 
 bool gb_trace_finite(gb_trace *trace, gb_tensor *t) { return is_fine(trace, t, false); }
@@ -63,20 +73,21 @@ static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
 }
 
 /* An op ran: note its line, and whether it is the first with a result that is no number. */
-static void look(void *user, const gb_call *call) {
+static gb_status look(void *user, const gb_call *call) {
   gb_trace *trace = user;
-  if (trace->busy || trace->backward) return;
+  if (trace->busy || trace->backward) return GB_OK;
   char line[96];
   where(trace->context, line, sizeof line);
   const gb_tensor *result = call->in_place ? call->in[0] : call->out[0];
   if (call->needs_grad && result && result->node) note_line(trace, result->node->sequence, line);
-  if (trace->forward[0] || call->info->kind == GB_KIND_VIEW) return;
+  if (trace->forward[0] || call->info->kind == GB_KIND_VIEW) return GB_OK;
   int visible = call->info->n_out - call->info->n_hidden;
   for (int i = 0; i < visible; i++)
     if (!is_fine(trace, call->out[i], true)) {
       snprintf(trace->forward, sizeof trace->forward, "%s%s%s%s", call->info->name, *line ? " (" : "", line, *line ? ")" : "");
-      return;
+      break;
     }
+  return gb_trace_failure(trace);
 }
 
 void gb_trace_loss(gb_trace *trace, gb_tensor *loss) {

@@ -433,6 +433,51 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
   return GB_OK;
 }
 
+/* {---- gb.anomaly ---- */
+
+/* The failure of a node's gradient, with the line that made the node. */
+static gb_status tell_where(walk *w, const gb_node *node, gb_status status) {
+  if (!w->context->modes->anomaly || !node->where || status == GB_EINTERRUPT || status == GB_ECALLBACK) return status;
+  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, node_name(node), node->where);
+}
+
+/* Is an element NaN? Infinities are what a scale is halved for. */
+static gb_status has_nan(gb_context *context, gb_tensor *t, bool *found) {
+  gb_tensor *flags = NULL, *any = NULL;
+  *found = false;
+  if (t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return GB_OK;
+  gb_status status = gb_op_1(context, GB_OP_isnan, t, NULL, &flags);
+  if (status == GB_OK) status = gb_op_1(context, GB_OP_any, flags, NULL, &any);
+  if (status == GB_OK) status = gb_tensor_read(any, found, sizeof *found);
+  gb_tensor_release(any);
+  gb_tensor_release(flags);
+  return status;
+}
+
+/* Gradients that the node made and that are no numbers are an error that names it. */
+static gb_status check_numbers(walk *w, const gb_grad_call *call) {
+  gb_context *context = w->context;
+  gb_modes *outer = context->modes, plain = *outer;
+  bool found = false;
+  int input = 0;
+  plain.grad = false;
+  context->modes = &plain;
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && !found && i < call->n_in; i++) {
+    if (!call->need[i] || !call->in[i]) continue;
+    status = has_nan(context, call->in[i], &found);
+    input = i + 1;
+  }
+  context->modes = outer;
+  GB_TRY(status);
+  if (!found) return GB_OK;
+  const gb_node *node = call->node;
+  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s", node_name(node), input, node->where ? " (" : "",
+                 node->where ? node->where : "", node->where ? ")" : "");
+}
+
+/* ----} */
+
 /* {---- the armed trace ---- */
 
 /* Are the gradients finite in the form in which they would be sent on? */
@@ -493,13 +538,14 @@ static gb_status examine(walk *w, const gb_grad_call *call) {
 }
 
 /* Examine beneath the graph: nothing is recorded. What fails for want of memory finds nothing, and backward goes on. */
-static void trace_node(walk *w, const gb_grad_call *call) {
+static gb_status trace_node(walk *w, const gb_grad_call *call) {
   gb_context *context = w->context;
   gb_modes *outer = context->modes, plain = *outer;
   plain.grad = false;
   context->modes = &plain;
   (void)examine(w, call);
   context->modes = outer;
+  return gb_trace_failure(context->trace);
 }
 
 /* ----} */
@@ -527,15 +573,16 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
                         .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag };
-  bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again */
-  if (!w->captures && !w->create_graph && !followed) call.accumulator = accumulator;
+  bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again; so does anomaly mode */
+  if (!w->captures && !w->create_graph && !followed && !modes->anomaly) call.accumulator = accumulator;
   if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
   gb_modes *modes = context->modes;
   gb_status status = node->gradient(&call);
   context->modes = modes;
-  GB_TRY(status);
-  if (followed) trace_node(w, &call);
+  if (status != GB_OK) return tell_where(w, node, status);
+  if (modes->anomaly) GB_TRY(check_numbers(w, &call));
+  if (followed) GB_TRY(trace_node(w, &call));
   for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
     if (call.settled & 1u) settle(node->edges[i].leaf, tag);
   for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
@@ -742,6 +789,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->modes = &inner;
   context->op = NULL;
   gb_status status = GB_OK;
+  gb_range_push(context, "backward");
   bool nested = context->trace && context->trace->backward;
   if (context->trace) context->trace->backward = true;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
@@ -750,6 +798,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
   if (context->trace) context->trace->backward = nested;
+  gb_range_pop(context);
   context->modes = outer;
   context->op = op;
   walk_close(w);

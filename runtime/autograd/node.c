@@ -13,6 +13,13 @@ static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
   return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_saved) * (size_t)n_saved + sizeof(gb_attr) * (size_t)n_attrs;
 }
 
+/* The recipe's line that runs now; NULL where nobody knows, or there is no memory for it. */
+static char *line_of(const gb_context *context) {
+  char text[96] = "";
+  if (context->where) context->where(context->where_user, text, sizeof text);
+  return *text ? strdup(text) : NULL;
+}
+
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
   size_t bytes = node_bytes(n_in, n_saved, n_attrs);
   if (!gb_context_count(context, bytes)) return NULL;
@@ -28,6 +35,7 @@ gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_sav
   node->edges = (gb_edge *)(node + 1);
   node->saved = (gb_saved *)(node->edges + n_in);
   node->attrs = (gb_attr *)(node->saved + n_saved);
+  if (context->modes->anomaly) node->where = line_of(context);
   return node;
 }
 
@@ -54,6 +62,7 @@ static void bury(gb_node *node) {
   }
   for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->context, node->hooks[i]);
   if (node->release) node->release(node->user);
+  free(node->where);
   gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
   free(node);
 }

@@ -63,18 +63,18 @@ static size_t buffer_bytes(const gb_loader *loader, int column) { return ALIGNME
 
 /* A new buffer, which counts towards the limit on tensor bytes; NULL: no memory. */
 static buffer *buffer_new(gb_loader *loader, int column) {
-  gb_pool *pool = loader->context->pool[GB_CPU];
+  gb_budget *budget = &loader->context->budget;
   size_t bytes = buffer_bytes(loader, column);
   void *memory;
-  if (!gb_pool_count(pool, bytes)) return NULL;
-  if (posix_memalign(&memory, ALIGNMENT, bytes)) { gb_pool_uncount(pool, bytes); return NULL; }
+  if (!gb_budget_take(budget, bytes)) return NULL;
+  if (posix_memalign(&memory, ALIGNMENT, bytes)) { gb_budget_give_back(budget, bytes); return NULL; }
   *(buffer *)memory = (buffer){ .loader = loader, .column = column };
   return memory;
 }
 
 /* The context is still there: the loader, or the tensor over the buffer, holds it. */
 static void buffer_free(buffer *b) {
-  gb_pool_uncount(b->loader->context->pool[GB_CPU], buffer_bytes(b->loader, b->column));
+  gb_budget_give_back(&b->loader->context->budget, buffer_bytes(b->loader, b->column));
   free(b);
 }
 

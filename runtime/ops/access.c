@@ -14,7 +14,7 @@ static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes
 gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
   GB_TRY(expect_bytes(tensor, "write", bytes));
   gb_context *context = gb_tensor_context(tensor);
-  gb_backend *backend = context->backend[tensor->storage->device.type];
+  gb_backend *backend = gb_context_backend(context, tensor->storage->device);
   if (gb_is_contiguous(tensor)) {
     GB_TRY(backend->write(backend->state, gb_data(tensor), host, bytes));
     gb_tensor_bump(tensor);
@@ -33,7 +33,7 @@ gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
 gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
   GB_TRY(expect_bytes(tensor, "read", bytes));
   gb_context *context = gb_tensor_context(tensor);
-  gb_backend *backend = context->backend[tensor->storage->device.type];
+  gb_backend *backend = gb_context_backend(context, tensor->storage->device);
   bool grad = gb_set_grad_enabled(context, false);
   gb_tensor *ordered;
   gb_status status = gb_op_contiguous(context, tensor, &ordered);
@@ -46,9 +46,10 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
 
 /* Bytes from one device's memory to another's; one side is host memory, or a buffer of it stands between. */
 static gb_status move_bytes(gb_context *context, gb_device to_device, void *to, gb_device from_device, const void *from, size_t bytes) {
-  gb_backend *target = context->backend[to_device.type], *source = context->backend[from_device.type];
+  gb_backend *target = gb_context_backend(context, to_device), *source = gb_context_backend(context, from_device);
   if (from_device.type == GB_CPU) return target->write(target->state, to, from, bytes);
   if (to_device.type == GB_CPU) return source->read(source->state, to, from, bytes);
+  if (to_device.type == from_device.type && target->fetch) return target->fetch(target->state, to, source->state, from, bytes);
   gb_block *buffer = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH);
   if (!buffer) return GB_EMEMORY;
   gb_status status = source->read(source->state, gb_block_data(buffer), from, bytes);

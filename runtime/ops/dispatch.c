@@ -243,8 +243,9 @@ static gb_status record(road *r) {
 
 /* ====} */
 
-static void observe(const gb_call *call) {
-  for (gb_observer *o = call->context->observers; o; o = o->next) o->op(o->user, call);
+static gb_status observe(const gb_call *call) {
+  for (gb_observer *o = call->context->observers; o; o = o->next) GB_TRY(o->op(o->user, call));
+  return GB_OK;
 }
 
 /* Run the op itself. Composites run other ops; a view is its check; the rest have a kernel. */
@@ -261,7 +262,7 @@ static gb_status run(road *r) {
   GB_TRY(r->impl->check(call));
   if (call->info->kind == GB_KIND_VIEW) return GB_OK;
   if (call->in_place && r->node) GB_TRY(reserve_in_place(r));
-  gb_backend *backend = context->backend[call->device.type];
+  gb_backend *backend = gb_context_backend(context, call->device);
   if (!backend || !backend->run[call->op]) {
     char text[24];
     return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no kernel for this op; move the tensors to 'cpu'",
@@ -306,8 +307,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(run(r));
   if (composite && call->in_place) GB_TRY(copy_back(r));
   if (r->node) GB_TRY(record(r));
-  if (context->observers) observe(call);
-  return GB_OK;
+  return context->observers ? observe(call) : GB_OK;
 }
 
 /* Go the road, give the visible outputs to the caller, and let go of everything else. */
@@ -320,6 +320,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     context->op = outer;
     return status;
   }
+  gb_range_push(context, info->name);
   road r;
   r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .result = GB_DTYPE_NONE, .in_place = in_place };
   r.impl = context->impl[op];
@@ -349,6 +350,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     else gb_tensor_release(r.call.out[i]);
   }
   if (room) gb_pool_free(context->pool[GB_CPU], room);
+  gb_range_pop(context);
   context->op = outer;
   return status;
 }

@@ -14,15 +14,17 @@ typedef struct used_weight { gb_tensor *weight; gb_dtype dtype; } used_weight;
 
 struct gb_capture {
   gb_context *context;           /* counted */
+  gb_device device;
   void *graph;                   /* the backend's; NULL: none yet */
-  gb_pool *own, *outer;          /* the pool of the graph's memory, and the one that serves otherwise */
+  gb_graph_pool *own;            /* the graph's memory */
+  gb_pool *outer;                /* the pool that serves otherwise */
   uint64_t seed, offset, places; /* of the random stream when the capture began, and how many the step took */
   gb_observer observer;
   gb_status status;              /* of what observing could not do */
   held storages, optimizers, scalers, weights; /* all counted; weights are used_weights */
 };
 
-static gb_backend *backend_of(const gb_capture *c) { return c->context->backend[GB_CUDA]; }
+static gb_backend *backend_of(const gb_capture *c) { return gb_context_backend(c->context, c->device); }
 
 /* {==== what is held ==== */
 
@@ -47,17 +49,18 @@ static gb_status hold(gb_context *context, held *list, void *item) {
 /* What the step read or wrote of memory that is not the graph's own, which stays anyway. */
 static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
   if (!t || t->storage->device.type != GB_CUDA) return GB_OK;
-  if ((t->storage->block && gb_block_is_from(t->storage->block, c->own)) || holds(&c->storages, t->storage)) return GB_OK;
+  if ((t->storage->block && gb_block_is_from(t->storage->block, c->own->pool)) || holds(&c->storages, t->storage)) return GB_OK;
   GB_TRY(hold(c->context, &c->storages, t->storage));
   gb_storage_retain(t->storage);
   return GB_OK;
 }
 
-/* Every op that is noted: its memory stays. */
-static void look(void *user, const gb_call *call) {
+/* Every op that is noted: its memory stays. What fails is told when the capture ends. */
+static gb_status look(void *user, const gb_call *call) {
   gb_capture *c = user;
   for (int i = 0; c->status == GB_OK && i < call->n_in; i++) c->status = hold_storage(c, call->in[i]);
   for (int i = 0; c->status == GB_OK && i < call->info->n_out; i++) c->status = hold_storage(c, call->out[i]);
+  return GB_OK;
 }
 
 gb_status gb_capture_note_weight(gb_context *context, gb_tensor *weight, gb_dtype dtype) {
@@ -120,10 +123,12 @@ static gb_status open_pool(gb_capture *c) {
     free(own);
     return gb_fail_memory(c->context, sizeof *own);
   }
+  own->device = c->device;
+  own->live = true;
   own->next = c->context->graph_pools;
-  c->context->graph_pools = own;
-  c->outer = c->context->pool[GB_CUDA];
-  c->context->pool[GB_CUDA] = c->own = own->pool;
+  c->context->graph_pools = c->own = own;
+  c->outer = gb_context_pool(c->context, c->device);
+  c->context->pool[gb_device_slot(c->device)] = own->pool;
   return GB_OK;
 }
 
@@ -134,20 +139,26 @@ static void stop(gb_capture *c) {
   while (*at && *at != &c->observer) at = &(*at)->next;
   if (*at) *at = c->observer.next;
   context->capture = NULL;
-  context->pool[GB_CUDA] = c->outer;
+  context->pool[gb_device_slot(c->device)] = c->outer;
 }
 
-gb_status gb_capture_begin(gb_context *context, gb_capture **out) {
+gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **out) {
   const char *why;
+  if (device.type != GB_CUDA) return gb_fail(context, GB_EDEVICE, "cuda.graph: graphs are of CUDA devices");
   if (!gb_context_has_device(context, GB_CUDA, &why)) return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
+  GB_TRY(gb_context_open_device(context, device));
   if (context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
   gb_capture *c = calloc(1, sizeof *c);
   if (!c) return gb_fail_memory(context, sizeof *c);
   c->context = context;
+  c->device = device;
   gb_status status = backend_of(c)->capture_begin ? open_pool(c) : gb_fail(context, GB_EUNSUPPORTED, "cuda.graph: the device has no graphs");
   if (status == GB_OK) {
     status = backend_of(c)->capture_begin(backend_of(c)->state);
-    if (status != GB_OK) context->pool[GB_CUDA] = c->outer;
+    if (status != GB_OK) {
+      context->pool[gb_device_slot(device)] = c->outer;
+      c->own->live = false;
+    }
   }
   if (status != GB_OK) {
     free(c);
@@ -213,7 +224,8 @@ gb_status gb_capture_replay(gb_capture *c) {
   GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
   context->offset += c->places;
   for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);
-  return heed(c, true);
+  GB_TRY(heed(c, true));
+  return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
 
 void gb_capture_close(gb_capture *c) {
@@ -221,10 +233,13 @@ void gb_capture_close(gb_capture *c) {
   gb_context *context = c->context;
   if (context->capture == c) gb_capture_abandon(c);
   if (c->graph) {
-    gb_synchronize(context, (gb_device){ GB_CUDA, 0 }); /* what still runs uses the memory that is let go of */
+    bool there; /* what still runs uses the memory that is let go of. A plain wait would be told what is wrong, and nobody here can pass it on */
+    (void)backend_of(c)->arrive(backend_of(c)->state, true, &there);
     backend_of(c)->graph_close(backend_of(c)->state, c->graph);
   }
   let_go(c);
+  c->own->live = false;
+  gb_pool_flush(c->own->pool);
   free(c);
   gb_context_release(context);
 }

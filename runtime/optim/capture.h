@@ -13,8 +13,8 @@ struct gb_optimizer;
 struct gb_scaler;
 typedef struct gb_capture gb_capture;
 
-/* From here on ops are noted, not run. */
-gb_status gb_capture_begin(gb_context *context, gb_capture **out);
+/* From here on ops on this CUDA device are noted, not run. */
+gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **out);
 /* The step was noted: make it a graph, and run it once. On failure the capture is of no use and is to be closed. */
 gb_status gb_capture_end(gb_capture *capture);
 /* The step failed: what was noted is forgotten. */

@@ -225,7 +225,7 @@ static bool give_state(gb_optim_state *out, const char *name, gb_tensor *vector,
 static gb_status read_steps(const gb_optim_param *p, int64_t *steps) {
   *steps = p->segment->steps;
   if (!p->slab->counters) return GB_OK;
-  gb_backend *backend = gb_tensor_context(p->parameter)->backend[p->slab->counters->storage->device.type];
+  gb_backend *backend = gb_context_backend(gb_tensor_context(p->parameter), p->slab->counters->storage->device);
   return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, sizeof *steps);
 }
 
@@ -250,7 +250,7 @@ gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t ste
   const gb_optim_param *p = &optimizer->params[param];
   p->segment->steps = steps;
   if (!p->slab->counters) return GB_OK;
-  gb_backend *backend = optimizer->context->backend[p->slab->counters->storage->device.type];
+  gb_backend *backend = gb_context_backend(optimizer->context, p->slab->counters->storage->device);
   return backend->write(backend->state, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, &steps, sizeof steps);
 }
 
@@ -407,7 +407,8 @@ void gb_optimizer_replayed(gb_optimizer *optimizer) {
 
 /* ----} */
 
-gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
+/* One pass over every slab. */
+static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
@@ -426,6 +427,15 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, b
     }
   }
   return GB_OK;
+}
+
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
+  gb_range_push(optimizer->context, "step");
+  gb_status status = update(optimizer, scale, scaled, guarded);
+  gb_range_pop(optimizer->context);
+  GB_TRY(status);
+  gb_backend *backend = gb_context_backend(optimizer->context, optimizer->found.device);
+  return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
 
 gb_status gb_optimizer_step(gb_optimizer *optimizer) {

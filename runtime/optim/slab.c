@@ -180,7 +180,7 @@ gb_status gb_adoption_prepare(gb_adoption *a) {
 /* Point the storage at its place in the slab; its own memory, or the slab of an optimizer that is gone, is let go. */
 static void move_storage(gb_slab *slab, const gb_segment *segment) {
   gb_storage *storage = segment->parameter->storage, *home = slab->parameters->storage;
-  if (storage->block) gb_pool_free(storage->context->pool[storage->device.type], storage->block);
+  if (storage->block) gb_pool_free(gb_context_pool(storage->context, storage->device), storage->block);
   storage->block = NULL;
   gb_storage_retain(home);
   gb_storage_release(storage->slab);

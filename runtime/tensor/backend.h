@@ -9,12 +9,12 @@
 #include "base/pool.h"
 #include "gibbous.h"
 
-#define GB_BACKEND_ABI 3u
+#define GB_BACKEND_ABI 4u
 
 struct gb_call;
 
-/* What gb.cuda.properties tells. */
-typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory; } gb_device_info;
+/* What gb.cuda.properties tells, and bytes that the backend itself holds between host and device. */
+typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory, staging; } gb_device_info;
 
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_call *call);
@@ -23,11 +23,15 @@ typedef struct gb_backend {
   const char *name;                              /* "cpu", "cuda", or a plugin's own */
   void *state;
   gb_context *context;                           /* set by the engine before it opens the backend, which goes with it */
+  int index;                                     /* of the device, from 0; set by the engine too: each device has a table */
+  int devices;                                   /* of the kind that there are; 0: one */
   void *(*alloc)(void *state, size_t bytes, size_t alignment);
   void (*free)(void *state, void *block, size_t bytes);
   /* Contiguous bytes between host and device memory. Both order after the kernels issued so far. */
   gb_status (*write)(void *state, void *device, const void *host, size_t bytes);
   gb_status (*read)(void *state, void *host, const void *device, size_t bytes);
+  /* Bytes from another device of the kind, whose state is `source`; orders after and before the kernels of both. NULL: they go through the host. */
+  gb_status (*fetch)(void *state, void *to, void *source, const void *from, size_t bytes);
   gb_status (*clear)(void *state, void *device, size_t bytes);    /* zeros, ordered as a kernel; NULL: no optimizers on this device */
   gb_status (*synchronize)(void *state);
   /* A copy to host memory of `pin`, which arrives some time later: the host looks at what it holds. NULL: reads serve. */
@@ -35,6 +39,8 @@ typedef struct gb_backend {
   void (*unpin)(void *state, void *host);
   gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
   gb_status (*arrive)(void *state, bool wait, bool *there); /* has all that was posted arrived? wait: until it has */
+  /* All kernels of a training step were issued: wait for those of the step before, so that the host is at most one ahead. NULL: it never is. */
+  gb_status (*pace)(void *state);
   /* Between begin and end nothing runs: what is launched becomes *graph (NULL on failure). A replay draws random numbers as many places further
    * in the stream, and under a seed as much larger. NULL: this backend has no graphs. */
   gb_status (*capture_begin)(void *state);
@@ -42,6 +48,9 @@ typedef struct gb_backend {
   gb_status (*replay)(void *state, void *graph, uint64_t places, uint64_t seeds);
   void (*graph_close)(void *state, void *graph);
   gb_status (*describe)(void *state, gb_device_info *out);        /* NULL: nothing to tell */
+  /* Ranges in a profiler's timeline, nested, of ops, modules and phases; NULL: nobody looks on. */
+  void (*range_push)(void *state, const char *name);
+  void (*range_pop)(void *state);
   void (*close)(void *state);
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;

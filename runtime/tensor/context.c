@@ -15,6 +15,8 @@ void gb_context_retain(gb_context *context) { atomic_fetch_add(&context->refs, 1
 
 void gb_context_release(gb_context *context) {
   if (atomic_fetch_sub(&context->refs, 1) != 1) return;
+  for (int i = 0; i < GB_DEVICE_SLOTS; i++) /* devices may still use what goes now */
+    if (context->backend[i] && context->backend[i]->synchronize) (void)context->backend[i]->synchronize(context->backend[i]->state);
   if (context->threads) gb_threads_close(context->threads);
   while (context->graph_pools) {
     gb_graph_pool *next = context->graph_pools->next;
@@ -22,12 +24,13 @@ void gb_context_release(gb_context *context) {
     free(context->graph_pools);
     context->graph_pools = next;
   }
-  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
+  for (int i = 0; i < GB_DEVICE_SLOTS; i++) {
     if (context->pool[i]) gb_pool_close(context->pool[i]);
     if (context->backend[i] && context->backend[i]->close) context->backend[i]->close(context->backend[i]->state);
     free(context->backend[i]);
-    if (context->plugin[i]) dlclose(context->plugin[i]);
   }
+  for (int i = 0; i < GB_DEVICE_TYPES; i++)
+    if (context->plugin[i]) dlclose(context->plugin[i]);
   free(context->plugin_folders);
   free(context->no_cuda);
   if (context->files.root >= 0) close(context->files.root);
@@ -141,11 +144,11 @@ gb_status gb_context_expect(gb_context *context, uint64_t amount) {
 }
 
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
-  gb_pool *pool = context->pool[device.type];
+  gb_pool *pool = gb_context_pool(context, device);
   gb_block *block = gb_pool_alloc(pool, bytes, category);
   if (!block) { /* once more, when what can go has gone and the cache is empty */
     reclaim(context);
-    gb_pool_flush(pool);
+    if (!context->capture) gb_pool_flush(pool);
     block = gb_pool_alloc(pool, bytes, category);
   }
   if (!block) fail_memory_of(context, device, bytes);
@@ -166,39 +169,43 @@ static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
 }
 
 void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
+  gb_pool *pool = gb_is_device(device) ? gb_context_pool(context, device) : NULL;
   memset(out, 0, sizeof *out);
-  if (context->pool[device.type]) gb_pool_stats(context->pool[device.type], out);
-  for (gb_graph_pool *g = context->graph_pools; g && device.type == GB_CUDA; g = g->next) {
+  if (pool) gb_pool_stats(pool, out);
+  for (gb_graph_pool *g = context->graph_pools; g; g = g->next) {
     gb_memory_stats one;
+    if (g->pool == pool || g->device.type != device.type || g->device.index != device.index) continue;
     gb_pool_stats(g->pool, &one);
-    if (g->pool != context->pool[GB_CUDA]) add_stats(out, &one);
+    add_stats(out, &one);
   }
 }
 
 /* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
-  for (int i = 0; i < GB_DEVICE_TYPES; i++) {
+  for (int i = 0; i < GB_DEVICE_SLOTS; i++) {
     gb_memory_stats one;
-    gb_memory_get_device_stats(context, (gb_device){ (int16_t)i, 0 }, &one);
+    gb_memory_get_device_stats(context, gb_slot_device(i), &one);
     add_stats(out, &one);
   }
 }
 
 gb_status gb_synchronize(gb_context *context, gb_device device) {
-  gb_backend *backend = context->backend[device.type];
+  gb_backend *backend = gb_is_device(device) ? gb_context_backend(context, device) : NULL;
   return backend && backend->synchronize ? backend->synchronize(backend->state) : GB_OK;
 }
 
 void gb_memory_reset_peaks(gb_context *context) {
-  for (int i = 0; i < GB_DEVICE_TYPES; i++)
+  for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_reset_peaks(context->pool[i]);
 }
 
 void gb_memory_empty_cache(gb_context *context) {
-  for (int i = 0; i < GB_DEVICE_TYPES; i++)
+  if (context->capture) return; /* what is captured has addresses of memory that nobody holds any more */
+  for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);
-  for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);
+  for (gb_graph_pool *g = context->graph_pools; g; g = g->next)
+    if (!g->live) gb_pool_flush(g->pool);
 }
 
 gb_status gb_set_num_threads(gb_context *context, int threads) {
@@ -256,9 +263,11 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     if (end && (*end || end == text + length + 1 || index < 0)) break;
     const char *why;
     if (!gb_context_has_device(context, type, &why)) return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
-    if (index != 0) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
+    int there = context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
+    if (index >= there && there == 1) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
+    if (index >= there) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there are %s:0 .. %s:%d", text, name, name, there - 1);
     *out = (gb_device){ (int16_t)type, (int16_t)index };
-    return GB_OK;
+    return index ? gb_context_open_device(context, *out) : GB_OK;
   }
   return gb_fail(context, GB_EINVAL, "unknown device '%s'; devices are 'cpu', 'cuda' and 'cuda:N'", text);
 }

@@ -19,12 +19,23 @@ struct gb_trace;
 struct gb_call;
 struct gb_capture;
 
-/* A pool that served while a graph was captured: what lies there keeps its address for every replay. */
-typedef struct gb_graph_pool { gb_pool *pool; struct gb_graph_pool *next; } gb_graph_pool;
+/* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it goes back while the graph is
+ * live, since memory that no tensor holds any more is used by replays too. */
+typedef struct gb_graph_pool { gb_pool *pool; gb_device device; bool live; struct gb_graph_pool *next; } gb_graph_pool;
 
-/* Told of every op that ran, after it did. */
+/* Devices of one kind, at most. Pools and backends lie by slot: first those of every kind's device 0, by kind, then the other CUDA devices. */
+enum { GB_DEVICES_MOST = 16, GB_DEVICE_SLOTS = GB_DEVICE_TYPES + GB_DEVICES_MOST - 1 };
+static inline int gb_device_slot(gb_device device) { return device.index ? GB_DEVICE_TYPES + device.index - 1 : device.type; }
+static inline bool gb_is_device(gb_device device) {
+  return device.type >= 0 && device.type < GB_DEVICE_TYPES && device.index >= 0 && device.index < (device.type == GB_CUDA ? GB_DEVICES_MOST : 1);
+}
+static inline gb_device gb_slot_device(int slot) {
+  return slot < GB_DEVICE_TYPES ? (gb_device){ (int16_t)slot, 0 } : (gb_device){ GB_CUDA, (int16_t)(slot - GB_DEVICE_TYPES + 1) };
+}
+
+/* Told of every op that ran, after it did; a failure is the op's. */
 typedef struct gb_observer {
-  void (*op)(void *user, const struct gb_call *call);
+  gb_status (*op)(void *user, const struct gb_call *call);
   void *user;
   struct gb_observer *next;
 } gb_observer;
@@ -40,11 +51,11 @@ typedef struct gb_file_policy {
 
 struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
-  gb_pool *pool[GB_DEVICE_TYPES];          /* NULL: no such device */
+  gb_pool *pool[GB_DEVICE_SLOTS];          /* NULL: no such device */
   gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
-  struct gb_graph_pool *graph_pools;       /* of captured graphs, the memory of GB_CUDA too; they live as long as the context */
+  struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the context */
   struct gb_capture *capture;              /* the graph that is being captured; NULL: none */
-  gb_backend *backend[GB_DEVICE_TYPES];
+  gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
   char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked yet */
@@ -60,6 +71,7 @@ struct gb_context {
   uint64_t seed, offset;                   /* the random stream */
   atomic_bool interrupt;
   double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
+  gb_backend *ranges;                      /* tells a profiler of ops, modules and phases; NULL: nobody looks on */
   bool untracked;                          /* since it was cleared, an op took an input that requires gradients while these were off */
   bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
   bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is faster */
@@ -106,8 +118,19 @@ void gb_context_release(gb_context *context);
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
 
+static inline gb_backend *gb_context_backend(const gb_context *context, gb_device device) { return context->backend[gb_device_slot(device)]; }
+static inline gb_pool *gb_context_pool(const gb_context *context, gb_device device) { return context->pool[gb_device_slot(device)]; }
 /* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
+/* Open one more device of the CUDA backend, where it is not open; an error says how many there are. */
+gb_status gb_context_open_device(gb_context *context, gb_device device);
+/* A range in a profiler's timeline begins or ends; costs a branch where nobody looks on. */
+static inline void gb_range_push(const gb_context *context, const char *name) {
+  if (context->ranges) context->ranges->range_push(context->ranges->state, name);
+}
+static inline void gb_range_pop(const gb_context *context) {
+  if (context->ranges) context->ranges->range_pop(context->ranges->state);
+}
 /* Count bytes of the engine's own towards the limit on tensor bytes (gb_budget_take); on failure reclaims and tries once more. False sets the
  * error text. */
 bool gb_context_count(gb_context *context, size_t bytes);

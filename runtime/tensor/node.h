@@ -47,6 +47,7 @@ typedef struct gb_node {
   gb_gradient_fn gradient;
   gb_rerun_fn rerun;         /* recompute: in place of a gradient; NULL: none */
   const char *name;          /* of a custom function; NULL: the op's */
+  char *where;               /* under gb.anomaly the recipe's line that made it, owned; or NULL */
   void *user;                /* of a custom function */
   void (*release)(void *user);
   gb_edge *edges;            /* n_in */

@@ -85,7 +85,7 @@ static int64_t integer_value(const char *at, gb_dtype dtype) {
 /* Read n neighbours of the last dimension, in one piece where they lie side by side. */
 static gb_status read_run(printer *p, int64_t offset, int64_t stride, int64_t n) {
   const gb_tensor *t = p->tensor;
-  gb_backend *backend = t->storage->context->backend[t->storage->device.type];
+  gb_backend *backend = gb_context_backend(t->storage->context, t->storage->device);
   gb_dtype dtype = (gb_dtype)t->dtype;
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype), piece = stride == 1 ? 128 : 1;
   char host[128 * 8];

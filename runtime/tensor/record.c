@@ -23,7 +23,7 @@ gb_status gb_record_open(gb_record *record, gb_context *context, gb_device devic
 }
 
 void gb_record_close(gb_record *record) {
-  if (record->block) gb_pool_free(record->context->pool[record->device.type], record->block);
+  if (record->block) gb_pool_free(gb_context_pool(record->context, record->device), record->block);
   else free(record->data);
   *record = (gb_record){ .context = record->context };
 }
@@ -42,7 +42,7 @@ gb_status gb_record_move(gb_record *record, gb_device device) {
   return GB_OK;
 }
 
-static gb_backend *backend_of(const gb_record *record) { return record->context->backend[record->device.type]; }
+static gb_backend *backend_of(const gb_record *record) { return gb_context_backend(record->context, record->device); }
 
 gb_status gb_record_read(const gb_record *record, void *host) {
   gb_backend *backend = backend_of(record);

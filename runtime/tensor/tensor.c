@@ -26,7 +26,7 @@ void gb_storage_retain(gb_storage *storage) { atomic_fetch_add_explicit(&storage
 void gb_storage_release(gb_storage *storage) {
   if (!storage || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
   gb_context *context = storage->context;
-  if (storage->block) gb_pool_free(context->pool[storage->device.type], storage->block);
+  if (storage->block) gb_pool_free(gb_context_pool(context, storage->device), storage->block);
   if (storage->release) storage->release(storage->user);
   gb_storage_release(storage->slab);
   free(storage);
@@ -36,7 +36,7 @@ void gb_storage_release(gb_storage *storage) {
 /* Bytes that backward waits for count as saved, whatever else they were; parameters and slabs stay what they are. */
 static void storage_count_as(gb_storage *storage, gb_memory_category category) {
   if (storage->block && storage->category == GB_MEM_OTHER)
-    gb_pool_set_category(storage->context->pool[storage->device.type], storage->block, category);
+    gb_pool_set_category(gb_context_pool(storage->context, storage->device), storage->block, category);
 }
 
 void gb_storage_hold(gb_storage *storage) {
@@ -106,7 +106,7 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
                            gb_memory_category category, gb_tensor **out) {
   size_t bytes;
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
-  if (device.type < 0 || device.type >= GB_DEVICE_TYPES || !context->pool[device.type])
+  if (!gb_is_device(device) || !gb_context_pool(context, device))
     return gb_fail(context, GB_EDEVICE, "the device is not available: no backend of type %d is loaded", device.type);
   gb_tensor *t = tensor_shell(context, dtype, ndim, shape, strides, 0);
   if (!t) return context->error_code;

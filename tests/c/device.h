@@ -39,7 +39,7 @@ static inline gb_context *open_on_device(void) {
 /* The bytes of element i in memory order. */
 static inline void peek_bits(const gb_tensor *t, int64_t i, void *bits) {
   size_t bytes = gb_dtype_bytes((gb_dtype)t->dtype);
-  gb_backend *backend = gb_tensor_context(t)->backend[t->storage->device.type];
+  gb_backend *backend = gb_context_backend(gb_tensor_context(t), t->storage->device);
   gb_status status = backend->read(backend->state, bits, gb_data(t) + i * (int64_t)bytes, bytes);
   if (status != GB_OK) CHECK(status == GB_OK); /* counted where it fails only: tests look at millions */
 }
@@ -65,7 +65,7 @@ static inline void poke(gb_tensor *t, int64_t i, double value) {
     case GB_FLOAT16: bits.half = gb_double_to_float16(value); break;
     default: bits.half = gb_double_to_bfloat16(value); break;
   }
-  gb_backend *backend = gb_tensor_context(t)->backend[t->storage->device.type];
+  gb_backend *backend = gb_context_backend(gb_tensor_context(t), t->storage->device);
   CHECK(backend->write(backend->state, gb_data(t) + i * (int64_t)bytes, &bits, bytes) == GB_OK);
 }
 

@@ -281,9 +281,9 @@ static void test_no_memory(void) {
     void *data = gb_data(p[0]);
     gb_optimizer *opt;
     CHECK(gb_optimizer_new(context, GB_ADAM, &opt) == GB_OK);
-    gb_pool_fail_after(context->pool[test_device().type], n);
+    gb_pool_fail_after(gb_context_pool(context, test_device()), n);
     gb_status status = gb_optimizer_add_group(opt, p, NULL, 2, NULL);
-    gb_pool_fail_after(context->pool[test_device().type], 0);
+    gb_pool_fail_after(gb_context_pool(context, test_device()), 0);
     CHECK(status == GB_OK || status == GB_EMEMORY);
     if (status == GB_EMEMORY) CHECK(!p[0]->slab && gb_data(p[0]) == data && fabs(at(p[1], 4) - noise(4, 2)) < 1e-6);
     done = n > 40;

@@ -417,19 +417,19 @@ void run_block(void) {
   }
 }
 
-/* What a real device would turn down. */
-bool is_possible(dim3 grid, dim3 block) {
+/* What a real device would turn down, as soon as it is asked. */
+bool is_possible(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most) {
   uint64_t threads = (uint64_t)block.x * block.y * block.z;
   if (threads == 0 || threads > THREADS_MOST || block.z > 64) {
-    gb_machine_fail(m.kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y, block.z, THREADS_MOST);
+    gb_machine_fail(kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y, block.z, THREADS_MOST);
     return false;
   }
   if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-    gb_machine_fail(m.kernel, "a grid of %u x %u x %u blocks cannot be launched", grid.x, grid.y, grid.z);
+    gb_machine_fail(kernel, "a grid of %u x %u x %u blocks cannot be launched", grid.x, grid.y, grid.z);
     return false;
   }
-  if (m.shared_bytes > m.shared_most) {
-    gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", m.shared_bytes, m.shared_most);
+  if (shared > most) {
+    gb_machine_fail(kernel, "%zu bytes of shared memory are more than a block has (%zu)", shared, most);
     return false;
   }
   return true;
@@ -442,7 +442,6 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t m
   m.shared_most = most;
   m.broken = false;
   m.body = &body;
-  if (!is_possible(grid, block)) return;
   m.count = block.x * block.y * block.z;
   m.threads.resize(m.count);
   m.order.resize(m.count);
@@ -464,7 +463,7 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t m
 } /* namespace */
 
 void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> body) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !is_possible(kernel, grid, block, shared, most)) return;
   gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, most, body); });
 }
 

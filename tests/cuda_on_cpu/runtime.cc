@@ -1,15 +1,25 @@
-/* runtime.cc - stands in for the CUDA runtime behind cuda/runtime.h: one device whose memory is host memory.
+/* runtime.cc - stands in for the CUDA runtime behind cuda/runtime.h: devices whose memory is host memory.
  *
- * Everything happens at once, in order, except while a stream captures: then launches and copies are noted, and run with every replay. Under
- * the address sanitizer device memory is poisoned except in launches, copies and seams, so that a host that touches it is found. */
+ * A stream is a queue. What is asked of it runs at some later time that a seeded generator picks, and streams overtake each other wherever no event
+ * holds them; at the latest it runs when the host waits. So a missing wait shows as wrong numbers: memory that is used before it is written, or
+ * written while it is still read. GIBBOUS_CUDA_LATE=N is the seed (1), 0 runs everything at once, "random" picks one and prints it.
+ *
+ * While a stream captures, its work is noted and runs with every replay. What a capture forbids is an error, spoils the capture, and is told as a
+ * failure of the machine too, since nobody may make such a call. Under the address sanitizer the memory of a device is poisoned except in work of
+ * that device, so that a host or another device that touches it is found. */
 #include "cuda/runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "machine.h"
@@ -18,40 +28,198 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-enum code { DONE, LAUNCH_FAILED, NO_SUCH_DEVICE, IN_CAPTURE, NOT_IN_CAPTURE, NO_MEMORY };
+#define QUEUE_MOST 1024 /* items that a stream may be behind */
 
-struct gb_graph { std::vector<std::function<void()>> work; };
-struct CUstream_st { gb_graph *capture; bool violated; };
-struct CUevent_st { int unused; };
+enum code { DONE, LAUNCH_FAILED, NO_SUCH_DEVICE, IN_CAPTURE, NOT_IN_CAPTURE, NO_MEMORY, OTHER_DEVICE, STUCK };
+
+typedef std::function<void()> action;
+
+/* How often an event was recorded: asked for, and come to pass. Outlives its event while a queue holds it. */
+struct event_state { int device; uint64_t asked, done; bool captured; };
+struct item {
+  action work;                           /* empty: a record of an event, or a wait for one */
+  std::shared_ptr<event_state> event;
+  uint64_t number;
+  bool waits;
+};
+typedef std::vector<action> work_list;
+struct gb_graph { std::shared_ptr<work_list> work; int device; };
+
+struct CUstream_st {
+  int device;
+  std::deque<item> queue;
+  std::thread::id owner;                 /* who used it last: work runs on its own thread */
+  gb_graph *capture;
+  bool violated;
+};
+struct CUevent_st { std::shared_ptr<event_state> state; };
 
 extern "C" const char *gb_machine_failure(void);
 
 namespace {
 
-struct memory {
-  std::recursive_mutex lock;
-  std::map<char *, size_t> blocks, pinned;
-  int open;
-};
-memory device;
+struct block { size_t bytes; int device; };
 
-void poison_block(char *block, size_t bytes, bool on) {
+struct machine {
+  std::recursive_mutex lock;
+  std::map<char *, block> blocks;
+  std::map<char *, size_t> pinned;
+  std::vector<gb_stream> streams;
+  int open;                              /* nested guards */
+  unsigned running;                      /* the devices whose work runs, as bits */
+  uint64_t random;
+  unsigned tempo;                        /* 0: nothing runs before it must, 1: something now and then, 2: everything at once */
+  bool seeded, at_once;
+};
+machine device;
+thread_local int current, captures, depth;
+
+typedef std::lock_guard<std::recursive_mutex> holding;
+
+void poison_block(char *data, size_t bytes, bool on) {
 #if defined(__SANITIZE_ADDRESS__)
-  if (on) __asan_poison_memory_region(block, bytes);
-  else __asan_unpoison_memory_region(block, bytes);
+  if (on) __asan_poison_memory_region(data, bytes);
+  else __asan_unpoison_memory_region(data, bytes);
 #else
-  (void)block, (void)bytes, (void)on;
+  (void)data, (void)bytes, (void)on;
 #endif
 }
 
 void poison_all(bool on) {
-  for (auto &b : device.blocks) poison_block(b.first, b.second, on);
+  for (auto &b : device.blocks)
+    if (on || device.running >> b.second.device & 1) poison_block(b.first, b.second.bytes, on);
 }
 
 struct guard {
   guard() { gb_machine_enter(); }
   ~guard() { gb_machine_leave(); }
 };
+
+/* {==== when what runs ==== */
+
+void seed(void) {
+  const char *text = getenv("GIBBOUS_CUDA_LATE");
+  if (text && !*text) text = NULL;
+  device.random = text && strcmp(text, "random") ? strtoull(text, NULL, 10) : 1;
+  if (text && !strcmp(text, "random")) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    device.random = (uint64_t)t.tv_nsec % 1000000 + 2;
+    fprintf(stderr, "GIBBOUS_CUDA_LATE=%llu\n", (unsigned long long)device.random);
+  }
+  device.at_once = device.random == 0;
+  device.tempo = (unsigned)(device.random % 3);
+  device.random = device.random * 0x9e3779b97f4a7c15u + 1;
+  device.seeded = true;
+}
+
+/* Vigna's xorshift64*: its high bits. */
+unsigned next_random(void) {
+  device.random ^= device.random >> 12;
+  device.random ^= device.random << 25;
+  device.random ^= device.random >> 27;
+  return (unsigned)(device.random * 0x2545f4914f6cdd1du >> 33);
+}
+
+bool is_ready(const gb_stream stream) {
+  if (stream->queue.empty()) return false;
+  const item &first = stream->queue.front();
+  return !first.waits || first.event->done >= first.number;
+}
+
+void run_first(gb_stream stream) {
+  item first = stream->queue.front();
+  stream->queue.pop_front();
+  if (first.work) {
+    unsigned outer = device.running;
+    device.running = 1u << stream->device;
+    first.work();
+    device.running = outer;
+  } else if (!first.waits && first.event->done < first.number) first.event->done = first.number;
+}
+
+/* One item of some stream that is ready: of this thread's, or of anybody's. */
+bool run_some(bool anybody) {
+  std::vector<gb_stream> ready;
+  for (gb_stream s : device.streams)
+    if ((anybody || s->owner == std::this_thread::get_id()) && is_ready(s)) ready.push_back(s);
+  if (ready.empty()) return false;
+  run_first(ready[next_random() % ready.size()]);
+  return true;
+}
+
+/* Let time pass. */
+void pass(void) {
+  if (depth) return;
+  depth++;
+  if (!device.seeded) seed();
+  if (next_random() % 8 == 0) device.tempo = next_random() % 3;
+  unsigned most = device.at_once || device.tempo == 2 ? ~0u : device.tempo == 1 ? next_random() % 4 : 0;
+  while (most-- && run_some(false)) continue;
+  depth--;
+}
+
+/* Run what there is until the condition holds. */
+int run_until(const std::function<bool()> &holds) {
+  depth++;
+  int code = DONE;
+  while (!code && !holds())
+    if (!run_some(false) && !run_some(true)) {
+      gb_machine_fail("stream", "streams wait for each other's events for ever");
+      code = STUCK;
+    }
+  depth--;
+  return code;
+}
+
+void use(gb_stream stream) { stream->owner = std::this_thread::get_id(); }
+
+void push(gb_stream stream, const item &one) {
+  holding hold(device.lock);
+  use(stream);
+  stream->queue.push_back(one);
+  if (stream->queue.size() > QUEUE_MOST) run_until([=]() { return stream->queue.size() < QUEUE_MOST / 2; });
+  pass();
+}
+
+/* What frees memory waits for all that this thread asked for. */
+void run_out(void) {
+  run_until([]() {
+    for (gb_stream s : device.streams)
+      if (s->owner == std::this_thread::get_id() && !s->queue.empty()) return false;
+    return true;
+  });
+}
+
+/* ====} */
+
+/* Who captures on this thread; NULL: nobody. */
+gb_stream capturing(void) {
+  if (!captures) return NULL;
+  for (gb_stream s : device.streams)
+    if (s->capture && s->owner == std::this_thread::get_id()) return s;
+  return NULL;
+}
+
+/* A call that a capture forbids to the thread that captures. */
+int refuse_in_capture(const char *call) {
+  holding hold(device.lock);
+  gb_stream stream = capturing();
+  if (!stream) return DONE;
+  stream->violated = true;
+  gb_machine_fail("capture", "%s is forbidden while a graph is captured", call);
+  return IN_CAPTURE;
+}
+
+/* Work on a stream that takes no part in the capture of this thread runs at another time than it was meant to. */
+int refuse_beside_capture(gb_stream stream, const char *call) { return captures && !stream->capture ? refuse_in_capture(call) : DONE; }
+
+bool is_pinned(const void *host) {
+  auto after = device.pinned.upper_bound((char *)host);
+  if (after == device.pinned.begin()) return false;
+  --after;
+  return (char *)host < after->first + after->second;
+}
 
 } /* namespace */
 
@@ -84,19 +252,31 @@ void gb_machine_do(gb_stream stream, void (*work)(void *), void (*release)(void 
 
 const char *gb_rt_text(int code) {
   static const char *const texts[] = { "no error", NULL, "there is no such device", "not allowed while a graph is captured",
-                                       "the stream does not capture a graph", "out of memory" };
+                                       "the stream does not capture a graph", "out of memory", "the stream or event belongs to another device",
+                                       "streams wait for each other" };
   return code == LAUNCH_FAILED ? gb_machine_failure() : texts[code];
 }
 
 int gb_rt_device_count(int *count) {
-  *count = 1;
+  const char *text = getenv("GIBBOUS_CUDA_DEVICES");
+  *count = text ? atoi(text) : 2;
   return DONE;
 }
 
-int gb_rt_open(int index) { return index == 0 ? DONE : NO_SUCH_DEVICE; }
+static int check_device(int index) {
+  int count;
+  gb_rt_device_count(&count);
+  return index >= 0 && index < count && index < 32 ? DONE : NO_SUCH_DEVICE;
+}
+
+int gb_rt_select(int index) {
+  int code = check_device(index);
+  if (!code) current = index;
+  return code;
+}
 
 int gb_rt_properties(int index, gb_device_properties *out) {
-  if (index != 0) return NO_SUCH_DEVICE;
+  if (int code = check_device(index)) return code;
   *out = {};
   strcpy(out->name, "emulated on the CPU");
   out->multiprocessors = 4; /* so that kernels sized by it run more than one block */
@@ -106,92 +286,177 @@ int gb_rt_properties(int index, gb_device_properties *out) {
 }
 
 int gb_rt_memory(size_t *available, size_t *total) {
+  holding hold(device.lock);
   *available = *total = (size_t)8 << 30;
+  for (auto &b : device.blocks)
+    if (b.second.device == current) *available -= b.second.bytes;
   return DONE;
 }
 
 /* Fresh memory holds rubbish, NaN in every float format. */
 void *gb_rt_alloc(size_t bytes) {
-  void *block;
-  if (posix_memalign(&block, 256, bytes ? bytes : 1)) return NULL;
-  memset(block, 0xff, bytes);
-  std::lock_guard<std::recursive_mutex> hold(device.lock);
-  device.blocks[(char *)block] = bytes;
-  if (!device.open) poison_block((char *)block, bytes, true);
-  return block;
+  void *data;
+  if (posix_memalign(&data, 256, bytes ? bytes : 1)) return NULL;
+  memset(data, 0xff, bytes);
+  holding hold(device.lock);
+  device.blocks[(char *)data] = { bytes, current };
+  if (!device.open) poison_block((char *)data, bytes, true);
+  return data;
 }
 
-void gb_rt_free(void *block, size_t bytes) {
-  std::lock_guard<std::recursive_mutex> hold(device.lock);
-  device.blocks.erase((char *)block);
-  poison_block((char *)block, bytes, false);
-  free(block);
+void gb_rt_free(void *data, size_t bytes) {
+  holding hold(device.lock);
+  run_out();
+  device.blocks.erase((char *)data);
+  poison_block((char *)data, bytes, false);
+  free(data);
 }
 
 void *gb_rt_host_alloc(size_t bytes) {
-  char *block = (char *)malloc(bytes);
-  std::lock_guard<std::recursive_mutex> hold(device.lock);
-  if (block) device.pinned[block] = bytes;
-  return block;
+  char *data = (char *)malloc(bytes);
+  holding hold(device.lock);
+  if (data) device.pinned[data] = bytes;
+  return data;
 }
 
-void gb_rt_host_free(void *block) {
-  std::lock_guard<std::recursive_mutex> hold(device.lock);
-  device.pinned.erase((char *)block);
-  free(block);
+void gb_rt_host_free(void *data) {
+  holding hold(device.lock);
+  run_out();
+  device.pinned.erase((char *)data);
+  free(data);
 }
 
-int gb_rt_stream_open(gb_stream *out) { return (*out = (gb_stream)calloc(1, sizeof **out)) ? DONE : NO_MEMORY; }
-void gb_rt_stream_close(gb_stream stream) { free(stream); }
-
-/* Waiting for what has only been noted would wait for ever. */
-static int refuse_in_capture(gb_stream stream) {
-  if (!stream->capture) return DONE;
-  stream->violated = true;
-  return IN_CAPTURE;
+int gb_rt_stream_open(gb_stream *out) {
+  holding hold(device.lock);
+  *out = new CUstream_st{ current, {}, std::this_thread::get_id(), NULL, false };
+  device.streams.push_back(*out);
+  return DONE;
 }
 
-int gb_rt_synchronize(gb_stream stream) { return refuse_in_capture(stream); }
+void gb_rt_stream_close(gb_stream stream) {
+  holding hold(device.lock);
+  use(stream);
+  run_until([=]() { return stream->queue.empty(); });
+  for (size_t i = 0; i < device.streams.size(); i++)
+    if (device.streams[i] == stream) device.streams.erase(device.streams.begin() + (long)i);
+  delete stream;
+}
+
+int gb_rt_synchronize(gb_stream stream) {
+  if (int code = refuse_in_capture("cudaStreamSynchronize")) return code;
+  holding hold(device.lock);
+  use(stream);
+  return run_until([=]() { return stream->queue.empty(); });
+}
 
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
-  if (kind == GB_COPY_TO_HOST && !device.pinned.count((char *)to))
-    if (int code = refuse_in_capture(stream)) return code;
+  holding hold(device.lock);
+  bool pageable = (kind == GB_COPY_TO_HOST && !is_pinned(to)) || (kind == GB_COPY_TO_DEVICE && !is_pinned(from));
+  if (int code = pageable ? refuse_in_capture("cudaMemcpyAsync of memory that is not pinned") : refuse_beside_capture(stream, "cudaMemcpyAsync")) return code;
+  if (bytes == 0) return DONE;
+  if (kind == GB_COPY_TO_DEVICE && pageable) {
+    auto read = std::make_shared<std::string>((const char *)from, bytes);
+    gb_machine_submit(stream, [=]() {
+      guard open;
+      memcpy(to, read->data(), bytes);
+    });
+    return DONE;
+  }
+  gb_machine_submit(stream, [=]() {
+    guard open;
+    memmove(to, from, bytes);
+  });
+  return kind == GB_COPY_TO_HOST && pageable ? gb_rt_synchronize(stream) : DONE;
+}
+
+int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes) {
+  if (stream->device != to_device && stream->device != from_device) return OTHER_DEVICE;
+  if (int code = refuse_in_capture("cudaMemcpyPeerAsync")) return code;
   if (bytes == 0) return DONE;
   gb_machine_submit(stream, [=]() {
+    device.running = 1u << to_device | 1u << from_device;
     guard open;
     memmove(to, from, bytes);
   });
   return DONE;
 }
 
-int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) {
+int gb_rt_set(gb_stream stream, void *data, int byte, size_t bytes) {
   if (bytes == 0) return DONE;
   gb_machine_submit(stream, [=]() {
     guard open;
-    memset(block, byte, bytes);
+    memset(data, byte, bytes);
   });
   return DONE;
 }
 
-int gb_rt_event_open(gb_event *out) { return (*out = (gb_event)calloc(1, sizeof **out)) ? DONE : NO_MEMORY; }
-void gb_rt_event_close(gb_event event) { free(event); }
-int gb_rt_event_record(gb_event, gb_stream) { return DONE; }
-int gb_rt_event_synchronize(gb_event) { return DONE; }
-int gb_rt_event_done(gb_event, bool *done) { return *done = true, DONE; }
-int gb_rt_event_wait(gb_stream, gb_event) { return DONE; }
+int gb_rt_event_open(gb_event *out) {
+  *out = new CUevent_st{ std::make_shared<event_state>(event_state{ current, 0, 0, false }) };
+  return DONE;
+}
+
+void gb_rt_event_close(gb_event event) { delete event; }
+
+int gb_rt_event_record(gb_event event, gb_stream stream) {
+  if (event->state->device != stream->device) return OTHER_DEVICE;
+  if (int code = refuse_beside_capture(stream, "cudaEventRecord on another stream")) return code;
+  event->state->captured = stream->capture != NULL;
+  if (!stream->capture) push(stream, { nullptr, event->state, ++event->state->asked, false });
+  return DONE;
+}
+
+static int check_event(gb_event event, const char *call) {
+  if (int code = refuse_in_capture(call)) return code;
+  if (!event->state->captured) return DONE;
+  gb_machine_fail("capture", "%s of an event that was recorded in a capture", call);
+  return IN_CAPTURE;
+}
+
+int gb_rt_event_synchronize(gb_event event) {
+  if (int code = check_event(event, "cudaEventSynchronize")) return code;
+  holding hold(device.lock);
+  std::shared_ptr<event_state> state = event->state;
+  uint64_t number = state->asked;
+  return run_until([=]() { return state->done >= number; });
+}
+
+int gb_rt_event_done(gb_event event, bool *done) {
+  *done = false;
+  if (int code = check_event(event, "cudaEventQuery")) return code;
+  holding hold(device.lock);
+  pass();
+  *done = event->state->done >= event->state->asked;
+  return DONE;
+}
+
+int gb_rt_event_wait(gb_stream stream, gb_event event) {
+  if (stream->capture ? !event->state->captured : event->state->captured) {
+    stream->violated = true;
+    gb_machine_fail("capture", "cudaStreamWaitEvent between a stream that captures and one that does not");
+    return IN_CAPTURE;
+  }
+  if (int code = refuse_beside_capture(stream, "cudaStreamWaitEvent on another stream")) return code;
+  if (!stream->capture && event->state->asked) push(stream, { nullptr, event->state, event->state->asked, true });
+  return DONE;
+}
 
 int gb_rt_capture_begin(gb_stream stream) {
+  holding hold(device.lock);
   if (stream->capture) return IN_CAPTURE;
-  stream->capture = new gb_graph;
+  use(stream);
+  stream->capture = new gb_graph{ std::make_shared<work_list>(), stream->device };
   stream->violated = false;
+  captures++;
   return DONE;
 }
 
 int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
+  holding hold(device.lock);
   *out = NULL;
   if (!stream->capture) return NOT_IN_CAPTURE;
   gb_graph *graph = stream->capture;
   stream->capture = NULL;
+  captures--;
   if (!stream->violated) {
     *out = graph;
     return DONE;
@@ -201,16 +466,40 @@ int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
 }
 
 int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) {
-  if (stream->capture) return IN_CAPTURE;
-  for (auto &work : graph->work) work();
+  if (graph->device != stream->device) return OTHER_DEVICE;
+  if (int code = refuse_in_capture("cudaGraphLaunch")) return code;
+  std::shared_ptr<work_list> work = graph->work;
+  gb_machine_submit(stream, [work]() {
+    for (auto &one : *work) one();
+  });
   return DONE;
 }
 
 void gb_rt_graph_close(gb_graph *graph) { delete graph; }
 
+/* {==== ranges: a tool that notes them ==== */
+
+static const char *range_file(void) { return getenv("GIBBOUS_CUDA_RANGE_FILE"); }
+static thread_local int range_depth;
+
+bool gb_rt_ranges_wanted(void) { return range_file() != NULL; }
+
+void gb_rt_range_push(const char *name) {
+  FILE *file = range_file() ? fopen(range_file(), "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%*s%s\n", 2 * range_depth++, "", name);
+  fclose(file);
+}
+
+void gb_rt_range_pop(void) { range_depth--; }
+
+/* ====} */
+
 } /* extern "C" */
 
 void gb_machine_submit(gb_stream stream, std::function<void()> work) {
-  if (stream->capture) stream->capture->work.push_back(work);
-  else work();
+  if (refuse_beside_capture(stream, "work on another stream")) return;
+  if (stream->capture) stream->capture->work->push_back(work);
+  else if (stream->device != current) gb_machine_fail("stream", "work for device %d while device %d is this thread's", stream->device, current);
+  else push(stream, { work, nullptr, 0, false });
 }

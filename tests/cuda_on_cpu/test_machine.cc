@@ -1,8 +1,8 @@
 /* test_machine.cc - the emulated device itself: what it runs right, and that it finds the mistakes it is there to find.
  *
  * Without an argument: checks, counted. With one, it runs a kernel with that mistake planted, for builds with a sanitizer to name: "overrun" writes
- * one element behind shared memory, "outside" one behind device memory, "race" lets threads of a block share memory without a barrier; "overrun_tile" and
- * "race_tile" do that with the tiles of a product. */
+ * one element behind shared memory, "outside" one behind device memory, "elsewhere" in another device's, "race" lets threads of a block share memory
+ * without a barrier; "overrun_tile" and "race_tile" do that with the tiles of a product. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +32,7 @@ template <typename T> static void to_host(T *host, const T *block, int n) { gb_r
 
 /* The launch failed and said `text`. */
 static bool says(const char *text) {
+  gb_rt_synchronize(stream);
   const char *kernel = "";
   int code = gb_rt_launch_error(&kernel);
   bool found = code && (strstr(gb_rt_text(code), text) || strstr(kernel, text));
@@ -40,6 +41,7 @@ static bool says(const char *text) {
 }
 
 static bool says_nothing(void) {
+  gb_rt_synchronize(stream);
   const char *kernel;
   return gb_rt_launch_error(&kernel) == 0;
 }
@@ -195,8 +197,161 @@ static void test_graphs(void) {
   CHECK(host[0] == 21 && host[3] == 24);
   gb_rt_graph_close(graph);
   CHECK(gb_rt_capture_begin(stream) == 0 && gb_rt_copy(stream, host, x, sizeof host, GB_COPY_TO_HOST) != 0); /* a host that waits for what does not run */
-  CHECK(gb_rt_capture_end(stream, &graph) != 0 && !graph);
+  CHECK(gb_rt_capture_end(stream, &graph) != 0 && !graph && says("not pinned"));
   gb_rt_free(x, sizeof host), gb_rt_free(y, sizeof host);
+}
+
+/* A graph that is closed while its replay is still under way runs to its end. */
+static void test_closed_graph(void) {
+  int host[4] = { 1, 2, 3, 4 };
+  int *x = to_device(host, 4);
+  gb_graph *graph = NULL;
+  CHECK(gb_rt_capture_begin(stream) == 0);
+  GB_LAUNCH(stream, add_kernel, 1, 4, 0, x, 5);
+  CHECK(gb_rt_capture_end(stream, &graph) == 0 && gb_rt_graph_launch(graph, stream) == 0);
+  gb_rt_graph_close(graph);
+  to_host(host, x, 4);
+  CHECK(host[0] == 6 && says_nothing());
+  gb_rt_free(x, sizeof host);
+}
+
+/* {---- streams: what one does for the other ---- */
+
+static bool at_once(void) { return getenv("GIBBOUS_CUDA_LATE") && !strcmp(getenv("GIBBOUS_CUDA_LATE"), "0"); }
+
+/* Numbers on their way through a landing zone: the copies on a stream of their own, the kernel on another. How many runs of many went wrong. */
+static int transfers_gone_wrong(bool waits) {
+  enum { RUNS = 64, N = 32 };
+  gb_stream copies;
+  gb_event arrived, used;
+  int sums[N] = { 0 }, wrong = 0, *pinned = (int *)gb_rt_host_alloc(sizeof sums);
+  gb_rt_stream_open(&copies), gb_rt_event_open(&arrived), gb_rt_event_open(&used);
+  int *landing = to_device(sums, N), *place = to_device(sums, N);
+  gb_rt_synchronize(stream);
+  for (int run = 0; run < RUNS; run++) {
+    if (run) gb_rt_event_synchronize(used);
+    for (int i = 0; i < N; i++) pinned[i] = 100 * run + i;
+    gb_rt_copy(copies, landing, pinned, sizeof sums, GB_COPY_TO_DEVICE);
+    gb_rt_event_record(arrived, copies);
+    if (waits) gb_rt_event_wait(stream, arrived);
+    gb_rt_copy(stream, place, landing, sizeof sums, GB_COPY_ON_DEVICE);
+    gb_rt_event_record(used, stream);
+    GB_LAUNCH(stream, add_kernel, 1, N, 0, place, 1);
+    to_host(sums, place, N);
+    gb_rt_synchronize(copies);
+    wrong += sums[3] != 100 * run + 4;
+  }
+  gb_rt_stream_close(copies), gb_rt_event_close(arrived), gb_rt_event_close(used);
+  gb_rt_free(landing, sizeof sums), gb_rt_free(place, sizeof sums), gb_rt_host_free(pinned);
+  return wrong;
+}
+
+/* A pinned slot that is written over before its copy left it. */
+static int slots_gone_wrong(bool waits) {
+  int wrong = 0, zero = 0, *pinned = (int *)gb_rt_host_alloc(sizeof(int)), *x = to_device(&zero, 1), *y = to_device(&zero, 1);
+  gb_event left;
+  gb_rt_event_open(&left);
+  for (int run = 1; run < 64; run++) {
+    int first = 0;
+    *pinned = run;
+    gb_rt_copy(stream, x, pinned, sizeof run, GB_COPY_TO_DEVICE);
+    gb_rt_event_record(left, stream);
+    if (waits) gb_rt_event_synchronize(left);
+    *pinned = -run;
+    gb_rt_copy(stream, y, pinned, sizeof run, GB_COPY_TO_DEVICE);
+    to_host(&first, x, 1);
+    wrong += first != run;
+  }
+  gb_rt_event_close(left);
+  gb_rt_free(x, sizeof zero), gb_rt_free(y, sizeof zero), gb_rt_host_free(pinned);
+  return wrong;
+}
+
+static void test_streams(void) {
+  CHECK(transfers_gone_wrong(true) == 0);
+  CHECK((transfers_gone_wrong(false) > 0) == !at_once()); /* a kernel that does not wait for its data */
+  CHECK(slots_gone_wrong(true) == 0);
+  CHECK((slots_gone_wrong(false) > 0) == !at_once());
+  CHECK(says_nothing());
+}
+
+/* A copy to pinned memory arrives some time later, and not before its event says so. */
+static void test_posts(void) {
+  int value = 7, late = 0, early = 0, *pinned = (int *)gb_rt_host_alloc(sizeof value), *x = to_device(&value, 1);
+  gb_event posted;
+  gb_rt_event_open(&posted);
+  for (int run = 0; run < 64; run++) {
+    bool there = false;
+    *pinned = 0;
+    gb_rt_copy(stream, pinned, x, sizeof value, GB_COPY_TO_HOST);
+    gb_rt_event_record(posted, stream);
+    CHECK(gb_rt_event_done(posted, &there) == 0);
+    late += !there;
+    early += there && *pinned != 7;
+    CHECK(gb_rt_event_synchronize(posted) == 0 && *pinned == 7);
+  }
+  CHECK((late > 0) == !at_once() && early == 0);
+  gb_rt_event_close(posted);
+  gb_rt_free(x, sizeof value), gb_rt_host_free(pinned);
+}
+
+/* ----} */
+
+/* What nobody may do on a thread that captures: each is an error, spoils the capture, and is told. */
+static void test_capture_rules(void) {
+  int value = 1, *x = to_device(&value, 1), *pinned = (int *)gb_rt_host_alloc(sizeof value);
+  gb_stream other;
+  gb_event before;
+  gb_graph *graph = NULL, *empty = NULL;
+  bool there;
+  gb_rt_stream_open(&other), gb_rt_event_open(&before);
+  gb_rt_event_record(before, stream);
+  gb_rt_capture_begin(stream), gb_rt_capture_end(stream, &empty);
+  const struct { const char *says; std::function<int()> call; } rules[] = {
+    { "cudaStreamSynchronize", [&]() { return gb_rt_synchronize(stream); } },
+    { "cudaStreamSynchronize", [&]() { return gb_rt_synchronize(other); } },
+    { "cudaEventSynchronize", [&]() { return gb_rt_event_synchronize(before); } },
+    { "cudaEventQuery", [&]() { return gb_rt_event_done(before, &there); } },
+    { "not pinned", [&]() { return gb_rt_copy(stream, &value, x, sizeof value, GB_COPY_TO_HOST); } },
+    { "not pinned", [&]() { return gb_rt_copy(stream, x, &value, sizeof value, GB_COPY_TO_DEVICE); } },
+    { "cudaStreamWaitEvent", [&]() { return gb_rt_event_wait(stream, before); } },
+    { "cudaMemcpyPeerAsync", [&]() { return gb_rt_copy_peer(stream, x, 0, x, 0, sizeof value); } },
+    { "cudaGraphLaunch", [&]() { return gb_rt_graph_launch(empty, other); } },
+    { "another stream", [&]() { return gb_rt_event_record(before, other); } },
+  };
+  for (auto &rule : rules) {
+    CHECK(gb_rt_capture_begin(stream) == 0 && rule.call() != 0);
+    CHECK(gb_rt_capture_end(stream, &graph) != 0 && !graph && says(rule.says));
+  }
+  CHECK(gb_rt_capture_begin(stream) == 0);
+  void *block = gb_rt_alloc(64); /* which backends may */
+  CHECK(block && gb_rt_copy(stream, pinned, x, sizeof value, GB_COPY_TO_HOST) == 0);
+  gb_rt_free(block, 64);
+  CHECK(gb_rt_capture_end(stream, &graph) == 0 && graph && says_nothing());
+  gb_rt_graph_close(graph), gb_rt_graph_close(empty);
+  gb_rt_stream_close(other), gb_rt_event_close(before);
+  gb_rt_free(x, sizeof value), gb_rt_host_free(pinned);
+}
+
+/* Each device has its own work. */
+static void test_devices(void) {
+  int value = 3, count = 0, *x = to_device(&value, 1);
+  gb_stream other;
+  gb_event here;
+  CHECK(gb_rt_device_count(&count) == 0 && count == 2 && gb_rt_select(2) != 0);
+  CHECK(gb_rt_select(1) == 0);
+  gb_rt_stream_open(&other), gb_rt_event_open(&here);
+  int *y = (int *)gb_rt_alloc(sizeof *y);
+  CHECK(gb_rt_event_record(here, stream) != 0);
+  GB_LAUNCH(stream, add_kernel, 1, 1, 0, x, 1); /* to a device that is not the thread's */
+  CHECK(says("work for device 0 while device 1"));
+  CHECK(gb_rt_copy_peer(other, y, 1, x, 0, sizeof value) == 0);
+  value = 0;
+  gb_rt_copy(other, &value, y, sizeof value, GB_COPY_TO_HOST);
+  CHECK(value == 3 && says_nothing());
+  gb_rt_stream_close(other), gb_rt_event_close(here), gb_rt_free(y, sizeof *y);
+  gb_rt_select(0);
+  gb_rt_free(x, sizeof value);
 }
 
 /* ====} */
@@ -331,7 +486,14 @@ static int plant(const char *what) {
   else if (!strcmp(what, "race")) GB_LAUNCH(stream, planted_race_kernel, 1, 32, 0, out);
   else if (!strcmp(what, "overrun_tile")) GB_LAUNCH(stream, planted_overrun_tile_kernel, 1, 32, 16 * 16 * 2, out);
   else if (!strcmp(what, "race_tile")) GB_LAUNCH(stream, planted_race_tile_kernel, 1, 64, 16 * 24 * 2, out);
-  else if (!strcmp(what, "none")) GB_LAUNCH(stream, no_race_kernel, 4, 32, 0, out);
+  else if (!strcmp(what, "elsewhere")) {
+    gb_stream other; /* of another device, which touches this one's memory */
+    gb_rt_select(1);
+    gb_rt_stream_open(&other);
+    GB_LAUNCH(other, planted_outside_kernel, 1, 32, 0, out, 32);
+    gb_rt_stream_close(other);
+    gb_rt_select(0);
+  } else if (!strcmp(what, "none")) GB_LAUNCH(stream, no_race_kernel, 4, 32, 0, out);
   else return 2;
   gb_rt_free(out, 32 * sizeof *out);
   gb_rt_stream_close(stream);
@@ -349,6 +511,11 @@ int main(int argc, char **argv) {
   test_tiles();
   test_copies();
   test_graphs();
+  test_closed_graph();
+  test_streams();
+  test_posts();
+  test_capture_rules();
+  test_devices();
   test_mistakes();
   test_order();
   gb_rt_stream_close(stream);

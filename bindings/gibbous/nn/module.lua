@@ -63,11 +63,33 @@ local function call_hooked(self, hooks, ...)
   return table.unpack(result, 1, result.n)
 end
 
-local function call(self, ...)
+local function plain_call(self, ...)
   local hooks = rawget(self, "_hooks")
   if hooks then return call_hooked(self, hooks, ...) end
   if rawget(self, "_precision") then return pinned(self, self.forward, ...) end
   return self.forward(self, ...)
+end
+
+-- Under a profiler a call is a range with the class's name, and the outermost one lies in the phase "forward".
+local profiled, depth = native.is_profiled, 0
+local function leave()
+  native.range_pop()
+  depth = depth - 1
+  if depth == 0 then native.range_pop() end
+end
+local closing = setmetatable({}, { __close = leave })
+
+local function profiled_call(self, ...)
+  if depth == 0 then native.range_push("forward") end
+  native.range_push(getmetatable(self).__name)
+  depth = depth + 1
+  local _ <close> = closing
+  return plain_call(self, ...)
+end
+
+local function call(self, ...)
+  if profiled() then return profiled_call(self, ...) end
+  return plain_call(self, ...)
 end
 
 local function class_of(name, parent)

@@ -1,0 +1,20 @@
+/* cuda/upload.h - bytes of the host on their way to the device, through a ring of pinned memory.
+ *
+ * What is written is copied into the ring at once, so the caller's memory is free again and nothing waits for the device, until the ring is full
+ * of what has not arrived. Little goes from there on the compute stream. Much crosses the bus on a stream of its own, into a landing zone on the
+ * device, while kernels run; the compute stream waits for it there and moves it to its place in order, at the speed of device memory. */
+#ifndef GB_CUDA_UPLOAD_H
+#define GB_CUDA_UPLOAD_H
+
+#include "cuda/runtime.h"
+
+typedef struct gb_uploads gb_uploads;
+
+/* For a compute stream of the device that is selected. NULL: out of memory, or the runtime has no stream. */
+gb_uploads *gb_uploads_open(gb_stream compute);
+void gb_uploads_close(gb_uploads *uploads);        /* waits; NULL is fine */
+/* What the runtime says: 0, or a code. Never between the begin and the end of a capture. */
+int gb_uploads_write(gb_uploads *uploads, void *device, const void *host, size_t bytes);
+size_t gb_uploads_bytes(const gb_uploads *uploads); /* pinned; the same again lies on the device. NULL: 0 */
+
+#endif
