@@ -574,7 +574,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
                         .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag };
   bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again; so does anomaly mode */
-  if (!w->captures && !w->create_graph && !followed && !modes->anomaly) call.accumulator = accumulator;
+  if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
   if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
   gb_modes *modes = context->modes;
