@@ -57,6 +57,7 @@ static void run_tiny(const gb_product *p) {
       for (int64_t k = 0; k < p->k; k++) sum += a[k * p->a.column_stride] * *(const tiny_lanes *)(b + k * width + j);
       if (e->bias) sum += bias;
       float *c = (float *)p->c + i * p->ldc + j;
+      if (p->add) for (int64_t t = 0; t < count; t++) sum[t] += c[t];
       if (count == TINY_LANES) *(tiny_lanes *)c = sum;
       else for (int64_t t = 0; t < count; t++) c[t] = sum[t];
     }
