@@ -19,6 +19,7 @@ typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
 
 /* One call, forward or backward. */
 typedef struct attention {
+  const gb_call *call;
   gb_lane lane;
   size_t size;                                   /* bytes of a lane */
   gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or GB_DTYPE_NONE */
@@ -52,7 +53,8 @@ static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from
 /* What forward and backward have in common. in: query, key, value, mask; result decides the arithmetic. */
 static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tensor *result) {
   const gb_tensor *query = in[0], *key = in[1], *value = in[2], *mask = in[3];
-  attention a = { .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .rounded = GB_DTYPE_NONE, .threads = call->context->threads };
+  attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .rounded = GB_DTYPE_NONE,
+                  .threads = call->context->threads };
   a.size = gb_lane_bytes(a.lane);
   if (gb_is_16bit((gb_dtype)result->dtype)) a.rounded = (gb_dtype)result->dtype;
   a.batch = size_at(query, 3), a.heads = size_at(query, 2), a.tq = size_at(query, 1), a.e = size_at(query, 0);
@@ -337,7 +339,7 @@ static void backward_block(const attention *a, const backward_room *f, int64_t b
   put(a, &a->dquery, b, h, q, rows, a->e, f->dquery);
 }
 
-/* Chunk: one head of key and value, with all the heads of query that look at it. */
+/* Chunk: one head of key and value, with all the heads of query that look at it; its work grows with the square of a sequence. */
 static void backward_head(void *arg, int64_t chunk) {
   const attention *a = arg;
   backward_room f = backward_room_of(a, thread_room(a));
@@ -345,7 +347,7 @@ static void backward_head(void *arg, int64_t chunk) {
   memset(f.dkey, 0, (size_t)(a->tk * a->e) * a->size);
   memset(f.dvalue, 0, (size_t)(a->tk * a->ev) * a->size);
   for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
-    for (int64_t q = 0; q < a->tq; q += BACKWARD_Q) backward_block(a, &f, b, h, key_head, q);
+    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q) backward_block(a, &f, b, h, key_head, q);
   put(a, &a->dkey, b, key_head, 0, a->tk, a->e, f.dkey);
   put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, f.dvalue);
 }

@@ -317,10 +317,11 @@ GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t 
 
 void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, bool stream) {
   double *d = to;
+  float scale32 = scale != scale ? NAN : (float)scale; /* a weight's NaN may have bits that gb_round_up_bf16 does not take */
   const double *e = x;
   if (dtype == GB_FLOAT64)
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp(e[i] - shift);
-  else GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), gb_vector_of((float)scale), stream && gb_vector_aligned(to));
+  else GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), gb_vector_of(scale32), stream && gb_vector_aligned(to));
 }
 
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {

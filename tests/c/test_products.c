@@ -219,6 +219,35 @@ static void test_epilogues_and_attention(gb_context *c, const double (*first)[16
 
 /* ====} */
 
+/* {==== tiny products ==== */
+
+/* The upper left corner of a matrix, where it lies. */
+static gb_tensor *corner(gb_context *c, gb_tensor *x, int64_t rows, int64_t columns, int64_t row_stride) {
+  gb_tensor *view = NULL;
+  gb_attr attrs[] = { gb_attr_ints(2, SHAPE(rows, columns)), gb_attr_ints(2, SHAPE(row_stride, 1)), gb_attr_int(0) };
+  CHECK(gb_op_1(c, GB_OP_as_strided, x, attrs, &view) == GB_OK);
+  return view;
+}
+
+/* What is too small to be packed has the bits of a corner of what is not, with the fused multiply-adds of a level or without. */
+static void test_tiny(gb_context *c, const char *level) {
+  enum { LARGE = 70 };
+  const int64_t sizes[][3] = { { 2, 1, 2 }, { 3, 5, 7 }, { 8, 8, 8 }, { 5, 16, 9 }, { 2, 128, 8 }, { 4, 200, 4 }, { 2, 3, 64 }, { 2, 0, 3 } };
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    int64_t m = sizes[i][0], k = sizes[i][1], n = sizes[i][2], wrong = 0;
+    gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(LARGE, k), 1), *y = new_noise(c, GB_FLOAT32, 2, SHAPE(k, LARGE), 2);
+    gb_tensor *left = corner(c, x, m, k, k), *right = corner(c, y, k, n, LARGE);
+    gb_tensor *whole = run2(GB_OP_matmul, x, y, NULL), *part = run2(GB_OP_matmul, left, right, NULL);
+    for (int64_t r = 0; r < m; r++) wrong += memcmp(gb_data(part) + r * n * 4, gb_data(whole) + r * LARGE * 4, (size_t)n * 4) != 0;
+    if (wrong) fprintf(stderr, "%s: %d x %d x %d\n", level, (int)m, (int)k, (int)n);
+    CHECK(wrong == 0);
+    gb_tensor *all[] = { x, y, left, right, whole, part };
+    for (int t = 0; t < 6; t++) gb_tensor_release(all[t]);
+  }
+}
+
+/* ====} */
+
 /* A thread whose alternate signal stack has no room for tiles: Linux lets the process have none, and the engine opens without. Nor does a level
  * that does not need them ask. In a process of its own, before anything has asked. */
 static void test_small_signal_stacks(void) {
@@ -246,6 +275,7 @@ int main(void) {
     test_sizes(c, levels[l]);
     test_small_numbers(c);
     test_special_numbers(c);
+    test_tiny(c, levels[l]);
     test_epilogues_and_attention(c, first, l == 0, l == 0 ? first : other);
     gb_context_close(c);
   }

@@ -88,6 +88,7 @@ static const op ops[] = {
   /* backward */
   { "l = x:detach():requires_grad_() e = F.softmax(gb.ones(512):requires_grad_() * l, 2):sum()", "e:backward()", NULL },
   { "l = gb.ones(8, 8, 3, 3):requires_grad_() e = F.conv2d(x:view(32, 8, 64, 64), l):sum()", "e:backward()", "assert(l.grad == nil)" },
+  { "l = gb.ones(64, 512):requires_grad_() e = F.scaled_dot_product_attention(x, l, l):sum()", "e:backward()", "assert(l.grad == nil)" },
   { "l = gb.ones(512):requires_grad_() e = F.layer_norm(x, { 512 }, l):sum()", "e:backward()", "assert(l.grad == nil)" },
   /* running statistics are moved by whole batches */
   { "b = gb.nn.BatchNorm1d(512)", "y = b(x)", "assert(b.running_mean:eq(0):all():item() and b.running_var:eq(1):all():item())" },

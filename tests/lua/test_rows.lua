@@ -147,6 +147,17 @@ describe("rows", function()
       end
     end
   end)
+
+  it("have a gradient of NaN where a weight is NaN, whatever its bits", function()
+    local nan = string.unpack("<f", "\xff\xff\xff\x7f") -- CUDA's: rounding to bfloat16 as if it were a number would carry into the sign
+    for dtype in pairs(spacing) do
+      for _, n in ipairs { 3, 64, 70 } do
+        local x = leaf(gb.randn(2, n):to(dtype))
+        F.cross_entropy(x, gb.zeros({ 2 }, { dtype = "int64" }), { weight = gb.full({ n }, nan) }):backward()
+        expect(x.grad:isnan():all():item()):to_be(true)
+      end
+    end
+  end)
 end)
 
 describe("arithmetic on 16 bits", function()
