@@ -11,8 +11,9 @@
 /* {==== backward and grad ==== */
 
 /* tensor:backward(gradient?: tensor, options?: table): The gradients of this tensor by every leaf that requires them, added to leaf.grad;
- * gradient is 1 for a single element. options: gradient, retain_graph, create_graph. Errors: no graph, a graph that was freed, a value that was
- * changed in place. Example: loss:backward() */
+ * gradient is 1 for a single element. options: gradient, retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the
+ * leaf: set it to nil when you are done, or ask gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the
+ * gradients before the next try. Errors: no graph, a graph that was freed, a value that was changed in place. Example: loss:backward() */
 static int tensor_backward(lua_State *L) {
   static const char *const known[] = { "gradient", "retain_graph", "create_graph", NULL };
   gbl_upvalue(L);

@@ -281,8 +281,11 @@ static int tensor_newindex(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) return gbl_index_set(L);
   gb_tensor *t = gbl_check_tensor(L, 1);
   const char *name = lua_tostring(L, 2);
-  if (!strcmp(name, "grad")) gbl_check_status(L, gb_tensor_set_grad(t, gbl_opt_tensor(L, 3)));
-  else if (!strcmp(name, "requires_grad") && lua_isboolean(L, 3)) {
+  if (!strcmp(name, "grad")) {
+    gb_tensor *grad = gbl_opt_tensor(L, 3);
+    if (grad) gbl_share_tensor(L, 3); /* reading it gives the same value */
+    gbl_check_status(L, gb_tensor_set_grad(t, grad));
+  } else if (!strcmp(name, "requires_grad") && lua_isboolean(L, 3)) {
     gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 3)));
     gbl_share_tensor(L, 1);
   } else return gbl_error(L, "the field '%s' of a tensor cannot be set to %s; fields that can: grad, requires_grad", name, gbl_type_name(L, 3));

@@ -254,7 +254,9 @@ GB_API gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, i
 /* The in-place form: the result is written into in[0], whose dtype and shape stay. */
 GB_API gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
 
-/* Accumulate d(tensor)/d(leaf) * gradient into the grad of every leaf. gradient NULL: 1, for a one-element tensor. */
+/* Accumulate d(tensor)/d(leaf) * gradient into the grad of every leaf. gradient NULL: 1, for a one-element tensor.
+ * A failure leaves sums to which some was added, maybe one of them in part: zero them. With create_graph a leaf's grad holds the leaf: a cycle until
+ * gb_tensor_set_grad(leaf, NULL). */
 GB_API gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph);
 /* The gradients of `tensor` with respect to inputs[], into grads[] (new references, NULL where unused if allow_unused). */
 GB_API gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,

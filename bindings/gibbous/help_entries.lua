@@ -1346,7 +1346,9 @@ native.help_texts = {
   ["tensor:backward"] = {
     "tensor:backward(gradient?: tensor, options?: table)",
     "The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. options: \z
-      gradient, retain_graph, create_graph.",
+      gradient, retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, \z
+      or ask gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next \z
+      try.",
     "no graph, a graph that was freed, a value that was changed in place",
     "loss:backward()",
   },

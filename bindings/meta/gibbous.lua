@@ -3421,7 +3421,8 @@ function progress:update(n, values) end
 function scope:close() end
 
 --- The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. options: gradient,
---- retain_graph, create_graph.
+--- retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask
+--- gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.
 --- Errors: no graph, a graph that was freed, a value that was changed in place.
 ---@param gradient? gb.Tensor
 ---@param options? table

@@ -27,9 +27,9 @@ typedef struct gb_trace {
 void gb_trace_arm(gb_trace *trace, gb_context *context, uint32_t scaler);
 static inline bool gb_trace_follows(const gb_trace *trace, uint32_t scaler) { return trace && (!trace->scaler || trace->scaler == scaler); }
 void gb_trace_disarm(gb_trace *trace);
-/* Forget what was found: a new step begins. */
 /* What a check came upon, once; its text is the context's. */
 gb_status gb_trace_failure(gb_trace *trace);
+/* Forget what was found: a new step begins. */
 void gb_trace_restart(gb_trace *trace);
 /* A loss is about to be scaled: if it is not finite, that is the cause. */
 void gb_trace_loss(gb_trace *trace, gb_tensor *loss);

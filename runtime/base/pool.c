@@ -52,6 +52,7 @@ struct gb_pool {
   gb_free_fn free;
   void *user;
   gb_budget *budget;                 /* NULL: none */
+  bool kept;                         /* free segments stay */
   uint64_t fail_after;
   gb_memory_stats stats;
   segment *segments;
@@ -152,8 +153,9 @@ static void segment_free(gb_pool *pool, segment *s) {
   free(s);
 }
 
-/* Give every segment that is one free block back to the system. */
+/* Give every segment that is one free block back to the system, unless they are kept. */
 static void flush(gb_pool *pool) {
+  if (pool->kept) return;
   for (segment *s = pool->segments, *next; s; s = next) {
     next = s->next;
     if (s->first->used || s->first->after) continue;
@@ -274,6 +276,7 @@ gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free_memory, void *user, gb_
 
 void gb_pool_close(gb_pool *pool) {
   if (!pool) return;
+  pool->kept = false;
   flush(pool);
   while (pool->spare) {
     gb_block *next = pool->spare->next;
@@ -348,6 +351,12 @@ void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category cat
 void gb_pool_flush(gb_pool *pool) {
   pthread_mutex_lock(&pool->mutex);
   flush(pool);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void gb_pool_keep(gb_pool *pool, bool keep) {
+  pthread_mutex_lock(&pool->mutex);
+  pool->kept = keep;
   pthread_mutex_unlock(&pool->mutex);
 }
 

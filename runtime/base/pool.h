@@ -40,6 +40,8 @@ bool gb_block_is_from(const gb_block *block, const gb_pool *pool);
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category);
 
 void gb_pool_flush(gb_pool *pool);                /* give free segments back to the system */
+/* Does memory that was free once stay, under memory pressure too, until this is taken back? Nothing is flushed meanwhile. */
+void gb_pool_keep(gb_pool *pool, bool keep);
 void gb_pool_stats(gb_pool *pool, gb_memory_stats *out);
 void gb_pool_reset_peaks(gb_pool *pool);
 

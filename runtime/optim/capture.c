@@ -124,7 +124,7 @@ static gb_status open_pool(gb_capture *c) {
     return gb_fail_memory(c->context, sizeof *own);
   }
   own->device = c->device;
-  own->live = true;
+  gb_pool_keep(own->pool, true);
   own->next = c->context->graph_pools;
   c->context->graph_pools = c->own = own;
   c->outer = gb_context_pool(c->context, c->device);
@@ -157,7 +157,7 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
     status = backend_of(c)->capture_begin(backend_of(c)->state);
     if (status != GB_OK) {
       context->pool[gb_device_slot(device)] = c->outer;
-      c->own->live = false;
+      gb_pool_keep(c->own->pool, false);
     }
   }
   if (status != GB_OK) {
@@ -238,8 +238,8 @@ void gb_capture_close(gb_capture *c) {
     backend_of(c)->graph_close(backend_of(c)->state, c->graph);
   }
   let_go(c);
-  c->own->live = false;
-  gb_pool_flush(c->own->pool);
+  gb_pool_keep(c->own->pool, false);
+  if (!context->capture) gb_pool_flush(c->own->pool); /* while another is captured nobody could wait for what runs */
   free(c);
   gb_context_release(context);
 }

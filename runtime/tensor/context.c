@@ -198,14 +198,14 @@ gb_status gb_synchronize(gb_context *context, gb_device device) {
 void gb_memory_reset_peaks(gb_context *context) {
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_reset_peaks(context->pool[i]);
+  for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_reset_peaks(g->pool);
 }
 
 void gb_memory_empty_cache(gb_context *context) {
   if (context->capture) return; /* what is captured has addresses of memory that nobody holds any more */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);
-  for (gb_graph_pool *g = context->graph_pools; g; g = g->next)
-    if (!g->live) gb_pool_flush(g->pool);
+  for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);
 }
 
 gb_status gb_set_num_threads(gb_context *context, int threads) {

@@ -19,9 +19,9 @@ struct gb_trace;
 struct gb_call;
 struct gb_capture;
 
-/* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it goes back while the graph is
- * live, since memory that no tensor holds any more is used by replays too. */
-typedef struct gb_graph_pool { gb_pool *pool; gb_device device; bool live; struct gb_graph_pool *next; } gb_graph_pool;
+/* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it goes back while the graph
+ * lives (gb_pool_keep), since memory that no tensor holds any more is used by replays too. */
+typedef struct gb_graph_pool { gb_pool *pool; gb_device device; struct gb_graph_pool *next; } gb_graph_pool;
 
 /* Devices of one kind, at most. Pools and backends lie by slot: first those of every kind's device 0, by kind, then the other CUDA devices. */
 enum { GB_DEVICES_MOST = 16, GB_DEVICE_SLOTS = GB_DEVICE_TYPES + GB_DEVICES_MOST - 1 };

@@ -9,7 +9,7 @@ typedef struct gb_modes {
   bool grad;            /* record a graph */
   bool autocast;        /* an enabled autocast scope is open */
   gb_dtype lower;       /* the scope's dtype, float16 or bfloat16 */
-  bool anomaly;         /* devices wait after every op; backward stops at the first gradient that is not finite */
+  bool anomaly;         /* devices wait after every op; backward stops at the first gradient that has NaN */
   bool recompute;       /* ops run again for backward: what forward counted (running statistics) is not counted twice */
 } gb_modes;
 

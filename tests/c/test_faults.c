@@ -3,7 +3,8 @@
  *
  * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed activations, and writes a
  * checkpoint. Wherever memory ends, it must end in a Lua error that says so, or go on unharmed; the universe stays usable, and once it is
- * closed nothing is left of it. The engine's calls of malloc and its kin are caught by the linker (--wrap); those of other libraries are not.
+ * closed nothing is left of it, nor counted towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the linker
+ * (--wrap); those of other libraries are not.
  * Lua and the pool both try a failed allocation again, after collecting: `retry` says whether that second try fails as well.
  * Without an argument only some n are tried, the first ones and every few; `test_faults all` tries each. */
 #include <lualib.h>
@@ -135,6 +136,7 @@ typedef struct run {
   faulty lua, engine, heap;
   gb_context_options options;
   const char *checkpoint;
+  gb_context *context;          /* held beyond the universe; NULL: it never opened */
   bool clean;                   /* out: is everything as it must be */
   uint64_t count;               /* out: allocations of that kind in the whole run */
 } run;
@@ -148,6 +150,7 @@ static int open_armed(lua_State *L) {
   gbl_set_context_options(L, &r->options);
   luaopen_gibbous(L);
   gb_context *context = gbl_context(L);
+  gb_context_retain(r->context = context);
   if (r->source != IN_POOL || !r->n) return 1;
   need_test_device(context);
   if (r->retry) context->reclaim = fail_again; /* its user stays the state, which the bindings find there */
@@ -212,6 +215,7 @@ static void one_run(run *r) {
   gb_context_options_init(&r->options, sizeof r->options);
   r->options.threads = 1;
   r->options.plugins = getenv("GIBBOUS_PLUGINS");
+  r->options.tensor_bytes = (size_t)1 << 40; /* so that bytes are counted */
   r->options.alloc = engine_alloc;
   r->options.free = engine_free;
   r->options.alloc_user = &r->engine;
@@ -236,6 +240,12 @@ static void one_run(run *r) {
     lua_close(L);
   }
   heap = NULL;
+  if (r->context) {
+    size_t counted = atomic_load(&r->context->budget.used);
+    if (counted) fprintf(stderr, "  %zu bytes are still counted towards the limit\n", counted);
+    r->clean &= counted == 0;
+    gb_context_release(r->context);
+  }
   if (r->lua.live || r->engine.live) {
     fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)r->lua.live, (long long)r->engine.live);
     r->clean = false;

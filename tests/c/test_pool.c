@@ -212,7 +212,28 @@ static void test_failures(void) {
   CHECK(m.bytes == 0);
 }
 
+/* What a graph's replays use has to stay where it is, whoever asks for memory. */
+static void test_kept(void) {
+  memory m = { .most = 12 << 20 };
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
+  gb_pool_keep(pool, true);
+  gb_pool_free(pool, gb_pool_alloc(pool, 5 << 20, GB_MEM_OTHER));
+  size_t reserved = m.bytes;
+  CHECK(reserved >= 5 << 20 && !gb_pool_alloc(pool, 7 << 20, GB_MEM_OTHER) && m.bytes == reserved);
+  gb_pool_flush(pool);
+  CHECK(m.bytes == reserved);
+  gb_pool_keep(pool, false);
+  gb_block *block = gb_pool_alloc(pool, 7 << 20, GB_MEM_OTHER);
+  CHECK(block && m.bytes < reserved + (7 << 20));
+  gb_pool_free(pool, block);
+  gb_pool_free(pool, gb_pool_alloc(pool, 1, GB_MEM_OTHER));
+  gb_pool_keep(pool, true);
+  gb_pool_close(pool); /* then all of it goes */
+  CHECK(m.bytes == 0);
+}
+
 int main(void) {
+  test_kept();
   test_basics();
   test_merge();
   test_steady();
