@@ -57,6 +57,7 @@ void gb_dnn_begin(gb_dnn_graph *g) { *g = (gb_dnn_graph){ .next_virtual = 1000, 
 
 bool gb_dnn_end(gb_dnn_graph *g) {
   g->graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  if (g->handle) set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->handle);
   set(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
   finalize(g, g->graph, "the operation graph");
   return g->status == CUDNN_STATUS_SUCCESS;
@@ -437,6 +438,7 @@ gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build b
   p = calloc(1, sizeof *p);
   if (!p) return NULL;
   gb_dnn_begin(&p->graph);
+  p->graph.handle = dnns->handle;
   build(&p->graph, what);
   if (gb_dnn_end(&p->graph)) choose_config(p, dnns->handle, wish);
   else memcpy(p->error, p->graph.error, sizeof p->error);

@@ -21,6 +21,7 @@ typedef cudnnBackendDescriptor_t gb_dnn_part;
 typedef struct gb_dnn_graph {
   gb_dnn_part pieces[GB_DNN_PIECES], ops[GB_DNN_OPS], graph;
   int n_pieces, n_ops;
+  cudnnHandle_t handle;                /* of the device that engines are chosen for, which older versions of the library ask for; or NULL */
   int64_t next_virtual;                /* the id of the next tensor that only exists inside */
   cudnnStatus_t status;
   char error[256];                     /* what the library said at the first failure */

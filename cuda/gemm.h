@@ -7,6 +7,10 @@
 
 #include "cuda/call.h"
 
+/* Products of one launch, at most: with more, cuBLASLt has no algorithm for some shapes from 65,536 on. A power of two, so that where the next launch
+ * begins is aligned like the first. */
+#define GB_GEMM_BATCH 32768
+
 /* A matrix whose element (r, c) lies at data + r * row_stride + c * column_stride. One stride is 1 and the other at least the size of the
  * dimension that it steps over; strides of a dimension of size 1 do not count. */
 typedef struct gb_gemm_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_gemm_matrix;
@@ -31,7 +35,7 @@ typedef struct gb_gemm {
   void *c;                             /* [m, n] */
   int64_t ldc;                         /* from row to row of c and of aux, at least n */
   gb_dtype dtype;                      /* of c, bias, aux and sums */
-  int64_t batch, a_stride, b_stride, c_stride; /* products, at least 1, and the distances between them in elements */
+  int64_t batch, a_stride, b_stride, c_stride; /* products, 1 to GB_GEMM_BATCH, and the distances between them in elements */
   double alpha;
   bool accumulate, tf32;               /* beta is 1, not 0; float32 operands may be rounded to 10 bits of mantissa */
   gb_gemm_epilogue epilogue;           /* with batch 1 only */

@@ -89,13 +89,26 @@ static gb_status prepare_bias(gb_cuda_call *call, const gb_cuda_tensor *bias, gb
 
 /* {==== products ==== */
 
+/* Launch `count` products an even distance apart, of which g is the first. */
+static gb_status run_row(gb_cuda_call *call, const gb_gemm *g, int64_t count) {
+  for (int64_t done = 0; done < count; done += GB_GEMM_BATCH) {
+    gb_gemm part = *g;
+    part.batch = least(count - done, GB_GEMM_BATCH);
+    part.a.data = offset(call, g->a.data, g->a.dtype, done * g->a_stride);
+    part.b.data = offset(call, g->b.data, g->b.dtype, done * g->b_stride);
+    part.c = offset(call, g->c, g->dtype, done * g->c_stride);
+    GB_TRY(gb_gemm_run(call, &part));
+  }
+  return GB_OK;
+}
+
 /* Launch a product of every matrix of the batch: the last batch dim goes to the library at once, the others one after another. */
 static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g) {
   int64_t at[GB_MAX_NDIM] = { 0 }, count = 1, size = p->m * p->n;
   int outer = p->batch_ndim > 0 ? p->batch_ndim - 1 : 0;
   const void *a = g->a.data, *b = g->b.data;
   char *c = g->c;
-  g->batch = p->batch_ndim > 0 ? p->batch[outer] : 1;
+  int64_t row = p->batch_ndim > 0 ? p->batch[outer] : 1;
   g->a_stride = p->a_stride[outer], g->b_stride = p->b_stride[outer], g->c_stride = size;
   for (int i = 0; i < outer; i++) count *= p->batch[i];
   for (int64_t done = 0; done < count; done++) {
@@ -103,8 +116,8 @@ static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g
     for (int i = 0; i < outer; i++) a_at += at[i] * p->a_stride[i], b_at += at[i] * p->b_stride[i];
     g->a.data = offset(call, a, g->a.dtype, a_at);
     g->b.data = offset(call, b, g->b.dtype, b_at);
-    g->c = offset(call, c, g->dtype, done * g->batch * size);
-    GB_TRY(gb_gemm_run(call, g));
+    g->c = offset(call, c, g->dtype, done * row * size);
+    GB_TRY(run_row(call, g, row));
     for (int i = outer - 1; i >= 0 && ++at[i] == p->batch[i]; i--) at[i] = 0;
   }
   return GB_OK;

@@ -25,7 +25,7 @@ int gb_rt_properties(int device, gb_device_properties *out) {
   struct cudaDeviceProp p;
   *out = (gb_device_properties){ .name = "" };
   cudaError_t code = cudaGetDeviceProperties(&p, device);
-  if (code != cudaSuccess) return (int)code;
+  if (code != cudaSuccess) return told(code);
   snprintf(out->name, sizeof out->name, "%s", p.name);
   out->major = p.major;
   out->minor = p.minor;
@@ -33,12 +33,13 @@ int gb_rt_properties(int device, gb_device_properties *out) {
   out->memory = p.totalGlobalMem;
   out->shared_per_block = p.sharedMemPerBlock;
   code = cudaDriverGetVersion(&out->driver);
-  return (int)(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
+  return told(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
 }
 
 int gb_rt_memory(size_t *available, size_t *total) { return told(cudaMemGetInfo(available, total)); }
 
-/* Memory may be taken and given back while a graph is captured, which the strict modes forbid. Between these two calls they do not hold. */
+/* Memory may be taken and given back while a graph is captured, which the strict modes of a host's own capture forbid. Between these two calls they do
+ * not hold. */
 static enum cudaStreamCaptureMode relax(void) {
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
@@ -115,7 +116,9 @@ int gb_rt_event_done(gb_event event, bool *done) {
 }
 int gb_rt_event_wait(gb_stream stream, gb_event event) { return told(cudaStreamWaitEvent(stream, event, 0)); }
 
-int gb_rt_capture_begin(gb_stream stream) { return told(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)); }
+/* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels or open a handle, which the strict modes forbid. What
+ * a capture cannot have (backend.c's refuse_in_capture) is refused before the runtime is asked. */
+int gb_rt_capture_begin(gb_stream stream) { return told(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)); }
 
 int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
   cudaGraph_t recorded = NULL;

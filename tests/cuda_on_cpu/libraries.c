@@ -225,6 +225,7 @@ static void release_product(void *argument) {
 
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm) {
   if (!gb_gemm_fuses(gemm)) return gb_cuda_fail(call, GB_EINVAL, "the library was asked for an epilogue that it does not have");
+  if (gemm->batch < 1 || gemm->batch > GB_GEMM_BATCH) return gb_cuda_fail(call, GB_EINVAL, "the library was asked for %lld products", (long long)gemm->batch);
   product_work *w = malloc(sizeof *w);
   double *sums = malloc((size_t)(gemm->m * gemm->n) * sizeof *sums);
   if (!w || !sums) {

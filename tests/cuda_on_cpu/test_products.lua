@@ -41,6 +41,11 @@ end
 local function randn(dtype, ...) return gb.randn(...):to(dtype) end
 
 describe("matmul", function()
+  it("batches of more matrices than the library takes at once", function()
+    local product = function(a, b) return a:matmul(b) end
+    expect_gradients_alike(product, "float32", gb.randn(40000, 2, 3), gb.randn(40000, 3, 2))
+    expect_alike(product, "bfloat16", randn("bfloat16", 2, 66000, 1, 2), randn("bfloat16", 66000, 2, 1)) -- broadcast, and each row in three parts
+  end)
   for _, dtype in ipairs(dtypes) do
     it(dtype .. ": both layouts of both operands", function()
       local x, y = randn(dtype, 17, 40), randn(dtype, 40, 24)
