@@ -130,9 +130,11 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
     }
     return;
   }
-  GB_UNROLL for (int k = 0; k < PER; k++) {
+  GB_ROLLED for (int k = 0; k < PER; k++) { /* unrolled, so many divisions and conversions would take all registers and minutes of nvcc */
     int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-    held[k] = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
+    T x = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
+    GB_UNROLL for (int j = 0; j < PER; j++) /* indexed, the array would leave the registers */
+      if (j == k) held[j] = x;
   }
 }
 
@@ -146,9 +148,12 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
     }
     return;
   }
-  GB_UNROLL for (int k = 0; k < PER; k++) {
+  GB_ROLLED for (int k = 0; k < PER; k++) { /* as above */
     int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-    if (at >= 0 && at < r.length) gb_row_store<T>(r, start, at, held[k]);
+    T x = held[0];
+    GB_UNROLL for (int j = 1; j < PER; j++)
+      if (j == k) x = held[j];
+    if (at >= 0 && at < r.length) gb_row_store<T>(r, start, at, x);
   }
 }
 
