@@ -33,7 +33,7 @@ static GB_DEVICE double keep_factor(const gb_scores &s) { return s.dropout < 1 ?
 static GB_DEVICE int64_t lse_at(const gb_scores &s, int64_t row) { return (s.first_head + row / s.rows) * s.tq + s.first_row + row % s.rows; }
 
 /* A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
-template <typename T> static __global__ void soften_kernel(gb_scores s, void *out) {
+template <typename T> static __global__ void __launch_bounds__(gb_most_threads(0)) soften_kernel(gb_scores s, void *out) {
   for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
     int64_t seen = visible(s, row);
     gb_max_sum<T> sum = { (T)-INFINITY, 0 };
@@ -76,7 +76,9 @@ template <typename T> static __global__ void divide_kernel(gb_scores s, const T 
   }
 }
 
-template <typename T> static __global__ void shift_kernel(gb_heads_view grad, gb_heads_view y, int64_t rows, int64_t heads, int64_t tq, int64_t n, T *shift) {
+template <typename T>
+static __global__ void __launch_bounds__(gb_most_threads(0)) shift_kernel(gb_heads_view grad, gb_heads_view y, int64_t rows, int64_t heads, int64_t tq,
+                                                                          int64_t n, T *shift) {
   for (int64_t row = gb_first_row(); row < rows; row += gb_rows_at_once()) {
     int64_t b = row / tq / heads, head = row / tq % heads, i = row % tq;
     int64_t from = b * grad.stride[0] + head * grad.stride[1] + i * grad.stride[2], at = b * y.stride[0] + head * y.stride[1] + i * y.stride[2];

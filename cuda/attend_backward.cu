@@ -75,7 +75,7 @@ template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], f
 
 /* {==== shares ==== */
 
-/* What was rounded to 16 bits anyway needs no more than the device's own exponential; 2 ulp. */
+/* What was rounded to 16 bits anyway needs no more than the device's own exponential: 2 ulp, and one more for each unit of x. */
 template <class P> static GB_DEVICE float power(float x) {
 #if defined(__CUDA_ARCH__)
   return P::IS_SHORT ? __expf(x) : expf(x);

@@ -15,6 +15,7 @@
 /* One norm: groups of elements that are normalised together are rows. */
 typedef struct norm_job {
   gb_rows x, residual, sum, y;       /* residual and sum: of add_layer_norm */
+  gb_rows normalised;                /* what is: x, or the sum. Chosen here, since a kernel that chooses copies all of this into local memory */
   gb_rows weight, bias;              /* one row; data NULL: none */
   bool adds, centre;                 /* x + residual comes first; the mean is taken off */
   double eps;
@@ -90,7 +91,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_
 /* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room for the rows under way. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_long(norm_job job) {
   int64_t n = job.x.length;
-  const gb_rows &from = job.adds ? job.sum : job.x;
+  const gb_rows &from = job.normalised;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     int64_t at = gb_at(from.outer, row), to = gb_at(job.y.outer, row);
     T held[GB_TILE], mean = 0, squares = 0;
@@ -146,6 +147,7 @@ static gb_status run_norm(gb_cuda_call *call, norm_job *job, const gb_cuda_tenso
     job->residual = gb_rows_of(call->in[1], mask);
     job->sum = gb_rows_of(call->out[1], mask);
   }
+  job->normalised = job->adds ? job->sum : job->x;
   job->weight = one_row(weight);
   job->bias = one_row(bias);
   job->eps = call->attrs[1].number;
@@ -207,24 +209,35 @@ static GB_DEVICE gb_share worker_share(const norm_backward_job &job) {
   return gb_share{ alike ? -(int64_t)gb_row_shift(job.dx, 0) : 0, (int)threadIdx.x, (int)blockDim.x };
 }
 
+/* A share without its first k elements. */
+static GB_DEVICE gb_share later(gb_share share, int k) {
+  share.base += (int64_t)share.threads * k;
+  return share;
+}
+
 template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
   gb_share share = worker_share(job);
   float dweight[PER] = {}, dbias[PER] = {};
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
-    float grad[PER], normal[PER], weight[PER], plain = 0, along = 0, mean = job.mean ? ((const float *)job.mean)[row] : (float)0, rstd = ((const float *)job.rstd)[row];
+    float grad[PER], normal[PER], weight[GB_LANES], plain = 0, along = 0, mean = job.mean ? ((const float *)job.mean)[row] : (float)0;
+    float rstd = ((const float *)job.rstd)[row];
     gb_row_hold<float, PER, true>(job.grad, gb_at(job.grad.outer, row), share, grad, (float)0);
     gb_row_hold<float, PER, true>(job.x, gb_at(job.x.outer, row), share, normal, mean);
-    hold_parameter<float, PER, true>(job.weight, share, weight, (float)1);
     GB_UNROLL for (int k = 0; k < PER; k++) {
+      if (k % GB_LANES == 0) hold_parameter<float, GB_LANES, true>(job.weight, later(share, k), weight, (float)1);
+      float weighted = grad[k] * weight[k % GB_LANES];
       normal[k] = (normal[k] - mean) * rstd;
-      plain += grad[k] * weight[k];
-      along += grad[k] * weight[k] * normal[k];
+      plain += weighted;
+      along += weighted * normal[k];
       dweight[k] += grad[k] * normal[k];
       dbias[k] += grad[k];
     }
     row_means<float> m = means_of(plain, along, job.centre, n);
-    GB_UNROLL for (int k = 0; k < PER; k++) grad[k] = slope_of(grad[k], normal[k], weight[k], rstd, m);
+    GB_UNROLL for (int k = 0; k < PER; k++) {
+      if (k % GB_LANES == 0) hold_parameter<float, GB_LANES, true>(job.weight, later(share, k), weight, (float)1); /* again: registers are short */
+      grad[k] = slope_of(grad[k], normal[k], weight[k % GB_LANES], rstd, m);
+    }
     gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
   }
   if (!job.parts.data) return;
@@ -285,6 +298,10 @@ template <typename T> static void launch_backward(gb_cuda_call *call, const norm
   else GB_LAUNCH(call->stream, norm_backward_long<T>, grid, block, 0, *job);
 }
 
+template <typename T> static GB_DEVICE void store_parameter(const gb_rows &to, int64_t i, T x) {
+  if (to.data) gb_row_store<T>(to, 0, i, x);
+}
+
 enum { PART_LANES = 32 }; /* threads that share a column */
 
 /* The sums of both parameters' columns: thread y of a column adds up every PART_LANES-th worker's, then the threads' sums are joined in order. */
@@ -297,8 +314,8 @@ template <typename T> __global__ void __launch_bounds__(GB_WARP *PART_LANES) sum
   __syncthreads();
   if (threadIdx.y || column >= 2 * n) return;
   for (int k = 1; k < PART_LANES; k++) sum += sums[k][threadIdx.x];
-  const gb_rows &to = column < n ? dweight : dbias;
-  if (to.data) gb_row_store<T>(to, 0, column < n ? column : column - n, sum);
+  if (column < n) store_parameter(dweight, column, sum);
+  else store_parameter(dbias, column - n, sum);
 }
 
 template <typename T> static void launch_parts(gb_cuda_call *call, const norm_backward_job *job, int64_t workers, gb_rows dweight, gb_rows dbias) {

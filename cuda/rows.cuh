@@ -130,9 +130,11 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
     }
     return;
   }
-  GB_UNROLL for (int k = 0; k < PER; k++) {
+  GB_ROLLED for (int k = 0; k < PER; k++) { /* unrolled, so many divisions and conversions would take all registers and minutes of nvcc */
     int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-    held[k] = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
+    T x = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
+    GB_UNROLL for (int j = 0; j < PER; j++) /* indexed, the array would leave the registers */
+      if (j == k) held[j] = x;
   }
 }
 
@@ -146,9 +148,12 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
     }
     return;
   }
-  GB_UNROLL for (int k = 0; k < PER; k++) {
+  GB_ROLLED for (int k = 0; k < PER; k++) { /* as above */
     int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-    if (at >= 0 && at < r.length) gb_row_store<T>(r, start, at, held[k]);
+    T x = held[0];
+    GB_UNROLL for (int j = 1; j < PER; j++)
+      if (j == k) x = held[j];
+    if (at >= 0 && at < r.length) gb_row_store<T>(r, start, at, x);
   }
 }
 
@@ -221,9 +226,10 @@ template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum
 /* Threads of a row of n elements, and rows of a block. */
 typedef struct gb_row_shape { dim3 grid, block; int per; } gb_row_shape;
 
-/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers: 64 for each of 1,024 threads, 120 for
- * each of 544. Kernels say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
-static constexpr int gb_most_threads(int per) { return per == 16 ? 544 : per > 0 ? 128 : 1024; }
+/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers, and gives them to four warps at a time: 64
+ * for each of 1,024 threads, 128 for each of 512, and 96 for one warp more. Kernels say it with __launch_bounds__, or a compiler that takes
+ * more makes launches fail. */
+static constexpr int gb_most_threads(int per) { return per == 16 ? 512 : per > 0 ? 128 : 1024; }
 enum { GB_TILE_THREADS = 512 };
 
 static inline gb_row_shape gb_shape_of(int64_t rows, int64_t threads, int per) {
@@ -245,11 +251,12 @@ static inline int gb_row_slack(const gb_rows &r) {
 }
 
 /* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4 or (up to `most` elements to a
- * thread) 32 in one warp to a row, or 16 (up to 8,192 elements). 0: the row is too long for that, or it is not (`lanes`) float32 that is computed
- * in and operands that all have lanes. */
+ * thread) 32 in one warp to a row, or 16 (up to 8,192 elements, less what the first one lies beyond an aligned one). 0: the row is too long for
+ * that, or it is not (`lanes`) float32 that is computed in and operands that all have lanes. */
 static inline gb_row_shape gb_shape_held(const gb_rows &aligned, bool lanes, int most) {
-  int64_t n = aligned.length, slots = n + gb_row_slack(aligned);
-  int per = !lanes ? 0 : slots <= 4 * GB_WARP ? 4 : most == 32 && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32 : n <= 8192 ? 16 : 0;
+  int64_t slots = aligned.length + gb_row_slack(aligned);
+  int per = !lanes ? 0 : slots <= 4 * GB_WARP ? 4 : most == 32 && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32
+            : slots <= 16 * gb_most_threads(16) ? 16 : 0;
   if (per) return gb_shape_of(aligned.count, (slots + per - 1) / per, per);
   int64_t threads = (slots + GB_TILE - 1) / GB_TILE;
   return gb_shape_of(aligned.count, threads < GB_TILE_THREADS ? threads : (int64_t)GB_TILE_THREADS, 0);

@@ -1,7 +1,8 @@
 /* cuda/softmax.cu - softmax, log_softmax and their gradients, along any one dim.
  *
- * A row that fits in the registers of its threads (8,192 elements; up to 1,024 those of one warp) is read once and written once; a longer one is
- * read twice (its largest element and its sum come from one pass). Traffic: x and y forward; grad, y and dx backward. One exponential per element. */
+ * A row that fits in the registers of its threads (8,192 elements, some fewer where it does not begin aligned; up to 1,024 those of one warp) is
+ * read once and written once; a longer one is read twice (its largest element and its sum come from one pass). Traffic: x and y forward; grad, y
+ * and dx backward. One exponential per element. */
 #include "cuda/families.h"
 #include "cuda/rows.cuh"
 
