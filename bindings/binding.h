@@ -208,6 +208,8 @@ typedef struct gbl_scope {
 
 /* Close the innermost open scope of a kind: what was before it counts again. */
 void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind);
+/* Close the scopes with numbers above `before`: those opened since modes->scopes was that. False: there was none. */
+bool gbl_close_scopes(gbl_modes *modes, int64_t before);
 
 /* The modes of this coroutine; made, as a copy of those that count now, on first use. */
 gbl_modes *gbl_modes_of(lua_State *L);

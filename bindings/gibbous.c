@@ -463,7 +463,25 @@ static const char *const own_names[] = {
   "assert", "collectgarbage", "coroutine", "debug", "error", "getmetatable", "io", "ipairs", "math", "next", "os", "pairs", "pcall", "rawequal", "rawget",
   "rawlen", "rawset", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "utf8",
 };
+static const char *const own_libraries[] = { "math", "string", "table", "utf8" }; /* of these, what is in them too */
 static const char names_key = 0; /* of the registry: the table that stands for the globals there */
+
+/* In the table at the top, put a copy of a library in its place. */
+static void copy_library(lua_State *L, const char *name) {
+  lua_pushstring(L, name);
+  lua_rawget(L, -2);
+  if (lua_istable(L, -1)) {
+    lua_newtable(L);
+    for (lua_pushnil(L); lua_next(L, -3); lua_rawset(L, -4)) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+    }
+    lua_pushstring(L, name);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+  lua_pop(L, 1);
+}
 
 void gbl_keep_names(lua_State *L) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &names_key);
@@ -474,10 +492,13 @@ void gbl_keep_names(lua_State *L) {
     lua_rawget(L, -3);
     lua_rawset(L, -4);
   }
-  lua_pop(L, 2);
+  lua_pop(L, 1);
+  for (size_t i = 0; i < sizeof own_libraries / sizeof *own_libraries; i++) copy_library(L, own_libraries[i]);
+  lua_pop(L, 1);
 }
 
-/* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from itself, and the globals behind. */
+/* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from itself, and the globals behind.
+ * Methods of strings are found in the table that all share. */
 static void open_names(lua_State *L) {
   lua_newtable(L);
   lua_createtable(L, 0, 1);

@@ -81,14 +81,6 @@ static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status 
 /* A protected call: what runs, and the scopes that were open before. */
 typedef struct protected { lua_CFunction body; void *request; gbl_modes *modes; int64_t scopes; } protected;
 
-/* Close the scopes that were opened since. */
-static bool close_scopes(gbl_modes *modes, int64_t before) {
-  bool any = false;
-  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
-    for (; modes->top[kind] && modes->top[kind]->number > before; any = true) gbl_close_top(modes, (gbl_scope_kind)kind);
-  return any;
-}
-
 /* The body takes this frame, so that tracebacks show it alone. */
 static int run_body(lua_State *L) {
   protected *p = lua_touserdata(L, 1);
@@ -111,7 +103,7 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   lua_pushcfunction(L, run_body);
   lua_pushlightuserdata(L, &p);
   int lua_status = lua_pcall(L, 1, 0, top + 1);
-  if (lua_status != LUA_OK && p.modes) close_scopes(p.modes, p.scopes);
+  if (lua_status != LUA_OK && p.modes) gbl_close_scopes(p.modes, p.scopes);
   gb_status reason = gbl_interrupt_end(L, lua_status == LUA_OK);
   gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
   lua_settop(L, top);
@@ -135,12 +127,19 @@ static void *refuse(gb_host *host, size_t bytes) {
   return NULL;
 }
 
-/* Tell how long the longest string is. */
+/* Strings are counted by powers of two: that many bits has the length. */
+static int bits_of(size_t bytes) {
+  int bits = 0;
+  for (; bytes; bytes >>= 1) bits++;
+  return bits;
+}
+
+/* Tell what the longest string is shorter than. */
 static void note_longest(const gb_host *host) {
-  size_t longest = 0;
-  for (size_t i = 0; i < host->n_strings; i++)
-    if (host->strings[i].bytes > longest) longest = host->strings[i].bytes;
-  if (told(host)) gbl_note_longest(told(host), longest);
+  int bits = (int)GBL_SIZE_BITS - 1;
+  while (bits && !host->strings_of[bits]) bits--;
+  size_t longest = bits ? ((size_t)1 << (bits - 1)) * 2 - 1 : 0;
+  if (told(host) && told(host)->interrupt.longest != longest) gbl_note_longest(told(host), longest);
 }
 
 /* Room to note one more string. */
@@ -158,13 +157,15 @@ static bool make_room(gb_host *host) {
 static void note_string(gb_host *host, const void *block, size_t bytes) {
   host->strings[host->n_strings].block = block;
   host->strings[host->n_strings++].bytes = bytes;
-  if (told(host) && bytes > told(host)->interrupt.longest) gbl_note_longest(told(host), bytes);
+  host->strings_of[bits_of(bytes)]++;
+  note_longest(host);
 }
 
-/* A large block goes; it may be one of a string. */
+/* A large block goes; it may be one of a string. Lua frees the newest first. */
 static void forget_string(gb_host *host, const void *block) {
-  for (size_t i = 0; i < host->n_strings; i++) {
+  for (size_t i = host->n_strings; i-- > 0;) {
     if (host->strings[i].block != block) continue;
+    host->strings_of[bits_of(host->strings[i].bytes)]--;
     host->strings[i] = host->strings[--host->n_strings];
     note_longest(host);
     return;
@@ -430,7 +431,7 @@ static int run_chunk(lua_State *L) {
   int64_t before = modes->scopes;
   lua_call(L, 0, 0);
   if (!gbl_push_open_scope(L)) return 0;
-  return close_scopes(modes, before) ? lua_error(L) : 0;
+  return gbl_close_scopes(modes, before) ? lua_error(L) : 0;
 }
 
 gb_status gb_host_run_file(gb_host *host, const char *path) { return gbl_host_protect(host, run_chunk, &(chunk){ .path = path }); }

@@ -9,6 +9,7 @@
 #include "gibbous_lua.h"
 
 #define GBL_HOST_ERROR_BYTES 4096
+#define GBL_SIZE_BITS (8 * sizeof(size_t) + 1) /* 0 bits and up */
 
 struct gb_host {
   lua_State *main, *current;     /* current: the coroutine that called the host function that runs, or main */
@@ -19,6 +20,7 @@ struct gb_host {
   size_t refused;                /* bytes of the last request of Lua's that the limit refused, and 0 after one that was served */
   struct { const void *block; size_t bytes; } *strings; /* the long ones that live */
   size_t n_strings, room_strings;
+  size_t strings_of[GBL_SIZE_BITS]; /* how many of them have lengths of so many bits */
   int open_files;                /* streams of the sandbox that are open */
   bool closing;                  /* the state may be gone, while Lua frees what is left */
   bool limited;                  /* the limit refused something in the call that runs */

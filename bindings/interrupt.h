@@ -26,7 +26,7 @@ typedef struct gbl_interrupt {
   int depth;                     /* calls that have begun and not ended */
   bool counts;                   /* the count hook is armed on every coroutine */
   uint64_t instructions;         /* charged since the outermost call began */
-  size_t longest;                /* bytes of the longest string, where the allocator tells: the hook then looks more often */
+  size_t longest;                /* bytes that no string has more of, where the allocator tells: the hook then looks more often */
   bool limits_tensors;           /* the limit on tensor bytes is one that everything unwinds for */
   uint64_t most_instructions;    /* 0: no limit */
   double most_seconds;           /* 0: no limit; the deadline stands in the context, where ops look too */
@@ -66,7 +66,7 @@ void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
 void gbl_charge(lua_State *L, uint64_t instructions);
 /* A block of Lua's memory was allocated: the work behind it is charged. Called by an allocator, so a limit is not raised here; it is armed. */
 void gbl_charge_block(struct gbl_state *state, size_t bytes);
-/* The longest string that lives has so many bytes. Called by an allocator. */
+/* No string that lives has more than so many bytes. Called by an allocator. */
 void gbl_note_longest(struct gbl_state *state, size_t bytes);
 /* A coroutine is made: where instructions are counted, what it runs before its first look is charged now, so that many short ones buy nothing. */
 void gbl_charge_coroutine(lua_State *L);

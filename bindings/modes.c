@@ -90,6 +90,13 @@ void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind) {
   gb_counted_free(scope);
 }
 
+bool gbl_close_scopes(gbl_modes *modes, int64_t before) {
+  bool any = false;
+  for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
+    for (; modes->top[kind] && modes->top[kind]->number > before; any = true) gbl_close_top(modes, (gbl_scope_kind)kind);
+  return any;
+}
+
 /* What Lua holds of a scope. Its user value is the modes. */
 typedef struct handle { gbl_modes *modes; gbl_scope_kind kind; int64_t number; } handle;
 

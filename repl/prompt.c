@@ -144,9 +144,11 @@ static line_completion complete(void *user, const char *text, size_t cursor) {
 
 /* {==== The loop ==== */
 
-/* Call a function of the Lua half with the text at the top, protected, where Ctrl-C stops it; one result stays. */
+/* Call a function of the Lua half with the text at the top, protected, where Ctrl-C stops it; one result stays. What fails leaves no scope open. */
 static script_end call_half(prompt *p, const char *name) {
   lua_State *L = p->L;
+  gbl_modes *modes = gbl_modes_of(L);
+  int64_t scopes = modes->scopes;
   lua_getfield(L, p->half, "trouble");
   lua_getfield(L, p->half, name);
   lua_pushvalue(L, -3);
@@ -156,6 +158,7 @@ static script_end call_half(prompt *p, const char *name) {
   gb_status reason = ctrl_c_end(L, false); /* an input that ended late has shown its results all the same */
   lua_remove(L, -2);
   if (status == LUA_OK) return SCRIPT_DONE;
+  gbl_close_scopes(modes, scopes);
   if (lua_isstring(L, -1)) fputs(lua_tostring(L, -1), stderr), fflush(stderr);
   return reason == GB_EINTERRUPT ? SCRIPT_INTERRUPTED : SCRIPT_FAILED;
 }

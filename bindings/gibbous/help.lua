@@ -5,6 +5,7 @@
 -- An entry is { name, signature, doc, example, errors } and, of an op, also { calls (its spellings), shapes, dtypes, autocast, derivative }.
 
 local gb, native, run = ...
+local find, match, gmatch, gsub, format = string.find, string.match, string.gmatch, string.gsub, string.format -- a script may take methods away
 
 -- {==== ops ====
 
@@ -49,15 +50,15 @@ local examples = { -- where the rule gives what would not run
 
 -- The parts of a signature: its arguments as written, and the visible outputs.
 local function parts_of(signature)
-  local arguments, outputs = signature:match("^(.-)%s*%->%s*(.-)$")
-  return arguments, (outputs:gsub("%s*;.*$", ""))
+  local arguments, outputs = match(signature, "^(.-)%s*%->%s*(.-)$")
+  return arguments, (gsub(outputs, "%s*;.*$", ""))
 end
 
 -- The arguments that a call must have, as an example spells them, and those in front of them.
 local function required(arguments)
   local list, last = {}, 0
-  for word in arguments:gsub(";.*$", ""):gmatch("[^,]+") do
-    local name, optional, kind, default = word:match("^%s*([%w_.]+)(%??)|?%a*:?%s*(%a*)%s*(=?)")
+  for word in gmatch(match(arguments, "^[^;]*"), "[^,]+") do
+    local name, optional, kind, default = match(word, "^%s*([%w_.]+)(%??)|?%a*:?%s*(%a*)%s*(=?)")
     list[#list + 1] = samples[name] or samples[kind] or name
     if optional == "" and default == "" then last = #list end
   end
@@ -67,8 +68,8 @@ end
 local function example_of(row, arguments, outputs)
   if examples[row.name] then return examples[row.name] end
   local list = required(arguments)
-  local form = row.where:find("G") and "gb." or row.where:find("F") and "F." or table.remove(list, 1) .. ":"
-  return ("local %s = %s%s(%s)"):format(outputs, form, row.name, table.concat(list, ", "))
+  local form = find(row.where, "G") and "gb." or find(row.where, "F") and "F." or table.remove(list, 1) .. ":"
+  return format("local %s = %s%s(%s)", outputs, form, row.name, table.concat(list, ", "))
 end
 
 local spellings = { G = "gb.%s", M = "x:%s", F = "F.%s", I = "x:%s_" } -- by the letter of a row's `where`
@@ -76,7 +77,7 @@ local spellings = { G = "gb.%s", M = "x:%s", F = "F.%s", I = "x:%s_" } -- by the
 -- How a recipe can write an op.
 local function calls_of(row)
   local calls = {}
-  for letter in row.where:gmatch("%a") do calls[#calls + 1] = spellings[letter]:format(row.name) end
+  for letter in gmatch(row.where, "%a") do calls[#calls + 1] = format(spellings[letter], row.name) end
   return calls
 end
 
@@ -86,7 +87,7 @@ local function op_entry(row)
   if row.autocast == "banned" then errors = errors .. "; any call under autocast" end
   if row.derivative == "once" then errors = errors .. "; a second derivative" end
   return {
-    name = row.name, signature = ("%s(%s) -> %s"):format(row.name, arguments, outputs), doc = row.doc, calls = calls_of(row),
+    name = row.name, signature = format("%s(%s) -> %s", row.name, arguments, outputs), doc = row.doc, calls = calls_of(row),
     shapes = op_shapes[row.name] or family_shapes[row.family], dtypes = dtypes[row.autocast],
     autocast = row.autocast, derivative = row.derivative, errors = errors, example = example_of(row, arguments, outputs),
   }
@@ -116,8 +117,8 @@ local natives = { GradScaler = "gibbous.scaler", dataset = "gibbous.dataset", te
 local function op_of(key)
   local all = op_rows()
   if all[key] then return all[key] end
-  local row = all[key:match("^(.*)_$")]
-  return row and row.where:find("I") and row or nil
+  local row = all[match(key, "^(.*)_$")]
+  return row and find(row.where, "I") and row or nil
 end
 
 local function sorted(table_)
@@ -136,7 +137,7 @@ local silent = { init = true, forward = true, extra = true, describe = true }
 
 local function add_class(list, name, class, is_layer)
   for _, key in ipairs(sorted(class)) do
-    if type(class[key]) == "function" and not key:find("^_") and not (is_layer and silent[key]) then
+    if type(class[key]) == "function" and not find(key, "^_") and not (is_layer and silent[key]) then
       list[#list + 1] = { name = name .. ":" .. key, value = class[key] }
     end
   end
@@ -159,7 +160,7 @@ function native.public_names()
   add_module(list, "gb", gb)
   for _, path in ipairs(modules) do
     local module = gb
-    for key in path:gmatch("%a+") do module = module[key] end
+    for key in gmatch(path, "%a+") do module = module[key] end
     add_module(list, "gb." .. path, module)
   end
   for key, value in pairs(native.methods("gibbous.tensor")) do
@@ -195,8 +196,8 @@ local prefixes = { "gb.", "gb.nn.", "tensor:", "tensor.", "Module:", "gb.optim."
                    "gb.nn.utils.", "gb.cuda.", "gb.test." }
 
 local function by_name(what)
-  local bare = what:gsub("^gb%.nn%.functional%.", ""):gsub("^F%.", ""):gsub("^gb%.", "")
-  local last = bare:match("^%a+:([%w_]+)$") -- x:relu
+  local bare = gsub(gsub(gsub(what, "^gb%.nn%.functional%.", ""), "^F%.", ""), "^gb%.", "")
+  local last = match(bare, "^%a+:([%w_]+)$") -- x:relu
   local entry = named(what) or named(bare)
   for i = 1, entry and 0 or #prefixes do
     entry = entry or text_entry(prefixes[i] .. bare) or last and text_entry(prefixes[i] .. last)
@@ -212,7 +213,7 @@ function native.help_entry(what)
     local entry = by_name(what)
     if entry then return entry end
     local known = {}
-    for _, row in ipairs(native.public_names()) do known[row.name], known[row.name:match("[%w_]+$")] = true, true end
+    for _, row in ipairs(native.public_names()) do known[row.name], known[match(row.name, "[%w_]+$")] = true, true end
     return nil, native.nearest(what, known)
   end
   if gb.nn.is_module(what) then

@@ -25,6 +25,7 @@ same "libgibbous.so is position independent" 0 "$(readelf -d "$shared" | grep -c
 same "the module shows its entrance" luaopen_gibbous "$(shown "$module")"
 same "the module takes Lua from its interpreter" lua_pcallk "$(taken "$module" | grep -x lua_pcallk)"
 same "the module links no Lua" "" "$(readelf -d "$module" | grep NEEDED | grep -i lua)"
+same "the module holds no bytecode, which another patch release may not read" 0 "$(grep -caF "$(printf '\033Lua')" "$module")"
 same "the module stays in the process" 1 "$(readelf -d "$module" | grep -c NODELETE)"
 same "the executable shows all of Lua" "" "$(without "$(lua_functions)" "$(shown "$build/gibbous")")"
 report

@@ -289,6 +289,27 @@ static void test_missing_libraries(void) {
   CHECK(answers(&t, "{ { 1 }, gb.ones(3) }", "{ { 1 }, tensor(float32 3) }") && answers(&t, "? gb.relu", "found as"));
   CHECK(answers(&t, "gb.oness", "did you mean 'ones'"));
   leave(&t);
+  t = start(); /* nor what lies in them */
+  CHECK(answers(&t, "for _, library in ipairs { math, table, utf8, string } do for name in pairs(library) do library[name] = nil end end", ""));
+  CHECK(answers(&t, "help(gb.matmul)", "found as") && answers(&t, "? gb.nn.Linear", "outputs") && answers(&t, "help 'x:relu'", "found as"));
+  CHECK(answers(&t, "help 'rellu'", "did you mean") && answers(&t, "? gb", "ones()") && answers(&t, ":modes", "gradients      on"));
+  leave(&t);
+}
+
+/* What fails leaves no scope open; what an input leaves open on purpose stays. */
+static void test_scopes(void) {
+  terminal t = start();
+  CHECK(answers(&t, "gb.no_grad() gb.amp.autocast() error('inside')", "inside"));
+  CHECK(answers(&t, "gb.is_grad_enabled(), gb.amp.is_enabled()", "true\nfalse\n"));
+  CHECK(answers(&t, "scope = gb.no_grad()", ""));
+  CHECK(answers(&t, "gb.enable_grad() gb.anomaly() error('deeper')", "deeper"));
+  CHECK(answers(&t, "gb.is_grad_enabled()", "\nfalse\n"));
+  terminal_send(&t, "gb.enable_grad() io.write('g', 'o\\n') while true do end\n");
+  CHECK(terminal_expect(&t, "go\n"));
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "interrupted") && terminal_expect(&t, "> ") && answers(&t, "gb.is_grad_enabled()", "\nfalse\n"));
+  CHECK(answers(&t, "scope:close() return gb.is_grad_enabled()", "\ntrue\n"));
+  leave(&t);
 }
 
 static void test_resize(void) {
@@ -379,6 +400,7 @@ int main(int argc, char **argv) {
   test_interrupts_in_a_paste();
   test_guarded_globals();
   test_missing_libraries();
+  test_scopes();
   test_resize();
   test_colour();
   test_script();
