@@ -50,8 +50,12 @@ static inline gb_tensor *new_made(gb_context *context, gb_dtype dtype, int ndim,
 }
 
 static inline void make_noise(void *element, gb_dtype dtype, int64_t i, uint64_t key) {
-  if (dtype == GB_FLOAT64) *(double *)element = noise(key, i);
-  else *(float *)element = (float)noise(key, i);
+  switch (dtype) {
+    case GB_FLOAT64: *(double *)element = noise(key, i); break;
+    case GB_FLOAT32: *(float *)element = (float)noise(key, i); break;
+    case GB_FLOAT16: *(uint16_t *)element = gb_double_to_float16(noise(key, i)); break;
+    default: *(uint16_t *)element = gb_double_to_bfloat16(noise(key, i)); break;
+  }
 }
 
 /* Some number below `limit`. */
@@ -60,7 +64,7 @@ static inline void make_index(void *element, gb_dtype dtype, int64_t i, uint64_t
   *(int64_t *)element = (int64_t)((noise(limit, i) + 1) * 0.5 * (double)limit);
 }
 
-/* A float32 or float64 tensor of noise; NULL when there is no memory. */
+/* A floating tensor of noise; NULL when there is no memory. */
 static inline gb_tensor *new_noise(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, uint64_t key) {
   return new_made(context, dtype, ndim, shape, make_noise, key);
 }
