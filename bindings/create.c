@@ -128,14 +128,23 @@ static gb_dtype natural_dtype(const gbl_state *state, const survey *s) {
   return s->has_bool ? GB_BOOL : state->default_dtype;
 }
 
-/* Replace the tensor on the CPU at the top by one in dtype on device. */
+/* Replace the tensor at the top, which nobody else has, by one in dtype on device. */
 static void convert_top(lua_State *L, gb_dtype dtype, gb_device device) {
   gb_tensor *x = gbl_check_tensor(L, lua_gettop(L));
   gb_attr to = gb_attr_int(dtype);
   if (gb_tensor_dtype(x) != dtype) gbl_step(L, GB_OP_cast, &to, true);
-  if (device.type == GB_CPU) return;
   x = gbl_check_tensor(L, lua_gettop(L));
+  gb_device from = gb_tensor_device(x);
+  if (from.type == device.type && from.index == device.index) return;
   gbl_box *box = gbl_new_tensor(L);
+  if (from.type != GB_CPU) { /* by way of the CPU */
+    gbl_check_status(L, gb_tensor_new(gb_tensor_context(x), dtype, x->ndim, x->shape, (gb_device){ GB_CPU, 0 }, &box->tensor));
+    gbl_check_status(L, gb_tensor_read(x, gb_data(box->tensor), (size_t)x->numel * gb_dtype_bytes(dtype)));
+    gbl_end_handle(L, -2);
+    lua_replace(L, -2);
+    convert_top(L, dtype, device);
+    return;
+  }
   gbl_check_status(L, gb_tensor_new(gb_tensor_context(x), dtype, x->ndim, x->shape, device, &box->tensor));
   gbl_check_status(L, gb_tensor_write(box->tensor, gb_data(x), (size_t)x->numel * gb_dtype_bytes(dtype)));
   gbl_end_handle(L, -2);
