@@ -154,6 +154,7 @@ void gbl_interrupt_begin(lua_State *L) {
   gbl_state *state = gbl_get_state(L);
   gbl_interrupt *interrupt = &state->interrupt;
   if (interrupt->depth++) return;
+  atomic_store(&state->context->budget.refused, false);
   interrupt->instructions = 0;
   interrupt->stepped = interrupt->grace = false;
   atomic_store(&interrupt->asked, false);

@@ -246,7 +246,7 @@ bool gb_budget_take(gb_budget *budget, size_t bytes) {
   do {
     fits = bytes <= budget->limit && used <= budget->limit - bytes;
   } while (fits && !atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed, memory_order_relaxed));
-  atomic_store_explicit(&budget->refused, !fits, memory_order_relaxed);
+  if (!fits) atomic_store_explicit(&budget->refused, true, memory_order_relaxed);
   return fits;
 }
 

@@ -19,7 +19,7 @@ typedef struct gb_block gb_block; /* one allocation */
 typedef struct gb_budget {
   size_t limit;                    /* most bytes; 0: none */
   atomic_size_t used;
-  atomic_bool refused;             /* the last request was over the limit */
+  atomic_bool refused;             /* a request was over the limit; stays until somebody clears it, whatever other threads are given meanwhile */
 } gb_budget;
 bool gb_budget_take(gb_budget *budget, size_t bytes); /* false, and nothing is counted: over the limit */
 void gb_budget_give_back(gb_budget *budget, size_t bytes);

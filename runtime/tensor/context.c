@@ -96,6 +96,7 @@ static void reclaim(gb_context *context) {
 bool gb_context_count(gb_context *context, size_t bytes) {
   if (gb_budget_take(&context->budget, bytes)) return true;
   reclaim(context);
+  atomic_store(&context->budget.refused, false);
   if (gb_budget_take(&context->budget, bytes)) return true;
   gb_fail_memory(context, bytes);
   return false;
@@ -149,6 +150,7 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
   if (!block) { /* once more, when what can go has gone and the cache is empty */
     reclaim(context);
     if (!context->capture) gb_pool_flush(pool);
+    atomic_store(&context->budget.refused, false);
     block = gb_pool_alloc(pool, bytes, category);
   }
   if (!block) fail_memory_of(context, device, bytes);

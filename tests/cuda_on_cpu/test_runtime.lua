@@ -84,6 +84,17 @@ describe("devices", function()
       expect(c:sum():item()):to_be(2 * (50000 * 49999 // 2 + 3 * round * 50000))
     end
   end)
+  it("are where gb.tensor copies a tensor of another one to", function()
+    local x = gb.arange(5, { device = "cuda:0" })
+    for _, device in ipairs { "cpu", "cuda:0", "cuda:1" } do
+      local y = gb.tensor(x, { device = device, dtype = "float32" })
+      expect(y.device):to_be(device)
+      expect(y.dtype):to_be("float32")
+      y:add_(1)
+      expect(y:sum():item()):to_be(15)
+    end
+    expect(x:sum():item()):to_be(10)
+  end)
   it("do not mix in an op", function()
     expect(function() return gb.ones(2) + gb.ones(2, { device = "cuda:1" }) end):to_fail("found cuda:0 and cuda:1")
   end)
