@@ -37,24 +37,41 @@ static inline gb_context *open_on_device(void) {
   return context;
 }
 
-/* The bytes of element i in memory order. */
-static inline void peek_bits(const gb_tensor *t, int64_t i, void *bits) {
-  size_t bytes = gb_dtype_bytes((gb_dtype)t->dtype);
+/* So many elements from the first on, in memory order, as they are. */
+static inline void peek_bits(const gb_tensor *t, int64_t first, int64_t count, void *bits) {
+  int64_t bytes = (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
   gb_backend *backend = gb_context_backend(gb_tensor_context(t), t->storage->device);
-  gb_status status = backend->read(backend->state, bits, gb_data(t) + i * (int64_t)bytes, bytes);
-  if (status != GB_OK) CHECK(status == GB_OK); /* counted where it fails only: tests look at millions */
+  gb_status status = backend->read(backend->state, bits, gb_data(t) + first * bytes, (size_t)(count * bytes));
+  if (status != GB_OK) CHECK(status == GB_OK); /* counted where it fails only: tests look at very many */
+}
+
+/* Floating element i of these. */
+static inline double number_of(gb_dtype dtype, const void *bits, int64_t i) {
+  switch (dtype) {
+    case GB_FLOAT64: return ((const double *)bits)[i];
+    case GB_FLOAT32: return ((const float *)bits)[i];
+    case GB_FLOAT16: return gb_float16_to_float(((const uint16_t *)bits)[i]);
+    default: return gb_bfloat16_to_float(((const uint16_t *)bits)[i]);
+  }
 }
 
 /* Floating element i in memory order. */
 static inline double peek(const gb_tensor *t, int64_t i) {
   union { double f64; float f32; uint16_t half; } bits;
-  peek_bits(t, i, &bits);
-  switch (t->dtype) {
-    case GB_FLOAT64: return bits.f64;
-    case GB_FLOAT32: return bits.f32;
-    case GB_FLOAT16: return gb_float16_to_float(bits.half);
-    default: return gb_bfloat16_to_float(bits.half);
-  }
+  peek_bits(t, i, 1, &bits);
+  return number_of((gb_dtype)t->dtype, &bits, 0);
+}
+
+/* All of them, read at once; the caller frees them. */
+static inline double *peek_all(const gb_tensor *t) {
+  size_t n = (size_t)t->numel + 1;
+  double *numbers = malloc(n * sizeof *numbers);
+  void *bits = malloc(n * gb_dtype_bytes((gb_dtype)t->dtype));
+  if (!numbers || !bits) abort();
+  peek_bits(t, 0, t->numel, bits);
+  for (int64_t i = 0; i < t->numel; i++) numbers[i] = number_of((gb_dtype)t->dtype, bits, i);
+  free(bits);
+  return numbers;
 }
 
 static inline void poke(gb_tensor *t, int64_t i, double value) {
