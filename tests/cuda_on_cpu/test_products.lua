@@ -135,6 +135,14 @@ describe("mlp", function()
       end
     end)
   end
+  for _, activation in ipairs { "gelu_tanh", "relu" } do
+    it("an argument of 0, " .. activation, function() -- rows of zeros and a bias of zeros: ReLU's derivative at 0 is 0 here as on the CPU
+      local x, w1, w2 = randn("float32", 14, 16), gb.randn(32, 16) * 0.25, gb.randn(16, 32) * 0.18
+      x[{ { 8, 14 } }]:zero_()
+      local function layers(a, c1, d1, c2, d2) return F.mlp(a, c1, d1, c2, d2, { activation = activation }) end
+      expect_gradients_alike(layers, "float32", x, w1, gb.zeros(32), w2, gb.randn(16))
+    end)
+  end
 end)
 
 describe("what the library does not take", function()
