@@ -45,13 +45,14 @@ typedef struct gb_gemm {
   void *sums;                          /* [m], or NULL */
 } gb_gemm;
 
-/* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements; sums of rows want a
- * to lie column after column. */
+/* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements, and the slope sums
+ * of more than one product; sums of rows want a to lie column after column. */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
   bool short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
   if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
   if (gemm->epilogue == GB_GEMM_ROW_SUMS) return gemm->a.row_stride == 1 && gemm->a.column_stride >= gemm->m && gemm->m > 1 && gemm->k > 1;
   if (gemm->epilogue != GB_GEMM_GELU && gemm->epilogue != GB_GEMM_GELU_SLOPE) return true;
+  if (gemm->epilogue == GB_GEMM_GELU_SLOPE && gemm->k == 1) return false;
   return short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0));
 }
 
