@@ -15,9 +15,10 @@
  * dimension that it steps over; strides of a dimension of size 1 do not count. */
 typedef struct gb_gemm_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_gemm_matrix;
 
-/* What happens to the sums before they are rounded. Left out, of what the library has: the derivative of ReLU wants the bit mask that forward
- * would have to keep beside the result, in an order of bits that is the library's own; and sums of the result's columns (a bias gradient)
- * would be rounded to the result's 16 bits, where ROW_SUMS of the product after it stay in float32. */
+/* What happens to the sums before they are rounded. Left out, of what the library has: the derivative of ReLU, which goes by a bit mask that
+ * forward keeps. No document says which bit an argument of 0 gets, or a NaN; CUTLASS sets it at 0 and answers both ways at NaN. Ours is 0 at 0
+ * and passes at NaN, as on the CPU: rows of zeros with a bias of zeros would get another gradient. And sums of the result's columns (a bias
+ * gradient) would be rounded to the result's 16 bits, where ROW_SUMS of the product after it stay in float32. */
 typedef enum gb_gemm_epilogue {
   GB_GEMM_PLAIN,
   GB_GEMM_RELU,           /* max(c, 0) */
@@ -44,13 +45,14 @@ typedef struct gb_gemm {
   void *sums;                          /* [m], or NULL */
 } gb_gemm;
 
-/* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements; sums of rows want a
- * to lie column after column. */
+/* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements, and the slope sums
+ * of more than one product; sums of rows want a to lie column after column. */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
   bool short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
   if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
   if (gemm->epilogue == GB_GEMM_ROW_SUMS) return gemm->a.row_stride == 1 && gemm->a.column_stride >= gemm->m && gemm->m > 1 && gemm->k > 1;
   if (gemm->epilogue != GB_GEMM_GELU && gemm->epilogue != GB_GEMM_GELU_SLOPE) return true;
+  if (gemm->epilogue == GB_GEMM_GELU_SLOPE && gemm->k == 1) return false;
   return short_floats && (!gemm->aux || (gemm->ldc % 8 == 0 && (uintptr_t)gemm->aux % 16 == 0));
 }
 

@@ -135,6 +135,19 @@ describe("mlp", function()
       end
     end)
   end
+  for _, activation in ipairs { "gelu_tanh", "relu" } do
+    it("one output, " .. activation, function() -- the gradient of the hidden layer is made of sums of one product
+      local x, w1, w2 = randn("bfloat16", 14, 16), (randn("bfloat16", 32, 16) * 0.25):to("bfloat16"), (randn("bfloat16", 1, 32) * 0.18):to("bfloat16")
+      local function layers(a, c1, d1, c2, d2) return F.mlp(a, c1, d1, c2, d2, { activation = activation }) end
+      expect_gradients_alike(layers, "bfloat16", x, w1, randn("bfloat16", 32), w2, randn("bfloat16", 1))
+    end)
+    it("an argument of 0, " .. activation, function() -- rows of zeros and a bias of zeros: ReLU's derivative at 0 is 0 here as on the CPU
+      local x, w1, w2 = randn("float32", 14, 16), gb.randn(32, 16) * 0.25, gb.randn(16, 32) * 0.18
+      x[{ { 8, 14 } }]:zero_()
+      local function layers(a, c1, d1, c2, d2) return F.mlp(a, c1, d1, c2, d2, { activation = activation }) end
+      expect_gradients_alike(layers, "float32", x, w1, gb.zeros(32), w2, gb.randn(16))
+    end)
+  end
 end)
 
 describe("what the library does not take", function()
@@ -142,10 +155,11 @@ describe("what the library does not take", function()
     local script = [[
       local gb = require 'gibbous'
       local function leaf(...) return gb.randn({ ... }, { device = 'cuda', dtype = 'bfloat16' }):requires_grad_() end
-      local function layers(width) return gb.nn.functional.mlp(leaf(6, 8), leaf(width, 8), leaf(width), leaf(8, width), leaf(8)) end
-      layers(WIDTH):sum():backward() ]]
-    local function said(width, verbose)
-      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(), script:gsub("WIDTH", tostring(width))))
+      local function layers(width, out) return gb.nn.functional.mlp(leaf(6, 8), leaf(width, 8), leaf(width), leaf(out, width), leaf(out)) end
+      layers(WIDTH, OUT):sum():backward() ]]
+    local function said(width, verbose, out)
+      local text = script:gsub("%u%u%u+", { WIDTH = tostring(width), OUT = tostring(out or 8) })
+      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(), text))
       return pipe:read("a")
     end
     expect(said(16, 1)):to_be("")
@@ -153,6 +167,9 @@ describe("what the library does not take", function()
     local text = said(12, 1) -- no multiple of 8
     expect(text:match("GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
     expect(text:match("the derivative of GELU beside a product of %[6, 8%] by %[8, 12%] runs apart") ~= nil):to_be(true)
+    local single = said(16, 1, 1) -- sums of one product
+    expect(single:match("the derivative of GELU beside a product of %[6, 1%] by %[1, 16%] runs apart") ~= nil):to_be(true)
+    expect(single:match("GELU beside a product of %[6, 8%]")):to_be(nil)
   end)
 end)
 
