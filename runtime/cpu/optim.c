@@ -13,7 +13,7 @@
 #include "tensor/step_state.h"
 
 #define CHUNK (16 * GB_TILE)
-#define LANES 16
+#define LANES 32
 
 typedef struct pass pass;
 /* Handle elements at .. at + n - 1 of the slab, all of one segment and one chunk. */
