@@ -127,8 +127,9 @@ static int scale(lua_State *L) {
   return 1;
 }
 
-/* GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped or read. Errors: twice between
- * two updates. Example: scaler:scale(loss):backward() scaler:unscale_(opt) */
+/* GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped or read, and measure their
+ * 2-norm on the way: clip_grad_norm_ over the same gradients, untouched since, needs no pass for it. Errors: twice between two updates.
+ * Example: scaler:scale(loss):backward() scaler:unscale_(opt) */
 static int unscale(lua_State *L) {
   gbl_enter(L);
   gbl_check_status(L, gb_scaler_unscale(check(L), gbl_check_optimizer(L, 2)));
@@ -136,9 +137,9 @@ static int unscale(lua_State *L) {
 }
 
 /* GradScaler:step(optimizer: optimizer, options?: table) -> number: The optimizer's step, unless a gradient is not finite. options: clip
- * (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_ and step do, in one pass; returns the norm before, on
- * a device as a tensor. Errors: max_skips skips
- * in a row, with the report. Example: scaler:scale(loss):backward() scaler:step(opt) scaler:update() */
+ * (max_norm), norm_type = 2: with clip, all that unscale_, clip_grad_norm_ and step do, bit for bit, the clip within the update itself: grad is
+ * unscaled and clipped afterwards; returns the norm before, on a device as a tensor. Errors: max_skips skips in a row, with the report.
+ * Example: scaler:scale(loss):backward() scaler:step(opt) scaler:update() */
 static int step(lua_State *L) {
   static const char *const known[] = { "clip", "norm_type", NULL };
   gbl_enter(L);

@@ -24,8 +24,8 @@ static gb_pass pass_of(const gb_slab_call *c) {
   gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
                 .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = (gb_pass_scale *)c->scale,
                 .found = (gb_pass_found *)c->found, .owner = (gb_pass_found *)c->owner, .scaled = c->scaled, .maximize = c->maximize,
-                .want_norm = c->want_norm, .by_norm = c->by_norm, .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor,
-                .clip_value = c->clip_value, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .momentum = c->momentum,
+                .norm = (const gb_pass_found *)c->norm, .want_norm = c->want_norm, .norm_type = c->norm_type, .max_norm = c->max_norm,
+                .clip_factor = c->clip_factor, .clip_value = c->clip_value, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .momentum = c->momentum,
                 .dampening = c->dampening, .nesterov = c->nesterov, .decoupled = c->decoupled, .rates = { c->lr, c->weight_decay },
                 .live = (const gb_pass_rates *)c->live };
   p.parameters = data_of(slab->parameters);
@@ -35,7 +35,9 @@ static gb_pass pass_of(const gb_slab_call *c) {
     p.steps = (int64_t *)(void *)gb_data(slab->counters);
     p.blame = p.steps + slab->counters->numel / 2;
   }
-  if (slab->count) p.start = slab->segments[0].offset;
+  int64_t first = 0;
+  while (first < slab->count && !slab->segments[first].has_grad) first++;
+  if (first < slab->count) p.start = slab->segments[first].offset;
   return p;
 }
 
@@ -55,16 +57,23 @@ static void run_segments(gb_cuda_call *call, gb_pass_kind kind, gb_pass *p, void
   }
 }
 
-static gb_status optim_check(gb_cuda_call *call) {
+/* The chunks that segments with a gradient lie in. */
+static int64_t count_chunks(const gb_slab *slab, const gb_pass *p) {
+  int64_t last = slab->count - 1;
+  while (last >= 0 && !slab->segments[last].has_grad) last--;
+  return last < 0 ? 0 : gb_pass_chunks(slab->segments[last].offset + slab->segments[last].size - p->start);
+}
+
+static gb_status check(gb_cuda_call *call, gb_pass_kind kind) {
   const gb_slab_call *c = call->attrs[0].pointer;
   gb_pass p = pass_of(c);
-  int64_t last = c->slab->count - 1, chunks = last < 0 ? 0 : gb_pass_chunks(c->slab->segments[last].offset + c->slab->segments[last].size - p.start);
+  int64_t chunks = count_chunks(c->slab, &p);
   if (c->want_norm && chunks) {
     p.norms = gb_cuda_scratch(call, sizeof(double) * (size_t)chunks);
     if (!p.norms) return GB_EMEMORY;
     gb_rt_set(call->stream, p.norms, 0, sizeof(double) * (size_t)chunks);
   }
-  run_segments(call, GB_PASS_CHECK, &p, NULL);
+  run_segments(call, kind, &p, NULL);
   if (p.norms) gb_pass_norm(call->stream, &p, chunks);
   return GB_OK;
 }
@@ -75,7 +84,8 @@ static gb_status run_one(gb_cuda_call *call, gb_pass_kind kind, void (*after)(gb
   return GB_OK;
 }
 
-static gb_status optim_unscale(gb_cuda_call *call) { return run_one(call, GB_PASS_UNSCALE, NULL); }
+static gb_status optim_check(gb_cuda_call *call) { return check(call, GB_PASS_CHECK); }
+static gb_status optim_unscale(gb_cuda_call *call) { return check(call, GB_PASS_UNSCALE); }
 static gb_status optim_clip(gb_cuda_call *call) { return run_one(call, GB_PASS_CLIP, NULL); }
 static gb_status optim_sgd(gb_cuda_call *call) { return run_one(call, GB_PASS_SGD, gb_pass_count); }
 static gb_status optim_adam(gb_cuda_call *call) { return run_one(call, GB_PASS_ADAM, gb_pass_count); }

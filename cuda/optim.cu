@@ -1,9 +1,10 @@
 /* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, the steps of SGD and Adam, and the scaler's update.
  *
  * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for all elements is read from the records on
- * the device, so nothing waits for the host. Norms are added in a fixed order: threads, then chunks. A step reads and writes each element once:
- * SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is
- * float32, or float64 for float64 parameters; the numbers of a whole segment are made in double. */
+ * the device, so nothing waits for the host. Norms are of gradients in their true size, as unscaling rounds them, added in a fixed order: threads,
+ * then chunks. A step reads and writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it
+ * clips, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers of a whole
+ * segment are made in double. */
 #include "cuda/optim.h"
 
 #include <float.h>
@@ -84,8 +85,7 @@ static __device__ __forceinline__ int dtype_of(double) { return GB_FLOAT64; }
 /* The chunk of this block: the first one that the launch's segments touch is block 0's. */
 static __device__ __forceinline__ int64_t this_chunk(const gb_pass &p) { return (p.segment[0].offset - p.start) / CHUNK + blockIdx.x; }
 
-/* Of a gradient on reading. */
-static __device__ __forceinline__ double factor_of(const gb_pass &p) { return (p.scaled ? (double)p.scale->inverse : 1.0) * (p.maximize ? -1.0 : 1.0); }
+static __device__ __forceinline__ double inverse_of(const gb_pass &p) { return p.scaled ? (double)p.scale->inverse : 1.0; }
 
 static __device__ __forceinline__ bool is_skipped(const gb_pass &p) { return p.found && p.found->found_inf != 0; }
 
@@ -103,23 +103,22 @@ static __device__ __forceinline__ double norm_of(double type, double g) {
   return type == 2 ? g * g : isinf(type) ? size : pow(size, type);
 }
 
+/* Elements are checked before they are multiplied, as PyTorch does, and measured after. */
 struct check_run {
   double norm;
   bool unscale;
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     int bad = 0;
-    double factor = unscale ? factor_of(p) : 1;
+    double inverse = inverse_of(p);
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
       double g[GB_LANES];
       load_four<double>(p.gradients, p.gradient_dtype, f, g);
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
-        if (!is_in(f, l)) continue;
-        bad |= !(fabs(g[l]) <= DBL_MAX);
-        if (p.norms) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g[l]));
-      }
-      if (!unscale) continue;
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = p.gradient_dtype == GB_FLOAT64 ? g[l] * factor : (double)((float)g[l] * (float)factor);
-      store_four<double>(p.gradients, p.gradient_dtype, f, g);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) bad |= !(fabs(g[l]) <= DBL_MAX); /* those that are not in the run are 0 */
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = p.gradient_dtype == GB_FLOAT64 ? g[l] * inverse : (double)((float)g[l] * (float)inverse);
+      if (unscale) store_four<double>(p.gradients, p.gradient_dtype, f, g);
+      if (!p.norms) continue;
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++)
+        if (is_in(f, l)) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g[l]));
     }
     if (!bad) return;
     if (p.found) raise_flag(&p.found->found_inf);
@@ -137,15 +136,12 @@ static __global__ void check_kernel(gb_pass p, bool unscale) {
   if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm); /* a chunk may be shared by two launches */
 }
 
-/* The norm of the slab, as if its gradients had no scale, joined to what the record holds. */
+/* The norm of the slab, joined to what the record holds. */
 static __global__ void norm_kernel(gb_pass p, int64_t chunks) {
   double norm = 0;
   for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) norm = join_norms(p.norm_type, norm, p.norms[i]);
   norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(norm, 0.0) : gb_block_reduce<gb_sum_of>(norm, 0.0);
-  if (threadIdx.x) return;
-  double inverse = p.scaled ? (double)p.scale->inverse : 1;
-  norm *= isinf(p.norm_type) ? inverse : pow(inverse, p.norm_type);
-  p.found->norm = join_norms(p.norm_type, p.found->norm, norm);
+  if (threadIdx.x == 0) p.found->norm = join_norms(p.norm_type, p.found->norm, norm);
 }
 
 extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks) {
@@ -155,6 +151,17 @@ extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chun
 /* ====} */
 
 /* {==== clipping ==== */
+
+/* What brings a norm down to max_norm; 1: nothing to do. One that is not finite leaves gradients as they are, and raises the owner's flag. */
+struct norm_clip { double factor; bool finite; };
+
+static __device__ __forceinline__ norm_clip clip_by_norm(const gb_pass &p) {
+  double norm = p.norm->norm, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
+  double factor = p.max_norm / (total + 1e-6);
+  bool finite = total - total == 0;
+  if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
+  return { finite && factor < 1 ? factor : 1.0, finite };
+}
 
 /* Multiply, or clamp where a limit is given; NaN stays NaN. */
 struct clip_run {
@@ -173,18 +180,10 @@ struct clip_run {
   }
 };
 
-/* With a largest norm: the factor comes from the norm in the record. One that is not finite leaves gradients as they are, and raises the owner's
- * flag. */
 static __global__ void clip_kernel(gb_pass p) {
   clip_run visitor = { p.clip_factor, p.clip_value * (p.scaled ? (double)p.scale->scale : 1) };
-  if (p.by_norm) {
-    double norm = p.found->norm, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
-    visitor.factor = p.max_norm / (total + 1e-6);
-    visitor.limit = 0;
-    bool finite = total - total == 0;
-    if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
-    if (!finite || visitor.factor >= 1) return;
-  }
+  if (p.norm) visitor = { clip_by_norm(p).factor, 0 };
+  if (p.norm && visitor.factor == 1) return;
   visit_chunk(p, this_chunk(p), visitor);
 }
 
@@ -208,11 +207,39 @@ template <typename T> static __device__ __forceinline__ T towards(T m, T g, T ra
   return rate < (T)0.5 ? m + rate * (g - m) : g - (g - m) * (1 - rate);
 }
 
-/* The flag was up: no step, and the scaler hears of it. */
-static __device__ __forceinline__ bool skips(const gb_pass &p) {
-  if (!is_skipped(p)) return false;
-  if (p.scale && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.scale->found_inf);
-  return true;
+/* What a step does with gradients on reading. */
+template <typename T> struct reading {
+  bool writes;          /* a step that clips: gradients stay behind in their true size and clipped, ... */
+  T inverse, clip;      /* ... by two products, as by unscale_ and then by a clip, so that the bits are those of one after the other */
+  T factor;             /* without the scale, and with the sign that descends */
+  bool skipped;         /* the flag was up, or the norm is not finite: no step, and the scaler hears of it */
+
+  /* g was read, and so was all else that the four need: what is written first would hold those reads up. */
+  __device__ __forceinline__ void apply(const gb_pass &p, const four &f, T *g) const {
+    if (writes) {
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = g[l] * inverse * clip;
+      store_four<T>(p.gradients, dtype_of((T)0), f, g);
+    }
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] *= factor;
+  }
+  /* Of a step that is skipped: what it leaves behind. */
+  __device__ void run(const gb_pass &p, int, int64_t first, int64_t last) const {
+    T g[GB_LANES];
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      load_four<T>(p.gradients, dtype_of((T)0), f, g);
+      apply(p, f, g);
+    }
+  }
+};
+
+template <typename T> static __device__ __forceinline__ reading<T> reading_of(const gb_pass &p) {
+  norm_clip by = { 1, true };
+  double inverse = inverse_of(p), sign = p.maximize ? -1 : 1;
+  if (p.norm) by = clip_by_norm(p);
+  bool skipped = p.found && (p.found->found_inf != 0 || !by.finite);
+  if (skipped && p.scale && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.scale->found_inf);
+  if (!p.norm) return { false, 1, 1, (T)(inverse * sign), skipped };
+  return { p.scaled || by.factor != 1, (T)inverse, (T)by.factor, (T)sign, skipped };
 }
 
 /* One more step for every segment that took it; after the pass, which reads the count. */
@@ -229,7 +256,7 @@ extern "C" void gb_pass_count(gb_stream stream, const gb_pass *pass) { GB_LAUNCH
 
 template <typename T> struct sgd_run {
   gb_pass_rates rates;
-  T factor;
+  reading<T> gradients;
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     T lr = (T)rates.lr, decay = (T)rates.weight_decay, momentum = (T)p.momentum, keep = (T)(1 - p.dampening);
     bool fresh = p.steps[p.segment[s].index] == 0;
@@ -239,8 +266,8 @@ template <typename T> struct sgd_run {
       load_four<T>(p.gradients, dtype, f, g);
       load_four<T>(p.weights, dtype, f, w);
       if (momentum != 0 && !fresh) load_four<T>(p.state[0], dtype, f, m);
+      gradients.apply(p, f, g);
       GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
-        g[l] *= factor;
         if (decay != 0) g[l] += decay * w[l];
         if (momentum != 0) {
           m[l] = fresh ? g[l] : m[l] * momentum + g[l] * keep;
@@ -255,9 +282,9 @@ template <typename T> struct sgd_run {
 };
 
 template <typename T> static __global__ void sgd_kernel(gb_pass p) {
-  if (skips(p)) return;
-  sgd_run<T> visitor = { rates_of(p), (T)factor_of(p) };
-  visit_chunk(p, this_chunk(p), visitor);
+  sgd_run<T> visitor = { rates_of(p), reading_of<T>(p) };
+  if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
+  else if (visitor.gradients.writes) visit_chunk(p, this_chunk(p), visitor.gradients);
 }
 
 /* ====} */
@@ -266,7 +293,7 @@ template <typename T> static __global__ void sgd_kernel(gb_pass p) {
 
 template <typename T> struct adam_run {
   gb_pass_rates rates;
-  T factor;
+  reading<T> gradients;
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     double steps = (double)(p.steps[p.segment[s].index] + 1); /* bias is corrected by the segment's own count */
     double correction1 = 1 - pow(p.beta1, steps), correction2 = 1 - pow(p.beta2, steps);
@@ -279,8 +306,8 @@ template <typename T> struct adam_run {
       load_four<T>(p.weights, dtype, f, w);
       load_four<T>(p.state[0], dtype, f, m);
       load_four<T>(p.state[1], dtype, f, v);
+      gradients.apply(p, f, g);
       GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
-        g[l] *= factor;
         if (decay != 0) g[l] += decay * w[l];
         m[l] = towards(m[l], g[l], rate1);
         v[l] = v[l] * beta2 + rate2 * (g[l] * g[l]);
@@ -293,10 +320,11 @@ template <typename T> struct adam_run {
   }
 };
 
-template <typename T> static __global__ void adam_kernel(gb_pass p) {
-  if (skips(p)) return;
-  adam_run<T> visitor = { rates_of(p), (T)factor_of(p) };
-  visit_chunk(p, this_chunk(p), visitor);
+/* In float32 four blocks to a multiprocessor, which as many registers as the compiler would take leave no room for. */
+template <typename T> static __global__ void __launch_bounds__(GB_THREADS, sizeof(T) == 4 ? 4 : 2) adam_kernel(gb_pass p) {
+  adam_run<T> visitor = { rates_of(p), reading_of<T>(p) };
+  if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
+  else if (visitor.gradients.writes) visit_chunk(p, this_chunk(p), visitor.gradients);
 }
 
 /* ====} */

@@ -29,14 +29,15 @@ typedef struct gb_pass_rates { double lr, weight_decay; } gb_pass_rates;
 typedef struct gb_pass {
   int count;
   gb_pass_segment segment[GB_PASS_SEGMENTS];
-  int64_t start;                         /* of the slab's first segment: chunks are counted from here */
+  int64_t start;                         /* of the slab's first segment with a gradient: chunks are counted from here */
   char *gradients, *parameters, *weights, *copy[2], *state[2]; /* weights: what a step updates, the masters where there are some */
   int gradient_dtype, dtype;             /* dtype: of the parameters */
   bool is_f64, has_masters;              /* the precision of a step */
   int64_t *steps, *blame;                /* per segment: steps taken; the update at which a gradient was last not finite */
   gb_pass_scale *scale;
   gb_pass_found *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
-  bool scaled, maximize, want_norm, by_norm;
+  const gb_pass_found *norm;             /* clip by the norm in there; NULL: not by norm */
+  bool scaled, maximize, want_norm;
   double norm_type, max_norm, clip_factor, clip_value;
   double *norms;                         /* per chunk */
   double beta1, beta2, eps, momentum, dampening;

@@ -104,14 +104,16 @@ native.help_texts = {
   },
   ["GradScaler:step"] = {
     "GradScaler:step(optimizer: optimizer, options?: table) -> number",
-    "The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, what unscale_, \z
-      clip_grad_norm_ and step do, in one pass; returns the norm before, on a device as a tensor.",
+    "The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, all that unscale_, \z
+      clip_grad_norm_ and step do, bit for bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm \z
+      before, on a device as a tensor.",
     "max_skips skips in a row, with the report",
     "scaler:scale(loss):backward() scaler:step(opt) scaler:update()",
   },
   ["GradScaler:unscale_"] = {
     "GradScaler:unscale_(optimizer: optimizer)",
-    "Divide the gradients by the scale in place, before they are clipped or read.",
+    "Divide the gradients by the scale in place, before they are clipped or read, and measure their 2-norm on the way: clip_grad_norm_ over \z
+      the same gradients, untouched since, needs no pass for it.",
     "twice between two updates",
     "scaler:scale(loss):backward() scaler:unscale_(opt)",
   },

@@ -2203,15 +2203,17 @@ function GradScaler:state_dict() end
 ---@return table
 function GradScaler:stats() end
 
---- The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, what unscale_, clip_grad_norm_
---- and step do, in one pass; returns the norm before, on a device as a tensor.
+--- The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, all that unscale_,
+--- clip_grad_norm_ and step do, bit for bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm
+--- before, on a device as a tensor.
 --- Errors: max_skips skips in a row, with the report.
 ---@param optimizer gb.Optimizer
 ---@param options? table
 ---@return number
 function GradScaler:step(optimizer, options) end
 
---- Divide the gradients by the scale in place, before they are clipped or read.
+--- Divide the gradients by the scale in place, before they are clipped or read, and measure their 2-norm on the way: clip_grad_norm_ over the
+--- same gradients, untouched since, needs no pass for it.
 --- Errors: twice between two updates.
 ---@param optimizer gb.Optimizer
 function GradScaler:unscale_(optimizer) end

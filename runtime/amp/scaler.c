@@ -414,14 +414,8 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   GB_TRY(check_tags(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
   GB_TRY(settle(scaler, optimizer->found.device));
-  GB_TRY(gb_record_clear(&optimizer->found));
-  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scaler->record.data));
-  for (int i = 0; i < optimizer->n_params; i++) {
-    gb_segment *segment = optimizer->params[i].segment;
-    if (!segment->has_grad) continue;
-    segment->grad->tag = (gb_grad_tag){ 0, 0 };
-    gb_tensor_bump(segment->grad);
-  }
+  GB_TRY(gb_optimizer_clear_found(optimizer));
+  GB_TRY(gb_optimizer_unscale(optimizer, scaler->record.data));
   note_stage(scaler, optimizer, UNSCALED);
   return GB_OK;
 }
@@ -449,40 +443,41 @@ static gb_status is_explained(const gb_scaler *scaler, bool *explained) {
 
 /* The step of an optimizer whose gradients have lost their scales: each scaler knows already what was not finite of its own, so what is found
  * here is the optimizer's alone. A skip that no scaler knows of (a sum that overflows, a norm) counts for the one that steps. */
-static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const char *who) {
+static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const char *who, const gb_clip *clip, gb_tensor **norm) {
   GB_TRY(check_unscaled(scaler, optimizer, who));
   GB_TRY(check_unstepped(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
-  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, NULL));
-  GB_TRY(gb_optimizer_update(optimizer, NULL, false, true));
+  GB_TRY(clip ? gb_optimizer_norm(optimizer, NULL, clip->norm_type, norm) : gb_optimizer_inspect(optimizer, GB_OP_optim_check, NULL, 0));
+  GB_TRY(gb_optimizer_update(optimizer, NULL, false, true, clip));
   note_stage(scaler, optimizer, STEPPED);
   bool skipped, explained;
   GB_TRY(gb_optimizer_found(optimizer, &skipped));
   if (!skipped) return GB_OK;
-  GB_TRY(gb_record_clear(&optimizer->found));
+  GB_TRY(gb_optimizer_clear_found(optimizer));
   GB_TRY(is_explained(scaler, &explained));
   if (!explained) GB_TRY(raise_flag(scaler));
   return report_skip(scaler, optimizer, 0);
 }
 
-gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
+/* clip: NULL, or the step clips, and *norm is the norm before; on failure it may be there, for the caller to release. */
+static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm) {
   static const char who[] = "scaler:step()";
-  if (!scaler->options.enabled) return gb_optimizer_step(optimizer);
+  if (!scaler->options.enabled) return clip ? gb_optimizer_step_clipped(optimizer, clip, norm) : gb_optimizer_step(optimizer);
   GB_TRY(check_any_gradient(scaler, optimizer));
   GB_TRY(check_used(scaler, who));
   stage now = stage_of(scaler, optimizer);
   if (now == STEPPED)
     return gb_fail(scaler->context, GB_ESTATE,
                    "%s: has been called on this optimizer already since the last update(); call scaler:update() after the steps", who);
-  if (scaler->options.per_loss) return step_unscaled(scaler, optimizer, who);
+  if (scaler->options.per_loss) return step_unscaled(scaler, optimizer, who, clip, norm);
   GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
   GB_TRY(settle(scaler, optimizer->found.device));
-  if (now == READY) {
-    GB_TRY(gb_record_clear(&optimizer->found));
-    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, scaler->record.data));
-  }
-  GB_TRY(gb_optimizer_update(optimizer, scaler->record.data, now == READY, true));
+  gb_scale_record *carried = now == READY ? scaler->record.data : NULL;
+  if (carried) GB_TRY(gb_optimizer_clear_found(optimizer));
+  if (clip) GB_TRY(gb_optimizer_norm(optimizer, carried, clip->norm_type, norm));
+  else if (carried) GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, carried, 0));
+  GB_TRY(gb_optimizer_update(optimizer, scaler->record.data, carried != NULL, true, clip));
   note_stage(scaler, optimizer, STEPPED);
   if (!gb_record_on_host(&scaler->record)) return GB_OK; /* the update asks for what happened, without waiting for it */
   bool skipped;
@@ -490,30 +485,14 @@ gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) {
   return skipped ? report_skip(scaler, optimizer, 0) : GB_OK;
 }
 
-/* Clip the norm of all of an optimizer's gradients. */
-static gb_status clip_all(gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm) {
-  size_t bytes = sizeof(gb_tensor *) * (size_t)(optimizer->n_params + 1);
-  gb_tensor **parameters = malloc(bytes);
-  if (!parameters) return gb_fail_memory(optimizer->context, bytes);
-  for (int i = 0; i < optimizer->n_params; i++) parameters[i] = optimizer->params[i].parameter;
-  gb_status status = gb_clip_grad_norm_tensor(optimizer->context, parameters, optimizer->n_params, max_norm, norm_type, norm);
-  free(parameters);
-  return status;
-}
+gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) { return step(scaler, optimizer, NULL, NULL); }
 
 gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm) {
   if (!(max_norm >= 0) || !(norm_type > 0))
     return gb_fail(scaler->context, GB_EINVAL, "scaler:step(): clip is %g and norm_type %g; clip must be 0 or more, and norm_type above 0", max_norm,
                    norm_type);
-  if (scaler->options.enabled) {
-    GB_TRY(check_any_gradient(scaler, optimizer));
-    stage now = stage_of(scaler, optimizer);
-    if (now == STEPPED) return gb_scaler_step(scaler, optimizer); /* which says what is wrong */
-    if (now == READY) GB_TRY(gb_scaler_unscale(scaler, optimizer));
-  }
   gb_tensor *total = NULL;
-  GB_TRY(clip_all(optimizer, max_norm, norm_type, &total));
-  gb_status status = gb_scaler_step(scaler, optimizer);
+  gb_status status = step(scaler, optimizer, &(gb_clip){ max_norm, norm_type }, &total);
   if (status == GB_OK && norm) *norm = total;
   else gb_tensor_release(total);
   return status;

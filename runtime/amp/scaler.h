@@ -32,12 +32,15 @@ void gb_scaler_release(gb_scaler *scaler);
 
 /* loss * scale in float32 (loss itself, retained, when disabled). Gradients that come back through it carry the scaler's tag. */
 gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out);
-/* Divide the optimizer's gradients by the scale in place and note whether they are finite. */
+/* Divide the optimizer's gradients by the scale in place, and note whether they are finite and their 2-norm: while nothing has written to them, it
+ * is what a clip over all of them would measure. */
 gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer);
 /* Step unless a gradient was not finite. The decision is taken in the kernel. */
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer);
-/* Unscale (where that was not done yet), clip the norm of all the optimizer's gradients to max_norm, and step. *norm (may be NULL) is the norm
- * before, a 0-d float64 tensor where the gradients are; one that is not finite skips the step. Also clips when the scaler is disabled. */
+/* Unscale (where that was not done yet), clip the norm of all the optimizer's gradients to max_norm, and step, bit for bit as by those calls: one
+ * pass checks and measures, the step clips. Gradients are in their true size and clipped afterwards, also where the step was skipped. *norm (may
+ * be NULL) is the norm before, a 0-d float64 tensor where the gradients are; one that is not finite skips the step. Also clips when the scaler is
+ * disabled. */
 gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm);
 /* New scale from the flags of every optimizer stepped since the last update; new_scale above 0 sets it instead. */
 gb_status gb_scaler_update(gb_scaler *scaler, double new_scale);

@@ -1,9 +1,10 @@
 /* cpu/optim.c - passes over a slab: check, unscale, clip, and the steps of SGD and Adam; and the scaler's update.
  *
- * A pass is cut into chunks by the slab's layout alone; a chunk visits the segments with a gradient that lie in it, tile by tile. Norms
- * are summed in a fixed order: lanes, then tiles, then chunks. A step reads and writes each element once: SGD moves 12 bytes per float32
- * element (20 with momentum), Adam 28, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for
- * float64 parameters; the numbers that are the same for a whole segment are made in double, as PyTorch makes them on the host. */
+ * A pass is cut into chunks by where gradients lie alone; a chunk visits the segments with a gradient that lie in it, tile by tile. Norms
+ * are of gradients in their true size, as unscaling rounds them, summed in a fixed order: lanes, then tiles, then chunks; so every way to one
+ * gives the same bits. A step reads and writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more
+ * where it clips, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the
+ * numbers that are the same for a whole segment are made in double, as PyTorch makes them on the host. */
 #include <float.h>
 #include <math.h>
 
@@ -12,7 +13,7 @@
 #include "tensor/step_state.h"
 
 #define CHUNK (16 * GB_TILE)
-#define LANES 16
+#define LANES 32
 
 typedef struct pass pass;
 /* Handle elements at .. at + n - 1 of the slab, all of one segment and one chunk. */
@@ -23,10 +24,12 @@ struct pass {
   const gb_slab_call *call;
   const gb_slab *slab;
   run_fn run;
-  int64_t start, end;                   /* elements of the slab that segments span */
+  int64_t start, end;                   /* elements of the slab that segments with a gradient span */
   gb_dtype dtype;                       /* of the gradients */
   char *gradients, *parameters, *weights, *copy[2], *state[3]; /* weights: what a step updates, the masters where there are some */
   double factor;                        /* of a gradient on reading */
+  bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and clipped */
+  double inverse, clip;                 /* what a step that writes gradients multiplies them by, one after the other */
   double *norms;                        /* of each chunk; NULL: not wanted */
   atomic_bool bad;                      /* a gradient was not finite */
 };
@@ -45,9 +48,12 @@ static pass pass_over(const gb_slab_call *call, run_fn run) {
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
   for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
   for (int i = 0; i < 3; i++) p.state[i] = data_of(slab->state[i]);
-  if (slab->count) {
-    p.start = slab->segments[0].offset;
-    p.end = slab->segments[slab->count - 1].offset + slab->segments[slab->count - 1].size;
+  int64_t first = 0, last = slab->count - 1;
+  while (first <= last && !slab->segments[first].has_grad) first++;
+  while (last > first && !slab->segments[last].has_grad) last--;
+  if (first <= last) {
+    p.start = slab->segments[first].offset;
+    p.end = slab->segments[last].offset + slab->segments[last].size;
   }
   p.factor = (call->scaled ? call->scale->inverse : 1.0) * (call->maximize ? -1.0 : 1.0);
   atomic_init(&p.bad, false);
@@ -147,18 +153,38 @@ static const float *gradient_tile(const pass *p, int64_t at, int64_t n, float *r
   return room;
 }
 
+/* to may be g. */
+static void multiply_f32(float *to, const float *g, int64_t n, float factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) to[i] = g[i] * factor;
+}
+
+static void multiply_f64(double *to, const double *g, int64_t n, double factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) to[i] = g[i] * factor;
+}
+
+/* A tile is checked before it is multiplied, as PyTorch does, and measured after. */
+static void check_f32(pass *p, int64_t chunk, int64_t at, int64_t n) {
+  float room[GB_TILE], *to = p->writes ? (float *)p->gradients + at : room;
+  const float *g = gradient_tile(p, at, n, room);
+  if (!all_finite_f32(g, n)) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
+  if (p->writes || (p->norms && p->factor != 1)) multiply_f32(to, g, n, (float)p->factor), g = to;
+  if (p->norms) p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f32(g, n) : other_norm(p->call, g, NULL, n));
+}
+
+static void check_f64(pass *p, int64_t chunk, int64_t at, int64_t n) {
+  double room[GB_TILE], *to = p->writes ? (double *)p->gradients + at : room;
+  const double *g = (const double *)p->gradients + at;
+  if (!all_finite_f64(g, n)) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
+  if (p->writes || (p->norms && p->factor != 1)) multiply_f64(to, g, n, p->factor), g = to;
+  if (p->norms) p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f64(g, n) : other_norm(p->call, NULL, g, n));
+}
+
 static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
   (void)segment;
-  float room[GB_TILE];
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    int64_t count = least(GB_TILE, end - at);
-    const double *f64 = p->dtype == GB_FLOAT64 ? (const double *)p->gradients + at : NULL;
-    const float *f32 = f64 ? NULL : gradient_tile(p, at, count, room);
-    if (!(f64 ? all_finite_f64(f64, count) : all_finite_f32(f32, count))) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
-    if (!p->norms) continue;
-    double norm = p->call->norm_type != 2 ? other_norm(p->call, f32, f64, count) : f64 ? squares_f64(f64, count) : squares_f32(f32, count);
-    p->norms[chunk] = join_norms(p->call, p->norms[chunk], norm);
-  }
+  for (int64_t end = at + n; at < end; at += GB_TILE)
+    (p->dtype == GB_FLOAT64 ? check_f64 : check_f32)(p, chunk, at, least(GB_TILE, end - at));
 }
 
 /* Non-finite gradients set the optimizer's flag, and the scaler's. */
@@ -168,18 +194,17 @@ static void note_bad(const gb_slab_call *call, pass *p) {
   if (call->scale) call->scale->found_inf = 1;
 }
 
-/* The norm of the slab, as if its gradients had no scale, joined to what the record holds. */
+/* The norm of the slab, joined to what the record holds. */
 static void note_norm(const gb_slab_call *call, const pass *p, int64_t chunks) {
-  double norm = 0, inverse = call->scaled ? call->scale->inverse : 1;
+  double norm = 0;
   for (int64_t i = 0; i < chunks; i++) norm = join_norms(call, norm, p->norms[i]);
-  norm *= isinf(call->norm_type) ? inverse : pow(inverse, call->norm_type);
   call->found->norm_squared = join_norms(call, call->found->norm_squared, norm);
 }
 
-/* Reads slab, scale (its found_inf is set too), scaled, found, want_norm, norm_type. Never clears a flag. */
-static gb_status optim_check(gb_call *call) {
+static gb_status check(gb_call *call, bool writes) {
   const gb_slab_call *c = call->attrs[0].pointer;
   pass p = pass_over(c, check_run);
+  p.writes = writes;
   int64_t chunks = count_chunks(&p);
   if (!c->want_norm) {
     run_pass(call, &p);
@@ -197,30 +222,15 @@ static gb_status optim_check(gb_call *call) {
   return GB_OK;
 }
 
+/* Reads slab, scale (its found_inf is set too), scaled, found, want_norm, norm_type. Never clears a flag. */
+static gb_status optim_check(gb_call *call) { return check(call, false); }
+
+/* As above; gradients (float32 or float64) lose their scale. */
+static gb_status optim_unscale(gb_call *call) { return check(call, true); }
+
 /* ====} */
 
-/* {==== Changing gradients ==== */
-
-/* Checked before it is multiplied, as PyTorch does. */
-static void unscale_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  check_run(p, chunk, segment, at, n);
-  if (p->dtype == GB_FLOAT64) {
-    double *g = (double *)p->gradients + at, factor = p->factor;
-    for (int64_t i = 0; i < n; i++) g[i] *= factor;
-    return;
-  }
-  float *g = (float *)p->gradients + at, factor = (float)p->factor;
-  for (int64_t i = 0; i < n; i++) g[i] *= factor;
-}
-
-/* Reads slab, scale, scaled (true), found. */
-static gb_status optim_unscale(gb_call *call) {
-  const gb_slab_call *c = call->attrs[0].pointer;
-  pass p = pass_over(c, unscale_run);
-  run_pass(call, &p);
-  note_bad(c, &p);
-  return GB_OK;
-}
+/* {==== Clipping ==== */
 
 /* Multiply, or clamp where a limit is given; NaN stays NaN. */
 static void clip_f32(float *g, int64_t n, float factor, float limit) {
@@ -251,20 +261,19 @@ static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t 
   }
 }
 
-/* The factor that brings the record's norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag. */
+/* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag. */
 static double factor_by_norm(const gb_slab_call *call) {
-  double norm = call->found->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
+  double norm = call->norm->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
   if (!isfinite(total) && call->owner) call->owner->found_inf = 1;
   double factor = call->max_norm / (total + 1e-6);
   return isfinite(total) && factor < 1 ? factor : 1;
 }
 
-/* Reads slab, clip_factor and clip_value, or by_norm, found, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale
- * they carry. */
+/* Reads slab, clip_factor and clip_value, or norm, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale they carry. */
 static gb_status optim_clip(gb_call *call) {
   gb_slab_call c = *(const gb_slab_call *)call->attrs[0].pointer;
-  if (c.by_norm) c.clip_factor = factor_by_norm(&c), c.clip_value = 0;
-  if (c.by_norm && c.clip_factor == 1) return GB_OK;
+  if (c.norm) c.clip_factor = factor_by_norm(&c), c.clip_value = 0;
+  if (c.norm && c.clip_factor == 1) return GB_OK;
   pass p = pass_over(&c, clip_run);
   run_pass(call, &p);
   return GB_OK;
@@ -274,16 +283,30 @@ static gb_status optim_clip(gb_call *call) {
 
 /* {==== What steps share ==== */
 
-/* Gradients of a tile, without their scale and with the sign that descends. */
+/* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_ and then by a clip,
+ * so that the bits are those of one after the other. */
 static void read_f32(const pass *p, int64_t at, int64_t n, float *restrict g) {
-  const float *from = (const float *)p->gradients + at;
-  float factor = (float)p->factor;
+  float *from = (float *)p->gradients + at, factor = (float)p->factor, inverse = (float)p->inverse, clip = (float)p->clip;
+  if (p->writes)
+    for (int64_t i = 0; i < n; i++) from[i] = from[i] * inverse * clip;
   for (int64_t i = 0; i < n; i++) g[i] = from[i] * factor;
 }
 
 static void read_f64(const pass *p, int64_t at, int64_t n, double *restrict g) {
-  const double *from = (const double *)p->gradients + at;
+  double *from = (double *)p->gradients + at;
+  if (p->writes)
+    for (int64_t i = 0; i < n; i++) from[i] = from[i] * p->inverse * p->clip;
   for (int64_t i = 0; i < n; i++) g[i] = from[i] * p->factor;
+}
+
+/* What is left of a step that clips when it is skipped: gradients are written all the same. */
+static void skipped_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk, (void)segment;
+  union { float f32[GB_TILE]; double f64[GB_TILE]; } room;
+  for (int64_t end = at + n; at < end; at += GB_TILE) {
+    if (p->dtype == GB_FLOAT64) read_f64(p, at, least(GB_TILE, end - at), room.f64);
+    else read_f32(p, at, least(GB_TILE, end - at), room.f32);
+  }
 }
 
 /* g += decay * w */
@@ -309,13 +332,26 @@ static bool is_skipped(const gb_slab_call *call) {
   return true;
 }
 
-/* Run a step in the slab's precision, and count it for every segment that took it. */
+/* By norm, as the call says. Where neither a scale nor a clip changes them, gradients are not written. */
+static void clip_in_step(pass *p, double clip) {
+  const gb_slab_call *c = p->call;
+  p->writes = c->scaled || clip != 1;
+  p->inverse = c->scaled ? c->scale->inverse : 1;
+  p->clip = clip;
+  p->factor = c->maximize ? -1 : 1;
+}
+
+/* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
+ * too, and leaves the gradients clipped, in their true size. */
 static gb_status take_step(gb_call *call, run_fn f32, run_fn f64) {
   const gb_slab_call *c = call->attrs[0].pointer;
-  if (is_skipped(c)) return GB_OK;
-  pass p = pass_over(c, c->slab->dtype == GB_FLOAT64 ? f64 : f32);
+  double clip = c->norm ? factor_by_norm(c) : 1; /* this comes first: it may raise the flag */
+  bool skipped = is_skipped(c);
+  pass p = pass_over(c, skipped ? skipped_run : c->slab->dtype == GB_FLOAT64 ? f64 : f32);
+  if (c->norm) clip_in_step(&p, clip);
+  if (skipped && !p.writes) return GB_OK;
   run_pass(call, &p);
-  for (int64_t s = 0; s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
+  for (int64_t s = 0; !skipped && s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
   return GB_OK;
 }
 

@@ -139,6 +139,7 @@ static void stop(gb_capture *c) {
   while (*at && *at != &c->observer) at = &(*at)->next;
   if (*at) *at = c->observer.next;
   context->capture = NULL;
+  context->graph_turns++;
   context->pool[gb_device_slot(c->device)] = c->outer;
 }
 
@@ -169,6 +170,7 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
   c->observer = (gb_observer){ look, c, context->observers };
   context->observers = &c->observer;
   context->capture = c;
+  context->graph_turns++;
   gb_context_retain(context);
   *out = c;
   return GB_OK;
@@ -221,6 +223,7 @@ gb_status gb_capture_replay(gb_capture *c) {
   GB_TRY(gb_poll(context));
   GB_TRY(prepare(c));
   for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_settle(c->scalers.items[i]));
+  context->graph_turns++;
   GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
   context->offset += c->places;
   for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);

@@ -2,7 +2,8 @@
  *
  * Gradients are gathered into batches: those of one slab that carry the same scale are one batch and one kernel call, and the gradient of a
  * parameter without an optimizer is a slab of one segment. Batches stand in order of first appearance, and segments in order of place, so
- * sums are formed in an order that depends on the list of parameters alone. Tied parameters count once. */
+ * sums are formed in an order that depends on the list of parameters alone. Tied parameters count once. Gradients that unscale_ has measured, and
+ * nobody has touched since, are not measured again. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -157,6 +158,18 @@ static double norm_of(const gb_found_record *found, double norm_type) {
   return isinf(norm_type) ? sum : norm_type == 2 ? sqrt(sum) : pow(sum, 1 / norm_type);
 }
 
+/* The optimizer whose unscale_ has measured exactly these gradients, and in this order, so that measuring again would give the same bits; or NULL. */
+static gb_optimizer *measured_by(const batch_list *list, double norm_type) {
+  gb_slab *home = list->n_batches ? list->batches[0].home : NULL;
+  gb_optimizer *owner = home ? ((gb_owned_slab *)home)->owner : NULL;
+  if (!owner || norm_type != 2 || list->n_segments != owner->measured || !gb_optimizer_is_measured(owner)) return NULL;
+  int next = 0;
+  for (int g = 0; g < owner->n_groups; g++)
+    for (int i = 0; i < owner->groups[g]->n_slabs; i++)
+      next += next < list->n_batches && list->batches[next].home == &owner->groups[g]->slabs[i]->slab;
+  return next == list->n_batches ? owner : NULL;
+}
+
 /* The norm, joined over all batches, in a record on their device. */
 static gb_status measure(batch_list *list, double norm_type, gb_record *record) {
   gb_device device;
@@ -169,7 +182,7 @@ static gb_status measure(batch_list *list, double norm_type, gb_record *record) 
  * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
  * reads. On the CPU, where the norm is known, nothing is written that need not be. */
 static gb_status clip_by(batch_list *list, const gb_record *record, double max_norm, double norm_type) {
-  gb_slab_call call = { .by_norm = true, .found = record->data, .max_norm = max_norm, .norm_type = norm_type };
+  gb_slab_call call = { .norm = record->data, .max_norm = max_norm, .norm_type = norm_type };
   double total = gb_record_on_host(record) ? norm_of(record->data, norm_type) : 0;
   bool writes = !gb_record_on_host(record) || (isfinite(total) && max_norm / (total + 1e-6) < 1);
   for (int i = 0; i < list->n_batches; i++) {
@@ -185,8 +198,7 @@ static gb_status clip_by(batch_list *list, const gb_record *record, double max_n
   return GB_OK;
 }
 
-/* The norm that the record stands for, as a tensor of its own. */
-static gb_status norm_tensor(const gb_record *record, double norm_type, gb_tensor **out) {
+gb_status gb_norm_tensor(const gb_record *record, double norm_type, gb_tensor **out) {
   gb_context *context = record->context;
   gb_tensor *sum = NULL;
   char *at = (char *)record->data + offsetof(gb_found_record, norm_squared);
@@ -206,9 +218,11 @@ gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parame
   batch_list list = { .context = context, .who = "clip_grad_norm_" };
   gb_record record = { .context = context };
   gb_status status = gather(&list, parameters, count);
-  if (status == GB_OK) status = measure(&list, norm_type, &record);
-  if (status == GB_OK) status = clip_by(&list, &record, max_norm, norm_type);
-  if (status == GB_OK) status = norm_tensor(&record, norm_type, norm);
+  gb_optimizer *owner = status == GB_OK ? measured_by(&list, norm_type) : NULL;
+  const gb_record *known = owner ? &owner->found : &record;
+  if (status == GB_OK && !owner) status = measure(&list, norm_type, &record);
+  if (status == GB_OK) status = clip_by(&list, known, max_norm, norm_type);
+  if (status == GB_OK) status = gb_norm_tensor(known, norm_type, norm);
   gb_record_close(&record);
   close_list(&list);
   return status;

@@ -1,9 +1,10 @@
 /* optim/optim.c - SGD, Adam and AdamW: groups of parameters in slabs, and a step that is one kernel per slab.
  *
- * The kernel unscales, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
+ * The kernel unscales, clips, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
  * options, names, the scale that gradients carry, and the versions of what was written. A step first makes everything that may be missing
  * (moments, masters that follow a parameter changed by hand), so that it fails, if it does, before a weight has changed. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -288,7 +289,12 @@ gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char
 
 gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
   for (int i = 0; i < optimizer->n_params; i++) optimizer->params[i].segment->has_grad = false;
-  return optimizer->found.data ? gb_record_clear(&optimizer->found) : GB_OK;
+  return gb_optimizer_clear_found(optimizer);
+}
+
+gb_status gb_optimizer_clear_found(gb_optimizer *optimizer) {
+  optimizer->measured = 0;
+  return gb_record_clear(&optimizer->found);
 }
 
 gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found) {
@@ -313,15 +319,57 @@ static gb_status run_slab(gb_context *context, gb_op op, gb_slab_call *call) {
   return gb_apply(context, op, NULL, 0, &attr, NULL);
 }
 
-gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale) {
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale, double norm_type) {
   for (int g = 0; g < optimizer->n_groups; g++)
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL };
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .want_norm = norm_type > 0,
+                            .norm_type = norm_type };
       GB_TRY(run_slab(optimizer->context, op, &call));
     }
   return GB_OK;
+}
+
+/* A pass wrote the segment's gradient, which has its true size now. */
+static void note_true_size(gb_segment *segment) {
+  segment->grad->tag = (gb_grad_tag){ 0, 0 };
+  gb_tensor_bump(segment->grad);
+}
+
+gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) {
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scale, 2));
+  for (int i = 0; i < optimizer->n_params; i++) {
+    gb_segment *segment = optimizer->params[i].segment;
+    segment->measured = 0;
+    if (!segment->has_grad) continue;
+    note_true_size(segment);
+    segment->measured = gb_tensor_version(segment->grad) + 1;
+    optimizer->measured++;
+  }
+  optimizer->measured_turn = optimizer->context->graph_turns;
+  return GB_OK;
+}
+
+bool gb_optimizer_is_measured(const gb_optimizer *optimizer) {
+  int count = 0;
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_segment *segment = optimizer->params[i].segment;
+    if (!segment->has_grad) continue;
+    if (segment->measured != gb_tensor_version(segment->grad) + 1 || segment->grad->tag.scaler) return false;
+    if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return false;
+    count++;
+  }
+  return count > 0 && count == optimizer->measured && optimizer->measured_turn == optimizer->context->graph_turns;
+}
+
+gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, double norm_type, gb_tensor **norm) {
+  if (norm_type != 2 || !gb_optimizer_is_measured(optimizer)) {
+    optimizer->measured = 0;
+    GB_TRY(gb_record_clear_part(&optimizer->found, offsetof(gb_found_record, norm_squared), sizeof(double)));
+    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, scale, norm_type));
+  }
+  return gb_norm_tensor(&optimizer->found, norm_type, norm);
 }
 
 /* Whatever a group's kernel needs that may be missing. */
@@ -407,8 +455,15 @@ void gb_optimizer_replayed(gb_optimizer *optimizer) {
 
 /* ----} */
 
+/* A step clips within its pass, by the norm in the optimizer's record. */
+static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_slab_call *call) {
+  call->norm = call->owner = optimizer->found.data;
+  call->max_norm = clip->max_norm;
+  call->norm_type = clip->norm_type;
+}
+
 /* One pass over every slab. */
-static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
+static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
@@ -416,11 +471,14 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
     call.scale = scale;
     call.scaled = scaled;
     call.found = guarded ? optimizer->found.data : NULL;
+    if (clip) clip_in_step(optimizer, clip, &call);
     GB_TRY(open_rates(optimizer, group, &call));
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
       GB_TRY(run_slab(optimizer->context, kinds[optimizer->kind].op, &call));
+      for (int64_t s = 0; clip && s < call.slab->count; s++)
+        if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;
       if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
       if (!skipped) publish(group->slabs[i], certain);
@@ -429,18 +487,17 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
   return GB_OK;
 }
 
-gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded) {
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
   gb_range_push(optimizer->context, "step");
-  gb_status status = update(optimizer, scale, scaled, guarded);
+  gb_status status = update(optimizer, scale, scaled, guarded, clip);
   gb_range_pop(optimizer->context);
   GB_TRY(status);
   gb_backend *backend = gb_context_backend(optimizer->context, optimizer->found.device);
   return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
 
-gb_status gb_optimizer_step(gb_optimizer *optimizer) {
-  int first = gb_optimizer_first_gradient(optimizer);
-  if (first < 0) return GB_OK;
+/* The record of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that has a gradient. */
+static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_record **scale) {
   gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
   int other = gb_optimizer_first_unlike(optimizer, tag);
   if (other >= 0) {
@@ -449,9 +506,26 @@ gb_status gb_optimizer_step(gb_optimizer *optimizer) {
                    "or zero the gradients in between", kinds[optimizer->kind].name, gb_optimizer_label(optimizer, first, a, sizeof a),
                    gb_optimizer_label(optimizer, other, b, sizeof b));
   }
+  return gb_optimizer_scale_of(optimizer->context, tag, kinds[optimizer->kind].name, scale);
+}
+
+gb_status gb_optimizer_step(gb_optimizer *optimizer) {
+  int first = gb_optimizer_first_gradient(optimizer);
   gb_scale_record *scale;
-  GB_TRY(gb_optimizer_scale_of(optimizer->context, tag, kinds[optimizer->kind].name, &scale));
-  return gb_optimizer_update(optimizer, scale, scale != NULL, false);
+  if (first < 0) return GB_OK;
+  GB_TRY(one_scale(optimizer, first, &scale));
+  return gb_optimizer_update(optimizer, scale, scale != NULL, false, NULL);
+}
+
+gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm) {
+  int first = gb_optimizer_first_gradient(optimizer);
+  gb_scale_record *scale;
+  if (first < 0) return gb_tensor_scalar(optimizer->context, GB_FLOAT64, 0, norm);
+  GB_TRY(one_scale(optimizer, first, &scale));
+  GB_TRY(gb_optimizer_norm(optimizer, scale, clip->norm_type, norm));
+  gb_status status = gb_optimizer_update(optimizer, scale, scale != NULL, false, clip);
+  if (status != GB_OK) gb_drop(norm);
+  return status;
 }
 
 /* ====} */

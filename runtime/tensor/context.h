@@ -55,6 +55,7 @@ struct gb_context {
   gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
   struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the context */
   struct gb_capture *capture;              /* the graph that is being captured; NULL: none */
+  uint64_t graph_turns;                    /* captures begun, captures ended, and replays, which write memory without counting versions */
   gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */

@@ -54,9 +54,10 @@ gb_status gb_record_write(gb_record *record, size_t offset, const void *host, si
   return backend->write(backend->state, (char *)record->data + offset, host, bytes);
 }
 
-gb_status gb_record_clear(gb_record *record) {
-  if (!record->data) return GB_OK;
+gb_status gb_record_clear_part(gb_record *record, size_t offset, size_t bytes) {
   gb_backend *backend = backend_of(record);
   if (!backend->clear) return gb_fail(record->context, GB_EUNSUPPORTED, "%s cannot hold an optimizer's records", backend->name);
-  return backend->clear(backend->state, record->data, record->bytes);
+  return backend->clear(backend->state, (char *)record->data + offset, bytes);
 }
+
+gb_status gb_record_clear(gb_record *record) { return record->data ? gb_record_clear_part(record, 0, record->bytes) : GB_OK; }

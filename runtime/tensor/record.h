@@ -24,6 +24,7 @@ gb_status gb_record_read(const gb_record *record, void *host);    /* waits for t
 /* These do not wait. */
 gb_status gb_record_write(gb_record *record, size_t offset, const void *host, size_t bytes);
 gb_status gb_record_clear(gb_record *record);                     /* zeros; nothing where it is not open */
+gb_status gb_record_clear_part(gb_record *record, size_t offset, size_t bytes);
 
 static inline bool gb_record_on_host(const gb_record *record) { return record->device.type == GB_CPU; }
 

@@ -13,6 +13,7 @@ typedef struct gb_segment {
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
   int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's counters */
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
+  uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
   gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
 } gb_segment;
@@ -40,7 +41,7 @@ typedef struct gb_scale_record {
 /* What one optimizer found since the last update, on its device. One per optimizer. */
 typedef struct gb_found_record {
   float found_inf;           /* 1 when a gradient was not finite */
-  double norm_squared;       /* of the unscaled gradients, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
+  double norm_squared;       /* of gradients in their true size, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
 } gb_found_record;
 
 /* The numbers of a step that change from step to step: where a graph replays it, they are read from the device's memory. */
@@ -52,9 +53,9 @@ typedef struct gb_slab_call {
   gb_scale_record *scale;    /* NULL: gradients are unscaled */
   gb_found_record *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
-  bool want_norm;
+  bool want_norm;            /* put the norm into found */
   double norm_type;          /* p above 0, or infinity */
-  bool by_norm;              /* clip to max_norm by the norm in found; one that is not finite raises owner's flag (NULL: nobody's) instead */
+  const gb_found_record *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) instead */
   double max_norm;
   gb_found_record *owner;
   double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */

@@ -251,7 +251,10 @@ const int64_t *gb_tensor_strides(const gb_tensor *tensor) { return tensor->strid
 int64_t gb_tensor_numel(const gb_tensor *tensor) { return tensor->numel; }
 int64_t gb_tensor_size(const gb_tensor *tensor, int dim) { return tensor->shape[dim < 0 ? dim + tensor->ndim : dim]; }
 bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return gb_is_contiguous(tensor); }
-void *gb_tensor_data(const gb_tensor *tensor) { return gb_data(tensor); }
+void *gb_tensor_data(const gb_tensor *tensor) {
+  atomic_store_explicit(&tensor->storage->exposed, true, memory_order_relaxed);
+  return gb_data(tensor);
+}
 bool gb_tensor_requires_grad(const gb_tensor *tensor) { return gb_tensor_in_graph(tensor); }
 
 bool gb_is_contiguous(const gb_tensor *t) {

@@ -30,6 +30,7 @@ typedef struct gb_storage {
   uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
   gb_loan loan;
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
+  atomic_bool exposed;               /* the program around has had a pointer to it, and may write without a count in version */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
   void *user;
 } gb_storage;

@@ -79,6 +79,7 @@ gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned
   if (status != GB_OK) { free(e); return status; }
   e->tensor = alias;
   atomic_fetch_add(&alias->storage->exports, 1);
+  atomic_store_explicit(&alias->storage->exposed, true, memory_order_relaxed);
   memcpy(e->shape, alias->shape, sizeof e->shape);
   memcpy(e->stride, alias->stride, sizeof e->stride);
   e->managed = (struct DLManagedTensorVersioned){

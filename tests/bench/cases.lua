@@ -9,11 +9,14 @@ local budget = 0.4
 gb.set_num_threads(threads)
 gb.manual_seed(1)
 
--- The median time of one call of f, which does its thing `inner` times.
-local function report(name, f, inner)
+-- The median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before each, and is not counted.
+local function report(name, f, inner, prepare)
+  prepare = prepare or function() end
+  prepare()
   f()
   local times, start = {}, gb.clock()
   repeat
+    prepare()
     local before = gb.clock()
     f()
     times[#times + 1] = gb.clock() - before
@@ -117,6 +120,51 @@ function groups.memory()
   p.grad = gb.randn(rows, columns)
   local opt = optim.AdamW({ p }, { lr = 1e-3 })
   report("AdamW", function() opt:step() end)
+end
+
+-- From backward to update: 16 Mi gradients, and those of char_gpt. A list with a parameter of nobody in it is measured by a pass of its own.
+function groups.clip()
+  local gpt, width = { { vocabulary, 128 }, { 64, 128 }, { 128 } }, 128
+  for _ = 1, 4 do
+    for _, shape in ipairs { { width }, { 3 * width, width }, { width, width }, { width }, { 4 * width, width }, { width, 4 * width } } do
+      gpt[#gpt + 1] = shape
+    end
+  end
+  local clip = nn.utils.clip_grad_norm_
+  for _, case in ipairs { { "16 Mi", { { 16384, 1024 } } }, { "char_gpt", gpt } } do
+    local list, elements = {}, 0
+    for i, shape in ipairs(case[2]) do
+      list[i] = nn.Parameter(gb.randn(shape))
+      elements = elements + list[i]:numel()
+    end
+    local opt = optim.AdamW(list, { lr = 1e-3 })
+    local stranger = nn.Parameter(gb.zeros(1))
+    stranger.grad = gb.zeros(1)
+    local all = table.move(list, 1, #list, 1, {})
+    all[#all + 1] = stranger
+    local function passes(name, f, before)
+      local scaler, used = amp.GradScaler { scale = 1024 }, false
+      report(case[1] .. ": " .. name, function() f(scaler) end, 1, function()
+        if used then scaler:update() end
+        used = true
+        opt:zero_grad()
+        local loss = 0
+        for _, p in ipairs(list) do loss = loss + p:sum() end
+        scaler:scale(loss):backward()
+        if before then before(scaler) end
+      end)
+    end
+    local function unscale(scaler) scaler:unscale_(opt) end
+    local x, y = gb.randn(elements), gb.randn(elements)
+    report(case[1] .. ": copy", function() y:copy_(x) end)
+    passes("unscale_", unscale)
+    passes("clip, measured apart", function() clip(all, 1) end, unscale)
+    passes("clip", function() clip(list, 1) end, unscale)
+    passes("step", function(scaler) scaler:step(opt) end, unscale)
+    passes("unscale_, clip, step, measured apart", function(scaler) scaler:unscale_(opt) clip(all, 1) scaler:step(opt) end)
+    passes("unscale_, clip, step", function(scaler) scaler:unscale_(opt) clip(list, 1) scaler:step(opt) end)
+    passes("step { clip = 1 }", function(scaler) scaler:step(opt, { clip = 1 }) end)
+  end
 end
 
 -- What a call costs when there is nothing to compute.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh - what was measured on this machine, ours beside PyTorch's if GIBBOUS_PEER names a Python that has it. Never a test. Words: groups to
-# measure (start step threads small matmul memory host hosts), all of them without words; GIBBOUS_RUNS: how many runs the medians are of.
+# measure (start step threads small matmul memory clip host hosts), all of them without words; GIBBOUS_RUNS: how many runs the medians are of.
 set -eu
 cd "$(dirname "$0")/../.."
 text=build/bench.txt

@@ -182,6 +182,23 @@ function groups.memory()
   end
 end
 
+-- Passes over the gradients: reads and writes of 4 bytes an element; AdamW has 7. Everything is set against unscale_, a norm and a clip by passes of
+-- their own, and step.
+local passes = {
+  ["copy"] = 2, ["unscale_"] = 2, ["clip, measured apart"] = 3, ["clip"] = 2, ["step"] = 7, ["unscale_, clip, step, measured apart"] = 12,
+  ["unscale_, clip, step"] = 11, ["step { clip = 1 }"] = 9,
+}
+
+function groups.clip()
+  local a, _, order = alternate({ ours("clip", cores) })
+  head("From backward to update", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours", "ours / measured apart")
+  for _, name in ipairs(order) do
+    local case, what = name:match("^(.-): (.*)$")
+    local floor = passes[what] / passes.copy * a[case .. ": copy"]
+    row(name, pretty(a[name]), pretty(floor), ratio(floor, a[name]), ratio(a[name], a[case .. ": unscale_, clip, step, measured apart"]))
+  end
+end
+
 if peer then
   os.execute(peer .. " tests/bench/peer.py version 1 1")
   peer_threads = best_threads()
@@ -189,6 +206,6 @@ if peer then
 else
   print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"):format(runs))
 end
-for _, name in ipairs { "start", "step", "threads", "small", "matmul", "memory" } do
+for _, name in ipairs { "start", "step", "threads", "small", "matmul", "memory", "clip" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end
 end

@@ -74,6 +74,7 @@ static inline double *peek_all(const gb_tensor *t) {
   return numbers;
 }
 
+/* Write one, counted as every change is. */
 static inline void poke(gb_tensor *t, int64_t i, double value) {
   union { double f64; float f32; uint16_t half; } bits;
   size_t bytes = gb_dtype_bytes((gb_dtype)t->dtype);
@@ -85,6 +86,7 @@ static inline void poke(gb_tensor *t, int64_t i, double value) {
   }
   gb_backend *backend = gb_context_backend(gb_tensor_context(t), t->storage->device);
   CHECK(backend->write(backend->state, gb_data(t) + i * (int64_t)bytes, &bits, bytes) == GB_OK);
+  gb_tensor_bump(t);
 }
 
 #endif

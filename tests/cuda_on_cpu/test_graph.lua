@@ -18,9 +18,12 @@ local function setup(options)
     local loss = amp.autocast({ dtype = options.dtype or "float16" }, function() return F.cross_entropy(run.model(x), y) end)
     run.scaler:scale(loss):backward { retain_graph = options.twice }
     if options.twice then run.scaler:scale(loss):backward() end
-    run.scaler:unscale_(run.opt)
-    run.norm = nn.utils.clip_grad_norm_(run.model:parameters(), 0.5)
-    run.scaler:step(run.opt)
+    if options.inside then run.norm = run.scaler:step(run.opt, { clip = 0.5 })
+    else
+      run.scaler:unscale_(run.opt)
+      run.norm = nn.utils.clip_grad_norm_(run.model:parameters(), 0.5)
+      run.scaler:step(run.opt)
+    end
     run.scaler:update()
     return loss
   end
@@ -66,6 +69,18 @@ describe("a captured step gives the same bits", function()
     expect(stats.skipped > 0):to_be(true) -- skips are taken within the graph
     expect(stats.steps > 2):to_be(true)
   end)
+  it("and so does one that clips within the step", function()
+    local stats, inside = compare({ inside = true }, 14)
+    expect(stats.skipped > 0):to_be(true)
+    local _, before = compare({}, 14)
+    for name, p in inside.model:named_parameters() do
+      for other, q in before.model:named_parameters() do
+        if name == other then expect(p):to_equal_bits(q) end
+      end
+    end
+    expect(inside.norm:item()):to_be(before.norm:item())
+    compare({ inside = true, kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8)
+  end)
   it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8) end)
   it("with two backward calls, whose products add to the first one's gradients", function()
     compare({ mlp = true, twice = true }, 14)
@@ -97,6 +112,59 @@ describe("a captured step gives the same bits", function()
     end
     for i = 2, 4 do expect(results[i]):to_equal_bits(results[1]) end
     expect(drop(gb.ones(200)):eq(results[1]):all():item()):to_be(false)
+  end)
+end)
+
+describe("a norm that unscale_ measured", function()
+  -- A parameter of 3 elements, whose gradient is slope; and its optimizer and scaler.
+  local function setup_norm()
+    local p = nn.Parameter(gb.ones(3))
+    local opt, scaler = optim.SGD({ p }, { lr = 0 }), amp.GradScaler { init_scale = 4 }
+    local function backward(x)
+      opt:zero_grad()
+      scaler:scale((p * x):sum()):backward()
+    end
+    return p, opt, scaler, backward
+  end
+  local function finish(opt, scaler)
+    scaler:step(opt)
+    scaler:update()
+  end
+  it("within a graph is the one of each replay", function()
+    local p, opt, scaler, backward = setup_norm()
+    local step = gb.cuda.graph(function(x)
+      backward(x)
+      scaler:unscale_(opt)
+      local norm = nn.utils.clip_grad_norm_({ p }, 1e9)
+      finish(opt, scaler)
+      return norm
+    end, { gb.ones(3) })
+    for i = 1, 5 do expect(step(gb.full({ 3 }, 2.0 * i)):item()):to_be_near(2 * i * math.sqrt(3), 1e-6) end
+    expect(nn.utils.clip_grad_norm_({ p }, 1e9):item()):to_be_near(10 * math.sqrt(3), 1e-6)
+  end)
+  it("before a graph is not the one within it", function()
+    local p, opt, scaler, backward = setup_norm()
+    backward(gb.full({ 3 }, 7.0))
+    scaler:unscale_(opt)
+    local norm = gb.cuda.graph(function(x)
+      p.grad:copy_(x)
+      return nn.utils.clip_grad_norm_({ p }, 1e9)
+    end, { gb.ones(3) })
+    local alone = gb.cuda.graph(function() return nn.utils.clip_grad_norm_({ p }, 1e9) end, {})
+    for i = 1, 5 do
+      expect(norm(gb.full({ 3 }, 2.0 * i)):item()):to_be_near(2 * i * math.sqrt(3), 1e-6)
+      expect(alone():item()):to_be_near(2 * i * math.sqrt(3), 1e-6)
+    end
+  end)
+  it("is another one after a replay, which writes without being seen", function()
+    local p, opt, scaler, backward = setup_norm()
+    local fill = gb.cuda.graph(function(x) p.grad:copy_(x) end, { gb.ones(3) })
+    backward(gb.full({ 3 }, 7.0))
+    for _ = 1, 2 do fill(gb.ones(3)) end
+    backward(gb.full({ 3 }, 7.0))
+    scaler:unscale_(opt)
+    fill(gb.full({ 3 }, 2.0))
+    expect(nn.utils.clip_grad_norm_({ p }, 1e9):item()):to_be_near(2 * math.sqrt(3), 1e-6)
   end)
 end)
 
