@@ -304,6 +304,40 @@ end)
 
 -- ====}
 
+-- {==== tables that lie ====
+
+-- A table of the recipe's may say anything of itself, by a metamethod or by fields that are ours. Memory goes by what is really there.
+describe("tables that lie", function()
+  local long = setmetatable({ 1, 2 }, { __len = function() return 1 << 61 end, __index = function() return 1 end })
+
+  it("a list of positions is as long as it is", function()
+    expect(#data.TensorDataset(gb.ones(4)):subset(long)):to_be(2)
+  end)
+  it("a dataset cannot be shuffled beyond memory", function()
+    local dataset = { get = function(_, i) return gb.ones(i) end }
+    for length, text in pairs { [1 << 61] = "cannot be shuffled", [math.maxinteger] = "cannot be shuffled", [-7] = "a whole number, got -7", [2.5] = "got 2.5", x = "got x" } do
+      setmetatable(dataset, { __len = function() return length end })
+      local loader = data.DataLoader(dataset, { shuffle = true })
+      check("DataLoader:iter", loader:iter(), true, text)
+    end
+  end)
+  it("a batch larger than any dataset holds all of it", function()
+    local loader = data.DataLoader({ 7, 8, 9, get = function(self, i) return self[i] end }, { batch_size = math.maxinteger })
+    expect(#loader):to_be(1)
+    for x in loader:iter() do expect(x):to_be_close { 7, 8, 9 } end
+  end)
+  it("the context of a gb.Function is looked at before it is read", function()
+    local ctx
+    gb.Function { forward = function(c, x) ctx = c return x * 1 end, backward = function(_, g) return g end }(gb.ones(1))
+    for _, fields in ipairs { { "text", {}, 3 }, { {}, 12345, 3 }, { nil, {}, 1 }, { {}, {}, -1 }, { {}, {}, math.maxinteger } } do
+      check("saved_tensors", ctx.saved_tensors, true, "saved_tensors", { _saved = fields[1], _versions = fields[2], _count = fields[3] })
+    end
+    check("saved_tensors", ctx.saved_tensors, true, "stack", { _saved = {}, _versions = {}, _count = 1 << 29 })
+  end)
+end)
+
+-- ====}
+
 describe("after all that", function()
   it("the library works as before", function()
     expect(gb.is_grad_enabled()):to_be(true)
