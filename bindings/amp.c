@@ -55,7 +55,8 @@ static void read_options(lua_State *L, gb_scaler_options *options) {
     needed = lua_toboolean(L, -1);
     lua_pop(L, 2);
     lua_remove(L, 1);
-  }
+  } else if (lua_isnil(L, 1)) lua_remove(L, 1);
+  if (!lua_isnoneornil(L, 2)) gbl_error(L, "%s: takes a precision and one table of options; there is one argument more", who);
   lua_settop(L, 1);
   gbl_check_options(L, 1, who, option_names);
   options->enabled = gbl_option_boolean(L, 1, who, "enabled", true) && needed;

@@ -2,6 +2,7 @@
  *
  * Backward begins with a minor collection: handles of intermediates that the forward pass dropped are dead by then, and nothing that lives is
  * made old. Functions of the recipe run inside gbl_protect; they cannot yield. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,10 +125,10 @@ static int hook_body(lua_State *L) {
   lua_call(L, 1, 1);
   if (lua_isnil(L, -1)) return 0;
   gb_tensor *replacement = gbl_test_tensor(L, lua_gettop(L)), *old = *call->grad;
-  if (!replacement) return luaL_error(L, "a hook returns nothing or a tensor, got %s", gbl_type_name(L, lua_gettop(L)));
+  if (!replacement) return gbl_error(L, "a hook returns nothing or a tensor, got %s", gbl_type_name(L, lua_gettop(L)));
   if (replacement->ndim != old->ndim || memcmp(replacement->shape, old->shape, sizeof *old->shape * (size_t)old->ndim)) {
     char a[96], b[96];
-    return luaL_error(L, "a hook returned a gradient of shape %s for one of shape %s",
+    return gbl_error(L, "a hook returned a gradient of shape %s for one of shape %s",
                       gb_shape_text(replacement->ndim, replacement->shape, a, sizeof a), gb_shape_text(old->ndim, old->shape, b, sizeof b));
   }
   gb_tensor_retain(replacement);
@@ -239,11 +240,13 @@ static int ctx_save(lua_State *L) {
 static int ctx_saved(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_getfield(L, 1, "_count");
-  int count = (int)lua_tointeger(L, -1);
+  lua_Integer saved = lua_tointeger(L, -1);
   lua_settop(L, 1);
-  if (count == 0) return 0;
-  lua_getfield(L, 1, "_saved");
-  lua_getfield(L, 1, "_versions");
+  if (saved == 0) return 0;
+  bool whole = lua_getfield(L, 1, "_saved") == LUA_TTABLE; /* the context is a table of the recipe's too: its fields may be anything */
+  if (lua_getfield(L, 1, "_versions") != LUA_TTABLE || !whole || saved < 0 || saved > INT_MAX / 2)
+    return gbl_error(L, "saved_tensors: the fields of the context that begin with '_' are its own, and were changed");
+  int count = (int)saved;
   luaL_checkstack(L, count + 4, NULL);
   for (int i = 1; i <= count; i++) {
     lua_rawgeti(L, 2, i);
@@ -296,17 +299,17 @@ static int custom_body(lua_State *L) {
   for (int i = 0; i < call->n_out; i++) push_output_gradient(L, call, i, g->out[i]);
   lua_call(L, call->n_out + 1, LUA_MULTRET);
   int results = lua_gettop(L) - 3;
-  if (results > call->arguments) return luaL_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
+  if (results > call->arguments) return gbl_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
   for (int i = 0; i < call->n_in; i++) {
     int at = 3 + call->in[i].argument;
     if (call->in[i].argument > results || lua_isnil(L, at)) continue;
     gb_tensor *gradient = gbl_test_tensor(L, at);
     const likeness *like = &call->in[i].like;
     if (!gradient)
-      return luaL_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
+      return gbl_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
     if (gradient->ndim != like->ndim || memcmp(gradient->shape, like->shape, sizeof *like->shape * (size_t)like->ndim)) {
       char a[96], b[96];
-      return luaL_error(L, "backward returned a gradient of shape %s for argument %d of shape %s",
+      return gbl_error(L, "backward returned a gradient of shape %s for argument %d of shape %s",
                         gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a), call->in[i].argument,
                         gb_shape_text(like->ndim, like->shape, b, sizeof b));
     }

@@ -1,4 +1,5 @@
 /* data.c - native datasets, texts and the native loader as Lua objects. The DataLoader that recipes see is in gibbous/data.lua. */
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,10 +50,10 @@ static int dataset_subset(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *of = check_dataset(L), *made = NULL;
   if (lua_istable(L, 2)) {
-    lua_Integer n = luaL_len(L, 2);
+    lua_Integer n = (lua_Integer)lua_rawlen(L, 2); /* a __len could promise more than memory has bytes */
     int64_t *indices = lua_newuserdatauv(L, sizeof *indices * (size_t)(n + 1), 0);
     for (lua_Integer i = 0; i < n; i++) {
-      lua_geti(L, 2, i + 1);
+      lua_rawgeti(L, 2, i + 1);
       indices[i] = gbl_position(L, gbl_check_integer(L, lua_gettop(L), "subset", "position"), "subset", "position");
       if (indices[i] < 0) indices[i] += of->count;
       lua_pop(L, 1);
@@ -332,6 +333,8 @@ static const gbl_type loader_type = { "gibbous.loader", release_loader, loader_m
 /* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */
 static int shuffled(lua_State *L) {
   int64_t n = luaL_checkinteger(L, 1);
+  if (n < 0 || n >= INT_MAX) return gbl_error(L, "DataLoader: %" PRId64 " samples cannot be shuffled; there may be %d", n, INT_MAX - 1);
+  gbl_charge(L, (uint64_t)n);
   int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
   gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
   lua_createtable(L, (int)n, 0);

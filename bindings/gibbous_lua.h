@@ -116,7 +116,7 @@ typedef void *(*gb_lua_alloc_fn)(void *user, void *block, size_t before, size_t 
 
 /* Zero, NULL and false are the defaults of every field. */
 typedef struct gb_host_options {
-  size_t size;                /* set by gb_host_options_init; it is the version: old hosts keep working */
+  size_t size;                /* set by gb_host_options_init; it is the version: old hosts keep working, and 0 is refused */
 
   gb_sandbox sandbox;
   const char *root;           /* with GB_SANDBOX_FILES: the folder; no path leads out of it, and no symbolic link is followed. Copied */

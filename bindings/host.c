@@ -339,8 +339,9 @@ static int open_universe(lua_State *L) {
 static bool copy_options(const gb_host_options *from, gb_host_options *to) {
   gb_host_options_init(to, sizeof *to);
   if (!from) return true;
-  memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
-  to->size = sizeof *to;
+  size_t known = from->size < sizeof *to ? from->size : sizeof *to;
+  memcpy(to, from, known);
+  to->size = known;
   const char *root = to->root, *device = to->device;
   to->root = root ? strdup(root) : NULL;
   to->device = device ? strdup(device) : NULL;
@@ -350,6 +351,8 @@ static bool copy_options(const gb_host_options *from, gb_host_options *to) {
 
 /* What cannot be meant. NULL: all is well. */
 static const char *bad_options(const gb_host_options *o) {
+  if (o->size < offsetof(gb_host_options, root)) /* a sandbox that was asked for would not be looked at */
+    return "options.size is too small to hold options; gb_host_options_init sets it";
   if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT)
     return "options.sandbox is none of gb_sandbox";
   if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";

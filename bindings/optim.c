@@ -52,7 +52,8 @@ static void set_betas(lua_State *L, gb_optim_options *options, int index) {
   double beta[2];
   if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
   for (int i = 0; i < 2; i++) {
-    lua_geti(L, index, i + 1);
+    if (lua_geti(L, index, i + 1) != LUA_TNUMBER)
+      gbl_error(L, "optimizer: 'betas' must be a list of two numbers, but [%d] is %s", i + 1, gbl_type_name(L, -1));
     beta[i] = check_size(L, lua_gettop(L), "betas");
     if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
     lua_pop(L, 1);

@@ -515,7 +515,8 @@ static void read_target(lua_State *L, int arg, const gb_tensor *t, gb_dtype *dty
     *device = gb_tensor_device(other);
   } else if (lua_type(L, arg) == LUA_TSTRING) {
     gb_dtype named = gb_dtype_from_name(lua_tostring(L, arg));
-    if (named != GB_DTYPE_NONE) *dtype = named;
+    bool is_device = !strncmp(lua_tostring(L, arg), "cpu", 3) || !strncmp(lua_tostring(L, arg), "cuda", 4);
+    if (named != GB_DTYPE_NONE || !is_device) *dtype = gbl_check_dtype(L, arg, "to: no device (cpu, cuda or cuda:N) and no dtype");
     else *device = gbl_check_device(L, arg);
   } else if (lua_istable(L, arg) || lua_isuserdata(L, arg)) {
     if (lua_getfield(L, arg, "parameters") != LUA_TSTRING) {

@@ -11,7 +11,7 @@ local args = gb.args {
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "seed", 1, "same seed, same bits" },
   { "steps", 2000 }, { "batch", 12 }, { "block", 64, "characters of context" }, { "layers", 4 }, { "heads", 4 }, { "width", 128 },
-  { "dropout", 0.0 }, { "lr", 1e-3 }, { "min_lr", 1e-4 }, { "warmup", 100 }, { "weight_decay", 0.1 }, { "clip", 1.0 },
+  { "dropout", 0.0 }, { "lr", 1e-3 }, { "min_lr", 1e-4 }, { "warmup", 100 }, { "weight_decay", 0.1 }, { "clip", 1.0, "the largest norm of the gradients" },
   { "eval_batches", 200, "random batches of the last evaluation" },
   { "sample", 400, "characters to write at the end" }, { "out", "char_gpt.safetensors", "where the weights go" },
   { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 500 },
@@ -19,6 +19,12 @@ local args = gb.args {
   { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)" },
 }
 if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
+for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
+  local file, why = io.open(path .. ".tmp", "wb")
+  if not file then error("char_gpt: cannot write " .. why, 0) end
+  file:close()
+  os.remove(path .. ".tmp")
+end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

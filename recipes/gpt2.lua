@@ -38,6 +38,12 @@ local block = args.block == 0 and size.context or args.block
 if args.data == "" then error("gpt2: --data names a file of token ids to learn from", 0) end
 if block < 1 or block > size.context then error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0) end
 if args.accumulate < 1 then error(("gpt2: --accumulate is at least 1, got %d"):format(args.accumulate), 0) end
+for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
+  local file, why = io.open(path .. ".tmp", "wb")
+  if not file then error("gpt2: cannot write " .. why, 0) end
+  file:close()
+  os.remove(path .. ".tmp")
+end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

@@ -15,6 +15,12 @@ local args = gb.args {
   { "checkpoint", "", "write a checkpoint here after every epoch" },
   { "resume", "", "a checkpoint to go on from" },
 }
+for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
+  local file, why = io.open(path .. ".tmp", "wb")
+  if not file then error("mnist_cnn: cannot write " .. why, 0) end
+  file:close()
+  os.remove(path .. ".tmp")
+end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

@@ -54,6 +54,7 @@ function gb.args(list, from)
   local i = 1
   while i <= #line do
     local word = line[i]
+    if type(word) ~= "string" then fail(("args: the command line is a list of strings, but [%d] is a %s"):format(i, type(word))) end
     local name, text = word:match("^%-%-([%w_%-]+)=(.*)$")
     name = name or word:match("^%-%-([%w_%-]+)$")
     if word == "--help" or word == "-h" then

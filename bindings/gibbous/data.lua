@@ -64,6 +64,9 @@ function data.DataLoader(dataset, options)
   for _, name in ipairs { "shuffle", "drop_last" } do
     if type(self[name]) ~= "boolean" then fail(("DataLoader: '%s' must be true or false, got %s"):format(name, type(self[name]))) end
   end
+  if options.batches and not (type(options.batches) == "number" and math.tointeger(options.batches) and options.batches >= 1) then
+    fail(("DataLoader: batches is a whole number from 1, got %s"):format(tostring(options.batches)))
+  end
   self.seed = options.seed or (native.get_rng())
   if native.is_dataset(dataset) then
     open_native(self)
@@ -75,11 +78,18 @@ function data.DataLoader(dataset, options)
   return self
 end
 
+-- The samples of a dataset that is a table. Its length is the recipe's word, and may be anything.
+local function count_of(dataset)
+  local n = #dataset
+  if math.type(n) ~= "integer" or n < 0 then fail(("DataLoader: the length of a dataset is a whole number, got %s"):format(tostring(n))) end
+  return n
+end
+
 -- Batches in an epoch.
 function Loader:__len()
   if self.native then return self.native:batches() end
-  local n = #self.dataset
-  return self.drop_last and n // self.batch_size or (n + self.batch_size - 1) // self.batch_size
+  local n = count_of(self.dataset)
+  return n // self.batch_size + ((self.drop_last or n % self.batch_size == 0) and 0 or 1)
 end
 
 -- The columns of samples stacked into tensors.
@@ -94,7 +104,7 @@ local function collate(samples)
 end
 
 local function lua_batch(self)
-  local n = #self.dataset
+  local n = count_of(self.dataset)
   if self.batch >= #self then return nil end
   self.order = self.order or (self.shuffle and native.shuffled(n, self.seed, self.epoch)) or false
   local samples = {}

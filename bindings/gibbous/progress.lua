@@ -20,12 +20,23 @@ function gb.time(fn, ...)
   return native.clock() - started, table.unpack(results, 1, results.n)
 end
 
--- The table of options, its names checked.
+-- Is value what an option of this kind takes? A size is a whole number that fits a screen, or a very large one.
+local function fits(value, kind)
+  if kind == "size" then return math.type(value) == "integer" and value >= 1 and value <= 1000 end
+  return type(value) == kind
+end
+
+local kinds = { size = "a whole number from 1 to 1000", number = "a number", string = "a string", boolean = "true or false" }
+
+-- The table of options, their names and kinds checked.
 local function options_of(options, known, who)
   if options == nil then return {} end
   if type(options) ~= "table" then fail(("%s takes its options in a table, got %s"):format(who, type(options))) end
-  for key in pairs(options) do
+  for key, value in pairs(options) do
     if not known[key] then fail(("%s has no option '%s'%s"):format(who, tostring(key), native.nearest(tostring(key), known))) end
+    if not fits(value, known[key]) then
+      fail(("%s: '%s' must be %s, got %s"):format(who, key, kinds[known[key]], type(value) == "number" and tostring(value) or type(value)))
+    end
   end
   return options
 end
@@ -93,6 +104,8 @@ end
 -- progress:update(n?: int, values?: table): n more steps are done; values, a table by name, are shown. Reading a tensor waits for it, so values are
 -- read only when the line is drawn. Example: local bar = gb.progress(1, "epoch") bar:update(1, { loss = 0.5 }) bar:close()
 function Bar:update(n, values)
+  if n ~= nil and type(n) ~= "number" then fail(("progress:update takes the number of steps done, got %s"):format(type(n))) end
+  if values ~= nil and type(values) ~= "table" then fail(("progress:update takes a table of values, got %s"):format(type(values))) end
   self.done = self.done + (n or 1)
   if values then
     for name in pairs(values) do
@@ -132,7 +145,7 @@ end
 -- "epoch 1") bar:close()
 function gb.progress(total, title, options)
   if math.type(total) ~= "integer" or total < 0 then fail(("progress takes the number of steps, a whole number, got %s"):format(tostring(total))) end
-  options = options_of(options, { unit = true, unit_size = true, interval = true }, "progress")
+  options = options_of(options, { unit = "string", unit_size = "number", interval = "number" }, "progress")
   local terminal = native.is_terminal()
   local bar = setmetatable({ total = total, title = title or "", done = 0, names = {}, values = {}, started = native.clock(), drawn = native.clock(),
                              terminal = terminal, interval = terminal and 0.1 or options.interval or 10, unit = options.unit,
@@ -158,10 +171,11 @@ end
 -- gb.plot(points, options?: table) -> string: Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title, quiet. Returns
 -- the text; prints it unless quiet. Example: gb.plot({ 3, 2, 1 }, { title = "loss" })
 function gb.plot(points, options)
-  options = options_of(options, { width = true, height = true, title = true, quiet = true }, "plot")
+  options = options_of(options, { width = "size", height = "size", title = "string", quiet = "boolean" }, "plot")
   if gb.is_tensor(points) then points = points:tolist() end
   if type(points) ~= "table" or #points == 0 then fail("plot: there are no points; give a list of numbers or a vector") end
-  for i, y in ipairs(points) do
+  for i = 1, #points do
+    local y = points[i]
     if type(y) ~= "number" then fail(("plot: points are numbers, but [%d] is a %s"):format(i, type(y))) end
   end
   local width, height = options.width or 64, options.height or 12

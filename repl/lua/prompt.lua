@@ -10,8 +10,12 @@ local KEPT = 1000 -- inputs whose text is kept for the excerpts of errors
 
 local count, told = 0, false
 
+-- "= x" is lua's old way to ask for x.
+local function without_sign(text) return match(text, "^=(.*)$") or text end
+
 -- An expression first, then statements. The newline makes an unfinished short string wrong at once, where a long one waits for more.
 local function try(text, name)
+  text = without_sign(text)
   local chunk = load("return " .. text .. "\n", name, "t")
   if chunk then return chunk, nil, "return " .. text end
   local why
@@ -35,7 +39,7 @@ function repl.is_whole(text)
   if is_command(text) then return true end
   local chunk, why = try(text, "=in")
   if chunk or not find(why, "near <eof>$") then
-    local _, other = load("return " .. text .. "\n", "=in", "t")
+    local _, other = load("return " .. without_sign(text) .. "\n", "=in", "t")
     if chunk or not (other and find(other, "near <eof>$") and not find(other, "'?<eof>'? expected")) then return true end
   end
   repl.pending = text .. "\n"

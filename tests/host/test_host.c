@@ -41,6 +41,9 @@ static void test_open(void) {
   host = open_host((const gb_host_options *)(const void *)&old);
   CHECK(runs(host, "assert(io)"));
   gb_host_close(host);
+
+  o = (gb_host_options){ .sandbox = GB_SANDBOX_STRICT }; /* without gb_host_options_init: it must not open without the sandbox */
+  CHECK(gb_host_open(&o, &host, why, sizeof why) == GB_EINVAL && host == NULL && strstr(why, "gb_host_options_init"));
 }
 
 static void test_run(void) {

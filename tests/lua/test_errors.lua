@@ -304,6 +304,82 @@ end)
 
 -- ====}
 
+-- {==== tables that lie ====
+
+-- A table of the recipe's may say anything of itself, by a metamethod or by fields that are ours. Memory goes by what is really there.
+describe("tables that lie", function()
+  local long = setmetatable({ 1, 2 }, { __len = function() return 1 << 61 end, __index = function() return 1 end })
+
+  it("a list of positions is as long as it is", function()
+    expect(#data.TensorDataset(gb.ones(4)):subset(long)):to_be(2)
+  end)
+  it("a dataset cannot be shuffled beyond memory", function()
+    local dataset = { get = function(_, i) return gb.ones(i) end }
+    for length, text in pairs { [1 << 61] = "cannot be shuffled", [math.maxinteger] = "cannot be shuffled", [-7] = "a whole number, got -7", [2.5] = "got 2.5", x = "got x" } do
+      setmetatable(dataset, { __len = function() return length end })
+      local loader = data.DataLoader(dataset, { shuffle = true })
+      check("DataLoader:iter", loader:iter(), true, text)
+    end
+  end)
+  it("a batch larger than any dataset holds all of it", function()
+    local loader = data.DataLoader({ 7, 8, 9, get = function(self, i) return self[i] end }, { batch_size = math.maxinteger })
+    expect(#loader):to_be(1)
+    for x in loader:iter() do expect(x):to_be_close { 7, 8, 9 } end
+  end)
+  it("the context of a gb.Function is looked at before it is read", function()
+    local ctx
+    gb.Function { forward = function(c, x) ctx = c return x * 1 end, backward = function(_, g) return g end }(gb.ones(1))
+    for _, fields in ipairs { { "text", {}, 3 }, { {}, 12345, 3 }, { nil, {}, 1 }, { {}, {}, -1 }, { {}, {}, math.maxinteger } } do
+      check("saved_tensors", ctx.saved_tensors, true, "saved_tensors", { _saved = fields[1], _versions = fields[2], _count = fields[3] })
+    end
+    check("saved_tensors", ctx.saved_tensors, true, "stack", { _saved = {}, _versions = {}, _count = 1 << 29 })
+  end)
+end)
+
+-- ====}
+
+-- {==== options ====
+
+-- What is wrong with an option is said where the option is given, with its name, what it takes and what it got.
+describe("options of the wrong kind", function()
+  local function wrong(text, fn, ...)
+    local arguments = table.pack(...)
+    it(text, function() check(text, fn, true, text, table.unpack(arguments, 1, arguments.n)) end)
+  end
+  wrong("Linear: 'bias' must be true or false, got number", nn.Linear, 4, 2, { bias = 0 })
+  wrong("Linear: 'activation' must be a string, got number", nn.Linear, 4, 2, { activation = 1 })
+  wrong("Conv2d: 'stride' must be a number, got string", nn.Conv2d, 1, 2, 3, { stride = "2" })
+  wrong("LayerNorm: 'affine' must be true or false, got a tensor", nn.LayerNorm, 4, { affine = gb.ones(1) })
+  wrong("BatchNorm1d: 'track_running_stats' must be true or false, got string", nn.BatchNorm1d, 4, { track_running_stats = "no" })
+  wrong("MSELoss: 'reduction' must be a string, got boolean", nn.MSELoss, { reduction = true })
+  wrong("Softmax: 'dim' must be a number, got string", nn.Softmax, "last")
+  wrong("ReLU takes its options in a table, got boolean", nn.ReLU, true)
+  wrong("GradScaler: 'init_scale' must be a number, got string", amp.GradScaler, nil, { init_scale = "large" })
+  wrong("GradScaler: takes a precision and one table of options", amp.GradScaler, { init_scale = 2 }, { growth_factor = 3 })
+  wrong("betas' must be a list of two numbers, but [2] is nil", optim.Adam, nn.Linear(1, 1):parameters(), { betas = { 0.9 } })
+  wrong("DataLoader: batches is a whole number from 1, got 0", data.DataLoader, data.TensorDataset(gb.ones(2)), { batches = 0 })
+  wrong("plot: 'height' must be a whole number from 1 to 1000, got inf", gb.plot, { 1, 2 }, { height = math.huge, quiet = true })
+  wrong("plot: 'width' must be a whole number from 1 to 1000, got string", gb.plot, { 1, 2 }, { width = "wide", quiet = true })
+  wrong("progress: 'interval' must be a number, got string", gb.progress, 3, "epoch", { interval = "long" })
+  wrong("progress:update takes the number of steps done, got string", function() gb.progress(3):update("one") end)
+  wrong("DataLoader: batches is a whole number from 1, got 2", data.DataLoader, data.TensorDataset(gb.ones(2)), { batches = "2" })
+  wrong("plot: points are numbers, but [2] is a nil", gb.plot, { 1, nil, 3 }, { quiet = true })
+  wrong("args: the command line is a list of strings, but [1] is a number", gb.args, { { "lr", 0.1 } }, { 7 })
+  wrong("the slope of 'leaky_relu' is a number, got string", nn.init.calculate_gain, "leaky_relu", "steep")
+  wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
+  wrong("a hook returned a gradient of shape 3 for one of shape 2", function()
+    local x = gb.ones(2, { requires_grad = true })
+    x:register_hook(function() return gb.ones(3) end)
+    x:sum():backward()
+  end)
+  it("a scaler without a precision takes its options all the same", function()
+    expect(amp.GradScaler(nil, { init_scale = 4 }):get_scale()):to_be(4.0)
+    expect(amp.GradScaler(nil, { enabled = false }):is_enabled()):to_be(false)
+  end)
+end)
+
+-- ====}
+
 describe("after all that", function()
   it("the library works as before", function()
     expect(gb.is_grad_enabled()):to_be(true)

@@ -49,6 +49,20 @@ local function expect_same(a, b, compare)
 end
 local function bits(e, t) e:to_equal_bits(t) end
 
+-- What a training of hours ends in has to be known to fail before it begins.
+describe("every recipe", function()
+  for _, recipe in ipairs { "char_gpt", "gpt2", "mnist_cnn" } do
+    for _, option in ipairs { "--out", "--checkpoint" } do
+      it(("%s says at once that %s cannot be written"):format(recipe, option), function()
+        local pipe = assert(io.popen(("'%s' recipes/%s.lua --data '%s' %s '%s/missing/file' 2>&1"):format(gibbous, recipe, plain, option, folder)))
+        local output = pipe:read("a")
+        expect(pipe:close() == true):to_be(false)
+        expect(output:find(recipe .. ": cannot write " .. folder .. "/missing/file", 1, true) ~= nil):to_be(true)
+      end)
+    end
+  end
+end)
+
 describe("recipes/gpt2.lua", function()
   it("learns", function()
     local out = folder .. "/learned.safetensors"

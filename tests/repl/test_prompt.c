@@ -52,6 +52,7 @@ static void test_values(void) {
   CHECK(answers(&t, "y", "\nnil\n"));
   CHECK(answers(&t, ":modes", "gradients      on"));
   CHECK(answers(&t, ":mem", "tensors, all"));
+  CHECK(answers(&t, "= 1 + 1", "\n2\n"));
   CHECK(answers(&t, ":time 1 + 1", "s\n"));
   CHECK(answers(&t, ":nothing", "there is no command ':nothing'"));
   CHECK(answers(&t, "? gb.matmul", "autocast  lower"));

@@ -29,6 +29,7 @@ local gains = { linear = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu
 -- gb.nn.init.calculate_gain(nonlinearity: string, slope?: number) -> number: The gain of an activation (LeCun's rule); leaky_relu takes its slope.
 -- Errors: an activation without one. Example: print(gb.nn.init.calculate_gain("relu"))
 function init.calculate_gain(nonlinearity, slope)
+  if slope ~= nil and type(slope) ~= "number" then fail(("init: the slope of '%s' is a number, got %s"):format(tostring(nonlinearity), type(slope))) end
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
   return gains[nonlinearity] or fail(("init: no gain is known for '%s'"):format(nonlinearity))
 end

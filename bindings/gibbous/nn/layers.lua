@@ -7,13 +7,17 @@ local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, is_module = rawget, rawequal, type, nn.is_module
 
--- Check the keys of an options table against those a layer knows.
+local kinds = { boolean = "true or false", number = "a number", string = "a string" } -- of options, by the types of their defaults
+
+-- Check an options table against a layer's options and their defaults. Where a number is taken, the op may take one for each dimension too.
 local function options_of(given, known, layer)
   given = given or {}
   if type(given) ~= "table" then fail(("%s takes its options in a table, got %s"):format(layer, type(given))) end
-  for key in pairs(given) do
-    if known[key] == nil then
-      fail(("%s has no option '%s'%s"):format(layer, tostring(key), native.nearest(tostring(key), known)))
+  for key, value in pairs(given) do
+    local kind = type(known[key])
+    if kind == "nil" then fail(("%s has no option '%s'%s"):format(layer, tostring(key), native.nearest(tostring(key), known))) end
+    if kinds[kind] and type(value) ~= kind and not (kind == "number" and type(value) == "table") then
+      fail(("%s: '%s' must be %s, got %s"):format(layer, key, kinds[kind], gb.is_tensor(value) and "a tensor" or type(value)))
     end
   end
   local all = {}
@@ -305,8 +309,9 @@ function Identity:forward(x) return x end
 local function activation(name, fn, argument, default)
   local class = nn.library_class(name)
   function class:init(value)
-    if type(value) == "table" or not argument and value ~= nil then value = options_of(value, argument and { [argument] = default } or {}, name)[argument] end
-    if argument then self[argument] = value == nil and default or value end
+    if argument and type(value) ~= "table" then value = { [argument] = value } end
+    value = options_of(value, argument and { [argument] = default } or {}, name)
+    if argument then self[argument] = value[argument] end
   end
   function class:forward(x)
     if argument then return fn(x, self[argument]) end
