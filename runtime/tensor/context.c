@@ -187,6 +187,7 @@ void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < GB_DEVICE_SLOTS; i++) {
     gb_memory_stats one;
+    if (!context->pool[i]) continue;
     gb_memory_get_device_stats(context, gb_slot_device(i), &one);
     add_stats(out, &one);
   }

@@ -31,7 +31,11 @@ typedef struct gb_storage {
   gb_loan loan;
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
-  void *user;
+  union {
+    void *user;
+    double number;                   /* of a number of the calling language: data points here */
+    int64_t integer;
+  };
 } gb_storage;
 
 /* A 16-bit copy of a float32 parameter: raw storage in the parameter's layout, never a graph tensor. */
