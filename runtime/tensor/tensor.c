@@ -24,7 +24,7 @@ static gb_storage *storage_new(gb_context *context, gb_device device, size_t byt
 void gb_storage_retain(gb_storage *storage) { atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed); }
 
 void gb_storage_release(gb_storage *storage) {
-  if (!storage || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!storage || !gb_refs_drop(&storage->refs)) return;
   gb_context *context = storage->context;
   if (storage->block) gb_pool_free(gb_context_pool(context, storage->device), storage->block);
   if (storage->release) storage->release(storage->user);
@@ -234,13 +234,14 @@ void gb_hooks_free(gb_context *context, gb_hook *hook) {
 }
 
 void gb_tensor_release(gb_tensor *tensor) {
-  if (!tensor || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!tensor || !gb_refs_drop(&tensor->refs)) return;
   gb_node *node = tensor->node;
   if (node && tensor->retain_grad && node->retain[tensor->output] == tensor) node->retain[tensor->output] = NULL;
-  for (int i = 0; i < 2; i++) gb_tensor_release(tensor->copies[i].tensor);
-  gb_tensor_release(tensor->grad);
-  gb_tensor_release(tensor->base);
-  gb_hooks_free(tensor->storage->context, tensor->hooks);
+  for (int i = 0; i < 2; i++)
+    if (tensor->copies[i].tensor) gb_tensor_release(tensor->copies[i].tensor);
+  if (tensor->grad) gb_tensor_release(tensor->grad);
+  if (tensor->base) gb_tensor_release(tensor->base);
+  if (tensor->hooks) gb_hooks_free(tensor->storage->context, tensor->hooks);
   if (node) gb_node_release(node);
   gb_context_uncount(tensor->storage->context, DESCRIPTION);
   gb_storage_release(tensor->storage);

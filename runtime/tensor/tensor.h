@@ -13,6 +13,11 @@
 struct gb_node;
 struct gb_slab;
 
+/* Let go of one reference: was it the last? Who holds the only one need not count it down, since nobody else can take another. */
+static inline bool gb_refs_drop(_Atomic int32_t *refs) {
+  return atomic_load_explicit(refs, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+
 /* Whose the memory is: ours for as long as the storage lives, or a loan. */
 typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
 
