@@ -118,9 +118,15 @@ static int synchronize(lua_State *L) {
   return 0;
 }
 
+/* drop(value): the handle of a tensor that nobody else can have ends; any other value is let be. */
+static int drop(lua_State *L) {
+  if (gbl_tensor_at(L, gbl_upvalue(L), 1)) gbl_end_handle(L, 1);
+  return 0;
+}
+
 /* is_profiled(): does a tool want ranges? */
 static int is_profiled(lua_State *L) {
-  lua_pushboolean(L, gbl_get_state(L)->context->ranges != NULL);
+  lua_pushboolean(L, gbl_upvalue(L)->context->ranges != NULL);
   return 1;
 }
 
@@ -240,7 +246,7 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_profiled", is_profiled },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_profiled", is_profiled },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
   { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },

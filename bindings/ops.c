@@ -304,6 +304,7 @@ static void finish_output(const arguments *a, int slot, gb_tensor *out) {
     lua_replace(L, slot);
     return;
   }
+  if (slot == lua_gettop(L)) { gbl_finish_tensor(L); return; }
   lua_pushvalue(L, slot);
   gbl_finish_tensor(L);
   lua_replace(L, slot);

@@ -144,10 +144,14 @@ void gbl_push_op(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const g
   gbl_finish_tensor(L);
 }
 
-/* A known value is the recipe's, even where an op gave its input back. */
+/* A known value is the recipe's, even where an op gave its input back. Nobody sees another one again, so it needs no finaliser either. */
 void gbl_end_handle(lua_State *L, int index) {
   gbl_box *box = lua_touserdata(L, index);
-  if (box->tensor && box->tensor->binding != box) empty_box(L, box);
+  if (!box->tensor || box->tensor->binding == box) return;
+  empty_box(L, box);
+  index = lua_absindex(L, index);
+  lua_pushnil(L);
+  lua_setmetatable(L, index);
 }
 
 void gbl_step(lua_State *L, gb_op op, const gb_attr *attrs, bool own) {

@@ -1021,9 +1021,9 @@ native.help_texts = {
   ["gb.nn.init.zeros_"] = { "gb.nn.init.zeros_(t: tensor) -> tensor", "Every element becomes 0.", nil, "gb.nn.init.zeros_(x)" },
   ["gb.nn.is_module"] = { "gb.nn.is_module(value) -> bool", "Is value a module?", nil, "print(gb.nn.is_module(model))" },
   ["gb.nn.library_class"] = {
-    "gb.nn.library_class(name: string) -> class",
+    "gb.nn.library_class(name: string, calls?: bool) -> class",
     "A class of the library: its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of \z
-      its arguments. Sets nn[name].",
+      its arguments. calls: forward calls modules that it holds. Sets nn[name].",
   },
   ["gb.nn.utils.clip_grad_norm_"] = {
     "gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number",

@@ -3136,10 +3136,11 @@ function gb.nn.init.zeros_(t) end
 function gb.nn.is_module(value) end
 
 --- A class of the library: its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of its
---- arguments. Sets nn[name].
+--- arguments. calls: forward calls modules that it holds. Sets nn[name].
 ---@param name string
+---@param calls? boolean
 ---@return gb.Module
-function gb.nn.library_class(name) end
+function gb.nn.library_class(name, calls) end
 
 --- Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits
 --- for it.

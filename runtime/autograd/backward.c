@@ -20,7 +20,10 @@ typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
 /* A result that gb_grad waits for. */
 typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 
-/* One walk. */
+/* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
+enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
+
+/* One walk; begins as zeros but for what it is asked to do. */
 typedef struct walk {
   gb_context *context;
   bool retain_graph, create_graph;
@@ -32,6 +35,8 @@ typedef struct walk {
   int n_captures;
   waiting *waiting;          /* both counted, in order of first arrival */
   size_t n_waiting;
+  arrival first_arrivals[FIRST_ARRIVALS];
+  gb_node *first_heap[FIRST_HEAP];
 } walk;
 
 /* {==== arrivals and the heap ==== */
@@ -44,15 +49,14 @@ static size_t slot(const walk *w, const gb_node *node) {
 
 static gb_status grow_arrivals(walk *w) {
   arrival *old = w->arrivals;
-  size_t old_capacity = w->capacity;
-  size_t capacity = old_capacity ? 2 * old_capacity : 64;
-  arrival *fresh = calloc(capacity, sizeof *fresh);
+  size_t old_capacity = w->capacity, capacity = old ? 2 * old_capacity : FIRST_ARRIVALS;
+  arrival *fresh = old ? calloc(capacity, sizeof *fresh) : w->first_arrivals;
   if (!fresh) return gb_fail_memory(w->context, capacity * sizeof *fresh);
   w->arrivals = fresh;
   w->capacity = capacity;
   for (size_t i = 0; i < old_capacity; i++)
     if (old[i].node) w->arrivals[slot(w, old[i].node)] = old[i];
-  free(old);
+  if (old != w->first_arrivals) free(old);
   return GB_OK;
 }
 
@@ -72,14 +76,20 @@ static arrival *find_arrival(const walk *w, const gb_node *node) {
   return a && a->node && a->sequence == node->sequence ? a : NULL;
 }
 
+static gb_status grow_heap(walk *w) {
+  gb_node **old = w->heap;
+  size_t capacity = old ? 2 * w->heap_capacity : FIRST_HEAP;
+  gb_node **fresh = old ? malloc(capacity * sizeof *fresh) : w->first_heap;
+  if (!fresh) return gb_fail_memory(w->context, capacity * sizeof *fresh);
+  if (old) memcpy(fresh, old, w->heap_used * sizeof *old);
+  if (old != w->first_heap) free(old);
+  w->heap = fresh;
+  w->heap_capacity = capacity;
+  return GB_OK;
+}
+
 static gb_status push(walk *w, gb_node *node) {
-  if (w->heap_used == w->heap_capacity) {
-    size_t capacity = w->heap_capacity ? 2 * w->heap_capacity : 64;
-    gb_node **heap = realloc(w->heap, capacity * sizeof *heap);
-    if (!heap) return gb_fail_memory(w->context, capacity * sizeof *heap);
-    w->heap = heap;
-    w->heap_capacity = capacity;
-  }
+  if (w->heap_used == w->heap_capacity) GB_TRY(grow_heap(w));
   gb_node_retain(node);
   size_t at = w->heap_used++;
   for (; at > 0 && w->heap[(at - 1) / 2]->sequence < node->sequence; at = (at - 1) / 2) w->heap[at] = w->heap[(at - 1) / 2];
@@ -103,14 +113,15 @@ static gb_node *pop(walk *w) {
 static void walk_close(walk *w) {
   for (size_t i = 0; i < w->heap_used; i++) gb_node_release(w->heap[i]);
   for (size_t i = 0; i < w->capacity; i++)
-    for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++) gb_tensor_release(w->arrivals[i].grads[k]);
+    for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++)
+      if (w->arrivals[i].grads[k]) gb_tensor_release(w->arrivals[i].grads[k]);
   for (size_t i = 0; i < w->n_waiting; i++) {
     gb_tensor_release(w->waiting[i].leaf);
     gb_tensor_release(w->waiting[i].grad);
   }
   free(w->waiting);
-  free(w->heap);
-  free(w->arrivals);
+  if (w->heap != w->first_heap) free(w->heap);
+  if (w->arrivals != w->first_arrivals) free(w->arrivals);
 }
 
 /* ====} */
@@ -719,9 +730,10 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   if (node->rerun) return run_again(w, node, grads);
   size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
   size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
-  void *stack[96] = { 0 };
-  void *room = bytes <= sizeof stack ? stack : calloc(1, bytes);
+  void *stack[96];
+  void *room = bytes <= sizeof stack ? stack : malloc(bytes);
   if (!room) return gb_fail_memory(context, bytes);
+  memset(room, 0, bytes);
   gb_tensor **in = room, **saved = in + n_in;
   bool *need = (bool *)(saved + n_saved);
   gb_status status = run_gradient(w, node, grads, in, need, (int8_t *)(need + n_in), saved);

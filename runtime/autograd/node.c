@@ -58,9 +58,10 @@ static void bury(gb_node *node) {
   gb_node_drop_saved(node);
   for (int i = 0; i < node->n_in; i++) {
     if (node->edges[i].node) gb_node_release(node->edges[i].node);
-    gb_tensor_release(node->edges[i].leaf);
+    if (node->edges[i].leaf) gb_tensor_release(node->edges[i].leaf);
   }
-  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++) gb_hooks_free(node->context, node->hooks[i]);
+  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++)
+    if (node->hooks[i]) gb_hooks_free(node->context, node->hooks[i]);
   if (node->release) node->release(node->user);
   free(node->where);
   gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
@@ -68,7 +69,7 @@ static void bury(gb_node *node) {
 }
 
 void gb_node_release(gb_node *node) {
-  if (!node || atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!node || !gb_refs_drop(&node->refs)) return;
   gb_context *context = node->context;
   gb_context_retain(context); /* the last storage may go with a node */
   node->next_dead = atomic_load(&context->dead);

@@ -4,7 +4,9 @@
  * ECRTS 2004, section 3): two bit scans find a block. Its own class is looked through first, so that the sizes of a training loop, which
  * come again and again, find the very blocks that were freed. Requests up to SMALL_MOST come from segments of their own, so that a small
  * tensor that lives long does not hold a large segment. What describes a block lies outside it: the memory may be a device's.
- * A block that cannot be split for want of memory for its description is handed out whole. */
+ * A block that cannot be split for want of memory for its description is handed out whole.
+ * Blocks of the smallest sizes are not merged when they are freed: they wait, as they are, for the next request of their size. A larger request
+ * beside them merges all of them first, so that it finds the places that it would have found without. */
 #include "base/pool.h"
 
 #include <pthread.h>
@@ -18,6 +20,8 @@
 #define FINE_BITS 4
 #define LEVELS 56
 #define LOOK_AT_MOST 32  /* blocks of the request's own class */
+#define WAITING_SIZES 16 /* units of 256 bytes up to which blocks wait */
+#define WAITING_MOST 64  /* of each size */
 
 typedef struct segment {
   size_t bytes;
@@ -34,7 +38,7 @@ struct gb_block {
   bool used;
   segment *segment;
   gb_block *before, *after;          /* neighbours in the segment */
-  gb_block *previous, *next;         /* in the bin of its class; next also links spare descriptions */
+  gb_block *previous, *next;         /* in the bin of its class; next also links spare descriptions, and blocks that wait */
 };
 
 /* The free blocks of one area, by class, with bits for the classes that have any. */
@@ -57,6 +61,8 @@ struct gb_pool {
   gb_memory_stats stats;
   segment *segments;
   gb_block *spare;                   /* descriptions not in use */
+  struct { gb_block *first; int count; } waiting[WAITING_SIZES]; /* freed blocks that count as used by their neighbours, by size */
+  int waiting_count;                 /* of all sizes */
   bins bins[AREAS];
 };
 
@@ -153,8 +159,52 @@ static void segment_free(gb_pool *pool, segment *s) {
   free(s);
 }
 
+/* Put the block behind `block`, free and out of the bins, into it. */
+static void merge_after(gb_pool *pool, gb_block *block) {
+  gb_block *gone = block->after;
+  block->bytes += gone->bytes;
+  block->after = gone->after;
+  if (block->after) block->after->before = block;
+  forget(pool, gone);
+}
+
+/* Put a block that nobody uses into the bins, as one with its free neighbours. */
+static void merge(gb_pool *pool, gb_block *block) {
+  block->used = false;
+  if (block->after && !block->after->used) {
+    bin_remove(pool, block->after);
+    merge_after(pool, block);
+  }
+  if (block->before && !block->before->used) {
+    block = block->before;
+    bin_remove(pool, block);
+    merge_after(pool, block);
+  }
+  bin_insert(pool, block);
+}
+
+/* Which list blocks of so many bytes wait in; -1: none. */
+static int waiting_of(size_t bytes) { return bytes <= WAITING_SIZES * UNIT ? (int)(bytes / UNIT) - 1 : -1; }
+
+/* A block that waits for a request of this size, or NULL. */
+static gb_block *take_waiting(gb_pool *pool, int size) {
+  gb_block *block = size < 0 ? NULL : pool->waiting[size].first;
+  if (!block) return NULL;
+  pool->waiting[size].first = block->next;
+  pool->waiting[size].count--;
+  pool->waiting_count--;
+  return block;
+}
+
+/* Merge all blocks that wait. */
+static void merge_waiting(gb_pool *pool) {
+  for (int i = 0; pool->waiting_count; i++)
+    for (gb_block *block; (block = take_waiting(pool, i));) merge(pool, block);
+}
+
 /* Give every segment that is one free block back to the system, unless they are kept. */
 static void flush(gb_pool *pool) {
+  merge_waiting(pool);
   if (pool->kept) return;
   for (segment *s = pool->segments, *next; s; s = next) {
     next = s->next;
@@ -210,15 +260,6 @@ static void split(gb_pool *pool, gb_block *block, size_t bytes) {
   block->after = rest;
   block->bytes = bytes;
   bin_insert(pool, rest);
-}
-
-/* Put the block behind `block`, free and out of the bins, into it. */
-static void merge_after(gb_pool *pool, gb_block *block) {
-  gb_block *gone = block->after;
-  block->bytes += gone->bytes;
-  block->after = gone->after;
-  if (block->after) block->after->before = block;
-  forget(pool, gone);
 }
 
 /* ====} */
@@ -287,14 +328,27 @@ void gb_pool_close(gb_pool *pool) {
   free(pool);
 }
 
-/* A block of exactly this many units, or a little more; the mutex is held. */
-static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
-  if (pool->fail_after && --pool->fail_after == 0) return NULL;
+/* One cut off a free block, or off a new segment. */
+static gb_block *take_free(gb_pool *pool, size_t bytes) {
   int area = bytes <= SMALL_MOST ? AREA_SMALL : AREA_LARGE;
+  if (area == AREA_SMALL && waiting_of(bytes) < 0) merge_waiting(pool);
   gb_block *block = bin_find(&pool->bins[area], bytes);
+  if (!block && pool->waiting_count) { /* before the system is asked for more */
+    merge_waiting(pool);
+    block = bin_find(&pool->bins[area], bytes);
+  }
   if (block) bin_remove(pool, block);
   else if (!(block = segment_new(pool, bytes, area))) return NULL;
   split(pool, block, bytes);
+  return block;
+}
+
+/* A block of exactly this many units, or a little more; the mutex is held. */
+static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
+  if (pool->fail_after && --pool->fail_after == 0) return NULL;
+  gb_block *block = take_waiting(pool, waiting_of(bytes));
+  if (!block) block = take_free(pool, bytes);
+  if (!block) return NULL;
   block->used = true;
   block->category = category;
   pool->stats.allocations++;
@@ -321,17 +375,14 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
   pool->stats.current[block->category] -= block->bytes;
   pool->stats.current_total -= block->bytes;
   if (pool->budget) gb_budget_give_back(pool->budget, block->bytes);
-  block->used = false;
-  if (block->after && !block->after->used) {
-    bin_remove(pool, block->after);
-    merge_after(pool, block);
+  int size = waiting_of(block->bytes);
+  if (size < 0 || pool->waiting[size].count == WAITING_MOST) merge(pool, block);
+  else {
+    block->next = pool->waiting[size].first;
+    pool->waiting[size].first = block;
+    pool->waiting[size].count++;
+    pool->waiting_count++;
   }
-  if (block->before && !block->before->used) {
-    block = block->before;
-    bin_remove(pool, block);
-    merge_after(pool, block);
-  }
-  bin_insert(pool, block);
   pthread_mutex_unlock(&pool->mutex);
 }
 

@@ -41,25 +41,41 @@ static void gather(const gb_product *p, int64_t width, float *to) {
   }
 }
 
-/* Sums along k from the first on, then the bias, as cpu/gemm_kernel.c forms them: the size of a product does not show in its bits. */
+/* Add the products along k, from the first on, of this many rows of a and one register's width of b's columns. Rows share what is read of b. */
+static inline void add_tiny(const gb_product *p, int64_t row, int rows, const float *b, int64_t width, tiny_lanes *sums) {
+  const float *a = (const float *)p->a.data + row * p->a.row_stride;
+  for (int64_t k = 0; k < p->k; k++, a += p->a.column_stride, b += width)
+    for (int i = 0; i < rows; i++) sums[i] += a[i * p->a.row_stride] * *(const tiny_lanes *)b;
+}
+
+/* Sums, bias and what is added to go into c as cpu/gemm_kernel.c forms them: the size of a product does not show in its bits. */
 static void run_tiny(const gb_product *p) {
-  float b[TINY_ELEMENTS];
+  enum { ROWS = 4 };
+  float gathered[TINY_ELEMENTS];
   const gb_epilogue *e = &p->epilogue;
-  int64_t width = (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES;
-  gather(p, width, b);
+  const float *b = p->b.data;
+  int64_t width = p->b.row_stride;
+  if (p->b.column_stride != 1 || p->n % TINY_LANES) {
+    width = (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES;
+    gather(p, width, gathered);
+    b = gathered;
+  }
   for (int64_t j = 0; j < p->n; j += TINY_LANES) {
     tiny_lanes bias = { 0 };
     int64_t count = p->n - j < TINY_LANES ? p->n - j : TINY_LANES;
     for (int64_t t = 0; e->bias && t < count; t++) bias[t] = ((const float *)e->bias)[(j + t) * e->bias_stride];
-    for (int64_t i = 0; i < p->m; i++) {
-      const float *a = (const float *)p->a.data + i * p->a.row_stride;
-      tiny_lanes sum = { 0 };
-      for (int64_t k = 0; k < p->k; k++) sum += a[k * p->a.column_stride] * *(const tiny_lanes *)(b + k * width + j);
-      if (e->bias) sum += bias;
-      float *c = (float *)p->c + i * p->ldc + j;
-      if (p->add) for (int64_t t = 0; t < count; t++) sum[t] += c[t];
-      if (count == TINY_LANES) *(tiny_lanes *)c = sum;
-      else for (int64_t t = 0; t < count; t++) c[t] = sum[t];
+    for (int64_t first = 0, rows; first < p->m; first += rows) {
+      tiny_lanes sums[ROWS] = { { 0 } };
+      rows = p->m - first < ROWS ? 1 : ROWS;
+      if (rows == ROWS) add_tiny(p, first, ROWS, b + j, width, sums);
+      else add_tiny(p, first, 1, b + j, width, sums);
+      for (int64_t i = 0; i < rows; i++) {
+        float *c = (float *)p->c + (first + i) * p->ldc + j;
+        if (e->bias) sums[i] += bias;
+        if (p->add) for (int64_t t = 0; t < count; t++) sums[i][t] += c[t];
+        if (count == TINY_LANES) *(tiny_lanes *)c = sums[i];
+        else for (int64_t t = 0; t < count; t++) c[t] = sums[i][t];
+      }
     }
   }
 }

@@ -340,7 +340,8 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     if (n_in) memcpy(r.call.in, in, sizeof *in * (size_t)n_in);
     if (n_in) memset(r.cast, 0, sizeof *r.cast * (size_t)n_in);
     status = travel(&r, attrs);
-    for (int i = 0; i < n_in; i++) gb_tensor_release(r.cast[i]);
+    for (int i = 0; i < n_in; i++)
+      if (r.cast[i]) gb_tensor_release(r.cast[i]);
   }
   if (r.node) gb_node_release(r.node);
   gb_rebase_end(&r.rebase);

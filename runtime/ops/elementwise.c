@@ -32,7 +32,8 @@ static gb_status output(gb_call *call, gb_dtype dtype) {
     if (!gb_broadcast(&ndim, shape, t->ndim, t->shape)) return shapes_differ(call, ndim, shape, t);
   }
   for (int i = 0; i < call->n_in; i++)
-    if (has_shape(call->in[i], ndim, shape) && gb_is_dense(call->in[i])) return gb_call_output_like(call, 0, call->in[i], dtype);
+    if (has_shape(call->in[i], ndim, shape) && gb_is_dense(call->in[i]))
+      return gb_call_output_strided(call, 0, ndim, shape, call->in[i]->stride, dtype);
   return gb_call_output(call, 0, ndim, shape, dtype);
 }
 
@@ -41,8 +42,8 @@ static gb_dtype promoted(const gb_call *call) { return gb_result_type(call->in, 
 /* The dtype of a function that has no integer form. */
 static gb_dtype floating(gb_dtype dtype) { return gb_dtype_is_float(dtype) ? dtype : GB_FLOAT32; }
 
-static gb_status no_bools(gb_call *call) {
-  if (promoted(call) != GB_BOOL) return GB_OK;
+static gb_status no_bools(gb_call *call, gb_dtype dtype) {
+  if (dtype != GB_BOOL) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_and, logical_or, logical_xor, logical_not, or x:int()");
 }
 
@@ -51,8 +52,9 @@ static gb_status check_promoted(gb_call *call) { return output(call, gb_call_dty
 
 /* sub, neg, ...: as above, but bools are no numbers. */
 static gb_status check_numbers(gb_call *call) {
-  GB_TRY(no_bools(call));
-  return check_promoted(call);
+  gb_dtype dtype = promoted(call);
+  GB_TRY(no_bools(call, dtype));
+  return output(call, gb_call_dtype(call, dtype));
 }
 
 /* exp, div, ...: integers give float32. */
@@ -85,14 +87,16 @@ static gb_dtype with_numbers(const gb_call *call, gb_dtype dtype, int numbers) {
 }
 
 static gb_status check_clamp(gb_call *call) {
-  GB_TRY(no_bools(call));
+  gb_dtype dtype = promoted(call);
+  GB_TRY(no_bools(call, dtype));
   if (!call->attrs[0].given && !call->attrs[1].given) return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
-  return output(call, with_numbers(call, promoted(call), 2));
+  return output(call, with_numbers(call, dtype, 2));
 }
 
 static gb_status check_addcmul(gb_call *call) {
-  GB_TRY(no_bools(call));
-  return output(call, with_numbers(call, promoted(call), 1));
+  gb_dtype dtype = promoted(call);
+  GB_TRY(no_bools(call, dtype));
+  return output(call, with_numbers(call, dtype, 1));
 }
 
 static gb_status require_bool(gb_call *call, int input) {

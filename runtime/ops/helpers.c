@@ -190,8 +190,7 @@ gb_attr gb_attr_ints(int count, const int64_t *values) {
 
 gb_attr gb_attr_text(const char *text) {
   gb_attr attr = { .given = true };
-  snprintf(attr.string, sizeof attr.string, "%s", text);
-  attr.count = (int8_t)strlen(attr.string);
+  while (attr.count < (int8_t)sizeof attr.string - 1 && text[attr.count]) attr.string[attr.count] = text[attr.count], attr.count++;
   return attr;
 }
 

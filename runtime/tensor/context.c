@@ -93,7 +93,7 @@ static void reclaim(gb_context *context) {
   context->op = op;
 }
 
-bool gb_context_count(gb_context *context, size_t bytes) {
+bool gb_context_count_limited(gb_context *context, size_t bytes) {
   if (gb_budget_take(&context->budget, bytes)) return true;
   reclaim(context);
   atomic_store(&context->budget.refused, false);
@@ -101,8 +101,6 @@ bool gb_context_count(gb_context *context, size_t bytes) {
   gb_fail_memory(context, bytes);
   return false;
 }
-
-void gb_context_uncount(gb_context *context, size_t bytes) { gb_budget_give_back(&context->budget, bytes); }
 
 /* What stands before counted memory. */
 typedef struct counted { _Alignas(max_align_t) gb_context *context; size_t bytes; } counted;
@@ -187,6 +185,7 @@ void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < GB_DEVICE_SLOTS; i++) {
     gb_memory_stats one;
+    if (!context->pool[i]) continue;
     gb_memory_get_device_stats(context, gb_slot_device(i), &one);
     add_stats(out, &one);
   }

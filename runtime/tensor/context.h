@@ -134,8 +134,11 @@ static inline void gb_range_pop(const gb_context *context) {
 }
 /* Count bytes of the engine's own towards the limit on tensor bytes (gb_budget_take); on failure reclaims and tries once more. False sets the
  * error text. */
-bool gb_context_count(gb_context *context, size_t bytes);
-void gb_context_uncount(gb_context *context, size_t bytes);
+bool gb_context_count_limited(gb_context *context, size_t bytes);
+static inline bool gb_context_count(gb_context *context, size_t bytes) { return !context->budget.limit || gb_context_count_limited(context, bytes); }
+static inline void gb_context_uncount(gb_context *context, size_t bytes) {
+  if (context->budget.limit) gb_budget_give_back(&context->budget, bytes);
+}
 /* Memory of the engine's own that is counted so for as long as it lives: zeroed, or resized as realloc does (block NULL: new). NULL sets the error
  * text. The context must outlive it. On the thread that runs the context, since what can go is reclaimed. */
 void *gb_counted_alloc(gb_context *context, size_t bytes);

@@ -24,7 +24,7 @@ static gb_storage *storage_new(gb_context *context, gb_device device, size_t byt
 void gb_storage_retain(gb_storage *storage) { atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed); }
 
 void gb_storage_release(gb_storage *storage) {
-  if (!storage || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!storage || !gb_refs_drop(&storage->refs)) return;
   gb_context *context = storage->context;
   if (storage->block) gb_pool_free(gb_context_pool(context, storage->device), storage->block);
   if (storage->release) storage->release(storage->user);
@@ -201,16 +201,25 @@ gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
   return GB_OK;
 }
 
-/* A number of the calling language as a 0-d tensor on the CPU. */
-static gb_status wrap(gb_context *context, gb_dtype dtype, const void *value, gb_tensor **out) {
-  GB_TRY(gb_tensor_new(context, dtype, 0, NULL, (gb_device){ GB_CPU, 0 }, out));
-  memcpy((*out)->storage->data, value, gb_dtype_bytes(dtype));
+/* A number of the calling language as a 0-d tensor on the CPU. Its value lies in its storage, so that it costs the pool nothing. */
+static gb_status wrap(gb_context *context, gb_dtype dtype, gb_tensor **out) {
+  GB_TRY(gb_tensor_over(context, NULL, dtype, 0, NULL, NULL, NULL, out));
+  (*out)->storage->data = &(*out)->storage->number;
   (*out)->wrapped = true;
   return GB_OK;
 }
 
-gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out) { return wrap(context, GB_FLOAT64, &number, out); }
-gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out) { return wrap(context, GB_INT64, &integer, out); }
+gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out) {
+  GB_TRY(wrap(context, GB_FLOAT64, out));
+  (*out)->storage->number = number;
+  return GB_OK;
+}
+
+gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out) {
+  GB_TRY(wrap(context, GB_INT64, out));
+  (*out)->storage->integer = integer;
+  return GB_OK;
+}
 
 void gb_tensor_retain(gb_tensor *tensor) { atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed); }
 
@@ -225,13 +234,14 @@ void gb_hooks_free(gb_context *context, gb_hook *hook) {
 }
 
 void gb_tensor_release(gb_tensor *tensor) {
-  if (!tensor || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!tensor || !gb_refs_drop(&tensor->refs)) return;
   gb_node *node = tensor->node;
   if (node && tensor->retain_grad && node->retain[tensor->output] == tensor) node->retain[tensor->output] = NULL;
-  for (int i = 0; i < 2; i++) gb_tensor_release(tensor->copies[i].tensor);
-  gb_tensor_release(tensor->grad);
-  gb_tensor_release(tensor->base);
-  gb_hooks_free(tensor->storage->context, tensor->hooks);
+  for (int i = 0; i < 2; i++)
+    if (tensor->copies[i].tensor) gb_tensor_release(tensor->copies[i].tensor);
+  if (tensor->grad) gb_tensor_release(tensor->grad);
+  if (tensor->base) gb_tensor_release(tensor->base);
+  if (tensor->hooks) gb_hooks_free(tensor->storage->context, tensor->hooks);
   if (node) gb_node_release(node);
   gb_context_uncount(tensor->storage->context, DESCRIPTION);
   gb_storage_release(tensor->storage);
@@ -268,6 +278,7 @@ bool gb_is_contiguous(const gb_tensor *t) {
 }
 
 bool gb_is_dense(const gb_tensor *t) {
+  if (gb_is_contiguous(t)) return true;
   int order[GB_MAX_NDIM], n = 0;
   for (int i = 0; i < t->ndim; i++) {
     if (t->shape[i] == 0) return true;

@@ -13,6 +13,11 @@
 struct gb_node;
 struct gb_slab;
 
+/* Let go of one reference: was it the last? Who holds the only one need not count it down, since nobody else can take another. */
+static inline bool gb_refs_drop(_Atomic int32_t *refs) {
+  return atomic_load_explicit(refs, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+
 /* Whose the memory is: ours for as long as the storage lives, or a loan. */
 typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
 
@@ -32,7 +37,11 @@ typedef struct gb_storage {
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
   atomic_bool exposed;               /* the program around has had a pointer to it, and may write without a count in version */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
-  void *user;
+  union {
+    void *user;
+    double number;                   /* of a number of the calling language: data points here */
+    int64_t integer;
+  };
 } gb_storage;
 
 /* A 16-bit copy of a float32 parameter: raw storage in the parameter's layout, never a graph tensor. */

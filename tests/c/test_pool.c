@@ -77,6 +77,30 @@ static void test_merge(void) {
   CHECK(m.bytes == 0);
 }
 
+/* Small blocks wait unmerged for requests of their size: not past a request that only the whole segment can serve, and not past a flush. */
+static void test_small_wait(void) {
+  memory m = { 0 };
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
+  static gb_block *b[2048]; /* 2 MiB, the whole of a first segment */
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 2048; i++) b[i] = gb_pool_alloc(pool, 1024, GB_MEM_OTHER);
+    for (int i = 0; i < 2048; i++) gb_pool_free(pool, b[i]);
+    gb_block *first = gb_pool_alloc(pool, 1 << 20, GB_MEM_OTHER), *second = gb_pool_alloc(pool, 1 << 20, GB_MEM_OTHER);
+    CHECK(first && second && stats_of(pool).system_allocations == 1);
+    gb_pool_free(pool, first);
+    gb_pool_free(pool, second);
+  }
+  gb_block *small = gb_pool_alloc(pool, 256, GB_MEM_OTHER);
+  void *place = gb_block_data(small);
+  gb_pool_free(pool, small);
+  small = gb_pool_alloc(pool, 1, GB_MEM_OTHER);
+  CHECK(gb_block_data(small) == place && stats_of(pool).current_total == 256);
+  gb_pool_free(pool, small);
+  gb_pool_flush(pool);
+  CHECK(stats_of(pool).reserved == 0 && m.bytes == 0);
+  gb_pool_close(pool);
+}
+
 /* A training loop asks for the same sizes again: after the first round nothing comes from the system. */
 static void test_steady(void) {
   memory m = { 0 };
@@ -236,6 +260,7 @@ int main(void) {
   test_kept();
   test_basics();
   test_merge();
+  test_small_wait();
   test_steady();
   test_churn();
   test_threads();

@@ -6,6 +6,7 @@ local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, is_module = rawget, rawequal, type, nn.is_module
+local drop = native.drop -- an intermediate result's handle, as soon as the next layer has read it; the graph keeps what backward needs
 
 local kinds = { boolean = "true or false", number = "a number", string = "a string" } -- of options, by the types of their defaults
 
@@ -45,18 +46,15 @@ end
 
 -- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made of such.
 local function keeps_nothing(module)
-  if not module._library or rawget(module, "_hooks") then return false end
+  local kind = module._library
+  if not kind or module._hooks then return false end
+  if kind == "layer" then return true end
   local order = rawget(module, "_order")
   for i = 1, #order do
     local part = rawget(module, order[i])
     if type(part) == "table" and is_module(part) and not keeps_nothing(part) then return false end
   end
   return true
-end
-
--- Drop the handle of an intermediate result as soon as the next layer has read it; the graph keeps what backward needs.
-local function drop(x)
-  if gb.is_tensor(x) then x:free() end
 end
 
 -- {==== linear ====
@@ -390,7 +388,7 @@ loss("KLDivLoss", F.kl_div, { log_target = false })
 
 -- {==== containers ====
 
-local Sequential = nn.library_class("Sequential")
+local Sequential = nn.library_class("Sequential", true)
 -- gb.nn.Sequential(modules...: module) -> module: Modules one after another. Example: local model = gb.nn.Sequential(gb.nn.Linear(4, 8),
 -- gb.nn.ReLU(), gb.nn.Linear(8, 2))
 function Sequential:init(...)
@@ -411,9 +409,12 @@ function Sequential:forward(x)
   local mine = false -- x was made here, and nobody else has seen it
   for i = 1, #self do
     local module = self[i]
-    local y, ours = module(x), keeps_nothing(module)
-    if mine and ours and not rawequal(x, y) then drop(x) end
-    mine = ours and (mine or not rawequal(x, y))
+    local y = module(x)
+    if not keeps_nothing(module) then mine = false
+    elseif not rawequal(x, y) then
+      if mine then drop(x) end
+      mine = true
+    end
     x = y
   end
   return x
@@ -468,7 +469,7 @@ function ModuleDict.__instance:__pairs() return self:items() end
 
 -- {==== attention ====
 
-local MultiheadAttention = nn.library_class("MultiheadAttention")
+local MultiheadAttention = nn.library_class("MultiheadAttention", true)
 
 -- gb.nn.MultiheadAttention(size: int, heads: int, options?: table) -> module: Self attention over x [batch, time, size]: one projection to query,
 -- key and value, heads, one projection back; called as module(x, mask). options: bias = true, dropout = 0, is_causal = false, dtype. Errors: heads

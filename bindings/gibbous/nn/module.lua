@@ -28,9 +28,9 @@ local function assign(self, key, value)
   rawset(self, key, value)
 end
 
--- An instance of class: made, initialised.
+-- An instance of class: made, initialised. What every call asks for is there from the beginning, so that no class is looked through for it.
 local function construct(class, ...)
-  local self = setmetatable({ _order = { known = {} }, _buffers = {}, training = true }, class.__instance)
+  local self = setmetatable({ _order = { known = {} }, _buffers = {}, _hooks = false, _precision = false, training = true }, class.__instance)
   self:init(...)
   return self
 end
@@ -47,7 +47,7 @@ end
 
 -- fn(self, ...) in the precision that self is pinned to, if it is.
 local function pinned(self, fn, ...)
-  local precision = rawget(self, "_precision")
+  local precision = self._precision
   if not precision then return fn(self, ...) end
   if precision == "float32" then return gb.amp.disable(fn, self, widen(...)) end
   return gb.amp.autocast(precision, fn, self, ...)
@@ -63,11 +63,9 @@ local function call_hooked(self, hooks, ...)
   return table.unpack(result, 1, result.n)
 end
 
-local function plain_call(self, ...)
-  local hooks = rawget(self, "_hooks")
-  if hooks then return call_hooked(self, hooks, ...) end
-  if rawget(self, "_precision") then return pinned(self, self.forward, ...) end
-  return self.forward(self, ...)
+local function dressed_call(self, ...)
+  if self._hooks then return call_hooked(self, self._hooks, ...) end
+  return pinned(self, self.forward, ...)
 end
 
 -- Under a profiler a call is a range with the class's name, and the outermost one lies in the phase "forward".
@@ -84,12 +82,14 @@ local function profiled_call(self, ...)
   native.range_push(getmetatable(self).__name)
   depth = depth + 1
   local _ <close> = closing
-  return plain_call(self, ...)
+  return dressed_call(self, ...)
 end
 
+-- Most modules have neither hooks nor a precision, and nobody looks on: they pay for no more than being asked.
 local function call(self, ...)
   if profiled() then return profiled_call(self, ...) end
-  return plain_call(self, ...)
+  if self._hooks or self._precision then return dressed_call(self, ...) end
+  return self.forward(self, ...)
 end
 
 local function class_of(name, parent)
@@ -234,11 +234,11 @@ local pins = { float32 = true, float16 = true, bfloat16 = true }
 -- off, 16-bit arguments made float32), "float16" or "bfloat16" (an autocast scope). Modules inside go along unless they are pinned themselves.
 -- "inherit" takes the pin away. Returns the module; without a name, what it is pinned to, or nil. Example: print(model:precision())
 function Module:precision(name)
-  if name == nil then return rawget(self, "_precision") end
+  if name == nil then return self._precision or nil end
   if name ~= "inherit" and not pins[name] then
     fail(("precision: a module is pinned to float32, float16 or bfloat16, or to inherit; got %s"):format(tostring(name)))
   end
-  rawset(self, "_precision", pins[name] and name or nil)
+  rawset(self, "_precision", pins[name] and name or false)
   return self
 end
 
@@ -329,7 +329,7 @@ end
 -- Returns a function that removes it. Example: local remove = model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()
 function Module:register_forward_hook(fn)
   if type(fn) ~= "function" then fail(("Module:register_forward_hook takes a function, got %s"):format(type(fn))) end
-  local hooks = rawget(self, "_hooks") or {}
+  local hooks = self._hooks or {}
   rawset(self, "_hooks", hooks)
   hooks[#hooks + 1] = fn
   return function()
@@ -469,11 +469,11 @@ function nn.Parameter(tensor, requires_grad)
   return native.parameter(tensor, requires_grad ~= false)
 end
 
--- gb.nn.library_class(name: string) -> class: A class of the library: its intermediate results may be dropped as soon as the next layer has read
--- them, so forward must keep none of its arguments. Sets nn[name].
-function nn.library_class(name)
+-- gb.nn.library_class(name: string, calls?: bool) -> class: A class of the library: its intermediate results may be dropped as soon as the next
+-- layer has read them, so forward must keep none of its arguments. calls: forward calls modules that it holds. Sets nn[name].
+function nn.library_class(name, calls)
   local class = Module:extend(name)
-  class._library = true
+  class._library = calls and "calls" or "layer"
   nn[name] = class
   return class
 end
