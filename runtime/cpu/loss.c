@@ -34,7 +34,7 @@ typedef struct loss_job {
   gb_row_plan plan;
   gb_threads *threads;
   char *buffers;                   /* per thread: a batch of x, one of probabilities, one of indices */
-  size_t buffer_bytes;
+  size_t buffer_bytes, row_bytes;  /* of a thread; of a row of x or of probabilities in a buffer, 0 where rows are used as they are */
   gb_block *scratch;
   gb_bad_index bad;
   void (*row)(struct loss_job *job, int64_t row, const char *x, char *out, char *mass, int64_t index);
@@ -56,21 +56,24 @@ static double element(const loss_job *job, const char *x, int64_t i) {
 }
 
 /* Where one class is the target and nothing is spread over the others, rows that lie end to end are used as they are. */
-static gb_dtype dtype_of(const loss_job *job) {
+static bool are_used_as_they_are(const loss_job *job) {
   gb_dtype dtype = job->x.dtype;
   bool plain = job->indices && job->smoothing == 0 && gb_dtype_is_float(dtype) && gb_rows_own(&job->x, dtype, 0);
-  return plain && (!job->dx.data || gb_rows_own(&job->dx, dtype, 0)) ? dtype : gb_lane_dtype(job->lane);
+  return plain && (!job->dx.data || gb_rows_own(&job->dx, dtype, 0));
 }
 
 /* Describe the rows and take scratch: weights, losses and totals of rows, and buffers for `batched` rows of x at a time. */
 static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight, bool batched) {
-  int64_t classes = job->classes, batch = batched ? job->plan.batch : 0;
+  int64_t classes = job->classes;
   job->bytes = gb_lane_bytes(job->lane);
   job->threads = call->context->threads;
   job->indices = !gb_dtype_is_float((gb_dtype)target->dtype);
-  job->dtype = dtype_of(job);
-  job->streams = job->dx.data && gb_rows_own(&job->dx, job->dtype, 0) && (size_t)(job->rows * classes) * job->dx.bytes >= GB_STREAM_BYTES;
-  job->buffer_bytes = (size_t)(2 * batch * classes) * job->bytes + (size_t)batch * 8;
+  bool as_they_are = are_used_as_they_are(job);
+  job->dtype = as_they_are ? job->x.dtype : gb_lane_dtype(job->lane);
+  if (as_they_are) job->plan.batch = job->plan.chunk;
+  job->streams = as_they_are && job->dx.data && (size_t)(job->rows * classes) * job->dx.bytes >= GB_STREAM_BYTES;
+  job->row_bytes = as_they_are ? 0 : (size_t)classes * job->bytes;
+  job->buffer_bytes = batched ? (size_t)job->plan.batch * (2 * job->row_bytes + 8) : 0;
   size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8, row_bytes = ((size_t)job->rows * job->bytes + 7) / 8 * 8;
   job->scratch = gb_cpu_scratch(call, weight_bytes + 2 * row_bytes + job->buffer_bytes * (size_t)gb_threads_count(job->threads));
   if (!job->scratch) return GB_EMEMORY;
@@ -98,14 +101,14 @@ static bool counts(loss_job *job, int64_t index) {
 }
 
 /* Run job->row over the rows of one chunk, each with its logits, the place of its result, and its probabilities or its class index. Logits
- * are read, and gradients written, where they lie if they lie as lanes; else in a buffer that serves both. */
+ * are read, and gradients written, where they lie if they lie as lanes or are used as they are; else in a buffer that serves both. */
 static void run_rows(void *arg, int64_t chunk) {
   loss_job *job = arg;
   int64_t batch = job->plan.batch, first = chunk * job->plan.chunk, end = least(first + job->plan.chunk, job->rows);
   char *room = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads);
-  char *mass = room + (size_t)(batch * job->classes) * job->bytes;
-  int64_t *index = (int64_t *)(mass + (size_t)(batch * job->classes) * job->bytes);
-  size_t row_bytes = (size_t)job->classes * gb_dtype_bytes(job->dtype);
+  char *mass = room + (size_t)batch * job->row_bytes;
+  int64_t *index = (int64_t *)(mass + (size_t)batch * job->row_bytes);
+  size_t bytes = (size_t)job->classes * gb_dtype_bytes(job->dtype);
   for (int64_t count; first < end; first += count) {
     count = least(batch, end - first);
     const char *x = job->changes_x ? NULL : gb_rows_own(&job->x, job->dtype, first);
@@ -113,10 +116,8 @@ static void run_rows(void *arg, int64_t chunk) {
     if (!x) gb_rows_load(&job->x, job->lane, first, count, room), x = room;
     if (job->indices) gb_rows_load(&job->target, GB_LANE_I64, first, count, index);
     else gb_rows_load(&job->target, job->lane, first, count, mass);
-    for (int64_t i = 0; i < count; i++) {
-      size_t at = (size_t)i * row_bytes;
-      job->row(job, first + i, x + at, out + at, mass + at, job->indices ? index[i] : 0);
-    }
+    for (size_t i = 0; i < (size_t)count; i++)
+      job->row(job, first + (int64_t)i, x + i * bytes, out + i * (own ? bytes : job->row_bytes), mass + i * job->row_bytes, job->indices ? index[i] : 0);
     if (job->dx.data && !own) gb_rows_store(&job->dx, job->lane, first, count, room);
   }
   if (job->streams) gb_stream_end();
@@ -230,8 +231,7 @@ static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, ch
   }
   double own = (1 - job->smoothing) * weight_of(job, index), scale = g * (own + share * job->weight_sum);
   double slope = scale * exp(element(job, x, index) - lse) - g * own;
-  gb_wide_exp(job->dtype, dx, x, n, lse, scale, job->streams);
-  gb_store_f64(dx + (size_t)index * gb_dtype_bytes(job->dtype), job->dtype, 1, &slope, 1);
+  gb_wide_exp(job->dtype, dx, x, n, lse, scale, index, slope, job->streams);
   if (job->smoothing > 0 && job->weight) gb_row_add(job->lane, dx, job->weight, n, -g * share);
   if (job->smoothing > 0 && !job->weight) gb_row_shift(job->lane, dx, n, g * share);
 }

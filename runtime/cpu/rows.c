@@ -187,23 +187,42 @@ double gb_row_max(gb_lane lane, const void *x, int64_t n) {
   return most;
 }
 
-GB_ALWAYS_INLINE float max_wide(gb_dtype dtype, const void *x, int64_t n) {
+static float max_wide(const float *x, int64_t n) {
   gb_wide most[2] = { { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) }, { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) } };
   int64_t i = 0;
   for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
     for (int k = 0; k < 2; k++) {
-      gb_wide v = gb_wide_load(dtype, x, i + k * GB_WIDE);
+      gb_wide v = gb_wide_load(GB_FLOAT32, x, i + k * GB_WIDE);
       most[k] = (gb_wide){ gb_vector_max(v.a, most[k].a), gb_vector_max(v.b, most[k].b) };
     }
   for (; i < n; i += GB_WIDE) {
-    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(GB_FLOAT32, x, i) : gb_wide_load_last(GB_FLOAT32, x, i, n - i, -INFINITY);
     most[0] = (gb_wide){ gb_vector_max(v.a, most[0].a), gb_vector_max(v.b, most[0].b) };
   }
   return gb_vector_largest(gb_vector_max(gb_vector_max(most[0].a, most[0].b), gb_vector_max(most[1].a, most[1].b)));
 }
 
+/* 16-bit floats compare as whole numbers do, but those below 0 the other way round: the largest number with sign is the largest element, unless all
+ * are below 0; then it is the least without sign. That takes no widening. */
+static uint16_t max_halves(const uint16_t *x, int64_t n, uint16_t minus_infinity) {
+  int16_t most = INT16_MIN;
+  uint16_t least = minus_infinity;
+#pragma omp simd reduction(max : most) reduction(min : least)
+  for (int64_t i = 0; i < n; i++) {
+    int16_t number = (int16_t)x[i];
+    most = number > most ? number : most;
+    least = x[i] < least ? x[i] : least;
+  }
+  return most >= 0 ? (uint16_t)most : least;
+}
+
 double gb_wide_max(gb_dtype dtype, const void *x, int64_t n) {
-  return dtype == GB_FLOAT64 ? gb_row_max(GB_LANE_F64, x, n) : GB_WIDE_FOR(dtype, max_wide, x, n);
+  switch (dtype) {
+    case GB_BFLOAT16: return gb_bfloat16_to_float(max_halves(x, n, 0xff80));
+    case GB_FLOAT16: return gb_float16_to_float(max_halves(x, n, 0xfc00));
+    case GB_FLOAT64: return gb_row_max(GB_LANE_F64, x, n);
+    default: return max_wide(x, n);
+  }
 }
 
 /* The sum of at most a tile: a sum for each place in two pairs of vectors, then those by pairs. */
@@ -266,12 +285,12 @@ GB_ALWAYS_INLINE float exp_sum_wide(gb_dtype dtype, float *to, const void *x, in
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    gb_wide_ahead(dtype, x, i);
     if (!to) {
-      gb_wide_ahead(dtype, x, i);
-      sum = (gb_wide){ gb_vector_lift_add(sum.a, v.a - shift), gb_vector_lift_add(sum.b, v.b - shift) };
+      sum = (gb_wide){ gb_vector_lift_add(dtype, sum.a, v.a - shift), gb_vector_lift_add(dtype, sum.b, v.b - shift) };
       continue;
     }
-    v = (gb_wide){ gb_vector_lift(v.a - shift), gb_vector_lift(v.b - shift) };
+    v = (gb_wide){ gb_vector_lift_of(dtype, v.a - shift), gb_vector_lift_of(dtype, v.b - shift) };
     sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
     if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
     else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
@@ -303,25 +322,32 @@ double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, doubl
   return total;
 }
 
-GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t n, gb_vector shift, gb_vector scale, bool stream) {
+GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t n, gb_vector shift, gb_vector scale, int64_t index, gb_vector own,
+                               bool stream) {
   const gb_vector lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
+  const int64_t owner = index < 0 ? -1 : index / GB_WIDE * GB_WIDE;
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
     gb_wide_ahead(dtype, x, i);
-    v = (gb_wide){ scale * (lift * gb_vector_lift(v.a - shift)), scale * (lift * gb_vector_lift(v.b - shift)) };
+    v = (gb_wide){ scale * (lift * gb_vector_lift_of(dtype, v.a - shift)), scale * (lift * gb_vector_lift_of(dtype, v.b - shift)) };
+    if (i == owner) v = gb_wide_put(whole ? dtype : GB_FLOAT32, v, index - i, own);
     if (whole) gb_wide_store(dtype, to, i, v, stream);
     else gb_wide_store_last(dtype, to, i, n - i, v);
   }
 }
 
-void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, bool stream) {
+/* A number whose NaN is the usual one: a weight's may have bits that gb_round_up_bf16 does not take. */
+static gb_vector vector_of(double x) { return gb_vector_of(x != x ? NAN : (float)x); }
+
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index, double own, bool stream) {
   double *d = to;
-  float scale32 = scale != scale ? NAN : (float)scale; /* a weight's NaN may have bits that gb_round_up_bf16 does not take */
   const double *e = x;
-  if (dtype == GB_FLOAT64)
+  if (dtype == GB_FLOAT64) {
     for (int64_t i = 0; i < n; i++) d[i] = scale * exp(e[i] - shift);
-  else GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), gb_vector_of(scale32), stream && gb_vector_aligned(to));
+    if (index >= 0) d[index] = own;
+  } else
+    GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), vector_of(scale), index, vector_of(own), stream && gb_vector_aligned(to));
 }
 
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {

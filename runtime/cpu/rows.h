@@ -94,8 +94,9 @@ double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n);
  * lanes, or NULL: only the sum. */
 #define GB_ROW_LIFT 0x1p32
 double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, double shift);
-/* to = scale * exp(x - shift), where no x is above shift but for rounding; to may be x. stream: past the caches if it can be. */
-void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, bool stream);
+/* to = scale * exp(x - shift), where no x is above shift but for rounding, and `own` at `index` (-1: nowhere); to may be x. stream: past the caches
+ * if it can be. A store that came after it would wait for a line that has just gone to memory, and all later ones behind it. */
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index, double own, bool stream);
 
 /* The largest element, NaN where one is; -infinity of none. */
 double gb_row_max(gb_lane lane, const void *x, int64_t n);
@@ -105,7 +106,7 @@ static inline double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64
   return gb_wide_exp_sum(gb_lane_dtype(lane), to, x, n, shift);
 }
 static inline void gb_row_exp(gb_lane lane, void *to, const void *x, int64_t n, double shift, double scale) {
-  gb_wide_exp(gb_lane_dtype(lane), to, x, n, shift, scale, false);
+  gb_wide_exp(gb_lane_dtype(lane), to, x, n, shift, scale, -1, 0, false);
 }
 /* x = x - shift */
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift);

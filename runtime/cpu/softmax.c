@@ -28,11 +28,10 @@ typedef struct softmax_job {
 
 /* {==== one row ==== */
 
-GB_ALWAYS_INLINE void scale_wide(gb_dtype dtype, void *out, const float *x, const void *from, int64_t n, gb_vector scale, bool stream) {
+GB_ALWAYS_INLINE void scale_wide(gb_dtype dtype, void *out, const float *x, int64_t n, gb_vector scale, bool stream) {
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(GB_FLOAT32, x, i) : gb_wide_load_last(GB_FLOAT32, x, i, n - i, 0);
-    gb_wide_ahead(dtype, from, i);
     v = (gb_wide){ v.a * scale, v.b * scale };
     if (whole) gb_wide_store(dtype, out, i, v, stream);
     else gb_wide_store_last(dtype, out, i, n - i, v);
@@ -43,14 +42,13 @@ static void softmax_row(gb_dtype dtype, void *out, const void *x, const void *un
   double scale = 1 / gb_wide_exp_sum(dtype, room, x, n, gb_wide_max(dtype, x, n));
   (void)unused;
   if (dtype == GB_FLOAT64) gb_row_scale(GB_LANE_F64, out, n, scale);
-  else GB_WIDE_FOR(dtype, scale_wide, out, room, x, n, gb_vector_of((float)scale), stream);
+  else GB_WIDE_FOR(dtype, scale_wide, out, room, n, gb_vector_of((float)scale), stream);
 }
 
 GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x, int64_t n, gb_vector most, gb_vector log_sum, bool stream) {
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
-    gb_wide_ahead(dtype, x, i);
     v = (gb_wide){ v.a - most - log_sum, v.b - most - log_sum };
     if (whole) gb_wide_store(dtype, out, i, v, stream);
     else gb_wide_store_last(dtype, out, i, n - i, v);
@@ -95,7 +93,7 @@ GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const
     gb_wide w = whole ? gb_wide_load(dtype, y, i) : gb_wide_load_last(dtype, y, i, n - i, 0);
     gb_wide_ahead(dtype, g, i);
     gb_wide_ahead(dtype, y, i);
-    v = (gb_wide){ v.a - sum * (lift * gb_vector_lift(w.a)), v.b - sum * (lift * gb_vector_lift(w.b)) };
+    v = (gb_wide){ v.a - sum * (lift * gb_vector_lift_of(dtype, w.a)), v.b - sum * (lift * gb_vector_lift_of(dtype, w.b)) };
     if (whole) gb_wide_store(dtype, out, i, v, stream);
     else gb_wide_store_last(dtype, out, i, n - i, v);
   }

@@ -75,10 +75,14 @@ GB_ALWAYS_INLINE float gb_vector_sum(gb_vector x) {
 #endif
 }
 GB_ALWAYS_INLINE float gb_vector_largest(gb_vector x) {
+#if defined(__AVX512BW__)
+  return _mm512_reduce_max_ps((__m512)x);
+#else
   float at[GB_VECTOR], most = -INFINITY;
   memcpy(at, &x, sizeof x);
   for (int k = 0; k < GB_VECTOR; k++) most = at[k] > most ? at[k] : most;
   return most;
+#endif
 }
 
 /* Past the caches, to an aligned place; see cpu/stream.h. */
@@ -248,6 +252,17 @@ static inline void gb_wide_store_last(gb_dtype dtype, void *row, int64_t i, int6
   else gb_narrow_bf16((uint16_t *)row + i, at, n);
 }
 
+/* x with `value` in place of its element k. By masks: a store of one element would hold up the load of the vector around it. */
+GB_ALWAYS_INLINE gb_wide gb_wide_put(gb_dtype dtype, gb_wide x, int64_t k, gb_vector value) {
+  gb_vector_bits lane, here, bits = (gb_vector_bits)value;
+  for (uint32_t i = 0; i < GB_VECTOR; i++) lane[i] = i;
+  bool second = dtype == GB_BFLOAT16 ? k % 2 != 0 : k >= GB_VECTOR;
+  here = (gb_vector_bits)(lane == (uint32_t)(dtype == GB_BFLOAT16 ? k / 2 : k % GB_VECTOR));
+  if (second) x.b = (gb_vector)(((gb_vector_bits)x.b & ~here) | (bits & here));
+  else x.a = (gb_vector)(((gb_vector_bits)x.a & ~here) | (bits & here));
+  return x;
+}
+
 /* n float32 that are walked along with rows of a dtype, put in the order of its vectors; and back. */
 static inline void gb_wide_sort(gb_dtype dtype, float *x, int64_t n, bool back) {
   float at[GB_WIDE];
@@ -264,24 +279,32 @@ static inline void gb_wide_sort(gb_dtype dtype, float *x, int64_t n, bool back) 
 
 /* {---- exponentials ---- */
 
-#if defined(__AVX512BW__)
-/* 2^(j/32), less the bits j that the addition below brings along. */
-static const uint32_t gb_roots_of_2[32] = {
-  0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0, 0x3f7837f0, 0x3f778d3a, 0x3f76f532,
-  0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6, 0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be,
-  0x3f76248c, 0x3f76a81e, 0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+/* 2^(32 + j/32) */
+static const float gb_roots_of_2[32] = {
+  0x1p+32f, 0x1.059b0ep+32f, 0x1.0b5586p+32f, 0x1.11301ep+32f, 0x1.172b84p+32f, 0x1.1d4874p+32f, 0x1.2387a6p+32f, 0x1.29e9ep+32f,
+  0x1.306fep+32f, 0x1.371a74p+32f, 0x1.3dea64p+32f, 0x1.44e086p+32f, 0x1.4bfdaep+32f, 0x1.5342b6p+32f, 0x1.5ab07ep+32f, 0x1.6247ecp+32f,
+  0x1.6a09e6p+32f, 0x1.71f75ep+32f, 0x1.7a1148p+32f, 0x1.82589ap+32f, 0x1.8ace54p+32f, 0x1.93737cp+32f, 0x1.9c4918p+32f, 0x1.a5503cp+32f,
+  0x1.ae89fap+32f, 0x1.b7f77p+32f, 0x1.c199bep+32f, 0x1.cb720ep+32f, 0x1.d5818ep+32f, 0x1.dfc974p+32f, 0x1.ea4afap+32f, 0x1.f50766p+32f,
 };
 
-/* The parts of 2^32 * exp(x) for x that is not above 0: a power of 2 and the factor that is left. x = (n + j/32) * ln 2 + r: the low bits of
- * x * 32 / ln 2, rounded, hold n + 32 and j. ln(2)/32 as a float32 is off by 2^-28 of itself: a tenth of what x lost when the largest element of its
- * row was taken from it. */
-GB_ALWAYS_INLINE gb_vector gb_vector_power(gb_vector x, gb_vector *r) {
-  const gb_vector magic = gb_vector_of(0x1.8p+23f + 1024.0f);
-  __m512 shifted = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+5f), (__m512)magic);
-  __m512i bits = _mm512_castps_si512(shifted);
-  *r = (gb_vector)_mm512_fnmadd_ps(shifted - (__m512)magic, _mm512_set1_ps(0x1.62e43p-6f), (__m512)x);
-  __m512i root = _mm512_permutex2var_epi32(_mm512_loadu_si512(gb_roots_of_2), bits, _mm512_loadu_si512(gb_roots_of_2 + 16));
-  return (gb_vector)_mm512_add_epi32(root, _mm512_slli_epi32(bits, 18));
+/* Added to a float32 it leaves the 32nds in the lowest bits. */
+#define GB_IN_32NDS 0x1.8p+18f
+
+/* 2^(32 + n + j/32): the lowest bits of `index` hold j, and n is the largest whole number that is not above `exponent`. */
+GB_ALWAYS_INLINE gb_vector gb_vector_power(__m512 index, __m512 exponent) {
+  __m512 root = _mm512_permutex2var_ps(_mm512_loadu_ps(gb_roots_of_2), _mm512_castps_si512(index), _mm512_loadu_ps(gb_roots_of_2 + 16));
+  return (gb_vector)_mm512_scalef_ps(root, exponent);
+}
+
+/* 2^32 * exp(x) = power * (1 + r * p) for x that is not above 0, by x / ln 2 rounded to 32nds. ln 2 as a float32 is off by 2^-28 of itself: a tenth
+ * of what x lost when the largest element of its row was taken from it. */
+GB_ALWAYS_INLINE gb_vector gb_vector_parts(gb_vector x, gb_vector *r, gb_vector *p) {
+  __m512 index = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+0f), _mm512_set1_ps(GB_IN_32NDS));
+  __m512 rounded = index - _mm512_set1_ps(GB_IN_32NDS);
+  *r = (gb_vector)_mm512_fnmadd_ps(rounded, _mm512_set1_ps(0x1.62e43p-1f), (__m512)x);
+  *p = *r * gb_vector_of(0x1.0001p-1f) + gb_vector_of(0x1.0000fcp+0f);
+  return gb_vector_power(index, rounded);
 }
 
 /* exp is 0 from here on down. */
@@ -289,13 +312,35 @@ GB_ALWAYS_INLINE __mmask16 gb_vector_counts(gb_vector x) { return _mm512_cmp_ps_
 
 /* 2^32 * exp(x) where no x is above 0 but for rounding. */
 GB_ALWAYS_INLINE gb_vector gb_vector_lift(gb_vector x) {
-  gb_vector r, power = gb_vector_power(x, &r), p = r * gb_vector_of(0x1.0001p-1f) + gb_vector_of(0x1.0000fcp+0f);
+  gb_vector r, p, power = gb_vector_parts(x, &r, &p);
   return (gb_vector)_mm512_maskz_fmadd_ps(gb_vector_counts(x), (__m512)(power * r), (__m512)p, (__m512)power);
 }
 
-/* sum + gb_vector_lift(x), an operation less. */
-GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_vector sum, gb_vector x) {
-  gb_vector r, power = gb_vector_power(x, &r), p = r * gb_vector_of(0x1.0001p-1f) + gb_vector_of(0x1.0000fcp+0f);
+/* The same for an x that comes of 16-bit elements, as power * factor, in two operations less: x / ln 2 is rounded to a float32 and cut off at its 32nds,
+ * half of one added before. That is off by |x| * 2^-23.7, which 16 bits do not show, and in a sum small elements weigh little. 1 for x = 0; 0 for
+ * -infinity without being asked for. */
+GB_ALWAYS_INLINE gb_vector gb_vector_parts_of_16(gb_vector x, gb_vector *factor) {
+  enum { DOWN = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC };
+  __m512 t = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+0f), _mm512_set1_ps(0x1p-6f));
+  gb_vector r = (gb_vector)_mm512_reduce_ps(t, 5 << 4 | DOWN);
+  *factor = r * (r * gb_vector_of(0x1.ec1214p-3f) + gb_vector_of(0x1.5f0d66p-1f)) + gb_vector_of(0x1.fa7c1ap-1f);
+  return gb_vector_power(_mm512_add_round_ps(t, _mm512_set1_ps(GB_IN_32NDS), DOWN), t);
+}
+
+/* 2^32 * exp(x), x of a row of that dtype. */
+GB_ALWAYS_INLINE gb_vector gb_vector_lift_of(gb_dtype dtype, gb_vector x) {
+  gb_vector factor;
+  return dtype == GB_FLOAT32 ? gb_vector_lift(x) : gb_vector_parts_of_16(x, &factor) * factor;
+}
+
+/* sum + gb_vector_lift_of(dtype, x), an operation less. */
+GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum, gb_vector x) {
+  gb_vector r, p, power;
+  if (dtype != GB_FLOAT32) {
+    power = gb_vector_parts_of_16(x, &p);
+    return power * p + sum;
+  }
+  power = gb_vector_parts(x, &r, &p);
   p = r * p + gb_vector_of(1.0f);
   return (gb_vector)_mm512_mask3_fmadd_ps((__m512)power, (__m512)p, (__m512)sum, gb_vector_counts(x));
 }
@@ -309,7 +354,11 @@ GB_ALWAYS_INLINE gb_vector gb_vector_lift(gb_vector x) {
   return x;
 }
 
-GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_vector sum, gb_vector x) { return sum + gb_vector_lift(x); }
+GB_ALWAYS_INLINE gb_vector gb_vector_lift_of(gb_dtype dtype, gb_vector x) {
+  (void)dtype;
+  return gb_vector_lift(x);
+}
+GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum, gb_vector x) { return sum + gb_vector_lift_of(dtype, x); }
 #endif
 
 /* ----} */

@@ -160,6 +160,44 @@ describe("rows", function()
   end)
 end)
 
+-- The largest of 16-bit elements is looked for among whole numbers: signs, zeros and infinities are what could go wrong.
+describe("the largest element of a row of 16 bits", function()
+  local inf, nan = math.huge, 0 / 0
+
+  for _, dtype in ipairs { "bfloat16", "float16" } do
+    for _, n in ipairs { 1, 31, 64, 100 } do
+      local function row_of(fill, first) -- on [1, n], `first` at its end
+        local x = gb.full({ 1, n }, fill, { dtype = "float32" })
+        x:narrow(2, n, 1):fill_(first)
+        return x:to(dtype)
+      end
+
+      it(("keeps sums in range: %s, %d"):format(dtype, n), function()
+        local pairs_of_ends = { { -200, -3 }, { -3, -200 }, { -0.0, 0.0 }, { -0.0, -1 }, { -1, -0.0 }, { 90, 200 }, { 200, -90 }, { -inf, -300 }, { -inf, 7 } }
+        for _, pair in ipairs(pairs_of_ends) do
+          local x = row_of(pair[1], pair[2])
+          local y, want = x:softmax(-1), x:double():softmax(-1)
+          expect(y:isnan():any():item()):to_be(false)
+          expect(y:double()):to_be_close(want, spacing[dtype]) -- rounded once: half of it
+        end
+      end)
+
+      it(("is certain of a class: %s, %d"):format(dtype, n), function()
+        local x, class = row_of(-300, -20), gb.full({ 1 }, n - 1, { dtype = "int64" })
+        expect(x:softmax(-1):narrow(2, n, 1):item()):to_be(1)
+        expect(F.cross_entropy(x, class):item()):to_be(0)
+      end)
+
+      it(("is not hidden by what is no number: %s, %d"):format(dtype, n), function()
+        for _, pair in ipairs { { -inf, -inf }, { 0, inf }, { -1, nan }, { -1, -nan }, { inf, -inf } } do
+          local y = row_of(pair[1], pair[2]):softmax(-1)
+          expect(y:isnan():any():item()):to_be(true)
+        end
+      end)
+    end
+  end
+end)
+
 describe("arithmetic on 16 bits", function()
   -- The values of a dtype where rounding is hard: halves of a spacing, subnormals, overflow, zeros of both signs, infinities and NaN.
   local function hard(dtype, n)
