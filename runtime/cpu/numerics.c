@@ -7,14 +7,14 @@
 #include <string.h>
 
 #include "base/float.h"
+#include "base/numerics.h"
 #include "cpu/tile.h"
-#include "ops/numerics.h"
 
 enum {
-  LANES = 4,                            /* histograms that take turns */
-  BINS = GB_NUMERICS_BINS + 1,          /* and one for what is not finite */
-  BEYOND = GB_NUMERICS_BINS,
-  PER_CHUNK = 4,                        /* of the walk's own chunks, so that adding a histogram up costs little */
+  LANES = 4,                              /* histograms that take turns */
+  FIELDS_32 = 1 << 8, FIELDS_64 = 1 << 11, /* values of the field of the exponent */
+  LEAP = FIELDS_64 + 16,                  /* from a histogram to the next: places 4 KiB apart would be taken for the same one by the processor */
+  PER_CHUNK = 4,                          /* of the walk's own chunks, so that adding a histogram up costs little */
 };
 
 /* Of the whole tensor: chunks add to it as they finish. */
@@ -29,7 +29,7 @@ typedef struct survey {
 enum { PRESENT, ABOVE_FLUSHED, NORMAL, OVERFLOW, INFINITE, ABOVE_INFINITE, LIMITS };
 typedef struct share {
   int64_t n, at_least[LIMITS], largest, smallest;
-  uint32_t bins[LANES][BINS], subnormal[GB_NUMERICS_BINS];
+  uint32_t subnormal[23], fields[LANES * LEAP]; /* float32: by the place of the first bit; by the field of the exponent */
 } share;
 
 /* {==== bits of float32: what 16- and 32-bit floats are looked at as ==== */
@@ -59,15 +59,11 @@ static bool compare_32(share *s, const gb_numerics_bounds *b, const float *x, in
   return smallest < 1 << 23;
 }
 
-/* The field of the exponent leads straight to a bin; 0 and subnormals share the one below those of normal numbers. */
-enum { SMALL_32 = -127 - GB_NUMERICS_LEAST };
-_Static_assert(SMALL_32 + 255 == BEYOND, "the largest exponents of float32 are those of infinities and NaN");
-
-static void add_bins_32(share *s, const float *x, int64_t n) {
+static void add_fields_32(share *s, const float *x, int64_t n) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; l++) s->bins[l][SMALL_32 + (gb_float_bits(x[i + l]) >> 23 & 255)]++;
-  for (; i < n; i++) s->bins[0][SMALL_32 + (gb_float_bits(x[i]) >> 23 & 255)]++;
+    for (int l = 0; l < LANES; l++) s->fields[l * LEAP + (gb_float_bits(x[i + l]) >> 23 & (FIELDS_32 - 1))]++;
+  for (; i < n; i++) s->fields[gb_float_bits(x[i]) >> 23 & (FIELDS_32 - 1)]++;
 }
 
 /* Subnormal elements have their bins by the place of their first bit. */
@@ -112,18 +108,11 @@ static void compare_64(share *s, const gb_numerics_bounds *b, const double *x, i
   if (smallest < s->smallest) s->smallest = smallest;
 }
 
-/* 0 and what is not finite fall into the end bins, and are taken out of them at the end. */
-static inline int64_t bin_64(double x) {
-  int64_t bin = (magnitude_64(x) >> 52) - 1023 - GB_NUMERICS_LEAST;
-  bin = bin < 0 ? 0 : bin;
-  return bin < GB_NUMERICS_BINS ? bin : GB_NUMERICS_BINS - 1;
-}
-
-static void add_bins_64(share *s, const double *x, int64_t n) {
+static void add_fields_64(share *s, const double *x, int64_t n) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; l++) s->bins[l][bin_64(x[i + l])]++;
-  for (; i < n; i++) s->bins[0][bin_64(x[i])]++;
+    for (int l = 0; l < LANES; l++) s->fields[l * LEAP + (magnitude_64(x[i + l]) >> 52)]++;
+  for (; i < n; i++) s->fields[magnitude_64(x[i]) >> 52]++;
 }
 
 /* ====} */
@@ -132,10 +121,10 @@ static void survey_tile(const survey *all, share *s, const void *x, int64_t n) {
   s->n += n;
   if (all->wide) {
     compare_64(s, &all->bounds, x, n);
-    add_bins_64(s, x, n);
+    add_fields_64(s, x, n);
     return;
   }
-  add_bins_32(s, x, n);
+  add_fields_32(s, x, n);
   if (compare_32(s, &all->bounds, x, n)) add_subnormals_32(s, x, n);
 }
 
@@ -155,28 +144,32 @@ static void lower_to(_Atomic int64_t *to, int64_t value) {
   while (value < now && !atomic_compare_exchange_weak_explicit(to, &now, value, memory_order_relaxed, memory_order_relaxed)) { }
 }
 
+/* The elements of the fields in their bins. The last field is that of infinities and NaN; the first that of 0 and of subnormals, of which those
+ * of float64 are far below the first bin. */
+static void deliver_fields(survey *all, const share *s, int64_t zeros) {
+  int fields = all->wide ? FIELDS_64 : FIELDS_32;
+  for (int e = 0; e < fields - 1; e++) {
+    int64_t n = e == 0 ? -zeros : 0;
+    for (int l = 0; l < LANES; l++) n += s->fields[l * LEAP + e];
+    if (e == 0 && !all->wide) continue;
+    int bin = e - fields / 2 + 1 - GB_NUMERICS_LEAST;
+    bin = bin < 0 ? 0 : bin < GB_NUMERICS_BINS ? bin : GB_NUMERICS_BINS - 1;
+    add(&all->counts[GB_NUMERICS_FIRST_BIN + bin], n);
+  }
+  for (int i = 0; i < 23; i++) add(&all->counts[GB_NUMERICS_FIRST_BIN + i], s->subnormal[i]);
+}
+
 /* What a chunk found, added to the whole. */
 static void deliver(survey *all, const share *s) {
   const int64_t *m = s->at_least;
-  int64_t zeros = s->n - m[PRESENT], bins[BINS];
-  for (int i = 0; i < BINS; i++) {
-    bins[i] = i < GB_NUMERICS_BINS ? s->subnormal[i] : 0;
-    for (int l = 0; l < LANES; l++) bins[i] += s->bins[l][i];
-  }
-  if (all->wide) {
-    bins[0] -= zeros;
-    bins[GB_NUMERICS_BINS - 1] -= m[INFINITE];
-  } else {
-    bins[SMALL_32] -= zeros;
-    for (int i = 0; i < 23; i++) bins[SMALL_32] -= s->subnormal[i];
-  }
+  int64_t zeros = s->n - m[PRESENT];
   add(&all->counts[GB_NUMERICS_ZERO], zeros);
   add(&all->counts[GB_NUMERICS_INFINITE], m[INFINITE] - m[ABOVE_INFINITE]);
   add(&all->counts[GB_NUMERICS_NAN], m[ABOVE_INFINITE]);
   add(&all->counts[GB_NUMERICS_FLUSHED], m[PRESENT] - m[ABOVE_FLUSHED]);
   add(&all->counts[GB_NUMERICS_SUBNORMAL], m[ABOVE_FLUSHED] - m[NORMAL]);
   add(&all->counts[GB_NUMERICS_OVERFLOWED], m[OVERFLOW] - m[INFINITE]);
-  for (int i = 0; i < GB_NUMERICS_BINS; i++) add(&all->counts[GB_NUMERICS_FIRST_BIN + i], bins[i]);
+  deliver_fields(all, s, zeros);
   raise_to(&all->largest, s->largest);
   lower_to(&all->smallest, s->smallest);
 }
@@ -186,7 +179,9 @@ static void survey_chunk(void *arg, int64_t chunk) {
   const gb_tiles *t = &all->tiles;
   int64_t tile = chunk * t->per_chunk, end = tile + t->per_chunk < t->tiles ? tile + t->per_chunk : t->tiles;
   double room[GB_TILE];
-  share s = { .smallest = INT64_MAX };
+  share s;
+  memset(&s, 0, sizeof s);
+  s.smallest = INT64_MAX;
   for (; tile < end; tile++) {
     gb_tile_place place;
     gb_tile_seek(t, tile, &place);
@@ -213,6 +208,7 @@ static gb_status numerics(gb_call *call) {
   all.bounds = gb_numerics_bounds_of(all.wide ? GB_FLOAT64 : GB_FLOAT32, (gb_dtype)call->attrs[0].integer);
   gb_tiles_plan(&all.tiles, &x, 1, (gb_tile_as[]){ all.wide ? GB_AS_F64 : GB_AS_F32 }, false, 1);
   all.tiles.per_chunk *= PER_CHUNK;
+  all.tiles.halves = all.tiles.operand[0].flat && gb_is_16bit((gb_dtype)x->dtype);
   gb_parallel(call, (all.tiles.tiles + all.tiles.per_chunk - 1) / all.tiles.per_chunk, survey_chunk, &all);
   int64_t *counts = (int64_t *)gb_data(call->out[0]);
   double *range = (double *)gb_data(call->out[1]);

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numerics.h"
 #include "ops/chain.h"
-#include "ops/numerics.h"
 
 /* {==== checks ==== */
 

@@ -1,9 +1,9 @@
-/* ops/numerics.h - what the op `numerics` counts, and where a floating format begins and ends in the bits of another.
+/* base/numerics.h - what the op `numerics` counts, and where a floating format begins and ends in the bits of another.
  *
  * The bits of a positive float, taken as an integer, are in the order of its value. So whether an element rounds to zero, to a subnormal
  * or to infinity is one comparison of integers each, exact at every boundary and the same on every device. */
-#ifndef GB_OPS_NUMERICS_H
-#define GB_OPS_NUMERICS_H
+#ifndef GB_BASE_NUMERICS_H
+#define GB_BASE_NUMERICS_H
 
 #include "gibbous.h"
 
