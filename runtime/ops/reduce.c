@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numerics.h"
 #include "ops/chain.h"
 
 /* {==== checks ==== */
@@ -133,6 +134,17 @@ static gb_status truth_check(gb_call *call) {
 static gb_status cumsum_check(gb_call *call) {
   GB_TRY(check_dims(call));
   return gb_call_output(call, 0, call->in[0]->ndim, call->in[0]->shape, sum_dtype(call));
+}
+
+/* Counts and range, whatever the shape of x. */
+static gb_status numerics_check(gb_call *call) {
+  gb_dtype dtype = (gb_dtype)call->attrs[0].integer;
+  GB_TRY(gb_require_float(call, 0));
+  if (!gb_dtype_is_float(dtype))
+    return gb_call_fail(call, GB_EDTYPE, "asks about a floating format, and %s is none; there are float16, bfloat16, float32 and float64",
+                        gb_dtype_name(dtype));
+  GB_TRY(gb_call_output(call, 0, 1, (int64_t[]){ GB_NUMERICS_COUNTS }, GB_INT64));
+  return gb_call_output(call, 1, 1, (int64_t[]){ GB_NUMERICS_RANGE }, GB_FLOAT64);
 }
 
 /* softmax and log_softmax keep the layout of x. */
@@ -435,6 +447,7 @@ const gb_op_impl gb_family_reduce[] = {
   { .op = GB_OP_logsumexp, .check = logsumexp_check, .gradient = logsumexp_gradient, .save_in = 1, .save_out = 1 },
   { .op = GB_OP_all, .check = truth_check },
   { .op = GB_OP_any, .check = truth_check },
+  { .op = GB_OP_numerics, .check = numerics_check },
   { .op = GB_OP_cumsum, .check = cumsum_check, .gradient = cumsum_gradient },
   { .op = GB_OP_softmax, .check = softmax_check, .gradient = softmax_gradient, .save_out = 1 },
   { .op = GB_OP_log_softmax, .check = softmax_check, .gradient = log_softmax_gradient, .save_out = 1 },
