@@ -118,9 +118,10 @@ static int synchronize(lua_State *L) {
   return 0;
 }
 
-/* is_profiled(): does a tool want ranges? */
-static int is_profiled(lua_State *L) {
-  lua_pushboolean(L, gbl_get_state(L)->context->ranges != NULL);
+/* is_watched(): does a tool want ranges, or an audit the modules that are called? */
+static int is_watched(lua_State *L) {
+  const gb_context *context = gbl_get_state(L)->context;
+  lua_pushboolean(L, context->ranges || context->audit);
   return 1;
 }
 
@@ -240,7 +241,7 @@ static int ops(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_profiled", is_profiled },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
   { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },

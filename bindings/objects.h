@@ -14,5 +14,6 @@ gb_optimizer *gbl_check_optimizer(lua_State *L, int arg);
 /* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has run. */
 void gbl_open_native(lua_State *L);
 void gbl_open_capture(lua_State *L);
+void gbl_open_audit(lua_State *L);
 
 #endif
