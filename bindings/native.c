@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/numerics.h"
 #include "binding.h"
 #include "io/place.h"
 #include "objects.h"
@@ -239,12 +240,52 @@ static int ops(lua_State *L) {
   return 1;
 }
 
+/* numerics(tensor, format): what the op numerics counts, as a table { numel, dtype, format, amax, amin, counts = { by name }, exponents =
+ * { [e] = elements } }. Waits for the tensor's device. */
+static int numerics(lua_State *L) {
+  static const char *const names[GB_NUMERICS_FIRST_BIN] = { "zero", "infinite", "nan", "flushed", "subnormal", "overflowed" };
+  int64_t counts[GB_NUMERICS_COUNTS];
+  double range[GB_NUMERICS_RANGE];
+  gbl_call_op(L, gbl_enter(L), GB_OP_numerics, 1, false);
+  int top = lua_gettop(L);
+  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top - 1), counts, sizeof counts));
+  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top), range, sizeof range));
+  const gb_tensor *x = gbl_check_tensor(L, 1);
+  lua_createtable(L, 0, 16);
+  lua_pushinteger(L, (lua_Integer)x->numel), lua_setfield(L, -2, "numel");
+  gbl_push_dtype_name(L, (gb_dtype)x->dtype), lua_setfield(L, -2, "dtype");
+  lua_pushvalue(L, 2), lua_setfield(L, -2, "format");
+  lua_pushnumber(L, range[GB_NUMERICS_AMAX]), lua_setfield(L, -2, "amax");
+  lua_pushnumber(L, range[GB_NUMERICS_AMIN]), lua_setfield(L, -2, "amin");
+  lua_createtable(L, 0, GB_NUMERICS_FIRST_BIN);
+  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) lua_pushinteger(L, (lua_Integer)counts[i]), lua_setfield(L, -2, names[i]);
+  lua_setfield(L, -2, "counts");
+  lua_newtable(L);
+  for (int i = 0; i < GB_NUMERICS_BINS; i++)
+    if (counts[GB_NUMERICS_FIRST_BIN + i])
+      lua_pushinteger(L, (lua_Integer)counts[GB_NUMERICS_FIRST_BIN + i]), lua_rawseti(L, -2, GB_NUMERICS_LEAST + i);
+  lua_setfield(L, -2, "exponents");
+  return 1;
+}
+
+/* float_format(dtype): precision in bits, and the exponents of its least and largest normal numbers; nothing where it is no floating one. */
+static int float_format(lua_State *L) {
+  gb_dtype dtype = lua_type(L, 1) == LUA_TSTRING ? gb_dtype_from_name(lua_tostring(L, 1)) : GB_DTYPE_NONE;
+  if (!gb_dtype_is_float(dtype)) return 0;
+  gb_float_format format = gb_float_format_of(dtype);
+  lua_pushinteger(L, format.bits);
+  lua_pushinteger(L, format.least);
+  lua_pushinteger(L, format.most);
+  return 3;
+}
+
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
-  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods }, { NULL, NULL },
+  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
+  { "numerics", numerics }, { "float_format", float_format }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

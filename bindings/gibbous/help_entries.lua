@@ -444,6 +444,17 @@ native.help_texts = {
     "local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler, create_graph = true })",
   },
   ["gb.amp.is_enabled"] = { "gb.amp.is_enabled() -> bool", "Is autocast on here?", nil, "print(gb.amp.is_enabled())" },
+  ["gb.amp.numerics"] = {
+    "gb.amp.numerics(x, options?: table) -> numerics",
+    "What a floating format would make of a tensor's elements, exact at every boundary. options: format = the scope's dtype, else \z
+      \"float16\". A record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 \z
+      of elements that are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite \z
+      (overflowed); the same as integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by \z
+      name: a list of { name =, value = record, grad = record or nil }, without what is not floating. print shows either. Waits for the \z
+      device.",
+    "a tensor of integers",
+    "print(gb.amp.numerics(gb.randn(1000) * 1e-6))",
+  },
   ["gb.amp.plan"] = {
     "gb.amp.plan(model: module) -> list",
     "Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil: the scope's), from = }.",
@@ -1311,6 +1322,20 @@ native.help_texts = {
     "The function that register_hook was given is called no more.",
     nil,
     "local hook = gb.ones(2, { requires_grad = true }):register_hook(print) hook:remove()",
+  },
+  ["numerics:advise"] = {
+    "numerics:advise() -> number",
+    "The largest power of two, 2^127 at most, by which elements may be multiplied so that the largest exponent stays two below the format's: \z
+      for gradients, a static loss scale. nil where no element is finite and above 0.",
+    nil,
+    "print(gb.amp.numerics(gb.rand(9)):advise())",
+  },
+  ["numerics:at_scale"] = {
+    "numerics:at_scale(scale: number) -> table",
+    "flushed, subnormal and overflowed, as shares, if every element were multiplied by a power of two. Estimated from the histogram: exact \z
+      but for values within half a step of a boundary, and for float64 ones beyond the range of float32, which share its end bins.",
+    "a scale that is no power of two",
+    "print(gb.amp.numerics(gb.rand(9)):at_scale(2^16).flushed)",
   },
   ["policy:apply"] = {
     "policy:apply(model: module) -> module",

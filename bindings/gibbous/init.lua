@@ -20,7 +20,7 @@ lazily("help", native, "public_names")
 
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers",
-  "amp", "optim", "cuda", "data", "io",
+  "amp", "numerics", "optim", "cuda", "data", "io",
   "args", "progress", "test", "seal",
 } do
   run(name)

@@ -74,6 +74,9 @@ local expect = {}
 ---@class gb.hook
 local hook = {}
 
+---@class gb.numerics
+local numerics = {}
+
 ---@class gb.policy
 local policy = {}
 
@@ -2527,6 +2530,17 @@ function gb.amp.grad(loss, inputs, options) end
 ---@return boolean
 function gb.amp.is_enabled() end
 
+--- What a floating format would make of a tensor's elements, exact at every boundary. options: format = the scope's dtype, else "float16". A
+--- record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 of elements that
+--- are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite (overflowed); the same as
+--- integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value
+--- = record, grad = record or nil }, without what is not floating. print shows either. Waits for the device.
+--- Errors: a tensor of integers.
+---@param x any
+---@param options? table
+---@return any
+function gb.amp.numerics(x, options) end
+
 --- Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil: the scope's), from = }.
 ---@param model gb.Module
 ---@return any[]
@@ -3415,6 +3429,18 @@ function hook:close() end
 
 --- The function that register_hook was given is called no more.
 function hook:remove() end
+
+--- The largest power of two, 2^127 at most, by which elements may be multiplied so that the largest exponent stays two below the format's: for
+--- gradients, a static loss scale. nil where no element is finite and above 0.
+---@return number
+function numerics:advise() end
+
+--- flushed, subnormal and overflowed, as shares, if every element were multiplied by a power of two. Estimated from the histogram: exact but
+--- for values within half a step of a boundary, and for float64 ones beyond the range of float32, which share its end bins.
+--- Errors: a scale that is no power of two.
+---@param scale number
+---@return table
+function numerics:at_scale(scale) end
 
 --- Pin each module whose whole name (as named_modules gives it) a pattern of Lua's matches; those that no rule matches stay as they are.
 --- Errors: a rule that matches none, and two that match one module and differ; then nothing is pinned.
