@@ -92,29 +92,10 @@ static void set_products(lua_State *L, const gb_product_list *list) {
   lua_setfield(L, -2, "products");
 }
 
-/* { dtype =, format =, numel =, plus =, amax =, amin =, counts = { zero =, ... }, exponents = { [e] = count } } */
+/* As native.numerics gives it, and plus = true where that is so. */
 static void push_numbers(lua_State *L, const gb_audit_numbers *n) {
-  static const char *const names[GB_NUMERICS_FIRST_BIN] = {
-    [GB_NUMERICS_ZERO] = "zero", [GB_NUMERICS_INFINITE] = "infinite", [GB_NUMERICS_NAN] = "nan", [GB_NUMERICS_FLUSHED] = "flushed",
-    [GB_NUMERICS_SUBNORMAL] = "subnormal", [GB_NUMERICS_OVERFLOWED] = "overflowed",
-  };
-  lua_createtable(L, 0, 8);
-  set_dtype(L, "dtype", n->dtype);
-  set_dtype(L, "format", n->format);
-  set_integer(L, "numel", n->numel);
+  gbl_push_numerics(L, (gb_dtype)n->dtype, (gb_dtype)n->format, n->numel, n->counts, n->range);
   set_flag(L, "plus", n->plus);
-  set_number(L, "amax", n->range[GB_NUMERICS_AMAX]);
-  set_number(L, "amin", n->range[GB_NUMERICS_AMIN]);
-  lua_createtable(L, 0, GB_NUMERICS_FIRST_BIN);
-  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) set_integer(L, names[i], n->counts[i]);
-  lua_setfield(L, -2, "counts");
-  lua_newtable(L);
-  for (int i = 0; i < GB_NUMERICS_BINS; i++) {
-    if (!n->counts[GB_NUMERICS_FIRST_BIN + i]) continue;
-    lua_pushinteger(L, n->counts[GB_NUMERICS_FIRST_BIN + i]);
-    lua_rawseti(L, -2, GB_NUMERICS_LEAST + i);
-  }
-  lua_setfield(L, -2, "exponents");
 }
 
 /* Numbers of the results, in their order; an integer result has false in its place. */

@@ -121,59 +121,42 @@ end
 
 -- {---- gradients and the scale they would need ---- --
 
-local formats = { -- the exponents of the smallest subnormal, the smallest normal and the largest numbers
-  float16 = { -24, -14, 15 }, bfloat16 = { -133, -126, 127 },
-}
-
--- Add the bins of n, each moved down by `shift` exponents, to the histogram.
-local function add_bins(histogram, n, shift)
-  for e, count in pairs(n.exponents) do
-    histogram.bins[e - shift] = (histogram.bins[e - shift] or 0) + count
-    histogram.top = math.max(histogram.top or -math.huge, e - shift)
-  end
-  histogram.numel = histogram.numel + n.numel
-  histogram.infinite = histogram.infinite + n.counts.infinite + n.counts.nan
+-- Add the bins of n, each moved down by `shift` exponents, to a record.
+local function add_bins(record, n, shift)
+  for e, count in pairs(n.exponents) do record.exponents[e - shift] = (record.exponents[e - shift] or 0) + count end
+  for name, count in pairs(n.counts) do record.counts[name] = (record.counts[name] or 0) + count end
+  record.numel = record.numel + n.numel
 end
 
 -- The exponents of what backward made, without the scale it carried: of what lies in 16 bits, or where nothing does of all.
-local function gradients_of(rows, short)
-  local histogram = { bins = {}, numel = 0, infinite = 0 }
+local function gradients_of(rows, format, short)
+  local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0, overflowed = 0 }, numel = 0, format = format,
+    dtype = short and format or "float32", amax = 0, amin = 0 }
   for _, row in ipairs(rows) do
     for _, n in ipairs(row.phase == "backward" and row.of and not row.settling and row.numbers or {}) do -- the walk begins with a 1, of no node
       if n and (not short or row.of_source or is_short(n.dtype)) then
-        add_bins(histogram, n, row.scale and row.scale > 0 and math.floor(math.log(row.scale, 2) + 1e-9) or 0)
+        add_bins(record, n, row.scale and row.scale > 0 and math.floor(math.log(row.scale, 2) + 1e-9) or 0)
       end
     end
   end
-  return histogram
-end
-
--- Shares of a histogram's elements that a format would hold as 0, subnormal or infinite when multiplied by 2^shift: exact but for values within half
--- a step of a bound.
-local function at_scale(histogram, format, shift)
-  local least, normal, most = table.unpack(formats[format])
-  local flushed, subnormal, overflowed = 0, 0, 0
-  for e, count in pairs(histogram.bins) do
-    if e + shift < least - 1 then flushed = flushed + count
-    elseif e + shift < normal then subnormal = subnormal + count
-    elseif e + shift > most then overflowed = overflowed + count end
-  end
-  local all = math.max(histogram.numel, 1)
-  return { scale = 2.0 ^ shift, flushed = flushed / all, subnormal = subnormal / all, overflowed = overflowed / all }
+  return native.numerics_record(record)
 end
 
 local around = { -8, -4, -2, 0, 2, 4, 8 } -- powers of two beside the advised scale that the table shows
 
 -- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the format's largest number.
 local function advise(rows, format)
-  local histogram = gradients_of(rows, true)
-  if histogram.numel == 0 then histogram = gradients_of(rows, false) end
-  if not histogram.top or format == "float32" then return nil end
-  local power = formats[format][3] - 2 - histogram.top
-  if format == "bfloat16" then power = 0 end
-  power = math.max(-126, math.min(126, power))
-  local advice = { scale = 2.0 ^ power, power = power, format = format, top = histogram.top, infinite = histogram.infinite, table = {} }
-  for i, step in ipairs(around) do advice.table[i] = at_scale(histogram, format, power + step) end
+  local record = gradients_of(rows, format, true)
+  if record.numel == 0 then record = gradients_of(rows, format, false) end
+  local scale = record:advise()
+  if not scale then return nil end
+  local advice = { format = format, infinite = record.counts.infinite + record.counts.nan, table = {} }
+  for e in pairs(record.exponents) do advice.top = math.max(advice.top or e, e) end
+  advice.scale = format == "bfloat16" and 1.0 or scale
+  for i, step in ipairs(around) do
+    advice.table[i] = record:at_scale(advice.scale * 2.0 ^ step)
+    advice.table[i].scale = advice.scale * 2.0 ^ step
+  end
   local now = 0 -- what the step itself ran with, if anything
   for _, row in ipairs(rows) do now = row.scale or now end
   advice.now = now > 0 and now or nil
@@ -448,6 +431,8 @@ local function complete(row, entry)
   end
   row.class = classes[row.phase ~= "backward" and row.of or row.op]
   row.why = reason(row, entry)
+  for i, n in ipairs(row.numbers) do row.numbers[i] = n and native.numerics_record(n) end
+  if row.cast_numbers then native.numerics_record(row.cast_numbers) end
   row.shares = shares_of(row)
   judge_products(row)
 end
