@@ -1,6 +1,7 @@
 /* binding.c - the state of one Lua universe, errors with the recipe's position, callbacks from the engine, and collection.
  *
  * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
+#include "amp/audit.h"
 #include "binding.h"
 
 #include <stdarg.h>
@@ -40,6 +41,8 @@ void gbl_switch(lua_State *L, gbl_state *state) {
   state->noted = L;
   state->modes = modes;
   state->context->modes = &modes->now;
+  gb_audit *audit = state->context->audit; /* of a coroutine that an error ended: nothing of it is unwound */
+  if (audit && lua_status(state->audited) > LUA_YIELD) gb_audit_end(audit);
 }
 
 static void state_release(gbl_state *state) {

@@ -125,9 +125,10 @@ static int drop(lua_State *L) {
   return 0;
 }
 
-/* is_profiled(): does a tool want ranges? */
-static int is_profiled(lua_State *L) {
-  lua_pushboolean(L, gbl_upvalue(L)->context->ranges != NULL);
+/* is_watched(): does a tool want ranges, or an audit the modules that are called? */
+static int is_watched(lua_State *L) {
+  const gb_context *context = gbl_upvalue(L)->context;
+  lua_pushboolean(L, context->ranges || context->audit);
   return 1;
 }
 
@@ -245,21 +246,12 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-/* numerics(tensor, format): what the op numerics counts, as a table { numel, dtype, format, amax, amin, counts = { by name }, exponents =
- * { [e] = elements } }. Waits for the tensor's device. */
-static int numerics(lua_State *L) {
+void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts, const double *range) {
   static const char *const names[GB_NUMERICS_FIRST_BIN] = { "zero", "infinite", "nan", "flushed", "subnormal", "overflowed" };
-  int64_t counts[GB_NUMERICS_COUNTS];
-  double range[GB_NUMERICS_RANGE];
-  gbl_call_op(L, gbl_enter(L), GB_OP_numerics, 1, false);
-  int top = lua_gettop(L);
-  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top - 1), counts, sizeof counts));
-  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top), range, sizeof range));
-  const gb_tensor *x = gbl_check_tensor(L, 1);
   lua_createtable(L, 0, 16);
-  lua_pushinteger(L, (lua_Integer)x->numel), lua_setfield(L, -2, "numel");
-  gbl_push_dtype_name(L, (gb_dtype)x->dtype), lua_setfield(L, -2, "dtype");
-  lua_pushvalue(L, 2), lua_setfield(L, -2, "format");
+  lua_pushinteger(L, (lua_Integer)numel), lua_setfield(L, -2, "numel");
+  gbl_push_dtype_name(L, dtype), lua_setfield(L, -2, "dtype");
+  gbl_push_dtype_name(L, format), lua_setfield(L, -2, "format");
   lua_pushnumber(L, range[GB_NUMERICS_AMAX]), lua_setfield(L, -2, "amax");
   lua_pushnumber(L, range[GB_NUMERICS_AMIN]), lua_setfield(L, -2, "amin");
   lua_createtable(L, 0, GB_NUMERICS_FIRST_BIN);
@@ -270,6 +262,18 @@ static int numerics(lua_State *L) {
     if (counts[GB_NUMERICS_FIRST_BIN + i])
       lua_pushinteger(L, (lua_Integer)counts[GB_NUMERICS_FIRST_BIN + i]), lua_rawseti(L, -2, GB_NUMERICS_LEAST + i);
   lua_setfield(L, -2, "exponents");
+}
+
+/* numerics(tensor, format): what the op numerics counts, as a table. Waits for the tensor's device. */
+static int numerics(lua_State *L) {
+  int64_t counts[GB_NUMERICS_COUNTS];
+  double range[GB_NUMERICS_RANGE];
+  gbl_call_op(L, gbl_enter(L), GB_OP_numerics, 1, false);
+  int top = lua_gettop(L);
+  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top - 1), counts, sizeof counts));
+  gbl_check_status(L, gb_tensor_read(gbl_check_tensor(L, top), range, sizeof range));
+  const gb_tensor *x = gbl_check_tensor(L, 1);
+  gbl_push_numerics(L, (gb_dtype)x->dtype, gbl_check_dtype(L, 2, "numerics"), x->numel, counts, range);
   return 1;
 }
 
@@ -286,7 +290,7 @@ static int float_format(lua_State *L) {
 
 static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_profiled", is_profiled },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
   { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },

@@ -52,12 +52,16 @@ static void set_methods(lua_State *L, const gbl_type *type) {
 }
 
 void gbl_new_type(lua_State *L, const gbl_type *type) {
-  if (luaL_newmetatable(L, type->name)) {
-    set_methods(L, type);
-    lua_pushboolean(L, false);
-    lua_setfield(L, -2, "__metatable");
-  }
+  bool known = luaL_getmetatable(L, type->name) == LUA_TTABLE;
   lua_pop(L, 1);
+  if (known) return;
+  lua_newtable(L);
+  lua_pushstring(L, type->name);
+  lua_setfield(L, -2, "__name");
+  set_methods(L, type);
+  lua_pushboolean(L, false);
+  lua_setfield(L, -2, "__metatable");
+  lua_setfield(L, LUA_REGISTRYINDEX, type->name); /* now that it is whole: opening may fail anywhere and be tried again */
 }
 
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {

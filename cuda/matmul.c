@@ -48,9 +48,7 @@ static gb_status dense_copy(gb_cuda_call *call, const gb_cuda_tensor *from, gb_d
 
 /* Does the library take a matrix as it lies? */
 static bool is_regular(const gb_gemm_matrix *m, int64_t rows, int64_t columns) {
-  bool by_rows = (columns == 1 || m->column_stride == 1) && (rows == 1 || m->row_stride >= columns);
-  bool by_columns = (rows == 1 || m->row_stride == 1) && (columns == 1 || m->column_stride >= rows);
-  return by_rows || by_columns;
+  return gb_operand_is_regular(rows, columns, m->row_stride, m->column_stride);
 }
 
 /* A batch of matrices in dtype and a layout that the library takes. What is broadcast stays so; the rest is copied where it must be. */

@@ -17,6 +17,7 @@ local args = gb.args {
   { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 500 },
   { "resume", "", "a checkpoint to go on from" },
   { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)" },
+  { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
 for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
@@ -115,9 +116,8 @@ if args.resume ~= "" then
   step, losses = extra.step, extra.losses
 end
 
-print(("char_gpt: %d characters, %d different, %s on %s"):format(#text, text:vocabulary_size(), tostring(precision), args.device))
-local bar = gb.progress(args.steps - step, "train", { unit = "tokens", unit_size = args.batch * args.block })
-for x, y in loader:iter(args.device) do
+-- One step on one batch; the loss.
+local function train_step(_, x, y)
   opt:zero_grad()
   local loss = amp.autocast(precision, function() return model:loss(x, y) end)
   scaler:scale(loss):backward()
@@ -125,6 +125,17 @@ for x, y in loader:iter(args.device) do
   nn.utils.clip_grad_norm_(parameters, args.clip)
   scaler:step(opt)
   scaler:update()
+  return loss
+end
+
+print(("char_gpt: %d characters, %d different, %s on %s"):format(#text, text:vocabulary_size(), tostring(precision), args.device))
+local bar = gb.progress(args.steps - step, "train", { unit = "tokens", unit_size = args.batch * args.block })
+for x, y in loader:iter(args.device) do
+  if args.audit then
+    amp.audit(model, train_step, x, y)
+    return
+  end
+  local loss = train_step(model, x, y)
   schedule:step()
   step = step + 1
   losses[step] = loss:item()

@@ -14,6 +14,7 @@ local args = gb.args {
   { "out", "mnist.safetensors", "where the weights go" },
   { "checkpoint", "", "write a checkpoint here after every epoch" },
   { "resume", "", "a checkpoint to go on from" },
+  { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
   local file, why = io.open(path .. ".tmp", "wb")
@@ -57,6 +58,18 @@ local function evaluate()
   return 100 * hits / #test
 end
 
+-- One step on one batch; the loss.
+local function train_step(_, x, y)
+  opt:zero_grad()
+  local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)
+  scaler:scale(loss):backward()
+  scaler:unscale_(opt)
+  nn.utils.clip_grad_norm_(model:parameters(), args.clip)
+  scaler:step(opt)
+  scaler:update()
+  return loss
+end
+
 local parts = { model = model, optimizer = opt, scaler = scaler, loader = loader }
 local first = 1
 if args.resume ~= "" then first = gb.io.load_checkpoint(args.resume, parts).epoch + 1 end
@@ -64,14 +77,11 @@ if args.resume ~= "" then first = gb.io.load_checkpoint(args.resume, parts).epoc
 for epoch = first, args.epochs do
   local bar = gb.progress(#loader, "epoch " .. epoch)
   for x, y in loader:iter(args.device) do
-    opt:zero_grad()
-    local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)
-    scaler:scale(loss):backward()
-    scaler:unscale_(opt)
-    nn.utils.clip_grad_norm_(model:parameters(), args.clip)
-    scaler:step(opt)
-    scaler:update()
-    bar:update(1, { loss = loss, scale = scaler })
+    if args.audit then
+      amp.audit(model, train_step, x, y)
+      return
+    end
+    bar:update(1, { loss = train_step(model, x, y), scale = scaler })
   end
   bar:close(("test accuracy %.2f %%"):format(evaluate()))
   if args.checkpoint ~= "" then

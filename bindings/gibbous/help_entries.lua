@@ -401,6 +401,19 @@ native.help_texts = {
     "at step, after max_skips skips in a row",
     "local scaler = gb.amp.GradScaler(gb.amp.precision(\"16-mixed\"))",
   },
+  ["gb.amp.audit"] = {
+    "gb.amp.audit(model: module, step, ...) -> table",
+    "Run one step and print what every op of it ran in: by module and recipe line, the autocast class, dtypes before and after casts, casts \z
+      and their bytes, M x N x K of products and whether Tensor Cores can run them or why not, the largest magnitude, and the shares of zeros, \z
+      of what 16 bits flush to 0, of subnormal numbers and of infinities. A summary says where the first value appeared that is not finite, \z
+      and which static loss scale the gradients ask for. step is a function, called as step(model, ...), that does a step of training or \z
+      anything else; or what comes is tensors, and model(...) runs. A last table { precision =, print = false } opens the scope of a precision \z
+      around it, or prints nothing. The step computes what it computes without the audit, to the bit. Returns the report: rows (phase, module, \z
+      name, op, of, line, class, why, inputs, outputs, casts, cast_bytes, reused, products, tensor_cores, obstacle, numbers, calls), casts, \z
+      cast_bytes, operations, eligible, first_nonfinite, overflowing, flushing, advice; tostring gives the text.",
+    "an audit inside another one, in a step that is captured as a graph, and a step that yields",
+    "local report = gb.amp.audit(model, x, { precision = \"16-mixed\" })",
+  },
   ["gb.amp.autocast"] = {
     "gb.amp.autocast(precision?, fn?: function, ...) -> any",
     "Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or \z

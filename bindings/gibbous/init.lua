@@ -14,6 +14,7 @@ local function lazily(chunk, owner, name)
   owner[name] = stand_in
 end
 lazily("doctor", gb, "doctor")
+lazily("audit", gb.amp, "audit")
 lazily("help", native, "help_entry")
 lazily("help", native, "public_names")
 

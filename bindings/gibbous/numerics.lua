@@ -18,12 +18,15 @@ Report.__name = "gb.numerics of tensors"
 
 local function share(count, numel) return numel > 0 and count / numel or 0 end
 
--- The record of one tensor.
-local function survey(x, format)
-  local record = setmetatable(native.numerics(x, format), Record)
+-- A record of what was counted.
+function native.numerics_record(counted)
+  local record = setmetatable(counted, Record)
   for _, name in ipairs(names) do record[name] = share(record.counts[name], record.numel) end
   return record
 end
+
+-- The record of one tensor.
+local function survey(x, format) return native.numerics_record(native.numerics(x, format)) end
 
 -- The least and the largest exponent that occur, or nothing.
 local function exponent_range(record)

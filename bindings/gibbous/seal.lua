@@ -14,7 +14,7 @@ local later = {
   ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "LBFGS", "EMA" },
   ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
     "WarmupStableDecay", "ReduceOnPlateau", "Sequential" },
-  ["gb.amp"] = { "audit", "initialize", "set_global_policy", "fp8" },
+  ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.data"] = { "csv", "images", "npy", "random_split", "transforms" },
   ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },

@@ -2483,6 +2483,21 @@ gb._VERSION = nil
 ---@return gb.GradScaler
 function gb.amp.GradScaler(precision, options) end
 
+--- Run one step and print what every op of it ran in: by module and recipe line, the autocast class, dtypes before and after casts, casts and
+--- their bytes, M x N x K of products and whether Tensor Cores can run them or why not, the largest magnitude, and the shares of zeros, of what
+--- 16 bits flush to 0, of subnormal numbers and of infinities. A summary says where the first value appeared that is not finite, and which
+--- static loss scale the gradients ask for. step is a function, called as step(model, ...), that does a step of training or anything else; or
+--- what comes is tensors, and model(...) runs. A last table { precision =, print = false } opens the scope of a precision around it, or prints
+--- nothing. The step computes what it computes without the audit, to the bit. Returns the report: rows (phase, module, name, op, of, line,
+--- class, why, inputs, outputs, casts, cast_bytes, reused, products, tensor_cores, obstacle, numbers, calls), casts, cast_bytes, operations,
+--- eligible, first_nonfinite, overflowing, flushing, advice; tostring gives the text.
+--- Errors: an audit inside another one, in a step that is captured as a graph, and a step that yields.
+---@param model gb.Module
+---@param step any
+---@param ... any
+---@return table
+function gb.amp.audit(model, step, ...) end
+
 --- Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what
 --- amp.precision gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope.
 --- Errors: a dtype that is not float16 or bfloat16.

@@ -35,6 +35,7 @@ typedef struct walk {
   int n_captures;
   waiting *waiting;          /* both counted, in order of first arrival */
   size_t n_waiting;
+  gb_walk_place place;
   arrival first_arrivals[FIRST_ARRIVALS];
   gb_node *first_heap[FIRST_HEAP];
 } walk;
@@ -376,7 +377,12 @@ static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
 }
 
 static gb_status settle_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
-  if (!w->captures) return gb_accumulate_leaf(w->context, leaf, grad, w->create_graph);
+  if (!w->captures) {
+    w->place.settling = true;
+    gb_status status = gb_accumulate_leaf(w->context, leaf, grad, w->create_graph);
+    w->place.settling = false;
+    return status;
+  }
   capture *c = find_capture(w, NULL, 0, leaf);
   return c ? add_to(w, &c->grad, grad) : GB_OK;
 }
@@ -473,12 +479,14 @@ static gb_status check_numbers(walk *w, const gb_grad_call *call) {
   int input = 0;
   plain.grad = false;
   context->modes = &plain;
+  w->place.checking = true;
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && !found && i < call->n_in; i++) {
     if (!call->need[i] || !call->in[i]) continue;
     status = has_nan(context, call->in[i], &found);
     input = i + 1;
   }
+  w->place.checking = false;
   context->modes = outer;
   GB_TRY(status);
   if (!found) return GB_OK;
@@ -554,7 +562,9 @@ static gb_status trace_node(walk *w, const gb_grad_call *call) {
   gb_modes *outer = context->modes, plain = *outer;
   plain.grad = false;
   context->modes = &plain;
+  w->place.checking = true;
   (void)examine(w, call);
+  w->place.checking = false;
   context->modes = outer;
   return gb_trace_failure(context->trace);
 }
@@ -566,6 +576,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_context *context = w->context;
   gb_grad_tag tag;
   GB_TRY(tag_of(w, node, grads, &tag));
+  w->place.tag = tag;
   bool any = false;
   for (int i = 0; i < node->n_in; i++) {
     const gb_edge *edge = &node->edges[i];
@@ -717,6 +728,7 @@ static gb_status run_again(walk *w, gb_node *node, gb_tensor **grads) {
 /* Hooks, retained gradients and captures of what arrived; then the gradient itself. */
 static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   gb_context *context = w->context;
+  w->place = (gb_walk_place){ .node = node };
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
     GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
@@ -785,6 +797,7 @@ static gb_status go(walk *w) {
     memset(a->grads, 0, sizeof a->grads);
     gb_status status = visit(w, node, grads);
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
+    w->place.node = NULL;
     gb_node_release(node);
     GB_TRY(status);
   }
@@ -803,6 +816,8 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   gb_status status = GB_OK;
   gb_range_push(context, "backward");
   bool nested = context->trace && context->trace->backward;
+  gb_walk_place *around = context->backward;
+  context->backward = &w->place;
   if (context->trace) context->trace->backward = true;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
   if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
@@ -810,6 +825,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
   if (context->trace) context->trace->backward = nested;
+  context->backward = around;
   gb_range_pop(context);
   context->modes = outer;
   context->op = op;

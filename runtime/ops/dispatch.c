@@ -13,7 +13,6 @@
 typedef struct road {
   gb_call call;
   const gb_op_impl *impl;
-  gb_tensor *const *original;            /* the caller's inputs */
   gb_tensor **cast;                      /* what autocast made of them, counted; NULL where unchanged */
   gb_tensor *cast_room[GB_MAX_IN], *in_room[GB_MAX_IN];
   gb_attr attrs[GB_MAX_ATTRS];
@@ -82,7 +81,9 @@ static gb_status autocast(road *r) {
   call->result = plan.result;
   if (plan.cast == GB_DTYPE_NONE) return GB_OK;
   const char *op = call->context->op;
+  struct gb_call *outer = call->context->casting;
   modes->autocast = false; /* the cast itself runs untouched */
+  call->context->casting = call;
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < call->n_in; i++) {
     gb_tensor *x = call->in[i];
@@ -92,6 +93,7 @@ static gb_status autocast(road *r) {
     if (status == GB_OK) call->in[i] = r->cast[i];
   }
   modes->autocast = true;
+  call->context->casting = outer;
   call->context->op = op;
   return status;
 }
@@ -144,22 +146,22 @@ static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0] ? gb_op_
 static bool wants_gradient(const road *r) {
   const gb_call *call = &r->call;
   if (!call->context->modes->grad) return false;
-  if (call->in_place && !gb_dtype_is_float((gb_dtype)r->original[0]->dtype)) return false;
-  if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->original[0]);
+  if (call->in_place && !gb_dtype_is_float((gb_dtype)r->call.original[0]->dtype)) return false;
+  if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->call.original[0]);
   for (int i = 0; i < call->n_in; i++)
-    if (r->original[i] && gb_dtype_is_float((gb_dtype)r->original[i]->dtype) && gb_tensor_in_graph(r->original[i])) return true;
+    if (r->call.original[i] && gb_dtype_is_float((gb_dtype)r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i])) return true;
   return false;
 }
 
 /* Gradients are off: note that this op would have been recorded, for who must know what a pass without them depends on. */
 static void note_untracked(const road *r) {
   for (int i = 0; i < r->call.n_in; i++)
-    if (r->original[i] && gb_tensor_in_graph(r->original[i])) r->call.context->untracked = true;
+    if (r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) r->call.context->untracked = true;
 }
 
 static bool other_needs(const road *r, int input) {
   for (int i = 0; i < r->call.n_in; i++)
-    if (i != input && r->original[i] && gb_tensor_in_graph(r->original[i])) return true;
+    if (i != input && r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) return true;
   return false;
 }
 
@@ -167,7 +169,7 @@ static bool other_needs(const road *r, int input) {
  * (a leaf too, since its storage may be exchanged before backward). */
 static gb_status save_input(road *r, int i) {
   gb_saved *saved = &r->node->saved[i];
-  gb_tensor *x = r->original[i], *operand = r->call.in[i];
+  gb_tensor *x = r->call.original[i], *operand = r->call.in[i];
   saved->version = gb_tensor_version(x);
   if (r->cast[i] && gb_is_16bit((gb_dtype)operand->dtype) && gb_weight_is_cached(x)) {
     saved->kind = GB_SAVED_WEIGHT;
@@ -195,7 +197,7 @@ static gb_status make_node(road *r) {
   r->node->gradient = call->info->derivative == GB_DERIVATIVE_NO ? no_gradient : r->impl->gradient;
   memcpy(r->node->attrs, r->attrs, sizeof *r->attrs * (size_t)call->info->n_attrs);
   for (int i = 0; i < n; i++) {
-    gb_tensor *x = r->original[i];
+    gb_tensor *x = r->call.original[i];
     if (!x) continue;
     gb_node_edge(r->node, i, x, (gb_dtype)call->in[i]->dtype);
     bool list = call->info->in[0].list;
@@ -221,7 +223,7 @@ static gb_status save_outputs(road *r) {
 /* In place nothing may fail once the kernel has written, or values and history would differ: what the record needs is made before. */
 static gb_status reserve_in_place(road *r) {
   GB_TRY(save_outputs(r));
-  return gb_rebase_reserve(&r->rebase, &r->call, r->original[0]);
+  return gb_rebase_reserve(&r->rebase, &r->call, r->call.original[0]);
 }
 
 /* Attach the outputs to the node. */
@@ -237,7 +239,7 @@ static gb_status record(road *r) {
     if (node->saved[call->n_in + i].kind != GB_SAVED_NONE) node->saved[call->n_in + i].version = gb_tensor_version(y);
     if (i < node->n_out && !call->in_place && gb_dtype_is_float((gb_dtype)y->dtype)) gb_node_output(node, i, y);
   }
-  if (call->in_place) gb_inplace_record(r->original[0], node, &r->rebase);
+  if (call->in_place) gb_inplace_record(r->call.original[0], node, &r->rebase);
   return GB_OK;
 }
 
@@ -253,10 +255,13 @@ static gb_status run(road *r) {
   gb_call *call = &r->call;
   gb_context *context = call->context;
   if (call->info->kind == GB_KIND_COMPOSITE) {
-    bool on = context->modes->autocast;
+    bool on = call->autocast = context->modes->autocast;
+    gb_call *outer = context->composite;
+    if (!outer) context->composite = call;
     context->modes->autocast = false;
     gb_status status = r->impl->compose(call);
     context->modes->autocast = on;
+    context->composite = outer;
     return status;
   }
   GB_TRY(r->impl->check(call));
@@ -292,12 +297,12 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   if (context->modes->autocast) GB_TRY(autocast(r));
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
-    if (r->original[i] && r->original[i]->base) GB_TRY(gb_view_refresh(r->original[i]));
+    if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));
   if (!context->modes->grad && !context->untracked) note_untracked(r);
   bool composite = call->info->kind == GB_KIND_COMPOSITE;
   call->needs_grad = !composite && wants_gradient(r);
   if (call->in_place) {
-    GB_TRY(gb_inplace_prepare(call, r->original[0]));
+    GB_TRY(gb_inplace_prepare(call, r->call.original[0]));
     if (!composite) GB_TRY(separate_aliases(r));
   }
   if (call->needs_grad) {
@@ -322,9 +327,8 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
   }
   gb_range_push(context, info->name);
   road r;
-  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .result = GB_DTYPE_NONE, .in_place = in_place };
+  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in, .result = GB_DTYPE_NONE, .in_place = in_place };
   r.impl = context->impl[op];
-  r.original = in;
   r.node = NULL;
   r.rebase = (gb_rebase){ NULL, NULL };
   r.call.in = r.in_room;

@@ -69,4 +69,11 @@ static inline bool gb_operand_rows(gb_operand x, int64_t *rows, int64_t *row_str
   return even || *rows == 0 || x.shape[x.ndim - 1] == 0;
 }
 
+/* Do libraries of products take a matrix as it lies: row after row or column after column, with or without a gap? */
+static inline bool gb_operand_is_regular(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+  bool by_rows = (columns == 1 || column_stride == 1) && (rows == 1 || row_stride >= columns);
+  bool by_columns = (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= rows);
+  return by_rows || by_columns;
+}
+
 #endif

@@ -65,6 +65,7 @@ typedef struct gb_call {
   const gb_op_info *info;
   gb_op op;
   int n_in, n_out;
+  gb_tensor *const *original;  /* the caller's inputs */
   gb_tensor **in;              /* as the kernel sees them: cast by autocast; NULL where optional and absent */
   gb_tensor *out[GB_MAX_OUT];
   const gb_attr *attrs;        /* n_attrs of the row, defaults filled in */
@@ -72,6 +73,9 @@ typedef struct gb_call {
   gb_dtype result;             /* float32 class under autocast: the dtype of floating results; else GB_DTYPE_NONE */
   bool needs_grad;             /* a node will be recorded: make the hidden outputs */
   bool in_place;
+  bool autocast;               /* of a composite: it was called inside a scope */
+  int32_t casts;               /* counted where an audit runs: casts for the inputs that were no kept copy's, */
+  int64_t cast_bytes;          /* and what they read and wrote */
   uint64_t rng_seed, rng_offset; /* set by gb_call_random */
   atomic_bool stopped;         /* the kernel was interrupted half way: its results are not whole */
 } gb_call;

@@ -149,6 +149,7 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
   if (!gb_context_has_device(context, GB_CUDA, &why)) return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
   GB_TRY(gb_context_open_device(context, device));
   if (context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
+  if (context->audit) return gb_fail(context, GB_ESTATE, "cuda.graph: an audit runs, which looks at values; capture the step before or after it");
   gb_capture *c = calloc(1, sizeof *c);
   if (!c) return gb_fail_memory(context, sizeof *c);
   c->context = context;
@@ -220,6 +221,7 @@ gb_status gb_capture_replay(gb_capture *c) {
   gb_backend *backend = backend_of(c);
   gb_context *context = c->context;
   if (!c->graph || context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
+  if (context->audit) return gb_fail(context, GB_ESTATE, "cuda.graph: an audit runs, and a replay runs no ops that it could see; call the step itself");
   GB_TRY(gb_poll(context));
   GB_TRY(prepare(c));
   for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_settle(c->scalers.items[i]));

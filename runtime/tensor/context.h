@@ -16,6 +16,8 @@ struct gb_op_impl;
 struct gb_node;
 struct gb_scaler;
 struct gb_trace;
+struct gb_audit;
+struct gb_walk_place;
 struct gb_call;
 struct gb_capture;
 
@@ -82,6 +84,10 @@ struct gb_context {
   atomic_bool burying;
   gb_observer *observers;
   struct gb_trace *trace;                  /* the armed one; NULL: none */
+  struct gb_audit *audit;                  /* the one that runs; NULL: none */
+  struct gb_call *casting;                 /* the op that autocast casts inputs for just now; NULL: none */
+  struct gb_call *composite;               /* the outermost op that runs others just now; NULL: none */
+  struct gb_walk_place *backward;          /* where the innermost walk is; NULL: none runs */
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
 

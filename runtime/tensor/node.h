@@ -61,6 +61,14 @@ typedef struct gb_node {
   struct gb_node *next_dead;
 } gb_node;
 
+/* Where a walk is, for who looks on. */
+typedef struct gb_walk_place {
+  const gb_node *node;       /* the one that runs; NULL: the walk's own beginning or end */
+  gb_grad_tag tag;           /* of the gradients that it makes */
+  bool settling;             /* a gradient is being added to the sum of a leaf */
+  bool checking;             /* what runs belongs to a check, not to the step */
+} gb_walk_place;
+
 /* Tells the present history of a base from earlier ones; 0: none. */
 static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? base->node->sequence + 1 : 0; }
 

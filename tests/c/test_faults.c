@@ -1,10 +1,10 @@
 /* test_faults.c - a recipe whose n-th allocation fails, for every n: of the memory beneath the pool, of the pool, of the engine's own small
  * structures, and of Lua.
  *
- * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed activations, and writes a
- * checkpoint. Wherever memory ends, it must end in a Lua error that says so, or go on unharmed; the universe stays usable, and once it is
- * closed nothing is left of it, nor counted towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the linker
- * (--wrap); those of other libraries are not.
+ * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed activations, audits a pass through
+ * them, and writes a checkpoint. Wherever memory ends, it must end in a Lua error that says so, or go on unharmed; the universe stays usable, and once it
+ * is closed nothing is left of it, nor counted towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the
+ * linker (--wrap); those of other libraries are not.
  * Lua and the pool both try a failed allocation again, after collecting: `retry` says whether that second try fails as well.
  * Without an argument only some n are tried, the first ones and every few; `test_faults all` tries each. */
 #include <lualib.h>
@@ -34,6 +34,7 @@ static const char recipe[] =
   "  scaler:step(opt)\n"
   "  scaler:update()\n"
   "end\n"
+  "amp.audit(model, function(m) m(x):sum():backward() end, { precision = precision, print = false })\n"
   "gb.io.save_checkpoint(checkpoint, { model = model, optimizer = opt, scaler = scaler })\n"
   "leaf = gb.tensor({ 1.0, 2.0, 3.0 }):requires_grad_()\n"
   "base = leaf * 1\n"
@@ -50,6 +51,7 @@ static const char after[] =
   "local x = gb.tensor({ 1.0, 2.0 }):requires_grad_()\n"
   ";(x * x):sum():backward()\n"
   "assert(x.grad[2]:item() == 4 and (x + x).dtype == 'float32')\n"
+  "assert(#gb.amp.audit(gb.nn.Identity(), function() return x + x end, { print = false }).rows == 1, 'an audit was left behind')\n"
   "local file = io.open(checkpoint)\n"
   "if file then file:close() gb.load(checkpoint) end\n"
   "if part then\n"

@@ -218,6 +218,19 @@ describe("a graph", function()
     expect(function() gb.cuda.graph(print, gb.ones(2)) end):to_fail("list of tensors")
     expect((gb.ones(2) + 1):tolist()[1]):to_be(2) -- and everything runs again
   end)
+  it("and an audit keep out of each other's way", function()
+    local layer, quiet = nn.Linear(4, 4), { print = false }
+    local step = gb.cuda.graph(function(x) return layer(x) end, { gb.ones(2, 4) })
+    local function audited() amp.audit(layer, function() step(gb.ones(2, 4)) end, quiet) end
+    audited()                                          -- the first call runs the step as it is,
+    expect(audited):to_fail("an audit runs, which looks at values")
+    step(gb.ones(2, 4))                                -- the second one captures it,
+    expect(audited):to_fail("a replay runs no ops")    -- and the others replay it
+    local inside = gb.cuda.graph(function(x) amp.audit(layer, x, quiet) return x * 2 end, { gb.ones(2, 4) })
+    inside(gb.ones(2, 4))
+    expect(function() inside(gb.ones(2, 4)) end):to_fail("a graph is being captured")
+    expect(#amp.audit(layer, gb.ones(2, 4), quiet).rows):to_be(1)
+  end)
   it("follows the learning rate, and turns down another momentum", function()
     local p = nn.Parameter(gb.zeros(4))
     local opt = optim.SGD({ p }, { lr = 1, momentum = 0.5 })

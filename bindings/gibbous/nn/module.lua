@@ -69,7 +69,8 @@ local function dressed_call(self, ...)
 end
 
 -- Under a profiler a call is a range with the class's name, and the outermost one lies in the phase "forward".
-local profiled, depth = native.is_profiled, 0
+-- An audit is told of the module that runs.
+local watched, depth = native.is_watched, 0
 local function leave()
   native.range_pop()
   depth = depth - 1
@@ -77,17 +78,18 @@ local function leave()
 end
 local closing = setmetatable({}, { __close = leave })
 
-local function profiled_call(self, ...)
+local function watched_call(self, ...)
   if depth == 0 then native.range_push("forward") end
   native.range_push(getmetatable(self).__name)
   depth = depth + 1
   local _ <close> = closing
+  local _ <close> = native.enter_audited and native.enter_audited(self)
   return dressed_call(self, ...)
 end
 
 -- Most modules have neither hooks nor a precision, and nobody looks on: they pay for no more than being asked.
 local function call(self, ...)
-  if profiled() then return profiled_call(self, ...) end
+  if watched() then return watched_call(self, ...) end
   if self._hooks or self._precision then return dressed_call(self, ...) end
   return self.forward(self, ...)
 end
@@ -188,6 +190,9 @@ local function collect(self, kind)
   end)
   return list
 end
+
+-- The module and every one inside it: a list of { module, name, path }.
+function native.module_paths(module) return collect(module, "module") end
 
 local function values_of(list)
   local values = {}

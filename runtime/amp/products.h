@@ -1,0 +1,30 @@
+/* amp/products.h - what a call multiplies: the sizes of its matrix products, and what Tensor Cores ask of them. Pure: reads the call.
+ *
+ * The rule is that of NVIDIA's guides: 16-bit operands whose M, N and K are multiples of 8 (16 bytes), float32 operands rounded to TF32 whose are
+ * multiples of 4. What else has other sizes is padded or copied by the library, which costs time, or runs on ordinary units. */
+#ifndef GB_AMP_PRODUCTS_H
+#define GB_AMP_PRODUCTS_H
+
+#include "ops/ops.h"
+
+/* One product, or a batch of equal ones: [m, k] by [k, n]. Sizes that must be multiples are checked, by the names that they have in a report. */
+typedef struct gb_product_shape {
+  int64_t batch, m, n, k;
+  int n_checked;
+  struct { char name[12]; int64_t size; } checked[3];
+} gb_product_shape;
+
+enum { GB_PRODUCTS_MOST = 5 }; /* of one call: the gradient of attention */
+
+typedef struct gb_product_list {
+  int count;                 /* 0: the op multiplies no matrices */
+  gb_product_shape shapes[GB_PRODUCTS_MOST];
+  int8_t dtype;              /* that the operands are multiplied in */
+  bool mixed;                /* they have two dtypes: one is converted first */
+  bool copied;               /* one lies so that it is copied first */
+} gb_product_list;
+
+/* Of a call that ran; `list` is zeroed. */
+void gb_products_of(const gb_call *call, gb_product_list *list);
+
+#endif
