@@ -122,11 +122,12 @@ static inline void case_collect(gb_context *c, const op_case *k, bag *into) {
   for (int o = 0; o < GB_MAX_OUT; o++) gb_tensor_release(out[o]);
 }
 
-/* The largest distance between two lists, in units of the size of the elements (1 for small ones); NaN meets NaN. */
+/* The largest distance between two lists, in units of the size of the elements (1 for small ones); NaN meets NaN, and an infinity
+ * itself. */
 static inline double bag_distance(const bag *a, const bag *b) {
   double worst = a->count == b->count ? 0 : INFINITY;
   for (int64_t i = 0; a->count == b->count && i < a->count; i++) {
-    if (isnan(a->values[i]) && isnan(b->values[i])) continue;
+    if (a->values[i] == b->values[i] || (isnan(a->values[i]) && isnan(b->values[i]))) continue;
     double distance = fabs(a->values[i] - b->values[i]) / (1 + fabs(b->values[i]));
     if (!(distance <= worst)) worst = distance;
   }

@@ -520,6 +520,69 @@ static void test_levels_convert_exactly(void) {
   CHECK(known >= 1);
 }
 
+/* Elements of rows that exponentials have to take. Row 0 is finite, row 1 has -infinity too; the last three are all -infinity, all below 0, and all
+ * NaN, whose sign makes 16 bits of it the largest or the least number. */
+enum { SPECIAL_ROWS = 8 };
+static double special_element(int64_t row, int64_t i, int64_t n) {
+  static const double specials[] = { 0, -0.0, 1e-40, -1e-40, 6e-8, -6e-8, 1000, -1000, -88, -104, -21, -INFINITY, INFINITY, NAN, -NAN };
+  if (row == SPECIAL_ROWS - 3) return -INFINITY;
+  if (row == SPECIAL_ROWS - 2) return -1 - fabs(noise(5, i));
+  if (row == SPECIAL_ROWS - 1) return -NAN;
+  int64_t kinds = row == 0 ? 11 : row == 1 ? 12 : 15, at = (7 * i + 5 * row + n) % (3 * kinds);
+  return at < kinds ? specials[at] : 3 * noise((uint64_t)row, i);
+}
+
+/* Softmax, its logarithm and cross_entropy of rows, and the gradient of the last. */
+static void collect_specials(gb_context *c, gb_tensor *x, bag *into) {
+  gb_attr last[2] = { gb_attr_int(-1) }, each[3] = { { 0 }, gb_attr_text("none"), { 0 } };
+  gb_tensor *classes = new_made(c, GB_INT64, 1, SHAPE(SPECIAL_ROWS), make_index, (uint64_t)x->shape[1]), *y[5] = { NULL };
+  CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
+  CHECK(gb_op_1(c, GB_OP_softmax, x, last, &y[0]) == GB_OK && gb_op_1(c, GB_OP_log_softmax, x, last, &y[1]) == GB_OK);
+  CHECK(gb_apply(c, GB_OP_cross_entropy, (gb_tensor *[]){ x, classes, NULL }, 3, each, &y[2]) == GB_OK);
+  CHECK(gb_op_1(c, GB_OP_sum, y[2], NULL, &y[3]) == GB_OK && gb_backward(y[3], NULL, false, false) == GB_OK);
+  y[4] = gb_tensor_grad(x);
+  for (int k = 0; k < 5; k++) {
+    if (k != 3) bag_add(into, y[k]); /* the sum is NaN */
+    gb_tensor_release(y[k]);
+  }
+  gb_tensor_release(classes);
+}
+
+/* Rows with zeros of both signs, subnormals, infinities and NaN, of lengths about those of vectors: what float64 makes of them at the level that has
+ * no vectors of its own. Results are rounded to their dtype; in float32 backward reads the logarithm of a sum, which is 1000 +- 2^-15. */
+static void test_levels_take_special_values(void) {
+  static const char *const levels[] = { "baseline", "v3", "v4" };
+  static const struct { gb_dtype dtype; double within; } dtypes[] = { { GB_FLOAT32, 0x1p-14 }, { GB_FLOAT16, 0x1p-10 }, { GB_BFLOAT16, 0x1p-7 } };
+  static const int64_t lengths[] = { 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 65, 300, 1100 };
+  gb_context *baseline = open_context(1, "baseline");
+  for (int run = 0; run < 3 * 3 * 13; run++) {
+    gb_context *c = open_context(2, levels[run / 39]);
+    if (!c) continue;
+    gb_dtype dtype = dtypes[run / 13 % 3].dtype;
+    int64_t n = lengths[run % 13];
+    double *values = malloc(sizeof *values * (size_t)(SPECIAL_ROWS * n));
+    for (int64_t i = 0; i < SPECIAL_ROWS * n; i++) values[i] = special_element(i / n, i % n, n);
+    bag rounded = { 0 }, got = { 0 }, want = { 0 };
+    gb_tensor *x = new_values(c, dtype, 2, SHAPE(SPECIAL_ROWS, n), values);
+    bag_add(&rounded, x);
+    gb_tensor *wide = new_values(baseline, GB_FLOAT64, 2, SHAPE(SPECIAL_ROWS, n), rounded.values);
+    collect_specials(c, x, &got);
+    collect_specials(baseline, wide, &want);
+    double distance = bag_distance(&got, &want);
+    bool near = distance <= dtypes[run / 13 % 3].within;
+    if (!near) fprintf(stderr, "%d elements of %s: level %s is off by %g\n", (int)n, gb_dtype_name(dtype), levels[run / 39], distance);
+    CHECK(near);
+    gb_tensor_release(x);
+    gb_tensor_release(wide);
+    free(values);
+    free(rounded.values);
+    free(got.values);
+    free(want.values);
+    gb_context_close(c);
+  }
+  gb_context_close(baseline);
+}
+
 /* The convolution that a library does and the plain one: the same up to the order of sums. */
 static void test_convolutions_agree(void) {
   gb_context *c = open_context(2, NULL);
@@ -547,6 +610,7 @@ static void test_the_cpu(void) {
   test_training_bits_do_not_depend_on_threads();
   test_levels_agree();
   test_levels_convert_exactly();
+  test_levels_take_special_values();
   test_convolutions_agree();
 }
 

@@ -87,6 +87,21 @@ describe("the norm that unscale_ measured", function()
     { "another gradient", function(list) list[3].grad = gb.ones(7, 9) end },
     { "no gradient", function(list) list[4].grad = nil end },
     { "further backward, without a scale", function(_, _, backward) backward() end },
+    { "backward of a product, which writes where the gradient was", function(list)
+      list[2].grad = nil
+      nn.functional.linear(gb.ones(2, 300), list[2]):sum():backward()
+    end },
+    { "an assignment to elements", function(list) list[2].grad[3] = 9 end },
+    { "a state that is loaded into it", function(list)
+      local holder = nn.Module:extend("Holder")()
+      holder:register_buffer("held", list[4].grad)
+      holder:load_state_dict { held = gb.full({ 3000 }, 2.0) }
+    end },
+    { "one more group", function(list, opt)
+      list[5] = nn.Parameter(gb.ones(3))
+      list[5].grad = gb.full({ 3 }, 50.0)
+      opt:add_param_group { params = { list[5] } }
+    end },
     { "zero_grad and backward", function(_, opt, backward) opt:zero_grad() backward() end },
     { "zero_grad, and one gradient put back", function(list, opt)
       local kept = list[2].grad

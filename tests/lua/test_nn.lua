@@ -353,6 +353,33 @@ describe("Sequential", function()
     nn.Sequential(nn.Tanh(), pass, nn.Identity(), nn.Tanh())(gb.ones(3))
     expect(pass.seen):to_have_shape(3)
   end)
+  it("keeps what a hook saw that has removed itself", function()
+    local seen, remove
+    local net = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Sequential(nn.Tanh()), nn.Tanh())
+    for i = 2, 3 do
+      local layer = i == 2 and net[2] or net[3][1]
+      net(gb.ones(3)) -- a hook that comes after a call
+      remove = layer:register_forward_hook(function(_, inputs, output)
+        seen = { inputs[1], output }
+        remove()
+      end)
+      for _ = 1, 2 do net(gb.ones(3)) end
+      expect(seen[1]:tanh()):to_equal_bits(seen[2])
+    end
+  end)
+  it("keeps what parts hold that were put into a layer of the library", function()
+    local Keep = nn.Module:extend("Keep")
+    function Keep:forward(x)
+      self.seen = x
+      return x
+    end
+    local before, after, attention = Keep(), Keep(), nn.MultiheadAttention(8, 2)
+    attention.qkv = nn.Sequential(attention.qkv, after)
+    attention.proj = nn.Sequential(before, attention.proj)
+    nn.Sequential(nn.Tanh(), attention, nn.Tanh())(gb.ones(1, 3, 8))
+    expect(after.seen):to_have_shape(1, 3, 24)
+    expect(before.seen:isfinite():all():item()):to_be(true)
+  end)
   it("keeps valid what somebody else may hold, however deep he sits", function()
     local Keep = nn.Module:extend("Keep")
     function Keep:forward(x)
