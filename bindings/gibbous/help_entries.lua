@@ -170,8 +170,9 @@ native.help_texts = {
   ["Module:init"] = { "Module:init(...)", "What a class does with the arguments of its constructor; classes define their own." },
   ["Module:load_state_dict"] = {
     "Module:load_state_dict(state: table, options?: table) -> list, list",
-    "Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists.",
-    "tensors of another shape",
+    "Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is \z
+      shared may come under any of its names, or under several with the same bits.",
+    "tensors of another shape; a shared one with two values",
     "model:load_state_dict(model:state_dict())",
   },
   ["Module:modules"] = { "Module:modules() -> list", "The module itself and every one inside it.", nil, "print(#model:modules())" },
@@ -189,7 +190,8 @@ native.help_texts = {
   },
   ["Module:named_parameters"] = {
     "Module:named_parameters() -> function",
-    "The parameters, as an iterator of name, tensor.",
+    "The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from 0 (\"blocks.0.weight\" is \z
+      model.blocks[1].weight).",
     nil,
     "for name, p in model:named_parameters() do print(name, p.shape) end",
   },
@@ -239,7 +241,8 @@ native.help_texts = {
   },
   ["Module:state_dict"] = {
     "Module:state_dict() -> table",
-    "Parameters and persistent buffers by name, detached, sharing memory with the module.",
+    "Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of PyTorch's files and count from \z
+      0 (\"blocks.0.weight\" is model.blocks[1].weight); what is shared has its first name only.",
     nil,
     "local state = model:state_dict()",
   },

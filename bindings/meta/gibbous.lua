@@ -2272,8 +2272,9 @@ function Module:forward(...) end
 ---@param ... any
 function Module:init(...) end
 
---- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists.
---- Errors: tensors of another shape.
+--- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is shared may
+--- come under any of its names, or under several with the same bits.
+--- Errors: tensors of another shape; a shared one with two values.
 ---@param state table
 ---@param options? table
 ---@return any[]
@@ -2292,7 +2293,8 @@ function Module:named_buffers() end
 ---@return function
 function Module:named_modules() end
 
---- The parameters, as an iterator of name, tensor.
+--- The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from 0 ("blocks.0.weight" is
+--- model.blocks[1].weight).
 ---@return function
 function Module:named_parameters() end
 
@@ -2334,7 +2336,8 @@ function Module:requires_grad_(on) end
 ---@return gb.Module
 function Module:share(other) end
 
---- Parameters and persistent buffers by name, detached, sharing memory with the module.
+--- Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of PyTorch's files and count from 0
+--- ("blocks.0.weight" is model.blocks[1].weight); what is shared has its first name only.
 ---@return table
 function Module:state_dict() end
 
