@@ -3,6 +3,7 @@
  * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
 #include "binding.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +196,7 @@ const char *gbl_type_name(lua_State *L, int arg) {
   switch (lua_type(L, arg)) {
     case LUA_TNONE: return "nothing";
     case LUA_TNIL: return "nil";
+    case LUA_TNUMBER: return isnan(lua_tonumber(L, arg)) ? "nan" : "number"; /* whose sign, which printf shows, means nothing */
     default: return luaL_typename(L, arg);
   }
 }
