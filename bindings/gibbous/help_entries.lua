@@ -491,7 +491,8 @@ native.help_texts = {
   ["gb.args"] = {
     "gb.args(list: list, from?: list) -> table",
     "The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name \z
-      value, --name=value, --name and --no-name for booleans; --help prints the list.",
+      value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which \z
+      a value is refused.",
     "an unknown option, a value of another type than the default's",
     "local args = gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })",
   },
@@ -1359,7 +1360,8 @@ native.help_texts = {
   ["tensor.dtype"] = { "tensor.dtype -> string", "The type of the elements, such as \"float32\".", nil, "print(x.dtype)" },
   ["tensor.grad"] = {
     "tensor.grad -> tensor",
-    "The gradient that backward added up, or nil; may be set to nil or a tensor.",
+    "The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a 16-bit one in float32 too, \z
+      as an optimizer keeps them).",
     nil,
     "x.grad = nil",
   },

@@ -17,7 +17,7 @@
 ---@class gb.Tensor
 ---@field device string Where the elements lie, such as "cpu" or "cuda:0".
 ---@field dtype string The type of the elements, such as "float32".
----@field grad? gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor.
+---@field grad? gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a 16-bit one in float32 too, as an optimizer keeps them).
 ---@field is_leaf boolean Was it made by the recipe, not by an op that is recorded?
 ---@field is_parameter boolean Do modules discover it and optimizers train it?
 ---@field ndim integer The number of dimensions.
@@ -2574,7 +2574,8 @@ function gb.anomaly(fn, ...) end
 function gb.arange(first, last, step, options) end
 
 --- The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name value,
---- --name=value, --name and --no-name for booleans; --help prints the list.
+--- --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which a value is
+--- refused.
 --- Errors: an unknown option, a value of another type than the default's.
 ---@param list any[]
 ---@param from? any[]
