@@ -3,6 +3,7 @@
  * Positions count from 1 in Lua and from 0 in the engine, and this is the one place that converts. A float with an integer value is an
  * integer. Every error says which function and which argument. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "binding.h"
@@ -55,7 +56,7 @@ bool gbl_test_integer(lua_State *L, int arg, int64_t *out) {
 int64_t gbl_check_integer(lua_State *L, int arg, const char *who, const char *name) {
   int64_t value = 0;
   if (gbl_test_integer(L, arg, &value)) return value;
-  if (lua_type(L, arg) == LUA_TNUMBER) gbl_error(L, "%s: '%s' must be an integer, got %f", who, name, lua_tonumber(L, arg));
+  if (lua_type(L, arg) == LUA_TNUMBER && !isnan(lua_tonumber(L, arg))) gbl_error(L, "%s: '%s' must be an integer, got %f", who, name, lua_tonumber(L, arg));
   gbl_error(L, "%s: '%s' must be an integer, got %s", who, name, gbl_type_name(L, arg));
   return 0;
 }

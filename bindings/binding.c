@@ -4,6 +4,7 @@
 #include "amp/audit.h"
 #include "binding.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,7 @@ const char *gbl_type_name(lua_State *L, int arg) {
   switch (lua_type(L, arg)) {
     case LUA_TNONE: return "nothing";
     case LUA_TNIL: return "nil";
+    case LUA_TNUMBER: return isnan(lua_tonumber(L, arg)) ? "nan" : "number"; /* whose sign, which printf shows, means nothing */
     default: return luaL_typename(L, arg);
   }
 }

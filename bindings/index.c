@@ -33,8 +33,8 @@ static int64_t locate(lua_State *L, const cursor *c, int64_t position, int64_t s
   if (position == 0) gbl_error(L, "position 0 in dimension %d: positions count from 1, and -1 is the last", c->item);
   int64_t from0 = position > 0 ? position - 1 : position + size;
   if (from0 < 0 || from0 >= size)
-    gbl_error(L, "position %" PRId64 " is out of range: dimension %d has size %" PRId64 " (positions 1 .. %" PRId64 ", or -1 for the last)", position,
-              c->item, size, size);
+    gbl_error(L, "position %" PRId64 " is out of range: dimension %d has size %" PRId64 " (positions 1 .. %" PRId64 ", or -1 for the last)%s", position,
+              c->item, size, size, position == size + 1 ? "; where ipairs asked: loop with i = 1, #t, or over ipairs(t:unbind())" : "");
   return from0;
 }
 

@@ -4,6 +4,7 @@
  * Everything that can raise comes first; then the outputs' boxes, then wrapped numbers, then the engine. `x + y` allocates its result and
  * nothing else. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +44,7 @@ static const char *const expected[] = {
 };
 
 static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
-  if (lua_type(a->L, index) == LUA_TNUMBER)
+  if (lua_type(a->L, index) == LUA_TNUMBER && !isnan(lua_tonumber(a->L, index)))
     return reject(a, "'%s' must be %s, got %.14g", attr->name, expected[attr->type], lua_tonumber(a->L, index));
   return reject(a, "'%s' must be %s, got %s", attr->name, expected[attr->type], gbl_type_name(a->L, index));
 }

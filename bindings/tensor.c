@@ -181,7 +181,8 @@ typedef enum field {
 /* tensor.shape -> list: The sizes of the dimensions. Example: print(x.shape[1])
  * tensor.dtype -> string: The type of the elements, such as "float32". Example: print(x.dtype)
  * tensor.device -> string: Where the elements lie, such as "cpu" or "cuda:0". Example: print(x.device)
- * tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor. Example: x.grad = nil
+ * tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape
+ * and dtype (of a 16-bit one in float32 too, as an optimizer keeps them). Example: x.grad = nil
  * tensor.requires_grad -> bool: Are gradients by this tensor wanted, or is it a result of such? May be set. Example: print(x.requires_grad)
  * tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)
  * tensor.is_leaf -> bool: Was it made by the recipe, not by an op that is recorded? Example: print(x.is_leaf)

@@ -36,6 +36,16 @@ static void push_tensor(lua_State *L, gb_tensor *tensor) {
   gbl_push_tensor_shared(L, tensor);
 }
 
+/* What the handle stands for. The slot of one that was released holds another kind of thing, or nothing, until it is used again. */
+static void push_handle(lua_State *L, const gb_value *value) {
+  int type = lua_rawgeti(L, LUA_REGISTRYINDEX, value->as.handle);
+  bool right = value->type == GB_VALUE_TABLE ? type == LUA_TTABLE
+             : value->type == GB_VALUE_FUNCTION ? type == LUA_TFUNCTION
+             : type == LUA_TUSERDATA || type == LUA_TLIGHTUSERDATA || type == LUA_TTHREAD;
+  static const char *const kinds[] = { [GB_VALUE_TABLE] = "table", [GB_VALUE_FUNCTION] = "function", [GB_VALUE_OBJECT] = "object" };
+  if (!right) luaL_error(L, "the handle stands for no %s; it was released, or is of another host", kinds[value->type]);
+}
+
 void gbl_push_value(lua_State *L, const gb_value *value) {
   luaL_checkstack(L, 8, NULL);
   switch (value->type) {
@@ -47,7 +57,7 @@ void gbl_push_value(lua_State *L, const gb_value *value) {
     case GB_VALUE_TENSOR: push_tensor(L, value->as.tensor); return;
     case GB_VALUE_TABLE:
     case GB_VALUE_FUNCTION:
-    case GB_VALUE_OBJECT: lua_rawgeti(L, LUA_REGISTRYINDEX, value->as.handle); return;
+    case GB_VALUE_OBJECT: push_handle(L, value); return;
   }
   luaL_error(L, "a gb_value has the type %d, which there is not", (int)value->type);
 }

@@ -10,21 +10,25 @@ local args = gb.args {
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "seed", 1, "same seed, same bits" },
-  { "steps", 2000 }, { "batch", 12 }, { "block", 64, "characters of context" }, { "layers", 4 }, { "heads", 4 }, { "width", 128 },
-  { "dropout", 0.0 }, { "lr", 1e-3 }, { "min_lr", 1e-4 }, { "warmup", 100 }, { "weight_decay", 0.1 }, { "clip", 1.0, "the largest norm of the gradients" },
-  { "eval_batches", 200, "random batches of the last evaluation" },
-  { "sample", 400, "characters to write at the end" }, { "out", "char_gpt.safetensors", "where the weights go" },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 500 },
+  { "steps", 2000, least = 1 }, { "batch", 12, least = 1 }, { "block", 64, "characters of context", least = 1 },
+  { "layers", 4, least = 1 }, { "heads", 4, least = 1 }, { "width", 128, least = 1 }, { "dropout", 0.0, least = 0 },
+  { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 }, { "warmup", 100, least = 0 }, { "weight_decay", 0.1, least = 0 },
+  { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
+  { "eval_batches", 200, "random batches of the last evaluation", least = 1 },
+  { "sample", 400, "characters to write at the end", least = 0 }, { "out", "char_gpt.safetensors", "where the weights go (\"\": nowhere)" },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 500, least = 1 },
   { "resume", "", "a checkpoint to go on from" },
-  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)" },
+  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
-for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
-  local file, why = io.open(path .. ".tmp", "wb")
-  if not file then error("char_gpt: cannot write " .. why, 0) end
-  file:close()
-  os.remove(path .. ".tmp")
+for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
+  if path ~= "" then
+    local file, why = io.open(path .. ".tmp", "wb")
+    if not file then error("char_gpt: cannot write " .. why, 0) end
+    file:close()
+    os.remove(path .. ".tmp")
+  end
 end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
@@ -114,6 +118,8 @@ local parts = { model = model, optimizer = opt, scaler = scaler, schedule = sche
 if args.resume ~= "" then
   local extra = gb.io.load_checkpoint(args.resume, parts)
   step, losses = extra.step, extra.losses
+  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  args.seed = extra.seed
 end
 
 -- One step on one batch; the loss.
@@ -122,7 +128,7 @@ local function train_step(_, x, y)
   local loss = amp.autocast(precision, function() return model:loss(x, y) end)
   scaler:scale(loss):backward()
   scaler:unscale_(opt)
-  nn.utils.clip_grad_norm_(parameters, args.clip)
+  nn.utils.clip_grad_norm_(parameters, args.clip > 0 and args.clip or math.huge)
   scaler:step(opt)
   scaler:update()
   return loss
@@ -141,7 +147,7 @@ for x, y in loader:iter(args.device) do
   losses[step] = loss:item()
   bar:update(1, { loss = losses[step], step = step })
   if args.checkpoint ~= "" and (step % args.checkpoint_every == 0 or step == args.stop_at) then
-    parts.extra = { step = step, losses = losses }
+    parts.extra = { step = step, losses = losses, seed = args.seed }
     gb.io.save_checkpoint(args.checkpoint, parts)
   end
   if step == args.stop_at then return end
@@ -160,5 +166,7 @@ gb.no_grad(function()
   end
   print(text:decode(ids[1]))
 end)
-gb.save(args.out, model:state_dict())
-print(("weights: %s"):format(args.out))
+if args.out ~= "" then
+  gb.save(args.out, model:state_dict())
+  print(("weights: %s"):format(args.out))
+end

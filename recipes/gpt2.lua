@@ -12,19 +12,21 @@ local args = gb.args {
   { "valid", "", "a file to validate on (none: the last hundredth of data)" },
   { "dtype", "uint16", "of an id in the files: uint16, int32 or uint8" },
   { "model", "124M", "124M, 355M, 774M, 1.5B, or tiny to try things out" },
-  { "vocabulary", 50304, "how many ids there are; GPT-2's 50,257 are rounded up to a multiple of 64" },
+  { "vocabulary", 50304, "how many ids there are; GPT-2's 50,257 are rounded up to a multiple of 64", least = 1 },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "seed", 1, "same seed, same bits" },
-  { "steps", 20000, "of the optimizer" }, { "batch", 16, "sequences at once" }, { "block", 0, "tokens of context (0: all the model has)" },
-  { "accumulate", 1, "batches whose gradients are added up in a step" },
+  { "steps", 20000, "of the optimizer", least = 1 }, { "batch", 16, "sequences at once", least = 1 },
+  { "block", 0, "tokens of context (0: all the model has)", least = 0 },
+  { "accumulate", 1, "batches whose gradients are added up in a step", least = 1 },
   { "recompute", false, "keep a block's input only and run the block again in backward: less memory, a third more work" },
-  { "lr", 6e-4 }, { "min_lr", 6e-5 }, { "warmup", 700 }, { "weight_decay", 0.1 }, { "clip", 1.0 }, { "dropout", 0.0 },
-  { "valid_every", 250 }, { "valid_batches", 20, "random batches of a validation" },
-  { "out", "gpt2.safetensors", "where the weights go" },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 1000 },
+  { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 }, { "warmup", 700, least = 0 }, { "weight_decay", 0.1, least = 0 },
+  { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 }, { "dropout", 0.0, least = 0 },
+  { "valid_every", 250, least = 1 }, { "valid_batches", 20, "random batches of a validation", least = 1 },
+  { "out", "gpt2.safetensors", "where the weights go (\"\": nowhere)" },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 1000, least = 1 },
   { "resume", "", "a checkpoint to go on from" },
-  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)" },
+  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
 }
 local sizes = {
   ["tiny"] = { layers = 2, heads = 2, width = 32, context = 64 },
@@ -36,13 +38,14 @@ local sizes = {
 local size = sizes[args.model] or error(("gpt2: --model is 124M, 355M, 774M, 1.5B or tiny, not '%s'"):format(args.model), 0)
 local block = args.block == 0 and size.context or args.block
 if args.data == "" then error("gpt2: --data names a file of token ids to learn from", 0) end
-if block < 1 or block > size.context then error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0) end
-if args.accumulate < 1 then error(("gpt2: --accumulate is at least 1, got %d"):format(args.accumulate), 0) end
-for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
-  local file, why = io.open(path .. ".tmp", "wb")
-  if not file then error("gpt2: cannot write " .. why, 0) end
-  file:close()
-  os.remove(path .. ".tmp")
+if block > size.context then error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0) end
+for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
+  if path ~= "" then
+    local file, why = io.open(path .. ".tmp", "wb")
+    if not file then error("gpt2: cannot write " .. why, 0) end
+    file:close()
+    os.remove(path .. ".tmp")
+  end
 end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
@@ -130,7 +133,12 @@ end
 
 local parameters, step = model:parameters(), 0
 local parts = { model = model, optimizer = opt, scaler = scaler, schedule = schedule, loader = loader }
-if args.resume ~= "" then step = gb.io.load_checkpoint(args.resume, parts).step end
+if args.resume ~= "" then
+  local extra = gb.io.load_checkpoint(args.resume, parts)
+  step = extra.step
+  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  args.seed = extra.seed
+end
 
 print(("gpt2: %s, %.1f million parameters, %s on %s, %d tokens to learn from, %d a step"):format(args.model, count / 1e6, tostring(precision), args.device,
   #train, args.batch * block * args.accumulate))
@@ -144,7 +152,7 @@ for x, y in loader:iter(args.device) do
   batch = batch + 1
   if batch == args.accumulate then
     scaler:unscale_(opt)
-    local norm = nn.utils.clip_grad_norm_(parameters, args.clip)
+    local norm = nn.utils.clip_grad_norm_(parameters, args.clip > 0 and args.clip or math.huge)
     scaler:step(opt)
     scaler:update()
     schedule:step()
@@ -153,12 +161,14 @@ for x, y in loader:iter(args.device) do
     batch, mean = 0, nil
     if step % args.valid_every == 0 and step < args.steps then print(("step %d: validation loss %.4f"):format(step, validate())) end
     if args.checkpoint ~= "" and (step % args.checkpoint_every == 0 or step == args.stop_at) then
-      parts.extra = { step = step }
+      parts.extra = { step = step, seed = args.seed }
       gb.io.save_checkpoint(args.checkpoint, parts)
     end
     if step == args.stop_at then return end
   end
 end
 bar:close(("validation loss %.4f"):format(validate()))
-gb.save(args.out, model:state_dict())
-print(("weights: %s"):format(args.out))
+if args.out ~= "" then
+  gb.save(args.out, model:state_dict())
+  print(("weights: %s"):format(args.out))
+end

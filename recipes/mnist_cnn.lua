@@ -9,18 +9,21 @@ local args = gb.args {
   { "data", "", "folder with the MNIST files" },
   { "precision", "16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 5 }, { "batch", 64 }, { "lr", 1e-3 }, { "clip", 1.0 },
+  { "epochs", 5, least = 1 }, { "batch", 64, least = 1 }, { "lr", 1e-3, least = 0 },
+  { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "seed", 1, "same seed, same bits" },
-  { "out", "mnist.safetensors", "where the weights go" },
+  { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)" },
   { "checkpoint", "", "write a checkpoint here after every epoch" },
   { "resume", "", "a checkpoint to go on from" },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
-for _, path in ipairs { args.out, args.checkpoint ~= "" and args.checkpoint or nil } do -- better known now than after the training
-  local file, why = io.open(path .. ".tmp", "wb")
-  if not file then error("mnist_cnn: cannot write " .. why, 0) end
-  file:close()
-  os.remove(path .. ".tmp")
+for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
+  if path ~= "" then
+    local file, why = io.open(path .. ".tmp", "wb")
+    if not file then error("mnist_cnn: cannot write " .. why, 0) end
+    file:close()
+    os.remove(path .. ".tmp")
+  end
 end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
@@ -64,7 +67,7 @@ local function train_step(_, x, y)
   local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)
   scaler:scale(loss):backward()
   scaler:unscale_(opt)
-  nn.utils.clip_grad_norm_(model:parameters(), args.clip)
+  nn.utils.clip_grad_norm_(model:parameters(), args.clip > 0 and args.clip or math.huge)
   scaler:step(opt)
   scaler:update()
   return loss
@@ -72,7 +75,12 @@ end
 
 local parts = { model = model, optimizer = opt, scaler = scaler, loader = loader }
 local first = 1
-if args.resume ~= "" then first = gb.io.load_checkpoint(args.resume, parts).epoch + 1 end
+if args.resume ~= "" then
+  local extra = gb.io.load_checkpoint(args.resume, parts)
+  first = extra.epoch + 1
+  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  args.seed = extra.seed
+end
 
 for epoch = first, args.epochs do
   local bar = gb.progress(#loader, "epoch " .. epoch)
@@ -85,8 +93,8 @@ for epoch = first, args.epochs do
   end
   bar:close(("test accuracy %.2f %%"):format(evaluate()))
   if args.checkpoint ~= "" then
-    parts.extra = { epoch = epoch }
+    parts.extra = { epoch = epoch, seed = args.seed }
     gb.io.save_checkpoint(args.checkpoint, parts)
   end
 end
-gb.save(args.out, model:state_dict())
+if args.out ~= "" then gb.save(args.out, model:state_dict()) end

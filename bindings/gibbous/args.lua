@@ -1,4 +1,4 @@
--- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help }.
+-- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least = number }.
 --
 -- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
 -- list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's: its error is an object with a text, which
@@ -16,11 +16,18 @@ local function usage(list, name)
   for _, row in ipairs(list) do
     local default = row[2]
     local words = { row[3] }
-    if default ~= "" then words[#words + 1] = ("(default %s)"):format(tostring(default)) end
+    if row.least then words[#words + 1] = ("(default %s, at least %s)"):format(default, row.least)
+    elseif default ~= "" then words[#words + 1] = ("(default %s)"):format(tostring(default)) end
     lines[#lines + 1] = ("  --%-18s %s"):format(row[1], table.concat(words, " "))
   end
   lines[#lines + 1] = ("  --%-18s %s"):format("help", "show this list")
   return table.concat(lines, "\n")
+end
+
+-- The number, if the row allows it. NaN is at least nothing.
+local function bounded(row, number)
+  if row.least and not (number >= row.least) then refuse(("--%s is at least %s, got %s"):format(row[1], row.least, number)) end
+  return number
 end
 
 -- The text of an option as a value of its default's type.
@@ -28,16 +35,17 @@ local function convert(row, text)
   local kind = math.type(row[2]) or type(row[2])
   if kind == "string" then return text end
   local number = tonumber(text)
-  if kind == "integer" and number and math.tointeger(number) then return math.tointeger(number) end
-  if kind == "float" and number then return number + 0.0 end
+  if kind == "integer" and number and math.tointeger(number) then return bounded(row, math.tointeger(number)) end
+  if kind == "float" and number then return bounded(row, number + 0.0) end
   if kind == "boolean" and (text == "true" or text == "false") then return text == "true" end
   local wanted = { boolean = "true or false", integer = "a whole number", float = "a number" }
   refuse(("--%s takes %s, got '%s'"):format(row[1], wanted[kind], text))
 end
 
 -- gb.args(list: list, from?: list) -> table: The options of a recipe, declared as a list of { name, default, help }, from the command line (or
--- `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. Errors: an unknown option, a
--- value of another type than the default's. Example: local args = gb.args({ { "lr", 1e-3, "learning rate" } }, { "--lr", "0.01" })
+-- `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry
+-- least = number, below which a value is refused. Errors: an unknown option, a value of another type than the default's. Example: local args =
+-- gb.args({ { "lr", 1e-3, "learning rate" } }, { "--lr", "0.01" })
 function gb.args(list, from)
   local line = from or rawget(_G, "arg") or {}
   local rows, values, known = {}, {}, { ["--help"] = true }
@@ -46,6 +54,9 @@ function gb.args(list, from)
     local kind = type(row) == "table" and type(row[2])
     if not kind or type(row[1]) ~= "string" or not (kind == "string" or kind == "number" or kind == "boolean") then
       fail(("args: row %d is not { name, default, help } with a default that is a string, a number or a boolean"):format(i))
+    end
+    if row.least ~= nil and not (type(row.least) == "number" and kind == "number" and row[2] >= row.least) then
+      fail(("args: row %d: least is a number, of a default that is a number from there on"):format(i))
     end
     rows[row[1]] = row
     values[row[1]] = row[2]

@@ -170,8 +170,9 @@ native.help_texts = {
   ["Module:init"] = { "Module:init(...)", "What a class does with the arguments of its constructor; classes define their own." },
   ["Module:load_state_dict"] = {
     "Module:load_state_dict(state: table, options?: table) -> list, list",
-    "Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists.",
-    "tensors of another shape",
+    "Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is \z
+      shared may come under any of its names, or under several with the same bits.",
+    "tensors of another shape; a shared one with two values",
     "model:load_state_dict(model:state_dict())",
   },
   ["Module:modules"] = { "Module:modules() -> list", "The module itself and every one inside it.", nil, "print(#model:modules())" },
@@ -189,7 +190,8 @@ native.help_texts = {
   },
   ["Module:named_parameters"] = {
     "Module:named_parameters() -> function",
-    "The parameters, as an iterator of name, tensor.",
+    "The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from 0 (\"blocks.0.weight\" is \z
+      model.blocks[1].weight).",
     nil,
     "for name, p in model:named_parameters() do print(name, p.shape) end",
   },
@@ -239,7 +241,8 @@ native.help_texts = {
   },
   ["Module:state_dict"] = {
     "Module:state_dict() -> table",
-    "Parameters and persistent buffers by name, detached, sharing memory with the module.",
+    "Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of PyTorch's files and count from \z
+      0 (\"blocks.0.weight\" is model.blocks[1].weight); what is shared has its first name only.",
     nil,
     "local state = model:state_dict()",
   },
@@ -501,7 +504,8 @@ native.help_texts = {
   ["gb.args"] = {
     "gb.args(list: list, from?: list) -> table",
     "The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name \z
-      value, --name=value, --name and --no-name for booleans; --help prints the list.",
+      value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which \z
+      a value is refused.",
     "an unknown option, a value of another type than the default's",
     "local args = gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })",
   },
@@ -1369,7 +1373,8 @@ native.help_texts = {
   ["tensor.dtype"] = { "tensor.dtype -> string", "The type of the elements, such as \"float32\".", nil, "print(x.dtype)" },
   ["tensor.grad"] = {
     "tensor.grad -> tensor",
-    "The gradient that backward added up, or nil; may be set to nil or a tensor.",
+    "The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a 16-bit one in float32 too, \z
+      as an optimizer keeps them).",
     nil,
     "x.grad = nil",
   },

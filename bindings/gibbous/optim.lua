@@ -40,6 +40,11 @@ function Optimizer:add_param_group(group)
   if type(params) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
   local meta = getmetatable(params)
   local names = group.names or type(meta) == "table" and meta.names or nil
+  local first = {}
+  for i, p in ipairs(params) do
+    if first[p] then fail(("optimizer: parameters %d and %d of the list are the same tensor; list it once"):format(first[p], i)) end
+    if gb.is_tensor(p) then first[p] = i end
+  end
   self._native:add_group(params, names, options)
   self.param_groups[#self.param_groups + 1] = group_of(self, self._native:groups(), params)
 end

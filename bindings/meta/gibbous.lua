@@ -17,7 +17,7 @@
 ---@class gb.Tensor
 ---@field device string Where the elements lie, such as "cpu" or "cuda:0".
 ---@field dtype string The type of the elements, such as "float32".
----@field grad? gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor.
+---@field grad? gb.Tensor The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a 16-bit one in float32 too, as an optimizer keeps them).
 ---@field is_leaf boolean Was it made by the recipe, not by an op that is recorded?
 ---@field is_parameter boolean Do modules discover it and optimizers train it?
 ---@field ndim integer The number of dimensions.
@@ -2272,8 +2272,9 @@ function Module:forward(...) end
 ---@param ... any
 function Module:init(...) end
 
---- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists.
---- Errors: tensors of another shape.
+--- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is shared may
+--- come under any of its names, or under several with the same bits.
+--- Errors: tensors of another shape; a shared one with two values.
 ---@param state table
 ---@param options? table
 ---@return any[]
@@ -2292,7 +2293,8 @@ function Module:named_buffers() end
 ---@return function
 function Module:named_modules() end
 
---- The parameters, as an iterator of name, tensor.
+--- The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from 0 ("blocks.0.weight" is
+--- model.blocks[1].weight).
 ---@return function
 function Module:named_parameters() end
 
@@ -2334,7 +2336,8 @@ function Module:requires_grad_(on) end
 ---@return gb.Module
 function Module:share(other) end
 
---- Parameters and persistent buffers by name, detached, sharing memory with the module.
+--- Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of PyTorch's files and count from 0
+--- ("blocks.0.weight" is model.blocks[1].weight); what is shared has its first name only.
 ---@return table
 function Module:state_dict() end
 
@@ -2586,7 +2589,8 @@ function gb.anomaly(fn, ...) end
 function gb.arange(first, last, step, options) end
 
 --- The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name value,
---- --name=value, --name and --no-name for booleans; --help prints the list.
+--- --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which a value is
+--- refused.
 --- Errors: an unknown option, a value of another type than the default's.
 ---@param list any[]
 ---@param from? any[]

@@ -21,8 +21,9 @@ local commands = {}
 
 -- :time code - an expression or statements.
 function commands.time(text)
+  if text == "" then error("there is nothing to time; write :time and an expression or statements, for example :time gb.randn(512, 512)", 0) end
   local chunk, why = repl.compile(text)
-  if not chunk then error(why or "there is nothing to time", 0) end
+  if not chunk then error(why, 0) end
   local seconds = gb.time(chunk)
   if seconds >= 1 then out("%.3f s", seconds)
   elseif seconds >= 1e-3 then out("%.3f ms", seconds * 1e3)

@@ -878,6 +878,11 @@ gb_tensor *gb_tensor_grad(gb_tensor *tensor) {
   return grad;
 }
 
+/* As in PyTorch, of the tensor's dtype; that of a 16-bit one may be float32 too, which an optimizer makes it anyway. */
+static bool fits_grad(const gb_tensor *tensor, const gb_tensor *grad) {
+  return grad->dtype == tensor->dtype || (gb_is_16bit((gb_dtype)tensor->dtype) && grad->dtype == GB_FLOAT32);
+}
+
 gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
   gb_context *context = gb_tensor_context(tensor);
   if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape, sizeof *grad->shape * (size_t)grad->ndim))) {
@@ -885,6 +890,9 @@ gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
     return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s", gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
                    gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
   }
+  if (grad && !fits_grad(tensor, grad))
+    return gb_fail(context, GB_EDTYPE, "grad: the gradient is %s, the tensor %s; convert it with g:to('%s')", gb_dtype_name((gb_dtype)grad->dtype),
+                   gb_dtype_name((gb_dtype)tensor->dtype), gb_dtype_name((gb_dtype)tensor->dtype));
   if (tensor->slab) {
     gb_segment *segment = &tensor->slab->segments[tensor->segment];
     if (grad == segment->grad) { segment->has_grad = true; return GB_OK; }

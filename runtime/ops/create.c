@@ -9,7 +9,18 @@
 /* {==== checks ==== */
 
 /* The result is like x in everything. */
-static gb_status check_fill(gb_call *call) { return gb_call_output_like(call, 0, call->in[0], (gb_dtype)call->in[0]->dtype); }
+static gb_status check_like(gb_call *call) { return gb_call_output_like(call, 0, call->in[0], (gb_dtype)call->in[0]->dtype); }
+
+/* As in PyTorch, an integer tensor takes the whole part of a number, and refuses what lies outside its range; unsigned ones count down from 0. */
+static gb_status check_fill(gb_call *call) {
+  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  double value = call->attrs[0].number, most = dtype == GB_UINT8 ? UINT8_MAX : dtype == GB_INT32 ? INT32_MAX : 0x1p63;
+  double least = dtype == GB_UINT8 ? -most : dtype == GB_INT32 ? INT32_MIN : -most;
+  if (gb_dtype_category(dtype) == GB_CATEGORY_INT && !(trunc(value) >= least && trunc(value) <= most))
+    return gb_call_fail(call, GB_EDTYPE, "the value %g does not fit into %s; convert the tensor with x:float()", isnan(value) ? fabs(value) : value,
+                        gb_dtype_name(dtype));
+  return check_like(call);
+}
 
 static gb_status check_uniform(gb_call *call) {
   double low = call->attrs[0].number, high = call->attrs[1].number;
@@ -17,7 +28,7 @@ static gb_status check_uniform(gb_call *call) {
   if (!(low <= high) || isinf(low) || isinf(high)) return gb_call_fail(call, GB_EINVAL, "the bounds must be finite and in order, not %g and %g",
                                                                        low, high);
   gb_call_random(call);
-  return check_fill(call);
+  return check_like(call);
 }
 
 static gb_status check_normal(gb_call *call) {
@@ -25,7 +36,7 @@ static gb_status check_normal(gb_call *call) {
   GB_TRY(gb_require_float(call, 0));
   if (!(std >= 0)) return gb_call_fail(call, GB_EINVAL, "the standard deviation must not be negative, it is %g", std);
   gb_call_random(call);
-  return check_fill(call);
+  return check_like(call);
 }
 
 /* Integers from low to last are exact in the dtype. */
@@ -44,7 +55,7 @@ static gb_status check_random_integers(gb_call *call) {
     return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype", gb_dtype_name(dtype),
                         (long long)low, (long long)high - 1);
   gb_call_random(call);
-  return check_fill(call);
+  return check_like(call);
 }
 
 static gb_status check_permutation(gb_call *call) {
@@ -52,13 +63,13 @@ static gb_status check_permutation(gb_call *call) {
   if (call->in[0]->dtype != GB_INT64)
     return gb_call_fail(call, GB_EDTYPE, "fills an int64 vector, this one is %s", gb_dtype_name((gb_dtype)call->in[0]->dtype));
   gb_call_random(call);
-  return check_fill(call);
+  return check_like(call);
 }
 
 static gb_status check_bernoulli(gb_call *call) {
   GB_TRY(gb_require_float(call, 0));
   gb_call_random(call);
-  return check_fill(call);
+  return check_like(call);
 }
 
 static gb_status check_multinomial(gb_call *call) {
@@ -94,7 +105,7 @@ static gb_status check_copy(gb_call *call) {
     return gb_call_fail(call, GB_ESHAPE, "a tensor of shape %s cannot be broadcast into one of shape %s", gb_shape_text(source->ndim, source->shape,
                         a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
-  return check_fill(call);
+  return check_like(call);
 }
 
 /* ====} */
@@ -121,7 +132,7 @@ static gb_status copy_gradient(gb_grad_call *grad) {
 
 const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_fill, .check = check_fill },
-  { .op = GB_OP_sequence, .check = check_fill },
+  { .op = GB_OP_sequence, .check = check_like },
   { .op = GB_OP_uniform, .check = check_uniform },
   { .op = GB_OP_normal, .check = check_normal },
   { .op = GB_OP_random_integers, .check = check_random_integers },
@@ -129,7 +140,7 @@ const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_bernoulli, .check = check_bernoulli },
   { .op = GB_OP_multinomial, .check = check_multinomial },
   { .op = GB_OP_cast, .check = check_cast, .gradient = cast_gradient },
-  { .op = GB_OP_clone, .check = check_fill, .gradient = same_gradient },
+  { .op = GB_OP_clone, .check = check_like, .gradient = same_gradient },
   { .op = GB_OP_contiguous, .check = check_contiguous, .gradient = same_gradient },
   { .op = GB_OP_copy, .check = check_copy, .gradient = copy_gradient },
   { .op = GB_OP_COUNT },

@@ -319,7 +319,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
 static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
   const char *outer = context->op;
   const gb_op_info *info = &context->infos[op];
-  context->op = info->name;
+  if (!outer) context->op = info->name; /* errors of what an op does by other ops are its own: the recipe called no other */
   gb_status status = gb_poll(context);
   if (status != GB_OK) {
     context->op = outer;

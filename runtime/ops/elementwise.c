@@ -192,14 +192,23 @@ static gb_tensor *times_log_base(gb_chain *c, gb_tensor *power, gb_tensor *base)
   return OPN(mul, power, log(number));
 }
 
+/* What a formula computes in: the dtype of the result, float32 in the place of a 16-bit one. */
+static gb_dtype wide(const gb_grad_call *grad) { return gb_is_16bit((gb_dtype)G->dtype) ? GB_FLOAT32 : (gb_dtype)G->dtype; }
+
+/* An operand that a function of floats is taken of: a bool or integer tensor as the result read it. By itself it would count as float32, or wrap. */
+static gb_tensor *as_float(gb_chain *c, const gb_grad_call *grad, gb_tensor *x) {
+  return x->wrapped || gb_dtype_is_float((gb_dtype)x->dtype) ? x : gb_chain_cast(c, x, wide(grad));
+}
+
 /* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. */
 FORMULA(pow) {
+  gb_tensor *x = as_float(c, grad, X), *y = as_float(c, grad, Y);
   if (input == 0) {
-    gb_tensor *slope = OP2(mul, OP2(pow, X, OPN(sub, Y, 1)), Y);
-    return OP2(mul, G, passed(c, OPN(ne, Y, 0), slope));
+    gb_tensor *slope = OP2(mul, OP2(pow, x, OPN(sub, y, 1)), y);
+    return OP2(mul, G, passed(c, OPN(ne, y, 0), slope));
   }
-  gb_tensor *slope = times_log_base(c, OP2(pow, X, Y), X);
-  return OP2(mul, G, passed(c, OP2(logical_or, OPN(ne, X, 0), OPN(lt, Y, 0)), slope));
+  gb_tensor *slope = times_log_base(c, OP2(pow, x, y), x);
+  return OP2(mul, G, passed(c, OP2(logical_or, OPN(ne, x, 0), OPN(lt, y, 0)), slope));
 }
 
 /* The whole gradient to the operand that won, half where both are equal; beside a NaN nobody lost, so both get it. */
@@ -211,7 +220,7 @@ FORMULA(minimum) { return winner(c, G, input == 0 ? OP2(gt, X, Y) : OP2(gt, Y, X
 
 /* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
 FORMULA(atan2) {
-  gb_tensor *x = gb_chain_widen(c, X), *y = gb_chain_widen(c, Y), *squares = OP2(add, OP1(square, x), OP1(square, y));
+  gb_tensor *x = gb_chain_cast(c, X, wide(grad)), *y = gb_chain_cast(c, Y, wide(grad)), *squares = OP2(add, OP1(square, x), OP1(square, y));
   gb_tensor *scaled = passed(c, OPN(ne, squares, 0), OP2(div, G, squares));
   return input == 0 ? OP2(mul, scaled, y) : OP1(neg, OP2(mul, scaled, x));
 }

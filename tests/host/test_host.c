@@ -226,6 +226,16 @@ static gb_status apply(gb_call *call, void *user) {
   return status;
 }
 
+/* Returns through a handle that was released; *user is its status. */
+static gb_status stale(gb_call *call, void *user) {
+  gb_value table, copy;
+  CHECK(gb_table_new(gb_call_host(call), &table) == GB_OK);
+  copy = table;
+  gb_value_release(gb_call_host(call), &table);
+  *(gb_status *)user = gb_call_return(call, &copy);
+  return *(gb_status *)user;
+}
+
 static gb_status quiet_failure(gb_call *call, void *user) {
   (void)call, (void)user;
   return GB_EIO;
@@ -249,6 +259,12 @@ static void test_functions(void) {
   CHECK(fails(host, "apply(function() error('deep') end)", GB_ERECIPE, "inside: recipe:1: deep"));
   CHECK(runs(host, "local ok = pcall(apply, error, 'x')\nassert(not ok)"));
   CHECK(fails(host, "apply(function() apply(function() gb.ones(2, 'x') end) end)", GB_ERECIPE, "inside: recipe:1: inside: recipe:1: ones"));
+  gb_status status = GB_OK;
+  gb_value freed = { .type = GB_VALUE_FUNCTION, .as.handle = -2 };
+  CHECK(gb_host_register(host, "stale", stale, &status) == GB_OK);
+  CHECK(!runs(host, "stale()") && status != GB_OK && strstr(gb_host_error(host), "recipe:1"));
+  CHECK(gb_host_call_value(host, &freed, NULL, 0, NULL, 0) != GB_OK && strstr(gb_host_error(host), "the handle stands for no function"));
+  CHECK(gb_host_call(host, "apply", &freed, 1, NULL, 0) != GB_OK && strstr(gb_host_error(host), "the handle stands for no function"));
   CHECK(fails(host, "local function f() return apply(f) end f()", GB_ERECIPE, NULL)); /* the depth ends before the stack does */
   CHECK(runs(host, "return 1"));
   gb_host_close(host);

@@ -367,6 +367,33 @@ describe("options of the wrong kind", function()
   wrong("args: the command line is a list of strings, but [1] is a number", gb.args, { { "lr", 0.1 } }, { 7 })
   wrong("the slope of 'leaky_relu' is a number, got string", nn.init.calculate_gain, "leaky_relu", "steep")
   wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
+  wrong("zeros: 'shape' must be an integer, got nan", gb.zeros, 2, 0 / 0)
+  wrong("reshape: 'shape' must be an integer or a list of integers, got nan", gb.reshape, gb.ones(2), { 0 / 0 })
+  wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last); where ipairs asked: loop with i = 1, #t",
+        function() for _ in ipairs(gb.ones(2)) do end end)
+  -- an op says its own name, also where it fails in an op that it is made of
+  wrong("repeat_interleave: the shape has more elements than can be counted", gb.repeat_interleave, gb.ones(3, 4), 2 ^ 62, 1)
+  wrong("repeat_interleave: out of memory", gb.repeat_interleave, gb.ones(3, 4), 1e14, 1)
+  for _, name in ipairs { "binary_cross_entropy", "binary_cross_entropy_with_logits" } do
+    for _, shape in ipairs { { 5 }, { 2, 3, 4 } } do
+      wrong(("%s: 'weight' has shape %s, which does not broadcast to the shape of x, 3x4"):format(name, table.concat(shape, "x")), F[name],
+            gb.rand(3, 4), gb.rand(3, 4), gb.rand(shape))
+    end
+  end
+  -- a number that an integer tensor cannot hold is refused, a fraction is cut, both as in PyTorch
+  for _, case in ipairs { { "int64", 0 / 0, "nan" }, { "int64", math.huge, "inf" }, { "int64", -1e19, "-1e+19" }, { "int32", 2 ^ 31, "2.14748e+09" },
+                          { "uint8", 256, "256" }, { "uint8", -math.huge, "-inf" } } do
+    local said = ("the value %s does not fit into %s"):format(case[3], case[1])
+    wrong("fill: " .. said, function() gb.zeros(2, { dtype = case[1] }):fill_(case[2]) end)
+    wrong(said, gb.full, { 2 }, case[2], { dtype = case[1] })
+    wrong(said, function() gb.zeros(2, { dtype = case[1] })[1] = case[2] end)
+  end
+  it("a whole part fits", function()
+    for _, case in ipairs { { "int64", -2.5, -2 }, { "int64", math.mininteger, math.mininteger }, { "int32", 2 ^ 31 - 0.5, 2 ^ 31 - 1 }, { "uint8", 255.9, 255 } } do
+      expect(gb.zeros(1, { dtype = case[1] }):fill_(case[2]):item()):to_be(math.tointeger(case[3]))
+    end
+    expect(gb.zeros(1, { dtype = "bool" }):fill_(0 / 0):item()):to_be(true)
+  end)
   wrong("a hook returned a gradient of shape 3 for one of shape 2", function()
     local x = gb.ones(2, { requires_grad = true })
     x:register_hook(function() return gb.ones(3) end)

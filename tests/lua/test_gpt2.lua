@@ -63,6 +63,33 @@ describe("every recipe", function()
   end
 end)
 
+describe("the numbers of every recipe", function()
+  local function output_of(recipe, options)
+    local pipe = assert(io.popen(("'%s' recipes/%s.lua --data '%s' %s 2>&1"):format(gibbous, recipe, plain, options)))
+    return pipe:read("a"), pipe:close() == true
+  end
+  for recipe, options in pairs {
+    char_gpt = { "layers", "checkpoint_every", "batch", "block", "heads", "width", "steps", "eval_batches" },
+    gpt2 = { "checkpoint_every", "batch", "steps", "accumulate", "vocabulary", "valid_every", "valid_batches" },
+    mnist_cnn = { "batch", "epochs" },
+  } do
+    it(recipe .. " are refused below their least, by name", function()
+      for _, option in ipairs(options) do
+        for _, value in ipairs { 0, -1 } do
+          local output, ok = output_of(recipe, ("--%s=%d"):format(option, value))
+          expect(ok):to_be(false)
+          expect(output):to_be(("%s: --%s is at least 1, got %d\n"):format(gibbous, option, value))
+        end
+      end
+    end)
+    it(recipe .. " that mean something else say so in --help", function()
+      local help = output_of(recipe, "--help")
+      expect(help:find("--clip[^\n]*%(0: any%)") ~= nil):to_be(true)
+      expect(help:find('--out[^\n]*%("": nowhere%)') ~= nil):to_be(true)
+    end)
+  end
+end)
+
 describe("recipes/gpt2.lua", function()
   it("learns", function()
     local out = folder .. "/learned.safetensors"
@@ -82,6 +109,12 @@ describe("recipes/gpt2.lua", function()
     expect_same(once, weights("--dtype uint8 --data " .. put("bytes.bin", packed("<I1"))), bits)
   end)
   it("recomputes to the same bits", function() expect_same(once, weights("--recompute --data " .. plain), bits) end)
+  it("takes --clip 0 for no clipping, and --out '' for no file", function()
+    expect_same(weights("--clip 0 --data " .. plain), weights("--clip 1e30 --data " .. plain), bits)
+    local ok, output = run(("--data %s --out ''"):format(plain))
+    expect(ok):to_be(true)
+    expect(output:find("weights:", 1, true)):to_be(nil)
+  end)
   it("accumulates to the same step", function()
     -- Adam divides by the root of the second moment, so that a rounding of a gradient near 0 can move a weight by up to the rate; the mean stays.
     expect_same(once, weights("--batch 4 --accumulate 2 --data " .. plain), function(e, t)
@@ -92,7 +125,15 @@ describe("recipes/gpt2.lua", function()
     local checkpoint = folder .. "/checkpoint.safetensors"
     local ok = run(("--data %s --accumulate 2 --checkpoint %s --checkpoint_every 100 --stop_at 3"):format(plain, checkpoint))
     expect(ok):to_be(true)
-    expect_same(weights("--accumulate 2 --data " .. plain), weights(("--accumulate 2 --data %s --resume %s"):format(plain, checkpoint)), bits)
+    local whole = weights("--accumulate 2 --data " .. plain)
+    expect_same(whole, weights(("--accumulate 2 --data %s --resume %s"):format(plain, checkpoint)), bits)
+    local note = "the random state of " .. checkpoint .. " goes on, and --seed 5 is not used"
+    for _, seed in ipairs { 1, 5 } do
+      local out = folder .. "/resumed.safetensors"
+      local _, output = run(("--data %s --accumulate 2 --resume %s --seed %d --out %s"):format(plain, checkpoint, seed, out))
+      expect(output:find(note, 1, true) ~= nil):to_be(seed == 5)
+      expect_same(whole, gb.load(out), bits)
+    end
   end)
   it("says what is wrong", function()
     for options, word in pairs {

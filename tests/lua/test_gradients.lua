@@ -141,4 +141,72 @@ describe("second derivative", function()
   end
 end)
 
+-- A bool or integer operand counts as the same numbers in the floating dtype of the others: in the result, and in the gradients of the others.
+-- Within 4 spacings: a formula may compute in float32 where floating operands would keep it in 16 bits.
+describe("beside a bool or integer operand", function()
+  local checked = {}
+  local function check(case, i, kind, dtype)
+    local mixed, floating = cases.inputs(case, dtype), cases.inputs(case, dtype)
+    local whole = (mixed[i]:detach() * 3):round():abs():to(kind)
+    mixed[i], floating[i] = whole, whole:to(dtype):requires_grad_(case.differentiable[i] or false)
+    local ok, mine = pcall(cases.run, case, mixed)
+    if not ok then -- the op takes floats only there, and says so
+      local text = tostring(mine)
+      for _, said in ipairs { "floating", "float", "class indices", " is float", "does not fit" } do
+        if text:find(said, 1, true) then return end
+      end
+      error(mine, 0)
+    end
+    local theirs = cases.run(case, floating)
+    local function gradients(outputs)
+      local total
+      for _, y in ipairs(outputs) do
+        if y:is_floating_point() and y.requires_grad then total = (total or 0) + y:double():sum() end
+      end
+      if total then total:backward() end
+    end
+    gradients(mine)
+    gradients(theirs)
+    for k = 1, #mine do
+      if mine[k].requires_grad then
+        gb.test.expect(mine[k].dtype):to_be(theirs[k].dtype)
+        assert(cases.within(mine[k], theirs[k], dtype, 4))
+      end
+    end
+    for k = 0, case.inputs - 1 do
+      if k ~= i and mixed[k] and mixed[k].grad then
+        checked[case.op] = true
+        assert(cases.within(mixed[k].grad, floating[k].grad, dtype, 4))
+      end
+    end
+  end
+  for _, case in ipairs(cases.list) do
+    if case.inputs >= 2 and case.op ~= "scaled_dot_product_attention" then -- whose bool mask means something else
+      it(case.name, function()
+        for i = 0, case.inputs - 1 do
+          local x = cases.inputs(case, "float32")[i]
+          for _, kind in ipairs(x and x:is_floating_point() and { "bool", "uint8", "int32", "int64" } or {}) do
+            for _, dtype in ipairs { "float16", "float32", "float64" } do check(case, i, kind, dtype) end
+          end
+        end
+      end)
+    end
+  end
+  it("was asked of those that take one", function()
+    for _, op in ipairs { "add", "sub", "mul", "div", "remainder", "pow", "maximum", "minimum", "atan2", "addcmul", "addcdiv", "where", "kl_div",
+                          "binary_cross_entropy", "mse_loss" } do
+      if not checked[op] then error(op .. " was not checked") end
+    end
+  end)
+  it("does not wrap in the integer's dtype", function()
+    for _, kind in ipairs { "uint8", "int32", "int64" } do
+      local a = gb.tensor({ kind == "uint8" and 200 or 100000, 0 }, { dtype = kind })
+      local b, c = gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true }), gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true })
+      gb.atan2(a, b):sum():backward()
+      gb.atan2(a:double(), c):sum():backward()
+      gb.test.expect(b.grad):to_equal_bits(c.grad)
+    end
+  end)
+end)
+
 gb.test.finish()

@@ -219,6 +219,42 @@ describe("state_dict", function()
     expect(unexpected[1]):to_be("more")
     expect(net.weight[1][1]:item()):to_be(1.0)
   end)
+  it("takes what is shared under any of its names, as PyTorch writes it under each", function()
+    local Tied = nn.Module:extend("Tied")
+    function Tied:init()
+      self.tok = nn.Embedding(3, 2)
+      self.head = nn.Linear(2, 3, { bias = false })
+      self.head.weight = self.tok.weight
+      self.blocks = { nn.LayerNorm(2) }
+      self.again = { first = self.blocks[1] }
+    end
+    local net, ones = Tied(), gb.ones(3, 2)
+    local function state(more)
+      local all = net:state_dict()
+      for name, t in pairs(all) do all[name] = t:clone() end
+      for name, t in pairs(more) do all[name] = t or nil end
+      return all
+    end
+    local missing, unexpected = net:load_state_dict(state { ["tok.weight"] = ones, ["head.weight"] = ones:clone(), ["again.first.bias"] = gb.zeros(2) })
+    expect(#missing + #unexpected):to_be(0)
+    expect(net.tok.weight:detach()):to_equal_bits(ones)
+    net:load_state_dict(state { ["tok.weight"] = false, ["head.weight"] = ones * 2 }) -- the second name alone
+    expect(net.tok.weight:detach()):to_equal_bits(ones * 2)
+    local nan = ones * (0 / 0)
+    net:load_state_dict(state { ["tok.weight"] = nan, ["head.weight"] = nan:clone() }) -- bits, not values
+    local zero = gb.zeros(3, 2)
+    local function load(more) return function() net:load_state_dict(state(more)) end end
+    local differ = "tok.weight and head.weight are one tensor in the module, but two with different values in the state"
+    expect(load { ["tok.weight"] = zero, ["head.weight"] = ones }):to_fail(differ)
+    expect(load { ["tok.weight"] = zero, ["head.weight"] = -zero }):to_fail(differ)
+    expect(load { ["tok.weight"] = zero, ["head.weight"] = zero:double() }):to_fail(differ)
+    expect(load { ["head.weight"] = gb.ones(2, 3) }):to_fail("head.weight has shape 2x3 in the state, 3x2 in the module")
+    expect(load { ["head.weight"] = 1 }):to_fail("head.weight is a number in the state, not a tensor")
+    expect(load { ["tok.weight"] = false }):to_fail("missing: tok.weight; unexpected: none")
+    for _, name in ipairs { "head.bias", "blocks.1.weight", "tok.weight.x", "head", "", "_order.known", "again.0.bias" } do
+      expect(load { [name] = ones }):to_fail("missing: none; unexpected: " .. name)
+    end
+  end)
   it("converts dtypes, and keeps the parameter", function()
     local net = nn.Linear(1, 1, { bias = false })
     local p = net.weight

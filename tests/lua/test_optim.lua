@@ -47,7 +47,7 @@ for _, kind in ipairs(kinds) do
     end)
     it("tied weights are one parameter, stepped once", function()
       local w = parameter(1.0, 2.0, 3.0)
-      local tied = optim[kind]({ w, w }, { lr = 0.1 })
+      local tied = optim[kind]({ w, gb.nn.Parameter(w:detach()) }, { lr = 0.1 })
       local single = parameter(1.0, 2.0, 3.0)
       local plain = optim[kind]({ single }, { lr = 0.1 })
       for _ = 1, 3 do
@@ -59,6 +59,12 @@ for _, kind in ipairs(kinds) do
         plain:step()
       end
       expect(values(w)):to_equal_bits(values(single))
+    end)
+    it("refuses the same parameter twice in a list, with both positions", function()
+      local v, w = parameter(1.0), parameter(1.0)
+      expect(function() optim[kind]({ v, w, w }, { lr = 0.1 }) end):to_fail("parameters 2 and 3 of the list are the same tensor")
+      expect(function() optim[kind]({ { params = { w, v, w } } }, { lr = 0.1 }) end):to_fail("parameters 1 and 3 of the list are the same tensor")
+      optim[kind]({ v, w }, { lr = 0.1 }) -- what was refused holds nothing
     end)
     it("two groups have their own options", function()
       local a, b = parameter(1.0), parameter(1.0)

@@ -54,6 +54,7 @@ static void test_values(void) {
   CHECK(answers(&t, ":mem", "tensors, all"));
   CHECK(answers(&t, "= 1 + 1", "\n2\n"));
   CHECK(answers(&t, ":time 1 + 1", "s\n"));
+  CHECK(answers(&t, ":time", "write :time and an expression or statements"));
   CHECK(answers(&t, ":nothing", "there is no command ':nothing'"));
   CHECK(answers(&t, "? gb.matmul", "autocast  lower"));
   CHECK(answers(&t, "help 'conv2d'", "F.conv2d"));

@@ -219,8 +219,8 @@ function Module:parameters()
   return setmetatable(values, { names = names })
 end
 
--- Module:named_parameters() -> function: The parameters, as an iterator of name, tensor. Example: for name, p in model:named_parameters() do
--- print(name, p.shape) end
+-- Module:named_parameters() -> function: The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from 0
+-- ("blocks.0.weight" is model.blocks[1].weight). Example: for name, p in model:named_parameters() do print(name, p.shape) end
 function Module:named_parameters() return pairs_of(collect(self, "parameter")) end
 -- Module:buffers() -> list: The buffers: tensors that belong to the module but are not trained. Example: print(#model:buffers())
 function Module:buffers() return values_of(collect(self, "buffer")) end
@@ -360,7 +360,8 @@ end
 
 -- {==== state ====
 
--- Module:state_dict() -> table: Parameters and persistent buffers by name, detached, sharing memory with the module. Example: local state =
+-- Module:state_dict() -> table: Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of PyTorch's
+-- files and count from 0 ("blocks.0.weight" is model.blocks[1].weight); what is shared has its first name only. Example: local state =
 -- model:state_dict()
 function Module:state_dict()
   local state = {}
@@ -373,34 +374,66 @@ end
 
 local function shape_text(t) return table.concat(t.shape, "x") end
 
+-- What a name leads to below module; a parameter that is shared has one for each way to it.
+local function named(module, name)
+  local value = module
+  for part in name:gmatch("[^.]+") do
+    if not nn.is_module(value) and not (type(value) == "table" and getmetatable(value) == nil) then return nil end
+    local position, held = math.tointeger(tonumber(part)), nil
+    if position then held = rawget(value, position + 1) end
+    if held == nil then held = rawget(value, part) end
+    value = held
+  end
+  return value
+end
+
+-- state[name] as what can be copied to value.
+local function checked(state, name, value)
+  local source = state[name]
+  if not gb.is_tensor(source) then fail(("load_state_dict: %s is a %s in the state, not a tensor"):format(name, type(source))) end
+  if shape_text(source) ~= shape_text(value) then
+    fail(("load_state_dict: %s has shape %s in the state, %s in the module"):format(name, shape_text(source), shape_text(value)))
+  end
+  return source
+end
+
 -- Module:load_state_dict(state: table, options?: table) -> list, list: Copy state into the module. Missing and unexpected names are an error unless
--- options.strict is false; returns both lists. Errors: tensors of another shape. Example: model:load_state_dict(model:state_dict())
+-- options.strict is false; returns both lists. What is shared may come under any of its names, or under several with the same bits. Errors:
+-- tensors of another shape; a shared one with two values. Example: model:load_state_dict(model:state_dict())
 function Module:load_state_dict(state, options)
   if type(state) ~= "table" then fail(("load_state_dict takes a table of tensors by name, got %s"):format(type(state))) end
   if options ~= nil and type(options) ~= "table" then fail(("load_state_dict takes its options in a table, got %s"):format(type(options))) end
   local strict = not (options and options.strict == false)
-  local missing, known, plan = {}, {}, {}
+  local entries, known, from, held = {}, {}, {}, {} -- from: the name in the state of each value; held: is it a parameter or a buffer?
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, entry in ipairs(collect(self, kind)) do
-      local value, name, persistent = entry[1], entry[2], entry[4] ~= "transient"
-      known[name] = true
-      local source = state[name]
-      if source == nil then
-        if persistent then missing[#missing + 1] = name end
-      elseif not gb.is_tensor(source) then
-        fail(("load_state_dict: %s is a %s in the state, not a tensor"):format(name, type(source)))
-      elseif shape_text(source) ~= shape_text(value) then
-        fail(("load_state_dict: %s has shape %s in the state, %s in the module"):format(name, shape_text(source), shape_text(value)))
-      else
-        plan[#plan + 1] = { value, source }
+      local value, name = entry[1], entry[2]
+      entries[#entries + 1], known[name], held[value] = entry, true, true
+      if state[name] ~= nil then from[value] = name end
+    end
+  end
+  local others, unexpected = {}, {}
+  for name in pairs(state) do
+    if not known[name] then others[#others + 1] = name end
+  end
+  table.sort(others, function(a, b) return tostring(a) < tostring(b) end)
+  for _, name in ipairs(others) do
+    local value = type(name) == "string" and named(self, name)
+    if not held[value] then unexpected[#unexpected + 1] = tostring(name)
+    elseif not from[value] then from[value] = name
+    else
+      local a, b = checked(state, from[value], value), checked(state, name, value)
+      if not native.same_bits(a, b) then
+        fail(("load_state_dict: %s and %s are one tensor in the module, but two with different values in the state"):format(from[value], name))
       end
     end
   end
-  local unexpected = {}
-  for name in pairs(state) do
-    if not known[name] then unexpected[#unexpected + 1] = tostring(name) end
+  local missing, plan = {}, {}
+  for _, entry in ipairs(entries) do
+    local value, name = entry[1], from[entry[1]]
+    if name then plan[#plan + 1] = { value, checked(state, name, value) }
+    elseif entry[4] ~= "transient" then missing[#missing + 1] = entry[2] end
   end
-  table.sort(unexpected)
   if strict and (#missing > 0 or #unexpected > 0) then
     fail(("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)"):format(
       #missing > 0 and table.concat(missing, ", ") or "none", #unexpected > 0 and table.concat(unexpected, ", ") or "none"))
