@@ -60,6 +60,21 @@ void gb_cuda_changed(gb_cuda_call *call, int input) {
   if (call->call->in[input]) gb_tensor_bump(call->call->in[input]);
 }
 
+gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
+                         const gb_attr *attrs) {
+  gb_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
+  gb_cuda_call inner = *call;
+  inner.op = op;
+  inner.call = &engine;
+  inner.n_in = n_in, inner.n_out = 1;
+  inner.in = in, inner.attrs = attrs;
+  memset(inner.out, 0, sizeof inner.out);
+  inner.out[0] = out;
+  gb_status status = call->cuda->row[op]->kernel(&inner);
+  gb_cuda_scratch_back(&inner, call->scratches);
+  return status;
+}
+
 bool gb_cuda_recomputing(const gb_cuda_call *call) { return call->cuda->context->modes->recompute; }
 
 /* ====} */

@@ -87,6 +87,9 @@ void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
 /* The dtype that the inputs promote to; input `without` (from 0; -1: none) is left aside. */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 
+/* Run the kernel of another op within this one. own: the engine's tensors of in, for kernels that ask what these promote to, else NULL. */
+gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
+                         const gb_attr *attrs);
 /* The kernel wrote into an input that is no result (running statistics): who saved it must know. An absent one is fine. */
 void gb_cuda_changed(gb_cuda_call *call, int input);
 /* Forward runs a second time, for a gradient: what it did to the outside the first time is not done again. */

@@ -1,5 +1,5 @@
 /* cuda/conv.h - the seam to the library's two-dimensional convolutions: conv.c runs them as cuDNN graphs; tests/cuda_on_cpu/ has no library, so
- * that there the plain kernels of conv_plain.cu run.
+ * that there the plain kernels of conv_plain.cu run, but for forward where a test asks for a stand-in.
  *
  * All tensors are channels-last in memory and dense: x [n, h, w, c], weight [o, kh, kw, c / groups], y [n, oh, ow, o]. */
 #ifndef GB_CUDA_CONV_H
@@ -15,7 +15,7 @@ typedef struct gb_conv {
   gb_dtype dtype, result;              /* of the operands, and of what is computed: theirs, or float32 for a weight's gradient */
   void *x, *weight, *y;                /* y is the gradient that came in, backward; one of the three is computed */
   const void *bias;                    /* [o] in dtype, or NULL; forward only */
-  bool relu, tf32;                     /* max(y, 0), forward only; float32 operands may be rounded to 10 bits of mantissa */
+  bool relu, tf32;                     /* max(y, 0), forward only (NaN: relu.h); float32 operands may be rounded to 10 bits of mantissa */
 } gb_conv;
 
 #ifdef __cplusplus

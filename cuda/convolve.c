@@ -44,12 +44,43 @@ static gb_status arrange(gb_cuda_call *call, const gb_cuda_tensor *t, gb_cuda_te
 
 /* {==== the library ==== */
 
+/* A convolution whose sums are all NaN, since the weight is. */
+static gb_status try_nan(gb_cuda_call *call, const void *what) {
+  gb_conv conv = *(const gb_conv *)what;
+  char why[256];
+  bool served = false;
+  size_t bytes = (size_t)(conv.o * (conv.c / conv.groups) * conv.kernel[0] * conv.kernel[1]) * call->cuda->engine->dtype_bytes(conv.dtype);
+  conv.weight = gb_rt_alloc(bytes);
+  if (!conv.weight) return GB_EMEMORY;
+  gb_status status = gb_rt_set(call->stream, conv.weight, 0xff, bytes) ? GB_EDEVICE : gb_conv_run(call, &conv, &served, why, sizeof why); /* NaN in every format */
+  gb_rt_free(conv.weight, bytes);
+  return status == GB_OK && !served ? GB_EUNSUPPORTED : status;
+}
+
+static void say_apart(gb_cuda_call *call, const gb_conv *c, const char *why) {
+  if (!call->cuda->verbose) return;
+  fprintf(stderr, "gibbous: ReLU beside a convolution of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs apart, which is "
+          "slower: %s\n", c->n, c->c, c->in[0], c->in[1], c->o, why);
+}
+
+/* With the library's ReLU, if it may be used and there is an engine for it; else with ours behind it. */
+static gb_status run_relu(gb_cuda_call *call, gb_conv *conv, const gb_cuda_tensor *y, bool *served, char *why, size_t why_size) {
+  const char *refusal = gb_relu_refusal(call, &call->cuda->conv_relu[conv->dtype][conv->tf32][conv->bias != NULL], try_nan, conv, conv->y, conv->result);
+  if (!refusal) GB_TRY(gb_conv_run(call, conv, served, why, why_size));
+  if (*served) return GB_OK;
+  conv->relu = false;
+  GB_TRY(gb_conv_run(call, conv, served, why, why_size));
+  if (!*served) return GB_OK;
+  say_apart(call, conv, refusal ? refusal : "cuDNN has no engine for both");
+  return gb_relu_in_place(call, y);
+}
+
 /* Convolve tensors that lie as the library reads them. */
 static gb_status run(gb_cuda_call *call, const work *w, const gb_cuda_tensor *t, const void *bias, bool *served, char *why, size_t why_size) {
   gb_conv conv = w->conv;
   conv.x = t[X].data, conv.weight = t[WEIGHT].data, conv.y = t[Y].data, conv.bias = bias;
   conv.c = t[X].shape[1], conv.o = t[Y].shape[1];
-  return gb_conv_run(call, &conv, served, why, why_size);
+  return conv.relu ? run_relu(call, &conv, &t[Y], served, why, why_size) : gb_conv_run(call, &conv, served, why, why_size);
 }
 
 /* As it is. */

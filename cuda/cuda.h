@@ -3,6 +3,7 @@
 #define GB_CUDA_CUDA_H
 
 #include "cuda/families.h"
+#include "cuda/relu.h"
 #include "ops/ops.h"
 
 typedef struct gb_cuda {
@@ -24,6 +25,8 @@ typedef struct gb_cuda {
   int64_t piece;                          /* elements that what works in pieces takes at once; 0: what is best. GIBBOUS_CUDA_PIECE, for tests */
   struct gb_gemms *gemms;                 /* what gemm.h and dnn.h keep; NULL until the first use */
   struct gb_dnns *dnns;
+  gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */
+  gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */
   const gb_cuda_row *row[GB_OP_COUNT];
 } gb_cuda;
 

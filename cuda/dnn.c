@@ -120,11 +120,13 @@ gb_dnn_part gb_dnn_scalar(gb_dnn_graph *g, int64_t id, int ndim) {
 
 /* The descriptor that says what a pointwise operation does. */
 static gb_dnn_part pointwise_mode(gb_dnn_graph *g, cudnnPointwiseMode_t mode) {
+  static const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
   gb_dnn_part part = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   set(g, part, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
   cudnnDataType_t math = compares ? CUDNN_DATA_BOOLEAN : mode == CUDNN_POINTWISE_GEN_INDEX ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT;
   set_type(g, part, CUDNN_ATTR_POINTWISE_MATH_PREC, math);
+  if (mode == CUDNN_POINTWISE_RELU_FWD) set(g, part, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan); /* else it drops them */
   return part;
 }
 

@@ -21,7 +21,7 @@ typedef struct gb_gemm_matrix { const void *data; gb_dtype dtype; int64_t row_st
  * gradient) would be rounded to the result's 16 bits, where ROW_SUMS of the product after it stay in float32. */
 typedef enum gb_gemm_epilogue {
   GB_GEMM_PLAIN,
-  GB_GEMM_RELU,           /* max(c, 0) */
+  GB_GEMM_RELU,           /* max(c, 0); some libraries make 0 of NaN: relu.h finds out */
   GB_GEMM_GELU,           /* gelu_tanh(c); c itself, rounded, goes to aux if there is one */
   GB_GEMM_GELU_SLOPE,     /* c times the derivative of gelu_tanh at aux, without bias */
   GB_GEMM_ROW_SUMS,       /* c; the sums of the rows of a, not scaled by alpha, go to sums; without bias */

@@ -1,15 +1,18 @@
 /* cuda/matmul.c - matmul, linear and mlp, and their gradients: brings operands to what the library multiplies, and lets it fuse what it can.
  *
  * 16-bit operands are multiplied as they are and added up in float32. Bias, ReLU and the tanh form of GELU go into the product's epilogue;
- * other activations, and results that the library does not write, take a second pass over the sums (product.cu). In backward the derivative of
- * tanh-GELU goes into the product that makes its argument, rounded once where apart it is rounded twice, and a bias gradient into the product
- * that makes the weight's; what the library refuses runs as kernels of their own, and GIBBOUS_CUDA_VERBOSE says so.
+ * other activations, and results that the library does not write, take a second pass over the sums (product.cu), and a ReLU that would lose NaN
+ * one over the result (relu.h). In backward the derivative of tanh-GELU goes into the product that makes its argument, rounded once where apart it
+ * is rounded twice, and a bias gradient into the product that makes the weight's; what the library refuses runs as kernels of their own, and
+ * GIBBOUS_CUDA_VERBOSE says so.
  * Floor: 2 m n k operations; each operand read once, each result written once. */
 #include "cuda/cuda.h"
 #include "cuda/product.h"
+#include "cuda/relu.h"
 #include "ops/operands.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,17 +132,45 @@ static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
 /* Does the library write this dtype from these operands? */
 static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && is_short(g->a.dtype)); }
 
-/* Run what the library fuses. False: it cannot, and nothing was done. Said where it was asked for. */
+/* A product whose sums are all NaN, since what they are multiplied by is: so c is written by the very kernel that will write it again. */
+static gb_status try_nan(gb_cuda_call *call, const void *what) {
+  gb_gemm g = *(const gb_gemm *)what;
+  g.alpha = NAN;
+  return gb_gemm_run(call, &g);
+}
+
+/* Why the library's ReLU is not used here, or NULL. */
+static const char *relu_refusal(gb_cuda_call *call, const gb_gemm *g) {
+  bool other = g->dtype != g->a.dtype || (g->tf32 && g->a.dtype == GB_FLOAT32);
+  return gb_relu_refusal(call, &call->cuda->product_relu[g->a.dtype][other][g->bias != NULL], try_nan, g, g->c, g->dtype);
+}
+
+/* Run what the library fuses. False: it cannot or may not, and nothing was done. Said where it was asked for. */
 static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
   static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU", "the gradient of the bias" };
-  bool fits = p->batch_ndim == 0 && gb_gemm_fuses(g);
-  if (fits) *status = run_batches(call, p, g);
-  if (fits && *status != GB_EUNSUPPORTED) return true;
-  *status = GB_OK; /* no algorithm has this epilogue at this shape */
+  const char *why = p->batch_ndim > 0 || !gb_gemm_fuses(g) ? "cuBLASLt does not take its dtype or layout" : NULL;
+  if (!why && g->epilogue == GB_GEMM_RELU) why = relu_refusal(call, g);
+  if (!why) {
+    *status = run_batches(call, p, g);
+    if (*status != GB_EUNSUPPORTED) return true;
+    why = "cuBLASLt has no algorithm for it";
+  }
+  *status = GB_OK;
   if (call->cuda->verbose)
     fprintf(stderr, "gibbous: %s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, which is slower: %s\n",
-            names[g->epilogue], g->m, g->k, g->k, g->n, fits ? "cuBLASLt has no algorithm for it" : "cuBLASLt does not take its dtype or layout");
+            names[g->epilogue], g->m, g->k, g->k, g->n, why);
   return false;
+}
+
+/* The library's product with the bias, then ReLU in place. False: it has no such product, and nothing was done. */
+static bool run_then_relu(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
+  gb_cuda_tensor c = { .data = p->c, .dtype = p->dtype, .ndim = 2, .shape = { p->m, p->n }, .stride = { p->n, 1 }, .numel = p->m * p->n };
+  g->epilogue = GB_GEMM_PLAIN;
+  if (p->batch_ndim > 0 || !gb_gemm_fuses(g)) return false;
+  *status = run_batches(call, p, g);
+  bool done = *status != GB_EUNSUPPORTED;
+  *status = *status == GB_OK ? gb_relu_in_place(call, &c) : done ? *status : GB_OK;
+  return done;
 }
 
 /* Have the library do what it may beside the product. */
@@ -163,7 +194,7 @@ static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status 
   if (!writes(g) || (epilogue && !known)) return false;
   *status = p->bias ? prepare_bias(call, p->bias, p->dtype, &g->bias) : GB_OK;
   if (*status != GB_OK) return true;
-  if (epilogue) return run_fused(call, p, g, status);
+  if (epilogue) return run_fused(call, p, g, status) || (g->epilogue == GB_GEMM_RELU && run_then_relu(call, p, g, status));
   *status = run_batches(call, p, g);
   return true;
 }
@@ -291,22 +322,6 @@ static gb_status mlp(gb_cuda_call *call) {
 
 /* {---- gradients ---- */
 
-/* Run the kernel of another op within this one. own: the engine's tensors of in, for kernels that ask what these promote to, else NULL. */
-static gb_status run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
-                        const gb_attr *attrs) {
-  gb_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
-  gb_cuda_call inner = *call;
-  inner.op = op;
-  inner.call = &engine;
-  inner.n_in = n_in, inner.n_out = 1;
-  inner.in = in, inner.attrs = attrs;
-  memset(inner.out, 0, sizeof inner.out);
-  inner.out[0] = out;
-  gb_status status = call->cuda->row[op]->kernel(&inner);
-  gb_cuda_scratch_back(&inner, call->scratches);
-  return status;
-}
-
 /* grad @ weight, then before the activation that made x: in the product, or in place after it. */
 static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
   const gb_cuda_tensor *dx = call->out[0], *weight = call->in[2], *kept = call->in[3];
@@ -320,7 +335,7 @@ static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t
   GB_TRY(gb_product_run(call, &p));
   if (fused || backward == GB_OP_COUNT) return GB_OK;
   gb_tensor *own[] = { call->call->out[0], call->call->in[3] };
-  return run_op(call, backward, (const gb_cuda_tensor *[]){ dx, kept }, own, 2, dx, &approximate);
+  return gb_cuda_run_op(call, backward, (const gb_cuda_tensor *[]){ dx, kept }, own, 2, dx, &approximate);
 }
 
 /* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same dtype. */
@@ -339,7 +354,7 @@ static gb_status bias_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t 
   gb_cuda_tensor matrix = { .data = (char *)grad.data, .dtype = grad.dtype, .ndim = 2, .shape = { rows, columns },
                             .stride = { grad.row_stride, grad.column_stride }, .numel = rows * columns };
   gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
-  return run_op(call, GB_OP_sum, (const gb_cuda_tensor *[]){ &matrix }, NULL, 1, call->out[2], attrs);
+  return gb_cuda_run_op(call, GB_OP_sum, (const gb_cuda_tensor *[]){ &matrix }, NULL, 1, call->out[2], attrs);
 }
 
 static gb_status linear_backward(gb_cuda_call *call) {

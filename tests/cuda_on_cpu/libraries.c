@@ -1,7 +1,8 @@
 /* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h, attention.h, batch_norm.h and pool.h.
  *
- * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for batch norms and poolings where GIBBOUS_CUDNN_ON_CPU is set in the
- * environment: these are then the CPU backend's too, so that what stands before and behind the library is tested. */
+ * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions forward, batch norms and poolings where
+ * GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's too, so that what stands before and behind the library is tested.
+ * With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both libraries makes 0 of NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +19,6 @@
 
 void gb_gemms_close(gb_gemms *gemms) { (void)gemms; }
 void gb_dnns_close(struct gb_dnns *dnns) { (void)dnns; }
-
-gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size) {
-  (void)call, (void)conv;
-  *served = false;
-  snprintf(why, why_size, "the emulated device has no cuDNN");
-  return GB_OK;
-}
 
 gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served) {
   (void)call, (void)a;
@@ -59,7 +53,9 @@ static void store(void *data, gb_dtype dtype, int64_t i, double value) {
 
 /* ====} */
 
-/* {==== batch norms and poolings ==== */
+static bool drops_nan(void) { return getenv("GIBBOUS_RELU_DROPS_NAN") != NULL; }
+
+/* {==== convolutions, batch norms and poolings ==== */
 
 static bool has_cudnn(void) { return getenv("GIBBOUS_CUDNN_ON_CPU") != NULL; }
 
@@ -78,6 +74,38 @@ static void run_op(gb_context *context, gb_call *call) {
   call->context = context;
   call->info = gb_op_get(context, call->op);
   if (context->backend[GB_CPU]->run[call->op](call) != GB_OK) gb_machine_fail("cudnn", "%s", context->error);
+}
+
+static gb_attr pair_of(const int64_t *v) { return (gb_attr){ .given = true, .count = 2, .ints = { v[0], v[1] } }; }
+
+typedef struct conv_work { gb_context *context; gb_conv c; } conv_work;
+
+static void run_conv(void *argument) {
+  conv_work *w = argument;
+  const gb_conv *c = &w->c;
+  const int64_t x[4] = { c->n, c->c, c->in[0], c->in[1] }, weight[4] = { c->o, c->c / c->groups, c->kernel[0], c->kernel[1] };
+  const int64_t y[4] = { c->n, c->o, c->out[0], c->out[1] };
+  wrapped room[4];
+  gb_tensor *result = wrap(&room[3], w->context, c->y, c->result, 4, y);
+  gb_tensor *in[] = { wrap(&room[0], w->context, c->x, c->dtype, 4, x), wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
+                      wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
+  const gb_attr none = { .given = true, .string = "none" }, relu = { .given = true, .string = "relu" };
+  gb_attr attrs[] = { pair_of(c->stride), pair_of(c->padding), pair_of(c->dilation), { .given = true, .integer = c->groups }, c->relu ? relu : none };
+  gb_call call = { .op = GB_OP_conv2d, .n_in = 3, .n_out = 1, .in = in, .out = { result }, .attrs = attrs };
+  run_op(w->context, &call);
+  for (int64_t i = 0; c->relu && drops_nan() && i < result->numel; i++)
+    if (isnan(load(c->y, c->result, i))) store(c->y, c->result, i, 0);
+}
+
+gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size) {
+  *served = has_cudnn() && conv->kind == GB_CONV_FORWARD;
+  snprintf(why, why_size, "the emulated device has no cuDNN");
+  if (!*served) return GB_OK;
+  conv_work *w = malloc(sizeof *w);
+  if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a convolution");
+  *w = (conv_work){ call->cuda->context, *conv };
+  gb_machine_do(call->stream, run_conv, free, w);
+  return GB_OK;
 }
 
 typedef struct norm_work { gb_context *context; gb_batch_norm b; } norm_work;
@@ -131,8 +159,6 @@ gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b) {
 
 typedef struct pool_work { gb_context *context; gb_pool p; } pool_work;
 
-static gb_attr pair_of(const int64_t *v) { return (gb_attr){ .given = true, .count = 2, .ints = { v[0], v[1] } }; }
-
 static void run_pool(void *argument) {
   pool_work *w = argument;
   const gb_pool *p = &w->p;
@@ -181,7 +207,7 @@ static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
   if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column) : (double)((float)sum + (float)load(g->bias, g->dtype, column));
   if (g->epilogue == GB_GEMM_GELU_SLOPE) return (float)sum * gb_gelu_tanh_slopef((float)load(g->aux, g->dtype, i));
   if (g->aux) store(g->aux, g->dtype, i, sum);
-  if (g->epilogue == GB_GEMM_RELU) return sum < 0 ? 0 : sum;
+  if (g->epilogue == GB_GEMM_RELU) return sum < 0 || (isnan(sum) && drops_nan()) ? 0 : sum;
   return g->epilogue == GB_GEMM_GELU ? gb_gelu_tanhf((float)sum) : sum;
 }
 

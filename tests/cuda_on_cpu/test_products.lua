@@ -173,6 +173,98 @@ describe("what the library does not take", function()
   end)
 end)
 
+-- A library may make 0 of NaN where it fuses ReLU, so it is asked before its first use of each kind: NaN that was swallowed would hide an overflow.
+describe("NaN and a fused ReLU", function()
+  local script = [[
+    local gb = require 'gibbous'
+    local F = gb.nn.functional
+    local function leaf(...) return gb.randn({ ... }, { device = 'cuda', dtype = 'DTYPE' }) end
+    local function seen(name, y) print(name, y:isnan():sum():item()) end
+    local x, image = leaf(3, 8), leaf(2, 8, 5, 5)
+    for round = 1, 2 do -- in the first one nothing is NaN
+      for _, precision in ipairs { 'highest', 'high' } do
+        gb.set_float32_matmul_precision(precision)
+        seen('linear', F.linear(x, leaf(4, 8), nil, { activation = 'relu' }))
+        seen('linear with bias', F.linear(x, leaf(4, 8), leaf(4), { activation = 'relu' }))
+        seen('mlp', F.mlp(x, leaf(16, 8), leaf(16), leaf(4, 16), leaf(4), { activation = 'relu' }))
+        seen('conv2d', F.conv2d(image, leaf(8, 8, 3, 3), nil, { padding = 1, activation = 'relu' }))
+        seen('conv2d with bias', F.conv2d(image, leaf(8, 8, 3, 3), leaf(8), { padding = 1, activation = 'relu' }))
+      end
+      x[{ 2, 3 }], image[{ 1, 2, 3, 3 }] = 0 / 0, 0 / 0
+    end ]]
+  local function run(dtype, environment)
+    local command = ('%s GIBBOUS_CUDA_VERBOSE=1 GIBBOUS_CUDA_PIECE=0 GIBBOUS_CUDNN_ON_CPU=1 "%s" -e "%s" 2>&1'):format(environment, gb.test.program(), (script:gsub("DTYPE", dtype)))
+    local pipe <close> = io.popen(command)
+    local values, apart = {}, {}
+    for line in pipe:lines() do
+      local name, count = line:match("^(%a[%a%d ]+)\t(%d+)$")
+      if name then values[#values + 1] = name .. " " .. count
+      elseif line:find("^gibbous: ") and not (dtype == "float64" and line:find("the bias", 1, true)) then apart[#apart + 1] = line end -- of mlp's second layer
+    end
+    return table.concat(values, ", "), apart
+  end
+  -- one row of x and its results; the 9 places of 8 channels that see the pixel
+  local function counts(rows, pixels)
+    local once = ("linear %d, linear with bias %d, mlp %d, conv2d %d, conv2d with bias %d"):format(rows, rows, rows, pixels, pixels)
+    return once .. ", " .. once
+  end
+  local expected = counts(0, 0) .. ", " .. counts(4, 72)
+  for _, dtype in ipairs(dtypes) do
+    it(dtype .. ": a library that keeps NaN is left to it", function()
+      local values, apart = run(dtype, "")
+      local text = table.concat(apart, "\n")
+      expect(values):to_be(expected)
+      if dtype == "float64" then expect(text:find("convolution", 1, true)):to_be(nil) else expect(text):to_be("") end -- products of float64 have no epilogue
+    end)
+    it(dtype .. ": one that drops it is not, and that is said", function()
+      local values, apart = run(dtype, "GIBBOUS_RELU_DROPS_NAN=1")
+      expect(values):to_be(expected)
+      expect(#apart):to_be(2 * 2 * 5) -- everything
+      for _, line in ipairs(apart) do
+        local where, why = line:match("^gibbous: ReLU beside a (%a+) of .* runs apart, which is slower: (.*)$")
+        local library = dtype ~= "float64" or where == "convolution"
+        expect(why):to_be(library and "the library makes 0 of NaN" or "cuBLASLt does not take its dtype or layout")
+      end
+    end)
+  end
+  it("what a captured step uses first is not fused there, nor later", function()
+    local step = [[
+      local gb = require 'gibbous'
+      local x, w = gb.randn({ 3, 8 }, { device = 'cuda' }), gb.randn({ 4, 8 }, { device = 'cuda' })
+      local calls = 0
+      local function layer(v) return gb.nn.functional.linear(v, w, nil, { activation = 'relu' }) end
+      local step = gb.cuda.graph(function(v)
+        calls = calls + 1
+        return calls == 1 and v or layer(v)
+      end, { x })
+      step(x)
+      step(x)
+      local y, z = step(x), layer(x)
+      print(y:eq(z):all():item(), y:gt(0):any():item()) ]]
+    local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=1 "%s" -e "%s" 2>&1'):format(gb.test.program(), step))
+    local text = pipe:read("a")
+    expect(select(2, text:gsub("its first use was in a graph", ""))):to_be(2)
+    expect(text:match("true\ttrue\n") ~= nil):to_be(true)
+  end)
+  it("asking takes no memory that the program sees", function()
+    local step = [[
+      local gb = require 'gibbous'
+      local x, w, image, kernel = table.unpack(gb.ones({ 4, 16, 8, 3, 3 }, { device = 'cuda' }):unbind())
+      local function peak()
+        gb.cuda.reset_peak_memory_stats()
+        local y = gb.nn.functional.linear(x[1][1], w[1][1], nil, { activation = 'relu' })
+        local z = gb.nn.functional.conv2d(image, kernel, nil, { padding = 1, activation = 'relu' })
+        local most = gb.cuda.max_memory_allocated()
+        y, z = nil, nil
+        collectgarbage()
+        return most
+      end
+      print(peak() == peak()) ]]
+    local pipe <close> = io.popen(('GIBBOUS_CUDNN_ON_CPU=1 "%s" -e "%s" 2>&1'):format(gb.test.program(), step))
+    expect(pipe:read("a"):match("%a+\n$")):to_be("true\n")
+  end)
+end)
+
 describe("conv2d", function()
   for _, dtype in ipairs(dtypes) do
     it(dtype, function()
