@@ -455,6 +455,7 @@ describe("a whole step", function()
       end
       step_once() -- the first skip arms
       if audited then amp.audit(nn.Identity(), step_once, quiet) else step_once() end
+      scaler:get_scale() -- waits for the device
       return select(2, scaler:report())
     end
     holds(cause_of(false), "mul (")
