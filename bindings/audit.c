@@ -127,6 +127,7 @@ static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *ro
   set_flag(L, "in_place", key->in_place);
   set_flag(L, "tf32", key->tf32);
   set_flag(L, "settling", key->settling);
+  set_flag(L, "hook", key->hook);
   set_flag(L, "of_source", row->of_source);
   set_integer(L, "calls", row->calls);
   set_integer(L, "casts", row->casts);

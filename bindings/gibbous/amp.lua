@@ -151,6 +151,12 @@ local function origin(pins, name)
   return name, pins[name]
 end
 
+-- Text as wide as its column, to the left or to the right of it. string.format counts bytes, takes no width above 99, and no zero byte.
+function native.pad(text, width, right)
+  local space = (" "):rep(width - (utf8.len(text) or #text))
+  return right and space .. text or text .. space
+end
+
 -- gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil:
 -- the scope's), from = }. Example: gb.amp.plan(model)
 function amp.plan(model)
@@ -159,14 +165,14 @@ function amp.plan(model)
   for name, module in model:named_modules() do
     pins[name] = module:precision()
     rows[#rows + 1] = { name = name, class = getmetatable(module).__name }
-    width = math.max(width, #name)
+    width = math.max(width, utf8.len(name) or #name)
   end
-  local form = "%-" .. width .. "s  %-18s  %s"
-  print(form:format("module", "class", "precision"))
+  local function line(...) print(("%s  %-18s  %s"):format(...)) end
+  line(native.pad("module", width), "class", "precision")
   for _, row in ipairs(rows) do
     row.from, row.precision = origin(pins, row.name)
     local why = not row.from and "the scope's" or row.from == row.name and row.precision or ("%s, from '%s'"):format(row.precision, row.from)
-    print(form:format(row.name, row.class, why))
+    line(native.pad(row.name, width), row.class, why)
   end
   return rows
 end

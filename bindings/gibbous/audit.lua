@@ -109,13 +109,13 @@ local function shares_of(row)
   return { zero = zero / numel, flushed = flushed / numel, subnormal = subnormal / numel, infinite = infinite / numel, amax = amax, would = not short }
 end
 
--- Did this row make, or pass on, what is not finite? In forward, minus infinity is what masks are made of.
+-- Did this row make, or pass on, what is not finite? In forward, minus infinity is what masks are made of; but no product makes a mask.
 local function not_finite(row)
   local casts = row.cast_numbers
   if casts and casts.counts.overflowed > 0 then return "in the cast of its input to " .. casts.format end
   for _, n in ipairs(row.numbers) do
     if n and row.of_source and n.counts.overflowed > 0 then return "in the cast to " .. n.format end
-    if n and (n.plus or row.phase == "backward" and n.counts.infinite + n.counts.nan > 0) then return "" end
+    if n and (n.plus or (row.products or row.phase == "backward") and n.counts.infinite + n.counts.nan > 0) then return "" end
   end
 end
 
@@ -133,7 +133,8 @@ local function gradients_of(rows, format, short)
   local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0, overflowed = 0 }, numel = 0, format = format,
     dtype = short and format or "float32", amax = 0, amin = 0 }
   for _, row in ipairs(rows) do
-    for _, n in ipairs(row.phase == "backward" and row.of and not row.settling and row.numbers or {}) do -- the walk begins with a 1, of no node
+    local made = row.phase == "backward" and row.of and not row.settling and not row.hook -- the walk begins with a 1, of no node
+    for _, n in ipairs(made and row.numbers or {}) do
       if n and (not short or row.of_source or is_short(n.dtype)) then
         add_bins(record, n, row.scale and row.scale > 0 and math.floor(math.log(row.scale, 2) + 1e-9) or 0)
       end
@@ -144,13 +145,15 @@ end
 
 local around = { -8, -4, -2, 0, 2, 4, 8 } -- powers of two beside the advised scale that the table shows
 
--- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the format's largest number.
+-- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the format's largest number. None
+-- where no gradient is finite and above 0.
 local function advise(rows, format)
   local record = gradients_of(rows, format, true)
   if record.numel == 0 then record = gradients_of(rows, format, false) end
+  if record.numel == 0 then return nil end
   local scale = record:advise()
-  if not scale then return nil end
   local advice = { format = format, infinite = record.counts.infinite + record.counts.nan, table = {} }
+  if not scale then return advice end
   for e in pairs(record.exponents) do advice.top = math.max(advice.top or e, e) end
   advice.scale = format == "bfloat16" and 1.0 or scale
   for i, step in ipairs(around) do
@@ -276,7 +279,8 @@ local function name_text(row)
   local text = row.op .. (row.in_place and "_" or "")
   if row.phase ~= "backward" then return row.of and ("%s (%s)"):format(row.of, text) or text end
   if row.settling then return text .. " (to the sum)" end
-  return row.of and not row.op:find("^" .. row.of) and ("%s of %s"):format(text, row.of) or text
+  if row.hook then return ("%s in a hook%s"):format(text, row.of and " on " .. row.of or "") end
+  return row.of and row.op:sub(1, #row.of) ~= row.of and ("%s of %s"):format(text, row.of) or text
 end
 
 -- The share of what was lost for good, or in parentheses of what 16 bits would lose.
@@ -322,7 +326,7 @@ end
 local function line_of(cells, widths)
   local parts = {}
   for i, column in ipairs(columns) do
-    if widths[i] then parts[#parts + 1] = (column[3] and "%%%ds" or "%%-%ds"):format(widths[i]):format(cells[i]) end
+    if widths[i] then parts[#parts + 1] = native.pad(cells[i], widths[i], column[3]) end
   end
   return "  " .. table.concat(parts, "  "):gsub(" +$", "")
 end
@@ -367,6 +371,11 @@ local function advice_lines(report, lines)
   if not a then return end
   if a.format == "bfloat16" then
     add(lines, "loss scale", "none is needed: bfloat16 has the exponents of float32")
+    return
+  end
+  if not a.scale then
+    add(lines, "loss scale", a.infinite > 0 and "none advised: no gradient is finite and above 0; audit once more with a smaller scale" or
+      "none advised: all gradients are 0")
     return
   end
   add(lines, "loss scale", ("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of"):format(

@@ -117,18 +117,18 @@ function Report:__tostring()
   local rows, width = {}, #"tensor"
   local function add(name, record)
     rows[#rows + 1] = { name, record }
-    width = math.max(width, #name)
+    width = math.max(width, utf8.len(name) or #name)
   end
   for _, entry in ipairs(self) do
     add(entry.name, entry.value)
     if entry.grad then add(entry.name .. ".grad", entry.grad) end
   end
-  local form = "%-" .. width .. "s  %-8s %10s %10s %9s %9s %9s %9s %9s %9s"
-  local lines = { form:format("tensor", "dtype", "elements", "largest", table.unpack(names)) }
+  local form = "%s  %-8s %10s %10s %9s %9s %9s %9s %9s %9s"
+  local lines = { form:format(native.pad("tensor", width), "dtype", "elements", "largest", table.unpack(names)) }
   for _, row in ipairs(rows) do
     local r, shares = row[2], {}
     for i, name in ipairs(names) do shares[i] = percent(r[name]) end
-    lines[#lines + 1] = form:format(row[1], r.dtype, r.numel, ("%.4g"):format(r.amax), table.unpack(shares))
+    lines[#lines + 1] = form:format(native.pad(row[1], width), r.dtype, r.numel, ("%.4g"):format(r.amax), table.unpack(shares))
   end
   return table.concat(lines, "\n")
 end

@@ -111,7 +111,7 @@ static gb_status count(gb_audit *audit, int32_t at, gb_tensor *t, bool signs) {
   return status;
 }
 
-/* Count t beneath the step: outside its graph, its scopes and what is noted of ops. *at: -1, or the place to add to. */
+/* Count t beneath the step: outside its graph, its scopes and what is noted of ops, the trace of a skip included. *at: -1, or the place to add to. */
 static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype format, bool signs) {
   gb_context *context = audit->context;
   if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return GB_OK;
@@ -123,11 +123,14 @@ static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype fo
     *at = (int32_t)(audit->numbers.count - 1);
   }
   gb_modes *outer = context->modes, plain = *outer;
-  bool untracked = context->untracked;
+  gb_trace *trace = context->trace;
+  bool untracked = context->untracked, traced = trace && trace->busy;
   plain.grad = plain.autocast = false;
   context->modes = &plain;
   audit->busy = true;
+  if (trace) trace->busy = true;
   gb_status status = count(audit, *at, t, signs);
+  if (trace) trace->busy = traced;
   audit->busy = false;
   context->modes = outer;
   context->untracked = untracked;
@@ -248,6 +251,7 @@ static gb_status describe_backward(gb_audit *audit, const gb_walk_place *at, gb_
   const gb_node *node = at->node;
   key->phase = GB_AUDIT_BACKWARD;
   key->settling = at->settling;
+  key->hook = at->hook;
   GB_TRY(scale_of(audit, at, &key->scale));
   if (!node) return GB_OK;
   snprintf(key->of, sizeof key->of, "%s", node->op >= 0 ? audit->context->infos[node->op].name : node->name ? node->name : "");

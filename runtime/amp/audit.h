@@ -30,7 +30,7 @@ typedef struct gb_audit_key {
   char of[32];               /* the composite that it is part of, or in backward the op of the node; "": neither */
   int8_t lower;              /* dtype of the scope that was open; GB_DTYPE_NONE: none */
   bool named;                /* the caller named the dtype of the result */
-  bool in_place, tf32, settling;
+  bool in_place, tf32, settling, hook;
   int n_in, n_out;           /* of a list, the first GB_MAX_IN */
   gb_audit_tensor in[GB_MAX_IN], out[GB_MAX_OUT];
   gb_product_list products;

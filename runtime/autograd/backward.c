@@ -731,7 +731,9 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   w->place = (gb_walk_place){ .node = node };
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
+    w->place.hook = true;
     GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
+    w->place.hook = false;
     capture *c = find_capture(w, node, i, NULL);
     if (c) gb_tensor_retain(c->grad = grads[i]);
     gb_tensor *keeper = node->retain[i];

@@ -264,6 +264,14 @@ describe("what is not finite", function()
     expect(report.first_nonfinite):to_be(nil)
     holds(tostring(report), "nothing")
   end)
+  it("is minus infinity too where a product made it, since no product makes a mask", function()
+    local x, w = gb.full({ 8, 8 }, -200):half(), gb.full({ 8, 8 }, 200):half()
+    local report = amp.audit(nn.Identity(), function() (x:matmul(w) * 2):relu() end, quiet) -- -320000 in float16
+    expect(report.first_nonfinite.op):to_be("matmul")
+    expect(report.first_nonfinite.phase):to_be("forward")
+    report = amp.audit(nn.Identity(), function() (x * w):relu() end, quiet) -- may be a mask
+    expect(report.first_nonfinite):to_be(nil)
+  end)
   it("is found in backward", function()
     local w = nn.Parameter(gb.ones(3))
     local report = amp.audit(nn.Identity(), function() (w:sqrt() * gb.tensor { 1, math.huge, 1 }):sum():backward() end, quiet)
@@ -328,6 +336,27 @@ describe("the advised scale", function()
     expect(report.advice.scale):to_be(1.0)
     holds(tostring(report), "none is needed")
     expect(amp.audit(layer, gb.ones(8, 8), quiet).advice):to_be(nil)
+  end)
+  it("says why there is none where no gradient is finite and above 0", function()
+    local function advised(factor)
+      return amp.audit(nn.Identity(), function() (gb.ones(4):requires_grad_() * factor):sum():backward() end, quiet)
+    end
+    local infinite, zero = advised(math.huge), advised(0)
+    expect(infinite.advice.scale):to_be(nil)
+    expect(infinite.advice.infinite):to_be(4)
+    holds(tostring(infinite), "none advised: no gradient is finite")
+    expect(zero.advice.scale):to_be(nil)
+    holds(tostring(zero), "none advised: all gradients are 0")
+  end)
+  it("does not ask what a hook computes", function()
+    local report = amp.audit(nn.Identity(), function()
+      local y = gb.ones(4):requires_grad_() * 2
+      y:register_hook(function(g) gb.sum(g * 2 ^ 40) end)
+      local z = y * 1
+      z:sum():backward()
+    end, quiet)
+    expect(report.advice.top):to_be(1)
+    holds(tostring(report), "mul in a hook on mul")
   end)
 end)
 
@@ -413,6 +442,31 @@ describe("a whole step", function()
     holds(printed[1], "lower f16")
     holds(printed[1], "advised")
     for line in printed[1]:gmatch("[^\n]+") do expect(#line <= 170):to_be(true) end
+  end)
+  it("leaves the cause of a skip as it is without one", function() -- what the audit itself ran was named, as the op of the recipe's line
+    local function cause_of(audited)
+      local w = nn.Parameter(gb.ones(3))
+      local opt, scaler = optim.SGD({ w }, { lr = 0 }), amp.GradScaler()
+      local function step_once()
+        opt:zero_grad()
+        scaler:scale((w * 1e38 * 1e38):sum()):backward()
+        scaler:step(opt)
+        scaler:update()
+      end
+      step_once() -- the first skip arms
+      if audited then amp.audit(nn.Identity(), step_once, quiet) else step_once() end
+      scaler:get_scale() -- waits for the device
+      return select(2, scaler:report())
+    end
+    holds(cause_of(false), "mul (")
+    expect(cause_of(true)):to_be(cause_of(false))
+  end)
+  it("prints custom functions and classes of any name", function()
+    for _, name in ipairs { "50%", "[x", "a(b", "mul", ("long"):rep(40), ("ü"):rep(40) } do
+      local twice = gb.Function { name = name, forward = function(_, x) return x * 2 end, backward = function(_, g) return g * 2 end }
+      local report = amp.audit(nn.Identity(), function() twice(gb.ones(3):requires_grad_()):sum():backward() end, quiet)
+      holds(tostring(report), name:sub(1, 30))
+    end
   end)
   it("of recomputed activations says so", function()
     local model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())

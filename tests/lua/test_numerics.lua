@@ -154,6 +154,27 @@ describe("what is printed", function()
     expect(shown:find("2^-149..-138  50.00 %", 1, true) ~= nil and shown:find("2^127         50.00 %", 1, true) ~= nil):to_be(true)
     expect(select(2, shown:gsub("and beyond", ""))):to_be(2)
   end)
+  it("has columns as wide as any name, in characters", function() -- string.format takes no width above 99, and counts bytes
+    local function columns(names)
+      local tensors, places = {}, {}
+      for _, name in ipairs(names) do tensors[name] = gb.ones(2) end
+      for line in tostring(amp.numerics(tensors)):gmatch("[^\n]+") do places[utf8.len(line:match("^(.*  )[df][tl][yo]"))] = true end
+      local width = next(places)
+      expect(next(places, width)):to_be(nil)
+      return width
+    end
+    expect(columns { ("x"):rep(150), "b" }):to_be(152)
+    expect(columns { "größere", "b" }):to_be(9)
+    expect(columns { "zero\0byte", "b" }):to_be(11)
+    local deep = gb.nn.Linear(2, 2)
+    for _ = 1, 60 do deep = gb.nn.Sequential(deep) end
+    expect(tostring(amp.numerics(deep)):find("weight", 1, true) ~= nil):to_be(true)
+    local said = print
+    _G.print = function() end
+    local planned, rows = pcall(amp.plan, deep)
+    _G.print = said
+    expect(planned and #rows):to_be(61)
+  end)
   it("of many tensors is a line each", function()
     local lines = {}
     for line in tostring(amp.numerics { weight = gb.tensor { 1e-9, 1, 2 } }):gmatch("[^\n]+") do lines[#lines + 1] = line end
