@@ -191,11 +191,11 @@ static int is_enabled(lua_State *L) {
 static int stats(lua_State *L) {
   gb_scaler_stats s = stats_of(L);
   lua_createtable(L, 0, 6);
-  lua_pushnumber(L, s.scale), lua_setfield(L, -2, "scale");
-  lua_pushinteger(L, s.steps), lua_setfield(L, -2, "steps");
-  lua_pushinteger(L, s.skipped), lua_setfield(L, -2, "skipped");
-  lua_pushinteger(L, s.skipped_in_a_row), lua_setfield(L, -2, "skipped_in_a_row");
-  lua_pushinteger(L, s.growth_tracker), lua_setfield(L, -2, "growth_tracker");
+  gbl_set_number(L, "scale", s.scale);
+  gbl_set_integer(L, "steps", s.steps);
+  gbl_set_integer(L, "skipped", s.skipped);
+  gbl_set_integer(L, "skipped_in_a_row", s.skipped_in_a_row);
+  gbl_set_integer(L, "growth_tracker", s.growth_tracker);
   lua_pushboolean(L, s.last_skipped), lua_setfield(L, -2, "last_skipped");
   return 1;
 }
@@ -261,14 +261,14 @@ static int state_dict(lua_State *L) {
   lua_createtable(L, 0, 8);
   if (!options->enabled) return 1;
   gb_scaler_stats s = stats_of(L);
-  lua_pushnumber(L, s.scale), lua_setfield(L, -2, "scale");
-  lua_pushnumber(L, options->growth_factor), lua_setfield(L, -2, "growth_factor");
-  lua_pushnumber(L, options->backoff_factor), lua_setfield(L, -2, "backoff_factor");
-  lua_pushinteger(L, options->growth_interval), lua_setfield(L, -2, "growth_interval");
-  lua_pushinteger(L, s.growth_tracker), lua_setfield(L, -2, "_growth_tracker");
-  lua_pushinteger(L, s.steps), lua_setfield(L, -2, "_steps");
-  lua_pushinteger(L, s.skipped), lua_setfield(L, -2, "_skipped");
-  lua_pushinteger(L, s.skipped_in_a_row), lua_setfield(L, -2, "_skipped_in_a_row");
+  gbl_set_number(L, "scale", s.scale);
+  gbl_set_number(L, "growth_factor", options->growth_factor);
+  gbl_set_number(L, "backoff_factor", options->backoff_factor);
+  gbl_set_integer(L, "growth_interval", options->growth_interval);
+  gbl_set_integer(L, "_growth_tracker", s.growth_tracker);
+  gbl_set_integer(L, "_steps", s.steps);
+  gbl_set_integer(L, "_skipped", s.skipped);
+  gbl_set_integer(L, "_skipped_in_a_row", s.skipped_in_a_row);
   return 1;
 }
 
@@ -342,8 +342,8 @@ static int cache_info(lua_State *L) {
   gb_memory_stats memory;
   gb_memory_get_stats(gbl_context(L), &memory);
   lua_createtable(L, 0, 2);
-  lua_pushinteger(L, (lua_Integer)memory.current[GB_MEM_WEIGHT_COPIES]), lua_setfield(L, -2, "bytes");
-  lua_pushinteger(L, (lua_Integer)memory.peak[GB_MEM_WEIGHT_COPIES]), lua_setfield(L, -2, "peak_bytes");
+  gbl_set_integer(L, "bytes", (int64_t)memory.current[GB_MEM_WEIGHT_COPIES]);
+  gbl_set_integer(L, "peak_bytes", (int64_t)memory.peak[GB_MEM_WEIGHT_COPIES]);
   return 1;
 }
 

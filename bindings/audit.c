@@ -9,16 +9,6 @@ static const gbl_type audit_type = { "gibbous.audit", release, NULL };
 
 /* {==== rows as tables: the table to set fields of is at the top ==== */
 
-static void set_integer(lua_State *L, const char *name, int64_t value) {
-  lua_pushinteger(L, value);
-  lua_setfield(L, -2, name);
-}
-
-static void set_number(lua_State *L, const char *name, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, name);
-}
-
 /* Texts that are empty, flags that are off and dtypes that are not given are absent. */
 static void set_text(lua_State *L, const char *name, const char *value) {
   lua_pushstring(L, *value ? value : NULL);
@@ -63,10 +53,10 @@ static void set_tensors(lua_State *L, const char *name, const gb_audit_tensor *t
 /* { batch =, m =, n =, k =, checked = { { name, size }, ... } } */
 static void push_product(lua_State *L, const gb_product_shape *p) {
   lua_createtable(L, 0, 5);
-  set_integer(L, "batch", p->batch);
-  set_integer(L, "m", p->m);
-  set_integer(L, "n", p->n);
-  set_integer(L, "k", p->k);
+  gbl_set_integer(L, "batch", p->batch);
+  gbl_set_integer(L, "m", p->m);
+  gbl_set_integer(L, "n", p->n);
+  gbl_set_integer(L, "k", p->k);
   lua_createtable(L, p->n_checked, 0);
   for (int i = 0; i < p->n_checked; i++) {
     lua_createtable(L, 2, 0);
@@ -121,7 +111,7 @@ static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *ro
   set_text(L, "op", gb_op_get(gbl_get_state(L)->context, key->op)->name);
   set_text(L, "of", key->of);
   set_text(L, "line", key->line);
-  if (key->module) set_integer(L, "module", key->module);
+  if (key->module) gbl_set_integer(L, "module", key->module);
   set_dtype(L, "scope", key->lower);
   set_flag(L, "named", key->named);
   set_flag(L, "in_place", key->in_place);
@@ -129,11 +119,11 @@ static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *ro
   set_flag(L, "settling", key->settling);
   set_flag(L, "hook", key->hook);
   set_flag(L, "of_source", row->of_source);
-  set_integer(L, "calls", row->calls);
-  set_integer(L, "casts", row->casts);
-  set_integer(L, "reused", row->reused);
-  set_integer(L, "cast_bytes", row->cast_bytes);
-  if (key->scale) set_number(L, "scale", gb_audit_scale(audit, key->scale));
+  gbl_set_integer(L, "calls", row->calls);
+  gbl_set_integer(L, "casts", row->casts);
+  gbl_set_integer(L, "reused", row->reused);
+  gbl_set_integer(L, "cast_bytes", row->cast_bytes);
+  if (key->scale) gbl_set_number(L, "scale", gb_audit_scale(audit, key->scale));
   set_tensors(L, "inputs", key->in, key->n_in);
   set_tensors(L, "outputs", key->out, key->n_out);
   set_products(L, &key->products);

@@ -246,6 +246,15 @@ void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the ho
  * the table at the top (pushed). */
 void gbl_set_functions(lua_State *L, const luaL_Reg *functions);
 void gbl_push_module(lua_State *L, const char *name);
+/* A field of the table at the top. */
+static inline void gbl_set_integer(lua_State *L, const char *name, int64_t value) {
+  lua_pushinteger(L, (lua_Integer)value);
+  lua_setfield(L, -2, name);
+}
+static inline void gbl_set_number(lua_State *L, const char *name, double value) {
+  lua_pushnumber(L, (lua_Number)value);
+  lua_setfield(L, -2, name);
+}
 /* What the Lua half of the library uses of Lua's globals is what they are now, whatever becomes of them. */
 void gbl_keep_names(lua_State *L);
 

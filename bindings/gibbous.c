@@ -371,14 +371,9 @@ static int is_oom(lua_State *L) {
   return 1;
 }
 
-static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
-  lua_pushinteger(L, (lua_Integer)bytes);
-  lua_setfield(L, -2, name);
-}
-
 static void push_categories(lua_State *L, const size_t bytes[GB_MEM_CATEGORIES]) {
   lua_createtable(L, 0, GB_MEM_CATEGORIES);
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) set_bytes(L, category_names[i], bytes[i]);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++) gbl_set_integer(L, category_names[i], (int64_t)bytes[i]);
 }
 
 /* gb.memory_stats(device?: string) -> table: Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of
@@ -393,12 +388,12 @@ static int memory_stats(lua_State *L) {
   lua_setfield(L, -2, "current");
   push_categories(L, stats.peak);
   lua_setfield(L, -2, "peak");
-  set_bytes(L, "current_total", stats.current_total);
-  set_bytes(L, "peak_total", stats.peak_total);
-  set_bytes(L, "reserved", stats.reserved);
-  set_bytes(L, "peak_reserved", stats.peak_reserved);
-  set_bytes(L, "allocations", stats.allocations);
-  set_bytes(L, "system_allocations", stats.system_allocations);
+  gbl_set_integer(L, "current_total", (int64_t)stats.current_total);
+  gbl_set_integer(L, "peak_total", (int64_t)stats.peak_total);
+  gbl_set_integer(L, "reserved", (int64_t)stats.reserved);
+  gbl_set_integer(L, "peak_reserved", (int64_t)stats.peak_reserved);
+  gbl_set_integer(L, "allocations", (int64_t)stats.allocations);
+  gbl_set_integer(L, "system_allocations", (int64_t)stats.system_allocations);
   return 1;
 }
 

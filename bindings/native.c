@@ -7,6 +7,7 @@
 
 #include "base/numerics.h"
 #include "binding.h"
+#include "io/file.h"
 #include "io/place.h"
 #include "objects.h"
 
@@ -172,6 +173,15 @@ static int file_exists(lua_State *L) {
   return 1;
 }
 
+/* why_unwritable(path): nothing where a file could be written, else the reason. A file that is there stays as it is. */
+static int why_unwritable(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  gb_file_writer *file = NULL;
+  if (gb_file_create(context, luaL_checkstring(L, 1), &file) == GB_OK) return gb_file_abandon(file), 0;
+  lua_pushstring(L, gb_error(context));
+  return 1;
+}
+
 static int get_rng(lua_State *L) {
   uint64_t seed, offset;
   gb_get_rng_state(gbl_context(L), &seed, &offset);
@@ -292,8 +302,8 @@ static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
-  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists }, { "get_rng", get_rng },
-  { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },
+  { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
   { "numerics", numerics }, { "float_format", float_format }, { NULL, NULL },
 };
 

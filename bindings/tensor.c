@@ -420,16 +420,6 @@ static int tensor_tolist(lua_State *L) {
   return 1;
 }
 
-static void set_number(lua_State *L, const char *name, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, name);
-}
-
-static void set_count(lua_State *L, const char *name, int64_t value) {
-  lua_pushinteger(L, value);
-  lua_setfield(L, -2, name);
-}
-
 /* tensor:stats() -> table: numel; min, max, mean, std of the finite elements; how many are nan, inf and zero. Example: print(x:stats().max) */
 static int tensor_stats(lua_State *L) {
   gbl_upvalue(L);
@@ -450,15 +440,15 @@ static int tensor_stats(lua_State *L) {
     squares += (x - before) * (x - mean);
   }
   lua_createtable(L, 0, 8);
-  set_count(L, "numel", t->numel);
-  set_count(L, "nan", nans);
-  set_count(L, "inf", t->numel - finite - nans);
-  set_count(L, "zero", zeros);
+  gbl_set_integer(L, "numel", t->numel);
+  gbl_set_integer(L, "nan", nans);
+  gbl_set_integer(L, "inf", t->numel - finite - nans);
+  gbl_set_integer(L, "zero", zeros);
   if (!finite) return 1;
-  set_number(L, "min", least);
-  set_number(L, "max", most);
-  set_number(L, "mean", mean);
-  set_number(L, "std", finite > 1 ? sqrt(squares / (double)(finite - 1)) : 0);
+  gbl_set_number(L, "min", least);
+  gbl_set_number(L, "max", most);
+  gbl_set_number(L, "mean", mean);
+  gbl_set_number(L, "std", finite > 1 ? sqrt(squares / (double)(finite - 1)) : 0);
   return 1;
 }
 

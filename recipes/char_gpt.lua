@@ -15,21 +15,13 @@ local args = gb.args {
   { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 }, { "warmup", 100, least = 0 }, { "weight_decay", 0.1, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "eval_batches", 200, "random batches of the last evaluation", least = 1 },
-  { "sample", 400, "characters to write at the end", least = 0 }, { "out", "char_gpt.safetensors", "where the weights go (\"\": nowhere)" },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 500, least = 1 },
+  { "sample", 400, "characters to write at the end", least = 0 }, { "out", "char_gpt.safetensors", "where the weights go (\"\": nowhere)", writes = true },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true }, { "checkpoint_every", 500, least = 1 },
   { "resume", "", "a checkpoint to go on from" },
   { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
-for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
-  if path ~= "" then
-    local file, why = io.open(path .. ".tmp", "wb")
-    if not file then error("char_gpt: cannot write " .. why, 0) end
-    file:close()
-    os.remove(path .. ".tmp")
-  end
-end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

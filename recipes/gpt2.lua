@@ -23,8 +23,8 @@ local args = gb.args {
   { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 }, { "warmup", 700, least = 0 }, { "weight_decay", 0.1, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 }, { "dropout", 0.0, least = 0 },
   { "valid_every", 250, least = 1 }, { "valid_batches", 20, "random batches of a validation", least = 1 },
-  { "out", "gpt2.safetensors", "where the weights go (\"\": nowhere)" },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps" }, { "checkpoint_every", 1000, least = 1 },
+  { "out", "gpt2.safetensors", "where the weights go (\"\": nowhere)", writes = true },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true }, { "checkpoint_every", 1000, least = 1 },
   { "resume", "", "a checkpoint to go on from" },
   { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
 }
@@ -39,14 +39,6 @@ local size = sizes[args.model] or error(("gpt2: --model is 124M, 355M, 774M, 1.5
 local block = args.block == 0 and size.context or args.block
 if args.data == "" then error("gpt2: --data names a file of token ids to learn from", 0) end
 if block > size.context then error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0) end
-for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
-  if path ~= "" then
-    local file, why = io.open(path .. ".tmp", "wb")
-    if not file then error("gpt2: cannot write " .. why, 0) end
-    file:close()
-    os.remove(path .. ".tmp")
-  end
-end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

@@ -12,19 +12,11 @@ local args = gb.args {
   { "epochs", 5, least = 1 }, { "batch", 64, least = 1 }, { "lr", 1e-3, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "seed", 1, "same seed, same bits" },
-  { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)" },
-  { "checkpoint", "", "write a checkpoint here after every epoch" },
+  { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)", writes = true },
+  { "checkpoint", "", "write a checkpoint here after every epoch", writes = true },
   { "resume", "", "a checkpoint to go on from" },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
-for _, path in ipairs { args.out, args.checkpoint } do -- better known now than after the training
-  if path ~= "" then
-    local file, why = io.open(path .. ".tmp", "wb")
-    if not file then error("mnist_cnn: cannot write " .. why, 0) end
-    file:close()
-    os.remove(path .. ".tmp")
-  end
-end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

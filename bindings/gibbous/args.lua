@@ -1,4 +1,5 @@
--- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least = number }.
+-- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least = number,
+-- writes = true }.
 --
 -- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
 -- list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's: its error is an object with a text, which
@@ -30,6 +31,15 @@ local function bounded(row, number)
   return number
 end
 
+-- Whether files that the recipe will write can be written is better known before it has worked for hours. An empty name is no file.
+local function check_files(list, values)
+  for _, row in ipairs(list) do
+    local path = row.writes and values[row[1]] or ""
+    local why = path ~= "" and native.why_unwritable(path)
+    if why then refuse(("--%s: %s"):format(row[1], why)) end
+  end
+end
+
 -- The text of an option as a value of its default's type.
 local function convert(row, text)
   local kind = math.type(row[2]) or type(row[2])
@@ -44,8 +54,9 @@ end
 
 -- gb.args(list: list, from?: list) -> table: The options of a recipe, declared as a list of { name, default, help }, from the command line (or
 -- `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry
--- least = number, below which a value is refused. Errors: an unknown option, a value of another type than the default's. Example: local args =
--- gb.args({ { "lr", 1e-3, "learning rate" } }, { "--lr", "0.01" })
+-- least = number, below which a value is refused; one of a string writes = true: it names a file that will be written, "" none, and is tried at once.
+-- Errors: an unknown option, a value of another type than the default's, a file that cannot be written. Example: local args = gb.args({ { "lr", 1e-3,
+-- "learning rate" } }, { "--lr", "0.01" })
 function gb.args(list, from)
   local line = from or rawget(_G, "arg") or {}
   local rows, values, known = {}, {}, { ["--help"] = true }
@@ -58,6 +69,7 @@ function gb.args(list, from)
     if row.least ~= nil and not (type(row.least) == "number" and kind == "number" and row[2] >= row.least) then
       fail(("args: row %d: least is a number, of a default that is a number from there on"):format(i))
     end
+    if row.writes and kind ~= "string" then fail(("args: row %d: writes is for names of files, the default is a %s"):format(i, kind)) end
     rows[row[1]] = row
     values[row[1]] = row[2]
     known["--" .. row[1]] = true
@@ -89,5 +101,6 @@ function gb.args(list, from)
     end
     i = i + 1
   end
+  check_files(list, values)
   return values
 end

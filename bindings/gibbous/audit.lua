@@ -201,20 +201,17 @@ local short_names = { float64 = "f64", float32 = "f32", float16 = "f16", bfloat1
 
 local function shape_text(shape) return #shape == 0 and "scalar" or table.concat(shape, "x") end
 
-local function bytes_text(n)
-  for _, unit in ipairs { "B", "KB", "MB" } do
-    if n < 1000 then return (unit == "B" and "%d %s" or "%.1f %s"):format(n, unit) end
-    n = n / 1000
-  end
-  return ("%.1f GB"):format(n)
+-- n in the first of the units, each a thousand of the one before, that leaves it below 1,000, or in the last.
+local function in_units(n, units)
+  local i = 1
+  while n >= 1000 and i < #units do n, i = n / 1000, i + 1 end
+  return (i == 1 and "%d %s" or "%.1f %s"):format(n, units[i])
 end
 
+local function bytes_text(n) return in_units(n, { "B", "KB", "MB", "GB" }) end
+
 local function operations_text(n)
-  for _, unit in ipairs { "", "thousand ", "million ", "billion " } do
-    if n < 1000 then return (unit == "" and "%d %soperations" or "%.1f %soperations"):format(n, unit) end
-    n = n / 1000
-  end
-  return ("%.1f trillion operations"):format(n)
+  return in_units(n, { "operations", "thousand operations", "million operations", "billion operations", "trillion operations" })
 end
 
 local function percent(share)

@@ -505,8 +505,8 @@ native.help_texts = {
     "gb.args(list: list, from?: list) -> table",
     "The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name \z
       value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which \z
-      a value is refused.",
-    "an unknown option, a value of another type than the default's",
+      a value is refused; one of a string writes = true: it names a file that will be written, \"\" none, and is tried at once.",
+    "an unknown option, a value of another type than the default's, a file that cannot be written",
     "local args = gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })",
   },
   ["gb.best_device"] = {

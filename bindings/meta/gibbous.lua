@@ -2590,8 +2590,8 @@ function gb.arange(first, last, step, options) end
 
 --- The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name value,
 --- --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which a value is
---- refused.
---- Errors: an unknown option, a value of another type than the default's.
+--- refused; one of a string writes = true: it names a file that will be written, "" none, and is tried at once.
+--- Errors: an unknown option, a value of another type than the default's, a file that cannot be written.
 ---@param list any[]
 ---@param from? any[]
 ---@return table

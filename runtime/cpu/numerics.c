@@ -32,6 +32,13 @@ typedef struct share {
   uint32_t subnormal[23], fields[LANES * LEAP]; /* float32: by the place of the first bit; by the field of the exponent */
 } share;
 
+/* What the comparisons of one tile found. */
+static void note(share *s, const int64_t found[LIMITS], int64_t largest, int64_t smallest) {
+  for (int i = 0; i < LIMITS; i++) s->at_least[i] += found[i];
+  if (largest > s->largest) s->largest = largest;
+  if (smallest < s->smallest) s->smallest = smallest;
+}
+
 /* {==== bits of float32: what 16- and 32-bit floats are looked at as ==== */
 
 static inline int32_t magnitude_32(float x) { return (int32_t)(gb_float_bits(x) & 0x7fffffffu); }
@@ -52,10 +59,7 @@ static bool compare_32(share *s, const gb_numerics_bounds *b, const float *x, in
     largest = finite > largest ? finite : largest;
     smallest = here < smallest ? here : smallest;
   }
-  const int32_t found[LIMITS] = { present, above, normals, over, infinite, nan };
-  for (int i = 0; i < LIMITS; i++) s->at_least[i] += found[i];
-  if (largest > s->largest) s->largest = largest;
-  if (smallest < s->smallest) s->smallest = smallest;
+  note(s, (int64_t[LIMITS]){ present, above, normals, over, infinite, nan }, largest, smallest);
   return smallest < 1 << 23;
 }
 
@@ -102,10 +106,7 @@ static void compare_64(share *s, const gb_numerics_bounds *b, const double *x, i
     largest = finite > largest ? finite : largest;
     smallest = here < smallest ? here : smallest;
   }
-  const int64_t found[LIMITS] = { present, above, normals, over, infinite, nan };
-  for (int i = 0; i < LIMITS; i++) s->at_least[i] += found[i];
-  if (largest > s->largest) s->largest = largest;
-  if (smallest < s->smallest) s->smallest = smallest;
+  note(s, (int64_t[LIMITS]){ present, above, normals, over, infinite, nan }, largest, smallest);
 }
 
 static void add_fields_64(share *s, const double *x, int64_t n) {

@@ -57,7 +57,7 @@ describe("every recipe", function()
         local pipe = assert(io.popen(("'%s' recipes/%s.lua --data '%s' %s '%s/missing/file' 2>&1"):format(gibbous, recipe, plain, option, folder)))
         local output = pipe:read("a")
         expect(pipe:close() == true):to_be(false)
-        expect(output:find(recipe .. ": cannot write " .. folder .. "/missing/file", 1, true) ~= nil):to_be(true)
+        expect(output:find(("%s: cannot write '%s/missing/file"):format(option, folder), 1, true) ~= nil):to_be(true)
       end)
     end
   end
