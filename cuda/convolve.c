@@ -57,10 +57,11 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
   return status == GB_OK && !served ? GB_EUNSUPPORTED : status;
 }
 
-static void say_apart(gb_cuda_call *call, const gb_conv *c, const char *why) {
+/* What of a convolution does not go the fast way, how it goes, and why. */
+static void say(gb_cuda_call *call, const gb_conv *c, const char *what, const char *how, const char *why) {
   if (!call->cuda->verbose) return;
-  fprintf(stderr, "gibbous: ReLU beside a convolution of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs apart, which is "
-          "slower: %s\n", c->n, c->c, c->in[0], c->in[1], c->o, why);
+  fprintf(stderr, "gibbous: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs %s: %s\n", what, c->n, c->c, c->in[0],
+          c->in[1], c->o, how, why);
 }
 
 /* With the library's ReLU, if it may be used and there is an engine for it; else with ours behind it. */
@@ -71,7 +72,7 @@ static gb_status run_relu(gb_cuda_call *call, gb_conv *conv, const gb_cuda_tenso
   conv->relu = false;
   GB_TRY(gb_conv_run(call, conv, served, why, why_size));
   if (!*served) return GB_OK;
-  say_apart(call, conv, refusal ? refusal : "cuDNN has no engine for both");
+  say(call, conv, "ReLU beside a convolution", "apart, which is slower", refusal ? refusal : "cuDNN has no engine for both");
   return gb_relu_in_place(call, y);
 }
 
@@ -134,12 +135,6 @@ static gb_status try_widened(gb_cuda_call *call, const work *w, bool *served, ch
 
 /* ====} */
 
-static void say_plain(gb_cuda_call *call, const gb_conv *c, const char *why) {
-  if (!call->cuda->verbose) return;
-  fprintf(stderr, "gibbous: a convolution of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs on plain CUDA kernels, which are "
-          "slow: %s\n", c->n, c->c, c->in[0], c->in[1], c->o, why);
-}
-
 /* Whatever can do it. */
 static gb_status convolve(gb_cuda_call *call, const work *w) {
   const gb_conv *c = &w->conv;
@@ -153,7 +148,7 @@ static gb_status convolve(gb_cuda_call *call, const work *w) {
   gb_cuda_scratch_back(call, 0);
   if (!served && odd) GB_TRY(try_widened(call, w, &served, why, sizeof why));
   if (served) return GB_OK;
-  say_plain(call, c, why);
+  say(call, c, "a convolution", "on plain CUDA kernels, which are slow", why);
   gb_conv_plain(call, c, &w->t[X], &w->t[WEIGHT], &w->t[Y], w->bias);
   return GB_OK;
 }

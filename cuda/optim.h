@@ -37,7 +37,7 @@ typedef struct gb_pass {
   gb_pass_scale *scale;
   gb_pass_found *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
   const gb_pass_found *norm;             /* clip by the norm in there; NULL: not by norm */
-  bool scaled, maximize, want_norm;
+  bool scaled, maximize;
   double norm_type, max_norm, clip_factor, clip_value;
   double *norms;                         /* per chunk */
   double beta1, beta2, eps, momentum, dampening;

@@ -3,13 +3,13 @@
 
 #include <string.h>
 
+#include "base/numerics.h"
 #include "cuda/cuda.h"
 
 /* Is an element NaN: beyond infinity, but for its sign? */
 static bool is_nan(uint64_t bits, gb_dtype dtype, size_t bytes) {
-  static const uint64_t infinities[] = { [GB_FLOAT64] = 0x7ff0000000000000u, [GB_FLOAT32] = 0x7f800000, [GB_FLOAT16] = 0x7c00, [GB_BFLOAT16] = 0x7f80 };
   size_t sign_out = 65 - 8 * bytes;
-  return bits << sign_out > infinities[dtype] << sign_out;
+  return bits << sign_out > (uint64_t)gb_numerics_bounds_of(dtype, dtype).infinity << sign_out;
 }
 
 const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_trial trial, const void *what, const void *result, gb_dtype dtype) {

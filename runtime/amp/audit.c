@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "amp/rules.h"
-#include "amp/trace.h"
 #include "amp/weights.h"
 #include "tensor/step_state.h"
 
@@ -27,7 +26,6 @@ typedef struct list { void *items; size_t count, capacity; } list;
 struct gb_audit {
   gb_context *context;       /* counted */
   gb_observer observer;
-  bool running, busy;        /* the observer is in place; the audit's own ops run */
   int32_t module;
   gb_dtype format;           /* what results of 32 and 64 bits are asked about: the dtype of the last scope */
   list rows, numbers, places, pending, scales;
@@ -111,7 +109,7 @@ static gb_status count(gb_audit *audit, int32_t at, gb_tensor *t, bool signs) {
   return status;
 }
 
-/* Count t beneath the step: outside its graph, its scopes and what is noted of ops, the trace of a skip included. *at: -1, or the place to add to. */
+/* Count t beneath the step. *at: -1, or the place to add to. */
 static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype format, bool signs) {
   gb_context *context = audit->context;
   if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return GB_OK;
@@ -122,17 +120,11 @@ static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype fo
     fresh->format = (int8_t)format;
     *at = (int32_t)(audit->numbers.count - 1);
   }
-  gb_modes *outer = context->modes, plain = *outer;
-  gb_trace *trace = context->trace;
-  bool untracked = context->untracked, traced = trace && trace->busy;
-  plain.grad = plain.autocast = false;
-  context->modes = &plain;
-  audit->busy = true;
-  if (trace) trace->busy = true;
+  bool untracked = context->untracked;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
   gb_status status = count(audit, *at, t, signs);
-  if (trace) trace->busy = traced;
-  audit->busy = false;
-  context->modes = outer;
+  gb_beneath_end(context, &beneath);
   context->untracked = untracked;
   if (status == GB_OK) numbers_at(audit, *at)->numel += t->numel;
   return status;
@@ -144,12 +136,6 @@ static gb_dtype format_for(const gb_audit *audit, gb_dtype dtype) { return gb_is
 /* ====} */
 
 /* {==== where nodes were made ==== */
-
-/* The recipe's line that runs now, or "". */
-static void where(const gb_context *context, char *text, size_t size) {
-  text[0] = 0;
-  if (context->where) context->where(context->where_user, text, size);
-}
 
 /* Nodes from now on, this call's included, are of this module and line. */
 static gb_status note_place(gb_audit *audit, const gb_call *call, const char *line) {
@@ -297,7 +283,7 @@ static gb_audit_row *row_for(gb_audit *audit, const gb_audit_key *key) {
   if (row && !memcmp(&row->key, key, sizeof *key)) return row;
   row = append(audit, &audit->rows, sizeof *row);
   if (!row) return NULL;
-  row->key = *key;
+  memcpy(&row->key, key, sizeof *key); /* padding too */
   for (int i = 0; i < GB_MAX_OUT; i++) row->numbers[i] = -1;
   row->cast_numbers = -1;
   return row;
@@ -305,12 +291,16 @@ static gb_audit_row *row_for(gb_audit *audit, const gb_audit_key *key) {
 
 static int64_t bytes_of(const gb_tensor *t) { return t->numel * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype); }
 
+/* Did autocast bring input i to another dtype? */
+static bool was_cast(const gb_call *call, int i) {
+  return call->in[i] && call->op != GB_OP_copy && gb_autocast_eligible(call->original[i]) && call->original[i]->dtype != call->in[i]->dtype;
+}
+
 /* Casts that ran for the call's inputs, or for those of the composite that this is the first part of; the others were kept copies. */
 static void count_casts(gb_audit_row *row, const gb_call *call) {
   gb_call *whole = call->context->composite;
   int cast = 0;
-  for (int i = 0; i < call->n_in; i++)
-    cast += call->in[i] && gb_autocast_eligible(call->original[i]) && call->original[i]->dtype != call->in[i]->dtype && call->op != GB_OP_copy;
+  for (int i = 0; i < call->n_in; i++) cast += was_cast(call, i);
   row->casts += call->casts;
   row->cast_bytes += call->cast_bytes;
   row->reused += cast > call->casts ? cast - call->casts : 0;
@@ -329,11 +319,9 @@ static void count_gradient_cast(gb_audit_row *row, const gb_call *call) {
 
 /* The inputs before they were cast: what did the casts lose? */
 static gb_status examine_casts(gb_audit *audit, gb_audit_row *row, const gb_call *call) {
-  for (int i = 0; i < call->n_in; i++) {
-    gb_tensor *before = call->original[i];
-    if (!call->in[i] || !gb_autocast_eligible(before) || before->dtype == call->in[i]->dtype || !gb_is_16bit((gb_dtype)call->in[i]->dtype)) continue;
-    if (call->op != GB_OP_copy) GB_TRY(examine(audit, &row->cast_numbers, before, (gb_dtype)call->in[i]->dtype, false));
-  }
+  for (int i = 0; i < call->n_in; i++)
+    if (was_cast(call, i) && gb_is_16bit((gb_dtype)call->in[i]->dtype))
+      GB_TRY(examine(audit, &row->cast_numbers, call->original[i], (gb_dtype)call->in[i]->dtype, false));
   return GB_OK;
 }
 
@@ -373,17 +361,17 @@ static gb_status look(void *user, const gb_call *call) {
   gb_audit *audit = user;
   gb_context *context = audit->context;
   char line[96];
-  if (audit->busy || (context->trace && context->trace->busy) || (context->backward && context->backward->checking)) return GB_OK;
-  where(context, line, sizeof line);
+  if (context->unseen) return GB_OK;
+  gb_where(context, line, sizeof line);
   if (!context->backward || context->modes->recompute) GB_TRY(note_place(audit, call, line));
   if (context->casting) {
     note_cast(call, context->casting);
     return GB_OK;
   }
-  if (context->modes->autocast) audit->format = context->modes->lower;
   if (call->info->kind == GB_KIND_VIEW || call->info->kind == GB_KIND_COMPOSITE) return GB_OK;
   gb_audit_key key;
   GB_TRY(describe(audit, call, line, &key));
+  if (key.lower != GB_DTYPE_NONE) audit->format = (gb_dtype)key.lower;
   return add_row(audit, call, &key);
 }
 
@@ -398,9 +386,8 @@ gb_status gb_audit_begin(gb_context *context, gb_audit **out) {
   if (!audit) return context->error_code;
   audit->context = context;
   audit->format = context->modes->autocast ? context->modes->lower : GB_FLOAT16;
-  audit->observer = (gb_observer){ look, audit, context->observers };
-  audit->running = true;
-  context->observers = &audit->observer;
+  audit->observer = (gb_observer){ .op = look, .user = audit };
+  gb_observer_add(context, &audit->observer);
   context->audit = audit;
   gb_context_retain(context);
   *out = audit;
@@ -408,12 +395,9 @@ gb_status gb_audit_begin(gb_context *context, gb_audit **out) {
 }
 
 void gb_audit_end(gb_audit *audit) {
-  if (!audit->running) return;
-  gb_observer **at = &audit->context->observers;
-  while (*at && *at != &audit->observer) at = &(*at)->next;
-  if (*at) *at = audit->observer.next;
+  if (audit->context->audit != audit) return;
+  gb_observer_remove(audit->context, &audit->observer);
   audit->context->audit = NULL;
-  audit->running = false;
 }
 
 gb_status gb_audit_read(gb_audit *audit) {

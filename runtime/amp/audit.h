@@ -2,7 +2,7 @@
  *
  * While an audit runs, an observer adds a row for each op (a composite's parts instead of the composite; views move nothing and have none), and asks
  * the op `numerics` about its results. Equal calls in a row are one row with a count. On a device nothing waits: what was counted there is read when
- * the audit ends, or when PENDING results have gathered. What the audit itself runs appears nowhere and changes nothing of the step: not its graph,
+ * the audit ends, or when many have gathered. What the audit itself runs appears nowhere and changes nothing of the step: not its graph,
  * its random stream, its versions, nor a bit of its results.
  * Backward ops belong to the module and the line that made their node, found by the node's number. */
 #ifndef GB_AMP_AUDIT_H

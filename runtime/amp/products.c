@@ -111,9 +111,9 @@ static void add_conv(gb_product_list *list, const gb_conv_sizes *s, int64_t m, i
 static void of_conv(const gb_call *call, gb_product_list *list) {
   const gb_tensor *a = call->in[0], *b = call->in[1];
   set_dtype(list, a, b);
+  list->copied = !gb_is_channels_last(a) || !gb_is_channels_last(b);
   if (call->op == GB_OP_conv2d) {
     gb_conv_sizes s = gb_conv_sizes_of(a->shape, b->shape, call->attrs);
-    list->copied = !gb_is_channels_last(a) || !gb_is_channels_last(b);
     add_conv(list, &s, s.n * s.out[0] * s.out[1], s.o / s.groups, s.c / s.groups * s.kernel[0] * s.kernel[1]);
     return;
   }
@@ -121,7 +121,6 @@ static void of_conv(const gb_call *call, gb_product_list *list) {
   const int64_t *shape = call->attrs[0].ints;
   gb_conv_sizes s = by_input ? gb_conv_sizes_of(shape, b->shape, call->attrs + 1) : gb_conv_sizes_of(b->shape, shape, call->attrs + 1);
   int64_t places = s.n * s.out[0] * s.out[1], window = s.c / s.groups * s.kernel[0] * s.kernel[1];
-  list->copied = !gb_is_channels_last(a) || !gb_is_channels_last(b);
   if (by_input) add_conv(list, &s, places, window, s.o / s.groups);
   else add_conv(list, &s, s.o / s.groups, window, places);
 }

@@ -22,20 +22,17 @@ static bool all_true(gb_trace *trace, gb_tensor *flags) {
   return yes;
 }
 
-/* Finite, or minus infinity where that is allowed; beneath autograd, autocast and the trace itself. */
+/* Finite, or minus infinity where that is allowed. */
 static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
   gb_context *context = trace->context;
   if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype) || context->capture) return true; /* while a graph is captured nothing is there */
-  gb_modes *outer = context->modes, plain = *outer;
-  plain.grad = plain.autocast = false;
-  context->modes = &plain;
-  bool busy = trace->busy, fine = true;
-  trace->busy = true;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
+  bool fine = true;
   gb_tensor *flags = NULL;
   gb_status status = minus_infinity ? gb_op_number(context, GB_OP_lt, t, INFINITY, &flags) : gb_op_1(context, GB_OP_isfinite, t, NULL, &flags);
   if (status == GB_OK) fine = all_true(trace, flags);
-  trace->busy = busy;
-  context->modes = outer;
+  gb_beneath_end(context, &beneath);
   return fine;
 }
 
@@ -50,12 +47,6 @@ bool gb_trace_finite(gb_trace *trace, gb_tensor *t) { return is_fine(trace, t, f
 /* ====} */
 
 /* {==== the forward pass ==== */
-
-/* The recipe's line that runs now, or "". */
-static void where(const gb_context *context, char *text, size_t size) {
-  text[0] = 0;
-  if (context->where) context->where(context->where_user, text, size);
-}
 
 /* Nodes from this number on are of this line. Without memory the lines before it go on counting. */
 static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
@@ -75,9 +66,9 @@ static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
 /* An op ran: note its line, and whether it is the first with a result that is no number. */
 static gb_status look(void *user, const gb_call *call) {
   gb_trace *trace = user;
-  if (trace->busy || trace->backward) return GB_OK;
+  if (trace->context->unseen || trace->context->backward) return GB_OK; /* a walk asks for itself */
   char line[96];
-  where(trace->context, line, sizeof line);
+  gb_where(trace->context, line, sizeof line);
   const gb_tensor *result = call->in_place ? call->in[0] : call->out[0];
   if (call->needs_grad && result && result->node) note_line(trace, result->node->sequence, line);
   if (trace->forward[0] || call->info->kind == GB_KIND_VIEW) return GB_OK;
@@ -114,17 +105,15 @@ void gb_trace_arm(gb_trace *trace, gb_context *context, uint32_t scaler) {
   if (context->trace) gb_trace_disarm(context->trace);
   trace->context = context;
   trace->scaler = scaler;
-  trace->observer = (gb_observer){ look, trace, context->observers };
-  context->observers = &trace->observer;
+  trace->observer = (gb_observer){ .op = look, .user = trace };
+  gb_observer_add(context, &trace->observer);
   context->trace = trace;
 }
 
 void gb_trace_disarm(gb_trace *trace) {
   gb_context *context = trace->context;
   if (!context) return;
-  gb_observer **at = &context->observers;
-  while (*at && *at != &trace->observer) at = &(*at)->next;
-  if (*at) *at = trace->observer.next;
+  gb_observer_remove(context, &trace->observer);
   context->trace = NULL;
   free(trace->lines);
   *trace = (gb_trace){ .context = NULL };

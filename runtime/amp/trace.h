@@ -16,7 +16,6 @@ typedef struct gb_trace {
   gb_observer observer;
   uint32_t scaler;           /* whose gradients; 0: anybody's */
   gb_status failure;         /* of a check that waited, if something else was wrong on the device: the op's, or backward's */
-  bool busy, backward;       /* its own checks run; a walk runs, which asks for itself */
   gb_trace_line *lines;
   size_t n_lines, capacity;
   char forward[160];         /* the first finding of the forward pass */

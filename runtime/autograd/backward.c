@@ -474,20 +474,17 @@ static gb_status has_nan(gb_context *context, gb_tensor *t, bool *found) {
 /* Gradients that the node made and that are no numbers are an error that names it. */
 static gb_status check_numbers(walk *w, const gb_grad_call *call) {
   gb_context *context = w->context;
-  gb_modes *outer = context->modes, plain = *outer;
   bool found = false;
   int input = 0;
-  plain.grad = false;
-  context->modes = &plain;
-  w->place.checking = true;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && !found && i < call->n_in; i++) {
     if (!call->need[i] || !call->in[i]) continue;
     status = has_nan(context, call->in[i], &found);
     input = i + 1;
   }
-  w->place.checking = false;
-  context->modes = outer;
+  gb_beneath_end(context, &beneath);
   GB_TRY(status);
   if (!found) return GB_OK;
   const gb_node *node = call->node;
@@ -556,16 +553,13 @@ static gb_status examine(walk *w, const gb_grad_call *call) {
   return GB_OK;
 }
 
-/* Examine beneath the graph: nothing is recorded. What fails for want of memory finds nothing, and backward goes on. */
+/* What fails for want of memory finds nothing, and backward goes on. */
 static gb_status trace_node(walk *w, const gb_grad_call *call) {
   gb_context *context = w->context;
-  gb_modes *outer = context->modes, plain = *outer;
-  plain.grad = false;
-  context->modes = &plain;
-  w->place.checking = true;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
   (void)examine(w, call);
-  w->place.checking = false;
-  context->modes = outer;
+  gb_beneath_end(context, &beneath);
   return gb_trace_failure(context->trace);
 }
 
@@ -817,16 +811,13 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->op = NULL;
   gb_status status = GB_OK;
   gb_range_push(context, "backward");
-  bool nested = context->trace && context->trace->backward;
   gb_walk_place *around = context->backward;
   context->backward = &w->place;
-  if (context->trace) context->trace->backward = true;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
   if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
   for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
-  if (context->trace) context->trace->backward = nested;
   context->backward = around;
   gb_range_pop(context);
   context->modes = outer;

@@ -15,8 +15,8 @@ static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
 
 /* The recipe's line that runs now; NULL where nobody knows, or there is no memory for it. */
 static char *line_of(const gb_context *context) {
-  char text[96] = "";
-  if (context->where) context->where(context->where_user, text, sizeof text);
+  char text[96];
+  gb_where(context, text, sizeof text);
   return *text ? strdup(text) : NULL;
 }
 

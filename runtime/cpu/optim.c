@@ -206,7 +206,7 @@ static gb_status check(gb_call *call, bool writes) {
   pass p = pass_over(c, check_run);
   p.writes = writes;
   int64_t chunks = count_chunks(&p);
-  if (!c->want_norm) {
+  if (!(c->norm_type > 0)) {
     run_pass(call, &p);
     note_bad(c, &p);
     return GB_OK;
@@ -222,7 +222,7 @@ static gb_status check(gb_call *call, bool writes) {
   return GB_OK;
 }
 
-/* Reads slab, scale (its found_inf is set too), scaled, found, want_norm, norm_type. Never clears a flag. */
+/* Reads slab, scale (its found_inf is set too), scaled, found, norm_type. Never clears a flag. */
 static gb_status optim_check(gb_call *call) { return check(call, false); }
 
 /* As above; gradients (float32 or float64) lose their scale. */

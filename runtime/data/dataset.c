@@ -64,7 +64,7 @@ gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index
   for (int c = 0; c < dataset->columns && status == GB_OK; c++) {
     const gb_column *column = &dataset->column[c];
     status = gb_tensor_new(context, column->dtype, column->ndim, column->shape, (gb_device){ GB_CPU, 0 }, &made[c]);
-    if (status == GB_OK) data[c] = gb_tensor_data(made[c]);
+    if (status == GB_OK) data[c] = gb_data(made[c]);
   }
   if (status == GB_OK) {
     status = gb_dataset_read(dataset, &index, 1, data, error, sizeof error);

@@ -93,7 +93,7 @@ static gb_status write_tensor(gb_context *context, gb_file_writer *file, gb_tens
   size_t bytes = bytes_of(tensor);
   if (!bytes) return GB_OK;
   GB_TRY(gb_check_loan(tensor));
-  if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor)) return gb_file_write(file, gb_tensor_data(tensor), bytes);
+  if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor)) return gb_file_write(file, gb_data(tensor), bytes);
   void *ordered = malloc(bytes);
   if (!ordered) return gb_fail_memory(context, bytes);
   gb_status status = gb_tensor_read(tensor, ordered, bytes);
@@ -379,8 +379,8 @@ gb_status gb_safetensors_load(gb_safetensors *file, int64_t i, gb_tensor **out) 
                    GB_MAX_NDIM);
   gb_tensor *tensor;
   GB_TRY(gb_tensor_new(file->context, dtype, e->ndim, e->shape, (gb_device){ GB_CPU, 0 }, &tensor));
-  gb_status status = gb_file_read(file->file, file->data + e->begin, gb_tensor_data(tensor), (size_t)(e->end - e->begin));
-  if (status == GB_OK && dtype == GB_BOOL) status = check_bools(file->context, e, gb_tensor_data(tensor));
+  gb_status status = gb_file_read(file->file, file->data + e->begin, gb_data(tensor), (size_t)(e->end - e->begin));
+  if (status == GB_OK && dtype == GB_BOOL) status = check_bools(file->context, e, (const uint8_t *)gb_data(tensor));
   if (status != GB_OK) { gb_tensor_release(tensor); return status; }
   *out = tensor;
   return GB_OK;

@@ -80,7 +80,6 @@ static gb_status autocast(road *r) {
   GB_TRY(gb_autocast_rule(call, modes->lower, &plan));
   call->result = plan.result;
   if (plan.cast == GB_DTYPE_NONE) return GB_OK;
-  const char *op = call->context->op;
   struct gb_call *outer = call->context->casting;
   modes->autocast = false; /* the cast itself runs untouched */
   call->context->casting = call;
@@ -94,7 +93,6 @@ static gb_status autocast(road *r) {
   }
   modes->autocast = true;
   call->context->casting = outer;
-  call->context->op = op;
   return status;
 }
 

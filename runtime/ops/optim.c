@@ -15,9 +15,15 @@ static gb_status check_slab(gb_call *call) {
   GB_TRY(slab_call(call, &c));
   if (!c->slab || !c->slab->gradients) return gb_call_fail(call, GB_EINVAL, "the slab has no gradients");
   if (c->scaled && !c->scale) return gb_call_fail(call, GB_EINVAL, "gradients carry a scale, but the scaler's record is missing");
-  if (c->want_norm && !c->found) return gb_call_fail(call, GB_EINVAL, "a norm needs a record to be written to");
   call->device = c->slab->gradients->storage->device;
   return GB_OK;
+}
+
+/* A look at the gradients may measure their norm too. */
+static gb_status check_look(gb_call *call) {
+  GB_TRY(check_slab(call));
+  const gb_slab_call *c = call->attrs[0].pointer;
+  return c->norm_type > 0 && !c->found ? gb_call_fail(call, GB_EINVAL, "a norm needs a record to be written to") : GB_OK;
 }
 
 /* A step also needs the weights, and as many moments as the optimizer has. */
@@ -47,8 +53,8 @@ static gb_status check_update(gb_call *call) {
 }
 
 const gb_op_impl gb_family_optim[] = {
-  { .op = GB_OP_optim_check, .check = check_slab },
-  { .op = GB_OP_optim_unscale, .check = check_slab },
+  { .op = GB_OP_optim_check, .check = check_look },
+  { .op = GB_OP_optim_unscale, .check = check_look },
   { .op = GB_OP_optim_clip, .check = check_slab },
   { .op = GB_OP_optim_sgd, .check = check_sgd },
   { .op = GB_OP_optim_adam, .check = check_adam },

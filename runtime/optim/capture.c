@@ -135,9 +135,7 @@ static gb_status open_pool(gb_capture *c) {
 /* Ops run again from here on. */
 static void stop(gb_capture *c) {
   gb_context *context = c->context;
-  gb_observer **at = &context->observers;
-  while (*at && *at != &c->observer) at = &(*at)->next;
-  if (*at) *at = c->observer.next;
+  gb_observer_remove(context, &c->observer);
   context->capture = NULL;
   context->graph_turns++;
   context->pool[gb_device_slot(c->device)] = c->outer;
@@ -168,8 +166,8 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
   }
   c->seed = context->seed;
   c->offset = context->offset;
-  c->observer = (gb_observer){ look, c, context->observers };
-  context->observers = &c->observer;
+  c->observer = (gb_observer){ .op = look, .user = c };
+  gb_observer_add(context, &c->observer);
   context->capture = c;
   context->graph_turns++;
   gb_context_retain(context);

@@ -175,7 +175,7 @@ static gb_status measure(batch_list *list, double norm_type, gb_record *record) 
   gb_device device;
   GB_TRY(find_device(list, &device));
   GB_TRY(gb_record_open(record, list->context, device, NULL, sizeof(gb_found_record)));
-  return run_batches(list, GB_OP_optim_check, (gb_slab_call){ .found = record->data, .want_norm = true, .norm_type = norm_type });
+  return run_batches(list, GB_OP_optim_check, (gb_slab_call){ .found = record->data, .norm_type = norm_type });
 }
 
 /* Scale gradients down by the norm in the record. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of

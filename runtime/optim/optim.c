@@ -324,8 +324,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_recor
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .want_norm = norm_type > 0,
-                            .norm_type = norm_type };
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .norm_type = norm_type };
       GB_TRY(run_slab(optimizer->context, op, &call));
     }
   return GB_OK;
@@ -523,9 +522,7 @@ gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip
   if (first < 0) return gb_tensor_scalar(optimizer->context, GB_FLOAT64, 0, norm);
   GB_TRY(one_scale(optimizer, first, &scale));
   GB_TRY(gb_optimizer_norm(optimizer, scale, clip->norm_type, norm));
-  gb_status status = gb_optimizer_update(optimizer, scale, scale != NULL, false, clip);
-  if (status != GB_OK) gb_drop(norm);
-  return status;
+  return gb_optimizer_update(optimizer, scale, scale != NULL, false, clip);
 }
 
 /* ====} */

@@ -64,7 +64,8 @@ gb_status gb_norm_tensor(const gb_record *record, double norm_type, gb_tensor **
 /* One step. scale NULL: no scaler. scaled: gradients carry its scale. guarded: no weight changes when the found flag is up. clip (or NULL): by
  * the norm in found, within the same pass; gradients lose their scale. */
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip);
-/* A step that clips, without a scaler. *norm is the norm before, a 0-d float64 tensor. */
+/* A step that clips, without a scaler. *norm is the norm before, a 0-d float64 tensor; on failure it may be
+ * there, for the caller to release. */
 gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm);
 /* Bring learning rate and weight decay of every group to where a captured step reads them. Other settings that have changed since are an error. */
 gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer);

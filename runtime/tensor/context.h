@@ -96,7 +96,8 @@ struct gb_context {
 
   gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */
 
-  const char *op;                          /* the op that runs, for error texts; NULL between ops */
+  int unseen;                              /* above 0: what runs belongs to a check or to a tool, not to the step */
+  const char *op;                          /* the op that the recipe called, for error texts, whatever ops run within it; NULL between */
   gb_status error_code;
   char error_op[64];
   char error[1024];
@@ -121,6 +122,37 @@ gb_status gb_poll(gb_context *context);
 
 void gb_context_retain(gb_context *context);
 void gb_context_release(gb_context *context);
+
+static inline void gb_observer_add(gb_context *context, gb_observer *observer) {
+  observer->next = context->observers;
+  context->observers = observer;
+}
+/* Nothing where it is not there. */
+static inline void gb_observer_remove(gb_context *context, const gb_observer *observer) {
+  gb_observer **at = &context->observers;
+  while (*at && *at != observer) at = &(*at)->next;
+  if (*at) *at = observer->next;
+}
+
+/* The recipe's line that runs now, or "". */
+static inline void gb_where(const gb_context *context, char *text, size_t size) {
+  text[0] = 0;
+  if (context->where) context->where(context->where_user, text, size);
+}
+
+/* From one to the other, ops look at a step from beneath: outside its graph and its scopes, and seen by no observer that asks. */
+typedef struct gb_beneath { gb_modes *outer, modes; } gb_beneath;
+static inline void gb_beneath_begin(gb_context *context, gb_beneath *beneath) {
+  beneath->outer = context->modes;
+  beneath->modes = *context->modes;
+  beneath->modes.grad = beneath->modes.autocast = false;
+  context->modes = &beneath->modes;
+  context->unseen++;
+}
+static inline void gb_beneath_end(gb_context *context, const gb_beneath *beneath) {
+  context->modes = beneath->outer;
+  context->unseen--;
+}
 
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);

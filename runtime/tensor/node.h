@@ -67,7 +67,6 @@ typedef struct gb_walk_place {
   gb_grad_tag tag;           /* of the gradients that it makes */
   bool settling;             /* a gradient is being added to the sum of a leaf */
   bool hook;                 /* a hook on the gradient of a result runs, which may compute anything */
-  bool checking;             /* what runs belongs to a check, not to the step */
 } gb_walk_place;
 
 /* Tells the present history of a base from earlier ones; 0: none. */

@@ -53,8 +53,7 @@ typedef struct gb_slab_call {
   gb_scale_record *scale;    /* NULL: gradients are unscaled */
   gb_found_record *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
-  bool want_norm;            /* put the norm into found */
-  double norm_type;          /* p above 0, or infinity */
+  double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
   const gb_found_record *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) instead */
   double max_norm;
   gb_found_record *owner;

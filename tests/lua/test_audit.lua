@@ -113,6 +113,11 @@ describe("rows", function()
     end, quiet)
     expect(row_of(report, "softmax").why):to_be("dtype named by the caller")
   end)
+  it("are asked about the format of their scope, also where an op made of others is the first in it", function()
+    local x, y = gb.ones(4), gb.zeros(4)
+    local report = amp.audit(nn.Identity(), function() amp.autocast("bfloat16", function() F.mse_loss(x, y) end) end, quiet)
+    for _, op in ipairs { "sub", "square", "mean" } do expect(row_of(report, op).numbers[1].format):to_be("bfloat16") end
+  end)
 end)
 
 describe("casts", function()
