@@ -130,7 +130,7 @@ static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_
 /* c[m, n] = beta * c + alpha * x @ y over k. */
 static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
                      char *work) {
-  gb_block_product(a->how, a->lane, m, n, k, alpha, &x, &y, beta, c, ldc, gb_lane_dtype(a->lane), work);
+  gb_block_product(a->how, a->lane, m, n, k, alpha, &x, &y, NULL, beta, c, ldc, gb_lane_dtype(a->lane), work);
 }
 
 /* Lanes of scratch that the largest product of tiles with q queries takes. */

@@ -1,7 +1,8 @@
 /* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one rounding.
  *
  * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads gives the same bits.
- * Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by cpu/gemm_bf16.c. Lanes of a float32 or
+ * Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by cpu/gemm_bf16.c. A small b that several tiles
+ * share is packed before them, in parallel. Lanes of a float32 or
  * float64 result are summed in place; those of a 16-bit result in registers if k is short, else in scratch, and rounded once, after the bias
  * and the activation.
  * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
@@ -18,6 +19,10 @@
 #define LEAST_OPERATIONS 2e6
 #define LEAST_UNIT_OPERATIONS 8e6
 
+/* Columns of b that are packed by one chunk where b is packed before the tiles, and the most that b may take then: a part of a core's cache. */
+#define PACKED_COLUMNS 32
+#define MOST_PACKED_BYTES ((size_t)1 << 21)
+
 /* A product and how it is cut. */
 typedef struct gemm_plan {
   const gb_product *p;
@@ -27,7 +32,7 @@ typedef struct gemm_plan {
   int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
   int64_t batches, per_chunk;
   size_t product_bytes, sum_bytes;     /* scratch of one thread: of the product, and for sums */
-  char *scratch;
+  char *scratch, *packed;              /* packed: the whole of b, before the first tile; or NULL */
   gb_threads *threads;
 } gemm_plan;
 
@@ -90,6 +95,23 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
 
 /* {==== plans ==== */
 
+/* Could the whole of b be packed before the tiles, instead of by each tile its own part? */
+static bool could_pack_once(const gemm_plan *plan) {
+  const gb_product *p = plan->p;
+  if (plan->batches > 1 || plan->how.unit != GB_UNIT_NONE || p->m == 1 || p->n == 1 || p->k == 0) return false;
+  return gb_packed_bytes(plan->lane, p->n, p->k) <= MOST_PACKED_BYTES;
+}
+
+/* The size of parts of `whole`, a multiple of `unit` and at most a block: about that, but so that no 1 is left, which would be a vector's and summed
+ * in another order. */
+static int64_t part_of(int64_t whole, int64_t about, int64_t unit, int64_t block) {
+  int64_t part = round_up(divide_up(whole, divide_up(whole, about)), unit);
+  if (part >= whole) return whole;
+  for (int64_t other = part; other <= block; other += unit) if (whole % other != 1) return least(whole, other);
+  for (int64_t other = part; other >= unit; other -= unit) if (whole % other != 1) return other;
+  return part;
+}
+
 /* Tiles of c: about as many as there are threads to feed, none too small to pay for a thread; or, where one matrix is too small, several of
  * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
 static void choose_tiles(gemm_plan *plan) {
@@ -97,14 +119,15 @@ static void choose_tiles(gemm_plan *plan) {
   bool by_unit = plan->how.unit != GB_UNIT_NONE;
   double row = 2.0 * (double)(p->k > 0 ? p->k : 1), enough = by_unit ? LEAST_UNIT_OPERATIONS : LEAST_OPERATIONS;
   int64_t rows = by_unit ? 32 : 12;
+  bool once = could_pack_once(plan);
   int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
   while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * enough) {
-    if (n >= m && n > 64) n = round_up(n / 2, 32);
-    else if (m > 2 * rows) m = round_up(m / 2, rows);
+    if (m > 2 * rows && (m > n || n <= 64 || (once && m > 96 && p->m > 128))) m = round_up(m / 2, rows);
+    else if (n > 64) n = round_up(n / 2, 32);
     else break;
   }
-  plan->mt = least(p->m, round_up(divide_up(p->m, divide_up(p->m, m)), rows));
-  plan->nt = least(p->n, round_up(divide_up(p->n, divide_up(p->n, n)), 32));
+  plan->mt = part_of(p->m, m, rows, GB_BLOCK_M);
+  plan->nt = part_of(p->n, n, 32, GB_BLOCK_N);
   plan->down = divide_up(p->m, plan->mt);
   plan->across = divide_up(p->n, plan->nt);
   double operations = row * (double)p->m * (double)p->n;
@@ -146,7 +169,8 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   int64_t ld = plan->staged ? n : p->ldc;
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
-  gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->staged ? 0 : (double)p->beta, sums, ld,
+  gb_packed packed = { plan->packed, gb_packed_columns(plan->lane, p->n), column };
+  gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->packed ? &packed : NULL, plan->staged ? 0 : (double)p->beta, sums, ld,
                    plan->staged ? gb_lane_dtype(plan->lane) : p->dtype, scratch);
   if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
 }
@@ -163,12 +187,25 @@ static void find_operands(const gb_product *p, int64_t i, gb_matrix *a, gb_matri
   b->data = at(b->data, b->dtype, b_offset);
 }
 
+static char *scratch_of_thread(const gemm_plan *plan) {
+  return plan->scratch + (size_t)gb_threads_current(plan->threads) * (plan->product_bytes + plan->sum_bytes);
+}
+
+/* Chunk: some columns of b, packed. */
+static void pack_chunk(void *arg, int64_t chunk) {
+  const gemm_plan *plan = arg;
+  const gb_product *p = plan->p;
+  int64_t first = chunk * PACKED_COLUMNS;
+  gb_pack_columns(plan->how, plan->lane, first, least(PACKED_COLUMNS, p->n - first), p->k, &p->b, gb_packed_columns(plan->lane, p->n), plan->packed,
+                  scratch_of_thread(plan));
+}
+
 /* Chunk: one tile of one result, or a few whole small results. */
 static void run_chunk(void *arg, int64_t chunk) {
   const gemm_plan *plan = arg;
   const gb_product *p = plan->p;
   int64_t tiles = plan->down * plan->across, tile = chunk % tiles, first = chunk / tiles * plan->per_chunk;
-  char *scratch = plan->scratch + (size_t)gb_threads_current(plan->threads) * (plan->product_bytes + plan->sum_bytes);
+  char *scratch = scratch_of_thread(plan);
   gb_matrix a, b;
   for (int64_t i = first; i < least(first + plan->per_chunk, plan->batches); i++) {
     find_operands(p, i, &a, &b);
@@ -181,9 +218,15 @@ gb_status gb_product_run(gb_call *call, const gb_product *product) {
   if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
   choose_tiles(&plan);
   plan.threads = call->context->threads;
-  gb_block *scratch = gb_cpu_scratch(call, scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads));
+  size_t packed = plan.down > 1 && could_pack_once(&plan) ? gb_packed_bytes(plan.lane, product->n, product->k) : 0;
+  size_t rooms = scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads);
+  gb_block *scratch = gb_cpu_scratch(call, rooms + packed);
   if (!scratch) return GB_EMEMORY;
   plan.scratch = gb_block_data(scratch);
+  if (packed > 0) {
+    plan.packed = plan.scratch + rooms;
+    gb_parallel(call, divide_up(product->n, PACKED_COLUMNS), pack_chunk, &plan);
+  }
   gb_parallel(call, plan.down * plan.across * divide_up(plan.batches, plan.per_chunk), run_chunk, &plan);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;

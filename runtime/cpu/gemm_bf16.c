@@ -339,7 +339,7 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
         left.data = rows.data + i * rows.line_stride + p * rows.depth_stride;
         right.data = columns.data + j * columns.line_stride + p * columns.depth_stride;
         how.unit = GB_UNIT_NONE;
-        gb_block_product(how, GB_LANE_F32, down, across, depth, alpha, &left, &right, before, to, ldc, dtype, rest);
+        gb_block_product(how, GB_LANE_F32, down, across, depth, alpha, &left, &right, NULL, before, to, ldc, dtype, rest);
       }
     }
 }

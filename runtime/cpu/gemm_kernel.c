@@ -1,8 +1,9 @@
 /* cpu/gemm_kernel.c - the product of two blocks of matrices, serial: packing, and a kernel that holds a tile of c in registers.
  *
  * The scheme is that of Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), as BLIS has it: panels of a and b
- * are packed so that the kernel reads both in order, and packing widens any dtype and takes any strides. It is our own because it must be
- * called from many threads at once, with scratch that was allocated before: a serial BLAS keeps its buffers in a table without a lock.
+ * are packed so that the kernel reads both in order, and packing widens any dtype and takes any strides; rows of a which are lanes already
+ * are read where they lie. It is our own because it must be called from many threads at once, with scratch that was allocated before: a serial
+ * BLAS keeps its buffers in a table without a lock.
  * The kernel does 2 * MR * NR operations per MR + NR lanes read from cache; packing moves each operand once per block. */
 #include <string.h>
 
@@ -232,14 +233,23 @@ static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int
 
 /* {==== kernels ==== */
 
-/* c[MR, NR] = beta * c + alpha * a @ b for packed panels of depth k. */
-static void kernel_f32(int64_t k, float alpha, const float *a, const float *b, float beta, float *c, int64_t ldc) {
-  f32x sum[MR][2] = { 0 };
-  for (int64_t p = 0; p < k; p++, a += MR, b += NR_F32) {
+/* MR rows of a as the kernel reads them, lane by lane: from row to row and from step to step along k. Packed, or where they lie. */
+typedef struct panel_rows { const char *data; int64_t row, step; } panel_rows;
+
+/* sum[i] += row i of a times two registers of b, along k; a's rows and its steps along k are that far apart, one of them 1. */
+static inline __attribute__((always_inline)) void add_products_f32(int64_t k, const float *a, int64_t row, int64_t step, const float *b, f32x sum[MR][2]) {
+  for (int64_t p = 0; p < k; p++, a += step, b += NR_F32) {
     f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; i++) sum[i][0] += a[i] * left, sum[i][1] += a[i] * right;
+    for (int i = 0; i < MR; i++) sum[i][0] += a[i * row] * left, sum[i][1] += a[i * row] * right;
   }
+}
+
+/* c[MR, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k. */
+static void kernel_f32(int64_t k, float alpha, panel_rows a, const float *b, float beta, float *c, int64_t ldc) {
+  f32x sum[MR][2] = { 0 };
+  if (a.row == 1) add_products_f32(k, (const float *)a.data, 1, a.step, b, sum);
+  else add_products_f32(k, (const float *)a.data, a.row, 1, b, sum);
 #pragma GCC unroll 16
   for (int i = 0; i < MR; i++, c += ldc) {
     f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
@@ -248,8 +258,9 @@ static void kernel_f32(int64_t k, float alpha, const float *a, const float *b, f
   }
 }
 
-static void kernel_f64(int64_t k, double alpha, const double *a, const double *b, double beta, double *c, int64_t ldc) {
+static void kernel_f64(int64_t k, double alpha, panel_rows rows, const double *b, double beta, double *c, int64_t ldc) {
   f64x sum[MR][2] = { 0 };
+  const double *a = (const double *)(const void *)rows.data;
   for (int64_t p = 0; p < k; p++, a += MR, b += NR_F64) {
     f64x left = *(const f64x *)b, right = *(const f64x *)(b + NR_F64 / 2);
 #pragma GCC unroll 16
@@ -263,7 +274,7 @@ static void kernel_f64(int64_t k, double alpha, const double *a, const double *b
   }
 }
 
-static void kernel(gb_lane lane, int64_t k, double alpha, const void *a, const void *b, double beta, void *c, int64_t ldc) {
+static void kernel(gb_lane lane, int64_t k, double alpha, panel_rows a, const void *b, double beta, void *c, int64_t ldc) {
   if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, b, (float)beta, c, ldc);
   else kernel_f64(k, alpha, a, b, beta, c, ldc);
 }
@@ -287,22 +298,35 @@ static void round_tile(gb_dtype dtype, int64_t rows, int64_t columns, const floa
   }
 }
 
-/* Packed panels times packed panels; at the edges of c, and where it is to be rounded, the kernel works beside it. */
-static void multiply_packed(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const char *a, const char *b, double beta, char *c,
+/* Rows of a times packed panels of b; at the edges of c, and where it is to be rounded, the kernel works beside it. Rows that do not fill a panel
+ * were packed with zeros, or are the last of MR rows that lie in a. */
+static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, panel_rows a, const char *b, double beta, char *c,
                             int64_t ldc, gb_dtype dtype) {
   size_t size = gb_lane_bytes(lane);
   int nr = columns_of(lane);
-  bool rounded = gb_is_16bit(dtype);
+  bool rounded = gb_is_16bit(dtype), in_place = a.step != MR;
   float edge[MR * NR_F32] __attribute__((aligned(64)));
   for (int64_t j = 0; j < n; j += nr)
     for (int64_t i = 0; i < m; i += MR) {
-      const char *a_panel = a + (size_t)(i * k) * size, *b_panel = b + (size_t)(j * k) * size;
+      int64_t rows = least(MR, m - i), back = in_place ? MR - rows : 0;
+      panel_rows panel = a;
+      panel.data += (in_place ? (i - back) * a.row : i * k) * (int64_t)size;
+      const char *columns = b + (size_t)(j * k) * size;
       char *to = c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype);
-      if (m - i >= MR && n - j >= nr && !rounded) { kernel(lane, k, alpha, a_panel, b_panel, beta, to, ldc); continue; }
-      kernel(lane, k, alpha, a_panel, b_panel, 0, edge, nr);
-      if (rounded) round_tile(dtype, least(MR, m - i), least(nr, n - j), edge, (uint16_t *)(void *)to, ldc);
-      else combine(lane, least(MR, m - i), least(nr, n - j), (const char *)edge, nr, beta, to, ldc);
+      if (rows == MR && n - j >= nr && !rounded) { kernel(lane, k, alpha, panel, columns, beta, to, ldc); continue; }
+      kernel(lane, k, alpha, panel, columns, 0, edge, nr);
+      const char *from = (const char *)edge + (size_t)(back * nr) * size;
+      if (rounded) round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
+      else combine(lane, rows, least(nr, n - j), from, nr, beta, to, ldc);
     }
+}
+
+/* Is a read where it lies? Float32 as it is, at least one panel of it, side by side one way; not where its lines are a page or more apart: their
+ * heads would share few sets of the cache. */
+static bool lies_well(gb_lane lane, const lines *a, int64_t m) {
+  if (lane != GB_LANE_F32 || a->dtype != GB_FLOAT32 || a->tf32 || m < MR) return false;
+  int64_t apart = a->depth_stride == 1 ? a->line_stride : a->depth_stride;
+  return (a->depth_stride == 1 || a->line_stride == 1) && apart > 0 && apart < 4096 / 4 && (a->depth_stride == 1 || apart != MR);
 }
 
 /* ====} */
@@ -389,7 +413,7 @@ size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int
 }
 
 void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
-                      double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
+                      const gb_packed *packed, double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
   rows.tf32 = how.tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
   columns.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
@@ -408,12 +432,31 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
   for (int64_t j = 0; j < n; j += GB_BLOCK_N)
     for (int64_t p = 0; p == 0 || p < k; p += GB_BLOCK_K) { /* also once for no k at all: c = beta * c */
       int64_t across = least(GB_BLOCK_N, n - j), depth = least(GB_BLOCK_K, k - p);
-      pack(lane, &columns, j, across, p, depth, columns_of(lane), b_room, work);
+      const char *b_panels = packed ? packed->data + (size_t)(p * packed->columns + (packed->first + j) * depth) * size : b_room;
+      if (!packed) pack(lane, &columns, j, across, p, depth, columns_of(lane), b_room, work);
       for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
         int64_t down = least(GB_BLOCK_M, m - i);
-        pack(lane, &rows, i, down, p, depth, MR, a_room, work);
-        multiply_packed(lane, down, across, depth, alpha, a_room, b_room, p == 0 ? beta : 1,
+        panel_rows panels = { line_at(&rows, i, p), rows.line_stride, rows.depth_stride };
+        if (!lies_well(lane, &rows, down)) {
+          pack(lane, &rows, i, down, p, depth, MR, a_room, work);
+          panels = (panel_rows){ a_room, 1, MR };
+        }
+        multiply_panels(lane, down, across, depth, alpha, panels, b_panels, p == 0 ? beta : 1,
                         (char *)c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype), ldc, dtype);
       }
     }
+}
+
+size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k) { return (size_t)(gb_packed_columns(lane, n) * k) * gb_lane_bytes(lane); }
+
+int64_t gb_packed_columns(gb_lane lane, int64_t n) { return round_up(n, columns_of(lane)); }
+
+void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b, int64_t columns, void *to,
+                     void *scratch) {
+  lines l = columns_as_lines(b);
+  l.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
+  for (int64_t p = 0; p < k; p += GB_BLOCK_K) {
+    int64_t depth = least(GB_BLOCK_K, k - p);
+    pack(lane, &l, first, count, p, depth, columns_of(lane), (char *)to + (size_t)(p * columns + first * depth) * gb_lane_bytes(lane), scratch);
+  }
 }

@@ -1,6 +1,6 @@
--- test_products.lua - products too small to be packed (runtime/cpu/matmul.c) have the bits of the same rows and columns in a large one.
+-- test_products.lua - the bits of a product do not depend on how its operands lie or how it is cut (runtime/cpu/matmul.c, gemm.c, gemm_kernel.c).
 --
--- Both sum along k from the first element on, in float32, and add the bias last: a model must not change when its batch is split.
+-- Every way sums along k from the first element on, in float32, and adds the bias last: a model must not change when its batch is split.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -41,6 +41,40 @@ if gb.get_default_device() == "cpu" then
         expect(z[3][j]):to_be(0.0)
       end
     end)
+  end)
+
+  -- Rows of a which lie well are read in place and the others packed; b is packed by each tile, or once where it is small and several tiles of one
+  -- product want it. Elements two apart are always packed, and so is b by each tile in a batch.
+  describe("a product in tiles", function()
+    local function twice_apart(x) return gb.stack({ x, x }, -1):select(-1, 1) end
+    local function in_rows_of(x, columns) -- x as part of a wider matrix
+      local wide = gb.full({ x.shape[1], columns }, 0 / 0)
+      wide:narrow(2, 2, x.shape[2]):copy_(x)
+      return wide:narrow(2, 2, x.shape[2])
+    end
+    local shapes = { { 12, 40, 33 }, { 13, 256, 98 }, { 130, 257, 200 }, { 241, 300, 520 }, { 500, 129, 96 }, { 768, 70, 98 }, { 253, 700, 800 }, { 25, 400, 400 }, { 64, 90, 8193 } }
+    for _, s in ipairs(shapes) do
+      local m, k, n = s[1], s[2], s[3]
+      it(("has the same bits however its operands lie: %dx%d by %dx%d"):format(m, k, k, n), function()
+        gb.manual_seed(m + k + n)
+        local x, y = gb.randn(m, k), gb.randn(k, n)
+        local packed = twice_apart(x):matmul(twice_apart(y))
+        -- k roundings, each of half an ulp of a sum whose size is about the root of k
+        expect(packed:double() / k ^ 1.5):to_be_close(x:double():matmul(y:double()) / k ^ 1.5, 2 ^ -22)
+        for _, left in ipairs { x, x:t():contiguous():t(), in_rows_of(x, k + 3), in_rows_of(x, 1024), in_rows_of(x:t(), m + 5):t() } do
+          expect(left:matmul(y)):to_equal_bits(packed)
+        end
+        expect(x:matmul(y:t():contiguous():t())):to_equal_bits(packed)
+        expect(x:expand(2, m, k):matmul(y):select(1, 2)):to_equal_bits(packed)
+        expect(gb.addmm(gb.zeros(m, n), x, y)):to_equal_bits(packed)
+        local threads = gb.get_num_threads()
+        for count = 1, 3 do
+          gb.set_num_threads(count)
+          expect(x:matmul(y)):to_equal_bits(packed)
+        end
+        gb.set_num_threads(threads)
+      end)
+    end
   end)
 end
 
