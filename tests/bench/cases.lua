@@ -9,7 +9,7 @@ local budget = 0.4
 gb.set_num_threads(threads)
 gb.manual_seed(1)
 
--- The median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before each, and is not counted.
+-- Print and return the median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before each, and is not counted.
 local function report(name, f, inner, prepare)
   prepare = prepare or function() end
   prepare()
@@ -22,12 +22,15 @@ local function report(name, f, inner, prepare)
     times[#times + 1] = gb.clock() - before
   until #times >= 3 and gb.clock() - start > budget
   table.sort(times)
-  print(("%s\t%.9f"):format(name, times[(#times + 1) // 2] / (inner or 1)))
+  local seconds = times[(#times + 1) // 2] / (inner or 1)
+  print(("%s\t%.9f"):format(name, seconds))
+  return seconds
 end
 
 local groups = {}
 
--- The products of one step of char_gpt alone: forward, input gradient, weight gradient; attention recomputes its scores once.
+-- The products of one step of char_gpt alone: forward, input gradient, weight gradient; attention recomputes its scores once. And the floor of
+-- that step: these, and the time of a copy for each byte that what is not a product has to read or write.
 function groups.gemms()
   local tokens, width, layers, pairs_of_heads, time, head = 12 * 64, 128, 4, 12 * 4, 64, 32
   local products = {}
@@ -48,11 +51,20 @@ function groups.gemms()
   linear(1, width, vocabulary)
   add(3 * layers, time, head, time, pairs_of_heads)
   add(4 * layers, time, time, head, pairs_of_heads)
-  report("gemms of char_gpt", function()
+  local seconds = report("gemms of char_gpt", function()
     for _, p in ipairs(products) do
       for _ = 1, p[1] do local _ <close> = p[2]:matmul(p[3]) end
     end
   end)
+  -- In float32 elements. A norm with its residual reads two rows and writes two, its gradient reads three and writes one; gelu writes its result, its
+  -- gradient reads two and writes one; a loss reads logits, writes and reads their gradient; embeddings are read and written both ways; a clip
+  -- reads the gradients and AdamW passes seven times. Softmax, biases and scores of attention stay in cache.
+  local norms, hidden = (2 * layers + 1) * 8 * width, layers * 4 * 4 * width
+  local parameters = vocabulary * width + time * width + layers * (12 * width * width + 2 * width) + width
+  local elements = tokens * (norms + hidden + 4 * width + 3 * vocabulary) + 8 * parameters
+  local from, to = gb.randn(1 << 24), gb.empty(1 << 24)
+  local copy = report("copy", function() to:copy_(from) end)
+  print(("floor of char_gpt\t%.9f"):format(seconds + copy * elements / (2 << 24)))
 end
 
 -- One step of recipes/mnist_cnn.lua, batch 64, on random pictures.
