@@ -63,10 +63,8 @@ void gbl_finish_tensor(lua_State *L) {
   gb_tensor *tensor = box->tensor;
   if (!tensor) return;
   gbl_state *state = gb_tensor_context(tensor)->reclaim_user;
-  size_t bytes = tensor->base ? 0 : tensor->storage->bytes;
-  state->fresh_bytes += bytes;
-  state->dead_bytes += bytes;
-  state->dead_handles++;
+  state->made.bytes += tensor->base ? 0 : tensor->storage->bytes;
+  state->made.handles++;
   if (!tensor->binding || tensor->binding == box || !push_known(L, tensor)) return;
   box->tensor = NULL;
   gb_tensor_release(tensor);
