@@ -23,7 +23,7 @@ static char *line_of(const gb_context *context) {
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
   size_t bytes = node_bytes(n_in, n_saved, n_attrs);
   if (!gb_context_count(context, bytes)) return NULL;
-  gb_node *node = malloc(bytes);
+  gb_node *node = gb_cell_new(&context->cells, bytes);
   if (!node) {
     gb_context_uncount(context, bytes);
     gb_fail_memory(context, bytes);
@@ -64,25 +64,36 @@ static void bury(gb_node *node) {
     if (node->hooks[i]) gb_hooks_free(node->context, node->hooks[i]);
   if (node->release) node->release(node->user);
   free(node->where);
-  gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
-  free(node);
+  size_t bytes = node_bytes(node->n_in, node->n_saved, node->n_attrs);
+  gb_context_uncount(node->context, bytes);
+  gb_cell_free(&node->context->cells, node, bytes);
 }
 
+static void leave_dead(gb_context *context, gb_node *node) {
+  node->next_dead = atomic_load(&context->dead);
+  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
+}
+
+/* Bury what was left, and what is left meanwhile by another thread or by this, as far as it has been left now. */
+static void bury_dead(gb_context *context) {
+  for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
+    after = next->next_dead;
+    bury(next);
+  }
+}
+
+/* The context is kept by something else, since the last storage may go with a node: by who runs it, or by the tensor that lets go of its node. */
 void gb_node_release(gb_node *node) {
   if (!node || !gb_refs_drop(&node->refs)) return;
   gb_context *context = node->context;
-  gb_context_retain(context); /* the last storage may go with a node */
-  node->next_dead = atomic_load(&context->dead);
-  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
-  /* Whoever buries already, further up the stack or on another thread, takes it; asked again, since it may just have looked. */
-  while (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true)) {
-    for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
-      after = next->next_dead;
-      bury(next);
-    }
+  bool burying = !atomic_exchange(&context->burying, true);
+  if (burying) bury(node);
+  else leave_dead(context, node); /* whoever buries already, further up the stack or on another thread, takes it; */
+  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) { /* asked again, since it may just have looked */
+    if (atomic_load(&context->dead)) bury_dead(context);
     atomic_store(&context->burying, false);
+    burying = false;
   }
-  gb_context_release(context);
 }
 
 void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
