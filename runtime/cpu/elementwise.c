@@ -412,8 +412,9 @@ static gb_dtype common_dtype(const gb_call *call, const row *r) {
   return gb_result_type(in, call->n_in);
 }
 
-/* The first two attributes as numbers; a bound that is not given is infinite. */
+/* The first two attributes as numbers; a bound that is not given is infinite. What has no attributes does not look at them. */
 static void set_numbers(gb_tile_job *job, const gb_call *call) {
+  if (call->info->n_attrs == 0) return;
   gb_tile_number(job, 0, -INFINITY);
   gb_tile_number(job, 1, INFINITY);
   for (int i = 0; i < 2 && i < call->info->n_attrs; i++)
@@ -430,6 +431,28 @@ static void convert_constants(const gb_call *call, const row *r, gb_dtype common
   }
 }
 
+/* Is t laid out as the result, element for element, and stored as the loop takes it? */
+static bool is_plain(const gb_tensor *t, gb_tile_as as, const gb_tensor *out) {
+  static const gb_dtype native[] = { [GB_AS_F32] = GB_FLOAT32, [GB_AS_F64] = GB_FLOAT64, [GB_AS_I64] = GB_INT64, [GB_AS_BYTE] = GB_BOOL };
+  if ((gb_dtype)t->dtype != native[as] || t->ndim != out->ndim) return false;
+  for (int d = 0; d < t->ndim; d++)
+    if (t->shape[d] != out->shape[d] || t->stride[d] != out->stride[d]) return false;
+  return true;
+}
+
+/* Most small calls: operands and result lie as the loop takes them, in one piece. Then they are the walk's one tile, and need no plan. */
+static bool run_small(gb_tile_job *job, gb_tensor *const *tensors, const gb_tile_as *as, int count) {
+  const gb_tensor *out = tensors[0];
+  const void *in[GB_TILE_OPERANDS];
+  if (out->numel > GB_TILE || out->numel == 0 || !gb_is_contiguous(out)) return false;
+  for (int k = 0; k < count; k++)
+    if (!is_plain(tensors[k], as[k], out)) return false;
+  for (int k = 1; k < count; k++) in[k - 1] = gb_data(tensors[k]);
+  const gb_tile_place place = { .n = out->numel, .rows = 1 };
+  job->loop(job, &place, gb_data(out), in);
+  return true;
+}
+
 /* Plan and run the loops of a row over the first n_in inputs. */
 static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
   gb_tensor *tensors[GB_TILE_OPERANDS] = { call->out[0] };
@@ -444,11 +467,13 @@ static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job
     tensors[i + 1] = call->in[i];
     as[i + 1] = i + 1 == r->mask ? GB_AS_BYTE : type;
   }
-  gb_tiles_plan(&job->tiles, tensors, n_in + 1, as, logical, type == GB_AS_F64 && r->cost > 1 ? 8 : r->cost);
-  convert_constants(call, r, common, &job->tiles);
   job->loop = r->loop[type];
   job->bad = &bad;
-  gb_tiles_run(call, job);
+  if (!run_small(job, tensors, as, n_in + 1)) {
+    gb_tiles_plan(&job->tiles, tensors, n_in + 1, as, logical, type == GB_AS_F64 && r->cost > 1 ? 8 : r->cost);
+    convert_constants(call, r, common, &job->tiles);
+    gb_tiles_run(call, job);
+  }
   return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero; use floating tensors to get inf or nan") : GB_OK;
 }
 
