@@ -34,7 +34,8 @@ typedef struct gbl_state {
   lua_State *running;            /* the coroutine that called last; valid during that call */
   lua_State *noted;              /* the coroutine whose modes count; kept alive by the registry */
   gbl_modes *modes;              /* its modes */
-  const void *tensor_meta;       /* address of the tensors' metatable */
+  const void *tensor_meta;       /* address of the tensors' metatable, */
+  int tensor_reference;          /* and its place in the registry */
   gb_dtype default_dtype;
   gb_device default_device;
   gb_print_options print;
@@ -96,7 +97,10 @@ const char *gbl_nearest(const char *name, const char *const *known);
 /* {==== Tensors ==== */
 
 /* The Lua value of a tensor. NULL after t:free(). */
-typedef struct gbl_box { gb_tensor *tensor; } gbl_box;
+typedef struct gbl_box {
+  gb_tensor *tensor;
+  const void *meta;              /* the metatable it was made with: what tells a box from other userdata of its size */
+} gbl_box;
 
 /* Borrowed; raises when the argument is something else, or was freed. */
 gb_tensor *gbl_check_tensor(lua_State *L, int arg);
@@ -107,6 +111,7 @@ gb_tensor *gbl_tensor_at(lua_State *L, const gbl_state *state, int arg); /* the 
 gb_tensor *gbl_opt_tensor(lua_State *L, int arg);
 /* Push a box that is empty as yet: fill box->tensor with a new reference, then gbl_finish_tensor when the same tensor may be known already. */
 gbl_box *gbl_new_tensor(lua_State *L);
+gbl_box *gbl_new_tensor_in(lua_State *L, const gbl_state *state); /* the same for who has the state */
 /* The box at the top of the stack was filled. Where its tensor has a Lua value already, that value takes the box's place. */
 void gbl_finish_tensor(lua_State *L);
 /* Push tensor and take over one reference (released also when Lua has no memory and this raises); NULL pushes nil. Where the tensor has a
