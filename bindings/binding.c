@@ -18,6 +18,7 @@ static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0, op
 #define SOFT_MARK_STEP ((size_t)8 << 20)   /* how often the pool is asked: per bytes made */
 #define COLLECT_SHARE 0.005                /* of the time may go into full collections at steps */
 #define COLLECT_HANDLES 256                /* that may be dead make a minor collection worth it */
+#define COLLECT_LEAST ((size_t)16 << 10)   /* bytes that may be dead below which it is not for their sake: a collection costs as much as a small op */
 #define GENERATION 128                     /* handles of small tensors, which with what they hold are not a tenth of a cache of the second level */
 #define GENERATION_MOST 16384
 #define GENERATION_BYTES 1024              /* of a tensor that counts as small, on the average of a generation */
@@ -355,12 +356,13 @@ static gbl_made made_since(const gbl_state *state, gbl_made before) {
   return (gbl_made){ state->made.handles - before.handles, state->made.bytes - before.bytes };
 }
 
-/* Is there enough to gain: a tenth of the live bytes, or many handles? Two minor collections close together would make old, and so keep,
+/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections close together would make old, and so keep,
  * what is alive at both. */
 static bool worth_it(const gbl_state *state) {
   gb_memory_stats stats;
   gbl_made since = made_since(state, state->collected);
   if (since.handles >= COLLECT_HANDLES) return true;
+  if (since.bytes < COLLECT_LEAST) return false;
   gb_memory_get_stats(state->context, &stats);
   return since.bytes > stats.current_total / 10;
 }

@@ -44,3 +44,5 @@ describe("a loop of small ops", function()
     expect(collectgarbage(before)):to_be("incremental")
   end)
 end)
+
+gb.test.finish()
