@@ -17,7 +17,12 @@ static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0, op
 #define SOFT_MARK_LEAST ((size_t)64 << 20) /* live bytes below which nothing is collected for its bytes alone */
 #define SOFT_MARK_STEP ((size_t)8 << 20)   /* how often the pool is asked: per bytes made */
 #define COLLECT_SHARE 0.005                /* of the time may go into full collections at steps */
-#define COLLECT_HANDLES 1000               /* that may be dead make a minor collection worth it */
+#define COLLECT_HANDLES 256                /* that may be dead make a minor collection worth it */
+#define COLLECT_LEAST ((size_t)16 << 10)   /* bytes that may be dead below which it is not for their sake: a collection costs as much as a small op */
+#define GENERATION 128                     /* handles of small tensors, which with what they hold are not a tenth of a cache of the second level */
+#define GENERATION_MOST 16384
+#define GENERATION_BYTES 1024              /* of a tensor that counts as small, on the average of a generation */
+#define GENERATION_AFTER 8192              /* handles made since a place where little is alive */
 
 /* {==== The state ==== */
 
@@ -135,6 +140,8 @@ gbl_state *gbl_open_state(lua_State *L) {
   if (status != GB_OK) luaL_error(L, "gibbous: the engine does not open: %s", gb_status_text(status));
   state->default_dtype = GB_FLOAT32;
   state->soft_mark = SOFT_MARK_LEAST;
+  state->generation = GENERATION;
+  state->young_end = GENERATION_AFTER;
   gb_print_options_init(&state->print);
   state->context->reclaim = reclaim;
   state->context->reclaim_user = state;
@@ -345,18 +352,48 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void collected(gbl_state *state) {
-  state->dead_bytes = 0;
-  state->dead_handles = 0;
+static gbl_made made_since(const gbl_state *state, gbl_made before) {
+  return (gbl_made){ state->made.handles - before.handles, state->made.bytes - before.bytes };
 }
 
-/* Is there enough to gain: a tenth of the live bytes, or many handles? Two minor collections close together would make old, and so keep,
+/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections close together would make old, and so keep,
  * what is alive at both. */
 static bool worth_it(const gbl_state *state) {
   gb_memory_stats stats;
-  if (state->dead_handles >= COLLECT_HANDLES) return true;
+  gbl_made since = made_since(state, state->collected);
+  if (since.handles >= COLLECT_HANDLES) return true;
+  if (since.bytes < COLLECT_LEAST) return false;
   gb_memory_get_stats(state->context, &stats);
-  return state->dead_bytes > stats.current_total / 10;
+  return since.bytes > stats.current_total / 10;
+}
+
+/* Does Lua collect in steps, as stock Lua does, or because the recipe asked for it? Only asking for the other way tells. */
+static bool is_incremental(lua_State *L) {
+  if (lua_gc(L, LUA_GCGEN, 0, 0) == LUA_GCGEN) return false;
+  lua_gc(L, LUA_GCINC, 0, 0, 0);
+  return true;
+}
+
+/* A generation has ended where no place comes that is known to have little alive. Lua would let garbage lie until its heap has grown by a fifth,
+ * and much longer when handles are most of it, since it counts what finalisers are still to see as alive: by then what small tensors hold is
+ * out of the cache. The debt that is asked for makes Lua see whether a full collection is due. What takes as long as what ran in between (large
+ * weak tables are looked through every time) is done less often. */
+static void end_generation(lua_State *L, gbl_state *state) {
+  gbl_made since = made_since(state, state->young);
+  state->young = state->made;
+  state->young_end = state->generation ? state->made.handles + state->generation : INT64_MAX;
+  if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles || !lua_gc(L, LUA_GCISRUNNING)) return;
+  if (is_incremental(L)) {
+    state->generation = 0;
+    return;
+  }
+  double start = seconds(), ran = start - state->minor_end;
+  lua_gc(L, LUA_GCSTEP, lua_gc(L, LUA_GCCOUNT) + 1);
+  state->minor_end = seconds();
+  double cost = state->minor_end - start;
+  if (cost > ran && state->generation < GENERATION_MOST) state->generation *= 2;
+  else if (cost < ran / 2 && state->generation > GENERATION) state->generation /= 2;
+  state->collected = state->made;
 }
 
 /* A minor collection (one step in a stock Lua) where it is worth it. That alone is not enough: what lives through two of them (a loss,
@@ -364,7 +401,9 @@ static bool worth_it(const gbl_state *state) {
  * cheap as the Lua heap is small, so one is run instead whenever all of them take less than COLLECT_SHARE of the time. */
 void gbl_collect(lua_State *L) {
   gbl_state *state = gbl_get_state(L);
-  if (state->dead_handles == 0) return;
+  state->young = state->made;
+  state->young_end = state->made.handles + GENERATION_AFTER;
+  if (state->made.handles == state->collected.handles) return;
   double start = seconds();
   if (start - state->full_end >= state->full_cost / COLLECT_SHARE) {
     lua_gc(L, LUA_GCCOLLECT);
@@ -372,17 +411,18 @@ void gbl_collect(lua_State *L) {
     state->full_cost = state->full_end - start;
   } else if (worth_it(state)) lua_gc(L, LUA_GCSTEP, 0);
   else return;
-  collected(state);
+  state->collected = state->made;
 }
 
 void gbl_soft_mark(lua_State *L, gbl_state *state) {
-  if (state->fresh_bytes < SOFT_MARK_STEP) return;
+  if (state->made.handles >= state->young_end) end_generation(L, state);
+  if (state->made.bytes - state->soft_looked < SOFT_MARK_STEP) return;
   gb_memory_stats stats;
-  state->fresh_bytes = 0;
+  state->soft_looked = state->made.bytes;
   gb_memory_get_stats(state->context, &stats);
   if (stats.current_total <= state->soft_mark) return;
   lua_gc(L, LUA_GCCOLLECT);
-  collected(state);
+  state->collected = state->made;
   gb_memory_get_stats(state->context, &stats);
   size_t mark = stats.current_total + stats.current_total / 2;
   state->soft_mark = mark > SOFT_MARK_LEAST ? mark : SOFT_MARK_LEAST;

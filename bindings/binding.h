@@ -25,21 +25,29 @@ typedef struct gbl_modes {
   struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
 } gbl_modes;
 
+/* Handles of tensors that came into being, and bytes of theirs. */
+typedef struct gbl_made { int64_t handles; size_t bytes; } gbl_made;
+
 typedef struct gbl_state {
   int64_t refs;                  /* the universe, and callbacks that the engine holds */
   gb_context *context;           /* NULL once the universe has closed */
   lua_State *running;            /* the coroutine that called last; valid during that call */
   lua_State *noted;              /* the coroutine whose modes count; kept alive by the registry */
   gbl_modes *modes;              /* its modes */
-  const void *tensor_meta;       /* address of the tensors' metatable */
+  const void *tensor_meta;       /* address of the tensors' metatable, */
+  int tensor_reference;          /* and its place in the registry */
   gb_dtype default_dtype;
   gb_device default_device;
   gb_print_options print;
-  size_t fresh_bytes;            /* made since the soft mark was looked at */
+  gbl_made made;                 /* in all, */
+  gbl_made collected;            /* when something was collected last: what came after it may be dead */
+  gbl_made young;                /* and when a generation was looked at last */
+  int64_t young_end;             /* handles made at which the next generation ends */
+  int64_t generation;            /* handles in one; 0: Lua's collector is not generational */
+  size_t soft_looked;            /* bytes made when the soft mark was looked at */
   size_t soft_mark;              /* live bytes above which everything is collected */
-  size_t dead_bytes;             /* at most: made since the last collection */
-  int64_t dead_handles;
   double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
+  double minor_end;              /* of the last generation */
   bool has_error;                /* a callback's error value waits in the registry */
   struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */
@@ -89,7 +97,10 @@ const char *gbl_nearest(const char *name, const char *const *known);
 /* {==== Tensors ==== */
 
 /* The Lua value of a tensor. NULL after t:free(). */
-typedef struct gbl_box { gb_tensor *tensor; } gbl_box;
+typedef struct gbl_box {
+  gb_tensor *tensor;
+  const void *meta;              /* the metatable it was made with: what tells a box from other userdata of its size */
+} gbl_box;
 
 /* Borrowed; raises when the argument is something else, or was freed. */
 gb_tensor *gbl_check_tensor(lua_State *L, int arg);
@@ -100,6 +111,7 @@ gb_tensor *gbl_tensor_at(lua_State *L, const gbl_state *state, int arg); /* the 
 gb_tensor *gbl_opt_tensor(lua_State *L, int arg);
 /* Push a box that is empty as yet: fill box->tensor with a new reference, then gbl_finish_tensor when the same tensor may be known already. */
 gbl_box *gbl_new_tensor(lua_State *L);
+gbl_box *gbl_new_tensor_in(lua_State *L, const gbl_state *state); /* the same for who has the state */
 /* The box at the top of the stack was filled. Where its tensor has a Lua value already, that value takes the box's place. */
 void gbl_finish_tensor(lua_State *L);
 /* Push tensor and take over one reference (released also when Lua has no memory and this raises); NULL pushes nil. Where the tensor has a
@@ -190,7 +202,7 @@ gb_status gbl_call_function(lua_State *L, int arguments, int results);
 /* A place where little is alive: the start of backward, an optimizer's step, the exit of a no_grad scope. Collects
  * where that is worth it. */
 void gbl_collect(lua_State *L);
-/* Before outputs are made: collects everything when live bytes have passed the soft mark. */
+/* Before outputs are made: collects everything when live bytes have passed the soft mark, and small tensors while the cache still has them. */
 void gbl_soft_mark(lua_State *L, gbl_state *state);
 
 /* ====} */

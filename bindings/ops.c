@@ -248,6 +248,17 @@ static void check_complete(const arguments *a) {
     if (info->attrs[i].required && !a->attrs[i].given) reject(a, "'%s' is missing", info->attrs[i].name);
 }
 
+/* Most calls, and operators: a tensor for every input, in order, and nothing else. False: read them one by one. */
+static bool read_tensors(arguments *a) {
+  const gb_op_info *info = a->info;
+  if (a->last - a->first + 1 != info->n_in || info->n_positions != info->n_in || info->n_attrs > 0) return false;
+  for (int i = 0; i < info->n_in; i++) {
+    if (info->in[i].list || !(a->in[i] = gbl_tensor_at(a->L, a->state, a->first + i))) return false;
+    a->at[i] = a->first + i;
+  }
+  return true;
+}
+
 static void read_arguments(arguments *a) {
   const gb_op_info *info = a->info;
   a->n_in = info->n_in;
@@ -255,6 +266,7 @@ static void read_arguments(arguments *a) {
   for (int i = 0; i < info->n_in; i++) a->in[i] = NULL, a->at[i] = 0, a->number[i] = false;
   for (int i = 0; i < info->n_attrs; i++) a->attrs[i].given = false;
   int index = a->first;
+  if (read_tensors(a)) return;
   for (int p = 0; p < info->n_positions && index <= a->last; p++) {
     int taken = read_position(a, p, index);
     if (taken < 0) break;
@@ -325,7 +337,7 @@ static int run(arguments *a) {
   int visible = a->info->n_out - a->info->n_hidden, base = lua_gettop(L);
   gb_tensor *out[GB_MAX_OUT] = { NULL };
   gbl_box *box[GB_MAX_OUT];
-  for (int i = 0; i < visible; i++) box[i] = gbl_new_tensor(L);
+  for (int i = 0; i < visible; i++) box[i] = gbl_new_tensor_in(L, a->state);
   gb_status status = wrap_numbers(a);
   if (status == GB_OK) status = gb_apply(a->state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
   release_numbers(a);
@@ -356,7 +368,8 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
 
 /* {==== Functions and operators ==== */
 
-static gb_op upvalue_op(lua_State *L) { return (gb_op)lua_tointeger(L, lua_upvalueindex(2)); }
+/* The op is a light userdata, which is read faster than a number. */
+static gb_op upvalue_op(lua_State *L) { return (gb_op)(uintptr_t)lua_touserdata(L, lua_upvalueindex(2)); }
 
 static int call_op(lua_State *L) { return gbl_call_op(L, gbl_upvalue(L), upvalue_op(L), 1, false); }
 static int call_op_in_place(lua_State *L) { return gbl_call_op(L, gbl_upvalue(L), upvalue_op(L), 1, true); }
@@ -377,7 +390,7 @@ static int call_commutative(lua_State *L) {
 /* Set the function `name` of a row into the table at `table`. */
 static void set_op(lua_State *L, int table, const char *name, gb_op op, lua_CFunction function) {
   lua_pushlightuserdata(L, gbl_get_state(L));
-  lua_pushinteger(L, op);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)op);
   lua_pushcclosure(L, function, 2);
   lua_setfield(L, table, name);
 }

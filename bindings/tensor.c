@@ -9,17 +9,15 @@
 
 #include "binding.h"
 
-static const char shared_key = 0, methods_key = 0, meta_key = 0; /* of the registry */
+static const char shared_key = 0, methods_key = 0; /* of the registry */
 static const char tensor_meta[] = "gibbous.tensor", shape_meta[] = "gibbous.shape";
 
 /* {==== Values ==== */
 
+/* A light userdata has no length; no recipe writes into a full one. */
 static gbl_box *box_at(lua_State *L, const gbl_state *state, int arg) {
-  void *box = lua_touserdata(L, arg);
-  if (!box || !lua_getmetatable(L, arg)) return NULL;
-  const void *meta = lua_topointer(L, -1);
-  lua_pop(L, 1);
-  return meta == state->tensor_meta ? box : NULL;
+  gbl_box *box = lua_touserdata(L, arg);
+  return box && lua_rawlen(L, arg) == sizeof *box && box->meta == state->tensor_meta ? box : NULL;
 }
 
 gb_tensor *gbl_tensor_at(lua_State *L, const gbl_state *state, int arg) {
@@ -38,13 +36,16 @@ gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
 
 gb_tensor *gbl_opt_tensor(lua_State *L, int arg) { return lua_isnoneornil(L, arg) ? NULL : gbl_check_tensor(L, arg); }
 
-gbl_box *gbl_new_tensor(lua_State *L) {
+gbl_box *gbl_new_tensor_in(lua_State *L, const gbl_state *state) {
   gbl_box *box = lua_newuserdatauv(L, sizeof *box, 0);
   box->tensor = NULL;
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
+  box->meta = state->tensor_meta;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state->tensor_reference);
   lua_setmetatable(L, -2);
   return box;
 }
+
+gbl_box *gbl_new_tensor(lua_State *L) { return gbl_new_tensor_in(L, gbl_get_state(L)); }
 
 /* Push the known value of a tensor, or nothing. */
 static bool push_known(lua_State *L, const gb_tensor *tensor) {
@@ -63,10 +64,8 @@ void gbl_finish_tensor(lua_State *L) {
   gb_tensor *tensor = box->tensor;
   if (!tensor) return;
   gbl_state *state = gb_tensor_context(tensor)->reclaim_user;
-  size_t bytes = tensor->base ? 0 : tensor->storage->bytes;
-  state->fresh_bytes += bytes;
-  state->dead_bytes += bytes;
-  state->dead_handles++;
+  state->made.bytes += tensor->base ? 0 : tensor->storage->bytes;
+  state->made.handles++;
   if (!tensor->binding || tensor->binding == box || !push_known(L, tensor)) return;
   box->tensor = NULL;
   gb_tensor_release(tensor);
@@ -770,7 +769,7 @@ void gbl_open_tensor(lua_State *L) {
   luaL_newmetatable(L, tensor_meta);
   state->tensor_meta = lua_topointer(L, -1);
   lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
+  state->tensor_reference = luaL_ref(L, LUA_REGISTRYINDEX);
   gbl_set_functions(L, meta);
   lua_pushlightuserdata(L, state);
   gbl_push_methods(L);

@@ -1,6 +1,6 @@
 /* autograd/node.c - the life of graph nodes, hooks, custom functions, and the history of tensors changed in place.
  *
- * A node is one block: the node, its edges, its saved tensors and its attributes. Releasing is iterative: a dead node is put on the
+ * A node is one block: the node, its edges, its outputs, its saved tensors and its attributes. Releasing is iterative: a dead node is put on the
  * context's list and buried from there, so a graph of a million nodes does not recurse. */
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,9 @@
 
 /* {==== life ==== */
 
-static size_t node_bytes(int n_in, int n_saved, int n_attrs) {
-  return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_saved) * (size_t)n_saved + sizeof(gb_attr) * (size_t)n_attrs;
+static size_t node_bytes(int n_in, int room_out, int n_saved, int n_attrs) {
+  return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_node_out) * (size_t)room_out + sizeof(gb_saved) * (size_t)n_saved +
+         sizeof(gb_attr) * (size_t)n_attrs;
 }
 
 /* The recipe's line that runs now; NULL where nobody knows, or there is no memory for it. */
@@ -21,19 +22,21 @@ static char *line_of(const gb_context *context) {
 }
 
 gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_saved, int n_attrs) {
-  size_t bytes = node_bytes(n_in, n_saved, n_attrs);
+  int room_out = n_out < GB_MAX_OUT ? n_out : GB_MAX_OUT;
+  size_t bytes = node_bytes(n_in, room_out, n_saved, n_attrs);
   if (!gb_context_count(context, bytes)) return NULL;
-  gb_node *node = malloc(bytes);
+  gb_node *node = gb_cell_new(&context->cells, bytes);
   if (!node) {
     gb_context_uncount(context, bytes);
     gb_fail_memory(context, bytes);
     return NULL;
   }
-  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .n_saved = n_saved, .n_attrs = n_attrs,
+  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .room_out = (int8_t)room_out, .n_saved = n_saved, .n_attrs = n_attrs,
                      .sequence = context->sequence++, .context = context };
   memset(node + 1, 0, bytes - sizeof *node);
   node->edges = (gb_edge *)(node + 1);
-  node->saved = (gb_saved *)(node->edges + n_in);
+  node->out = (gb_node_out *)(node->edges + n_in);
+  node->saved = (gb_saved *)(node->out + room_out);
   node->attrs = (gb_attr *)(node->saved + n_saved);
   if (context->modes->anomaly) node->where = line_of(context);
   return node;
@@ -60,29 +63,40 @@ static void bury(gb_node *node) {
     if (node->edges[i].node) gb_node_release(node->edges[i].node);
     if (node->edges[i].leaf) gb_tensor_release(node->edges[i].leaf);
   }
-  for (int i = 0; i < node->n_out && i < GB_MAX_OUT; i++)
+  for (int i = 0; i < node->room_out; i++)
     if (node->hooks[i]) gb_hooks_free(node->context, node->hooks[i]);
   if (node->release) node->release(node->user);
   free(node->where);
-  gb_context_uncount(node->context, node_bytes(node->n_in, node->n_saved, node->n_attrs));
-  free(node);
+  size_t bytes = node_bytes(node->n_in, node->room_out, node->n_saved, node->n_attrs);
+  gb_context_uncount(node->context, bytes);
+  gb_cell_free(&node->context->cells, node, bytes);
 }
 
+static void leave_dead(gb_context *context, gb_node *node) {
+  node->next_dead = atomic_load(&context->dead);
+  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
+}
+
+/* Bury what was left, and what is left meanwhile by another thread or by this, as far as it has been left now. */
+static void bury_dead(gb_context *context) {
+  for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
+    after = next->next_dead;
+    bury(next);
+  }
+}
+
+/* The context is kept by something else, since the last storage may go with a node: by who runs it, or by the tensor that lets go of its node. */
 void gb_node_release(gb_node *node) {
   if (!node || !gb_refs_drop(&node->refs)) return;
   gb_context *context = node->context;
-  gb_context_retain(context); /* the last storage may go with a node */
-  node->next_dead = atomic_load(&context->dead);
-  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
-  /* Whoever buries already, further up the stack or on another thread, takes it; asked again, since it may just have looked. */
-  while (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true)) {
-    for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
-      after = next->next_dead;
-      bury(next);
-    }
+  bool burying = !atomic_exchange(&context->burying, true);
+  if (burying) bury(node);
+  else leave_dead(context, node); /* whoever buries already, further up the stack or on another thread, takes it; */
+  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) { /* asked again, since it may just have looked */
+    if (atomic_load(&context->dead)) bury_dead(context);
     atomic_store(&context->burying, false);
+    burying = false;
   }
-  gb_context_release(context);
 }
 
 void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
@@ -92,7 +106,7 @@ void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   edge->ndim = x->ndim;
   edge->device = x->storage->device;
   memcpy(edge->shape, x->shape, sizeof edge->shape);
-  if (!gb_dtype_is_float((gb_dtype)x->dtype)) return;
+  if (!gb_is_float(x->dtype)) return;
   if (x->node) {
     edge->node = x->node;
     edge->output = x->output;

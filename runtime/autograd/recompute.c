@@ -56,7 +56,7 @@ static gb_status keep_input(gb_node *node, int i, gb_tensor *x) {
 gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
                              gb_node **out) {
   part *p = gb_counted_alloc(context, sizeof *p);
-  gb_node *node = p ? gb_node_new(context, -1, n_in, 0, n_in, 0) : NULL;
+  gb_node *node = p ? gb_node_new(context, -1, n_in, GB_MAX_OUT, n_in, 0) : NULL;
   if (!node) {
     gb_status failed = context->error_code;
     gb_counted_free(p);
@@ -69,6 +69,7 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
   node->release = part_release;
   node->rerun = run_part;
   node->name = "recompute";
+  node->n_out = 0; /* until they are known */
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < n_in; i++) status = keep_input(node, i, in[i]);
   if (status == GB_OK) *out = node;

@@ -9,7 +9,7 @@
  * beside them merges all of them first, so that it finds the places that it would have found without. */
 #include "base/pool.h"
 
-#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #define UNIT ((size_t)256)
@@ -21,7 +21,7 @@
 #define LEVELS 56
 #define LOOK_AT_MOST 32  /* blocks of the request's own class */
 #define WAITING_SIZES 16 /* units of 256 bytes up to which blocks wait */
-#define WAITING_MOST 64  /* of each size */
+#define WAITING_MOST 192 /* of each size */
 
 typedef struct segment {
   size_t bytes;
@@ -51,7 +51,7 @@ typedef struct bins {
 enum { AREA_SMALL, AREA_LARGE, AREAS };
 
 struct gb_pool {
-  pthread_mutex_t mutex;
+  atomic_bool locked;
   gb_alloc_fn alloc;
   gb_free_fn free;
   void *user;
@@ -65,6 +65,18 @@ struct gb_pool {
   int waiting_count;                 /* of all sizes */
   bins bins[AREAS];
 };
+
+/* {==== The lock ==== */
+
+/* Held for a few dozen instructions by the one thread that runs the context, and now and then by one that prepares or lets go of a tensor: a
+ * pthread mutex was a third of a small tensor's way through here. Who waits lets others run, since one of them may have been stopped inside. */
+static void lock(gb_pool *pool) {
+  while (atomic_exchange_explicit(&pool->locked, true, memory_order_acquire)) sched_yield();
+}
+
+static void unlock(gb_pool *pool) { atomic_store_explicit(&pool->locked, false, memory_order_release); }
+
+/* ====} */
 
 /* {==== Classes ==== */
 
@@ -307,7 +319,7 @@ void gb_budget_give_back(gb_budget *budget, size_t bytes) {
 gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free_memory, void *user, gb_budget *budget) {
   gb_pool *pool = calloc(1, sizeof *pool);
   if (!pool) return NULL;
-  if (pthread_mutex_init(&pool->mutex, NULL)) { free(pool); return NULL; }
+  atomic_init(&pool->locked, false);
   pool->alloc = alloc;
   pool->free = free_memory;
   pool->user = user;
@@ -324,7 +336,6 @@ void gb_pool_close(gb_pool *pool) {
     free(pool->spare);
     pool->spare = next;
   }
-  pthread_mutex_destroy(&pool->mutex);
   free(pool);
 }
 
@@ -343,7 +354,7 @@ static gb_block *take_free(gb_pool *pool, size_t bytes) {
   return block;
 }
 
-/* A block of exactly this many units, or a little more; the mutex is held. */
+/* A block of exactly this many units, or a little more; the lock is held. */
 static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) {
   if (pool->fail_after && --pool->fail_after == 0) return NULL;
   gb_block *block = take_waiting(pool, waiting_of(bytes));
@@ -359,19 +370,19 @@ static gb_block *take(gb_pool *pool, size_t bytes, gb_memory_category category) 
 
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category) {
   if (bytes > SIZE_MAX / 2) return NULL;
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   bytes = round_up(bytes ? bytes : 1, UNIT);
   bool allowed = !pool->budget || gb_budget_take(pool->budget, bytes);
   gb_block *block = allowed ? take(pool, bytes, category) : NULL;
   if (pool->budget && allowed) block ? charge(pool->budget, block->bytes - bytes) : gb_budget_give_back(pool->budget, bytes);
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
   return block;
 }
 
 void gb_pool_free(gb_pool *pool, gb_block *block) {
   if (!block) return;
   pool = block->segment->pool; /* where it came from, whichever pool serves now */
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   pool->stats.current[block->category] -= block->bytes;
   pool->stats.current_total -= block->bytes;
   if (pool->budget) gb_budget_give_back(pool->budget, block->bytes);
@@ -383,7 +394,7 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
     pool->waiting[size].count++;
     pool->waiting_count++;
   }
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void *gb_block_data(const gb_block *block) { return block->data; }
@@ -392,43 +403,43 @@ bool gb_block_is_from(const gb_block *block, const gb_pool *pool) { return block
 
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category) {
   pool = block->segment->pool;
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   pool->stats.current[block->category] -= block->bytes;
   block->category = category;
   count_in(pool, category, block->bytes);
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void gb_pool_flush(gb_pool *pool) {
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   flush(pool);
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void gb_pool_keep(gb_pool *pool, bool keep) {
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   pool->kept = keep;
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void gb_pool_stats(gb_pool *pool, gb_memory_stats *out) {
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   *out = pool->stats;
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void gb_pool_reset_peaks(gb_pool *pool) {
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) pool->stats.peak[i] = pool->stats.current[i];
   pool->stats.peak_total = pool->stats.current_total;
   pool->stats.peak_reserved = pool->stats.reserved;
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 void gb_pool_fail_after(gb_pool *pool, uint64_t n) {
-  pthread_mutex_lock(&pool->mutex);
+  lock(pool);
   pool->fail_after = n;
-  pthread_mutex_unlock(&pool->mutex);
+  unlock(pool);
 }
 
 /* ====} */

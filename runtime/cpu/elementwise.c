@@ -412,8 +412,9 @@ static gb_dtype common_dtype(const gb_call *call, const row *r) {
   return gb_result_type(in, call->n_in);
 }
 
-/* The first two attributes as numbers; a bound that is not given is infinite. */
+/* The first two attributes as numbers; a bound that is not given is infinite. What has no attributes does not look at them. */
 static void set_numbers(gb_tile_job *job, const gb_call *call) {
+  if (call->info->n_attrs == 0) return;
   gb_tile_number(job, 0, -INFINITY);
   gb_tile_number(job, 1, INFINITY);
   for (int i = 0; i < 2 && i < call->info->n_attrs; i++)
@@ -430,15 +431,47 @@ static void convert_constants(const gb_call *call, const row *r, gb_dtype common
   }
 }
 
-/* Plan and run the loops of a row over the first n_in inputs. */
-static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
+/* Is t of that dtype, and laid out as the result, element for element? */
+static bool is_alike(const gb_tensor *t, gb_dtype dtype, const gb_tensor *out) {
+  if ((gb_dtype)t->dtype != dtype || t->wrapped || t->ndim != out->ndim) return false;
+  for (int d = 0; d < t->ndim; d++)
+    if (t->shape[d] != out->shape[d] || t->stride[d] != out->stride[d]) return false;
+  return true;
+}
+
+/* Most small calls: operands and result lie as the loop takes them, in one piece; one operand may be a number. Then they are the walk's one tile, and
+ * need no plan. A number beside floats of the result's dtype counts as one of these. */
+static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *job) {
+  const gb_tensor *out = call->out[0];
+  const void *in[GB_TILE_OPERANDS];
+  int64_t room[GB_TILE];
+  bool number = false;
+  gb_dtype dtype = (gb_dtype)call->in[r->mask == 1]->dtype; /* of what is no mask */
+  if (dtype != GB_FLOAT32 && dtype != GB_FLOAT64 && dtype != GB_INT64) return false;
+  gb_tile_loop loop = r->loop[gb_tile_as_of(dtype)];
+  if (!loop || out->numel > GB_TILE || out->numel == 0 || (gb_dtype)out->dtype != (r->gives_bool ? GB_BOOL : dtype)) return false;
+  for (int i = 0; i < n_in; i++) {
+    const gb_tensor *x = call->in[i];
+    in[i] = gb_data(x);
+    if (is_alike(x, i + 1 == r->mask ? GB_BOOL : dtype, out)) continue;
+    if (!x->wrapped || number || r->gives_bool || r->mask || dtype == GB_INT64 || call->in[0] == x) return false;
+    number = true;
+    gb_tile_load(gb_tile_as_of(dtype), room, in[i], (gb_dtype)x->dtype, 0, out->numel);
+    in[i] = room;
+  }
+  if (!gb_is_contiguous(out)) return false;
+  const gb_tile_place place = { .n = out->numel, .rows = 1 };
+  loop(job, &place, gb_data(out), in);
+  return true;
+}
+
+/* Any call: plan the walk, and run it. */
+static void run_planned(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
   gb_tensor *tensors[GB_TILE_OPERANDS] = { call->out[0] };
   gb_tile_as as[GB_TILE_OPERANDS];
   gb_dtype common = common_dtype(call, r);
   gb_tile_as type = gb_tile_as_of(common);
   if (!r->loop[type]) type = GB_AS_F32;
-  atomic_bool bad;
-  atomic_init(&bad, false);
   as[0] = r->gives_bool ? GB_AS_BYTE : type;
   for (int i = 0; i < n_in; i++) {
     tensors[i + 1] = call->in[i];
@@ -447,8 +480,15 @@ static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job
   gb_tiles_plan(&job->tiles, tensors, n_in + 1, as, logical, type == GB_AS_F64 && r->cost > 1 ? 8 : r->cost);
   convert_constants(call, r, common, &job->tiles);
   job->loop = r->loop[type];
-  job->bad = &bad;
   gb_tiles_run(call, job);
+}
+
+/* Run the loops of a row over the first n_in inputs. */
+static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
+  atomic_bool bad;
+  atomic_init(&bad, false);
+  job->bad = &bad;
+  if (!run_small(call, r, n_in, job)) run_planned(call, r, n_in, job, logical);
   return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero; use floating tensors to get inf or nan") : GB_OK;
 }
 

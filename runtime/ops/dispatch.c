@@ -147,7 +147,7 @@ static bool wants_gradient(const road *r) {
   if (call->in_place && !gb_dtype_is_float((gb_dtype)r->call.original[0]->dtype)) return false;
   if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->call.original[0]);
   for (int i = 0; i < call->n_in; i++)
-    if (r->call.original[i] && gb_dtype_is_float((gb_dtype)r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i])) return true;
+    if (r->call.original[i] && gb_is_float(r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i])) return true;
   return false;
 }
 
@@ -235,7 +235,7 @@ static gb_status record(road *r) {
     gb_tensor *y = call->out[i];
     if (!y) continue;
     if (node->saved[call->n_in + i].kind != GB_SAVED_NONE) node->saved[call->n_in + i].version = gb_tensor_version(y);
-    if (i < node->n_out && !call->in_place && gb_dtype_is_float((gb_dtype)y->dtype)) gb_node_output(node, i, y);
+    if (i < node->n_out && !call->in_place && gb_is_float(y->dtype)) gb_node_output(node, i, y);
   }
   if (call->in_place) gb_inplace_record(r->call.original[0], node, &r->rebase);
   return GB_OK;

@@ -18,7 +18,10 @@ static gb_status shapes_differ(gb_call *call, int ndim, const int64_t *shape, co
 }
 
 static bool has_shape(const gb_tensor *t, int ndim, const int64_t *shape) {
-  return t->ndim == ndim && !memcmp(t->shape, shape, sizeof *shape * (size_t)ndim);
+  if (t->ndim != ndim) return false;
+  for (int d = 0; d < ndim; d++)
+    if (t->shape[d] != shape[d]) return false;
+  return true;
 }
 
 /* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its shape. */

@@ -34,6 +34,7 @@ void gb_context_release(gb_context *context) {
   free(context->plugin_folders);
   free(context->no_cuda);
   if (context->files.root >= 0) close(context->files.root);
+  gb_cells_close(&context->cells);
   free((void *)context->infos);
   free((void *)context->impl);
   free(context);
@@ -203,6 +204,7 @@ void gb_memory_reset_peaks(gb_context *context) {
 }
 
 void gb_memory_empty_cache(gb_context *context) {
+  gb_cells_flush(&context->cells);
   if (context->capture) return; /* what is captured has addresses of memory that nobody holds any more */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);

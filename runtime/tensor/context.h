@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdarg.h>
 
+#include "base/cells.h"
 #include "base/pool.h"
 #include "base/threads.h"
 #include "gibbous.h"
@@ -54,6 +55,7 @@ typedef struct gb_file_policy {
 struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
   gb_pool *pool[GB_DEVICE_SLOTS];          /* NULL: no such device */
+  gb_cells cells;                          /* of tensors, storages and nodes */
   gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
   struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the context */
   struct gb_capture *capture;              /* the graph that is being captured; NULL: none */

@@ -41,7 +41,15 @@ static gb_dtype combine(gb_dtype higher, gb_dtype lower) {
   return higher;
 }
 
+/* Do all have the first one's dtype, and is none a number of the language? Then it is the result's. */
+static bool is_one_dtype(gb_tensor *const *tensors, int count) {
+  for (int i = 0; i < count; i++)
+    if (!tensors[i] || tensors[i]->wrapped || tensors[i]->dtype != tensors[0]->dtype) return false;
+  return count > 0;
+}
+
 gb_dtype gb_result_type(gb_tensor *const *tensors, int count) {
+  if (is_one_dtype(tensors, count)) return (gb_dtype)tensors[0]->dtype;
   gb_dtype dims = GB_DTYPE_NONE, zero = GB_DTYPE_NONE, wrapped = GB_DTYPE_NONE;
   for (int i = 0; i < count; i++) {
     const gb_tensor *t = tensors[i];

@@ -37,10 +37,14 @@ typedef gb_status (*gb_gradient_fn)(struct gb_grad_call *grad);
 struct gb_node;
 typedef gb_status (*gb_rerun_fn)(struct gb_node *node, gb_tensor *const *in, gb_tensor **out);
 
+/* What an output looks like, for zeros where no gradient comes. */
+typedef struct gb_node_out { bool live; int8_t dtype, ndim; gb_device device; int64_t shape[GB_MAX_NDIM]; } gb_node_out;
+
 typedef struct gb_node {
   _Atomic int32_t refs;
   int16_t op, n_out;         /* gb_op, or -1: a custom function */
   int32_t n_in, n_saved;     /* a list of tensors may be long */
+  int8_t room_out;           /* at most GB_MAX_OUT */
   bool ran;                  /* backward passed and freed what was saved, if anything was */
   uint64_t sequence;
   gb_context *context;       /* not counted: edges, saved tensors or the run keep it */
@@ -55,7 +59,7 @@ typedef struct gb_node {
   gb_attr *attrs;
   int n_attrs;
   uint64_t rng_seed, rng_offset;                 /* of the random numbers forward drew */
-  struct { bool live; int8_t dtype, ndim; gb_device device; int64_t shape[GB_MAX_NDIM]; } out[GB_MAX_OUT];
+  gb_node_out *out;                              /* room_out, of which n_out are in use */
   gb_hook *hooks[GB_MAX_OUT];                    /* of the outputs, owned */
   gb_tensor *retain[GB_MAX_OUT];                 /* an output that keeps its gradient, not counted; NULL: none */
   struct gb_node *next_dead;

@@ -1,7 +1,7 @@
 /* tensor/tensor.c - the life of storages and tensors.
  *
  * A storage holds a reference to its context; the context's memory goes with the last storage. Releasing is allowed from any thread, so
- * counts are atomic and the pool has a mutex. Nothing here runs an op. */
+ * counts are atomic and the pool has a lock. Nothing here runs an op. */
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 
 /* {==== Storage ==== */
 
-/* A storage whose fields are set but which has no memory yet. Here and for tensors: glibc's calloc passes its cache of small blocks by. */
+/* A storage whose fields are set but which has no memory yet. */
 static gb_storage *storage_new(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
-  gb_storage *s = malloc(sizeof *s);
+  gb_storage *s = gb_cell_new(&context->cells, sizeof *s);
   if (!s) return NULL;
   *s = (gb_storage){ .refs = 1, .context = context, .device = device, .bytes = bytes, .category = category };
   gb_context_retain(context);
@@ -29,7 +29,7 @@ void gb_storage_release(gb_storage *storage) {
   if (storage->block) gb_pool_free(gb_context_pool(context, storage->device), storage->block);
   if (storage->release) storage->release(storage->user);
   gb_storage_release(storage->slab);
-  free(storage);
+  gb_cell_free(&context->cells, storage, sizeof *storage);
   gb_context_release(context);
 }
 
@@ -67,13 +67,13 @@ void gb_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
 /* End a tensor that has no storage. */
 static void tensor_discard(gb_context *context, gb_tensor *t) {
   gb_context_uncount(context, DESCRIPTION);
-  free(t);
+  gb_cell_free(&context->cells, t, sizeof *t);
 }
 
 /* A tensor over nothing: its storage is still to come. strides NULL: contiguous. NULL sets the error text. */
 static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
   if (!gb_context_count(context, DESCRIPTION)) return NULL;
-  gb_tensor *t = malloc(sizeof *t);
+  gb_tensor *t = gb_cell_new(&context->cells, sizeof *t);
   if (!t) {
     gb_context_uncount(context, DESCRIPTION);
     gb_fail_memory(context, sizeof *t);
@@ -243,9 +243,9 @@ void gb_tensor_release(gb_tensor *tensor) {
   if (tensor->base) gb_tensor_release(tensor->base);
   if (tensor->hooks) gb_hooks_free(tensor->storage->context, tensor->hooks);
   if (node) gb_node_release(node);
-  gb_context_uncount(tensor->storage->context, DESCRIPTION);
-  gb_storage_release(tensor->storage);
-  free(tensor);
+  gb_storage *storage = tensor->storage;
+  tensor_discard(storage->context, tensor);
+  gb_storage_release(storage); /* last: the context may go with it */
 }
 
 /* ====} */

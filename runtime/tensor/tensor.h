@@ -149,6 +149,7 @@ int gb_dtype_category(gb_dtype dtype);
 gb_dtype gb_promote(gb_dtype a, gb_dtype b);
 /* PyTorch's result type of tensors: dimensioned tensors before 0-d ones before wrapped numbers, within a category. NULLs are skipped. */
 gb_dtype gb_result_type(gb_tensor *const *tensors, int count);
+static inline bool gb_is_float(int8_t dtype) { return dtype >= 0 && dtype <= GB_BFLOAT16; } /* of what a tensor has: gb_dtype_is_float without a call */
 static inline bool gb_is_16bit(gb_dtype d) { return d == GB_FLOAT16 || d == GB_BFLOAT16; }
 
 /* ====} */

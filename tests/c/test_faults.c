@@ -153,6 +153,7 @@ static int open_armed(lua_State *L) {
   luaopen_gibbous(L);
   gb_context *context = gbl_context(L);
   gb_context_retain(r->context = context);
+  context->cells.most = 0; /* so that every struct comes from the heap, and may fail to */
   if (r->source != IN_POOL || !r->n) return 1;
   need_test_device(context);
   if (r->retry) context->reclaim = fail_again; /* its user stays the state, which the bindings find there */
