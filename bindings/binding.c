@@ -356,8 +356,8 @@ static gbl_made made_since(const gbl_state *state, gbl_made before) {
   return (gbl_made){ state->made.handles - before.handles, state->made.bytes - before.bytes };
 }
 
-/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections close together would make old, and so keep,
- * what is alive at both. */
+/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections close together would make
+ * old, and so keep, what is alive at both. */
 static bool worth_it(const gbl_state *state) {
   gb_memory_stats stats;
   gbl_made since = made_since(state, state->collected);

@@ -11,6 +11,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define UNIT ((size_t)256)
 #define SEGMENT_UNIT ((size_t)2 << 20)
@@ -69,9 +70,13 @@ struct gb_pool {
 /* {==== The lock ==== */
 
 /* Held for a few dozen instructions by the one thread that runs the context, and now and then by one that prepares or lets go of a tensor: a
- * pthread mutex was a third of a small tensor's way through here. Who waits lets others run, since one of them may have been stopped inside. */
+ * pthread mutex was a third of a small tensor's way through here. Who waits lets others run, since one of them may have been stopped inside; and
+ * sleeps if that takes long: a host's thread of higher priority would else keep the other from ever leaving, and memory from a system takes time. */
 static void lock(gb_pool *pool) {
-  while (atomic_exchange_explicit(&pool->locked, true, memory_order_acquire)) sched_yield();
+  const struct timespec pause = { .tv_nsec = 50000 };
+  for (int tries = 0; atomic_exchange_explicit(&pool->locked, true, memory_order_acquire); tries++)
+    if (tries < 64) sched_yield();
+    else nanosleep(&pause, NULL);
 }
 
 static void unlock(gb_pool *pool) { atomic_store_explicit(&pool->locked, false, memory_order_release); }
