@@ -36,17 +36,23 @@ gb_dtype gb_product_dtype(gb_dtype a, gb_dtype b, gb_dtype result) {
   return a == b ? a : GB_FLOAT32;
 }
 
-/* A dense, row-major copy of a tensor in dtype, in scratch. */
-static gb_status dense_copy(gb_cuda_call *call, const gb_cuda_tensor *from, gb_dtype dtype, gb_cuda_tensor *to) {
+/* A dense, row-major tensor of dtype with a shape, in scratch. */
+static gb_status dense_like(gb_cuda_call *call, const gb_cuda_tensor *like, gb_dtype dtype, gb_cuda_tensor *to) {
   int64_t step = 1;
-  *to = *from;
+  *to = *like;
   to->dtype = dtype;
   for (int i = to->ndim - 1; i >= 0; i--) {
     to->stride[i] = step;
     step *= to->shape[i];
   }
   to->data = gb_cuda_scratch(call, (size_t)to->numel * bytes_of(call, dtype));
-  return to->data ? gb_cuda_copy(call, to, from) : GB_EMEMORY;
+  return to->data ? GB_OK : GB_EMEMORY;
+}
+
+/* A tensor so, in dtype. */
+static gb_status dense_copy(gb_cuda_call *call, const gb_cuda_tensor *from, gb_dtype dtype, gb_cuda_tensor *to) {
+  GB_TRY(dense_like(call, from, dtype, to));
+  return gb_cuda_copy(call, to, from);
 }
 
 /* Does the library take a matrix as it lies? */
@@ -339,11 +345,11 @@ static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t
 }
 
 /* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same dtype. */
-static gb_status weight_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows, bool *with_bias) {
+static gb_status weight_gradient(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix grad, int64_t rows, bool *with_bias) {
   const gb_cuda_tensor *dweight = call->out[1], *dbias = call->out[2];
   gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
                    .c = dweight->data, .dtype = dweight->dtype, .accumulate = call->attrs[4].integer, .fused = with_bias };
-  GB_TRY(fold(call, call->in[1], &p.b, &p.k));
+  GB_TRY(fold(call, x, &p.b, &p.k));
   if (dbias && dbias->dtype == dweight->dtype) p.extra = GB_GEMM_ROW_SUMS, p.sums = dbias->data;
   return gb_product_run(call, &p);
 }
@@ -357,15 +363,26 @@ static gb_status bias_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t 
   return gb_cuda_run_op(call, GB_OP_sum, (const gb_cuda_tensor *[]){ &matrix }, NULL, 1, call->out[2], attrs);
 }
 
+/* The x that an activation made, from the argument that was kept of it. */
+static gb_status activated(gb_cuda_call *call, gb_cuda_tensor *x) {
+  const gb_cuda_tensor *kept = call->in[3];
+  gb_attr approximate;
+  gb_op op = gb_activation_forward(gb_activation_find(call->attrs[0].string), &approximate);
+  GB_TRY(dense_like(call, kept, kept->dtype, x));
+  return gb_cuda_run_op(call, op, &kept, &call->call->in[3], 1, x, &approximate);
+}
+
 static gb_status linear_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *g = call->in[0];
+  const gb_cuda_tensor *g = call->in[0], *x = call->in[1];
+  gb_cuda_tensor made;
   gb_gemm_matrix grad;
   int64_t rows;
   bool with_bias = false;
   GB_TRY(fold(call, g, &grad, &rows));
   GB_TRY(gb_product_prepare(call, &grad, rows, g->shape[g->ndim - 1], g->dtype));
   if (call->out[0]) GB_TRY(input_gradient(call, grad, rows));
-  if (call->out[1]) GB_TRY(weight_gradient(call, grad, rows, &with_bias));
+  if (call->out[1] && !x) GB_TRY(activated(call, &made));
+  if (call->out[1]) GB_TRY(weight_gradient(call, x ? x : &made, grad, rows, &with_bias));
   return call->out[2] && !with_bias ? bias_gradient(call, grad, rows) : GB_OK;
 }
 

@@ -245,26 +245,39 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
 
 /* Where gradients of a leaf are summed up; NULL: nowhere yet. */
 static gb_tensor *sum_of(const gb_tensor *leaf) {
-  if (!leaf) return NULL;
   return leaf->slab ? leaf->slab->segments[leaf->segment].grad : leaf->grad;
+}
+
+/* What has arrived so far for the result that an edge leads to, if nothing but the walk sees it. */
+static gb_tensor *arrived(const walk *w, const gb_edge *edge) {
+  const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+  gb_tensor *sum = a ? a->grads[edge->output] : NULL;
+  return sum && is_private(sum) ? sum : NULL;
+}
+
+static gb_tensor *sum_for(const gb_grad_call *grad, int i) {
+  const gb_edge *edge = &grad->node->edges[i];
+  return edge->leaf ? sum_of(edge->leaf) : arrived(grad->walk, edge);
 }
 
 /* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be handed over. */
 static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   const gb_edge *edge = &grad->node->edges[i];
   const gb_tensor *leaf = edge->leaf;
-  gb_tensor *sum = sum_of(leaf);
-  if (!sum || leaf->hooks || sum->node || (sum->base && !leaf->slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
+  const gb_slab *slab = leaf ? leaf->slab : NULL;
+  gb_tensor *sum = sum_for(grad, i);
+  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
   if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
-  if (leaf->slab && gb_scaler_receives(grad->context, grad->tag)) return NULL;
+  if (slab && gb_scaler_receives(grad->context, grad->tag)) return NULL;
   for (int k = 0; k < grad->n_in; k++)
-    if (k != i && sum_of(grad->node->edges[k].leaf) == sum) return NULL;
-  *holds = !leaf->slab || leaf->slab->segments[leaf->segment].has_grad;
+    if (k != i && sum_for(grad, k) == sum) return NULL;
+  *holds = !slab || slab->segments[leaf->segment].has_grad;
   return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
 }
 
-/* A gradient was put there. */
+/* A gradient was put there; what waits for a node has the tag already. */
 static void settle(gb_tensor *leaf, gb_grad_tag tag) {
+  if (!leaf) return;
   sum_of(leaf)->tag = tag;
   if (leaf->slab) leaf->slab->segments[leaf->segment].has_grad = true;
 }
@@ -588,7 +601,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
-                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag };
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag, .walk = w };
   bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again; so does anomaly mode */
   if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
   if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)

@@ -10,9 +10,11 @@
 
 #include "base/philox.h"
 #include "cpu/gemm.h"
+#include "cpu/wide.h"
 
 /* Queries and keys of a tile. A tile of scores is 120 KB of float32 forward, 60 KB backward. */
 enum { FORWARD_Q = 240, BACKWARD_Q = 120, TILE_K = 128 };
+_Static_assert(TILE_K % GB_WIDE == 0, "a row of a tile ends with a vector");
 
 /* A tensor as [batch, heads, rows, columns]; strides in elements. */
 typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
@@ -120,11 +122,26 @@ static gb_matrix tile_of(const attention *a, const char *data) {
 
 static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
 
-/* Round lanes, rows of one head one after another, into a tensor. */
-static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns, const char *from) {
+/* Where sums for rows of one head are formed: in the result itself where it holds lanes, else in scratch. */
+typedef struct head_sums { char *data; int64_t ld; } head_sums;
+
+static bool is_own(const attention *a, const view4 *v) { return v->dtype == gb_lane_dtype(a->lane); }
+
+static head_sums sums_of(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t columns, char *scratch) {
+  return is_own(a, v) ? (head_sums){ row_at(v, b, h, row), v->stride[2] } : (head_sums){ scratch, columns };
+}
+
+static char *sums_at(const attention *a, const head_sums *s, int64_t row) { return s->data + (size_t)(row * s->ld) * a->size; }
+
+static void clear(const attention *a, const head_sums *s, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; i++) memset(sums_at(a, s, i), 0, (size_t)columns * a->size);
+}
+
+/* Round sums that were formed in scratch into the tensor that they are for. */
+static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns, const head_sums *from) {
   char *to = row_at(v, b, h, row);
   int64_t bytes = v->stride[2] * (int64_t)gb_dtype_bytes(v->dtype);
-  for (int64_t i = 0; i < rows; i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], from + (size_t)(i * columns) * a->size, columns);
+  for (int64_t i = 0; i < rows && !is_own(a, v); i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], sums_at(a, from, i), columns);
 }
 
 /* c[m, n] = beta * c + alpha * x @ y over k. */
@@ -176,6 +193,14 @@ static void round_row(const attention *a, char *row, int64_t n) {
   memcpy(row, low, (size_t)n * sizeof *low);
 }
 
+/* Make the elements of a row of scores that are not seen -infinity up to the end of a vector, which costs less than a row that ends within one. */
+static int64_t fill_up(const attention *a, char *scores, int64_t seen) {
+  float *f = (float *)(void *)scores;
+  int64_t whole = a->lane == GB_LANE_F32 ? (seen + GB_WIDE - 1) / GB_WIDE * GB_WIDE : seen;
+  for (int64_t j = seen; j < whole; j++) f[j] = -INFINITY;
+  return whole;
+}
+
 /* How many of the n keys from `first` on query i may look at. */
 static int64_t visible(const attention *a, int64_t i, int64_t first, int64_t n) { return a->causal ? most(0, least(n, i + 1 - first)) : n; }
 
@@ -191,7 +216,7 @@ typedef struct forward_room { char *sum, *scores, *high, *total, *work; size_t b
 
 static forward_room forward_room_of(const attention *a, room r) {
   forward_room f;
-  f.sum = take(&r, a, FORWARD_Q * a->ev);
+  f.sum = take(&r, a, is_own(a, &a->y) ? 0 : FORWARD_Q * a->ev);
   f.scores = take(&r, a, FORWARD_Q * TILE_K);
   f.high = take(&r, a, FORWARD_Q);
   f.total = take(&r, a, FORWARD_Q);
@@ -201,32 +226,32 @@ static forward_room forward_room_of(const attention *a, room r) {
 }
 
 /* One query's scores become probabilities that lack their common divisor: the running maximum, total and sum follow. */
-static void soften_row(const attention *a, const forward_room *f, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
+static void soften_row(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
   char *scores = f->scores + (size_t)(at * TILE_K) * a->size;
-  int64_t seen = visible(a, i, first, n);
-  memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
+  int64_t seen = visible(a, i, first, n), whole = fill_up(a, scores, seen);
   mask_row(a, b, h, i, first, seen, scores);
-  double before = gb_row_get(a->lane, f->high, at), high = gb_row_max(a->lane, scores, seen);
+  double before = gb_row_get(a->lane, f->high, at), high = gb_row_max(a->lane, scores, whole);
   if (high <= before) high = before;
-  if (high == -INFINITY) { memset(scores, 0, (size_t)seen * a->size); return; }
-  double shrink = exp(before - high);
-  gb_row_exp(a->lane, scores, scores, seen, high, 1);
-  gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, seen));
+  if (high == -INFINITY) { memset(scores, 0, (size_t)n * a->size); return; }
+  double shrink = before == -INFINITY ? 0 : exp(before - high);
+  gb_row_exp(a->lane, scores, scores, whole, high, 1);
+  gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, whole));
+  memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size); /* which a NaN has reached, if there is one */
   gb_row_put(a->lane, f->high, at, high);
-  if (shrink != 1) gb_row_scale(a->lane, f->sum + (size_t)(at * a->ev) * a->size, a->ev, shrink);
+  if (shrink != 1 && before != -INFINITY) gb_row_scale(a->lane, sums_at(a, sum, at), a->ev, shrink); /* no sum yet: nothing to shrink */
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, 1, scores);
   round_row(a, scores, n);
 }
 
 /* Divide by the totals and write result and lse. A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
-static void forward_finish(const attention *a, const forward_room *f, int64_t b, int64_t h, int64_t first, int64_t rows) {
+static void forward_finish(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t first, int64_t rows) {
   for (int64_t i = 0; i < rows; i++) {
     double total = gb_row_get(a->lane, f->total, i), high = gb_row_get(a->lane, f->high, i);
     bool empty = high == -INFINITY;
-    gb_row_scale(a->lane, f->sum + (size_t)(i * a->ev) * a->size, a->ev, empty ? 0 : keep_factor(a) / total);
+    gb_row_scale(a->lane, sums_at(a, sum, i), a->ev, empty ? 0 : keep_factor(a) / total);
     if (a->lse) gb_row_put(a->lane, a->lse, (b * a->heads + h) * a->tq + first + i, empty ? INFINITY : high + log(total));
   }
-  put(a, &a->y, b, h, first, rows, a->ev, f->sum);
+  put(a, &a->y, b, h, first, rows, a->ev, sum);
 }
 
 /* Chunk: one block of queries of one head. */
@@ -235,17 +260,18 @@ static void forward_block(void *arg, int64_t chunk) {
   forward_room f = forward_room_of(a, thread_room(a));
   int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q, rows = least(FORWARD_Q, a->tq - q);
   int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
-  memset(f.sum, 0, (size_t)(rows * a->ev) * a->size);
+  head_sums sum = sums_of(a, &a->y, b, h, q, a->ev, f.sum);
+  if (a->tk == 0) clear(a, &sum, rows, a->ev);
   for (int64_t i = 0; i < rows; i++) gb_row_put(a->lane, f.high, i, -INFINITY), gb_row_put(a->lane, f.total, i, 0);
   for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0; /* queries before the first key see none of the tile */
-    char *scores = f.scores + (size_t)(skip * TILE_K) * a->size, *sum = f.sum + (size_t)(skip * a->ev) * a->size;
+    char *scores = f.scores + (size_t)(skip * TILE_K) * a->size;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
     multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
-    for (int64_t i = skip; i < rows; i++) soften_row(a, &f, b, h, q + i, i, k, n);
-    multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, 1, sum, a->ev, f.work);
+    for (int64_t i = skip; i < rows; i++) soften_row(a, &f, &sum, b, h, q + i, i, k, n);
+    multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, k > 0, sums_at(a, &sum, skip), sum.ld, f.work);
   }
-  forward_finish(a, &f, b, h, q, rows);
+  forward_finish(a, &f, &sum, b, h, q, rows);
 }
 
 static gb_status scaled_dot_product_attention(gb_call *call) {
@@ -268,9 +294,9 @@ typedef struct backward_room { char *dkey, *dvalue, *dquery, *scores, *dscores, 
 
 static backward_room backward_room_of(const attention *a, room r) {
   backward_room f;
-  f.dkey = take(&r, a, a->tk * a->e);
-  f.dvalue = take(&r, a, a->tk * a->ev);
-  f.dquery = take(&r, a, BACKWARD_Q * a->e);
+  f.dkey = take(&r, a, is_own(a, &a->dkey) ? 0 : a->tk * a->e);
+  f.dvalue = take(&r, a, is_own(a, &a->dvalue) ? 0 : a->tk * a->ev);
+  f.dquery = take(&r, a, is_own(a, &a->dquery) ? 0 : BACKWARD_Q * a->e);
   f.scores = take(&r, a, BACKWARD_Q * TILE_K);
   f.dscores = take(&r, a, BACKWARD_Q * TILE_K);
   f.shift = take(&r, a, BACKWARD_Q);
@@ -297,11 +323,11 @@ static void score_gradient(const attention *a, char *ds, const char *p, int64_t 
 /* One query's scores become the probabilities that met the values, and the gradients of the probabilities those of the scores. */
 static void soften_row_backward(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
   char *p = f->scores + (size_t)(at * TILE_K) * a->size, *ds = f->dscores + (size_t)(at * TILE_K) * a->size;
-  int64_t seen = visible(a, i, first, n);
-  memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
+  int64_t seen = visible(a, i, first, n), whole = fill_up(a, p, seen);
   memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   mask_row(a, b, h, i, first, seen, p);
-  gb_row_exp(a->lane, p, p, seen, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  gb_row_exp(a->lane, p, p, whole, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size); /* which a NaN has reached, if there is one */
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
   score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);
@@ -311,20 +337,27 @@ static void soften_row_backward(const attention *a, const backward_room *f, int6
 
 /* sum(grad * y) of each query of a block: what the softmax takes off its gradient. */
 static void find_shifts(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t first, int64_t rows) {
+  bool alike = a->grad.dtype == a->y.dtype && a->grad.stride[3] == 1 && a->y.stride[3] == 1;
   for (int64_t i = 0; i < rows; i++) {
-    gb_lane_load(a->lane, f->grad_row, row_at(&a->grad, b, h, first + i), a->grad.dtype, a->grad.stride[3], a->ev);
-    gb_lane_load(a->lane, f->y_row, row_at(&a->y, b, h, first + i), a->y.dtype, a->y.stride[3], a->ev);
+    const char *grad = row_at(&a->grad, b, h, first + i), *y = row_at(&a->y, b, h, first + i);
+    if (alike) { gb_row_put(a->lane, f->shift, i, gb_wide_dot(a->y.dtype, grad, y, a->ev)); continue; }
+    gb_lane_load(a->lane, f->grad_row, grad, a->grad.dtype, a->grad.stride[3], a->ev);
+    gb_lane_load(a->lane, f->y_row, y, a->y.dtype, a->y.stride[3], a->ev);
     gb_row_put(a->lane, f->shift, i, gb_row_dot(a->lane, f->grad_row, f->y_row, a->ev));
   }
 }
 
-/* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue. */
-static void backward_block(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t key_head, int64_t q) {
+/* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue, whose sums the first block of the first head of
+ * the group that sees a key begins. */
+static void backward_block(const attention *a, const backward_room *f, const head_sums *dkey, const head_sums *dvalue, int64_t b, int64_t h, int64_t key_head,
+                           int64_t q) {
   int64_t rows = least(BACKWARD_Q, a->tq - q);
+  head_sums dquery = sums_of(a, &a->dquery, b, h, q, a->e, f->dquery);
+  if (a->tk == 0) clear(a, &dquery, rows, a->e);
   find_shifts(a, f, b, h, q, rows);
-  memset(f->dquery, 0, (size_t)(rows * a->e) * a->size);
   for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
+    bool first = h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
     char *scores = f->scores + (size_t)(skip * TILE_K) * a->size, *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
     gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
@@ -332,11 +365,11 @@ static void backward_block(const attention *a, const backward_room *f, int64_t b
     multiply(a, left, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f->work);
     multiply(a, left, n, a->ev, 1, grad, transposed(value), 0, dscores, TILE_K, f->work);
     for (int64_t i = skip; i < rows; i++) soften_row_backward(a, f, b, h, q + i, i, k, n);
-    multiply(a, n, a->ev, left, 1, transposed(p), grad, 1, f->dvalue + (size_t)(k * a->ev) * a->size, a->ev, f->work);
-    multiply(a, n, a->e, left, a->scale, transposed(ds), query, 1, f->dkey + (size_t)(k * a->e) * a->size, a->e, f->work);
-    multiply(a, left, a->e, n, a->scale, ds, key, 1, f->dquery + (size_t)(skip * a->e) * a->size, a->e, f->work);
+    multiply(a, n, a->ev, left, 1, transposed(p), grad, !first, sums_at(a, dvalue, k), dvalue->ld, f->work);
+    multiply(a, n, a->e, left, a->scale, transposed(ds), query, !first, sums_at(a, dkey, k), dkey->ld, f->work);
+    multiply(a, left, a->e, n, a->scale, ds, key, k > 0, sums_at(a, &dquery, skip), dquery.ld, f->work);
   }
-  put(a, &a->dquery, b, h, q, rows, a->e, f->dquery);
+  put(a, &a->dquery, b, h, q, rows, a->e, &dquery);
 }
 
 /* Chunk: one head of key and value, with all the heads of query that look at it; its work grows with the square of a sequence. */
@@ -344,12 +377,12 @@ static void backward_head(void *arg, int64_t chunk) {
   const attention *a = arg;
   backward_room f = backward_room_of(a, thread_room(a));
   int64_t key_head = chunk % a->key_heads, b = chunk / a->key_heads, group = a->heads / a->key_heads;
-  memset(f.dkey, 0, (size_t)(a->tk * a->e) * a->size);
-  memset(f.dvalue, 0, (size_t)(a->tk * a->ev) * a->size);
+  head_sums dkey = sums_of(a, &a->dkey, b, key_head, 0, a->e, f.dkey), dvalue = sums_of(a, &a->dvalue, b, key_head, 0, a->ev, f.dvalue);
+  if (group == 0 || a->tq == 0 || (a->causal && a->tq < a->tk)) clear(a, &dkey, a->tk, a->e), clear(a, &dvalue, a->tk, a->ev); /* keys that no query sees */
   for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
-    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q) backward_block(a, &f, b, h, key_head, q);
-  put(a, &a->dkey, b, key_head, 0, a->tk, a->e, f.dkey);
-  put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, f.dvalue);
+    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q) backward_block(a, &f, &dkey, &dvalue, b, h, key_head, q);
+  put(a, &a->dkey, b, key_head, 0, a->tk, a->e, &dkey);
+  put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, &dvalue);
 }
 
 /* in: grad, query, key, value, mask, y, lse. */

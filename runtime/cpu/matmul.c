@@ -4,7 +4,9 @@
  * computed here. */
 #include <string.h>
 
+#include "base/math.h"
 #include "cpu/gemm.h"
+#include "cpu/tile.h"
 #include "cpu/walk.h"
 #include "ops/operands.h"
 
@@ -197,26 +199,100 @@ static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_te
   return status;
 }
 
-/* grad @ weight; then, in place, before the activation that made x. */
+/* Elements before an activation, the gradients of its results, which become those of the elements, and its results. */
+typedef struct unactivated { char *kept, *dx, *hidden; gb_dtype dtype, dx_dtype; int64_t n; gb_activation activation; } unactivated;
+enum { UNACTIVATED_CHUNK = 16 * GB_TILE };
+
+/* x has what both functions of it share computed once. */
+static void unactivate_f32(gb_activation activation, const float *restrict x, float *restrict dx, float *restrict hidden, int64_t n) {
+  switch (activation) {
+    case GB_ACTIVATION_GELU:
+#pragma omp simd
+      for (int64_t i = 0; i < n; i++) dx[i] *= gb_gelu_slopef(x[i]), hidden[i] = gb_geluf(x[i]);
+      break;
+    case GB_ACTIVATION_GELU_TANH:
+#pragma omp simd
+      for (int64_t i = 0; i < n; i++) dx[i] *= gb_gelu_tanh_slopef(x[i]), hidden[i] = gb_gelu_tanhf(x[i]);
+      break;
+    default:
+#pragma omp simd
+      for (int64_t i = 0; i < n; i++) dx[i] *= gb_silu_slopef(x[i]), hidden[i] = gb_siluf(x[i]);
+  }
+}
+
+static void unactivate_chunk(void *arg, int64_t chunk) {
+  const unactivated *u = arg;
+  float x[GB_TILE], dx[GB_TILE], hidden[GB_TILE];
+  int64_t at = chunk * UNACTIVATED_CHUNK, end = at + UNACTIVATED_CHUNK < u->n ? at + UNACTIVATED_CHUNK : u->n;
+  bool lanes = u->dtype == GB_FLOAT32 && u->dx_dtype == GB_FLOAT32;
+  for (int64_t n; at < end; at += n) {
+    n = end - at < GB_TILE ? end - at : GB_TILE;
+    char *from = u->kept + at * (int64_t)gb_dtype_bytes(u->dtype), *to = u->hidden + at * (int64_t)gb_dtype_bytes(u->dtype);
+    char *gradient = u->dx + at * (int64_t)gb_dtype_bytes(u->dx_dtype);
+    if (lanes) { unactivate_f32(u->activation, (float *)(void *)from, (float *)(void *)gradient, (float *)(void *)to, n); continue; }
+    gb_load_f32(x, from, u->dtype, 1, n);
+    gb_load_f32(dx, gradient, u->dx_dtype, 1, n);
+    unactivate_f32(u->activation, x, dx, hidden, n);
+    gb_store_f32(gradient, u->dx_dtype, 1, dx, n);
+    gb_store_f32(to, u->dtype, 1, hidden, n);
+  }
+}
+
+/* Take dx, in place, before the activation that made x, and compute x if there is room for it: in one pass, or op by op. */
+static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
+  gb_tensor *dx = call->out[0], *kept = call->in[3];
+  gb_attr approximate;
+  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_op backward = gb_activation_backward(activation, &approximate);
+  bool plain = hidden && dx->dtype != GB_FLOAT64 && kept->dtype != GB_FLOAT64 && gb_is_contiguous(kept) && gb_is_contiguous(dx);
+  if (backward == GB_OP_COUNT) return GB_OK;
+  if (plain) {
+    unactivated u = { gb_data(kept), gb_data(dx), gb_data(hidden), (gb_dtype)kept->dtype, (gb_dtype)dx->dtype, dx->numel, activation };
+    gb_parallel(call, (u.n + UNACTIVATED_CHUNK - 1) / UNACTIVATED_CHUNK, unactivate_chunk, &u);
+    return GB_OK;
+  }
+  if (hidden) GB_TRY(run_op(call, gb_activation_forward(activation, &approximate), &kept, 1, hidden, &approximate));
+  return run_op(call, backward, (gb_tensor *[]){ dx, kept }, 2, dx, &approximate);
+}
+
+/* grad @ weight. */
 static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
   gb_tensor *dx = call->out[0], *weight = call->in[2];
-  gb_attr approximate;
-  gb_op activation = gb_activation_backward(gb_activation_find(call->attrs[0].string), &approximate);
   gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx), .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
   p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[0], weight->stride[1] };
-  GB_TRY(run_product(call, &p));
-  return activation == GB_OP_COUNT ? GB_OK : run_op(call, activation, (gb_tensor *[]){ dx, call->in[3] }, 2, dx, &approximate);
+  return run_product(call, &p);
 }
 
 /* grad^T @ x, or that added to a sum. */
-static gb_status weight_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+static gb_status weight_gradient(gb_call *call, const gb_tensor *x, gb_matrix grad, int64_t rows) {
   gb_tensor *dweight = call->out[1];
   gb_block *copy;
   gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
                    .c = gb_data(dweight), .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype, .add = call->attrs[4].integer };
-  GB_TRY(fold(call, call->in[1], &p.b, &p.k, &copy));
+  GB_TRY(fold(call, x, &p.b, &p.k, &copy));
   gb_status status = run_product(call, &p);
   if (copy) gb_cpu_scratch_free(call, copy);
+  return status;
+}
+
+/* Both; x may have to be computed from what was kept, which then lies as it did. */
+static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
+  const gb_tensor *kept = call->in[3];
+  gb_storage storage = { .context = call->context, .device = call->device };
+  gb_tensor hidden;
+  gb_block *room = NULL;
+  if (call->out[1] && !call->in[1]) {
+    room = gb_cpu_scratch(call, (size_t)kept->numel * gb_dtype_bytes((gb_dtype)kept->dtype));
+    if (!room) return GB_EMEMORY;
+    storage.data = gb_block_data(room);
+    hidden = (gb_tensor){ .dtype = kept->dtype, .ndim = kept->ndim, .numel = kept->numel, .storage = &storage };
+    memcpy(hidden.shape, kept->shape, sizeof hidden.shape);
+    gb_contiguous_strides(hidden.ndim, hidden.shape, hidden.stride);
+  }
+  gb_status status = call->out[0] ? input_gradient(call, grad, rows) : GB_OK;
+  if (status == GB_OK && call->out[0]) status = unactivate(call, room ? &hidden : NULL);
+  if (status == GB_OK && call->out[1]) status = weight_gradient(call, room ? &hidden : call->in[1], grad, rows);
+  if (room) gb_cpu_scratch_free(call, room);
   return status;
 }
 
@@ -235,8 +311,7 @@ static gb_status linear_backward(gb_call *call) {
   int64_t rows;
   gb_block *copy;
   GB_TRY(fold(call, call->in[0], &grad, &rows, &copy));
-  gb_status status = call->out[0] ? input_gradient(call, grad, rows) : GB_OK;
-  if (status == GB_OK && call->out[1]) status = weight_gradient(call, grad, rows);
+  gb_status status = matrix_gradients(call, grad, rows);
   if (status == GB_OK && call->out[2]) status = bias_gradient(call, grad, rows);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;

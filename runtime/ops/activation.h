@@ -27,15 +27,27 @@ static inline bool gb_activation_needs_argument(gb_activation a) {
   return a == GB_ACTIVATION_GELU || a == GB_ACTIVATION_GELU_TANH || a == GB_ACTIVATION_SILU;
 }
 
+/* What tells gelu's two forms apart. */
+static inline void gb_activation_attribute(gb_activation a, gb_attr *approximate) {
+  memset(approximate, 0, sizeof *approximate);
+  approximate->given = true;
+  strcpy(approximate->string, a == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
+  approximate->count = 4;
+}
+
 /* The op that computes the gradient at the activation's argument from (the gradient of its result, what is kept), with its attribute;
  * GB_OP_COUNT where there is no activation. */
 static inline gb_op gb_activation_backward(gb_activation a, gb_attr *approximate) {
   static const gb_op ops[] = { GB_OP_COUNT, GB_OP_relu_backward, GB_OP_gelu_backward, GB_OP_gelu_backward, GB_OP_silu_backward, GB_OP_tanh_backward,
                                GB_OP_sigmoid_backward };
-  memset(approximate, 0, sizeof *approximate);
-  approximate->given = true;
-  strcpy(approximate->string, a == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
-  approximate->count = 4;
+  gb_activation_attribute(a, approximate);
+  return ops[a];
+}
+
+/* The op that an activation is by itself. */
+static inline gb_op gb_activation_forward(gb_activation a, gb_attr *approximate) {
+  static const gb_op ops[] = { GB_OP_COUNT, GB_OP_relu, GB_OP_gelu, GB_OP_gelu, GB_OP_silu, GB_OP_tanh, GB_OP_sigmoid };
+  gb_activation_attribute(a, approximate);
   return ops[a];
 }
 

@@ -424,7 +424,8 @@ static gb_status linear_backward_check(gb_call *call) {
   GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
   for (int i = 1; i < 4; i++)
     if (call->attrs[i].given && !gb_dtype_is_float((gb_dtype)call->attrs[i].integer)) return gb_call_fail(call, GB_EDTYPE, "gradients have floating types");
-  if ((by_weight && !x) || (by_x && !weight) || (by_x && activation != GB_ACTIVATION_NONE && !call->in[3]))
+  bool again = by_x && gb_activation_needs_argument(activation); /* x can be computed from what was kept */
+  if ((by_weight && !x && !again) || (by_x && !weight) || (by_x && activation != GB_ACTIVATION_NONE && !call->in[3]))
     return gb_call_fail(call, GB_EINVAL, "dweight needs x, dx needs weight, and what was kept of the activation");
   memcpy(shape, g->shape, sizeof shape);
   matrix[0] = shape[g->ndim - 1];
@@ -461,19 +462,19 @@ static gb_status mlp_check(gb_call *call) {
 
 /* The hidden layer: as it was kept, or again from its argument. */
 static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_tensor **out) {
-  gb_attr approximate = gb_attr_text(activation == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
-  if (activation == GB_ACTIVATION_SILU) return gb_op_1(grad->context, GB_OP_silu, GB_SAVED_OUT(grad, 1), NULL, out);
-  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, GB_OP_gelu, GB_SAVED_OUT(grad, 1), &approximate, out);
+  gb_attr approximate;
+  gb_op op = gb_activation_forward(activation, &approximate);
+  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, op, GB_SAVED_OUT(grad, 1), &approximate, out);
   gb_tensor_retain(*out = GB_SAVED_OUT(grad, 2));
   return GB_OK;
 }
 
-/* The second layer's gradients, down to the argument of the activation. */
+/* The second layer's gradients, down to the argument of the activation; one pass over that gives both its derivative and the hidden layer. */
 static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
   gb_activation activation = gb_activation_find(grad->attrs[0].string);
   gb_tensor *hidden = NULL, *from = grad->out[0], *weight = grad->saved[3];
   bool first = grad->need[0] || grad->need[1] || grad->need[2];
-  if (grad->need[3]) GB_TRY(hidden_layer(grad, activation, &hidden));
+  if (grad->need[3] && !(first && gb_activation_needs_argument(activation))) GB_TRY(hidden_layer(grad, activation, &hidden));
   layer second = { .g = from, .x = hidden, .weight = 3, .bias = 4, .dx = GB_DTYPE_NONE };
   if (first) {
     second.dx = gb_promote((gb_dtype)from->dtype, (gb_dtype)weight->dtype);

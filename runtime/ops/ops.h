@@ -135,6 +135,7 @@ typedef struct gb_grad_call {
   /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add to; NULL: the
    * gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is set. NULL: never. */
   gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
+  const struct walk *walk;     /* for the accumulator */
   uint32_t settled;
 } gb_grad_call;
 #define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])

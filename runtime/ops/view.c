@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/strides.h"
 #include "ops/ops.h"
 
 /* {==== Layouts ==== */
@@ -50,9 +51,26 @@ static gb_status view_by(gb_call *call, layout_fn change) {
   return gb_tensor_view(call->in[0], l.ndim, l.shape, l.stride, l.offset, &call->out[0]);
 }
 
-/* Put grad where the view that `base` became by `change` lies, in a zero tensor of the shape of input 0. */
+/* Add grad at the view's place to the sum that it belongs to, with nothing made for the elements beside it. *done: there is such a sum. */
+static gb_status add_in_place(gb_grad_call *grad, const layout *view, bool *done) {
+  gb_tensor *g = grad->out[0], *part;
+  bool holds = false;
+  gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, 0, &holds) : NULL;
+  *done = sum && holds && sum->dtype == g->dtype && sum->storage != g->storage && gb_is_disjoint(view->ndim, view->shape, view->stride);
+  if (!*done) return GB_OK;
+  GB_TRY(gb_tensor_view(sum, view->ndim, view->shape, view->stride, sum->offset + view->offset, &part));
+  gb_status status = gb_apply_(grad->context, GB_OP_add, (gb_tensor *[]){ part, g }, 2, NULL);
+  gb_tensor_release(part);
+  grad->settled |= 1u;
+  return status;
+}
+
+/* Put grad where the view lies in a row-major x: in a zero tensor of the shape of input 0, unless there is a sum to add it to. */
 static gb_status put_back(gb_grad_call *grad, const layout *view) {
   const gb_edge *edge = &grad->node->edges[0];
+  bool done;
+  GB_TRY(add_in_place(grad, view, &done));
+  if (done) return GB_OK;
   int64_t strides[GB_MAX_NDIM];
   gb_contiguous_strides(edge->ndim, edge->shape, strides);
   gb_attr attrs[] = { gb_attr_ints(edge->ndim, edge->shape), gb_attr_ints(edge->ndim, strides), gb_attr_ints(view->ndim, view->shape),

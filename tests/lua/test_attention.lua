@@ -39,4 +39,43 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
   end)
 end
 
+-- The op made of others, in float64.
+local function plain(query, key, value, causal)
+  local heads, tq, tk = query:size(2), query:size(3), key:size(3)
+  local group = heads // key:size(2)
+  local function repeated(x) return x:unsqueeze(3):expand(x:size(1), x:size(2), group, tk, x:size(4)):reshape(x:size(1), heads, tk, x:size(4)) end
+  local scores = query:matmul(repeated(key):transpose(3, 4)) / math.sqrt(query:size(4))
+  if causal then scores = scores:masked_fill(gb.ones(tq, tk, { dtype = "bool" }):tril():logical_not(), -math.huge) end
+  return scores:softmax(-1):matmul(repeated(value))
+end
+
+-- Sums of several blocks of queries and of keys, in views of [batch, time, heads, width]; causal ones that some keys have no part in.
+describe("attention in blocks", function()
+  for _, size in ipairs { { 300, 130 }, { 130, 300 }, { 121, 121 }, { 2, 200 } } do
+    for _, causal in ipairs { false, true } do
+      it(("%d queries, %d keys%s"):format(size[1], size[2], causal and ", causal" or ""), function()
+        local shapes = { { 2, size[1], 4, 8 }, { 2, size[2], 2, 8 }, { 2, size[2], 2, 6 } }
+        local up = gb.randn(2, 4, size[1], 6, { dtype = "float64" })
+        local results = {}
+        local whole = {}
+        for i, shape in ipairs(shapes) do whole[i] = gb.randn(shape, { dtype = "float64" }) end
+        for n, dtype in ipairs { "float64", "float32" } do
+          local leaves, turned = {}, {}
+          for i, x in ipairs(whole) do
+            leaves[i] = x:to(dtype):clone():requires_grad_()
+            turned[i] = leaves[i]:transpose(2, 3)
+          end
+          local y = n == 1 and plain(turned[1], turned[2], turned[3], causal)
+            or F.scaled_dot_product_attention(turned[1], turned[2], turned[3], nil, { is_causal = causal })
+          y:backward(up:to(dtype))
+          results[n] = { y:detach(), leaves[1].grad, leaves[2].grad, leaves[3].grad }
+        end
+        for i, exact in ipairs(results[1]) do -- sums of up to 600 products, relative to the largest result
+          expect(((results[2][i]:to("float64") - exact):abs():max() / exact:abs():max()):item() < 1e-5):to_be(true)
+        end
+      end)
+    end
+  end
+end)
+
 gb.test.finish()

@@ -487,6 +487,103 @@ describe("gb.Function", function()
   end)
 end)
 
+describe("gradients of several views of one tensor", function()
+  -- Views that tile, overlap, skip, turn and repeat; the loss weighs every element of each with other whole numbers, so that sums are exact.
+  local function views(x)
+    return { x:view(5, 4):select(1, 5), x:narrow(1, 1, 2), x:narrow(1, 3, 2), x:select(2, 1), x:select(-1, 5), x:slice(2, 1, 5, 2), x:diagonal(), x:narrow(2, 2, 3):t() }
+  end
+  local function loss(x)
+    local sum = gb.zeros(1, { dtype = x.dtype })
+    for i, v in ipairs(views(x)) do
+      local weights = gb.arange(v:numel(), { dtype = x.dtype, device = v.device }):view(v.shape) + i
+      sum = sum + (v * weights):sum()
+    end
+    return sum
+  end
+  local function base(dtype) return gb.arange(20, { dtype = dtype or "float32" }):view(4, 5):clone():requires_grad_() end
+  local function expected() -- by a graph of its own, in which nothing is put together in place
+    local x = base()
+    return gb.grad(loss(x), { x }, { create_graph = true })[1]:detach()
+  end
+  it("are put together in the first one's memory", function()
+    local x = base()
+    local report = gb.amp.audit(gb.nn.Identity(), function() loss(x * 1):backward() end, { print = false })
+    local zeros, adds = 0, 0
+    for _, row in ipairs(report.rows) do
+      if row.phase == "backward" and row.op == "as_strided_backward" then zeros = zeros + row.calls end
+      if row.phase == "backward" and row.op:match("^add_?$") then adds = adds + row.calls end
+    end
+    expect(zeros):to_be(2) -- of x's shape, and of the view of another shape
+    expect(adds):to_be(7)
+    expect(x.grad):to_be_close(expected(), 0)
+  end)
+  it("are those of a graph that makes them one by one, for a leaf, a result, and an optimizer's parameter", function()
+    local whole = expected()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local x = base(dtype)
+      loss(x):backward()
+      expect(x.grad:to("float32")):to_be_close(whole, 0)
+      loss(x):backward() -- now into a sum that is there
+      expect(x.grad:to("float32")):to_be_close(whole * 2, 0)
+      local y = base(dtype)
+      loss(y * 1):backward()
+      expect(y.grad:to("float32")):to_be_close(whole, 0)
+    end
+    local p = base()
+    local opt = gb.optim.SGD({ p }, { lr = 1 })
+    for _ = 1, 2 do
+      opt:zero_grad()
+      loss(p):backward()
+      expect(p.grad):to_be_close(whole, 0)
+    end
+    loss(p):backward()
+    expect(p.grad):to_be_close(whole * 2, 0)
+  end)
+  it("leave a gradient alone that somebody else sees", function()
+    local x = leaf(1, 2, 3)
+    local y = x * 1
+    local z, given = y + y:narrow(1, 2, 1), gb.ones(3, { dtype = "float64" })
+    z:backward(given) -- arrives at y as it is, before the narrow's
+    expect(given):to_be_close({ 1, 1, 1 }, 0)
+    expect_grad(x, 1, 4, 1)
+    x.grad = nil
+    local kept, total
+    y = x * 1
+    local first = y:narrow(1, 1, 2)
+    local second = y:narrow(1, 2, 2)
+    second:register_hook(function(g) kept = g end)
+    y:register_hook(function(g) total = g end)
+    y:retain_grad()
+    local sum = first:sum() + second:sum() * 5
+    sum:backward()
+    expect(kept):to_be_close({ 5, 5 }, 0)
+    expect(total):to_be_close({ 1, 6, 5 }, 0)
+    expect(y.grad):to_be_close({ 1, 6, 5 }, 0)
+    expect_grad(x, 1, 6, 5)
+  end)
+  it("meet a leaf's hooks as one sum, and its gradient in place", function()
+    local x, calls, seen = leaf(1, 2, 3), 0, nil
+    local function run() (x:narrow(1, 1, 2):sum() + x:narrow(1, 2, 2):sum() * 5):backward() end
+    run()
+    local grad = x.grad
+    run()
+    expect(rawequal(x.grad, grad)):to_be(true)
+    expect(grad):to_be_close({ 2, 12, 10 }, 0)
+    x:register_hook(function(g) calls, seen = calls + 1, g end)
+    run()
+    expect(calls):to_be(1)
+    expect(seen):to_be_close({ 1, 6, 5 }, 0)
+    expect(grad):to_be_close({ 3, 18, 15 }, 0)
+  end)
+  it("are seen to be changed by what had saved the sum", function()
+    local x, scale = leaf(1, 2, 3), leaf(1, 1, 1)
+    x.grad = gb.ones(3, { dtype = "float64" })
+    local y = (x.grad * scale):sum()
+    x:narrow(1, 1, 2):sum():backward()
+    expect(function() y:backward() end):to_fail("changed in place")
+  end)
+end)
+
 describe("memory", function()
   it("a loop that drops its graphs is flat", function()
     local x = leaf(1, 2, 3)

@@ -497,10 +497,14 @@ function MultiheadAttention:forward(x, mask)
   local packed = self.qkv(x)
   local heads = packed:view(batch, time, 3, self.heads, size // self.heads)
   if keeps_nothing(self.qkv) then drop(packed) end
-  local parts = heads:permute { 3, 1, 4, 2, 5 } -- [3, batch, heads, time, head_dim]
+  local function part(i) -- [batch, heads, time, head_dim]; chosen before it is turned: gradients are put together in packed's own layout
+    local chosen = heads:select(3, i)
+    local turned = chosen:transpose(2, 3)
+    drop(chosen)
+    return turned
+  end
+  local q, k, v = part(1), part(2), part(3)
   drop(heads)
-  local q, k, v = parts[1], parts[2], parts[3]
-  drop(parts)
   local y = F.scaled_dot_product_attention(q, k, v, mask,
     { is_causal = self.is_causal, dropout_p = self.training and self.dropout or 0 })
   drop(q) drop(k) drop(v)
