@@ -1,6 +1,7 @@
 /* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and two ways to compute each.
  *
- * oneDNN (conv_onednn.h) takes float32 slices of the batch; 16-bit operands are widened slice by slice and rounded once on the way out.
+ * oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the CPU has tiles for it and nothing could be as small as what they
+ * take for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the way out.
  * The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. Both cut their work by shape
  * alone. A weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any number of
  * threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
@@ -23,9 +24,11 @@ typedef struct conv {
   gb_conv_sizes s;
   const gb_tensor *x, *weight, *bias, *y;
   bool relu;
+  bool turned;                     /* the weight is used turned about, with its channels in and out exchanged */
   gb_lane lane;
   gb_dtype dtype;                  /* of lanes */
   int64_t bytes;                   /* of a lane */
+  gb_dtype operand;                /* what operands are brought into: that of lanes, or bfloat16 */
   int64_t cg, og;                  /* channels of a group, in and out */
   int64_t depth, pixels;           /* of one sum: kh * kw * cg; of one result: oh * ow */
   int64_t tile, tiles;             /* pixels of a tile, tiles of an image */
@@ -33,7 +36,7 @@ typedef struct conv {
   char *partials;                  /* gradients of the weight, one per slice */
   int64_t slices, images;          /* slices of the batch; images of a run of oneDNN */
   const gb_onednn_conv *library;
-  float *packed;                   /* the weight in oneDNN's layout */
+  char *packed;                    /* the weight in oneDNN's layout */
   size_t room_bytes;               /* of a thread */
   gb_scratch scratch;
   atomic_bool failed;
@@ -48,7 +51,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y, const gb_attr *attrs) {
   *v = (conv){ .call = call, .s = gb_conv_sizes_of(x->shape, weight->shape, attrs), .x = x, .weight = weight, .y = y };
   v->lane = call->in[0]->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32;
-  v->dtype = gb_lane_dtype(v->lane);
+  v->operand = v->dtype = gb_lane_dtype(v->lane);
   v->bytes = (int64_t)gb_lane_bytes(v->lane);
   v->cg = v->s.c / v->s.groups;
   v->og = v->s.o / v->s.groups;
@@ -59,22 +62,31 @@ static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *
   atomic_init(&v->failed, false);
 }
 
-/* Is t laid out in lanes with the channels last, so that it can be used where it is? */
-static bool is_ready(const conv *v, const gb_tensor *t) { return t->dtype == v->dtype && gb_is_channels_last(t); }
+/* Is t an operand as it is wanted, with the channels last, so that it can be used where it is? */
+static bool is_ready(const conv *v, const gb_tensor *t) { return t->dtype == v->operand && gb_is_channels_last(t); }
 
-/* Images first .. first + count - 1 of t, in lanes with the channels last: where they are, or copied into room. */
+/* Images first .. first + count - 1 of t, as an operand with the channels last: where they are, or copied into room. */
 static char *images_in(const conv *v, const gb_tensor *t, int64_t first, int64_t count, char *room) {
   char *from = gb_data(t) + first * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
   if (is_ready(v, t)) return from;
   const int64_t shape[4] = { count, t->shape[2], t->shape[3], t->shape[1] }, strides[4] = { t->stride[0], t->stride[2], t->stride[3], t->stride[1] };
   int64_t packed[4];
   gb_contiguous_strides(4, shape, packed);
-  gb_copy_strided(v->call, 4, shape, room, v->dtype, packed, from, (gb_dtype)t->dtype, strides);
+  gb_copy_strided(v->call, 4, shape, room, v->operand, packed, from, (gb_dtype)t->dtype, strides);
   return room;
 }
 
-/* The whole weight as [o][kh][kw][cg] in lanes. */
-static char *weight_in(const conv *v, char *room) { return images_in(v, v->weight, 0, v->s.o, room); }
+/* The whole weight as [o][kh][kw][cg], as an operand; where it is turned, o and c are what they are to the convolution that it serves then. */
+static char *weight_in(const conv *v, char *room) {
+  const gb_tensor *w = v->weight;
+  if (!v->turned) return images_in(v, w, 0, v->s.o, room);
+  const int64_t shape[4] = { w->shape[1], w->shape[2], w->shape[3], w->shape[0] }, strides[4] = { w->stride[1], -w->stride[2], -w->stride[3], w->stride[0] };
+  int64_t packed[4], last = (w->shape[2] - 1) * w->stride[2] + (w->shape[3] - 1) * w->stride[3];
+  gb_contiguous_strides(4, shape, packed);
+  const char *from = gb_data(w) + last * (int64_t)gb_dtype_bytes((gb_dtype)w->dtype);
+  gb_copy_strided(v->call, 4, shape, room, v->operand, packed, from, (gb_dtype)w->dtype, strides);
+  return room;
+}
 
 /* The bias in lanes, or NULL. */
 static char *bias_in(const conv *v, char *room) {
@@ -292,19 +304,59 @@ static bool rounds_operands(const gb_call *call) {
   return call->context->tf32 && (call->in[0]->dtype == GB_FLOAT32 || call->in[1]->dtype == GB_FLOAT32);
 }
 
+/* Elements that one chunk looks at, and channels of either side from which on tiles are worth it. */
+enum { LOOK_ELEMENTS = 65536, LEAST_TILE_CHANNELS = 16 };
+
+typedef struct look_job { const uint16_t *data; int64_t numel; atomic_uint smallest; } look_job;
+
+/* The smallest magnitude but 0 of some elements, less 1, as bits. */
+static void look_chunk(void *arg, int64_t chunk) {
+  look_job *job = arg;
+  const uint16_t *data = job->data + chunk * LOOK_ELEMENTS;
+  int64_t n = least(LOOK_ELEMENTS, job->numel - chunk * LOOK_ELEMENTS);
+  uint16_t smallest = UINT16_MAX;
+  for (int64_t i = 0; i < n; i++) {
+    uint16_t magnitude = (uint16_t)((data[i] & 0x7fffu) - 1u);
+    smallest = magnitude < smallest ? magnitude : smallest;
+  }
+  unsigned seen = atomic_load(&job->smallest);
+  while (smallest < seen && !atomic_compare_exchange_weak(&job->smallest, &seen, smallest)) continue;
+}
+
+/* A power of 2 that no element of a bfloat16 tensor without holes but 0 is below, as its exponent; one far too low where one is subnormal. */
+static int least_exponent(const gb_call *call, const gb_tensor *t) {
+  look_job job = { .data = (const uint16_t *)(const void *)gb_data(t), .numel = t->numel };
+  atomic_init(&job.smallest, UINT16_MAX);
+  gb_parallel(call, (t->numel + LOOK_ELEMENTS - 1) / LOOK_ELEMENTS, look_chunk, &job);
+  unsigned smallest = atomic_load(&job.smallest);
+  if (smallest == UINT16_MAX) return 0;
+  int exponent = (int)((smallest + 1) >> 7);
+  return exponent == 0 ? -1000 : exponent - 127;
+}
+
+/* May AMX's tiles multiply these? The last bits of the operands are worth 2^-7 of them; every product and sum is a multiple of their product. */
+static bool takes_tiles(const conv *v) {
+  const gb_tensor *a = v->call->in[0], *b = v->call->in[1];
+  bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
+  if (v->call->context->cpu_unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
+  if (least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
+  return least_exponent(v->call, a) + least_exponent(v->call, b) - 14 >= -126;
+}
+
 /* Find the convolution of one slice of a batch that is cut into about `slices`. false: the plain way. */
 static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
   if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call)) return false;
   gb_conv_sizes s = v->s;
   s.n = v->images = images_of_slice(v->s.n, slices);
-  v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL);
+  if (takes_tiles(v) && (v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, true))) v->operand = GB_BFLOAT16;
+  else v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, false);
   return v->library != NULL;
 }
 
 static int64_t x_image(const conv *v) { return v->s.c * v->s.in[0] * v->s.in[1]; }
 static int64_t y_image(const conv *v) { return v->s.o * v->pixels; }
 
-/* A thread's room: a slice of x and one of y, in float32, and oneDNN's own. */
+/* A thread's room: a slice of x and one of y, for float32, and oneDNN's own. */
 typedef struct slice_room { char *x, *y, *own; } slice_room;
 
 static slice_room room_of(const conv *v) {
@@ -321,8 +373,8 @@ static void size_rooms(conv *v) {
 }
 
 /* Run the convolution of one slice; a failure is kept for the end. */
-static void run_library(conv *v, char *x, float *packed, char *y, char *own) {
-  if (!gb_onednn_run(v->library, (float *)x, packed, (const float *)v->bias_lanes, (float *)y, own)) atomic_store(&v->failed, true);
+static void run_library(conv *v, char *x, char *packed, char *y, char *own) {
+  if (!gb_onednn_run(v->library, x, packed, (const float *)v->bias_lanes, y, own)) atomic_store(&v->failed, true);
 }
 
 static void forward_slice(void *arg, int64_t slice) {
@@ -349,12 +401,12 @@ static void backward_input_slice(void *arg, int64_t slice) {
 /* Bring the weight into oneDNN's layout, then run the slices. Forward and by the input. */
 static gb_status run_slices(conv *v, gb_chunk_fn fn) {
   size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4), bias = gb_scratch_take(&shared, v->s.o * 4);
-  size_t packed = gb_scratch_take(&shared, gb_onednn_weight_numel(v->library) * 4);
+  size_t packed = gb_scratch_take(&shared, (int64_t)gb_onednn_weight_bytes(v->library));
   size_rooms(v);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
   v->bias_lanes = bias_in(v, v->scratch.shared + bias);
-  v->packed = (float *)(v->scratch.shared + packed);
-  bool good = gb_onednn_pack(v->library, (const float *)weight_in(v, v->scratch.shared + weight), v->packed, room_of(v).own);
+  v->packed = v->scratch.shared + packed;
+  bool good = gb_onednn_pack(v->library, weight_in(v, v->scratch.shared + weight), v->packed, room_of(v).own);
   if (!good) atomic_store(&v->failed, true);
   return run_and_free(v, good ? v->s.n / v->images : 0, fn);
 }
@@ -363,18 +415,18 @@ static gb_status run_slices(conv *v, gb_chunk_fn fn) {
 static void backward_weight_slice(void *arg, int64_t slice) {
   conv *v = arg;
   slice_room room = room_of(v);
-  int64_t numel = gb_onednn_weight_numel(v->library), runs = v->s.n / v->images;
+  int64_t bytes = (int64_t)gb_onednn_weight_bytes(v->library), runs = v->s.n / v->images;
   int64_t first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
-  float *sums = (float *)v->partials + slice * numel, *more = (float *)v->partials + (v->slices + slice) * numel;
+  char *sums = v->partials + slice * bytes, *more = v->partials + (v->slices + slice) * bytes;
   for (int64_t run = first; run < end && !gb_stop_long(v->call); run++) {
     char *x = images_in(v, v->x, run * v->images, v->images, room.x), *y = images_in(v, v->y, run * v->images, v->images, room.y);
     run_library(v, x, run == first ? sums : more, y, room.own);
-    if (run > first) gb_row_add(GB_LANE_F32, sums, more, numel, 1);
+    if (run > first) gb_row_add(GB_LANE_F32, sums, more, bytes / 4, 1);
   }
 }
 
 static gb_status backward_weight_slices(conv *v) {
-  int64_t numel = gb_onednn_weight_numel(v->library);
+  int64_t numel = (int64_t)gb_onednn_weight_bytes(v->library) / 4; /* the gradient is float32 */
   size_t shared = 0;
   v->slices = least(partial_slices(v, 2 * numel * 4), v->s.n / v->images);
   gb_scratch_take(&shared, 2 * v->slices * numel * 4);
@@ -386,7 +438,7 @@ static gb_status backward_weight_slices(conv *v) {
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   bool in_place = v->weight->dtype == GB_FLOAT32;
   char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared + weight;
-  if (!gb_onednn_unpack(v->library, (const float *)v->partials, (float *)krsc, room_of(v).own)) atomic_store(&v->failed, true);
+  if (!gb_onednn_unpack(v->library, v->partials, krsc, room_of(v).own)) atomic_store(&v->failed, true);
   if (!in_place) store(v->weight, 0, GB_LANE_F32, krsc, v->weight->numel);
   return run_and_free(v, 0, NULL);
 }
@@ -404,9 +456,33 @@ static gb_status conv2d(gb_call *call) {
   return forward_plain(&v);
 }
 
+/* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about, with what padding is left. oneDNN
+ * is faster at it, and has one by tiles. false: it is not, or the library cannot. */
+static bool find_turned(conv *v) {
+  const gb_conv_sizes s = v->s;
+  conv turned = *v;
+  if (s.groups != 1 || s.stride[0] != 1 || s.stride[1] != 1) return false;
+  turned.s.c = turned.cg = s.o;
+  turned.s.o = turned.og = s.c;
+  for (int i = 0; i < 2; i++) {
+    turned.s.in[i] = s.out[i];
+    turned.s.out[i] = s.in[i];
+    turned.s.padding[i] = s.dilation[i] * (s.kernel[i] - 1) - s.padding[i];
+    if (turned.s.padding[i] < 0) return false;
+  }
+  turned.pixels = s.in[0] * s.in[1];
+  turned.turned = true;
+  turned.x = v->y;
+  turned.y = v->x;
+  if (!find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES)) return false;
+  *v = turned;
+  return true;
+}
+
 static gb_status conv2d_backward_input(gb_call *call) {
   conv v;
   set_up(&v, call, call->out[0], call->in[1], call->in[0], call->attrs + 1);
+  if (find_turned(&v)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
   return backward_input_plain(&v);
 }

@@ -37,12 +37,12 @@ static void layout_free(layout l) { free(l); }
 /* A layout to be filled in. */
 static layout layout_new(void) { return calloc(1, sizeof(dnnl_memory_desc_t)); }
 
-static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_format_tag_t tag) {
-  return (*out = layout_new()) && dnnl_memory_desc_init_by_tag(*out, ndim, shape, dnnl_f32, tag) == dnnl_success;
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+  return (*out = layout_new()) && dnnl_memory_desc_init_by_tag(*out, ndim, shape, type, tag) == dnnl_success;
 }
 
-static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, const dnnl_dims_t strides) {
-  return (*out = layout_new()) && dnnl_memory_desc_init_by_strides(*out, ndim, shape, dnnl_f32, strides) == dnnl_success;
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, const dnnl_dims_t strides) {
+  return (*out = layout_new()) && dnnl_memory_desc_init_by_strides(*out, ndim, shape, type, strides) == dnnl_success;
 }
 
 static bool layout_copy(layout *out, const_layout from) {
@@ -88,12 +88,12 @@ static void layout_free(layout l) {
   if (l) dnnl_memory_desc_destroy(l);
 }
 
-static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_format_tag_t tag) {
-  return dnnl_memory_desc_create_with_tag(out, ndim, shape, dnnl_f32, tag) == dnnl_success;
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+  return dnnl_memory_desc_create_with_tag(out, ndim, shape, type, tag) == dnnl_success;
 }
 
-static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, const dnnl_dims_t strides) {
-  return dnnl_memory_desc_create_with_strides(out, ndim, shape, dnnl_f32, strides) == dnnl_success;
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, const dnnl_dims_t strides) {
+  return dnnl_memory_desc_create_with_strides(out, ndim, shape, type, strides) == dnnl_success;
 }
 
 static bool layout_copy(layout *out, const_layout from) { return dnnl_memory_desc_clone(out, from) == dnnl_success; }
@@ -132,13 +132,13 @@ typedef struct step { dnnl_primitive_t primitive; layout scratch; } step;
 struct gb_onednn_conv {
   const struct gb_onednn *onednn;
   gb_onednn_kind kind;
-  bool bias;
+  bool bias, half;
   step run, reorder;                             /* reorder has no primitive where oneDNN's layout is ours */
   layout x, weight, packed, any, y, bias_layout;  /* any: a weight whose layout is oneDNN's choice */
 };
 
 /* What a shape is found by; no padding, so that keys compare as bytes. */
-typedef struct conv_key { gb_conv_sizes sizes; int64_t kind, bias; } conv_key;
+typedef struct conv_key { gb_conv_sizes sizes; int64_t kind, bias, half; } conv_key;
 
 /* A kept convolution; conv is NULL where oneDNN was asked and cannot. */
 typedef struct kept_conv { conv_key key; gb_onednn_conv *conv; uint64_t used; } kept_conv;
@@ -202,7 +202,7 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
 }
 
 /* From one weight layout to the other. */
-static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const float *from, const_layout to_lies, float *to, void *scratch) {
+static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const void *from, const_layout to_lies, void *to, void *scratch) {
   if (!conv->reorder.primitive) {
     memcpy(to, from, dnnl_memory_desc_get_size(to_lies));
     return true;
@@ -211,15 +211,15 @@ static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const fl
   return execute(conv->onednn, &conv->reorder, operands, 2, scratch);
 }
 
-bool gb_onednn_pack(const gb_onednn_conv *conv, const float *weight, float *packed, void *scratch) {
+bool gb_onednn_pack(const gb_onednn_conv *conv, const void *weight, void *packed, void *scratch) {
   return reorder(conv, conv->weight, weight, conv->packed, packed, scratch);
 }
 
-bool gb_onednn_unpack(const gb_onednn_conv *conv, const float *packed, float *weight, void *scratch) {
+bool gb_onednn_unpack(const gb_onednn_conv *conv, const void *packed, void *weight, void *scratch) {
   return reorder(conv, conv->packed, packed, conv->weight, weight, scratch);
 }
 
-bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const float *bias, float *y, void *scratch) {
+bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const float *bias, void *y, void *scratch) {
   static const struct { int x, weight, y; } roles[] = {
     [GB_ONEDNN_FORWARD] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST },
     [GB_ONEDNN_BACKWARD_INPUT] = { DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST },
@@ -232,7 +232,7 @@ bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const fl
   return execute(conv->onednn, &conv->run, operands, conv->bias ? 4 : 3, scratch);
 }
 
-int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { return (int64_t)(dnnl_memory_desc_get_size(conv->packed) / sizeof(float)); }
+size_t gb_onednn_weight_bytes(const gb_onednn_conv *conv) { return dnnl_memory_desc_get_size(conv->packed); }
 
 size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
   size_t run = dnnl_memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive ? dnnl_memory_desc_get_size(conv->reorder.scratch) : 0;
@@ -259,9 +259,14 @@ static bool lay_out(gb_onednn_conv *conv, const gb_conv_sizes *s) {
   const dnnl_dims_t shape = { g, s->o / g, cg, s->kernel[0], s->kernel[1] };
   const dnnl_dims_t strides = { s->o / g * taps * cg, taps * cg, 1, s->kernel[1] * cg, cg };
   int skip = g == 1; /* a weight without groups has no dimension for them */
-  return layout_by_tag(&conv->x, 4, x, dnnl_nhwc) && layout_by_tag(&conv->y, 4, y, dnnl_nhwc) && layout_by_tag(&conv->bias_layout, 1, bias, dnnl_x) &&
-         layout_by_strides(&conv->weight, 5 - skip, shape + skip, strides + skip) &&
-         layout_by_tag(&conv->any, 5 - skip, shape + skip, dnnl_format_tag_any);
+  const dnnl_data_type_t given = conv->half ? dnnl_bf16 : dnnl_f32; /* the result is float32 */
+  const dnnl_data_type_t x_type = conv->kind == GB_ONEDNN_BACKWARD_INPUT ? dnnl_f32 : given;
+  const dnnl_data_type_t weight_type = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : given;
+  const dnnl_data_type_t y_type = conv->kind == GB_ONEDNN_FORWARD ? dnnl_f32 : given;
+  return layout_by_tag(&conv->x, 4, x, x_type, dnnl_nhwc) && layout_by_tag(&conv->y, 4, y, y_type, dnnl_nhwc) &&
+         layout_by_tag(&conv->bias_layout, 1, bias, dnnl_f32, dnnl_x) &&
+         layout_by_strides(&conv->weight, 5 - skip, shape + skip, weight_type, strides + skip) &&
+         layout_by_tag(&conv->any, 5 - skip, shape + skip, weight_type, dnnl_format_tag_any);
 }
 
 /* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
@@ -285,10 +290,11 @@ static bool compile(step *s, dnnl_primitive_desc_t desc) {
   return good;
 }
 
-/* Is this one of oneDNN's reference implementations? */
-static bool is_reference(const_dnnl_primitive_desc_t desc) {
+/* Is this implementation slower than another that the caller has: one of oneDNN's references, or, of bfloat16, one without AMX's tiles? */
+static bool is_slow(const gb_onednn_conv *conv, const_dnnl_primitive_desc_t desc) {
   const char *name = NULL;
-  return dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name || strstr(name, "ref");
+  if (dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name) return true;
+  return conv->half ? !strstr(name, "amx") : strstr(name, "ref") != NULL;
 }
 
 /* Compile what carries the weight into oneDNN's layout, or its gradient out of it; nothing where both are the same. */
@@ -309,7 +315,7 @@ static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl
   run = describe(conv, conv->kind, s, attr, hint);
   if (hint) dnnl_primitive_desc_destroy(hint);
   if (!run) return false;
-  if (is_reference(run)) {
+  if (is_slow(conv, run)) {
     dnnl_primitive_desc_destroy(run);
     return false;
   }
@@ -319,12 +325,13 @@ static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl
 }
 
 /* A new convolution, or NULL where oneDNN cannot. */
-static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
+static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
   gb_onednn_conv *conv = calloc(1, sizeof *conv);
   if (!conv) return NULL;
   conv->onednn = o;
   conv->kind = kind;
   conv->bias = bias;
+  conv->half = half;
   dnnl_primitive_attr_t attr = NULL;
   int before = begin_alone(o);
   bool good = dnnl_primitive_attr_create(&attr) == dnnl_success &&
@@ -366,17 +373,17 @@ static kept_conv *place(struct gb_onednn *o) {
   return oldest;
 }
 
-const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
   if (context->plain_convolution) return NULL;
   struct gb_onednn *o = context->onednn;
   if (!o && !(o = context->onednn = onednn_open())) return NULL;
-  conv_key key = { .sizes = *s, .kind = kind, .bias = bias };
+  conv_key key = { .sizes = *s, .kind = kind, .bias = bias, .half = half };
   kept_conv *found = NULL;
   for (int i = 0; i < o->count && !found; i++)
     if (!memcmp(&o->kept[i].key, &key, sizeof key)) found = &o->kept[i];
   if (!found) {
     found = place(o);
-    *found = (kept_conv){ .key = key, .conv = conv_new(o, kind, s, bias) };
+    *found = (kept_conv){ .key = key, .conv = conv_new(o, kind, s, bias, half) };
   }
   found->used = ++o->clock;
   return found->conv;
@@ -386,25 +393,25 @@ const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, c
 
 #else
 
-const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias) {
-  (void)context, (void)kind, (void)s, (void)bias;
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
+  (void)context, (void)kind, (void)s, (void)bias, (void)half;
   return NULL;
 }
 
-int64_t gb_onednn_weight_numel(const gb_onednn_conv *conv) { (void)conv; return 0; }
+size_t gb_onednn_weight_bytes(const gb_onednn_conv *conv) { (void)conv; return 0; }
 size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) { (void)conv; return 0; }
 
-bool gb_onednn_pack(const gb_onednn_conv *conv, const float *weight, float *packed, void *scratch) {
+bool gb_onednn_pack(const gb_onednn_conv *conv, const void *weight, void *packed, void *scratch) {
   (void)conv, (void)weight, (void)packed, (void)scratch;
   return false;
 }
 
-bool gb_onednn_unpack(const gb_onednn_conv *conv, const float *packed, float *weight, void *scratch) {
+bool gb_onednn_unpack(const gb_onednn_conv *conv, const void *packed, void *weight, void *scratch) {
   (void)conv, (void)packed, (void)weight, (void)scratch;
   return false;
 }
 
-bool gb_onednn_run(const gb_onednn_conv *conv, float *x, float *packed, const float *bias, float *y, void *scratch) {
+bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const float *bias, void *y, void *scratch) {
   (void)conv, (void)x, (void)packed, (void)bias, (void)y, (void)scratch;
   return false;
 }

@@ -2,12 +2,15 @@
  *
  * The inner loop runs over channels, up to a tile of them, at one position of one image: with the channels last in memory it is a run, in
  * any other layout a strided read. Forward, a position gathers its window; backward, it gathers the windows that it lies in, so every
- * element is written once, rounded once, and summed in a fixed order. A chunk is one row of one image.
+ * element is written once, rounded once, and summed in a fixed order. A chunk is some rows of images. Where channels lie side by side, maxima
+ * and their gradients are made a vector of channels at a time, from the first of a window to the last in registers.
  * Traffic: x (or grad) is read kernel / stride times per dimension, the result written once; one comparison or addition per element read. */
 #include <math.h>
 #include <string.h>
 
-#include "cpu/rows.h"
+#include "cpu/scratch.h"
+#include "cpu/walk.h"
+#include "cpu/wide.h"
 #include "ops/conv.h"
 
 /* {==== Windows ==== */
@@ -46,67 +49,119 @@ static int64_t divisor_of(const axis *a, int64_t out) {
 
 /* {==== Walking ==== */
 
+/* A [n, c, h, w] tensor in memory; data NULL: there is none. */
+typedef struct plane { char *data; gb_dtype dtype; int64_t stride[4]; } plane;
+
+/* A row of one image of the result, and what it reads along the height. *work counts for gb_long_work: a window may be as large as the image. */
+typedef struct pool_row { int64_t image, y; span reach; int64_t *work; } pool_row;
+
 typedef struct pool pool;
-/* Channels first .. first + n - 1 at row `at[0]`, column `at[1]` of image `image` of the result. *work counts for gb_long_work: a window may be as
- * large as the image. */
-typedef void (*pool_cell)(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work);
+/* Channels first .. first + n - 1 of row r at column x of the result. */
+typedef void (*pool_cell)(const pool *p, const pool_row *r, int64_t x, int64_t first, int64_t n);
+/* The first `whole` channels, a multiple of GB_WIDE, of all columns of row r. */
+typedef void (*pool_wide)(const pool *p, const pool_row *r, int64_t whole);
+
+/* How one kind of pooling is made. */
+typedef struct pool_kind {
+  pool_cell cell;
+  pool_wide wide;                              /* NULL: by cells alone */
+  span (*reach)(const axis *a, int64_t at);    /* what a position of the result reads along one dimension */
+} pool_kind;
 
 /* A pooling as all its chunks see it. */
 struct pool {
   gb_call *call;
+  const pool_kind *kind;
   axis axis[2];
-  const gb_tensor *from, *positions, *to;      /* positions: uint8, written by the forward pass, read by the others; may be NULL there */
+  plane from, positions, to;                   /* positions: uint8, written by the forward pass, read by the others */
+  int64_t shape[4], whole, rows_of_chunk;      /* of the result; channels that kind->wide makes */
+  const span *columns;                         /* kind->reach of every column of the result */
   gb_lane lane;
-  pool_cell cell;
 };
 
-static char *place(const gb_tensor *t, int64_t image, int64_t channel, int64_t y, int64_t x) {
+static plane plane_of(const gb_tensor *t) {
+  if (!t) return (plane){ .data = NULL };
+  return (plane){ gb_data(t), (gb_dtype)t->dtype, { t->stride[0], t->stride[1], t->stride[2], t->stride[3] } };
+}
+
+static char *place(const plane *t, int64_t image, int64_t channel, int64_t y, int64_t x) {
   int64_t at = image * t->stride[0] + channel * t->stride[1] + y * t->stride[2] + x * t->stride[3];
-  return gb_data(t) + at * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
+  return t->data + at * (int64_t)gb_dtype_bytes(t->dtype);
 }
 
 /* n channels of t in lanes: where they lie if that is how they lie, else in room. */
-static const void *channels(gb_lane lane, const gb_tensor *t, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n, void *room) {
+static const void *channels(gb_lane lane, const plane *t, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n, void *room) {
   const char *from = place(t, image, first, y, x);
   if (t->dtype == gb_lane_dtype(lane) && (t->stride[1] == 1 || n == 1)) return from;
-  gb_lane_load(lane, room, from, (gb_dtype)t->dtype, t->stride[1], n);
+  gb_lane_load(lane, room, from, t->dtype, t->stride[1], n);
   return room;
 }
 
-static void put_channels(const pool *p, int64_t image, int64_t first, const int64_t at[2], const void *from, int64_t n) {
-  gb_lane_store(p->lane, place(p->to, image, first, at[0], at[1]), (gb_dtype)p->to->dtype, p->to->stride[1], from, n);
+static void put_channels(const pool *p, const pool_row *r, int64_t x, int64_t first, const void *from, int64_t n) {
+  gb_lane_store(p->lane, place(&p->to, r->image, first, r->y, x), p->to.dtype, p->to.stride[1], from, n);
 }
 
 /* n window positions, where they are or brought together in room. */
 static const uint8_t *positions_at(const pool *p, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n, uint8_t *room) {
-  const uint8_t *from = (const uint8_t *)place(p->positions, image, first, y, x);
-  if (p->positions->stride[1] == 1) return from;
-  for (int64_t i = 0; i < n; i++) room[i] = from[i * p->positions->stride[1]];
+  const uint8_t *from = (const uint8_t *)place(&p->positions, image, first, y, x);
+  if (p->positions.stride[1] == 1) return from;
+  for (int64_t i = 0; i < n; i++) room[i] = from[i * p->positions.stride[1]];
   return room;
 }
 
-/* One row of one image of the result. */
-static void pool_row(void *arg, int64_t chunk) {
+/* Some rows of the result. */
+static void pool_chunk(void *arg, int64_t chunk) {
   const pool *p = arg;
-  int64_t height = p->to->shape[2], image = chunk / height, at[2] = { chunk % height, 0 }, work = 0;
-  for (; at[1] < p->to->shape[3]; at[1]++)
-    for (int64_t first = 0; first < p->to->shape[1]; first += GB_TILE) {
-      int64_t left = p->to->shape[1] - first;
-      if (gb_was_stopped(p->call)) return;
-      p->cell(p, image, at, first, left < GB_TILE ? left : GB_TILE, &work);
-    }
+  int64_t height = p->shape[2], end = (chunk + 1) * p->rows_of_chunk, count = p->shape[0] * height, work = 0;
+  for (int64_t row = chunk * p->rows_of_chunk; row < end && row < count; row++) {
+    pool_row r = { .image = row / height, .y = row % height, .work = &work };
+    r.reach = p->kind->reach(&p->axis[0], r.y);
+    if (p->whole > 0) p->kind->wide(p, &r, p->whole);
+    for (int64_t x = 0; x < p->shape[3] && p->whole < p->shape[1]; x++)
+      for (int64_t first = p->whole; first < p->shape[1]; first += GB_TILE) {
+        int64_t left = p->shape[1] - first;
+        if (gb_was_stopped(p->call)) return;
+        p->kind->cell(p, &r, x, first, left < GB_TILE ? left : GB_TILE);
+      }
+  }
 }
 
-/* Run a pooling over the result `to`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
-static gb_status run(gb_call *call, pool_cell cell, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out, const gb_tensor *positions) {
-  pool p = { .call = call, .from = call->in[0], .positions = positions, .to = call->out[0], .cell = cell };
-  p.lane = gb_lane_of((gb_dtype)p.from->dtype, (gb_dtype)p.to->dtype);
+/* Do the channels of all of them lie side by side, in one float dtype that lanes of float32 widen? */
+static bool is_wide(const pool *p) {
+  bool together = p->from.stride[1] == 1 && p->to.stride[1] == 1 && (!p->positions.data || p->positions.stride[1] == 1);
+  return together && p->lane == GB_LANE_F32 && p->from.dtype == p->to.dtype;
+}
+
+/* Run a pooling over the result out[0], of `from`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
+static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out, const plane *from,
+                     const gb_tensor *positions) {
+  const gb_tensor *to = call->out[0];
+  pool p = { .call = call, .kind = kind, .from = *from, .positions = plane_of(positions), .to = plane_of(to) };
+  p.lane = gb_lane_of(p.from.dtype, p.to.dtype);
+  memcpy(p.shape, to->shape, sizeof p.shape);
   for (int i = 0; i < 2; i++) {
     p.axis[i] = (axis){ .in = in[i], .out = out[i] };
     if (sizes) p.axis[i] = (axis){ sizes->in[i], sizes->out[i], sizes->kernel[i], sizes->stride[i], sizes->padding[i] };
   }
-  gb_parallel(call, p.to->shape[0] * p.to->shape[2], pool_row, &p);
+  if (to->numel == 0) return GB_OK;
+  if (kind->wide && is_wide(&p)) p.whole = p.shape[1] / GB_WIDE * GB_WIDE;
+  gb_block *block = gb_cpu_scratch(call, (size_t)p.shape[3] * sizeof(span));
+  if (!block) return GB_EMEMORY;
+  span *columns = (span *)(void *)gb_block_data(block);
+  for (int64_t x = 0; x < p.shape[3]; x++) columns[x] = kind->reach(&p.axis[1], x);
+  p.columns = columns;
+  int64_t row = p.shape[1] * p.shape[3], rows = p.shape[0] * p.shape[2];
+  p.rows_of_chunk = row < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / row : 1;
+  gb_parallel(call, (rows + p.rows_of_chunk - 1) / p.rows_of_chunk, pool_chunk, &p);
+  gb_cpu_scratch_free(call, block);
   return GB_OK;
+}
+
+/* Run it over the first operand. */
+static gb_status run_over(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out,
+                          const gb_tensor *positions) {
+  plane from = plane_of(call->in[0]);
+  return run(call, kind, sizes, in, out, &from, positions);
 }
 
 /* ====} */
@@ -133,32 +188,133 @@ static void keep_larger(gb_lane lane, void *best, uint8_t *which, const void *x,
     }
 }
 
-/* The position of input (y, x) in the window of output `at`: row by row, padding counted. */
-static int64_t position_in(const pool *p, const int64_t at[2], int64_t y, int64_t x) {
+/* The position of input (y, x) in the window of output (top, left): row by row, padding counted. */
+static int64_t position_in(const pool *p, int64_t top, int64_t left, int64_t y, int64_t x) {
   const axis *a = p->axis;
-  return (y - at[0] * a[0].stride + a[0].padding) * a[1].kernel + x - at[1] * a[1].stride + a[1].padding;
+  return (y - top * a[0].stride + a[0].padding) * a[1].kernel + x - left * a[1].stride + a[1].padding;
 }
 
-static void max_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
+static void max_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   double best[GB_TILE], room[GB_TILE]; /* or that many float32 */
   uint8_t which[GB_TILE];
-  span rows = window_of(&p->axis[0], at[0]), columns = window_of(&p->axis[1], at[1]);
-  memcpy(best, channels(p->lane, p->from, image, first, rows.first, columns.first, n, room), (size_t)n * gb_lane_bytes(p->lane));
-  memset(which, (int)position_in(p, at, rows.first, columns.first), (size_t)n);
+  span rows = r->reach, columns = p->columns[at];
+  memcpy(best, channels(p->lane, &p->from, r->image, first, rows.first, columns.first, n, room), (size_t)n * gb_lane_bytes(p->lane));
+  memset(which, (int)position_in(p, r->y, at, rows.first, columns.first), (size_t)n);
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
-      if (gb_long_work(p->call, work, n)) return;
-      keep_larger(p->lane, best, which, channels(p->lane, p->from, image, first, y, x, n, room), (uint8_t)position_in(p, at, y, x), n);
+      if (gb_long_work(p->call, r->work, n)) return;
+      keep_larger(p->lane, best, which, channels(p->lane, &p->from, r->image, first, y, x, n, room), (uint8_t)position_in(p, r->y, at, y, x), n);
     }
-  put_channels(p, image, first, at, best, n);
-  if (!p->positions) return;
-  uint8_t *to = (uint8_t *)place(p->positions, image, first, at[0], at[1]);
-  for (int64_t i = 0; i < n; i++) to[i * p->positions->stride[1]] = which[i];
+  put_channels(p, r, at, first, best, n);
+  if (!p->positions.data) return;
+  uint8_t *to = (uint8_t *)place(&p->positions, r->image, first, r->y, at);
+  for (int64_t i = 0; i < n; i++) to[i * p->positions.stride[1]] = which[i];
 }
 
+/* Window positions of the elements of a gb_wide. */
+typedef struct wide_positions { gb_vector_bits a, b; } wide_positions;
+
+/* Elements of a vector from and to as many bytes, or 16-bit numbers. By name where a compiler would take one element after the other. */
+GB_ALWAYS_INLINE gb_vector_bits widen_bytes(const uint8_t *from) {
+#if defined(__AVX512BW__)
+  return (gb_vector_bits)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+#elif defined(GB_WIDE_AVX2)
+  return (gb_vector_bits)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+#else
+  gb_vector_bits x;
+  for (int k = 0; k < GB_VECTOR; k++) x[k] = from[k];
+  return x;
+#endif
+}
+
+GB_ALWAYS_INLINE gb_vector_bits widen_pairs(const uint8_t *from) {
+#if defined(__AVX512BW__)
+  return (gb_vector_bits)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from));
+#elif defined(GB_WIDE_AVX2)
+  return (gb_vector_bits)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+#else
+  gb_vector_half half;
+  memcpy(&half, from, sizeof half);
+  return __builtin_convertvector(half, gb_vector_bits);
+#endif
+}
+
+GB_ALWAYS_INLINE void narrow_to_bytes(uint8_t *to, gb_vector_bits x) {
+#if defined(__AVX512BW__)
+  _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+  for (int k = 0; k < GB_VECTOR; k++) to[k] = (uint8_t)x[k];
+#endif
+}
+
+GB_ALWAYS_INLINE void narrow_to_pairs(uint8_t *to, gb_vector_bits x) {
+#if defined(__AVX512BW__)
+  _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16((__m512i)x));
+#else
+  gb_vector_half half = __builtin_convertvector(x, gb_vector_half);
+  memcpy(to, &half, sizeof half);
+#endif
+}
+
+/* To and from bytes in the order of memory: with bfloat16, elements of both vectors take turns. */
+GB_ALWAYS_INLINE void store_positions(gb_dtype dtype, uint8_t *to, wide_positions p) {
+  if (dtype == GB_BFLOAT16) narrow_to_pairs(to, p.a | (p.b << 8));
+  else {
+    narrow_to_bytes(to, p.a);
+    narrow_to_bytes(to + GB_VECTOR, p.b);
+  }
+}
+
+GB_ALWAYS_INLINE wide_positions load_positions(gb_dtype dtype, const uint8_t *from) {
+  if (dtype != GB_BFLOAT16) return (wide_positions){ widen_bytes(from), widen_bytes(from + GB_VECTOR) };
+  gb_vector_bits both = widen_pairs(from);
+  return (wide_positions){ both & 0xffu, both >> 8 };
+}
+
+/* keep_larger for a vector. */
+GB_ALWAYS_INLINE void keep_larger_vector(gb_vector *best, gb_vector_bits *which, gb_vector x, uint32_t position) {
+  gb_vector_bits more = (gb_vector_bits)((x > *best) | (x != x));
+  *best = (gb_vector)(((gb_vector_bits)x & more) | ((gb_vector_bits)*best & ~more));
+  *which = (position & more) | (*which & ~more);
+}
+
+/* Channels i .. i + GB_WIDE - 1 of one cell. Its window is height x width elements at `from`, the first of them at `position`. */
+GB_ALWAYS_INLINE void max_of_window(gb_dtype dtype, const pool *p, const char *from, int64_t i, uint32_t position, int64_t height, int64_t width,
+                                    char *to, uint8_t *which) {
+  const int64_t size = dtype == GB_FLOAT32 ? 4 : 2, down = p->from.stride[2] * size, right = p->from.stride[3] * size;
+  gb_wide best = gb_wide_load(dtype, from, i);
+  wide_positions at = { (gb_vector_bits){ 0 } + position, (gb_vector_bits){ 0 } + position };
+  for (int64_t y = 0; y < height; y++, from += down, position += (uint32_t)p->axis[1].kernel)
+    for (int64_t x = 0; x < width; x++) {
+      gb_wide next = gb_wide_load(dtype, from + x * right, i);
+      keep_larger_vector(&best.a, &at.a, next.a, position + (uint32_t)x);
+      keep_larger_vector(&best.b, &at.b, next.b, position + (uint32_t)x);
+    }
+  gb_wide_store(dtype, to, i, best, false);
+  if (which) store_positions(dtype, which + i, at);
+}
+
+GB_ALWAYS_INLINE int max_row_of(gb_dtype dtype, const pool *p, const pool_row *r, int64_t whole) {
+  span rows = r->reach;
+  for (int64_t x = 0; x < p->shape[3]; x++) {
+    span columns = p->columns[x];
+    int64_t height = rows.end - rows.first, width = columns.end - columns.first;
+    uint32_t position = (uint32_t)position_in(p, r->y, x, rows.first, columns.first);
+    const char *from = place(&p->from, r->image, 0, rows.first, columns.first);
+    char *to = place(&p->to, r->image, 0, r->y, x);
+    uint8_t *which = p->positions.data ? (uint8_t *)place(&p->positions, r->image, 0, r->y, x) : NULL;
+    if (gb_long_work(p->call, r->work, height * width * whole)) return 0;
+    for (int64_t i = 0; i < whole; i += GB_WIDE) max_of_window(dtype, p, from, i, position, height, width, to, which);
+  }
+  return 0;
+}
+
+static void max_row(const pool *p, const pool_row *r, int64_t whole) { (void)GB_WIDE_FOR(p->from.dtype, max_row_of, p, r, whole); }
+
 static gb_status max_pool2d(gb_call *call) {
+  static const pool_kind kind = { max_cell, max_row, window_of };
   gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
-  return run(call, max_cell, &s, s.in, s.out, call->out[1]);
+  return run_over(call, &kind, &s, s.in, s.out, call->out[1]);
 }
 
 /* sums += grad where the window's position is this one. */
@@ -174,92 +330,145 @@ static void add_where(gb_lane lane, void *sums, const void *grad, const uint8_t 
 }
 
 /* dx at one position: the gradients of the windows whose maximum was here. */
-static void max_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
+static void max_backward_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   double sums[GB_TILE], room[GB_TILE];
   uint8_t which_room[GB_TILE];
-  span rows = windows_with(&p->axis[0], at[0]), columns = windows_with(&p->axis[1], at[1]);
+  span rows = r->reach, columns = p->columns[at];
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
-      if (gb_long_work(p->call, work, n)) return;
-      const void *grad = channels(p->lane, p->from, image, first, y, x, n, room);
-      const uint8_t *which = positions_at(p, image, first, y, x, n, which_room);
-      add_where(p->lane, sums, grad, which, (uint8_t)position_in(p, (int64_t[]){ y, x }, at[0], at[1]), n);
+      if (gb_long_work(p->call, r->work, n)) return;
+      const void *grad = channels(p->lane, &p->from, r->image, first, y, x, n, room);
+      const uint8_t *which = positions_at(p, r->image, first, y, x, n, which_room);
+      add_where(p->lane, sums, grad, which, (uint8_t)position_in(p, y, x, r->y, at), n);
     }
-  put_channels(p, image, first, at, sums, n);
+  put_channels(p, r, at, first, sums, n);
 }
 
+GB_ALWAYS_INLINE int max_backward_row_of(gb_dtype dtype, const pool *p, const pool_row *r, int64_t whole) {
+  const int64_t size = dtype == GB_FLOAT32 ? 4 : 2, height = r->reach.end - r->reach.first;
+  const int64_t down = p->from.stride[2] * size, right = p->from.stride[3] * size, which_down = p->positions.stride[2], which_right = p->positions.stride[3];
+  /* by how much the position in a window is less than in the one above, and in the one to the left */
+  const uint32_t less_down = (uint32_t)(p->axis[0].stride * p->axis[1].kernel), less_right = (uint32_t)p->axis[1].stride;
+  const char *grads = place(&p->from, r->image, 0, r->reach.first, 0);
+  const uint8_t *positions = (const uint8_t *)place(&p->positions, r->image, 0, r->reach.first, 0);
+  char *to = place(&p->to, r->image, 0, r->y, 0);
+  for (int64_t at = 0; at < p->shape[3]; at++, to += p->to.stride[3] * size) {
+    span columns = p->columns[at];
+    int64_t width = columns.end - columns.first;
+    uint32_t position = (uint32_t)position_in(p, r->reach.first, columns.first, r->y, at);
+    const char *grad = grads + columns.first * right;
+    const uint8_t *which = positions + columns.first * which_right;
+    if (gb_long_work(p->call, r->work, (height * width + 1) * whole)) return 0;
+    for (int64_t i = 0; i < whole; i += GB_WIDE) {
+      gb_wide sums = { { 0 }, { 0 } };
+      for (int64_t y = 0; y < height; y++)
+        for (int64_t x = 0; x < width; x++) {
+          gb_wide g = gb_wide_load(dtype, grad + y * down + x * right, i);
+          wide_positions w = load_positions(dtype, which + y * which_down + x * which_right + i);
+          uint32_t here = position - (uint32_t)y * less_down - (uint32_t)x * less_right;
+          sums.a += (gb_vector)((gb_vector_bits)g.a & (gb_vector_bits)(w.a == here));
+          sums.b += (gb_vector)((gb_vector_bits)g.b & (gb_vector_bits)(w.b == here));
+        }
+      gb_wide_store(dtype, to, i, sums, false);
+    }
+  }
+  return 0;
+}
+
+static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
+  (void)GB_WIDE_FOR(p->from.dtype, max_backward_row_of, p, r, whole);
+}
+
+/* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does not. */
 static gb_status max_pool2d_backward(gb_call *call) {
+  static const pool_kind kind = { max_backward_cell, max_backward_row, windows_with };
   gb_conv_sizes s = gb_pool_sizes_of(call->attrs[0].ints, call->attrs + 1);
-  return run(call, max_backward_cell, &s, s.in, s.out, call->in[1]);
+  const gb_tensor *grad = call->in[0], *positions = call->in[1];
+  plane from = plane_of(grad);
+  gb_block *block = NULL;
+  if (!gb_is_channels_last(grad) && gb_is_channels_last(positions) && grad->numel > 0) {
+    if (!(block = gb_cpu_scratch(call, (size_t)grad->numel * gb_dtype_bytes(from.dtype)))) return GB_EMEMORY;
+    gb_channels_last_strides(grad->shape, from.stride);
+    from.data = gb_block_data(block);
+    gb_copy_strided(call, 4, grad->shape, from.data, from.dtype, from.stride, gb_data(grad), from.dtype, grad->stride);
+  }
+  gb_status status = run(call, &kind, &s, s.in, s.out, &from, positions);
+  if (block) gb_cpu_scratch_free(call, block);
+  return status;
 }
 
 /* The element of x at each window's position. */
-static void gather_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
+static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   const axis *a = p->axis;
   double taken[GB_TILE];
   uint8_t which_room[GB_TILE];
-  if (gb_long_work(p->call, work, n)) return;
-  const uint8_t *which = positions_at(p, image, first, at[0], at[1], n, which_room);
+  if (gb_long_work(p->call, r->work, n)) return;
+  const uint8_t *which = positions_at(p, r->image, first, r->y, at, n, which_room);
   for (int64_t i = 0; i < n; i++) {
-    int64_t y = at[0] * a[0].stride - a[0].padding + which[i] / a[1].kernel, x = at[1] * a[1].stride - a[1].padding + which[i] % a[1].kernel;
+    int64_t y = r->y * a[0].stride - a[0].padding + which[i] / a[1].kernel, x = at * a[1].stride - a[1].padding + which[i] % a[1].kernel;
     char *to = (char *)taken + i * (int64_t)gb_lane_bytes(p->lane);
     bool inside = y >= 0 && y < a[0].in && x >= 0 && x < a[1].in;
-    if (inside) gb_lane_load(p->lane, to, place(p->from, image, first + i, y, x), (gb_dtype)p->from->dtype, 1, 1);
+    if (inside) gb_lane_load(p->lane, to, place(&p->from, r->image, first + i, y, x), p->from.dtype, 1, 1);
     else gb_row_put(p->lane, taken, i, 0);
   }
-  put_channels(p, image, first, at, taken, n);
+  put_channels(p, r, at, first, taken, n);
 }
 
 static gb_status max_pool2d_gather(gb_call *call) {
+  static const pool_kind kind = { gather_cell, NULL, window_of };
   gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
-  return run(call, gather_cell, &s, s.in, s.out, call->in[1]);
+  return run_over(call, &kind, &s, s.in, s.out, call->in[1]);
 }
 
 /* ====} */
 
 /* {==== Mean ==== */
 
-static void mean_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
+static void mean_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   double sums[GB_TILE], room[GB_TILE];
-  span rows = window_of(&p->axis[0], at[0]), columns = window_of(&p->axis[1], at[1]);
+  span rows = r->reach, columns = p->columns[at];
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
-      if (gb_long_work(p->call, work, n)) return;
-      gb_row_add(p->lane, sums, channels(p->lane, p->from, image, first, y, x, n, room), n, 1);
+      if (gb_long_work(p->call, r->work, n)) return;
+      gb_row_add(p->lane, sums, channels(p->lane, &p->from, r->image, first, y, x, n, room), n, 1);
     }
-  gb_row_scale(p->lane, sums, n, 1.0 / (double)(divisor_of(&p->axis[0], at[0]) * divisor_of(&p->axis[1], at[1])));
-  put_channels(p, image, first, at, sums, n);
+  gb_row_scale(p->lane, sums, n, 1.0 / (double)(divisor_of(&p->axis[0], r->y) * divisor_of(&p->axis[1], at)));
+  put_channels(p, r, at, first, sums, n);
 }
 
-static void mean_backward_cell(const pool *p, int64_t image, const int64_t at[2], int64_t first, int64_t n, int64_t *work) {
+static void mean_backward_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   double sums[GB_TILE], room[GB_TILE];
-  span rows = windows_with(&p->axis[0], at[0]), columns = windows_with(&p->axis[1], at[1]);
+  span rows = r->reach, columns = p->columns[at];
   memset(sums, 0, (size_t)n * gb_lane_bytes(p->lane));
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
-      if (gb_long_work(p->call, work, n)) return;
-      gb_row_add(p->lane, sums, channels(p->lane, p->from, image, first, y, x, n, room), n,
+      if (gb_long_work(p->call, r->work, n)) return;
+      gb_row_add(p->lane, sums, channels(p->lane, &p->from, r->image, first, y, x, n, room), n,
                  1.0 / (double)(divisor_of(&p->axis[0], y) * divisor_of(&p->axis[1], x)));
     }
-  put_channels(p, image, first, at, sums, n);
+  put_channels(p, r, at, first, sums, n);
 }
+
+static const pool_kind mean = { mean_cell, NULL, window_of }, mean_backward = { mean_backward_cell, NULL, windows_with };
 
 static gb_status avg_pool2d(gb_call *call) {
   gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
-  return run(call, mean_cell, &s, s.in, s.out, NULL);
+  return run_over(call, &mean, &s, s.in, s.out, NULL);
 }
 
 static gb_status avg_pool2d_backward(gb_call *call) {
   gb_conv_sizes s = gb_pool_sizes_of(call->attrs[0].ints, call->attrs + 1);
-  return run(call, mean_backward_cell, &s, s.in, s.out, NULL);
+  return run_over(call, &mean_backward, &s, s.in, s.out, NULL);
 }
 
-static gb_status adaptive_avg_pool2d(gb_call *call) { return run(call, mean_cell, NULL, call->in[0]->shape + 2, call->out[0]->shape + 2, NULL); }
+static gb_status adaptive_avg_pool2d(gb_call *call) {
+  return run_over(call, &mean, NULL, call->in[0]->shape + 2, call->out[0]->shape + 2, NULL);
+}
 
 static gb_status adaptive_avg_pool2d_backward(gb_call *call) {
-  return run(call, mean_backward_cell, NULL, call->out[0]->shape + 2, call->in[0]->shape + 2, NULL);
+  return run_over(call, &mean_backward, NULL, call->out[0]->shape + 2, call->in[0]->shape + 2, NULL);
 }
 
 /* ====} */

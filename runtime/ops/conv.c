@@ -290,16 +290,16 @@ static gb_status max_pool2d_check(gb_call *call) {
   return call->needs_grad ? output_in_layout(call, 1, shape, x, GB_UINT8) : GB_OK;
 }
 
-/* grad and positions -> dx of the attribute `shape`. */
+/* grad and positions -> dx of the attribute `shape`, in the layout of the positions, which is x's: the ops before this one go on in the layout
+ * that they have worked in, whatever a flattened image's gradient came in. */
 static gb_status max_pool2d_backward_check(gb_call *call) {
-  const gb_tensor *grad = call->in[0];
   gb_conv_sizes s;
   GB_TRY(check_images(call, 0));
   GB_TRY(check_shape(call, &call->attrs[0]));
   GB_TRY(check_pool(call, call->attrs[0].ints, call->attrs + 1, &s));
   GB_TRY(check_sizes(call, 0, s.n, s.c, s.out));
   GB_TRY(check_positions(call, &s));
-  return output_in_layout(call, 0, call->attrs[0].ints, grad, (gb_dtype)grad->dtype);
+  return output_in_layout(call, 0, call->attrs[0].ints, call->in[1], (gb_dtype)call->in[0]->dtype);
 }
 
 /* x and positions -> the elements there. */

@@ -601,6 +601,65 @@ static void test_convolutions_agree(void) {
   gb_context_close(c);
 }
 
+/* y, dx and dw of a convolution of x * 2^-x_down by weight * 2^-w_down, scaled back. */
+static void collect_convolution(gb_context *c, gb_dtype dtype, const gb_attr *attrs, int x_down, int w_down, bag *into) {
+  gb_tensor *in[3] = { NULL }, *y = NULL, *up = NULL;
+  const int64_t shapes[2][4] = { { 4, 32, 9, 7 }, { 48, 32, 3, 3 } };
+  const int down[2] = { x_down, w_down };
+  for (int i = 0; i < 2; i++) {
+    int64_t n = shapes[i][0] * shapes[i][1] * shapes[i][2] * shapes[i][3];
+    double *values = malloc(sizeof *values * (size_t)n);
+    for (int64_t k = 0; k < n; k++) values[k] = ldexp(noise((uint64_t)i + 1, k), -down[i]);
+    in[i] = new_values(c, dtype, 4, shapes[i], values);
+    free(values);
+    CHECK(gb_tensor_set_requires_grad(in[i], true) == GB_OK);
+  }
+  CHECK(gb_apply(c, GB_OP_conv2d, in, 3, attrs, &y) == GB_OK);
+  up = new_noise(c, dtype, 4, y->shape, 99);
+  CHECK(gb_backward(y, up, false, false) == GB_OK);
+  gb_tensor *all[3] = { y, gb_tensor_grad(in[0]), gb_tensor_grad(in[1]) };
+  const int back[3] = { x_down + w_down, w_down, x_down };
+  for (int i = 0; i < 3; i++) {
+    int64_t first = into->count;
+    bag_add(into, all[i]);
+    for (int64_t k = first; k < into->count; k++) into->values[k] = ldexp(into->values[k], back[i]);
+    gb_tensor_release(all[i]);
+  }
+  gb_tensor_release(up);
+  for (int i = 0; i < 2; i++) gb_tensor_release(in[i]);
+}
+
+/* The same with as many channels as the CPU's tiles are used for, where it has any, and with every way to come by the gradient of the input: turned
+ * about, or, with a stride or more padding than the kernel reaches, not. Numbers that tiles would take for zero count: with x and the weight about
+ * 2^-64, so do nearly all products. Two roundings to bfloat16 may differ by 2^-7; its subnormals are 2^-133, 2^-5 of such a product. */
+static void test_convolutions_of_many_channels_agree(void) {
+  static const int64_t geometries[][6] = { { 1, 1, 1, 1, 1, 1 }, { 1, 1, 2, 2, 1, 1 }, { 1, 1, 3, 1, 1, 1 }, { 2, 2, 1, 1, 1, 1 }, { 1, 1, 2, 1, 2, 1 },
+                                           { 1, 1, 1, 0, 1, 2 } };
+  static const struct { gb_dtype dtype; int down; double within; } ways[] = {
+    { GB_FLOAT32, 0, 2e-5 }, { GB_BFLOAT16, 0, 0x1p-7 }, { GB_BFLOAT16, 64, 0x1p-4 }, { GB_FLOAT16, 0, 0x1p-10 },
+  };
+  gb_context *c = open_context(2, NULL), *alone = open_context(1, NULL);
+  for (int k = 0; k < 6 * 4; k++) {
+    const int64_t *g = geometries[k / 4];
+    gb_attr attrs[5] = { gb_attr_ints(2, g), gb_attr_ints(2, g + 2), gb_attr_ints(2, g + 4), gb_attr_int(1), gb_attr_text("none") };
+    bag plain = { 0 }, other = { 0 }, one = { 0 };
+    c->plain_convolution = true;
+    collect_convolution(c, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &plain);
+    c->plain_convolution = false;
+    collect_convolution(c, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &other);
+    collect_convolution(alone, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &one);
+    CHECK(bag_distance(&other, &one) == 0); /* whatever the number of threads */
+    double distance = bag_distance(&other, &plain);
+    if (!(distance <= ways[k % 4].within)) fprintf(stderr, "geometry %d, way %d: off by %g\n", k / 4, k % 4, distance);
+    CHECK(distance <= ways[k % 4].within);
+    free(plain.values);
+    free(other.values);
+    free(one.values);
+  }
+  gb_context_close(alone);
+  gb_context_close(c);
+}
+
 /* ====} */
 
 /* What is about the CPU: its memory, threads and levels. */
@@ -613,6 +672,7 @@ static void test_the_cpu(void) {
   test_levels_convert_exactly();
   test_levels_take_special_values();
   test_convolutions_agree();
+  test_convolutions_of_many_channels_agree();
 }
 
 int main(void) {
