@@ -403,25 +403,21 @@ static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_til
   return o->flat || place->at[last] + place->n <= t->shape[last];
 }
 
-/* Step to the first element of the next row. */
-static void next_row(const gb_tiles *t, int64_t *at) {
-  int d = t->ndim - 1;
-  at[d] = 0;
-  while (--d >= 0 && ++at[d] == t->shape[d]) at[d] = 0;
-}
-
 /* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
 static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
-  int last = t->ndim - 1;
+  int last = t->ndim - 1, above = last - 1;
   size_t bytes = bytes_of(o);
-  int64_t at[GB_MAX_NDIM], stride = o->stride[last];
+  int64_t at[GB_MAX_NDIM], stride = o->stride[last], size = (int64_t)bytes;
   memcpy(at, place->at, sizeof at);
-  for (int64_t done = 0, run; done < place->n; done += run) {
-    run = least(t->shape[last] - at[last], place->n - done);
-    char *own = address(t, o, at), *here = piece + (size_t)done * bytes;
-    if (scatter) gb_move_run(own, stride, here, 1, bytes, run);
-    else gb_move_run(here, 1, own, stride, bytes, run);
-    next_row(t, at);
+  for (int64_t done = 0, run; done < place->n;) {
+    char *own = address(t, o, at);
+    for (; at[above] < t->shape[above] && done < place->n; at[above]++, at[last] = 0, done += run, piece += run * size) {
+      run = least(t->shape[last] - at[last], place->n - done);
+      if (scatter) gb_move_run(own, stride, piece, 1, bytes, run);
+      else gb_move_run(piece, 1, own, stride, bytes, run);
+      own += (o->stride[above] - at[last] * stride) * size;
+    }
+    for (int d = above; d > 0 && at[d] == t->shape[d]; d--) at[d] = 0, at[d - 1]++;
   }
 }
 
@@ -517,11 +513,12 @@ static void run_chunk(void *arg, int64_t chunk) {
 
 /* ====} */
 
-/* {==== boxes: where an operand runs across the rows of the result ==== */
+/* {==== boxes: where an operand lies in another order than the result ==== */
 
-/* A walk by boxes of rows along one dim (`down`) and columns along the last. Operands whose memory runs along the rows' dim are turned, a box
- * at a time, into scratch from which rows are read; so a run of theirs is read whole. Boxes follow one another in the order in which such an
- * operand lies in memory: 64 MB transposed read so cost what they cost straight, in the result's order twice as much. */
+/* A walk by boxes of rows along one dim (`down`) and columns along the last, which follow one another as such an operand lies in memory. Those
+ * whose memory runs along the rows' dim are turned, a box at a time, into scratch from which rows are read; so a run of theirs is read whole. Where
+ * none does, but rows are short and leap, a box is a tile of whole rows. 64 MB transposed or permuted cost so what they cost straight; read in the
+ * result's order, two to three times that. */
 typedef struct boxes {
   const gb_tile_job *job;
   int down;
@@ -539,12 +536,9 @@ typedef struct boxes {
 /* A box's sides in bytes and at most in elements, half of that where a walk is not large: runs of 1 KiB are read nearly as fast as memory in order. */
 enum { SIDE_BYTES = 1024, SIDE = 512, LARGE_WALK = 1 << 20 };
 
-/* Boxes along dim d. */
-static int64_t boxes_along(const boxes *b, int d) {
-  const int64_t *shape = b->job->tiles.shape;
-  int64_t side = d == b->down ? b->rows : d == b->job->tiles.ndim - 1 ? b->columns : 1;
-  return (shape[d] + side - 1) / side;
-}
+/* What a box has of dim d, and boxes along it. */
+static int64_t side_of(const boxes *b, int d) { return d == b->down ? b->rows : d == b->job->tiles.ndim - 1 ? b->columns : 1; }
+static int64_t boxes_along(const boxes *b, int d) { return (b->job->tiles.shape[d] + side_of(b, d) - 1) / side_of(b, d); }
 
 /* Where a box begins, and its rows and columns. */
 static void seek_box(const boxes *b, int64_t box, int64_t *at, int64_t *rows, int64_t *columns) {
@@ -552,9 +546,8 @@ static void seek_box(const boxes *b, int64_t box, int64_t *at, int64_t *rows, in
   int last = t->ndim - 1;
   for (int i = 0; i < b->n; i++) {
     int d = b->order[i];
-    int64_t along = boxes_along(b, d), side = d == b->down ? b->rows : d == last ? b->columns : 1;
-    at[d] = box % along * side;
-    box /= along;
+    at[d] = box % boxes_along(b, d) * side_of(b, d);
+    box /= boxes_along(b, d);
   }
   *rows = least(b->rows, t->shape[b->down] - at[b->down]);
   *columns = least(b->columns, t->shape[last] - at[last]);
@@ -582,7 +575,7 @@ static void ask_ahead(const boxes *b, const gb_tile_place *place) {
 static void run_box(const boxes *b, int64_t box, const void **in, double (*room)[GB_TILE]) {
   const gb_tiles *t = &b->job->tiles;
   int last = t->ndim - 1;
-  char *scratch = b->scratch + b->bytes * (size_t)(b->turned * gb_threads_current(b->threads));
+  char *scratch = b->turned ? b->scratch + b->bytes * (size_t)(b->turned * gb_threads_current(b->threads)) : NULL;
   char *turned[GB_TILE_OPERANDS] = { 0 };
   gb_tile_place place;
   int64_t start[GB_MAX_NDIM], rows, columns;
@@ -636,39 +629,59 @@ static void order_boxes(boxes *b, int k) {
   b->count = 1;
   for (int d = t->ndim - 1; d >= 0; d--) {
     int at = b->n++;
-    int64_t step = llabs(stride[d]);
-    for (; at > 0 && llabs(stride[b->order[at - 1]]) > step; at--) b->order[at] = b->order[at - 1];
+    int64_t step = llabs(stride[d]) * side_of(b, d);
+    for (; at > 0 && llabs(stride[b->order[at - 1]]) * side_of(b, b->order[at - 1]) > step; at--) b->order[at] = b->order[at - 1];
     b->order[at] = d;
     b->count *= boxes_along(b, d);
   }
 }
 
-/* Is any operand worth boxes? Then plan them. */
-static bool plan_boxes(boxes *b, const gb_tile_job *job) {
-  const gb_tiles *t = &job->tiles;
-  int last = t->ndim - 1, first = 0;
-  *b = (boxes){ .job = job, .down = -1 };
-  if (t->logical || t->numel < GB_TILE || last == 0) return false;
-  for (int k = t->count - 1; k > 0; k--) {
-    int down = dim_down(t, k);
-    if (down < 0) continue;
-    first = k;
-    b->down = down;
-  }
-  if (b->down < 0 || (b->down < last - 1 && t->shape[last] < 32)) return false;
+/* Boxes of an operand that runs along dim `down`, and of all others that do; columns lie in one piece unless they are too few. */
+static bool plan_turns(boxes *b, int first, int down) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  if (down < last - 1 && t->shape[last] < 32) return false;
   int64_t side = least(SIDE_BYTES / (int64_t)bytes_of(&t->operand[first]), SIDE) / (t->numel < LARGE_WALK ? 2 : 1);
+  b->down = down;
   b->columns = least(t->shape[last], side);
-  b->rows = least(t->shape[b->down], side * side / b->columns);
+  b->rows = least(t->shape[down], side * side / b->columns);
   if (b->rows * b->columns < GB_TILE / 16) return false;
-  b->joined = b->down == last - 1 && b->columns == t->shape[last];
   for (int k = 1; k < t->count; k++) {
-    b->turns[k] = dim_down(t, k) == b->down;
+    b->turns[k] = dim_down(t, k) == down;
     b->turned += b->turns[k];
     if (b->turns[k] && bytes_of(&t->operand[k]) > b->bytes) b->bytes = bytes_of(&t->operand[k]);
   }
   b->bytes *= (size_t)(b->rows * b->columns);
+  return true;
+}
+
+/* Boxes of short rows that an operand has in another order. */
+static bool plan_leaps(boxes *b, int first) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  if (last < 2 || t->numel < GB_TILE_CHUNK || t->row < t->numel || t->operand[first].flat) return false;
+  b->down = last - 1;
+  b->columns = t->shape[last];
+  b->rows = least(t->shape[last - 1], GB_TILE / b->columns);
+  return b->rows * b->columns >= GB_TILE / 4;
+}
+
+/* Is any operand worth boxes? Then plan them. */
+static bool plan_boxes(boxes *b, const gb_tile_job *job) {
+  const gb_tiles *t = &job->tiles;
+  int last = t->ndim - 1, first = 0, down = -1;
+  *b = (boxes){ .job = job };
+  if (t->logical || t->numel < GB_TILE || last == 0) return false;
+  for (int k = 1; k < t->count && down < 0; k++) {
+    if (t->operand[k].constant || (first && t->operand[k].flat)) continue;
+    first = k;
+    down = dim_down(t, k);
+  }
+  if (first == 0 || !(down < 0 ? plan_leaps(b, first) : plan_turns(b, first, down))) return false;
+  b->joined = b->down == last - 1 && b->columns == t->shape[last];
   order_boxes(b, first);
-  b->per_chunk = b->rows * b->columns * t->cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / (b->rows * b->columns * t->cost) : 1;
+  int64_t cost = b->rows * b->columns * t->cost;
+  b->per_chunk = cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / cost : 1;
   return true;
 }
 
@@ -689,33 +702,32 @@ static bool are_halves(const gb_tiles *t, const bool *turns) {
 
 /* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. A straight copy is left to memcpy, which decides by
  * itself. */
-static bool should_stream(const gb_tile_job *job, bool turned) {
+static bool should_stream(const gb_tile_job *job, bool boxed) {
   const gb_tiles *t = &job->tiles;
   const gb_tile_operand *out = &t->operand[0];
   if (!out->flat || !(is_native(out) || t->halves) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
   for (int k = 1; k < t->count; k++)
     if (t->operand[k].data == out->data) return false;
-  return job->loop || turned;
+  return job->loop || boxed;
 }
 
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
   boxes b;
   gb_block *scratch = NULL;
-  if (plan_boxes(&b, job)) {
+  bool boxed = plan_boxes(&b, job);
+  if (boxed && b.turned > 0) {
     b.threads = call->context->threads;
     scratch = gb_cpu_scratch(call, b.bytes * (size_t)(b.turned * gb_threads_count(b.threads)));
+    if (scratch) b.scratch = gb_block_data(scratch);
+    else boxed = false; /* short of memory, a walk of runs does it too */
   }
-  if (!scratch) memset(b.turns, 0, sizeof b.turns); /* short of memory, a walk of runs does it too */
+  if (!boxed) memset(b.turns, 0, sizeof b.turns);
   t->halves = are_halves(t, b.turns);
-  t->streams = should_stream(job, scratch != NULL);
-  if (!scratch) {
-    gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
-    return;
-  }
-  b.scratch = gb_block_data(scratch);
-  gb_parallel(call, (b.count + b.per_chunk - 1) / b.per_chunk, run_boxes, &b);
-  gb_cpu_scratch_free(call, scratch);
+  t->streams = should_stream(job, boxed);
+  if (boxed) gb_parallel(call, (b.count + b.per_chunk - 1) / b.per_chunk, run_boxes, &b);
+  else gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
+  if (scratch) gb_cpu_scratch_free(call, scratch);
 }
 
 /* ====} */
