@@ -177,9 +177,9 @@ static void host_close(void *state) {
   gb_onednn_close(context->onednn);
 }
 
-gb_block *gb_cpu_scratch(gb_call *call, size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH); }
+gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH); }
 
-void gb_cpu_scratch_free(gb_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
+void gb_cpu_scratch_free(const gb_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
 
 /* ====} */
 

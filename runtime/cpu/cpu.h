@@ -61,8 +61,8 @@ static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elem
   return gb_stop_long(call);
 }
 /* Scratch memory for a kernel, from the pool (category scratch). NULL: out of memory, text set: return GB_EMEMORY. */
-gb_block *gb_cpu_scratch(gb_call *call, size_t bytes);
-void gb_cpu_scratch_free(gb_call *call, gb_block *block);
+gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes);
+void gb_cpu_scratch_free(const gb_call *call, gb_block *block);
 
 /* A kernel met a bad value in data (a label, a token id) inside a parallel loop: kept here, turned into an error at its end. */
 typedef struct gb_bad_index { atomic_bool set; int64_t value, limit; } gb_bad_index;

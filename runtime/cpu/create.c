@@ -2,7 +2,7 @@
  *
  * Random numbers depend on (seed, offset, logical element) alone: 32 bits per element where a float32 comes out, 64 where a float64 or
  * an integer does. This file is compiled without fused multiply-adds, so that normals are the same bits at every level.
- * A copy moves its bytes once in and once out; where rows become columns it goes in blocks of BLOCK x BLOCK elements. */
+ * A copy moves its bytes once in and once out. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("fp-contract=off")
 #elif defined(__clang__)
@@ -15,8 +15,6 @@
 #include "base/philox.h"
 #include "base/math.h"
 #include "cpu/tile.h"
-
-#define BLOCK 32
 
 /* {==== fill ==== */
 
@@ -297,102 +295,15 @@ static gb_status multinomial(gb_call *call) {
 
 /* {==== copies ==== */
 
-/* Tile by tile; where one side is stored as the tile sees it, only the other is converted. */
-static void copy_chunk(void *arg, int64_t chunk) {
-  const gb_tiles *t = arg;
-  double room[GB_TILE];
-  int64_t tile = chunk * t->per_chunk, end = tile + t->per_chunk < t->tiles ? tile + t->per_chunk : t->tiles;
-  for (; tile < end; tile++) {
-    gb_tile_place place;
-    gb_tile_seek(t, tile, &place);
-    const void *from = gb_tile_read(t, 1, &place, gb_tile_target(t, &place, room));
-    gb_tile_write(t, &place, from);
-  }
-}
-
-/* A copy in which the source runs along dim `across` of the walk and the result along its last one. */
-typedef struct transposition {
-  gb_tiles tiles;
-  int across;
-  int64_t strips, per_chunk, total;  /* strips of BLOCK along `across`; strips in a chunk; strips in all */
-} transposition;
-
-/* Where strip `strip` starts in an operand: its first position along `across` is given, the other dims come from what is left. */
-static char *strip_address(const transposition *job, const gb_tile_operand *o, int64_t strip, int64_t first) {
-  int64_t offset = first * o->stride[job->across], rest = strip / job->strips;
-  for (int d = job->tiles.ndim - 2; d >= 0; d--) {
-    if (d == job->across) continue;
-    offset += rest % job->tiles.shape[d] * o->stride[d];
-    rest /= job->tiles.shape[d];
-  }
-  return o->data + offset * (int64_t)gb_dtype_bytes(o->dtype);
-}
-
-/* Turn a block: runs of `rows` elements, `stride` bytes apart, become the columns of `to`, whose rows hold BLOCK elements. */
-static void turn(char *to, const char *from, int64_t stride, int64_t rows, int64_t columns, size_t bytes) {
-  for (int64_t c = 0; c < columns; c++, from += stride) {
-    switch (bytes) {
-      case 1: for (int64_t r = 0; r < rows; r++) to[r * BLOCK + c] = from[r]; break;
-      case 2: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 2, from + r * 2, 2); break;
-      case 4: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 4, from + r * 4, 4); break;
-      default: for (int64_t r = 0; r < rows; r++) memcpy(to + (r * BLOCK + c) * 8, from + r * 8, 8); break;
-    }
-  }
-}
-
-/* One strip: blocks along the last dim, each read in runs of the source and written in runs of the result. */
-static void copy_strip(const transposition *job, int64_t strip) {
-  const gb_tile_operand *out = &job->tiles.operand[0], *in = &job->tiles.operand[1];
-  int last = job->tiles.ndim - 1;
-  int64_t first = strip % job->strips * BLOCK, left = job->tiles.shape[job->across] - first, rows = left < BLOCK ? left : BLOCK;
-  int64_t in_bytes = (int64_t)gb_dtype_bytes(in->dtype), out_bytes = (int64_t)gb_dtype_bytes(out->dtype);
-  char *from = strip_address(job, in, strip, first), *to = strip_address(job, out, strip, first);
-  double turned[BLOCK * BLOCK], room[BLOCK];
-  for (int64_t c = 0; c < job->tiles.shape[last]; c += BLOCK) {
-    int64_t columns = job->tiles.shape[last] - c < BLOCK ? job->tiles.shape[last] - c : BLOCK;
-    turn((char *)turned, from + c * in->stride[last] * in_bytes, in->stride[last] * in_bytes, rows, columns, (size_t)in_bytes);
-    for (int64_t r = 0; r < rows; r++) {
-      const char *row = (const char *)turned + r * BLOCK * in_bytes;
-      char *here = to + (r * out->stride[job->across] + c) * out_bytes;
-      if (in->as == GB_AS_RAW) { memcpy(here, row, (size_t)(columns * in_bytes)); continue; }
-      gb_tile_load(in->as, room, row, in->dtype, 1, columns);
-      gb_tile_store(in->as, here, out->dtype, 1, room, columns);
-    }
-  }
-}
-
-static void transposition_chunk(void *arg, int64_t chunk) {
-  const transposition *job = arg;
-  int64_t strip = chunk * job->per_chunk, end = strip + job->per_chunk < job->total ? strip + job->per_chunk : job->total;
-  for (; strip < end; strip++) copy_strip(job, strip);
-}
-
-/* Does the planned copy turn rows into columns that are worth blocks? Then plan its strips. */
-static bool is_transposition(transposition *job) {
-  const gb_tiles *t = &job->tiles;
-  const gb_tile_operand *out = &t->operand[0], *in = &t->operand[1];
-  int last = t->ndim - 1, d = last - 1;
-  if (t->numel == 0 || last == 0 || out->stride[last] != 1 || in->stride[last] <= 1 || t->shape[last] < 4) return false;
-  while (d >= 0 && in->stride[d] != 1) d--;
-  if (d < 0 || t->shape[d] < 4) return false;
-  job->across = d;
-  job->strips = (t->shape[d] + BLOCK - 1) / BLOCK;
-  job->total = t->numel / t->shape[d] / t->shape[last] * job->strips;
-  int64_t elements = (t->shape[d] < BLOCK ? t->shape[d] : BLOCK) * t->shape[last];
-  job->per_chunk = elements < GB_TILE_CHUNK ? GB_TILE_CHUNK / elements : 1;
-  return true;
-}
-
 /* The elements of in[source], broadcast and converted, into out[0]. Equal dtypes are copied as they are. */
 static gb_status copy_from(gb_call *call, int source) {
   gb_tensor *out = call->out[0], *in = call->in[source];
   /* contiguous: the input itself */
   if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK;
   gb_tile_as type = out->dtype == in->dtype ? GB_AS_RAW : gb_tile_as_of((gb_dtype)in->dtype);
-  transposition job;
+  gb_tile_job job = { .loop = NULL };
   gb_tiles_plan(&job.tiles, (gb_tensor *[]){ out, in }, 2, (gb_tile_as[]){ type, type }, false, 1);
-  if (is_transposition(&job)) gb_parallel(call, (job.total + job.per_chunk - 1) / job.per_chunk, transposition_chunk, &job);
-  else gb_parallel(call, (job.tiles.tiles + job.tiles.per_chunk - 1) / job.tiles.per_chunk, copy_chunk, &job.tiles);
+  gb_tiles_run(call, &job);
   return GB_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "cpu/tile.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__F16C__) || defined(__AVX2__)
@@ -17,6 +18,8 @@
 #include "base/philox.h"
 #include "cpu/narrow.h"
 #include "cpu/stream.h"
+#include "cpu/turn.h"
+#include "cpu/walk.h"
 #include "cpu/wide.h"
 
 /* {==== contiguous 16-bit arrays ==== */
@@ -193,10 +196,16 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
   }
 }
 
-/* Copy elements of a size from one stride to another. */
-static void copy_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t bytes, int64_t n) {
+/* One element n times, side by side: by doubling what is there. */
+static void repeat_element(char *to, const char *from, int64_t n, size_t bytes) {
+  if (n > 0) memcpy(to, from, bytes);
+  for (int64_t done = 1; done < n; done *= 2) memcpy(to + done * (int64_t)bytes, to, (size_t)(2 * done <= n ? done : n - done) * bytes);
+}
+
+void gb_move_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t bytes, int64_t n) {
   int64_t a = to_stride * (int64_t)bytes, b = from_stride * (int64_t)bytes;
   if (to_stride == 1 && from_stride == 1) { memcpy(to, from, (size_t)n * bytes); return; }
+  if (to_stride == 1 && from_stride == 0) { repeat_element(to, from, n, bytes); return; }
   switch (bytes) {
     case 1: for (int64_t i = 0; i < n; i++) to[i * a] = from[i * b]; return;
     case 2: for (int64_t i = 0; i < n; i++) memcpy(to + i * a, from + i * b, 2); return;
@@ -210,7 +219,7 @@ void gb_tile_load(gb_tile_as as, void *to, const void *from, gb_dtype dtype, int
     case GB_AS_F32: gb_load_f32(to, from, dtype, stride, n); return;
     case GB_AS_F64: gb_load_f64(to, from, dtype, stride, n); return;
     case GB_AS_I64: gb_load_i64(to, from, dtype, stride, n); return;
-    case GB_AS_BYTE: case GB_AS_RAW: copy_run(to, 1, from, stride, gb_dtype_bytes(dtype), n); return;
+    case GB_AS_BYTE: case GB_AS_RAW: gb_move_run(to, 1, from, stride, gb_dtype_bytes(dtype), n); return;
   }
 }
 
@@ -219,7 +228,7 @@ void gb_tile_store(gb_tile_as as, void *to, gb_dtype dtype, int64_t stride, cons
     case GB_AS_F32: gb_store_f32(to, dtype, stride, from, n); return;
     case GB_AS_F64: gb_store_f64(to, dtype, stride, from, n); return;
     case GB_AS_I64: gb_store_i64(to, dtype, stride, from, n); return;
-    case GB_AS_BYTE: case GB_AS_RAW: copy_run(to, stride, from, 1, gb_dtype_bytes(dtype), n); return;
+    case GB_AS_BYTE: case GB_AS_RAW: gb_move_run(to, stride, from, 1, gb_dtype_bytes(dtype), n); return;
   }
 }
 
@@ -262,42 +271,35 @@ static bool plan_flat(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
   return true;
 }
 
-/* The dims of the result other than 1, in the order of the walk: as they are, or by falling stride. */
-static int order_dims(const gb_tensor *out, bool logical, int *order) {
+/* The dims of a shape other than 1, in the order of the walk: as they are, or by falling stride of the result. */
+static int order_dims(int ndim, const int64_t *shape, const int64_t *stride, bool logical, int *order) {
   int n = 0;
-  for (int d = 0; d < out->ndim; d++) {
-    if (out->shape[d] == 1) continue;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] == 1) continue;
     int at = n++;
-    for (; !logical && at > 0 && out->stride[order[at - 1]] < out->stride[d]; at--) order[at] = order[at - 1];
+    for (; !logical && at > 0 && stride[order[at - 1]] < stride[d]; at--) order[at] = order[at - 1];
     order[at] = d;
   }
   return n;
 }
 
-/* The stride of x along dim d of the result: 0 where x is broadcast. */
-static int64_t stride_along(const gb_tensor *x, const gb_tensor *out, int d) {
-  int own = d - (out->ndim - x->ndim);
-  return own < 0 || x->shape[own] == 1 ? 0 : x->stride[own];
-}
-
 /* Dim d continues the last planned dim for every operand, so that both are one. */
-static bool continues(const gb_tiles *t, gb_tensor *const *tensors, int d) {
+static bool continues(const gb_tiles *t, int64_t strides[][GB_MAX_NDIM], int d, int64_t size) {
   for (int k = 0; k < t->count; k++)
-    if (t->operand[k].stride[t->ndim - 1] != stride_along(tensors[k], tensors[0], d) * tensors[0]->shape[d]) return false;
+    if (t->operand[k].stride[t->ndim - 1] != strides[k][d] * size) return false;
   return true;
 }
 
-/* Any other call: order the dims, merge neighbours, and see which operands happen to be in one piece. */
-static void plan_strided(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
-  const gb_tensor *out = tensors[0];
-  int order[GB_MAX_NDIM], n = order_dims(out, logical, order);
+/* Any walk, by the strides of each operand over a shape: order the dims, merge neighbours, and see which operands happen to be in one piece. */
+static void plan_strided(gb_tiles *t, int ndim, const int64_t *shape, int64_t strides[][GB_MAX_NDIM], bool logical) {
+  int order[GB_MAX_NDIM], n = order_dims(ndim, shape, strides[0], logical, order);
   t->ndim = 0;
   for (int i = 0; i < n; i++) {
     int d = order[i];
-    bool merge = t->ndim > 0 && continues(t, tensors, d);
+    bool merge = t->ndim > 0 && continues(t, strides, d, shape[d]);
     if (!merge) t->shape[t->ndim++] = 1;
-    t->shape[t->ndim - 1] *= out->shape[d];
-    for (int k = 0; k < t->count; k++) t->operand[k].stride[t->ndim - 1] = stride_along(tensors[k], out, d);
+    t->shape[t->ndim - 1] *= shape[d];
+    for (int k = 0; k < t->count; k++) t->operand[k].stride[t->ndim - 1] = strides[k][d];
   }
   if (t->ndim == 0) {
     t->shape[t->ndim++] = t->numel;
@@ -314,31 +316,6 @@ static void plan_strided(gb_tiles *t, gb_tensor *const *tensors, bool logical) {
   }
 }
 
-/* Rows and columns of a block; what a tile holds. */
-#define BLOCK 32
-_Static_assert(BLOCK * BLOCK == GB_TILE, "a block is a tile");
-
-static int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
-
-/* The dim along which some operand's memory runs while the walk's last dim leaps over it, both worth blocks; -1 if there is none. */
-static int dim_across(const gb_tiles *t) {
-  int last = t->ndim - 1;
-  if (t->shape[last] < BLOCK || t->numel < GB_TILE_CHUNK) return -1;
-  for (int k = 0; k < t->count; k++) {
-    const gb_tile_operand *o = &t->operand[k];
-    for (int d = 0; d < last && !o->constant && o->stride[last] >= BLOCK; d++)
-      if (o->stride[d] == 1 && t->shape[d] >= BLOCK) return d;
-  }
-  return -1;
-}
-
-/* Cut into blocks, one after another along the last dim, then along the one across. */
-static void cut_blocks(gb_tiles *t, int64_t cost) {
-  int last = t->ndim - 1;
-  t->tiles = t->numel / (t->shape[t->across] * t->shape[last]) * blocks_of(t->shape[t->across]) * blocks_of(t->shape[last]);
-  t->per_chunk = GB_TILE * cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / (GB_TILE * cost) : 1;
-}
-
 /* Rows long enough are cut for themselves, so that tiles lie in one piece; short ones share tiles. */
 static void cut(gb_tiles *t, int64_t cost) {
   int64_t inner = t->shape[t->ndim - 1];
@@ -349,54 +326,57 @@ static void cut(gb_tiles *t, int64_t cost) {
   t->per_chunk = size * cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / ((size ? size : 1) * cost) : 1;
 }
 
+/* Operand k, which has `numel` elements. */
+static void describe(gb_tiles *t, int k, char *data, gb_dtype dtype, gb_tile_as as, int64_t numel) {
+  gb_tile_operand *o = &t->operand[k];
+  o->data = data;
+  o->dtype = dtype;
+  o->as = as;
+  o->through = GB_DTYPE_NONE;
+  o->constant = k > 0 && numel == 1;
+}
+
 void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_tile_as *as, bool logical, int64_t cost) {
+  const gb_tensor *out = tensors[0];
   t->count = count;
-  t->numel = tensors[0]->numel;
-  for (int k = 0; k < count; k++) {
-    gb_tile_operand *o = &t->operand[k];
-    o->data = gb_data(tensors[k]);
-    o->dtype = (gb_dtype)tensors[k]->dtype;
-    o->as = as[k];
-    o->through = GB_DTYPE_NONE;
-    o->constant = k > 0 && tensors[k]->numel == 1;
+  t->numel = out->numel;
+  for (int k = 0; k < count; k++) describe(t, k, gb_data(tensors[k]), (gb_dtype)tensors[k]->dtype, as[k], tensors[k]->numel);
+  if (!plan_flat(t, tensors, logical)) {
+    int64_t strides[GB_TILE_OPERANDS][GB_MAX_NDIM];
+    for (int k = 0; k < count; k++) gb_broadcast_strides(tensors[k], out->ndim, out->shape, strides[k]);
+    plan_strided(t, out->ndim, out->shape, strides, logical);
   }
-  if (!plan_flat(t, tensors, logical)) plan_strided(t, tensors, logical);
   t->streams = t->halves = false;
   t->logical = logical;
-  t->across = logical ? -1 : dim_across(t);
-  if (t->across >= 0) cut_blocks(t, cost);
-  else cut(t, cost);
+  t->cost = cost;
+  cut(t, cost);
+}
+
+void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+                        gb_dtype from_dtype, const int64_t *from_strides) {
+  gb_tile_as as = to_dtype == from_dtype ? GB_AS_RAW : gb_tile_as_of(from_dtype);
+  int64_t strides[2][GB_MAX_NDIM];
+  memcpy(strides[0], to_strides, (size_t)ndim * sizeof **strides);
+  memcpy(strides[1], from_strides, (size_t)ndim * sizeof **strides);
+  t->count = 2;
+  t->numel = 1;
+  for (int d = 0; d < ndim; d++) t->numel *= shape[d];
+  describe(t, 0, to, to_dtype, as, t->numel);
+  describe(t, 1, (char *)(uintptr_t)from, from_dtype, as, t->numel);
+  plan_strided(t, ndim, shape, strides, false);
+  t->streams = t->halves = t->logical = false;
+  t->cost = 1;
+  cut(t, 1);
 }
 
 /* ====} */
 
 /* {==== walking ==== */
 
-static int64_t at_most_block(int64_t left) { return left < BLOCK ? left : BLOCK; }
-
-/* Where block `rest` lies. */
-static void seek_block(const gb_tiles *t, int64_t rest, gb_tile_place *place) {
-  int last = t->ndim - 1, across = t->across;
-  place->at[last] = rest % blocks_of(t->shape[last]) * BLOCK;
-  rest /= blocks_of(t->shape[last]);
-  place->at[across] = rest % blocks_of(t->shape[across]) * BLOCK;
-  rest /= blocks_of(t->shape[across]);
-  for (int d = last - 1; d >= 0; d--) {
-    if (d == across) continue;
-    place->at[d] = rest % t->shape[d];
-    rest /= t->shape[d];
-  }
-  place->first = 0;
-  place->rows = at_most_block(t->shape[across] - place->at[across]);
-  place->n = place->rows * at_most_block(t->shape[last] - place->at[last]);
-}
-
 void gb_tile_seek(const gb_tiles *t, int64_t tile, gb_tile_place *place) {
-  if (t->across >= 0) { seek_block(t, tile, place); return; }
   int64_t row = tile / t->per_row, column = tile % t->per_row * GB_TILE, left = t->row - column;
   place->first = row * t->row + column;
   place->n = left < GB_TILE ? left : GB_TILE;
-  place->rows = 1;
   int64_t rest = place->first;
   for (int d = t->ndim - 1; d > 0; d--) {
     place->at[d] = rest % t->shape[d];
@@ -404,6 +384,8 @@ void gb_tile_seek(const gb_tiles *t, int64_t tile, gb_tile_place *place) {
   }
   place->at[0] = rest;
 }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static size_t bytes_of(const gb_tile_operand *o) { return gb_dtype_bytes(o->dtype); }
 
@@ -418,60 +400,41 @@ static char *address(const gb_tiles *t, const gb_tile_operand *o, const int64_t 
 static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, int64_t *stride) {
   int last = t->ndim - 1;
   *stride = o->flat ? 1 : o->stride[last];
-  if (t->across >= 0) return false;
   return o->flat || place->at[last] + place->n <= t->shape[last];
-}
-
-/* Step to the first element of the next row. */
-static void next_row(const gb_tiles *t, int64_t *at) {
-  int d = t->ndim - 1;
-  at[d] = 0;
-  while (--d >= 0 && ++at[d] == t->shape[d]) at[d] = 0;
-}
-
-/* Bring a block into one piece (scatter: out of it), as it is stored: along the rows, or along the columns of an operand that runs so. */
-static void copy_block(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
-  size_t bytes = bytes_of(o);
-  int64_t columns = place->n / place->rows, down = o->stride[t->across], along = o->stride[t->ndim - 1];
-  bool by_column = down == 1 && along != 1;
-  int64_t runs = by_column ? columns : place->rows, length = by_column ? place->rows : columns;
-  int64_t step = by_column ? down : along, leap = by_column ? along : down, piece_step = by_column ? columns : 1, piece_leap = by_column ? 1 : columns;
-  char *own = address(t, o, place->at);
-  for (int64_t i = 0; i < runs; i++, own += leap * (int64_t)bytes, piece += piece_leap * (int64_t)bytes) {
-    if (scatter) copy_run(own, step, piece, piece_step, bytes, length);
-    else copy_run(piece, piece_step, own, step, bytes, length);
-  }
 }
 
 /* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
 static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
-  if (t->across >= 0) { copy_block(t, o, place, piece, scatter); return; }
-  int last = t->ndim - 1;
+  int last = t->ndim - 1, above = last - 1;
   size_t bytes = bytes_of(o);
-  int64_t at[GB_MAX_NDIM];
+  int64_t at[GB_MAX_NDIM], stride = o->stride[last], size = (int64_t)bytes;
   memcpy(at, place->at, sizeof at);
-  for (int64_t done = 0; done < place->n;) {
-    int64_t run = t->shape[last] - at[last];
-    if (run > place->n - done) run = place->n - done;
-    char *own = address(t, o, at), *here = piece + (size_t)done * bytes;
-    if (scatter) copy_run(own, o->stride[last], here, 1, bytes, run);
-    else copy_run(here, 1, own, o->stride[last], bytes, run);
-    done += run;
-    next_row(t, at);
+  for (int64_t done = 0, run; done < place->n;) {
+    char *own = address(t, o, at);
+    for (; at[above] < t->shape[above] && done < place->n; at[above]++, at[last] = 0, done += run, piece += run * size) {
+      run = least(t->shape[last] - at[last], place->n - done);
+      if (scatter) gb_move_run(own, stride, piece, 1, bytes, run);
+      else gb_move_run(piece, 1, own, stride, bytes, run);
+      own += (o->stride[above] - at[last] * stride) * size;
+    }
+    for (int d = above; d > 0 && at[d] == t->shape[d]; d--) at[d] = 0, at[d - 1]++;
   }
+}
+
+/* n elements at `from` as the loop sees them: where they are, or in room. */
+static const void *seen(const gb_tiles *t, const gb_tile_operand *o, const char *from, int64_t stride, int64_t n, void *room) {
+  if (stride == 1 && is_native(o)) return from;
+  if (t->halves) GB_WIDE_FOR(o->dtype, widen_tile, room, from, n);
+  else gb_tile_load(o->as, room, from, o->dtype, stride, n);
+  return room;
 }
 
 const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *place, void *room) {
   const gb_tile_operand *o = &t->operand[operand];
   bool native = is_native(o);
   int64_t stride;
-  if (is_one_run(t, o, place, &stride)) {
-    const char *from = o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at);
-    if (native && stride == 1) return from;
-    if (t->halves) GB_WIDE_FOR(o->dtype, widen_tile, room, from, place->n);
-    else gb_tile_load(o->as, room, from, o->dtype, stride, place->n);
-    return room;
-  }
+  if (is_one_run(t, o, place, &stride))
+    return seen(t, o, o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at), stride, place->n, room);
   double piece[GB_TILE];
   copy_rows(t, o, place, native ? room : (char *)piece, false);
   if (!native) gb_tile_load(o->as, room, piece, o->dtype, 1, place->n);
@@ -512,53 +475,259 @@ static void read_constant(const gb_tiles *t, int operand, void *room) {
   gb_tile_load(o->as, room, &middle, o->through, 0, n);
 }
 
+/* One tile: every operand's elements (those of piece[k] lie there, side by side), the loop, the result. A copy has no loop. */
+static void run_tile(const gb_tile_job *job, const gb_tile_place *place, const char *const *piece, const void **in, double (*room)[GB_TILE]) {
+  const gb_tiles *t = &job->tiles;
+  void *out = gb_tile_target(t, place, room[0]);
+  for (int k = 1; k < t->count; k++) {
+    void *own = job->loop ? room[k] : out;
+    if (piece && piece[k]) in[k - 1] = seen(t, &t->operand[k], piece[k], 1, place->n, own);
+    else if (!t->operand[k].constant) in[k - 1] = gb_tile_read(t, k, place, own);
+  }
+  if (job->loop) job->loop(job, place, out, in);
+  gb_tile_write(t, place, job->loop ? out : in[0]);
+}
+
+/* Point `in` at what constants are for the whole walk. */
+static void read_constants(const gb_tiles *t, const void **in, double (*room)[GB_TILE]) {
+  for (int k = 1; k < t->count; k++) {
+    in[k - 1] = room[k];
+    if (t->operand[k].constant) read_constant(t, k, room[k]);
+  }
+}
+
 static void run_chunk(void *arg, int64_t chunk) {
   const gb_tile_job *job = arg;
   const gb_tiles *t = &job->tiles;
   double room[GB_TILE_OPERANDS][GB_TILE];
   const void *in[GB_TILE_OPERANDS];
-  int64_t tile = chunk * t->per_chunk, end = tile + t->per_chunk < t->tiles ? tile + t->per_chunk : t->tiles;
-  for (int k = 1; k < t->count; k++) {
-    in[k - 1] = room[k];
-    if (t->operand[k].constant) read_constant(t, k, room[k]);
-  }
+  int64_t tile = chunk * t->per_chunk, end = least(tile + t->per_chunk, t->tiles);
+  read_constants(t, in, room);
   for (; tile < end; tile++) {
     gb_tile_place place;
     gb_tile_seek(t, tile, &place);
-    for (int k = 1; k < t->count; k++)
-      if (!t->operand[k].constant) in[k - 1] = gb_tile_read(t, k, &place, room[k]);
-    void *out = gb_tile_target(t, &place, room[0]);
-    job->loop(job, &place, out, in);
-    gb_tile_write(t, &place, out);
+    run_tile(job, &place, NULL, in, room);
   }
   if (t->streams) gb_stream_end();
 }
 
+/* ====} */
+
+/* {==== boxes: where an operand lies in another order than the result ==== */
+
+/* A walk by boxes of rows along one dim (`down`) and columns along the last, which follow one another as such an operand lies in memory. Those
+ * whose memory runs along the rows' dim are turned, a box at a time, into scratch from which rows are read; so a run of theirs is read whole. Where
+ * none does, but rows are short and leap, a box is a tile of whole rows. 64 MB transposed or permuted cost so what they cost straight; read in the
+ * result's order, two to three times that. */
+typedef struct boxes {
+  const gb_tile_job *job;
+  int down;
+  int64_t rows, columns;
+  int order[GB_MAX_NDIM], n;       /* dims that boxes are counted along, the innermost first */
+  int64_t count, per_chunk;
+  bool joined;                     /* a box is one run of the walk */
+  int turned;                      /* operands, each in `bytes` of scratch per thread */
+  bool turns[GB_TILE_OPERANDS];
+  size_t bytes;
+  char *scratch;
+  gb_threads *threads;
+} boxes;
+
+/* A box's sides in bytes and at most in elements, half of that where a walk is not large: runs of 1 KiB are read nearly as fast as memory in order. */
+enum { SIDE_BYTES = 1024, SIDE = 512, LARGE_WALK = 1 << 20 };
+
+/* What a box has of dim d, and boxes along it. */
+static int64_t side_of(const boxes *b, int d) { return d == b->down ? b->rows : d == b->job->tiles.ndim - 1 ? b->columns : 1; }
+static int64_t boxes_along(const boxes *b, int d) { return (b->job->tiles.shape[d] + side_of(b, d) - 1) / side_of(b, d); }
+
+/* Where a box begins, and its rows and columns. */
+static void seek_box(const boxes *b, int64_t box, int64_t *at, int64_t *rows, int64_t *columns) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  for (int i = 0; i < b->n; i++) {
+    int d = b->order[i];
+    at[d] = box % boxes_along(b, d) * side_of(b, d);
+    box /= boxes_along(b, d);
+  }
+  *rows = least(b->rows, t->shape[b->down] - at[b->down]);
+  *columns = least(b->columns, t->shape[last] - at[last]);
+}
+
+/* The number of a position in the walk. */
+static int64_t number_of(const gb_tiles *t, const int64_t *at) {
+  int64_t number = 0;
+  for (int d = 0; d < t->ndim; d++) number = number * t->shape[d] + at[d];
+  return number;
+}
+
+/* Ask for a row to come of the operands that are read where they lie: they leap from row to row, which no processor foresees. */
+static void ask_ahead(const boxes *b, const gb_tile_place *place) {
+  enum { AHEAD = 4, LINE = 64 };
+  const gb_tiles *t = &b->job->tiles;
+  for (int k = 1; k < t->count; k++) {
+    const gb_tile_operand *o = &t->operand[k];
+    if (b->turns[k] || o->constant) continue;
+    uintptr_t at = (uintptr_t)address(t, o, place->at) + (uintptr_t)(AHEAD * o->stride[b->down]) * bytes_of(o);
+    for (uintptr_t i = 0; i < (uintptr_t)place->n * bytes_of(o); i += LINE) __builtin_prefetch((const void *)(at + i));
+  }
+}
+
+static void run_box(const boxes *b, int64_t box, const void **in, double (*room)[GB_TILE]) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  char *scratch = b->turned ? b->scratch + b->bytes * (size_t)(b->turned * gb_threads_current(b->threads)) : NULL;
+  char *turned[GB_TILE_OPERANDS] = { 0 };
+  gb_tile_place place;
+  int64_t start[GB_MAX_NDIM], rows, columns;
+  seek_box(b, box, start, &rows, &columns);
+  for (int k = 1; k < t->count; k++) {
+    const gb_tile_operand *o = &t->operand[k];
+    int64_t bytes = (int64_t)bytes_of(o);
+    if (!b->turns[k]) continue;
+    turned[k] = scratch;
+    gb_turn(scratch, columns * bytes, address(t, o, start), o->stride[last] * bytes, columns, rows, (size_t)bytes);
+    scratch += b->bytes;
+  }
+  memcpy(place.at, start, sizeof start);
+  for (int64_t e = 0; e < rows * columns; e += place.n) {
+    const char *piece[GB_TILE_OPERANDS];
+    place.n = least(b->joined ? GB_TILE : columns, rows * columns - e);
+    place.at[b->down] = start[b->down] + e / columns;
+    place.at[last] = start[last] + e % columns;
+    place.first = number_of(t, place.at);
+    if (!b->joined) ask_ahead(b, &place);
+    for (int k = 1; k < t->count; k++) piece[k] = turned[k] ? turned[k] + e * (int64_t)bytes_of(&t->operand[k]) : NULL;
+    run_tile(b->job, &place, piece, in, room);
+  }
+}
+
+static void run_boxes(void *arg, int64_t chunk) {
+  const boxes *b = arg;
+  double room[GB_TILE_OPERANDS][GB_TILE];
+  const void *in[GB_TILE_OPERANDS];
+  int64_t box = chunk * b->per_chunk, end = least(box + b->per_chunk, b->count);
+  read_constants(&b->job->tiles, in, room);
+  for (; box < end; box++) run_box(b, box, in, room);
+  if (b->job->tiles.streams) gb_stream_end();
+}
+
+/* The dim along which an operand's memory runs while the walk's last dim leaps; -1 if there is none. */
+static int dim_down(const gb_tiles *t, int k) {
+  int last = t->ndim - 1;
+  const gb_tile_operand *o = &t->operand[k];
+  if (o->constant || o->stride[last] == 0 || o->stride[last] == 1) return -1;
+  for (int d = last - 1; d >= 0; d--)
+    if (o->stride[d] == 1) return d;
+  return -1;
+}
+
+/* Count boxes along the dims as operand k lies in memory. */
+static void order_boxes(boxes *b, int k) {
+  const gb_tiles *t = &b->job->tiles;
+  const int64_t *stride = t->operand[k].stride;
+  b->n = 0;
+  b->count = 1;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    int at = b->n++;
+    int64_t step = llabs(stride[d]) * side_of(b, d);
+    for (; at > 0 && llabs(stride[b->order[at - 1]]) * side_of(b, b->order[at - 1]) > step; at--) b->order[at] = b->order[at - 1];
+    b->order[at] = d;
+    b->count *= boxes_along(b, d);
+  }
+}
+
+/* Boxes of an operand that runs along dim `down`, and of all others that do; columns lie in one piece unless they are too few. */
+static bool plan_turns(boxes *b, int first, int down) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  if (down < last - 1 && t->shape[last] < 32) return false;
+  int64_t side = least(SIDE_BYTES / (int64_t)bytes_of(&t->operand[first]), SIDE) / (t->numel < LARGE_WALK ? 2 : 1);
+  b->down = down;
+  b->columns = least(t->shape[last], side);
+  b->rows = least(t->shape[down], side * side / b->columns);
+  if (b->rows * b->columns < GB_TILE / 16) return false;
+  for (int k = 1; k < t->count; k++) {
+    b->turns[k] = dim_down(t, k) == down;
+    b->turned += b->turns[k];
+    if (b->turns[k] && bytes_of(&t->operand[k]) > b->bytes) b->bytes = bytes_of(&t->operand[k]);
+  }
+  b->bytes *= (size_t)(b->rows * b->columns);
+  return true;
+}
+
+/* Boxes of short rows that an operand has in another order. */
+static bool plan_leaps(boxes *b, int first) {
+  const gb_tiles *t = &b->job->tiles;
+  int last = t->ndim - 1;
+  if (last < 2 || t->numel < GB_TILE_CHUNK || t->row < t->numel || t->operand[first].flat) return false;
+  b->down = last - 1;
+  b->columns = t->shape[last];
+  b->rows = least(t->shape[last - 1], GB_TILE / b->columns);
+  return b->rows * b->columns >= GB_TILE / 4;
+}
+
+/* Is any operand worth boxes? Then plan them. */
+static bool plan_boxes(boxes *b, const gb_tile_job *job) {
+  const gb_tiles *t = &job->tiles;
+  int last = t->ndim - 1, first = 0, down = -1;
+  *b = (boxes){ .job = job };
+  if (t->logical || t->numel < GB_TILE || last == 0) return false;
+  for (int k = 1; k < t->count && down < 0; k++) {
+    if (t->operand[k].constant || (first && t->operand[k].flat)) continue;
+    first = k;
+    down = dim_down(t, k);
+  }
+  if (first == 0 || !(down < 0 ? plan_leaps(b, first) : plan_turns(b, first, down))) return false;
+  b->joined = b->down == last - 1 && b->columns == t->shape[last];
+  order_boxes(b, first);
+  int64_t cost = b->rows * b->columns * t->cost;
+  b->per_chunk = cost < GB_TILE_CHUNK ? GB_TILE_CHUNK / cost : 1;
+  return true;
+}
+
+/* ====} */
+
+/* {==== running ==== */
+
 /* The result is flat and of 16 bits, computed as float32 from the same and from constants, in any order. */
-static bool are_halves(const gb_tiles *t) {
+static bool are_halves(const gb_tiles *t, const bool *turns) {
   const gb_tile_operand *out = &t->operand[0];
-  if (t->logical || t->across >= 0 || (out->dtype != GB_FLOAT16 && out->dtype != GB_BFLOAT16)) return false;
+  if (t->logical || (out->dtype != GB_FLOAT16 && out->dtype != GB_BFLOAT16)) return false;
   for (int k = 0; k < t->count; k++) {
     const gb_tile_operand *o = &t->operand[k];
-    if (o->as != GB_AS_F32 || (!o->constant && (!o->flat || o->dtype != out->dtype))) return false;
+    if (o->as != GB_AS_F32 || (!o->constant && (!(o->flat || turns[k]) || o->dtype != out->dtype))) return false;
   }
   return true;
 }
 
-/* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. */
-static bool should_stream(const gb_tiles *t) {
+/* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. A straight copy is left to memcpy, which decides by
+ * itself. */
+static bool should_stream(const gb_tile_job *job, bool boxed) {
+  const gb_tiles *t = &job->tiles;
   const gb_tile_operand *out = &t->operand[0];
   if (!out->flat || !(is_native(out) || t->halves) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
   for (int k = 1; k < t->count; k++)
     if (t->operand[k].data == out->data) return false;
-  return true;
+  return job->loop || boxed;
 }
 
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
-  t->halves = are_halves(t);
-  t->streams = should_stream(t);
-  gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
+  boxes b;
+  gb_block *scratch = NULL;
+  bool boxed = plan_boxes(&b, job);
+  if (boxed && b.turned > 0) {
+    b.threads = call->context->threads;
+    scratch = gb_cpu_scratch(call, b.bytes * (size_t)(b.turned * gb_threads_count(b.threads)));
+    if (scratch) b.scratch = gb_block_data(scratch);
+    else boxed = false; /* short of memory, a walk of runs does it too */
+  }
+  if (!boxed) memset(b.turns, 0, sizeof b.turns);
+  t->halves = are_halves(t, b.turns);
+  t->streams = should_stream(job, boxed);
+  if (boxed) gb_parallel(call, (b.count + b.per_chunk - 1) / b.per_chunk, run_boxes, &b);
+  else gb_parallel(call, (t->tiles + t->per_chunk - 1) / t->per_chunk, run_chunk, job);
+  if (scratch) gb_cpu_scratch_free(call, scratch);
 }
 
 /* ====} */

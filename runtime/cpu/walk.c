@@ -1,28 +1,9 @@
 /* cpu/walk.c - copies, running sums and index checks that the view and index kernels share; see walk.h. */
 #include "cpu/walk.h"
 
+#include "cpu/tile.h"
+
 /* {==== Copies ==== */
-
-/* n elements of one size, moved as they are. */
-static void move_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t bytes) {
-  if (to_stride == 1 && from_stride == 1) {
-    memcpy(to, from, (size_t)n * bytes);
-    return;
-  }
-  to_stride *= (int64_t)bytes, from_stride *= (int64_t)bytes;
-  switch (bytes) {
-    case 1: for (int64_t i = 0; i < n; i++) to[i * to_stride] = from[i * from_stride]; break;
-    case 2: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 2); break;
-    case 4: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 4); break;
-    default: for (int64_t i = 0; i < n; i++) memcpy(to + i * to_stride, from + i * from_stride, 8); break;
-  }
-}
-
-/* One element n times, side by side: by doubling what is there. */
-static void repeat_element(char *to, const char *from, int64_t n, size_t bytes) {
-  if (n > 0) gb_copy_element(to, from, bytes);
-  for (int64_t done = 1; done < n; done *= 2) memcpy(to + done * (int64_t)bytes, to, (size_t)(2 * done <= n ? done : n - done) * bytes);
-}
 
 /* At most a tile of elements, through the type that holds both dtypes, so that each value is rounded once. */
 static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
@@ -43,57 +24,17 @@ static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const c
 
 void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
   int64_t to_bytes = (int64_t)gb_dtype_bytes(to_dtype), from_bytes = (int64_t)gb_dtype_bytes(from_dtype);
-  if (to_dtype == from_dtype) {
-    if (from_stride == 0 && to_stride == 1) repeat_element(to, from, n, (size_t)to_bytes);
-    else move_run(to, to_stride, from, from_stride, n, (size_t)to_bytes);
-    return;
-  }
+  if (to_dtype == from_dtype) { gb_move_run(to, to_stride, from, from_stride, (size_t)to_bytes, n); return; }
   for (int64_t i = 0; i < n; i += GB_TILE)
     convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype, from_stride,
                  n - i < GB_TILE ? n - i : GB_TILE);
 }
 
-/* A copy on its way: both sides by data, dtype and strides. */
-typedef struct copy_job {
-  gb_runs runs;
-  char *to;
-  const char *from;
-  gb_dtype to_dtype, from_dtype;
-  int64_t to_strides[GB_MAX_NDIM], from_strides[GB_MAX_NDIM];
-} copy_job;
-
-static void copy_chunk(void *arg, int64_t chunk) {
-  const copy_job *job = arg;
-  const gb_runs *r = &job->runs;
-  int64_t end, at[GB_MAX_NDIM], to_bytes = (int64_t)gb_dtype_bytes(job->to_dtype), from_bytes = (int64_t)gb_dtype_bytes(job->from_dtype);
-  for (int64_t run = gb_chunk_runs(r, chunk, &end); run < end; run++) {
-    int64_t n = gb_run_at(r, run, at);
-    gb_copy_run(job->to + gb_offset_at(r->ndim, at, job->to_strides) * to_bytes, job->to_dtype, job->to_strides[r->ndim - 1],
-                job->from + gb_offset_at(r->ndim, at, job->from_strides) * from_bytes, job->from_dtype, job->from_strides[r->ndim - 1], n);
-  }
-}
-
-/* Merge neighbouring dims that are one run in both layouts and drop those of size 1; returns the dims left, at least 1. */
-static int coalesce(int ndim, const int64_t *shape, int64_t *merged, const int64_t *a, int64_t *a_out, const int64_t *b, int64_t *b_out) {
-  int n = 0;
-  for (int i = 0; i < ndim; i++) {
-    if (shape[i] == 1) continue;
-    if (n > 0 && a_out[n - 1] == a[i] * shape[i] && b_out[n - 1] == b[i] * shape[i]) merged[n - 1] *= shape[i];
-    else merged[n++] = shape[i];
-    a_out[n - 1] = a[i], b_out[n - 1] = b[i];
-  }
-  if (n > 0) return n;
-  merged[0] = 1, a_out[0] = b_out[0] = 1;
-  return 1;
-}
-
 void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
                      gb_dtype from_dtype, const int64_t *from_strides) {
-  copy_job job = { .to = to, .from = from, .to_dtype = to_dtype, .from_dtype = from_dtype };
-  int64_t merged[GB_MAX_NDIM];
-  int n = coalesce(ndim, shape, merged, to_strides, job.to_strides, from_strides, job.from_strides);
-  job.runs = gb_runs_of(n, merged, GB_CHUNK_ELEMENTS);
-  if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, copy_chunk, &job);
+  gb_tile_job job = { .loop = NULL };
+  gb_tiles_plan_copy(&job.tiles, ndim, shape, to, to_dtype, to_strides, from, from_dtype, from_strides);
+  gb_tiles_run(call, &job);
 }
 
 /* The same elements in the same places. */
