@@ -460,7 +460,7 @@ static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *
     in[i] = room;
   }
   if (!gb_is_contiguous(out)) return false;
-  const gb_tile_place place = { .n = out->numel, .rows = 1 };
+  const gb_tile_place place = { .n = out->numel };
   loop(job, &place, gb_data(out), in);
   return true;
 }
