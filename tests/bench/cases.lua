@@ -110,6 +110,8 @@ function groups.memory()
   report("add transposed", function() local _ <close> = square + square:transpose(1, 2) end)
   report("cast to bfloat16", function() local _ <close> = x:to("bfloat16") end)
   report("cast to float32", function() local _ <close> = half:to("float32") end)
+  report("amax", function() local _ <close> = x:amax() end) -- what reading alone takes: on some machines it is slower than a copy, byte for byte
+  report("amax bfloat16", function() local _ <close> = half:amax() end)
   for _, case in ipairs { { "", x }, { " bfloat16", half } } do
     local suffix, input = case[1], case[2]
     local w, b = weight:to(input.dtype), bias:to(input.dtype)

@@ -114,6 +114,8 @@ def memory():
     report("add transposed", lambda: square + square.t())
     report("cast to bfloat16", lambda: x.bfloat16())
     report("cast to float32", lambda: half.float())
+    report("amax", x.amax)
+    report("amax bfloat16", half.amax)
     for suffix, given in (("", x), (" bfloat16", half)):
         w, b = weight.to(given.dtype), bias.to(given.dtype)
         report("layer_norm" + suffix, lambda: F.layer_norm(given, (columns,), w, b))

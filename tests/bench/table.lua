@@ -163,7 +163,7 @@ end
 
 -- Bytes that a case must move, in multiples of the 64 MB of 16 Mi float32 elements.
 local moves = {
-  ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5,
+  ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5, ["amax"] = 1,
   ["layer_norm"] = 2, ["softmax"] = 2, ["cross_entropy"] = 1,
   ["layer_norm and backward"] = 5, ["softmax and backward"] = 5, ["cross_entropy and backward"] = 3,
   ["AdamW"] = 7,
