@@ -56,12 +56,14 @@ function groups.gemms()
       for _ = 1, p[1] do local _ <close> = p[2]:matmul(p[3]) end
     end
   end)
-  -- In float32 elements. A norm with its residual reads two rows and writes two, its gradient reads three and writes one; gelu writes its result, its
-  -- gradient reads two and writes one; a loss reads logits, writes and reads their gradient; embeddings are read and written both ways; a clip
-  -- reads the gradients and AdamW passes seven times. Softmax, biases and scores of attention stay in cache.
-  local norms, hidden = (2 * layers + 1) * 8 * width, layers * 4 * 4 * width
+  -- In float32 elements, without what the products read and write themselves. A norm with its residual reads two rows and writes two, its gradient
+  -- reads three and writes one; the first norm has no residual, and no residual's gradient comes to the last. gelu writes its result where the
+  -- product that made its argument has that in registers, and there its gradient reads the argument; a loss reads logits and writes their gradient;
+  -- embeddings are written, and their gradient is read; a clip reads the gradients and AdamW passes seven times. Softmax, biases, scores of
+  -- attention and the tables of embeddings stay in cache. A copy is measured from memory: of what lies in cache until it is read, the floor says too much.
+  local norms, hidden = (16 * layers + 5) * width, layers * 2 * 4 * width
   local parameters = vocabulary * width + time * width + layers * (12 * width * width + 2 * width) + width
-  local elements = tokens * (norms + hidden + 4 * width + 3 * vocabulary) + 8 * parameters
+  local elements = tokens * (norms + hidden + 2 * width + 2 * vocabulary) + 8 * parameters
   local from, to = gb.randn(1 << 24), gb.empty(1 << 24)
   local copy = report("copy", function() to:copy_(from) end)
   print(("floor of char_gpt\t%.9f"):format(seconds + copy * elements / (2 << 24)))
