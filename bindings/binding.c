@@ -382,7 +382,8 @@ static void end_generation(lua_State *L, gbl_state *state) {
   gbl_made since = made_since(state, state->young);
   state->young = state->made;
   state->young_end = state->generation ? state->made.handles + state->generation : INT64_MAX;
-  if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles || !lua_gc(L, LUA_GCISRUNNING)) return;
+  if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles) return;
+  if (lua_gc(L, LUA_GCISRUNNING) <= 0) return; /* stopped, or this is a finaliser, where Lua answers nothing else either */
   if (is_incremental(L)) {
     state->generation = 0;
     return;
@@ -420,8 +421,7 @@ void gbl_soft_mark(lua_State *L, gbl_state *state) {
   gb_memory_stats stats;
   state->soft_looked = state->made.bytes;
   gb_memory_get_stats(state->context, &stats);
-  if (stats.current_total <= state->soft_mark) return;
-  lua_gc(L, LUA_GCCOLLECT);
+  if (stats.current_total <= state->soft_mark || lua_gc(L, LUA_GCCOLLECT) < 0) return;
   state->collected = state->made;
   gb_memory_get_stats(state->context, &stats);
   size_t mark = stats.current_total + stats.current_total / 2;

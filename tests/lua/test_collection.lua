@@ -29,6 +29,17 @@ describe("a loop of small ops", function()
     for i, value in ipairs(kept) do expect(value:item()):to_be(1000 * i) end
     expect(sum:item()):to_be(30000)
   end)
+  it("goes on with generations after ops within a finaliser", function()
+    local ran = false
+    setmetatable({}, { __gc = function()
+      local x = gb.ones(1)
+      for _ = 1, 20000 do local _ = x + x end
+      ran = true
+    end })
+    collectgarbage()
+    expect(ran):to_be(true)
+    expect(most_blocks(50000) < 3000):to_be(true) -- without generations: 17,000
+  end)
   it("leaves a collector alone that the recipe has stopped", function()
     collectgarbage("stop")
     local before = collectgarbage("count")
