@@ -68,6 +68,7 @@ static int owner_gc(lua_State *L) {
   gb_context *context = state->context;
   state->context = NULL;
   for (int i = 0; i < 2; i++) gb_tensor_release(state->numbers[i]);
+  gbl_end_late(state);
   if (context) {
     context->modes = &context->default_modes;
     context->reclaim = NULL;
@@ -413,6 +414,23 @@ void gbl_collect(lua_State *L) {
   } else if (worth_it(state)) lua_gc(L, LUA_GCSTEP, 0);
   else return;
   state->collected = state->made;
+}
+
+void gbl_keep_late(lua_State *L, gbl_state *state, gb_tensor *tensor) {
+  if (!state || lua_gc(L, LUA_GCISRUNNING) >= 0) return; /* within a finaliser Lua answers nothing */
+  gb_tensor **late = realloc(state->late, sizeof(gb_tensor *) * ((size_t)state->late_count + 1));
+  if (!late) gbl_check_status(L, gb_fail_memory(state->context, sizeof(gb_tensor *)));
+  state->late = late;
+  gb_tensor_retain(late[state->late_count++] = tensor);
+}
+
+void gbl_end_late(gbl_state *state) {
+  gb_tensor **late = state->late;
+  int count = state->late_count;
+  state->late = NULL;
+  state->late_count = 0;
+  for (int i = 0; i < count; i++) gb_tensor_release(late[i]);
+  free(late);
 }
 
 void gbl_soft_mark(lua_State *L, gbl_state *state) {

@@ -133,6 +133,7 @@ static int tensor_free(lua_State *L) {
     lua_pushnil(L);
     lua_rawsetp(L, -2, box->tensor);
   }
+  if (box->tensor) gbl_keep_late(L, gb_tensor_context(box->tensor)->reclaim_user, box->tensor);
   empty_box(L, box);
   return 0;
 }

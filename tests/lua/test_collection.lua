@@ -56,4 +56,37 @@ describe("a loop of small ops", function()
   end)
 end)
 
+-- Collections run in the middle of calls, and with them finalisers, to which the operands of such a call may belong.
+describe("a finaliser that frees", function()
+  it("an operand of the op that is interrupted leaves it whole", function()
+    local x, errors = nil, 0
+    local metatable = { __gc = function() if x then x:free() end end }
+    for _ = 1, 50000 do
+      x = gb.full({ 100 }, 3)
+      setmetatable({}, metatable)
+      local ok, sum = pcall(function() return gb.add(x, gb.full({ 100 }, 4)):sum():item() end)
+      if ok then expect(sum):to_be(700)
+      else
+        errors = errors + 1
+        expect(sum:find("freed", 1, true)):to_be_truthy()
+      end
+    end
+    x = nil
+    expect(errors > 0):to_be(true) -- it came to that
+  end)
+  it("lets go of the memory at the next op", function()
+    local one = gb.ones(1)
+    collectgarbage()
+    collectgarbage("stop")
+    local before = gb.memory_stats("cpu").current_total
+    local large = gb.zeros(1 << 20)
+    setmetatable({}, { __gc = function() large:free() end })
+    collectgarbage()
+    expect(pcall(large.sum, large)):to_be(false)
+    local _ = one + one
+    expect(gb.memory_stats("cpu").current_total - before < 1 << 20):to_be(true)
+    collectgarbage("restart")
+  end)
+end)
+
 gb.test.finish()
