@@ -56,6 +56,18 @@ describe("a loop of small ops", function()
   end)
 end)
 
+describe("a table of options", function()
+  it("runs no function of the recipe's that could free what the call has read", function()
+    local x, called = gb.ones(4), false
+    local options = setmetatable({ dtype = "float32" }, { __index = function()
+      called = true
+      x:free()
+    end })
+    expect(gb.zeros_like(x, options)):to_have_shape(4)
+    expect(called):to_be(false)
+  end)
+end)
+
 -- Collections run in the middle of calls, and with them finalisers, to which the operands of such a call may belong.
 describe("a finaliser that frees", function()
   it("an operand of the op that is interrupted leaves it whole", function()
