@@ -160,11 +160,14 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
   }
 }
 
-/* Push the option's value; false (nothing pushed) when it is not given. */
+/* Push the option's value; false (nothing pushed) when it is not given. Raw, as names are looked through: a recipe's function that ran here
+ * might free tensors that the caller has read. */
 static bool get_option(lua_State *L, int arg, const char *name) {
   if (lua_type(L, arg) != LUA_TTABLE) return false;
   luaL_checkstack(L, 2, NULL);
-  if (lua_getfield(L, arg, name) != LUA_TNIL) return true;
+  arg = lua_absindex(L, arg);
+  lua_pushstring(L, name);
+  if (lua_rawget(L, arg) != LUA_TNIL) return true;
   lua_pop(L, 1);
   return false;
 }

@@ -68,6 +68,7 @@ static int owner_gc(lua_State *L) {
   gb_context *context = state->context;
   state->context = NULL;
   for (int i = 0; i < 2; i++) gb_tensor_release(state->numbers[i]);
+  gbl_end_late(state);
   if (context) {
     context->modes = &context->default_modes;
     context->reclaim = NULL;
@@ -382,7 +383,8 @@ static void end_generation(lua_State *L, gbl_state *state) {
   gbl_made since = made_since(state, state->young);
   state->young = state->made;
   state->young_end = state->generation ? state->made.handles + state->generation : INT64_MAX;
-  if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles || !lua_gc(L, LUA_GCISRUNNING)) return;
+  if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles) return;
+  if (lua_gc(L, LUA_GCISRUNNING) <= 0) return; /* stopped, or this is a finaliser, where Lua answers nothing else either */
   if (is_incremental(L)) {
     state->generation = 0;
     return;
@@ -414,14 +416,30 @@ void gbl_collect(lua_State *L) {
   state->collected = state->made;
 }
 
+void gbl_keep_late(lua_State *L, gbl_state *state, gb_tensor *tensor) {
+  if (!state || lua_gc(L, LUA_GCISRUNNING) >= 0) return; /* within a finaliser Lua answers nothing */
+  gb_tensor **late = realloc(state->late, sizeof(gb_tensor *) * ((size_t)state->late_count + 1));
+  if (!late) gbl_check_status(L, gb_fail_memory(state->context, sizeof(gb_tensor *)));
+  state->late = late;
+  gb_tensor_retain(late[state->late_count++] = tensor);
+}
+
+void gbl_end_late(gbl_state *state) {
+  gb_tensor **late = state->late;
+  int count = state->late_count;
+  state->late = NULL;
+  state->late_count = 0;
+  for (int i = 0; i < count; i++) gb_tensor_release(late[i]);
+  free(late);
+}
+
 void gbl_soft_mark(lua_State *L, gbl_state *state) {
   if (state->made.handles >= state->young_end) end_generation(L, state);
   if (state->made.bytes - state->soft_looked < SOFT_MARK_STEP) return;
   gb_memory_stats stats;
   state->soft_looked = state->made.bytes;
   gb_memory_get_stats(state->context, &stats);
-  if (stats.current_total <= state->soft_mark) return;
-  lua_gc(L, LUA_GCCOLLECT);
+  if (stats.current_total <= state->soft_mark || lua_gc(L, LUA_GCCOLLECT) < 0) return;
   state->collected = state->made;
   gb_memory_get_stats(state->context, &stats);
   size_t mark = stats.current_total + stats.current_total / 2;

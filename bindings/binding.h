@@ -48,6 +48,8 @@ typedef struct gbl_state {
   size_t soft_mark;              /* live bytes above which everything is collected */
   double full_end, full_cost;    /* the last full collection: when it ended, how long it took; seconds */
   double minor_end;              /* of the last generation */
+  gb_tensor **late;              /* freed by finalisers, owned */
+  int late_count;
   bool has_error;                /* a callback's error value waits in the registry */
   struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */
@@ -202,8 +204,14 @@ gb_status gbl_call_function(lua_State *L, int arguments, int results);
 /* A place where little is alive: the start of backward, an optimizer's step, the exit of a no_grad scope. Collects
  * where that is worth it. */
 void gbl_collect(lua_State *L);
-/* Before outputs are made: collects everything when live bytes have passed the soft mark, and small tensors while the cache still has them. */
+/* Before tensors are read from arguments, and outputs made: collects everything when live bytes have passed the soft mark, and small tensors
+ * while the cache still has them. */
 void gbl_soft_mark(lua_State *L, gbl_state *state);
+/* Within a finaliser: hold tensor, which whatever made Lua collect may have read already, until gbl_end_late. Elsewhere, or after the universe
+ * has closed: nothing. */
+void gbl_keep_late(lua_State *L, gbl_state *state, gb_tensor *tensor);
+/* Let go of these; where no call has read a tensor as yet. */
+void gbl_end_late(gbl_state *state);
 
 /* ====} */
 

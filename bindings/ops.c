@@ -359,8 +359,9 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
   a.first = first;
   a.last = lua_gettop(L);
   luaL_checkstack(L, 16, NULL);
+  if (state->late && lua_gc(L, LUA_GCISRUNNING) >= 0) gbl_end_late(state);
+  gbl_soft_mark(L, state); /* first: finalisers run, which may free what is given here */
   read_arguments(&a);
-  gbl_soft_mark(L, state);
   return in_place ? run_in_place(&a) : run(&a);
 }
 

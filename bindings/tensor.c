@@ -29,8 +29,8 @@ gb_tensor *gbl_test_tensor(lua_State *L, int arg) { return gbl_tensor_at(L, gbl_
 
 gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
   gbl_box *box = box_at(L, gbl_get_state(L), arg);
-  if (!box) gbl_error(L, "expects a tensor as argument %d, got %s", arg, gbl_type_name(L, arg));
-  if (!box->tensor) gbl_error(L, "this tensor was freed");
+  if (!box && !luaL_testudata(L, arg, tensor_meta)) gbl_error(L, "expects a tensor as argument %d, got %s", arg, gbl_type_name(L, arg));
+  if (!box || !box->tensor) gbl_error(L, "this tensor was freed");
   return box->tensor;
 }
 
@@ -120,7 +120,9 @@ static void empty_box(lua_State *L, gbl_box *box) {
 
 static int tensor_gc(lua_State *L) {
   gbl_box *box = box_at(L, lua_touserdata(L, lua_upvalueindex(1)), 1);
-  if (box) empty_box(L, box);
+  if (!box) return 0;
+  empty_box(L, box);
+  box->meta = NULL; /* the next userdata of this size may lie here, and not set all of it */
   return 0;
 }
 
@@ -133,6 +135,7 @@ static int tensor_free(lua_State *L) {
     lua_pushnil(L);
     lua_rawsetp(L, -2, box->tensor);
   }
+  if (box->tensor) gbl_keep_late(L, gb_tensor_context(box->tensor)->reclaim_user, box->tensor);
   empty_box(L, box);
   return 0;
 }
@@ -148,6 +151,7 @@ void gbl_end_handle(lua_State *L, int index) {
   gbl_box *box = lua_touserdata(L, index);
   if (!box->tensor || box->tensor->binding == box) return;
   empty_box(L, box);
+  box->meta = NULL;
   index = lua_absindex(L, index);
   lua_pushnil(L);
   lua_setmetatable(L, index);

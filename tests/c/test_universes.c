@@ -129,7 +129,24 @@ static void test_interrupt(void) {
   lua_close(u.L);
 }
 
+/* Userdata of a host's or a library's may have the size of a tensor's box, and lie, as yet unset, where one was. */
+static void test_unset_userdata_is_no_tensor(void) {
+  enum { COUNT = 1000 };
+  universe u;
+  int taken = 0;
+  CHECK(universe_open(&u, 1));
+  CHECK(luaL_dostring(u.L, "local gb = require 'gibbous' local x = gb.ones(1) for i = 1, 1000 do local _ = x + x end collectgarbage()") == LUA_OK);
+  CHECK(lua_checkstack(u.L, COUNT + 1));
+  for (int i = 0; i < COUNT; i++) {
+    lua_newuserdatauv(u.L, sizeof(gbl_box), 0);
+    taken += ((const gbl_box *)lua_touserdata(u.L, -1))->meta == gbl_get_state(u.L)->tensor_meta;
+  }
+  CHECK(taken == 0);
+  lua_close(u.L);
+}
+
 int main(void) {
+  test_unset_userdata_is_no_tensor();
   test_each_is_as_if_alone();
   test_lives();
   test_interrupt();

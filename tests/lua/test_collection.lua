@@ -29,6 +29,17 @@ describe("a loop of small ops", function()
     for i, value in ipairs(kept) do expect(value:item()):to_be(1000 * i) end
     expect(sum:item()):to_be(30000)
   end)
+  it("goes on with generations after ops within a finaliser", function()
+    local ran = false
+    setmetatable({}, { __gc = function()
+      local x = gb.ones(1)
+      for _ = 1, 20000 do local _ = x + x end
+      ran = true
+    end })
+    collectgarbage()
+    expect(ran):to_be(true)
+    expect(most_blocks(50000) < 3000):to_be(true) -- without generations: 17,000
+  end)
   it("leaves a collector alone that the recipe has stopped", function()
     collectgarbage("stop")
     local before = collectgarbage("count")
@@ -42,6 +53,51 @@ describe("a loop of small ops", function()
     local before = collectgarbage("incremental")
     for _ = 1, 12000 do local _ = gb.ones(1) + 1 end
     expect(collectgarbage(before)):to_be("incremental")
+  end)
+end)
+
+describe("a table of options", function()
+  it("runs no function of the recipe's that could free what the call has read", function()
+    local x, called = gb.ones(4), false
+    local options = setmetatable({ dtype = "float32" }, { __index = function()
+      called = true
+      x:free()
+    end })
+    expect(gb.zeros_like(x, options)):to_have_shape(4)
+    expect(called):to_be(false)
+  end)
+end)
+
+-- Collections run in the middle of calls, and with them finalisers, to which the operands of such a call may belong.
+describe("a finaliser that frees", function()
+  it("an operand of the op that is interrupted leaves it whole", function()
+    local x, errors = nil, 0
+    local metatable = { __gc = function() if x then x:free() end end }
+    for _ = 1, 50000 do
+      x = gb.full({ 100 }, 3)
+      setmetatable({}, metatable)
+      local ok, sum = pcall(function() return gb.add(x, gb.full({ 100 }, 4)):sum():item() end)
+      if ok then expect(sum):to_be(700)
+      else
+        errors = errors + 1
+        expect(sum:find("freed", 1, true)):to_be_truthy()
+      end
+    end
+    x = nil
+    expect(errors > 0):to_be(true) -- it came to that
+  end)
+  it("lets go of the memory at the next op", function()
+    local one = gb.ones(1)
+    collectgarbage()
+    collectgarbage("stop")
+    local before = gb.memory_stats("cpu").current_total
+    local large = gb.zeros(1 << 20)
+    setmetatable({}, { __gc = function() large:free() end })
+    collectgarbage()
+    expect(pcall(large.sum, large)):to_be(false)
+    local _ = one + one
+    expect(gb.memory_stats("cpu").current_total - before < 1 << 20):to_be(true)
+    collectgarbage("restart")
   end)
 end)
 
