@@ -711,6 +711,8 @@ static bool should_stream(const gb_tile_job *job, bool boxed) {
   return job->loop || boxed;
 }
 
+/* Scratch comes straight from the pool: this may run inside a chunk, on any thread, where neither the error text may be written nor memory
+ * reclaimed. */
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
   boxes b;
@@ -718,7 +720,7 @@ void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   bool boxed = plan_boxes(&b, job);
   if (boxed && b.turned > 0) {
     b.threads = call->context->threads;
-    scratch = gb_cpu_scratch(call, b.bytes * (size_t)(b.turned * gb_threads_count(b.threads)));
+    scratch = gb_pool_alloc(call->context->pool[GB_CPU], b.bytes * (size_t)(b.turned * gb_threads_count(b.threads)), GB_MEM_SCRATCH);
     if (scratch) b.scratch = gb_block_data(scratch);
     else boxed = false; /* short of memory, a walk of runs does it too */
   }
