@@ -668,8 +668,8 @@ static void note_thread(void *user) {
   atomic_fetch_add(&a->elsewhere, !pthread_equal(a->caller, pthread_self()));
 }
 
-/* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many threads there are. Where there is none they do without: what the language on
- * top could free may be asked for by the thread that called alone, which its collector runs on. */
+/* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many threads there are. Where there is
+ * none they do without: what the language on top could free may be asked for by the thread that called alone, which its collector runs on. */
 static void test_the_scratch_of_a_convolution(void) {
   enum { THREADS = 24, SLICES = 16, LITTLE = 64 << 10 };
   gb_context *c = open_context(THREADS, NULL);
