@@ -506,7 +506,7 @@ static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device 
 
 /* What a conversion asks for. A precision (its parameters' dtype), or a table {dtype =, device =}, is for floating tensors and leaves the
  * dtype of others. */
-static void read_target(lua_State *L, int arg, const gb_tensor *t, gb_dtype *dtype, gb_device *device) {
+static void read_target(lua_State *L, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
   const gb_tensor *other = gbl_test_tensor(L, arg);
   if (other) {
     *dtype = gb_tensor_dtype(other);
@@ -521,7 +521,7 @@ static void read_target(lua_State *L, int arg, const gb_tensor *t, gb_dtype *dty
       lua_pop(L, 1);
       lua_getfield(L, arg, "dtype");
     }
-    if (lua_type(L, -1) == LUA_TSTRING && gb_dtype_is_float(gb_tensor_dtype(t))) *dtype = gbl_check_dtype(L, lua_gettop(L), "to");
+    if (lua_type(L, -1) == LUA_TSTRING && floating) *dtype = gbl_check_dtype(L, lua_gettop(L), "to");
     if (lua_getfield(L, arg, "device") == LUA_TSTRING) *device = gbl_check_device(L, lua_gettop(L));
     lua_pop(L, 2);
   } else if (!lua_isnoneornil(L, arg)) gbl_error(L, "to: expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
@@ -535,8 +535,9 @@ static int tensor_to(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   gb_dtype dtype = gb_tensor_dtype(t);
   gb_device device = gb_tensor_device(t);
-  for (int arg = 2; arg <= lua_gettop(L); arg++) read_target(L, arg, t, &dtype, &device);
-  return push_converted(L, t, dtype, device);
+  bool floating = gb_dtype_is_float(dtype);
+  for (int arg = 2; arg <= lua_gettop(L); arg++) read_target(L, arg, floating, &dtype, &device);
+  return push_converted(L, gbl_check_tensor(L, 1), dtype, device); /* asked again: a metatable's function may have freed it */
 }
 
 static int convert(lua_State *L, gb_dtype dtype) {

@@ -73,7 +73,7 @@ end
 local function add_libraries(add)
   add("matrix products", "ok", "kernels of our own; no BLAS is used")
   local version = native.library("onednn")
-  if version then add("oneDNN", "ok", ("version %s convolves in float32"):format(version))
+  if version then add("oneDNN", "ok", ("version %s convolves in float32, and bfloat16 where it has AMX tiles"):format(version))
   else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long", "install libdnnl-dev and build again") end
 end
 

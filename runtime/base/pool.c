@@ -9,6 +9,7 @@
  * beside them merges all of them first, so that it finds the places that it would have found without. */
 #include "base/pool.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
@@ -74,9 +75,10 @@ struct gb_pool {
  * sleeps if that takes long: a host's thread of higher priority would else keep the other from ever leaving, and memory from a system takes time. */
 static void lock(gb_pool *pool) {
   const struct timespec pause = { .tv_nsec = 50000 };
+  int error = errno;
   for (int tries = 0; atomic_exchange_explicit(&pool->locked, true, memory_order_acquire); tries++)
     if (tries < 64) sched_yield();
-    else nanosleep(&pause, NULL);
+    else nanosleep(&pause, NULL), errno = error;
 }
 
 static void unlock(gb_pool *pool) { atomic_store_explicit(&pool->locked, false, memory_order_release); }

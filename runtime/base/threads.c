@@ -252,6 +252,8 @@ void gb_threads_run(gb_threads *pool, int64_t chunks, gb_chunk_fn fn, void *arg)
   atomic_store(&pool->running, false);
 }
 
+bool gb_threads_is_alone(const gb_threads *pool) { return pool->count == 1 || atomic_load(&pool->running); }
+
 int gb_threads_current(const gb_threads *pool) {
   pthread_t self = pthread_self();
   for (int i = 0; i < pool->started; i++)

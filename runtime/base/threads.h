@@ -5,6 +5,7 @@
 #ifndef GB_BASE_THREADS_H
 #define GB_BASE_THREADS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct gb_threads gb_threads;
@@ -17,6 +18,8 @@ int gb_threads_count(const gb_threads *pool);
 /* Run fn(arg, 0 .. chunks-1), each once, in any order, on the workers and the caller; returns when all have run. Not reentrant: a
  * call from inside a chunk runs its chunks on that thread alone. */
 void gb_threads_run(gb_threads *pool, int64_t chunks, gb_chunk_fn fn, void *arg);
+/* Would a call from here run its chunks on this thread alone? One from inside a chunk would. */
+bool gb_threads_is_alone(const gb_threads *pool);
 /* The number of the running thread, 0 (the caller) .. count - 1: an index for scratch buffers. */
 int gb_threads_current(const gb_threads *pool);
 

@@ -531,6 +531,7 @@ typedef struct boxes {
   size_t bytes;
   char *scratch;
   gb_threads *threads;
+  bool alone;                      /* all boxes on this thread, since it runs a chunk of another job */
 } boxes;
 
 /* A box's sides in bytes and at most in elements, half of that where a walk is not large: runs of 1 KiB are read nearly as fast as memory in order. */
@@ -575,7 +576,7 @@ static void ask_ahead(const boxes *b, const gb_tile_place *place) {
 static void run_box(const boxes *b, int64_t box, const void **in, double (*room)[GB_TILE]) {
   const gb_tiles *t = &b->job->tiles;
   int last = t->ndim - 1;
-  char *scratch = b->turned ? b->scratch + b->bytes * (size_t)(b->turned * gb_threads_current(b->threads)) : NULL;
+  char *scratch = b->turned ? b->scratch + b->bytes * (size_t)(b->turned * (b->alone ? 0 : gb_threads_current(b->threads))) : NULL;
   char *turned[GB_TILE_OPERANDS] = { 0 };
   gb_tile_place place;
   int64_t start[GB_MAX_NDIM], rows, columns;
@@ -711,6 +712,8 @@ static bool should_stream(const gb_tile_job *job, bool boxed) {
   return job->loop || boxed;
 }
 
+/* Scratch comes straight from the pool: this may run inside a chunk, on any thread, where neither the error text may be written nor memory
+ * reclaimed. */
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
   boxes b;
@@ -718,7 +721,9 @@ void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   bool boxed = plan_boxes(&b, job);
   if (boxed && b.turned > 0) {
     b.threads = call->context->threads;
-    scratch = gb_cpu_scratch(call, b.bytes * (size_t)(b.turned * gb_threads_count(b.threads)));
+    b.alone = gb_threads_is_alone(b.threads);
+    size_t rooms = (size_t)(b.alone ? 1 : gb_threads_count(b.threads));
+    scratch = gb_pool_alloc(call->context->pool[GB_CPU], b.bytes * (size_t)b.turned * rooms, GB_MEM_SCRATCH);
     if (scratch) b.scratch = gb_block_data(scratch);
     else boxed = false; /* short of memory, a walk of runs does it too */
   }

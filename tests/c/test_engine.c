@@ -660,6 +660,60 @@ static void test_convolutions_of_many_channels_agree(void) {
   gb_context_close(c);
 }
 
+/* Who asked for memory back, on which thread. */
+typedef struct asked { pthread_t caller; atomic_int elsewhere; } asked;
+
+static void note_thread(void *user) {
+  asked *a = user;
+  atomic_fetch_add(&a->elsewhere, !pthread_equal(a->caller, pthread_self()));
+}
+
+/* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many threads there are. Where there is
+ * none they do without: what the language on top could free may be asked for by the thread that called alone, which its collector runs on. */
+static void test_the_scratch_of_a_convolution(void) {
+  enum { THREADS = 24, SLICES = 16, LITTLE = 64 << 10 };
+  gb_context *c = open_context(THREADS, NULL);
+  gb_attr attrs[5] = { gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)), gb_attr_int(1), gb_attr_text("none") };
+  gb_tensor *in[3] = { new_noise(c, GB_FLOAT32, 4, SHAPE(32, 64, 32, 32), 1), new_noise(c, GB_FLOAT32, 4, SHAPE(16, 64, 1, 1), 2), NULL };
+  gb_tensor *permuted = run1(GB_OP_permute, in[0], (gb_attr[]){ gb_attr_ints(4, SHAPE(0, 2, 3, 1)) });
+  gb_tensor *dense = run1(GB_OP_contiguous, permuted, NULL), *last = run1(GB_OP_permute, dense, (gb_attr[]){ gb_attr_ints(4, SHAPE(0, 3, 1, 2)) });
+  gb_tensor *first = in[0], *y = NULL;
+  size_t peak[2];
+  for (int i = 0; i < 2; i++) {
+    in[0] = i == 0 ? last : first;
+    gb_tensor_release(y);
+    gb_memory_reset_peaks(c);
+    CHECK(gb_apply(c, GB_OP_conv2d, in, 3, attrs, &y) == GB_OK);
+    gb_memory_stats stats;
+    gb_memory_get_stats(c, &stats);
+    peak[i] = stats.peak[GB_MEM_SCRATCH];
+  }
+  CHECK(peak[1] <= peak[0] + SLICES * LITTLE);
+  asked a = { .caller = pthread_self() };
+  c->reclaim = note_thread;
+  c->reclaim_user = &a;
+  bag expected = { 0 };
+  bag_add(&expected, y);
+  int wrong = 0;
+  for (uint64_t n = 1; n <= 30; n++) {
+    gb_tensor *again = NULL;
+    gb_pool_fail_after(c->pool[GB_CPU], n);
+    wrong += gb_apply(c, GB_OP_conv2d, in, 3, attrs, &again) != GB_OK;
+    gb_pool_fail_after(c->pool[GB_CPU], 0);
+    bag b = { 0 };
+    if (again) bag_add(&b, again);
+    wrong += bag_distance(&b, &expected) != 0;
+    free(b.values);
+    gb_tensor_release(again);
+  }
+  CHECK(wrong == 0 && atomic_load(&a.elsewhere) == 0);
+  free(expected.values);
+  c->reclaim = NULL;
+  gb_tensor *all[] = { first, in[1], permuted, dense, last, y };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) gb_tensor_release(all[i]);
+  gb_context_close(c);
+}
+
 /* ====} */
 
 /* What is about the CPU: its memory, threads and levels. */
@@ -673,6 +727,7 @@ static void test_the_cpu(void) {
   test_levels_take_special_values();
   test_convolutions_agree();
   test_convolutions_of_many_channels_agree();
+  test_the_scratch_of_a_convolution();
 }
 
 int main(void) {
