@@ -669,7 +669,7 @@ static void note_thread(void *user) {
 }
 
 /* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many threads there are. Where there is
- * none they do without: what the language on top could free may be asked for by the thread that called alone, which its collector runs on. */
+ * none they do without, or the call fails: what the language on top could free may be asked for by the thread that called alone, which its collector runs on. */
 static void test_the_scratch_of_a_convolution(void) {
   enum { THREADS = 24, SLICES = 16, LITTLE = 64 << 10 };
   gb_context *c = open_context(THREADS, NULL);
@@ -694,19 +694,20 @@ static void test_the_scratch_of_a_convolution(void) {
   c->reclaim_user = &a;
   bag expected = { 0 };
   bag_add(&expected, y);
-  int wrong = 0;
-  for (uint64_t n = 1; n <= 30; n++) {
+  int wrong = 0, passed = 0;
+  for (uint64_t n = 1; n <= 60; n++) {
     gb_tensor *again = NULL;
     gb_pool_fail_after(c->pool[GB_CPU], n);
-    wrong += gb_apply(c, GB_OP_conv2d, in, 3, attrs, &again) != GB_OK;
+    gb_status status = gb_apply(c, GB_OP_conv2d, in, 3, attrs, &again);
     gb_pool_fail_after(c->pool[GB_CPU], 0);
     bag b = { 0 };
     if (again) bag_add(&b, again);
-    wrong += bag_distance(&b, &expected) != 0;
+    if (status == GB_OK) wrong += bag_distance(&b, &expected) != 0, passed++;
+    else wrong += status != GB_EMEMORY; /* the plain way's products cannot do without theirs */
     free(b.values);
     gb_tensor_release(again);
   }
-  CHECK(wrong == 0 && atomic_load(&a.elsewhere) == 0);
+  CHECK(wrong == 0 && passed > 0 && atomic_load(&a.elsewhere) == 0);
   free(expected.values);
   c->reclaim = NULL;
   gb_tensor *all[] = { first, in[1], permuted, dense, last, y };
