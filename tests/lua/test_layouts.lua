@@ -45,7 +45,8 @@ end
 describe("copies of what runs across", function()
   it("in every dtype, around the sizes of squares, lines and boxes", function()
     local sizes = { { 64, 64 }, { 65, 63 }, { 15, 300 }, { 300, 15 }, { 3, 1000 }, { 1000, 3 }, { 2, 2000 }, { 129, 127 }, { 257, 255 }, { 33, 31 },
-      { 513, 130 }, { 130, 513 }, { 1030, 1027 } }
+      { 513, 130 }, { 130, 513 } }
+    if gb.get_default_device() == "cpu" then sizes[#sizes + 1] = { 1030, 1027 } end -- the CPU's boxes
     for _, size in ipairs(sizes) do
       for i, dtype in ipairs(dtypes) do
         local x, n = permuted(size, { 2, 1 }, i * 3 % 7, dtype)
@@ -93,6 +94,7 @@ describe("copies of what runs across", function()
     expect(column:copy_(y):contiguous()):to_equal_bits(y)
   end)
   it("past the caches, whose results are written otherwise", function()
+    if gb.get_default_device() ~= "cpu" then return end -- what is special there is the CPU's
     for _, dtype in ipairs { "float32", "bfloat16" } do
       local rows, columns = dtype == "float32" and 3001 or 4201, dtype == "float32" and 2999 or 4099
       local x, n = permuted({ rows, columns }, { 2, 1 }, 1, dtype)
