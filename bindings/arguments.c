@@ -160,9 +160,7 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
   }
 }
 
-/* Push the option's value; false (nothing pushed) when it is not given. Raw, as names are looked through: a recipe's function that ran here
- * might free tensors that the caller has read. */
-static bool get_option(lua_State *L, int arg, const char *name) {
+bool gbl_push_option(lua_State *L, int arg, const char *name) {
   if (lua_type(L, arg) != LUA_TTABLE) return false;
   luaL_checkstack(L, 2, NULL);
   arg = lua_absindex(L, arg);
@@ -173,21 +171,21 @@ static bool get_option(lua_State *L, int arg, const char *name) {
 }
 
 double gbl_option_number(lua_State *L, int arg, const char *who, const char *name, double otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   double value = gbl_check_number(L, lua_gettop(L), who, name);
   lua_pop(L, 1);
   return value;
 }
 
 int64_t gbl_option_integer(lua_State *L, int arg, const char *who, const char *name, int64_t otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   int64_t value = gbl_check_integer(L, lua_gettop(L), who, name);
   lua_pop(L, 1);
   return value;
 }
 
 bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name, bool otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   if (!lua_isboolean(L, -1)) gbl_error(L, "%s: '%s' must be true or false, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   bool value = lua_toboolean(L, -1);
   lua_pop(L, 1);
@@ -195,7 +193,7 @@ bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name
 }
 
 const char *gbl_option_string(lua_State *L, int arg, const char *who, const char *name, const char *otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   if (lua_type(L, -1) != LUA_TSTRING) gbl_error(L, "%s: '%s' must be a string, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   const char *value = lua_tostring(L, -1);
   lua_pop(L, 1);
@@ -203,14 +201,14 @@ const char *gbl_option_string(lua_State *L, int arg, const char *who, const char
 }
 
 gb_dtype gbl_option_dtype(lua_State *L, int arg, const char *who, const char *name, gb_dtype otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   gb_dtype value = gbl_check_dtype(L, lua_gettop(L), who);
   lua_pop(L, 1);
   return value;
 }
 
 gb_device gbl_option_device(lua_State *L, int arg, const char *who, const char *name, gb_device otherwise) {
-  if (!get_option(L, arg, name)) return otherwise;
+  if (!gbl_push_option(L, arg, name)) return otherwise;
   if (lua_type(L, -1) != LUA_TSTRING) gbl_error(L, "%s: '%s' must be a device, such as 'cpu', got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   gb_device value = gbl_check_device(L, lua_gettop(L));
   lua_pop(L, 1);

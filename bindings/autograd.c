@@ -11,13 +11,6 @@
 
 /* {==== backward and grad ==== */
 
-/* Push an option as it is: a function of the recipe's that ran here might free tensors that the call has read. */
-static bool push_option(lua_State *L, int options, const char *name) {
-  if (!lua_istable(L, options)) return false;
-  lua_pushstring(L, name);
-  return lua_rawget(L, options) != LUA_TNIL;
-}
-
 /* tensor:backward(gradient?: tensor, options?: table): The gradients of this tensor by every leaf that requires them, added to leaf.grad;
  * gradient is 1 for a single element. options: gradient, retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the
  * leaf: set it to nil when you are done, or ask gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the
@@ -28,7 +21,7 @@ static int tensor_backward(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1), *gradient = gbl_test_tensor(L, 2);
   int options = gradient || lua_isnil(L, 2) ? 3 : 2;
   gbl_check_options(L, options, "backward", known);
-  if (push_option(L, options, "gradient")) gradient = gbl_check_tensor(L, lua_gettop(L));
+  if (gbl_push_option(L, options, "gradient")) gradient = gbl_check_tensor(L, lua_gettop(L));
   bool create = gbl_option_boolean(L, options, "backward", "create_graph", false);
   bool retain = gbl_option_boolean(L, options, "backward", "retain_graph", create);
   gbl_collect(L);
@@ -39,7 +32,7 @@ static int tensor_backward(lua_State *L) {
 /* The gradients for the outputs: one tensor, a list, or none. */
 static gb_tensor **read_output_gradients(lua_State *L, int options, int outputs) {
   int count;
-  if (!push_option(L, options, "grad_outputs")) return NULL;
+  if (!gbl_push_option(L, options, "grad_outputs")) return NULL;
   gb_tensor **list = gbl_check_tensors(L, lua_gettop(L), "grad", "grad_outputs", &count);
   if (count != outputs) gbl_error(L, "grad: there are %d outputs and %d grad_outputs", outputs, count);
   return list;

@@ -151,6 +151,9 @@ int64_t gbl_position(lua_State *L, int64_t position, const char *who, const char
 
 /* Raises unless arg is nil, none or a table whose keys are all in the NULL-ended list `known`; the error names the nearest known one. */
 void gbl_check_options(lua_State *L, int arg, const char *who, const char *const *known);
+/* Push the option's value; false (nothing pushed) when it is not given. Raw, as names are looked through: a recipe's function that ran here
+ * might free tensors that the caller has read. */
+bool gbl_push_option(lua_State *L, int arg, const char *name);
 double gbl_option_number(lua_State *L, int arg, const char *who, const char *name, double otherwise);
 int64_t gbl_option_integer(lua_State *L, int arg, const char *who, const char *name, int64_t otherwise);
 bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name, bool otherwise);
