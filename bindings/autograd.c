@@ -2,40 +2,20 @@
  *
  * Backward begins with a minor collection: handles of intermediates that the forward pass dropped are dead by then, and nothing that lives is
  * made old. Functions of the recipe run inside gbl_protect; they cannot yield. */
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "binding.h"
+#include "reader.h"
 
 /* {==== backward and grad ==== */
 
-/* tensor:backward(gradient?: tensor, options?: table): The gradients of this tensor by every leaf that requires them, added to leaf.grad;
- * gradient is 1 for a single element. options: gradient, retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the
- * leaf: set it to nil when you are done, or ask gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the
- * gradients before the next try. Errors: no graph, a graph that was freed, a value that was changed in place. Example: loss:backward() */
-static int tensor_backward(lua_State *L) {
-  static const char *const known[] = { "gradient", "retain_graph", "create_graph", NULL };
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1), *gradient = gbl_test_tensor(L, 2);
-  int options = gradient || lua_isnil(L, 2) ? 3 : 2;
-  gbl_check_options(L, options, "backward", known);
-  if (gbl_push_option(L, options, "gradient")) gradient = gbl_check_tensor(L, lua_gettop(L));
-  bool create = gbl_option_boolean(L, options, "backward", "create_graph", false);
-  bool retain = gbl_option_boolean(L, options, "backward", "retain_graph", create);
+static int tensor_backward(lua_State *L, gbl_call *call) {
+  bool create = gbl_boolean(call, "create_graph");
+  bool retain = gbl_given(call, "retain_graph") ? gbl_boolean(call, "retain_graph") : create;
   gbl_collect(L);
-  gbl_check_status(L, gb_backward(t, gradient, retain, create));
+  gbl_check_status(L, gb_backward(gbl_tensor(call, "self"), gbl_tensor(call, "gradient"), retain, create));
   return 0;
-}
-
-/* The gradients for the outputs: one tensor, a list, or none. */
-static gb_tensor **read_output_gradients(lua_State *L, int options, int outputs) {
-  int count;
-  if (!gbl_push_option(L, options, "grad_outputs")) return NULL;
-  gb_tensor **list = gbl_check_tensors(L, lua_gettop(L), "grad", "grad_outputs", &count);
-  if (count != outputs) gbl_error(L, "grad: there are %d outputs and %d grad_outputs", outputs, count);
-  return list;
 }
 
 /* Push a list of n empty boxes. */
@@ -47,27 +27,19 @@ static void push_boxes(lua_State *L, int n) {
   }
 }
 
-/* gb.grad(outputs, inputs, options?: table) -> any: The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as
- * it is. options: grad_outputs, retain_graph, create_graph, allow_unused (nil for an input that was not used). Example: local w = gb.ones(2, {
- * requires_grad = true }) local g = gb.grad((w * w):sum(), w) */
-static int grad(lua_State *L) {
-  static const char *const known[] = { "grad_outputs", "retain_graph", "create_graph", "allow_unused", NULL };
-  gbl_upvalue(L);
-  int n_out, n_in;
-  gbl_check_options(L, 3, "grad", known);
-  lua_settop(L, 3);
-  bool single = gbl_test_tensor(L, 2) != NULL;
-  gb_tensor **outputs = gbl_check_tensors(L, 1, "grad", "outputs", &n_out), **inputs = gbl_check_tensors(L, 2, "grad", "inputs", &n_in);
-  if (n_out == 0) return gbl_error(L, "grad: 'outputs' is empty");
-  gb_tensor **gradients = read_output_gradients(L, 3, n_out);
-  bool create = gbl_option_boolean(L, 3, "grad", "create_graph", false);
-  bool retain = gbl_option_boolean(L, 3, "grad", "retain_graph", create);
-  bool unused = gbl_option_boolean(L, 3, "grad", "allow_unused", false);
+static int grad(lua_State *L, gbl_call *call) {
+  const gbl_value *outputs = gbl_argument(call, "outputs"), *inputs = gbl_argument(call, "inputs"), *given = gbl_argument(call, "grad_outputs");
+  int n_out = outputs->count, n_in = inputs->count;
+  bool create = gbl_boolean(call, "create_graph"), single = lua_type(L, inputs->index) == LUA_TUSERDATA;
+  bool retain = gbl_given(call, "retain_graph") ? gbl_boolean(call, "retain_graph") : create;
+  if (n_out == 0) return gbl_refuse(call, "'outputs' is empty");
+  if (given->given && given->count != n_out) return gbl_refuse(call, "there are %d outputs and %d grad_outputs", n_out, given->count);
   gb_tensor **results = lua_newuserdatauv(L, sizeof *results * (size_t)(n_in + 1), 0);
   push_boxes(L, n_in);
   gbl_collect(L);
   memset(results, 0, sizeof *results * (size_t)(n_in + 1));
-  gbl_check_status(L, gb_grad(outputs, gradients, n_out, inputs, n_in, retain, create, unused, results));
+  gbl_check_status(L, gb_grad(outputs->tensors, given->tensors, n_out, inputs->tensors, n_in, retain, create,
+                              gbl_boolean(call, "allow_unused"), results));
   for (int i = 0; i < n_in; i++) {
     lua_rawgeti(L, -1, i + 1);
     ((gbl_box *)lua_touserdata(L, -1))->tensor = results[i];
@@ -87,29 +59,17 @@ static int grad(lua_State *L) {
 
 /* {==== A tensor and its gradient ==== */
 
-/* tensor:requires_grad_(on?: bool) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers; false for a result of ops. Example: local
- * w = gb.zeros(2):requires_grad_() */
-static int tensor_requires_grad_(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  bool wanted = true;
-  if (!lua_isnoneornil(L, 2)) {
-    luaL_checktype(L, 2, LUA_TBOOLEAN);
-    wanted = lua_toboolean(L, 2);
-  }
-  gbl_check_status(L, gb_tensor_set_requires_grad(t, wanted));
+static int tensor_requires_grad_(lua_State *L, gbl_call *call) {
+  gbl_check_status(L, gb_tensor_set_requires_grad(gbl_tensor(call, "self"), gbl_boolean(call, "on")));
   gbl_share_tensor(L, 1);
-  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
   return 1;
 }
 
-/* tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { requires_grad = true }) * 2
- * y:retain_grad() */
-static int tensor_retain_grad(lua_State *L) {
-  gbl_upvalue(L);
-  gbl_check_status(L, gb_tensor_retain_grad(gbl_check_tensor(L, 1)));
+static int tensor_retain_grad(lua_State *L, gbl_call *call) {
+  gbl_check_status(L, gb_tensor_retain_grad(gbl_tensor(call, "self")));
   gbl_share_tensor(L, 1);
-  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
   return 1;
 }
 
@@ -153,31 +113,32 @@ static void hook_handle_release(void *object) {
   gb_counted_free(handle);
 }
 
-static int hook_remove(lua_State *L);
-static const luaL_Reg hook_methods[] = { { "remove", hook_remove }, { NULL, NULL } };
-static const gbl_type hook_type = { "gibbous.hook", hook_handle_release, hook_methods };
+static const gbl_type hook_type;
 
-/* hook:remove(): The function that register_hook was given is called no more. Example: local hook = gb.ones(2, { requires_grad = true
- * }):register_hook(print) hook:remove() */
-static int hook_remove(lua_State *L) {
-  gbl_enter(L);
-  const hook_handle *handle = gbl_test_object(L, 1, &hook_type);
-  if (handle) gb_tensor_remove_hook(handle->tensor, handle->id);
+static int hook_remove(lua_State *L, gbl_call *call) {
+  (void)L;
+  const hook_handle *handle = gbl_object(call, "self");
+  gb_tensor_remove_hook(handle->tensor, handle->id);
   return 0;
 }
 
-/* tensor:register_hook(fn: function) -> hook: fn(grad) is called with each gradient that reaches this tensor; a tensor that it returns takes the
- * gradient's place. Example: local hook = gb.ones(2, { requires_grad = true }):register_hook(function(g) return g * 2 end) */
-static int tensor_register_hook(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+static const gbl_function hook_functions[] = {
+  { hook_remove, GB_SANDBOX_STRICT,
+    "hook:remove(): The function that register_hook was given is called no more. Example: local hook = gb.ones(2, { "
+    "requires_grad = true }):register_hook(print) hook:remove()" },
+  { NULL, 0, NULL },
+};
+
+static const gbl_type hook_type = { .name = "gibbous.hook", .release = hook_handle_release, .functions = hook_functions };
+
+static int tensor_register_hook(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   if (!t->node) gbl_share_tensor(L, 1);
   void **slot = gbl_new_object(L, &hook_type, 0);
   gb_context *context = gb_tensor_context(t);
   hook_handle *handle = *slot = gb_counted_alloc(context, sizeof *handle);
   if (!handle) return gbl_check_status(L, gb_error_code(context));
-  gbl_callback *callback = gbl_callback_new(L, 2);
+  gbl_callback *callback = gbl_callback_new(L, gbl_argument(call, "fn")->index);
   gb_status status = gb_tensor_register_hook(t, run_hook, callback, gbl_callback_release, &handle->id);
   if (status != GB_OK) gbl_callback_release(callback);
   gbl_check_status(L, status);
@@ -214,60 +175,66 @@ static void custom_release(void *user) {
   gb_counted_free(call);
 }
 
-/* ctx:save_for_backward(xs...: tensor): In the forward of a gb.Function: tensors that backward needs; changing them in place before it is an
- * error then. Example: gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x end, backward = function(ctx, g) return g *
- * 2 * ctx:saved_tensors() end } */
-static int ctx_save(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  int count = lua_gettop(L) - 1;
-  lua_createtable(L, count, 0);
-  lua_createtable(L, count, 0);
-  for (int i = 1; i <= count; i++) {
-    const gb_tensor *t = gbl_opt_tensor(L, i + 1);
-    lua_pushvalue(L, i + 1);
-    lua_rawseti(L, -3, i);
+/* What is kept of the context that a recipe sees: the list `saved`, of their versions `versions`, and how many, `count`. */
+static int ctx_save(lua_State *L, gbl_call *call) {
+  const gbl_value *xs = gbl_argument(call, "xs");
+  gbl_push_private(L, 1, "ctx");
+  int private = lua_gettop(L);
+  lua_createtable(L, xs->count, 0);
+  lua_createtable(L, xs->count, 0);
+  for (int i = 0; i < xs->count; i++) {
+    int at = xs->index + i;
+    const gb_tensor *t = gbl_test_tensor(L, at);
+    if (!t && !lua_isnil(L, at)) return gbl_refuse(call, "it saves tensors and nil, but value %d is %s", i + 1, gbl_type_name(L, at));
+    lua_pushvalue(L, at);
+    lua_rawseti(L, -3, i + 1);
     lua_pushinteger(L, t ? (lua_Integer)gb_tensor_version(t) : 0);
-    lua_rawseti(L, -2, i);
+    lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, 1, "_versions");
-  lua_setfield(L, 1, "_saved");
-  lua_pushinteger(L, count);
-  lua_setfield(L, 1, "_count");
+  gbl_set_raw(L, private, "versions");
+  gbl_set_raw(L, private, "saved");
+  lua_pushinteger(L, xs->count);
+  gbl_set_raw(L, private, "count");
   return 0;
 }
 
-/* ctx:saved_tensors() -> tensors: In the backward of a gb.Function: what forward saved, as several values. */
-static int ctx_saved(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  lua_getfield(L, 1, "_count");
-  lua_Integer saved = lua_tointeger(L, -1);
-  lua_settop(L, 1);
-  if (saved == 0) return 0;
-  bool whole = lua_getfield(L, 1, "_saved") == LUA_TTABLE; /* the context is a table of the recipe's too: its fields may be anything */
-  if (lua_getfield(L, 1, "_versions") != LUA_TTABLE || !whole || saved < 0 || saved > INT_MAX / 2)
-    return gbl_error(L, "saved_tensors: the fields of the context that begin with '_' are its own, and were changed");
-  int count = (int)saved;
+static int ctx_saved(lua_State *L, gbl_call *call) {
+  gbl_push_private(L, 1, "ctx");
+  int private = lua_gettop(L);
+  gbl_raw_field(L, private, "count");
+  int count = (int)lua_tointeger(L, -1);
+  if (count == 0) return 0;
+  gbl_raw_field(L, private, "saved");
+  gbl_raw_field(L, private, "versions");
   luaL_checkstack(L, count + 4, NULL);
+  int saved = private + 2, versions = private + 3;
   for (int i = 1; i <= count; i++) {
-    lua_rawgeti(L, 2, i);
+    lua_rawgeti(L, saved, i);
     const gb_tensor *t = gbl_opt_tensor(L, lua_gettop(L));
-    lua_rawgeti(L, 3, i);
+    lua_rawgeti(L, versions, i);
     if (t && (lua_Integer)gb_tensor_version(t) != lua_tointeger(L, -1))
-      return gbl_error(L, "saved tensor %d was changed in place after forward", i);
+      return gbl_refuse(call, "saved tensor %d was changed in place after forward", i);
     lua_pop(L, 1);
   }
   return count;
 }
 
+static const gbl_function ctx_functions[] = {
+  { ctx_save, GB_SANDBOX_STRICT,
+    "ctx:save_for_backward(xs...: any): In the forward of a gb.Function: tensors that backward needs; changing them in place before "
+    "it is an error then. Example: gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x end, backward = "
+    "function(ctx, g) return g * 2 * ctx:saved_tensors() end }" },
+  { ctx_saved, GB_SANDBOX_STRICT,
+    "ctx:saved_tensors() -> tensors: In the backward of a gb.Function: what forward saved, as several values." },
+  { NULL, 0, NULL },
+};
+
+/* Push a context, and keep its private table. */
 static void push_ctx(lua_State *L) {
-  static const luaL_Reg methods[] = { { "save_for_backward", ctx_save }, { "saved_tensors", ctx_saved }, { NULL, NULL } };
   lua_newtable(L);
-  if (luaL_newmetatable(L, "gibbous.ctx")) {
-    lua_newtable(L);
-    gbl_set_functions(L, methods);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_setmetatable(L, -2);
+  luaL_setmetatable(L, "gibbous.ctx");
+  gbl_own(L, -1, "ctx");
+  lua_pop(L, 1);
 }
 
 /* What the engine hands to backward. */
@@ -294,7 +261,7 @@ static int custom_body(lua_State *L) {
   const custom_call *call = g->call;
   gbl_callback_push(L, call->callback);
   lua_rawgeti(L, 2, 1);
-  lua_getfield(L, 3, "backward");
+  gbl_raw_field(L, 3, "backward");
   lua_rawgeti(L, 2, 2);
   for (int i = 0; i < call->n_out; i++) push_output_gradient(L, call, i, g->out[i]);
   lua_call(L, call->n_out + 1, LUA_MULTRET);
@@ -337,7 +304,8 @@ void gbl_separate_output(lua_State *L, int index) {
 
 /* A saved output would hold the node that holds it: it is kept as an alias without history. */
 static void separate_saved(lua_State *L, int ctx, int first, int count) {
-  if (lua_getfield(L, ctx, "_saved") == LUA_TTABLE) {
+  gbl_push_private(L, ctx, "ctx");
+  if (gbl_raw_field(L, -1, "saved") == LUA_TTABLE) {
     int saved = lua_gettop(L);
     for (int i = 1; i <= (int)lua_rawlen(L, saved); i++) {
       lua_rawgeti(L, saved, i);
@@ -350,7 +318,7 @@ static void separate_saved(lua_State *L, int ctx, int first, int count) {
       lua_settop(L, saved);
     }
   }
-  lua_pop(L, 1);
+  lua_pop(L, 2);
 }
 
 /* Attach a node from the tensor arguments (positions at[]) to the outputs at first .. . The table {spec, ctx} is at the top. */
@@ -390,7 +358,7 @@ static int push_call_ctx(lua_State *L, int arguments, int *at, bool *needed) {
     lua_pushboolean(L, wanted);
     lua_rawseti(L, -2, i);
   }
-  lua_setfield(L, -2, "needs_input_grad");
+  gbl_set_raw(L, -2, "needs_input_grad");
   return n_in;
 }
 
@@ -399,7 +367,7 @@ static int call_forward(lua_State *L, gbl_state *state, int arguments, int ctx) 
   gbl_push_grad_scope(L, "gb.Function", false);
   int scope = lua_gettop(L);
   lua_toclose(L, scope);
-  lua_getfield(L, lua_upvalueindex(2), "forward");
+  gbl_raw_field(L, lua_upvalueindex(2), "forward");
   lua_pushvalue(L, ctx);
   for (int i = 1; i <= arguments; i++) lua_pushvalue(L, i);
   lua_call(L, arguments + 1, LUA_MULTRET);
@@ -424,7 +392,7 @@ static int function_call(lua_State *L) {
   if (n_out > GB_MAX_OUT) return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
   separate_saved(L, ctx, first, n_out);
   for (int i = 0; i < n_out; i++) gbl_separate_output(L, first + i);
-  lua_getfield(L, lua_upvalueindex(2), "name");
+  gbl_raw_field(L, lua_upvalueindex(2), "name");
   lua_createtable(L, 2, 0);
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_rawseti(L, -2, 1);
@@ -435,37 +403,70 @@ static int function_call(lua_State *L) {
   return n_out;
 }
 
-/* gb.Function(parts: table) -> function: A function that gradients pass through: parts are forward(ctx, ...), backward(ctx, gradients...), which
- * returns a gradient for each tensor argument, and name. Example: local double = gb.Function { name = "double", forward = function(ctx, x) return
- * x * 2 end, backward = function(ctx, g) return g * 2 end } */
-static int function_new(lua_State *L) {
-  static const char *const known[] = { "forward", "backward", "name", NULL };
-  luaL_checktype(L, 1, LUA_TTABLE);
-  gbl_check_options(L, 1, "Function", known);
-  lua_pushlightuserdata(L, gbl_enter(L));
+static int function_new(lua_State *L, gbl_call *call) {
+  static const char *const parts[] = { "forward", "backward", "name" };
+  lua_pushlightuserdata(L, call->state);
   lua_createtable(L, 0, 3);
-  for (int i = 0; i < 2; i++) {
-    if (lua_getfield(L, 1, known[i]) != LUA_TFUNCTION)
-      return gbl_error(L, "Function: '%s' must be a function, got %s", known[i], gbl_type_name(L, lua_gettop(L)));
-    lua_setfield(L, -2, known[i]);
+  for (int i = 0; i < 3; i++) {
+    const gbl_value *part = gbl_argument(call, parts[i]);
+    if (part->given) lua_pushvalue(L, part->index);
+    else lua_pushstring(L, part->string);
+    gbl_set_raw(L, -2, parts[i]);
   }
-  lua_pushstring(L, gbl_option_string(L, 1, "Function", "name", "function"));
-  lua_setfield(L, -2, "name");
   lua_pushcclosure(L, function_call, 2);
   return 1;
 }
 
 /* ====} */
 
+static const gbl_function functions[] = {
+  { grad, GB_SANDBOX_STRICT | GBL_CALLS,
+    "gb.grad(outputs: tensors, inputs: tensors; grad_outputs?: tensors, retain_graph?: bool, create_graph: bool = false, "
+    "allow_unused: bool = false) -> any: The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as "
+    "it is. retain_graph is create_graph unless given; with allow_unused an input that was not used gives nil. Example: local w = "
+    "gb.ones(2, { requires_grad = true }) local g = gb.grad((w * w):sum(), w)" },
+  { function_new, GB_SANDBOX_STRICT,
+    "gb.Function(; forward: function, backward: function, name: string = \"function\") -> function: A function that gradients pass "
+    "through: forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor argument, and a name. Example: "
+    "local double = gb.Function { name = \"double\", forward = function(ctx, x) return x * 2 end, backward = function(ctx, g) return g "
+    "* 2 end }" },
+  { NULL, 0, NULL },
+};
+
+static const gbl_function methods[] = {
+  { tensor_backward, GB_SANDBOX_STRICT | GBL_CALLS,
+    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): The gradients of this tensor by every leaf "
+    "that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is create_graph unless given. With "
+    "create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad, else neither is ever "
+    "freed. What fails or is interrupted has added some of it, so zero the gradients before the next try. Errors: no graph, a graph "
+    "that was freed, a value that was changed in place. Example: loss:backward()" },
+  { tensor_requires_grad_, GB_SANDBOX_STRICT,
+    "tensor:requires_grad_(on: bool = true) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers; false for a "
+    "result of ops. Example: local w = gb.zeros(2):requires_grad_()" },
+  { tensor_retain_grad, GB_SANDBOX_STRICT,
+    "tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { requires_grad = "
+    "true }) * 2 y:retain_grad()" },
+  { tensor_register_hook, GB_SANDBOX_STRICT,
+    "tensor:register_hook(fn: function) -> hook: fn(grad) is called with each gradient that reaches this tensor; a tensor that it "
+    "returns takes the gradient's place. Example: local hook = gb.ones(2, { requires_grad = true }):register_hook(function(g) return g "
+    "* 2 end)" },
+  { NULL, 0, NULL },
+};
+
+/* The metatable of the contexts of gb.Function. */
+static void make_ctx_meta(lua_State *L) {
+  luaL_newmetatable(L, "gibbous.ctx");
+  lua_newtable(L);
+  gbl_define(L, ctx_functions);
+  gbl_set_raw(L, -2, "__index");
+  lua_pop(L, 1);
+}
+
 void gbl_open_autograd(lua_State *L) {
-  static const luaL_Reg functions[] = { { "grad", grad }, { "Function", function_new }, { NULL, NULL } };
-  static const luaL_Reg methods[] = {
-    { "backward", tensor_backward }, { "requires_grad_", tensor_requires_grad_ }, { "retain_grad", tensor_retain_grad },
-    { "register_hook", tensor_register_hook }, { NULL, NULL },
-  };
   gbl_new_type(L, &hook_type);
-  gbl_set_functions(L, functions);
+  make_ctx_meta(L);
+  gbl_define(L, functions);
   gbl_push_methods(L);
-  gbl_set_functions(L, methods);
+  gbl_define(L, methods);
   lua_pop(L, 1);
 }

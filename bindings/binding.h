@@ -172,13 +172,18 @@ gb_device gbl_option_device(lua_State *L, int arg, const char *who, const char *
 typedef struct gbl_type {
   const char *name;                    /* "gibbous.optimizer": unique, shown in errors */
   void (*release)(void *object);       /* by __gc, __close and :close(); NULL: nothing to do */
-  const luaL_Reg *methods;             /* ended by {NULL, NULL}; names that begin with "__" go into the metatable (but __gc, __close) */
+  const luaL_Reg *methods;             /* ended by {NULL, NULL}, or NULL; names that begin with "__" go into the metatable (but __gc, __close) */
+  const struct gbl_function *functions; /* the methods that recipes see, as reader.h has them, or NULL */
 } gbl_type;
 
 /* Register a kind, once per universe. */
 void gbl_new_type(lua_State *L, const gbl_type *type);
 /* Push an object whose slot is NULL as yet, with `uservalues` user values; acquire into *slot after it. */
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues);
+/* What an object of ours holds, NULL once it was closed; and count a call that uses it, or one that has returned: what is in use cannot be
+ * closed. The value at index is known to be an object. */
+void *gbl_held_object(lua_State *L, int index);
+void gbl_pin_object(lua_State *L, int index, int by);
 /* Raises when the argument is something else, or was closed. */
 void *gbl_check_object(lua_State *L, int arg, const gbl_type *type);
 void *gbl_test_object(lua_State *L, int arg, const gbl_type *type);
@@ -269,6 +274,13 @@ void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the ho
  * the table at the top (pushed). */
 void gbl_set_functions(lua_State *L, const luaL_Reg *functions);
 void gbl_push_module(lua_State *L, const char *name);
+/* table[name] = the value at the top, which is popped; past metatables. */
+static inline void gbl_set_raw(lua_State *L, int table, const char *name) {
+  table = lua_absindex(L, table);
+  lua_pushstring(L, name);
+  lua_insert(L, -2);
+  lua_rawset(L, table);
+}
 /* A field of the table at the top. */
 static inline void gbl_set_integer(lua_State *L, const char *name, int64_t value) {
   lua_pushinteger(L, (lua_Integer)value);

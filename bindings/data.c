@@ -71,7 +71,7 @@ static int dataset_subset(lua_State *L) {
 }
 
 static const luaL_Reg dataset_methods[] = { { "__len", dataset_length }, { "get", dataset_get }, { "subset", dataset_subset }, { NULL, NULL } };
-static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_methods };
+static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_methods, NULL };
 
 /* gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers of rows. Example: local dataset =
  * gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8)) */
@@ -221,7 +221,7 @@ static int text_encode(lua_State *L) {
 }
 
 /* What the engine decoded, until Lua has its copy. */
-static const gbl_type decoded_type = { "gibbous.decoded", free, (const luaL_Reg[]){ { NULL, NULL } } };
+static const gbl_type decoded_type = { "gibbous.decoded", free, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
 /* text:decode(ids: tensor) -> string: The string of an integer tensor. Errors: an id that the vocabulary lacks. */
 static int text_decode(lua_State *L) {
@@ -270,8 +270,8 @@ static const luaL_Reg text_methods[] = {
   { "decode", text_decode }, { "split", part_split }, { "windows", part_windows }, { NULL, NULL },
 };
 static const luaL_Reg tokens_methods[] = { { "__len", part_length }, { "split", part_split }, { "windows", part_windows }, { NULL, NULL } };
-static const gbl_type text_type = { "gibbous.text", release_text, text_methods };
-static const gbl_type tokens_type = { "gibbous.tokens", release_text, tokens_methods };
+static const gbl_type text_type = { "gibbous.text", release_text, text_methods, NULL };
+static const gbl_type tokens_type = { "gibbous.tokens", release_text, tokens_methods, NULL };
 
 /* ====} */
 
@@ -328,7 +328,7 @@ static int loader_seek(lua_State *L) {
 }
 
 static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek }, { "batches", loader_batches }, { NULL, NULL } };
-static const gbl_type loader_type = { "gibbous.loader", release_loader, loader_methods };
+static const gbl_type loader_type = { "gibbous.loader", release_loader, loader_methods, NULL };
 
 /* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */
 static int shuffled(lua_State *L) {

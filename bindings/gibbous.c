@@ -7,6 +7,7 @@
 #include "embedded.h"
 #include "host.h"
 #include "objects.h"
+#include "reader.h"
 
 static const char gb_key = 0; /* of the registry: the table gb */
 
@@ -576,6 +577,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   lua_pop(L, 1);
   gbl_open_state(L);
   lua_newtable(L);
+  gbl_open_reader(L);
   gbl_open_tensor(L);
   open_settings(L);
   gbl_open_ops(L);

@@ -65,7 +65,7 @@ static int save_tensors(lua_State *L) {
 }
 
 static void close_file(void *file) { gb_safetensors_close(file); }
-static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } } };
+static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
 /* load_tensors(path): { name = tensor }, { key = string } */
 static int load_tensors(lua_State *L) {
@@ -99,7 +99,7 @@ static int load_tensors(lua_State *L) {
 /* {==== JSON ==== */
 
 static void free_json(void *json) { gb_json_free(json); }
-static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } } };
+static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
 /* Push a parsed value: arrays count from 1, null is nil. The depth is limited by the parser. */
 static void push_json(lua_State *L, const gb_json *v) {
@@ -150,7 +150,7 @@ static void free_writer(void *writer) {
   gb_json_writer_free(writer);
   free(writer);
 }
-static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } } };
+static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
 static void write_json(lua_State *L, gb_json_writer *w, int depth);
 

@@ -3,10 +3,10 @@
  * The slot is empty when the value is pushed and filled after it, so whatever raises in between leaks nothing. */
 #include <string.h>
 
-#include "binding.h"
+#include "reader.h"
 
-/* The payload of the userdata; the type stands in the metatable, under its address. */
-typedef struct object { void *object; } object;
+/* The payload of the userdata; the type stands in the metatable, under its address. pins: calls that use the object now. */
+typedef struct object { void *object; int pins; } object;
 
 /* Release once; __gc, __close and :close() all come here. The type is an upvalue.
  * GradScaler:close(): Let go of the scaler now, not when it is collected; using it then is an error. Example: gb.amp.GradScaler():close()
@@ -16,6 +16,7 @@ typedef struct object { void *object; } object;
 static int object_release(lua_State *L) {
   const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
   object *o = luaL_checkudata(L, 1, type->name);
+  if (o->pins) return gbl_error(L, "close: this %s is in use by a call that has not returned; close it after that", type->name + strlen("gibbous."));
   void *held = o->object;
   o->object = NULL;
   if (!held || !type->release) return 0;
@@ -34,6 +35,7 @@ static void set_methods(lua_State *L, const gbl_type *type) {
     lua_pushcfunction(L, f->func);
     lua_setfield(L, strncmp(f->name, "__", 2) ? -2 : -3, f->name);
   }
+  if (type->functions) gbl_define(L, type->functions);
   lua_pushlightuserdata(L, (void *)type);
   lua_pushcclosure(L, object_release, 1);
   if (lua_getfield(L, -2, "close") == LUA_TNIL) {
@@ -67,9 +69,14 @@ void gbl_new_type(lua_State *L, const gbl_type *type) {
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {
   object *o = lua_newuserdatauv(L, sizeof *o, uservalues);
   o->object = NULL;
+  o->pins = 0;
   luaL_setmetatable(L, type->name);
   return &o->object;
 }
+
+void *gbl_held_object(lua_State *L, int index) { return ((object *)lua_touserdata(L, index))->object; }
+
+void gbl_pin_object(lua_State *L, int index, int by) { ((object *)lua_touserdata(L, index))->pins += by; }
 
 void *gbl_test_object(lua_State *L, int arg, const gbl_type *type) {
   object *o = luaL_testudata(L, arg, type->name);

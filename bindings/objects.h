@@ -8,9 +8,6 @@
 
 extern const gbl_type gbl_optimizer_type, gbl_scaler_type;
 
-/* The optimizer inside the Lua class that recipes hold; raises when the argument is something else. Borrowed. */
-gb_optimizer *gbl_check_optimizer(lua_State *L, int arg);
-
 /* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has run. */
 void gbl_open_native(lua_State *L);
 /* Push { numel, dtype, format, amax, amin, counts = { by name }, exponents = { [e] = elements } }, from what the op numerics gives. */

@@ -3,8 +3,8 @@
  * The optimizer holds its parameters in C; a list of their Lua values is kept as a user value, so that the same values come back. */
 #include <string.h>
 
-#include "binding.h"
 #include "objects.h"
+#include "reader.h"
 
 static void release(void *object) { gb_optimizer_release(object); }
 
@@ -52,7 +52,7 @@ static void set_betas(lua_State *L, gb_optim_options *options, int index) {
   double beta[2];
   if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
   for (int i = 0; i < 2; i++) {
-    if (lua_geti(L, index, i + 1) != LUA_TNUMBER)
+    if (lua_rawgeti(L, index, i + 1) != LUA_TNUMBER)
       gbl_error(L, "optimizer: 'betas' must be a list of two numbers, but [%d] is %s", i + 1, gbl_type_name(L, -1));
     beta[i] = check_size(L, lua_gettop(L), "betas");
     if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
@@ -89,7 +89,7 @@ static int new(lua_State *L) {
   return 1;
 }
 
-/* optimizer:add_group(parameters, names, options) */
+/* optimizer:add_group(parameters, names, options): lists and a table that the reader made. */
 static int add_group(lua_State *L) {
   gbl_enter(L);
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
@@ -105,36 +105,47 @@ static int add_group(lua_State *L) {
   if (count == 0) return gbl_error(L, "optimizer: the list of parameters is empty");
   const char **names = lua_newuserdatauv(L, sizeof *names * (size_t)count, 0);
   lua_getiuservalue(L, 1, 1);
-  lua_Integer held = luaL_len(L, -1);
+  lua_Integer held = (lua_Integer)lua_rawlen(L, -1);
   for (int i = 0; i < count; i++) {
-    lua_geti(L, 2, i + 1);
+    lua_rawgeti(L, 2, i + 1);
     gbl_share_tensor(L, lua_gettop(L));
-    lua_seti(L, -2, ++held);
+    lua_rawseti(L, -2, ++held);
     names[i] = NULL;
     if (!lua_istable(L, 3)) continue;
-    lua_geti(L, 3, i + 1);
+    lua_rawgeti(L, 3, i + 1);
     if (lua_type(L, -1) == LUA_TSTRING) names[i] = lua_tostring(L, -1); /* the table of names keeps it */
     else if (!lua_isnil(L, -1)) return gbl_error(L, "optimizer: names are strings, but [%d] is %s", i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
-  gbl_check_status(L, gb_optimizer_add_group(optimizer, parameters, names, count, &options));
+  gb_status status = gb_optimizer_add_group(optimizer, parameters, names, count, &options);
+  if (status == GB_ESTATE) { /* another optimizer has them: where nobody holds that one, it is collected */
+    lua_gc(L, LUA_GCCOLLECT);
+    status = gb_optimizer_add_group(optimizer, parameters, names, count, &options);
+  }
+  gbl_check_status(L, status);
   return 0;
 }
 
-static int step(lua_State *L) {
-  gbl_enter(L);
+static int step(lua_State *L, gbl_call *call) {
   gbl_note_step(L);
-  gbl_check_status(L, gb_optimizer_step(gbl_check_object(L, 1, &gbl_optimizer_type)));
+  gbl_check_status(L, gb_optimizer_step(gbl_object(call, "self")));
   gbl_collect(L);
   return 0;
 }
 
-static int zero_grad(lua_State *L) {
-  gbl_enter(L);
+static int zero_grad(lua_State *L, gbl_call *call) {
   gbl_step_boundary(L);
-  gbl_check_status(L, gb_optimizer_zero_grad(gbl_check_object(L, 1, &gbl_optimizer_type)));
+  gbl_check_status(L, gb_optimizer_zero_grad(gbl_object(call, "self")));
   return 0;
 }
+
+static const gbl_function public_methods[] = {
+  { step, GB_SANDBOX_STRICT | GBL_CALLS,
+    "Optimizer:step(): Change the parameters by their gradients; those without a gradient stay as they are. Example: "
+    "loss:backward() opt:step()" },
+  { zero_grad, GB_SANDBOX_STRICT | GBL_CALLS, "Optimizer:zero_grad(): Forget the gradients of all parameters. Example: opt:zero_grad()" },
+  { NULL, 0, NULL },
+};
 
 static gb_optim_options *check_group(lua_State *L, gb_optimizer *optimizer) {
   lua_Integer i = luaL_checkinteger(L, 2);
@@ -151,8 +162,8 @@ static int get(lua_State *L) {
   if (i < 0) return 0;
   if (!strcmp(name, "betas")) {
     lua_createtable(L, 2, 0);
-    lua_pushnumber(L, options->beta1), lua_seti(L, -2, 1);
-    lua_pushnumber(L, options->beta2), lua_seti(L, -2, 2);
+    lua_pushnumber(L, options->beta1), lua_rawseti(L, -2, 1);
+    lua_pushnumber(L, options->beta2), lua_rawseti(L, -2, 2);
     return 1;
   }
   const char *at = (const char *)options + fields[i].offset;
@@ -184,12 +195,12 @@ static int params(lua_State *L) {
     lua_createtable(L, 0, 3);
     gb_tensor_retain(list[i].parameter);
     gbl_push_tensor_shared(L, list[i].parameter);
-    lua_setfield(L, -2, "param");
+    gbl_set_raw(L, -2, "param");
     lua_pushinteger(L, list[i].group + 1);
-    lua_setfield(L, -2, "group");
+    gbl_set_raw(L, -2, "group");
     lua_pushstring(L, list[i].name);
-    lua_setfield(L, -2, "name");
-    lua_seti(L, -2, i + 1);
+    gbl_set_raw(L, -2, "name");
+    lua_rawseti(L, -2, i + 1);
   }
   return 1;
 }
@@ -213,7 +224,7 @@ static int state(lua_State *L) {
   lua_createtable(L, 0, count);
   for (int k = 0; k < count; k++) {
     lua_pushvalue(L, 3 + k);
-    lua_setfield(L, -2, states[k].name);
+    gbl_set_raw(L, -2, states[k].name);
   }
   lua_pushinteger(L, steps);
   return 2;
@@ -228,49 +239,42 @@ static int set_steps(lua_State *L) {
   return 0;
 }
 
+/* Of the native object, which recipes do not see. */
 static const luaL_Reg methods[] = {
-  { "add_group", add_group }, { "step", step }, { "zero_grad", zero_grad }, { "get", get }, { "set", set }, { "groups", groups },
-  { "params", params }, { "state", state }, { "set_steps", set_steps }, { NULL, NULL },
+  { "add_group", add_group }, { "get", get }, { "set", set }, { "groups", groups }, { "params", params }, { "state", state },
+  { "set_steps", set_steps }, { NULL, NULL },
 };
 
-const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods };
-
-gb_optimizer *gbl_check_optimizer(lua_State *L, int arg) {
-  if (lua_istable(L, arg)) {
-    lua_getfield(L, arg, "_native");
-    gb_optimizer *optimizer = gbl_test_object(L, -1, &gbl_optimizer_type);
-    lua_pop(L, 1); /* the table keeps it */
-    if (optimizer) return optimizer;
-  }
-  gbl_error(L, "argument %d is a %s; an optimizer of gb.optim was expected", arg, gbl_type_name(L, arg));
-  return NULL;
-}
+const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods, NULL };
 
 /* {==== clipping ==== */
 
-/* gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number: Scale the gradients so that their norm together is at
- * most max_norm; returns the norm before, on a device as a tensor, so that nothing waits for it. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0) */
-static int clip_grad_norm(lua_State *L) {
-  gb_context *context = gbl_context(L);
-  double max_norm = gbl_check_number(L, 2, "clip_grad_norm_", "max_norm"), type = luaL_optnumber(L, 3, 2);
-  int count;
-  gb_tensor **parameters = gbl_check_tensors(L, 1, "clip_grad_norm_", "parameters", &count);
+static int clip_grad_norm(lua_State *L, gbl_call *call) {
+  const gbl_value *parameters = gbl_argument(call, "parameters");
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_clip_grad_norm_tensor(context, parameters, count, max_norm, type, &box->tensor));
+  gbl_check_status(L, gb_clip_grad_norm_tensor(call->state->context, parameters->tensors, parameters->count, gbl_number(call, "max_norm"),
+                                               gbl_number(call, "norm_type"), &box->tensor));
   gbl_finish_measure(L);
   return 1;
 }
 
-/* gb.nn.utils.clip_grad_value_(parameters, value: number): Limit each element of the gradients to -value .. value. Example:
- * gb.nn.utils.clip_grad_value_(model:parameters(), 0.5) */
-static int clip_grad_value(lua_State *L) {
-  gb_context *context = gbl_context(L);
-  double value = gbl_check_number(L, 2, "clip_grad_value_", "value");
-  int count;
-  gb_tensor **parameters = gbl_check_tensors(L, 1, "clip_grad_value_", "parameters", &count);
-  gbl_check_status(L, gb_clip_grad_value(context, parameters, count, value));
+static int clip_grad_value(lua_State *L, gbl_call *call) {
+  (void)L;
+  const gbl_value *parameters = gbl_argument(call, "parameters");
+  gbl_check_status(L, gb_clip_grad_value(call->state->context, parameters->tensors, parameters->count, gbl_number(call, "value")));
   return 0;
 }
+
+static const gbl_function clipping[] = {
+  { clip_grad_norm, GB_SANDBOX_STRICT,
+    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2) -> number: Scale the gradients so that "
+    "their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits for it. Example: "
+    "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)" },
+  { clip_grad_value, GB_SANDBOX_STRICT,
+    "gb.nn.utils.clip_grad_value_(parameters: tensors, value: number): Limit each element of the gradients to -value .. value. "
+    "Example: gb.nn.utils.clip_grad_value_(model:parameters(), 0.5)" },
+  { NULL, 0, NULL },
+};
 
 /* ====} */
 
@@ -280,10 +284,12 @@ void gbl_open_optim(lua_State *L) {
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
   lua_pushcfunction(L, new);
-  lua_setfield(L, -2, "optimizer");
-  lua_pop(L, 1);
+  gbl_set_raw(L, -2, "optimizer");
+  gbl_push_module(L, "Optimizer"); /* the class, which the Lua half completes */
+  gbl_define(L, public_methods);
+  lua_pop(L, 2);
   gbl_push_module(L, "nn");
   gbl_push_module(L, "utils");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "clip_grad_norm_", clip_grad_norm }, { "clip_grad_value_", clip_grad_value }, { NULL, NULL } });
+  gbl_define(L, clipping);
   lua_pop(L, 2);
 }

@@ -62,7 +62,7 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "gb.nn.utils", GB_SANDBOX_STRICT, "clip_grad_norm_ clip_grad_value_" },
   { "gb.optim", GB_SANDBOX_STRICT, "Adam AdamW SGD lr" },
   { "gb.optim.lr", GB_SANDBOX_STRICT, "Constant Cosine Lambda Linear" },
-  { "gb.test", GB_SANDBOX_NONE, "describe expect finish help_entry it ops program public_names" },
+  { "gb.test", GB_SANDBOX_NONE, "describe expect finish help_entry it ops program public_names records" },
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -1,4 +1,5 @@
--- cmake/reference.lua - writes what is made from the table of ops and from the comments above the public functions of bindings/:
+-- cmake/reference.lua - writes what is made from the table of ops and from the records of public functions (bindings/reader.h), or, where a
+-- function has no record, from the comment above it:
 --
 --   bindings/meta/gibbous.lua          types for the Lua language server, so that editors complete and check
 --   bindings/gibbous/help_entries.lua  what help() says of everything that is no op; it is embedded
@@ -55,9 +56,6 @@ local function head_of(line)
   local result, text = (after or rest):match("^ %-> ([^:]+):%s(.*)$")
   text = text or arguments and after:match("^:%s(.*)$")
   if not text then return nil end
-  if arguments and arguments:find("[^%w_.?:,%s()]") then
-    problems[#problems + 1] = name .. arguments .. " is described by an example; give the names of its arguments, as in (x: tensor, y?: int)"
-  end
   return { name = name, arguments = arguments and arguments:sub(2, -2), result = result, text = text }
 end
 
@@ -90,6 +88,14 @@ local function read_entries(known)
           entry.text = entry.text .. " " .. line
         end
       end
+    end
+  end
+  for i, text in ipairs(gb.test.records()) do
+    local head = i % 2 == 1 and head_of(text)
+    if i % 2 == 1 and not head then problems[#problems + 1] = "this record is not of the form path(arguments) -> result: text: " .. text
+    elseif head and known[head.name] then
+      if entries[head.name] then problems[#problems + 1] = head.name .. " has a record, and a comment that says what it is" end
+      entries[head.name] = head
     end
   end
   for _, entry in pairs(entries) do finish(entry) end
@@ -179,8 +185,11 @@ end
 
 -- The types of signatures as the language server writes them.
 local types = {
-  int = "integer", ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean", string = "string",
-  dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor", list = "any[]", table = "table", any = "any", ["function"] = "function",
+  int = "integer", size = "integer", count = "integer", position = "integer", sizes = "integer|integer[]",
+  ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean", string = "string",
+  path = "string", device = "string", tree = "table",
+  dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor|gb.Tensor[]",
+  list = "any[]", table = "table", any = "any", ["function"] = "function",
   module = "gb.Module", class = "gb.Module", optimizer = "gb.Optimizer", scaler = "gb.GradScaler", schedule = "gb.Schedule", loader = "gb.DataLoader",
   dataset = "gb.dataset", text = "gb.text", precision = "gb.precision", policy = "gb.policy", hook = "gb.hook", progress = "gb.progress",
   expect = "gb.expect", options = "gb.Options",
@@ -253,29 +262,54 @@ local function op_lines(row, path, is_method)
   return table.concat(lines, "\n")
 end
 
--- The lines of an entry's function. Arguments: name, name?, name: type, name...: type, or `...`.
+-- The type of an argument whose kinds are joined by `|`; words stay as they are.
+local function type_of(kinds)
+  local list = {}
+  for kind in kinds:gmatch("[^|]+") do
+    kind = kind:match("^%s*(.-)%s*$")
+    list[#list + 1] = kind:find('^"') and kind or types[kind] or "any"
+  end
+  return #list > 0 and table.concat(list, "|") or "any"
+end
+
+-- The arguments of an entry: a list of { name, mark ("", "?" or "..."), type, named }.
+local function arguments_of(entry)
+  local list, named = {}, false
+  local text = entry.arguments:gsub("=%s*%b{}", "="):gsub('=%s*"[^"]*"', "=")
+  for part, mark in (text .. ","):gmatch("([^,;]*)([,;])") do
+    local name, optional, rest = part:match("^%s*([%w_]+)(%??%.?%.?%.?)(.*)$")
+    if name then
+      local kinds = rest:match("^%s*:%s*([^=]*)") or "tensor"
+      local spread = optional == "..." or kinds:find("^sizes") or kinds:find("^ints") and not named
+      if rest:find("=", 1, true) and optional == "" then optional = "?" end
+      list[#list + 1] = { name = parameter_name(name), mark = spread and "..." or optional, type = type_of(kinds), named = named }
+    end
+    if mark == ";" then named = true end
+  end
+  return list
+end
+
+-- The lines of an entry's function.
 local function entry_lines(entry, path)
-  local lines, list = { comment(entry.doc) }, {}
+  local lines, list, fields = { comment(entry.doc) }, {}, {}
   if entry.errors then lines[#lines + 1] = comment("Errors: " .. entry.errors .. ".") end
-  for word in entry.arguments:gmatch("[^,]+") do
-    local name, optional, kind = word:match("^%s*([%w_]+)%.?%.?%.?(%??):?%s*(%a*)%s*$")
-    if not name or word:find("%.%.%.") or kind == "ints" then
-      lines[#lines + 1] = "---@param ... " .. (types[kind] or "any")
-      list[#list + 1] = "..."
+  local spread
+  for _, a in ipairs(arguments_of(entry)) do
+    if a.named then fields[#fields + 1] = ("%s%s: %s"):format(a.name, a.mark, a.type)
+    elseif a.mark == "..." then spread = a
     else
-      lines[#lines + 1] = ("---@param %s%s %s"):format(parameter_name(name), optional, types[kind] or "any")
-      list[#list + 1] = parameter_name(name)
+      lines[#lines + 1] = ("---@param %s%s %s"):format(a.name, a.mark, a.type)
+      list[#list + 1] = a.name
     end
   end
-  for i = 1, #list - 1 do
-    if list[i] == "..." then -- what follows sizes is an option: a parameter list ends with its `...`
-      list = table.move(list, 1, i, 1, {})
-      for k = #lines, 1, -1 do
-        if lines[k]:find("^%-%-%-@param options") then table.remove(lines, k)
-        elseif lines[k]:find("^%-%-%-@param %.%.%.") then lines[k] = lines[k] .. "|gb.Options" end
-      end
-      break
-    end
+  local options = #fields > 0 and ("{ %s }"):format(table.concat(fields, ", "))
+  if options and not spread then
+    lines[#lines + 1] = "---@param options? " .. options
+    list[#list + 1] = "options"
+  end
+  if spread then -- what follows it is an option: a parameter list ends with its `...`
+    lines[#lines + 1] = ("---@param ... %s%s"):format(spread.type, options and "|" .. options or "")
+    list[#list + 1] = "..."
   end
   for kind in (entry.result or ""):gmatch("%a+") do lines[#lines + 1] = "---@return " .. (types[kind] or "any") end
   lines[#lines + 1] = ("function %s(%s) end"):format(path, table.concat(list, ", "))

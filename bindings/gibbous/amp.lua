@@ -2,6 +2,7 @@
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
+local define, own, private, copy = native.define, native.own, native.private, native.copy
 local amp = gb.amp
 
 -- name = { dtype of the parameters, or nil to leave them; dtype of the scope, or false; does it scale? }
@@ -42,39 +43,33 @@ local function resolve(name, source)
     .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)"):format(tostring(name), source))
 end
 
--- gb.amp.precision(name: string) -> precision: One object that says what to convert, what scope to open and whether a scaler is needed: 32-true,
--- 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so that a
--- recipe can be tried in another precision from outside; tostring shows it. Errors: an unknown name. Example: local precision =
--- gb.amp.precision("bf16-mixed")
-function amp.precision(name)
-  if getmetatable(name) == Precision then return name end
+amp.precision = define("gb.amp.precision(name: any) -> precision: One object that says what to convert, what scope to open \z
+  and whether a scaler is needed: 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable \z
+  GIBBOUS_AMP overrides the argument, so that a recipe can be tried in another precision from outside; tostring shows it. Errors: an unknown \z
+  name. Example: local precision = gb.amp.precision(\"bf16-mixed\")", "strict", function(name)
+  if private(name, "precision") then return name end
   local asked, outside = resolve(name, ""), native.environment(VARIABLE)
   local known = outside and outside ~= "" and resolve(outside, " in the environment variable " .. VARIABLE) or asked
   local row = precisions[known]
-  return setmetatable({ name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler,
-    asked = outside and outside ~= "" and asked or nil }, Precision)
-end
+  local said = outside and outside ~= "" and asked or nil
+  local shown = { name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler, asked = said }
+  return own(setmetatable(shown, Precision), "precision", copy(shown))
+end)
 
--- gb.amp.grad(loss: tensor, inputs, options?: table) -> any: Gradients of loss by inputs, unscaled float32, for penalties: options are those of
--- gb.grad, and scaler. Example: local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler,
--- create_graph = true })
-function amp.grad(loss, inputs, options)
-  options = options or {}
-  if type(options) ~= "table" then fail(("amp.grad takes its options in a table, got %s"):format(type(options))) end
-  local scaler = options.scaler
-  if scaler and (gb.is_tensor(scaler) or type(scaler) ~= "userdata") then fail(("amp.grad: 'scaler' must be a GradScaler, got %s"):format(type(scaler))) end
-  local rest = {}
-  for key, value in pairs(options) do
-    if key ~= "scaler" then rest[key] = value end
-  end
-  if not scaler or not scaler:is_enabled() then return gb.grad(loss, inputs, rest) end
-  local grads = gb.grad(scaler:scale(loss), inputs, rest)
-  local inverse = 1 / scaler:get_scale()
-  local function unscale(g) return g and (g.dtype == "float64" and g or g:to("float32")):mul(inverse) end
-  if not grads or gb.is_tensor(grads) then return unscale(grads) end
-  for i = 1, #inputs do grads[i] = unscale(grads[i]) end
-  return grads
-end
+amp.grad = define("gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, grad_outputs?: tensors, retain_graph?: bool, create_graph?: \z
+  bool, allow_unused?: bool) -> any: Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler. \z
+  Example: local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler, create_graph = true })",
+  "strict", function(loss, inputs, options)
+    local scaler = options.scaler
+    options.scaler = nil
+    if not scaler or not scaler:is_enabled() then return gb.grad(loss, inputs, options) end
+    local grads = gb.grad(scaler:scale(loss), inputs, options)
+    local inverse = 1 / scaler:get_scale()
+    local function unscale(g) return g and (g.dtype == "float64" and g or g:to("float32")):mul(inverse) end
+    if not grads or gb.is_tensor(grads) then return unscale(grads) end
+    for i = 1, #inputs do grads[i] = unscale(grads[i]) end
+    return grads
+  end)
 
 -- {==== policies ====
 

@@ -67,7 +67,7 @@ native.help_texts = {
     "print(scaler:report())",
   },
   ["GradScaler:scale"] = {
-    "GradScaler:scale(loss) -> tensor",
+    "GradScaler:scale(loss: tensors) -> tensor",
     "The loss, or a list of losses, times the scale, in float32; their gradients carry the scale with them.",
     nil,
     "scaler:scale(loss):backward()",
@@ -103,10 +103,9 @@ native.help_texts = {
     "print(scaler:stats().skipped)",
   },
   ["GradScaler:step"] = {
-    "GradScaler:step(optimizer: optimizer, options?: table) -> number",
-    "The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, all that unscale_, \z
-      clip_grad_norm_ and step do, bit for bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm \z
-      before, on a device as a tensor.",
+    "GradScaler:step(optimizer: optimizer; clip?: number, norm_type: number = 2) -> number",
+    "The optimizer's step, unless a gradient is not finite. With clip, the largest norm, all that unscale_, clip_grad_norm_ and step do, bit \z
+      for bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm before, on a device as a tensor.",
     "max_skips skips in a row, with the report",
     "scaler:scale(loss):backward() scaler:step(opt) scaler:update()",
   },
@@ -280,11 +279,17 @@ native.help_texts = {
   ["Optimizer:add_param_group"] = {
     "Optimizer:add_param_group(group: table)",
     "One more group { params = list, names = list or nil, and hyperparameters of its own }.",
-    "parameters that another group has",
+    "parameters that another optimizer has",
     "opt:add_param_group { params = gb.nn.Linear(2, 2):parameters(), lr = 1e-4 }",
   },
+  ["Optimizer:close"] = {
+    "Optimizer:close()",
+    "Let go of the optimizer and of its state now, not when it is collected; its parameters stay, and another optimizer can take them.",
+    nil,
+    "gb.optim.SGD(gb.nn.Linear(2, 2):parameters()):close()",
+  },
   ["Optimizer:load_state_dict"] = {
-    "Optimizer:load_state_dict(state: table)",
+    "Optimizer:load_state_dict(state: tree)",
     "Go on from what state_dict gave; everything is checked before anything is changed.",
     "a state of another kind, or of other parameters",
     "opt:load_state_dict(opt:state_dict())",
@@ -310,7 +315,7 @@ native.help_texts = {
   },
   ["Schedule:get_last_lr"] = { "Schedule:get_last_lr() -> list", "The rates in force, one per group.", nil, "print(schedule:get_last_lr()[1])" },
   ["Schedule:load_state_dict"] = {
-    "Schedule:load_state_dict(state: table)",
+    "Schedule:load_state_dict(state: tree)",
     "Go on from what state_dict gave.",
     "a state without a count",
     "schedule:load_state_dict(schedule:state_dict())",
@@ -329,7 +334,7 @@ native.help_texts = {
     "gb.nn.Sequential():append(gb.nn.ReLU())",
   },
   ["ctx:save_for_backward"] = {
-    "ctx:save_for_backward(xs...: tensor)",
+    "ctx:save_for_backward(xs...: any)",
     "In the forward of a gb.Function: tensors that backward needs; changing them in place before it is an error then.",
     nil,
     "gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x end, backward = function(ctx, g) return g * 2 * \z
@@ -387,20 +392,21 @@ native.help_texts = {
     "gb.test.expect(gb.zeros(2, 3)):to_have_shape(2, 3)",
   },
   ["gb.Function"] = {
-    "gb.Function(parts: table) -> function",
-    "A function that gradients pass through: parts are forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each \z
-      tensor argument, and name.",
+    "gb.Function(; forward: function, backward: function, name: string = \"function\") -> function",
+    "A function that gradients pass through: forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor \z
+      argument, and a name.",
     nil,
     "local double = gb.Function { name = \"double\", forward = function(ctx, x) return x * 2 end, backward = function(ctx, g) return g * 2 \z
       end }",
   },
   ["gb._VERSION"] = { "gb._VERSION -> string", "The name and the version.", nil, "print(gb._VERSION)" },
   ["gb.amp.GradScaler"] = {
-    "gb.amp.GradScaler(precision?, options?: table) -> scaler",
+    "gb.amp.GradScaler(precision?: precision; enabled: bool = true, init_scale: number = 65536, growth_factor: number = 2, backoff_factor: \z
+      number = 0.5, growth_interval: int = 2000, min_scale?: number, max_scale?: number, max_skips: int = 64, hysteresis: int = 1, per_loss: \z
+      bool = false, scale?: number|function) -> scaler",
     "What scales losses so that float16 gradients do not vanish, and skips steps whose gradients are not finite. precision (of \z
-      amp.precision) says whether one is needed; a disabled scaler passes everything on. options: enabled, init_scale = 65536, growth_factor = \z
-      2, backoff_factor = 0.5, growth_interval = 2000, min_scale, max_scale, max_skips = 64, hysteresis = 1, per_loss, scale (a number: \z
-      static; a function of the step: scheduled).",
+      amp.precision) says whether one is needed; a disabled scaler passes everything on. scale is a number (static) or a function of the step \z
+      (scheduled).",
     "at step, after max_skips skips in a row",
     "local scaler = gb.amp.GradScaler(gb.amp.precision(\"16-mixed\"))",
   },
@@ -443,7 +449,8 @@ native.help_texts = {
     "print(gb.amp.dtype())",
   },
   ["gb.amp.grad"] = {
-    "gb.amp.grad(loss: tensor, inputs, options?: table) -> any",
+    "gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, grad_outputs?: tensors, retain_graph?: bool, create_graph?: bool, \z
+      allow_unused?: bool) -> any",
     "Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler.",
     nil,
     "local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler, create_graph = true })",
@@ -473,7 +480,7 @@ native.help_texts = {
     "local policy = gb.amp.policy { { \"head%..*\", \"float32\" } }",
   },
   ["gb.amp.precision"] = {
-    "gb.amp.precision(name: string) -> precision",
+    "gb.amp.precision(name: any) -> precision",
     "One object that says what to convert, what scope to open and whether a scaler is needed: 32-true, 16-mixed, bf16-mixed, 16-true, \z
       bf16-true, or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so that a recipe can be tried in \z
       another precision from outside; tostring shows it.",
@@ -685,9 +692,10 @@ native.help_texts = {
     "local state = gb.get_rng_state()",
   },
   ["gb.grad"] = {
-    "gb.grad(outputs, inputs, options?: table) -> any",
-    "The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as it is. options: grad_outputs, \z
-      retain_graph, create_graph, allow_unused (nil for an input that was not used).",
+    "gb.grad(outputs: tensors, inputs: tensors; grad_outputs?: tensors, retain_graph?: bool, create_graph: bool = false, allow_unused: bool \z
+      = false) -> any",
+    "The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as it is. retain_graph is create_graph \z
+      unless given; with allow_unused an input that was not used gives nil.",
     nil,
     "local w = gb.ones(2, { requires_grad = true }) local g = gb.grad((w * w):sum(), w)",
   },
@@ -1054,14 +1062,14 @@ native.help_texts = {
       its arguments. calls: forward calls modules that it holds. Sets nn[name].",
   },
   ["gb.nn.utils.clip_grad_norm_"] = {
-    "gb.nn.utils.clip_grad_norm_(parameters, max_norm: number, norm_type?: number) -> number",
+    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2) -> number",
     "Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing \z
       waits for it.",
     nil,
     "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)",
   },
   ["gb.nn.utils.clip_grad_value_"] = {
-    "gb.nn.utils.clip_grad_value_(parameters, value: number)",
+    "gb.nn.utils.clip_grad_value_(parameters: tensors, value: number)",
     "Limit each element of the gradients to -value .. value.",
     nil,
     "gb.nn.utils.clip_grad_value_(model:parameters(), 0.5)",
@@ -1088,47 +1096,47 @@ native.help_texts = {
     "local y = gb.ones_like(x)",
   },
   ["gb.optim.Adam"] = {
-    "gb.optim.Adam(params: list, options?: table) -> optimizer",
-    "Adam (Kingma, Ba 2015). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false.",
+    "gb.optim.Adam(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer",
+    "Adam (Kingma, Ba 2015). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false.",
     nil,
     "local opt = gb.optim.Adam(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })",
   },
   ["gb.optim.AdamW"] = {
-    "gb.optim.AdamW(params: list, options?: table) -> optimizer",
-    "Adam with decoupled weight decay (Loshchilov, Hutter 2019). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = \z
+    "gb.optim.AdamW(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer",
+    "Adam with decoupled weight decay (Loshchilov, Hutter 2019). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = \z
       0.01, maximize = false.",
     nil,
     "local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 3e-4 })",
   },
   ["gb.optim.SGD"] = {
-    "gb.optim.SGD(params: list, options?: table) -> optimizer",
-    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = \z
-      0, weight_decay = 0, nesterov = false, maximize = false.",
+    "gb.optim.SGD(params: any; lr?: number, momentum?: number, dampening?: number, weight_decay?: number, nesterov?: bool, maximize?: bool) \z
+      -> optimizer",
+    "Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. Defaults: lr = 1e-3, momentum = 0, dampening \z
+      = 0, weight_decay = 0, nesterov = false, maximize = false.",
     nil,
     "local opt = gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })",
   },
   ["gb.optim.lr.Constant"] = {
-    "gb.optim.lr.Constant(optimizer: optimizer, options?: table) -> schedule",
-    "The initial lr, after a warmup. options of every schedule: warmup = n, steps in which the rate rises from lr / n.",
+    "gb.optim.lr.Constant(optimizer: optimizer; warmup: number = 0) -> schedule",
+    "The initial lr, after a warmup: in that many steps the rate rises from lr / warmup; every schedule has it.",
     nil,
     "local schedule = gb.optim.lr.Constant(opt, { warmup = 10 })",
   },
   ["gb.optim.lr.Cosine"] = {
-    "gb.optim.lr.Cosine(optimizer: optimizer, options: table) -> schedule",
-    "Half a cosine from 1 to factor last over steps steps (Loshchilov, Hutter 2017, without restarts); warmup comes first, outside steps. \z
-      options: steps, last = 0, warmup.",
+    "gb.optim.lr.Cosine(optimizer: optimizer; steps: number, last: number = 0, warmup: number = 0) -> schedule",
+    "Half a cosine from 1 to factor last over steps steps (Loshchilov, Hutter 2017, without restarts); warmup comes first, outside steps.",
     nil,
     "local schedule = gb.optim.lr.Cosine(opt, { steps = 100, warmup = 10 })",
   },
   ["gb.optim.lr.Lambda"] = {
-    "gb.optim.lr.Lambda(optimizer: optimizer, options: table) -> schedule",
-    "fn(step) is the factor. options: fn, warmup.",
+    "gb.optim.lr.Lambda(optimizer: optimizer; fn: function, warmup: number = 0) -> schedule",
+    "fn(step) is the factor.",
     nil,
     "local schedule = gb.optim.lr.Lambda(opt, { fn = function(t) return 0.9 ^ t end })",
   },
   ["gb.optim.lr.Linear"] = {
-    "gb.optim.lr.Linear(optimizer: optimizer, options: table) -> schedule",
-    "From factor first to factor last over steps steps. options: steps, first = 1, last = 0, warmup.",
+    "gb.optim.lr.Linear(optimizer: optimizer; steps: number, first: number = 1, last: number = 0, warmup: number = 0) -> schedule",
+    "From factor first to factor last over steps steps.",
     nil,
     "local schedule = gb.optim.lr.Linear(opt, { steps = 100 })",
   },
@@ -1298,6 +1306,12 @@ native.help_texts = {
     nil,
     "print(#gb.test.public_names())",
   },
+  ["gb.test.records"] = {
+    "gb.test.records() -> list",
+    "The texts of all records of public functions, then of each its sandbox level (0 none, 1 files, 2 strict), in turn.",
+    nil,
+    "print(gb.test.records()[1])",
+  },
   ["gb.time"] = {
     "gb.time(fn: function, ...) -> number, any",
     "The seconds that fn(...) took, devices waited for before and after, and what it returned.",
@@ -1389,11 +1403,10 @@ native.help_texts = {
   },
   ["tensor.shape"] = { "tensor.shape -> list", "The sizes of the dimensions.", nil, "print(x.shape[1])" },
   ["tensor:backward"] = {
-    "tensor:backward(gradient?: tensor, options?: table)",
-    "The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. options: \z
-      gradient, retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, \z
-      or ask gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next \z
-      try.",
+    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false)",
+    "The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is \z
+      create_graph unless given. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask \z
+      gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.",
     "no graph, a graph that was freed, a value that was changed in place",
     "loss:backward()",
   },
@@ -1503,7 +1516,7 @@ native.help_texts = {
     "local hook = gb.ones(2, { requires_grad = true }):register_hook(function(g) return g * 2 end)",
   },
   ["tensor:requires_grad_"] = {
-    "tensor:requires_grad_(on?: bool) -> tensor",
+    "tensor:requires_grad_(on: bool = true) -> tensor",
     "Gradients by this tensor are wanted (or not).",
     "integers; false for a result of ops",
     "local w = gb.zeros(2):requires_grad_()",

@@ -5,89 +5,104 @@
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
+local define, own, private, copy = native.define, native.own, native.private, native.copy
+local format, concat, unpack, min, cos, pi = string.format, table.concat, table.unpack, math.min, math.cos, math.pi
 
 -- {==== optimizers ====
 
-local Optimizer = {}
+-- The class; its step and zero_grad are native. What is private of an optimizer: native (the native object), groups (what a recipe's
+-- param_groups was made with).
+local Optimizer = native.Optimizer
 Optimizer.__index = Optimizer
 Optimizer.__name = "gb.optim.Optimizer"
 native.classes.Optimizer = Optimizer
-Optimizer.__tostring = function(self) return ("%s (%d groups)"):format(self.kind, #self.param_groups) end
+Optimizer.__tostring = function(self)
+  local mine = private(self, "optimizer")
+  return mine and format("%s (%d groups)", mine.name, #mine.groups) or "optimizer"
+end
 
 -- A group as recipes see it: hyperparameters are read from and written to the native optimizer.
-local function group_of(self, index, params)
+local function group_of(mine, index, params)
   return setmetatable({}, {
     __index = function(_, name)
       if name == "params" then return params end
-      return self._native:get(index, name)
+      return mine.native:get(index, name)
     end,
-    __newindex = function(_, name, value) self._native:set(index, name, value) end,
+    __newindex = function(_, name, value) mine.native:set(index, name, value) end,
   })
 end
 
--- Optimizer:add_param_group(group: table): One more group { params = list, names = list or nil, and hyperparameters of its own }. Errors: parameters
--- that another group has. Example: opt:add_param_group { params = gb.nn.Linear(2, 2):parameters(), lr = 1e-4 }
-function Optimizer:add_param_group(group)
-  if type(group) ~= "table" then fail(("optimizer: a group is a table with params, got %s"):format(type(group))) end
-  local options = {}
-  for key, value in pairs(self.defaults) do options[key] = value end
-  for key, value in pairs(group) do
-    if key ~= "params" and key ~= "names" then options[key] = value end
-  end
-  local params = group.params
-  if gb.is_tensor(params) then params = { params } end
-  if gb.nn.is_module(params) then fail("optimizer: params is a list of tensors; give model:parameters(), not the model") end
-  if type(params) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
-  local meta = getmetatable(params)
-  local names = group.names or type(meta) == "table" and meta.names or nil
-  local first = {}
-  for i, p in ipairs(params) do
-    if first[p] then fail(("optimizer: parameters %d and %d of the list are the same tensor; list it once"):format(first[p], i)) end
+-- The parameters of a group as a list of our own, with the names that Module:parameters() gave them; each is listed once.
+local function parameters_of(given, names)
+  if gb.is_tensor(given) then return { given }, names end
+  if gb.nn.is_module(given) then fail("optimizer: params is a list of tensors; give model:parameters(), not the model") end
+  if type(given) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
+  local meta = getmetatable(given)
+  if names == nil and type(meta) == "table" then names = rawget(meta, "names") end
+  local params, first = copy(given), {}
+  for i = 1, #params do
+    local p = params[i]
+    if first[p] then fail(format("optimizer: parameters %d and %d of the list are the same tensor; list it once", first[p], i)) end
     if gb.is_tensor(p) then first[p] = i end
   end
-  self._native:add_group(params, names, options)
-  self.param_groups[#self.param_groups + 1] = group_of(self, self._native:groups(), params)
+  return params, type(names) == "table" and copy(names) or nil
 end
 
--- Optimizer:step(): Change the parameters by their gradients; those without a gradient stay as they are. Example: loss:backward() opt:step()
-function Optimizer:step() self._native:step() end
--- Optimizer:zero_grad(): Forget the gradients of all parameters. Example: opt:zero_grad()
-function Optimizer:zero_grad() self._native:zero_grad() end
+-- group: a table without a metatable.
+local function add_group(self, group)
+  local mine, options = private(self, "optimizer"), {}
+  for key, value in next, mine.defaults do options[key] = value end
+  for key, value in next, group do
+    if key ~= "params" and key ~= "names" then options[key] = value end
+  end
+  local params, names = parameters_of(group.params, group.names)
+  mine.native:add_group(params, names, options)
+  local index = mine.native:groups()
+  mine.groups[index] = group_of(mine, index, copy(params))
+  self.param_groups[index] = mine.groups[index]
+end
+
+Optimizer.add_param_group = define("Optimizer:add_param_group(group: table): One more group { params = list, names = list or nil, and \z
+  hyperparameters of its own }. Errors: parameters that another optimizer has. Example: opt:add_param_group { params = \z
+  gb.nn.Linear(2, 2):parameters(), lr = 1e-4 }", "strict", add_group)
+
+Optimizer.close = define("Optimizer:close(): Let go of the optimizer and of its state now, not when it is collected; its parameters stay, and \z
+  another optimizer can take them. Example: gb.optim.SGD(gb.nn.Linear(2, 2):parameters()):close()", "strict",
+  function(self) private(self, "optimizer").native:close() end)
 
 local hyperparameters = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize" }
 
 -- The hyperparameters of every group.
-local function groups_of(self)
+local function groups_of(mine)
   local groups = {}
-  for g, group in ipairs(self.param_groups) do
+  for g = 1, #mine.groups do
     groups[g] = {}
-    for _, name in ipairs(hyperparameters) do groups[g][name] = group[name] end
+    for _, name in ipairs(hyperparameters) do groups[g][name] = mine.native:get(g, name) end
   end
   return groups
 end
 
--- Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), and the hyperparameters of every group. Example: local state =
--- opt:state_dict()
-function Optimizer:state_dict()
-  local state = { kind = self.kind, state = {}, groups = {} }
-  for i, entry in ipairs(self._native:params()) do
-    local tensors, steps = self._native:state(i)
-    local copy = { steps = steps, name = entry.name }
-    for name, t in pairs(tensors) do copy[name] = t:clone() end
-    state.state[i] = copy
+Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), and the hyperparameters of \z
+  every group. Example: local state = opt:state_dict()", "strict", function(self)
+  local mine = private(self, "optimizer")
+  local state = { kind = mine.name, state = {}, groups = groups_of(mine) }
+  for i, entry in ipairs(mine.native:params()) do
+    local tensors, steps = mine.native:state(i)
+    local saved = { steps = steps, name = entry.name }
+    for name, t in next, tensors do saved[name] = t:clone() end
+    state.state[i] = saved
   end
-  state.groups = groups_of(self)
   return state
-end
+end)
 
 -- The hyperparameters of every group from a state: all of them, or none and an error.
-local function set_groups(self, groups)
-  local before = groups_of(self)
+local function set_groups(mine, groups)
+  local before = groups_of(mine)
   local function set(values)
-    for g, group in ipairs(self.param_groups) do
-      if type(values[g]) ~= "table" then fail(("load_state_dict: group %d of the state is no table"):format(g)) end
+    for g = 1, #mine.groups do
+      if type(values[g]) ~= "table" then fail(format("load_state_dict: group %d of the state is no table", g)) end
       for _, name in ipairs(hyperparameters) do
-        if group[name] ~= nil and values[g][name] ~= nil then group[name] = values[g][name] end
+        if mine.native:get(g, name) ~= nil and values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
       end
     end
   end
@@ -101,166 +116,172 @@ end
 -- The saved state of parameter i must have the tensors that the optimizer has, in their shapes.
 local function check_saved(i, saved, tensors)
   local steps = type(saved) == "table" and math.type(saved.steps) and math.tointeger(saved.steps)
-  if not steps or steps < 0 then fail(("load_state_dict: the state of parameter %d has no number of steps"):format(i)) end
-  for _, name in ipairs { "exp_avg", "exp_avg_sq", "momentum_buffer", "master" } do
-    local own, given = tensors[name], saved[name]
-    if own and not gb.is_tensor(given) then fail(("load_state_dict: the state of parameter %d has no %s"):format(i, name)) end
-    if own and table.concat(own.shape, "x") ~= table.concat(given.shape, "x") then
-      fail(("load_state_dict: %s of parameter %d has shape %s in the state, %s in the optimizer"):format(name, i, table.concat(given.shape, "x"),
-        table.concat(own.shape, "x")))
+  if not steps or steps < 0 then fail(format("load_state_dict: the state of parameter %d has no number of steps", i)) end
+  for name, t in next, tensors do
+    local given = saved[name]
+    if not gb.is_tensor(given) then fail(format("load_state_dict: the state of parameter %d has no %s", i, name)) end
+    if concat(t.shape, "x") ~= concat(given.shape, "x") then
+      fail(format("load_state_dict: %s of parameter %d has shape %s in the state, %s in the optimizer", name, i, concat(given.shape, "x"),
+        concat(t.shape, "x")))
     end
   end
 end
 
--- Optimizer:load_state_dict(state: table): Go on from what state_dict gave; everything is checked before anything is changed. Errors: a state of
--- another kind, or of other parameters. Example: opt:load_state_dict(opt:state_dict())
-function Optimizer:load_state_dict(state)
-  if type(state) ~= "table" or type(state.state) ~= "table" or type(state.groups) ~= "table" then
-    fail("load_state_dict takes what an optimizer's state_dict gave")
-  end
-  if state.kind ~= self.kind then fail(("load_state_dict: the state is of %s, the optimizer is %s"):format(tostring(state.kind), self.kind)) end
-  local params = self._native:params()
-  if #state.state ~= #params or #state.groups ~= #self.param_groups then
-    fail(("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d"):format(#state.state, #state.groups, #params,
-      #self.param_groups))
-  end
-  for i = 1, #params do check_saved(i, state.state[i], (self._native:state(i))) end
-  set_groups(self, state.groups)
-  gb.no_grad(function()
-    for i = 1, #params do
-      local saved, tensors = state.state[i], self._native:state(i)
-      for name, t in pairs(tensors) do t:copy_(saved[name]) end
-      self._native:set_steps(i, saved.steps)
+Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go on from what state_dict gave; everything is checked before \z
+  anything is changed. Errors: a state of another kind, or of other parameters. Example: opt:load_state_dict(opt:state_dict())", "strict",
+  function(self, state)
+    local mine = private(self, "optimizer")
+    if type(state.state) ~= "table" or type(state.groups) ~= "table" then fail("load_state_dict takes what an optimizer's state_dict gave") end
+    if state.kind ~= mine.name then
+      fail(format("load_state_dict: the state is of %s, the optimizer is %s", tostring(state.kind), mine.name))
     end
+    local params = mine.native:params()
+    if #state.state ~= #params or #state.groups ~= #mine.groups then
+      fail(format("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d", #state.state, #state.groups, #params,
+        #mine.groups))
+    end
+    for i = 1, #params do check_saved(i, state.state[i], (mine.native:state(i))) end
+    set_groups(mine, state.groups)
+    gb.no_grad(function()
+      for i = 1, #params do
+        local saved, tensors = state.state[i], mine.native:state(i)
+        for name, t in next, tensors do t:copy_(saved[name]) end
+        mine.native:set_steps(i, saved.steps)
+      end
+    end)
   end)
+
+-- The options that were given, as they were: what was not is a group's own default.
+local function new_optimizer(kind, params, options)
+  local mine = { native = native.optimizer(kind), name = kind, defaults = options, groups = {} }
+  local self = own(setmetatable({ kind = kind, defaults = copy(options), param_groups = {} }, Optimizer), "optimizer", mine)
+  local first = type(params) == "table" and rawget(params, 1)
+  if type(first) == "table" and not gb.nn.is_module(first) and rawget(first, "params") ~= nil then
+    local groups = copy(params)
+    for i = 1, #groups do
+      if type(groups[i]) ~= "table" then fail(format("%s: group %d is a %s; a group is a table with params", kind, i, type(groups[i]))) end
+      add_group(self, copy(groups[i]))
+    end
+  else
+    add_group(self, { params = params })
+  end
+  return self
 end
 
 -- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
--- gb.optim.SGD(params: list, options?: table) -> optimizer: Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }.
--- options: lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false. Example: local opt =
--- gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })
--- gb.optim.Adam(params: list, options?: table) -> optimizer: Adam (Kingma, Ba 2015). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8,
--- weight_decay = 0, maximize = false. Example: local opt = gb.optim.Adam(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })
--- gb.optim.AdamW(params: list, options?: table) -> optimizer: Adam with decoupled weight decay (Loshchilov, Hutter 2019). options: lr = 1e-3, betas
--- = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, maximize = false. Example: local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr =
--- 3e-4 })
-for _, kind in ipairs { "SGD", "Adam", "AdamW" } do
-  gb.optim[kind] = function(params, options)
-    if options ~= nil and type(options) ~= "table" then fail(("%s takes its options in a table, got %s"):format(kind, type(options))) end
-    local self = setmetatable({ kind = kind, defaults = options or {}, param_groups = {}, _native = native.optimizer(kind) }, Optimizer)
-    if type(params) == "table" and type(params[1]) == "table" and params[1].params then
-      for _, group in ipairs(params) do self:add_param_group(group) end
-    else
-      self:add_param_group { params = params }
-    end
-    return self
-  end
+local function optimizer(kind, text)
+  gb.optim[kind] = define(text, "strict", function(params, options) return new_optimizer(kind, params, options) end)
 end
 
+optimizer("SGD", "gb.optim.SGD(params: any; lr?: number, momentum?: number, dampening?: number, weight_decay?: number, nesterov?: bool, \z
+  maximize?: bool) -> optimizer: Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. Defaults: lr = 1e-3, \z
+  momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false. Example: local opt = \z
+  gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })")
+optimizer("Adam", "gb.optim.Adam(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer: \z
+  Adam (Kingma, Ba 2015). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false. Example: local opt = \z
+  gb.optim.Adam(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })")
+optimizer("AdamW", "gb.optim.AdamW(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer: \z
+  Adam with decoupled weight decay (Loshchilov, Hutter 2019). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, \z
+  maximize = false. Example: local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 3e-4 })")
+
 -- ====}
+
+-- {==== learning rate schedules ====
 
 local lr = {}
 gb.optim.lr = lr
 
-local Schedule = {}
+-- What is private of a schedule: optimizer, options, shape (its factor by the step after warmup), warmup, count (steps that happened), base (the
+-- initial rates).
+local Schedule = { __name = "gb.optim.lr.Schedule" }
 Schedule.__index = Schedule
 native.classes.Schedule = Schedule
-
--- Schedule:factor(t: int) -> number: The factor on the initial lr at step t (from 0): warmup first, then the schedule's own. Example:
--- print(schedule:factor(0))
-function Schedule:factor(t)
-  if t < self.warmup then return (t + 1) / self.warmup end
-  return self.shape(t - self.warmup, self.options)
+Schedule.__tostring = function(self)
+  local mine = private(self, "schedule")
+  return mine and format("%s (step %d)", mine.name, mine.count) or "schedule"
 end
 
-local function apply(self)
-  local factor = self:factor(self.count)
-  for i, group in ipairs(self.optimizer.param_groups) do
-    self.base[i] = self.base[i] or group.lr -- a group that was added later
-    group.lr = self.base[i] * factor
+local function factor_at(mine, t)
+  if t < mine.warmup then return (t + 1) / mine.warmup end
+  local factor = mine.shape(t - mine.warmup, mine.options)
+  if type(factor) ~= "number" then fail(format("lr.%s: the factor is a number, got %s", mine.name, type(factor))) end
+  return factor
+end
+
+local function apply(mine)
+  local factor, opt = factor_at(mine, mine.count), private(mine.optimizer, "optimizer")
+  for i = 1, #opt.groups do
+    mine.base[i] = mine.base[i] or opt.native:get(i, "lr") -- a group that was added later
+    opt.native:set(i, "lr", mine.base[i] * factor)
   end
 end
 
--- Schedule:step(): One more step happened: the groups get their new lr. Example: schedule:step()
-function Schedule:step()
-  self.count = self.count + 1
-  apply(self)
-end
+Schedule.factor = define("Schedule:factor(t: int) -> number: The factor on the initial lr at step t (from 0): warmup first, then the schedule's \z
+  own. Example: print(schedule:factor(0))", "strict", function(self, t) return factor_at(private(self, "schedule"), t) end)
 
--- Schedule:get_last_lr() -> list: The rates in force, one per group. Example: print(schedule:get_last_lr()[1])
-function Schedule:get_last_lr()
-  local rates = {}
-  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
-  return rates
-end
+Schedule.step = define("Schedule:step(): One more step happened: the groups get their new lr. Example: schedule:step()", "strict", function(self)
+  local mine = private(self, "schedule")
+  mine.count = mine.count + 1
+  apply(mine)
+end)
 
--- Schedule:state_dict() -> table: The step it stands at and the initial rates. Example: local state = schedule:state_dict()
-function Schedule:state_dict() return { count = self.count, base = { table.unpack(self.base) } } end
+Schedule.get_last_lr = define("Schedule:get_last_lr() -> list: The rates in force, one per group. Example: print(schedule:get_last_lr()[1])",
+  "strict", function(self)
+    local opt, rates = private(private(self, "schedule").optimizer, "optimizer"), {}
+    for i = 1, #opt.groups do rates[i] = opt.native:get(i, "lr") end
+    return rates
+  end)
 
--- Schedule:load_state_dict(state: table): Go on from what state_dict gave. Errors: a state without a count. Example:
--- schedule:load_state_dict(schedule:state_dict())
-function Schedule:load_state_dict(state)
-  if type(state) ~= "table" then fail(("schedule: load_state_dict takes what state_dict gave, got %s"):format(type(state))) end
+Schedule.state_dict = define("Schedule:state_dict() -> table: The step it stands at and the initial rates. Example: local state = \z
+  schedule:state_dict()", "strict", function(self)
+  local mine = private(self, "schedule")
+  return { count = mine.count, base = { unpack(mine.base) } }
+end)
+
+Schedule.load_state_dict = define("Schedule:load_state_dict(state: tree): Go on from what state_dict gave. Errors: a state without a count. \z
+  Example: schedule:load_state_dict(schedule:state_dict())", "strict", function(self, state)
+  local mine = private(self, "schedule")
   local count, base = math.type(state.count) == "integer" and state.count, state.base or {}
   if not count or count < 0 then fail("schedule: the state has no count of steps") end
   if type(base) ~= "table" then fail("schedule: base, the learning rates of the state, is no list") end
-  for i = 1, #self.base do
+  for i = 1, #mine.base do
     local rate = base[i]
     if rate ~= nil and not (type(rate) == "number" and rate >= 0 and rate < math.huge) then
-      fail(("schedule: the learning rate of group %d of the state is %s; it is a number from 0"):format(i, tostring(rate)))
+      fail(format("schedule: the learning rate of group %d of the state is %s; it is a number from 0", i, tostring(rate)))
     end
   end
-  self.count = count
-  for i = 1, #self.base do self.base[i] = base[i] or self.base[i] end
-  apply(self)
-end
+  mine.count = count
+  for i = 1, #mine.base do mine.base[i] = base[i] or mine.base[i] end
+  apply(mine)
+end)
 
--- A kind of schedule: its factor as a function of the step after warmup, and its options with defaults (false: required).
-local function schedule(name, known, shape)
-  lr[name] = function(optimizer, options)
-    options = options or {}
-    if type(options) ~= "table" then fail(("lr.%s takes its options in a table, got %s"):format(name, type(options))) end
-    if getmetatable(optimizer) ~= Optimizer then fail(("lr.%s takes an optimizer, got %s"):format(name, type(optimizer))) end
-    for key in pairs(options) do
-      if known[key] == nil and key ~= "warmup" then
-        fail(("lr.%s has no option '%s'%s"):format(name, tostring(key), native.nearest(tostring(key), known)))
-      end
-    end
-    local all = {}
-    for key, default in pairs(known) do
-      all[key] = options[key]
-      if all[key] == nil then all[key] = default end
-      if all[key] == false then fail(("lr.%s needs the option '%s'"):format(name, key)) end
-      local wanted = key == "fn" and "function" or "number"
-      if type(all[key]) ~= wanted then fail(("lr.%s: '%s' must be a %s, got %s"):format(name, key, wanted, type(all[key]))) end
-    end
-    if all.steps and not (all.steps > 0) then fail(("lr.%s: 'steps' must be above 0, got %s"):format(name, tostring(all.steps))) end
-    local warmup = options.warmup or 0
-    if type(warmup) ~= "number" or warmup < 0 then fail(("lr.%s: 'warmup' is a number of steps from 0, got %s"):format(name, tostring(warmup))) end
-    local self = setmetatable({ optimizer = optimizer, options = all, shape = shape, warmup = warmup, count = 0, base = {} }, Schedule)
-    for i, group in ipairs(optimizer.param_groups) do self.base[i] = group.lr end
-    apply(self)
+-- A kind of schedule: its record, and its factor as a function of the step after warmup and of the options.
+local function schedule(name, text, shape)
+  lr[name] = define(text, "strict", function(opt, options)
+    if options.steps and not (options.steps > 0) then fail(format("lr.%s: 'steps' must be above 0, got %s", name, tostring(options.steps))) end
+    if options.warmup < 0 then fail(format("lr.%s: 'warmup' is a number of steps from 0, got %s", name, tostring(options.warmup))) end
+    local mine = { name = name, optimizer = opt, options = options, shape = shape, warmup = options.warmup, count = 0, base = {} }
+    local self = own(setmetatable({ optimizer = opt }, Schedule), "schedule", mine)
+    apply(mine)
     return self
-  end
+  end)
 end
 
--- gb.optim.lr.Constant(optimizer: optimizer, options?: table) -> schedule: The initial lr, after a warmup. options of every schedule: warmup = n,
--- steps in which the rate rises from lr / n. Example: local schedule = gb.optim.lr.Constant(opt, { warmup = 10 })
-schedule("Constant", {}, function() return 1 end)
+schedule("Constant", "gb.optim.lr.Constant(optimizer: optimizer; warmup: number = 0) -> schedule: The initial lr, after a warmup: in that many \z
+  steps the rate rises from lr / warmup; every schedule has it. Example: local schedule = gb.optim.lr.Constant(opt, { warmup = 10 })",
+  function() return 1 end)
 
--- gb.optim.lr.Linear(optimizer: optimizer, options: table) -> schedule: From factor first to factor last over steps steps. options: steps, first =
--- 1, last = 0, warmup. Example: local schedule = gb.optim.lr.Linear(opt, { steps = 100 })
-schedule("Linear", { steps = false, first = 1, last = 0 }, function(t, o)
-  return o.first + (o.last - o.first) * math.min(t / o.steps, 1)
-end)
+schedule("Linear", "gb.optim.lr.Linear(optimizer: optimizer; steps: number, first: number = 1, last: number = 0, warmup: number = 0) -> \z
+  schedule: From factor first to factor last over steps steps. Example: local schedule = gb.optim.lr.Linear(opt, { steps = 100 })",
+  function(t, o) return o.first + (o.last - o.first) * min(t / o.steps, 1) end)
 
--- gb.optim.lr.Cosine(optimizer: optimizer, options: table) -> schedule: Half a cosine from 1 to factor last over steps steps (Loshchilov, Hutter
--- 2017, without restarts); warmup comes first, outside steps. options: steps, last = 0, warmup. Example: local schedule = gb.optim.lr.Cosine(opt, {
--- steps = 100, warmup = 10 })
-schedule("Cosine", { steps = false, last = 0 }, function(t, o)
-  return o.last + (1 - o.last) * 0.5 * (1 + math.cos(math.pi * math.min(t / o.steps, 1)))
-end)
+schedule("Cosine", "gb.optim.lr.Cosine(optimizer: optimizer; steps: number, last: number = 0, warmup: number = 0) -> schedule: Half a cosine \z
+  from 1 to factor last over steps steps (Loshchilov, Hutter 2017, without restarts); warmup comes first, outside steps. Example: local \z
+  schedule = gb.optim.lr.Cosine(opt, { steps = 100, warmup = 10 })",
+  function(t, o) return o.last + (1 - o.last) * 0.5 * (1 + cos(pi * min(t / o.steps, 1))) end)
 
--- gb.optim.lr.Lambda(optimizer: optimizer, options: table) -> schedule: fn(step) is the factor. options: fn, warmup. Example: local schedule =
--- gb.optim.lr.Lambda(opt, { fn = function(t) return 0.9 ^ t end })
-schedule("Lambda", { fn = false }, function(t, o) return o.fn(t) end)
+schedule("Lambda", "gb.optim.lr.Lambda(optimizer: optimizer; fn: function, warmup: number = 0) -> schedule: fn(step) is the factor. Example: \z
+  local schedule = gb.optim.lr.Lambda(opt, { fn = function(t) return 0.9 ^ t end })",
+  function(t, o) return o.fn(t) end)
+
+-- ====}

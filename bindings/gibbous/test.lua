@@ -7,7 +7,9 @@ local gb, native = ...
 -- Example: print(#gb.test.public_names())
 -- gb.test.help_entry(what) -> table: What help() knows of a public name, or of a function or class: name, signature, doc, example, errors, and of an
 -- op also calls, shapes, dtypes, autocast, derivative; or nil and the nearest name. Example: print(gb.test.help_entry("relu").doc)
-local test = { ops = native.ops, public_names = native.public_names, help_entry = native.help_entry }
+-- gb.test.records() -> list: The texts of all records of public functions, then of each its sandbox level (0 none, 1 files, 2 strict), in turn.
+-- Example: print(gb.test.records()[1])
+local test = { ops = native.ops, public_names = native.public_names, help_entry = native.help_entry, records = native.records }
 gb.test = test
 
 local passed, failed, path = 0, 0, {}

@@ -2179,7 +2179,7 @@ function GradScaler:load_state_dict(state) end
 function GradScaler:report() end
 
 --- The loss, or a list of losses, times the scale, in float32; their gradients carry the scale with them.
----@param loss any
+---@param loss gb.Tensor|gb.Tensor[]
 ---@return gb.Tensor
 function GradScaler:scale(loss) end
 
@@ -2206,12 +2206,11 @@ function GradScaler:state_dict() end
 ---@return table
 function GradScaler:stats() end
 
---- The optimizer's step, unless a gradient is not finite. options: clip (max_norm), norm_type = 2: with clip, all that unscale_,
---- clip_grad_norm_ and step do, bit for bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm
---- before, on a device as a tensor.
+--- The optimizer's step, unless a gradient is not finite. With clip, the largest norm, all that unscale_, clip_grad_norm_ and step do, bit for
+--- bit, the clip within the update itself: grad is unscaled and clipped afterwards; returns the norm before, on a device as a tensor.
 --- Errors: max_skips skips in a row, with the report.
 ---@param optimizer gb.Optimizer
----@param options? table
+---@param options? { clip?: number, norm_type?: number }
 ---@return number
 function GradScaler:step(optimizer, options) end
 
@@ -2264,13 +2263,11 @@ function Module:extra() end
 
 --- What calling the module computes; classes define their own.
 --- Errors: a class without one.
----@param ... any
 ---@return any
-function Module:forward(...) end
+function Module:forward() end
 
 --- What a class does with the arguments of its constructor; classes define their own.
----@param ... any
-function Module:init(...) end
+function Module:init() end
 
 --- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is shared may
 --- come under any of its names, or under several with the same bits.
@@ -2343,7 +2340,7 @@ function Module:state_dict() end
 
 --- Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.
 --- Errors: a dtype that is not floating.
----@param ... any
+---@param ... gb.Tensor
 ---@return gb.Module
 function Module:to(...) end
 
@@ -2369,9 +2366,12 @@ function ModuleDict:keys() end
 function ModuleList:append(module) end
 
 --- One more group { params = list, names = list or nil, and hyperparameters of its own }.
---- Errors: parameters that another group has.
+--- Errors: parameters that another optimizer has.
 ---@param group table
 function Optimizer:add_param_group(group) end
+
+--- Let go of the optimizer and of its state now, not when it is collected; its parameters stay, and another optimizer can take them.
+function Optimizer:close() end
 
 --- Go on from what state_dict gave; everything is checked before anything is changed.
 --- Errors: a state of another kind, or of other parameters.
@@ -2416,11 +2416,11 @@ function Schedule:step() end
 function Sequential:append(module) end
 
 --- In the forward of a gb.Function: tensors that backward needs; changing them in place before it is an error then.
----@param ... gb.Tensor
+---@param ... any
 function ctx:save_for_backward(...) end
 
 --- In the backward of a gb.Function: what forward saved, as several values.
----@return gb.Tensor
+---@return gb.Tensor|gb.Tensor[]
 function ctx:saved_tensors() end
 
 --- Let go of the dataset now, not when it is collected.
@@ -2428,21 +2428,21 @@ function dataset:close() end
 
 --- The tensors of sample i (from 1, -1 is the last).
 ---@param i integer
----@return gb.Tensor
+---@return gb.Tensor|gb.Tensor[]
 function dataset:get(i) end
 
 --- The samples first .. last, both included, from 1; or those of a list of positions.
----@param first any
+---@param first gb.Tensor
 ---@param last? integer
 ---@return gb.dataset
 function dataset:subset(first, last) end
 
 --- The same value.
----@param other any
+---@param other gb.Tensor
 function expect:to_be(other) end
 
 --- A tensor or list whose elements all lie within tolerance (absolute plus relative) of another's; NaN equals NaN.
----@param other any
+---@param other gb.Tensor
 ---@param tolerance? number
 function expect:to_be_close(other, tolerance) end
 
@@ -2466,23 +2466,21 @@ function expect:to_fail(text) end
 ---@param ... integer|integer[]
 function expect:to_have_shape(...) end
 
---- A function that gradients pass through: parts are forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor
---- argument, and name.
----@param parts table
+--- A function that gradients pass through: forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor argument,
+--- and a name.
+---@param options? { forward: function, backward: function, name?: string }
 ---@return function
-function gb.Function(parts) end
+function gb.Function(options) end
 
 --- The name and the version.
 ---@type string
 gb._VERSION = nil
 
 --- What scales losses so that float16 gradients do not vanish, and skips steps whose gradients are not finite. precision (of amp.precision)
---- says whether one is needed; a disabled scaler passes everything on. options: enabled, init_scale = 65536, growth_factor = 2, backoff_factor
---- = 0.5, growth_interval = 2000, min_scale, max_scale, max_skips = 64, hysteresis = 1, per_loss, scale (a number: static; a function of the
---- step: scheduled).
+--- says whether one is needed; a disabled scaler passes everything on. scale is a number (static) or a function of the step (scheduled).
 --- Errors: at step, after max_skips skips in a row.
----@param precision? any
----@param options? table
+---@param precision? gb.precision
+---@param options? { enabled?: boolean, init_scale?: number, growth_factor?: number, backoff_factor?: number, growth_interval?: integer, min_scale?: number, max_scale?: number, max_skips?: integer, hysteresis?: integer, per_loss?: boolean, scale?: number|function }
 ---@return gb.GradScaler
 function gb.amp.GradScaler(precision, options) end
 
@@ -2496,19 +2494,17 @@ function gb.amp.GradScaler(precision, options) end
 --- eligible, first_nonfinite, overflowing, flushing, advice; tostring gives the text.
 --- Errors: an audit inside another one, in a step that is captured as a graph, and a step that yields.
 ---@param model gb.Module
----@param step any
----@param ... any
+---@param step gb.Tensor
 ---@return table
-function gb.amp.audit(model, step, ...) end
+function gb.amp.audit(model, step) end
 
 --- Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what
 --- amp.precision gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope.
 --- Errors: a dtype that is not float16 or bfloat16.
----@param precision? any
+---@param precision? gb.Tensor
 ---@param fn? function
----@param ... any
 ---@return any
-function gb.amp.autocast(precision, fn, ...) end
+function gb.amp.autocast(precision, fn) end
 
 --- bytes and peak_bytes of the 16-bit weight copies that parameters keep.
 ---@return table
@@ -2516,18 +2512,17 @@ function gb.amp.cache_info() end
 
 --- Inside it autocast is off; forms as no_grad's.
 ---@param fn? function
----@param ... any
 ---@return any
-function gb.amp.disable(fn, ...) end
+function gb.amp.disable(fn) end
 
 --- What ops of the class `lower` run in here, or nil where autocast is off.
 ---@return string
 function gb.amp.dtype() end
 
 --- Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler.
----@param loss gb.Tensor
----@param inputs any
----@param options? table
+---@param loss gb.Tensor|gb.Tensor[]
+---@param inputs gb.Tensor|gb.Tensor[]
+---@param options? { scaler?: gb.GradScaler, grad_outputs?: gb.Tensor|gb.Tensor[], retain_graph?: boolean, create_graph?: boolean, allow_unused?: boolean }
 ---@return any
 function gb.amp.grad(loss, inputs, options) end
 
@@ -2541,7 +2536,7 @@ function gb.amp.is_enabled() end
 --- integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value
 --- = record, grad = record or nil }, without what is not floating. print shows either. Waits for the device.
 --- Errors: a tensor of integers.
----@param x any
+---@param x gb.Tensor
 ---@param options? table
 ---@return any
 function gb.amp.numerics(x, options) end
@@ -2561,12 +2556,12 @@ function gb.amp.policy(rules) end
 --- or another spelling of one. The environment variable GIBBOUS_AMP overrides the argument, so that a recipe can be tried in another precision
 --- from outside; tostring shows it.
 --- Errors: an unknown name.
----@param name string
+---@param name any
 ---@return gb.precision
 function gb.amp.precision(name) end
 
 --- Autocast from here on: false, true (bfloat16), or what autocast takes; for the prompt.
----@param precision any
+---@param precision gb.Tensor
 function gb.amp.set_autocast(precision) end
 
 --- Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so that what a kernel found wrong is
@@ -2574,9 +2569,8 @@ function gb.amp.set_autocast(precision) end
 --- it. Forms as no_grad's.
 --- Errors: capturing a graph inside.
 ---@param fn? function
----@param ... any
 ---@return any
-function gb.anomaly(fn, ...) end
+function gb.anomaly(fn) end
 
 --- first, first + step, ... below last. First is 0 and step 1 where they are left out: it is data, so it counts from 0. Whole numbers give
 --- int64.
@@ -2628,25 +2622,25 @@ function gb.cuda.graph(step, examples) end
 function gb.cuda.is_available() end
 
 --- The most bytes that were in tensors on the device at once.
----@param device? any
+---@param device? gb.Tensor
 ---@return integer
 function gb.cuda.max_memory_allocated(device) end
 
 --- Bytes in tensors on the device.
----@param device? any
+---@param device? gb.Tensor
 ---@return integer
 function gb.cuda.memory_allocated(device) end
 
 --- Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the pool has of the system, what of that is
 --- cached and what belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory was asked for.
----@param device? any
+---@param device? gb.Tensor
 ---@return string
 function gb.cuda.memory_summary(device) end
 
 --- What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory in
 --- bytes. The device is "cuda:N" or N; else the default one, where that is a CUDA device, or cuda:0.
 --- Errors: there is no CUDA device.
----@param device? any
+---@param device? gb.Tensor
 ---@return table
 function gb.cuda.properties(device) end
 
@@ -2655,13 +2649,13 @@ function gb.cuda.reset_peak_memory_stats() end
 
 --- Wait until the device has done all it was asked.
 --- Errors: what a kernel found wrong in data, by its op; what else failed on the device since the last wait.
----@param device? any
+---@param device? gb.Tensor
 function gb.cuda.synchronize(device) end
 
 --- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
 --- (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples drawn at
 --- random, with replacement).
----@param dataset any
+---@param dataset gb.Tensor
 ---@param options? table
 ---@return gb.DataLoader
 function gb.data.DataLoader(dataset, options) end
@@ -2721,9 +2715,10 @@ function gb.devices() end
 function gb.doctor(options) end
 
 --- Memory for a shape, with whatever it holds.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function gb.empty(...) end
+function gb.empty(options, ...) end
 
 --- Give memory that no tensor uses back to the system.
 function gb.empty_cache() end
@@ -2736,9 +2731,8 @@ function gb.empty_like(x, options) end
 
 --- Inside it ops are recorded for gradients; forms as no_grad's.
 ---@param fn? function
----@param ... any
 ---@return any
-function gb.enable_grad(fn, ...) end
+function gb.enable_grad(fn) end
 
 --- Ones on the diagonal of a matrix of zeros.
 ---@param rows integer
@@ -2781,11 +2775,11 @@ function gb.get_num_threads() end
 ---@return table
 function gb.get_rng_state() end
 
---- The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as it is. options: grad_outputs, retain_graph,
---- create_graph, allow_unused (nil for an input that was not used).
----@param outputs any
----@param inputs any
----@param options? table
+--- The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as it is. retain_graph is create_graph unless
+--- given; with allow_unused an input that was not used gives nil.
+---@param outputs gb.Tensor|gb.Tensor[]
+---@param inputs gb.Tensor|gb.Tensor[]
+---@param options? { grad_outputs?: gb.Tensor|gb.Tensor[], retain_graph?: boolean, create_graph?: boolean, allow_unused?: boolean }
 ---@return any
 function gb.grad(outputs, inputs, options) end
 
@@ -2801,7 +2795,7 @@ function gb.io.json_decode(text) end
 
 --- A Lua value as JSON text.
 --- Errors: a value that JSON cannot hold.
----@param value any
+---@param value gb.Tensor
 ---@return string
 function gb.io.json_encode(value) end
 
@@ -2824,7 +2818,7 @@ function gb.io.save_checkpoint(path, parts) end
 function gb.is_grad_enabled() end
 
 --- Is this the error of an allocation that failed, the engine's or Lua's?
----@param message any
+---@param message gb.Tensor
 ---@return boolean
 function gb.is_oom(message) end
 
@@ -2833,7 +2827,7 @@ function gb.is_oom(message) end
 function gb.is_recomputing() end
 
 --- Is value a tensor that was not freed?
----@param value any
+---@param value gb.Tensor
 ---@return boolean
 function gb.is_tensor(value) end
 
@@ -2868,16 +2862,16 @@ function gb.memory_stats(device) end
 
 --- Each vector spread over the grid of all, the first along dimension 1.
 ---@param ... gb.Tensor
----@return gb.Tensor
+---@return gb.Tensor|gb.Tensor[]
 function gb.meshgrid(...) end
 
 --- Means over windows chosen so that the result has this size.
----@param size any
+---@param size gb.Tensor
 ---@return gb.Module
 function gb.nn.AdaptiveAvgPool2d(size) end
 
 --- The mean of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.
----@param kernel any
+---@param kernel gb.Tensor
 ---@param options? table
 ---@return gb.Module
 function gb.nn.AvgPool2d(kernel, options) end
@@ -2911,7 +2905,7 @@ function gb.nn.BatchNorm2d(features, options) end
 --- Errors: groups that do not divide the channels.
 ---@param inputs integer
 ---@param outputs integer
----@param kernel any
+---@param kernel gb.Tensor
 ---@param options? table
 ---@return gb.Module
 function gb.nn.Conv2d(inputs, outputs, kernel, options) end
@@ -2967,7 +2961,7 @@ function gb.nn.L1Loss(options) end
 
 --- Normalise the last dimensions, of these sizes, then scale and shift. options: eps = 1e-5, affine = true, bias = true, out = "float32": the
 --- dtype of the result under autocast; "autocast": the scope's; dtype.
----@param shape any
+---@param shape gb.Tensor
 ---@param options? table
 ---@return gb.Module
 function gb.nn.LayerNorm(shape, options) end
@@ -3002,7 +2996,7 @@ function gb.nn.MLP(inputs, hidden, options) end
 function gb.nn.MSELoss(options) end
 
 --- The largest element of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.
----@param kernel any
+---@param kernel gb.Tensor
 ---@param options? table
 ---@return gb.Module
 function gb.nn.MaxPool2d(kernel, options) end
@@ -3041,7 +3035,7 @@ function gb.nn.Parameter(tensor, requires_grad) end
 
 --- Divide the last dimensions, of these sizes, by their root mean square, then scale. options: eps = 1e-6, affine = true, out = "float32", as
 --- in LayerNorm; dtype.
----@param shape any
+---@param shape gb.Tensor
 ---@param options? table
 ---@return gb.Module
 function gb.nn.RMSNorm(shape, options) end
@@ -3164,7 +3158,7 @@ function gb.nn.init.xavier_uniform_(t, gain) end
 function gb.nn.init.zeros_(t) end
 
 --- Is value a module?
----@param value any
+---@param value gb.Tensor
 ---@return boolean
 function gb.nn.is_module(value) end
 
@@ -3177,23 +3171,22 @@ function gb.nn.library_class(name, calls) end
 
 --- Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits
 --- for it.
----@param parameters any
+---@param parameters gb.Tensor|gb.Tensor[]
 ---@param max_norm number
 ---@param norm_type? number
 ---@return number
 function gb.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type) end
 
 --- Limit each element of the gradients to -value .. value.
----@param parameters any
+---@param parameters gb.Tensor|gb.Tensor[]
 ---@param value number
 function gb.nn.utils.clip_grad_value_(parameters, value) end
 
 --- Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow and returns what it returns; without:
 --- a scope, which :close() or a to-be-closed variable ends.
 ---@param fn? function
----@param ... any
 ---@return any
-function gb.no_grad(fn, ...) end
+function gb.no_grad(fn) end
 
 --- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
 --- interrupts at once again. Lasts as long as the chunk that runs.
@@ -3202,9 +3195,10 @@ function gb.no_grad(fn, ...) end
 function gb.on_stop(fn, options) end
 
 --- Ones of a shape.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function gb.ones(...) end
+function gb.ones(options, ...) end
 
 --- Ones in the shape, dtype, device and memory order of x.
 ---@param x gb.Tensor
@@ -3212,53 +3206,52 @@ function gb.ones(...) end
 ---@return gb.Tensor
 function gb.ones_like(x, options) end
 
---- Adam (Kingma, Ba 2015). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false.
----@param params any[]
----@param options? table
+--- Adam (Kingma, Ba 2015). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false.
+---@param params any
+---@param options? { lr?: number, betas?: any[], eps?: number, weight_decay?: number, maximize?: boolean }
 ---@return gb.Optimizer
 function gb.optim.Adam(params, options) end
 
---- Adam with decoupled weight decay (Loshchilov, Hutter 2019). options: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01,
+--- Adam with decoupled weight decay (Loshchilov, Hutter 2019). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01,
 --- maximize = false.
----@param params any[]
----@param options? table
+---@param params any
+---@param options? { lr?: number, betas?: any[], eps?: number, weight_decay?: number, maximize?: boolean }
 ---@return gb.Optimizer
 function gb.optim.AdamW(params, options) end
 
---- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. options: lr = 1e-3, momentum = 0, dampening = 0,
+--- Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. Defaults: lr = 1e-3, momentum = 0, dampening = 0,
 --- weight_decay = 0, nesterov = false, maximize = false.
----@param params any[]
----@param options? table
+---@param params any
+---@param options? { lr?: number, momentum?: number, dampening?: number, weight_decay?: number, nesterov?: boolean, maximize?: boolean }
 ---@return gb.Optimizer
 function gb.optim.SGD(params, options) end
 
---- The initial lr, after a warmup. options of every schedule: warmup = n, steps in which the rate rises from lr / n.
+--- The initial lr, after a warmup: in that many steps the rate rises from lr / warmup; every schedule has it.
 ---@param optimizer gb.Optimizer
----@param options? table
+---@param options? { warmup?: number }
 ---@return gb.Schedule
 function gb.optim.lr.Constant(optimizer, options) end
 
 --- Half a cosine from 1 to factor last over steps steps (Loshchilov, Hutter 2017, without restarts); warmup comes first, outside steps.
---- options: steps, last = 0, warmup.
 ---@param optimizer gb.Optimizer
----@param options table
+---@param options? { steps: number, last?: number, warmup?: number }
 ---@return gb.Schedule
 function gb.optim.lr.Cosine(optimizer, options) end
 
---- fn(step) is the factor. options: fn, warmup.
+--- fn(step) is the factor.
 ---@param optimizer gb.Optimizer
----@param options table
+---@param options? { fn: function, warmup?: number }
 ---@return gb.Schedule
 function gb.optim.lr.Lambda(optimizer, options) end
 
---- From factor first to factor last over steps steps. options: steps, first = 1, last = 0, warmup.
+--- From factor first to factor last over steps steps.
 ---@param optimizer gb.Optimizer
----@param options table
+---@param options? { steps: number, first?: number, last?: number, warmup?: number }
 ---@return gb.Schedule
 function gb.optim.lr.Linear(optimizer, options) end
 
 --- Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title, quiet. Returns the text; prints it unless quiet.
----@param points any
+---@param points gb.Tensor
 ---@param options? table
 ---@return string
 function gb.plot(points, options) end
@@ -3272,9 +3265,10 @@ function gb.plot(points, options) end
 function gb.progress(total, title, options) end
 
 --- Uniform random numbers in [0, 1).
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function gb.rand(...) end
+function gb.rand(options, ...) end
 
 --- Uniform random numbers in [0, 1), in the shape, dtype, device and memory order of x.
 ---@param x gb.Tensor
@@ -3291,9 +3285,10 @@ function gb.rand_like(x, options) end
 function gb.randint(low, high, shape, options) end
 
 --- Normal random numbers of mean 0 and deviation 1.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function gb.randn(...) end
+function gb.randn(options, ...) end
 
 --- Normal random numbers in the shape, dtype, device and memory order of x.
 ---@param x gb.Tensor
@@ -3312,9 +3307,8 @@ function gb.randperm(n, options) end
 --- modules' train or eval mode must still be as they were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield,
 --- and gives at most four floating tensors.
 ---@param fn function
----@param ... any
 ---@return any
-function gb.recompute(fn, ...) end
+function gb.recompute(fn) end
 
 --- The peaks of memory_stats become what is held now.
 function gb.reset_peak_memory_stats() end
@@ -3368,7 +3362,7 @@ function gb.set_rng_state(state) end
 --- A copy of what value holds: a number, a boolean, nested lists, or a tensor, which loses its history. Integers give int64, one float among
 --- them the default dtype. options: dtype, device, requires_grad.
 --- Errors: lists of different lengths or depths.
----@param value any
+---@param value gb.Tensor
 ---@param options? gb.Options
 ---@return gb.Tensor
 function gb.tensor(value, options) end
@@ -3379,7 +3373,7 @@ function gb.tensor(value, options) end
 function gb.test.describe(name, fn) end
 
 --- What a case expects of a value.
----@param value any
+---@param value gb.Tensor
 ---@return gb.expect
 function gb.test.expect(value) end
 
@@ -3388,7 +3382,7 @@ function gb.test.finish() end
 
 --- What help() knows of a public name, or of a function or class: name, signature, doc, example, errors, and of an op also calls, shapes,
 --- dtypes, autocast, derivative; or nil and the nearest name.
----@param what any
+---@param what gb.Tensor
 ---@return table
 function gb.test.help_entry(what) end
 
@@ -3409,21 +3403,25 @@ function gb.test.program() end
 ---@return any[]
 function gb.test.public_names() end
 
+--- The texts of all records of public functions, then of each its sandbox level (0 none, 1 files, 2 strict), in turn.
+---@return any[]
+function gb.test.records() end
+
 --- The seconds that fn(...) took, devices waited for before and after, and what it returned.
 ---@param fn function
----@param ... any
 ---@return number
 ---@return any
-function gb.time(fn, ...) end
+function gb.time(fn) end
 
 --- The version, such as "0.1.0".
 ---@type string
 gb.version = nil
 
 --- Zeros of a shape, given as numbers or as one list. options: dtype, device, requires_grad.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function gb.zeros(...) end
+function gb.zeros(options, ...) end
 
 --- Zeros in the shape, dtype, device and memory order of x.
 ---@param x gb.Tensor
@@ -3468,12 +3466,12 @@ function progress:update(n, values) end
 --- variable.
 function scope:close() end
 
---- The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. options: gradient,
---- retain_graph, create_graph. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask
---- gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.
+--- The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is
+--- create_graph unless given. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad,
+--- else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.
 --- Errors: no graph, a graph that was freed, a value that was changed in place.
 ---@param gradient? gb.Tensor
----@param options? table
+---@param options? { retain_graph?: boolean, create_graph?: boolean }
 function tensor:backward(gradient, options) end
 
 --- In bfloat16.
@@ -3564,9 +3562,10 @@ function tensor:item() end
 function tensor:long() end
 
 --- Memory in the dtype and on the device of this tensor.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function tensor:new_empty(...) end
+function tensor:new_empty(options, ...) end
 
 --- value everywhere, in the dtype and on the device of this tensor.
 ---@param shape any[]
@@ -3576,20 +3575,22 @@ function tensor:new_empty(...) end
 function tensor:new_full(shape, value, options) end
 
 --- Ones in the dtype and on the device of this tensor.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function tensor:new_ones(...) end
+function tensor:new_ones(options, ...) end
 
 --- gb.tensor in the dtype and on the device of this tensor.
----@param value any
+---@param value gb.Tensor
 ---@param options? gb.Options
 ---@return gb.Tensor
 function tensor:new_tensor(value, options) end
 
 --- Zeros in the dtype and on the device of this tensor.
----@param ... integer|integer[]|gb.Options
+---@param options? gb.Options
+---@param ... integer|integer[]
 ---@return gb.Tensor
-function tensor:new_zeros(...) end
+function tensor:new_zeros(options, ...) end
 
 --- Normal random numbers, of mean 0 and deviation 1 unless given.
 ---@param mean? number
@@ -3639,7 +3640,7 @@ function tensor:size(dim) end
 
 --- Views of length positions along dim (1 unless given), the last perhaps shorter; or of the lengths in a list.
 --- Errors: lengths that do not add up to the dimension.
----@param length any
+---@param length gb.Tensor
 ---@param dim? integer
 ---@return any[]
 function tensor:split(length, dim) end
@@ -3660,7 +3661,7 @@ function tensor:tile(...) end
 
 --- In another dtype, on another device, or as another tensor is, in any order; the tensor itself where nothing changes.
 --- Errors: a device that is not there.
----@param ... any
+---@param ... gb.Tensor
 ---@return gb.Tensor
 function tensor:to(...) end
 

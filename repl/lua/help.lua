@@ -34,10 +34,12 @@ function repl.name_of(value)
   return names[value]
 end
 
--- Where the options of a function are listed: behind the semicolon of an op's signature, behind "options:" in a text.
+-- Where the options of a function are listed: behind the semicolon of its signature, or behind "options:" in its text.
 local function option_part(value)
   if rows[value] then return match(rows[value].signature, "^[^;]-;(.-)%->") end
   local entry = names[value] and help_entry(value)
+  local named = entry and match(entry.signature, "^[^;]-%([^;]*;(.-)%)%s*%->") or entry and match(entry.signature, "^[^;]-%([^;]*;(.*)%)$")
+  if named then return gsub(gsub(named, "%b{}", ""), '%b""', "") end
   local part = entry and match(entry.doc, "[Oo]ptions: (.*)$")
   return part and gsub(gsub(part, "%b()", ""), "%b{}", "")
 end

@@ -332,7 +332,7 @@ describe("tables that lie", function()
     for _, fields in ipairs { { "text", {}, 3 }, { {}, 12345, 3 }, { nil, {}, 1 }, { {}, {}, -1 }, { {}, {}, math.maxinteger } } do
       check("saved_tensors", ctx.saved_tensors, true, "saved_tensors", { _saved = fields[1], _versions = fields[2], _count = fields[3] })
     end
-    check("saved_tensors", ctx.saved_tensors, true, "stack", { _saved = {}, _versions = {}, _count = 1 << 29 })
+    check("saved_tensors", ctx.saved_tensors, true, "context of a gb.Function", { _saved = {}, _versions = {}, _count = 1 << 29 })
   end)
 end)
 
@@ -355,7 +355,7 @@ describe("options of the wrong kind", function()
   wrong("Softmax: 'dim' must be a number, got string", nn.Softmax, "last")
   wrong("ReLU takes its options in a table, got boolean", nn.ReLU, true)
   wrong("GradScaler: 'init_scale' must be a number, got string", amp.GradScaler, nil, { init_scale = "large" })
-  wrong("GradScaler: takes a precision and one table of options", amp.GradScaler, { init_scale = 2 }, { growth_factor = 3 })
+  wrong("GradScaler: 'precision' must be a precision", amp.GradScaler, { init_scale = 2 }, { growth_factor = 3 })
   wrong("betas' must be a list of two numbers, but [2] is nil", optim.Adam, nn.Linear(1, 1):parameters(), { betas = { 0.9 } })
   wrong("DataLoader: batches is a whole number from 1, got 0", data.DataLoader, data.TensorDataset(gb.ones(2):cpu()), { batches = 0 })
   wrong("plot: 'height' must be a whole number from 1 to 1000, got inf", gb.plot, { 1, 2 }, { height = math.huge, quiet = true })

@@ -198,7 +198,7 @@ describe("refuses", function()
     expect(function() opt:add_param_group { params = { p } } end):to_fail("already")
     expect(function() optim.Adam({ p }) end):to_fail("already")
     expect(function() opt:add_param_group {} end):to_fail("params")
-    expect(function() opt:add_param_group() end):to_fail("params")
+    expect(function() opt:add_param_group() end):to_fail("group")
   end)
   it("options that are none", function()
     local function with(options) return function() optim.AdamW({ parameter(1.0) }, options) end end
@@ -223,7 +223,7 @@ describe("refuses", function()
     foreign.AdamW = foreign.Adam
     for kind, options in pairs(foreign) do
       for name, value in pairs(options) do
-        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("no option '%s' of %s"):format(name, kind))
+        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("%s: unknown option '%s'"):format(kind, name))
         local opt = optim[kind]({ parameter(1.0) })
         expect(function() opt:add_param_group { params = { parameter(1.0) }, [name] = value } end):to_fail(name)
         expect(function() opt.param_groups[1][name] = value end):to_fail(name)

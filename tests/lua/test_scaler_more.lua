@@ -118,12 +118,14 @@ describe("a scale by schedule", function()
     expect(function() amp.GradScaler { scale = function() return -math.huge end } end):to_fail("scheduled scale")
     expect(function() amp.GradScaler { scale = function() return 0 / 0 end } end):to_fail("scheduled scale")
   end)
-  it("may close its own scaler", function()
+  it("cannot close the scaler that asks it", function()
     local scaler, step
     step, scaler = toy { scale = function(n)
       if n == 2 then scaler:close() end
       return 1
     end }
+    expect(function() step(0) end):to_fail("in use")
+    scaler:close()
     expect(function() step(0) end):to_fail("closed")
   end)
   it("is not asked by a disabled scaler, nor where update names the scale", function()
@@ -473,7 +475,7 @@ describe("precisions", function()
   end)
   it("unknown ones list what there is", function()
     for _, name in ipairs { "64-true", "O3", 8, "", false, {}, 1.5 } do expect(function() amp.precision(name) end):to_fail("16-mixed") end
-    expect(function() amp.precision() end):to_fail("16-mixed")
+    expect(function() amp.precision() end):to_fail("'name' is missing")
   end)
 
   -- What the executable that runs this prints with the variable set.

@@ -1,0 +1,1018 @@
+/* reader.c - the one reader of arguments, and the records of public functions. reader.h says how signatures are written and
+ * what a call may rely on; here are the kinds of arguments, each with what it takes and what it leaves in a gbl_value. */
+#include "reader.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+#include "objects.h"
+
+static const char private_key = 0, records_key = 0; /* of the registry: what objects keep; the texts and levels of all records */
+
+enum {
+  MOST_KINDS = 6,                /* that one argument may have */
+  MOST_DEPTH = 100,              /* of tables in tables that are copied */
+  MOST_ELEMENTS = 1 << 20,       /* of a list of tensors */
+};
+
+/* {==== Signatures ==== */
+
+typedef struct kind kind;
+
+/* One kind that an argument may have. word: the text of a word in quotes, or the name of a kind of objects. */
+typedef struct choice { const kind *kind; const char *word; } choice;
+
+typedef struct parameter {
+  const char *name;
+  choice choices[MOST_KINDS];
+  int count;                     /* of choices */
+  bool optional, named, rest;
+  const char *preset;            /* the default as it is written, or NULL */
+} parameter;
+
+/* text: a copy of the record's, cut into the names that the parameters point to. */
+struct gbl_signature {
+  const char *who, *shown;       /* the last part of the path; the signature as it is written */
+  int count, positional;
+  bool has_options, holds;       /* holds: it has objects among its arguments */
+  parameter parameter[GBL_MOST_ARGUMENTS];
+  char text[];
+};
+
+/* What an argument of this kind takes. read: false where the value at index is of another kind; what is at fault inside a value of this kind
+ * is an error at once. takes_table: a table in its place is no table of options. */
+struct kind {
+  const char *name, *expected;
+  bool (*read)(gbl_call *call, const parameter *p, int index, gbl_value *out);
+  enum { NO_TABLE, LIST, ANY_TABLE } table;
+};
+
+/* Objects by the name of their kind, the class that paths of methods name, and the words of errors. The kind of a userdata is "gibbous." and
+ * the name; an object of the Lua half is one that own() was told of. */
+static const struct { const char *name, *class, *expected; } object_kinds[] = {
+  { "optimizer", "Optimizer", "an optimizer of gb.optim" }, { "scaler", "GradScaler", "a GradScaler" },
+  { "schedule", "Schedule", "a schedule of gb.optim.lr" }, { "loader", "DataLoader", "a DataLoader" },
+  { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" }, { "tokens", "tokens", "a token file of gb.data" },
+  { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },
+  { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
+  { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
+  { "expect", "expect", "what gb.test.expect returned" }, { "numerics", "numerics", "a record of gb.amp.numerics" },
+  { "audit", "audit", "a record of gb.amp.audit" }, { "scope", "scope", "a scope" }, { NULL, NULL, NULL },
+};
+
+static int find_object_kind(const char *name, bool by_class) {
+  for (int i = 0; object_kinds[i].name; i++)
+    if (!strcmp(by_class ? object_kinds[i].class : object_kinds[i].name, name)) return i;
+  return -1;
+}
+
+/* ====} */
+
+/* {==== Errors ==== */
+
+const char *gbl_who(const gbl_call *call) { return call->signature->who; }
+
+int gbl_refuse(const gbl_call *call, const char *format, ...) {
+  char text[768];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  return gbl_error(call->L, "%s: %s", call->signature->who, text);
+}
+
+/* What the argument must be, in words. */
+static const char *push_expected(lua_State *L, const parameter *p) {
+  luaL_Buffer text;
+  luaL_buffinit(L, &text);
+  for (int i = 0; i < p->count; i++) {
+    const choice *c = &p->choices[i];
+    if (i > 0) luaL_addstring(&text, i == p->count - 1 ? " or " : ", ");
+    int object = c->kind->expected || !c->word ? -1 : find_object_kind(c->word, false);
+    if (c->kind->expected) luaL_addstring(&text, c->kind->expected);
+    else if (object >= 0) luaL_addstring(&text, object_kinds[object].expected);
+    else {
+      luaL_addchar(&text, '\'');
+      luaL_addstring(&text, c->word);
+      luaL_addchar(&text, '\'');
+    }
+  }
+  luaL_pushresult(&text);
+  return lua_tostring(L, -1);
+}
+
+/* Raise: the value at index is none of the kinds that p may have. */
+static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
+  lua_State *L = call->L;
+  char got[96];
+  luaL_checkstack(L, 8, NULL);
+  if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index))) snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
+  else if (lua_type(L, index) == LUA_TSTRING) snprintf(got, sizeof got, "string '%.60s'", lua_tostring(L, index));
+  else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index)) snprintf(got, sizeof got, "a tensor that was freed");
+  else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
+  const char *expected = push_expected(L, p);
+  if (p == call->signature->parameter && !strcmp(p->name, "self"))
+    return gbl_refuse(call, "it is a method of %s, called with a colon: object:%s(...); got %s", expected, call->signature->who, got);
+  return gbl_refuse(call, "'%s' must be %s, got %s", p->name, expected, got);
+}
+
+/* ====} */
+
+/* {==== Kinds ==== */
+
+static bool read_any(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)call, (void)p, (void)index, (void)out;
+  return true;
+}
+
+static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  return (out->tensor = gbl_tensor_at(call->L, call->state, index)) != NULL;
+}
+
+/* How many elements a list has, by its raw length; an error where they are too many to be meant. */
+static int list_length(const gbl_call *call, const parameter *p, int index) {
+  lua_Unsigned n = lua_rawlen(call->L, index);
+  if (n > MOST_ELEMENTS) gbl_refuse(call, "'%s' has more than %d elements", p->name, MOST_ELEMENTS);
+  if (n > 0) gbl_charge(call->L, n);
+  return (int)n;
+}
+
+/* Push a list of the first n elements of the table at index: what it holds stays, whatever becomes of the table. */
+static int push_elements(lua_State *L, int index, int n) {
+  luaL_checkstack(L, 4, NULL);
+  lua_createtable(L, n, 0);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, index, i);
+    lua_rawseti(L, -2, i);
+  }
+  return lua_gettop(L);
+}
+
+/* A tensor, or a list of tensors. */
+static bool read_tensors(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  lua_State *L = call->L;
+  gb_tensor *single = gbl_tensor_at(L, call->state, index);
+  if (!single && lua_type(L, index) != LUA_TTABLE) return false;
+  int n = single ? 1 : list_length(call, p, index);
+  if (!single) out->index = push_elements(L, index, n);
+  luaL_checkstack(L, 4, NULL);
+  out->tensors = lua_newuserdatauv(L, sizeof *out->tensors * ((size_t)n + 1), 0);
+  out->count = n;
+  if (single) out->tensors[0] = single;
+  for (int i = 0; i < n && !single; i++) {
+    lua_rawgeti(L, out->index, i + 1);
+    out->tensors[i] = gbl_tensor_at(L, call->state, lua_gettop(L));
+    if (!out->tensors[i]) gbl_refuse(call, "'%s' must hold tensors, but [%d] is %s", p->name, i + 1, gbl_type_name(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  return true;
+}
+
+static bool read_list(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  if (lua_type(call->L, index) != LUA_TTABLE) return false;
+  out->count = list_length(call, p, index);
+  out->index = push_elements(call->L, index, out->count);
+  return true;
+}
+
+static bool read_table(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  if (lua_type(call->L, index) != LUA_TTABLE) return false;
+  gbl_push_copy(call->L, index, !strcmp(p->choices[0].kind->name, "tree"), gbl_who(call));
+  out->index = lua_gettop(call->L);
+  return true;
+}
+
+static bool read_int(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (!gbl_test_integer(call->L, index, &out->integer)) return false;
+  out->number = (double)out->integer;
+  return true;
+}
+
+static bool read_size(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  return read_int(call, p, index, out) && out->integer >= 1;
+}
+
+static bool read_count(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  return read_int(call, p, index, out) && out->integer >= 0;
+}
+
+/* A position from 1 made one from 0; a negative one stays. */
+static int64_t from_zero(const gbl_call *call, const parameter *p, int64_t value) {
+  if (value == 0)
+    gbl_refuse(call, "%s 0 for '%s': positions count from 1, and -1 is the last", strstr(p->name, "dim") ? "dimension" : "position", p->name);
+  return value > 0 ? value - 1 : value;
+}
+
+static bool read_position(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  if (!read_int(call, p, index, out)) return false;
+  out->integer = from_zero(call, p, out->integer);
+  return true;
+}
+
+static void add_int(gbl_call *call, const parameter *p, int index, gbl_value *out, bool dims) {
+  int64_t value;
+  if (!gbl_test_integer(call->L, index, &value)) wrong_kind(call, p, index);
+  if (out->count == GB_MAX_NDIM) gbl_refuse(call, "'%s' has more than %d elements", p->name, GB_MAX_NDIM);
+  out->ints[out->count++] = dims ? from_zero(call, p, value) : value;
+}
+
+static bool read_int_list(gbl_call *call, const parameter *p, int index, gbl_value *out, bool dims) {
+  lua_State *L = call->L;
+  out->count = 0;
+  if (lua_type(L, index) == LUA_TNUMBER) { add_int(call, p, index, out, dims); return true; }
+  if (lua_type(L, index) != LUA_TTABLE) return false;
+  lua_Unsigned n = lua_rawlen(L, index);
+  luaL_checkstack(L, 2, NULL);
+  for (lua_Unsigned i = 1; i <= n; i++) {
+    lua_rawgeti(L, index, (lua_Integer)i);
+    add_int(call, p, lua_gettop(L), out, dims);
+    lua_pop(L, 1);
+  }
+  return true;
+}
+
+static bool read_ints(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, false); }
+static bool read_dims(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, true); }
+
+static bool read_number(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (lua_type(call->L, index) != LUA_TNUMBER) return false;
+  out->number = lua_tonumber(call->L, index);
+  gbl_test_integer(call->L, index, &out->integer);
+  return true;
+}
+
+static bool read_bool(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (!lua_isboolean(call->L, index)) return false;
+  out->number = (double)(out->integer = lua_toboolean(call->L, index));
+  return true;
+}
+
+static bool read_string(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (lua_type(call->L, index) != LUA_TSTRING) return false;
+  out->string = lua_tolstring(call->L, index, &out->length);
+  return true;
+}
+
+static bool read_path(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  if (!read_string(call, p, index, out)) return false;
+  if (strlen(out->string) != out->length) gbl_refuse(call, "'%s' holds a NUL byte: '%s'...", p->name, out->string);
+  if (!out->length) gbl_refuse(call, "'%s' is empty", p->name);
+  return true;
+}
+
+static bool read_dtype(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (lua_type(call->L, index) != LUA_TSTRING) return false;
+  out->dtype = gbl_check_dtype(call->L, index, gbl_who(call));
+  out->integer = out->dtype;
+  return true;
+}
+
+static bool read_device(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p;
+  if (lua_type(call->L, index) != LUA_TSTRING) return false;
+  out->device = gbl_check_device(call->L, index);
+  return true;
+}
+
+/* A function, or what has __call. */
+static bool read_function(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p, (void)out;
+  if (lua_type(call->L, index) == LUA_TFUNCTION) return true;
+  if (luaL_getmetafield(call->L, index, "__call") == LUA_TNIL) return false;
+  lua_pop(call->L, 1);
+  return true;
+}
+
+static bool read_module(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p, (void)out;
+  if (lua_type(call->L, index) != LUA_TTABLE || luaL_getmetafield(call->L, index, "__module") == LUA_TNIL) return false;
+  bool is_module = lua_toboolean(call->L, -1);
+  lua_pop(call->L, 1);
+  return is_module;
+}
+
+/* A word in quotes is matched by the reader itself. */
+static bool read_word(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_string(call, p, index, out); }
+
+/* Objects are read by read_object, which has the name of their kind. */
+static bool read_nothing(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)call, (void)p, (void)index, (void)out;
+  return false;
+}
+
+static const kind kinds[] = {
+  { "tensor", "a tensor", read_tensor, NO_TABLE },
+  { "tensors", "a tensor or a list of tensors", read_tensors, LIST },
+  { "int", "an integer", read_int, NO_TABLE },
+  { "size", "a whole number from 1", read_size, NO_TABLE },
+  { "count", "a whole number from 0", read_count, NO_TABLE },
+  { "dim", "a dimension (from 1; -1 is the last)", read_position, NO_TABLE },
+  { "position", "a position (from 1; -1 is the last)", read_position, NO_TABLE },
+  { "ints", "an integer or a list of integers", read_ints, LIST },
+  { "sizes", "sizes, such as 2, 3 or { 2, 3 }", read_ints, LIST },
+  { "dims", "a dimension or a list of dimensions (from 1; -1 is the last)", read_dims, LIST },
+  { "number", "a number", read_number, NO_TABLE },
+  { "bool", "true or false", read_bool, NO_TABLE },
+  { "string", "a string", read_string, NO_TABLE },
+  { "path", "the path of a file or folder", read_path, NO_TABLE },
+  { "dtype", "the name of a dtype, such as 'float32'", read_dtype, NO_TABLE },
+  { "device", "a device, such as 'cpu'", read_device, NO_TABLE },
+  { "function", "a function", read_function, ANY_TABLE },
+  { "list", "a list", read_list, LIST },
+  { "table", "a table", read_table, ANY_TABLE },
+  { "tree", "a table", read_table, ANY_TABLE },
+  { "module", "a module of gb.nn", read_module, ANY_TABLE },
+  { "class", "a class", read_any, ANY_TABLE },
+  { "any", "a value", read_any, ANY_TABLE },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+static const kind word_kind = { "word", NULL, read_word, NO_TABLE }, object_kind = { "object", NULL, read_nothing, ANY_TABLE };
+
+/* The object at index, where it is one of this kind: the userdata itself, or the native object that the Lua half keeps for it. */
+static bool read_object(gbl_call *call, const char *name, int index, gbl_value *out) {
+  lua_State *L = call->L;
+  char type[48];
+  luaL_checkstack(L, 4, NULL);
+  bool closing = !strcmp(gbl_who(call), "close"); /* which may come twice */
+  if (lua_type(L, index) == LUA_TUSERDATA) {
+    snprintf(type, sizeof type, "gibbous.%s", name);
+    if (!luaL_testudata(L, index, type)) return false;
+    out->native = index;
+    out->object = gbl_held_object(L, index);
+    if (!out->object && !closing) gbl_refuse(call, "this %s was closed", name);
+    return true;
+  }
+  if (!gbl_push_private(L, index, name)) return false;
+  if (gbl_raw_field(L, lua_gettop(L), "native") != LUA_TUSERDATA) lua_pop(L, 2);
+  else {
+    lua_remove(L, -2);
+    out->native = lua_gettop(L);
+    out->object = gbl_held_object(L, out->native);
+    if (!out->object && !closing) gbl_refuse(call, "this %s was closed", name);
+  }
+  return true;
+}
+
+/* Read the value at index as the first of p's kinds that it is; an error where it is none of them. */
+static void read_value(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  lua_State *L = call->L;
+  out->given = true;
+  out->index = index;
+  for (int i = 0; i < p->count; i++) {
+    const choice *c = &p->choices[i];
+    bool is_it = c->kind == &object_kind ? read_object(call, c->word, index, out) : c->kind->read(call, p, index, out);
+    if (is_it && c->kind == &word_kind) is_it = !strcmp(out->string, c->word) && strlen(out->string) == out->length;
+    if (!is_it) continue;
+    out->kind = c->kind == &object_kind ? c->word : c->kind->name;
+    return;
+  }
+  if (lua_type(L, index) == LUA_TSTRING && p->choices[0].kind == &word_kind) { /* a misspelt word */
+    const char *known[MOST_KINDS + 1];
+    int n = 0;
+    for (int i = 0; i < p->count; i++)
+      if (p->choices[i].kind == &word_kind) known[n++] = p->choices[i].word;
+    known[n] = NULL;
+    const char *near = gbl_nearest(lua_tostring(L, index), known), *expected = push_expected(L, p);
+    gbl_refuse(call, "'%s' must be %s, got '%.60s'%s%s%s", p->name, expected, lua_tostring(L, index), near ? "; did you mean '" : "",
+               near ? near : "", near ? "'?" : "");
+  }
+  wrong_kind(call, p, index);
+}
+
+/* ====} */
+
+/* {==== Parsing a signature ==== */
+
+static const kind *find_kind(const char *name) {
+  for (int i = 0; i < KINDS; i++)
+    if (!strcmp(kinds[i].name, name)) return &kinds[i];
+  return NULL;
+}
+
+static int bad_signature(lua_State *L, const char *text, const char *why) {
+  return luaL_error(L, "gibbous: the record '%s' has a signature that cannot be read: %s", text, why);
+}
+
+/* Skip blanks. */
+static char *skip(char *at) {
+  while (*at == ' ') at++;
+  return at;
+}
+
+/* Read `word` or `kind` at *at into c, and move on. */
+static void parse_choice(lua_State *L, const char *record, char **at, choice *c) {
+  char *start = skip(*at);
+  if (*start == '"') {
+    char *end = strchr(++start, '"');
+    if (!end) bad_signature(L, record, "a word has no end");
+    *end = '\0';
+    *c = (choice){ &word_kind, start };
+    *at = end + 1;
+    return;
+  }
+  char *end = start + strspn(start, "abcdefghijklmnopqrstuvwxyz0123456789_"), after = *end;
+  *end = '\0';
+  const kind *known = find_kind(start);
+  if (known) *c = (choice){ known, NULL };
+  else if (find_object_kind(start, false) >= 0) *c = (choice){ &object_kind, object_kinds[find_object_kind(start, false)].name };
+  else bad_signature(L, record, start);
+  *end = after;
+  *at = end;
+}
+
+/* One argument, between start and the comma, semicolon or end behind it, which has become a NUL. */
+static void parse_parameter(lua_State *L, const char *record, char *at, parameter *p) {
+  at = skip(at);
+  p->name = at;
+  at += strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+  char *name_end = at;
+  if (at == p->name) bad_signature(L, record, "an argument has no name");
+  if (*at == '?') p->optional = true, at++;
+  else if (!strncmp(at, "...", 3)) p->rest = p->optional = true, at += 3;
+  at = skip(at);
+  if (*at == ':') {
+    do {
+      at++;
+      if (p->count == MOST_KINDS) bad_signature(L, record, "an argument has too many kinds");
+      parse_choice(L, record, &at, &p->choices[p->count++]);
+      at = skip(at);
+    } while (*at == '|');
+  } else p->choices[p->count++].kind = find_kind("tensor");
+  if (*at == '=') {
+    char *preset = skip(at + 1), *end = preset + strlen(preset);
+    while (end > preset && end[-1] == ' ') *--end = '\0';
+    if (*preset == '"' && end > preset + 1) end[-1] = '\0';
+    p->preset = preset;
+    p->optional = true;
+  } else if (*at) bad_signature(L, record, at);
+  *name_end = '\0';
+}
+
+/* The kind of the self of a method of this class. */
+static choice self_choice(const char *class) {
+  int object = find_object_kind(class, true);
+  if (object >= 0) return (choice){ &object_kind, object_kinds[object].name };
+  return (choice){ find_kind(strcmp(class, "tensor") ? "module" : "tensor"), NULL };
+}
+
+/* The last comma or semicolon before which arguments end, outside quotes and brackets; or the end. */
+static char *argument_end(char *at) {
+  int depth = 0;
+  bool quoted = false;
+  for (; *at; at++) {
+    if (*at == '"') quoted = !quoted;
+    else if (!quoted && strchr("{[(", *at)) depth++;
+    else if (!quoted && strchr("}])", *at)) depth--;
+    else if (!quoted && depth == 0 && (*at == ',' || *at == ';')) break;
+  }
+  return at;
+}
+
+/* Push the signature of a record, parsed. */
+static gbl_signature *push_signature(lua_State *L, const char *record) {
+  const char *open = strchr(record, '('), *close = open;
+  for (int depth = 0; close && *close; close++) {
+    if (*close == '(') depth++;
+    if (*close == ')' && --depth == 0) break;
+  }
+  if (!open || !close || !*close) bad_signature(L, record, "it has no arguments in parentheses");
+  size_t length = (size_t)(close - record) + 1, bytes = 3 * length + 3;
+  gbl_signature *s = lua_newuserdatauv(L, sizeof *s + bytes, 0);
+  memset(s, 0, sizeof *s + bytes);
+  char *path = s->text, *arguments = path + length + 1, *shown = arguments + length + 1;
+  memcpy(path, record, (size_t)(open - record));
+  memcpy(arguments, open + 1, (size_t)(close - open - 1));
+  memcpy(shown, open, (size_t)(close - open) + 1);
+  s->shown = shown;
+  char *colon = strchr(path, ':'), *dot = strrchr(path, '.');
+  s->who = colon ? colon + 1 : dot ? dot + 1 : path;
+  if (colon) {
+    *colon = '\0';
+    s->parameter[s->count] = (parameter){ .name = "self", .count = 1 };
+    s->parameter[s->count++].choices[0] = self_choice(path);
+  }
+  bool named = false;
+  for (char *at = skip(arguments); *at;) {
+    char *end = argument_end(at), mark = *end;
+    if (s->count == GBL_MOST_ARGUMENTS) bad_signature(L, record, "it has too many arguments");
+    *end = '\0';
+    if (*skip(at)) {
+      parameter *p = &s->parameter[s->count++];
+      p->named = named;
+      parse_parameter(L, record, at, p);
+      if (named) p->optional |= p->preset != NULL;
+    }
+    if (mark == ';') named = s->has_options = true;
+    if (!mark) break;
+    at = skip(end + 1);
+  }
+  while (s->positional < s->count && !s->parameter[s->positional].named) s->positional++;
+  for (int i = 0; i < s->count; i++)
+    for (int c = 0; c < s->parameter[i].count; c++) s->holds |= s->parameter[i].choices[c].kind == &object_kind;
+  return s;
+}
+
+/* ====} */
+
+/* {==== Reading a call ==== */
+
+/* The default of an argument that was not given, as it is written in the signature. */
+static void set_preset(gbl_call *call, const parameter *p, gbl_value *out) {
+  *out = (gbl_value){ .kind = p->choices[0].kind->name, .dtype = GB_DTYPE_NONE };
+  if (!p->preset) return;
+  const char *text = p->preset;
+  if (*text == '"') {
+    out->string = text + 1;
+    out->length = strlen(out->string);
+  } else if (!strcmp(text, "true") || !strcmp(text, "false")) out->number = (double)(out->integer = *text == 't');
+  else {
+    out->number = strtod(text, NULL);
+    out->integer = strtoll(text, NULL, 10);
+    if (p->choices[0].kind->read == read_position) out->integer = from_zero(call, p, out->integer);
+    for (int i = 0; i < GB_MAX_NDIM; i++) out->ints[i] = out->integer;
+  }
+}
+
+/* Does the table at index have a key, and are its keys names alone? */
+static bool has_names(lua_State *L, int index) {
+  if (lua_rawlen(L, index) > 0) return false;
+  luaL_checkstack(L, 3, NULL);
+  lua_pushnil(L);
+  if (!lua_next(L, index)) return false;
+  lua_pop(L, 2);
+  return true;
+}
+
+/* Is the table at index, in the place of p, the table of options? */
+static bool is_options(gbl_call *call, const parameter *p, int index, int last) {
+  lua_State *L = call->L;
+  if (!call->signature->has_options || index != last || lua_type(L, index) != LUA_TTABLE) return false;
+  bool list = false;
+  for (int i = 0; i < p->count; i++) {
+    const choice *c = &p->choices[i];
+    list |= c->kind->table == LIST;
+    if (c->kind->table != ANY_TABLE) continue;
+    if (c->kind == &object_kind) {
+      if (!gbl_push_private(L, index, c->word)) continue;
+      lua_pop(L, 1);
+      return false;
+    }
+    if (c->kind->read != read_function && c->kind->read != read_module) return false;
+    if (luaL_getmetafield(L, index, c->kind->read == read_function ? "__call" : "__module") == LUA_TNIL) continue;
+    lua_pop(L, 1);
+    return false;
+  }
+  if (!list) return true;
+  if (has_names(L, index)) return true;
+  return lua_rawlen(L, index) == 0 && p->optional;
+}
+
+/* Raise: there is no option of that name. */
+static int unknown_option(gbl_call *call, const char *name) {
+  const gbl_signature *s = call->signature;
+  const char *known[GBL_MOST_ARGUMENTS + 1];
+  int n = 0;
+  for (int i = 0; i < s->count; i++)
+    if (s->parameter[i].optional || s->parameter[i].named) known[n++] = s->parameter[i].name;
+  known[n] = NULL;
+  const char *near = gbl_nearest(name, known);
+  if (near) return gbl_refuse(call, "unknown option '%.60s'; did you mean '%s'?", name, near);
+  luaL_Buffer names;
+  luaL_buffinit(call->L, &names);
+  for (int i = 0; i < n; i++) {
+    if (i > 0) luaL_addstring(&names, ", ");
+    luaL_addstring(&names, known[i]);
+  }
+  luaL_pushresult(&names);
+  return gbl_refuse(call, "unknown option '%.60s'; it takes %s", name, n ? lua_tostring(call->L, -1) : "none");
+}
+
+/* Read the table of options: what it holds stays on the stack below its keys. */
+static void read_options(gbl_call *call, int index) {
+  lua_State *L = call->L;
+  const gbl_signature *s = call->signature;
+  luaL_checkstack(L, 4 * GBL_MOST_ARGUMENTS + 8, NULL);
+  for (lua_pushnil(L); lua_next(L, index);) {
+    if (lua_type(L, -2) != LUA_TSTRING) gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
+    const char *name = lua_tostring(L, -2);
+    int key = lua_gettop(L) - 1, i = 0;
+    while (i < s->count && (!(s->parameter[i].optional || s->parameter[i].named) || s->parameter[i].rest || strcmp(s->parameter[i].name, name))) i++;
+    if (i == s->count || strlen(name) != lua_rawlen(L, key)) unknown_option(call, name);
+    if (call->value[i].given) gbl_refuse(call, "'%s' is given twice", name);
+    read_value(call, &s->parameter[i], key + 1, &call->value[i]);
+    lua_pushvalue(L, key);
+  }
+}
+
+/* `name...`: what follows, each of the argument's kind. Tensors become a list. */
+static void read_rest(gbl_call *call, const parameter *p, int index, int last, gbl_value *out) {
+  lua_State *L = call->L;
+  bool tensors = p->choices[0].kind->read == read_tensor;
+  *out = (gbl_value){ .kind = p->choices[0].kind->name, .given = last >= index, .index = index, .count = last - index + 1 };
+  if (out->count < 0) out->count = 0;
+  luaL_checkstack(L, 4, NULL);
+  if (tensors) out->tensors = lua_newuserdatauv(L, sizeof *out->tensors * ((size_t)out->count + 1), 0);
+  for (int i = 0; i < out->count; i++) {
+    gbl_value one = { .count = 0 };
+    read_value(call, p, index + i, &one);
+    if (tensors) out->tensors[i] = one.tensor;
+  }
+}
+
+/* Sizes that are written out: zeros(2, 3). Returns how many values they took. */
+static int read_written_out(gbl_call *call, const parameter *p, int index, int last, gbl_value *out) {
+  int taken = 0;
+  for (; index + taken <= last && lua_type(call->L, index + taken) == LUA_TNUMBER; taken++) add_int(call, p, index + taken, out, false);
+  out->kind = "sizes";
+  out->given = true;
+  out->index = index;
+  return taken;
+}
+
+static int too_many(gbl_call *call) {
+  const gbl_signature *s = call->signature;
+  int most = s->positional - (s->count > 0 && !strcmp(s->parameter[0].name, "self"));
+  if (s->positional < s->count)
+    return gbl_refuse(call, "too many arguments; what comes after the first %d is named, in a table: { %s = ... }", most, s->parameter[s->positional].name);
+  return gbl_refuse(call, "too many arguments: it takes %d (%s%s)", most, s->who, s->shown);
+}
+
+/* Read all arguments of the call, which are the whole stack. */
+static void read_arguments(gbl_call *call) {
+  lua_State *L = call->L;
+  const gbl_signature *s = call->signature;
+  int last = lua_gettop(L), index = 1, i = 0;
+  luaL_checkstack(L, 16, NULL);
+  for (int k = 0; k < s->count; k++) set_preset(call, &s->parameter[k], &call->value[k]);
+  bool has_rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
+  while (last > 0 && !has_rest && lua_isnil(L, last)) last--;
+  for (; i < s->positional && index <= last; i++) {
+    const parameter *p = &s->parameter[i];
+    gbl_value *out = &call->value[i];
+    if (p->rest) {
+      int end = s->has_options && lua_type(L, last) == LUA_TTABLE && last >= index && p->choices[0].kind->read != read_any ? last - 1 : last;
+      read_rest(call, p, index, end, out);
+      index = end + 1;
+    } else if (lua_isnil(L, index)) index++;
+    else if (is_options(call, p, index, last)) break;
+    else if (!strcmp(p->choices[0].kind->name, "sizes") && lua_type(L, index) == LUA_TNUMBER) index += read_written_out(call, p, index, last, out);
+    else read_value(call, p, index++, out);
+  }
+  if (index <= last) {
+    if (index == last && s->has_options && lua_type(L, index) == LUA_TTABLE) read_options(call, index);
+    else if (index == last && s->has_options) gbl_refuse(call, "expects a table of options, got %s", gbl_type_name(L, index));
+    else too_many(call);
+  }
+  for (int k = 0; k < s->count; k++) {
+    const parameter *p = &s->parameter[k];
+    if (call->value[k].given || p->optional) continue;
+    if (!strcmp(p->name, "self") || !p->named) {
+      lua_pushnil(L);
+      if (!strcmp(p->name, "self")) wrong_kind(call, p, lua_gettop(L));
+    }
+    gbl_refuse(call, "'%s' is missing (%s%s)", p->name, s->who, s->shown);
+  }
+}
+
+const gbl_value *gbl_argument(const gbl_call *call, const char *name) {
+  const gbl_signature *s = call->signature;
+  for (int i = 0; i < s->count; i++)
+    if (!strcmp(s->parameter[i].name, name)) return &call->value[i];
+  luaL_error(call->L, "gibbous: %s has no argument '%s'", s->who, name);
+  return NULL;
+}
+
+/* ====} */
+
+/* {==== Calling ==== */
+
+/* Pin the objects of a call and retain its tensors, or undo both. */
+static void hold(gbl_call *call, lua_State *L, bool on) {
+  for (int i = 0; i < call->signature->count; i++) {
+    gbl_value *v = &call->value[i];
+    if (v->object) gbl_pin_object(L, v->native, on ? 1 : -1);
+    if (v->tensor && on) gb_tensor_retain(v->tensor);
+    if (v->tensor && !on) gb_tensor_release(v->tensor);
+    for (int k = 0; v->tensors && k < v->count; k++) {
+      if (on) gb_tensor_retain(v->tensors[k]);
+      else gb_tensor_release(v->tensors[k]);
+    }
+  }
+}
+
+/* Protected: the arguments, and the call. */
+static int run_body(lua_State *L) {
+  gbl_call *call = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+  call->L = L;
+  return call->function->body(L, call);
+}
+
+/* Run the body with what it was given held, whatever it calls; an error is raised again when all is let go. */
+static int run_held(lua_State *L, gbl_call *call) {
+  int n = lua_gettop(L);
+  luaL_checkstack(L, n + 4, NULL);
+  hold(call, L, true);
+  lua_pushcfunction(L, run_body);
+  for (int i = 1; i <= n; i++) lua_pushvalue(L, i);
+  lua_pushlightuserdata(L, call);
+  int status = lua_pcall(L, n + 1, LUA_MULTRET, 0);
+  gbl_note(L, call->state);
+  hold(call, L, false);
+  if (status != LUA_OK) return lua_error(L);
+  return lua_gettop(L) - n;
+}
+
+/* What every function does first. Upvalues: the state, what the caller's own is, the signature once it is parsed. */
+static void begin_call(lua_State *L, gbl_call *call, const char *text) {
+  gbl_state *state = gbl_note(L, lua_touserdata(L, lua_upvalueindex(1)));
+  call->L = L;
+  call->state = state;
+  if (state->late && lua_gc(L, LUA_GCISRUNNING) >= 0) gbl_end_late(state);
+  call->signature = lua_touserdata(L, lua_upvalueindex(3));
+  if (!call->signature) {
+    luaL_checkstack(L, 4, NULL);
+    call->signature = push_signature(L, text);
+    lua_replace(L, lua_upvalueindex(3));
+  }
+  read_arguments(call);
+}
+
+/* A function in C: upvalue 2 is its record. */
+static int call_native(lua_State *L) {
+  gbl_call call;
+  call.function = lua_touserdata(L, lua_upvalueindex(2));
+  begin_call(L, &call, call.function->text);
+  if (call.signature->holds || call.function->level & GBL_CALLS) return run_held(L, &call);
+  return call.function->body(L, &call);
+}
+
+/* Push the value of an argument for a function in Lua: what was read, or the default. */
+static void push_value(lua_State *L, const gbl_call *call, int i) {
+  const parameter *p = &call->signature->parameter[i];
+  const gbl_value *v = &call->value[i];
+  if (!v->given) {
+    if (!p->preset || !strcmp(p->preset, "nil")) lua_pushnil(L);
+    else if (*p->preset == '"') lua_pushlstring(L, v->string, v->length);
+    else if (!strcmp(p->preset, "true") || !strcmp(p->preset, "false")) lua_pushboolean(L, v->integer != 0);
+    else lua_stringtonumber(L, p->preset);
+    return;
+  }
+  if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count"))) lua_pushinteger(L, v->integer);
+  else if (p->choices[0].kind->read == read_ints && !strcmp(v->kind, "sizes")) {
+    lua_createtable(L, v->count, 0);
+    for (int k = 0; k < v->count; k++) {
+      lua_pushinteger(L, v->ints[k]);
+      lua_rawseti(L, -2, k + 1);
+    }
+  } else lua_pushvalue(L, v->index);
+}
+
+static int finish_lua(lua_State *L, int status, lua_KContext base) {
+  (void)status;
+  return lua_gettop(L) - (int)base;
+}
+
+/* A function in Lua: upvalue 2 is its text, 4 the function. It gets its positional arguments and then, where it has options, a table of them
+ * all with the defaults filled in; none of them has a metatable that the recipe could reach through. */
+static int call_lua(lua_State *L) {
+  gbl_call call;
+  call.function = NULL;
+  begin_call(L, &call, lua_tostring(L, lua_upvalueindex(2)));
+  const gbl_signature *s = call.signature;
+  int base = lua_gettop(L);
+  bool rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
+  luaL_checkstack(L, s->count + 8 + (rest ? call.value[s->positional - 1].count : 0), NULL);
+  lua_pushvalue(L, lua_upvalueindex(4));
+  for (int i = 0; i < s->positional - rest; i++) push_value(L, &call, i);
+  if (s->has_options) {
+    lua_createtable(L, 0, s->count - s->positional);
+    for (int i = s->positional; i < s->count; i++) {
+      lua_pushstring(L, s->parameter[i].name);
+      push_value(L, &call, i);
+      lua_rawset(L, -3);
+    }
+  }
+  if (rest) {
+    const gbl_value *v = &call.value[s->positional - 1];
+    for (int k = 0; k < v->count; k++) lua_pushvalue(L, v->index + k);
+  }
+  lua_callk(L, lua_gettop(L) - base - 1, LUA_MULTRET, base, finish_lua);
+  return finish_lua(L, LUA_OK, base);
+}
+
+/* ====} */
+
+/* {==== Records ==== */
+
+/* Note a record for help(), the reference and the allow-list; its text is at the top of the stack, and is popped. */
+static void note_record(lua_State *L, int level) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
+  lua_insert(L, -2);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, -2);
+  lua_rawseti(L, -2, n + 1);
+  lua_pushinteger(L, level);
+  lua_rawseti(L, -2, n + 2);
+  lua_pop(L, 1);
+}
+
+/* Push the last part of a record's path. */
+static void push_last_name(lua_State *L, const char *text) {
+  size_t path = strcspn(text, "( ");
+  const char *start = text + path;
+  while (start > text && start[-1] != '.' && start[-1] != ':') start--;
+  lua_pushlstring(L, start, (size_t)(text + path - start));
+}
+
+void gbl_define(lua_State *L, const gbl_function *functions) {
+  int table = lua_gettop(L);
+  gbl_state *state = gbl_get_state(L);
+  luaL_checkstack(L, 8, NULL);
+  for (const gbl_function *f = functions; f->body; f++) {
+    push_last_name(L, f->text);
+    lua_pushlightuserdata(L, state);
+    lua_pushlightuserdata(L, (void *)f);
+    lua_pushnil(L);
+    lua_pushcclosure(L, call_native, 3);
+    lua_rawset(L, table);
+    lua_pushlightuserdata(L, (void *)f->text);
+    note_record(L, f->level & ~GBL_CALLS);
+  }
+}
+
+static const char *const level_names[] = { "none", "files", "strict", NULL };
+static const gb_sandbox levels[] = { GB_SANDBOX_NONE, GB_SANDBOX_FILES, GB_SANDBOX_STRICT };
+
+/* define(text, level, fn) -> function: fn behind the reader; level is "none", "files" or "strict". */
+static int define(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TSTRING);
+  gb_sandbox level = levels[luaL_checkoption(L, 2, NULL, level_names)];
+  luaL_checktype(L, 3, LUA_TFUNCTION);
+  lua_pushvalue(L, 1);
+  note_record(L, (int)level);
+  lua_pushlightuserdata(L, gbl_get_state(L));
+  lua_pushvalue(L, 1);
+  lua_pushnil(L);
+  lua_pushvalue(L, 3);
+  lua_pushcclosure(L, call_lua, 4);
+  return 1;
+}
+
+/* records() -> { text, level, text, level, ... } */
+static int records(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
+  int all = lua_gettop(L);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, all);
+  lua_createtable(L, (int)n, 0);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, all, i);
+    if (lua_islightuserdata(L, -1)) {
+      lua_pushstring(L, lua_touserdata(L, -1));
+      lua_remove(L, -2);
+    }
+    lua_rawseti(L, -2, i);
+  }
+  return 1;
+}
+
+/* ====} */
+
+/* {==== Tables, and what objects keep ==== */
+
+int gbl_raw_field(lua_State *L, int table, const char *name) {
+  table = lua_absindex(L, table);
+  lua_pushstring(L, name);
+  return lua_rawget(L, table);
+}
+
+/* Copy the table at index; `seen` is the index of a table from originals to copies. */
+static void copy_table(lua_State *L, int index, bool deep, int depth, int seen, const char *who) {
+  if (depth == MOST_DEPTH) gbl_error(L, "%s: a table is nested deeper than %d tables", who, MOST_DEPTH);
+  luaL_checkstack(L, 8, NULL);
+  lua_newtable(L);
+  int copy = lua_gettop(L);
+  if (deep) {
+    lua_pushvalue(L, index);
+    lua_pushvalue(L, copy);
+    lua_rawset(L, seen);
+  }
+  uint64_t entries = 0;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    if (deep && lua_type(L, -1) == LUA_TTABLE) {
+      lua_pushvalue(L, -1);
+      if (lua_rawget(L, seen) == LUA_TNIL) {
+        lua_pop(L, 1);
+        copy_table(L, lua_gettop(L), deep, depth + 1, seen, who);
+      }
+      lua_replace(L, -2);
+    }
+    lua_pushvalue(L, -2);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, copy);
+    entries++;
+  }
+  if (entries) gbl_charge(L, entries);
+  lua_settop(L, copy);
+}
+
+void gbl_push_copy(lua_State *L, int index, bool deep, const char *who) {
+  index = lua_absindex(L, index);
+  luaL_checkstack(L, 4, NULL);
+  if (deep) lua_newtable(L);
+  copy_table(L, index, deep, 0, deep ? lua_gettop(L) : 0, who);
+  if (deep) lua_remove(L, -2);
+}
+
+bool gbl_push_private(lua_State *L, int index, const char *name) {
+  index = lua_absindex(L, index);
+  if (lua_type(L, index) != LUA_TTABLE) return false;
+  luaL_checkstack(L, 4, NULL);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &private_key);
+  lua_pushvalue(L, index);
+  if (lua_rawget(L, -2) != LUA_TTABLE) {
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_remove(L, -2);
+  if (!name) return true;
+  bool is_it = gbl_raw_field(L, -1, "kind") == LUA_TSTRING && !strcmp(lua_tostring(L, -1), name);
+  lua_pop(L, is_it ? 1 : 2);
+  return is_it;
+}
+
+/* The private table at the top is kept for the object at index. */
+static void keep_private(lua_State *L, int index, const char *name) {
+  lua_pushliteral(L, "kind");
+  lua_pushstring(L, name);
+  lua_rawset(L, -3);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &private_key);
+  lua_pushvalue(L, index);
+  lua_pushvalue(L, -3);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+void gbl_own(lua_State *L, int index, const char *name) {
+  index = lua_absindex(L, index);
+  luaL_checkstack(L, 6, NULL);
+  lua_newtable(L);
+  keep_private(L, index, name);
+}
+
+/* own(object, kind, private) -> object: private is what the library keeps of this object; what is a native object there is its field native. */
+static int own(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const char *name = luaL_checkstring(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
+  keep_private(L, 1, name);
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* private(object, kind?) -> table or nil */
+static int private(lua_State *L) {
+  luaL_checkany(L, 1);
+  if (!gbl_push_private(L, 1, lua_isnoneornil(L, 2) ? NULL : luaL_checkstring(L, 2))) lua_pushnil(L);
+  return 1;
+}
+
+/* copy(table, deep?) -> table: what the table holds, without metatables. */
+static int copy(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  gbl_push_copy(L, 1, lua_toboolean(L, 2), "copy");
+  return 1;
+}
+
+/* A table of the registry; with weak keys. */
+static void make_table(lua_State *L, const void *key, bool weak) {
+  lua_newtable(L);
+  if (weak) {
+    lua_createtable(L, 0, 1);
+    lua_pushliteral(L, "k");
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+  }
+  lua_rawsetp(L, LUA_REGISTRYINDEX, key);
+}
+
+void gbl_open_reader(lua_State *L) {
+  make_table(L, &private_key, true);
+  make_table(L, &records_key, false);
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "own", own }, { "private", private }, { "records", records }, { "copy", copy }, { NULL, NULL } });
+  lua_pop(L, 1);
+}
+
+/* ====} */
