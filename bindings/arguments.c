@@ -109,21 +109,31 @@ int gbl_check_shape(lua_State *L, int arg, const char *who, int64_t shape[GB_MAX
 
 /* {==== lists of tensors ==== */
 
+/* The list is copied first, into a table that the buffer keeps: what it holds stays, whatever becomes of the recipe's table. */
 gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char *name, int *count) {
   gb_tensor *single = gbl_test_tensor(L, arg);
   if (!single && lua_type(L, arg) != LUA_TTABLE)
     gbl_error(L, "%s: '%s' must be a tensor or a list of tensors, got %s", who, name, gbl_type_name(L, arg));
+  arg = lua_absindex(L, arg);
   int64_t n = single ? 1 : (int64_t)lua_rawlen(L, arg);
   if (n > 1 << 20) gbl_error(L, "%s: '%s' has too many elements", who, name);
-  gb_tensor **list = lua_newuserdatauv(L, sizeof *list * (size_t)(n > 0 ? n : 1), 0);
+  luaL_checkstack(L, 4, NULL);
+  lua_createtable(L, (int)n, 0);
+  for (int i = 1; i <= n && !single; i++) {
+    lua_rawgeti(L, arg, i);
+    lua_rawseti(L, -2, i);
+  }
+  gb_tensor **list = lua_newuserdatauv(L, sizeof *list * (size_t)(n > 0 ? n : 1), 1);
   *count = (int)n;
-  for (int i = 0; i < n; i++) {
-    if (single) { list[i] = gbl_check_tensor(L, arg); break; }
-    lua_rawgeti(L, arg, i + 1);
-    if (!gbl_test_tensor(L, -1)) gbl_error(L, "%s: '%s' must hold tensors, but [%d] is %s", who, name, i + 1, gbl_type_name(L, lua_gettop(L)));
-    list[i] = gbl_check_tensor(L, lua_gettop(L));
+  if (single) list[0] = single;
+  for (int i = 0; i < n && !single; i++) {
+    lua_rawgeti(L, -2, i + 1);
+    list[i] = gbl_test_tensor(L, lua_gettop(L));
+    if (!list[i]) gbl_error(L, "%s: '%s' must hold tensors, but [%d] is %s", who, name, i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
+  lua_insert(L, -2);
+  lua_setiuservalue(L, -2, 1);
   return list;
 }
 

@@ -41,6 +41,7 @@ gb_context *gbl_context(lua_State *L) { return gbl_enter(L)->context; }
 /* The registry keeps the noted thread alive, so that no new thread can have its address. */
 void gbl_switch(lua_State *L, gbl_state *state) {
   luaL_checkstack(L, 8, NULL);
+  if (state->reclaims) luaL_error(L, "a finaliser cannot use gb while an op waits for memory");
   gbl_modes *modes = gbl_modes_of(L);
   lua_pushthread(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &noted_key);
@@ -81,10 +82,17 @@ static int owner_gc(lua_State *L) {
   return 0;
 }
 
-/* The engine has no memory: collect what Lua has let go of, on the coroutine that runs. */
+/* The engine has no memory: collect what Lua has let go of, on the coroutine that runs. An op is under way, so finalisers of the recipe that
+ * would start another, or change what this one reads, get an error: no coroutine counts as noted, and gbl_switch refuses. */
 static void reclaim(void *user) {
   gbl_state *state = user;
-  if (state->running) lua_gc(state->running, LUA_GCCOLLECT);
+  if (!state->running || state->reclaims) return;
+  lua_State *noted = state->noted;
+  state->reclaims = true;
+  state->noted = NULL;
+  lua_gc(state->running, LUA_GCCOLLECT);
+  state->noted = noted;
+  state->reclaims = false;
 }
 
 /* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. */

@@ -50,6 +50,7 @@ typedef struct gbl_state {
   double minor_end;              /* of the last generation */
   gb_tensor **late;              /* freed by finalisers, owned */
   int late_count;
+  bool reclaims;                 /* an op waits until what Lua has let go of is collected */
   bool has_error;                /* a callback's error value waits in the registry */
   struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */

@@ -16,6 +16,8 @@ typedef struct cursor {
   int picked_dim;
 } cursor;
 
+enum { KEPT = 4 }; /* the place on the stack of the key's tensor, above tensor, key and value */
+
 static gb_tensor *top(lua_State *L) { return gbl_check_tensor(L, lua_gettop(L)); }
 
 
@@ -81,6 +83,8 @@ static void take_item(lua_State *L, cursor *c) {
   gb_tensor *picked = gbl_test_tensor(L, item);
   lua_pushvalue(L, item - 1);
   if (picked) {
+    lua_pushvalue(L, item); /* the key may be a weak table */
+    lua_replace(L, KEPT);
     if (c->picked) gbl_error(L, "an index holds at most one tensor; use gather, index_select or several steps");
     size_here(L, c);
     c->picked = picked;
@@ -174,6 +178,7 @@ int gbl_index_get(lua_State *L) {
   gbl_upvalue(L);
   gbl_check_tensor(L, 1);
   lua_settop(L, 2);
+  lua_settop(L, KEPT);
   cursor c = walk(L);
   if (c.picked && c.picked->dtype == GB_BOOL) pick_by_mask(L, c.picked_dim, c.picked);
   else if (c.picked) pick_by_integers(L, c.picked_dim, c.picked);
@@ -269,6 +274,7 @@ static void assign_masked(lua_State *L, gb_tensor *mask) {
 int gbl_index_set(lua_State *L) {
   gbl_check_tensor(L, 1);
   lua_settop(L, 3);
+  lua_settop(L, KEPT);
   cursor c = walk(L);
   if (!c.picked) assign_all(L);
   else if (c.picked->dtype != GB_BOOL) assign_picked(L, c.picked_dim, c.picked);

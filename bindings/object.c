@@ -8,15 +8,10 @@
 /* The payload of the userdata; the type stands in the metatable, under its address. pins: calls that use the object now. */
 typedef struct object { void *object; int pins; } object;
 
-/* Release once; __gc, __close and :close() all come here. The type is an upvalue.
- * GradScaler:close(): Let go of the scaler now, not when it is collected; using it then is an error. Example: gb.amp.GradScaler():close()
- * dataset:close(): Let go of the dataset now, not when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()
- * text:close(): Let go of the text now, not when it is collected.
- * hook:close(): Let go of the handle; the hook stays. Example: gb.ones(2, { requires_grad = true }):register_hook(print):close() */
+/* Release once. The type is an upvalue. */
 static int object_release(lua_State *L) {
   const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
   object *o = luaL_checkudata(L, 1, type->name);
-  if (o->pins) return gbl_error(L, "close: this %s is in use by a call that has not returned; close it after that", type->name + strlen("gibbous."));
   void *held = o->object;
   o->object = NULL;
   if (!held || !type->release) return 0;
@@ -28,27 +23,42 @@ static int object_release(lua_State *L) {
   return 0;
 }
 
+/* Released by the recipe: __close and :close(). Not what a call uses, and not by a finaliser, which may run within any call.
+ * GradScaler:close(): Let go of the scaler now, not when it is collected; using it then is an error. Example: gb.amp.GradScaler():close()
+ * dataset:close(): Let go of the dataset now, not when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()
+ * text:close(): Let go of the text now, not when it is collected.
+ * hook:close(): Let go of the handle; the hook stays. Example: gb.ones(2, { requires_grad = true }):register_hook(print):close() */
+static int object_close(lua_State *L) {
+  const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
+  const object *o = luaL_checkudata(L, 1, type->name);
+  const char *name = type->name + strlen("gibbous.");
+  if (o->pins) return gbl_error(L, "close: this %s is in use by a call that has not returned; close it after that", name);
+  if (o->object && lua_gc(L, LUA_GCISRUNNING) < 0) return gbl_error(L, "close: a finaliser cannot close a %s; it goes when it is collected", name);
+  return object_release(L);
+}
+
 /* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type has one). */
 static void set_methods(lua_State *L, const gbl_type *type) {
   lua_newtable(L);
   for (const luaL_Reg *f = type->methods; f && f->name; f++) {
     lua_pushcfunction(L, f->func);
-    lua_setfield(L, strncmp(f->name, "__", 2) ? -2 : -3, f->name);
+    gbl_set_raw(L, strncmp(f->name, "__", 2) ? -2 : -3, f->name);
   }
   if (type->functions) gbl_define(L, type->functions);
   lua_pushlightuserdata(L, (void *)type);
-  lua_pushcclosure(L, object_release, 1);
-  if (lua_getfield(L, -2, "close") == LUA_TNIL) {
+  lua_pushcclosure(L, object_close, 1);
+  if (gbl_raw_field(L, -2, "close") == LUA_TNIL) {
     lua_pushvalue(L, -2);
-    lua_setfield(L, -4, "close");
+    gbl_set_raw(L, -4, "close");
   }
   lua_pop(L, 1);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, -4, "__close");
-  lua_setfield(L, -3, "__gc");
-  if (lua_getfield(L, -2, "__index") == LUA_TNIL) {
+  gbl_set_raw(L, -3, "__close");
+  lua_pushlightuserdata(L, (void *)type);
+  lua_pushcclosure(L, object_release, 1);
+  gbl_set_raw(L, -3, "__gc");
+  if (gbl_raw_field(L, -2, "__index") == LUA_TNIL) {
     lua_pushvalue(L, -2);
-    lua_setfield(L, -4, "__index");
+    gbl_set_raw(L, -4, "__index");
   }
   lua_pop(L, 2);
 }
@@ -59,11 +69,11 @@ void gbl_new_type(lua_State *L, const gbl_type *type) {
   if (known) return;
   lua_newtable(L);
   lua_pushstring(L, type->name);
-  lua_setfield(L, -2, "__name");
+  gbl_set_raw(L, -2, "__name");
   set_methods(L, type);
   lua_pushboolean(L, false);
-  lua_setfield(L, -2, "__metatable");
-  lua_setfield(L, LUA_REGISTRYINDEX, type->name); /* now that it is whole: opening may fail anywhere and be tried again */
+  gbl_set_raw(L, -2, "__metatable");
+  gbl_set_raw(L, LUA_REGISTRYINDEX, type->name); /* now that it is whole: opening may fail anywhere and be tried again */
 }
 
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {

@@ -180,10 +180,11 @@ static bool read_option(arguments *a, const char *name, int index) {
 static void read_options(arguments *a, int index) {
   lua_State *L = a->L;
   const gb_op_info *info = a->info;
-  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+  luaL_checkstack(L, 2 * (GB_MAX_IN + GB_MAX_ATTRS) + 8, NULL);
+  for (lua_pushnil(L); lua_next(L, index);) { /* values stay on the stack: the table may be weak */
     if (lua_type(L, -2) != LUA_TSTRING) reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
     const char *name = lua_tostring(L, -2), *known[GB_MAX_IN + GB_MAX_ATTRS + 1];
-    if (read_option(a, name, lua_gettop(L))) continue;
+    if (read_option(a, name, lua_gettop(L))) { lua_pushvalue(L, -2); continue; }
     int count = 0;
     for (int i = 0; i < info->n_attrs; i++) known[count++] = info->attrs[i].name;
     for (int i = 0; i < info->n_in; i++)
