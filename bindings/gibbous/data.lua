@@ -3,15 +3,13 @@
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
+local define, own, private = native.define, native.own, native.private
+local format, pack, unpack, tointeger = string.format, table.pack, table.unpack, math.tointeger
 local data = gb.data
 
--- gb.data.mnist(folder: string, options?: table) -> dataset, dataset: The four standard files of MNIST in a folder (gzipped or not): the training
--- and the test set. Where only the 10,000 test images are there, the first 8,000 train and the last 2,000 test, and a line says so. options: those
--- of idx. Errors: files that are not there.
-function data.mnist(folder, options)
-  if type(folder) ~= "string" or folder == "" then
-    fail("data.mnist needs the folder with the MNIST files (train-images-idx3-ubyte, ..., gzipped or not)")
-  end
+data.mnist = define("gb.data.mnist(folder: path; mean?: number, std?: number) -> dataset, dataset: The four standard files of MNIST in a folder \z
+  (gzipped or not): the training and the test set. Where only the 10,000 test images are there, the first 8,000 train and the last 2,000 test, \z
+  and a line says so. Errors: files that are not there.", "files", function(folder, options)
   local function find(name)
     for _, ending in ipairs { "", ".gz" } do
       local path = folder .. "/" .. name .. ending
@@ -23,74 +21,75 @@ function data.mnist(folder, options)
     return a and b and data.idx(a, b, options)
   end
   local test = set("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-  if not test then fail(("data.mnist: %s has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, gzipped or not"):format(folder)) end
+  if not test then fail(format("data.mnist: %s has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, gzipped or not", folder)) end
   local train = set("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
   if train then return train, test end
-  print(("mnist: %s holds only the test images: training on the first 8,000, testing on the last 2,000"):format(folder))
+  print(format("mnist: %s holds only the test images: training on the first 8,000, testing on the last 2,000", folder))
   return test:subset(1, 8000), test:subset(8001, 10000)
-end
+end)
 
 -- {==== DataLoader ====
 
-local known = { batch_size = 1, shuffle = false, drop_last = false, prefetch = 2, seed = 0, workers = 0, batches = 0 }
-
+-- What is private of a loader: dataset, its options, native (the native loader, of a native dataset), epoch and batch (where it stands), order (of
+-- a shuffled Lua dataset's epoch), loop (the loop that runs).
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
 native.classes.DataLoader = Loader
 
-local function open_native(self)
-  self.native = native.loader(self.dataset, { batch_size = self.batch_size, shuffle = self.shuffle, drop_last = self.drop_last,
-                                              prefetch = self.prefetch, seed = self.seed, batches = self.batches })
+local function open_native(mine)
+  mine.native = native.loader(mine.dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed, mine.batches)
 end
 
--- gb.data.DataLoader(dataset, options?: table) -> loader: Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1,
--- shuffle = false, drop_last = false, prefetch = 2 (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native
--- datasets: an epoch is n batches of samples drawn at random, with replacement). Example: local loader =
--- gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })
-function data.DataLoader(dataset, options)
-  options = options or {}
-  if type(options) ~= "table" then fail(("DataLoader takes its options in a table, got %s"):format(type(options))) end
-  for key in pairs(options) do
-    if known[key] == nil then fail(("DataLoader has no option '%s'%s"):format(tostring(key), native.nearest(tostring(key), known))) end
-  end
-  if options.workers and options.workers ~= 0 and options.workers ~= 1 then
-    fail("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1")
-  end
-  local self = setmetatable({ dataset = dataset, batch_size = options.batch_size or 1, shuffle = options.shuffle or false,
-                              drop_last = options.drop_last or false, prefetch = options.prefetch or 2, batches = options.batches, epoch = 0, batch = 0 }, Loader)
-  self.batch_size = type(self.batch_size) == "number" and math.tointeger(self.batch_size)
-  if not self.batch_size or self.batch_size < 1 then fail("DataLoader: batch_size is a whole number from 1") end
-  for _, name in ipairs { "shuffle", "drop_last" } do
-    if type(self[name]) ~= "boolean" then fail(("DataLoader: '%s' must be true or false, got %s"):format(name, type(self[name]))) end
-  end
-  if options.batches and not (type(options.batches) == "number" and math.tointeger(options.batches) and options.batches >= 1) then
-    fail(("DataLoader: batches is a whole number from 1, got %s"):format(tostring(options.batches)))
-  end
-  self.seed = options.seed or (native.get_rng())
-  if native.is_dataset(dataset) then
-    open_native(self)
-  elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
-    fail("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)")
-  elseif options.batches then
-    fail("DataLoader: batches is for native datasets; shuffle a Lua dataset, or draw positions in its get(i)")
-  end
-  return self
-end
+data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: bool = false, prefetch: int = 2, \z
+  seed?: int, workers: int = 0, batches?: size) -> loader: Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read \z
+  ahead (native datasets). seed: gb's own unless given. batches = n (native datasets): an epoch is n batches of samples drawn at random, with \z
+  replacement. Example: local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })", "strict",
+  function(dataset, mine)
+    if mine.workers ~= 0 and mine.workers ~= 1 then
+      fail("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1")
+    end
+    mine.dataset, mine.seed, mine.epoch, mine.batch = dataset, mine.seed or (native.get_rng()), 0, 0
+    if native.is_dataset(dataset) then open_native(mine)
+    elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
+      fail("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)")
+    elseif mine.batches then
+      fail("DataLoader: batches is for native datasets; shuffle a Lua dataset, or draw positions in its get(i)")
+    end
+    return own(setmetatable({ dataset = dataset, batch_size = mine.batch_size }, Loader), "loader", mine)
+  end)
 
 -- The samples of a dataset that is a table. Its length is the recipe's word, and may be anything.
 local function count_of(dataset)
   local n = #dataset
-  if math.type(n) ~= "integer" or n < 0 then fail(("DataLoader: the length of a dataset is a whole number, got %s"):format(tostring(n))) end
+  if math.type(n) ~= "integer" or n < 0 then fail(format("DataLoader: the length of a dataset is a whole number, got %s", tostring(n))) end
   return n
 end
 
 -- Batches in an epoch.
-function Loader:__len()
-  if self.native then return self.native:batches() end
-  local n = count_of(self.dataset)
-  return n // self.batch_size + ((self.drop_last or n % self.batch_size == 0) and 0 or 1)
+local function batches_of(mine)
+  if mine.native then return mine.native:batches() end
+  local n = count_of(mine.dataset)
+  return n // mine.batch_size + ((mine.drop_last or n % mine.batch_size == 0) and 0 or 1)
 end
+
+local function loader_of(self)
+  local mine = private(self, "loader")
+  if not mine then fail("this is no DataLoader; gb.data.DataLoader(dataset) makes one") end
+  return mine
+end
+
+function Loader:__len() return batches_of(loader_of(self)) end
+function Loader:__tostring()
+  local mine = loader_of(self)
+  return format("DataLoader (%d batches of %d%s)", batches_of(mine), mine.batch_size, mine.shuffle and ", shuffled" or "")
+end
+-- A position: ipairs(loader) would run no times.
+function Loader:__index(key)
+  if type(key) == "number" then fail("a DataLoader is no list; loop over its batches with: for x, y in loader:iter() do") end
+  return Loader[key]
+end
+function Loader:__pairs() loader_of(self) fail("a DataLoader is no table; loop over its batches with: for x, y in loader:iter() do") end
 
 -- The columns of samples stacked into tensors.
 local function collate(samples)
@@ -100,65 +99,84 @@ local function collate(samples)
     for i, sample in ipairs(samples) do values[i] = sample[column] end
     batch[column] = gb.is_tensor(values[1]) and gb.stack(values) or gb.tensor(values)
   end
-  return table.unpack(batch)
+  return unpack(batch)
 end
 
-local function lua_batch(self)
-  local n = count_of(self.dataset)
-  if self.batch >= #self then return nil end
-  self.order = self.order or (self.shuffle and native.shuffled(n, self.seed, self.epoch)) or false
+local function lua_batch(mine)
+  local dataset = mine.dataset
+  local n = count_of(dataset)
+  if mine.batch >= batches_of(mine) then return nil end
+  mine.order = mine.order or (mine.shuffle and native.shuffled(n, mine.seed, mine.epoch)) or false
   local samples = {}
-  for i = self.batch * self.batch_size + 1, math.min((self.batch + 1) * self.batch_size, n) do
-    local at = self.order and self.order[i] or i
-    local sample = table.pack(self.dataset:get(at))
-    if sample[1] == nil then fail(("DataLoader: get(%d) of the dataset returned nothing"):format(at)) end
+  for i = mine.batch * mine.batch_size + 1, math.min((mine.batch + 1) * mine.batch_size, n) do
+    local at = mine.order and mine.order[i] or i
+    local sample = pack(dataset:get(at))
+    if sample[1] == nil then fail(format("DataLoader: get(%d) of the dataset returned nothing", at)) end
     samples[#samples + 1] = sample
   end
+  if not samples[1] then fail("DataLoader: the dataset became shorter while it was read") end
   return collate(samples)
 end
 
--- DataLoader:iter(device?: string) -> function: The batches of one epoch, from where the loader stands (a loop left by break goes on there); the
--- next call begins the next epoch. device moves each tensor there. There is one place to stand, so one loop at a time. Example: for x, y in
--- loader:iter("cpu") do print(x.shape, y.shape) end
-function Loader:iter(device)
-  local finished, loop = false, {}
-  self.loop = loop
+-- Where a loop that was left begins again: at the first batch, but of a shuffled loader in the next order.
+local function begin_again(mine)
+  if mine.shuffle or mine.batches then mine.epoch = mine.epoch + 1 end
+  mine.batch, mine.order = 0, nil
+  if mine.native then mine.native:seek(mine.epoch, 0) end
+end
+
+Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> function: The batches of one epoch from its beginning; the next \z
+  call begins the next epoch, also where a loop was left by break. With resume the loop goes on where a checkpoint that was loaded, or a loop \z
+  that was left, stood. device moves each tensor there. There is one place to stand, so one loop at a time. Example: for x, y in \z
+  loader:iter(\"cpu\") do print(x.shape, y.shape) end", "strict", function(self, device, options)
+  local mine, finished, loop = private(self, "loader"), false, {}
+  if mine.batch > 0 and not mine.loaded and not options.resume then begin_again(mine) end
+  mine.loop, mine.loaded = loop, nil
   return function()
     if finished then return nil end
     native.step_boundary()
-    if self.loop ~= loop then fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own") end
+    if mine.loop ~= loop then fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own") end
     local batch
-    if self.native then batch = table.pack(self.native:next()) else batch = table.pack(lua_batch(self)) end
+    if mine.native then batch = pack(mine.native:next()) else batch = pack(lua_batch(mine)) end
     if batch[1] == nil then
       finished = true
-      self.epoch, self.batch, self.order = self.epoch + 1, 0, nil
+      mine.epoch, mine.batch, mine.order = mine.epoch + 1, 0, nil
       return nil
     end
-    self.batch = self.batch + 1
+    mine.batch = mine.batch + 1
     if device and device ~= "cpu" then
       for i = 1, batch.n do batch[i] = batch[i]:to(device) end
     end
-    return table.unpack(batch, 1, batch.n)
+    return unpack(batch, 1, batch.n)
   end
-end
+end)
 
--- DataLoader:state_dict() -> table: Where the loader stands: saved and restored with a checkpoint. Example: local state = loader:state_dict()
-function Loader:state_dict() return { epoch = self.epoch, batch = self.batch, seed = ("%d"):format(self.seed) } end
+Loader.state_dict = define("DataLoader:state_dict() -> table: Where the loader stands: saved and restored with a checkpoint. Example: local state = \z
+  loader:state_dict()", "strict", function(self)
+  local mine = private(self, "loader")
+  return { epoch = mine.epoch, batch = mine.batch, seed = format("%d", mine.seed) }
+end)
 
--- DataLoader:load_state_dict(state: table): Go on from where state_dict was asked. Example: loader:load_state_dict(loader:state_dict())
-function Loader:load_state_dict(state)
-  if type(state) ~= "table" or not (math.type(state.epoch) == "integer" and math.type(state.batch) == "integer" and math.tointeger(state.seed)) then
-    fail("DataLoader: load_state_dict takes what state_dict gave")
-  end
-  if state.epoch < 0 or state.batch < 0 or state.batch > #self then
-    fail(("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches"):format(state.batch, state.epoch, #self))
-  end
-  self.epoch, self.batch, self.seed, self.order = state.epoch, state.batch, math.tointeger(state.seed), nil
-  if self.native then
-    self.native:close()
-    open_native(self)
-    self.native:seek(self.epoch, self.batch)
-  end
-end
+Loader.load_state_dict = define("DataLoader:load_state_dict(state: table): Go on from where state_dict was asked: the next loop begins there. \z
+  Errors: a state of another form, a batch that an epoch does not have. Example: loader:load_state_dict(loader:state_dict())", "strict",
+  function(self, state)
+    local mine = private(self, "loader")
+    local epoch, batch, seed = state.epoch, state.batch, tointeger(state.seed)
+    if math.type(epoch) ~= "integer" or math.type(batch) ~= "integer" or not seed then
+      fail("DataLoader: load_state_dict takes what state_dict gave")
+    end
+    local most = batches_of(mine)
+    if epoch < 0 or batch < 0 or batch > most then
+      fail(format("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches", batch, epoch, most))
+    end
+    local was = mine.seed
+    mine.epoch, mine.batch, mine.seed, mine.order, mine.loaded = epoch, batch, seed, nil, true
+    if not mine.native then return end
+    if seed ~= was then
+      mine.native:close()
+      open_native(mine)
+    end
+    mine.native:seek(epoch, batch)
+  end)
 
 -- ====}

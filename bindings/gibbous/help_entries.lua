@@ -4,16 +4,17 @@ local _, native = ...
 
 native.help_texts = {
   ["DataLoader:iter"] = {
-    "DataLoader:iter(device?: string) -> function",
-    "The batches of one epoch, from where the loader stands (a loop left by break goes on there); the next call begins the next epoch. \z
-      device moves each tensor there. There is one place to stand, so one loop at a time.",
+    "DataLoader:iter(device?: device; resume: bool = false) -> function",
+    "The batches of one epoch from its beginning; the next call begins the next epoch, also where a loop was left by break. With resume the \z
+      loop goes on where a checkpoint that was loaded, or a loop that was left, stood. device moves each tensor there. There is one place to \z
+      stand, so one loop at a time.",
     nil,
     "for x, y in loader:iter(\"cpu\") do print(x.shape, y.shape) end",
   },
   ["DataLoader:load_state_dict"] = {
     "DataLoader:load_state_dict(state: table)",
-    "Go on from where state_dict was asked.",
-    nil,
+    "Go on from where state_dict was asked: the next loop begins there.",
+    "a state of another form, a batch that an epoch does not have",
     "loader:load_state_dict(loader:state_dict())",
   },
   ["DataLoader:state_dict"] = {
@@ -348,13 +349,13 @@ native.help_texts = {
     "gb.data.TensorDataset(gb.rand(8, 4)):close()",
   },
   ["dataset:get"] = {
-    "dataset:get(i: int) -> tensors",
+    "dataset:get(i: position) -> tensors",
     "The tensors of sample i (from 1, -1 is the last).",
     nil,
     "local dataset = gb.data.TensorDataset(gb.rand(8, 4)) local row = dataset:get(1)",
   },
   ["dataset:subset"] = {
-    "dataset:subset(first, last?: int) -> dataset",
+    "dataset:subset(first: int|list, last?: int) -> dataset",
     "The samples first .. last, both included, from 1; or those of a list of positions.",
     nil,
     "local half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4)",
@@ -580,10 +581,10 @@ native.help_texts = {
     "if gb.cuda.is_available() then gb.cuda.synchronize() end",
   },
   ["gb.data.DataLoader"] = {
-    "gb.data.DataLoader(dataset, options?: table) -> loader",
-    "Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2 \z
-      (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples \z
-      drawn at random, with replacement).",
+    "gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: bool = false, prefetch: int = 2, seed?: int, \z
+      workers: int = 0, batches?: size) -> loader",
+    "Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). seed: gb's own unless \z
+      given. batches = n (native datasets): an epoch is n batches of samples drawn at random, with replacement.",
     nil,
     "local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   },
@@ -594,26 +595,24 @@ native.help_texts = {
     "local dataset = gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8))",
   },
   ["gb.data.idx"] = {
-    "gb.data.idx(images: string, labels?: string, options?: table) -> dataset",
-    "Files in MNIST's format, gzipped or not: images scaled to 0 .. 1, then normalised; labels as int64. options: mean = 0, std = 1.",
+    "gb.data.idx(images: path, labels?: path; mean: number = 0, std: number = 1) -> dataset",
+    "Files in MNIST's format, gzipped or not: images scaled to 0 .. 1, then normalised; labels as int64.",
     "a file that is not of this format, or damaged",
   },
   ["gb.data.mnist"] = {
-    "gb.data.mnist(folder: string, options?: table) -> dataset, dataset",
+    "gb.data.mnist(folder: path; mean?: number, std?: number) -> dataset, dataset",
     "The four standard files of MNIST in a folder (gzipped or not): the training and the test set. Where only the 10,000 test images are \z
-      there, the first 8,000 train and the last 2,000 test, and a line says so. options: those of idx.",
+      there, the first 8,000 train and the last 2,000 test, and a line says so.",
     "files that are not there",
   },
   ["gb.data.text"] = {
-    "gb.data.text(path: string, options?: table) -> text",
-    "A file as a sequence of ids, one for each character, or byte. options: kind = \"characters\" or \"bytes\", vocabulary (a string of the \z
-      characters in the order of their ids).",
+    "gb.data.text(path: path; kind: \"characters\"|\"bytes\" = \"characters\", vocabulary?: string) -> text",
+    "A file as a sequence of ids, one for each character, or byte; the vocabulary is a string of the characters in the order of their ids.",
     "a character that the vocabulary lacks",
   },
   ["gb.data.tokens"] = {
-    "gb.data.tokens(path: string, options?: table) -> tokens",
-    "A file of token ids, read window by window; with 16 bits also one with llm.c's header. options: dtype = \"uint16\" (the default), \z
-      \"int32\" or \"uint8\".",
+    "gb.data.tokens(path: path; dtype: \"uint8\"|\"uint16\"|\"int32\" = \"uint16\") -> tokens",
+    "A file of token ids, read window by window; with 16 bits also one with llm.c's header.",
   },
   ["gb.device"] = {
     "gb.device(name: string) -> string",

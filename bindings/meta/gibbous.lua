@@ -2130,13 +2130,16 @@ function gb.diagonal(x, offset, first, second, options) end
 ---@overload fun(self: gb.Tensor, options?: { offset?: integer, first?: integer, second?: integer }): gb.Tensor
 function tensor:diagonal(offset, first, second, options) end
 
---- The batches of one epoch, from where the loader stands (a loop left by break goes on there); the next call begins the next epoch. device
---- moves each tensor there. There is one place to stand, so one loop at a time.
+--- The batches of one epoch from its beginning; the next call begins the next epoch, also where a loop was left by break. With resume the loop
+--- goes on where a checkpoint that was loaded, or a loop that was left, stood. device moves each tensor there. There is one place to stand, so
+--- one loop at a time.
 ---@param device? string
+---@param options? { resume?: boolean }
 ---@return function
-function DataLoader:iter(device) end
+function DataLoader:iter(device, options) end
 
---- Go on from where state_dict was asked.
+--- Go on from where state_dict was asked: the next loop begins there.
+--- Errors: a state of another form, a batch that an epoch does not have.
 ---@param state table
 function DataLoader:load_state_dict(state) end
 
@@ -2432,7 +2435,7 @@ function dataset:close() end
 function dataset:get(i) end
 
 --- The samples first .. last, both included, from 1; or those of a list of positions.
----@param first gb.Tensor
+---@param first integer|any[]
 ---@param last? integer
 ---@return gb.dataset
 function dataset:subset(first, last) end
@@ -2652,11 +2655,10 @@ function gb.cuda.reset_peak_memory_stats() end
 ---@param device? gb.Tensor
 function gb.cuda.synchronize(device) end
 
---- Batches of a dataset, native or a table with `#` and get(i). options: batch_size = 1, shuffle = false, drop_last = false, prefetch = 2
---- (batches read ahead, native datasets), seed (gb's own unless given), batches = n (native datasets: an epoch is n batches of samples drawn at
---- random, with replacement).
----@param dataset gb.Tensor
----@param options? table
+--- Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). seed: gb's own unless given.
+--- batches = n (native datasets): an epoch is n batches of samples drawn at random, with replacement.
+---@param dataset any
+---@param options? { batch_size?: integer, shuffle?: boolean, drop_last?: boolean, prefetch?: integer, seed?: integer, workers?: integer, batches?: integer }
 ---@return gb.DataLoader
 function gb.data.DataLoader(dataset, options) end
 
@@ -2666,35 +2668,33 @@ function gb.data.DataLoader(dataset, options) end
 ---@return gb.dataset
 function gb.data.TensorDataset(...) end
 
---- Files in MNIST's format, gzipped or not: images scaled to 0 .. 1, then normalised; labels as int64. options: mean = 0, std = 1.
+--- Files in MNIST's format, gzipped or not: images scaled to 0 .. 1, then normalised; labels as int64.
 --- Errors: a file that is not of this format, or damaged.
 ---@param images string
 ---@param labels? string
----@param options? table
+---@param options? { mean?: number, std?: number }
 ---@return gb.dataset
 function gb.data.idx(images, labels, options) end
 
 --- The four standard files of MNIST in a folder (gzipped or not): the training and the test set. Where only the 10,000 test images are there,
---- the first 8,000 train and the last 2,000 test, and a line says so. options: those of idx.
+--- the first 8,000 train and the last 2,000 test, and a line says so.
 --- Errors: files that are not there.
 ---@param folder string
----@param options? table
+---@param options? { mean?: number, std?: number }
 ---@return gb.dataset
 ---@return gb.dataset
 function gb.data.mnist(folder, options) end
 
---- A file as a sequence of ids, one for each character, or byte. options: kind = "characters" or "bytes", vocabulary (a string of the
---- characters in the order of their ids).
+--- A file as a sequence of ids, one for each character, or byte; the vocabulary is a string of the characters in the order of their ids.
 --- Errors: a character that the vocabulary lacks.
 ---@param path string
----@param options? table
+---@param options? { kind?: "characters"|"bytes", vocabulary?: string }
 ---@return gb.text
 function gb.data.text(path, options) end
 
---- A file of token ids, read window by window; with 16 bits also one with llm.c's header. options: dtype = "uint16" (the default), "int32" or
---- "uint8".
+--- A file of token ids, read window by window; with 16 bits also one with llm.c's header.
 ---@param path string
----@param options? table
+---@param options? { dtype?: "uint8"|"uint16"|"int32" }
 ---@return any
 function gb.data.tokens(path, options) end
 

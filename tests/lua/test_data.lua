@@ -20,9 +20,9 @@ local function idx_file(sizes, bytes)
   return temporary(table.concat(head) .. bytes)
 end
 
-local function all_of(loader)
+local function all_of(loader, options)
   local batches = {}
-  for x, y in loader:iter() do batches[#batches + 1] = { x, y } end
+  for x, y in loader:iter(nil, options) do batches[#batches + 1] = { x, y } end
   return batches
 end
 
@@ -69,7 +69,7 @@ describe("idx files", function()
     expect(function() set:get(-6) end):to_fail("-6")
     expect(function() set:get("a") end):to_fail("get")
     expect(function() data.idx("/nowhere/at/all") end):to_fail("/nowhere/at/all")
-    expect(function() data.idx() end):to_fail("string")
+    expect(function() data.idx() end):to_fail("images")
     expect(function() data.idx(images, idx_file({ 4 }, "\1\2\3\4")) end):to_fail("4")
     for _, content in ipairs { "", "\0\0\8", "\0\0\8\3\0\0\0\5", "\0\0\9\1\0\0\0\1x", "text, not idx", "\0\0\8\1\255\255\255\255", "\0\0\8\1\0\0\0\9abc" } do
       local path = temporary(content)
@@ -278,15 +278,40 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       end):to_fail("cuda:7")
       for x in data.DataLoader(make(3)):iter(gb.best_device()) do expect(x.device):to_be(gb.device(gb.best_device())) end
     end)
-    it("an iterator left early starts the next where it stood", function()
+    it("a loop that was left begins again at the first batch, or goes on where it stood when asked", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })
       for _, y in loader:iter() do
         expect_list(y, { 1, 2 })
         break
       end
-      local left = all_of(loader)
+      expect(loader:state_dict().batch):to_be(1)
+      local left = all_of(loader, { resume = true })
       expect(#left):to_be(2)
       expect_list(left[1][2], { 3, 4 })
+      loader:iter()()
+      expect(#all_of(loader)):to_be(3)
+    end)
+    it("a shuffled loop that was left is followed by the next epoch's order", function()
+      local function orders(leave)
+        local loader = data.DataLoader(make(20), { batch_size = 20, shuffle = true, seed = 3 })
+        local list = {}
+        for i = 1, 3 do
+          for _, y in loader:iter() do
+            list[i] = table.concat(y:tolist(), " ")
+            if leave then break end
+          end
+        end
+        return list
+      end
+      local whole, left = orders(false), orders(true)
+      for i = 1, 3 do expect(left[i]):to_be(whole[i]) end
+      expect(whole[1] ~= whole[2]):to_be(true)
+    end)
+    it("is looped over by iter alone", function()
+      local loader = data.DataLoader(make(6), { batch_size = 2 })
+      expect(function() for _ in ipairs(loader) do end end):to_fail("loader:iter()") -- luacheck: ignore
+      expect(function() for _ in pairs(loader) do end end):to_fail("loader:iter()") -- luacheck: ignore
+      expect(tostring(loader)):to_be("DataLoader (3 batches of 2)")
     end)
     it("refuses a place that is none, and stays where it stood", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })
@@ -298,7 +323,7 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       expect(at(0, 1.5)):to_fail("state_dict")
       expect(loader:state_dict().batch):to_be(1)
       expect(loader:state_dict().seed ~= "7"):to_be(true)
-      expect_list(all_of(loader)[1][2], { 3, 4 })
+      expect_list(all_of(loader, { resume = true })[1][2], { 3, 4 })
       at(2, 3)() -- behind the last batch is a place: the end of the epoch
       expect(#all_of(loader)):to_be(0)
       expect(#all_of(loader)):to_be(3)

@@ -178,7 +178,7 @@ end
 local function train(run, steps)
   local losses = {}
   while #losses < steps do
-    for x, y in run.loader:iter(gb.get_default_device()) do
+    for x, y in run.loader:iter(gb.get_default_device(), { resume = true }) do
       run.optimizer:zero_grad()
       local loss = amp.autocast({ dtype = "float16" }, function() return F.cross_entropy(run.model(x), y) end)
       run.scaler:scale(loss):backward()
