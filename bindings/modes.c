@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "binding.h"
+#include "reader.h"
 
 static const char modes_key = 0; /* of the registry: the weak table from threads to modes */
 static const char modes_meta[] = "gibbous.modes", scope_meta[] = "gibbous.scope";
@@ -27,7 +27,7 @@ static void push_table(lua_State *L) {
   lua_newtable(L);
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "k");
-  lua_setfield(L, -2, "__mode");
+  gbl_set_raw(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
@@ -43,7 +43,7 @@ static gbl_modes *push_modes(lua_State *L, const gb_modes *from) {
     *modes = (gbl_modes){ .now = *from };
     if (luaL_newmetatable(L, modes_meta)) {
       lua_pushcfunction(L, modes_gc);
-      lua_setfield(L, -2, "__gc");
+      gbl_set_raw(L, -2, "__gc");
     }
     lua_setmetatable(L, -2);
     lua_pushvalue(L, -3);
@@ -116,13 +116,24 @@ static bool close_handle(const handle *h) {
   return modes->now.grad && !grad;
 }
 
-/* scope:close(): End the scope: what was before it holds again. Closing twice does nothing; so does collecting an open scope. Also its end as a
- * to-be-closed variable. Example: local scope = gb.no_grad() scope:close() */
+/* Also its end as a to-be-closed variable. */
 static int scope_close(lua_State *L) {
   const handle *h = luaL_checkudata(L, 1, scope_meta);
   if (close_handle(h)) gbl_collect(L);
   return 0;
 }
+
+static int scope_method_close(lua_State *L, gbl_call *call) {
+  (void)call;
+  return scope_close(L);
+}
+
+static const gbl_function scope_functions[] = {
+  { scope_method_close, GB_SANDBOX_STRICT,
+    "scope:close(): End the scope: what was before it holds again. Closing twice does nothing; so does collecting an open scope. Also "
+    "its end as a to-be-closed variable. Example: local scope = gb.no_grad() scope:close()" },
+  { NULL, 0, NULL },
+};
 
 static int scope_text(lua_State *L) {
   const handle *h = luaL_checkudata(L, 1, scope_meta);
@@ -138,11 +149,10 @@ static void push_scope_meta(lua_State *L) {
   static const luaL_Reg functions[] = { { "__close", scope_close }, { "__tostring", scope_text }, { NULL, NULL } };
   luaL_setfuncs(L, functions, 0);
   lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, scope_close);
-  lua_setfield(L, -2, "close");
-  lua_setfield(L, -2, "__index");
+  gbl_define(L, scope_functions);
+  gbl_set_raw(L, -2, "__index");
   lua_pushboolean(L, false);
-  lua_setfield(L, -2, "__metatable");
+  gbl_set_raw(L, -2, "__metatable");
 }
 
 /* Open a scope that sets the fields of its kind to those of `to`, and push its value. */
@@ -176,23 +186,19 @@ static int finish_call(lua_State *L, int status, lua_KContext context) {
   return lua_gettop(L) - 1;
 }
 
-/* Give out a scope; or, with a function at `function`, call it inside the scope with the arguments after it. An error inside ends the
- * scope by its __close, with the traceback whole. */
-static int scope_or_call(lua_State *L, int function, gbl_scope_kind kind, const char *what, gb_modes to) {
-  if (lua_isnoneornil(L, function)) {
-    lua_settop(L, function);
+/* Give out a scope; or, with a function at the index `fn`, call it inside the scope with the arguments after it. An error inside ends the scope
+ * by its __close, with the traceback whole. */
+static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_kind kind, const char *what, gb_modes to) {
+  if (!fn) {
     push_scope(L, kind, what, to, true);
     return 1;
   }
-  if (lua_type(L, function) != LUA_TFUNCTION && luaL_getmetafield(L, function, "__call") == LUA_TNIL)
-    return gbl_error(L, "%s: expects a function to call, got %s", what, gbl_type_name(L, function));
-  if (lua_type(L, function) != LUA_TFUNCTION) lua_pop(L, 1);
-  int arguments = lua_gettop(L) - function;
+  lua_settop(L, call->top);
   push_scope(L, kind, what, to, false);
-  lua_replace(L, 1);
-  for (int i = 2; i < function; i++) lua_remove(L, 2);
+  lua_insert(L, 1);
+  for (int i = 1; i < fn; i++) lua_remove(L, 2);
   lua_toclose(L, 1);
-  lua_callk(L, arguments, LUA_MULTRET, 0, finish_call);
+  lua_callk(L, lua_gettop(L) - 2, LUA_MULTRET, 0, finish_call);
   return finish_call(L, LUA_OK, 0);
 }
 
@@ -218,128 +224,145 @@ bool gbl_push_open_scope(lua_State *L) {
 
 /* {==== Gradients ==== */
 
-/* A leading slot is made, which the scope takes. */
-static int scope_of(lua_State *L, gbl_scope_kind kind, const char *what, gb_modes to) {
-  gbl_enter(L);
-  if (lua_gettop(L) == 0) lua_pushnil(L);
-  lua_pushnil(L);
-  lua_insert(L, 1);
-  return scope_or_call(L, 2, kind, what, to);
+static int no_grad(lua_State *L, gbl_call *call) {
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.no_grad", (gb_modes){ .grad = false });
 }
 
-static int grad_scope(lua_State *L, const char *what, bool grad) { return scope_of(L, GBL_SCOPE_GRAD, what, (gb_modes){ .grad = grad }); }
+static int enable_grad(lua_State *L, gbl_call *call) {
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.enable_grad", (gb_modes){ .grad = true });
+}
 
-/* gb.no_grad(fn?: function, ...) -> any: Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow
- * and returns what it returns; without: a scope, which :close() or a to-be-closed variable ends. Example: local y = gb.no_grad(function() return
- * model(x) end) */
-static int no_grad(lua_State *L) { return grad_scope(L, "gb.no_grad", false); }
-/* gb.enable_grad(fn?: function, ...) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: local y =
- * gb.enable_grad(function() return model(x) end) */
-static int enable_grad(lua_State *L) { return grad_scope(L, "gb.enable_grad", true); }
+static int anomaly(lua_State *L, gbl_call *call) {
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_ANOMALY, "gb.anomaly", (gb_modes){ .anomaly = true });
+}
 
-/* gb.anomaly(fn?: function, ...) -> any: Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so
- * that what a kernel found wrong is the error of that op, on the recipe's own line; and backward stops at the first gradient that is NaN, with
- * the op and the line that called it. Forms as no_grad's. Errors: capturing a graph inside. Example: gb.anomaly(function() local x =
- * gb.ones(2, { requires_grad = true }) x:sum():backward() end) */
-static int anomaly(lua_State *L) { return scope_of(L, GBL_SCOPE_ANOMALY, "gb.anomaly", (gb_modes){ .anomaly = true }); }
-
-/* gb.set_grad_enabled(on: bool): Recording for gradients on or off from here on, for the prompt. Example: gb.set_grad_enabled(true) */
-static int set_grad_enabled(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TBOOLEAN);
-  gb_set_grad_enabled(gbl_context(L), lua_toboolean(L, 1));
+static int set_grad_enabled(lua_State *L, gbl_call *call) {
+  (void)L;
+  gb_set_grad_enabled(call->state->context, gbl_boolean(call, "on"));
   return 0;
 }
 
-/* gb.is_grad_enabled() -> bool: Are ops recorded for gradients here? Example: print(gb.is_grad_enabled()) */
-static int is_grad_enabled(lua_State *L) {
-  lua_pushboolean(L, gb_is_grad_enabled(gbl_context(L)));
+static int is_grad_enabled(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, gb_is_grad_enabled(call->state->context));
   return 1;
 }
+
+static const gbl_function gradient_functions[] = {
+  { no_grad, GB_SANDBOX_STRICT,
+    "gb.no_grad(fn?: function, arguments...: any) -> any: Inside it nothing is recorded for gradients. With a function: calls it with "
+    "the arguments that follow and returns what it returns; without: a scope, which :close() or a to-be-closed variable ends. Example: "
+    "local y = gb.no_grad(function() return model(x) end)" },
+  { enable_grad, GB_SANDBOX_STRICT,
+    "gb.enable_grad(fn?: function, arguments...: any) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: "
+    "local y = gb.enable_grad(function() return model(x) end)" },
+  { anomaly, GB_SANDBOX_STRICT,
+    "gb.anomaly(fn?: function, arguments...: any) -> any: Inside it mistakes are told where they were made, at the price of speed. "
+    "Devices wait after every op, so that what a kernel found wrong is the error of that op, on the recipe's own line; and backward "
+    "stops at the first gradient that is NaN, with the op and the line that called it. Forms as no_grad's. Errors: capturing a graph "
+    "inside. Example: gb.anomaly(function() local x = gb.ones(2, { requires_grad = true }) x:sum():backward() end)" },
+  { set_grad_enabled, GB_SANDBOX_STRICT,
+    "gb.set_grad_enabled(on: bool): Recording for gradients on or off from here on, for the prompt. Example: "
+    "gb.set_grad_enabled(true)" },
+  { is_grad_enabled, GB_SANDBOX_STRICT,
+    "gb.is_grad_enabled() -> bool: Are ops recorded for gradients here? Example: print(gb.is_grad_enabled())" },
+  { NULL, 0, NULL },
+};
 
 /* ====} */
 
 /* {==== Autocast ==== */
 
 /* The dtype of a scope: float16 or bfloat16. */
-static gb_dtype check_lower(lua_State *L, const char *who, gb_dtype dtype) {
-  if (!gb_is_16bit(dtype)) gbl_error(L, "%s: the dtype is 'float16' or 'bfloat16', not '%s'", who, gb_dtype_name(dtype));
+static gb_dtype check_lower(const gbl_call *call, gb_dtype dtype) {
+  if (!gb_is_16bit(dtype)) gbl_refuse(call, "the dtype is 'float16' or 'bfloat16', not '%s'", gb_dtype_name(dtype));
   return dtype;
 }
 
-/* A precision object says by its field `autocast` what scope to open: false for none, or a dtype. */
-static bool read_precision(lua_State *L, int arg, const char *who, gb_modes *to) {
-  if (!lua_istable(L, arg) && !lua_isuserdata(L, arg)) return false;
-  if (gbl_test_tensor(L, arg)) gbl_error(L, "%s: expects options or a precision, got a tensor", who);
-  int type = lua_getfield(L, arg, "autocast");
-  if (type == LUA_TSTRING) {
-    to->autocast = true;
-    to->lower = check_lower(L, who, gbl_check_dtype(L, lua_gettop(L), who));
-  } else if (type == LUA_TBOOLEAN) to->autocast = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return type != LUA_TNIL;
-}
-
-/* What autocast(options) asks for: nothing (bfloat16), a dtype's name, {dtype =, enabled =}, or a precision. */
-static gb_modes read_autocast(lua_State *L, int arg, const char *who) {
+/* {dtype =, enabled =}: the table at index is a copy. */
+static gb_modes read_autocast_options(lua_State *L, const gbl_call *call, int index) {
   static const char *const known[] = { "dtype", "enabled", NULL };
-  gb_modes to = { .autocast = true, .lower = GB_BFLOAT16 };
-  if (lua_type(L, arg) == LUA_TSTRING) to.lower = check_lower(L, who, gbl_check_dtype(L, arg, who));
-  else if (!read_precision(L, arg, who, &to)) {
-    gbl_check_options(L, arg, who, known);
-    to.autocast = gbl_option_boolean(L, arg, who, "enabled", true);
-    to.lower = check_lower(L, who, gbl_option_dtype(L, arg, who, "dtype", GB_BFLOAT16));
-  }
+  gbl_check_options(L, index, gbl_who(call), known);
+  gb_modes to = { .autocast = gbl_option_boolean(L, index, gbl_who(call), "enabled", true) };
+  to.lower = check_lower(call, gbl_option_dtype(L, index, gbl_who(call), "dtype", GB_BFLOAT16));
   return to;
 }
 
-/* gb.amp.autocast(precision?, fn?: function, ...) -> any: Inside it each op runs in the dtype of its autocast class. precision: nothing
- * (bfloat16), a dtype's name, { dtype =, enabled = }, or what amp.precision gave. With a function: calls it with the arguments that follow and
- * returns what it returns; without: a scope. Errors: a dtype that is not float16 or bfloat16. Example: local y = gb.amp.autocast({ dtype =
- * "float16" }, function() return model(x) end) */
-static int autocast(lua_State *L) {
-  gbl_enter(L);
-  if (lua_type(L, 1) == LUA_TFUNCTION) { /* autocast(fn, ...) */
-    lua_pushnil(L);
-    lua_insert(L, 1);
+/* What a precision asks for: by its private field `autocast`, which is false or a dtype. */
+static gb_modes read_precision(lua_State *L, const gbl_call *call, int index) {
+  gb_modes to = { .autocast = false, .lower = GB_BFLOAT16 };
+  gbl_push_private(L, index, "precision");
+  if (gbl_raw_field(L, -1, "autocast") == LUA_TSTRING) {
+    to.autocast = true;
+    to.lower = check_lower(call, gbl_check_dtype(L, lua_gettop(L), gbl_who(call)));
   }
-  if (lua_gettop(L) < 2) lua_settop(L, 2);
-  return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.autocast", read_autocast(L, 1, "autocast"));
+  lua_pop(L, 2);
+  return to;
 }
 
-/* gb.amp.disable(fn?: function, ...) -> any: Inside it autocast is off; forms as no_grad's. Example: local y = gb.amp.disable(function() return
- * model(x) end) */
-static int disable(lua_State *L) {
-  gb_modes to = *gbl_context(L)->modes;
+/* What the argument `precision` asks for: nothing (bfloat16), a dtype, true or false, options, or a precision. */
+static gb_modes read_autocast(lua_State *L, const gbl_call *call) {
+  const gbl_value *p = gbl_argument(call, "precision");
+  gb_modes to = { .autocast = true, .lower = GB_BFLOAT16 };
+  if (!p->given || !strcmp(p->kind, "function")) return to;
+  if (!strcmp(p->kind, "dtype")) to.lower = check_lower(call, p->dtype);
+  else if (!strcmp(p->kind, "bool")) to.autocast = p->integer != 0;
+  else if (!strcmp(p->kind, "precision")) return read_precision(L, call, p->index);
+  else return read_autocast_options(L, call, p->index);
+  return to;
+}
+
+static int autocast(lua_State *L, gbl_call *call) {
+  const gbl_value *precision = gbl_argument(call, "precision"), *fn = gbl_argument(call, "fn");
+  bool leads = precision->given && !strcmp(precision->kind, "function"); /* autocast(fn, ...) */
+  if (!leads && fn->given && lua_type(L, fn->index) != LUA_TFUNCTION) {
+    if (luaL_getmetafield(L, fn->index, "__call") == LUA_TNIL)
+      return gbl_refuse(call, "'fn' must be a function, got %s", gbl_type_name(L, fn->index));
+    lua_pop(L, 1);
+  }
+  return scope_or_call(L, call, leads ? precision->index : fn->index, GBL_SCOPE_AUTOCAST, "amp.autocast", read_autocast(L, call));
+}
+
+static int disable(lua_State *L, gbl_call *call) {
+  gb_modes to = *call->state->context->modes;
   to.autocast = false;
-  if (lua_gettop(L) == 0) lua_pushnil(L);
-  lua_pushnil(L);
-  lua_insert(L, 1);
-  return scope_or_call(L, 2, GBL_SCOPE_AUTOCAST, "amp.disable", to);
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_AUTOCAST, "amp.disable", to);
 }
 
-/* gb.amp.set_autocast(precision): Autocast from here on: false, true (bfloat16), or what autocast takes; for the prompt. Example:
- * gb.amp.set_autocast(false) */
-static int set_autocast(lua_State *L) {
-  gb_modes *modes = gbl_context(L)->modes, to;
-  if (lua_isboolean(L, 1)) to = (gb_modes){ .autocast = lua_toboolean(L, 1), .lower = GB_BFLOAT16 };
-  else to = read_autocast(L, 1, "set_autocast");
-  restore(modes, &to, GBL_SCOPE_AUTOCAST);
+static int set_autocast(lua_State *L, gbl_call *call) {
+  gb_modes to = read_autocast(L, call);
+  restore(call->state->context->modes, &to, GBL_SCOPE_AUTOCAST);
   return 0;
 }
 
-/* gb.amp.is_enabled() -> bool: Is autocast on here? Example: print(gb.amp.is_enabled()) */
-static int is_enabled(lua_State *L) {
-  lua_pushboolean(L, gbl_context(L)->modes->autocast);
+static int is_enabled(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, call->state->context->modes->autocast);
   return 1;
 }
 
-/* gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: print(gb.amp.dtype()) */
-static int autocast_dtype(lua_State *L) {
-  const gb_modes *modes = gbl_context(L)->modes;
+static int autocast_dtype(lua_State *L, gbl_call *call) {
+  const gb_modes *modes = call->state->context->modes;
   if (modes->autocast) gbl_push_dtype_name(L, modes->lower);
   else lua_pushnil(L);
   return 1;
 }
+
+static const gbl_function autocast_functions[] = {
+  { autocast, GB_SANDBOX_STRICT,
+    "gb.amp.autocast(precision?: precision|dtype|function|table, fn?: any, arguments...: any) -> any: Inside it each op runs in "
+    "the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what amp.precision "
+    "gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope. Errors: a dtype "
+    "that is not float16 or bfloat16. Example: local y = gb.amp.autocast({ dtype = \"float16\" }, function() return model(x) end)" },
+  { disable, GB_SANDBOX_STRICT,
+    "gb.amp.disable(fn?: function, arguments...: any) -> any: Inside it autocast is off; forms as no_grad's. Example: local y = "
+    "gb.amp.disable(function() return model(x) end)" },
+  { set_autocast, GB_SANDBOX_STRICT,
+    "gb.amp.set_autocast(precision: bool|precision|dtype|table): Autocast from here on: false, true (bfloat16), or what autocast "
+    "takes; for the prompt. Example: gb.amp.set_autocast(false)" },
+  { is_enabled, GB_SANDBOX_STRICT, "gb.amp.is_enabled() -> bool: Is autocast on here? Example: print(gb.amp.is_enabled())" },
+  { autocast_dtype, GB_SANDBOX_STRICT,
+    "gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: print(gb.amp.dtype())" },
+  { NULL, 0, NULL },
+};
 
 /* ====} */
 
@@ -443,13 +466,13 @@ static int wrap(lua_State *L) {
 void gbl_replace_coroutine(lua_State *L) {
   if (lua_getglobal(L, "coroutine") == LUA_TTABLE) {
     lua_pushcfunction(L, resume);
-    lua_setfield(L, -2, "resume");
+    gbl_set_raw(L, -2, "resume");
     lua_pushcfunction(L, wrap);
-    lua_setfield(L, -2, "wrap");
+    gbl_set_raw(L, -2, "wrap");
     lua_pushcfunction(L, create);
-    lua_setfield(L, -2, "create");
+    gbl_set_raw(L, -2, "create");
     lua_pushcfunction(L, close_coroutine);
-    lua_setfield(L, -2, "close");
+    gbl_set_raw(L, -2, "close");
   }
   lua_pop(L, 1);
   gbl_replace_xpcall(L);
@@ -458,16 +481,8 @@ void gbl_replace_coroutine(lua_State *L) {
 /* ====} */
 
 void gbl_open_modes(lua_State *L) {
-  static const luaL_Reg gradients[] = {
-    { "no_grad", no_grad }, { "enable_grad", enable_grad }, { "anomaly", anomaly }, { "set_grad_enabled", set_grad_enabled }, { "is_grad_enabled", is_grad_enabled },
-    { NULL, NULL },
-  };
-  static const luaL_Reg amp[] = {
-    { "autocast", autocast }, { "disable", disable }, { "set_autocast", set_autocast }, { "is_enabled", is_enabled }, { "dtype", autocast_dtype },
-    { NULL, NULL },
-  };
-  gbl_set_functions(L, gradients);
+  gbl_define(L, gradient_functions);
   gbl_push_module(L, "amp");
-  gbl_set_functions(L, amp);
+  gbl_define(L, autocast_functions);
   lua_pop(L, 1);
 }

@@ -62,7 +62,7 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
   { "expect", "expect", "what gb.test.expect returned" }, { "numerics", "numerics", "a record of gb.amp.numerics" },
-  { "audit", "audit", "a record of gb.amp.audit" }, { "scope", "scope", "a scope" }, { NULL, NULL, NULL },
+  { "audit", "audit", "a record of gb.amp.audit" }, { NULL, NULL, NULL },
 };
 
 static int find_object_kind(const char *name, bool by_class) {
@@ -302,6 +302,11 @@ static bool read_module(gbl_call *call, const parameter *p, int index, gbl_value
   return is_module;
 }
 
+static bool read_scope(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  (void)p, (void)out;
+  return luaL_testudata(call->L, index, "gibbous.scope") != NULL;
+}
+
 /* A word in quotes is matched by the reader itself. */
 static bool read_word(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_string(call, p, index, out); }
 
@@ -333,6 +338,7 @@ static const kind kinds[] = {
   { "table", "a table", read_table, ANY_TABLE },
   { "tree", "a table", read_table, ANY_TABLE },
   { "module", "a module of gb.nn", read_module, ANY_TABLE },
+  { "scope", "a scope", read_scope, NO_TABLE },
   { "class", "a class", read_any, ANY_TABLE },
   { "any", "a value", read_any, ANY_TABLE },
 };
@@ -463,7 +469,8 @@ static void parse_parameter(lua_State *L, const char *record, char *at, paramete
 static choice self_choice(const char *class) {
   int object = find_object_kind(class, true);
   if (object >= 0) return (choice){ &object_kind, object_kinds[object].name };
-  return (choice){ find_kind(strcmp(class, "tensor") ? "module" : "tensor"), NULL };
+  const kind *known = find_kind(class);
+  return (choice){ known ? known : find_kind("module"), NULL }; /* a method of a layer: any module, since classes descend from it */
 }
 
 /* The last comma or semicolon before which arguments end, outside quotes and brackets; or the end. */
@@ -697,6 +704,13 @@ const gbl_value *gbl_argument(const gbl_call *call, const char *name) {
 
 /* {==== Calling ==== */
 
+/* Has the call objects that must stay open while it runs? */
+static bool has_objects(const gbl_call *call) {
+  for (int i = 0; call->signature->holds && i < call->signature->count; i++)
+    if (call->value[i].object) return true;
+  return false;
+}
+
 /* Pin the objects of a call and retain its tensors, or undo both. */
 static void hold(gbl_call *call, lua_State *L, bool on) {
   for (int i = 0; i < call->signature->count; i++) {
@@ -739,6 +753,7 @@ static void begin_call(lua_State *L, gbl_call *call, const char *text) {
   gbl_state *state = gbl_note(L, lua_touserdata(L, lua_upvalueindex(1)));
   call->L = L;
   call->state = state;
+  call->top = lua_gettop(L);
   if (state->late && lua_gc(L, LUA_GCISRUNNING) >= 0) gbl_end_late(state);
   call->signature = lua_touserdata(L, lua_upvalueindex(3));
   if (!call->signature) {
@@ -754,7 +769,7 @@ static int call_native(lua_State *L) {
   gbl_call call;
   call.function = lua_touserdata(L, lua_upvalueindex(2));
   begin_call(L, &call, call.function->text);
-  if (call.signature->holds || call.function->level & GBL_CALLS) return run_held(L, &call);
+  if (call.function->level & GBL_CALLS || has_objects(&call)) return run_held(L, &call);
   return call.function->body(L, &call);
 }
 

@@ -57,6 +57,7 @@ struct gbl_call {
   gbl_state *state;
   const gbl_function *function;  /* NULL of a function in Lua */
   const gbl_signature *signature;
+  int top;                       /* of the stack when the call began: its arguments are 1 .. top */
   gbl_value value[GBL_MOST_ARGUMENTS];
 };
 
