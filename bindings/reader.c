@@ -132,7 +132,9 @@ static bool read_any(gbl_call *call, const parameter *p, int index, gbl_value *o
 
 static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   (void)p;
-  return (out->tensor = gbl_tensor_at(call->L, call->state, index)) != NULL;
+  out->tensor = gbl_tensor_at(call->L, call->state, index);
+  if (!out->tensor && !strcmp(gbl_who(call), "free")) return luaL_testudata(call->L, index, "gibbous.tensor") != NULL; /* it may come twice */
+  return out->tensor != NULL;
 }
 
 /* How many elements a list has, by its raw length; an error where they are too many to be meant. */

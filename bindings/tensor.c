@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "binding.h"
+#include "reader.h"
 
 static const char shared_key = 0, methods_key = 0; /* of the registry */
 static const char tensor_meta[] = "gibbous.tensor", shape_meta[] = "gibbous.shape";
@@ -126,9 +126,8 @@ static int tensor_gc(lua_State *L) {
   return 0;
 }
 
-/* tensor:free(): This handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed variable. Example: local y =
- * gb.zeros(2) y:free() */
-static int tensor_free(lua_State *L) {
+/* Also the end of a to-be-closed variable. */
+static int free_handle(lua_State *L) {
   gbl_box *box = luaL_checkudata(L, 1, tensor_meta);
   if (box->tensor && box->tensor->binding == box) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &shared_key);
@@ -138,6 +137,11 @@ static int tensor_free(lua_State *L) {
   if (box->tensor) gbl_keep_late(L, gb_tensor_context(box->tensor)->reclaim_user, box->tensor);
   empty_box(L, box);
   return 0;
+}
+
+static int tensor_free(lua_State *L, gbl_call *call) {
+  (void)call;
+  return free_handle(L);
 }
 
 void gbl_push_op(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
@@ -304,54 +308,47 @@ static int tensor_newindex(lua_State *L) {
 
 /* {==== Asking ==== */
 
-/* A dimension as Lua counts it, made one from 0. */
-static int check_dim(lua_State *L, const gb_tensor *t, int arg, const char *who) {
-  int64_t dim = gbl_position(L, gbl_check_integer(L, arg, who, "dim"), who, "dimension");
+/* The dimension that the argument `dim` names, from 0. */
+static int check_dim(const gbl_call *call, const gb_tensor *t) {
+  int64_t dim = gbl_integer(call, "dim");
   if (dim >= t->ndim || dim < -t->ndim)
-    gbl_error(L, "%s: dimension %d is out of range for a tensor of %d dimensions", who, (int)lua_tointeger(L, arg), t->ndim);
+    gbl_refuse(call, "dimension %" PRId64 " is out of range for a tensor of %d dimensions", dim < 0 ? dim : dim + 1, t->ndim);
   return (int)(dim < 0 ? dim + t->ndim : dim);
 }
 
-/* tensor:size(dim?: dim) -> any: The size of a dimension, or the list of all. Example: local rows = x:size(1) */
-static int tensor_size(lua_State *L) {
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  if (lua_isnoneornil(L, 2)) return push_field(L, t, FIELD_SHAPE);
-  lua_pushinteger(L, t->shape[check_dim(L, t, 2, "size")]);
+static int tensor_size(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  if (!gbl_given(call, "dim")) return push_field(L, t, FIELD_SHAPE);
+  lua_pushinteger(L, t->shape[check_dim(call, t)]);
   return 1;
 }
 
-/* tensor:stride(dim?: dim) -> any: The elements between neighbours along a dimension, or the list of all. Example: print(x:stride(1)) */
-static int tensor_stride(lua_State *L) {
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  if (lua_isnoneornil(L, 2)) push_sizes(L, t->ndim, t->stride);
-  else lua_pushinteger(L, t->stride[check_dim(L, t, 2, "stride")]);
+static int tensor_stride(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  if (!gbl_given(call, "dim")) push_sizes(L, t->ndim, t->stride);
+  else lua_pushinteger(L, t->stride[check_dim(call, t)]);
   return 1;
 }
 
-/* tensor:dim() -> int: The number of dimensions. Example: print(x:dim()) */
-static int tensor_dim(lua_State *L) { return push_field(L, gbl_check_tensor(L, 1), FIELD_NDIM); }
+static int tensor_dim(lua_State *L, gbl_call *call) { return push_field(L, gbl_tensor(call, "self"), FIELD_NDIM); }
 
-/* tensor:numel() -> int: The number of elements. Example: print(x:numel()) */
-static int tensor_numel(lua_State *L) {
-  lua_pushinteger(L, gbl_check_tensor(L, 1)->numel);
+static int tensor_numel(lua_State *L, gbl_call *call) {
+  lua_pushinteger(L, gbl_tensor(call, "self")->numel);
   return 1;
 }
 
-/* tensor:element_size() -> int: The bytes of one element. Example: print(x:element_size()) */
-static int tensor_element_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)gb_dtype_bytes(gb_tensor_dtype(gbl_check_tensor(L, 1))));
+static int tensor_element_size(lua_State *L, gbl_call *call) {
+  lua_pushinteger(L, (lua_Integer)gb_dtype_bytes(gb_tensor_dtype(gbl_tensor(call, "self"))));
   return 1;
 }
 
-/* tensor:is_contiguous() -> bool: Do the elements lie in memory row by row, without gaps? Example: print(x:is_contiguous()) */
-static int tensor_is_contiguous(lua_State *L) {
-  lua_pushboolean(L, gb_is_contiguous(gbl_check_tensor(L, 1)));
+static int tensor_is_contiguous(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, gb_is_contiguous(gbl_tensor(call, "self")));
   return 1;
 }
 
-/* tensor:is_floating_point() -> bool: Is the dtype a floating one? Example: print(x:is_floating_point()) */
-static int tensor_is_floating_point(lua_State *L) {
-  lua_pushboolean(L, gb_dtype_is_float(gb_tensor_dtype(gbl_check_tensor(L, 1))));
+static int tensor_is_floating_point(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, gb_dtype_is_float(gb_tensor_dtype(gbl_tensor(call, "self"))));
   return 1;
 }
 
@@ -369,10 +366,8 @@ static void push_value(lua_State *L, gb_dtype dtype, double number, int64_t inte
   else lua_pushinteger(L, integer);
 }
 
-/* tensor:item() -> number: The value of the only element. Errors: several elements. Example: print(x:sum():item()) */
-static int tensor_item(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_item(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   double number = 0;
   int64_t integer = 0;
   gbl_check_status(L, gb_tensor_item(t, &number, &integer));
@@ -413,20 +408,16 @@ static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *h
   }
 }
 
-/* tensor:tolist() -> any: Nested lists of the elements; the value alone of a 0-d tensor. Example: local rows = x:tolist() */
-static int tensor_tolist(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_tolist(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   int64_t at = 0;
   const void *host = push_host_copy(L, t);
   push_nested(L, t, 0, host, &at);
   return 1;
 }
 
-/* tensor:stats() -> table: numel; min, max, mean, std of the finite elements; how many are nan, inf and zero. Example: print(x:stats().max) */
-static int tensor_stats(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_stats(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   bool is_float = gb_dtype_is_float(gb_tensor_dtype(t));
   const void *host = push_host_copy(L, t);
   double least = INFINITY, most = -INFINITY, mean = 0, squares = 0;
@@ -504,9 +495,23 @@ static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device 
   return 1;
 }
 
-/* What a conversion asks for. A precision (its parameters' dtype), or a table {dtype =, device =}, is for floating tensors and leaves the
- * dtype of others. */
-static void read_target(lua_State *L, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
+/* What a precision, or a table {dtype =, device =}, asks for: its dtype is for floating tensors and leaves that of others. */
+static void read_target_table(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
+  if (gbl_push_private(L, arg, "precision")) gbl_raw_field(L, -1, "parameters");
+  else if (lua_type(L, arg) != LUA_TTABLE || luaL_getmetafield(L, arg, "__index") != LUA_TNIL)
+    gbl_refuse(call, "expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
+  else {
+    static const char *const known[] = { "dtype", "device", NULL };
+    gbl_check_options(L, arg, gbl_who(call), known);
+    if (gbl_raw_field(L, arg, "device") != LUA_TNIL) *device = gbl_option_device(L, arg, gbl_who(call), "device", *device);
+    gbl_raw_field(L, arg, "dtype");
+  }
+  if (!lua_isnil(L, -1) && floating) *dtype = gbl_check_dtype(L, lua_gettop(L), gbl_who(call));
+  lua_settop(L, call->top);
+}
+
+/* What one value of a conversion asks for. */
+static void read_target(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
   const gb_tensor *other = gbl_test_tensor(L, arg);
   if (other) {
     *dtype = gb_tensor_dtype(other);
@@ -516,72 +521,51 @@ static void read_target(lua_State *L, int arg, bool floating, gb_dtype *dtype, g
     bool is_device = !strncmp(lua_tostring(L, arg), "cpu", 3) || !strncmp(lua_tostring(L, arg), "cuda", 4);
     if (named != GB_DTYPE_NONE || !is_device) *dtype = gbl_check_dtype(L, arg, "to: no device (cpu, cuda or cuda:N) and no dtype");
     else *device = gbl_check_device(L, arg);
-  } else if (lua_istable(L, arg) || lua_isuserdata(L, arg)) {
-    if (lua_getfield(L, arg, "parameters") != LUA_TSTRING) {
-      lua_pop(L, 1);
-      lua_getfield(L, arg, "dtype");
-    }
-    if (lua_type(L, -1) == LUA_TSTRING && floating) *dtype = gbl_check_dtype(L, lua_gettop(L), "to");
-    if (lua_getfield(L, arg, "device") == LUA_TSTRING) *device = gbl_check_device(L, lua_gettop(L));
-    lua_pop(L, 2);
-  } else if (!lua_isnoneornil(L, arg)) gbl_error(L, "to: expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
+  } else if (!lua_isnil(L, arg)) read_target_table(L, call, arg, floating, dtype, device);
 }
 
-/* tensor:to(targets...) -> tensor: In another dtype, on another device, or as another tensor is, in any order; the tensor itself where nothing
- * changes. Errors: a device that is not there. Example: local y = x:to("float16")
- * tensor:type_as(other: tensor) -> tensor: In the dtype and on the device of another tensor. Example: local y = x:type_as(gb.zeros(1)) */
-static int tensor_to(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_to(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   gb_dtype dtype = gb_tensor_dtype(t);
   gb_device device = gb_tensor_device(t);
   bool floating = gb_dtype_is_float(dtype);
-  for (int arg = 2; arg <= lua_gettop(L); arg++) read_target(L, arg, floating, &dtype, &device);
-  return push_converted(L, gbl_check_tensor(L, 1), dtype, device); /* asked again: a metatable's function may have freed it */
+  for (int arg = 2; arg <= call->top; arg++) read_target(L, call, arg, floating, &dtype, &device);
+  return push_converted(L, t, dtype, device);
 }
 
-static int convert(lua_State *L, gb_dtype dtype) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_type_as(lua_State *L, gbl_call *call) {
+  const gb_tensor *other = gbl_tensor(call, "other");
+  return push_converted(L, gbl_tensor(call, "self"), gb_tensor_dtype(other), gb_tensor_device(other));
+}
+
+static int convert(lua_State *L, const gbl_call *call, gb_dtype dtype) {
+  gb_tensor *t = gbl_tensor(call, "self");
   return push_converted(L, t, dtype, gb_tensor_device(t));
 }
 
-/* tensor:double() -> tensor: In float64. Example: local y = x:double() */
-static int tensor_double(lua_State *L) { return convert(L, GB_FLOAT64); }
-/* tensor:float() -> tensor: In float32. Example: local y = x:float() */
-static int tensor_float(lua_State *L) { return convert(L, GB_FLOAT32); }
-/* tensor:half() -> tensor: In float16. Example: local y = x:half() */
-static int tensor_half(lua_State *L) { return convert(L, GB_FLOAT16); }
-/* tensor:bfloat16() -> tensor: In bfloat16. Example: local y = x:bfloat16() */
-static int tensor_bfloat16(lua_State *L) { return convert(L, GB_BFLOAT16); }
-/* tensor:long() -> tensor: In int64. Example: local y = x:long() */
-static int tensor_long(lua_State *L) { return convert(L, GB_INT64); }
-/* tensor:int() -> tensor: In int32. Example: local y = x:int() */
-static int tensor_int(lua_State *L) { return convert(L, GB_INT32); }
-/* tensor:bool() -> tensor: In bool: true where not zero. Example: local y = x:bool() */
-static int tensor_bool(lua_State *L) { return convert(L, GB_BOOL); }
+static int tensor_double(lua_State *L, gbl_call *call) { return convert(L, call, GB_FLOAT64); }
+static int tensor_float(lua_State *L, gbl_call *call) { return convert(L, call, GB_FLOAT32); }
+static int tensor_half(lua_State *L, gbl_call *call) { return convert(L, call, GB_FLOAT16); }
+static int tensor_bfloat16(lua_State *L, gbl_call *call) { return convert(L, call, GB_BFLOAT16); }
+static int tensor_long(lua_State *L, gbl_call *call) { return convert(L, call, GB_INT64); }
+static int tensor_int(lua_State *L, gbl_call *call) { return convert(L, call, GB_INT32); }
+static int tensor_bool(lua_State *L, gbl_call *call) { return convert(L, call, GB_BOOL); }
 
-/* tensor:cpu() -> tensor: On the CPU; the tensor itself when it is there. Example: local y = x:cpu() */
-static int tensor_cpu(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_cpu(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   return push_converted(L, t, gb_tensor_dtype(t), (gb_device){ GB_CPU, 0 });
 }
 
-/* tensor:cuda(index?: int) -> tensor: On a GPU. Errors: there is none. Example: if gb.cuda.is_available() then local y = x:cuda() end */
-static int tensor_cuda(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  lua_pushstring(L, lua_isnoneornil(L, 2) ? "cuda" : NULL);
-  if (lua_isnil(L, -1)) lua_pushfstring(L, "cuda:%d", (int)gbl_check_integer(L, 2, "cuda", "index"));
+static int tensor_cuda(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  if (gbl_given(call, "index")) lua_pushfstring(L, "cuda:%I", (LUAI_UACINT)gbl_integer(call, "index"));
+  else lua_pushliteral(L, "cuda");
   gb_device device = gbl_check_device(L, lua_gettop(L));
   return push_converted(L, t, gb_tensor_dtype(t), device);
 }
 
-/* tensor:detach() -> tensor: The same memory without history. Example: local y = x:detach() */
-static int tensor_detach(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_detach(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   gbl_box *box = gbl_new_tensor(L);
   gbl_check_status(L, gb_tensor_detach(t, &box->tensor));
   return 1;
@@ -591,20 +575,16 @@ static int tensor_detach(lua_State *L) {
 
 /* {==== Shapes by another tensor; parts ==== */
 
-static int shaped_as(lua_State *L, gb_op op) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1), *other = gbl_check_tensor(L, 2);
+static int shaped_as(lua_State *L, const gbl_call *call, gb_op op) {
+  gb_tensor *t = gbl_tensor(call, "self"), *other = gbl_tensor(call, "other");
   gb_attr shape = gb_attr_ints(other->ndim, other->shape);
   gbl_push_op(L, op, &t, 1, &shape);
   return 1;
 }
 
-/* tensor:view_as(other: tensor) -> tensor: view in the shape of another tensor. Example: local y = x:view_as(x) */
-static int tensor_view_as(lua_State *L) { return shaped_as(L, GB_OP_view); }
-/* tensor:reshape_as(other: tensor) -> tensor: reshape to the shape of another tensor. Example: local y = x:reshape_as(x) */
-static int tensor_reshape_as(lua_State *L) { return shaped_as(L, GB_OP_reshape); }
-/* tensor:expand_as(other: tensor) -> tensor: expand to the shape of another tensor. Example: local y = x:expand_as(x) */
-static int tensor_expand_as(lua_State *L) { return shaped_as(L, GB_OP_expand); }
+static int tensor_view_as(lua_State *L, gbl_call *call) { return shaped_as(L, call, GB_OP_view); }
+static int tensor_reshape_as(lua_State *L, gbl_call *call) { return shaped_as(L, call, GB_OP_reshape); }
+static int tensor_expand_as(lua_State *L, gbl_call *call) { return shaped_as(L, call, GB_OP_expand); }
 
 /* Append t[start .. start + length - 1] along dim to the list at the top. */
 static void append_part(lua_State *L, gb_tensor *t, int dim, int64_t start, int64_t length) {
@@ -613,9 +593,9 @@ static void append_part(lua_State *L, gb_tensor *t, int dim, int64_t start, int6
   lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
 }
 
-static int optional_dim(lua_State *L, const gb_tensor *t, int arg, const char *who) {
-  if (t->ndim == 0) gbl_error(L, "%s: a 0-d tensor has no dimensions", who);
-  return lua_isnoneornil(L, arg) ? 0 : check_dim(L, t, arg, who);
+static int part_dim(const gbl_call *call, const gb_tensor *t) {
+  if (t->ndim == 0) gbl_refuse(call, "a 0-d tensor has no dimensions");
+  return check_dim(call, t);
 }
 
 static void append_equal_parts(lua_State *L, gb_tensor *t, int dim, int64_t length) {
@@ -625,51 +605,42 @@ static void append_equal_parts(lua_State *L, gb_tensor *t, int dim, int64_t leng
   }
 }
 
-/* tensor:split(length, dim?: dim) -> list: Views of length positions along dim (1 unless given), the last perhaps shorter; or of the lengths in a
- * list. Errors: lengths that do not add up to the dimension. Example: local parts = x:split(2) */
-static int tensor_split(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  int dim = optional_dim(L, t, 3, "split");
-  lua_settop(L, 3);
+static int tensor_split(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  const gbl_value *length = gbl_argument(call, "length");
+  int dim = part_dim(call, t);
   lua_newtable(L);
-  if (lua_type(L, 2) != LUA_TTABLE) {
-    int64_t length = gbl_check_integer(L, 2, "split", "length");
-    if (length < 1) return gbl_error(L, "split: the length of a part must be positive, got %" PRId64, length);
-    append_equal_parts(L, t, dim, length);
+  if (strcmp(length->kind, "list")) {
+    if (length->integer < 1) return gbl_refuse(call, "the length of a part must be positive, got %" PRId64, length->integer);
+    append_equal_parts(L, t, dim, length->integer);
     return 1;
   }
   int64_t at = 0;
-  for (int64_t i = 1; i <= (int64_t)lua_rawlen(L, 2); i++) {
-    lua_rawgeti(L, 2, i);
-    int64_t length = gbl_check_integer(L, lua_gettop(L), "split", "length");
+  for (int i = 1; i <= length->count; i++) {
+    lua_rawgeti(L, length->index, i);
+    int64_t part = gbl_check_integer(L, lua_gettop(L), "split", "length");
     lua_pop(L, 1);
-    append_part(L, t, dim, at, length);
-    at += length;
+    append_part(L, t, dim, at, part);
+    at += part;
   }
-  if (at != t->shape[dim]) return gbl_error(L, "split: the lengths add up to %" PRId64 ", the dimension has %" PRId64, at, t->shape[dim]);
+  if (at != t->shape[dim]) return gbl_refuse(call, "the lengths add up to %" PRId64 ", the dimension has %" PRId64, at, t->shape[dim]);
   return 1;
 }
 
-/* tensor:chunk(chunks: int, dim?: dim) -> list: At most this many views of equal length along dim (1 unless given), the last one perhaps shorter.
- * Example: local halves = x:chunk(2) */
-static int tensor_chunk(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  int dim = optional_dim(L, t, 3, "chunk");
-  int64_t count = gbl_check_integer(L, 2, "chunk", "chunks");
-  if (count < 1) return gbl_error(L, "chunk: the number of chunks must be positive, got %" PRId64, count);
+static int tensor_chunk(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  int dim = part_dim(call, t);
+  int64_t count = gbl_integer(call, "chunks");
+  if (count < 1) return gbl_refuse(call, "the number of chunks must be positive, got %" PRId64, count);
   lua_newtable(L);
   int64_t length = t->shape[dim] / count + (t->shape[dim] % count != 0);
   append_equal_parts(L, t, dim, length > 0 ? length : 1);
   return 1;
 }
 
-/* tensor:unbind(dim?: dim) -> list: The views at each position along dim (1 unless given). Example: local rows = x:unbind() */
-static int tensor_unbind(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  int dim = optional_dim(L, t, 2, "unbind");
+static int tensor_unbind(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  int dim = part_dim(call, t);
   lua_newtable(L);
   for (int64_t i = 0; i < t->shape[dim]; i++) {
     gb_attr attrs[] = { gb_attr_int(dim), gb_attr_int(i) };
@@ -679,19 +650,17 @@ static int tensor_unbind(lua_State *L) {
   return 1;
 }
 
-/* tensor:tile(counts: ints) -> tensor: Each dimension repeated, as blocks; more counts than dimensions add dimensions in front. Example: local y
- * = x:tile(2, 3) */
-static int tensor_tile(lua_State *L) {
-  gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
-  int64_t counts[GB_MAX_NDIM];
-  int next, n = gbl_check_shape(L, 2, "tile", counts, &next);
+static int tensor_tile(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
+  const gbl_value *given = gbl_argument(call, "counts");
+  const int64_t *counts = given->ints;
+  int n = given->count;
   lua_pushvalue(L, 1);
   for (int i = t->ndim; i < n; i++) gbl_step(L, GB_OP_unsqueeze, &(gb_attr){ .given = true, .integer = 0 }, i > t->ndim);
   int ndim = n > t->ndim ? n : t->ndim;
   for (int i = 0; i < n; i++) {
     if (counts[i] == 1) continue;
-    if (counts[i] < 1 || counts[i] > 1 << 20) return gbl_error(L, "tile: counts must be positive, got %" PRId64, counts[i]);
+    if (counts[i] < 1 || counts[i] > 1 << 20) return gbl_refuse(call, "counts must be positive, got %" PRId64, counts[i]);
     gb_tensor *x = gbl_check_tensor(L, lua_gettop(L)), **list = lua_newuserdatauv(L, sizeof *list * (size_t)counts[i], 0);
     for (int64_t j = 0; j < counts[i]; j++) list[j] = x;
     gb_attr dim = gb_attr_int(ndim - n + i);
@@ -702,27 +671,22 @@ static int tensor_tile(lua_State *L) {
   return 1;
 }
 
-/* tensor:positions() -> tensor: Indices that count from 0 made Lua's positions, which count from 1. Errors: a tensor that is not of integers.
- * Example: local at = x:argmax():positions():item() */
-static int tensor_positions(lua_State *L) {
-  gbl_state *state = gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_positions(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   if (gb_dtype_is_float(gb_tensor_dtype(t)) || t->dtype == GB_BOOL)
-    return gbl_error(L, "positions: expects an integer tensor of indices, got %s", gb_dtype_name(gb_tensor_dtype(t)));
+    return gbl_refuse(call, "expects an integer tensor of indices, got %s", gb_dtype_name(gb_tensor_dtype(t)));
   gbl_box *one = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_wrap_integer(state->context, 1, &one->tensor));
+  gbl_check_status(L, gb_tensor_wrap_integer(call->state->context, 1, &one->tensor));
   gbl_push_op(L, GB_OP_add, (gb_tensor *[]){ t, one->tensor }, 2, NULL);
   return 1;
 }
 
 /* ====} */
 
-/* tensor:zero_() -> tensor: Every element becomes 0. Example: gb.ones(2):zero_() */
-static int tensor_zero_(lua_State *L) {
-  gbl_state *state = gbl_upvalue(L);
-  gb_tensor *t = gbl_check_tensor(L, 1);
+static int tensor_zero_(lua_State *L, gbl_call *call) {
+  gb_tensor *t = gbl_tensor(call, "self");
   gb_attr zero = gb_attr_num(0);
-  gbl_check_status(L, gb_apply_(state->context, GB_OP_fill, &t, 1, &zero));
+  gbl_check_status(L, gb_apply_(call->state->context, GB_OP_fill, &t, 1, &zero));
   lua_settop(L, 1);
   return 1;
 }
@@ -734,27 +698,102 @@ static void make_shared_table(lua_State *L) {
   lua_newtable(L);
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "v");
-  lua_setfield(L, -2, "__mode");
+  gbl_set_raw(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &shared_key);
 }
 
+static const gbl_function methods[] = {
+  { tensor_free, GB_SANDBOX_STRICT,
+    "tensor:free(): This handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed "
+    "variable. Example: local y = gb.zeros(2) y:free()" },
+  { tensor_size, GB_SANDBOX_STRICT,
+    "tensor:size(dim?: dim) -> any: The size of a dimension, or the list of all. Example: local rows = x:size(1)" },
+  { tensor_stride, GB_SANDBOX_STRICT,
+    "tensor:stride(dim?: dim) -> any: The elements between neighbours along a dimension, or the list of all. "
+    "Example: print(x:stride(1))" },
+  { tensor_dim, GB_SANDBOX_STRICT,
+    "tensor:dim() -> int: The number of dimensions. Example: print(x:dim())" },
+  { tensor_numel, GB_SANDBOX_STRICT,
+    "tensor:numel() -> int: The number of elements. Example: print(x:numel())" },
+  { tensor_element_size, GB_SANDBOX_STRICT,
+    "tensor:element_size() -> int: The bytes of one element. Example: print(x:element_size())" },
+  { tensor_is_contiguous, GB_SANDBOX_STRICT,
+    "tensor:is_contiguous() -> bool: Do the elements lie in memory row by row, without gaps? Example: "
+    "print(x:is_contiguous())" },
+  { tensor_is_floating_point, GB_SANDBOX_STRICT,
+    "tensor:is_floating_point() -> bool: Is the dtype a floating one? Example: print(x:is_floating_point())" },
+  { tensor_item, GB_SANDBOX_STRICT,
+    "tensor:item() -> number: The value of the only element. Errors: several elements. Example: "
+    "print(x:sum():item())" },
+  { tensor_tolist, GB_SANDBOX_STRICT,
+    "tensor:tolist() -> any: Nested lists of the elements; the value alone of a 0-d tensor. Example: local rows = "
+    "x:tolist()" },
+  { tensor_stats, GB_SANDBOX_STRICT,
+    "tensor:stats() -> table: numel; min, max, mean, std of the finite elements; how many are nan, inf and zero. "
+    "Example: print(x:stats().max)" },
+  { tensor_to, GB_SANDBOX_STRICT,
+    "tensor:to(targets...: any) -> tensor: In another dtype, on another device, or as another tensor is, in any "
+    "order; the tensor itself where nothing changes. Errors: a device that is not there. Example: local y = "
+    "x:to(\"float16\")" },
+  { tensor_type_as, GB_SANDBOX_STRICT,
+    "tensor:type_as(other: tensor) -> tensor: In the dtype and on the device of another tensor. Example: local y = "
+    "x:type_as(gb.zeros(1))" },
+  { tensor_double, GB_SANDBOX_STRICT,
+    "tensor:double() -> tensor: In float64. Example: local y = x:double()" },
+  { tensor_float, GB_SANDBOX_STRICT,
+    "tensor:float() -> tensor: In float32. Example: local y = x:float()" },
+  { tensor_half, GB_SANDBOX_STRICT,
+    "tensor:half() -> tensor: In float16. Example: local y = x:half()" },
+  { tensor_bfloat16, GB_SANDBOX_STRICT,
+    "tensor:bfloat16() -> tensor: In bfloat16. Example: local y = x:bfloat16()" },
+  { tensor_long, GB_SANDBOX_STRICT,
+    "tensor:long() -> tensor: In int64. Example: local y = x:long()" },
+  { tensor_int, GB_SANDBOX_STRICT,
+    "tensor:int() -> tensor: In int32. Example: local y = x:int()" },
+  { tensor_bool, GB_SANDBOX_STRICT,
+    "tensor:bool() -> tensor: In bool: true where not zero. Example: local y = x:bool()" },
+  { tensor_cpu, GB_SANDBOX_STRICT,
+    "tensor:cpu() -> tensor: On the CPU; the tensor itself when it is there. Example: local y = x:cpu()" },
+  { tensor_cuda, GB_SANDBOX_STRICT,
+    "tensor:cuda(index?: int) -> tensor: On a GPU. Errors: there is none. Example: if gb.cuda.is_available() then "
+    "local y = x:cuda() end" },
+  { tensor_detach, GB_SANDBOX_STRICT,
+    "tensor:detach() -> tensor: The same memory without history. Example: local y = x:detach()" },
+  { tensor_view_as, GB_SANDBOX_STRICT,
+    "tensor:view_as(other: tensor) -> tensor: view in the shape of another tensor. Example: local y = x:view_as(x)" },
+  { tensor_reshape_as, GB_SANDBOX_STRICT,
+    "tensor:reshape_as(other: tensor) -> tensor: reshape to the shape of another tensor. Example: local y = "
+    "x:reshape_as(x)" },
+  { tensor_expand_as, GB_SANDBOX_STRICT,
+    "tensor:expand_as(other: tensor) -> tensor: expand to the shape of another tensor. Example: local y = "
+    "x:expand_as(x)" },
+  { tensor_split, GB_SANDBOX_STRICT,
+    "tensor:split(length: int|list, dim: dim = 1) -> list: Views of length positions along dim, the last perhaps "
+    "shorter; or of the lengths in a list. Errors: lengths that do not add up to the dimension. Example: local "
+    "parts = x:split(2)" },
+  { tensor_chunk, GB_SANDBOX_STRICT,
+    "tensor:chunk(chunks: int, dim: dim = 1) -> list: At most this many views of equal length along dim, the last "
+    "one perhaps shorter. Example: local halves = x:chunk(2)" },
+  { tensor_unbind, GB_SANDBOX_STRICT,
+    "tensor:unbind(dim: dim = 1) -> list: The views at each position along dim. Example: local rows = x:unbind()" },
+  { tensor_tile, GB_SANDBOX_STRICT,
+    "tensor:tile(counts: sizes) -> tensor: Each dimension repeated, as blocks; more counts than dimensions add "
+    "dimensions in front. Example: local y = x:tile(2, 3)" },
+  { tensor_positions, GB_SANDBOX_STRICT,
+    "tensor:positions() -> tensor: Indices that count from 0 made Lua's positions, which count from 1. Errors: a "
+    "tensor that is not of integers. Example: local at = x:argmax():positions():item()" },
+  { tensor_zero_, GB_SANDBOX_STRICT,
+    "tensor:zero_() -> tensor: Every element becomes 0. Example: gb.ones(2):zero_()" },
+  { NULL, 0, NULL },
+};
+
 static void make_methods(lua_State *L) {
-  static const luaL_Reg methods[] = {
-    { "free", tensor_free }, { "size", tensor_size }, { "stride", tensor_stride }, { "dim", tensor_dim }, { "numel", tensor_numel },
-    { "element_size", tensor_element_size }, { "is_contiguous", tensor_is_contiguous }, { "is_floating_point", tensor_is_floating_point },
-    { "item", tensor_item }, { "tolist", tensor_tolist }, { "stats", tensor_stats }, { "to", tensor_to }, { "type_as", tensor_to },
-    { "double", tensor_double }, { "float", tensor_float }, { "half", tensor_half }, { "bfloat16", tensor_bfloat16 }, { "long", tensor_long },
-    { "int", tensor_int }, { "bool", tensor_bool }, { "cpu", tensor_cpu }, { "cuda", tensor_cuda }, { "detach", tensor_detach },
-    { "view_as", tensor_view_as }, { "reshape_as", tensor_reshape_as }, { "expand_as", tensor_expand_as }, { "split", tensor_split },
-    { "chunk", tensor_chunk }, { "unbind", tensor_unbind }, { "tile", tensor_tile }, { "positions", tensor_positions }, { "zero_", tensor_zero_ },
-    { NULL, NULL },
-  };
   lua_newtable(L);
-  gbl_set_functions(L, methods);
+  gbl_define(L, methods);
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     lua_pushinteger(L, fields[i].field);
-    lua_setfield(L, -2, fields[i].name);
+    gbl_set_raw(L, -2, fields[i].name);
   }
   lua_rawsetp(L, LUA_REGISTRYINDEX, &methods_key);
 }
@@ -762,7 +801,7 @@ static void make_methods(lua_State *L) {
 void gbl_open_tensor(lua_State *L) {
   static const luaL_Reg meta[] = {
     { "__newindex", tensor_newindex }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { "__gc", tensor_gc },
-    { "__close", tensor_free }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered }, { NULL, NULL },
+    { "__close", free_handle }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered }, { NULL, NULL },
   };
   static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat }, { NULL, NULL } };
   gbl_state *state = gbl_get_state(L);
@@ -779,8 +818,8 @@ void gbl_open_tensor(lua_State *L) {
   lua_pushlightuserdata(L, state);
   gbl_push_methods(L);
   lua_pushcclosure(L, tensor_index, 2);
-  lua_setfield(L, -2, "__index");
+  gbl_set_raw(L, -2, "__index");
   lua_pushliteral(L, "gibbous.tensor");
-  lua_setfield(L, -2, "__metatable");
+  gbl_set_raw(L, -2, "__metatable");
   lua_pop(L, 1);
 }
