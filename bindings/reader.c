@@ -31,8 +31,10 @@ typedef struct parameter {
   const char *name;
   choice choices[MOST_KINDS];
   int count;                     /* of choices */
-  bool optional, named, rest;
-  const char *preset;            /* the default as it is written, or NULL */
+  bool optional, named, rest, is_self;
+  bool spreads;                  /* its sizes may be written out: zeros(2, 3) */
+  const char *preset;            /* the default as it is written, or NULL; and as it is when it is not given */
+  gbl_value otherwise;
 } parameter;
 
 /* text: a copy of the record's, cut into the names that the parameters point to. */
@@ -116,7 +118,7 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index)) snprintf(got, sizeof got, "a tensor that was freed");
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
   const char *expected = push_expected(L, p);
-  if (p == call->signature->parameter && !strcmp(p->name, "self"))
+  if (p->is_self)
     return gbl_refuse(call, "it is a method of %s, called with a colon: object:%s(...); got %s", expected, call->signature->who, got);
   return gbl_refuse(call, "'%s' must be %s, got %s", p->name, expected, got);
 }
@@ -439,6 +441,24 @@ static void parse_choice(lua_State *L, const char *record, char **at, choice *c)
   *at = end;
 }
 
+/* What the argument is when it is not given: the default as it is written. */
+static gbl_value preset_of(const parameter *p) {
+  gbl_value v = { .kind = p->choices[0].kind->name, .dtype = GB_DTYPE_NONE };
+  const char *text = p->preset;
+  if (!text) return v;
+  if (*text == '"') {
+    v.string = text + 1;
+    v.length = strlen(v.string);
+  } else if (!strcmp(text, "true") || !strcmp(text, "false")) v.number = (double)(v.integer = *text == 't');
+  else {
+    v.number = strtod(text, NULL);
+    v.integer = strtoll(text, NULL, 10);
+    if (p->choices[0].kind->read == read_position) v.integer -= v.integer > 0;
+    for (int i = 0; i < GB_MAX_NDIM; i++) v.ints[i] = v.integer;
+  }
+  return v;
+}
+
 /* One argument, between start and the comma, semicolon or end behind it, which has become a NUL. */
 static void parse_parameter(lua_State *L, const char *record, char *at, parameter *p) {
   at = skip(at);
@@ -465,6 +485,8 @@ static void parse_parameter(lua_State *L, const char *record, char *at, paramete
     p->optional = true;
   } else if (*at) bad_signature(L, record, at);
   *name_end = '\0';
+  p->spreads = !p->named && !strcmp(p->choices[0].kind->name, "sizes");
+  p->otherwise = preset_of(p);
 }
 
 /* The kind of the self of a method of this class. */
@@ -508,7 +530,7 @@ static gbl_signature *push_signature(lua_State *L, const char *record) {
   s->who = colon ? colon + 1 : dot ? dot + 1 : path;
   if (colon) {
     *colon = '\0';
-    s->parameter[s->count] = (parameter){ .name = "self", .count = 1 };
+    s->parameter[s->count] = (parameter){ .name = "self", .count = 1, .is_self = true };
     s->parameter[s->count++].choices[0] = self_choice(path);
   }
   bool named = false;
@@ -535,23 +557,6 @@ static gbl_signature *push_signature(lua_State *L, const char *record) {
 /* ====} */
 
 /* {==== Reading a call ==== */
-
-/* The default of an argument that was not given, as it is written in the signature. */
-static void set_preset(gbl_call *call, const parameter *p, gbl_value *out) {
-  *out = (gbl_value){ .kind = p->choices[0].kind->name, .dtype = GB_DTYPE_NONE };
-  if (!p->preset) return;
-  const char *text = p->preset;
-  if (*text == '"') {
-    out->string = text + 1;
-    out->length = strlen(out->string);
-  } else if (!strcmp(text, "true") || !strcmp(text, "false")) out->number = (double)(out->integer = *text == 't');
-  else {
-    out->number = strtod(text, NULL);
-    out->integer = strtoll(text, NULL, 10);
-    if (p->choices[0].kind->read == read_position) out->integer = from_zero(call, p, out->integer);
-    for (int i = 0; i < GB_MAX_NDIM; i++) out->ints[i] = out->integer;
-  }
-}
 
 /* Does the table at index have a key, and are its keys names alone? */
 static bool has_names(lua_State *L, int index) {
@@ -651,7 +656,7 @@ static int read_written_out(gbl_call *call, const parameter *p, int index, int l
 
 static int too_many(gbl_call *call) {
   const gbl_signature *s = call->signature;
-  int most = s->positional - (s->count > 0 && !strcmp(s->parameter[0].name, "self"));
+  int most = s->positional - (s->count > 0 && s->parameter[0].is_self);
   if (s->positional < s->count)
     return gbl_refuse(call, "too many arguments; what comes after the first %d is named, in a table: { %s = ... }", most, s->parameter[s->positional].name);
   return gbl_refuse(call, "too many arguments: it takes %d (%s%s)", most, s->who, s->shown);
@@ -663,7 +668,7 @@ static void read_arguments(gbl_call *call) {
   const gbl_signature *s = call->signature;
   int last = lua_gettop(L), index = 1, i = 0;
   luaL_checkstack(L, 16, NULL);
-  for (int k = 0; k < s->count; k++) set_preset(call, &s->parameter[k], &call->value[k]);
+  for (int k = 0; k < s->count; k++) call->value[k] = s->parameter[k].otherwise;
   bool has_rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
   while (last > 0 && !has_rest && lua_isnil(L, last)) last--;
   for (; i < s->positional && index <= last; i++) {
@@ -675,7 +680,7 @@ static void read_arguments(gbl_call *call) {
       index = end + 1;
     } else if (lua_isnil(L, index)) index++;
     else if (is_options(call, p, index, last)) break;
-    else if (!strcmp(p->choices[0].kind->name, "sizes") && lua_type(L, index) == LUA_TNUMBER) index += read_written_out(call, p, index, last, out);
+    else if (p->spreads && lua_type(L, index) == LUA_TNUMBER) index += read_written_out(call, p, index, last, out);
     else read_value(call, p, index++, out);
   }
   if (index <= last) {
@@ -686,9 +691,9 @@ static void read_arguments(gbl_call *call) {
   for (int k = 0; k < s->count; k++) {
     const parameter *p = &s->parameter[k];
     if (call->value[k].given || p->optional) continue;
-    if (!strcmp(p->name, "self") || !p->named) {
+    if (p->is_self) {
       lua_pushnil(L);
-      if (!strcmp(p->name, "self")) wrong_kind(call, p, lua_gettop(L));
+      wrong_kind(call, p, lua_gettop(L));
     }
     gbl_refuse(call, "'%s' is missing (%s%s)", p->name, s->who, s->shown);
   }
