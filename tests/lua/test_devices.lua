@@ -26,7 +26,7 @@ describe("devices", function()
   it("unknown names are errors", function()
     expect(function() gb.device("tpu") end):to_fail("unknown device 'tpu'")
     expect(function() gb.set_default_device("tpu") end):to_fail("unknown device 'tpu'")
-    expect(function() gb.set_default_device(1) end):to_fail("expects a device")
+    expect(function() gb.set_default_device(1) end):to_fail("'device' must be a device")
   end)
 end)
 
