@@ -1,20 +1,17 @@
 #!/usr/bin/env python3
-"""Golden numbers for every op at sizes 0 and 1, made with PyTorch in float64.
+"""Golden numbers for every op at sizes 0 and 1, made with PyTorch in float64 and kept in float32.
 
-Usage: python tests/golden/sizes.py          (needs torch and safetensors; writes tests/golden/sizes.safetensors)
+Usage: python tests/golden/sizes.py [--check] [FAMILY...]    (needs torch; writes tests/golden/sizes/FAMILY.jsonl)
 
-The cases are those of ops.py. For each size s of two or more among the dims of a case's inputs, every dim of that size is cut to its first
-n = 0 and n = 1 elements. What PyTorch then refuses (a window larger than its image, an index out of range, the maximum of nothing) is left
-out. The gradient that comes in is 0.75 everywhere. All numbers lie in one tensor, in the order of the list in the metadata.
+The cases are those of tests/golden/cases. For each size s of two or more among the dims of a case's inputs, every dim
+of that size is cut to its first n = 0 and n = 1 elements. What PyTorch then refuses (a window larger than its image, an
+index out of range, the maximum of nothing) is left out. The gradient that comes in is 0.75 everywhere.
 """
-import json
-import os
 import warnings
 
+import cases
+import lines
 import torch
-from safetensors.torch import save_file
-
-import ops
 
 warnings.filterwarnings("ignore")  # of variances over one element, which are NaN
 ELEMENTS = 300  # of all inputs of a case, at most
@@ -28,36 +25,29 @@ def cut(x, size, n):
     return x.contiguous()
 
 
-def run(case, inputs, fn, size, n):
-    """Outputs and gradients by position of input, or None where PyTorch refuses."""
-    leaves = [None if x is None else cut(x, size, n).clone().requires_grad_(i in case["grad"]) for i, x in enumerate(inputs)]
+def row(case, size, n):
+    """The case with dims of that size cut to n, or None where PyTorch refuses."""
     try:
-        outs = fn(*leaves)
-        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        graded = [o for o in outs if o.is_floating_point() and o.requires_grad]
-        if not (case["grad"] and graded):
-            return outs, {}
-        grads = torch.autograd.grad(graded, [leaves[i] for i in case["grad"]], [torch.full_like(o, UP) for o in graded], allow_unused=True)
+        outs, graded, leaves = case.run([None if x is None else cut(x, size, n) for x in case.inputs])
+        grads = case.gradients(graded, leaves, [torch.full_like(o, UP) for o in graded])
     except (RuntimeError, IndexError, ValueError, AssertionError):
         return None
-    return outs, {i: torch.zeros_like(leaves[i]) if g is None else g for i, g in zip(case["grad"], grads)}
+    tensors = {f"out{i}": o for i, o in enumerate(outs)} | {f"grad{i}": g for i, g in grads.items()}
+    return {"name": f"{case.name}: {size} cut to {n}",
+            "tensors": {name: lines.tensor(t.float()) for name, t in tensors.items()}}
 
 
-rows, numbers = [], []
-for k, (case, (inputs, fn, _)) in enumerate(zip(ops.cases, ops.calls)):
-    given = [x for x in inputs if x is not None]
-    if sum(x.numel() for x in given) > ELEMENTS:
-        continue
-    for size in sorted({s for x in given for s in x.shape if s > 1}):
-        for n in (0, 1):
-            result = run(case, inputs, fn, size, n)
-            if result is None:
-                continue
-            outs, grads = result
-            rows.append({"case": k, "size": size, "n": n, "outs": [list(o.shape) for o in outs], "grads": {str(i): list(g.shape) for i, g in grads.items()}})
-            numbers += [t.detach().reshape(-1).float() for t in outs + list(grads.values())]
+def rows(family):
+    for case in cases.of_family(family):
+        given = [x for x in case.inputs if x is not None]
+        if sum(x.numel() for x in given) > ELEMENTS:
+            continue
+        for size in sorted({s for x in given for s in x.shape if s > 1}):
+            for n in (0, 1):
+                made = row(case, size, n)
+                if made:
+                    yield made
 
-folder = os.path.dirname(os.path.abspath(__file__))
-metadata = {"rows": json.dumps(rows, separators=(",", ":")), "made_with": "torch " + torch.__version__.split("+")[0]}
-save_file({"numbers": torch.cat(numbers)}, os.path.join(folder, "sizes.safetensors"), metadata=metadata)
-print(len(rows), "rows")
+
+if __name__ == "__main__":
+    lines.main("sizes", cases.FAMILIES, rows)

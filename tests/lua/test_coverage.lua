@@ -26,6 +26,21 @@ end
 
 local words = { ["and"] = 1, ["break"] = 1, ["do"] = 1, ["else"] = 1, ["end"] = 1, ["for"] = 1, ["if"] = 1, ["in"] = 1, ["not"] = 1, ["or"] = 1, ["repeat"] = 1 }
 
+local family = {}
+for _, row in ipairs(gb.test.ops()) do family[row.name] = row.family end
+
+-- The numbers of a case hang on its name alone, and a family's file is made alone.
+describe("every golden case", function()
+  for _, case in ipairs(cases.list) do
+    it(case.name .. " stands in the file of its op's family", function()
+      gb.test.expect(case.family):to_be(family[case.op])
+    end)
+    it(case.name .. " is named by its op and tag", function()
+      gb.test.expect(case.name):to_be(case.tag == "" and case.op or ("%s (%s)"):format(case.op, case.tag))
+    end)
+  end
+end)
+
 describe("every row of ops.def", function()
   for _, row in ipairs(gb.test.ops()) do
     it(row.name .. " has a doc line", function()

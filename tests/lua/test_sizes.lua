@@ -3,9 +3,6 @@
 local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
 local cases = dofile("tests/lua/cases.lua")
-local tensors, metadata = gb.load("tests/golden/sizes.safetensors")
-local rows = gb.io.json_decode(metadata.rows)
-local numbers, at = tensors.numbers:tolist(), 0
 
 local UP = 0.75
 
@@ -19,12 +16,11 @@ local refused = {
 }
 local otherwise = { expand = "a size of -1 keeps what is there; the reference names it" }
 
--- The next numbers of the file, as many as a tensor of this shape has.
-local function take(shape)
-  local n = 1
-  for _, size in ipairs(shape) do n = n * size end
-  at = at + n
-  return { shape = table.concat(shape, "x"), table.unpack(numbers, at - n + 1, at) }
+-- What a line says of the outputs or gradients, by its name there.
+local function wanted(line, name)
+  local list, shape = cases.elements(line.tensors[name])
+  list.shape = table.concat(shape, "x")
+  return list
 end
 
 local function cut(x, size, n)
@@ -49,28 +45,26 @@ local function compare(got, want, growth, what, terms)
   end
 end
 
-local function check(case, row, outs, grads)
+local function check(case, line, size, n)
   local inputs = cases.inputs(case, "float32", { grad = false })
   for i = 0, case.inputs - 1 do
-    if inputs[i] then inputs[i] = cut(inputs[i], row.size, row.n) end
+    if inputs[i] then inputs[i] = cut(inputs[i], size, n) end
     if case.differentiable[i] then inputs[i]:requires_grad_() end
   end
   local outputs = cases.run(case, inputs)
-  for i, y in ipairs(outputs) do compare(y, outs[i], case.growth, "output " .. i) end
-  for i, g in pairs(cases.gradients(case, inputs, outputs, UP)) do compare(g, grads[tostring(i)], 2 * case.growth, "the gradient of input " .. i, UP) end
+  for i, y in ipairs(outputs) do compare(y, wanted(line, "out" .. i - 1), case.growth, "output " .. i) end
+  for i, g in pairs(cases.gradients(case, inputs, outputs, UP)) do
+    compare(g, wanted(line, "grad" .. i), 2 * case.growth, "the gradient of input " .. i, UP)
+  end
 end
 
-for _, row in ipairs(rows) do
-  local case, outs, grads = cases.list[row.case + 1], {}, {}
-  for i, shape in ipairs(row.outs) do outs[i] = take(shape) end
-  for _, i in ipairs(case.grad) do
-    if row.grads[tostring(i)] then grads[tostring(i)] = take(row.grads[tostring(i)]) end
-  end
-  describe(case.name .. " " .. case.id, function()
-    it(("size %d cut to %d"):format(row.size, row.n), function()
-      if otherwise[case.name] then return end
-      local ok, why = pcall(check, case, row, outs, grads)
-      if not ok and not (refused[case.name] and why:find(refused[case.name], 1, true)) then error(why, 0) end
+for _, line in ipairs(cases.read("sizes")) do
+  local name, size, n = line.name:match("^(.*): (%d+) cut to (%d+)$")
+  describe(name, function()
+    it(("size %s cut to %s"):format(size, n), function()
+      if otherwise[name] then return end
+      local ok, why = pcall(check, cases.named[name], line, tonumber(size), tonumber(n))
+      if not ok and not (refused[name] and why:find(refused[name], 1, true)) then error(why, 0) end
     end)
   end)
 end

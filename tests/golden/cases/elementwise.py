@@ -1,0 +1,69 @@
+"""Cases of the elementwise family."""
+import torch
+import torch.nn.functional as F
+
+from . import case, distinct, flags, ints, rand, x0, x1, x2
+
+for name, f in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)]:
+    case(name, [rand(3, 4), rand(3, 4, away=0.5)], [x0, x1], f)
+    case(name, [rand(2, 1, 4), rand(3, 1, away=0.5)], [x0, x1], f, tag="broadcast")
+    case(name, [rand(3, 4)], [x0, 1.5], lambda x, f=f: f(x, 1.5), tag="number")
+    case(name, [rand(1), rand(1, 1, away=0.5)], [x0, x1], f, tag="size one")
+    case(name, [rand(0, 4), rand(4, away=0.5)], [x0, x1], f, tag="empty")
+case("div", [ints(4, high=9), ints(4, high=5) + 1], [x0, x1], lambda a, b: (a / b).float(), grad=[], tag="integers")
+case("sub", [rand(3)], [2.0, x0], lambda x: 2.0 - x, tag="number first")
+case("floor_divide", [rand(5), rand(5, away=0.5)], [x0, x1], torch.floor_divide, grad=[])
+case("floor_divide", [ints(6, high=9) - 4, ints(6, high=3) + 1], [x0, x1], torch.floor_divide, grad=[], tag="integers")
+case("remainder", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1], torch.remainder, grad=[0])  # no multiple, where it jumps
+case("pow", [rand(3, 4, low=0.5, high=3), rand(4)], [x0, x1], torch.pow)
+case("pow", [rand(3, 4, away=0.5)], [x0, 3], lambda x: x**3, tag="number")
+case("pow", [rand(3, low=0.5)], [2.0, x0], lambda x: 2.0**x, tag="base number")
+case("maximum", [distinct(4, 5), distinct(4, 5) + 1 / 32], [x0, x1], torch.maximum)
+case("minimum", [distinct(4, 5), distinct(4, 5) + 1 / 32], [x0, x1], torch.minimum)
+case("atan2", [rand(3, 4, away=0.25), rand(4, away=0.25)], [x0, x1], torch.atan2)
+for name, f, low, high in [
+    ("neg", torch.neg, -2, 2), ("abs", torch.abs, -2, 2), ("exp", torch.exp, -2, 2), ("expm1", torch.expm1, -2, 2),
+    ("log", torch.log, 0.25, 3), ("log2", torch.log2, 0.25, 3), ("log10", torch.log10, 0.25, 3),
+    ("log1p", torch.log1p, -0.5, 3), ("sqrt", torch.sqrt, 0.25, 3), ("rsqrt", torch.rsqrt, 0.25, 3),
+    ("square", torch.square, -2, 2), ("reciprocal", torch.reciprocal, 0.5, 3),
+    ("sin", torch.sin, -2, 2), ("cos", torch.cos, -2, 2), ("tan", torch.tan, -1, 1), ("tanh", torch.tanh, -2, 2),
+    ("erf", torch.erf, -2, 2), ("sigmoid", torch.sigmoid, -2, 2), ("relu", torch.relu, -2, 2), ("silu", F.silu, -2, 2),
+    ("softplus", F.softplus, -2, 2), ("elu", F.elu, -2, 2), ("leaky_relu", F.leaky_relu, -2, 2), ("gelu", F.gelu, -2, 2),
+]:
+    case(name, [rand(3, 5, low=low, high=high, away=0.25 if low < 0 else None)], [x0], f)
+    case(name, [rand(0, low=low, high=high)], [x0], f, tag="empty")
+    case(name, [rand(1, 1, low=low, high=high, away=0.25 if low < 0 else None)], [x0], f, tag="size one")
+for name, f in [("sign", torch.sign), ("floor", torch.floor), ("ceil", torch.ceil), ("round", torch.round),
+                ("trunc", torch.trunc)]:
+    case(name, [rand(4, 5)], [x0], f, grad=[])
+case("gelu", [rand(3, 5)], [x0, {"approximate": "tanh"}], lambda x: F.gelu(x, approximate="tanh"), tag="tanh")
+case("leaky_relu", [rand(3, 5, away=0.25)], [x0, 0.25], lambda x: F.leaky_relu(x, 0.25), tag="slope")
+case("elu", [rand(3, 5, away=0.25)], [x0, 0.5], lambda x: F.elu(x, 0.5), tag="alpha")
+case("softplus", [rand(3, 5)], [x0, {"beta": 2.0}], lambda x: F.softplus(x, 2.0), tag="beta")
+case("clamp", [rand(4, 5, away=0.25)], [x0, -1.03125, 1.03125], lambda x: x.clamp(-1.03125, 1.03125))
+case("lerp", [rand(3, 4), rand(3, 4)], [x0, x1, 0.25], lambda x, y: torch.lerp(x, y, 0.25))
+case("lerp", [rand(3, 4), rand(3, 4), rand(4)], [x0, x1, x2], torch.lerp, tag="tensor")
+case("addcmul", [rand(3, 4), rand(4), rand(3, 1)], [x0, x1, x2, {"value": 0.5}],
+     lambda x, y, z: torch.addcmul(x, y, z, value=0.5))
+case("addcdiv", [rand(3, 4), rand(4), rand(3, 1, away=0.5)], [x0, x1, x2, {"value": 0.5}],
+     lambda x, y, z: torch.addcdiv(x, y, z, value=0.5))
+case("where", [flags(3, 4), rand(3, 4), rand(4)], [x0, x1, x2], torch.where)
+case("where", [flags(3, 4), rand(3, 4)], [x0, x1, 0.5], lambda c, x: torch.where(c, x, 0.5), tag="number")
+case("masked_fill", [rand(3, 4), flags(3, 4)], [x0, x1, -1.5], lambda x, k: x.masked_fill(k, -1.5))
+for name, f in [("eq", torch.eq), ("ne", torch.ne), ("lt", torch.lt), ("le", torch.le), ("gt", torch.gt), ("ge", torch.ge)]:
+    case(name, [rand(4, 5, low=-0.25, high=0.25), rand(5, low=-0.25, high=0.25)], [x0, x1], f, grad=[])
+for name, f in [("logical_and", torch.logical_and), ("logical_or", torch.logical_or), ("logical_xor", torch.logical_xor),
+                ("bitwise_and", torch.bitwise_and), ("bitwise_or", torch.bitwise_or), ("bitwise_xor", torch.bitwise_xor)]:
+    case(name, [flags(5), flags(5)], [x0, x1], f, grad=[])
+for name, f in [("bitwise_and", torch.bitwise_and), ("bitwise_or", torch.bitwise_or), ("bitwise_xor", torch.bitwise_xor)]:
+    case(name, [ints(5, high=100), ints(5, high=100)], [x0, x1], f, grad=[], tag="integers")
+case("logical_not", [flags(5)], [x0], torch.logical_not, grad=[])
+case("bitwise_not", [ints(5, high=100)], [x0], torch.bitwise_not, grad=[])
+special = torch.tensor([1.0, float("inf"), float("-inf"), float("nan"), 0.0], dtype=torch.float64)
+for name, f in [("isnan", torch.isnan), ("isinf", torch.isinf), ("isfinite", torch.isfinite)]:
+    case(name, [special], [x0], f, grad=[])
+case("dropout", [rand(3, 4)], [x0, 0.5, False], lambda x: x, tag="evaluation")
+case("dropout", [rand(3, 4)], [x0, 0.0, True], lambda x: x, tag="p = 0")
+for k in (-1, 0, 2):
+    case("tril", [rand(2, 4, 5)], [x0, k], lambda x, k=k: x.tril(k), tag=f"diagonal {k}")
+    case("triu", [rand(2, 4, 5)], [x0, k], lambda x, k=k: x.triu(k), tag=f"diagonal {k}")

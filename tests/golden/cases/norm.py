@@ -1,0 +1,14 @@
+"""Cases of the norm family."""
+import torch.nn.functional as F
+
+from . import case, rand, x0, x1, x2, x3, x4
+
+case("layer_norm", [rand(3, 8), rand(8), rand(8)], [x0, [8], x1, x2], lambda x, w, b: F.layer_norm(x, (8,), w, b), growth=32)
+case("layer_norm", [rand(2, 3, 4)], [x0, [3, 4]], lambda x: F.layer_norm(x, (3, 4)), growth=32, tag="two dims, plain")
+case("rms_norm", [rand(3, 8), rand(8)], [x0, [8], x1], lambda x, w: F.rms_norm(x, (8,), w, 1e-6), growth=32)
+case("add_layer_norm", [rand(3, 8), rand(3, 8), rand(8), rand(8)], [x0, x1, [8], x2, x3],
+     lambda x, r, w, b: (F.layer_norm(x + r, (8,), w, b), x + r), growth=32)
+case("batch_norm", [rand(4, 3, 2, 2), rand(3, low=0.5), rand(3)], [x0, None, None, x1, x2, {"training": True}],
+     lambda x, w, b: F.batch_norm(x, None, None, w, b, True), growth=48, tag="training")
+case("batch_norm", [rand(4, 3, 2), rand(3), rand(3, low=0.5), rand(3), rand(3)], [x0, x1, x2, x3, x4],
+     lambda x, rm, rv, w, b: F.batch_norm(x, rm, rv, w, b, False), grad=[0, 3, 4], growth=32, tag="evaluation")
