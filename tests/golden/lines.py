@@ -2,7 +2,7 @@
 
 KIND/FAMILY.jsonl holds a JSON object per line, sorted by "name". A tensor is a string: its dtype, its shape in
 brackets, then its elements in row-major order, each with as many digits as bring back its bits. "x*n" stands for n
-times x, and "." for the element of the tensor that this one was made from. `tests/lua/cases.lua` reads them.
+times x, and "." for the element of the tensor that this one was made from. `tests/lua/goldens.lua` reads them.
 
 The bits of a result depend on the build of PyTorch and on how it sums, so its plain kernels run, on one thread: the same
 bits on other processors of a kind.
@@ -69,7 +69,7 @@ def main(kind, families, rows_of):
     arguments = parser.parse_args()
     unknown = set(arguments.family) - set(families)
     if unknown:
-        parser.error(f"no module tests/golden/cases/ has these names: {', '.join(sorted(unknown))}")
+        parser.error(f"there are no such families: {', '.join(sorted(unknown))}")
     if torch.__version__.split("+")[0] != MADE_WITH:
         print(f"note: made with PyTorch {MADE_WITH}, this is {torch.__version__}: digits may differ", file=sys.stderr)
     bad = False

@@ -1,54 +1,12 @@
 -- cases.lua - the golden cases of tests/golden/ops/, ready to be run in any dtype. Loaded by the tests with dofile.
 
 local gb = require "gibbous"
+local goldens = dofile("tests/lua/goldens.lua")
 
-local cases = {}
+local cases = { read = goldens.read, elements = goldens.elements, tensor = goldens.tensor }
 
 -- The spacing of a dtype at 1.
 cases.epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 }
-
--- {==== golden files (tests/golden/lines.py writes them) ====
-
--- The lines of tests/golden/<kind>/<family>.jsonl for every family that has them, in order; each knows its family.
-function cases.read(kind)
-  local lines, seen, names = {}, {}, {}
-  for _, row in ipairs(gb.test.ops()) do
-    local file = not seen[row.family] and io.open(("tests/golden/%s/%s.jsonl"):format(kind, row.family))
-    seen[row.family] = true
-    for text in file and file:lines() or function() end do
-      local line = gb.io.json_decode(text)
-      if names[line.name] then error(("tests/golden/%s has two lines '%s'"):format(kind, line.name)) end
-      names[line.name], line.family = true, row.family
-      lines[#lines + 1] = line
-    end
-    if file then file:close() end
-  end
-  if #lines == 0 then error("there is nothing in tests/golden/" .. kind) end
-  return lines
-end
-
-local named = { inf = math.huge, ["-inf"] = -math.huge, nan = 0 / 0 }
-
--- The elements of a tensor's text and its shape and dtype. base: the elements that "." stands for.
-function cases.elements(text, base)
-  local dtype, sizes, rest = text:match("^(%w+)%[([%d,]*)%](.*)$")
-  local list, shape = {}, {}
-  for size in sizes:gmatch("%d+") do shape[#shape + 1] = math.tointeger(tonumber(size)) end
-  for word, times in rest:gmatch("([^%s*]+)%*?(%d*)") do
-    for _ = 1, times == "" and 1 or tonumber(times) do
-      list[#list + 1] = word == "." and base[#list + 1] or named[word] or tonumber(word)
-    end
-  end
-  return list, shape, dtype
-end
-
--- The tensor of a text, in host memory.
-function cases.tensor(text, base)
-  local list, shape, dtype = cases.elements(text, base)
-  return gb.tensor(list, { dtype = dtype, device = "cpu" }):reshape(shape)
-end
-
--- ====}
 
 cases.list, cases.named = cases.read("ops"), {}
 for _, case in ipairs(cases.list) do

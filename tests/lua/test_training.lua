@@ -7,15 +7,18 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, amp = gb.nn, gb.optim, gb.amp
 
-local tensors, metadata = gb.load("tests/golden/training.safetensors")
-for name, x in pairs(tensors) do tensors[name] = x:to(gb.get_default_device()) end -- files are read into host memory
-local info = gb.io.json_decode(metadata.info)
+local goldens = dofile("tests/lua/goldens.lua")
+
+-- A tensor of a line, where tensors are made by default, or nil.
+local function stored(row, name, ...)
+  local text = row.tensors[name:format(...)]
+  return text and goldens.tensor(text):to(gb.get_default_device())
+end
 
 describe("optimizers", function()
-  for k, row in ipairs(info.optimizers) do
-    local text = gb.io.json_encode(row.options)
-    it(("%s %s"):format(row.kind, text), function()
-      local function t(name, ...) return tensors[("optimizer%d." .. name):format(k - 1, ...)] end
+  for _, row in ipairs(goldens.read("training", { "optimizers" })) do
+    it(row.name, function()
+      local function t(name, ...) return stored(row, name, ...) end
       local params = {}
       for i = 0, 1 do params[i + 1] = nn.Parameter(t("start%d", i):clone()) end
       local opt = optim[row.kind](params, row.options)
@@ -33,10 +36,10 @@ describe("optimizers", function()
 end)
 
 describe("schedules", function()
-  for _, row in ipairs(info.schedules) do
-    it(("%s %s"):format(row.name, gb.io.json_encode(row.options)), function()
+  for _, row in ipairs(goldens.read("training", { "schedules" })) do
+    it(row.name, function()
       local opt = optim.SGD({ nn.Parameter(gb.zeros(1)) }, { lr = 0.5 })
-      local schedule = optim.lr[row.name](opt, row.options)
+      local schedule = optim.lr[row.kind](opt, row.options)
       for t, rate in ipairs(row.rates) do
         expect(opt.param_groups[1].lr):to_be_near(rate, 1e-9)
         if t == 3 then -- a schedule resumes from its state
@@ -61,31 +64,30 @@ local make = {
 }
 
 describe("layers", function()
-  for k, row in ipairs(info.layers) do
+  for _, row in ipairs(goldens.read("training", { "layers" })) do
     it(row.name, function()
-      local prefix = ("layer%d."):format(k - 1)
       local layer = make[row.name]()
       local state = {}
-      for name, t in pairs(tensors) do
-        local weight = name:match("^" .. prefix:gsub("%.", "%%.") .. "weight%.(.+)$")
-        if weight then state[weight] = t end
+      for name in pairs(row.tensors) do
+        local weight = name:match("^weight%.(.+)$")
+        if weight then state[weight] = stored(row, name) end
       end
       layer:load_state_dict(state)
-      local x = tensors[prefix .. "in0"]:clone()
+      local x = stored(row, "in0")
       if x:is_floating_point() then x:requires_grad_() end
       local y = layer(x)
-      expect(y):to_be_close(tensors[prefix .. "out"], 1e-5)
-      y:backward(tensors[prefix .. "up"])
-      if x:is_floating_point() then expect(x.grad):to_be_close(tensors[prefix .. "grad0"], 1e-5) end
-      for name, p in layer:named_parameters() do expect(p.grad):to_be_close(tensors[prefix .. "dweight." .. name], 2e-5) end
-      for name, b in layer:named_buffers() do expect(b):to_be_close(tensors[prefix .. "buffer." .. name], 1e-5) end
+      expect(y):to_be_close(stored(row, "out"), 1e-5)
+      y:backward(stored(row, "up"))
+      if x:is_floating_point() then expect(x.grad):to_be_close(stored(row, "grad0"), 1e-5) end
+      for name, p in layer:named_parameters() do expect(p.grad):to_be_close(stored(row, "dweight." .. name), 2e-5) end
+      for name, b in layer:named_buffers() do expect(b):to_be_close(stored(row, "buffer." .. name), 1e-5) end
     end)
   end
 end)
 
 describe("the scaler's arithmetic", function()
-  for _, row in ipairs(info.scalers) do
-    it(gb.io.json_encode(row.options), function()
+  for _, row in ipairs(goldens.read("training", { "scalers" })) do
+    it(row.name, function()
       local options = { min_scale = 0 }
       for name, value in pairs(row.options) do options[name] = value end
       local scaler = amp.GradScaler(options)
