@@ -425,7 +425,7 @@ native.help_texts = {
     "local report = gb.amp.audit(model, x, { precision = \"16-mixed\" })",
   },
   ["gb.amp.autocast"] = {
-    "gb.amp.autocast(precision?, fn?: function, ...) -> any",
+    "gb.amp.autocast(precision?: precision|dtype|function|table, fn?: any, arguments...: any) -> any",
     "Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or \z
       what amp.precision gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope.",
     "a dtype that is not float16 or bfloat16",
@@ -438,7 +438,7 @@ native.help_texts = {
     "print(gb.amp.cache_info().bytes)",
   },
   ["gb.amp.disable"] = {
-    "gb.amp.disable(fn?: function, ...) -> any",
+    "gb.amp.disable(fn?: function, arguments...: any) -> any",
     "Inside it autocast is off; forms as no_grad's.",
     nil,
     "local y = gb.amp.disable(function() return model(x) end)",
@@ -489,13 +489,13 @@ native.help_texts = {
     "local precision = gb.amp.precision(\"bf16-mixed\")",
   },
   ["gb.amp.set_autocast"] = {
-    "gb.amp.set_autocast(precision)",
+    "gb.amp.set_autocast(precision: bool|precision|dtype|table)",
     "Autocast from here on: false, true (bfloat16), or what autocast takes; for the prompt.",
     nil,
     "gb.amp.set_autocast(false)",
   },
   ["gb.anomaly"] = {
-    "gb.anomaly(fn?: function, ...) -> any",
+    "gb.anomaly(fn?: function, arguments...: any) -> any",
     "Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so that what a kernel found wrong \z
       is the error of that op, on the recipe's own line; and backward stops at the first gradient that is NaN, with the op and the line that \z
       called it. Forms as no_grad's.",
@@ -542,19 +542,19 @@ native.help_texts = {
     "print(gb.cuda.is_available())",
   },
   ["gb.cuda.max_memory_allocated"] = {
-    "gb.cuda.max_memory_allocated(device?) -> int",
+    "gb.cuda.max_memory_allocated(device?: int|device) -> int",
     "The most bytes that were in tensors on the device at once.",
     nil,
     "print(gb.cuda.max_memory_allocated())",
   },
   ["gb.cuda.memory_allocated"] = {
-    "gb.cuda.memory_allocated(device?) -> int",
+    "gb.cuda.memory_allocated(device?: int|device) -> int",
     "Bytes in tensors on the device.",
     nil,
     "print(gb.cuda.memory_allocated())",
   },
   ["gb.cuda.memory_summary"] = {
-    "gb.cuda.memory_summary(device?) -> string",
+    "gb.cuda.memory_summary(device?: int|device) -> string",
     "Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the pool has of the system, what of \z
       that is cached and what belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory was \z
       asked for.",
@@ -562,7 +562,7 @@ native.help_texts = {
     "if gb.cuda.is_available() then print(gb.cuda.memory_summary()) end",
   },
   ["gb.cuda.properties"] = {
-    "gb.cuda.properties(device?) -> table",
+    "gb.cuda.properties(device?: int|device) -> table",
     "What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory \z
       in bytes. The device is \"cuda:N\" or N; else the default one, where that is a CUDA device, or cuda:0.",
     "there is no CUDA device",
@@ -575,7 +575,7 @@ native.help_texts = {
     "gb.cuda.reset_peak_memory_stats()",
   },
   ["gb.cuda.synchronize"] = {
-    "gb.cuda.synchronize(device?)",
+    "gb.cuda.synchronize(device?: int|device)",
     "Wait until the device has done all it was asked.",
     "what a kernel found wrong in data, by its op; what else failed on the device since the last wait",
     "if gb.cuda.is_available() then gb.cuda.synchronize() end",
@@ -615,7 +615,7 @@ native.help_texts = {
     "A file of token ids, read window by window; with 16 bits also one with llm.c's header.",
   },
   ["gb.device"] = {
-    "gb.device(name: string) -> string",
+    "gb.device(name: device) -> string",
     "The full name of a device, such as cuda:0 for cuda.",
     "a device that is not there, with the reason",
     "print(gb.device(\"cpu\"))",
@@ -642,7 +642,7 @@ native.help_texts = {
     "local y = gb.empty_like(x)",
   },
   ["gb.enable_grad"] = {
-    "gb.enable_grad(fn?: function, ...) -> any",
+    "gb.enable_grad(fn?: function, arguments...: any) -> any",
     "Inside it ops are recorded for gradients; forms as no_grad's.",
     nil,
     "local y = gb.enable_grad(function() return model(x) end)",
@@ -699,7 +699,7 @@ native.help_texts = {
     "local w = gb.ones(2, { requires_grad = true }) local g = gb.grad((w * w):sum(), w)",
   },
   ["gb.interrupt"] = {
-    "gb.interrupt(on?: bool)",
+    "gb.interrupt(on: bool = true)",
     "The next op fails with \"interrupted\", and every one after it, until gb.interrupt(false).",
     nil,
     "gb.interrupt(false)",
@@ -732,7 +732,7 @@ native.help_texts = {
   },
   ["gb.is_grad_enabled"] = { "gb.is_grad_enabled() -> bool", "Are ops recorded for gradients here?", nil, "print(gb.is_grad_enabled())" },
   ["gb.is_oom"] = {
-    "gb.is_oom(message) -> bool",
+    "gb.is_oom(message?: any) -> bool",
     "Is this the error of an allocation that failed, the engine's or Lua's?",
     nil,
     "local ok, why = pcall(gb.zeros, 2) if not ok and gb.is_oom(why) then gb.empty_cache() end",
@@ -743,7 +743,7 @@ native.help_texts = {
     nil,
     "print(gb.is_recomputing())",
   },
-  ["gb.is_tensor"] = { "gb.is_tensor(value) -> bool", "Is value a tensor that was not freed?", nil, "print(gb.is_tensor(gb.zeros(2)))" },
+  ["gb.is_tensor"] = { "gb.is_tensor(value?: any) -> bool", "Is value a tensor that was not freed?", nil, "print(gb.is_tensor(gb.zeros(2)))" },
   ["gb.last_error"] = {
     "gb.last_error() -> table",
     "The engine's last failure: { code = \"ESHAPE\", op = \"matmul\", message = }, or nil.",
@@ -769,7 +769,7 @@ native.help_texts = {
     "gb.manual_seed(1)",
   },
   ["gb.memory_stats"] = {
-    "gb.memory_stats(device?: string) -> table",
+    "gb.memory_stats(device?: device) -> table",
     "Bytes in tensors now and at the peak, by category, and what the pool holds of the system's memory, of one device or of all together: \z
       current, peak (tables by category), current_total, peak_total, reserved, peak_reserved, allocations, system_allocations.",
     nil,
@@ -1074,7 +1074,7 @@ native.help_texts = {
     "gb.nn.utils.clip_grad_value_(model:parameters(), 0.5)",
   },
   ["gb.no_grad"] = {
-    "gb.no_grad(fn?: function, ...) -> any",
+    "gb.no_grad(fn?: function, arguments...: any) -> any",
     "Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow and returns what it returns; \z
       without: a scope, which :close() or a to-be-closed variable ends.",
     nil,
@@ -1207,13 +1207,13 @@ native.help_texts = {
   },
   ["gb.seed"] = { "gb.seed() -> int", "The seed of the random stream.", nil, "print(gb.seed())" },
   ["gb.set_default_device"] = {
-    "gb.set_default_device(device: string)",
+    "gb.set_default_device(device: device)",
     "Where tensors are made that are not told otherwise.",
     nil,
     "gb.set_default_device(\"cpu\")",
   },
   ["gb.set_default_dtype"] = {
-    "gb.set_default_dtype(dtype: string)",
+    "gb.set_default_dtype(dtype: dtype)",
     "The dtype that new floating tensors have; float32 at first.",
     "a dtype that is not floating",
     "gb.set_default_dtype(\"float32\")",
@@ -1226,7 +1226,7 @@ native.help_texts = {
     "gb.set_deterministic(true)",
   },
   ["gb.set_float32_matmul_precision"] = {
-    "gb.set_float32_matmul_precision(name: string)",
+    "gb.set_float32_matmul_precision(name: \"highest\"|\"high\")",
     "\"highest\", or \"high\": matmul, linear, mlp, conv2d and attention, and their gradients, round float32 operands to 10 bits of mantissa \z
       (TF32) and sum in float32.",
     nil,
@@ -1245,13 +1245,13 @@ native.help_texts = {
     "gb.set_num_threads(2)",
   },
   ["gb.set_printoptions"] = {
-    "gb.set_printoptions(options: table)",
-    "How tensors are printed: precision (digits), threshold (elements shown in full), edge_items, line_width, scientific (true or false).",
+    "gb.set_printoptions(; precision?: int, threshold?: int, edge_items?: int, line_width?: int, scientific?: bool|\"auto\")",
+    "How tensors are printed: precision in digits, threshold the elements that are shown in full.",
     nil,
     "gb.set_printoptions { precision = 4 }",
   },
   ["gb.set_rng_state"] = {
-    "gb.set_rng_state(state: table)",
+    "gb.set_rng_state(; seed: int, offset: int)",
     "Go on from where get_rng_state was asked.",
     nil,
     "gb.set_rng_state(gb.get_rng_state())",
@@ -1412,8 +1412,8 @@ native.help_texts = {
   ["tensor:bfloat16"] = { "tensor:bfloat16() -> tensor", "In bfloat16.", nil, "local y = x:bfloat16()" },
   ["tensor:bool"] = { "tensor:bool() -> tensor", "In bool: true where not zero.", nil, "local y = x:bool()" },
   ["tensor:chunk"] = {
-    "tensor:chunk(chunks: int, dim?: dim) -> list",
-    "At most this many views of equal length along dim (1 unless given), the last one perhaps shorter.",
+    "tensor:chunk(chunks: int, dim: dim = 1) -> list",
+    "At most this many views of equal length along dim, the last one perhaps shorter.",
     nil,
     "local halves = x:chunk(2)",
   },
@@ -1534,8 +1534,8 @@ native.help_texts = {
   },
   ["tensor:size"] = { "tensor:size(dim?: dim) -> any", "The size of a dimension, or the list of all.", nil, "local rows = x:size(1)" },
   ["tensor:split"] = {
-    "tensor:split(length, dim?: dim) -> list",
-    "Views of length positions along dim (1 unless given), the last perhaps shorter; or of the lengths in a list.",
+    "tensor:split(length: int|list, dim: dim = 1) -> list",
+    "Views of length positions along dim, the last perhaps shorter; or of the lengths in a list.",
     "lengths that do not add up to the dimension",
     "local parts = x:split(2)",
   },
@@ -1552,13 +1552,13 @@ native.help_texts = {
     "print(x:stride(1))",
   },
   ["tensor:tile"] = {
-    "tensor:tile(counts: ints) -> tensor",
+    "tensor:tile(counts: sizes) -> tensor",
     "Each dimension repeated, as blocks; more counts than dimensions add dimensions in front.",
     nil,
     "local y = x:tile(2, 3)",
   },
   ["tensor:to"] = {
-    "tensor:to(targets...) -> tensor",
+    "tensor:to(targets...: any) -> tensor",
     "In another dtype, on another device, or as another tensor is, in any order; the tensor itself where nothing changes.",
     "a device that is not there",
     "local y = x:to(\"float16\")",
@@ -1575,12 +1575,7 @@ native.help_texts = {
     nil,
     "local y = x:type_as(gb.zeros(1))",
   },
-  ["tensor:unbind"] = {
-    "tensor:unbind(dim?: dim) -> list",
-    "The views at each position along dim (1 unless given).",
-    nil,
-    "local rows = x:unbind()",
-  },
+  ["tensor:unbind"] = { "tensor:unbind(dim: dim = 1) -> list", "The views at each position along dim.", nil, "local rows = x:unbind()" },
   ["tensor:uniform_"] = {
     "tensor:uniform_(low?: number, high?: number) -> tensor",
     "Uniform random numbers in [low, high), 0 and 1 unless given.",

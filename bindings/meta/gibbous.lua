@@ -2504,10 +2504,11 @@ function gb.amp.audit(model, step) end
 --- Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what
 --- amp.precision gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope.
 --- Errors: a dtype that is not float16 or bfloat16.
----@param precision? gb.Tensor
----@param fn? function
+---@param precision? gb.precision|gb.DType|function|table
+---@param fn? any
+---@param ... any
 ---@return any
-function gb.amp.autocast(precision, fn) end
+function gb.amp.autocast(precision, fn, ...) end
 
 --- bytes and peak_bytes of the 16-bit weight copies that parameters keep.
 ---@return table
@@ -2515,8 +2516,9 @@ function gb.amp.cache_info() end
 
 --- Inside it autocast is off; forms as no_grad's.
 ---@param fn? function
+---@param ... any
 ---@return any
-function gb.amp.disable(fn) end
+function gb.amp.disable(fn, ...) end
 
 --- What ops of the class `lower` run in here, or nil where autocast is off.
 ---@return string
@@ -2564,7 +2566,7 @@ function gb.amp.policy(rules) end
 function gb.amp.precision(name) end
 
 --- Autocast from here on: false, true (bfloat16), or what autocast takes; for the prompt.
----@param precision gb.Tensor
+---@param precision boolean|gb.precision|gb.DType|table
 function gb.amp.set_autocast(precision) end
 
 --- Inside it mistakes are told where they were made, at the price of speed. Devices wait after every op, so that what a kernel found wrong is
@@ -2572,8 +2574,9 @@ function gb.amp.set_autocast(precision) end
 --- it. Forms as no_grad's.
 --- Errors: capturing a graph inside.
 ---@param fn? function
+---@param ... any
 ---@return any
-function gb.anomaly(fn) end
+function gb.anomaly(fn, ...) end
 
 --- first, first + step, ... below last. First is 0 and step 1 where they are left out: it is data, so it counts from 0. Whole numbers give
 --- int64.
@@ -2625,25 +2628,25 @@ function gb.cuda.graph(step, examples) end
 function gb.cuda.is_available() end
 
 --- The most bytes that were in tensors on the device at once.
----@param device? gb.Tensor
+---@param device? integer|string
 ---@return integer
 function gb.cuda.max_memory_allocated(device) end
 
 --- Bytes in tensors on the device.
----@param device? gb.Tensor
+---@param device? integer|string
 ---@return integer
 function gb.cuda.memory_allocated(device) end
 
 --- Where the device's memory is, for people: MiB in tensors now and at the peak, by category; what the pool has of the system, what of that is
 --- cached and what belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory was asked for.
----@param device? gb.Tensor
+---@param device? integer|string
 ---@return string
 function gb.cuda.memory_summary(device) end
 
 --- What the device is: name, major and minor (of its compute capability), multiprocessors, driver, runtime, total_memory and free_memory in
 --- bytes. The device is "cuda:N" or N; else the default one, where that is a CUDA device, or cuda:0.
 --- Errors: there is no CUDA device.
----@param device? gb.Tensor
+---@param device? integer|string
 ---@return table
 function gb.cuda.properties(device) end
 
@@ -2652,7 +2655,7 @@ function gb.cuda.reset_peak_memory_stats() end
 
 --- Wait until the device has done all it was asked.
 --- Errors: what a kernel found wrong in data, by its op; what else failed on the device since the last wait.
----@param device? gb.Tensor
+---@param device? integer|string
 function gb.cuda.synchronize(device) end
 
 --- Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). seed: gb's own unless given.
@@ -2731,8 +2734,9 @@ function gb.empty_like(x, options) end
 
 --- Inside it ops are recorded for gradients; forms as no_grad's.
 ---@param fn? function
+---@param ... any
 ---@return any
-function gb.enable_grad(fn) end
+function gb.enable_grad(fn, ...) end
 
 --- Ones on the diagonal of a matrix of zeros.
 ---@param rows integer
@@ -2818,7 +2822,7 @@ function gb.io.save_checkpoint(path, parts) end
 function gb.is_grad_enabled() end
 
 --- Is this the error of an allocation that failed, the engine's or Lua's?
----@param message gb.Tensor
+---@param message? any
 ---@return boolean
 function gb.is_oom(message) end
 
@@ -2827,7 +2831,7 @@ function gb.is_oom(message) end
 function gb.is_recomputing() end
 
 --- Is value a tensor that was not freed?
----@param value gb.Tensor
+---@param value? any
 ---@return boolean
 function gb.is_tensor(value) end
 
@@ -3185,8 +3189,9 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 --- Inside it nothing is recorded for gradients. With a function: calls it with the arguments that follow and returns what it returns; without:
 --- a scope, which :close() or a to-be-closed variable ends.
 ---@param fn? function
+---@param ... any
 ---@return any
-function gb.no_grad(fn) end
+function gb.no_grad(fn, ...) end
 
 --- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
 --- interrupts at once again. Lasts as long as the chunk that runs.
@@ -3329,7 +3334,7 @@ function gb.set_default_device(device) end
 
 --- The dtype that new floating tensors have; float32 at first.
 --- Errors: a dtype that is not floating.
----@param dtype string
+---@param dtype gb.DType
 function gb.set_default_dtype(dtype) end
 
 --- Whether only kernels that give the same bits each time may run, as is so from the start. With false the gradients of 16-bit attention on
@@ -3339,7 +3344,7 @@ function gb.set_deterministic(value) end
 
 --- "highest", or "high": matmul, linear, mlp, conv2d and attention, and their gradients, round float32 operands to 10 bits of mantissa (TF32)
 --- and sum in float32.
----@param name string
+---@param name "highest"|"high"
 function gb.set_float32_matmul_precision(name) end
 
 --- Recording for gradients on or off from here on, for the prompt.
@@ -3351,13 +3356,13 @@ function gb.set_grad_enabled(on) end
 ---@param threads integer
 function gb.set_num_threads(threads) end
 
---- How tensors are printed: precision (digits), threshold (elements shown in full), edge_items, line_width, scientific (true or false).
----@param options table
+--- How tensors are printed: precision in digits, threshold the elements that are shown in full.
+---@param options? { precision?: integer, threshold?: integer, edge_items?: integer, line_width?: integer, scientific?: boolean|"auto" }
 function gb.set_printoptions(options) end
 
 --- Go on from where get_rng_state was asked.
----@param state table
-function gb.set_rng_state(state) end
+---@param options? { seed: integer, offset: integer }
+function gb.set_rng_state(options) end
 
 --- A copy of what value holds: a number, a boolean, nested lists, or a tensor, which loses its history. Integers give int64, one float among
 --- them the default dtype. options: dtype, device, requires_grad.
@@ -3482,7 +3487,7 @@ function tensor:bfloat16() end
 ---@return gb.Tensor
 function tensor:bool() end
 
---- At most this many views of equal length along dim (1 unless given), the last one perhaps shorter.
+--- At most this many views of equal length along dim, the last one perhaps shorter.
 ---@param chunks integer
 ---@param dim? integer
 ---@return any[]
@@ -3638,9 +3643,9 @@ function tensor:retain_grad() end
 ---@return any
 function tensor:size(dim) end
 
---- Views of length positions along dim (1 unless given), the last perhaps shorter; or of the lengths in a list.
+--- Views of length positions along dim, the last perhaps shorter; or of the lengths in a list.
 --- Errors: lengths that do not add up to the dimension.
----@param length gb.Tensor
+---@param length integer|any[]
 ---@param dim? integer
 ---@return any[]
 function tensor:split(length, dim) end
@@ -3661,7 +3666,7 @@ function tensor:tile(...) end
 
 --- In another dtype, on another device, or as another tensor is, in any order; the tensor itself where nothing changes.
 --- Errors: a device that is not there.
----@param ... gb.Tensor
+---@param ... any
 ---@return gb.Tensor
 function tensor:to(...) end
 
@@ -3674,7 +3679,7 @@ function tensor:tolist() end
 ---@return gb.Tensor
 function tensor:type_as(other) end
 
---- The views at each position along dim (1 unless given).
+--- The views at each position along dim.
 ---@param dim? integer
 ---@return any[]
 function tensor:unbind(dim) end

@@ -147,7 +147,7 @@ describe("set_float32_matmul_precision", function()
   it("is highest until it is set, and refuses other names", function()
     expect(gb.get_float32_matmul_precision()):to_be("highest")
     expect(at("high", gb.get_float32_matmul_precision)):to_be("high")
-    expect(function() gb.set_float32_matmul_precision("medium") end):to_fail("expects 'highest' or 'high', got 'medium'")
+    expect(function() gb.set_float32_matmul_precision("medium") end):to_fail("'name' must be 'highest' or 'high', got 'medium'")
   end)
 end)
 
