@@ -52,6 +52,11 @@ void *gb_rt_alloc(size_t bytes) {
   void *block = NULL;
   enum cudaStreamCaptureMode mode = relax();
   int code = told(cudaMalloc(&block, bytes));
+  if (!code) { /* it may hold what another context of the process wrote; in a stream that nobody captures */
+    code = told(cudaMemsetAsync(block, 0, bytes, cudaStreamPerThread));
+    if (!code) code = told(cudaStreamSynchronize(cudaStreamPerThread));
+    if (code) cudaFree(block);
+  }
   restore(mode);
   return code ? NULL : block;
 }

@@ -30,7 +30,9 @@ static gb_status open_pool(gb_context *context, int type, const gb_context_optio
   bool own = type == GB_CPU && options && options->alloc && options->free;
   context->pool[type] = gb_pool_open(own ? options->alloc : backend->alloc, own ? options->free : backend->free,
                                      own ? options->alloc_user : backend->state, &context->budget);
-  return context->pool[type] ? GB_OK : GB_EMEMORY;
+  if (!context->pool[type]) return GB_EMEMORY;
+  if (own) gb_pool_clear(context->pool[type]); /* it may have served another context before */
+  return GB_OK;
 }
 
 static gb_status open_parts(gb_context *context, const gb_context_options *options) {

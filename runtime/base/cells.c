@@ -4,16 +4,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define WAIT 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WAIT 0
-#endif
-#endif
-#ifndef WAIT
-#define WAIT GB_CELLS_MOST
-#endif
+#include "base/sanitizer.h"
+
+#define WAIT (GB_ADDRESS_SANITIZER ? 0 : GB_CELLS_MOST)
 
 static size_t size_of(size_t bytes) { return (bytes + GB_CELL_UNIT - 1) / GB_CELL_UNIT; }
 

@@ -9,10 +9,10 @@
  * beside them merges all of them first, so that it finds the places that it would have found without. */
 #include "base/pool.h"
 
-#include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
+
+#include "base/lock.h"
 
 #define UNIT ((size_t)256)
 #define SEGMENT_UNIT ((size_t)2 << 20)
@@ -59,6 +59,7 @@ struct gb_pool {
   void *user;
   gb_budget *budget;                 /* NULL: none */
   bool kept;                         /* free segments stay */
+  bool clears;                       /* new segments are cleared */
   uint64_t fail_after;
   gb_memory_stats stats;
   segment *segments;
@@ -70,18 +71,8 @@ struct gb_pool {
 
 /* {==== The lock ==== */
 
-/* Held for a few dozen instructions by the one thread that runs the context, and now and then by one that prepares or lets go of a tensor: a
- * pthread mutex was a third of a small tensor's way through here. Who waits lets others run, since one of them may have been stopped inside; and
- * sleeps if that takes long: a host's thread of higher priority would else keep the other from ever leaving, and memory from a system takes time. */
-static void lock(gb_pool *pool) {
-  const struct timespec pause = { .tv_nsec = 50000 };
-  int error = errno;
-  for (int tries = 0; atomic_exchange_explicit(&pool->locked, true, memory_order_acquire); tries++)
-    if (tries < 64) sched_yield();
-    else nanosleep(&pause, NULL), errno = error;
-}
-
-static void unlock(gb_pool *pool) { atomic_store_explicit(&pool->locked, false, memory_order_release); }
+static void lock(gb_pool *pool) { gb_lock(&pool->locked); }
+static void unlock(gb_pool *pool) { gb_unlock(&pool->locked); }
 
 /* ====} */
 
@@ -260,6 +251,7 @@ static gb_block *segment_new(gb_pool *pool, size_t bytes, int area) {
     free(s);
     return NULL;
   }
+  if (pool->clears) memset(memory, 0, got);
   *s = (segment){ .bytes = got, .area = area, .pool = pool, .first = block, .next = pool->segments };
   if (s->next) s->next->previous = s;
   pool->segments = s;
@@ -428,6 +420,8 @@ void gb_pool_keep(gb_pool *pool, bool keep) {
   pool->kept = keep;
   unlock(pool);
 }
+
+void gb_pool_clear(gb_pool *pool) { pool->clears = true; }
 
 void gb_pool_stats(gb_pool *pool, gb_memory_stats *out) {
   lock(pool);

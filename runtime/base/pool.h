@@ -3,7 +3,8 @@
  * Size classes over large segments; blocks are aligned to 256 bytes and padded to a multiple of it. A freed block goes back to the
  * pool, neighbours are merged, and whole free segments are returned to the system only by gb_pool_flush or under memory pressure.
  * Byte counts are kept by category, in blocks as handed out. One lock; any thread may allocate and free.
- * The memory beneath comes from a pair of callbacks, so the pool serves every device. */
+ * The memory beneath comes from a pair of callbacks, so the pool serves every device. Backends give memory that holds nothing of other contexts: a
+ * recipe sees with gb.empty what is there. */
 #ifndef GB_BASE_POOL_H
 #define GB_BASE_POOL_H
 
@@ -42,6 +43,8 @@ void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category cat
 void gb_pool_flush(gb_pool *pool);                /* give free segments back to the system */
 /* Does memory that was free once stay, under memory pressure too, until this is taken back? Nothing is flushed meanwhile. */
 void gb_pool_keep(gb_pool *pool, bool keep);
+/* Clear what the callback gives from now on, memory of the CPU from who may not do it. */
+void gb_pool_clear(gb_pool *pool);
 void gb_pool_stats(gb_pool *pool, gb_memory_stats *out);
 void gb_pool_reset_peaks(gb_pool *pool);
 

@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #ifdef GB_HAVE_LEVEL_V4
 #include <cpuid.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
+#include "base/sanitizer.h"
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
 
@@ -131,25 +132,51 @@ void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg)
 
 /* {==== memory ==== */
 
-/* The size of a large page on x86-64, and on aarch64 with pages of 4 KiB. */
-#define LARGE_PAGE ((size_t)2 << 20)
+#if GB_ADDRESS_SANITIZER
 
-/* Large memory asks for large pages: kernels walk arrays of megabytes, and the processor's table of pages is short. */
+/* The sanitizer sees what its own allocator gave, and nothing else. */
 static void *host_alloc(void *state, size_t bytes, size_t alignment) {
   void *block;
   (void)state;
-  bool large = bytes >= LARGE_PAGE;
-  if (posix_memalign(&block, large && alignment < LARGE_PAGE ? LARGE_PAGE : alignment, bytes)) return NULL;
-#ifdef MADV_HUGEPAGE
-  if (large) (void)madvise(block, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: nothing depends on the answer */
-#endif
-  return block;
+  return posix_memalign(&block, alignment, bytes) ? NULL : memset(block, 0, bytes);
 }
 
 static void host_free(void *state, void *block, size_t bytes) {
   (void)state, (void)bytes;
   free(block);
 }
+
+#else
+
+/* The size of a large page on x86-64, and on aarch64 with pages of 4 KiB. */
+#define LARGE_PAGE ((size_t)2 << 20)
+
+/* Whole pages from the system, which gives them as zeros: what malloc gives may still hold what another host of the process wrote, and a recipe
+ * can look at it with gb.empty. Large memory asks for large pages: kernels walk arrays of megabytes, and the processor's table of pages is short.
+ * What is too much for their alignment goes back at once. */
+static void *host_alloc(void *state, size_t bytes, size_t alignment) {
+  (void)state, (void)alignment; /* a page is aligned for anything */
+  size_t extra = bytes >= LARGE_PAGE ? LARGE_PAGE : 0, page = (size_t)sysconf(_SC_PAGESIZE);
+  if (bytes > SIZE_MAX / 2) return NULL;
+  bytes = (bytes + page - 1) / page * page;
+  char *all = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) return NULL;
+  size_t before = extra ? -(uintptr_t)all % LARGE_PAGE : 0;
+  if (before) munmap(all, before);
+  if (extra > before) munmap(all + before + bytes, extra - before);
+#ifdef MADV_HUGEPAGE
+  if (extra) (void)madvise(all + before, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: nothing depends on the answer */
+#endif
+  return all + before;
+}
+
+static void host_free(void *state, void *block, size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  (void)state;
+  munmap(block, (bytes + page - 1) / page * page);
+}
+
+#endif
 
 static gb_status host_copy_in(void *state, void *device, const void *host, size_t bytes) {
   (void)state;
