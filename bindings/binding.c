@@ -2,6 +2,7 @@
  *
  * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
 #include "amp/audit.h"
+#include "base/stack.h"
 #include "binding.h"
 
 #include <math.h>
@@ -183,6 +184,10 @@ int gbl_error(lua_State *L, const char *format, ...) {
   lua_pushstring(L, text);
   lua_concat(L, 2);
   return lua_error(L);
+}
+
+void gbl_check_stack(lua_State *L) {
+  if (gb_stack_left() < GB_STACK_LEAST) gbl_error(L, "stack overflow: too many calls within each other for this thread's stack");
 }
 
 int gbl_check_status(lua_State *L, gb_status status) {

@@ -86,6 +86,8 @@ gbl_state *gbl_open_state(lua_State *L);
 int gbl_error(lua_State *L, const char *format, ...) GB_PRINTF(2, 3);
 /* Push that position ("script.lua:12: ", or ""). */
 void gbl_push_where(lua_State *L);
+/* Raise where too little of the thread's stack is left for a call into Lua from a large frame. */
+void gbl_check_stack(lua_State *L);
 /* GB_OK: returns 0. Otherwise raises gb_error(context); the error of a Lua callback is raised as it was. */
 int gbl_check_status(lua_State *L, gb_status status);
 /* As luaL_argerror with the recipe's position: "who: 'name' <text>". */

@@ -30,6 +30,7 @@ static void guard(lua_State *L, const char *name, lua_CFunction function) {
 /* Call the function of the standard library with all arguments. */
 static int forward(lua_State *L) {
   int arguments = lua_gettop(L);
+  gbl_check_stack(L);
   luaL_checkstack(L, 1, NULL);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
@@ -366,6 +367,7 @@ static int guarded_load(lua_State *L) {
   int env = lua_isnone(L, 4) ? 0 : 4;
   const char *mode = luaL_optstring(L, 3, "t");
   source s = { 0 };
+  gbl_check_stack(L);
   if (!strchr(mode, 't')) return gbl_error(L, "load: a sandbox loads text only, so the mode must hold a 't'");
   bool text = lua_isstring(L, 1);
   if (text) s.text = lua_tolstring(L, 1, &s.length);

@@ -398,6 +398,7 @@ static bool add_replacement(matcher *m, luaL_Buffer *out, const char *s, const c
   lua_State *L = m->L;
   int type = lua_type(L, 3);
   if (type == LUA_TNUMBER || type == LUA_TSTRING) return add_template(m, out, s, e), true;
+  gbl_check_stack(L); /* the buffer lies there */
   if (type == LUA_TFUNCTION) {
     lua_pushvalue(L, 3);
     lua_call(L, push_captures(m, s, e, true), 1);

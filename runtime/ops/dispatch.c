@@ -7,6 +7,7 @@
 #include "amp/rules.h"
 #include "amp/weights.h"
 #include "autograd/autograd.h"
+#include "base/stack.h"
 #include "ops/ops.h"
 
 /* One op's way: the call, and what it needs to be recorded. */
@@ -319,6 +320,8 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
   const gb_op_info *info = &context->infos[op];
   if (!outer) context->op = info->name; /* errors of what an op does by other ops are its own: the recipe called no other */
   gb_status status = gb_poll(context);
+  if (status == GB_OK && gb_stack_left() < GB_STACK_LEAST)
+    status = gb_fail(context, GB_ESTATE, "this thread has only %zu KB of its stack left: nest fewer calls, or give it more", gb_stack_left() >> 10);
   if (status != GB_OK) {
     context->op = outer;
     return status;
