@@ -281,8 +281,12 @@ gb_status gb_dataset_indices(gb_context *context, int64_t count, gb_dataset **ou
   return gb_dataset_new(context, &(gb_dataset){ .count = count, .columns = 1, .column = { { .dtype = GB_INT64 } }, .get_batch = indices_get }, out);
 }
 
-/* A part: sample i is sample list[i], or first + i, of another dataset. */
-typedef struct part { gb_dataset *of; int64_t first; int64_t *list; } part;
+/* A counted list of indices, which parts of parts share. */
+typedef struct list { _Atomic int32_t refs; int64_t index[]; } list;
+
+/* A part: sample i is sample first + i of another dataset, or list->index[first + i]. That other one is never a part itself: a part of a part is one
+ * of the whole, so that however often a recipe takes parts of parts, reading and releasing go one step. */
+typedef struct part { gb_dataset *of; int64_t first; list *list; } part;
 
 /* Translates a few indices at a time, on the stack. */
 static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
@@ -291,36 +295,49 @@ static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *c
   void *at[GB_MAX_COLUMNS];
   for (int64_t done = 0; done < n; done += 256) {
     int64_t some = n - done < 256 ? n - done : 256;
-    for (int64_t i = 0; i < some; i++) translated[i] = p->list ? p->list[indices[done + i]] : p->first + indices[done + i];
+    for (int64_t i = 0; i < some; i++) {
+      int64_t place = p->first + indices[done + i];
+      translated[i] = p->list ? p->list->index[place] : place;
+    }
     for (int c = 0; c < p->of->columns; c++) at[c] = (char *)out[c] + (size_t)done * p->of->column[c].bytes;
     GB_TRY(p->of->get_batch(p->of->user, translated, some, at, error, error_size));
   }
   return GB_OK;
 }
 
+static void list_release(list *l) {
+  if (l && atomic_fetch_sub(&l->refs, 1) == 1) gb_counted_free(l);
+}
+
 static void part_release(void *user) {
   part *p = user;
   gb_dataset_release(p->of);
-  gb_counted_free(p->list);
+  list_release(p->list);
   gb_counted_free(p);
 }
 
-/* Takes list. */
-static gb_status part_new(gb_context *context, gb_dataset *of, int64_t first, int64_t *list, int64_t count, gb_dataset **out) {
+/* Takes the list of what it is given, and retains the dataset. */
+static gb_status part_new(gb_context *context, part made, int64_t count, gb_dataset **out) {
   part *p = gb_counted_alloc(context, sizeof *p);
-  if (!p) { gb_counted_free(list); return context->error_code; }
-  *p = (part){ of, first, list };
-  gb_dataset_retain(of);
-  gb_dataset table = { .count = count, .columns = of->columns, .get_batch = part_get, .release = part_release, .user = p };
-  memcpy(table.column, of->column, sizeof table.column);
+  if (!p) { list_release(made.list); return context->error_code; }
+  *p = made;
+  gb_dataset_retain(p->of);
+  gb_dataset table = { .count = count, .columns = p->of->columns, .get_batch = part_get, .release = part_release, .user = p };
+  memcpy(table.column, p->of->column, sizeof table.column);
   return gb_dataset_new(context, &table, out);
 }
+
+/* A dataset as the part of another that it is; one that is none is all of itself. */
+static part as_part(gb_dataset *of) { return of->get_batch == part_get ? *(const part *)of->user : (part){ .of = of }; }
 
 gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, int64_t count, gb_dataset **out) {
   if (first < 0 || count < 0 || first > of->count || count > of->count - first)
     return gb_fail(context, GB_EINDEX, "samples %" PRId64 " to %" PRId64 " are not all in the dataset, which has %" PRId64, first + 1,
                    first + count, of->count);
-  return part_new(context, of, first, NULL, count, out);
+  part p = as_part(of);
+  p.first += first;
+  if (p.list) atomic_fetch_add(&p.list->refs, 1);
+  return part_new(context, p, count, out);
 }
 
 gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count, gb_dataset **out) {
@@ -328,10 +345,15 @@ gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *
     if (indices[i] < 0 || indices[i] >= of->count)
       return gb_fail(context, GB_EINDEX, "sample %" PRId64 " is not in the dataset, which has %" PRId64 " (counted from 1)", indices[i] + 1,
                      of->count);
-  int64_t *list = gb_counted_alloc(context, (size_t)(count + 1) * sizeof *list);
-  if (!list) return context->error_code;
-  if (count) memcpy(list, indices, (size_t)count * sizeof *list);
-  return part_new(context, of, 0, list, count, out);
+  list *l = gb_counted_alloc(context, sizeof *l + (size_t)count * sizeof *l->index);
+  if (!l) return context->error_code;
+  part p = as_part(of);
+  atomic_init(&l->refs, 1);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t place = p.first + indices[i];
+    l->index[i] = p.list ? p.list->index[place] : place;
+  }
+  return part_new(context, (part){ .of = p.of, .list = l }, count, out);
 }
 
 /* ====} */
