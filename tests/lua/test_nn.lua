@@ -601,4 +601,41 @@ describe("layers", function()
   end)
 end)
 
+describe("modules within each other", function()
+  local function chain(depth)
+    local model = nn.Linear(2, 2)
+    for _ = 1, depth do
+      local outer = nn.Module()
+      outer.child = model
+      model = outer
+    end
+    return model
+  end
+  it("may be hundreds deep", function()
+    local model = chain(500)
+    expect(#model:modules()):to_be(501)
+    expect(#model:parameters()):to_be(2)
+    expect(select(2, tostring(model):gsub("\n", ""))):to_be(500)
+  end)
+  it("are refused where they are deeper than names can be", function()
+    local model = chain(100000)
+    for _, name in ipairs { "named_modules", "state_dict", "parameters", "children", "describe", "train", "to", "zero_grad", "apply" } do
+      local argument = name == "to" and "float16" or name == "apply" and print or nil
+      expect(function() model[name](model, argument) end):to_fail("within each other more than 1000 deep")
+    end
+    local lists = {}
+    for _ = 1, 100000 do lists = { lists } end
+    local holder = nn.Module()
+    holder.lists = lists
+    expect(function() holder:parameters() end):to_fail("within each other more than 1000 deep")
+  end)
+  it("share what they have, however deep, and where one holds itself", function()
+    local a, b = chain(100000), chain(100000)
+    a.own, b.own = a, b
+    a:share(b)
+    while a.child do a, b = a.child, b.child end
+    expect(a.weight):to_be(b.weight)
+  end)
+end)
+
 gb.test.finish()

@@ -140,18 +140,28 @@ local function sorted_keys(table_)
   return keys
 end
 
-local visit -- (value, name, path, seen, found): add what value is or holds
-
-local function visit_table(value, name, path, seen, found)
-  if seen[value] then return end
-  seen[value] = true
-  for i = 1, #value do visit(value[i], name .. "." .. (i - 1), path .. "[" .. i .. "]", seen, found) end
-  for _, key in ipairs(sorted_keys(value)) do visit(value[key], name .. "." .. tostring(key), path .. "." .. tostring(key), seen, found) end
+-- Modules and tables within each other, at most: names grow with the square of it, and Lua's stack ends somewhere.
+local MOST_DEPTH = 1000
+local function check_depth(depth)
+  if depth > MOST_DEPTH then fail(("a module holds modules and tables within each other more than %d deep"):format(MOST_DEPTH)) end
 end
 
-local function visit_module(module, name, path, seen, found)
+local visit -- (value, name, path, seen, found, depth): add what value is or holds
+
+local function visit_table(value, name, path, seen, found, depth)
+  if seen[value] then return end
+  seen[value] = true
+  check_depth(depth)
+  for i = 1, #value do visit(value[i], name .. "." .. (i - 1), path .. "[" .. i .. "]", seen, found, depth + 1) end
+  for _, key in ipairs(sorted_keys(value)) do
+    visit(value[key], name .. "." .. tostring(key), path .. "." .. tostring(key), seen, found, depth + 1)
+  end
+end
+
+local function visit_module(module, name, path, seen, found, depth)
   if seen[module] then return end
   seen[module] = true
+  check_depth(depth)
   found(module, name, path, "module")
   local prefix = name == "" and "" or name .. "."
   for _, key in ipairs(rawget(module, "_order")) do
@@ -165,20 +175,20 @@ local function visit_module(module, name, path, seen, found)
         found(value, prefix .. part, path .. step, "buffer", rawget(module, "_buffers")[key])
       end
     else
-      visit(value, prefix .. part, path .. step, seen, found)
+      visit(value, prefix .. part, path .. step, seen, found, depth + 1)
     end
   end
 end
 
-function visit(value, name, path, seen, found)
+function visit(value, name, path, seen, found, depth)
   if native.is_parameter(value) then
     if seen[value] then return end
     seen[value] = true
     found(value, name, path, "parameter")
   elseif nn.is_module(value) then
-    visit_module(value, name, path, seen, found)
+    visit_module(value, name, path, seen, found, depth)
   elseif type(value) == "table" and getmetatable(value) == nil then
-    visit_table(value, name, path, seen, found)
+    visit_table(value, name, path, seen, found, depth)
   end
 end
 
@@ -187,7 +197,7 @@ local function collect(self, kind)
   local list = {}
   visit_module(self, "", "", {}, function(value, name, path, what, extra)
     if what == kind then list[#list + 1] = { value, name, path, extra } end
-  end)
+  end, 0)
   return list
 end
 
@@ -347,11 +357,18 @@ end
 -- Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape.
 -- Errors: a module of another class. Example: gb.nn.Linear(2, 2):share(gb.nn.Linear(2, 2))
 function Module:share(other)
-  if getmetatable(other) ~= getmetatable(self) then fail("Module:share takes a module of the same class") end
-  for _, key in ipairs(rawget(self, "_order")) do
-    local mine, theirs = rawget(self, key), rawget(other, key)
-    if native.is_parameter(mine) or rawget(self, "_buffers")[key] then rawset(self, key, theirs)
-    elseif nn.is_module(mine) then mine:share(theirs) end
+  local pairs_left, seen = { { self, other } }, { [self] = true } -- a worklist: a module may hold itself
+  for _, pair in ipairs(pairs_left) do
+    local module, source = pair[1], pair[2]
+    if getmetatable(source) ~= getmetatable(module) then fail("Module:share takes a module of the same class") end
+    for _, key in ipairs(rawget(module, "_order")) do
+      local mine, theirs = rawget(module, key), rawget(source, key)
+      if native.is_parameter(mine) or rawget(module, "_buffers")[key] then rawset(module, key, theirs)
+      elseif nn.is_module(mine) and not seen[mine] then
+        seen[mine] = true
+        pairs_left[#pairs_left + 1] = { mine, theirs }
+      end
+    end
   end
   return self
 end
