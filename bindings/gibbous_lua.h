@@ -16,7 +16,8 @@
  *
  * Rules that hold for every function here, unless its comment says otherwise:
  *   - Threads. A process may hold any number of hosts, and they share nothing. One thread at a time uses a host, with its tensors and its
- *     context; which thread that is may change between calls. gb_host_interrupt, gb_host_request_stop and gb_tensor_release may be called by any
+ *     context; which thread that is may change between calls. It needs 256 KB of stack: with less left for them, ops and calls within
+ *     calls fail with an error. gb_host_interrupt, gb_host_request_stop and gb_tensor_release may be called by any
  *     thread, the first two by a signal handler too.
  *   - Status. A function that can fail returns a gb_status; the text is then in gb_host_error(host), out parameters are untouched, nothing
  *     leaks, and the host can be used on, whatever the status was: out of memory, a limit, an interrupt.
@@ -159,7 +160,8 @@ GB_API void gb_host_options_init(gb_host_options *options, size_t size);
 
 /* Open a host. options NULL: the defaults. On failure *out is NULL and `error`, if it is not NULL, holds a text cut to `size` bytes. */
 GB_API gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *error, size_t size);
-/* End the universe: finalisers run, handles die, and the engine goes with the last tensor that somebody holds. NULL is fine. */
+/* End the universe: finalisers run, handles die, and the engine goes with the last tensor that somebody holds. Such a tensor keeps its values;
+ * its gradient, its graph and its hooks go now, as gb_context_close says, so nothing that a recipe tied to it outlives the host. NULL is fine. */
 GB_API void gb_host_close(gb_host *host);
 
 /* The engine: make tensors with it, run ops. Lives as long as the host, or a tensor of it. */

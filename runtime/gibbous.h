@@ -111,7 +111,7 @@ typedef struct gb_context_options {
   int threads;             /* workers for kernels, the caller included; 0: one per core */
   size_t tensor_bytes;     /* most bytes tensors may hold; 0: no limit */
   uint64_t seed;           /* of the random stream */
-  gb_alloc_fn alloc;       /* both or neither; NULL: aligned allocation of the C library */
+  gb_alloc_fn alloc;       /* both or neither; what they give is cleared before recipes see it. NULL: pages of the system */
   gb_free_fn free;
   void *alloc_user;
   const char *cpu_level;   /* "baseline", "v3", "v4", "v4-bf16", "v4-amx", or NULL: the fastest on this CPU. The last two multiply 16-bit matrices by
@@ -124,7 +124,9 @@ GB_API void gb_context_options_init(gb_context_options *options, size_t size);
 
 /* Open an engine. On failure *out is NULL and the status alone says why. */
 GB_API gb_status gb_context_open(const gb_context_options *options, gb_context **out);
-/* End the caller's reference. Tensors may outlive it: the memory goes with the last storage. */
+/* End the caller's reference. Tensors may outlive it, but only as values: closing takes from every tensor of the engine its gradient, its graph and
+ * its hooks (gb_tensor_grad gives NULL then, and gb_backward fails), so that tensors which hold each other in a ring go too. Retain a gradient before
+ * that where it is still wanted. What a tensor's own values need stays until it is released. */
 GB_API void gb_context_close(gb_context *context);
 
 /* The text of the last failure ("conv2d: weight expects 3 input channels, ..."); "" when there was none. */

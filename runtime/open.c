@@ -59,6 +59,7 @@ gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
   atomic_init(&context->interrupt, false);
   atomic_init(&context->dead, NULL);
   atomic_init(&context->burying, false);
+  atomic_init(&context->tying, false);
   gb_cells_open(&context->cells);
   context->default_modes = (gb_modes){ .grad = true, .lower = GB_BFLOAT16 };
   context->modes = &context->default_modes;

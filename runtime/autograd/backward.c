@@ -12,7 +12,7 @@
 #include "tensor/step_state.h"
 
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
-typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful; } arrival;
+typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful, visited; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
 typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
@@ -22,6 +22,9 @@ typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 
 /* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
 enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
+
+/* Walks within each other, by hooks and functions that call backward: each takes some kilobytes of the thread's stack. */
+enum { MOST_WALKS = 16 };
 
 /* One walk; begins as zeros but for what it is asked to do. */
 typedef struct walk {
@@ -234,8 +237,7 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
   else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
   else GB_TRY(gb_op_1(context, GB_OP_clone, grad, NULL, &sum));
   sum->tag = tag;
-  gb_tensor_release(leaf->grad);
-  leaf->grad = sum;
+  gb_tensor_put_grad(leaf, sum);
   return GB_OK;
 }
 
@@ -299,6 +301,7 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
     GB_TRY(gb_tensor_detach(value, out));
     if (i - node->n_in < node->n_out && gb_dtype_is_float((gb_dtype)value->dtype)) {
       gb_node_retain(node);
+      gb_tensor_tie(*out);
       (*out)->node = node;
       (*out)->output = i - node->n_in;
     }
@@ -309,6 +312,7 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
   if (edge->leaf && edge->leaf->storage == value->storage && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
   GB_TRY(gb_tensor_detach(value, out));
   if (edge->node && edge->cast == edge->dtype) {
+    gb_tensor_tie(*out);
     gb_node_retain((*out)->node = edge->node);
     (*out)->output = edge->output;
     return GB_OK;
@@ -418,6 +422,8 @@ static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
 static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *grad) {
   arrival *a;
   GB_TRY(arrive(w, node, &a));
+  if (a->visited)
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: the function that ran again used a result of its own first run, or one made after it");
   bool first = true;
   for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
   GB_TRY(add_to(w, &a->grads[output], grad));
@@ -710,11 +716,15 @@ static void forget(gb_node *node) {
  * wait, so they are next, in the order in which they would have run without recompute: sums are formed alike, to the bit. */
 static gb_status run_again(walk *w, gb_node *node, gb_tensor **grads) {
   size_t bytes = sizeof(gb_tensor *) * ((size_t)node->n_in + 1);
+  if (node->running)
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: a function that runs again for its gradient asked for that same gradient; take it outside");
   gb_tensor **in = calloc(1, bytes), *out[GB_MAX_OUT] = { NULL };
   if (!in) return gb_fail_memory(w->context, bytes);
   gb_modes *modes = w->context->modes;
   gb_status status = unpack_inputs(node, in);
+  node->running = true; /* a walk within would run it again without end, or let go of what it runs from */
   if (status == GB_OK) status = node->rerun(node, in, out);
+  node->running = false;
   w->context->modes = modes;
   for (int i = 0; i < node->n_in; i++) gb_tensor_release(in[i]);
   free(in);
@@ -744,7 +754,10 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
     capture *c = find_capture(w, node, i, NULL);
     if (c) gb_tensor_retain(c->grad = grads[i]);
     gb_tensor *keeper = node->retain[i];
-    if (keeper && !w->captures) GB_TRY(add_to(w, &keeper->grad, grads[i]));
+    if (keeper && !w->captures) {
+      gb_tensor_tie(keeper);
+      GB_TRY(add_to(w, &keeper->grad, grads[i]));
+    }
   }
   if (node->ran)
     return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
@@ -804,6 +817,7 @@ static gb_status go(walk *w) {
     gb_tensor *grads[GB_MAX_OUT];
     memcpy(grads, a->grads, sizeof grads);
     memset(a->grads, 0, sizeof a->grads);
+    a->visited = true;
     gb_status status = visit(w, node, grads);
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
     w->place.node = NULL;
@@ -816,6 +830,8 @@ static gb_status go(walk *w) {
 /* Walk with gradients recorded only if asked, and autocast off: every dtype is in the graph. */
 static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *gradients, int n) {
   gb_context *context = w->context;
+  if (context->walks == MOST_WALKS)
+    return gb_fail(context, GB_EAUTOGRAD, "backward: hooks and functions call it within each other more than %d deep", MOST_WALKS);
   gb_modes *outer = context->modes, inner = *outer;
   const char *op = context->op;
   inner.grad = w->create_graph;
@@ -823,6 +839,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->modes = &inner;
   context->op = NULL;
   gb_status status = GB_OK;
+  context->walks++;
   gb_range_push(context, "backward");
   gb_walk_place *around = context->backward;
   context->backward = &w->place;
@@ -832,6 +849,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
   context->backward = around;
+  context->walks--;
   gb_range_pop(context);
   context->modes = outer;
   context->op = op;
@@ -906,8 +924,7 @@ gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
     return grad ? accumulate_adopted(context, tensor, grad) : GB_OK;
   }
   if (grad) gb_tensor_retain(grad);
-  gb_tensor_release(tensor->grad);
-  tensor->grad = grad;
+  gb_tensor_put_grad(tensor, grad);
   return GB_OK;
 }
 

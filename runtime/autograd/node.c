@@ -1,7 +1,8 @@
 /* autograd/node.c - the life of graph nodes, hooks, custom functions, and the history of tensors changed in place.
  *
- * A node is one block: the node, its edges, its outputs, its saved tensors and its attributes. Releasing is iterative: a dead node is put on the
- * context's list and buried from there, so a graph of a million nodes does not recurse. */
+ * A node is one block: the node, its edges, its outputs, its saved tensors and its attributes. Releasing is iterative (gb_bury), so a graph of a
+ * million nodes does not recurse. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,8 @@ void gb_node_drop_saved(gb_node *node) {
   for (int i = 0; i < node->n_saved; i++) drop_saved(&node->saved[i]);
 }
 
-static void bury(gb_node *node) {
+static void bury(gb_grave *grave) {
+  gb_node *node = (gb_node *)((char *)grave - offsetof(gb_node, grave));
   gb_node_drop_saved(node);
   for (int i = 0; i < node->n_in; i++) {
     if (node->edges[i].node) gb_node_release(node->edges[i].node);
@@ -72,31 +74,11 @@ static void bury(gb_node *node) {
   gb_cell_free(&node->context->cells, node, bytes);
 }
 
-static void leave_dead(gb_context *context, gb_node *node) {
-  node->next_dead = atomic_load(&context->dead);
-  while (!atomic_compare_exchange_weak(&context->dead, &node->next_dead, node)) {}
-}
-
-/* Bury what was left, and what is left meanwhile by another thread or by this, as far as it has been left now. */
-static void bury_dead(gb_context *context) {
-  for (gb_node *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
-    after = next->next_dead;
-    bury(next);
-  }
-}
-
 /* The context is kept by something else, since the last storage may go with a node: by who runs it, or by the tensor that lets go of its node. */
 void gb_node_release(gb_node *node) {
   if (!node || !gb_refs_drop(&node->refs)) return;
-  gb_context *context = node->context;
-  bool burying = !atomic_exchange(&context->burying, true);
-  if (burying) bury(node);
-  else leave_dead(context, node); /* whoever buries already, further up the stack or on another thread, takes it; */
-  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) { /* asked again, since it may just have looked */
-    if (atomic_load(&context->dead)) bury_dead(context);
-    atomic_store(&context->burying, false);
-    burying = false;
-  }
+  node->grave.bury = bury;
+  gb_bury(node->context, &node->grave);
 }
 
 void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
@@ -134,6 +116,7 @@ void gb_node_output(gb_node *node, int i, gb_tensor *t) {
     if (old && old->retain[t->output] == t) old->retain[t->output] = NULL;
     node->retain[i] = t;
   }
+  gb_tensor_tie(t);
   t->node = node;
   t->output = i;
   if (t->base) t->view_version = gb_history(t->base);
@@ -159,6 +142,7 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
   }
   *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->next_hook };
   while (*last) last = &(*last)->next;
+  gb_tensor_tie(t);
   *last = hook;
   *id = hook->id;
   return GB_OK;

@@ -305,6 +305,7 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
                    "linear: the fused activation '%s' has no second derivative; use activation = 'none' and build it from ops that have one",
                    grad->attrs[0].string);
   GB_TRY(gb_tensor_detach(kept, &y));
+  gb_tensor_tie(y);
   gb_node_retain(y->node = grad->node);
   gb_status status = gb_chain_end(&chain, activation_backward_twice(&chain, activation, g, y), out);
   gb_tensor_release(y);

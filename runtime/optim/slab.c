@@ -222,7 +222,10 @@ void gb_slab_leave(gb_tensor *parameter) {
   if (!slab) return;
   gb_segment *segment = &slab->segments[parameter->segment];
   parameter->slab = NULL;
-  if (segment->has_grad && segment->parameter == parameter) gb_tensor_retain(parameter->grad = segment->grad);
+  if (segment->has_grad && segment->parameter == parameter) {
+    gb_tensor_retain(segment->grad);
+    gb_tensor_put_grad(parameter, segment->grad);
+  }
   gb_weight_drop(parameter);
 }
 

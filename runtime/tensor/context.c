@@ -41,7 +41,10 @@ void gb_context_release(gb_context *context) {
 }
 
 void gb_context_close(gb_context *context) {
-  if (context) gb_context_release(context);
+  if (!context) return;
+  gb_context_untie(context);
+  gb_memory_empty_cache(context); /* tensors that live on keep their own memory, no more */
+  gb_context_release(context);
 }
 
 gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) {

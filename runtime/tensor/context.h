@@ -15,6 +15,7 @@
 struct gb_op_info;
 struct gb_op_impl;
 struct gb_node;
+struct gb_grave;
 struct gb_scaler;
 struct gb_trace;
 struct gb_audit;
@@ -82,14 +83,17 @@ struct gb_context {
   bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is faster */
 
   uint64_t sequence;                       /* of the next graph node */
-  _Atomic(struct gb_node *) dead;          /* nodes whose last reference went, on any thread, while one is being freed */
+  _Atomic(struct gb_grave *) dead;         /* nodes and tensors whose last reference went, on any thread, while one is being freed */
   atomic_bool burying;
+  atomic_bool tying;                       /* the lock of: */
+  struct gb_tensor *tied;                  /* every tensor with a gradient, a graph or hooks (gb_tensor_tie) */
   gb_observer *observers;
   struct gb_trace *trace;                  /* the armed one; NULL: none */
   struct gb_audit *audit;                  /* the one that runs; NULL: none */
   struct gb_call *casting;                 /* the op that autocast casts inputs for just now; NULL: none */
   struct gb_call *composite;               /* the outermost op that runs others just now; NULL: none */
   struct gb_walk_place *backward;          /* where the innermost walk is; NULL: none runs */
+  int walks;                               /* that run within each other */
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
 

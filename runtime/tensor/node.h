@@ -46,6 +46,7 @@ typedef struct gb_node {
   int32_t n_in, n_saved;     /* a list of tensors may be long */
   int8_t room_out;           /* at most GB_MAX_OUT */
   bool ran;                  /* backward passed and freed what was saved, if anything was */
+  bool running;              /* recompute: its part of the forward pass runs again just now */
   uint64_t sequence;
   gb_context *context;       /* not counted: edges, saved tensors or the run keep it */
   gb_gradient_fn gradient;
@@ -62,7 +63,7 @@ typedef struct gb_node {
   gb_node_out *out;                              /* room_out, of which n_out are in use */
   gb_hook *hooks[GB_MAX_OUT];                    /* of the outputs, owned */
   gb_tensor *retain[GB_MAX_OUT];                 /* an output that keeps its gradient, not counted; NULL: none */
-  struct gb_node *next_dead;
+  gb_grave grave;                                /* once the last reference went */
 } gb_node;
 
 /* Where a walk is, for who looks on. */

@@ -4,9 +4,11 @@
  * counts are atomic and the pool has a lock. Nothing here runs an op. */
 #include "tensor/tensor.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lock.h"
 #include "tensor/context.h"
 #include "tensor/node.h"
 
@@ -195,8 +197,7 @@ gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
     gb_tensor_release(tensor->copies[i].tensor);
     tensor->copies[i].tensor = NULL;
   }
-  gb_tensor_release(tensor->grad);
-  tensor->grad = NULL;
+  gb_tensor_put_grad(tensor, NULL);
   gb_storage_release(old);
   return GB_OK;
 }
@@ -233,19 +234,133 @@ void gb_hooks_free(gb_context *context, gb_hook *hook) {
   }
 }
 
-void gb_tensor_release(gb_tensor *tensor) {
-  if (!tensor || !gb_refs_drop(&tensor->refs)) return;
-  gb_node *node = tensor->node;
-  if (node && tensor->retain_grad && node->retain[tensor->output] == tensor) node->retain[tensor->output] = NULL;
+/* Out of the context's list; the lock is held. */
+static void untie(gb_context *context, gb_tensor *t) {
+  gb_tensor *before = t->tied.before, *after = t->tied.after;
+  if (before) before->tied.after = after;
+  else context->tied = after;
+  if (after) after->tied.before = before;
+  t->is_tied = false;
+}
+
+void gb_tensor_tie_new(gb_tensor *tensor) {
+  gb_context *context = tensor->storage->context;
+  gb_lock(&context->tying);
+  tensor->tied.before = NULL;
+  tensor->tied.after = context->tied;
+  if (context->tied) context->tied->tied.before = tensor;
+  context->tied = tensor;
+  tensor->is_tied = true;
+  gb_unlock(&context->tying);
+}
+
+void gb_tensor_put_grad(gb_tensor *tensor, gb_tensor *grad) {
+  gb_tensor *old = tensor->grad;
+  if (grad) gb_tensor_tie(tensor);
+  tensor->grad = grad;
+  gb_tensor_release(old);
+}
+
+/* No node may put a gradient into a tensor that goes, or that leaves its graph. */
+static void stop_retaining(gb_tensor *t) {
+  if (t->node && t->retain_grad && t->node->retain[t->output] == t) t->node->retain[t->output] = NULL;
+  t->retain_grad = false;
+}
+
+/* End a tensor that nobody holds. What it holds ends with it, at most a base deep: whatever may go on from there has a grave of its own. */
+static void tensor_end(gb_tensor *tensor) {
   for (int i = 0; i < 2; i++)
     if (tensor->copies[i].tensor) gb_tensor_release(tensor->copies[i].tensor);
   if (tensor->grad) gb_tensor_release(tensor->grad);
   if (tensor->base) gb_tensor_release(tensor->base);
   if (tensor->hooks) gb_hooks_free(tensor->storage->context, tensor->hooks);
-  if (node) gb_node_release(node);
+  if (tensor->node) gb_node_release(tensor->node);
   gb_storage *storage = tensor->storage;
   tensor_discard(storage->context, tensor);
   gb_storage_release(storage); /* last: the context may go with it */
+}
+
+static void tensor_bury(gb_grave *grave) { tensor_end((gb_tensor *)((char *)grave - offsetof(gb_tensor, grave))); }
+
+/* Let go of one reference to a tensor of the list: was it the last? That one goes under the lock, with the tensor's place in the list, so that
+ * whoever finds a tensor there may retain it. */
+static bool drop_tied(gb_tensor *tensor) {
+  gb_context *context = tensor->storage->context;
+  int32_t refs = atomic_load_explicit(&tensor->refs, memory_order_relaxed);
+  while (refs > 1)
+    if (atomic_compare_exchange_weak_explicit(&tensor->refs, &refs, refs - 1, memory_order_acq_rel, memory_order_relaxed)) return false;
+  gb_lock(&context->tying);
+  bool last = atomic_fetch_sub(&tensor->refs, 1) == 1;
+  if (last && tensor->is_tied) untie(context, tensor);
+  gb_unlock(&context->tying);
+  return last;
+}
+
+void gb_tensor_release(gb_tensor *tensor) {
+  if (!tensor || !(tensor->is_tied ? drop_tied(tensor) : gb_refs_drop(&tensor->refs))) return;
+  gb_context *context = tensor->storage->context;
+  stop_retaining(tensor);
+  if (!tensor->grad) {
+    tensor_end(tensor);
+    return;
+  }
+  tensor->grave.bury = tensor_bury;
+  gb_context_retain(context); /* which its storage keeps only until it is buried */
+  gb_bury(context, &tensor->grave);
+  gb_context_release(context);
+}
+
+/* The next tensor of the list, out of it and with one reference more. */
+static gb_tensor *next_tied(gb_context *context) {
+  gb_lock(&context->tying);
+  gb_tensor *t = context->tied;
+  if (t) {
+    gb_tensor_retain(t);
+    untie(context, t);
+  }
+  gb_unlock(&context->tying);
+  return t;
+}
+
+void gb_context_untie(gb_context *context) {
+  for (gb_tensor *t; (t = next_tied(context)); gb_tensor_release(t)) {
+    gb_node *node = t->node;
+    gb_hook *hooks = t->hooks;
+    stop_retaining(t);
+    t->node = NULL;
+    t->hooks = NULL;
+    gb_hooks_free(context, hooks);
+    gb_node_release(node);
+    gb_tensor_put_grad(t, NULL);
+  }
+}
+
+/* ====} */
+
+/* {==== Burials ==== */
+
+static void leave_dead(gb_context *context, gb_grave *grave) {
+  grave->next = atomic_load(&context->dead);
+  while (!atomic_compare_exchange_weak(&context->dead, &grave->next, grave)) {}
+}
+
+/* Bury what was left, and what is left meanwhile by another thread or by this, as far as it has been left now. */
+static void bury_dead(gb_context *context) {
+  for (gb_grave *next = atomic_exchange(&context->dead, NULL), *after; next; next = after) {
+    after = next->next;
+    next->bury(next);
+  }
+}
+
+void gb_bury(gb_context *context, gb_grave *grave) {
+  bool burying = !atomic_exchange(&context->burying, true);
+  if (burying) grave->bury(grave);
+  else leave_dead(context, grave); /* whoever buries already, further up the stack or on another thread, takes it; */
+  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) { /* asked again, since it may just have looked */
+    if (atomic_load(&context->dead)) bury_dead(context);
+    atomic_store(&context->burying, false);
+    burying = false;
+  }
 }
 
 /* ====} */

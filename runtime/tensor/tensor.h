@@ -66,6 +66,15 @@ typedef struct gb_hook {
 #define GB_HOOK_BYTES (2 * sizeof(gb_hook))
 void gb_hooks_free(gb_context *context, gb_hook *hook); /* the whole list */
 
+/* What is freed once all that is being freed now is done, so that freeing a chain takes no more stack than freeing one link. */
+typedef struct gb_grave {
+  void (*bury)(struct gb_grave *);   /* frees what the grave is the first or a known part of */
+  struct gb_grave *next;
+} gb_grave;
+/* Bury now, or as soon as the burial that is under way, further up the stack or on another thread, comes to it. The caller, or what is buried,
+ * keeps the context until this returns. */
+void gb_bury(gb_context *context, gb_grave *grave);
+
 struct gb_tensor {
   _Atomic int32_t refs;
   int8_t dtype, ndim;
@@ -74,6 +83,7 @@ struct gb_tensor {
   bool is_parameter;                 /* nn.Parameter: its 16-bit copies are kept even when it is frozen */
   bool wrapped;                      /* a Lua number: never promotes a tensor of the same category */
   bool retain_grad;
+  atomic_bool is_tied;               /* it stands in the context's list of tensors with a gradient, a graph or hooks */
   int64_t shape[GB_MAX_NDIM], stride[GB_MAX_NDIM];
   int64_t offset;                    /* of the first element in the storage, in elements */
   int64_t numel;
@@ -92,6 +102,10 @@ struct gb_tensor {
   int64_t segment;
 
   void *binding;                     /* for the language on top: its value for this tensor, not counted */
+  union {
+    struct { gb_tensor *before, *after; } tied; /* neighbours in the context's list, while is_tied */
+    gb_grave grave;                  /* once the last reference went */
+  };
 };
 
 static inline gb_tensor *gb_tensor_root(const gb_tensor *t) { return t->base ? t->base : (gb_tensor *)t; }
@@ -121,6 +135,15 @@ gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out);
 /* A 0-d float64, int64 or bool tensor that stands for a number of the calling language. */
 gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out);
 gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out);
+
+/* Before a tensor gets a gradient, a node or hooks, on the thread that runs the context: from now on closing the context takes these from it.
+ * Nothing else that a tensor holds can lead back to it, so nothing else can keep tensors alive in a ring. */
+void gb_tensor_tie_new(gb_tensor *tensor);
+static inline void gb_tensor_tie(gb_tensor *tensor) { if (!tensor->is_tied) gb_tensor_tie_new(tensor); }
+/* Take gradient, graph and hooks from every tensor of the context: what only they kept goes. */
+void gb_context_untie(gb_context *context);
+/* Put grad, a new reference or NULL, in the place of the tensor's gradient; for tensors that no optimizer adopted. */
+void gb_tensor_put_grad(gb_tensor *tensor, gb_tensor *grad);
 
 void gb_storage_retain(gb_storage *storage);
 void gb_storage_release(gb_storage *storage);

@@ -257,6 +257,49 @@ describe("recompute refuses", function()
   end)
 end)
 
+describe("recompute entered again from its own second run", function()
+  -- The nested walk used to let go of what the outer one was running from.
+  it("is an error of the inner walk, and the outer one is right", function()
+    local x, y, inner = gb.full({ 3 }, 2.0):requires_grad_(), nil, {}
+    local function square(v)
+      if gb.is_recomputing() then
+        inner = { { pcall(y.backward, y) }, { pcall(y.backward, y, { retain_graph = true }) }, { pcall(gb.grad, y, x) } }
+      end
+      return (v * v):sum()
+    end
+    y = gb.recompute(square, x)
+    y:backward()
+    expect(#inner):to_be(3)
+    for _, result in ipairs(inner) do
+      expect(result[1]):to_be(false)
+      expect(tostring(result[2]):find("asked for that same gradient", 1, true)):to_be_truthy()
+    end
+    expect(x.grad):to_be_close { 4, 4, 4 }
+  end)
+  it("may walk other graphs, and free its arguments", function()
+    local x = gb.full({ 3 }, 2.0):requires_grad_()
+    local other = gb.ones(2):requires_grad_()
+    local y = gb.recompute(function(v)
+      if gb.is_recomputing() then (other * other):sum():backward() end
+      local z = (v * v):sum()
+      if gb.is_recomputing() then v:free() end
+      return z
+    end, x * 1)
+    y:backward()
+    expect(x.grad):to_be_close { 4, 4, 4 }
+    expect(other.grad):to_be_close { 2, 2 }
+  end)
+  it("must not give or use its own first result", function()
+    for _, body in ipairs { function(_, y) return y end, function(v, y) return y * v end } do
+      for _, retain in ipairs { false, true } do
+        local x, y = gb.ones(1):requires_grad_(), nil
+        y = gb.recompute(function(v) return y and body(v, y) or v * 2 end, x)
+        expect(function() y:backward { retain_graph = retain } end):to_fail(retain and "a result of its own first run" or nil)
+      end
+    end
+  end)
+end)
+
 describe("recompute without gradients", function()
   it("only calls", function()
     local x = gb.ones(2):requires_grad_()
