@@ -52,6 +52,7 @@ typedef struct gbl_state {
   int late_count;
   bool reclaims;                 /* an op waits until what Lua has let go of is collected */
   bool has_error;                /* a callback's error value waits in the registry */
+  bool closing;                  /* the host closes: Lua would never finalise what is made now */
   struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */
   lua_State *audited;            /* the coroutine that called the audit which runs; that keeps it alive */

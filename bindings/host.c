@@ -372,6 +372,7 @@ static void forget_host(gb_host *host) {
 static void end_host(gb_host *host) {
   forget_host(host);
   host->closing = true;
+  if (host->state) host->state->closing = true;
   if (host->main) lua_close(host->main);
   free(host->strings);
   free((char *)host->options.root);

@@ -77,6 +77,7 @@ void gbl_new_type(lua_State *L, const gbl_type *type) {
 }
 
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {
+  if (gbl_get_state(L)->closing) gbl_error(L, "the host is closing, so nothing new is made");
   object *o = lua_newuserdatauv(L, sizeof *o, uservalues);
   o->object = NULL;
   o->pins = 0;

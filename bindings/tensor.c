@@ -37,6 +37,7 @@ gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
 gb_tensor *gbl_opt_tensor(lua_State *L, int arg) { return lua_isnoneornil(L, arg) ? NULL : gbl_check_tensor(L, arg); }
 
 gbl_box *gbl_new_tensor_in(lua_State *L, const gbl_state *state) {
+  if (state->closing) gbl_error(L, "the host is closing, so nothing new is made");
   gbl_box *box = lua_newuserdatauv(L, sizeof *box, 0);
   box->tensor = NULL;
   box->meta = state->tensor_meta;

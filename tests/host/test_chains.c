@@ -190,6 +190,25 @@ static void test_held(void) {
   CHECK(lent == 0);
 }
 
+/* Without a sandbox recipes have finalisers, which run while the host closes; Lua never finalises what they make then. */
+static void test_finalisers(void) {
+  gb_host_options o = options_of(GB_SANDBOX_NONE);
+  o.tensor_alloc = lend;
+  o.tensor_free = take_back;
+  gb_host *host = open_host(&o);
+  CHECK(runs(host, "keep = gb.ones(4, { requires_grad = true }) local try = pcall\n"
+                   "last = setmetatable({}, { __gc = function()\n"
+                   "  try(function() left = gb.zeros(1000000) end)\n"
+                   "  try(function() left2 = gb.data.TensorDataset(keep) end)\n"
+                   "  try(function() keep.grad = keep end)\n"
+                   "  try(function() left3 = gb.amp.GradScaler() end)\n"
+                   "  try(function() left4 = gb.optim.SGD({ keep }, { lr = 0.1 }) end)\n"
+                   "  try(function() left5 = (keep * 2):sum() left5:backward() end)\n"
+                   "end })"));
+  gb_host_close(host);
+  CHECK(lent == 0);
+}
+
 /* An engine without Lua: closing it does the same. */
 static void test_engine(void) {
   gb_context_options o;
@@ -262,6 +281,7 @@ int main(void) {
   test_nesting();
   test_rings();
   test_held();
+  test_finalisers();
   test_engine();
   test_memory();
   return check_report();
