@@ -774,6 +774,7 @@ static void begin_call(lua_State *L, gbl_call *call, const char *text) {
 /* A function in C: upvalue 2 is its record. */
 static int call_native(lua_State *L) {
   gbl_call call;
+  gbl_check_stack(L); /* the call lies there, and may go into Lua */
   call.function = lua_touserdata(L, lua_upvalueindex(2));
   begin_call(L, &call, call.function->text);
   if (call.function->level & GBL_CALLS || has_objects(&call)) return run_held(L, &call);

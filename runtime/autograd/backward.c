@@ -23,9 +23,6 @@ typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 /* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
 enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
 
-/* Walks within each other, by hooks and functions that call backward: each takes some kilobytes of the thread's stack. */
-enum { MOST_WALKS = 16 };
-
 /* One walk; begins as zeros but for what it is asked to do. */
 typedef struct walk {
   gb_context *context;
@@ -830,8 +827,6 @@ static gb_status go(walk *w) {
 /* Walk with gradients recorded only if asked, and autocast off: every dtype is in the graph. */
 static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *gradients, int n) {
   gb_context *context = w->context;
-  if (context->walks == MOST_WALKS)
-    return gb_fail(context, GB_EAUTOGRAD, "backward: hooks and functions call it within each other more than %d deep", MOST_WALKS);
   gb_modes *outer = context->modes, inner = *outer;
   const char *op = context->op;
   inner.grad = w->create_graph;
@@ -839,7 +834,6 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->modes = &inner;
   context->op = NULL;
   gb_status status = GB_OK;
-  context->walks++;
   gb_range_push(context, "backward");
   gb_walk_place *around = context->backward;
   context->backward = &w->place;
@@ -849,7 +843,6 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
   context->backward = around;
-  context->walks--;
   gb_range_pop(context);
   context->modes = outer;
   context->op = op;

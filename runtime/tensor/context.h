@@ -93,7 +93,6 @@ struct gb_context {
   struct gb_call *casting;                 /* the op that autocast casts inputs for just now; NULL: none */
   struct gb_call *composite;               /* the outermost op that runs others just now; NULL: none */
   struct gb_walk_place *backward;          /* where the innermost walk is; NULL: none runs */
-  int walks;                               /* that run within each other */
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
 
