@@ -298,8 +298,14 @@ static bool read_function(gbl_call *call, const parameter *p, int index, gbl_val
   return true;
 }
 
+/* A module; as self also a class, which methods such as extend are called on. */
 static bool read_module(gbl_call *call, const parameter *p, int index, gbl_value *out) {
-  (void)p, (void)out;
+  (void)out;
+  if (p->is_self && lua_type(call->L, index) == LUA_TTABLE) {
+    bool is_class = gbl_raw_field(call->L, index, "__values") == LUA_TTABLE;
+    lua_pop(call->L, 1);
+    if (is_class) return true;
+  }
   if (lua_type(call->L, index) != LUA_TTABLE || luaL_getmetafield(call->L, index, "__module") == LUA_TNIL) return false;
   bool is_module = lua_toboolean(call->L, -1);
   lua_pop(call->L, 1);
@@ -510,8 +516,8 @@ static char *argument_end(char *at) {
   return at;
 }
 
-/* Push the signature of a record, parsed. */
-static gbl_signature *push_signature(lua_State *L, const char *record) {
+/* Push the signature of a record, parsed. method: it has a self, a module, though its path does not say so (constructors of layers). */
+static gbl_signature *push_signature(lua_State *L, const char *record, bool method) {
   const char *open = strchr(record, '('), *close = open;
   for (int depth = 0; close && *close; close++) {
     if (*close == '(') depth++;
@@ -528,10 +534,10 @@ static gbl_signature *push_signature(lua_State *L, const char *record) {
   s->shown = shown;
   char *colon = strchr(path, ':'), *dot = strrchr(path, '.');
   s->who = colon ? colon + 1 : dot ? dot + 1 : path;
-  if (colon) {
-    *colon = '\0';
+  if (colon || method) {
+    if (colon) *colon = '\0';
     s->parameter[s->count] = (parameter){ .name = "self", .count = 1, .is_self = true };
-    s->parameter[s->count++].choices[0] = self_choice(path);
+    s->parameter[s->count++].choices[0] = self_choice(colon ? path : "module");
   }
   bool named = false;
   for (char *at = skip(arguments); *at;) {
@@ -756,7 +762,7 @@ static int run_held(lua_State *L, gbl_call *call) {
 }
 
 /* What every function does first. Upvalues: the state, what the caller's own is, the signature once it is parsed. */
-static void begin_call(lua_State *L, gbl_call *call, const char *text) {
+static void begin_call(lua_State *L, gbl_call *call, const char *text, bool method) {
   gbl_state *state = gbl_note(L, lua_touserdata(L, lua_upvalueindex(1)));
   call->L = L;
   call->state = state;
@@ -765,7 +771,7 @@ static void begin_call(lua_State *L, gbl_call *call, const char *text) {
   call->signature = lua_touserdata(L, lua_upvalueindex(3));
   if (!call->signature) {
     luaL_checkstack(L, 4, NULL);
-    call->signature = push_signature(L, text);
+    call->signature = push_signature(L, text, method);
     lua_replace(L, lua_upvalueindex(3));
   }
   read_arguments(call);
@@ -776,9 +782,18 @@ static int call_native(lua_State *L) {
   gbl_call call;
   gbl_check_stack(L); /* the call lies there, and may go into Lua */
   call.function = lua_touserdata(L, lua_upvalueindex(2));
-  begin_call(L, &call, call.function->text);
+  begin_call(L, &call, call.function->text, false);
   if (call.function->level & GBL_CALLS || has_objects(&call)) return run_held(L, &call);
   return call.function->body(L, &call);
+}
+
+/* A list of our own: the recipe's may change. */
+static void push_ints(lua_State *L, const gbl_value *v) {
+  lua_createtable(L, v->count, 0);
+  for (int i = 0; i < v->count; i++) {
+    lua_pushinteger(L, v->ints[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
 }
 
 /* Push the value of an argument for a function in Lua: what was read, or the default. */
@@ -793,13 +808,8 @@ static void push_value(lua_State *L, const gbl_call *call, int i) {
     return;
   }
   if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count"))) lua_pushinteger(L, v->integer);
-  else if (p->choices[0].kind->read == read_ints && !strcmp(v->kind, "sizes")) {
-    lua_createtable(L, v->count, 0);
-    for (int k = 0; k < v->count; k++) {
-      lua_pushinteger(L, v->ints[k]);
-      lua_rawseti(L, -2, k + 1);
-    }
-  } else lua_pushvalue(L, v->index);
+  else if (v->kind && (!strcmp(v->kind, "sizes") || (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
+  else lua_pushvalue(L, v->index);
 }
 
 static int finish_lua(lua_State *L, int status, lua_KContext base) {
@@ -807,12 +817,12 @@ static int finish_lua(lua_State *L, int status, lua_KContext base) {
   return lua_gettop(L) - (int)base;
 }
 
-/* A function in Lua: upvalue 2 is its text, 4 the function. It gets its positional arguments and then, where it has options, a table of them
+/* A function in Lua: upvalue 2 is its text, 4 the function, 5 whether it has a self that its path does not name. It gets its positional arguments and then, where it has options, a table of them
  * all with the defaults filled in; none of them has a metatable that the recipe could reach through. */
 static int call_lua(lua_State *L) {
   gbl_call call;
   call.function = NULL;
-  begin_call(L, &call, lua_tostring(L, lua_upvalueindex(2)));
+  begin_call(L, &call, lua_tostring(L, lua_upvalueindex(2)), lua_toboolean(L, lua_upvalueindex(5)));
   const gbl_signature *s = call.signature;
   int base = lua_gettop(L);
   bool rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
@@ -877,18 +887,21 @@ void gbl_define(lua_State *L, const gbl_function *functions) {
 static const char *const level_names[] = { "none", "files", "strict", NULL };
 static const gb_sandbox levels[] = { GB_SANDBOX_NONE, GB_SANDBOX_FILES, GB_SANDBOX_STRICT };
 
-/* define(text, level, fn) -> function: fn behind the reader; level is "none", "files" or "strict". */
+/* define(text, level, fn, method?) -> function: fn behind the reader; level is "none", "files" or "strict"; method: fn has a self, a module, as
+ * constructors of layers do. */
 static int define(lua_State *L) {
   luaL_checktype(L, 1, LUA_TSTRING);
   gb_sandbox level = levels[luaL_checkoption(L, 2, NULL, level_names)];
   luaL_checktype(L, 3, LUA_TFUNCTION);
+  lua_settop(L, 4);
   lua_pushvalue(L, 1);
   note_record(L, (int)level);
   lua_pushlightuserdata(L, gbl_get_state(L));
   lua_pushvalue(L, 1);
   lua_pushnil(L);
   lua_pushvalue(L, 3);
-  lua_pushcclosure(L, call_lua, 4);
+  lua_pushboolean(L, lua_toboolean(L, 4));
+  lua_pushcclosure(L, call_lua, 5);
   return 1;
 }
 

@@ -159,7 +159,7 @@ function amp.plan(model)
   local rows, pins, width = {}, {}, #"module"
   for name, module in model:named_modules() do
     pins[name] = module:precision()
-    rows[#rows + 1] = { name = name, class = getmetatable(module).__name }
+    rows[#rows + 1] = { name = name, class = native.class_of(module).__name }
     width = math.max(width, utf8.len(name) or #name)
   end
   local function line(...) print(("%s  %-18s  %s"):format(...)) end

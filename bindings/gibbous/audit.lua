@@ -14,7 +14,7 @@ local current -- the audit that runs: { entries = by number, numbers = by module
 
 -- The number of a module as it is called now, and its entry: a module that is not pinned is pinned as the one around it is.
 local function entry_of(module)
-  local class, own = getmetatable(module).__name, module:precision()
+  local class, own = native.class_of(module).__name, module:precision()
   local known = current.paths[module] or { name = class, path = class }
   local around = current.around
   local pin, by = own, known.path
@@ -444,7 +444,7 @@ local function complete(row, entry)
 end
 
 local function report_of(model, rows, entries)
-  local report = setmetatable({ model = getmetatable(model).__name, rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0, operations = 0,
+  local report = setmetatable({ model = native.class_of(model).__name, rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0, operations = 0,
     eligible_operations = 0, format = format_of(rows) }, Report)
   for _, row in ipairs(rows) do
     complete(row, entries[row.module])
@@ -498,7 +498,7 @@ function amp.audit(model, step, ...)
   local fn = runner(model, is_step and step, options)
   local state = { entries = {}, numbers = {}, paths = {}, around = false }
   for _, entry in ipairs(native.module_paths(model)) do
-    state.paths[entry[1]] = { name = entry[2], path = entry[3] ~= "" and entry[3] or getmetatable(model).__name }
+    state.paths[entry[1]] = { name = entry[2], path = entry[3] ~= "" and entry[3] or native.class_of(model).__name }
   end
   local _ <close> = setmetatable({}, { __close = function() current = current ~= state and current or nil end })
   local rows = native.audit(function(...)

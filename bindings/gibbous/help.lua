@@ -130,7 +130,7 @@ local function sorted(table_)
   return keys
 end
 
-local function is_class(value) return type(value) == "table" and rawget(value, "__instance") ~= nil end
+local function is_class(value) return type(value) == "table" and rawget(value, "__values") ~= nil end
 
 -- Functions of a class that it does not share with the one it extends; what Lua and Module call stays unsaid.
 local silent = { init = true, forward = true, extra = true, describe = true }
@@ -217,7 +217,7 @@ function native.help_entry(what)
     return nil, native.nearest(what, known)
   end
   if gb.nn.is_module(what) then
-    what = getmetatable(what).__index
+    what = native.class_of(what)
     if rawget(gb.nn, what.__name) ~= what then what = gb.nn.Module end -- a class of the recipe's
   end
   if type(what) ~= "function" and type(what) ~= "table" then return nil, "" end

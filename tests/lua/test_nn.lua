@@ -638,4 +638,49 @@ describe("modules within each other", function()
   end)
 end)
 
+describe("slips are seen", function()
+  it("a plain tensor in the place of a parameter is an error with the cure", function()
+    local layer = nn.Linear(2, 2)
+    local weight = layer.weight
+    expect(function() layer.weight = gb.zeros(2, 2) end):to_fail("copy_")
+    expect(rawequal(layer.weight, weight)):to_be(true)
+    layer.weight = nn.Parameter(gb.zeros(2, 2))
+    expect(layer.weight:sum():item()):to_be(0)
+    expect(#layer:parameters()):to_be(2)
+    layer.bias = nil
+    expect(#layer:parameters()):to_be(1)
+  end)
+  it("values of the wrong kind and extra arguments are errors", function()
+    expect(function() nn.Linear(2, 2, false) end):to_fail("table of options")
+    expect(function() nn.Linear(2, 2, {}, 1) end):to_fail("too many arguments")
+    expect(function() nn.Dropout("0.5") end):to_fail("'p' must be a number")
+    local x = gb.rand(1, 3, 4)
+    expect(function() nn.MultiheadAttention(4, 2)(x, x, x) end):to_fail("self attention")
+    expect(function() nn.Linear(4, 4)(x, x) end):to_fail("one argument more")
+    expect(function() nn.Sequential(nn.ReLU())(x, x) end):to_fail("one argument more")
+    expect(function() nn.CrossEntropyLoss()(x, x, x) end):to_fail("one argument more")
+  end)
+  it("modules are converted by the names that tensors have", function()
+    local layer = nn.Linear(2, 2)
+    local weight = layer.weight
+    for name, dtype in pairs { half = "float16", bfloat16 = "bfloat16", double = "float64", float = "float32" } do
+      expect(rawequal(layer[name](layer), layer)):to_be(true)
+      expect(weight.dtype):to_be(dtype)
+    end
+    expect(layer:cpu().weight.device):to_be("cpu")
+  end)
+  it("pairs and # of a module are those of what it holds", function()
+    local list = nn.ModuleList { nn.ReLU(), nn.Tanh() }
+    expect(#list):to_be(2)
+    local Net = nn.Module:extend("Net")
+    function Net:init()
+      self.second = nn.ReLU()
+      self.first = nn.Linear(1, 1)
+    end
+    local names = {}
+    for name in pairs(Net()) do names[#names + 1] = name end
+    expect(table.concat(names, " ")):to_be("second first")
+  end)
+end)
+
 gb.test.finish()
