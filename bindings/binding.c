@@ -23,6 +23,8 @@ static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0, op
 #define GENERATION 128                     /* handles of small tensors, which with what they hold are not a tenth of a cache of the second level */
 #define GENERATION_MOST 16384
 #define GENERATION_BYTES 1024              /* of a tensor that counts as small, on the average of a generation */
+#define FRAMES_NEAR 200                    /* innermost frames in which the recipe's line is looked for, */
+#define FRAMES_FAR 8                       /* and outermost ones */
 #define GENERATION_AFTER 8192              /* handles made since a place where little is alive */
 
 /* {==== The state ==== */
@@ -96,13 +98,30 @@ static void reclaim(void *user) {
   state->reclaims = false;
 }
 
-/* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. */
+/* Is this frame one of a chunk of the recipe's, with a line? */
+static bool is_recipe(lua_State *L, lua_Debug *frame) {
+  lua_getinfo(L, "Sl", frame);
+  return *frame->what != 'C' && strncmp(frame->source, "=gibbous/", 9) != 0 && frame->currentline > 0;
+}
+
+/* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. lua_getstack walks to a level from the innermost
+ * one, so a search level by level is quadratic in the depth. Beyond FRAMES_NEAR only the outermost frames are looked at, where
+ * the recipe began; how deep they lie is found by doubling and halving. */
 static bool find_recipe(lua_State *L, lua_Debug *frame) {
-  for (int level = 0; lua_getstack(L, level, frame); level++) {
-    lua_getinfo(L, "Sl", frame);
-    bool ours = !strncmp(frame->source, "=gibbous/", 9);
-    if (*frame->what != 'C' && !ours && frame->currentline > 0) return true;
+  int level = 0, low = FRAMES_NEAR, high = FRAMES_NEAR;
+  for (; level < FRAMES_NEAR; level++) {
+    if (!lua_getstack(L, level, frame)) return false;
+    if (is_recipe(L, frame)) return true;
   }
+  while (lua_getstack(L, high, frame)) low = high, high *= 2;
+  while (low < high) { /* low .. high - 1 may be levels; those from high on are none */
+    int middle = low + (high - low) / 2;
+    if (lua_getstack(L, middle, frame)) low = middle + 1;
+    else high = middle;
+  }
+  level = high - FRAMES_FAR > FRAMES_NEAR ? high - FRAMES_FAR : FRAMES_NEAR;
+  for (; lua_getstack(L, level, frame); level++)
+    if (is_recipe(L, frame)) return true;
   return false;
 }
 
