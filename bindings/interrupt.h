@@ -64,6 +64,12 @@ void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
 
 /* Charge work that a C function did or is about to do, in the cost of instructions; raises when a limit is reached or a stop was asked for. */
 void gbl_charge(lua_State *L, uint64_t instructions);
+/* One element of many that a C function goes through; they are charged an instruction each, GBL_STEPS together, since charging takes longer than
+ * most of them. *steps counts them, from 0. */
+#define GBL_STEPS 1024
+static inline void gbl_charge_step(lua_State *L, uint64_t *steps) {
+  if (++*steps % GBL_STEPS == 0) gbl_charge(L, GBL_STEPS);
+}
 /* A block of Lua's memory was allocated: the work behind it is charged. Called by an allocator, so a limit is not raised here; it is armed. */
 void gbl_charge_block(struct gbl_state *state, size_t bytes);
 /* No string that lives has more than so many bytes. Called by an allocator. */

@@ -102,8 +102,9 @@ static void free_json(void *json) { gb_json_free(json); }
 static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
 /* Push a parsed value: arrays count from 1, null is nil. The depth is limited by the parser. */
-static void push_json(lua_State *L, const gb_json *v) {
+static void push_json(lua_State *L, const gb_json *v, uint64_t *steps) {
   luaL_checkstack(L, 4, "JSON is nested too deep");
+  gbl_charge_step(L, steps);
   int64_t integer;
   double number;
   lua_Integer n = 0;
@@ -119,7 +120,7 @@ static void push_json(lua_State *L, const gb_json *v) {
     case GB_JSON_ARRAY:
       lua_newtable(L);
       for (const gb_json *e = v->as.list.first; e; e = e->next) {
-        push_json(L, e);
+        push_json(L, e, steps);
         lua_seti(L, -2, ++n);
       }
       break;
@@ -127,7 +128,7 @@ static void push_json(lua_State *L, const gb_json *v) {
       lua_newtable(L);
       for (const gb_json *e = v->as.list.first; e; e = e->next) {
         lua_pushlstring(L, e->key, e->key_length);
-        push_json(L, e);
+        push_json(L, e, steps);
         lua_rawset(L, -3);
       }
       break;
@@ -138,21 +139,30 @@ static int json_decode(lua_State *L) {
   size_t length;
   const char *text = luaL_checklstring(L, 1, &length);
   char why[160];
+  uint64_t steps = 0;
   void **slot = gbl_new_object(L, &json_type, 0);
   gb_json *json = NULL;
-  if (gb_json_parse(text, length, &json, why, sizeof why) != GB_OK) return gbl_error(L, "json_decode: %s", why);
+  gb_status status = gb_json_parse(gbl_context(L), text, length, &json, why, sizeof why);
+  if (status == GB_EFORMAT) return gbl_error(L, "json_decode: %s", why);
+  gbl_check_status(L, status);
   *slot = json;
-  push_json(L, json);
+  push_json(L, json, &steps);
+  *slot = NULL; /* the tree goes now, not when it is collected */
+  gb_json_free(json);
   return 1;
 }
 
-static void free_writer(void *writer) {
-  gb_json_writer_free(writer);
-  free(writer);
+/* A text that is being written, and how many values went into it. */
+typedef struct writer { gb_json_writer json; uint64_t steps; } writer;
+
+static void free_writer(void *object) {
+  writer *w = object;
+  gb_json_writer_free(&w->json);
+  gb_counted_free(w);
 }
 static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
-static void write_json(lua_State *L, gb_json_writer *w, int depth);
+static void write_json(lua_State *L, writer *to, int depth);
 
 /* Are the table's keys 1 .. n, with n above 0? */
 static bool is_array(lua_State *L, int table, lua_Integer n) {
@@ -165,14 +175,15 @@ static bool is_array(lua_State *L, int table, lua_Integer n) {
 }
 
 /* A table: an array where its keys are 1 .. n, else an object with sorted keys. */
-static void write_table(lua_State *L, gb_json_writer *w, int depth) {
+static void write_table(lua_State *L, writer *to, int depth) {
+  gb_json_writer *w = &to->json;
   int table = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, table), keys;
   if (is_array(L, table, n)) {
     gb_json_open(w, '[');
     for (lua_Integer i = 1; i <= n; i++) {
       lua_geti(L, table, i);
-      write_json(L, w, depth + 1);
+      write_json(L, to, depth + 1);
       lua_pop(L, 1);
     }
     gb_json_close(w, ']');
@@ -186,7 +197,7 @@ static void write_table(lua_State *L, gb_json_writer *w, int depth) {
     const char *key = lua_tolstring(L, -1, &length);
     gb_json_key(w, key, length);
     lua_gettable(L, table);
-    write_json(L, w, depth + 1);
+    write_json(L, to, depth + 1);
     lua_pop(L, 1);
   }
   gb_json_close(w, '}');
@@ -194,9 +205,11 @@ static void write_table(lua_State *L, gb_json_writer *w, int depth) {
 }
 
 /* Numbers that JSON cannot hold (inf, nan) are an error here; checkpoints write them in a form of their own (gibbous/io.lua). */
-static void write_json(lua_State *L, gb_json_writer *w, int depth) {
+static void write_json(lua_State *L, writer *to, int depth) {
+  gb_json_writer *w = &to->json;
   size_t length;
   const char *text;
+  gbl_charge_step(L, &to->steps);
   if (depth > GB_JSON_MOST_DEPTH - 1) gbl_error(L, "json_encode: the value is nested deeper than %d tables, or holds itself", GB_JSON_MOST_DEPTH - 1);
   luaL_checkstack(L, 8, "the value is nested too deep");
   switch (lua_type(L, -1)) {
@@ -208,9 +221,10 @@ static void write_json(lua_State *L, gb_json_writer *w, int depth) {
       break;
     case LUA_TSTRING:
       text = lua_tolstring(L, -1, &length);
+      gbl_charge(L, length / 32);
       gb_json_string(w, text, length);
       break;
-    case LUA_TTABLE: write_table(L, w, depth); break;
+    case LUA_TTABLE: write_table(L, to, depth); break;
     default: gbl_error(L, "json_encode: a %s cannot be written", luaL_typename(L, -1));
   }
 }
@@ -218,13 +232,19 @@ static void write_json(lua_State *L, gb_json_writer *w, int depth) {
 static int json_encode(lua_State *L) {
   lua_settop(L, 1);
   void **slot = gbl_new_object(L, &writer_type, 0);
-  gb_json_writer *w = calloc(1, sizeof *w);
-  if (!w) return gbl_error(L, "json_encode: out of memory");
-  *slot = w;
+  gb_context *context = gbl_context(L);
+  writer *made = gb_counted_alloc(context, sizeof *made);
+  if (!made) return gbl_check_status(L, gb_error_code(context));
+  *slot = made;
+  gb_json_writer *w = &made->json;
+  w->context = context;
   lua_pushvalue(L, 1);
-  write_json(L, w, 0);
+  write_json(L, made, 0);
+  if (w->status == GB_EMEMORY) gbl_check_status(L, w->status);
   if (w->status != GB_OK) return gbl_error(L, "json_encode: %s (numbers must be finite, text UTF-8)", gb_status_text(w->status));
   lua_pushlstring(L, w->text, w->length);
+  *slot = NULL;
+  free_writer(made);
   return 1;
 }
 

@@ -11,9 +11,11 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "tensor/context.h"
 
 #define CHUNK_VALUES 64
 #define NUMBER_MOST 512 /* characters of a number */
+#define LOOK_STEPS (1 << 16) /* characters, values or comparisons between two looks for a stop: at most a few milliseconds */
 
 typedef struct chunk {
   struct chunk *next;
@@ -23,6 +25,7 @@ typedef struct chunk {
 /* What gb_json_free gets: the root is its first member. */
 typedef struct document {
   gb_json root;
+  gb_context *context;
   char *text;
   chunk *chunks;
   int used;                          /* values of the newest chunk */
@@ -33,6 +36,7 @@ typedef struct parser {
   document *document;
   char *at, *end;                    /* *end is NUL */
   int depth;
+  int64_t steps;                     /* since the last look for a stop */
   char *error;
   size_t error_size;
 } parser;
@@ -56,19 +60,28 @@ static gb_status fail_memory(parser *p) {
   return GB_EMEMORY;
 }
 
+/* One more step; now and then a look for a stop. */
+static gb_status step(parser *p) {
+  if (++p->steps < LOOK_STEPS) return GB_OK;
+  p->steps = 0;
+  gb_status status = gb_poll(p->document->context);
+  if (status != GB_OK) snprintf(p->error, p->error_size, "interrupted");
+  return status;
+}
+
 /* An unset value. */
 static gb_status new_value(parser *p, gb_json **out) {
   document *d = p->document;
   if (++d->count > GB_JSON_MOST_VALUES) return fail(p, "more than %d values", GB_JSON_MOST_VALUES);
+  GB_TRY(step(p));
   if (!d->chunks || d->used == CHUNK_VALUES) {
-    chunk *c = malloc(sizeof *c);
+    chunk *c = gb_counted_alloc(d->context, sizeof *c);
     if (!c) return fail_memory(p);
     c->next = d->chunks;
     d->chunks = c;
     d->used = 0;
   }
   *out = &d->chunks->values[d->used++];
-  memset(*out, 0, sizeof **out);
   return GB_OK;
 }
 
@@ -116,6 +129,7 @@ static gb_status parse_string(parser *p, const char **text, size_t *length) {
   char *to = ++p->at, *start = to;
   while (*p->at != '"') {
     uint32_t code;
+    GB_TRY(step(p));
     if (*p->at == '\\') {
       gb_status status = parse_escape(p, &to);
       if (status != GB_OK) return status;
@@ -187,25 +201,49 @@ static gb_status parse_number(parser *p, gb_json *out) {
 
 static gb_status parse_value(parser *p, gb_json *out);
 
-static int compare_keys(const void *a, const void *b) {
-  const gb_json *x = *(gb_json *const *)a, *y = *(gb_json *const *)b;
+/* The order of two keys: below, at or above 0. */
+static int compare_keys(const gb_json *x, const gb_json *y) {
   size_t least = x->key_length < y->key_length ? x->key_length : y->key_length;
   int order = memcmp(x->key, y->key, least);
   return order ? order : (x->key_length > y->key_length) - (x->key_length < y->key_length);
+}
+
+/* Merge two sorted runs, members[0 .. a) and members[a .. n), into `to`. No two keys may be the same. */
+static gb_status merge_keys(parser *p, const gb_json **to, const gb_json *const *members, size_t a, size_t n) {
+  size_t i = 0, j = a;
+  for (size_t k = 0; k < n; k++) {
+    int order = i == a ? 1 : j == n ? -1 : compare_keys(members[i], members[j]);
+    if (!order) return fail(p, "the key \"%.80s\" comes twice", members[i]->key);
+    GB_TRY(step(p));
+    to[k] = order < 0 ? members[i++] : members[j++];
+  }
+  return GB_OK;
+}
+
+/* Sort n members, with room for as many behind them, by merging; qsort could not be stopped. Equal keys meet in some merge. */
+static gb_status sort_keys(parser *p, const gb_json **members, size_t n) {
+  const gb_json **from = members, **to = members + n;
+  for (size_t width = 1; width < n; width *= 2) {
+    for (size_t i = 0; i < n; i += 2 * width) {
+      size_t left = n - i;
+      GB_TRY(merge_keys(p, to + i, from + i, left < width ? left : width, left < 2 * width ? left : 2 * width));
+    }
+    const gb_json **sorted = to;
+    to = from;
+    from = sorted;
+  }
+  return GB_OK;
 }
 
 /* No two members of an object have the same key. */
 static gb_status check_keys(parser *p, const gb_json *object) {
   size_t n = (size_t)object->as.list.count, i = 0;
   if (n < 2) return GB_OK;
-  gb_json *few[16], **members = n <= 16 ? few : malloc(n * sizeof *members);
+  const gb_json *few[32], **members = n <= 16 ? few : gb_counted_alloc(p->document->context, 2 * n * sizeof *members);
   if (!members) return fail_memory(p);
-  for (gb_json *m = object->as.list.first; m; m = m->next) members[i++] = m;
-  qsort(members, n, sizeof *members, compare_keys);
-  gb_status status = GB_OK;
-  for (i = 1; i < n && status == GB_OK; i++)
-    if (!compare_keys(&members[i - 1], &members[i])) status = fail(p, "the key \"%.80s\" comes twice", members[i]->key);
-  if (members != few) free(members);
+  for (const gb_json *m = object->as.list.first; m; m = m->next) members[i++] = m;
+  gb_status status = sort_keys(p, members, n);
+  if (members != few) gb_counted_free((void *)members);
   return status;
 }
 
@@ -279,11 +317,12 @@ static gb_status parse_value(parser *p, gb_json *out) {
   return status;
 }
 
-gb_status gb_json_parse(const char *text, size_t bytes, gb_json **out, char *error, size_t error_size) {
-  document *d = calloc(1, sizeof *d);
+gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error, size_t error_size) {
+  document *d = gb_counted_alloc(context, sizeof *d);
   parser p = { .document = d, .error = error, .error_size = error_size };
-  if (d) d->text = malloc(bytes + 1);
-  if (!d || !d->text) { free(d); return fail_memory(&p); }
+  if (d) d->text = gb_counted_resize(context, NULL, bytes + 1);
+  if (!d || !d->text) { gb_counted_free(d); return fail_memory(&p); }
+  d->context = context;
   memcpy(d->text, text, bytes);
   d->text[bytes] = 0;
   p.at = d->text;
@@ -300,11 +339,11 @@ void gb_json_free(gb_json *root) {
   document *d = (document *)root;
   while (d->chunks) {
     chunk *next = d->chunks->next;
-    free(d->chunks);
+    gb_counted_free(d->chunks);
     d->chunks = next;
   }
-  free(d->text);
-  free(d);
+  gb_counted_free(d->text);
+  gb_counted_free(d);
 }
 
 const gb_json *gb_json_get(const gb_json *object, const char *key) {
@@ -338,7 +377,7 @@ static void put(gb_json_writer *w, const char *text, size_t length) {
   if (w->status != GB_OK) return;
   if (w->capacity - w->length < length + 1) {
     size_t capacity = (w->capacity + length + 64) * 2;
-    char *grown = realloc(w->text, capacity);
+    char *grown = gb_counted_resize(w->context, w->text, capacity);
     if (!grown) { w->status = GB_EMEMORY; return; }
     w->text = grown;
     w->capacity = capacity;
@@ -426,8 +465,8 @@ void gb_json_bool(gb_json_writer *w, bool value) { put_value(w, value ? "true" :
 void gb_json_null(gb_json_writer *w) { put_value(w, "null"); }
 
 void gb_json_writer_free(gb_json_writer *w) {
-  free(w->text);
-  *w = (gb_json_writer){ 0 };
+  gb_counted_free(w->text);
+  *w = (gb_json_writer){ .context = w->context };
 }
 
 /* ====} */

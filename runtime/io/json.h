@@ -1,7 +1,8 @@
 /* io/json.h - a small strict JSON reader and writer for metadata.
  *
  * The reader refuses what parsers disagree about: duplicate keys, integers beyond 64 bits, numbers that overflow, malformed UTF-8, lone
- * surrogates, anything after the value but white space. Depth and the count of values are capped. Works in memory, knows no context. */
+ * surrogates, anything after the value but white space. Depth and the count of values are capped. Works in memory; what it holds (48 bytes
+ * a value, for two of text at the least) counts against the context's limit on tensor bytes until it is freed, and long texts heed a stop. */
 #ifndef GB_IO_JSON_H
 #define GB_IO_JSON_H
 
@@ -28,8 +29,8 @@ typedef struct gb_json {
   struct gb_json *next;
 } gb_json;
 
-/* Parse all of text. GB_EFORMAT or GB_EMEMORY: error says what is wrong at which byte. */
-gb_status gb_json_parse(const char *text, size_t bytes, gb_json **out, char *error, size_t error_size);
+/* Parse all of text. GB_EFORMAT: error says what is wrong at which byte; GB_EMEMORY, GB_EINTERRUPT: it says so, and so does the context. */
+gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error, size_t error_size);
 void gb_json_free(gb_json *root);    /* NULL is fine */
 
 /* A member of an object, or NULL. */
@@ -39,9 +40,10 @@ bool gb_json_int64(const gb_json *value, int64_t *out);
 /* The value of an integer or a number. */
 bool gb_json_double(const gb_json *value, double *out);
 
-/* The writer: {0} to begin with. The first failure stays in status (GB_EMEMORY; GB_EINVAL for text that is not UTF-8 and for numbers that
+/* The writer: { .context = context } to begin with. The first failure stays in status (GB_EMEMORY; GB_EINVAL for text that is not UTF-8 and for numbers that
  * are not finite, which JSON cannot hold) and makes the calls that follow do nothing. text is NUL-terminated. */
 typedef struct gb_json_writer {
+  gb_context *context;
   char *text;
   size_t length, capacity;
   gb_status status;

@@ -94,11 +94,11 @@ static gb_status write_tensor(gb_context *context, gb_file_writer *file, gb_tens
   if (!bytes) return GB_OK;
   GB_TRY(gb_check_loan(tensor));
   if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor)) return gb_file_write(file, gb_data(tensor), bytes);
-  void *ordered = malloc(bytes);
-  if (!ordered) return gb_fail_memory(context, bytes);
+  void *ordered = gb_counted_resize(context, NULL, bytes);
+  if (!ordered) return gb_error_code(context);
   gb_status status = gb_tensor_read(tensor, ordered, bytes);
   if (status == GB_OK) status = gb_file_write(file, ordered, bytes);
-  free(ordered);
+  gb_counted_free(ordered);
   return status;
 }
 
@@ -143,7 +143,7 @@ static gb_status check_names(gb_context *context, const char *const *names, gb_t
 /* With the items sorted: make the header, then write the file. */
 static gb_status save_items(gb_context *context, const char *path, const item *items, int64_t count, const char *const *keys,
                             const char *const *values, int64_t metadata_count) {
-  gb_json_writer header = { 0 };
+  gb_json_writer header = { .context = context };
   gb_file_writer *file = NULL;
   gb_status status = write_header(context, items, count, keys, values, metadata_count, &header);
   if (status == GB_OK) status = gb_file_create(context, path, &file);
@@ -250,8 +250,8 @@ static gb_status read_entry(gb_context *context, const gb_json *member, entry *o
 static gb_status read_metadata(gb_safetensors *file, const gb_json *member) {
   if (member->type != GB_JSON_OBJECT) return gb_fail(file->context, GB_EFORMAT, "safetensors: %s is no object", METADATA);
   size_t count = (size_t)member->as.list.count;
-  file->metadata = malloc((count + 1) * sizeof *file->metadata);
-  if (!file->metadata) return gb_fail_memory(file->context, count * sizeof *file->metadata);
+  file->metadata = gb_counted_alloc(file->context, (count + 1) * sizeof *file->metadata);
+  if (!file->metadata) return gb_error_code(file->context);
   for (const gb_json *m = member->as.list.first; m; m = m->next) {
     if (m->type != GB_JSON_STRING || has_nul(m->key, m->key_length) || has_nul(m->as.string.text, m->as.string.length))
       return gb_fail(file->context, GB_EFORMAT, "safetensors: the metadata '%.200s' is no string", m->key);
@@ -284,8 +284,8 @@ static gb_status check_layout(gb_safetensors *file) {
 static gb_status read_entries(gb_safetensors *file) {
   const gb_json *header = file->header;
   size_t count = (size_t)header->as.list.count;
-  file->entries = malloc((count + 1) * sizeof *file->entries);
-  if (!file->entries) return gb_fail_memory(file->context, count * sizeof *file->entries);
+  file->entries = gb_counted_alloc(file->context, (count + 1) * sizeof *file->entries);
+  if (!file->entries) return gb_error_code(file->context);
   for (const gb_json *m = header->as.list.first; m; m = m->next) {
     if (m->key_length == strlen(METADATA) && !strcmp(m->key, METADATA)) GB_TRY(read_metadata(file, m));
     else GB_TRY(read_entry(file->context, m, &file->entries[file->count++]));
@@ -297,8 +297,8 @@ static gb_status read_entries(gb_safetensors *file) {
 static gb_status parse_header(gb_safetensors *file, const char *text, size_t bytes) {
   char error[256];
   if (text[0] != '{') return gb_fail(file->context, GB_EFORMAT, "safetensors: the header does not begin with '{'");
-  gb_status status = gb_json_parse(text, bytes, &file->header, error, sizeof error);
-  return status == GB_OK ? GB_OK : gb_fail(file->context, status, "safetensors: the header is malformed: %s", error);
+  gb_status status = gb_json_parse(file->context, text, bytes, &file->header, error, sizeof error);
+  return status != GB_EFORMAT ? status : gb_fail(file->context, status, "safetensors: the header is malformed: %s", error);
 }
 
 /* Read and check everything before the data. */
@@ -311,11 +311,11 @@ static gb_status read_header(gb_safetensors *file) {
   if (length < 2 || length > HEADER_MOST || length > size - 8)
     return gb_fail(file->context, GB_EFORMAT, "safetensors: a header of %" PRIu64 " bytes in a file of %" PRIu64, length, size);
   file->data = 8 + length;
-  char *text = malloc((size_t)length);
-  if (!text) return gb_fail_memory(file->context, (size_t)length);
+  char *text = gb_counted_resize(file->context, NULL, (size_t)length);
+  if (!text) return gb_error_code(file->context);
   gb_status status = gb_file_read(file->file, 8, text, (size_t)length);
   if (status == GB_OK) status = parse_header(file, text, (size_t)length);
-  free(text);
+  gb_counted_free(text);
   return status == GB_OK ? read_entries(file) : status;
 }
 
@@ -338,8 +338,8 @@ void gb_safetensors_close(gb_safetensors *file) {
   if (!file) return;
   gb_file_close(file->file);
   gb_json_free(file->header);
-  free(file->entries);
-  free(file->metadata);
+  gb_counted_free(file->entries);
+  gb_counted_free((void *)file->metadata);
   gb_context_release(file->context);
   free(file);
 }

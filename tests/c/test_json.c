@@ -9,12 +9,15 @@
 #include "base/philox.h"
 #include "check.h"
 #include "io/json.h"
+#include "tensor/context.h"
+
+static gb_context *context;
 
 static gb_json *parse(const char *text, size_t bytes, gb_status *status) {
   static char error[200];
   gb_json *root = NULL;
   error[0] = 0;
-  *status = gb_json_parse(text, bytes, &root, error, sizeof error);
+  *status = gb_json_parse(context, text, bytes, &root, error, sizeof error);
   if (*status != GB_OK && !error[0]) *status = GB_OK; /* a failure must say something: let the caller's check see it */
   return root;
 }
@@ -128,7 +131,7 @@ static void test_mutations(void) {
 
 /* Integers, strings and doubles come back as they went. */
 static void test_writer(void) {
-  gb_json_writer w = { 0 };
+  gb_json_writer w = { .context = context };
   gb_json_open(&w, '{');
   gb_json_key(&w, "a\"\\\n", 4);
   gb_json_open(&w, '[');
@@ -165,7 +168,7 @@ static int doubles_return(int count) {
     uint32_t r[4];
     gb_philox(3, 0, (uint64_t)i, r);
     double x = i < n ? edges[i] : ldexp(gb_uniform64(r[0], r[1]) - 0.5, (int)(r[2] % 2000) - 1000), back = NAN;
-    gb_json_writer w = { 0 };
+    gb_json_writer w = { .context = context };
     gb_status status;
     gb_json_number(&w, x);
     gb_json *root = parse(w.text, w.length, &status);
@@ -176,8 +179,60 @@ static int doubles_return(int count) {
   return good == count;
 }
 
+/* A tree counts against the limit on tensor bytes while it lives, is refused beyond it, and heeds a stop; a text that is written counts too. */
+static void test_counting(void) {
+  enum { VALUES = 100000 };
+  static char text[2 * VALUES + 2];
+  gb_context_options options;
+  gb_context *outer = context;
+  gb_status status;
+  text[0] = '[';
+  for (int i = 0; i < VALUES; i++) memcpy(text + 1 + 2 * i, i < VALUES - 1 ? "1," : "1]", 2);
+  gb_context_options_init(&options, sizeof options);
+  options.tensor_bytes = (size_t)4 << 20;
+  CHECK(gb_context_open(&options, &context) == GB_OK);
+  size_t before = context->budget.used;
+  CHECK(!parse(text, sizeof text - 1, &status) && status == GB_EMEMORY && context->budget.used == before);
+  gb_context_close(context);
+  options.tensor_bytes = (size_t)64 << 20;
+  CHECK(gb_context_open(&options, &context) == GB_OK);
+  before = context->budget.used;
+  gb_json *root = parse(text, sizeof text - 1, &status);
+  CHECK(status == GB_OK && context->budget.used - before > VALUES * sizeof(gb_json));
+  gb_json_free(root);
+  CHECK(context->budget.used == before);
+  gb_json_writer w = { .context = context };
+  gb_json_string(&w, text, sizeof text - 2);
+  CHECK(w.status == GB_OK && context->budget.used - before > sizeof text);
+  gb_json_writer_free(&w);
+  CHECK(context->budget.used == before);
+  gb_interrupt(context);
+  CHECK(!parse(text, sizeof text - 1, &status) && status == GB_EINTERRUPT && context->budget.used == before);
+  gb_context_close(context);
+  context = outer;
+}
+
+/* Keys that come twice are found wherever they stand among many, and many different ones are none. */
+static void test_many_keys(void) {
+  enum { KEYS = 1000 };
+  static char text[KEYS * 8 + 8];
+  gb_status status;
+  for (int twice = -1; twice < KEYS; twice += 37) {
+    int length = 0;
+    for (int i = 0; i < KEYS; i++)
+      length += snprintf(text + length, sizeof text - (size_t)length, "%c\"%03d\":1", i ? ',' : '{', i == twice ? (i + 500) % KEYS : i * 7 % KEYS);
+    text[length++] = '}';
+    gb_json *root = parse(text, (size_t)length, &status);
+    CHECK(twice < 0 ? status == GB_OK : status == GB_EFORMAT || twice * 7 % KEYS == (twice + 500) % KEYS);
+    gb_json_free(root);
+  }
+}
+
 int main(void) {
+  CHECK(gb_context_open(NULL, &context) == GB_OK);
   test_grammar();
+  test_counting();
+  test_many_keys();
   test_values();
   test_limits();
   test_mutations();
@@ -186,5 +241,6 @@ int main(void) {
   static const char *const commas[] = { "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8" };
   for (size_t i = 0; i < sizeof commas / sizeof *commas; i++)
     if (setlocale(LC_ALL, commas[i])) CHECK(doubles_return(1000)); /* a host may have set one; not every machine has one */
+  gb_context_close(context);
   return check_report();
 }

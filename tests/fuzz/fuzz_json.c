@@ -29,16 +29,17 @@ static void write_value(gb_json_writer *w, const gb_json *v) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  gb_context *context = fuzz_context();
   gb_json *value = NULL, *again = NULL;
-  gb_json_writer first = { 0 }, second = { 0 };
+  gb_json_writer first = { .context = context }, second = { .context = context };
   char error[160] = "";
-  if (gb_json_parse((const char *)data, size, &value, error, sizeof error) != GB_OK) {
+  if (gb_json_parse(context, (const char *)data, size, &value, error, sizeof error) != GB_OK) {
     CLAIM(value == NULL && *error);
     return 0;
   }
   write_value(&first, value);
   CLAIM(first.status == GB_OK);
-  CLAIM(gb_json_parse(first.text, first.length, &again, error, sizeof error) == GB_OK);
+  CLAIM(gb_json_parse(context, first.text, first.length, &again, error, sizeof error) == GB_OK);
   write_value(&second, again);
   CLAIM(second.status == GB_OK && second.length == first.length);
   for (size_t i = 0; i < first.length; i++) CLAIM(first.text[i] == second.text[i]);

@@ -4,6 +4,7 @@
 #include <lua.h>
 
 #include "open_host.h"
+#include "tensor/context.h"
 
 /* {==== The recipe's line ==== */
 
@@ -36,7 +37,33 @@ static void test_frames(void) {
 
 /* ====} */
 
+/* {==== JSON ==== */
+
+/* used(): bytes that count against the limit on tensor bytes. */
+static gb_status used(gb_call *call, void *user) {
+  (void)user;
+  gb_value bytes = gb_value_integer((int64_t)gb_host_context(gb_call_host(call))->budget.used);
+  return gb_call_return(call, &bytes);
+}
+
+/* What a recipe decodes and encodes is counted while it is used, and is let go of at once, not by the collector. */
+static void test_json(void) {
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.tensor_bytes = (size_t)32 << 20;
+  gb_host *host = open_host(&o);
+  CHECK(gb_host_register(host, "used", used, NULL) == GB_OK);
+  CHECK(runs(host, "local text, before = '[' .. ('1,'):rep(100000) .. '1]', used()\n"
+                   "local t = gb.io.json_decode(text) assert(#t == 100001 and used() == before)\ngb.io.json_encode(t) assert(used() == before)"));
+  CHECK(fails(host, "gb.io.json_decode('[' .. ('1,'):rep(1000000) .. '1]')", GB_ETENSORBYTES, NULL));
+  CHECK(fails(host, "local t = {} for i = 1, 100 do t[i] = ('x'):rep(1000000) end gb.io.json_encode(t)", GB_ETENSORBYTES, NULL));
+  CHECK(runs(host, "assert(gb.io.json_decode('[1]')[1] == 1)"));
+  gb_host_close(host);
+}
+
+/* ====} */
+
 int main(void) {
   test_frames();
+  test_json();
   return check_report();
 }
