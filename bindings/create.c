@@ -64,7 +64,7 @@ static void make_filled(lua_State *L, gb_tensor *x, double value) {
 /* {==== gb.tensor ==== */
 
 /* What nested lists hold. */
-typedef struct survey { int ndim; int64_t shape[GB_MAX_NDIM]; bool has_float, has_integer, has_bool; } survey;
+typedef struct survey { int ndim; int64_t shape[GB_MAX_NDIM]; bool has_float, has_integer, has_bool; uint64_t steps; } survey;
 
 /* Follow the first elements down to learn the shape. */
 static void measure(lua_State *L, int index, survey *s) {
@@ -95,6 +95,7 @@ static void note_element(lua_State *L, int index, survey *s) {
 
 /* Check that every list has the shape of the first, and see what the elements are. */
 static void inspect(lua_State *L, int index, int dim, survey *s) {
+  gbl_charge_step(L, &s->steps);
   if (dim == s->ndim) { note_element(L, index, s); return; }
   if (lua_type(L, index) != LUA_TTABLE || (int64_t)lua_rawlen(L, index) != s->shape[dim])
     gbl_error(L, "tensor: the lists have different depths or lengths (dimension %d has %" PRId64 " elements elsewhere)", dim + 1, s->shape[dim]);
@@ -107,7 +108,8 @@ static void inspect(lua_State *L, int index, int dim, survey *s) {
 }
 
 /* Write the elements in order, as float64 where there is a float among them, else as int64. */
-static void write_elements(lua_State *L, int index, int dim, const survey *s, void *to, int64_t *at) {
+static void write_elements(lua_State *L, int index, int dim, survey *s, void *to, int64_t *at) {
+  gbl_charge_step(L, &s->steps);
   if (dim == s->ndim) {
     bool is_bool = lua_isboolean(L, index);
     if (s->has_float) ((double *)to)[*at] = is_bool ? lua_toboolean(L, index) : lua_tonumber(L, index);

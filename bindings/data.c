@@ -55,8 +55,10 @@ static int finish_dataset(lua_State *L, void **slot, gb_dataset *dataset, gb_sta
 static int subset_of_list(lua_State *L, gbl_call *call, gb_dataset *of, const gbl_value *list) {
   int64_t *indices = lua_newuserdatauv(L, sizeof *indices * ((size_t)list->count + 1), 0);
   gb_dataset *made = NULL;
+  uint64_t steps = 0;
   for (int i = 0; i < list->count; i++) {
     int64_t position;
+    gbl_charge_step(L, &steps);
     lua_rawgeti(L, list->index, i + 1);
     if (!gbl_test_integer(L, lua_gettop(L), &position)) gbl_refuse(call, "[%d] of the list is %s, no position", i + 1, gbl_type_name(L, -1));
     if (position == 0) gbl_refuse(call, "position 0: positions count from 1, and -1 is the last");
@@ -351,7 +353,9 @@ static int shuffled(lua_State *L) {
   int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
   gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
   lua_createtable(L, (int)n, 0);
+  uint64_t steps = 0;
   for (int64_t i = 0; i < n; i++) {
+    gbl_charge_step(L, &steps);
     lua_pushinteger(L, order[i] + 1);
     lua_rawseti(L, -2, i + 1);
   }

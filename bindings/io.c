@@ -13,7 +13,9 @@
 static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
   lua_newtable(L);
   lua_Integer n = 0;
+  uint64_t steps = 0;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    gbl_charge_step(L, &steps);
     if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "%s are named by strings, not by a %s", what, luaL_typename(L, -2));
     lua_pushvalue(L, -2);
     lua_seti(L, -4, ++n);
@@ -167,7 +169,9 @@ static void write_json(lua_State *L, writer *to, int depth);
 /* Are the table's keys 1 .. n, with n above 0? */
 static bool is_array(lua_State *L, int table, lua_Integer n) {
   lua_Integer keys = 0;
+  uint64_t steps = 0;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+    gbl_charge_step(L, &steps);
     if (lua_isinteger(L, -2) && lua_tointeger(L, -2) >= 1 && lua_tointeger(L, -2) <= n) keys++;
     else return lua_pop(L, 2), false;
   }

@@ -51,12 +51,16 @@ static int is_dtype(lua_State *L) {
 
 static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table (of equals the first in the alphabet), or "". */
+enum { NEAREST_MOST = 4096 }; /* keys that are compared, each for about a microsecond */
+
+/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table (of equals the first in the alphabet), or "", as for a table of
+ * very many keys. */
 static int nearest(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   size_t n = 0;
-  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) n++;
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1))
+    if (++n > NEAREST_MOST) return lua_pushliteral(L, ""), 1;
   const char **known = lua_newuserdatauv(L, sizeof *known * (n + 1), 0);
   n = 0;
   for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1))
@@ -205,7 +209,11 @@ static int same_bits(lua_State *L) {
     char *room = lua_newuserdatauv(L, 2 * bytes + 1, 0);
     gbl_check_status(L, gb_tensor_read(a, room, bytes));
     gbl_check_status(L, gb_tensor_read(b, room + bytes, bytes));
-    same = !memcmp(room, room + bytes, bytes);
+    for (size_t at = 0, piece; same && at < bytes; at += piece) {
+      piece = bytes - at < GB_PIECE ? bytes - at : GB_PIECE;
+      same = !memcmp(room + at, room + bytes + at, piece);
+      gbl_check_status(L, gb_poll(a->storage->context));
+    }
   }
   lua_pushboolean(L, same);
   return 1;

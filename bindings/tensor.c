@@ -212,10 +212,12 @@ static void push_sizes(lua_State *L, int count, const int64_t *sizes) {
 
 static int shape_text(lua_State *L) {
   luaL_Buffer text;
+  uint64_t steps = 0;
   int64_t count = (int64_t)lua_rawlen(L, 1);
   luaL_buffinit(L, &text);
   luaL_addchar(&text, '{');
   for (int64_t i = 1; i <= count; i++) {
+    gbl_charge_step(L, &steps);
     if (i > 1) luaL_addstring(&text, ", ");
     lua_rawgeti(L, 1, i);
     lua_pushfstring(L, "%I", lua_tointeger(L, -1));
@@ -229,7 +231,9 @@ static int shape_text(lua_State *L) {
 
 static int shape_equal(lua_State *L) {
   bool equal = lua_istable(L, 1) && lua_istable(L, 2) && lua_rawlen(L, 1) == lua_rawlen(L, 2);
+  uint64_t steps = 0;
   for (int64_t i = 1; equal && i <= (int64_t)lua_rawlen(L, 1); i++) {
+    gbl_charge_step(L, &steps);
     lua_rawgeti(L, 1, i);
     lua_rawgeti(L, 2, i);
     equal = lua_rawequal(L, -1, -2);
@@ -393,7 +397,8 @@ static void *push_host_copy(lua_State *L, gb_tensor *t) {
 }
 
 /* Push dimension `dim` of the copy as nested lists, advancing *at. */
-static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *host, int64_t *at) {
+static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *host, int64_t *at, uint64_t *steps) {
+  gbl_charge_step(L, steps);
   if (dim == t->ndim) {
     gb_dtype dtype = gb_tensor_dtype(t);
     bool is_float = gb_dtype_is_float(dtype);
@@ -404,7 +409,7 @@ static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *h
   luaL_checkstack(L, 4, NULL);
   lua_createtable(L, t->shape[dim] < INT32_MAX ? (int)t->shape[dim] : 0, 0);
   for (int64_t i = 1; i <= t->shape[dim]; i++) {
-    push_nested(L, t, dim + 1, host, at);
+    push_nested(L, t, dim + 1, host, at, steps);
     lua_rawseti(L, -2, i);
   }
 }
@@ -412,8 +417,9 @@ static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *h
 static int tensor_tolist(lua_State *L, gbl_call *call) {
   gb_tensor *t = gbl_tensor(call, "self");
   int64_t at = 0;
+  uint64_t steps = 0;
   const void *host = push_host_copy(L, t);
-  push_nested(L, t, 0, host, &at);
+  push_nested(L, t, 0, host, &at, &steps);
   return 1;
 }
 
@@ -423,7 +429,9 @@ static int tensor_stats(lua_State *L, gbl_call *call) {
   const void *host = push_host_copy(L, t);
   double least = INFINITY, most = -INFINITY, mean = 0, squares = 0;
   int64_t finite = 0, nans = 0, zeros = 0;
+  uint64_t steps = 0;
   for (int64_t i = 0; i < t->numel; i++) {
+    gbl_charge_step(L, &steps);
     double x = is_float ? ((const double *)host)[i] : (double)((const int64_t *)host)[i];
     nans += isnan(x) != 0;
     zeros += x == 0;

@@ -22,7 +22,9 @@ static const struct { unsigned char code; gb_dtype dtype; } types[] = {
 /* Exactly so many bytes, or a failure that says which. */
 static gb_status read_bytes(gb_context *context, gzFile file, const char *path, void *to, size_t bytes) {
   char *at = to;
+  int64_t work = 0;
   while (bytes) {
+    GB_TRY(gb_poll_work(context, &work, FIRST_READ));
     int done = gzread(file, at, bytes < FIRST_READ ? (unsigned)bytes : (unsigned)FIRST_READ), code = Z_OK;
     if (done > 0) {
       at += done;
@@ -86,16 +88,20 @@ static gb_status check_end(gb_context *context, gzFile file, const char *path) {
 }
 
 /* Big-endian elements into the machine's order. */
-static void swap_elements(gb_idx *idx) {
+static gb_status swap_elements(gb_context *context, gb_idx *idx) {
   size_t width = gb_dtype_bytes(idx->dtype);
   unsigned char *at = idx->data;
-  if (width == 1 || __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) return;
-  for (size_t i = 0; i < idx->bytes; i += width)
+  int64_t work = 0;
+  if (width == 1 || __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) return GB_OK;
+  for (size_t i = 0; i < idx->bytes; i += width) {
+    GB_TRY(gb_poll_work(context, &work, (int64_t)width));
     for (size_t low = i, high = i + width - 1; low < high; low++, high--) {
       unsigned char moved = at[low];
       at[low] = at[high];
       at[high] = moved;
     }
+  }
+  return GB_OK;
 }
 
 gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
@@ -111,8 +117,8 @@ gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   if (status == GB_OK) status = read_elements(context, file, path, idx.bytes, &idx);
   if (status == GB_OK) status = check_end(context, file, path);
   if (gzclose_r(file) != Z_OK && status == GB_OK) status = gb_fail(context, GB_EFORMAT, "'%s' ends too early", path);
+  if (status == GB_OK) status = swap_elements(context, &idx);
   if (status != GB_OK) { gb_counted_free(idx.data); return status; }
-  swap_elements(&idx);
   *out = idx;
   return GB_OK;
 }

@@ -9,6 +9,7 @@
 #include "io/file.h"
 
 #define NO_ID 0xffffu                /* so at most 65,535 ids */
+#define UNIT_WORK 4                  /* of a character that is read or written, towards a piece */
 
 struct gb_text {
   _Atomic int32_t refs;
@@ -32,10 +33,12 @@ static int next_code(gb_text_kind kind, const char *data, size_t left, uint32_t 
 
 /* Check the text; count its units and find the largest code, plus one. */
 static gb_status measure(gb_context *context, gb_text_kind kind, const char *data, size_t bytes, int64_t *length, uint32_t *limit) {
+  int64_t work = 0;
   *length = 0;
   *limit = 0;
   for (size_t i = 0; i < bytes; ++*length) {
     uint32_t code;
+    GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
     int step = next_code(kind, data + i, bytes - i, &code);
     if (!step) return gb_fail(context, GB_EFORMAT, "the text is not UTF-8 at byte %zu; read it as bytes instead", i + 1);
     if (code >= *limit) *limit = code + 1;
@@ -46,7 +49,7 @@ static gb_status measure(gb_context *context, gb_text_kind kind, const char *dat
 
 /* The table for all codes of `data`, in increasing order; for bytes, of all 256. */
 static gb_status make_table(gb_context *context, gb_text *text, const char *data, size_t bytes) {
-  int64_t length = 0, at = 0;
+  int64_t length = 0, at = 0, work = 0;
   text->limit = 256;
   if (text->kind == GB_TEXT_CHARACTERS) GB_TRY(measure(context, text->kind, data, bytes, &length, &text->limit));
   text->id_of = gb_counted_alloc(context, ((size_t)text->limit + 1) * sizeof *text->id_of);
@@ -56,6 +59,7 @@ static gb_status make_table(gb_context *context, gb_text *text, const char *data
     uint32_t code = 0;
     i += (size_t)gb_utf8_decode(data + i, bytes - i, &code);
     text->id_of[code] = 0;
+    GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
   }
   for (uint32_t code = 0; code < text->limit; code++) text->size += text->id_of[code] != NO_ID;
   if (text->size >= NO_ID)
@@ -102,8 +106,11 @@ static gb_status make_ids(gb_context *context, gb_text *text, const char *data, 
   GB_TRY(measure(context, text->kind, data, bytes, &text->length, &limit));
   text->ids = gb_counted_alloc(context, ((size_t)text->length + 1) * sizeof *text->ids);
   if (!text->ids) return context->error_code;
-  int64_t n = 0;
-  for (size_t i = 0; i < bytes;) GB_TRY(next_id(context, text, data, bytes, &i, &text->ids[n++]));
+  int64_t n = 0, work = 0;
+  for (size_t i = 0; i < bytes;) {
+    GB_TRY(next_id(context, text, data, bytes, &i, &text->ids[n++]));
+    GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
+  }
   return GB_OK;
 }
 
@@ -151,9 +158,10 @@ const char *gb_text_vocabulary(const gb_text *text, size_t *bytes) {
 }
 
 gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids, int64_t *count) {
-  int64_t n = 0;
+  int64_t n = 0, work = 0;
   for (size_t i = 0; i < bytes;) {
     uint16_t id;
+    GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
     GB_TRY(next_id(context, text, data, bytes, &i, &id));
     ids[n++] = id;
   }
@@ -161,20 +169,31 @@ gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *d
   return GB_OK;
 }
 
-gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data, size_t *bytes) {
-  for (int64_t i = 0; i < count; i++)
-    if (ids[i] < 0 || ids[i] >= text->size)
-      return gb_fail(context, GB_EINDEX, "id %" PRId64 " is out of range; the vocabulary has ids 0 .. %" PRId64, ids[i], text->size - 1);
-  char *decoded = malloc((size_t)count * 4 + 1);
-  if (!decoded) return gb_fail_memory(context, (size_t)count * 4 + 1);
-  size_t used = 0;
+/* Write what the ids stand for; returns how many bytes in *used. Every id was checked. */
+static gb_status write_text(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char *to, size_t *used) {
+  int64_t work = 0;
   for (int64_t i = 0; i < count; i++) {
     uint32_t code = text->codes[ids[i]];
-    if (text->kind == GB_TEXT_BYTES) decoded[used++] = (char)code;
-    else used += (size_t)gb_utf8_encode(code, decoded + used);
+    GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
+    if (text->kind == GB_TEXT_BYTES) to[(*used)++] = (char)code;
+    else *used += (size_t)gb_utf8_encode(code, to + *used);
   }
-  decoded[used] = 0;
-  *data = decoded;
-  *bytes = used;
+  to[*used] = 0;
   return GB_OK;
+}
+
+gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data, size_t *bytes) {
+  int64_t work = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (ids[i] < 0 || ids[i] >= text->size)
+      return gb_fail(context, GB_EINDEX, "id %" PRId64 " is out of range; the vocabulary has ids 0 .. %" PRId64, ids[i], text->size - 1);
+    GB_TRY(gb_poll_work(context, &work, 1));
+  }
+  char *decoded = malloc((size_t)count * 4 + 1);
+  if (!decoded) return gb_fail_memory(context, (size_t)count * 4 + 1);
+  *bytes = 0;
+  gb_status status = write_text(context, text, ids, count, decoded, bytes);
+  if (status == GB_OK) *data = decoded;
+  else free(decoded);
+  return status;
 }

@@ -14,7 +14,6 @@
 
 #include "io/place.h"
 
-#define ONE_TRANSFER ((size_t)1 << 30) /* systems cap a single read or write below 2^31 */
 #define TEMPORARY_NAMES 16
 
 struct gb_file_writer {
@@ -22,6 +21,7 @@ struct gb_file_writer {
   gb_place place;
   char *temporary;               /* a name in the place's folder */
   int fd;
+  int64_t work;                  /* bytes since the last look for a stop */
 };
 
 struct gb_file_reader {
@@ -105,9 +105,10 @@ gb_status gb_file_write(gb_file_writer *file, const void *data, size_t bytes) {
   const char *at = data;
   GB_TRY(gb_place_charge(file->context, bytes));
   while (bytes) {
-    ssize_t done = write(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER);
+    ssize_t done = write(file->fd, at, bytes < GB_PIECE ? bytes : GB_PIECE);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) return gb_fail_errno(file->context, "write", file->temporary, done ? errno : ENOSPC);
+    GB_TRY(gb_poll_work(file->context, &file->work, done));
     at += done;
     bytes -= (size_t)done;
   }
@@ -180,7 +181,7 @@ uint64_t gb_file_size(const gb_file_reader *file) { return file->size; }
 gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size) {
   char *at = data, reason[128] = "unknown error";
   while (bytes) {
-    ssize_t done = pread(file->fd, at, bytes < ONE_TRANSFER ? bytes : ONE_TRANSFER, (off_t)offset);
+    ssize_t done = pread(file->fd, at, bytes, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_reason_of(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
@@ -193,9 +194,15 @@ gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *
 }
 
 gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes) {
-  char error[512];
-  gb_status status = gb_file_read_plain(file, offset, data, bytes, error, sizeof error);
-  return status == GB_OK ? GB_OK : gb_fail(file->context, status, "%s", error);
+  char error[512], *at = data;
+  int64_t work = 0;
+  for (size_t piece; bytes; at += piece, offset += piece, bytes -= piece) {
+    piece = bytes < GB_PIECE ? bytes : GB_PIECE;
+    gb_status status = gb_file_read_plain(file, offset, at, piece, error, sizeof error);
+    if (status != GB_OK) return gb_fail(file->context, status, "%s", error);
+    GB_TRY(gb_poll_work(file->context, &work, (int64_t)piece));
+  }
+  return GB_OK;
 }
 
 void gb_file_close(gb_file_reader *file) {

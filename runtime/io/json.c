@@ -15,7 +15,7 @@
 
 #define CHUNK_VALUES 64
 #define NUMBER_MOST 512 /* characters of a number */
-#define LOOK_STEPS (1 << 16) /* characters, values or comparisons between two looks for a stop: at most a few milliseconds */
+#define STEP_WORK 16 /* of a character, a value or a comparison, towards a piece */
 
 typedef struct chunk {
   struct chunk *next;
@@ -36,7 +36,7 @@ typedef struct parser {
   document *document;
   char *at, *end;                    /* *end is NUL */
   int depth;
-  int64_t steps;                     /* since the last look for a stop */
+  int64_t work;                      /* since the last look for a stop */
   char *error;
   size_t error_size;
 } parser;
@@ -62,9 +62,7 @@ static gb_status fail_memory(parser *p) {
 
 /* One more step; now and then a look for a stop. */
 static gb_status step(parser *p) {
-  if (++p->steps < LOOK_STEPS) return GB_OK;
-  p->steps = 0;
-  gb_status status = gb_poll(p->document->context);
+  gb_status status = gb_poll_work(p->document->context, &p->work, STEP_WORK);
   if (status != GB_OK) snprintf(p->error, p->error_size, "interrupted");
   return status;
 }

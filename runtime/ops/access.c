@@ -11,18 +11,33 @@ static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes
   return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
 }
 
+typedef gb_status (*copy_fn)(void *state, void *to, const void *from, size_t bytes);
+
+/* Copy by a function of a backend; on the CPU in pieces, between which a stop is heeded. */
+static gb_status copy_pieces(gb_context *context, gb_device device, copy_fn copy, void *to, const void *from, size_t bytes) {
+  void *state = gb_context_backend(context, device)->state;
+  size_t most = device.type == GB_CPU ? (size_t)GB_PIECE : bytes;
+  for (size_t at = 0, piece; at < bytes; at += piece) {
+    if (at) GB_TRY(gb_poll(context));
+    piece = bytes - at < most ? bytes - at : most;
+    GB_TRY(copy(state, (char *)to + at, (const char *)from + at, piece));
+  }
+  return GB_OK;
+}
+
 gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
   GB_TRY(expect_bytes(tensor, "write", bytes));
   gb_context *context = gb_tensor_context(tensor);
-  gb_backend *backend = gb_context_backend(context, tensor->storage->device);
+  gb_device device = tensor->storage->device;
+  gb_backend *backend = gb_context_backend(context, device);
   if (gb_is_contiguous(tensor)) {
-    GB_TRY(backend->write(backend->state, gb_data(tensor), host, bytes));
+    GB_TRY(copy_pieces(context, device, backend->write, gb_data(tensor), host, bytes));
     gb_tensor_bump(tensor);
     return GB_OK;
   }
   gb_tensor *ordered;
-  GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &ordered));
-  gb_status status = backend->write(backend->state, gb_data(ordered), host, bytes);
+  GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, device, &ordered));
+  gb_status status = copy_pieces(context, device, backend->write, gb_data(ordered), host, bytes);
   bool grad = gb_set_grad_enabled(context, false);
   if (status == GB_OK) status = gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ tensor, ordered }, 2, NULL);
   gb_set_grad_enabled(context, grad);
@@ -39,7 +54,7 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
   gb_status status = gb_op_contiguous(context, tensor, &ordered);
   gb_set_grad_enabled(context, grad);
   GB_TRY(status);
-  status = backend->read(backend->state, host, gb_data(ordered), bytes);
+  status = copy_pieces(context, tensor->storage->device, backend->read, host, gb_data(ordered), bytes);
   gb_tensor_release(ordered);
   return status;
 }

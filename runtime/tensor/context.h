@@ -6,6 +6,7 @@
 #include <stdarg.h>
 
 #include "base/cells.h"
+#include "base/piece.h"
 #include "base/pool.h"
 #include "base/threads.h"
 #include "gibbous.h"
@@ -124,6 +125,13 @@ gb_status gb_fail_memory(gb_context *context, size_t bytes);
 bool gb_is_stopping(const gb_context *context);
 /* GB_OK, or GB_EINTERRUPT with its text when it is so. */
 gb_status gb_poll(gb_context *context);
+/* The same within a loop, after every piece of work (base/piece.h). *work counts what was done since the last look, from 0. On the thread that
+ * runs the context. */
+static inline gb_status gb_poll_work(gb_context *context, int64_t *work, int64_t amount) {
+  if ((*work += amount) < GB_PIECE) return GB_OK;
+  *work = 0;
+  return gb_poll(context);
+}
 
 void gb_context_retain(gb_context *context);
 void gb_context_release(gb_context *context);

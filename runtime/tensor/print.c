@@ -23,9 +23,19 @@ typedef struct printer {
   double *number;            /* the elements shown, in order: of a float dtype, */
   int64_t *integer;          /* or of any other */
   int64_t count, next;       /* elements shown; the next one to print */
+  int64_t work;              /* since the last look for a stop */
+  bool stopped;
   bool summarised, whole, scientific;
   int width;
 } printer;
+
+#define ELEMENT_WORK 128 /* of the text of an element, towards a piece */
+
+/* Is a stop asked for? Then nothing more is made into text; the error stands in the context. */
+static bool is_stopped(printer *p) {
+  if (!p->stopped) p->stopped = gb_poll_work(p->tensor->storage->context, &p->work, ELEMENT_WORK) != GB_OK;
+  return p->stopped;
+}
 
 /* {==== Text ==== */
 
@@ -91,6 +101,7 @@ static gb_status read_run(printer *p, int64_t offset, int64_t stride, int64_t n)
   char host[128 * 8];
   for (int64_t i = 0; i < n; i += piece) {
     int64_t count = n - i < piece ? n - i : piece;
+    GB_TRY(gb_poll_work(t->storage->context, &p->work, ELEMENT_WORK));
     GB_TRY(backend->read(backend->state, host, gb_data(t) + (offset + i * stride) * bytes, (size_t)(count * bytes)));
     for (int64_t k = 0; k < count; k++, p->next++) {
       if (p->number) p->number[p->next] = float_value(host + k * bytes, dtype);
@@ -144,7 +155,7 @@ static void choose_format(printer *p) {
   p->scientific = most > 0 && (most / least > 1000 || most > 1e8 || (!p->whole && least < 1e-4));
   if (p->options->scientific != GB_SCIENTIFIC_AUTO) p->scientific = p->number && p->options->scientific == GB_SCIENTIFIC_ALWAYS;
   char room[400];
-  for (int64_t i = 0; i < p->count; i++) {
+  for (int64_t i = 0; i < p->count && !is_stopped(p); i++) {
     int length = element_text(p, i, room, sizeof room);
     if (length > p->width) p->width = length;
   }
@@ -152,6 +163,7 @@ static void choose_format(printer *p) {
 
 static void put_element(printer *p) {
   char room[400];
+  if (is_stopped(p)) return;
   int length = element_text(p, p->next++, room, sizeof room);
   put_many(&p->out, ' ', p->width - length);
   put(&p->out, room);
@@ -260,7 +272,8 @@ gb_status gb_tensor_text(gb_tensor *tensor, const gb_print_options *options, cha
     else put_dims(&p, 0, indent);
     put_suffixes(&p, indent);
     put(&p.out, ")");
-    if (p.out.failed) status = gb_fail_memory(tensor->storage->context, p.out.room);
+    if (p.stopped) status = GB_EINTERRUPT;
+    else if (p.out.failed) status = gb_fail_memory(tensor->storage->context, p.out.room);
   }
   free(p.number);
   free(p.integer);

@@ -62,7 +62,32 @@ static void test_json(void) {
 
 /* ====} */
 
+/* {==== Functions that are no ops ==== */
+
+/* Work that takes few Lua instructions is charged: each text reaches a limit that the instructions which it runs are far below. */
+static void test_charges(void) {
+  static const char *const texts[] = {
+    "local row, all = {}, {} for i = 1, 1000 do row[i] = 1 end for i = 1, 1000 do all[i] = row end gb.tensor(all)",
+    "gb.ones(1000000):tolist()",
+    "gb.ones(1000000):stats()",
+    "local list = {} for i = 1, 20000 do list[i] = 1 end local set = gb.data.TensorDataset(gb.ones(8))\nfor i = 1, 10 do set:subset(list) end",
+    "local list = {} for i = 1, 10000 do list[i] = {} end for i = 1, 20 do gb.io.json_encode(list) end",
+    "local text = '[' .. ('1,'):rep(200000) .. '1]' gb.io.json_decode(text)",
+    "local shape = gb.ones(2).shape for i = 1, 10000 do shape[i] = 1 end for i = 1, 20 do tostring(shape) end",
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    gb_host_options o = options_of(GB_SANDBOX_STRICT);
+    o.instructions = 150000;
+    gb_host *host = open_host(&o);
+    CHECK(fails(host, texts[i], GB_EINSTRUCTIONS, NULL));
+    gb_host_close(host);
+  }
+}
+
+/* ====} */
+
 int main(void) {
+  test_charges();
   test_frames();
   test_json();
   return check_report();
