@@ -181,7 +181,7 @@ static int doubles_return(int count) {
 
 /* A tree counts against the limit on tensor bytes while it lives, is refused beyond it, and heeds a stop; a text that is written counts too. */
 static void test_counting(void) {
-  enum { VALUES = 100000 };
+  enum { VALUES = 400000 };
   static char text[2 * VALUES + 2];
   gb_context_options options;
   gb_context *outer = context;
