@@ -134,14 +134,14 @@ static head_sums sums_of(const attention *a, const view4 *v, int64_t b, int64_t 
 static char *sums_at(const attention *a, const head_sums *s, int64_t row) { return s->data + (size_t)(row * s->ld) * a->size; }
 
 static void clear(const attention *a, const head_sums *s, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; i++) memset(sums_at(a, s, i), 0, (size_t)columns * a->size);
+  for (int64_t i = 0; i < rows && !gb_work(columns); i++) memset(sums_at(a, s, i), 0, (size_t)columns * a->size);
 }
 
 /* Round sums that were formed in scratch into the tensor that they are for. */
 static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns, const head_sums *from) {
   char *to = row_at(v, b, h, row);
   int64_t bytes = v->stride[2] * (int64_t)gb_dtype_bytes(v->dtype);
-  for (int64_t i = 0; i < rows && !is_own(a, v); i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], sums_at(a, from, i), columns);
+  for (int64_t i = 0; i < rows && !is_own(a, v) && !gb_work(columns); i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], sums_at(a, from, i), columns);
 }
 
 /* c[m, n] = beta * c + alpha * x @ y over k. */
@@ -266,6 +266,7 @@ static void forward_block(void *arg, int64_t chunk) {
   for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0; /* queries before the first key see none of the tile */
     char *scores = f.scores + (size_t)(skip * TILE_K) * a->size;
+    if (gb_work((rows - skip) * (n + a->ev))) return; /* exponentials; the products count themselves */
     gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
     multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
     for (int64_t i = skip; i < rows; i++) soften_row(a, &f, &sum, b, h, q + i, i, k, n);
@@ -359,6 +360,7 @@ static void backward_block(const attention *a, const backward_room *f, const hea
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
     bool first = h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
     char *scores = f->scores + (size_t)(skip * TILE_K) * a->size, *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
+    if (gb_work(left * (n + a->ev))) return;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
     gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
     gb_matrix p = tile_of(a, scores), ds = tile_of(a, dscores);

@@ -117,15 +117,40 @@ bool gb_stop_long(const gb_call *call) {
   return true;
 }
 
+bool gb_work(int64_t amount) {
+  gb_running *here = &gb_running_here;
+  if (!here->call) return false;
+  if (gb_was_stopped(here->call)) return true;
+  if ((here->work += amount) < GB_PIECE) return false;
+  here->work = 0;
+  return gb_stop_long(here->call);
+}
+
+int64_t gb_piece_of_long(int64_t at, int64_t n) {
+  int64_t left = n - at, count = left < GB_PIECE / 8 ? left : GB_PIECE / 8;
+  return count > 0 && gb_work(count) ? 0 : count;
+}
+
 /* One chunk, unless a stop is asked for. */
 static void run_unless_stopped(void *arg, int64_t chunk) {
   const stoppable *job = arg;
-  if (!gb_stop_long(job->call)) job->fn(job->arg, chunk);
+  if (gb_stop_long(job->call)) return;
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ (gb_call *)job->call, 0 }; /* no call is a constant */
+  job->fn(job->arg, chunk);
+  gb_running_here = outer;
 }
 
 void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
   if (chunks > 1) gb_threads_run(call->context->threads, chunks, run_unless_stopped, &(stoppable){ call, fn, arg });
   else if (chunks == 1 && !gb_was_stopped(call)) gb_threads_run(call->context->threads, 1, fn, arg);
+}
+
+void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ NULL, 0 };
+  gb_threads_run(call->context->threads, chunks, fn, arg);
+  gb_running_here = outer;
 }
 
 /* ====} */

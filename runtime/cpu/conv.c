@@ -104,10 +104,12 @@ static void store(const gb_tensor *t, int64_t at, gb_lane lane, const char *from
 static void relu_row(gb_lane lane, void *row, int64_t n) {
   float *f = row;
   double *d = row;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] = f[i] < 0.0f ? 0.0f : f[i];
-  else
-    for (int64_t i = 0; i < n; i++) d[i] = d[i] < 0.0 ? 0.0 : d[i];
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) f[i] = f[i] < 0.0f ? 0.0f : f[i];
+    else
+      for (int64_t i = at; i < at + m; i++) d[i] = d[i] < 0.0 ? 0.0 : d[i];
+  }
 }
 
 /* Run all chunks, free the scratch, and report what failed in one of them. */
@@ -148,7 +150,7 @@ static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t r
   /* a row of taps is one run of memory */
   bool together = (x->stride[1] == 1 || v->cg == 1) && x->stride[3] == v->cg && s->dilation[1] == 1;
   const char *base = gb_data(x) + (n * x->stride[0] + g * v->cg * x->stride[1]) * size;
-  for (int64_t p = 0; p < rows; p++)
+  for (int64_t p = 0; p < rows && !gb_work(v->depth); p++)
     for (int64_t r = 0; r < s->kernel[0]; r++, columns += s->kernel[1] * step) {
       tap_row t = taps_at(s, first + p, r);
       memset(columns, 0, (size_t)(t.first * step));
@@ -164,7 +166,7 @@ static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t r
 static void col2im(const conv *v, char *image, int64_t first, int64_t rows, const char *columns) {
   const gb_conv_sizes *s = &v->s;
   int64_t step = v->cg * v->bytes;
-  for (int64_t p = 0; p < rows; p++)
+  for (int64_t p = 0; p < rows && !gb_work(v->depth); p++)
     for (int64_t r = 0; r < s->kernel[0]; r++, columns += s->kernel[1] * step) {
       tap_row t = taps_at(s, first + p, r);
       int64_t run = s->dilation[1] == 1 ? t.end - t.first : 1;
@@ -179,7 +181,7 @@ static gb_matrix grad_rows(const conv *v, int64_t n, int64_t g, int64_t first, i
   int64_t size = (int64_t)gb_dtype_bytes((gb_dtype)y->dtype), row = v->s.out[1];
   const char *base = gb_data(y) + (n * y->stride[0] + g * v->og * y->stride[1]) * size;
   if (is_ready(v, y)) return (gb_matrix){ base + first * v->s.o * size, v->dtype, v->s.o, 1 };
-  for (int64_t p = 0; p < rows; p++)
+  for (int64_t p = 0; p < rows && !gb_work(v->og); p++)
     gb_copy_run(room + p * v->og * v->bytes, v->dtype, 1, base + ((first + p) / row * y->stride[2] + (first + p) % row * y->stride[3]) * size,
                 (gb_dtype)y->dtype, y->stride[1], v->og);
   return (gb_matrix){ room, v->dtype, v->og, 1 };
@@ -234,15 +236,15 @@ static void backward_input_chunk(void *arg, int64_t chunk) {
   conv *v = arg;
   int64_t g = chunk % v->s.groups, n = chunk / v->s.groups, area = v->s.in[0] * v->s.in[1];
   char *columns = gb_scratch_room(&v->scratch), *grad = columns + v->tile * v->depth * v->bytes, *image = grad + v->tile * v->og * v->bytes;
-  memset(image, 0, (size_t)(area * v->cg * v->bytes));
-  for (int64_t first = 0; first < v->pixels; first += v->tile) {
+  gb_clear_bytes(image, (size_t)(area * v->cg * v->bytes));
+  for (int64_t first = 0; first < v->pixels && !gb_was_stopped(v->call); first += v->tile) {
     int64_t rows = least(v->tile, v->pixels - first);
     multiply(v, rows, v->depth, v->og, grad_rows(v, n, g, first, rows, grad), group_weight(v, g, false), 0, columns, v->depth);
     col2im(v, image, first, rows, columns);
   }
   if (v->s.groups == 1) store(v->x, n * area * v->s.c, v->lane, image, area * v->s.c);
   else
-    for (int64_t p = 0; p < area; p++) store(v->x, (n * area + p) * v->s.c + g * v->cg, v->lane, image + p * v->cg * v->bytes, v->cg);
+    for (int64_t p = 0; p < area && !gb_work(v->cg); p++) store(v->x, (n * area + p) * v->s.c + g * v->cg, v->lane, image + p * v->cg * v->bytes, v->cg);
 }
 
 static gb_status backward_input_plain(conv *v) {
@@ -261,7 +263,7 @@ static void backward_weight_chunk(void *arg, int64_t chunk) {
   char *sums = v->partials + (slice * v->s.o + g * v->og) * v->depth * v->bytes;
   float beta = 0;
   for (int64_t n = v->s.n * slice / v->slices; n < end; n++)
-    for (int64_t first = 0; first < v->pixels; first += v->tile, beta = 1) {
+    for (int64_t first = 0; first < v->pixels && !gb_was_stopped(v->call); first += v->tile, beta = 1) {
       int64_t rows = least(v->tile, v->pixels - first);
       im2col(v, n, g, first, rows, columns);
       gb_matrix a = grad_rows(v, n, g, first, rows, grad), transposed = { a.data, a.dtype, a.column_stride, a.row_stride };
@@ -292,11 +294,20 @@ static gb_status backward_weight_plain(conv *v) {
 
 /* {==== oneDNN's way ==== */
 
-/* The largest number of images that divides the batch evenly and leaves it in at least `slices` parts (or in single images). */
-static int64_t images_of_slice(int64_t n, int64_t slices) {
-  int64_t images = n / slices;
-  while (images > 1 && n % images) images--;
+/* Multiply-adds of one image. */
+static double image_products(const conv *v) { return (double)v->pixels * (double)v->s.o * (double)v->depth; }
+
+/* The largest number of images that divides the batch evenly, leaves it in at least `slices` parts (or in single images), and is no more than one
+ * piece of work, which a run of oneDNN is to us. */
+static int64_t images_of_slice(const conv *v, int64_t slices) {
+  int64_t n = v->s.n, images = n / slices;
+  while (images > 1 && (n % images || (double)images * image_products(v) > (double)GB_PIECE_PRODUCTS)) images--;
   return most(images, 1);
+}
+
+/* Is what oneDNN does without looking for a stop too much for one piece: an image, or the way of a weight into its layout? */
+static bool is_too_long(const conv *v) {
+  return image_products(v) > (double)GB_PIECE_PRODUCTS || v->weight->numel > 4 * GB_PIECE;
 }
 
 /* Are float32 operands to be rounded? The plain way's products do it while packing. */
@@ -345,9 +356,9 @@ static bool takes_tiles(const conv *v) {
 
 /* Find the convolution of one slice of a batch that is cut into about `slices`. false: the plain way. */
 static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
-  if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call)) return false;
+  if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call) || is_too_long(v)) return false;
   gb_conv_sizes s = v->s;
-  s.n = v->images = images_of_slice(v->s.n, slices);
+  s.n = v->images = images_of_slice(v, slices);
   if (takes_tiles(v) && (v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, true))) v->operand = GB_BFLOAT16;
   else v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, false);
   return v->library != NULL;

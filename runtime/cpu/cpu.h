@@ -5,6 +5,8 @@
 #ifndef GB_CPU_CPU_H
 #define GB_CPU_CPU_H
 
+#include <string.h>
+
 #include "ops/ops.h"
 
 #ifndef GB_LEVEL
@@ -45,10 +47,8 @@ typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
  * GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays unset: code between two runs that takes it
  * for an index, or keeps it beyond the op, asks gb_was_stopped first. One chunk alone is not looked after: it is short, or asks by itself. */
 void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
-/* The same, and all chunks run: for what must not be done in part. */
-static inline void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
-  gb_threads_run(call->context->threads, chunks, fn, arg);
-}
+/* The same, and all chunks run to their end: for what must not be done in part. */
+void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
 /* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
 bool gb_stop_long(const gb_call *call);
 /* Was a chunk of this op left out? */
@@ -56,9 +56,28 @@ static inline bool gb_was_stopped(const gb_call *call) { return atomic_load_expl
 /* The same inside a chunk, asked once in so many elements of work: *work counts them, from 0. */
 static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elements) {
   *work += elements;
-  if (*work < (int64_t)1 << 18) return false;
+  if (*work < GB_PIECE / 16) return false;
   *work = 0;
   return gb_stop_long(call);
+}
+/* So much more is about to be done for the call that runs on this thread: is a stop asked for? Looks once in GB_PIECE. */
+bool gb_work(int64_t amount);
+/* The same for multiply-adds. */
+static inline bool gb_work_products(int64_t m, int64_t n, int64_t k) { return gb_work(m * n * k / (GB_PIECE_PRODUCTS / GB_PIECE)); }
+/* As many elements from `at` on as a loop over n does at once; 0 at the end, and where a stop is asked for: then what is left is left out. Rows up to
+ * GB_SHORT_ROW are done whole and not counted, since chunks have few of them. Pieces are whole tiles. */
+#define GB_SHORT_ROW (4 * GB_TILE)
+int64_t gb_piece_of_long(int64_t at, int64_t n);
+static inline int64_t gb_piece(int64_t at, int64_t n) { return n <= GB_SHORT_ROW ? n - at : gb_piece_of_long(at, n); }
+#define GB_PIECES(at, count, n) (int64_t at = 0, count; (count = gb_piece(at, n)) > 0; at += count)
+/* Within a loop over single elements, before element i, at which a stop may end it. */
+static inline bool gb_long_loop(int64_t i) { return i % GB_SHORT_ROW == GB_SHORT_ROW - 1 && gb_work(GB_SHORT_ROW); }
+/* Bytes from `to` on become 0, or are copied, piece by piece. */
+static inline void gb_clear_bytes(void *to, size_t bytes) {
+  for GB_PIECES(at, count, (int64_t)bytes) memset((char *)to + at, 0, (size_t)count);
+}
+static inline void gb_copy_bytes(void *to, const void *from, size_t bytes) {
+  for GB_PIECES(at, count, (int64_t)bytes) memcpy((char *)to + at, (const char *)from + at, (size_t)count);
 }
 /* Scratch memory for a kernel, from the pool (category scratch). NULL: out of memory, text set: return GB_EMEMORY. */
 gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes);

@@ -190,6 +190,7 @@ static gb_status permutation(gb_call *call) {
   uint32_t words[2 * GB_TILE];
   for (int64_t i = 0; i < out->numel; i++) {
     int64_t k = i % GB_TILE, left = out->numel - i;
+    if (k == 0 && gb_work(8 * GB_TILE)) break; /* places are far apart */
     if (k == 0) gb_random_words(words, call->rng_seed, call->rng_offset, 2 * i, 2 * (left < GB_TILE ? left : GB_TILE));
     int64_t j = (int64_t)below(words[2 * k], words[2 * k + 1], (uint64_t)i + 1);
     p[i * stride] = p[j * stride];
@@ -223,14 +224,14 @@ static gb_status bernoulli(gb_call *call) {
 
 /* Fill the tree (2 * size numbers, the root at 1) with one row of weights; gives how many are not 0, or -1 where one is no weight. */
 static int64_t plant(double *tree, int64_t size, const char *weights, gb_dtype dtype, int64_t stride, int64_t n) {
-  int64_t positive = 0;
-  gb_load_f64(tree + size, weights, dtype, stride, n);
-  memset(tree + size + n, 0, (size_t)(size - n) * sizeof *tree);
-  for (int64_t i = size; i < size + n; i++) {
+  int64_t positive = 0, bytes = (int64_t)gb_dtype_bytes(dtype);
+  for GB_PIECES(at, m, n) gb_load_f64(tree + size + at, weights + at * stride * bytes, dtype, stride, m);
+  gb_clear_bytes(tree + size + n, (size_t)(size - n) * sizeof *tree);
+  for (int64_t i = size; i < size + n && !gb_long_loop(i); i++) {
     if (!(tree[i] >= 0 && tree[i] < INFINITY)) return -1;
     positive += tree[i] > 0;
   }
-  for (int64_t i = size - 1; i > 0; i--) tree[i] = tree[2 * i] + tree[2 * i + 1];
+  for (int64_t i = size - 1; i > 0 && !gb_long_loop(i); i--) tree[i] = tree[2 * i] + tree[2 * i + 1];
   return positive;
 }
 
@@ -257,6 +258,9 @@ static void fell(double *tree, int64_t size, int64_t leaf) {
   }
 }
 
+/* Of one draw, towards a piece: a way down a tree that lies all over memory. */
+enum { DRAW_WORK = 64 };
+
 static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
   const gb_tensor *x = call->in[0];
   int64_t samples = call->attrs[0].integer, n = x->shape[x->ndim - 1], rows = x->ndim == 2 ? x->shape[0] : 1;
@@ -264,7 +268,9 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
   bool replacement = call->attrs[1].integer;
   for (int64_t row = 0; row < rows; row++) {
     const char *weights = gb_data(x) + (x->ndim == 2 ? row * x->stride[0] : 0) * element;
+    if (gb_work(2 * size)) return GB_OK;
     int64_t positive = plant(tree, size, weights, (gb_dtype)x->dtype, x->stride[x->ndim - 1], n);
+    if (gb_was_stopped(call)) return GB_OK; /* the op fails; this row was not read to its end */
     if (positive < 0) return gb_call_fail(call, GB_EINVAL, "weights must be finite and not negative");
     if (positive == 0) return gb_call_fail(call, GB_EINVAL, "a row of weights has nothing but zeros");
     if (!replacement && positive < samples)
@@ -272,6 +278,7 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
                           (long long)positive);
     for (int64_t s = 0; s < samples; s++, to++) {
       uint32_t words[2];
+      if (gb_work(DRAW_WORK)) return GB_OK;
       gb_random_words(words, call->rng_seed, call->rng_offset, 2 * (row * samples + s), 2);
       *to = draw(tree, size, gb_uniform64(words[0], words[1]));
       if (!replacement) fell(tree, size, *to);

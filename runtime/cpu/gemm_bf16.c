@@ -327,6 +327,7 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
       sizes b_seen = pack(&columns, j, across, p, depth, b_room);
       for (int64_t i = 0; i < m; i += BLOCK_M) {
         int64_t down = least(BLOCK_M, m - i);
+        if (gb_work_products(down, across, depth)) return;
         sizes a_seen = pack(&rows, i, down, p, depth, a_room);
         char *to = (char *)c + (i * ldc + j) * (int64_t)gb_dtype_bytes(dtype);
         double before = p == 0 ? beta : 1;

@@ -384,6 +384,7 @@ static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const l
     memset(sums, 0, (size_t)n * size);
     for (int64_t p = 0; p < k; p += GB_BLOCK_K) {
       int64_t depth = least(GB_BLOCK_K, k - p);
+      if (gb_work(n * depth)) return;
       add_lines(lane, l, i, n, p, depth, run_of(lane, v, line_at(v, 0, p), v->depth_stride, depth, lanes), sums, run);
     }
     for (int64_t j = 0; j < n; j++) {
@@ -436,6 +437,7 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
       if (!packed) pack(lane, &columns, j, across, p, depth, columns_of(lane), b_room, work);
       for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
         int64_t down = least(GB_BLOCK_M, m - i);
+        if (gb_work_products(down, across, depth)) return;
         panel_rows panels = { line_at(&rows, i, p), rows.line_stride, rows.depth_stride };
         if (!lies_well(lane, &rows, down)) {
           pack(lane, &rows, i, down, p, depth, MR, a_room, work);
@@ -457,6 +459,7 @@ void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t co
   l.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   for (int64_t p = 0; p < k; p += GB_BLOCK_K) {
     int64_t depth = least(GB_BLOCK_K, k - p);
+    if (gb_work(count * depth)) return;
     pack(lane, &l, first, count, p, depth, columns_of(lane), (char *)to + (size_t)(p * columns + first * depth) * gb_lane_bytes(lane), scratch);
   }
 }

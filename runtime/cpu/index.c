@@ -57,19 +57,23 @@ typedef struct row_lists {
   int64_t *first, *place, rows, rows_per_chunk;
 } row_lists;
 
-/* Counting sort of the index by its values; equal values keep their order. */
+/* Elements that lie anywhere, each for about so many of a pass. */
+enum { FAR = 4 };
+
+/* Counting sort of the index by its values; equal values keep their order. Unfinished where a stop is asked for. */
 static void sort_by_row(row_lists *lists, const gb_tensor *index) {
   int64_t at[GB_MAX_NDIM], strides[GB_MAX_NDIM], *first = lists->first, n = index->numel;
   gb_broadcast_strides(index, index->ndim, index->shape, strides);
-  memset(first, 0, (size_t)(lists->rows + 1) * sizeof *first);
+  gb_clear_bytes(first, (size_t)(lists->rows + 1) * sizeof *first);
   memset(at, 0, sizeof at);
-  for (int64_t i = 0; i < n; i++, gb_next_at(index->ndim, index->shape, at))
+  for (int64_t i = 0; i < n && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at))
     first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides)) + 1]++;
-  for (int64_t r = 0; r < lists->rows; r++) first[r + 1] += first[r];
+  for (int64_t r = 0; r < lists->rows && !gb_long_loop(r); r++) first[r + 1] += first[r];
+  if (gb_was_stopped(lists->call)) return; /* these are no places */
   memset(at, 0, sizeof at);
-  for (int64_t i = 0; i < n; i++, gb_next_at(index->ndim, index->shape, at))
+  for (int64_t i = 0; i < n && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at))
     lists->place[first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides))]++] = i;
-  for (int64_t r = lists->rows; r > 0; r--) first[r] = first[r - 1]; /* each had moved on to the next one's start */
+  for (int64_t r = lists->rows; r > 0 && !gb_long_loop(r); r--) first[r] = first[r - 1]; /* each had moved on to the next one's start */
   first[0] = 0;
 }
 
@@ -83,7 +87,7 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
   bool wide = grad->dtype == GB_FLOAT64;
   union { float f32[GB_TILE]; double f64[GB_TILE]; } sum, part;
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
-  for (; i < end; i++) {
+  for (; i < end && !gb_work(FAR + n); i++) {
     gb_run_at(&lists->runs, lists->place[i], at);
     const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) * bytes;
     if (wide) {
@@ -155,7 +159,7 @@ static void gather_chunk(void *arg, int64_t chunk) {
     const char *from = gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * (int64_t)bytes;
     char *to = gb_data(y) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * (int64_t)bytes;
     int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
-    for (int64_t j = 0; j < w->n; j++) {
+    for (int64_t j = 0; j < w->n && !gb_long_loop(j); j++) {
       int64_t v = gb_index_value(gb_data(index), (gb_dtype)index->dtype, offset + j * i_stride);
       gb_copy_element(to + j * y_stride * (int64_t)bytes, from + v * x_stride * (int64_t)bytes, bytes);
     }
@@ -203,7 +207,7 @@ static void scatter_add_chunk(void *arg, int64_t chunk) {
     gb_run_at(&w->runs, run, at);
     int64_t sum_offset = gb_offset_at(w->runs.ndim, at, w->sums.strides), index_offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
     int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[2]);
-    for (int64_t j = 0; j < w->n; j += GB_TILE)
+    for (int64_t j = 0; j < w->n && !gb_work(FAR * GB_TILE); j += GB_TILE)
       scatter_line(w, sum_offset, index_offset + j * w->stride[1][w->dim],
                    gb_data(source) + (offset + j * w->stride[2][w->dim]) * (int64_t)bytes_of(source), w->n - j < GB_TILE ? w->n - j : GB_TILE);
   }
@@ -342,7 +346,7 @@ static void index_put_chunk(void *arg, int64_t chunk) {
     if (job->last[row] != i) continue;
     char *to = gb_data(y) + row * y->stride[0] * to_bytes;
     const char *from = gb_data(source) + gb_offset_at(index->ndim, at, job->source_strides) * from_bytes;
-    for (int64_t run = 0; run < job->inner.count; run++) {
+    for (int64_t run = 0; run < job->inner.count && !gb_work(job->inner.length); run++) {
       int64_t n = gb_run_at(&job->inner, run, in), last = y->ndim - 1;
       gb_copy_run(to + gb_offset_at(y->ndim - 1, in, y->stride + 1) * to_bytes, (gb_dtype)y->dtype, last ? y->stride[last] : 1,
                   from + gb_offset_at(y->ndim - 1, in, inner_strides) * from_bytes, (gb_dtype)source->dtype, last ? inner_strides[last - 1] : 1, n);
@@ -366,7 +370,7 @@ static gb_status index_put(gb_call *call) {
   memcpy(picked + index->ndim, x->shape + 1, (size_t)(x->ndim - 1) * sizeof *picked);
   gb_broadcast_strides(index, index->ndim, index->shape, job.index_strides);
   gb_broadcast_strides(source, index->ndim + x->ndim - 1, picked, job.source_strides);
-  for (int64_t i = 0; i < index->numel; i++) job.last[put_row(&job, i, at)] = i;
+  for (int64_t i = 0; i < index->numel && !gb_work(FAR); i++) job.last[put_row(&job, i, at)] = i;
   gb_parallel(call, job.index_runs.chunks, index_put_chunk, &job);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
@@ -413,7 +417,7 @@ static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, cons
   if (!*scratch) return GB_EMEMORY;
   job->start = gb_block_data(*scratch);
   if (job->runs.count > 0) gb_parallel(job->call, job->runs.chunks, count_chunk, job);
-  for (int64_t c = 0; c < job->runs.chunks && !gb_was_stopped(job->call); c++) {
+  for (int64_t c = 0; c < job->runs.chunks && !gb_was_stopped(job->call) && !gb_long_loop(c); c++) {
     int64_t count = job->start[c];
     job->start[c] = *total;
     *total += count;
@@ -539,7 +543,7 @@ static void one_hot_chunk(void *arg, int64_t chunk) {
   int64_t end, at[GB_MAX_NDIM], classes = w->n, *y = (int64_t *)gb_data(w->call->out[0]);
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
-    memset(y + run * classes, 0, (size_t)classes * sizeof *y);
+    gb_clear_bytes(y + run * classes, (size_t)classes * sizeof *y);
     y[run * classes + gb_index_value(gb_data(x), (gb_dtype)x->dtype, gb_offset_at(w->runs.ndim, at, w->stride[1]))] = 1;
   }
 }

@@ -173,7 +173,7 @@ static double make_mass(const loss_job *job, char *mass) {
     gb_row_shift(job->lane, mass, n, -job->smoothing / (double)n);
   }
   if (job->weight)
-    for (int64_t i = 0; i < n; i++) put(job, mass, i, get(job, mass, i) * get(job, job->weight, i));
+    for (int64_t i = 0; i < n && !gb_long_loop(i); i++) put(job, mass, i, get(job, mass, i) * get(job, job->weight, i));
   return gb_row_sum(job->lane, mass, n);
 }
 
@@ -226,7 +226,7 @@ static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, ch
     return;
   }
   if (!counts(job, index)) {
-    memset(dx, 0, (size_t)n * gb_dtype_bytes(job->dtype));
+    gb_clear_bytes(dx, (size_t)n * gb_dtype_bytes(job->dtype));
     return;
   }
   double own = (1 - job->smoothing) * weight_of(job, index), scale = g * (own + share * job->weight_sum);
@@ -308,7 +308,7 @@ static void pick_backward(void *arg, int64_t chunk) {
 
 static gb_status nll_loss_backward(gb_call *call) {
   const gb_tensor *target = call->in[1], *total = call->in[3], *dx = call->out[0];
-  memset(gb_data(dx), 0, (size_t)dx->numel * gb_dtype_bytes((gb_dtype)dx->dtype));
+  gb_clear_bytes(gb_data(dx), (size_t)dx->numel * gb_dtype_bytes((gb_dtype)dx->dtype));
   if (dx->numel == 0) return GB_OK;
   loss_job job = { .lane = gb_lane_of((gb_dtype)total->dtype, GB_FLOAT32), .dx = gb_rows_of(dx, class_dim(dx)), .classes = dx->shape[class_dim(dx)],
                    .target = gb_rows_of(target, GB_ROWS_EACH), .ignore = call->attrs[1].integer };
@@ -350,7 +350,7 @@ static void linear_rows(void *arg, int64_t chunk) {
     char *x = job->logits + (size_t)(row * n) * job->bytes, *slope = job->slope + (size_t)(row * n) * gb_dtype_bytes(job->operand);
     int64_t index = job->target[row];
     double loss = 0;
-    if (index == job->ignore) memset(x, 0, (size_t)n * job->bytes);
+    if (index == job->ignore) gb_clear_bytes(x, (size_t)n * job->bytes);
     else {
       double most = gb_row_max(job->lane, x, n), own = gb_row_get(job->lane, x, index) - most;
       double sum = gb_row_exp_sum(job->lane, x, x, n, most);
@@ -411,13 +411,13 @@ static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t 
 static gb_status read_targets(gb_call *call, int64_t classes, int64_t ignore, int64_t *to, int64_t *counted) {
   const gb_tensor *target = call->in[2];
   gb_bad_index bad = { .set = false };
-  gb_load_i64(to, gb_data(target), (gb_dtype)target->dtype, target->stride[0], target->numel);
-  for (int64_t i = 0; i < target->numel; i++) {
+  gb_lane_load(GB_LANE_I64, to, gb_data(target), (gb_dtype)target->dtype, target->stride[0], target->numel);
+  for (int64_t i = 0; i < target->numel && !gb_was_stopped(call) && !gb_long_loop(i); i++) {
     if (to[i] == ignore) continue;
     if (to[i] < 0 || to[i] >= classes) gb_bad_index_report(&bad, to[i], classes);
     ++*counted;
   }
-  return gb_bad_index_status(call, &bad, "target");
+  return gb_was_stopped(call) ? GB_EINTERRUPT : gb_bad_index_status(call, &bad, "target"); /* the rest was not read */
 }
 
 /* Walk over the rows in chunks. */
@@ -438,7 +438,7 @@ static gb_status linear_chunks(gb_call *call, linear_job *job, int64_t rows, int
 /* Without rows there are no losses and no gradients by weight and bias. */
 static void linear_zero(gb_call *call) {
   for (int i = 2; i < 4; i++)
-    if (call->out[i]) memset(gb_data(call->out[i]), 0, (size_t)call->out[i]->numel * gb_dtype_bytes((gb_dtype)call->out[i]->dtype));
+    if (call->out[i]) gb_clear_bytes(gb_data(call->out[i]), (size_t)call->out[i]->numel * gb_dtype_bytes((gb_dtype)call->out[i]->dtype));
 }
 
 /* x [n, features], weight [classes, features], target [n]. The gradients are those of the sum of the losses; backward scales them. */

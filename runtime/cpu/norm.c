@@ -42,11 +42,13 @@ GB_ALWAYS_INLINE float squares_wide(gb_dtype dtype, const void *x, int64_t n, fl
 static double squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
   double total = 0;
   const double *d = x;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) total += (d[i] - mean) * (d[i] - mean);
-  else
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      total += GB_WIDE_FOR(dtype, squares_wide, at_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) total += (d[i] - mean) * (d[i] - mean);
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, squares_wide, at_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
+  }
   return total;
 }
 
@@ -69,10 +71,14 @@ static void normalise(gb_dtype dtype, void *y, const void *x, int64_t n, double 
                       bool stream) {
   double *wide = y;
   const double *d = x, *v = weight, *c = bias;
-  if (dtype == GB_FLOAT64) {
+  for GB_PIECES(at, m, n) {
+    if (dtype == GB_FLOAT64) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
-  } else GB_WIDE_FOR(dtype, normalise_wide, y, x, n, gb_vector_of((float)mean), gb_vector_of((float)rstd), weight, bias, stream);
+      for (int64_t i = at; i < at + m; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
+    } else
+      GB_WIDE_FOR(dtype, normalise_wide, (char *)at_element(dtype, y, at), at_element(dtype, x, at), m, gb_vector_of((float)mean),
+                  gb_vector_of((float)rstd), (const float *)weight + at, (const float *)bias + at, stream);
+  }
 }
 
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
@@ -104,15 +110,17 @@ static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const
   const float *w = weight;
   const double *h = grad, *d = x, *v = weight;
   sums[0] = sums[1] = 0;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) {
-      sums[0] += h[i] * v[i];
-      sums[1] += h[i] * v[i] * ((d[i] - mean) * rstd);
-    }
-  else
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      GB_WIDE_FOR(dtype, gradient_wide, at_element(dtype, grad, at), at_element(dtype, x, at), w + at, (float)mean, (float)rstd,
-                  least(n - at, GB_TILE), sums);
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) {
+        sums[0] += h[i] * v[i];
+        sums[1] += h[i] * v[i] * ((d[i] - mean) * rstd);
+      }
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        GB_WIDE_FOR(dtype, gradient_wide, at_element(dtype, grad, at), at_element(dtype, x, at), w + at, (float)mean, (float)rstd,
+                    least(n - at, GB_TILE), sums);
+  }
 }
 
 /* What a row's gradient is made with: the row's statistics, and the means of the two sums above. */
@@ -157,15 +165,19 @@ static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *g
                           row_gradient r, bool stream) {
   double *wide = dx, *dv = dweight, *dc = dbias;
   const double *d = x, *h = grad, *v = weight;
-  if (dtype == GB_FLOAT64) {
+  for GB_PIECES(at, m, n) {
+    if (dtype == GB_FLOAT64) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-      double normal = (d[i] - r.mean) * r.rstd;
-      dv[i] += h[i] * normal;
-      dc[i] += h[i];
-      wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
-    }
-  } else GB_WIDE_FOR(dtype, differentiate_wide, dx, x, grad, weight, dweight, dbias, n, r, stream);
+      for (int64_t i = at; i < at + m; i++) {
+        double normal = (d[i] - r.mean) * r.rstd;
+        dv[i] += h[i] * normal;
+        dc[i] += h[i];
+        wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
+      }
+    } else
+      GB_WIDE_FOR(dtype, differentiate_wide, (char *)at_element(dtype, dx, at), at_element(dtype, x, at), at_element(dtype, grad, at),
+                  (const float *)weight + at, (float *)dweight + at, (float *)dbias + at, m, r, stream);
+  }
 }
 
 /* Rows of n elements that are brought into lanes at once: a few tiles of them. */
@@ -179,10 +191,12 @@ static void parameter(gb_lane lane, gb_dtype dtype, const gb_tensor *t, double f
     gb_rows rows = gb_rows_of(t, t->ndim - 1);
     gb_rows_load(&rows, lane, 0, rows.count, to);
   } else
-    for (int64_t i = 0; i < n; i++) gb_row_put(lane, to, i, fill);
+    for GB_PIECES(at, m, n)
+      for (int64_t i = at; i < at + m; i++) gb_row_put(lane, to, i, fill);
   if (dtype == gb_lane_dtype(lane)) return;
-  for (int64_t i = 0; i < n; i++) lanes[i] = lanes[i] != lanes[i] ? NAN : lanes[i];
-  gb_wide_sort(dtype, lanes, n, false);
+  for GB_PIECES(at, m, n)
+    for (int64_t i = at; i < at + m; i++) lanes[i] = lanes[i] != lanes[i] ? NAN : lanes[i];
+  for GB_PIECES(at, m, n) gb_wide_sort(dtype, lanes + at, m, false);
 }
 
 /* ====} */
@@ -255,7 +269,7 @@ static layer_room room_of(const layer *l) {
 /* One double per group of a batch, from or to a statistic. */
 static void statistics(const gb_tensor *t, int64_t first, int64_t count, double *values, bool store) {
   if (!t) {
-    if (!store) memset(values, 0, (size_t)count * sizeof *values);
+    if (!store) gb_clear_bytes(values, (size_t)count * sizeof *values);
     return;
   }
   gb_rows rows = gb_rows_of(t, GB_ROWS_EACH);
@@ -372,7 +386,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
   layer_room r = room_of(l);
   int64_t end = least((chunk + 1) * l->chunk, l->groups), row = l->n * (int64_t)gb_dtype_bytes(l->dtype);
   char *dweight = l->parts + chunk * l->part, *dbias = dweight + l->apart;
-  memset(dweight, 0, (size_t)l->part);
+  gb_clear_bytes(dweight, (size_t)l->part);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
     char *own = gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
@@ -396,7 +410,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
 static void put_parameter(gb_lane lane, const gb_tensor *to, const void *lanes) {
   if (!to) return;
   if (lanes) gb_lane_store(lane, gb_data(to), (gb_dtype)to->dtype, 1, lanes, to->numel);
-  else memset(gb_data(to), 0, (size_t)to->numel * gb_dtype_bytes((gb_dtype)to->dtype));
+  else gb_clear_bytes(gb_data(to), (size_t)to->numel * gb_dtype_bytes((gb_dtype)to->dtype));
 }
 
 /* The gradients of layer_norm and rms_norm. */
@@ -428,7 +442,8 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   l.parts = place(&l, l.scratch.shared + parts, 1);
   gb_parallel(call, l.chunks, backward_chunk, &l);
   gb_sum_parts(call, l.lane, l.parts, l.part / l.bytes, l.chunks);
-  for (int i = 0; i < 2; i++) gb_wide_sort(l.dtype, (float *)(void *)(l.parts + i * l.apart), l.n, true);
+  for (int i = 0; i < 2; i++)
+    for GB_PIECES(at, m, l.n) gb_wide_sort(l.dtype, (float *)(void *)(l.parts + i * l.apart) + at, m, true);
   put_parameter(l.lane, dweight, l.parts);
   put_parameter(l.lane, dbias, l.parts + l.apart);
   gb_scratch_close(call, &l.scratch);
@@ -494,10 +509,12 @@ static void add_squares(gb_lane lane, void *sums, const void *x, const void *off
   const float *restrict f = x, *restrict o = offset;
   double *restrict t = sums;
   const double *restrict d = x, *restrict p = offset;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) s[i] += (f[i] - o[i]) * (f[i] - o[i]);
-  else
-    for (int64_t i = 0; i < n; i++) t[i] += (d[i] - p[i]) * (d[i] - p[i]);
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) s[i] += (f[i] - o[i]) * (f[i] - o[i]);
+    else
+      for (int64_t i = at; i < at + m; i++) t[i] += (d[i] - p[i]) * (d[i] - p[i]);
+  }
 }
 
 /* plain += grad, along += grad * (x - offset), by channel. */
@@ -506,22 +523,25 @@ static void add_gradients(gb_lane lane, void *plain, void *along, const void *gr
   const float *restrict g = grad, *restrict f = x, *restrict o = offset;
   double *restrict t = plain, *restrict e = along;
   const double *restrict h = grad, *restrict d = x, *restrict p = offset;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) {
-      s[i] += g[i];
-      a[i] += g[i] * (f[i] - o[i]);
-    }
-  else
-    for (int64_t i = 0; i < n; i++) {
-      t[i] += h[i];
-      e[i] += h[i] * (d[i] - p[i]);
-    }
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) {
+        s[i] += g[i];
+        a[i] += g[i] * (f[i] - o[i]);
+      }
+    else
+      for (int64_t i = at; i < at + m; i++) {
+        t[i] += h[i];
+        e[i] += h[i] * (d[i] - p[i]);
+      }
+  }
 }
 
 /* Add n lanes to doubles, and zero them for the next batch. */
 static void drain(gb_lane lane, double *to, void *lanes, int64_t n) {
-  for (int64_t i = 0; i < n; i++) to[i] += gb_row_get(lane, lanes, i);
-  memset(lanes, 0, (size_t)n * gb_lane_bytes(lane));
+  for GB_PIECES(at, m, n)
+    for (int64_t i = at; i < at + m; i++) to[i] += gb_row_get(lane, lanes, i);
+  gb_clear_bytes(lanes, (size_t)n * gb_lane_bytes(lane));
 }
 
 /* A thread's room: a batch of x, one of grad, two sums by channel. */
@@ -533,13 +553,13 @@ static batch_room batch_room_of(const batch *b) {
   r.grad = r.x + size;
   r.sums[0] = r.grad + size;
   r.sums[1] = r.sums[0] + b->c * b->bytes;
-  memset(r.sums[0], 0, (size_t)(2 * b->c * b->bytes));
+  gb_clear_bytes(r.sums[0], (size_t)(2 * b->c * b->bytes));
   return r;
 }
 
 /* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
 static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
-  memset(to, 0, (size_t)b->c * sizeof *to);
+  gb_clear_bytes(to, (size_t)b->c * sizeof *to);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
     gb_rows_load(&b->x, b->lane, first, n, r->x);
@@ -558,7 +578,7 @@ static void moments_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   double *mean = b->parts + chunk * 2 * b->c, *spread = mean + b->c;
   sum_rows(b, &r, first, end, NULL, mean);
-  for (int64_t i = 0; i < b->c; i++) {
+  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
     mean[i] /= (double)(end - first);
     gb_row_put(b->lane, r.sums[1], i, mean[i]);
   }
@@ -568,7 +588,7 @@ static void moments_chunk(void *arg, int64_t chunk) {
 /* Chunks' moments put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
  * Leaves the variance, divided by the number of rows, in rstd's place. */
 static void merge_moments(batch *b) {
-  for (int64_t i = 0; i < b->c; i++) {
+  for (int64_t i = 0; i < b->c && !gb_work(4 * b->chunks); i++) {
     double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
     for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
       const double *part = b->parts + chunk * 2 * b->c;
@@ -603,10 +623,14 @@ static void update_running(batch *b) {
   gb_tensor *mean = b->call->in[1], *variance = b->call->in[2];
   double momentum = b->call->attrs[1].number, n = (double)b->count;
   if (b->count < 2 || b->call->context->modes->recompute || gb_was_stopped(b->call)) return;
-  for (int64_t i = 0; i < b->c; i++)
+  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++)
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
+  if (gb_was_stopped(b->call)) return;
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none */
   move_towards(mean, b->mean, 1, momentum, b->parts);
   move_towards(variance, b->rstd, n / (n - 1), momentum, b->parts);
+  gb_running_here = outer;
 }
 
 /* Of each row of a chunk: (x - mean) * (rstd * weight) + bias. */
@@ -629,7 +653,7 @@ static void apply_chunk(void *arg, int64_t chunk) {
 /* mean and rstd to lanes; scale is rstd * weight, or rstd. */
 static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
   parameter(b->lane, gb_lane_dtype(b->lane), weight, 1, b->c, b->weight);
-  for (int64_t i = 0; i < b->c; i++) {
+  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
     gb_row_put(b->lane, b->offset, i, b->mean[i]);
     gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
   }
@@ -648,7 +672,7 @@ static gb_status batch_norm(gb_call *call) {
     channel_values(call->in[1], b.mean, false);
     channel_values(call->in[2], b.rstd, false);
   }
-  for (int64_t i = 0; i < b.c; i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + call->attrs[2].number);
+  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + call->attrs[2].number);
   set_lanes(&b, call->in[3], true);
   parameter(b.lane, gb_lane_dtype(b.lane), call->in[4], 0, b.c, b.bias);
   gb_parallel(call, b.chunks, apply_chunk, &b);
@@ -664,7 +688,7 @@ static void gradients_chunk(void *arg, int64_t chunk) {
   batch_room r = batch_room_of(b);
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   double *part = b->parts + chunk * 2 * b->c;
-  memset(part, 0, (size_t)(2 * b->c) * sizeof *part);
+  gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
     gb_rows_load(&b->x, b->lane, first, n, r.x);
@@ -683,10 +707,12 @@ static void differentiate_channels(const batch *b, void *x, const void *grad) {
   double *restrict d = x;
   const double *restrict h = grad, *q = (double *)b->offset, *t = (double *)b->scale, *v = (double *)b->weight, *m = (double *)b->plain,
                                   *e = (double *)b->along;
-  if (b->lane == GB_LANE_F32)
-    for (int64_t i = 0; i < b->c; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
-  else
-    for (int64_t i = 0; i < b->c; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+  for GB_PIECES(at, n, b->c) {
+    if (b->lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
+    else
+      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+  }
 }
 
 static void backward_rows_chunk(void *arg, int64_t chunk) {
@@ -695,7 +721,7 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
-    if (b->fixed) memset(r.x, 0, (size_t)(n * b->c * b->bytes));
+    if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
     else gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);
     for (int64_t i = 0; i < n; i++) differentiate_channels(b, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
@@ -715,7 +741,7 @@ static gb_status batch_norm_backward(gb_call *call) {
   set_lanes(&b, call->in[2], false);
   gb_parallel(call, b.chunks, gradients_chunk, &b);
   double *plain = b.mean, *along = b.rstd; /* in lanes by now */
-  for (int64_t i = 0; i < b.c; i++) {
+  for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) {
     double rstd = b.rstd[i], sums[2] = { 0, 0 };
     for (int64_t chunk = 0; chunk < b.chunks; chunk++)
       for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];

@@ -88,7 +88,7 @@ static void fold_into(const reduction *r, void *a, const void *b, int64_t n) {
 static void fold_halves(const reduction *r, char *a, int64_t count, int64_t width) {
   while (count > 1) {
     int64_t half = (count + 1) / 2;
-    fold_into(r, a, a + (size_t)(half * width) * r->bytes, (count / 2) * width);
+    for GB_PIECES(at, n, (count / 2) * width) fold_into(r, a + (size_t)at * r->bytes, a + (size_t)(half * width + at) * r->bytes, n);
     count = half;
   }
 }
@@ -246,7 +246,7 @@ static void copy_lanes(char *to, int64_t to_step, const char *from, int64_t from
 /* Put n finished columns from `first` into the result. */
 static void deliver(const reduction *r, int64_t outer, int64_t first, int64_t n, const char *from) {
   char *to = r->result + (size_t)(result_of(r, outer) + first * r->column.out) * r->bytes;
-  copy_lanes(to, r->column.out, from, 1, n, r->bytes);
+  for GB_PIECES(at, some, n) copy_lanes(to + at * r->column.out * (int64_t)r->bytes, r->column.out, from + (size_t)at * r->bytes, 1, some, r->bytes);
 }
 
 /* The centers of `groups` groups of n columns from `first`. */
@@ -380,7 +380,7 @@ static double finished(finish_kind how, double value, double a, double center) {
 }
 
 static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
-  for (int64_t i = 0; how != AS_IS && i < n; i++)
+  for (int64_t i = 0; how != AS_IS && i < n && !gb_long_loop(i); i++)
     gb_row_put(r->lane, r->result, i, finished(how, gb_row_get(r->lane, r->result, i), a, r->center ? gb_row_get(r->lane, r->center, i) : 0));
 }
 
@@ -450,7 +450,7 @@ static gb_status around_center(gb_call *call, fold_kind first, map_kind map, fin
   r.center = center.result = gb_block_data(scratch);
   gb_status status = run(call, &center);
   if (status == GB_OK && first == SUM) finish(&center, SCALED, (double)r.length, n);
-  for (int64_t i = 0; i < n && first == LARGEST; i++) /* an infinite maximum would make inf - inf */
+  for (int64_t i = 0; i < n && first == LARGEST && !gb_long_loop(i); i++) /* an infinite maximum would make inf - inf */
     if (isinf(gb_row_get(r.lane, r.center, i))) gb_row_put(r.lane, center.result, i, 0);
   if (status == GB_OK) status = reduce(call, &r, how, fmax((double)r.length - correction, 0));
   gb_cpu_scratch_free(call, scratch);
@@ -481,9 +481,9 @@ typedef struct search {
 /* Turn the order of n lanes around. For integers that is the complement, which, unlike the negative, exists for all of them. */
 static void reverse_order(gb_lane lane, void *x, int64_t n) {
   int64_t *whole = x;
-  if (lane == GB_LANE_I64)
-    for (int64_t i = 0; i < n; i++) whole[i] = ~whole[i];
-  else gb_row_scale(lane, x, n, -1);
+  if (lane != GB_LANE_I64) { gb_row_scale(lane, x, n, -1); return; }
+  for GB_PIECES(at, m, n)
+    for (int64_t i = at; i < at + m; i++) whole[i] = ~whole[i];
 }
 
 /* The index of the first largest of n lanes. */
@@ -491,15 +491,15 @@ static int64_t find_largest(gb_lane lane, const void *x, int64_t n) {
   const int64_t *whole = x;
   int64_t at = 0;
   if (lane == GB_LANE_I64) {
-    for (int64_t i = 1; i < n; i++)
+    for (int64_t i = 1; i < n && !gb_long_loop(i); i++)
       if (whole[i] > whole[at]) at = i;
     return at;
   }
   double most = gb_row_max(lane, x, n);
   if (isnan(most))
-    while (at < n - 1 && !isnan(gb_row_get(lane, x, at))) at++;
+    while (at < n - 1 && !isnan(gb_row_get(lane, x, at)) && !gb_long_loop(at)) at++;
   else
-    while (at < n - 1 && gb_row_get(lane, x, at) != most) at++;
+    while (at < n - 1 && gb_row_get(lane, x, at) != most && !gb_long_loop(at)) at++;
   return at;
 }
 
@@ -623,9 +623,9 @@ static void scan_row(gb_lane lane, void *x, int64_t n) {
   double *real = x;
   uint64_t *whole = x;
   if (lane == GB_LANE_I64)
-    for (int64_t i = 1; i < n; i++) whole[i] += whole[i - 1];
+    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) whole[i] += whole[i - 1];
   else
-    for (int64_t i = 1; i < n; i++) real[i] += real[i - 1];
+    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) real[i] += real[i - 1];
 }
 
 static void scan_rows(void *arg, int64_t chunk) {

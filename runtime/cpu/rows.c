@@ -12,19 +12,31 @@
 
 /* {==== lanes ==== */
 
-void gb_lane_load(gb_lane lane, void *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
-  switch (lane) {
-    case GB_LANE_F32: gb_load_f32(to, from, dtype, stride, n); break;
-    case GB_LANE_F64: gb_load_f64(to, from, dtype, stride, n); break;
-    default: gb_load_i64(to, from, dtype, stride, n);
+/* Elements `at` and on of a run with a stride, and of lanes. */
+static const char *run_at(const void *x, gb_dtype dtype, int64_t stride, int64_t at) { return (const char *)x + at * stride * (int64_t)gb_dtype_bytes(dtype); }
+static char *lanes_at(gb_lane lane, const void *x, int64_t at) { return (char *)x + at * (int64_t)gb_lane_bytes(lane); }
+
+void gb_lane_load(gb_lane lane, void *lanes, const void *run, gb_dtype dtype, int64_t stride, int64_t n) {
+  for GB_PIECES(at, m, n) {
+    const char *from = run_at(run, dtype, stride, at);
+    void *to = lanes_at(lane, lanes, at);
+    switch (lane) {
+      case GB_LANE_F32: gb_load_f32(to, from, dtype, stride, m); break;
+      case GB_LANE_F64: gb_load_f64(to, from, dtype, stride, m); break;
+      default: gb_load_i64(to, from, dtype, stride, m);
+    }
   }
 }
 
-void gb_lane_store(gb_lane lane, void *to, gb_dtype dtype, int64_t stride, const void *from, int64_t n) {
-  switch (lane) {
-    case GB_LANE_F32: gb_store_f32(to, dtype, stride, from, n); break;
-    case GB_LANE_F64: gb_store_f64(to, dtype, stride, from, n); break;
-    default: gb_store_i64(to, dtype, stride, from, n);
+void gb_lane_store(gb_lane lane, void *run, gb_dtype dtype, int64_t stride, const void *lanes, int64_t n) {
+  for GB_PIECES(at, m, n) {
+    const void *from = lanes_at(lane, lanes, at);
+    char *to = (char *)run_at(run, dtype, stride, at);
+    switch (lane) {
+      case GB_LANE_F32: gb_store_f32(to, dtype, stride, from, m); break;
+      case GB_LANE_F64: gb_store_f64(to, dtype, stride, from, m); break;
+      default: gb_store_i64(to, dtype, stride, from, m);
+    }
   }
 }
 
@@ -115,6 +127,7 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
     else
       for (int64_t j = 0; j < r->length; j += BLOCK) {
         int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
+        if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
         for (int64_t k = 0; k < n; k++)
           gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, from + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1],
                        run);
@@ -140,6 +153,7 @@ void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count,
     else
       for (int64_t j = 0; j < r->length; j += BLOCK) {
         int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
+        if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
         rows_to_block((char *)block, at + (size_t)j * bytes, r->length, run, n, bytes);
         for (int64_t k = 0; k < n; k++)
           gb_lane_store(lane, to + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1], (char *)block + (size_t)(k * run) * bytes,
@@ -180,10 +194,14 @@ static float max_f32(const float *x, int64_t n) {
 }
 
 double gb_row_max(gb_lane lane, const void *x, int64_t n) {
-  if (lane == GB_LANE_F32) return max_f32(x, n);
   const double *d = x;
   double most = -INFINITY;
-  for (int64_t i = 0; i < n; i++) most = ((d[i] > most) | (d[i] != d[i])) ? d[i] : most;
+  for GB_PIECES(at, m, n) {
+    double some = lane == GB_LANE_F32 ? max_f32((const float *)x + at, m) : -INFINITY;
+    for (int64_t i = at; lane != GB_LANE_F32 && i < at + m; i++) some = ((d[i] > some) | (d[i] != d[i])) ? d[i] : some;
+    most = some > most || some != some ? some : most;
+    if (most != most) break;
+  }
   return most;
 }
 
@@ -216,13 +234,24 @@ static uint16_t max_halves(const uint16_t *x, int64_t n, uint16_t minus_infinity
   return most >= 0 ? (uint16_t)most : least;
 }
 
-double gb_wide_max(gb_dtype dtype, const void *x, int64_t n) {
+/* Of a piece of a row. */
+static double max_of(gb_dtype dtype, const void *x, int64_t n) {
   switch (dtype) {
     case GB_BFLOAT16: return gb_bfloat16_to_float(max_halves(x, n, 0xff80));
     case GB_FLOAT16: return gb_float16_to_float(max_halves(x, n, 0xfc00));
     case GB_FLOAT64: return gb_row_max(GB_LANE_F64, x, n);
     default: return max_wide(x, n);
   }
+}
+
+double gb_wide_max(gb_dtype dtype, const void *x, int64_t n) {
+  if (n <= GB_SHORT_ROW) return max_of(dtype, x, n);
+  double most = -INFINITY;
+  for GB_PIECES(at, m, n) {
+    double some = max_of(dtype, tile_at(dtype, x, at), m);
+    most = some > most || some != some ? some : most;
+  }
+  return most;
 }
 
 /* The sum of at most a tile: a sum for each place in two pairs of vectors, then those by pairs. */
@@ -244,10 +273,12 @@ GB_ALWAYS_INLINE float sum_wide(gb_dtype dtype, const void *x, int64_t n) {
 double gb_wide_sum(gb_dtype dtype, const void *x, int64_t n) {
   double total = 0;
   const double *d = x;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) total += d[i];
-  else
-    for (int64_t at = 0; at < n; at += GB_TILE) total += GB_WIDE_FOR(dtype, sum_wide, tile_at(dtype, x, at), block_of(at, n));
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) total += d[i];
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE) total += GB_WIDE_FOR(dtype, sum_wide, tile_at(dtype, x, at), block_of(at, n));
+  }
   return total;
 }
 
@@ -271,11 +302,13 @@ GB_ALWAYS_INLINE float dot_wide(gb_dtype dtype, const void *x, const void *y, in
 double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n) {
   double total = 0;
   const double *d = x, *e = y;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) total += d[i] * e[i];
-  else
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      total += GB_WIDE_FOR(dtype, dot_wide, tile_at(dtype, x, at), tile_at(dtype, y, at), block_of(at, n));
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) total += d[i] * e[i];
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, dot_wide, tile_at(dtype, x, at), tile_at(dtype, y, at), block_of(at, n));
+  }
   return total;
 }
 
@@ -307,18 +340,20 @@ double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, doubl
   const double *d = x;
   float *f = to;
   gb_vector shift32 = gb_vector_of((float)shift);
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) {
-      double e = GB_ROW_LIFT * exp(d[i] - shift);
-      if (to) ((double *)to)[i] = e;
-      total += e;
-    }
-  else if (to)
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      total += GB_WIDE_FOR(dtype, exp_sum_wide, f + at, tile_at(dtype, x, at), block_of(at, n), shift32);
-  else
-    for (int64_t at = 0; at < n; at += GB_TILE)
-      total += GB_WIDE_FOR(dtype, exp_only_sum_wide, tile_at(dtype, x, at), block_of(at, n), shift32);
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) {
+        double e = GB_ROW_LIFT * exp(d[i] - shift);
+        if (to) ((double *)to)[i] = e;
+        total += e;
+      }
+    else if (to)
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, exp_sum_wide, f + at, tile_at(dtype, x, at), block_of(at, n), shift32);
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, exp_only_sum_wide, tile_at(dtype, x, at), block_of(at, n), shift32);
+  }
   return total;
 }
 
@@ -343,29 +378,37 @@ static gb_vector vector_of(double x) { return gb_vector_of(x != x ? NAN : (float
 void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index, double own, bool stream) {
   double *d = to;
   const double *e = x;
-  if (dtype == GB_FLOAT64) {
-    for (int64_t i = 0; i < n; i++) d[i] = scale * exp(e[i] - shift);
-    if (index >= 0) d[index] = own;
-  } else
-    GB_WIDE_FOR(dtype, exp_wide, to, x, n, gb_vector_of((float)shift), vector_of(scale), index, vector_of(own), stream && gb_vector_aligned(to));
+  for GB_PIECES(at, m, n) {
+    int64_t here = index >= at && index < at + m ? index - at : -1;
+    if (dtype == GB_FLOAT64) {
+      for (int64_t i = at; i < at + m; i++) d[i] = scale * exp(e[i] - shift);
+      if (here >= 0) d[index] = own;
+    } else
+      GB_WIDE_FOR(dtype, exp_wide, (char *)tile_at(dtype, to, at), tile_at(dtype, x, at), m, gb_vector_of((float)shift), vector_of(scale), here,
+                  vector_of(own), stream && gb_vector_aligned(to));
+  }
 }
 
 void gb_row_shift(gb_lane lane, void *x, int64_t n, double shift) {
   float *f = x, shift32 = (float)shift;
   double *d = x;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] -= shift32;
-  else
-    for (int64_t i = 0; i < n; i++) d[i] -= shift;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) f[i] -= shift32;
+    else
+      for (int64_t i = at; i < at + m; i++) d[i] -= shift;
+  }
 }
 
 void gb_row_scale(gb_lane lane, void *x, int64_t n, double scale) {
   float *f = x, scale32 = (float)scale;
   double *d = x;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] *= scale32;
-  else
-    for (int64_t i = 0; i < n; i++) d[i] *= scale;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) f[i] *= scale32;
+    else
+      for (int64_t i = at; i < at + m; i++) d[i] *= scale;
+  }
 }
 
 void gb_row_add(gb_lane lane, void *x, const void *y, int64_t n, double scale) {
@@ -373,10 +416,12 @@ void gb_row_add(gb_lane lane, void *x, const void *y, int64_t n, double scale) {
   const float *g = y;
   double *d = x;
   const double *e = y;
-  if (lane == GB_LANE_F32)
-    for (int64_t i = 0; i < n; i++) f[i] += scale32 * g[i];
-  else
-    for (int64_t i = 0; i < n; i++) d[i] += scale * e[i];
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) f[i] += scale32 * g[i];
+    else
+      for (int64_t i = at; i < at + m; i++) d[i] += scale * e[i];
+  }
 }
 
 /* ====} */

@@ -38,11 +38,15 @@ GB_ALWAYS_INLINE void scale_wide(gb_dtype dtype, void *out, const float *x, int6
   }
 }
 
+/* Element `at` and those after it. */
+static char *from_element(gb_dtype dtype, const void *x, int64_t at) { return (char *)x + (size_t)at * gb_dtype_bytes(dtype); }
+
 static void softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
   double scale = 1 / gb_wide_exp_sum(dtype, room, x, n, gb_wide_max(dtype, x, n));
   (void)unused;
-  if (dtype == GB_FLOAT64) gb_row_scale(GB_LANE_F64, out, n, scale);
-  else GB_WIDE_FOR(dtype, scale_wide, out, room, n, gb_vector_of((float)scale), stream);
+  if (dtype == GB_FLOAT64) { gb_row_scale(GB_LANE_F64, out, n, scale); return; }
+  for GB_PIECES(at, m, n)
+    GB_WIDE_FOR(dtype, scale_wide, from_element(dtype, out, at), (float *)room + at, m, gb_vector_of((float)scale), stream);
 }
 
 GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x, int64_t n, gb_vector most, gb_vector log_sum, bool stream) {
@@ -58,9 +62,13 @@ GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x,
 static void log_softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
   double most = gb_wide_max(dtype, x, n), log_sum = log(gb_wide_exp_sum(dtype, NULL, x, n, most) / GB_ROW_LIFT);
   (void)unused, (void)room;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)x)[i] - most - log_sum;
-  else GB_WIDE_FOR(dtype, log_softmax_wide, out, x, n, gb_vector_of((float)most), gb_vector_of((float)log_sum), stream);
+  for GB_PIECES(at, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)x)[i] - most - log_sum;
+    else
+      GB_WIDE_FOR(dtype, log_softmax_wide, from_element(dtype, out, at), from_element(dtype, x, at), m, gb_vector_of((float)most),
+                  gb_vector_of((float)log_sum), stream);
+  }
 }
 
 GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector dot, bool stream) {
@@ -80,9 +88,13 @@ GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const voi
 static void softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
   double dot = gb_wide_dot(dtype, g, y, n);
   (void)room;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)y)[i] * (((const double *)g)[i] - dot);
-  else GB_WIDE_FOR(dtype, softmax_backward_wide, out, g, y, n, gb_vector_of((float)dot), stream);
+  for GB_PIECES(at, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)y)[i] * (((const double *)g)[i] - dot);
+    else
+      GB_WIDE_FOR(dtype, softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at), from_element(dtype, y, at), m,
+                  gb_vector_of((float)dot), stream);
+  }
 }
 
 GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector sum, bool stream) {
@@ -103,9 +115,13 @@ GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const
 static void log_softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
   double sum = gb_wide_sum(dtype, g, n);
   (void)room;
-  if (dtype == GB_FLOAT64)
-    for (int64_t i = 0; i < n; i++) ((double *)out)[i] = ((const double *)g)[i] - exp(((const double *)y)[i]) * sum;
-  else GB_WIDE_FOR(dtype, log_softmax_backward_wide, out, g, y, n, gb_vector_of((float)sum), stream);
+  for GB_PIECES(at, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)g)[i] - exp(((const double *)y)[i]) * sum;
+    else
+      GB_WIDE_FOR(dtype, log_softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at), from_element(dtype, y, at), m,
+                  gb_vector_of((float)sum), stream);
+  }
 }
 
 /* ====} */

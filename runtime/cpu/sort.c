@@ -24,7 +24,7 @@ static void load_keys(entry *entries, const char *from, gb_dtype dtype, int64_t 
   union { double f64[GB_TILE]; int64_t i64[GB_TILE]; } tile;
   bool is_float = gb_dtype_is_float(dtype);
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype);
-  for (int64_t start = 0; start < n; start += GB_TILE) {
+  for (int64_t start = 0; start < n && !gb_work(GB_TILE); start += GB_TILE) {
     int64_t count = n - start < GB_TILE ? n - start : GB_TILE;
     if (is_float) gb_load_f64(tile.f64, from + start * stride * bytes, dtype, stride, count);
     else gb_load_i64(tile.i64, from + start * stride * bytes, dtype, stride, count);
@@ -39,6 +39,8 @@ static void load_keys(entry *entries, const char *from, gb_dtype dtype, int64_t 
 
 /* {==== Orders ==== */
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 enum { INSERTION = 16 }; /* shorter runs are sorted by insertion */
 
 static void insertion_sort(entry *e, int64_t n) {
@@ -50,29 +52,34 @@ static void insertion_sort(entry *e, int64_t n) {
   }
 }
 
+/* A step of sorting, a comparison whose outcome nobody foresees, takes as long as so many elements of a pass. */
+enum { SORT_STEP = 8 };
+
 /* Two sorted runs from[0 .. a), from[a .. n) into one. */
 static void merge(entry *to, const entry *from, int64_t a, int64_t n) {
-  int64_t i = 0, j = a;
-  for (int64_t k = 0; k < n; k++) to[k] = j >= n || (i < a && before(&from[i], &from[j])) ? from[i++] : from[j++];
+  int64_t i = 0, j = a, piece = GB_PIECE / (8 * SORT_STEP);
+  for (int64_t k = 0; k < n; k++) {
+    if (k % piece == piece - 1 && gb_work(piece * SORT_STEP)) return;
+    to[k] = j >= n || (i < a && before(&from[i], &from[j])) ? from[i++] : from[j++];
+  }
 }
 
-/* Sort e, with room for as many; returns which of the two holds the result, or NULL: a stop is asked for. */
-static entry *merge_sort(gb_call *call, entry *e, entry *room, int64_t n) {
-  int64_t work = 0;
+/* Sort e, with room for as many; returns which of the two holds the result, or NULL: a stop is asked for. Short runs count as a whole. */
+static entry *merge_sort(entry *e, entry *room, int64_t n) {
   for (int64_t i = 0; i < n; i += INSERTION) {
-    if (gb_long_work(call, &work, INSERTION)) return NULL;
+    if (gb_work(INSERTION * SORT_STEP)) return NULL;
     insertion_sort(e + i, n - i < INSERTION ? n - i : INSERTION);
   }
   for (int64_t width = INSERTION; width < n; width *= 2) {
     for (int64_t i = 0; i < n; i += 2 * width) {
       int64_t left = n - i;
-      if (gb_long_work(call, &work, 2 * width)) return NULL;
+      if (gb_work(least(left, least(2 * width, GB_PIECE / (8 * SORT_STEP))) * SORT_STEP)) return NULL;
       merge(room + i, e + i, left < width ? left : width, left < 2 * width ? left : 2 * width);
     }
     entry *sorted = room;
     room = e, e = sorted;
   }
-  return e;
+  return gb_work(0) ? NULL : e; /* the last merge may have ended early */
 }
 
 /* Let the entry at `at` sink to its place in a heap whose root comes last in order. */
@@ -87,17 +94,20 @@ static void sift_down(entry *heap, int64_t n, int64_t at) {
 }
 
 /* Bring the first k of n entries in order to the front, sorted; returns where they are, or NULL: a stop is asked for. */
-static entry *select_first(gb_call *call, entry *e, entry *room, int64_t n, int64_t k) {
-  int64_t work = 0;
+static entry *select_first(entry *e, entry *room, int64_t n, int64_t k) {
   if (k == 0) return e;
-  for (int64_t i = k / 2 - 1; i >= 0; i--) sift_down(e, k, i);
+  for (int64_t i = k / 2 - 1; i >= 0; i--) {
+    if (gb_work(4 * SORT_STEP)) return NULL;
+    sift_down(e, k, i);
+  }
   for (int64_t i = k; i < n; i++) {
-    if (gb_long_work(call, &work, 1)) return NULL;
+    if (gb_long_loop(i)) return NULL;
     if (!before(&e[i], &e[0])) continue;
     e[0] = e[i];
+    if (gb_work(32 * SORT_STEP)) return NULL; /* as deep as a heap may be */
     sift_down(e, k, 0);
   }
-  return merge_sort(call, e, room, k);
+  return merge_sort(e, room, k);
 }
 
 /* ====} */
@@ -125,10 +135,10 @@ static void sort_chunk(void *arg, int64_t chunk) {
     char *to = gb_data(values) + gb_offset_at(x->ndim, at, values->stride) * (int64_t)bytes;
     int64_t *positions = (int64_t *)gb_data(indices) + gb_offset_at(x->ndim, at, indices->stride);
     load_keys(entries, from, (gb_dtype)x->dtype, stride, job->n, job->flip);
-    const entry *sorted = job->k < job->n ? select_first(job->call, entries, entries + job->n, job->n, job->k)
-                                          : merge_sort(job->call, entries, entries + job->n, job->n);
+    const entry *sorted = job->k < job->n ? select_first(entries, entries + job->n, job->n, job->k)
+                                          : merge_sort(entries, entries + job->n, job->n);
     if (!sorted) return;
-    for (int64_t i = 0; i < job->k; i++) {
+    for (int64_t i = 0; i < job->k && !gb_long_loop(i); i++) {
       positions[i * i_stride] = sorted[i].position;
       gb_copy_element(to + i * v_stride * (int64_t)bytes, from + sorted[i].position * stride * (int64_t)bytes, bytes);
     }

@@ -24,10 +24,15 @@ static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const c
 
 void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
   int64_t to_bytes = (int64_t)gb_dtype_bytes(to_dtype), from_bytes = (int64_t)gb_dtype_bytes(from_dtype);
-  if (to_dtype == from_dtype) { gb_move_run(to, to_stride, from, from_stride, (size_t)to_bytes, n); return; }
-  for (int64_t i = 0; i < n; i += GB_TILE)
-    convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype, from_stride,
-                 n - i < GB_TILE ? n - i : GB_TILE);
+  for GB_PIECES(first, m, n) {
+    if (to_dtype == from_dtype) {
+      gb_move_run(to + first * to_stride * to_bytes, to_stride, from + first * from_stride * from_bytes, from_stride, (size_t)to_bytes, m);
+      continue;
+    }
+    for (int64_t i = first; i < first + m; i += GB_TILE)
+      convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype, from_stride,
+                   n - i < GB_TILE ? n - i : GB_TILE);
+  }
 }
 
 void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,

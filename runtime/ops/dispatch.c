@@ -10,6 +10,8 @@
 #include "base/stack.h"
 #include "ops/ops.h"
 
+_Thread_local gb_running gb_running_here;
+
 /* One op's way: the call, and what it needs to be recorded. */
 typedef struct road {
   gb_call call;
@@ -272,7 +274,10 @@ static gb_status run(road *r) {
     return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no kernel for this op; move the tensors to 'cpu'",
                         gb_device_text(context, call->device, text, sizeof text));
   }
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ call, 0 };
   gb_status status = backend->run[call->op](call);
+  gb_running_here = outer;
   if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
   if (call->in_place) gb_tensor_bump(call->in[0]); /* whatever came of it, memory was written */
   return status;

@@ -80,6 +80,11 @@ typedef struct gb_call {
   atomic_bool stopped;         /* the kernel was interrupted half way: its results are not whole */
 } gb_call;
 
+/* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a stop (base/piece.h).
+ * No call: nothing does, or what must not be done in part. */
+typedef struct gb_running { gb_call *call; int64_t work; } gb_running;
+extern _Thread_local gb_running gb_running_here;
+
 /* What a family gives for an op. A list of these, ended by {GB_OP_COUNT}, per family. */
 typedef struct gb_op_impl {
   gb_op op;
