@@ -130,7 +130,8 @@ typedef struct gb_host_options {
 
   /* Limits, 0 for none; a sandbox has 256 MiB for Lua and 1 GiB for tensors where these are 0. Instructions and seconds count from the start of
    * each outermost call. A limit that is reached ends that call with a status of its own, and neither pcall nor coroutines of the recipe can hold
-   * it up; a finaliser can, which is why a sandbox has none. */
+   * it up; a finaliser can, which is why a sandbox has none. A step of an optimizer runs to its end whatever the limit is: about 30 to 40 ms for
+   * 100 MB of parameters on one core, so tensor_bytes bounds it. */
   size_t lua_bytes;           /* GB_ELUABYTES: tables, strings, functions, coroutines, handles of tensors */
   size_t tensor_bytes;        /* GB_ETENSORBYTES: tensors, gradients, optimizer state, graph nodes, scratch */
   uint64_t instructions;      /* GB_EINSTRUCTIONS: of the Lua machine; work inside library functions is charged alike */

@@ -62,8 +62,8 @@ static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elem
 }
 /* So much more is about to be done for the call that runs on this thread: is a stop asked for? Looks once in GB_PIECE. */
 bool gb_work(int64_t amount);
-/* The same for multiply-adds. */
-static inline bool gb_work_products(int64_t m, int64_t n, int64_t k) { return gb_work(m * n * k / (GB_PIECE_PRODUCTS / GB_PIECE)); }
+/* The same for the multiply-adds of a block of a product, and for bringing its operands into panels. */
+static inline bool gb_work_products(int64_t m, int64_t n, int64_t k) { return gb_work(m * n * k / (GB_PIECE_PRODUCTS / GB_PIECE) + (m + n) * k); }
 /* As many elements from `at` on as a loop over n does at once; 0 at the end, and where a stop is asked for: then what is left is left out. Rows up to
  * GB_SHORT_ROW are done whole and not counted, since chunks have few of them. Pieces are whole tiles. */
 #define GB_SHORT_ROW (4 * GB_TILE)

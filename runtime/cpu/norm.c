@@ -461,6 +461,8 @@ static gb_status rms_norm_backward(gb_call *call) { return backward(call, NULL, 
 #define BATCH_CHUNK_ELEMENTS 65536
 /* Rows that are summed in lanes before the sums go on in float64. */
 enum { MOST_BATCH_ROWS = 128 };
+/* Passes over them, towards a piece of work. */
+enum { BATCH_PASSES = 4 };
 
 /* A batch_norm as all its chunks see it. A row is the channels at one place of one image. */
 typedef struct batch {
@@ -562,6 +564,7 @@ static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t
   gb_clear_bytes(to, (size_t)b->c * sizeof *to);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
     gb_rows_load(&b->x, b->lane, first, n, r->x);
     for (int64_t i = 0; i < n; i++) {
       if (offset) add_squares(b->lane, r->sums[0], r->x + i * b->c * b->bytes, offset, b->c);
@@ -627,7 +630,7 @@ static void update_running(batch *b) {
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
   if (gb_was_stopped(b->call)) return;
   gb_running outer = gb_running_here;
-  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none */
+  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop ends */
   move_towards(mean, b->mean, 1, momentum, b->parts);
   move_towards(variance, b->rstd, n / (n - 1), momentum, b->parts);
   gb_running_here = outer;
@@ -640,6 +643,7 @@ static void apply_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
     gb_rows_load(&b->x, b->lane, first, n, r.x);
     for (int64_t i = 0; i < n; i++) {
       char *x = r.x + i * b->c * b->bytes;
@@ -691,6 +695,7 @@ static void gradients_chunk(void *arg, int64_t chunk) {
   gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
     gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);
     for (int64_t i = 0; i < n; i++)
@@ -721,6 +726,7 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
     if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
     else gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);

@@ -98,6 +98,12 @@ static int64_t run_of(const gb_rows *r, int64_t first, int64_t count) {
   return count < left ? count : left;
 }
 
+/* Before a run of rows, one of many in a long load or store, each too short to be counted by itself: is a stop asked for? */
+static bool is_stopped_before(const gb_rows *r, int64_t run, int64_t count) {
+  if (count * r->length <= 16 * GB_SHORT_ROW || run * r->length > GB_SHORT_ROW) return false;
+  return gb_work(run * r->length);
+}
+
 /* rows[i][0 .. n-1] = block[0 .. n-1][i] for `run` rows that lie `length` lanes apart. */
 static void block_to_rows(char *rows, const char *block, int64_t length, int64_t run, int64_t n, size_t bytes) {
   for (int64_t i = 0; i < run; i++)
@@ -122,6 +128,7 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
   for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
     const char *from = gb_rows_at(r, first);
     run = run_of(r, first, count);
+    if (is_stopped_before(r, run, count)) return;
     if (run == 1 || end_to_end(r)) gb_lane_load(lane, at, from, r->dtype, r->stride, run * r->length);
     else if (r->length == 1) gb_lane_load(lane, at, from, r->dtype, r->step[r->n - 1], run);
     else
@@ -148,6 +155,7 @@ void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count,
   for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
     char *to = gb_rows_at(r, first);
     run = run_of(r, first, count);
+    if (is_stopped_before(r, run, count)) return;
     if (run == 1 || end_to_end(r)) gb_lane_store(lane, to, r->dtype, r->stride, at, run * r->length);
     else if (r->length == 1) gb_lane_store(lane, to, r->dtype, r->step[r->n - 1], at, run);
     else
