@@ -263,6 +263,8 @@ void gbl_replace_coroutine(lua_State *L);
 
 void gbl_open_tensor(lua_State *L);    /* tensor.c, index.c: the metatable */
 void gbl_open_ops(lua_State *L);       /* ops.c: gb.<op>, methods, gb.nn.functional.<op> */
+void gbl_open_random(lua_State *L);    /* random.c: gb.random */
+void gbl_open_bytes(lua_State *L);     /* bytes.c: from_bytes, to_bytes */
 void gbl_open_create(lua_State *L);    /* create.c */
 void gbl_open_autograd(lua_State *L);  /* autograd.c: grad, Function, no_grad, ... */
 void gbl_open_recompute(lua_State *L); /* recompute.c: recompute, is_recomputing */
@@ -294,6 +296,8 @@ static inline void gbl_set_number(lua_State *L, const char *name, double value) 
   lua_pushnumber(L, (lua_Number)value);
   lua_setfield(L, -2, name);
 }
+/* Seed math.random, by the math.randomseed that was there when the library opened. random.c */
+void gbl_seed_math(lua_State *L, int64_t seed);
 /* What the Lua half of the library uses of Lua's globals is what they are now, whatever becomes of them. */
 void gbl_keep_names(lua_State *L);
 

@@ -23,7 +23,7 @@ void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, n
 /* {==== Names that are not there ==== */
 
 /* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "random", "dist", "linalg", NULL };
+static const char *const later[] = { "Trainer", "profile", "dist", "linalg", NULL };
 
 /* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
 static int unknown_name(lua_State *L) {
@@ -149,6 +149,8 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_reader(L);
   gbl_open_tensor(L);
   gbl_open_settings(L);
+  gbl_open_random(L);
+  gbl_open_bytes(L);
   gbl_open_ops(L);
   gbl_open_create(L);
   gbl_open_autograd(L);

@@ -41,7 +41,8 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
                              "is_recomputing is_tensor last_error manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed "
                              "set_default_device set_default_dtype set_deterministic set_float32_matmul_precision set_grad_enabled set_rng_state "
                              "tensor time version rand randn randint randperm rand_like randn_like zeros ones full empty eye arange linspace "
-                             "zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats empty_cache stack meshgrid" },
+                             "zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats empty_cache stack meshgrid "
+                             "random from_bytes to_bytes" },
   { "gb", GB_SANDBOX_FILES, "load save" },
   { "gb", GB_SANDBOX_NONE, "doctor interrupt set_num_threads set_printoptions test" },
   { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision "
@@ -62,6 +63,7 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "gb.nn.utils", GB_SANDBOX_STRICT, "clip_grad_norm_ clip_grad_value_" },
   { "gb.optim", GB_SANDBOX_STRICT, "Adam AdamW SGD lr" },
   { "gb.optim.lr", GB_SANDBOX_STRICT, "Constant Cosine Lambda Linear" },
+  { "gb.random", GB_SANDBOX_STRICT, "integer number shuffle" },
   { "gb.test", GB_SANDBOX_NONE, "describe expect finish help_entry it ops program public_names records" },
 };
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -20,6 +20,7 @@ static int is_tensor(lua_State *L, gbl_call *call) {
 static int manual_seed(lua_State *L, gbl_call *call) {
   (void)L;
   gb_manual_seed(call->state->context, (uint64_t)gbl_integer(call, "seed"));
+  gbl_seed_math(L, gbl_integer(call, "seed"));
   return 0;
 }
 
@@ -361,8 +362,8 @@ static const gbl_function functions[] = {
     "gb.is_tensor(value?: any) -> bool: Is value a tensor that was not freed? Example: "
     "print(gb.is_tensor(gb.zeros(2)))" },
   { manual_seed, GB_SANDBOX_STRICT,
-    "gb.manual_seed(seed: int): Begin the random stream anew from seed: the same seed gives the same bits. Example: "
-    "gb.manual_seed(1)" },
+    "gb.manual_seed(seed: int): Begin the random stream anew from seed: the same seed gives the same bits. It seeds "
+    "math.random too, whose state no checkpoint can keep; gb.random draws from the stream. Example: gb.manual_seed(1)" },
   { seed, GB_SANDBOX_STRICT,
     "gb.seed() -> int: The seed of the random stream. Example: print(gb.seed())" },
   { get_rng_state, GB_SANDBOX_STRICT,

@@ -343,7 +343,7 @@ local function class_lines(kind)
 end
 
 local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp", "gb.data", "gb.io",
-  "gb.cuda", "gb.test" }
+  "gb.cuda", "gb.random", "gb.test" }
 
 -- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
 local function kinds()
@@ -416,6 +416,7 @@ local sections = {
   { "DataLoader", "^DataLoader:", "" },
   { "gb.io", "^gb%.io%.", "" },
   { "gb.cuda", "^gb%.cuda%.", "" },
+  { "gb.random", "^gb%.random%.", "Numbers of the random stream: the same seed gives the same ones, and checkpoints keep where it is." },
   { "gb.test", "^gb%.test%.", "What our own tests are written with." },
   { "Other objects", "^%l+:", "" },
 }

@@ -193,7 +193,7 @@ local function named(name) return text_entry(name) or op_rows()[name] and op_ent
 
 -- What people leave out of a name.
 local prefixes = { "gb.", "gb.nn.", "tensor:", "tensor.", "Module:", "gb.optim.", "gb.optim.lr.", "gb.amp.", "gb.data.", "gb.io.", "gb.nn.init.",
-                   "gb.nn.utils.", "gb.cuda.", "gb.test." }
+                   "gb.nn.utils.", "gb.cuda.", "gb.random.", "gb.test." }
 
 local function by_name(what)
   local bare = gsub(gsub(gsub(what, "^gb%.nn%.functional%.", ""), "^F%.", ""), "^gb%.", "")

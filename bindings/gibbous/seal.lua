@@ -17,6 +17,7 @@ local later = {
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.data"] = { "csv", "images", "npy", "random_split", "transforms" },
   ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },
+  ["gb.random"] = { "fork" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
 
@@ -24,6 +25,7 @@ local modules = {
   ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
   ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
+  ["gb.random"] = gb.random,
 }
 
 for path, module in pairs(modules) do

@@ -99,6 +99,11 @@ static const escape escapes[] = {
   { "assert(('\\0%s'):format({}) == '\\0table')", GB_OK, NULL },
   { "assert(not pcall(string.format, '%d', {}) and ('%5.1f%%%s|%q'):format(2, { 1 } and 'x', 'y') == '  2.0%x|\"y\"')", GB_OK, NULL },
   { "assert(select('#', math.randomseed()) == 0)", GB_OK, NULL },
+  { "gb.manual_seed(3) local a = math.random(1 << 40) gb.manual_seed(3) assert(a == math.random(1 << 40))", GB_OK, NULL },
+  { "math.randomseed = error gb.manual_seed(3) assert(gb.random.integer(3, 3) == 3 and #gb.random.shuffle { 1, 2 } == 2)", GB_OK, NULL },
+  { "assert(gb.to_bytes(gb.from_bytes('ab', 'uint8')) == 'ab')", GB_OK, NULL },
+  { "local t = {} for i = 1, 1000 do t[i] = gb.to_bytes(gb.zeros(1 << 18)) end", GB_ELUABYTES, NULL },
+  { "gb.from_bytes('', 'uint8', { 1 << 40 })", GB_ERECIPE, "takes 1099511627776 bytes" },
   { "error({})", GB_ERECIPE, "a table" },
   /* time without end */
   { "while true do end", GB_ETIME, "seconds" },
@@ -371,7 +376,7 @@ static const char attacker[] =
   "end\n"
   "targets = {}\n"
   "for _, path in ipairs { '', 'coroutine', 'math', 'os', 'string', 'table', 'utf8', 'gb', 'gb.amp', 'gb.data', 'gb.io', 'gb.nn', 'gb.nn.functional',\n"
-  "    'gb.nn.init', 'gb.nn.utils', 'gb.optim', 'gb.optim.lr' } do\n"
+  "    'gb.nn.init', 'gb.nn.utils', 'gb.optim', 'gb.optim.lr', 'gb.random' } do\n"
   "  local t = _G\n"
   "  for part in path:gmatch('[^.]+') do t = t[part] end\n"
   "  for name, f in pairs(t) do\n"

@@ -113,6 +113,118 @@ describe("uniform and normal", function()
   end)
 end)
 
+describe("gb.random", function()
+  it("manual_seed seeds math.random too", function()
+    gb.manual_seed(11)
+    local a, b = math.random(1000000), math.random()
+    gb.manual_seed(12)
+    local other = math.random(1000000)
+    gb.manual_seed(11)
+    expect(math.random(1000000)):to_be(a)
+    expect(math.random()):to_be(b)
+    expect(other == a):to_be(false)
+  end)
+  it("number lies in [low, high), evenly", function()
+    gb.manual_seed(21)
+    local n, sum, squares = 20000, 0, 0
+    for _ = 1, n do
+      local u = gb.random.number()
+      expect(math.type(u)):to_be("float")
+      expect(u >= 0 and u < 1):to_be(true)
+      sum, squares = sum + u, squares + u * u
+    end
+    about(sum / n, 0.5, math.sqrt(1 / 12 / n))
+    about(squares / n, 1 / 3, math.sqrt(4 / 45 / n))
+    for _ = 1, 1000 do
+      local u = gb.random.number(-3, 5)
+      expect(u >= -3 and u < 5):to_be(true)
+      local v = gb.random.number(1, 1 + 2 ^ -52)
+      expect(v):to_be(1.0)
+      local w = gb.random.number(-1.7e308, 1.7e308)
+      expect(w >= -1.7e308 and w < 1.7e308):to_be(true)
+    end
+    expect(gb.random.number(2, 2)):to_be(2.0)
+  end)
+  it("integer has both ends, evenly", function()
+    gb.manual_seed(22)
+    local n, counts = 12000, {}
+    for _ = 1, n do
+      local i = gb.random.integer(-2, 3)
+      expect(math.type(i)):to_be("integer")
+      counts[i] = (counts[i] or 0) + 1
+    end
+    for i = -2, 3 do about(counts[i] / n, 1 / 6, math.sqrt(5 / 36 / n)) end
+    expect(counts[-3] == nil and counts[4] == nil):to_be(true)
+    expect(gb.random.integer(7, 7)):to_be(7)
+    local positive = 0
+    for _ = 1, 1000 do positive = positive + (gb.random.integer(math.mininteger, math.maxinteger) > 0 and 1 or 0) end
+    about(positive / 1000, 0.5, math.sqrt(0.25 / 1000))
+  end)
+  it("shuffle keeps every element, in the table it was given, each order equally often", function()
+    gb.manual_seed(23)
+    local orders, n = {}, 6000
+    for _ = 1, n do
+      local list = { "a", "b", "c" }
+      expect(gb.random.shuffle(list)):to_be(list)
+      local order = table.concat(list)
+      orders[order] = (orders[order] or 0) + 1
+    end
+    local kinds = 0
+    for _, count in pairs(orders) do
+      kinds = kinds + 1
+      about(count / n, 1 / 6, math.sqrt(5 / 36 / n))
+    end
+    expect(kinds):to_be(6)
+    local long, seen = {}, {}
+    for i = 1, 10000 do long[i] = i end
+    for _, value in ipairs(gb.random.shuffle(long)) do seen[value] = true end
+    expect(#seen):to_be(10000)
+    expect(#gb.random.shuffle {}):to_be(0)
+    local asked = setmetatable({ 1, 2, 3 }, { __index = error, __newindex = error, __len = error })
+    expect(rawlen(gb.random.shuffle(asked))):to_be(3)
+  end)
+  it("each draw takes one place in the stream, and the state brings it back", function()
+    gb.manual_seed(24)
+    local function draw()
+      local list = gb.random.shuffle { 1, 2, 3, 4, 5, 6, 7, 8 }
+      return ("%.17g %d %s %.9g"):format(gb.random.number(), gb.random.integer(1, 1 << 40), table.concat(list, ","), gb.rand(1):item())
+    end
+    local state = gb.get_rng_state()
+    local first = draw()
+    expect(gb.get_rng_state().offset):to_be(4)
+    expect(draw() == first):to_be(false)
+    gb.set_rng_state(state)
+    expect(draw()):to_be(first)
+  end)
+  it("a checkpoint resumes it", function()
+    local path = os.tmpname()
+    local function draw() return { gb.random.number(), gb.random.integer(1, 1 << 50), table.unpack(gb.random.shuffle { 1, 2, 3, 4, 5, 6, 7, 8, 9 }) } end
+    gb.manual_seed(25)
+    draw()
+    gb.io.save_checkpoint(path, {})
+    local expected = draw()
+    gb.manual_seed(26)
+    draw()
+    gb.io.load_checkpoint(path, {})
+    local got = draw()
+    for i = 1, #expected do expect(got[i]):to_be(expected[i]) end
+    os.remove(path)
+  end)
+  it("refuses what is no range", function()
+    expect(function() gb.random.number(1) end):to_fail("high")
+    expect(function() gb.random.number(2, 1) end):to_fail("below low")
+    expect(function() gb.random.number(0, math.huge) end):to_fail("finite")
+    expect(function() gb.random.number(0 / 0, 1) end):to_fail("finite")
+    expect(function() gb.random.number(0, 1, 2) end):to_fail("too many")
+    expect(function() gb.random.integer(2, 1) end):to_fail("below low")
+    expect(function() gb.random.integer(5) end):to_fail("high")
+    expect(function() gb.random.integer(1.5, 2) end):to_fail("low")
+    expect(function() gb.random.shuffle("abc") end):to_fail("list")
+    expect(function() gb.random.shufle {} end):to_fail("shuffle")
+    expect(function() gb.random.fork() end):to_fail("not built")
+  end)
+end)
+
 describe("integers", function()
   it("randint covers its range evenly", function()
     gb.manual_seed(2)
