@@ -148,6 +148,9 @@ bool gbl_test_integer(lua_State *L, int arg, int64_t *out);
 double gbl_check_number(lua_State *L, int arg, const char *who, const char *name);
 /* Sizes as arguments (2, 3) or one table ({2, 3}) from arg on; returns ndim and sets *next to the first argument after them. */
 int gbl_check_shape(lua_State *L, int arg, const char *who, int64_t shape[GB_MAX_NDIM], int *next);
+/* The path of a file: a string that holds no NUL, since the system would read only what stands before it. The one way to read
+ * a path from a recipe; it lives as long as the argument does. io.c */
+const char *gbl_check_path(lua_State *L, int arg, const char *who);
 /* A position counted from 1 (or from the end, -1 is the last) made one from 0 (negative kept); 0 is an error. */
 int64_t gbl_position(lua_State *L, int64_t position, const char *who, const char *name);
 

@@ -462,7 +462,7 @@ static bool has_room(lua_State *L) {
 
 /* io.open(path[, mode]) */
 static int guarded_open(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1), *mode = luaL_optstring(L, 2, "r");
+  const char *path = gbl_check_path(L, 1, "io.open"), *mode = luaL_optstring(L, 2, "r");
   int flags = 0;
   luaL_argcheck(L, flags_of(mode, &flags), 2, "invalid mode");
   if (!has_room(L)) return 2;
@@ -479,7 +479,7 @@ static int guarded_open(lua_State *L) {
 
 /* io.lines: file:lines of a file that it opens. */
 static int guarded_lines(lua_State *L) {
-  luaL_checkstring(L, 1);
+  gbl_check_path(L, 1, "io.lines");
   int formats = lua_gettop(L) - 1;
   lua_pushcfunction(L, guarded_open);
   lua_pushvalue(L, 1);
@@ -524,7 +524,7 @@ static int load_path(lua_State *L, const char *path) {
 
 /* loadfile(path[, mode[, env]]) */
 static int guarded_loadfile(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = gbl_check_path(L, 1, "loadfile");
   bool has_env = !lua_isnone(L, 3);
   lua_settop(L, 3);
   int results = load_path(L, path);
@@ -537,7 +537,7 @@ static int guarded_loadfile(lua_State *L) {
 
 /* dofile(path) */
 static int guarded_dofile(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = gbl_check_path(L, 1, "dofile");
   lua_settop(L, 1);
   if (load_path(L, path) == 2) return lua_error(L);
   lua_call(L, 0, LUA_MULTRET);
@@ -546,7 +546,7 @@ static int guarded_dofile(lua_State *L) {
 
 /* require: "gibbous", and where there are files (upvalue 1) "a.b" as a/b.lua, once. */
 static int guarded_require(lua_State *L) {
-  const char *name = luaL_checkstring(L, 1);
+  const char *name = gbl_check_path(L, 1, "require");
   lua_settop(L, 1);
   luaL_getsubtable(L, LUA_REGISTRYINDEX, "gibbous.required");
   if (!strcmp(name, "gibbous")) {

@@ -7,6 +7,14 @@
 #include "io/safetensors.h"
 #include "objects.h"
 
+const char *gbl_check_path(lua_State *L, int arg, const char *who) {
+  size_t length;
+  if (lua_type(L, arg) != LUA_TSTRING) gbl_error(L, "%s takes the path of a file, a string, got %s", who, gbl_type_name(L, arg));
+  const char *path = lua_tolstring(L, arg, &length);
+  if (strlen(path) != length) gbl_error(L, "%s: the path holds a NUL after '%s'; no file can be named so", who, path);
+  return path;
+}
+
 /* {==== safetensors ==== */
 
 /* The keys of the table at index, sorted, as a list that is pushed: files do not depend on the order of a table. */
@@ -39,7 +47,7 @@ static const char *check_text(lua_State *L, const char *what) {
 /* save_tensors(path, { name = tensor }, { key = string }) */
 static int save_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = gbl_check_path(L, 1, "save");
   luaL_checktype(L, 2, LUA_TTABLE);
   luaL_checktype(L, 3, LUA_TTABLE);
   lua_settop(L, 3);
@@ -69,10 +77,28 @@ static int save_tensors(lua_State *L) {
 static void close_file(void *file) { gb_safetensors_close(file); }
 static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
 
-/* load_tensors(path): { name = tensor }, { key = string } */
+/* For the table at the top, of what is left out: [name] = { dtype =, shape =, message = }. */
+static void note_left_out(lua_State *L, gb_context *context, const gb_safetensors *file, int64_t i) {
+  int ndim;
+  const int64_t *shape = gb_safetensors_shape(file, i, &ndim);
+  lua_createtable(L, 0, 3);
+  lua_pushstring(L, gb_safetensors_dtype_name(file, i));
+  lua_setfield(L, -2, "dtype");
+  lua_pushstring(L, gb_error(context));
+  lua_setfield(L, -2, "message");
+  lua_createtable(L, ndim, 0);
+  for (int d = 0; d < ndim; d++) {
+    lua_pushinteger(L, (lua_Integer)shape[d]);
+    lua_rawseti(L, -2, d + 1);
+  }
+  lua_setfield(L, -2, "shape");
+  lua_setfield(L, -2, gb_safetensors_name(file, i));
+}
+
+/* load_tensors(path): { name = tensor }, { key = string }, and what the engine has no dtype or too few dimensions for. */
 static int load_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = gbl_check_path(L, 1, "load");
   void **slot = gbl_new_object(L, &file_type, 0);
   gb_safetensors *file = NULL;
   gb_status status = gb_safetensors_open(context, path, &file);
@@ -80,20 +106,35 @@ static int load_tensors(lua_State *L) {
   gbl_check_status(L, status);
   int64_t count = gb_safetensors_count(file), metadata = gb_safetensors_metadata_count(file);
   lua_newtable(L);
+  lua_newtable(L);
+  int tensors = lua_gettop(L) - 1, left_out = tensors + 1;
   for (int64_t i = 0; i < count; i++) {
     gbl_box *box = gbl_new_tensor(L);
-    gbl_check_status(L, gb_safetensors_load(file, i, &box->tensor));
+    status = gb_safetensors_load(file, i, &box->tensor);
+    if (status == GB_EDTYPE || status == GB_EUNSUPPORTED) {
+      lua_settop(L, left_out);
+      note_left_out(L, context, file, i);
+      continue;
+    }
+    gbl_check_status(L, status);
     gbl_finish_tensor(L);
-    lua_setfield(L, -2, gb_safetensors_name(file, i));
+    lua_setfield(L, tensors, gb_safetensors_name(file, i));
   }
   lua_newtable(L);
   for (int64_t i = 0; i < metadata; i++) {
     lua_pushstring(L, gb_safetensors_metadata_value(file, i));
     lua_setfield(L, -2, gb_safetensors_metadata_key(file, i));
   }
+  lua_insert(L, left_out);
   *slot = NULL; /* nothing can fail between here and the end */
   gb_safetensors_close(file);
-  return 2;
+  return 3;
+}
+
+/* check_path(who, path): raises unless a file can be named so. */
+static int check_path(lua_State *L) {
+  gbl_check_path(L, 2, luaL_checkstring(L, 1));
+  return 0;
 }
 
 /* ====} */
@@ -262,6 +303,6 @@ void gbl_open_io(lua_State *L) {
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors }, { "json_decode", json_decode },
-                                           { "json_encode", json_encode }, { NULL, NULL } });
+                                           { "json_encode", json_encode }, { "check_path", check_path }, { NULL, NULL } });
   lua_pop(L, 1);
 }

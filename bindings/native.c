@@ -173,7 +173,7 @@ static int finish(lua_State *L) {
 }
 
 static int file_exists(lua_State *L) {
-  lua_pushboolean(L, gb_place_exists(gbl_context(L), luaL_checkstring(L, 1)));
+  lua_pushboolean(L, gb_place_exists(gbl_context(L), gbl_check_path(L, 1, "file_exists")));
   return 1;
 }
 
@@ -181,7 +181,7 @@ static int file_exists(lua_State *L) {
 static int why_unwritable(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_file_writer *file = NULL;
-  if (gb_file_create(context, luaL_checkstring(L, 1), &file) == GB_OK) return gb_file_abandon(file), 0;
+  if (gb_file_create(context, gbl_check_path(L, 1, "why_unwritable"), &file) == GB_OK) return gb_file_abandon(file), 0;
   lua_pushstring(L, gb_error(context));
   return 1;
 }

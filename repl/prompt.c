@@ -28,8 +28,7 @@ typedef struct prompt { lua_State *L; const options *o; line *line; int half; } 
 
 /* folder(path): the names in a folder, those of folders with a slash behind; nothing where it cannot be read. */
 static int folder(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
-  DIR *stream = opendir(*path ? path : ".");
+  DIR *stream = opendir(lua_rawlen(L, 1) ? gbl_check_path(L, 1, "folder") : ".");
   lua_newtable(L);
   if (!stream) return 1;
   lua_Integer n = 0;

@@ -68,14 +68,12 @@ local function join(plain, tensors)
   return value
 end
 
-local function check_path(who, path)
-  if type(path) ~= "string" then fail(("%s takes the path of a file, a string, got %s"):format(who, type(path))) end
-end
+local check_path = native.check_path -- (who, path)
 
 -- Each part but `extra` must be an object with the method.
 local function check_parts(who, method, parts)
   if type(parts) ~= "table" then fail(("%s takes a table of parts by name, got %s"):format(who, type(parts))) end
-  for name, part in pairs(parts) do
+  for name, part in next, parts do
     if type(name) ~= "string" then fail(("%s takes a table of parts by name, got the key %s"):format(who, tostring(name))) end
     local is_object = type(part) == "table" or type(part) == "userdata" and not gb.is_tensor(part)
     if name ~= "extra" and not (is_object and part[method]) then fail(("%s: '%s' has no %s"):format(who, tostring(name), method)) end
@@ -100,30 +98,85 @@ function gb.io.save_checkpoint(path, parts)
   native.save_tensors(path, tensors, { format = FORMAT, tree = native.json_encode(tree) })
 end
 
--- gb.io.load_checkpoint(path: string, parts: table) -> any: Read a checkpoint into the parts given, restore the random state, and return `extra`.
--- Errors: parts that the file lacks, a file that is damaged or no checkpoint. Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model
--- = model }) gb.io.load_checkpoint(path, { model = model }) os.remove(path)
-function gb.io.load_checkpoint(path, parts)
-  check_path("load_checkpoint", path)
-  check_parts("load_checkpoint", "load_state_dict", parts)
+-- A copy of a state that nothing else writes to, tensors in the CPU's memory. What is no tensor, table or plain value is the same object.
+local function copied(value, seen)
+  if gb.is_tensor(value) then
+    local plain = value:detach()
+    return plain.device == "cpu" and plain:clone() or plain:cpu()
+  end
+  if type(value) ~= "table" then return value end
+  if seen[value] then return seen[value] end
+  local copy = {}
+  seen[value] = copy
+  for key, item in next, value do copy[key] = copied(item, seen) end
+  return copy
+end
+
+-- What is read of a checkpoint: the state of each part asked for, the extra table and the random state. All of it is there and well-formed.
+local function read_states(path, names)
   local tensors, metadata = native.load_tensors(path)
   if metadata.format ~= FORMAT then fail(("load_checkpoint: %s is no checkpoint (format '%s')"):format(path, tostring(metadata.format))) end
-  local tree = native.json_decode(metadata.tree or fail(("load_checkpoint: the checkpoint %s has no tree"):format(path)))
-  if type(tree) ~= "table" then fail(("load_checkpoint: the tree of the checkpoint %s is no table"):format(path)) end
-  local names = {}
-  for name in pairs(parts) do names[#names + 1] = name end
-  table.sort(names)
+  if not metadata.tree then fail(("load_checkpoint: the checkpoint %s has no tree"):format(path)) end
+  local tree, states = native.json_decode(metadata.tree), {}
+  if type(tree) ~= "table" then fail(("load_checkpoint: the tree of the checkpoint %s is no object"):format(path)) end
   for _, name in ipairs(names) do
     if tree[name] == nil then fail(("load_checkpoint: %s holds no '%s'"):format(path, name)) end
-  end
-  for _, name in ipairs(names) do
-    if name ~= "extra" then parts[name]:load_state_dict(join(tree[name], tensors)) end
+    states[name] = join(tree[name], tensors)
   end
   local rng = tree["$rng"]
   local seed, offset = type(rng) == "table" and math.tointeger(rng.seed), type(rng) == "table" and math.tointeger(rng.offset)
   if rng ~= nil and not (seed and offset) then fail(("load_checkpoint: the random state of the checkpoint %s is no state"):format(path)) end
-  if rng ~= nil then native.set_rng(seed, offset) end
-  return join(tree.extra, tensors)
+  return states, join(tree.extra, tensors), seed, offset
+end
+
+-- Put parts back to what they were, the last first. Returns what to say of those that could not be.
+local function put_back(changed)
+  local text = ""
+  for i = #changed, 1, -1 do
+    local entry = changed[i]
+    local ok, why = pcall(entry.load, entry.part, entry.before)
+    if not ok then text = text .. ("\nand '%s' could not be put back: %s"):format(entry.name, tostring(why)) end
+  end
+  return text
+end
+
+-- gb.io.load_checkpoint(path: string, parts: table) -> any: Read a checkpoint into the parts given, restore the random state, and return `extra`.
+-- All or nothing: what cannot be read changes no part, and where a part turns its state down, those before it are put back; for that their states
+-- are copied to the CPU's memory first. Parts without state_dict come last, since they cannot be put back. Errors: parts that the file lacks or
+-- that turn their state down, a file that is damaged or no checkpoint. Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model =
+-- model }) gb.io.load_checkpoint(path, { model = model }) os.remove(path)
+function gb.io.load_checkpoint(path, parts)
+  check_path("load_checkpoint", path)
+  check_parts("load_checkpoint", "load_state_dict", parts)
+  local entries, names = {}, {}
+  for name, part in next, parts do
+    names[#names + 1] = name
+    if name ~= "extra" then
+      local save = part.state_dict
+      entries[#entries + 1] = { name = name, part = part, load = part.load_state_dict, save = save, rank = (save and "1" or "2") .. name }
+    end
+  end
+  table.sort(names)
+  table.sort(entries, function(a, b) return a.rank < b.rank end)
+  local states, extra, seed, offset = read_states(path, names)
+  local old_seed, old_offset = native.get_rng()
+  local changed = {}
+  local ok, why = pcall(function()
+    for _, entry in ipairs(entries) do
+      entry.before = entry.save and copied(entry.save(entry.part), {})
+    end
+    for _, entry in ipairs(entries) do
+      if entry.save then changed[#changed + 1] = entry end
+      entry.load(entry.part, states[entry.name])
+    end
+  end)
+  if not ok then
+    local rest = put_back(changed)
+    native.set_rng(old_seed, old_offset)
+    error(type(why) == "string" and why .. rest or why, 0)
+  end
+  if seed then native.set_rng(seed, offset) end
+  return extra
 end
 
 -- gb.save(path: string, tensors: table, options?: table): A table of tensors by name, as safetensors. options: metadata, a table of strings. The
@@ -142,9 +195,36 @@ function gb.save(path, tensors, options)
   native.save_tensors(path, tensors, options and options.metadata or {})
 end
 
--- gb.load(path: string) -> table, table: The tensors of a safetensors file by name, and its metadata. Errors: a file that is damaged or of another
--- format. Example: local path = os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)
+-- What is left out of a file, as one line: the first few by name, dtype and cure.
+local function left_out_text(path, left_out, count)
+  local names = {}
+  for name in next, left_out do names[#names + 1] = name end
+  table.sort(names)
+  local first = left_out[names[1]].message
+  local others = {}
+  for i = 2, math.min(#names, 5) do others[#others + 1] = ("'%s' (%s)"):format(names[i], left_out[names[i]].dtype) end
+  if #names > 5 then others[#others + 1] = ("%d more"):format(#names - 5) end
+  local rest = #others > 0 and "; also " .. table.concat(others, ", ") or ""
+  return ("gb.load left out %d of %d tensors of '%s': %s%s"):format(#names, count, path, first, rest)
+end
+
+-- gb.load(path: string) -> table, table, table: The tensors of a safetensors file by name, and its metadata. Tensors of a dtype that the engine does
+-- not have (F8_E4M3, I16, C64, ...) are left out: a line is printed that names them and the cure, asking the table for one by its name is an error
+-- that says the same, and the third table describes them: { name = { dtype =, shape =, message = } }. Errors: a file that is damaged or of another
+-- format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, ...); one of which no tensor can be loaded. Example: local path =
+-- os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)
 function gb.load(path)
   check_path("load", path)
-  return native.load_tensors(path)
+  local tensors, metadata, left_out = native.load_tensors(path)
+  if next(left_out) == nil then return tensors, metadata, left_out end
+  local count = 0
+  for _ in next, tensors do count = count + 1 end
+  for _ in next, left_out do count = count + 1 end
+  local text = left_out_text(path, left_out, count)
+  if next(tensors) == nil then fail(text) end
+  print(text)
+  setmetatable(tensors, { __index = function(_, name)
+    if left_out[name] then fail(("load: '%s' was left out: %s"):format(name, left_out[name].message)) end
+  end })
+  return tensors, metadata, left_out
 end

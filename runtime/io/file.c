@@ -53,8 +53,11 @@ static int open_temporary(int folder, const char *name) {
   int fd = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (fd < 0) return -1;
   int error = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? EWOULDBLOCK : !is_ours(fd, folder, name) ? EWOULDBLOCK : 0;
-  if (!error && ftruncate(fd, 0)) error = errno;
-  if (!error) return fd;
+  if (!error) {
+    if (!ftruncate(fd, 0)) return fd;
+    error = errno;
+    unlinkat(folder, name, 0);
+  }
   close(fd);
   errno = error;
   return -1;

@@ -1,30 +1,38 @@
 /* io/safetensors.c - see safetensors.h. The rules of the reader are those of the format's own (safetensors/src/tensor.rs, Metadata::validate),
- * and, beyond them, no duplicate keys, at most MOST_RANK dimensions, no NUL in names and values, and bool bytes of 0 or 1. */
+ * and, beyond them, no duplicate keys, dtypes in capitals and digits, at most MOST_RANK dimensions, no NUL in names and values, and bool bytes of 0 or 1. */
 #include "io/safetensors.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/kind.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they lie in memory");
 
 #define HEADER_MOST 100000000u
 #define MOST_RANK 16
+#define MOST_DTYPE_NAME 24 /* of those that are not known here */
 #define METADATA "__metadata__"
 
-/* The dtypes of the format; dtype is the engine's, NONE where it has none. */
-static const struct { const char *name; uint64_t bits; gb_dtype dtype; } dtypes[] = {
-  { "F64", 64, GB_FLOAT64 }, { "F32", 32, GB_FLOAT32 }, { "F16", 16, GB_FLOAT16 }, { "BF16", 16, GB_BFLOAT16 }, { "I64", 64, GB_INT64 },
-  { "I32", 32, GB_INT32 }, { "U8", 8, GB_UINT8 }, { "BOOL", 8, GB_BOOL },
-  { "I8", 8, GB_DTYPE_NONE }, { "I16", 16, GB_DTYPE_NONE }, { "U16", 16, GB_DTYPE_NONE }, { "U32", 32, GB_DTYPE_NONE },
-  { "U64", 64, GB_DTYPE_NONE }, { "C64", 64, GB_DTYPE_NONE }, { "F8_E5M2", 8, GB_DTYPE_NONE }, { "F8_E4M3", 8, GB_DTYPE_NONE },
-  { "F8_E8M0", 8, GB_DTYPE_NONE }, { "F8_E4M3FNUZ", 8, GB_DTYPE_NONE }, { "F8_E5M2FNUZ", 8, GB_DTYPE_NONE },
-  { "F6_E2M3", 6, GB_DTYPE_NONE }, { "F6_E3M2", 6, GB_DTYPE_NONE }, { "F4", 4, GB_DTYPE_NONE },
+/* The dtypes of the format; dtype is the engine's, NONE where it has none; cure: what PyTorch makes of such a tensor that the engine has. A dtype
+ * that is in no row came after this was written: its row is the last, and its elements are of no known size. */
+static const struct { const char *name; uint64_t bits; gb_dtype dtype; const char *cure; } dtypes[] = {
+  { "F64", 64, GB_FLOAT64, NULL }, { "F32", 32, GB_FLOAT32, NULL }, { "F16", 16, GB_FLOAT16, NULL }, { "BF16", 16, GB_BFLOAT16, NULL },
+  { "I64", 64, GB_INT64, NULL }, { "I32", 32, GB_INT32, NULL }, { "U8", 8, GB_UINT8, NULL }, { "BOOL", 8, GB_BOOL, NULL },
+  { "I8", 8, GB_DTYPE_NONE, "to(torch.int32)" }, { "I16", 16, GB_DTYPE_NONE, "to(torch.int32)" },
+  { "U16", 16, GB_DTYPE_NONE, "to(torch.int32)" }, { "U32", 32, GB_DTYPE_NONE, "to(torch.int64)" },
+  { "U64", 64, GB_DTYPE_NONE, "to(torch.int64)" }, { "C64", 64, GB_DTYPE_NONE, "view(torch.float32)" },
+  { "F8_E5M2", 8, GB_DTYPE_NONE, "to(torch.float16)" }, { "F8_E4M3", 8, GB_DTYPE_NONE, "to(torch.float16)" },
+  { "F8_E8M0", 8, GB_DTYPE_NONE, "to(torch.float32)" }, { "F8_E4M3FNUZ", 8, GB_DTYPE_NONE, "to(torch.float16)" },
+  { "F8_E5M2FNUZ", 8, GB_DTYPE_NONE, "to(torch.float32)" }, { "F6_E2M3", 6, GB_DTYPE_NONE, "to(torch.float16)" },
+  { "F6_E3M2", 6, GB_DTYPE_NONE, "to(torch.float16)" }, { "F4", 4, GB_DTYPE_NONE, "to(torch.float16)" },
+  { NULL, 0, GB_DTYPE_NONE, "to(torch.float32)" },
 };
-#define DTYPES (int)(sizeof dtypes / sizeof *dtypes)
+#define DTYPES (int)(sizeof dtypes / sizeof *dtypes - 1) /* the row behind them: unknown */
 
 /* {==== Writer ==== */
 
@@ -174,7 +182,7 @@ gb_status gb_safetensors_save(gb_context *context, const char *path, const char 
 /* {==== Reader ==== */
 
 typedef struct entry {
-  const char *name;                  /* in the parsed header, like all texts here */
+  const char *name, *dtype_name;     /* in the parsed header, like all texts here */
   int dtype, ndim;                   /* dtype: a row of dtypes[] */
   int64_t shape[MOST_RANK];
   uint64_t begin, end;               /* in the data part */
@@ -224,12 +232,14 @@ static gb_status read_offsets(gb_context *context, const gb_json *member, entry 
 static gb_status read_dtype(gb_context *context, const gb_json *member, entry *out) {
   const gb_json *dtype = gb_json_get(member, "dtype");
   if (!dtype || dtype->type != GB_JSON_STRING) return bad_entry(context, member, "has no dtype");
-  for (out->dtype = 0; out->dtype < DTYPES; out->dtype++)
-    if (!strcmp(dtypes[out->dtype].name, dtype->as.string.text)) return GB_OK;
-  return gb_fail(context, GB_EFORMAT, "safetensors: tensor '%.200s' has the unknown dtype '%.40s'", member->key, dtype->as.string.text);
+  out->dtype_name = dtype->as.string.text;
+  if (strspn(out->dtype_name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != dtype->as.string.length || dtype->as.string.length > MOST_DTYPE_NAME)
+    return bad_entry(context, member, "has a dtype that is no name of one");
+  while (out->dtype < DTYPES && strcmp(dtypes[out->dtype].name, out->dtype_name)) out->dtype++;
+  return GB_OK;
 }
 
-/* One member of the header; its size must be what shape and dtype say. */
+/* One member of the header; its size must be what shape and dtype say, where the dtype is known. */
 static gb_status read_entry(gb_context *context, const gb_json *member, entry *out) {
   *out = (entry){ .name = member->key };
   if (has_nul(member->key, member->key_length)) return bad_entry(context, member, "has a NUL in its name");
@@ -242,6 +252,7 @@ static gb_status read_entry(gb_context *context, const gb_json *member, entry *o
   for (int d = 0; d < out->ndim; d++) overflow |= __builtin_mul_overflow(bits, (uint64_t)out->shape[d], &bits);
   overflow |= __builtin_mul_overflow(bits, dtypes[out->dtype].bits, &bits);
   if (overflow) return bad_entry(context, member, "has a shape whose size overflows");
+  if (out->dtype == DTYPES) return GB_OK; /* nobody here knows what it should be */
   if (bits % 8 || bits / 8 != out->end - out->begin) return bad_entry(context, member, "has data_offsets that do not fit its shape and dtype");
   return GB_OK;
 }
@@ -296,20 +307,30 @@ static gb_status read_entries(gb_safetensors *file) {
 /* Parse the header's text, which must be an object. */
 static gb_status parse_header(gb_safetensors *file, const char *text, size_t bytes) {
   char error[256];
-  if (text[0] != '{') return gb_fail(file->context, GB_EFORMAT, "safetensors: the header does not begin with '{'");
   gb_status status = gb_json_parse(file->context, text, bytes, &file->header, error, sizeof error);
   return status != GB_EFORMAT ? status : gb_fail(file->context, status, "safetensors: the header is malformed: %s", error);
 }
 
+/* GB_EFORMAT: there is no header; a file that begins as another format does is named as that, with what can be done. */
+static gb_status no_header(const gb_safetensors *file, const unsigned char *first, size_t bytes, const char *otherwise) {
+  const gb_kind *kind = gb_kind_of(first, bytes);
+  if (kind) return gb_fail(file->context, GB_EFORMAT, "this is %s, not a safetensors file; %s", kind->what, kind->cure);
+  return gb_fail(file->context, GB_EFORMAT, "safetensors: %s", otherwise);
+}
+
 /* Read and check everything before the data. */
 static gb_status read_header(gb_safetensors *file) {
-  unsigned char raw[8];
+  unsigned char first[GB_KIND_BYTES];
+  char otherwise[96];
   uint64_t size = gb_file_size(file->file), length = 0;
-  if (size < 8) return gb_fail(file->context, GB_EFORMAT, "safetensors: a file of %" PRIu64 " bytes is too short", size);
-  GB_TRY(gb_file_read(file->file, 0, raw, sizeof raw));
-  for (int i = 7; i >= 0; i--) length = length << 8 | raw[i];
-  if (length < 2 || length > HEADER_MOST || length > size - 8)
-    return gb_fail(file->context, GB_EFORMAT, "safetensors: a header of %" PRIu64 " bytes in a file of %" PRIu64, length, size);
+  size_t bytes = size < sizeof first ? (size_t)size : sizeof first;
+  GB_TRY(gb_file_read(file->file, 0, first, bytes));
+  snprintf(otherwise, sizeof otherwise, "a file of %" PRIu64 " bytes is too short", size);
+  if (size < 8) return no_header(file, first, bytes, otherwise);
+  for (int i = 7; i >= 0; i--) length = length << 8 | first[i];
+  snprintf(otherwise, sizeof otherwise, "a header of %" PRIu64 " bytes in a file of %" PRIu64, length, size);
+  if (length < 2 || length > HEADER_MOST || length > size - 8) return no_header(file, first, bytes, otherwise);
+  if (first[8] != '{') return no_header(file, first, bytes, "the header does not begin with '{'");
   file->data = 8 + length;
   char *text = gb_counted_resize(file->context, NULL, (size_t)length);
   if (!text) return gb_error_code(file->context);
@@ -346,7 +367,7 @@ void gb_safetensors_close(gb_safetensors *file) {
 
 int64_t gb_safetensors_count(const gb_safetensors *file) { return file->count; }
 const char *gb_safetensors_name(const gb_safetensors *file, int64_t i) { return file->entries[i].name; }
-const char *gb_safetensors_dtype_name(const gb_safetensors *file, int64_t i) { return dtypes[file->entries[i].dtype].name; }
+const char *gb_safetensors_dtype_name(const gb_safetensors *file, int64_t i) { return file->entries[i].dtype_name; }
 gb_dtype gb_safetensors_dtype(const gb_safetensors *file, int64_t i) { return dtypes[file->entries[i].dtype].dtype; }
 
 const int64_t *gb_safetensors_shape(const gb_safetensors *file, int64_t i, int *ndim) {
@@ -371,9 +392,9 @@ gb_status gb_safetensors_load(gb_safetensors *file, int64_t i, gb_tensor **out) 
   const entry *e = &file->entries[i];
   gb_dtype dtype = dtypes[e->dtype].dtype;
   if (dtype == GB_DTYPE_NONE)
-    return gb_fail(file->context, GB_EDTYPE, "safetensors: tensor '%.200s' is %s; only F64, F32, F16, BF16, I64, I32, U8 and BOOL can be loaded",
-                   e->name,
-                   dtypes[e->dtype].name);
+    return gb_fail(file->context, GB_EDTYPE,
+                   "safetensors: tensor '%.200s' is %.40s; only F64, F32, F16, BF16, I64, I32, U8 and BOOL can be loaded; convert it in Python, "
+                   "with tensor.%s, and save the file again by safetensors.torch.save_file", e->name, e->dtype_name, dtypes[e->dtype].cure);
   if (e->ndim > GB_MAX_NDIM)
     return gb_fail(file->context, GB_EUNSUPPORTED, "safetensors: tensor '%.200s' has %d dimensions; at most %d can be loaded", e->name, e->ndim,
                    GB_MAX_NDIM);

@@ -279,6 +279,9 @@ static void sweep(fault source, bool retry, uint64_t each, uint64_t stride) {
   printf("%s%s: %llu of %llu allocations failed in turn\n", names[source], retry ? ", twice each" : "", (unsigned long long)tried,
          (unsigned long long)whole.count);
   CHECK(dirty == 0);
+  char temporary[sizeof path + 4];
+  snprintf(temporary, sizeof temporary, "%s.tmp", path);
+  CHECK(access(temporary, F_OK)); /* no failed save has left one */
   unlink(path);
 }
 

@@ -190,7 +190,10 @@ static void test_rules(void) {
     { "{}", 1, GB_EFORMAT },
     { "{\"a\":1}", 0, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"Q9\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },
+    { "{\"a\":{\"dtype\":\"Q9\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EDTYPE }, /* a dtype of the future */
+    { "{\"a\":{\"dtype\":\"Q9\",\"shape\":[4],\"data_offsets\":[1,4]}}", 4, GB_EFORMAT },
+    { "{\"a\":{\"dtype\":\"q9\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },
+    { "{\"a\":{\"dtype\":\"U8\\u0000\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },
     { "{\"a\":{\"dtype\":3,\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },
     { "{\"a\":{\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,4]}}", 4, GB_EFORMAT },

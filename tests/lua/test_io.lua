@@ -140,6 +140,124 @@ describe("files that are not right", function()
   end)
 end)
 
+describe("tensors of dtypes that the engine does not have", function()
+  local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"%s","shape":[2,2],"data_offsets":[4,%d]},'
+    .. '"c":{"dtype":"U8","shape":[2],"data_offsets":[%d,%d]}}'
+  local sizes = { I8 = 4, I16 = 8, U16 = 8, U32 = 16, U64 = 32, C64 = 32, F8_E4M3 = 4, F8_E5M2 = 4, F8_E8M0 = 4, F4 = 2, NEW_9 = 5 }
+  local printed
+  local function load_file()
+    local real = print
+    printed = {}
+    print = function(...) printed[#printed + 1] = table.concat({ ... }, "\t") end -- luacheck: ignore
+    local results = table.pack(pcall(gb.load, path))
+    print = real -- luacheck: ignore
+    assert(results[1], results[2])
+    return table.unpack(results, 2)
+  end
+  it("are left out and named, the others load", function()
+    for dtype, size in pairs(sizes) do
+      file_of(header:format(dtype, 4 + size, 4 + size, 6 + size), string.pack("<f", 2.5) .. ("x"):rep(size) .. "\7\8")
+      local tensors, metadata, left_out = load_file()
+      expect(tensors.a:item()):to_be(2.5)
+      expect(tensors.c:tolist()[2]):to_be(8)
+      expect(rawget(tensors, "b")):to_be(nil)
+      expect(next(metadata)):to_be(nil)
+      expect(left_out.b.dtype):to_be(dtype)
+      expect(left_out.b.shape[2]):to_be(2)
+      expect(next(left_out, next(left_out))):to_be(nil)
+      expect(#printed):to_be(1)
+      expect(printed[1]:find("left out 1 of 3", 1, true) ~= nil and printed[1]:find("tensor 'b' is " .. dtype, 1, true) ~= nil):to_be(true)
+      expect(function() return tensors.b end):to_fail("'b' was left out")
+      expect(function() return tensors.b end):to_fail("convert it in Python")
+      expect(tensors.d):to_be(nil)
+    end
+  end)
+  it("leave nothing to say where all tensors load", function()
+    gb.save(path, { x = gb.ones(1) })
+    local _, _, left_out = load_file()
+    expect(next(left_out)):to_be(nil)
+    expect(#printed):to_be(0)
+  end)
+  it("are an error where nothing else is in the file, or where a checkpoint needs them", function()
+    file_of('{"b":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}', "abcd")
+    expect(function() gb.load(path) end):to_fail("tensor 'b' is I16")
+    file_of('{"__metadata__":{"format":"gibbous-checkpoint-1","tree":"{\\"extra\\":{\\"$tensor\\":\\"b\\"}}"},'
+      .. '"b":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}', "abcd")
+    expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("tensor b is missing")
+  end)
+end)
+
+describe("files of other formats", function()
+  it("are named, with the way to convert them", function()
+    for first, says in pairs {
+      ["PK\3\4\20\0\0\0\8\0"] = "torch.load", ["\x80\2\x8a\nl\xfc\x9cF\xf9"] = "torch.load", ["\x80\4\x95\0\0\0\0\0\0\0\0"] = "pickle",
+      ["\x93NUMPY\1\0v\0{'descr'"] = "numpy.load", ["GGUF\3\0\0\0\0\0\0\0"] = "GGUF", ["\x89HDF\r\n\x1a\n\0\0"] = "h5py",
+      ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gunzip", ["\x89PNG\r\n\x1a\n\0\0\0\r"] = "PNG image", ["\xff\xd8\xff\xe0\0\x10JFIF"] = "JPEG",
+      ["\0\0\8\3\0\0\x27\x10\0\0\0\x1c"] = "gb.data.idx", ["version https://git-lfs.github.com/spec/v1"] = "git lfs pull",
+      ["<!DOCTYPE html><html>"] = "HTML", ["PK\3\4"] = "zip",
+    } do
+      write(path, first .. ("\0"):rep(#first > 4 and 50 or 0))
+      expect(function() gb.load(path) end):to_fail(says)
+      expect(function() gb.load(path) end):to_fail(path)
+      expect(function() gb.io.load_checkpoint(path, {}) end):to_fail(says)
+    end
+  end)
+  it("but a header whose length looks like one is read", function()
+    for _, length in ipairs { 0x0280, 0x8b1f } do -- a pickle's first bytes, and gzip's
+      local header = '{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+      file_of(header .. (" "):rep(length - #header), "\5")
+      expect(gb.load(path).x:item()):to_be(5)
+    end
+  end)
+end)
+
+describe("paths", function()
+  it("with a NUL are refused wherever a path is taken", function()
+    gb.save(path, { x = gb.ones(1) })
+    local bad = path .. "\0.safetensors"
+    local model = nn.Linear(1, 1)
+    for name, attempt in pairs {
+      save = function() gb.save(bad, { x = gb.zeros(1) }) end, load = function() gb.load(bad) end,
+      save_checkpoint = function() gb.io.save_checkpoint(bad, { model = model }) end,
+      load_checkpoint = function() gb.io.load_checkpoint(bad, { model = model }) end,
+      ["data.idx"] = function() data.idx(bad) end, ["data.text"] = function() data.text(bad) end, ["data.tokens"] = function() data.tokens(bad) end,
+      args = function() gb.args({ { "log", "", "a file", writes = true } }, { "--log", bad }) end,
+    } do
+      expect(attempt):to_fail("NUL")
+      expect(name):to_be(name)
+    end
+    expect(function() data.idx(path, bad) end):to_fail("NUL")
+    expect(function() data.mnist(bad) end):to_fail("NUL")
+    expect(function() gb.load("") end):to_fail("cannot open")
+    expect(function() gb.load(5) end):to_fail("string")
+    expect(gb.load(path).x:item()):to_be(1.0)
+  end)
+end)
+
+describe("a save that fails", function()
+  local function no_temporary()
+    local f = io.open(path .. ".tmp", "rb")
+    expect(f):to_be(nil)
+  end
+  it("leaves the old file and no temporary one", function()
+    gb.save(path, { x = gb.ones(1) })
+    local before = read(path)
+    local turned = gb.ones(300, 200):t()
+    gb.interrupt()
+    local ok, why = pcall(gb.save, path, { a = gb.empty(0), x = turned })
+    gb.interrupt(false)
+    expect(ok):to_be(false)
+    expect(tostring(why):find("interrupted") ~= nil):to_be(true)
+    no_temporary()
+    expect(read(path)):to_be(before)
+    expect(function() gb.save(path, { ["\xff"] = turned }) end):to_fail("UTF-8")
+    no_temporary()
+    expect(function() gb.io.save_checkpoint(path, { model = { state_dict = function() error("not now") end, load_state_dict = print } }) end):to_fail("not now")
+    no_temporary()
+    expect(read(path)):to_be(before)
+  end)
+end)
+
 describe("JSON", function()
   it("goes there and back", function()
     for _, value in ipairs { 1, -5, 1.5, 1e300, "text \"q\" \\ \n ä \0 z", true, false, {}, { 1, 2, { 3 } }, { a = 1, b = { c = "d" } }, math.maxinteger, math.mininteger } do
@@ -252,6 +370,79 @@ describe("checkpoints", function()
     gb.manual_seed(77)
     gb.io.load_checkpoint(path, {})
     expect(gb.rand(5)):to_equal_bits(a)
+  end)
+  it("load all of their parts or none", function()
+    local saved = make()
+    train(saved, 3)
+    local good = { a = 1 }
+    local parts = { model = saved.model, optimizer = saved.optimizer, scaler = saved.scaler, schedule = saved.schedule, loader = saved.loader,
+                    zz = { state_dict = function() return good end, load_state_dict = print } }
+    gb.io.save_checkpoint(path, parts)
+    local function bits(run)
+      local all = {}
+      for name, t in pairs(run.model:state_dict()) do all[name] = t:clone() end
+      for i, entry in ipairs(run.optimizer:state_dict().state) do
+        all["avg" .. i], all["sq" .. i], all["steps" .. i] = entry.exp_avg, entry.exp_avg_sq, entry.steps
+      end
+      local state = gb.get_rng_state()
+      all.scale, all.count, all.seed, all.offset = run.scaler:get_scale(), run.schedule:state_dict().count, state.seed, state.offset
+      all.lr = run.optimizer.param_groups[1].lr
+      all.epoch, all.batch = run.loader:state_dict().epoch, run.loader:state_dict().batch
+      return all
+    end
+    local function same(a, b)
+      for name, value in pairs(a) do
+        if gb.is_tensor(value) then expect(b[name]):to_equal_bits(value) else expect(b[name]):to_be(value) end
+      end
+    end
+    local other, unlike = make(), nn.Linear(3, 3)
+    gb.manual_seed(31)
+    train(other, 9)
+    local before, mine = bits(other), { value = "mine" }
+    local failing = { -- the last in the alphabet turns its state down, after it has changed itself
+      state_dict = function() return { value = mine.value } end,
+      load_state_dict = function(_, state)
+        mine.value = state.value or "theirs"
+        gb.rand(1)
+        if not state.value then error("not this one") end
+      end,
+    }
+    local theirs = { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule, loader = other.loader, zz = failing }
+    expect(function() gb.io.load_checkpoint(path, theirs) end):to_fail("not this one")
+    same(before, bits(other))
+    expect(mine.value):to_be("mine")
+    theirs.zz = { load_state_dict = function() error("nor this one") end } -- cannot be put back, so it comes last
+    expect(function() gb.io.load_checkpoint(path, theirs) end):to_fail("nor this one")
+    same(before, bits(other))
+    theirs.zz = nil
+    theirs.model = unlike -- not the first in the alphabet
+    expect(function() gb.io.load_checkpoint(path, theirs) end):to_fail("load_state_dict")
+    same(before, bits(other))
+    local expected = train(other, 3)
+    local again = make() -- a run whose loads failed goes on as if none had been tried
+    gb.manual_seed(31)
+    train(again, 9)
+    local losses = train(again, 3)
+    for i = 1, 3 do expect(losses[i]):to_be(expected[i]) end
+  end)
+  it("and so does a module: a state that does not fit changes nothing", function()
+    local model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    local state = {}
+    for name, t in pairs(model:state_dict()) do state[name] = t:clone():add_(1) end
+    local names = {}
+    for name in pairs(state) do names[#names + 1] = name end
+    for _, name in ipairs(names) do
+      local kept = state[name]
+      for _, bad in ipairs { gb.ones(7, 7), "text" } do
+        state[name] = bad
+        local before = {}
+        for key, t in pairs(model:state_dict()) do before[key] = t:clone() end
+        expect(function() model:load_state_dict(state) end):to_fail(name)
+        for key, t in pairs(model:state_dict()) do expect(t):to_equal_bits(before[key]) end
+      end
+      state[name] = kept
+    end
+    model:load_state_dict(state)
   end)
   it("numbers that JSON has no word for come back as they were", function()
     local extra = { best = math.huge, worst = -math.huge, losses = { 1.5, 0 / 0, math.huge }, nested = { { deep = 0 / 0 } }, tiny = 2 ^ -1074, zero = -0.0 }
