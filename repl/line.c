@@ -4,7 +4,10 @@
  * terminal back into the editor's mode. Handlers only set flags. On a terminal signals are let in while it is waited for input, by pselect, and
  * at no other time: one that came just before would not end the wait. A SIGINT between two reads is kept by its flag and ends the next one; on a
  * terminal it takes along what was typed ahead, as the key itself does. The locale is that of the user while a line is read, and C again for
- * whatever runs: Lua's numbers and character classes do not change. Where the environment names no locale, UTF-8 is assumed. */
+ * whatever runs: Lua's numbers and character classes do not change. Where the environment names no locale, UTF-8 is assumed.
+ *
+ * Pastes: a terminal that can is asked to put brackets around what is pasted (xterm's mode 2004). What lies between them, newlines too, is one
+ * text that Enter hands out. */
 #include "line.h"
 
 #include <errno.h>
@@ -26,8 +29,12 @@
 #include <histedit.h>
 #endif
 
+#define PASTE_BEGIN "\033[200~"
+#define PASTE_END "\033[201~"
+
 struct line {
   bool terminal;
+  bool brackets;            /* the terminal is asked for them */
   const char *prompt;
   char *history;            /* path of the file, or NULL */
   char *last;               /* line that was kept, not to keep it twice in a row */
@@ -115,18 +122,48 @@ static locale_t user_locale(void) {
 
 /* {==== Plain input ==== */
 
-/* A line as the terminal, or the pipe, hands it out. A window that changes its size does not end it. */
-static line_end read_plain(line *l, char **out) {
-  char *text = NULL;
-  size_t room = 0;
-  if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
+/* A row as the terminal, or the pipe, hands it out; its length, with its end, or -1. A window that changes its size does not end it. */
+static ssize_t read_row(const line *l, char **text, size_t *room) {
   ssize_t n;
   while (l->terminal && !interrupted && !wait_for_input(l)) continue;
   sigprocmask(SIG_SETMASK, &l->outside, NULL); /* a Ctrl-C takes the line away: then the read waits, and must be interrupted */
   do {
     clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
-    n = interrupted ? -1 : getline(&text, &room, stdin);
+    n = interrupted ? -1 : getline(text, room, stdin);
   } while (n < 0 && ferror(stdin) && errno == EINTR && !interrupted);
+  return n;
+}
+
+/* Take the first of these marks out of a text; false: there is none. */
+static bool take_out(char *text, const char *mark) {
+  char *at = strstr(text, mark);
+  if (at) memmove(at, at + strlen(mark), strlen(at + strlen(mark)) + 1);
+  return at != NULL;
+}
+
+/* Rows that belong to a paste whose first one is *text: they are one line. false: the input ended, or was interrupted, or there is no memory. */
+static bool read_paste(const line *l, char **text) {
+  char *row = NULL;
+  size_t room = 0;
+  bool whole = true;
+  while (whole && take_out(*text, PASTE_BEGIN))
+    while (whole && !take_out(*text, PASTE_END)) {
+      whole = read_row(l, &row, &room) > 0;
+      char *longer = whole ? realloc(*text, strlen(*text) + strlen(row) + 1) : NULL;
+      whole = longer != NULL;
+      if (longer) *text = strcat(longer, row);
+    }
+  free(row);
+  return whole;
+}
+
+/* A line as the terminal, or the pipe, hands it out. */
+static line_end read_plain(line *l, char **out) {
+  char *text = NULL;
+  size_t room = 0;
+  if (l->terminal) fputs(l->prompt, stdout), fflush(stdout);
+  ssize_t n = read_row(l, &text, &room);
+  if (n > 0 && l->terminal) n = read_paste(l, &text) ? (ssize_t)strlen(text) : -1;
   if (n > 0) {
     if (text[n - 1] == '\n') text[n - 1] = '\0';
     *out = text;
@@ -199,6 +236,54 @@ static unsigned char complete(EditLine *editor, wint_t character) {
   return result;
 }
 
+/* Add a pasted character: \r and \r\n, as some terminals send them, are newlines; other controls are no text. */
+static size_t add_pasted(wchar_t *text, size_t n, wchar_t c, wchar_t before) {
+  if (c == L'\n' && before == L'\r') return n;
+  if (c == L'\r') c = L'\n';
+  if ((c < L' ' && c != L'\n' && c != L'\t') || c == 0x7f) return n;
+  text[n] = c;
+  return n + 1;
+}
+
+/* Read up to the end of a paste. NULL: the input ended, or was interrupted, or there is no memory. */
+static wchar_t *read_pasted(EditLine *editor) {
+  static const wchar_t end[] = L"\033[201~";
+  enum { END = sizeof end / sizeof *end - 1 };
+  wchar_t *text = NULL, c, before = 0;
+  size_t n = 0, room = 0, matched = 0;
+  while (matched < END) {
+    if (n + END + 1 >= room) {
+      wchar_t *longer = realloc(text, sizeof *text * (room = 2 * room + 256));
+      if (!longer) break;
+      text = longer;
+    }
+    if (el_wgetc(editor, &c) <= 0) break;
+    if (c == end[matched]) matched++;
+    else {
+      for (size_t i = 0; i < matched; i++) n = add_pasted(text, n, end[i], 0);
+      matched = c == end[0];
+      if (!matched) n = add_pasted(text, n, c, before);
+    }
+    before = c;
+  }
+  if (matched < END) return free(text), NULL;
+  text[n] = L'\0';
+  return text;
+}
+
+/* The bracket that opens a paste: what follows up to the other one goes in at the cursor as it is. The newline at its end is left to the user. */
+static unsigned char paste(EditLine *editor, wint_t character) {
+  wchar_t *text = read_pasted(editor);
+  (void)character;
+  if (!text) return CC_EOF;
+  size_t n = wcslen(text);
+  if (n && text[n - 1] == L'\n') text[n - 1] = L'\0';
+  unsigned char result = el_winsertstr(editor, text) ? CC_ERROR : CC_REFRESH;
+  if (!*text) result = CC_NORM;
+  free(text);
+  return result;
+}
+
 /* The terminal of standard input, opened once more for reads that do not wait; standard input itself where that cannot be. */
 static int reopen_terminal(void) {
   char name[128];
@@ -219,7 +304,9 @@ static bool open_editor(line *l, const char *program) {
   el_set(l->editor, EL_GETCFN, read_character);
   el_set(l->editor, EL_HIST, history, l->lines);
   el_wset(l->editor, EL_ADDFN, L"gb-complete", L"complete names", complete); /* wide: el_set would copy the names and lose them */
+  el_wset(l->editor, EL_ADDFN, L"gb-paste", L"insert what is pasted", paste);
   el_set(l->editor, EL_BIND, "^I", "gb-complete", NULL);
+  el_set(l->editor, EL_BIND, PASTE_BEGIN, "gb-paste", NULL);
   el_set(l->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_set(l->editor, EL_BIND, "\033[H", "ed-move-to-beg", NULL);
   el_set(l->editor, EL_BIND, "\033[F", "ed-move-to-end", NULL);
@@ -273,9 +360,10 @@ line *line_open(const char *program, line_complete complete_fn, void *user) {
   l->user = user;
   l->locale = user_locale();
   if (l->terminal) l->history = history_path();
-#ifdef GB_HAVE_LIBEDIT
   const char *kind = getenv("TERM");
-  if (l->terminal && isatty(STDOUT_FILENO) && kind && *kind && strcmp(kind, "dumb")) {
+  l->brackets = l->terminal && isatty(STDOUT_FILENO) && kind && *kind && strcmp(kind, "dumb");
+#ifdef GB_HAVE_LIBEDIT
+  if (l->brackets) {
     locale_t before = l->locale ? uselocale(l->locale) : (locale_t)0;
     l->input = reopen_terminal();
     if (!open_editor(l, program)) close_editor(l);
@@ -306,12 +394,14 @@ line_end line_read(line *l, const char *prompt, char **out) {
   line_end end;
   *out = NULL;
   l->prompt = prompt;
+  if (l->brackets) fputs("\033[?2004h", stdout), fflush(stdout);
   watch(l, before);
 #ifdef GB_HAVE_LIBEDIT
   end = l->editor ? read_edited(l, out) : read_plain(l, out);
 #else
   end = read_plain(l, out);
 #endif
+  if (l->brackets) fputs("\033[?2004l", stdout), fflush(stdout); /* whatever runs next may read the terminal itself */
   if (end == LINE_INTERRUPTED) forget_interrupt(l);
   unwatch(l, before);
   if (locale) uselocale(locale);

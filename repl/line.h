@@ -17,7 +17,7 @@ typedef enum line_end { LINE_READ, LINE_INTERRUPTED, LINE_CLOSED } line_end;
  * more, but the read that is going on, or else the next one. */
 line *line_open(const char *program, line_complete complete, void *user);
 void line_close(line *l);
-/* *out is the line without its end, to be freed; NULL unless LINE_READ. */
+/* *out is the line without its end, to be freed; NULL unless LINE_READ. What was pasted at once, and what was recalled, has newlines inside. */
 line_end line_read(line *l, const char *prompt, char **out);
 /* Put a line into the history, and into its file. */
 void line_keep(line *l, const char *text);

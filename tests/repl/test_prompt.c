@@ -234,6 +234,47 @@ static void test_paste(void) {
   leave(&t);
 }
 
+/* A paste between brackets is one input, so locals live to its end, and one entry of the history. */
+static void test_bracketed_paste(void) {
+  terminal t = start();
+  terminal_send(&t, "\033[200~local a = 20\nlocal b = 1\n\tlocal c = a * 2 + b + 1\nprint('sum ' .. c)\033[201~\n");
+  CHECK(terminal_expect(&t, "\nsum 42\n") && terminal_expect(&t, "> "));
+  terminal_send(&t, "\033[200~local d = 7\rprint('d ' .. 'is ' .. d)\r\033[201~\n");
+  CHECK(terminal_expect(&t, "\nd is 7\n") && terminal_expect(&t, "> "));
+  terminal_send(&t, "mixed = 40 + \033[200~1\n+ 1\033[201~ + 0\n");
+  CHECK(answers(&t, "'mixed ' .. mixed", "\"mixed 42\""));
+  terminal_send(&t, "\033[200~\033[201~\n"); /* nothing at all */
+  terminal_send(&t, "\033[200~for i = 1, 2 do\n\033[201~\n"); /* an input that is not whole goes on */
+  CHECK(answers(&t, "io.write('round ', i, ';') end", "round 1;round 2;"));
+  char *text = calloc(1, 64 * 1000), *end = text + sprintf(text, "\033[200~local many = 0\n");
+  for (int i = 1; i <= 500; i++) end += sprintf(end, "many = many + %d\n", i);
+  sprintf(end, "print('many ' .. many)\n\033[201~\n");
+  terminal_send(&t, text);
+  free(text);
+  CHECK(terminal_expect(&t, "\nmany 125250\n") && terminal_expect(&t, "> "));
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  leave(&t);
+  char path[128], line[256];
+  snprintf(path, sizeof path, "%s/gibbous/history", state);
+  FILE *file = fopen(path, "r");
+  bool kept = false;
+  while (file && fgets(line, sizeof line, file)) kept |= !strcmp(line, "local a = 20\037local b = 1\037\tlocal c = a * 2 + b + 1\037print('sum ' .. c)\n");
+  if (file) fclose(file);
+  CHECK(kept);
+}
+
+/* Ctrl-C in the middle of a paste takes it away, and the prompt goes on. */
+static void test_interrupted_paste(void) {
+  terminal t = start();
+  terminal_send(&t, "\033[200~local a = 20\nprint('not ' .. 'this')");
+  while (terminal_read(&t, 300)) continue;
+  kill(t.pid, SIGINT);
+  CHECK(terminal_expect(&t, "> "));
+  CHECK(answers(&t, "1 + 1", "\n2\n"));
+  CHECK(!strstr(t.text, "not this"));
+  leave(&t);
+}
+
 /* Does the prompt answer, once it has read what was typed ahead? An interrupt that comes late takes a line along, so it is asked again. */
 static bool still_answers(terminal *t) {
   for (int attempt = 0; attempt < 10; attempt++) {
@@ -399,6 +440,8 @@ int main(int argc, char **argv) {
   test_history(editing);
   test_interrupts();
   test_paste();
+  test_bracketed_paste();
+  test_interrupted_paste();
   test_interrupts_in_a_paste();
   test_guarded_globals();
   test_missing_libraries();
