@@ -403,14 +403,49 @@ static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_til
   return o->flat || place->at[last] + place->n <= t->shape[last];
 }
 
+/* Each of n elements, `step` bytes apart, `times` times: what a small broadcast dim at the end is, as in nearest upsampling. As runs of their own
+ * such rows would cost a call for two or three elements. Where numbers are constants, the compiler makes vectors of it. */
+#define SPREAD(type, step, times)                                                                                             \
+  for (int64_t i = 0; i < n; i++) {                                                                                           \
+    type element;                                                                                                             \
+    memcpy(&element, from + i * (step), sizeof element);                                                                      \
+    for (int64_t k = 0; k < (times); k++) memcpy(to + (i * (times) + k) * (int64_t)sizeof element, &element, sizeof element); \
+  }
+#define SPREAD_TYPE(type)                                                       \
+  if (times == 2 && step == (int64_t)sizeof(type)) SPREAD(type, (int64_t)sizeof(type), 2) \
+  else if (times == 2) SPREAD(type, step, 2)                                    \
+  else if (times == 3) SPREAD(type, step, 3)                                    \
+  else if (times == 4) SPREAD(type, step, 4)                                    \
+  else SPREAD(type, step, times)                                                \
+  return;
+static void spread(char *restrict to, const char *restrict from, int64_t step, size_t bytes, int64_t times, int64_t n) {
+  switch (bytes) {
+    case 1: SPREAD_TYPE(uint8_t)
+    case 2: SPREAD_TYPE(uint16_t)
+    case 4: SPREAD_TYPE(uint32_t)
+    default: SPREAD_TYPE(uint64_t)
+  }
+}
+#undef SPREAD_TYPE
+#undef SPREAD
+
 /* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
 static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
   int last = t->ndim - 1, above = last - 1;
   size_t bytes = bytes_of(o);
   int64_t at[GB_MAX_NDIM], stride = o->stride[last], size = (int64_t)bytes;
+  bool repeats = !scatter && stride == 0;
   memcpy(at, place->at, sizeof at);
   for (int64_t done = 0, run; done < place->n;) {
     char *own = address(t, o, at);
+    int64_t whole = repeats && at[last] == 0 ? least(t->shape[above] - at[above], (place->n - done) / t->shape[last]) : 0;
+    if (whole > 0) {
+      spread(piece, own, o->stride[above] * size, bytes, t->shape[last], whole);
+      own += whole * o->stride[above] * size;
+      at[above] += whole;
+      done += run = whole * t->shape[last];
+      piece += run * size;
+    }
     for (; at[above] < t->shape[above] && done < place->n; at[above]++, at[last] = 0, done += run, piece += run * size) {
       run = least(t->shape[last] - at[last], place->n - done);
       if (scatter) gb_move_run(own, stride, piece, 1, bytes, run);

@@ -112,6 +112,13 @@ function groups.memory()
   report("add transposed", function() local _ <close> = square + square:transpose(1, 2) end)
   report("cast to bfloat16", function() local _ <close> = x:to("bfloat16") end)
   report("cast to float32", function() local _ <close> = half:to("float32") end)
+  local small, image = gb.randn(rows // 2, columns), gb.randn(16, 64, 64, 64)
+  report("repeat_interleave", function() local _ <close> = small:repeat_interleave(2, 2) end)
+  report("nearest upsampling", function()
+    local _ <close> = image:view(16, 64, 64, 1, 64, 1):expand(16, 64, 64, 2, 64, 2):reshape(16, 64, 128, 128)
+  end)
+  small:free()
+  image:free()
   report("amax", function() local _ <close> = x:amax() end) -- what reading alone takes: on some machines it is slower than a copy, byte for byte
   report("amax bfloat16", function() local _ <close> = half:amax() end)
   for _, case in ipairs { { "", x }, { " bfloat16", half } } do

@@ -1,8 +1,39 @@
-"""peer.py - PyTorch's half of the table: `python peer.py GROUP THREADS VOCABULARY [PRECISION]` prints "name <tab> seconds" as cases.lua does."""
+"""peer.py - PyTorch's half of the table: `python peer.py GROUP THREADS VOCABULARY [PRECISION]` prints "name <tab> seconds" as cases.lua does.
 
+A case that takes more than GIBBOUS_PEER_SECONDS (20) is given up, and prints "name <tab> over"; so do those named in GIBBOUS_PEER_SKIP, parted by
+semicolons, without being run. Python cannot stop a kernel that runs, but an alarm ends its process: the cases run in a second process, which is
+started again behind a case that was given up.
+"""
+
+import os
+import signal
 import statistics
+import subprocess
 import sys
 import time
+
+limit = float(os.environ.get("GIBBOUS_PEER_SECONDS", "20"))
+skipped = os.environ.get("GIBBOUS_PEER_SKIP", "").split(";")
+
+
+def supervise():
+    """Run the cases in a process of their own, and go on behind each that was given up."""
+    begun = 0
+    while True:
+        name, environment = None, dict(os.environ, GIBBOUS_PEER_DONE=str(begun))
+        worker = subprocess.Popen([sys.executable] + sys.argv, stdout=subprocess.PIPE, text=True, env=environment)
+        for line in worker.stdout:
+            if line.startswith("begin\t"):
+                name, begun = line[6:-1], begun + 1
+            else:
+                print(line, end="", flush=True)
+        if worker.wait() != -signal.SIGALRM:
+            sys.exit(worker.returncode)
+        print(f"{name}\tover", flush=True)
+
+
+if "GIBBOUS_PEER_DONE" not in os.environ:
+    supervise()
 
 import torch
 from torch import nn
@@ -15,15 +46,28 @@ torch.set_num_threads(threads)
 torch.manual_seed(1)
 
 
+left = int(os.environ["GIBBOUS_PEER_DONE"])  # cases that an earlier process has begun
+
+
 def report(name, f, inner=1):
-    """The median time of one call of f, which does its thing `inner` times."""
+    """The median time of one call of f, which does its thing `inner` times: of three calls at least, unless they take too long."""
+    global left
+    left -= 1
+    if left >= 0:
+        return
+    print(f"begin\t{name}", flush=True)
+    if name in skipped:
+        print(f"{name}\tover", flush=True)
+        return
+    signal.setitimer(signal.ITIMER_REAL, limit)
     f()
     times, start = [], time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < budget:
+    while not times or (len(times) < 3 and time.perf_counter() - start < limit / 4) or time.perf_counter() - start < budget:
         before = time.perf_counter()
         f()
         times.append(time.perf_counter() - before)
-    print(f"{name}\t{statistics.median(times) / inner:.9f}")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(f"{name}\t{statistics.median(times) / inner:.9f}", flush=True)
 
 
 def scope():
@@ -114,6 +158,9 @@ def memory():
     report("add transposed", lambda: square + square.t())
     report("cast to bfloat16", lambda: x.bfloat16())
     report("cast to float32", lambda: half.float())
+    small, image = torch.randn(rows // 2, columns), torch.randn(16, 64, 64, 64)
+    report("repeat_interleave", lambda: small.repeat_interleave(2, 1))
+    report("nearest upsampling", lambda: image.view(16, 64, 64, 1, 64, 1).expand(16, 64, 64, 2, 64, 2).reshape(16, 64, 128, 128))
     report("amax", x.amax)
     report("amax bfloat16", half.amax)
     for suffix, given in (("", x), (" bfloat16", half)):

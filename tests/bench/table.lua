@@ -7,7 +7,8 @@ io.stdout:setvbuf("line")
 local text, cores = arg[1], tonumber(arg[2])
 local peer, runs = os.getenv("GIBBOUS_PEER"), tonumber(os.getenv("GIBBOUS_RUNS") or "5")
 local vocabulary = gb.data.text(text):vocabulary_size()
-local wanted = {}
+local peer_limit = tonumber(os.getenv("GIBBOUS_PEER_SECONDS") or "20") -- for each of the peer's cases
+local wanted, given_up = {}, {} -- given_up: cases of the peer that took longer, a list
 for i = 3, #arg do wanted[arg[i]] = true end
 
 local function median(list)
@@ -25,7 +26,11 @@ local function collect(command, into, order)
         into[name] = {}
         order[#order + 1] = name
       end
-      table.insert(into[name], tonumber(seconds))
+      table.insert(into[name], tonumber(seconds) or math.huge)
+      if seconds == "over" and not given_up[name] then
+        given_up[name] = true
+        given_up[#given_up + 1] = name
+      end
     end
   end
   pipe:close()
@@ -42,12 +47,17 @@ local function theirs(group, threads, precision)
   return ("%s tests/bench/peer.py %s %d %d %s"):format(peer, group, threads, vocabulary, precision or "32-true")
 end
 
+-- With what was given up once left out.
+local function bounded(command)
+  return ("GIBBOUS_PEER_SECONDS=%g GIBBOUS_PEER_SKIP='%s' %s"):format(peer_limit, table.concat(given_up, ";"), command)
+end
+
 -- The medians of alternating runs of our commands and the peer's, by name, and the names in their order.
 local function alternate(our_commands, peer_commands)
   local mine, other, order, rest = {}, {}, {}, {}
   for _ = 1, runs do
     for _, command in ipairs(our_commands) do collect(command, mine, order) end
-    for _, command in ipairs(peer and peer_commands or {}) do collect(command, other, rest) end
+    for _, command in ipairs(peer and peer_commands or {}) do collect(bounded(command), other, rest) end
   end
   for _, times in ipairs { mine, other } do
     for name, list in pairs(times) do times[name] = median(list) end
@@ -57,11 +67,12 @@ end
 
 local function pretty(seconds)
   if not seconds then return "-" end
+  if seconds == math.huge then return ("over %g s"):format(peer_limit) end
   if seconds < 1e-3 then return ("%.2f us"):format(seconds * 1e6) end
   return ("%.2f ms"):format(seconds * 1e3)
 end
 
-local function ratio(a, b) return a and b and ("%.2f"):format(a / b) or "-" end
+local function ratio(a, b) return a and b and a < math.huge and b < math.huge and ("%.2f"):format(a / b) or "-" end
 
 local function head(title, ...)
   local columns = { ... }
@@ -79,7 +90,7 @@ local function best_threads()
   local threads = 1
   while threads <= cores do
     local times = {}
-    for _ = 1, 3 do collect(theirs("gpt", threads), times, {}) end
+    for _ = 1, 3 do collect(bounded(theirs("gpt", threads)), times, {}) end
     local seconds = median(times["char_gpt 32-true"])
     print(("PyTorch with %d threads: %s a step"):format(threads, pretty(seconds)))
     if seconds < least then best, least = threads, seconds end
@@ -166,7 +177,7 @@ local moves = {
   ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5, ["amax"] = 1,
   ["layer_norm"] = 2, ["softmax"] = 2, ["cross_entropy"] = 1,
   ["layer_norm and backward"] = 5, ["softmax and backward"] = 5, ["cross_entropy and backward"] = 3,
-  ["AdamW"] = 7,
+  ["AdamW"] = 7, ["repeat_interleave"] = 1.5, ["nearest upsampling"] = 1.25,
 }
 
 -- Half of that for an input and result in bfloat16.
@@ -205,6 +216,7 @@ end
 if peer then
   os.execute(peer .. " tests/bench/peer.py version 1 1")
   peer_threads = best_threads()
+  print(("a case of PyTorch's that takes more than %g s (GIBBOUS_PEER_SECONDS) is given up"):format(peer_limit))
   print(("medians of %d alternating runs; PyTorch with %d threads, ours with %d"):format(runs, peer_threads, cores))
 else
   print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"):format(runs))

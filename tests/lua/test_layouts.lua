@@ -108,6 +108,46 @@ describe("copies of what runs across", function()
   end
 end)
 
+-- Short broadcast rows at the end of a copy are spread element by element; they were a call each once.
+describe("copies of elements that repeat side by side", function()
+  it("give each of them its times over, in every dtype, and whatever a tile cuts", function()
+    gb.manual_seed(7)
+    for _, dtype in ipairs { "float64", "float32", "bfloat16", "int64", "int32", "uint8", "bool" } do
+      for _, times in ipairs { 1, 2, 3, 4, 5, 7, 64, 300, 700 } do
+        for _, columns in ipairs { 1, 3, 257, 600 } do
+          local x = gb.randn(3, columns):mul(9):to(dtype)
+          local wide = x:repeat_interleave(times, 2)
+          expect(wide):to_have_shape(3, columns * times)
+          for k = 1, math.min(times, 3) do
+            local at = k == 3 and times or k
+            expect(wide:view(3, columns, times):select(3, at):contiguous()):to_equal_bits(x)
+          end
+          expect(wide:view(3, columns, times):eq(x:unsqueeze(3)):all():item()):to_be(true)
+        end
+      end
+    end
+  end)
+  it("and so where the elements lie apart, run backwards or repeat on both sides", function()
+    gb.manual_seed(8)
+    local x = gb.randn(5, 40, 60)
+    for _, source in ipairs { x, x:transpose(2, 3), x[{ {}, { 1, -1, 2 }, { 2, -1, 3 } }], x:permute(3, 1, 2), x:half() } do
+      local a, b, c = table.unpack(source.shape)
+      for times = 2, 5 do
+        local up = source:unsqueeze(4):unsqueeze(3):expand(a, b, times, c, times):reshape(a, b * times, c * times)
+        for _, place in ipairs { { 1, 1 }, { times, 1 }, { 1, times }, { times, times } } do
+          expect(up[{ {}, { place[1], -1, times }, { place[2], -1, times } }]:contiguous()):to_equal_bits(source:contiguous())
+        end
+      end
+    end
+  end)
+  it("and so as operands", function()
+    gb.manual_seed(9)
+    local x, y = gb.randn(70, 33), gb.randn(70, 33, 3)
+    local sum = x:unsqueeze(3):expand(70, 33, 3) + y
+    for k = 1, 3 do expect(sum:select(3, k):contiguous()):to_equal_bits(x + y:select(3, k)) end
+  end)
+end)
+
 describe("elementwise ops on what runs across", function()
   it("in every dtype, with one, two and three such operands", function()
     for _, size in ipairs { { 64, 64 }, { 63, 65 }, { 300, 7 }, { 7, 300 }, { 257, 259 } } do
