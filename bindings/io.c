@@ -15,7 +15,11 @@ const char *gbl_check_path(lua_State *L, int arg, const char *who) {
   return path;
 }
 
+#define INSTRUCTIONS_PER_KEY 64 /* of sorting names */
+
 /* {==== safetensors ==== */
+
+static const char sort_key = 0; /* of the registry: table.sort as it was when the library opened */
 
 /* The keys of the table at index, sorted, as a list that is pushed: files do not depend on the order of a table. */
 static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
@@ -26,25 +30,24 @@ static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
     gbl_charge_step(L, &steps);
     if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "%s are named by strings, not by a %s", what, luaL_typename(L, -2));
     lua_pushvalue(L, -2);
-    lua_seti(L, -4, ++n);
+    lua_rawseti(L, -4, ++n);
   }
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  lua_getfield(L, -1, "table");
-  lua_getfield(L, -1, "sort");
-  lua_pushvalue(L, -4);
+  gbl_charge(L, (uint64_t)n * INSTRUCTIONS_PER_KEY);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &sort_key);
+  lua_pushvalue(L, -2);
   lua_call(L, 1, 0);
-  lua_pop(L, 2);
   return n;
 }
 
-/* The string at the top as C text, kept by the table it is in. */
+/* The string at the top as C text; whoever holds the string keeps it. */
 static const char *check_text(lua_State *L, const char *what) {
   const char *text = lua_tostring(L, -1);
   if (strlen(text) != lua_rawlen(L, -1)) gbl_error(L, "%s holds a NUL: '%s'...", what, text);
   return text;
 }
 
-/* save_tensors(path, { name = tensor }, { key = string }) */
+/* save_tensors(path, { name = tensor }, { key = string }). Both tables are read raw, and once: what they hold is kept by a table of ours, since
+ * theirs may be weak, or change while Lua collects. */
 static int save_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
   const char *path = gbl_check_path(L, 1, "save");
@@ -53,22 +56,23 @@ static int save_tensors(lua_State *L) {
   lua_settop(L, 3);
   lua_Integer count = push_sorted_keys(L, 2, "save: tensors");   /* 4 */
   lua_Integer metadata = push_sorted_keys(L, 3, "save: metadata"); /* 5 */
+  lua_newtable(L);                                                /* 6: the values */
   const char **texts = lua_newuserdatauv(L, sizeof *texts * (size_t)(count + 2 * metadata + 1), 0);
   gb_tensor **tensors = lua_newuserdatauv(L, sizeof *tensors * (size_t)(count + 1), 0);
   for (lua_Integer i = 0; i < count; i++) {
-    lua_geti(L, 4, i + 1);
+    lua_rawgeti(L, 4, i + 1);
     texts[i] = check_text(L, "save: the name of a tensor");
-    lua_gettable(L, 2);
-    tensors[i] = gbl_check_tensor(L, lua_gettop(L)); /* the table keeps it */
-    lua_pop(L, 1);
+    lua_rawget(L, 2);
+    tensors[i] = gbl_check_tensor(L, lua_gettop(L));
+    lua_rawseti(L, 6, i + 1);
   }
   for (lua_Integer i = 0; i < metadata; i++) {
-    lua_geti(L, 5, i + 1);
+    lua_rawgeti(L, 5, i + 1);
     texts[count + i] = check_text(L, "save: the name of metadata");
-    lua_gettable(L, 3);
+    lua_rawget(L, 3);
     if (lua_type(L, -1) != LUA_TSTRING) return gbl_error(L, "save: the metadata '%s' is a %s; it must be a string", texts[count + i], luaL_typename(L, -1));
     texts[count + metadata + i] = check_text(L, "save: metadata");
-    lua_pop(L, 1);
+    lua_rawseti(L, 6, count + i + 1);
   }
   gbl_check_status(L, gb_safetensors_save(context, path, texts, tensors, count, texts + count, texts + count + metadata, metadata));
   return 0;
@@ -227,7 +231,7 @@ static void write_table(lua_State *L, writer *to, int depth) {
   if (is_array(L, table, n)) {
     gb_json_open(w, '[');
     for (lua_Integer i = 1; i <= n; i++) {
-      lua_geti(L, table, i);
+      lua_rawgeti(L, table, i);
       write_json(L, to, depth + 1);
       lua_pop(L, 1);
     }
@@ -237,11 +241,11 @@ static void write_table(lua_State *L, writer *to, int depth) {
   keys = push_sorted_keys(L, table, "json_encode: values");
   gb_json_open(w, '{');
   for (lua_Integer i = 1; i <= keys; i++) {
-    lua_geti(L, -1, i);
+    lua_rawgeti(L, -1, i);
     size_t length;
     const char *key = lua_tolstring(L, -1, &length);
     gb_json_key(w, key, length);
-    lua_gettable(L, table);
+    lua_rawget(L, table);
     write_json(L, to, depth + 1);
     lua_pop(L, 1);
   }
@@ -295,7 +299,18 @@ static int json_encode(lua_State *L) {
 
 /* ====} */
 
+/* Keep table.sort as it is now: recipes may replace it. */
+static void keep_sort(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  if (lua_getfield(L, -1, "table") == LUA_TTABLE) {
+    lua_getfield(L, -1, "sort");
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &sort_key);
+  }
+  lua_pop(L, 2);
+}
+
 void gbl_open_io(lua_State *L) {
+  keep_sort(L);
   gbl_new_type(L, &file_type);
   gbl_new_type(L, &json_type);
   gbl_new_type(L, &writer_type);

@@ -46,7 +46,7 @@ local function split(value, path, tensors, depth)
   end
   if depth > MOST_DEPTH then fail(("save_checkpoint: %s... is nested deeper than %d tables, or holds itself"):format(path:sub(1, 40), MOST_DEPTH)) end
   local plain = {}
-  for key, item in pairs(value) do
+  for key, item in next, value do
     if math.type(key) == "integer" and not (key >= 1 and key <= #value) or type(key) ~= "string" and math.type(key) ~= "integer" then
       fail(("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list"):format(path, tostring(key)))
     end
@@ -88,7 +88,7 @@ function gb.io.save_checkpoint(path, parts)
   local tensors, tree = {}, {}
   check_path("save_checkpoint", path)
   check_parts("save_checkpoint", "state_dict", parts)
-  for name, part in pairs(parts) do
+  for name, part in next, parts do
     local state = part
     if name ~= "extra" then state = part:state_dict() end
     tree[name] = split(state, name, tensors, 1)
@@ -185,11 +185,11 @@ function gb.save(path, tensors, options)
   check_path("save", path)
   if type(tensors) ~= "table" then fail(("save takes a table of tensors by name, got %s"):format(type(tensors))) end
   if options ~= nil and type(options) ~= "table" then fail(("save takes its options in a table, got %s"):format(type(options))) end
-  for key in pairs(options or {}) do
+  for key in next, options or {} do
     if key ~= "metadata" then fail(("save has no option '%s'; there is metadata"):format(tostring(key))) end
   end
   if options and options.metadata ~= nil and type(options.metadata) ~= "table" then fail("save: metadata is a table of strings") end
-  for name, t in pairs(tensors) do
+  for name, t in next, tensors do
     if type(name) ~= "string" or not gb.is_tensor(t) then fail("save takes a table of tensors by name") end
   end
   native.save_tensors(path, tensors, options and options.metadata or {})

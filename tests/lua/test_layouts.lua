@@ -130,12 +130,12 @@ describe("copies of elements that repeat side by side", function()
   it("and so where the elements lie apart, run backwards or repeat on both sides", function()
     gb.manual_seed(8)
     local x = gb.randn(5, 40, 60)
-    for _, source in ipairs { x, x:transpose(2, 3), x[{ {}, { 1, -1, 2 }, { 2, -1, 3 } }], x:permute(3, 1, 2), x:half() } do
-      local a, b, c = table.unpack(source.shape)
+    for _, given in ipairs { x, x:transpose(2, 3), x[{ {}, { 1, -1, 2 }, { 2, -1, 3 } }], x:permute(3, 1, 2), x:half() } do
+      local a, b, c = table.unpack(given.shape)
       for times = 2, 5 do
-        local up = source:unsqueeze(4):unsqueeze(3):expand(a, b, times, c, times):reshape(a, b * times, c * times)
+        local up = given:unsqueeze(4):unsqueeze(3):expand(a, b, times, c, times):reshape(a, b * times, c * times)
         for _, place in ipairs { { 1, 1 }, { times, 1 }, { 1, times }, { times, times } } do
-          expect(up[{ {}, { place[1], -1, times }, { place[2], -1, times } }]:contiguous()):to_equal_bits(source:contiguous())
+          expect(up[{ {}, { place[1], -1, times }, { place[2], -1, times } }]:contiguous()):to_equal_bits(given:contiguous())
         end
       end
     end
