@@ -269,7 +269,7 @@ static bool read_string(gbl_call *call, const parameter *p, int index, gbl_value
 
 static bool read_path(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   if (!read_string(call, p, index, out)) return false;
-  if (strlen(out->string) != out->length) gbl_refuse(call, "'%s' holds a NUL byte: '%s'...", p->name, out->string);
+  gbl_check_path(call->L, index, gbl_who(call));
   if (!out->length) gbl_refuse(call, "'%s' is empty", p->name);
   return true;
 }
