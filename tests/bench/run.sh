@@ -1,6 +1,7 @@
 #!/bin/sh
 # run.sh - what was measured on this machine, ours beside PyTorch's if GIBBOUS_PEER names a Python that has it. Never a test. Words: groups to
-# measure (start step threads small matmul memory clip host hosts), all of them without words; GIBBOUS_RUNS: how many runs the medians are of.
+# measure (start step threads small matmul memory clip host hosts), all of them without words; GIBBOUS_RUNS: how many runs the medians are of;
+# GIBBOUS_PEER_SECONDS: after how many a case of the peer is given up (20), which the table says.
 set -eu
 cd "$(dirname "$0")/../.."
 text=build/bench.txt
