@@ -187,7 +187,8 @@ GB_API gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double va
 GB_API gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *user),
                                 void *user, gb_tensor **out);
 /* End a loan: whoever still holds the tensor, a view of it or a graph that saved it gets GB_ESTATE at its next use, and the memory is yours
- * again. On the thread that uses the context. A tensor that is no loan is GB_EINVAL. */
+ * again. On the thread that uses the context. A tensor that is no loan is GB_EINVAL; a loan that was ended before stays ended. In the middle of an op
+ * (a finaliser of a recipe, run for memory, calls the program around) it is GB_ESTATE: end the loan when the op has returned. */
 GB_API gb_status gb_tensor_revoke(gb_tensor *tensor);
 
 /* DLPack, ABI version 1: your own <dlpack/dlpack.h> declares the struct. Export shares the memory of a CPU tensor until the struct's deleter
@@ -209,7 +210,7 @@ GB_API const int64_t *gb_tensor_strides(const gb_tensor *tensor); /* in elements
 GB_API int64_t gb_tensor_numel(const gb_tensor *tensor);
 GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end */
 GB_API bool gb_tensor_is_contiguous(const gb_tensor *tensor);
-/* The first element, in the device's memory. */
+/* The first element, in the device's memory; NULL for a loan that was revoked. */
 GB_API void *gb_tensor_data(const gb_tensor *tensor);
 
 /* Copy numel elements of src's dtype, contiguous, from or to host memory of `bytes` bytes. */

@@ -64,6 +64,7 @@ gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_te
   gb_tensor *owner = owner_of(t);
   int k = dtype == GB_BFLOAT16;
   gb_weight_copy *copy = &owner->copies[k];
+  GB_TRY(gb_check_loan(t)); /* a copy of what was taken back is not to be used either */
   GB_TRY(gb_capture_note_weight(context, owner, dtype));
   if (!copy->tensor) GB_TRY(open_copy(context, owner, k, dtype));
   if (copy->version != gb_tensor_version(owner)) {

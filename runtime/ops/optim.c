@@ -1,5 +1,5 @@
 /* ops/optim.c - the checks of the ops that work on whole slabs. They have no tensor inputs: a pointer to a gb_slab_call says everything,
- * so the device is that of the slab. None has a gradient. */
+ * so the device is that of the slab, and dispatch, which looks at inputs, leaves loans to the check here. None has a gradient. */
 #include "ops/ops.h"
 #include "tensor/step_state.h"
 
@@ -14,6 +14,7 @@ static gb_status check_slab(gb_call *call) {
   const gb_slab_call *c;
   GB_TRY(slab_call(call, &c));
   if (!c->slab || !c->slab->gradients) return gb_call_fail(call, GB_EINVAL, "the slab has no gradients");
+  GB_TRY(gb_check_loan(c->slab->gradients)); /* of a parameter that no optimizer holds it may be one */
   if (c->scaled && !c->scale) return gb_call_fail(call, GB_EINVAL, "gradients carry a scale, but the scaler's record is missing");
   call->device = c->slab->gradients->storage->device;
   return GB_OK;

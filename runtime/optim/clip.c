@@ -62,7 +62,17 @@ static gb_status new_batch(batch_list *list, gb_slab *home, gb_tensor *grad, bat
   return GB_OK;
 }
 
+/* A gradient that was given by hand may be a loan. One that was taken back fails before any gradient is changed. */
+static gb_status check_memory(const batch_list *list, const gb_tensor *grad) {
+  const char *op = list->context->op;
+  list->context->op = list->who;
+  gb_status status = gb_check_loan(grad);
+  list->context->op = op;
+  return status;
+}
+
 static gb_status loose_batch(batch_list *list, gb_tensor *parameter) {
+  GB_TRY(check_memory(list, parameter->grad));
   GB_TRY(make_dense(parameter));
   batch *b;
   GB_TRY(new_batch(list, NULL, parameter->grad, &b));

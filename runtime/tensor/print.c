@@ -99,6 +99,7 @@ static gb_status read_run(printer *p, int64_t offset, int64_t stride, int64_t n)
   gb_dtype dtype = (gb_dtype)t->dtype;
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype), piece = stride == 1 ? 128 : 1;
   char host[128 * 8];
+  GB_TRY(gb_check_loan(t)); /* again: making room for the text may have run a finaliser */
   for (int64_t i = 0; i < n; i += piece) {
     int64_t count = n - i < piece ? n - i : piece;
     GB_TRY(gb_poll_work(t->storage->context, &p->work, ELEMENT_WORK));

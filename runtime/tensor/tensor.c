@@ -378,7 +378,7 @@ int64_t gb_tensor_size(const gb_tensor *tensor, int dim) { return tensor->shape[
 bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return gb_is_contiguous(tensor); }
 void *gb_tensor_data(const gb_tensor *tensor) {
   atomic_store_explicit(&tensor->storage->exposed, true, memory_order_relaxed);
-  return gb_data(tensor);
+  return tensor->storage->data ? gb_data(tensor) : NULL; /* revoked, or empty */
 }
 bool gb_tensor_requires_grad(const gb_tensor *tensor) { return gb_tensor_in_graph(tensor); }
 

@@ -1,6 +1,8 @@
 /* tensor/wrap.c - memory of others as tensors, and our tensors for others: loans, release callbacks, DLPack.
  *
- * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. What was exported is not moved while the
+ * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. Ways to data, and who asks gb_check_loan there:
+ * inputs of ops (dispatch.c), gradients that ops on slabs get by pointer (ops/optim.c), kept 16-bit copies (weights.c), reading and writing
+ * (access.c), text (print.c), files (safetensors.c). Datasets, slabs and exports take no loans at all. What was exported is not moved while the
  * other side holds it, so an optimizer refuses to adopt it. Only CPU memory goes either way. */
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,8 @@ gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int nd
 gb_status gb_tensor_revoke(gb_tensor *tensor) {
   gb_storage *storage = tensor->storage;
   if (storage->loan == GB_OWNED) return gb_fail(storage->context, GB_EINVAL, "revoke: the tensor is no loan of gb_tensor_wrap without a release");
+  if (storage->context->op) /* a finaliser, run for memory in the middle of an op, called the program around */
+    return gb_fail(storage->context, GB_ESTATE, "revoke: an op that may read the memory runs just now; revoke the loan when it has ended");
   storage->loan = GB_REVOKED;
   storage->data = NULL;
   return GB_OK;
