@@ -37,11 +37,12 @@ static int call_gc(lua_State *L) {
 
 /* {==== What the function asks ==== */
 
-gb_host *gb_call_host(gb_call *call) { return ((host_call *)call)->host; }
-int gb_call_count(const gb_call *call) { return ((const host_call *)call)->count; }
+gb_host *gb_call_host(gb_call *call) { return call ? ((host_call *)call)->host : NULL; }
+int gb_call_count(const gb_call *call) { return call ? ((const host_call *)call)->count : 0; }
 
 gb_status gb_call_get(gb_call *call, int i, gb_value *out) {
   const host_call *c = (const host_call *)call;
+  if (!c || !out) return gbl_host_do(c ? c->host : NULL, "gb_call_get: out is NULL", NULL, NULL);
   *out = i >= 0 && i < c->count ? c->arguments[i] : gb_value_nil();
   out->owned = false;
   return GB_OK;
@@ -58,20 +59,30 @@ static int keep_result(lua_State *L) {
   return 0;
 }
 
+/* Room for one more result. */
+static gb_status make_room(host_call *c) {
+  if (c->results < c->room) return GB_OK;
+  int *longer = realloc(c->result == c->few ? NULL : c->result, sizeof *longer * (size_t)(c->room + 8));
+  if (!longer) return gbl_host_fail(c->host, GB_EMEMORY, "there is no memory for a result");
+  if (c->result == c->few) memcpy(longer, c->few, sizeof c->few);
+  c->result = longer;
+  c->room += 8;
+  return GB_OK;
+}
+
 gb_status gb_call_return(gb_call *call, const gb_value *value) {
   host_call *c = (host_call *)call;
-  if (c->results == c->room) {
-    int *longer = realloc(c->result == c->few ? NULL : c->result, sizeof *longer * (size_t)(c->room + 8));
-    if (!longer) return gbl_host_fail(c->host, GB_EMEMORY, "there is no memory for a result");
-    if (c->result == c->few) memcpy(longer, c->few, sizeof c->few);
-    c->result = longer;
-    c->room += 8;
-  }
-  return gbl_host_protect(c->host, keep_result, &(transfer){ c, value });
+  gb_status status = gbl_host_enter(c ? c->host : NULL);
+  if (status != GB_OK) return status;
+  status = make_room(c);
+  if (status == GB_OK) status = gbl_host_protect(c->host, keep_result, &(transfer){ c, value });
+  gbl_host_leave(c->host);
+  return status;
 }
 
 gb_status gb_call_error(gb_call *call, gb_status status, const char *format, ...) {
   host_call *c = (host_call *)call;
+  if (!c || !format) return status;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(c->error, sizeof c->error, format, arguments);
@@ -83,13 +94,16 @@ gb_status gb_call_error(gb_call *call, gb_status status, const char *format, ...
 
 /* {==== The call ==== */
 
-/* Make a value of the argument at index that lasts as long as the stack does: strings and tensors are lent. */
+/* Make a value of the argument at index that lasts as long as the call does: a string by the stack, a tensor, which the recipe may free meanwhile,
+ * by a reference of its own. */
 static void lend(lua_State *L, int index, gb_value *out) {
   size_t length;
   gb_tensor *tensor = gbl_test_tensor(L, index);
   if (tensor) {
     gbl_share_tensor(L, index); /* handed back, it is the same Lua value */
+    gb_tensor_retain(tensor);
     *out = gb_value_tensor(tensor);
+    out->owned = true;
   } else if (lua_type(L, index) == LUA_TSTRING) {
     const char *text = lua_tolstring(L, index, &length);
     *out = gb_value_bytes(text, length);
@@ -146,7 +160,7 @@ static int register_body(lua_State *L) {
 }
 
 gb_status gb_host_register(gb_host *host, const char *name, gb_host_fn fn, void *user) {
-  return gbl_host_protect(host, register_body, &(registration){ name, { fn, user } });
+  return gbl_host_do(host, name && fn ? NULL : "gb_host_register: name or fn is NULL", register_body, &(registration){ name, { fn, user } });
 }
 
 /* ====} */

@@ -17,13 +17,21 @@
  * Rules that hold for every function here, unless its comment says otherwise:
  *   - Threads. A process may hold any number of hosts, and they share nothing. One thread at a time uses a host, with its tensors and its
  *     context; which thread that is may change between calls. It needs 256 KB of stack: with less left for them, ops and calls within
- *     calls fail with an error. gb_host_interrupt, gb_host_request_stop and gb_tensor_release may be called by any
- *     thread, the first two by a signal handler too.
+ *     calls fail with an error. A function of this header that is called while another thread's call of the same
+ *     host runs does nothing and returns GB_ETHREAD, which is also the text that gb_host_error then gives that thread. (With functions of
+ *     gibbous.h on the host's context nobody looks: that is a fault.) gb_host_interrupt, gb_host_request_stop and gb_tensor_release may be called
+ *     by any thread, the first two by a signal handler too.
  *   - Status. A function that can fail returns a gb_status; the text is then in gb_host_error(host), out parameters are untouched, nothing
  *     leaks, and the host can be used on, whatever the status was: out of memory, a limit, an interrupt.
- *   - NULL. Pointers must not be NULL unless it is said what NULL means.
+ *   - Misuse. Where a pointer is NULL and nothing is said of NULL, a count is negative, or a value is of no kind or of another host, a function
+ *     returns GB_EINVAL with a text (no text where the host itself is NULL), and one that returns no status gives nothing: NULL, 0. What cannot
+ *     be seen is a fault, that is, anything may happen: a host that was closed, a gb_call whose function has returned, a tensor that was released
+ *     once too often, memory that is shorter than was said.
  *   - Ownership. What you pass in stays yours and may end as soon as the call has returned. What you get out is yours: see gb_value_release.
- *   - Callbacks run on the thread that made the call they run in. They must not longjmp or throw through us, and must not close the host.
+ *   - Callbacks run on the thread that made the call they run in. They must not longjmp or throw through us. Host functions, on_print, on_error
+ *     and on_event may call the host again, but for gb_host_close, which is GB_ESTATE there; what fails within on_error is not told to it. In
+ *     on_file and lua_alloc every call of the host is GB_ESTATE. In tensor_alloc, tensor_free and the release of gb_tensor_wrap, which may run in
+ *     the middle of anything, a call of the engine or the host is a fault, but for gb_tensor_release in the last.
  *   - Nothing here prints, exits, handles signals, changes the locale or reads the environment, unless an option says so. */
 #ifndef GIBBOUS_LUA_H
 #define GIBBOUS_LUA_H
@@ -66,7 +74,7 @@ typedef struct gb_value {
     double number;
     struct { const char *data; size_t length; } string; /* any bytes, NUL too */
     gb_tensor *tensor;
-    int handle; /* of the host that gave it, and of no other */
+    struct { int64_t number; const gb_host *host; } handle; /* of the host that gave it, and of no other; not to be looked into */
   } as;
 } gb_value;
 
@@ -80,7 +88,9 @@ GB_API gb_value gb_value_string(const char *text);
 GB_API gb_value gb_value_bytes(const char *data, size_t length);
 /* Borrows the tensor. NULL gives nil. */
 GB_API gb_value gb_value_tensor(gb_tensor *tensor);
-/* End what the value owns and make it nil; a value that owns nothing only becomes nil. Before gb_host_close where it is a handle. */
+/* End what the value owns and make it nil; a value that owns nothing only becomes nil. NULL is fine. A copy of a value is no second
+ * owner: a string or tensor that is released by both is a fault, a handle is not. A handle is released with its own host and before that closes;
+ * with another host, or while another thread uses it, it stays as it is. host NULL: a handle of a host that is closed becomes nil. */
 GB_API void gb_value_release(gb_host *host, gb_value *value);
 
 /* ====} */
@@ -162,13 +172,16 @@ GB_API void gb_host_options_init(gb_host_options *options, size_t size);
 /* Open a host. options NULL: the defaults. On failure *out is NULL and `error`, if it is not NULL, holds a text cut to `size` bytes. */
 GB_API gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *error, size_t size);
 /* End the universe: finalisers run, handles die, and the engine goes with the last tensor that somebody holds. Such a tensor keeps its values;
- * its gradient, its graph and its hooks go now, as gb_context_close says, so nothing that a recipe tied to it outlives the host. NULL is fine. */
-GB_API void gb_host_close(gb_host *host);
+ * its gradient, its graph and its hooks go now, as gb_context_close says, so nothing that a recipe tied to it outlives the host. NULL is fine.
+ * Where a call of the host runs it stays open: GB_ESTATE where that is this thread's, which calls from a callback, GB_ETHREAD where it is
+ * another's. */
+GB_API gb_status gb_host_close(gb_host *host);
 
 /* The engine: make tensors with it, run ops. Lives as long as the host, or a tensor of it. */
 GB_API gb_context *gb_host_context(gb_host *host);
 
-/* Why the last call failed: message, the recipe's line, traceback; "" when none has failed yet. Valid until the next call that fails. */
+/* Why the last call failed: message, the recipe's line, traceback; "" when none has failed yet. Valid until the next call that fails. While another
+ * thread's call runs, the text of GB_ETHREAD. */
 GB_API const char *gb_host_error(const gb_host *host);
 
 /* What a host has used. */
@@ -176,6 +189,7 @@ typedef struct gb_host_usage {
   size_t lua_bytes, lua_peak; /* now, and at most */
   uint64_t instructions;      /* charged in the last outermost call, in steps of about a thousand; 0 where nothing is counted */
 } gb_host_usage;
+/* Zeros while another thread's call runs. */
 GB_API void gb_host_get_usage(const gb_host *host, gb_host_usage *out);
 
 /* ====} */
@@ -223,8 +237,8 @@ GB_API gb_status gb_host_register(gb_host *host, const char *name, gb_host_fn fn
 
 GB_API gb_host *gb_call_host(gb_call *call);
 GB_API int gb_call_count(const gb_call *call);
-/* Argument i, from 0. The value is lent: it ends with the call and must not be released; retain a tensor to keep it. nil where i is past the
- * last one. */
+/* Argument i, from 0. The value is lent: it ends with the call, whatever the recipe does with it meanwhile (t:free() in a function that is called
+ * back), and must not be released; retain a tensor to keep it. nil where there is no argument i. */
 GB_API gb_status gb_call_get(gb_call *call, int i, gb_value *out);
 /* Add a result. The value stays yours. */
 GB_API gb_status gb_call_return(gb_call *call, const gb_value *value);
@@ -233,7 +247,9 @@ GB_API gb_status gb_call_error(gb_call *call, gb_status status, const char *form
 
 /* ====} */
 
-/* {==== Stopping: any thread, any signal handler ==== */
+/* {==== Stopping: any thread, any signal handler ====
+ * NULL does nothing, and so does a host whose close has begun; one whose close has returned is a fault. So another thread must be done with the
+ * host before it is closed, and a handler must not find its address afterwards. */
 
 /* Stop the call that runs, if one does: it ends with GB_EINTERRUPT, within a thousand instructions or one op. Lua code heeds it in a host that
  * is interruptible, ops always. A recipe cannot hold it up. */

@@ -6,6 +6,7 @@
 
 #include <lualib.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +17,31 @@
 
 /* {==== Errors ==== */
 
-const char *gb_host_error(const gb_host *host) { return host->error; }
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
 
-/* Keep a text and tell the callback. */
+/* Another thread's call runs. */
+static bool is_elsewhere(const gb_host *host) {
+  uintptr_t user = atomic_load_explicit(&host->user, memory_order_acquire);
+  return user && user != this_thread();
+}
+
+const char *gb_host_error(const gb_host *host) {
+  if (!host) return "there is no host: NULL was passed";
+  return is_elsewhere(host) ? gb_status_text(GB_ETHREAD) : host->error;
+}
+
+/* Keep a text and tell the callback, which may call the host: what fails there is not told, and leaves this text as it is. */
 static gb_status keep(gb_host *host, gb_status status, const char *text) {
-  snprintf(host->error, sizeof host->error, "%s", text);
+  char copy[sizeof host->error];
+  snprintf(copy, sizeof copy, "%s", text);
+  if (host->options.on_error && !host->telling && !host->barred) {
+    host->telling = true;
+    memcpy(host->error, copy, sizeof copy);
+    host->options.on_error(host->options.user, status, copy);
+    host->telling = false;
+  }
+  memcpy(host->error, copy, sizeof copy);
   host->code = status;
-  if (host->options.on_error) host->options.on_error(host->options.user, status, host->error);
   return status;
 }
 
@@ -33,6 +52,15 @@ gb_status gbl_host_fail(gb_host *host, gb_status status, const char *format, ...
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   return keep(host, status, text);
+}
+
+int gbl_host_refuse(lua_State *L, const char *format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return gbl_check_status(L, gb_fail(gbl_get_state(L)->context, GB_EINVAL, "%s", text));
 }
 
 /* The value by which a recipe ends without a failure (gb.args and --help). */
@@ -111,6 +139,28 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   return status;
 }
 
+/* One thread at a time: who comes first uses the host until its outermost call has ended. */
+gb_status gbl_host_enter(gb_host *host) {
+  uintptr_t self = this_thread(), none = 0;
+  if (!host) return GB_EINVAL;
+  if (atomic_load_explicit(&host->user, memory_order_relaxed) != self && !atomic_compare_exchange_strong(&host->user, &none, self)) return GB_ETHREAD;
+  if (host->barred) return gbl_host_fail(host, GB_ESTATE, "this callback runs where the host cannot be called; note what is wanted, and do it later");
+  host->depth++;
+  return GB_OK;
+}
+
+void gbl_host_leave(gb_host *host) {
+  if (--host->depth == 0) atomic_store_explicit(&host->user, 0, memory_order_release);
+}
+
+gb_status gbl_host_do(gb_host *host, const char *bad, lua_CFunction body, void *request) {
+  gb_status status = gbl_host_enter(host);
+  if (status != GB_OK) return status;
+  status = bad ? gbl_host_fail(host, GB_EINVAL, "%s", bad) : gbl_host_protect(host, body, request);
+  gbl_host_leave(host);
+  return status;
+}
+
 /* ====} */
 
 /* {==== Lua's memory ==== */
@@ -181,8 +231,12 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   if (is_string && !make_room(host)) return NULL;
   if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
   void *fresh = NULL;
-  if (o->lua_alloc) fresh = o->lua_alloc(o->alloc_user, block, before, bytes);
-  else if (bytes) fresh = realloc(block, bytes);
+  if (o->lua_alloc) {
+    bool barred = host->barred;
+    host->barred = true;
+    fresh = o->lua_alloc(o->alloc_user, block, before, bytes);
+    host->barred = barred;
+  } else if (bytes) fresh = realloc(block, bytes);
   else free(block);
   if (bytes && !fresh) return NULL;
   if (is_string) note_string(host, fresh, bytes);
@@ -195,15 +249,26 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
 }
 
 void gb_host_get_usage(const gb_host *host, gb_host_usage *out) {
-  *out = (gb_host_usage){ host->lua_bytes, host->lua_peak, host->state->interrupt.instructions };
+  if (!out) return;
+  *out = (gb_host_usage){ 0 };
+  if (host && !is_elsewhere(host)) *out = (gb_host_usage){ host->lua_bytes, host->lua_peak, host->state->interrupt.instructions };
 }
 
 /* ====} */
 
-/* {==== Callbacks ==== */
+/* {==== Callbacks ====
+ * Those that a recipe causes may call the host: what they run runs on the coroutine that caused them. */
+
+/* Around a callback: what the host runs, it runs on L. Gives what was before. */
+static lua_State *turn_to(gb_host *host, lua_State *L) {
+  lua_State *before = host->current;
+  host->current = L;
+  return before;
+}
 
 int gbl_host_print(lua_State *L) {
-  const gb_host_options *o = &gbl_host_of(L)->options;
+  gb_host *host = gbl_host_of(L);
+  const gb_host_options *o = &host->options;
   luaL_Buffer line;
   int count = lua_gettop(L);
   luaL_buffinit(L, &line);
@@ -218,14 +283,21 @@ int gbl_host_print(lua_State *L) {
   luaL_pushresult(&line);
   size_t length;
   const char *text = lua_tolstring(L, -1, &length);
+  lua_State *before = turn_to(host, L);
   if (o->on_print) o->on_print(o->user, text, length);
+  turn_to(host, before);
+  gbl_enter(L);
   return 0;
 }
 
-/* The engine asks before it opens a file. */
+/* The engine asks before it opens a file, in the middle of what it does. */
 static gb_status ask_file(void *user, const char *path, bool write) {
-  const gb_host_options *o = &((gb_host *)user)->options;
-  return o->on_file(o->user, path, write);
+  gb_host *host = user;
+  bool barred = host->barred;
+  host->barred = true;
+  gb_status status = host->options.on_file(host->options.user, path, write);
+  host->barred = barred;
+  return status;
 }
 
 /* A number at index, or NAN. */
@@ -238,7 +310,10 @@ static int event(lua_State *L) {
   if (heard) {
     gb_event e = { sizeof e, luaL_checkstring(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), number_or_nan(L, 4), number_or_nan(L, 5),
                    lua_isinteger(L, 6) ? lua_tointeger(L, 6) : -1 };
+    lua_State *before = turn_to(host, L);
     host->options.on_event(host->options.user, &e);
+    turn_to(host, before);
+    gbl_enter(L);
   }
   lua_pushboolean(L, heard);
   return 1;
@@ -266,6 +341,7 @@ static int no_getenv(lua_State *L) {
 /* {==== Opening ==== */
 
 void gb_host_options_init(gb_host_options *options, size_t size) {
+  if (!options || size < sizeof options->size) return;
   memset(options, 0, size);
   options->size = size;
 }
@@ -324,6 +400,7 @@ static int open_universe(lua_State *L) {
   host->state = gbl_enter(L);
   host->context = host->state->context;
   host->state->host = host;
+  gbl_open_handles(L, host);
   check_device(L, host);
   gbl_replace_coroutine(L);
   tame_process(L, host);
@@ -349,10 +426,16 @@ static bool copy_options(const gb_host_options *from, gb_host_options *to) {
   return (!root || to->root) && (!device || to->device);
 }
 
+/* The size says which fields there are, so it is looked at before any. NULL: all is well. */
+static const char *bad_size(const gb_host_options *o) {
+  if (o && o->size < offsetof(gb_host_options, root)) /* a sandbox that was asked for would not be looked at */
+    return "options.size is too small to hold options; gb_host_options_init sets it";
+  if (o && o->size % _Alignof(gb_host_options)) return "options.size is the size of no such struct; gb_host_options_init sets it";
+  return NULL;
+}
+
 /* What cannot be meant. NULL: all is well. */
 static const char *bad_options(const gb_host_options *o) {
-  if (o->size < offsetof(gb_host_options, root)) /* a sandbox that was asked for would not be looked at */
-    return "options.size is too small to hold options; gb_host_options_init sets it";
   if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT)
     return "options.sandbox is none of gb_sandbox";
   if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
@@ -368,8 +451,9 @@ static void forget_host(gb_host *host) {
   if (host->context) host->context->files.ask = NULL;
 }
 
-/* End a host that opened in part or whole. */
+/* End a host that opened in part or whole. A signal handler that comes meanwhile finds nothing to stop. */
 static void end_host(gb_host *host) {
+  atomic_store(&host->stoppable, NULL);
   forget_host(host);
   host->closing = true;
   if (host->state) host->state->closing = true;
@@ -395,11 +479,17 @@ static gb_status open_host(gb_host *host) {
 }
 
 gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *error, size_t size) {
-  *out = NULL;
+  const char *bad = out ? bad_size(options) : "gb_host_open: out is NULL";
+  if (out) *out = NULL;
+  if (bad) {
+    if (error && size) snprintf(error, size, "%s", bad);
+    return GB_EINVAL;
+  }
   gb_host *host = calloc(1, sizeof *host);
   gb_status status = GB_EMEMORY;
   if (host) status = copy_options(options, &host->options) ? open_host(host) : gbl_host_fail(host, GB_EMEMORY, "there is no memory for the options");
   if (status == GB_OK) {
+    atomic_store(&host->stoppable, host->state);
     *out = host;
     return GB_OK;
   }
@@ -408,11 +498,20 @@ gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *erro
   return status;
 }
 
-void gb_host_close(gb_host *host) {
-  if (host) end_host(host);
+gb_status gb_host_close(gb_host *host) {
+  if (!host) return GB_OK;
+  gb_status status = gbl_host_enter(host);
+  if (status != GB_OK) return status;
+  if (host->depth > 1) { /* of another call of this thread, or of the close that runs */
+    status = gbl_host_fail(host, GB_ESTATE, "gb_host_close: a call of this host runs; close it when that has returned");
+    gbl_host_leave(host);
+    return status;
+  }
+  end_host(host);
+  return GB_OK;
 }
 
-gb_context *gb_host_context(gb_host *host) { return host->context; }
+gb_context *gb_host_context(gb_host *host) { return host ? host->context : NULL; }
 
 /* ====} */
 
@@ -438,20 +537,26 @@ static int run_chunk(lua_State *L) {
   return gbl_close_scopes(modes, before) ? lua_error(L) : 0;
 }
 
-gb_status gb_host_run_file(gb_host *host, const char *path) { return gbl_host_protect(host, run_chunk, &(chunk){ .path = path }); }
+gb_status gb_host_run_file(gb_host *host, const char *path) {
+  return gbl_host_do(host, path ? NULL : "gb_host_run_file: path is NULL", run_chunk, &(chunk){ .path = path });
+}
 
 gb_status gb_host_run_string(gb_host *host, const char *text, const char *name) {
-  return gbl_host_protect(host, run_chunk, &(chunk){ .text = text, .name = name });
+  return gbl_host_do(host, text ? NULL : "gb_host_run_string: text is NULL", run_chunk, &(chunk){ .text = text, .name = name });
 }
 
 /* ====} */
 
 /* {==== Stopping ==== */
 
-void gb_host_interrupt(gb_host *host) { gbl_interrupt_post(host->state, GB_EINTERRUPT); }
+void gb_host_interrupt(gb_host *host) {
+  gbl_state *state = host ? atomic_load(&host->stoppable) : NULL;
+  if (state) gbl_interrupt_post(state, GB_EINTERRUPT);
+}
 
 void gb_host_request_stop(gb_host *host) {
-  if (!gbl_ask_to_stop(host->state)) gb_host_interrupt(host);
+  gbl_state *state = host ? atomic_load(&host->stoppable) : NULL;
+  if (state && !gbl_ask_to_stop(state)) gbl_interrupt_post(state, GB_EINTERRUPT);
 }
 
 /* ====} */

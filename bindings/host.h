@@ -23,6 +23,12 @@ struct gb_host {
   size_t strings_of[GBL_SIZE_BITS]; /* how many of them have lengths of so many bits */
   int open_files;                /* streams of the sandbox that are open */
   bool closing;                  /* the state may be gone, while Lua frees what is left */
+  bool barred;                   /* a callback runs that may not call back */
+  bool telling;                  /* on_error runs, and is not told of what fails in it */
+  _Atomic(gbl_state *) stoppable; /* whom gb_host_interrupt means: the state, or NULL before the host is open and once it closes */
+  _Atomic(uintptr_t) user;        /* the thread whose call uses the host; 0: none */
+  int depth;                     /* calls of that thread, nested */
+  int64_t next_handle;           /* never used twice */
   bool limited;                  /* the limit refused something in the call that runs */
   gb_status code;                /* of error */
   char error[GBL_HOST_ERROR_BYTES];
@@ -36,11 +42,22 @@ static inline bool gbl_in_sandbox(lua_State *L) {
   return host && host->options.sandbox != GB_SANDBOX_NONE;
 }
 
+/* A call of the host begins. Anything but GB_OK means that it must not: there is no host (GB_EINVAL), another thread uses it (GB_ETHREAD, and the
+ * text of an error is that thread's), or a callback runs that may not call (GB_ESTATE). After GB_OK, gbl_host_leave ends it. */
+gb_status gbl_host_enter(gb_host *host);
+void gbl_host_leave(gb_host *host);
+/* A whole call: enter, run body protected unless `bad` says what is wrong with the arguments, leave. */
+gb_status gbl_host_do(gb_host *host, const char *bad, lua_CFunction body, void *request);
 /* Run body with a light userdata `request` as its only argument. A failure is kept as the host's error and its status returned. */
 gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request);
 /* Keep a failure that needs no Lua. */
 gb_status gbl_host_fail(gb_host *host, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
 
+/* Raise GB_EINVAL: the host passed what cannot be meant. */
+int gbl_host_refuse(lua_State *L, const char *format, ...) GB_PRINTF(2, 3);
+
+/* Handles of Lua values that the host holds get their table. */
+void gbl_open_handles(lua_State *L, gb_host *host);
 /* Push a value; raises where it is no value. */
 void gbl_push_value(lua_State *L, const gb_value *value);
 /* Push the value of a path of names, "gb.nn.Linear"; nil where something on the way is missing. */

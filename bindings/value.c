@@ -1,6 +1,7 @@
 /* value.c - gb_value: from the host to Lua and back, tables by handle, globals by path. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "host.h"
 
@@ -16,13 +17,56 @@ gb_value gb_value_tensor(gb_tensor *tensor) { return tensor ? (gb_value){ .type 
 
 static bool is_handle(const gb_value *value) { return value->type >= GB_VALUE_TABLE && value->type <= GB_VALUE_OBJECT; }
 
+/* {---- handles ----
+ * A table of the registry has the Lua values that the host holds, by numbers that are never used twice: what was released stands for nothing. */
+
+static const char handles_key = 0;
+
+/* Numbers go on from the clock's nanoseconds, so that those of a closed host are none of one that got its address. */
+void gbl_open_handles(lua_State *L, gb_host *host) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  host->next_handle = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+  lua_newtable(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &handles_key);
+}
+
+/* A handle for the value at the top, which is popped. */
+static void take_handle(lua_State *L, gb_value *out) {
+  gb_host *host = gbl_host_of(L);
+  gb_value_type type = lua_istable(L, -1) ? GB_VALUE_TABLE : lua_isfunction(L, -1) ? GB_VALUE_FUNCTION : GB_VALUE_OBJECT;
+  int64_t number = ++host->next_handle;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &handles_key);
+  lua_insert(L, -2);
+  lua_rawseti(L, -2, number);
+  lua_pop(L, 1);
+  *out = (gb_value){ .type = type, .as.handle = { number, host } };
+}
+
+/* Let go of a handle; one that is gone stays gone. Allocates nothing, so raises nothing. */
+static void drop_handle(const gb_host *host, int64_t number) {
+  lua_State *L = host->current;
+  if (!lua_checkstack(L, 4)) return;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &handles_key);
+  if (lua_rawgeti(L, -1, number) != LUA_TNIL) {
+    lua_pushnil(L);
+    lua_rawseti(L, -3, number);
+  }
+  lua_pop(L, 2);
+}
+
+/* ----} */
+
 void gb_value_release(gb_host *host, gb_value *value) {
+  if (!value) return;
   gb_value v = *value;
+  if (v.owned && is_handle(&v) && host) {
+    if (v.as.handle.host != host || gbl_host_enter(host) != GB_OK) return;
+    drop_handle(host, v.as.handle.number);
+    gbl_host_leave(host);
+  } else if (v.owned && v.type == GB_VALUE_STRING) free((char *)v.as.string.data);
+  else if (v.owned && v.type == GB_VALUE_TENSOR) gb_tensor_release(v.as.tensor);
   *value = gb_value_nil();
-  if (!v.owned) return;
-  if (v.type == GB_VALUE_STRING) free((char *)v.as.string.data);
-  else if (v.type == GB_VALUE_TENSOR) gb_tensor_release(v.as.tensor);
-  else if (is_handle(&v) && lua_checkstack(host->current, 4)) luaL_unref(host->current, LUA_REGISTRYINDEX, v.as.handle);
 }
 
 /* ====} */
@@ -31,35 +75,45 @@ void gb_value_release(gb_host *host, gb_value *value) {
 
 /* The tensor must be of this host: its memory is counted there, and ops know one context. */
 static void push_tensor(lua_State *L, gb_tensor *tensor) {
-  if (gb_tensor_context(tensor) != gbl_get_state(L)->context) luaL_error(L, "the tensor belongs to another host");
+  if (!tensor) gbl_host_refuse(L, "a gb_value is a tensor that is NULL");
+  if (gb_tensor_context(tensor) != gbl_get_state(L)->context) gbl_host_refuse(L, "the tensor belongs to another host");
   gb_tensor_retain(tensor);
   gbl_push_tensor_shared(L, tensor);
 }
 
-/* What the handle stands for. The slot of one that was released holds another kind of thing, or nothing, until it is used again. */
+/* What the handle stands for. */
 static void push_handle(lua_State *L, const gb_value *value) {
-  int type = lua_rawgeti(L, LUA_REGISTRYINDEX, value->as.handle);
+  static const char *const kinds[] = { [GB_VALUE_TABLE] = "table", [GB_VALUE_FUNCTION] = "function", [GB_VALUE_OBJECT] = "object" };
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &handles_key);
+  int type = value->as.handle.host == gbl_host_of(L) ? lua_rawgeti(L, -1, value->as.handle.number) : LUA_TNIL;
   bool right = value->type == GB_VALUE_TABLE ? type == LUA_TTABLE
              : value->type == GB_VALUE_FUNCTION ? type == LUA_TFUNCTION
              : type == LUA_TUSERDATA || type == LUA_TLIGHTUSERDATA || type == LUA_TTHREAD;
-  static const char *const kinds[] = { [GB_VALUE_TABLE] = "table", [GB_VALUE_FUNCTION] = "function", [GB_VALUE_OBJECT] = "object" };
-  if (!right) luaL_error(L, "the handle stands for no %s; it was released, or is of another host", kinds[value->type]);
+  if (!right) gbl_host_refuse(L, "the handle stands for no %s; it was released, or is of another host", kinds[value->type]);
+  lua_remove(L, -2);
+}
+
+/* The bytes of a string value. */
+static void push_string(lua_State *L, const gb_value *value) {
+  if (!value->as.string.data && value->as.string.length) gbl_host_refuse(L, "a gb_value is a string at NULL");
+  lua_pushlstring(L, value->as.string.data, value->as.string.length);
 }
 
 void gbl_push_value(lua_State *L, const gb_value *value) {
   luaL_checkstack(L, 8, NULL);
+  if (!value) gbl_host_refuse(L, "a gb_value is NULL");
   switch (value->type) {
     case GB_VALUE_NIL: lua_pushnil(L); return;
     case GB_VALUE_BOOLEAN: lua_pushboolean(L, value->as.boolean); return;
     case GB_VALUE_INTEGER: lua_pushinteger(L, value->as.integer); return;
     case GB_VALUE_NUMBER: lua_pushnumber(L, value->as.number); return;
-    case GB_VALUE_STRING: lua_pushlstring(L, value->as.string.data, value->as.string.length); return;
+    case GB_VALUE_STRING: push_string(L, value); return;
     case GB_VALUE_TENSOR: push_tensor(L, value->as.tensor); return;
     case GB_VALUE_TABLE:
     case GB_VALUE_FUNCTION:
     case GB_VALUE_OBJECT: push_handle(L, value); return;
   }
-  luaL_error(L, "a gb_value has the type %d, which there is not", (int)value->type);
+  gbl_host_refuse(L, "a gb_value has the type %d, which there is not", (int)value->type);
 }
 
 /* A copy of the string at index. */
@@ -90,8 +144,7 @@ void gbl_take_value(lua_State *L, int index, gb_value *out) {
         break;
       }
       lua_pushvalue(L, index);
-      out->as.handle = luaL_ref(L, LUA_REGISTRYINDEX);
-      out->type = lua_istable(L, index) ? GB_VALUE_TABLE : lua_isfunction(L, index) ? GB_VALUE_FUNCTION : GB_VALUE_OBJECT;
+      take_handle(L, out);
   }
   out->owned = true;
 }
@@ -175,18 +228,33 @@ static int call_body(lua_State *L) {
   return 0;
 }
 
+/* What is wrong with the arguments of a call; NULL: nothing. */
+static const char *bad_call(const request *r) {
+  enum { MOST = 250000 }; /* Lua's stack has room for a million */
+  if (!r->name && !r->object) return "gb_host_call: what is to be called is NULL";
+  if (r->n_in < 0 || r->n_out < 0) return "gb_host_call: n_in and n_out must not be negative";
+  if (r->n_in > MOST || r->n_out > MOST) return "gb_host_call: so many values do not fit on Lua's stack; pass a table";
+  if (r->n_in && !r->in) return "gb_host_call: in is NULL, and n_in is not 0";
+  if (r->n_out && !r->out) return "gb_host_call: out is NULL, and n_out is not 0";
+  return NULL;
+}
+
 /* Results go through a room of ours, so that a failure leaves the caller's untouched. */
 static gb_status call(gb_host *host, request *r) {
+  const char *bad = bad_call(r);
+  if (bad) return gbl_host_do(host, bad, NULL, NULL);
+  gb_status status = gbl_host_enter(host);
+  if (status != GB_OK) return status;
   gb_value few[8], *out = r->out, *room = r->n_out <= 8 ? few : calloc((size_t)r->n_out, sizeof *room);
-  if (!room) return gbl_host_fail(host, GB_EMEMORY, "there is no memory for %d results", r->n_out);
-  for (int i = 0; i < r->n_out; i++) room[i] = gb_value_nil();
+  for (int i = 0; room && i < r->n_out; i++) room[i] = gb_value_nil();
   r->out = room;
-  gb_status status = gbl_host_protect(host, call_body, r);
-  for (int i = 0; i < r->n_out; i++) {
+  status = room ? gbl_host_protect(host, call_body, r) : gbl_host_fail(host, GB_EMEMORY, "there is no memory for %d results", r->n_out);
+  for (int i = 0; room && i < r->n_out; i++) {
     if (status == GB_OK) out[i] = room[i];
     else gb_value_release(host, &room[i]);
   }
   if (room != few) free(room);
+  gbl_host_leave(host);
   return status;
 }
 
@@ -206,7 +274,7 @@ static int get_body(lua_State *L) {
 }
 
 gb_status gb_host_get(gb_host *host, const char *name, gb_value *out) {
-  return gbl_host_protect(host, get_body, &(request){ .name = name, .out = out });
+  return gbl_host_do(host, name && out ? NULL : "gb_host_get: name or out is NULL", get_body, &(request){ .name = name, .out = out });
 }
 
 static int set_body(lua_State *L) {
@@ -217,7 +285,7 @@ static int set_body(lua_State *L) {
 }
 
 gb_status gb_host_set(gb_host *host, const char *name, const gb_value *value) {
-  return gbl_host_protect(host, set_body, &(request){ .name = name, .in = value });
+  return gbl_host_do(host, name ? NULL : "gb_host_set: name is NULL", set_body, &(request){ .name = name, .in = value });
 }
 
 static int new_body(lua_State *L) {
@@ -226,12 +294,14 @@ static int new_body(lua_State *L) {
   return 0;
 }
 
-gb_status gb_table_new(gb_host *host, gb_value *out) { return gbl_host_protect(host, new_body, &(request){ .out = out }); }
+gb_status gb_table_new(gb_host *host, gb_value *out) {
+  return gbl_host_do(host, out ? NULL : "gb_table_new: out is NULL", new_body, &(request){ .out = out });
+}
 
 /* Push the table of a request. */
 static void push_table(lua_State *L, const request *r) {
   gbl_push_value(L, r->object);
-  if (!lua_istable(L, -1)) luaL_error(L, "a table is needed, this value is a %s", luaL_typename(L, -1));
+  if (!lua_istable(L, -1)) gbl_host_refuse(L, "a table is needed, this value is a %s", luaL_typename(L, -1));
 }
 
 static int table_get_body(lua_State *L) {
@@ -244,7 +314,7 @@ static int table_get_body(lua_State *L) {
 }
 
 gb_status gb_table_get(gb_host *host, const gb_value *table, const gb_value *key, gb_value *out) {
-  return gbl_host_protect(host, table_get_body, &(request){ .object = table, .key = key, .out = out });
+  return gbl_host_do(host, out ? NULL : "gb_table_get: out is NULL", table_get_body, &(request){ .object = table, .key = key, .out = out });
 }
 
 static int table_set_body(lua_State *L) {
@@ -257,7 +327,7 @@ static int table_set_body(lua_State *L) {
 }
 
 gb_status gb_table_set(gb_host *host, const gb_value *table, const gb_value *key, const gb_value *value) {
-  return gbl_host_protect(host, table_set_body, &(request){ .object = table, .key = key, .in = value });
+  return gbl_host_do(host, NULL, table_set_body, &(request){ .object = table, .key = key, .in = value });
 }
 
 static int table_length_body(lua_State *L) {
@@ -269,7 +339,7 @@ static int table_length_body(lua_State *L) {
 
 gb_status gb_table_length(gb_host *host, const gb_value *table, int64_t *out) {
   request r = { .object = table };
-  gb_status status = gbl_host_protect(host, table_length_body, &r);
+  gb_status status = gbl_host_do(host, out ? NULL : "gb_table_length: out is NULL", table_length_body, &r);
   if (status == GB_OK) *out = r.length;
   return status;
 }
@@ -286,7 +356,8 @@ static int table_next_body(lua_State *L) {
 
 gb_status gb_table_next(gb_host *host, const gb_value *table, gb_value *key, gb_value *value) {
   gb_value next = gb_value_nil(), found = gb_value_nil();
-  gb_status status = gbl_host_protect(host, table_next_body, &(request){ .object = table, .key = key, .out_key = &next, .out = &found });
+  request r = { .object = table, .key = key, .out_key = &next, .out = &found };
+  gb_status status = gbl_host_do(host, key && value ? NULL : "gb_table_next: key or value is NULL", table_next_body, &r);
   if (status != GB_OK) {
     gb_value_release(host, &next);
     return status;

@@ -54,7 +54,8 @@ extern "C" {
   X(ETENSORBYTES, "the limit of tensor bytes was reached")                      \
   X(EINSTRUCTIONS, "the limit of instructions was reached")                     \
   X(ETIME, "the limit of seconds was reached")                                  \
-  X(EFILEBYTES, "the limit of bytes written to files was reached")
+  X(EFILEBYTES, "the limit of bytes written to files was reached")              \
+  X(ETHREAD, "another thread is using it")
 
 typedef enum gb_status {
 #define GB_STATUS_ENUM(name, text) GB_##name,
