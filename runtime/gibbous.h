@@ -5,7 +5,12 @@
  *   - It returns a gb_status. On failure the text is in gb_error(context), outputs are untouched and nothing leaks.
  *   - Tensors are reference counted. A function that gives a tensor through an out parameter gives a new reference,
  *     which the caller ends with gb_tensor_release. Inputs are borrowed.
- *   - One thread at a time runs the operations of a context. Other threads may release tensors and set the interrupt flag.
+ *   - One thread at a time runs the operations of a context; nobody looks, so that two do is a fault. Other threads may release tensors and set
+ *     the interrupt flag.
+ *   - Where a pointer is NULL and nothing is said of NULL, a number is out of range, or a tensor is of another context, the status is GB_EINVAL
+ *     (without a text where there is no context to hold it), and a function without a status gives nothing: NULL, 0, false. What cannot be seen is
+ *     a fault, that is, anything may happen: a tensor or context that is gone, a list or memory shorter than was said, a call of an op that is
+ *     the engine's own (a row that ops.def lists nowhere: gradients, optim_...), or of the engine in an allocator or a release callback.
  *   - Sizes, strides and positions are int64_t, counted in elements and from 0. Rank is at most GB_MAX_NDIM.
  *   - Nothing prints, exits, aborts or keeps a global. */
 #ifndef GIBBOUS_H
@@ -123,7 +128,8 @@ typedef struct gb_context_options {
 
 GB_API void gb_context_options_init(gb_context_options *options, size_t size);
 
-/* Open an engine. On failure *out is NULL and the status alone says why. */
+/* Open an engine. options NULL: the defaults. On failure *out is NULL and the status alone says why: GB_EINVAL for a size that
+ * gb_context_options_init did not set, half an allocator, or more than 1024 threads. */
 GB_API gb_status gb_context_open(const gb_context_options *options, gb_context **out);
 /* End the caller's reference. Tensors may outlive it, but only as values: closing takes from every tensor of the engine its gradient, its graph and
  * its hooks (gb_tensor_grad gives NULL then, and gb_backward fails), so that tensors which hold each other in a ring go too. Retain a gradient before
@@ -209,7 +215,7 @@ GB_API int gb_tensor_ndim(const gb_tensor *tensor);
 GB_API const int64_t *gb_tensor_shape(const gb_tensor *tensor);   /* gb_tensor_ndim elements */
 GB_API const int64_t *gb_tensor_strides(const gb_tensor *tensor); /* in elements */
 GB_API int64_t gb_tensor_numel(const gb_tensor *tensor);
-GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end */
+GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end; 0 where there is no such dim */
 GB_API bool gb_tensor_is_contiguous(const gb_tensor *tensor);
 /* The first element, in the device's memory; NULL for a loan that was revoked. */
 GB_API void *gb_tensor_data(const gb_tensor *tensor);

@@ -1,4 +1,5 @@
 /* open.c - puts the house together: opens a context with its table of ops, its pool, its threads and the CPU backend. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "tensor/context.h"
 
 void gb_context_options_init(gb_context_options *options, size_t size) {
+  if (!options || size < sizeof options->size) return;
   memset(options, 0, size);
   options->size = size;
 }
@@ -48,8 +50,17 @@ static gb_status open_parts(gb_context *context, const gb_context_options *optio
   return open_pool(context, GB_CPU, options);
 }
 
+/* What cannot be meant: a size that is none of such a struct, half an allocator, a number of threads out of range. */
+static bool is_sound(const gb_context_options *o) {
+  if (o->size < offsetof(gb_context_options, tensor_bytes) || o->size % _Alignof(gb_context_options)) return false;
+  if (o->threads < 0 || o->threads > 1024) return false;
+  return o->size <= offsetof(gb_context_options, free) || !o->alloc == !o->free;
+}
+
 gb_status gb_context_open(const gb_context_options *options, gb_context **out) {
+  if (!out) return GB_EINVAL;
   *out = NULL;
+  if (options && !is_sound(options)) return GB_EINVAL;
   gb_context_options all; /* a caller compiled against an older, shorter struct keeps working */
   gb_context_options_init(&all, sizeof all);
   if (options) memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);

@@ -59,6 +59,7 @@ static gb_status install(gb_context *context, int slot, gb_backend *backend) {
 }
 
 gb_status gb_context_load_backend(gb_context *context, const char *path) {
+  if (!context || !path) return gb_refuse(context, "load_backend: path is NULL");
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
   gb_backend *backend = calloc(1, sizeof *backend);

@@ -781,6 +781,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
     return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed from does, or it was computed under no_grad");
   gb_tensor *first = gradient;
   if (gradient) {
+    GB_TRY(gb_expect_context(context, gradient));
     if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape, sizeof *tensor->shape * (size_t)tensor->ndim))
       return gb_fail(context, GB_ESHAPE, "backward: the gradient has shape %s, the tensor %s", gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
@@ -851,14 +852,17 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
 }
 
 gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph) {
+  if (!tensor) return GB_EINVAL;
   walk w = { .context = gb_tensor_context(tensor), .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
   return walk_run(&w, &tensor, &gradient, 1);
 }
 
 gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
                   bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
-  if (n_tensors < 1) return GB_EINVAL;
-  gb_context *context = gb_tensor_context(tensors[0]);
+  gb_context *context = tensors && n_tensors > 0 ? gb_tensor_context(tensors[0]) : NULL;
+  if (!context || n_inputs < 0 || (n_inputs && (!inputs || !grads))) return gb_refuse(context, "grad: inputs or grads is NULL, or n_inputs negative");
+  for (int i = 0; i < n_tensors; i++) GB_TRY(gb_expect_context(context, tensors[i]));
+  for (int i = 0; i < n_inputs; i++) GB_TRY(gb_expect_context(context, inputs[i]));
   capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
   if (!captures) return gb_fail_memory(context, sizeof *captures * (size_t)n_inputs);
   gb_status status = GB_OK;
@@ -886,6 +890,7 @@ gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_
 /* ====} */
 
 gb_tensor *gb_tensor_grad(gb_tensor *tensor) {
+  if (!tensor) return NULL;
   gb_tensor *grad = tensor->grad;
   if (tensor->slab) {
     gb_segment *segment = &tensor->slab->segments[tensor->segment];
@@ -902,6 +907,8 @@ static bool fits_grad(const gb_tensor *tensor, const gb_tensor *grad) {
 
 gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
   gb_context *context = gb_tensor_context(tensor);
+  if (!tensor) return GB_EINVAL;
+  if (grad) GB_TRY(gb_expect_context(context, grad));
   if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape, sizeof *grad->shape * (size_t)grad->ndim))) {
     char a[96], b[96];
     return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s", gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
@@ -923,6 +930,7 @@ gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
 
 gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
   gb_context *context = gb_tensor_context(tensor);
+  if (!tensor) return GB_EINVAL;
   if (tensor->node) {
     if (requires_grad) return GB_OK;
     return gb_fail(context, GB_EAUTOGRAD, "requires_grad_: only a leaf can stop requiring gradients; use detach()");

@@ -4,7 +4,8 @@
 #include "ops/ops.h"
 
 /* A buffer of the right size, and memory that is still there. */
-static gb_status expect_bytes(const gb_tensor *t, const char *what, size_t bytes) {
+static gb_status expect_bytes(const gb_tensor *t, const char *what, const void *host, size_t bytes) {
+  if (!t || (bytes && !host)) return gb_refuse(gb_tensor_context(t), "the buffer is NULL");
   size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
   GB_TRY(gb_check_loan(t));
   if (bytes == needed) return GB_OK;
@@ -26,7 +27,7 @@ static gb_status copy_pieces(gb_context *context, gb_device device, copy_fn copy
 }
 
 gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
-  GB_TRY(expect_bytes(tensor, "write", bytes));
+  GB_TRY(expect_bytes(tensor, "write", host, bytes));
   gb_context *context = gb_tensor_context(tensor);
   gb_device device = tensor->storage->device;
   gb_backend *backend = gb_context_backend(context, device);
@@ -46,7 +47,7 @@ gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
 }
 
 gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
-  GB_TRY(expect_bytes(tensor, "read", bytes));
+  GB_TRY(expect_bytes(tensor, "read", host, bytes));
   gb_context *context = gb_tensor_context(tensor);
   gb_backend *backend = gb_context_backend(context, tensor->storage->device);
   bool grad = gb_set_grad_enabled(context, false);
@@ -106,6 +107,7 @@ gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tens
 
 gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
   gb_context *context = gb_tensor_context(tensor);
+  if (!tensor) return GB_EINVAL;
   if (tensor->numel != 1) {
     char text[96];
     return gb_fail(context, GB_ESHAPE, "item: the tensor has shape %s; only one element can become a number", gb_shape_text(tensor->ndim, tensor->shape, text, sizeof text));

@@ -35,6 +35,7 @@ static gb_status find_device(gb_call *call) {
   call->device = (gb_device){ GB_CPU, 0 };
   for (int i = 0; i < call->n_in; i++) {
     const gb_tensor *t = call->in[i];
+    if (t) GB_TRY(gb_expect_context(call->context, t));
     if (t) GB_TRY(gb_check_loan(t));
     if (!t || t->wrapped || may_lie_elsewhere(call, i) || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
     gb_device device = t->storage->device;
@@ -60,10 +61,24 @@ static gb_status check_inputs(gb_call *call) {
   return find_device(call);
 }
 
-static void fill_attrs(road *r, const gb_attr *given) {
+/* What every check takes for granted of a value. */
+static bool is_sound(gb_arg_type type, const gb_attr *a) {
+  if (type == GB_ARG_INTS || type == GB_ARG_DIMS) return a->count >= 0 && a->count <= GB_MAX_NDIM;
+  if (type == GB_ARG_STRING) return memchr(a->string, 0, sizeof a->string);
+  if (type == GB_ARG_DTYPE) return a->integer >= GB_DTYPE_NONE && a->integer < GB_DTYPE_COUNT;
+  return true;
+}
+
+static gb_status fill_attrs(road *r, const gb_attr *given) {
   const gb_op_info *info = r->call.info;
-  for (int i = 0; i < info->n_attrs; i++) r->attrs[i] = given && given[i].given ? given[i] : info->attrs[i].preset;
   r->call.attrs = r->attrs;
+  for (int i = 0; i < info->n_attrs; i++) {
+    bool own = given && given[i].given;
+    r->attrs[i] = own ? given[i] : info->attrs[i].preset;
+    if (own && !is_sound(info->attrs[i].type, &given[i]))
+      return gb_call_fail(&r->call, GB_EINVAL, "'%s' is no value of its type (%s)", info->attrs[i].name, info->signature);
+  }
+  return GB_OK;
 }
 
 /* Run the cast kernel, or take the weight's kept copy; neither leaves a node. */
@@ -297,7 +312,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   gb_call *call = &r->call;
   gb_context *context = call->context;
   GB_TRY(check_inputs(call));
-  fill_attrs(r, attrs);
+  GB_TRY(fill_attrs(r, attrs));
   if (context->modes->autocast) GB_TRY(autocast(r));
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
@@ -321,6 +336,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
 
 /* Go the road, give the visible outputs to the caller, and let go of everything else. */
 static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
+  if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
   const char *outer = context->op;
   const gb_op_info *info = &context->infos[op];
   if (!outer) context->op = info->name; /* errors of what an op does by other ops are its own: the recipe called no other */

@@ -71,12 +71,23 @@ static gb_status fail_memory_of(gb_context *context, gb_device device, size_t by
 
 gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
 
-const char *gb_error(const gb_context *context) { return context->error; }
-gb_status gb_error_code(const gb_context *context) { return context->error_code; }
-const char *gb_error_op(const gb_context *context) { return context->error_op; }
+gb_status gb_refuse(gb_context *context, const char *text) { return context ? gb_fail(context, GB_EINVAL, "%s", text) : GB_EINVAL; }
 
-void gb_interrupt(gb_context *context) { atomic_store(&context->interrupt, true); }
-void gb_interrupt_clear(gb_context *context) { atomic_store(&context->interrupt, false); }
+gb_status gb_refuse_tensor(gb_context *context, const gb_tensor *tensor) {
+  return gb_refuse(context, tensor ? "a tensor belongs to another context" : "a tensor is NULL");
+}
+
+const char *gb_error(const gb_context *context) { return context ? context->error : "there is no context: NULL was passed"; }
+gb_status gb_error_code(const gb_context *context) { return context ? context->error_code : GB_EINVAL; }
+const char *gb_error_op(const gb_context *context) { return context ? context->error_op : ""; }
+
+void gb_interrupt(gb_context *context) {
+  if (context) atomic_store(&context->interrupt, true);
+}
+
+void gb_interrupt_clear(gb_context *context) {
+  if (context) atomic_store(&context->interrupt, false);
+}
 
 bool gb_is_stopping(const gb_context *context) {
   struct timespec t;
@@ -173,8 +184,10 @@ static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
 }
 
 void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
-  gb_pool *pool = gb_is_device(device) ? gb_context_pool(context, device) : NULL;
+  if (!out) return;
   memset(out, 0, sizeof *out);
+  if (!context) return;
+  gb_pool *pool = gb_is_device(device) ? gb_context_pool(context, device) : NULL;
   if (pool) gb_pool_stats(pool, out);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) {
     gb_memory_stats one;
@@ -186,7 +199,9 @@ void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory
 
 /* Every number of the struct is a count of bytes or of allocations, so they add up. */
 void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
+  if (!out) return;
   memset(out, 0, sizeof *out);
+  if (!context) return;
   for (int i = 0; i < GB_DEVICE_SLOTS; i++) {
     gb_memory_stats one;
     if (!context->pool[i]) continue;
@@ -196,17 +211,20 @@ void gb_memory_get_stats(gb_context *context, gb_memory_stats *out) {
 }
 
 gb_status gb_synchronize(gb_context *context, gb_device device) {
+  if (!context) return GB_EINVAL;
   gb_backend *backend = gb_is_device(device) ? gb_context_backend(context, device) : NULL;
   return backend && backend->synchronize ? backend->synchronize(backend->state) : GB_OK;
 }
 
 void gb_memory_reset_peaks(gb_context *context) {
+  if (!context) return;
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_reset_peaks(context->pool[i]);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_reset_peaks(g->pool);
 }
 
 void gb_memory_empty_cache(gb_context *context) {
+  if (!context) return;
   gb_cells_flush(&context->cells);
   if (context->capture) return; /* what is captured has addresses of memory that nobody holds any more */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
@@ -215,6 +233,7 @@ void gb_memory_empty_cache(gb_context *context) {
 }
 
 gb_status gb_set_num_threads(gb_context *context, int threads) {
+  if (!context) return GB_EINVAL;
   if (threads < 1 || threads > 1024) return gb_fail(context, GB_EINVAL, "the number of threads is 1 .. 1024, not %d", threads);
   gb_threads *pool = gb_threads_open(threads);
   if (!pool) return gb_fail_memory(context, 0);
@@ -223,16 +242,17 @@ gb_status gb_set_num_threads(gb_context *context, int threads) {
   return GB_OK;
 }
 
-int gb_get_num_threads(const gb_context *context) { return gb_threads_count(context->threads); }
+int gb_get_num_threads(const gb_context *context) { return context ? gb_threads_count(context->threads) : 0; }
 
 void gb_manual_seed(gb_context *context, uint64_t seed) { gb_set_rng_state(context, seed, 0); }
 
 void gb_get_rng_state(const gb_context *context, uint64_t *seed, uint64_t *offset) {
-  *seed = context->seed;
-  *offset = context->offset;
+  if (seed) *seed = context ? context->seed : 0;
+  if (offset) *offset = context ? context->offset : 0;
 }
 
 void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset) {
+  if (!context) return;
   context->seed = seed;
   context->offset = offset;
 }
@@ -240,12 +260,13 @@ void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset) {
 uint64_t gb_rng_take(gb_context *context) { return context->offset++; }
 
 bool gb_set_grad_enabled(gb_context *context, bool enabled) {
+  if (!context) return false;
   bool before = context->modes->grad;
   context->modes->grad = enabled;
   return before;
 }
 
-bool gb_is_grad_enabled(const gb_context *context) { return context->modes->grad; }
+bool gb_is_grad_enabled(const gb_context *context) { return context && context->modes->grad; }
 
 static const char *device_name(const gb_context *context, int type) {
   if (type == GB_CPU) return "cpu";

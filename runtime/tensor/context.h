@@ -118,6 +118,8 @@ struct gb_context {
 
 /* Write the failure text ("op: text") and return status, so that `return gb_fail(...)` reads well. */
 gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+/* GB_EINVAL for a caller from outside that passed what cannot be meant; the text is lost where the context itself is missing. */
+gb_status gb_refuse(gb_context *context, const char *text);
 /* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
 gb_status gb_fail_memory(gb_context *context, size_t bytes);
 

@@ -18,7 +18,7 @@ int gb_dtype_category(gb_dtype dtype) { return known(dtype) ? dtypes[dtype].cate
 bool gb_dtype_is_float(gb_dtype dtype) { return gb_dtype_category(dtype) == GB_CATEGORY_FLOAT; }
 
 gb_dtype gb_dtype_from_name(const char *name) {
-  for (int i = 0; i < GB_DTYPE_COUNT; i++)
+  for (int i = 0; name && i < GB_DTYPE_COUNT; i++)
     if (!strcmp(dtypes[i].name, name)) return (gb_dtype)i;
   return GB_DTYPE_NONE;
 }

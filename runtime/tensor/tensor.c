@@ -91,6 +91,7 @@ static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, co
 /* The bytes that shape needs, or an error where it is negative, too deep or too large. */
 static gb_status shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes) {
   if (ndim < 0 || ndim > GB_MAX_NDIM) return gb_fail(context, GB_ESHAPE, "a tensor has at most %d dimensions, %d were asked for", GB_MAX_NDIM, ndim);
+  if (ndim && !shape) return gb_refuse(context, "the shape is NULL, and there are dimensions");
   if (dtype < 0 || dtype >= GB_DTYPE_COUNT) return gb_fail(context, GB_EDTYPE, "unknown dtype %d", (int)dtype);
   int64_t numel = 1;
   bool empty = false, overflow = false;
@@ -127,6 +128,7 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
 }
 
 gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out) {
+  if (!context || !out) return gb_refuse(context, "tensor_new: out is NULL");
   return gb_tensor_new_as(context, dtype, ndim, shape, NULL, device, GB_MEM_OTHER, out);
 }
 
@@ -222,7 +224,9 @@ gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor
   return GB_OK;
 }
 
-void gb_tensor_retain(gb_tensor *tensor) { atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed); }
+void gb_tensor_retain(gb_tensor *tensor) {
+  if (tensor) atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
+}
 
 void gb_hooks_free(gb_context *context, gb_hook *hook) {
   while (hook) {
@@ -367,20 +371,28 @@ void gb_bury(gb_context *context, gb_grave *grave) {
 
 /* {==== What a tensor is ==== */
 
-gb_context *gb_tensor_context(const gb_tensor *tensor) { return tensor->storage->context; }
-gb_dtype gb_tensor_dtype(const gb_tensor *tensor) { return (gb_dtype)tensor->dtype; }
-gb_device gb_tensor_device(const gb_tensor *tensor) { return tensor->storage->device; }
-int gb_tensor_ndim(const gb_tensor *tensor) { return tensor->ndim; }
-const int64_t *gb_tensor_shape(const gb_tensor *tensor) { return tensor->shape; }
-const int64_t *gb_tensor_strides(const gb_tensor *tensor) { return tensor->stride; }
-int64_t gb_tensor_numel(const gb_tensor *tensor) { return tensor->numel; }
-int64_t gb_tensor_size(const gb_tensor *tensor, int dim) { return tensor->shape[dim < 0 ? dim + tensor->ndim : dim]; }
-bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return gb_is_contiguous(tensor); }
-void *gb_tensor_data(const gb_tensor *tensor) {
-  atomic_store_explicit(&tensor->storage->exposed, true, memory_order_relaxed);
-  return tensor->storage->data ? gb_data(tensor) : NULL; /* revoked, or empty */
+gb_context *gb_tensor_context(const gb_tensor *tensor) { return tensor ? tensor->storage->context : NULL; }
+gb_dtype gb_tensor_dtype(const gb_tensor *tensor) { return tensor ? (gb_dtype)tensor->dtype : GB_DTYPE_NONE; }
+gb_device gb_tensor_device(const gb_tensor *tensor) { return tensor ? tensor->storage->device : (gb_device){ GB_CPU, 0 }; }
+int gb_tensor_ndim(const gb_tensor *tensor) { return tensor ? tensor->ndim : 0; }
+const int64_t *gb_tensor_shape(const gb_tensor *tensor) { return tensor ? tensor->shape : NULL; }
+const int64_t *gb_tensor_strides(const gb_tensor *tensor) { return tensor ? tensor->stride : NULL; }
+int64_t gb_tensor_numel(const gb_tensor *tensor) { return tensor ? tensor->numel : 0; }
+
+int64_t gb_tensor_size(const gb_tensor *tensor, int dim) {
+  int ndim = gb_tensor_ndim(tensor);
+  return dim < -ndim || dim >= ndim ? 0 : tensor->shape[dim < 0 ? dim + ndim : dim];
 }
-bool gb_tensor_requires_grad(const gb_tensor *tensor) { return gb_tensor_in_graph(tensor); }
+
+bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return tensor && gb_is_contiguous(tensor); }
+
+void *gb_tensor_data(const gb_tensor *tensor) {
+  if (!tensor || !tensor->storage->data) return NULL; /* revoked, or empty */
+  atomic_store_explicit(&tensor->storage->exposed, true, memory_order_relaxed);
+  return gb_data(tensor);
+}
+
+bool gb_tensor_requires_grad(const gb_tensor *tensor) { return tensor && gb_tensor_in_graph(tensor); }
 
 bool gb_is_contiguous(const gb_tensor *t) {
   int64_t expected = 1;

@@ -12,6 +12,9 @@
 
 struct gb_node;
 struct gb_slab;
+struct gb_tensor;
+
+gb_status gb_refuse_tensor(gb_context *context, const struct gb_tensor *tensor); /* see gb_expect_context */
 
 /* Let go of one reference: was it the last? Who holds the only one need not count it down, since nobody else can take another. */
 static inline bool gb_refs_drop(_Atomic int32_t *refs) {
@@ -122,6 +125,10 @@ gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_ca
 /* A tensor over memory of the caller: data stays valid until release(user) is called. Contiguous, on the CPU. */
 gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
                          gb_tensor **out);
+/* GB_EINVAL where the tensor is NULL or of another context. */
+static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *tensor) {
+  return tensor && tensor->storage->context == context ? GB_OK : gb_refuse_tensor(context, tensor);
+}
 /* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
 gb_status gb_check_loan(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */

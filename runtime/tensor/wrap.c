@@ -16,6 +16,7 @@
 gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *user), void *user,
                          gb_tensor **out) {
   gb_tensor *t;
+  if (!context || !out) return gb_refuse(context, "wrap: out is NULL");
   if (dtype >= 0 && dtype < GB_DTYPE_COUNT && (uintptr_t)data % gb_dtype_bytes(dtype))
     return gb_fail(context, GB_EINVAL, "wrap: the memory is not aligned for %s", gb_dtype_name(dtype));
   GB_TRY(gb_tensor_over(context, data, dtype, ndim, shape, NULL, NULL, &t));
@@ -31,6 +32,7 @@ gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int nd
 }
 
 gb_status gb_tensor_revoke(gb_tensor *tensor) {
+  if (!tensor) return GB_EINVAL;
   gb_storage *storage = tensor->storage;
   if (storage->loan == GB_OWNED) return gb_fail(storage->context, GB_EINVAL, "revoke: the tensor is no loan of gb_tensor_wrap without a release");
   if (storage->context->op) /* a finaliser, run for memory in the middle of an op, called the program around */
@@ -73,6 +75,7 @@ static void end_export(struct DLManagedTensorVersioned *managed) {
 
 gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned **out) {
   gb_context *context = gb_tensor_context(tensor);
+  if (!tensor || !out) return gb_refuse(context, "to_dlpack: out is NULL");
   if (tensor->storage->device.type != GB_CPU) return gb_fail(context, GB_EDEVICE, "to_dlpack: only tensors on the cpu can be exported");
   if (tensor->storage->loan != GB_OWNED)
     return gb_fail(context, GB_ESTATE, "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
@@ -112,6 +115,7 @@ static gb_status check_import(gb_context *context, const struct DLManagedTensorV
   if (t->device.device_type != GB_DLPACK_CPU) return gb_fail(context, GB_EDEVICE, "from_dlpack: only memory of the cpu can be taken over");
   if (t->ndim < 0 || t->ndim > GB_MAX_NDIM)
     return gb_fail(context, GB_ESHAPE, "from_dlpack: a tensor has at most %d dimensions, not %d", GB_MAX_NDIM, t->ndim);
+  if (t->ndim && !t->shape) return gb_fail(context, GB_EINVAL, "from_dlpack: the shape is NULL, and there are dimensions");
   if (dtype_of(t->dtype) == GB_DTYPE_NONE)
     return gb_fail(context, GB_EDTYPE, "from_dlpack: the dtype (code %d, %d bits, %d lanes) has no counterpart", t->dtype.code, t->dtype.bits,
                    t->dtype.lanes);
@@ -139,6 +143,7 @@ static void end_import(void *user) {
 }
 
 gb_status gb_tensor_from_dlpack(gb_context *context, struct DLManagedTensorVersioned *managed, gb_tensor **out) {
+  if (!context || !managed || !out) return gb_refuse(context, "from_dlpack: the struct or out is NULL");
   const gb_dlpack_tensor *t = &managed->dl_tensor;
   int64_t span, strides[GB_MAX_NDIM];
   gb_tensor *whole;
