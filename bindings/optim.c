@@ -253,7 +253,7 @@ static int clip_grad_norm(lua_State *L, gbl_call *call) {
   const gbl_value *parameters = gbl_argument(call, "parameters");
   gbl_box *box = gbl_new_tensor(L);
   gbl_check_status(L, gb_clip_grad_norm_tensor(call->state->context, parameters->tensors, parameters->count, gbl_number(call, "max_norm"),
-                                               gbl_number(call, "norm_type"), &box->tensor));
+                                               gbl_number(call, "norm_type"), gbl_boolean(call, "error_if_nonfinite"), &box->tensor));
   gbl_finish_measure(L);
   return 1;
 }
@@ -267,9 +267,10 @@ static int clip_grad_value(lua_State *L, gbl_call *call) {
 
 static const gbl_function clipping[] = {
   { clip_grad_norm, GB_SANDBOX_STRICT,
-    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2) -> number: Scale the gradients so that "
-    "their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits for it. Example: "
-    "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)" },
+    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2, error_if_nonfinite: bool = false) "
+    "-> number: Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a "
+    "tensor, so that nothing waits for it. Where it is inf or NaN and no scaler skips the step, gradients become 0 or NaN, as in "
+    "PyTorch. Errors: such a norm, where error_if_nonfinite is true. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)" },
   { clip_grad_value, GB_SANDBOX_STRICT,
     "gb.nn.utils.clip_grad_value_(parameters: tensors, value: number): Limit each element of the gradients to -value .. value. "
     "Example: gb.nn.utils.clip_grad_value_(model:parameters(), 0.5)" },

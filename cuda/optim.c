@@ -24,7 +24,7 @@ static gb_pass pass_of(const gb_slab_call *c) {
   gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
                 .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = (gb_pass_scale *)c->scale,
                 .found = (gb_pass_found *)c->found, .owner = (gb_pass_found *)c->owner, .scaled = c->scaled, .maximize = c->maximize,
-                .norm = (const gb_pass_found *)c->norm, .norm_type = c->norm_type, .max_norm = c->max_norm,
+                .norm = (const gb_pass_found *)c->norm, .spares = c->spares, .norm_type = c->norm_type, .max_norm = c->max_norm,
                 .clip_factor = c->clip_factor, .clip_value = c->clip_value, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .momentum = c->momentum,
                 .dampening = c->dampening, .nesterov = c->nesterov, .decoupled = c->decoupled, .rates = { c->lr, c->weight_decay },
                 .live = (const gb_pass_rates *)c->live };

@@ -152,7 +152,8 @@ extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chun
 
 /* {==== clipping ==== */
 
-/* What brings a norm down to max_norm; 1: nothing to do. One that is not finite leaves gradients as they are, and raises the owner's flag. */
+/* What brings a norm down to max_norm; 1: nothing to do. One that is not finite raises the owner's flag, and gives 0 or NaN, as in PyTorch, unless a
+ * scaler will skip the step. */
 struct norm_clip { double factor; bool finite; };
 
 static __device__ __forceinline__ norm_clip clip_by_norm(const gb_pass &p) {
@@ -160,7 +161,8 @@ static __device__ __forceinline__ norm_clip clip_by_norm(const gb_pass &p) {
   double factor = p.max_norm / (total + 1e-6);
   bool finite = total - total == 0;
   if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
-  return { finite && factor < 1 ? factor : 1.0, finite };
+  if (!finite) return { p.spares ? 1.0 : factor, false };
+  return { factor < 1 ? factor : 1.0, true };
 }
 
 /* Multiply, or clamp where a limit is given; NaN stays NaN. */

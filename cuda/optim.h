@@ -37,6 +37,7 @@ typedef struct gb_pass {
   gb_pass_scale *scale;
   gb_pass_found *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
   const gb_pass_found *norm;             /* clip by the norm in there; NULL: not by norm */
+  bool spares;                           /* where it is not finite, gradients stay as they are */
   bool scaled, maximize;
   double norm_type, max_norm, clip_factor, clip_value;
   double *norms;                         /* per chunk */

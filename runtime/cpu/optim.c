@@ -261,12 +261,14 @@ static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t 
   }
 }
 
-/* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag. */
+/* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag, and gives 0 or NaN, as in
+ * PyTorch, unless a scaler will skip the step. */
 static double factor_by_norm(const gb_slab_call *call) {
   double norm = call->norm->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
   if (!isfinite(total) && call->owner) call->owner->found_inf = 1;
   double factor = call->max_norm / (total + 1e-6);
-  return isfinite(total) && factor < 1 ? factor : 1;
+  if (!isfinite(total)) return call->spares ? 1 : factor;
+  return factor < 1 ? factor : 1;
 }
 
 /* Reads slab, clip_factor and clip_value, or norm, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale they carry. */

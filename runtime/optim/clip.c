@@ -190,14 +190,16 @@ static gb_status measure(batch_list *list, double norm_type, gb_record *record) 
 
 /* Scale gradients down by the norm in the record. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
  * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
- * reads. On the CPU, where the norm is known, nothing is written that need not be. */
+ * reads, and gradients stay as they are, for the scaler to report on. On the CPU, where the norm is known, nothing is written that need not be. */
 static gb_status clip_by(batch_list *list, const gb_record *record, double max_norm, double norm_type) {
   gb_slab_call call = { .norm = record->data, .max_norm = max_norm, .norm_type = norm_type };
   double total = gb_record_on_host(record) ? norm_of(record->data, norm_type) : 0;
-  bool writes = !gb_record_on_host(record) || (isfinite(total) && max_norm / (total + 1e-6) < 1);
+  bool writes = !gb_record_on_host(record) || !(max_norm / (total + 1e-6) >= 1);
   for (int i = 0; i < list->n_batches; i++) {
     batch *b = &list->batches[i];
-    call.owner = b->home ? ((gb_owned_slab *)b->home)->owner->found.data : NULL;
+    gb_optimizer *owner = b->home ? ((gb_owned_slab *)b->home)->owner : NULL;
+    call.owner = owner ? owner->found.data : NULL;
+    call.spares = b->scale || (owner && owner->guarded);
     call.slab = &b->slab;
     call.scale = b->scale;
     call.scaled = b->scale != NULL;
@@ -221,7 +223,20 @@ gb_status gb_norm_tensor(const gb_record *record, double norm_type, gb_tensor **
   return status;
 }
 
-gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, gb_tensor **norm) {
+/* The norm in the record, which must be finite. */
+static gb_status require_finite(const gb_record *record, double norm_type) {
+  gb_tensor *norm = NULL;
+  double value = 0;
+  GB_TRY(gb_norm_tensor(record, norm_type, &norm));
+  gb_status status = gb_tensor_item(norm, &value, NULL);
+  gb_tensor_release(norm);
+  if (status != GB_OK || isfinite(value)) return status;
+  return gb_fail(record->context, GB_EINVAL, "clip_grad_norm_: the norm of the gradients is %s, and no gradient was changed; look for inf or NaN in "
+                 "the loss, or leave error_if_nonfinite out", isnan(value) ? "nan" : "inf");
+}
+
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, bool finite,
+                                   gb_tensor **norm) {
   if (!(max_norm >= 0)) return gb_fail(context, GB_EINVAL, "clip_grad_norm_: max_norm is %g; it must be 0 or more", max_norm);
   if (!(norm_type > 0))
     return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
@@ -231,6 +246,7 @@ gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parame
   gb_optimizer *owner = status == GB_OK ? measured_by(&list, norm_type) : NULL;
   const gb_record *known = owner ? &owner->found : &record;
   if (status == GB_OK && !owner) status = measure(&list, norm_type, &record);
+  if (status == GB_OK && finite) status = require_finite(known, norm_type);
   if (status == GB_OK) status = clip_by(&list, known, max_norm, norm_type);
   if (status == GB_OK) status = gb_norm_tensor(known, norm_type, norm);
   gb_record_close(&record);
@@ -240,7 +256,7 @@ gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parame
 
 gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
   gb_tensor *total = NULL;
-  GB_TRY(gb_clip_grad_norm_tensor(context, parameters, count, max_norm, norm_type, &total));
+  GB_TRY(gb_clip_grad_norm_tensor(context, parameters, count, max_norm, norm_type, false, &total));
   gb_status status = norm ? gb_tensor_item(total, norm, NULL) : GB_OK;
   gb_tensor_release(total);
   return status;

@@ -294,6 +294,7 @@ gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
 
 gb_status gb_optimizer_clear_found(gb_optimizer *optimizer) {
   optimizer->measured = 0;
+  optimizer->guarded = false;
   return gb_record_clear(&optimizer->found);
 }
 
@@ -338,6 +339,7 @@ static void note_true_size(gb_segment *segment) {
 
 gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) {
   GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scale, 2));
+  optimizer->guarded = true;
   for (int i = 0; i < optimizer->n_params; i++) {
     gb_segment *segment = optimizer->params[i].segment;
     segment->measured = 0;
@@ -470,6 +472,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
     call.scale = scale;
     call.scaled = scaled;
     call.found = guarded ? optimizer->found.data : NULL;
+    call.spares = guarded;
     if (clip) clip_in_step(optimizer, clip, &call);
     GB_TRY(open_rates(optimizer, group, &call));
     for (int i = 0; i < group->n_slabs; i++) {
@@ -489,6 +492,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
   gb_range_push(optimizer->context, "step");
   gb_status status = update(optimizer, scale, scaled, guarded, clip);
+  optimizer->guarded = false;
   gb_range_pop(optimizer->context);
   GB_TRY(status);
   gb_backend *backend = gb_context_backend(optimizer->context, optimizer->found.device);

@@ -49,11 +49,13 @@ gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t ste
 
 /* {---- clipping: over any parameters, adopted or not; gradients that carry a scale are treated by their true size ---- */
 
-/* *norm is the total norm of the unscaled gradients before clipping. A norm that is not finite leaves gradients as they are, and counts as
- * non-finite gradients for the scaler. */
+/* *norm is the total norm of the unscaled gradients before clipping. One that is not finite counts as non-finite gradients for the scaler, which
+ * skips the step; without a scaler gradients are multiplied by max_norm / norm as ever, which makes them 0 or NaN: no step goes unclipped. */
 gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm);
-/* The same without waiting for a device: the norm is a 0-d float64 tensor where the gradients are. */
-gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, gb_tensor **norm);
+/* The same without waiting for a device: the norm is a 0-d float64 tensor where the gradients are. finite: one that is not finite is an error, and
+ * no gradient is changed; this waits. */
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, bool finite,
+                                   gb_tensor **norm);
 gb_status gb_clip_grad_value(gb_context *context, gb_tensor *const *parameters, int count, double value);
 
 /* ----} */

@@ -54,7 +54,8 @@ typedef struct gb_slab_call {
   gb_found_record *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
   double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
-  const gb_found_record *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) instead */
+  const gb_found_record *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) too */
+  bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
   double max_norm;
   gb_found_record *owner;
   double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */

@@ -411,7 +411,10 @@ static void test_clipping(void) {
   give_grad(p[0], 5);
   poke(p[0]->slab->segments[0].grad, 20000, NAN);
   double kept = at(p[0]->slab->segments[0].grad, 3);
-  CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isnan(norm) && at(p[0]->slab->segments[0].grad, 3) == kept);
+  gb_tensor *finite = NULL; /* asked for: an error, before anything is changed */
+  CHECK(fails_with(gb_clip_grad_norm_tensor(context, p, 2, 1, 2, true, &finite), GB_EINVAL, "nan") && !finite);
+  CHECK(at(p[0]->slab->segments[0].grad, 3) == kept);
+  CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isnan(norm) && isnan(at(p[0]->slab->segments[0].grad, 3)));
   CHECK(gb_clip_grad_norm(context, p, 2, 1, INFINITY, &norm) == GB_OK && isnan(norm));
   CHECK(fails_with(gb_clip_grad_norm(context, p, 2, -1, 2, &norm), GB_EINVAL, "max_norm"));
   CHECK(fails_with(gb_clip_grad_value(context, p, 2, 0), GB_EINVAL, "above 0"));
