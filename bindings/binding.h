@@ -329,6 +329,8 @@ void gbl_push_data(lua_State *L, int arg, gb_dtype dtype, gb_device device);
 
 /* Parse the arguments of a row from stack index `first` on and run it; ops.c. in_place: returns the tensor at `first`. */
 int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_place);
+/* The number or boolean at index as an attribute: an integer keeps all its bits. */
+gb_attr gbl_number_attr(lua_State *L, int index);
 
 /* ====} */
 

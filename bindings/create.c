@@ -54,10 +54,7 @@ static void make(lua_State *L, gb_tensor *x, gb_op op, const gb_attr *attrs) {
   gbl_check_status(L, gb_apply_(gb_tensor_context(x), op, &x, 1, attrs));
 }
 
-static void make_filled(lua_State *L, gb_tensor *x, double value) {
-  gb_attr attr = gb_attr_num(value);
-  make(L, x, GB_OP_fill, &attr);
-}
+static void make_filled(lua_State *L, gb_tensor *x, gb_attr value) { make(L, x, GB_OP_fill, &value); }
 
 /* ====} */
 
@@ -193,7 +190,7 @@ static int tensor(lua_State *L) {
 /* How the elements of a new tensor come about. */
 typedef enum content { EMPTY, FILLED, RAND, RANDN } content;
 
-static void fill_content(lua_State *L, gb_tensor *x, content what, double value) {
+static void fill_content(lua_State *L, gb_tensor *x, content what, gb_attr value) {
   switch (what) {
     case EMPTY: break;
     case FILLED: make_filled(L, x, value); break;
@@ -203,7 +200,7 @@ static void fill_content(lua_State *L, gb_tensor *x, content what, double value)
 }
 
 /* who(shape, options), the shape from stack index `arg` on. */
-static int shaped(lua_State *L, int arg, target t, content what, double value) {
+static int shaped(lua_State *L, int arg, target t, content what, gb_attr value) {
   int64_t shape[GB_MAX_NDIM];
   int next, ndim = gbl_check_shape(L, arg, t.who, shape, &next);
   if (next == arg && !lua_isnoneornil(L, arg) && lua_type(L, arg) != LUA_TTABLE)
@@ -215,18 +212,18 @@ static int shaped(lua_State *L, int arg, target t, content what, double value) {
 
 /* gb.zeros(sizes: ints, options?: options) -> tensor: Zeros of a shape, given as numbers or as one list. options: dtype, device, requires_grad.
  * Example: local x = gb.zeros(2, 3, { dtype = "float16" }) */
-static int zeros(lua_State *L) { return shaped(L, 1, defaults(L, "zeros"), FILLED, 0); }
+static int zeros(lua_State *L) { return shaped(L, 1, defaults(L, "zeros"), FILLED, gb_attr_whole(0)); }
 /* gb.ones(sizes: ints, options?: options) -> tensor: Ones of a shape. Example: local x = gb.ones(2, 3) */
-static int ones(lua_State *L) { return shaped(L, 1, defaults(L, "ones"), FILLED, 1); }
+static int ones(lua_State *L) { return shaped(L, 1, defaults(L, "ones"), FILLED, gb_attr_whole(1)); }
 /* gb.empty(sizes: ints, options?: options) -> tensor: Memory for a shape, with whatever it holds. Example: local x = gb.empty(2, 3) */
-static int empty(lua_State *L) { return shaped(L, 1, defaults(L, "empty"), EMPTY, 0); }
+static int empty(lua_State *L) { return shaped(L, 1, defaults(L, "empty"), EMPTY, gb_attr_whole(0)); }
 /* gb.rand(sizes: ints, options?: options) -> tensor: Uniform random numbers in [0, 1). Example: local x = gb.rand(2, 3) */
-static int rand_uniform(lua_State *L) { return shaped(L, 1, defaults(L, "rand"), RAND, 0); }
+static int rand_uniform(lua_State *L) { return shaped(L, 1, defaults(L, "rand"), RAND, gb_attr_whole(0)); }
 /* gb.randn(sizes: ints, options?: options) -> tensor: Normal random numbers of mean 0 and deviation 1. Example: local x = gb.randn(2, 3) */
-static int rand_normal(lua_State *L) { return shaped(L, 1, defaults(L, "randn"), RANDN, 0); }
+static int rand_normal(lua_State *L) { return shaped(L, 1, defaults(L, "randn"), RANDN, gb_attr_whole(0)); }
 
 /* who(tensor, options), in the tensor's layout. */
-static int like(lua_State *L, const char *who, content what, double value) {
+static int like(lua_State *L, const char *who, content what, gb_attr value) {
   gbl_enter(L);
   const gb_tensor *of = gbl_check_tensor(L, 1);
   target t = { .who = who, .dtype = gb_tensor_dtype(of), .device = gb_tensor_device(of) };
@@ -244,19 +241,19 @@ static int like(lua_State *L, const char *who, content what, double value) {
 
 /* gb.zeros_like(x: tensor, options?: options) -> tensor: Zeros in the shape, dtype, device and memory order of x. Example: local y =
  * gb.zeros_like(x) */
-static int zeros_like(lua_State *L) { return like(L, "zeros_like", FILLED, 0); }
+static int zeros_like(lua_State *L) { return like(L, "zeros_like", FILLED, gb_attr_whole(0)); }
 /* gb.ones_like(x: tensor, options?: options) -> tensor: Ones in the shape, dtype, device and memory order of x. Example: local y =
  * gb.ones_like(x) */
-static int ones_like(lua_State *L) { return like(L, "ones_like", FILLED, 1); }
+static int ones_like(lua_State *L) { return like(L, "ones_like", FILLED, gb_attr_whole(1)); }
 /* gb.empty_like(x: tensor, options?: options) -> tensor: Memory in the shape, dtype, device and memory order of x. Example: local y =
  * gb.empty_like(x) */
-static int empty_like(lua_State *L) { return like(L, "empty_like", EMPTY, 0); }
+static int empty_like(lua_State *L) { return like(L, "empty_like", EMPTY, gb_attr_whole(0)); }
 /* gb.rand_like(x: tensor, options?: options) -> tensor: Uniform random numbers in [0, 1), in the shape, dtype, device and memory order of x.
  * Example: local y = gb.rand_like(x) */
-static int rand_like(lua_State *L) { return like(L, "rand_like", RAND, 0); }
+static int rand_like(lua_State *L) { return like(L, "rand_like", RAND, gb_attr_whole(0)); }
 /* gb.randn_like(x: tensor, options?: options) -> tensor: Normal random numbers in the shape, dtype, device and memory order of x. Example: local
  * y = gb.randn_like(x) */
-static int randn_like(lua_State *L) { return like(L, "randn_like", RANDN, 0); }
+static int randn_like(lua_State *L) { return like(L, "randn_like", RANDN, gb_attr_whole(0)); }
 
 static target as_self(lua_State *L, const char *who) {
   gbl_enter(L);
@@ -266,23 +263,23 @@ static target as_self(lua_State *L, const char *who) {
 
 /* tensor:new_zeros(sizes: ints, options?: options) -> tensor: Zeros in the dtype and on the device of this tensor. Example: local y =
  * x:new_zeros(2, 3) */
-static int new_zeros(lua_State *L) { return shaped(L, 2, as_self(L, "new_zeros"), FILLED, 0); }
+static int new_zeros(lua_State *L) { return shaped(L, 2, as_self(L, "new_zeros"), FILLED, gb_attr_whole(0)); }
 /* tensor:new_ones(sizes: ints, options?: options) -> tensor: Ones in the dtype and on the device of this tensor. Example: local y = x:new_ones(2,
  * 3) */
-static int new_ones(lua_State *L) { return shaped(L, 2, as_self(L, "new_ones"), FILLED, 1); }
+static int new_ones(lua_State *L) { return shaped(L, 2, as_self(L, "new_ones"), FILLED, gb_attr_whole(1)); }
 /* tensor:new_empty(sizes: ints, options?: options) -> tensor: Memory in the dtype and on the device of this tensor. Example: local y =
  * x:new_empty(2, 3) */
-static int new_empty(lua_State *L) { return shaped(L, 2, as_self(L, "new_empty"), EMPTY, 0); }
+static int new_empty(lua_State *L) { return shaped(L, 2, as_self(L, "new_empty"), EMPTY, gb_attr_whole(0)); }
 
 /* A value to fill with, and the dtype it suggests. */
-static double fill_value(lua_State *L, int arg, target *t, bool decide_dtype) {
+static gb_attr fill_value(lua_State *L, int arg, target *t, bool decide_dtype) {
   if (lua_isboolean(L, arg)) {
     if (decide_dtype) t->dtype = GB_BOOL;
-    return lua_toboolean(L, arg);
+    return gbl_number_attr(L, arg);
   }
-  double value = gbl_check_number(L, arg, t->who, "value");
+  gbl_check_number(L, arg, t->who, "value");
   if (decide_dtype && lua_isinteger(L, arg)) t->dtype = GB_INT64;
-  return value;
+  return gbl_number_attr(L, arg);
 }
 
 /* who(shape table, value, options) from stack index `arg` on. */
@@ -290,7 +287,7 @@ static int filled(lua_State *L, int arg, target t, bool decide_dtype) {
   int64_t shape[GB_MAX_NDIM];
   if (lua_type(L, arg) != LUA_TTABLE) return gbl_error(L, "%s: the shape is a table: gb.full({2, 3}, value)", t.who);
   int next, ndim = gbl_check_shape(L, arg, t.who, shape, &next);
-  double value = fill_value(L, next, &t, decide_dtype);
+  gb_attr value = fill_value(L, next, &t, decide_dtype);
   t = read_target(L, next + 1, t);
   make_filled(L, push_new(L, &t, ndim, shape), value);
   return finish(L, &t);
@@ -307,7 +304,7 @@ static int new_full(lua_State *L) { return filled(L, 2, as_self(L, "new_full"), 
  * Example: local y = gb.full_like(x, 0.5) */
 static int full_like(lua_State *L) {
   target t = as_self(L, "full_like");
-  double value = fill_value(L, 2, &t, false);
+  gb_attr value = fill_value(L, 2, &t, false);
   lua_remove(L, 2);
   return like(L, "full_like", FILLED, value);
 }
@@ -324,6 +321,14 @@ static int new_tensor(lua_State *L) {
 /* ====} */
 
 /* {==== Sequences, integers, the identity ==== */
+
+/* How many integers first, first + step, ... lie before last; the step is not 0. */
+static int64_t integers_between(int64_t first, int64_t last, int64_t step) {
+  if (step > 0 ? first >= last : first <= last) return 0;
+  uint64_t way = step > 0 ? (uint64_t)last - (uint64_t)first : (uint64_t)first - (uint64_t)last;
+  uint64_t stride = step > 0 ? (uint64_t)step : 0 - (uint64_t)step, count = (way - 1) / stride + 1;
+  return count < INT64_MAX ? (int64_t)count : INT64_MAX;
+}
 
 /* gb.arange(first?: number, last: number, step?: number, options?: options) -> tensor: first, first + step, ... below last. First is 0 and step 1
  * where they are left out: it is data, so it counts from 0. Whole numbers give int64. Errors: a step of 0. Example: local x = gb.arange(10) */
@@ -343,7 +348,10 @@ static int arange(lua_State *L) {
   double steps = ceil((value[1] - value[0]) / value[2]);
   if (!(value[2] != 0) || !isfinite(steps)) return gbl_error(L, "arange: cannot go from %g to %g in steps of %g", value[0], value[1], value[2]);
   int64_t n = steps > 0 ? (steps < 0x1p62 ? (int64_t)steps : INT64_MAX) : 0;
-  gb_attr attrs[] = { gb_attr_num(value[0]), gb_attr_num(value[2]) };
+  gb_attr attrs[] = { gbl_number_attr(L, 1), gb_attr_num(value[2]) };
+  if (count == 1) attrs[0] = gb_attr_whole(0);
+  if (whole) attrs[1] = gb_attr_whole(count == 3 ? lua_tointeger(L, 3) : 1);
+  if (whole) n = integers_between(attrs[0].exact, lua_tointeger(L, count > 1 ? 2 : 1), attrs[1].exact);
   make(L, push_new(L, &t, 1, &n), GB_OP_sequence, attrs);
   return finish(L, &t);
 }
@@ -367,9 +375,9 @@ static int eye(lua_State *L) {
   bool given = gbl_test_integer(L, 2, &m);
   t = read_target(L, given ? 3 : 2, t);
   gb_tensor *x = push_new(L, &t, 2, (int64_t[]){ n, m });
-  make_filled(L, x, 0);
+  make_filled(L, x, gb_attr_whole(0));
   gbl_push_op(L, GB_OP_diagonal, &x, 1, NULL);
-  make_filled(L, gbl_check_tensor(L, lua_gettop(L)), 1);
+  make_filled(L, gbl_check_tensor(L, lua_gettop(L)), gb_attr_whole(1));
   gbl_end_handle(L, -1);
   lua_pop(L, 1);
   return finish(L, &t);

@@ -211,7 +211,7 @@ static gb_tensor *value_as_tensor(lua_State *L, const gb_tensor *t) {
 static void assign_all(lua_State *L) {
   gb_tensor *view = top(L);
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
-    gb_attr value = gb_attr_num(lua_isboolean(L, 3) ? lua_toboolean(L, 3) : lua_tonumber(L, 3));
+    gb_attr value = gbl_number_attr(L, 3);
     gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_fill, &view, 1, &value));
     return;
   }
@@ -257,7 +257,7 @@ static void assign_masked(lua_State *L, gb_tensor *mask) {
   gbl_push_op(L, GB_OP_reshape, &mask, 1, &shape);
   gb_tensor *over = top(L);
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
-    gb_attr value = gb_attr_num(lua_isboolean(L, 3) ? lua_toboolean(L, 3) : lua_tonumber(L, 3));
+    gb_attr value = gbl_number_attr(L, 3);
     gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_masked_fill, (gb_tensor *[]){ view, over }, 2, &value));
     return;
   }

@@ -88,6 +88,11 @@ static void read_string(const arguments *a, const gb_attr_info *attr, gb_attr *o
   out->count = (int8_t)length;
 }
 
+gb_attr gbl_number_attr(lua_State *L, int index) {
+  if (lua_isboolean(L, index)) return gb_attr_whole(lua_toboolean(L, index));
+  return lua_isinteger(L, index) ? gb_attr_whole(lua_tointeger(L, index)) : gb_attr_num(lua_tonumber(L, index));
+}
+
 static void read_attr(arguments *a, int which, int index) {
   lua_State *L = a->L;
   const gb_attr_info *attr = &a->info->attrs[which];
@@ -103,9 +108,8 @@ static void read_attr(arguments *a, int which, int index) {
     case GB_ARG_INTS:
     case GB_ARG_DIMS: read_ints(a, attr, out, index); break;
     case GB_ARG_NUMBER:
-      if (lua_isboolean(L, index) && !strcmp(attr->name, "value")) out->number = lua_toboolean(L, index); /* mask fills */
-      else if (lua_type(L, index) == LUA_TNUMBER) out->number = lua_tonumber(L, index);
-      else wrong_type(a, attr, index);
+      if (lua_type(L, index) != LUA_TNUMBER && !(lua_isboolean(L, index) && !strcmp(attr->name, "value"))) wrong_type(a, attr, index); /* mask fills */
+      *out = gbl_number_attr(L, index);
       break;
     case GB_ARG_BOOL:
       if (!lua_isboolean(L, index)) wrong_type(a, attr, index);

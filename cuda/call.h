@@ -7,6 +7,7 @@
 
 #include "cuda/runtime.h"
 #include "gibbous.h"
+#include "ops/number.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,7 +16,7 @@ template <typename T> struct constant_of {
 static gb_status fill(gb_cuda_call *call) {
   gb_elements e = gb_elements_of(call, 0);
   gb_dtype dtype = call->out[0]->dtype;
-  gb_elements_number(&e, call->attrs[0].number, 0);
+  e.number[0] = call->attrs[0];
   if (dtype == GB_FLOAT64 || dtype == GB_BOOL) gb_run_elements<constant_of<double>, double>(e);
   else if (gb_is_float(dtype)) gb_run_elements<constant_of<float>, float>(e);
   else gb_run_elements<constant_of<int64_t>, int64_t>(e);
@@ -37,12 +37,14 @@ template <typename T> static __global__ void sequence_kernel(gb_walk w, char *ou
 
 static gb_status sequence(gb_cuda_call *call) {
   const gb_cuda_tensor *out = call->out[0];
-  double start = call->attrs[0].number, step = call->attrs[1].number;
+  const gb_attr *first = &call->attrs[0], *distance = &call->attrs[1];
+  double start = first->number, step = distance->number;
   bool whole = !gb_is_float(out->dtype) && start == floor(start) && step == floor(step);
   gb_walk w = gb_plan(&out, 1, true);
   unsigned grid = gb_blocks(w.numel, GB_THREADS);
   if (whole) {
-    GB_LAUNCH(call->stream, sequence_kernel<int64_t>, grid, GB_THREADS, 0, w, out->data, out->dtype, gb_to_integer(start), gb_to_integer(step));
+    int64_t from = gb_number_integer(first), by = gb_number_integer(distance);
+    GB_LAUNCH(call->stream, sequence_kernel<int64_t>, grid, GB_THREADS, 0, w, out->data, out->dtype, from, by);
   } else {
     GB_LAUNCH(call->stream, sequence_kernel<double>, grid, GB_THREADS, 0, w, out->data, out->dtype, start, step);
   }

@@ -166,8 +166,7 @@ struct gb_elements {
   gb_cuda_call *call;
   const gb_cuda_tensor *operand[GB_OPERANDS];
   int through[GB_OPERANDS];
-  double a, b;
-  int64_t whole_a, whole_b; /* the same for integers */
+  gb_attr number[2];        /* a and b of the functions */
   bool logical;
 };
 
@@ -181,14 +180,10 @@ static inline gb_elements gb_elements_of(gb_cuda_call *call, int inputs) {
   return e;
 }
 
-static inline void gb_elements_number(gb_elements *e, double a, double b) {
-  e->a = a, e->b = b;
-  e->whole_a = gb_to_integer(a), e->whole_b = gb_to_integer(b);
-}
-
-static inline void gb_pick(const gb_elements &e, float *a, float *b) { *a = (float)e.a, *b = (float)e.b; }
-static inline void gb_pick(const gb_elements &e, double *a, double *b) { *a = e.a, *b = e.b; }
-static inline void gb_pick(const gb_elements &e, int64_t *a, int64_t *b) { *a = e.whole_a, *b = e.whole_b; }
+/* A number as a function that computes in T is told it. */
+static inline void gb_pick(const gb_attr &number, float *a) { *a = gb_number_float(&number); }
+static inline void gb_pick(const gb_attr &number, double *a) { *a = number.number; }
+static inline void gb_pick(const gb_attr &number, int64_t *a) { *a = gb_number_integer(&number); }
 
 /* What the kernel is told of the operands. */
 template <typename T> static gb_operands<T> gb_operands_of(const gb_elements &e, int count) {
@@ -239,7 +234,8 @@ template <class F, typename T> static void gb_run_elements(const gb_elements &e)
   const int inputs = F::inputs;
   gb_walk w = gb_plan(e.operand, inputs + 1, e.logical);
   gb_numbers<T> numbers = {};
-  gb_pick(e, &numbers.a, &numbers.b);
+  gb_pick(e.number[0], &numbers.a);
+  gb_pick(e.number[1], &numbers.b);
   numbers.fault = e.call->fault;
   numbers.op = e.call->op;
   if constexpr (F::vector)

@@ -81,8 +81,10 @@ FLOAT(ceil, 1, ceil(x))
 FLOAT(round, 1, rint(x))
 FLOAT(trunc, 1, trunc(x))
 I64(same, 1, x)
-/* NaN stays; where the bounds cross, the upper one counts. */
-FLOAT(clamp, 1, (x < a ? a : x) > b ? b : x < a ? a : x)
+/* NaN stays, and a bound that is NaN leaves nothing else; where the bounds cross, the upper one counts. */
+#define AT_LEAST(x, a) ((x) >= (a) || (x) != (x) ? (x) : (a))
+#define AT_MOST(x, b) ((x) <= (b) || (x) != (x) ? (x) : (b))
+FLOAT(clamp, 1, AT_MOST(AT_LEAST(x, a), b))
 I64(clamp, 1, (x < a ? a : x) > b ? b : x < a ? a : x)
 /* From the nearer end, so that weight 1 gives y exactly. */
 FLOAT(lerp, 3, z > -0.5f && z < 0.5f ? x + z * (y - x) : y - (y - x) * (1 - z))
@@ -195,7 +197,8 @@ I64(pow, 2, integer_power(x, y, n))
 
 /* {==== the table ==== */
 
-/* The runs of one op by type, and which input (from 1; 0 is none) is a bool mask. Without the last, integers are computed as float32. */
+/* The runs of one op by type, and which input (from 1; 0 is none) is a bool mask. Without the last, the result
+ * is a float, and integers are computed as float32. */
 typedef void (*run_fn)(const gb_elements &e);
 struct row { gb_op op; run_fn run_f32, run_f64, run_i64; bool gives_bool; int mask; };
 
@@ -244,42 +247,59 @@ static void convert_constants(gb_elements *e, const row *r, gb_dtype common, int
   }
 }
 
-/* Run a row over the first `inputs` inputs with the numbers a and b. */
-static gb_status run_row(gb_cuda_call *call, const row *r, int inputs, double a, double b) {
+/* What a row computes in: the promoted dtype of the inputs, the mask left aside; float32 where integers give a float. */
+static gb_dtype common_dtype(const gb_cuda_call *call, const row *r) {
+  gb_dtype dtype = gb_cuda_common(call, r->mask - 1);
+  return !r->gives_bool && gb_is_float(call->out[0]->dtype) && !gb_is_float(dtype) ? GB_FLOAT32 : dtype;
+}
+
+/* Run a row over the first `inputs` inputs with the numbers a and b (NULL: none). */
+static gb_status run_row(gb_cuda_call *call, const row *r, int inputs, const gb_attr *a, const gb_attr *b) {
   gb_elements e = gb_elements_of(call, inputs);
-  gb_dtype common = gb_cuda_common(call, r->mask - 1);
-  gb_elements_number(&e, a, b);
+  gb_dtype common = common_dtype(call, r);
+  if (a) e.number[0] = *a;
+  if (b) e.number[1] = *b;
   convert_constants(&e, r, common, inputs);
   run_fn run = common == GB_FLOAT64 ? r->run_f64 : gb_is_float(common) ? r->run_f32 : r->run_i64;
-  (run ? run : r->run_f32)(e);
+  run(e);
   return GB_OK;
+}
+
+/* A number that no attribute is. */
+static gb_attr number_of(double value) {
+  gb_attr number = {};
+  number.given = true;
+  number.number = value;
+  return number;
 }
 
 /* No attributes that are numbers. */
 static gb_status run_plain(gb_cuda_call *call) {
-  return run_row(call, row_of(call->op), call->n_in, 0, 0);
+  return run_row(call, row_of(call->op), call->n_in, NULL, NULL);
 }
 
 /* One attribute that is a number. */
-static gb_status run_number(gb_cuda_call *call) { return run_row(call, row_of(call->op), call->n_in, call->attrs[0].number, 0); }
+static gb_status run_number(gb_cuda_call *call) { return run_row(call, row_of(call->op), call->n_in, &call->attrs[0], NULL); }
 
 static gb_status run_softplus(gb_cuda_call *call) {
-  return run_row(call, row_of(call->op), 1, call->attrs[0].number, call->attrs[1].number);
+  return run_row(call, row_of(call->op), 1, &call->attrs[0], &call->attrs[1]);
 }
 
 /* A bound that is not given is infinite. */
 static gb_status run_clamp(gb_cuda_call *call) {
-  const gb_attr *bound = call->attrs;
-  return run_row(call, row_of(call->op), 1, bound[0].given ? bound[0].number : -INFINITY, bound[1].given ? bound[1].number : INFINITY);
+  gb_attr least = number_of(-INFINITY), most = number_of(INFINITY);
+  if (call->attrs[0].given) least = call->attrs[0];
+  if (call->attrs[1].given) most = call->attrs[1];
+  return run_row(call, row_of(call->op), 1, &least, &most);
 }
 
 /* The exponents 2 and 3 are multiplications where the host knows them. */
 static gb_status run_pow(gb_cuda_call *call) {
   const gb_cuda_tensor *y = call->in[1];
   double exponent = y->host && gb_is_float(gb_cuda_common(call, -1)) ? gb_load<double>(y->data, y->dtype, 0) : 0;
-  if (exponent == 2) return run_row(call, row_of(GB_OP_square), 1, 0, 0);
-  if (exponent == 3) return run_row(call, &cube_row, 1, 0, 0);
-  return run_row(call, row_of(GB_OP_pow), 2, 0, 0);
+  if (exponent == 2) return run_row(call, row_of(GB_OP_square), 1, NULL, NULL);
+  if (exponent == 3) return run_row(call, &cube_row, 1, NULL, NULL);
+  return run_row(call, row_of(GB_OP_pow), 2, NULL, NULL);
 }
 
 /* A finite value that x's dtype cannot hold becomes the largest one it can. */
@@ -288,18 +308,20 @@ static gb_status run_masked_fill(gb_cuda_call *call) {
   double value = call->attrs[0].number;
   double most = dtype == GB_FLOAT16 ? 65504.0 : dtype == GB_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
   bool limit = gb_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
-  return run_row(call, row_of(call->op), 2, limit && value > most ? most : limit && value < -most ? -most : value, 0);
+  gb_attr stored = call->attrs[0];
+  if (limit && fabs(value) > most) stored = number_of(value > 0 ? most : -most);
+  return run_row(call, row_of(call->op), 2, &stored, NULL);
 }
 
 static gb_status run_gelu(gb_cuda_call *call) {
   bool by_tanh = call->attrs[0].string[0] == 't';
   const row *r = !by_tanh ? row_of(call->op) : call->op == GB_OP_gelu ? &gelu_tanh_row : &gelu_tanh_backward_row;
-  return run_row(call, r, call->n_in, 0, 0);
+  return run_row(call, r, call->n_in, NULL, NULL);
 }
 
 /* Flipping the bits of a bool would leave it true. */
 static gb_status run_bitwise_not(gb_cuda_call *call) {
-  return run_row(call, row_of(call->in[0]->dtype == GB_BOOL ? GB_OP_logical_not : GB_OP_bitwise_not), 1, 0, 0);
+  return run_row(call, row_of(call->in[0]->dtype == GB_BOOL ? GB_OP_logical_not : GB_OP_bitwise_not), 1, NULL, NULL);
 }
 
 /* ====} */

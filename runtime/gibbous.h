@@ -246,7 +246,9 @@ typedef enum gb_op {
 /* The value of one attribute of an op: which member counts is said by the op's signature. */
 typedef struct gb_attr {
   bool given;                 /* false: the default of the signature */
+  bool whole;                 /* of a number: it came as an integer, `exact` */
   int8_t count;               /* of ints, and the length of string */
+  int64_t exact;              /* a whole number with all its bits; `number` is then the double next to it */
   union {
     int64_t integer;          /* int, bool, dtype, dim (a position from 0, negative from the end) */
     double number;            /* number */

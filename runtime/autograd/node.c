@@ -99,6 +99,32 @@ void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast) {
   }
 }
 
+static void copy_edge(gb_edge *to, const gb_edge *from) {
+  *to = *from;
+  if (to->node) gb_node_retain(to->node);
+  if (to->leaf) gb_tensor_retain(to->leaf);
+}
+
+static void copy_saved(gb_saved *to, const gb_saved *from) {
+  *to = *from;
+  if (from->kind == GB_SAVED_NONE) return;
+  gb_tensor_retain(to->tensor);
+  if (from->kind != GB_SAVED_WEIGHT) gb_storage_hold(to->tensor->storage);
+}
+
+gb_node *gb_node_again(const gb_node *node, const gb_attr *attrs) {
+  gb_node *again = gb_node_new(node->context, node->op, node->n_in, node->n_out, node->n_saved, node->n_attrs);
+  if (!again) return NULL;
+  again->gradient = node->gradient;
+  memcpy(again->attrs, attrs, sizeof *attrs * (size_t)node->n_attrs);
+  memcpy(again->out, node->out, sizeof *node->out * (size_t)node->room_out);
+  for (int i = 0; i < node->n_in; i++) {
+    copy_edge(&again->edges[i], &node->edges[i]);
+    copy_saved(&again->saved[i], &node->saved[i]);
+  }
+  return again;
+}
+
 /* What node's output i looks like, for zeros where no gradient comes. */
 static void describe_output(gb_node *node, int i, const gb_tensor *t) {
   node->out[i].live = true;

@@ -52,7 +52,7 @@ static gb_status fill(gb_call *call) {
   gb_dtype dtype = (gb_dtype)call->out[0]->dtype;
   gb_tile_as as = dtype == GB_BOOL ? GB_AS_F64 : gb_tile_as_of(dtype);
   gb_tile_job job;
-  gb_tile_number(&job, 0, call->attrs[0].number);
+  gb_tile_attr(&job, 0, &call->attrs[0]);
   return run_fill(call, &job, loops[as], as, 1);
 }
 
@@ -71,10 +71,10 @@ static void sequence_i64(const gb_tile_job *job, const gb_tile_place *place, voi
 
 static gb_status sequence(gb_call *call) {
   gb_tile_job job;
-  double start = call->attrs[0].number, step = call->attrs[1].number;
-  bool whole = !gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && start == floor(start) && step == floor(step);
-  gb_tile_number(&job, 0, start);
-  gb_tile_number(&job, 1, step);
+  const gb_attr *start = &call->attrs[0], *step = &call->attrs[1];
+  bool whole = !gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && start->number == floor(start->number) && step->number == floor(step->number);
+  gb_tile_attr(&job, 0, start);
+  gb_tile_attr(&job, 1, step);
   return run_fill(call, &job, whole ? sequence_i64 : sequence_f64, whole ? GB_AS_I64 : GB_AS_F64, 1);
 }
 

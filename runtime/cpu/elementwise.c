@@ -122,8 +122,10 @@ LOOP1(round, f64, rint(x))
 LOOP1(trunc, f32, truncf(x))
 LOOP1(trunc, f64, trunc(x))
 LOOP1(same, i64, x)
-/* NaN stays; where the bounds cross, the upper one counts. */
-FLOATS1(clamp, (x < a ? a : x) > b ? b : x < a ? a : x)
+/* NaN stays, and a bound that is NaN leaves nothing else; where the bounds cross, the upper one counts. */
+#define AT_LEAST(x, a) ((x) >= (a) || (x) != (x) ? (x) : (a))
+#define AT_MOST(x, b) ((x) <= (b) || (x) != (x) ? (x) : (b))
+FLOATS1(clamp, AT_MOST(AT_LEAST(x, a), b))
 LOOP1(clamp, i64, (x < a ? a : x) > b ? b : x < a ? a : x)
 /* From the nearer end, so that weight 1 gives y exactly. */
 FLOATS3(lerp, z > -0.5f && z < 0.5f ? x + z * (y - x) : y - (y - x) * (1 - z))
@@ -314,7 +316,7 @@ static void triu_8(const gb_tile_job *job, const gb_tile_place *p, void *out, co
 
 /* {==== the table ==== */
 
-/* The loops of one op by type (F32, F64, I64; without the last, integers are computed as float32), whether it gives bool, which
+/* The loops of one op by type (F32, F64, I64; without the last, the result is a float, and integers are computed as float32), whether it gives bool, which
  * input (from 1; 0 is none) is a bool mask, and what an element costs in additions. */
 typedef struct row { gb_tile_loop loop[3]; bool gives_bool; int8_t mask, cost; } row;
 
@@ -405,11 +407,13 @@ static const row cube_row = { FLOATS(cube), false, 0, 1 };
 
 /* {==== running a row ==== */
 
-/* What the loops compute in: the promoted dtype of the inputs, the mask left aside. */
+/* What the loops compute in: the promoted dtype of the inputs, the mask left aside; float32 where integers give a float. */
 static gb_dtype common_dtype(const gb_call *call, const row *r) {
   gb_tensor *in[GB_TILE_OPERANDS];
   for (int i = 0; i < call->n_in; i++) in[i] = i + 1 == r->mask ? NULL : call->in[i];
-  return gb_result_type(in, call->n_in);
+  gb_dtype dtype = gb_result_type(in, call->n_in);
+  bool becomes_float = !r->gives_bool && gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && !gb_dtype_is_float(dtype);
+  return becomes_float ? GB_FLOAT32 : dtype;
 }
 
 /* The first two attributes as numbers; a bound that is not given is infinite. What has no attributes does not look at them. */
@@ -418,7 +422,7 @@ static void set_numbers(gb_tile_job *job, const gb_call *call) {
   gb_tile_number(job, 0, -INFINITY);
   gb_tile_number(job, 1, INFINITY);
   for (int i = 0; i < 2 && i < call->info->n_attrs; i++)
-    if (call->info->attrs[i].type == GB_ARG_NUMBER && call->attrs[i].given) gb_tile_number(job, i, call->attrs[i].number);
+    if (call->info->attrs[i].type == GB_ARG_NUMBER && call->attrs[i].given) gb_tile_attr(job, i, &call->attrs[i]);
 }
 
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where it may wrap (a
@@ -471,7 +475,6 @@ static void run_planned(gb_call *call, const row *r, int n_in, gb_tile_job *job,
   gb_tile_as as[GB_TILE_OPERANDS];
   gb_dtype common = common_dtype(call, r);
   gb_tile_as type = gb_tile_as_of(common);
-  if (!r->loop[type]) type = GB_AS_F32;
   as[0] = r->gives_bool ? GB_AS_BYTE : type;
   for (int i = 0; i < n_in; i++) {
     tensors[i + 1] = call->in[i];
@@ -525,7 +528,8 @@ static gb_status run_masked_fill(gb_call *call) {
   double value = call->attrs[0].number;
   double most = dtype == GB_FLOAT16 ? 65504.0 : dtype == GB_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
   bool limit = gb_dtype_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
-  gb_tile_number(&job, 0, limit && value > most ? most : limit && value < -most ? -most : value);
+  gb_tile_attr(&job, 0, &call->attrs[0]);
+  if (limit && fabs(value) > most) gb_tile_number(&job, 0, value > 0 ? most : -most);
   gb_tile_number(&job, 1, 0);
   return run_row(call, &rows[GB_OP_masked_fill], 2, &job, false);
 }

@@ -89,11 +89,16 @@ void gb_tile_store(gb_tile_as as, void *to, gb_dtype dtype, int64_t stride, cons
 /* n elements of a size from one stride to another, as they are. */
 void gb_move_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t bytes, int64_t n);
 
-/* Set number i of a job in every form that a loop may want. */
+/* Set number i of a job in every form that a loop may want: an attribute, or a value. */
+static inline void gb_tile_attr(gb_tile_job *job, int i, const gb_attr *value) {
+  job->number.f32[i] = gb_number_float(value);
+  job->number.f64[i] = value->number;
+  job->number.i64[i] = gb_number_integer(value);
+}
+
 static inline void gb_tile_number(gb_tile_job *job, int i, double value) {
-  job->number.f32[i] = (float)value;
-  job->number.f64[i] = value;
-  gb_store_f64(&job->number.i64[i], GB_INT64, 1, &value, 1);
+  gb_attr number = gb_attr_num(value);
+  gb_tile_attr(job, i, &number);
 }
 
 /* The Philox words of elements first .. first + n - 1: word i % 4 at index i / 4. */

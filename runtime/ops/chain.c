@@ -63,6 +63,20 @@ gb_tensor *gb_chain_widen(gb_chain *chain, gb_tensor *x) {
   return x && gb_is_16bit((gb_dtype)x->dtype) ? gb_chain_cast(chain, x, GB_FLOAT32) : x;
 }
 
+gb_tensor *gb_chain_zeros(gb_chain *chain, const gb_tensor *x) {
+  if (!ready(chain)) return NULL;
+  gb_tensor *out = NULL;
+  gb_status status = gb_op_zeros_like(chain->context, x, &out);
+  return keep(chain, status, out);
+}
+
+gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x) {
+  if (!ready(chain)) return NULL;
+  gb_tensor *out = NULL;
+  gb_status status = gb_tensor_detach(x, &out);
+  return keep(chain, status, out);
+}
+
 gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, double value) {
   if (!ready(chain)) return NULL;
   gb_tensor *made = NULL;

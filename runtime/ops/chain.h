@@ -30,6 +30,10 @@ gb_tensor *gb_chain_number(gb_chain *chain, gb_op op, gb_tensor *x, double numbe
 gb_tensor *gb_chain_cast(gb_chain *chain, gb_tensor *x, gb_dtype dtype);
 /* x in float32 when it is a 16-bit float, else x. */
 gb_tensor *gb_chain_widen(gb_chain *chain, gb_tensor *x);
+/* Zeros like x. */
+gb_tensor *gb_chain_zeros(gb_chain *chain, const gb_tensor *x);
+/* x without its history: what is made of it has no gradient by x. */
+gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x);
 /* A new tensor full of one value. */
 gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, double value);
 

@@ -11,14 +11,29 @@
 /* The result is like x in everything. */
 static gb_status check_like(gb_call *call) { return gb_call_output_like(call, 0, call->in[0], (gb_dtype)call->in[0]->dtype); }
 
-/* As in PyTorch, an integer tensor takes the whole part of a number, and refuses what lies outside its range; unsigned ones count down from 0. */
+/* As in PyTorch, an integer tensor takes the whole part of a number, and refuses what lies outside its range. */
 static gb_status check_fill(gb_call *call) {
-  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
-  double value = call->attrs[0].number, most = dtype == GB_UINT8 ? UINT8_MAX : dtype == GB_INT32 ? INT32_MAX : 0x1p63;
-  double least = dtype == GB_UINT8 ? -most : dtype == GB_INT32 ? INT32_MIN : -most;
-  if (gb_dtype_category(dtype) == GB_CATEGORY_INT && !(trunc(value) >= least && trunc(value) <= most))
-    return gb_call_fail(call, GB_EDTYPE, "the value %g does not fit into %s; convert the tensor with x:float()", isnan(value) ? fabs(value) : value,
-                        gb_dtype_name(dtype));
+  GB_TRY(gb_require_fits(call, &call->attrs[0], (gb_dtype)call->in[0]->dtype));
+  return check_like(call);
+}
+
+/* start + (n - 1) * step as a number, exact where both are integers whose sum is one. */
+static gb_attr last_of(const gb_attr *start, const gb_attr *step, int64_t n) {
+  int64_t way, last;
+  bool whole = start->whole && step->whole && !__builtin_mul_overflow(n - 1, step->exact, &way) &&
+               !__builtin_add_overflow(start->exact, way, &last);
+  return whole ? gb_attr_whole(last) : gb_attr_num(start->number + (double)(n - 1) * step->number);
+}
+
+/* Both ends fit, and so all between them. */
+static gb_status check_sequence(gb_call *call) {
+  const gb_tensor *x = call->in[0];
+  gb_dtype dtype = (gb_dtype)x->dtype;
+  if (x->numel > 0) {
+    gb_attr last = last_of(&call->attrs[0], &call->attrs[1], x->numel);
+    GB_TRY(gb_require_fits(call, &call->attrs[0], dtype));
+    GB_TRY(gb_require_fits(call, &last, dtype));
+  }
   return check_like(call);
 }
 
@@ -132,7 +147,7 @@ static gb_status copy_gradient(gb_grad_call *grad) {
 
 const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_fill, .check = check_fill },
-  { .op = GB_OP_sequence, .check = check_like },
+  { .op = GB_OP_sequence, .check = check_sequence },
   { .op = GB_OP_uniform, .check = check_uniform },
   { .op = GB_OP_normal, .check = check_normal },
   { .op = GB_OP_random_integers, .check = check_random_integers },

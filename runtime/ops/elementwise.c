@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/chain.h"
+#include "ops/slopes.h"
 #include "ops/ops.h"
 
 /* {==== checks ==== */
@@ -80,21 +81,45 @@ static gb_status check_bitwise(gb_call *call) {
   return output(call, dtype);
 }
 
-static bool is_whole(double v) { return isinf(v) || v == floor(v); }
-
-/* An integer tensor stays one only if the numbers it meets are whole. */
+/* As in PyTorch, an integer tensor stays one only if the numbers it meets are integers. */
 static gb_dtype with_numbers(const gb_call *call, gb_dtype dtype, int numbers) {
   for (int i = 0; i < numbers; i++)
-    if (call->attrs[i].given && !is_whole(call->attrs[i].number)) return floating(dtype);
+    if (call->attrs[i].given && !call->attrs[i].whole) return floating(dtype);
   return dtype;
 }
 
+/* A bound that an integer dtype cannot hold is an error where it would bind (side: 1 of the lower, -1 of the upper one), and no bound where not. */
+static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *name, int side, gb_dtype dtype) {
+  char text[40];
+  if (gb_dtype_category(dtype) != GB_CATEGORY_INT || gb_number_side(bound, dtype) != side) return GB_OK;
+  return gb_call_fail(call, GB_EDTYPE, "%s is %s, which %s does not hold; convert the tensor with x:float()", name,
+                      gb_number_text(bound, text, sizeof text), gb_dtype_name(dtype));
+}
+
 static gb_status check_clamp(gb_call *call) {
+  const gb_attr *min = &call->attrs[0], *max = &call->attrs[1];
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
-  if (!call->attrs[0].given && !call->attrs[1].given) return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
-  return output(call, with_numbers(call, dtype, 2));
+  if (!min->given && !max->given) return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
+  dtype = with_numbers(call, dtype, 2);
+  if (min->given) GB_TRY(check_bound(call, min, "min", 1, dtype));
+  if (max->given) GB_TRY(check_bound(call, max, "max", -1, dtype));
+  return output(call, dtype);
 }
+
+/* A number beside integers is a bound: the result may be it. */
+static gb_status check_limit(gb_call *call, int side) {
+  gb_dtype dtype = promoted(call);
+  for (int i = 0; i < call->n_in; i++) {
+    if (!call->in[i]->wrapped) continue;
+    gb_attr number = gb_number_of(call->in[i]);
+    GB_TRY(check_bound(call, &number, call->info->in[i].name, side, dtype));
+  }
+  return check_promoted(call);
+}
+
+static gb_status check_maximum(gb_call *call) { return check_limit(call, 1); }
+static gb_status check_minimum(gb_call *call) { return check_limit(call, -1); }
 
 static gb_status check_addcmul(gb_call *call) {
   gb_dtype dtype = promoted(call);
@@ -112,15 +137,21 @@ static gb_status require_bool(gb_call *call, int input) {
 
 static gb_status check_where(gb_call *call) {
   GB_TRY(require_bool(call, 0));
-  return output(call, gb_result_type(call->in + 1, 2));
+  gb_dtype dtype = gb_result_type(call->in + 1, 2);
+  for (int i = 1; i < 3; i++) GB_TRY(gb_require_input_fits(call, i, dtype));
+  return output(call, dtype);
 }
 
 static gb_status check_masked_fill(gb_call *call) {
   GB_TRY(require_bool(call, 1));
   gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
-  double value = call->attrs[0].number;
-  if (!gb_dtype_is_float(dtype) && !(is_whole(value) && !isinf(value)))
-    return gb_call_fail(call, GB_EDTYPE, "the value %g does not fit into %s; convert it with x:float()", value, gb_dtype_name(dtype));
+  const gb_attr *value = &call->attrs[0];
+  bool whole = value->whole || value->number == floor(value->number);
+  char text[40];
+  if (!gb_dtype_is_float(dtype) && !whole)
+    return gb_call_fail(call, GB_EDTYPE, "the value %s does not fit into %s; convert it with x:float()",
+                        gb_number_text(value, text, sizeof text), gb_dtype_name(dtype));
+  GB_TRY(gb_require_fits(call, value, dtype));
   return output(call, dtype);
 }
 
@@ -188,30 +219,29 @@ FORMULA(mul) { return OP2(mul, G, input == 0 ? Y : X); }
 FORMULA(div) { return input == 0 ? OP2(div, G, Y) : OP1(neg, OP2(mul, G, OP2(div, OP2(div, X, Y), Y))); }
 FORMULA(remainder) { return input == 0 ? G : OP1(neg, OP2(mul, G, OP2(floor_divide, X, Y))); }
 
-/* The logarithm of the base of a power. A number's is taken in double: as a tensor it would count as float32. */
-static gb_tensor *times_log_base(gb_chain *c, gb_tensor *power, gb_tensor *base) {
-  if (!base || !base->wrapped) return OP2(mul, power, OP1(log, base));
-  double number = base->dtype == GB_FLOAT64 ? *(double *)gb_data(base) : (double)*(int64_t *)gb_data(base);
-  return OPN(mul, power, log(number));
-}
-
 /* What a formula computes in: the dtype of the result, float32 in the place of a 16-bit one. */
 static gb_dtype wide(const gb_grad_call *grad) { return gb_is_16bit((gb_dtype)G->dtype) ? GB_FLOAT32 : (gb_dtype)G->dtype; }
 
-/* An operand that a function of floats is taken of: a bool or integer tensor as the result read it. By itself it would count as float32, or wrap. */
-static gb_tensor *as_float(gb_chain *c, const gb_grad_call *grad, gb_tensor *x) {
-  return x->wrapped || gb_dtype_is_float((gb_dtype)x->dtype) ? x : gb_chain_cast(c, x, wide(grad));
+/* An operand as the op computed with it, for formulas that put operands together without the gradient. By themselves, numbers would count as
+ * float32, integers would wrap or count as float32, and of two narrow floats beside a wide one less would be left than the result has. */
+static gb_tensor *as_computed(gb_chain *c, const gb_grad_call *grad, gb_tensor *x) {
+  if (!x || c->status != GB_OK) return NULL;
+  if (x->wrapped) return gb_chain_full(c, wide(grad), 0, NULL, x->storage->device, gb_number_of(x).number);
+  return x->dtype == G->dtype ? x : gb_chain_cast(c, x, wide(grad));
 }
+#define XC as_computed(c, grad, X)
+#define YC as_computed(c, grad, Y)
+#define ZC as_computed(c, grad, Z)
 
-/* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. */
+/* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. NaN is neither. */
 FORMULA(pow) {
-  gb_tensor *x = as_float(c, grad, X), *y = as_float(c, grad, Y);
+  gb_tensor *x = XC, *y = YC;
   if (input == 0) {
     gb_tensor *slope = OP2(mul, OP2(pow, x, OPN(sub, y, 1)), y);
     return OP2(mul, G, passed(c, OPN(ne, y, 0), slope));
   }
-  gb_tensor *slope = times_log_base(c, OP2(pow, x, y), x);
-  return OP2(mul, G, passed(c, OP2(logical_or, OPN(ne, x, 0), OPN(lt, y, 0)), slope));
+  gb_tensor *slope = OP2(mul, OP2(pow, x, y), OP1(log, x)), *flat = OP2(logical_and, OPN(eq, x, 0), OPN(ge, y, 0));
+  return OP2(mul, G, passed(c, OP1(logical_not, flat), slope));
 }
 
 /* The whole gradient to the operand that won, half where both are equal; beside a NaN nobody lost, so both get it. */
@@ -223,7 +253,7 @@ FORMULA(minimum) { return winner(c, G, input == 0 ? OP2(gt, X, Y) : OP2(gt, Y, X
 
 /* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
 FORMULA(atan2) {
-  gb_tensor *x = gb_chain_cast(c, X, wide(grad)), *y = gb_chain_cast(c, Y, wide(grad)), *squares = OP2(add, OP1(square, x), OP1(square, y));
+  gb_tensor *x = gb_chain_widen(c, XC), *y = gb_chain_widen(c, YC), *squares = OP2(add, OP1(square, x), OP1(square, y));
   gb_tensor *scaled = passed(c, OPN(ne, squares, 0), OP2(div, G, squares));
   return input == 0 ? OP2(mul, scaled, y) : OP1(neg, OP2(mul, scaled, x));
 }
@@ -257,26 +287,28 @@ FORMULA(sigmoid) {
   return OP2(mul, G, OP2(sub, R, OP1(square, R)));
 }
 
-/* s (1 + x (1 - s)) with s = sigmoid(x) */
 FORMULA(silu) {
   (void)input;
   if (!grad->create_graph) return OP2(silu_backward, G, X);
-  gb_tensor *s = OP1(sigmoid, X), *rest = OP2(mul, X, OPN(add, OP1(neg, s), 1));
-  return OP2(mul, G, OP2(mul, s, OPN(add, rest, 1)));
+  return OP2(mul, G, gb_slope_silu(c, X));
 }
 
-FORMULA(gelu) { (void)input; return gb_chain_2(c, GB_OP_gelu_backward, G, X, grad->attrs); }
+FORMULA(gelu) {
+  (void)input;
+  if (!grad->create_graph) return gb_chain_2(c, GB_OP_gelu_backward, G, X, grad->attrs);
+  return OP2(mul, G, grad->attrs[0].string[0] == 't' ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
+}
 FORMULA(relu) { (void)input; return OP2(relu_backward, G, R); }
 /* A step function of y, so that y gets none. */
 FORMULA(relu_backward) { return input == 0 ? OP2(relu_backward, G, Y) : NULL; }
 FORMULA(leaky_relu) { (void)input; return gb_chain_3(c, GB_OP_where, OPN(gt, X, 0), G, OPN(mul, G, grad->attrs[0].number), NULL); }
 
-/* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 * inf. */
+/* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 * inf. NaN gives NaN, as in
+ * the result. */
 FORMULA(elu) {
   (void)input;
-  gb_attr upper[GB_MAX_ATTRS] = { { .given = false }, gb_attr_num(0) };
-  gb_tensor *slope = OPN(mul, OP1(exp, gb_chain_1(c, GB_OP_clamp, X, upper)), grad->attrs[0].number);
-  return gb_chain_3(c, GB_OP_where, OPN(le, X, 0), OP2(mul, G, slope), G, NULL); /* as in PyTorch, NaN passes the gradient on */
+  gb_tensor *above = OPN(gt, X, 0), *below = passed(c, OP1(logical_not, above), X);
+  return gb_chain_3(c, GB_OP_where, above, G, OP2(mul, G, OPN(mul, OP1(exp, below), grad->attrs[0].number)), NULL);
 }
 
 FORMULA(softplus) {
@@ -285,19 +317,20 @@ FORMULA(softplus) {
   return gb_chain_3(c, GB_OP_where, OPN(gt, scaled, grad->attrs[1].number), G, OP2(mul, G, OP1(sigmoid, scaled)), NULL);
 }
 
+/* Inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing on one side. */
 FORMULA(clamp) {
   (void)input;
-  gb_tensor *inside = grad->attrs[0].given ? OPN(ge, X, grad->attrs[0].number) : NULL;
+  gb_tensor *inside = grad->attrs[0].given ? OPN(gt, X, grad->attrs[0].number) : NULL;
   if (grad->attrs[1].given) {
-    gb_tensor *below = OPN(le, X, grad->attrs[1].number);
+    gb_tensor *below = OPN(lt, X, grad->attrs[1].number);
     inside = inside ? OP2(logical_and, inside, below) : below;
   }
   return passed(c, inside, G);
 }
 
 FORMULA(lerp) {
-  if (input == 2) return OP2(mul, G, OP2(sub, Y, X));
-  return OP2(mul, G, input == 0 ? OPN(add, OP1(neg, Z), 1) : Z);
+  if (input == 2) return OP2(mul, G, OP2(sub, YC, XC));
+  return OP2(mul, G, input == 0 ? OPN(add, OP1(neg, ZC), 1) : Z);
 }
 
 FORMULA(addcmul) {
@@ -308,7 +341,7 @@ FORMULA(addcmul) {
 FORMULA(addcdiv) {
   if (input == 0) return G;
   gb_tensor *dy = OP2(div, OPN(mul, G, grad->attrs[0].number), Z);
-  return input == 1 ? dy : OP1(neg, OP2(mul, dy, OP2(div, Y, Z)));
+  return input == 1 ? dy : OP1(neg, OP2(mul, dy, OP2(div, YC, ZC)));
 }
 
 FORMULA(where) { return passed(c, input == 1 ? X : OP1(logical_not, X), G); }
@@ -324,6 +357,8 @@ FORMULA(dropout) {
 }
 
 FORMULA(scale_loss) { return input == 0 ? OP2(mul, G, Y) : NULL; }
+/* Steps: flat wherever they have a slope. */
+FORMULA(step) { (void)input; return gb_chain_zeros(c, G); }
 FORMULA(triangle) { (void)input; return gb_chain_1(c, (gb_op)grad->node->op, G, grad->attrs); }
 
 static const formula formulas[GB_OP_COUNT] = {
@@ -338,7 +373,8 @@ static const formula formulas[GB_OP_COUNT] = {
   [GB_OP_masked_fill] = masked_fill_formula, [GB_OP_sigmoid] = sigmoid_formula, [GB_OP_relu] = relu_formula,
   [GB_OP_leaky_relu] = leaky_relu_formula, [GB_OP_elu] = elu_formula, [GB_OP_gelu] = gelu_formula, [GB_OP_silu] = silu_formula,
   [GB_OP_softplus] = softplus_formula, [GB_OP_relu_backward] = relu_backward_formula, [GB_OP_dropout] = dropout_formula,
-  [GB_OP_scale_loss] = scale_loss_formula, [GB_OP_tril] = triangle_formula, [GB_OP_triu] = triangle_formula,
+  [GB_OP_sign] = step_formula, [GB_OP_floor] = step_formula, [GB_OP_ceil] = step_formula, [GB_OP_round] = step_formula,
+  [GB_OP_trunc] = step_formula, [GB_OP_scale_loss] = scale_loss_formula, [GB_OP_tril] = triangle_formula, [GB_OP_triu] = triangle_formula,
 };
 
 /* Run the op's formula for one operand and sum the result down to the operand's shape. NULL from the formula: no gradient. */
@@ -385,12 +421,12 @@ const gb_op_impl gb_family_elementwise[] = {
   { .op = GB_OP_floor_divide, .check = check_numbers },
   { .op = GB_OP_remainder, .check = check_numbers, .gradient = gradient, .save_in = 3 },
   { .op = GB_OP_pow, .check = check_numbers, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_maximum, .check = check_promoted, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_minimum, .check = check_promoted, .gradient = gradient, .save_in = 3 },
+  { .op = GB_OP_maximum, .check = check_maximum, .gradient = gradient, .save_in = 3 },
+  { .op = GB_OP_minimum, .check = check_minimum, .gradient = gradient, .save_in = 3 },
   { .op = GB_OP_atan2, .check = check_floating, .gradient = gradient, .save_in = 3 },
   { .op = GB_OP_neg, .check = check_numbers, .gradient = gradient },
   { .op = GB_OP_abs, .check = check_promoted, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_sign, .check = check_promoted },
+  { .op = GB_OP_sign, .check = check_promoted, .gradient = gradient },
   { .op = GB_OP_exp, .check = check_floating, .gradient = gradient, .save_out = 1 },
   { .op = GB_OP_expm1, .check = check_floating, .gradient = gradient, .save_out = 1 },
   { .op = GB_OP_log, .check = check_floating, .gradient = gradient, .save_in = 1 },
@@ -406,10 +442,10 @@ const gb_op_impl gb_family_elementwise[] = {
   { .op = GB_OP_tan, .check = check_floating, .gradient = gradient, .save_out = 1 },
   { .op = GB_OP_tanh, .check = check_floating, .gradient = gradient, .save_out = 1 },
   { .op = GB_OP_erf, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_floor, .check = check_promoted },
-  { .op = GB_OP_ceil, .check = check_promoted },
-  { .op = GB_OP_round, .check = check_promoted },
-  { .op = GB_OP_trunc, .check = check_promoted },
+  { .op = GB_OP_floor, .check = check_promoted, .gradient = gradient },
+  { .op = GB_OP_ceil, .check = check_promoted, .gradient = gradient },
+  { .op = GB_OP_round, .check = check_promoted, .gradient = gradient },
+  { .op = GB_OP_trunc, .check = check_promoted, .gradient = gradient },
   { .op = GB_OP_clamp, .check = check_clamp, .gradient = gradient, .save_in = 1 },
   { .op = GB_OP_lerp, .check = check_float_only, .gradient = gradient, .save_in = 7 },
   { .op = GB_OP_addcmul, .check = check_addcmul, .gradient = gradient, .save_in = 6 },

@@ -1,6 +1,7 @@
 /* ops/helpers.c - what the families share: outputs and requirements of a check, and ops called from gradients and composites.
  *
  * Ops called from here run with autocast off: their dtypes were decided when the outer op was. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +85,32 @@ gb_status gb_require_integer(gb_call *call, int input) {
   if (gb_dtype_category(dtype) == GB_CATEGORY_INT) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()", input_name(call, input),
                       gb_dtype_name(dtype));
+}
+
+gb_attr gb_number_of(const gb_tensor *wrapped) {
+  if (wrapped->dtype == GB_FLOAT64) return gb_attr_num(*(const double *)(const void *)gb_data(wrapped));
+  return gb_attr_whole(*(const int64_t *)(const void *)gb_data(wrapped));
+}
+
+const char *gb_number_text(const gb_attr *number, char *buffer, size_t size) {
+  if (number->whole) snprintf(buffer, size, "%lld", (long long)number->exact);
+  else snprintf(buffer, size, "%.14g", number->number != number->number ? fabs(number->number) : number->number);
+  return buffer;
+}
+
+gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype) {
+  char text[40];
+  int side = gb_number_side(number, dtype);
+  bool down = dtype == GB_UINT8 && side < 0 && gb_number_integer(number) >= -UINT8_MAX;
+  if (gb_dtype_category(dtype) != GB_CATEGORY_INT || side == 0 || down) return GB_OK;
+  return gb_call_fail(call, GB_EDTYPE, "the value %s does not fit into %s; convert the tensor with x:float()",
+                      gb_number_text(number, text, sizeof text), gb_dtype_name(dtype));
+}
+
+gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype) {
+  if (!call->in[input]->wrapped) return GB_OK;
+  gb_attr number = gb_number_of(call->in[input]);
+  return gb_require_fits(call, &number, dtype);
 }
 
 gb_status gb_require_ndim(gb_call *call, int input, int least, int most) {

@@ -255,6 +255,7 @@ static gb_status index_put_check(gb_call *call) {
   GB_TRY(gb_require_integer(call, 1));
   GB_TRY(gb_require_ndim(call, 1, 0, GB_MAX_NDIM - x->ndim + 1));
   GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, source));
+  GB_TRY(gb_require_input_fits(call, 2, (gb_dtype)x->dtype));
   int64_t shape[GB_MAX_NDIM], joint[GB_MAX_NDIM];
   int ndim = picked_shape(index, x->ndim, x->shape, shape), joint_ndim = ndim;
   memcpy(joint, shape, sizeof joint);

@@ -391,12 +391,16 @@ static gb_status binary_cross_entropy_with_logits(gb_call *call) {
   return reduced(call, &chain, losses, reduction);
 }
 
-/* max(log, -100) of an op that gives -infinity at x = `pole`. The pole is taken out before, so that no gradient there is 0 * inf. */
-static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double pole, double elsewhere) {
-  gb_attr fill = gb_attr_num(elsewhere), floor = gb_attr_num(-100), limits[] = { gb_attr_num(-100), { .given = false } };
-  gb_tensor *at_pole = gb_chain_number(chain, GB_OP_eq, x, pole);
-  gb_tensor *logs = gb_chain_1(chain, log, gb_chain_2(chain, GB_OP_masked_fill, x, at_pole, &fill), NULL);
-  return gb_chain_2(chain, GB_OP_masked_fill, gb_chain_1(chain, GB_OP_clamp, logs, limits), at_pole, &floor);
+/* max(log p, -100) by an op that is -infinity at p = 0, where x is `pole`. Its slope is 1 / p, but at most 1e12, as PyTorch's: nearer to the pole
+ * the value is taken without its history, and the slope comes from a term that is 0. */
+static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double pole) {
+  const double nearest = 1e-12;
+  gb_attr elsewhere = gb_attr_num(pole + 1), limits[] = { gb_attr_num(-100), { .given = false } };
+  gb_tensor *p = plus(chain, x, -pole), *near = gb_chain_number(chain, GB_OP_le, gb_chain_1(chain, GB_OP_abs, p, NULL), nearest);
+  gb_tensor *logs = gb_chain_1(chain, log, gb_chain_2(chain, GB_OP_masked_fill, x, near, &elsewhere), NULL);
+  gb_tensor *value = gb_chain_1(chain, GB_OP_clamp, gb_chain_1(chain, log, gb_chain_detach(chain, x), NULL), limits);
+  gb_tensor *slope = scaled_by(chain, minus(chain, p, gb_chain_detach(chain, p)), 1 / nearest);
+  return gb_chain_3(chain, GB_OP_where, near, gb_chain_2(chain, GB_OP_add, value, slope, NULL), logs, NULL);
 }
 
 /* -(y log x + (1 - y) log(1 - x)) */
@@ -406,8 +410,8 @@ static gb_status binary_cross_entropy(gb_call *call) {
   GB_TRY(check_pair(call, &call->attrs[0], NULL));
   GB_TRY(check_loss_weight(call));
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = target_of(&chain, call), *yes = limited_log(&chain, GB_OP_log, x, 0, 1);
-  gb_tensor *no = limited_log(&chain, GB_OP_log1p, gb_chain_1(&chain, GB_OP_neg, x, NULL), -1, 0);
+  gb_tensor *y = target_of(&chain, call), *yes = limited_log(&chain, GB_OP_log, x, 0);
+  gb_tensor *no = limited_log(&chain, GB_OP_log1p, gb_chain_1(&chain, GB_OP_neg, x, NULL), -1);
   gb_tensor *losses = minus(&chain, times(&chain, plus(&chain, y, -1), no), times(&chain, y, yes));
   if (weight) losses = times(&chain, losses, weight);
   return reduced(call, &chain, losses, &call->attrs[0]);

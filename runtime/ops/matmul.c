@@ -9,6 +9,7 @@
 
 #include "ops/activation.h"
 #include "ops/chain.h"
+#include "ops/slopes.h"
 
 /* {==== shapes ==== */
 
@@ -286,28 +287,46 @@ static gb_tensor *activation_backward(gb_chain *chain, gb_activation activation,
 }
 
 /* The same out of differentiable ops. y is the result with its history, so that a derivative passes through it. */
-static gb_tensor *activation_backward_twice(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *y) {
+static gb_tensor *from_result_twice(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *y) {
   if (activation == GB_ACTIVATION_RELU) return gb_chain_2(chain, GB_OP_relu_backward, g, y, NULL);
   gb_tensor *gy = gb_chain_2(chain, GB_OP_mul, g, y, NULL), *gyy = gb_chain_2(chain, GB_OP_mul, gy, y, NULL);
   return gb_chain_2(chain, GB_OP_sub, activation == GB_ACTIVATION_TANH ? g : gy, gyy, NULL);
 }
 
+/* The same from the argument, which is the result of the layer without its activation. */
+static gb_tensor *from_argument_twice(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *argument) {
+  gb_tensor *slope = activation == GB_ACTIVATION_SILU ? gb_slope_silu(chain, argument)
+                   : activation == GB_ACTIVATION_GELU ? gb_slope_gelu(chain, argument)
+                                                      : gb_slope_gelu_tanh(chain, argument);
+  return gb_chain_2(chain, GB_OP_mul, g, slope, NULL);
+}
+
+/* What linear kept, with its history: as the result, or as what it would be without the activation. */
+static gb_status kept_with_history(gb_grad_call *grad, gb_activation activation, gb_tensor **out) {
+  gb_tensor *y;
+  GB_TRY(gb_tensor_detach(GB_SAVED_OUT(grad, 1), &y));
+  *out = y;
+  gb_tensor_tie(y);
+  if (!gb_activation_needs_argument(activation)) {
+    gb_node_retain(y->node = grad->node);
+    return GB_OK;
+  }
+  gb_attr none = gb_attr_text("none");
+  return (y->node = gb_node_again(grad->node, &none)) ? GB_OK : grad->context->error_code;
+}
+
 /* linear's gradient before its activation; the gradient itself, retained, where there is none. */
 static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
   gb_activation activation = gb_activation_find(grad->attrs[0].string);
-  gb_tensor *g = grad->out[0], *kept = GB_SAVED_OUT(grad, 1), *y;
+  gb_tensor *g = grad->out[0], *kept = GB_SAVED_OUT(grad, 1), *y = NULL;
   if (activation == GB_ACTIVATION_NONE) { gb_tensor_retain(*out = g); return GB_OK; }
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
   if (!grad->create_graph) return gb_chain_end(&chain, activation_backward(&chain, activation, g, kept), out);
-  if (gb_activation_needs_argument(activation))
-    return gb_fail(grad->context, GB_EAUTOGRAD,
-                   "linear: the fused activation '%s' has no second derivative; use activation = 'none' and build it from ops that have one",
-                   grad->attrs[0].string);
-  GB_TRY(gb_tensor_detach(kept, &y));
-  gb_tensor_tie(y);
-  gb_node_retain(y->node = grad->node);
-  gb_status status = gb_chain_end(&chain, activation_backward_twice(&chain, activation, g, y), out);
+  gb_status status = kept_with_history(grad, activation, &y);
+  bool argument = gb_activation_needs_argument(activation);
+  if (status == GB_OK)
+    status = gb_chain_end(&chain, argument ? from_argument_twice(&chain, activation, g, y) : from_result_twice(&chain, activation, g, y), out);
   gb_tensor_release(y);
   return status;
 }

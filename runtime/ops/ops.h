@@ -2,6 +2,7 @@
 #ifndef GB_OPS_OPS_H
 #define GB_OPS_OPS_H
 
+#include "ops/number.h"
 #include "tensor/context.h"
 #include "tensor/node.h"
 #include "tensor/tensor.h"
@@ -19,7 +20,7 @@ typedef enum gb_arg_type {
   GB_ARG_DIM,      /* a dimension: from 1 in Lua, from 0 here, negative from the end (-1 is the last)  attr.integer */
   GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count */
   GB_ARG_DIMS,     /* a dimension or a list of them                 attr.ints, attr.count */
-  GB_ARG_NUMBER,   /* attr.number */
+  GB_ARG_NUMBER,   /* attr.number; attr.whole and attr.exact where it came as an integer: see number.h */
   GB_ARG_BOOL,     /* attr.integer */
   GB_ARG_STRING,   /* attr.string */
   GB_ARG_DTYPE,    /* attr.integer, a gb_dtype */
@@ -118,6 +119,14 @@ void gb_call_random(gb_call *call);
 gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out);
 gb_status gb_require_float(gb_call *call, int input);
 gb_status gb_require_integer(gb_call *call, int input);
+/* A number that is stored in a tensor of an integer dtype is in its range; as in PyTorch, unsigned ones count down from 0 too. */
+gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype);
+/* The same of inputs that are numbers of the language. */
+gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype);
+/* A number that is an input, as an attribute would hold it. */
+gb_attr gb_number_of(const gb_tensor *wrapped);
+/* A number as a message shows it. */
+const char *gb_number_text(const gb_attr *number, char *buffer, size_t size);
 gb_status gb_require_ndim(gb_call *call, int input, int least, int most);
 
 /* ----} */
@@ -166,6 +175,8 @@ void gb_drop(gb_tensor **tensor);
 
 static inline gb_attr gb_attr_int(int64_t v) { return (gb_attr){ .given = true, .integer = v }; }
 static inline gb_attr gb_attr_num(double v) { return (gb_attr){ .given = true, .number = v }; }
+/* A number that is an integer. */
+static inline gb_attr gb_attr_whole(int64_t v) { return (gb_attr){ .given = true, .whole = true, .exact = v, .number = (double)v }; }
 gb_attr gb_attr_ints(int count, const int64_t *values);
 gb_attr gb_attr_text(const char *text);
 static inline gb_attr gb_attr_ptr(void *p) { return (gb_attr){ .given = true, .pointer = p }; }

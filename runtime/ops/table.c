@@ -70,7 +70,9 @@ static gb_status preset(parser *p, gb_attr_info *attr) {
     case GB_ARG_INT: value->integer = strtoll(text, NULL, 10); break;
     case GB_ARG_DIM: value->integer = strtoll(text, NULL, 10); if (value->integer > 0) value->integer--; break;
     case GB_ARG_INTS: value->count = 1; value->ints[0] = strtoll(text, NULL, 10); break;
-    case GB_ARG_NUMBER: value->number = strtod(text, NULL); break;
+    case GB_ARG_NUMBER:
+      *value = strpbrk(text, ".e") ? gb_attr_num(strtod(text, NULL)) : gb_attr_whole(strtoll(text, NULL, 10));
+      break;
     case GB_ARG_BOOL: value->integer = !strcmp(text, "true"); break;
     case GB_ARG_STRING: *value = gb_attr_text(text); break;
     case GB_ARG_DTYPE: value->integer = gb_dtype_from_name(text); break;

@@ -9,7 +9,7 @@
 #include "base/pool.h"
 #include "gibbous.h"
 
-#define GB_BACKEND_ABI 4u
+#define GB_BACKEND_ABI 5u
 
 struct gb_call;
 

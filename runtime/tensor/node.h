@@ -78,6 +78,8 @@ typedef struct gb_walk_place {
 static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? base->node->sequence + 1 : 0; }
 
 void gb_node_retain(gb_node *node);
+/* The same op over the same inputs, with what was saved of these, but other attributes; one reference. NULL: out of memory (text set). */
+gb_node *gb_node_again(const gb_node *node, const gb_attr *attrs);
 void gb_node_release(gb_node *node);             /* iterative: a long chain does not recurse */
 void gb_node_drop_saved(gb_node *node);
 

@@ -112,9 +112,6 @@ end
 -- A row of the table that gets no gradient on purpose is no derivative, and what a view cannot express is its error.
 local function comparable(case, layout) return case.tag ~= "padding" and not (layout == "strided" and case.op == "view") end
 
--- Activations fused into linear that have no second derivative of their own.
-local fused_once = { gelu = true, gelu_tanh = true, silu = true }
-
 gb.manual_seed(11)
 for _, layout in ipairs { "contiguous", "strided" } do
   describe("first derivative, " .. layout, function()
@@ -128,8 +125,8 @@ end
 
 describe("second derivative", function()
   for _, case in ipairs(cases.list) do
-    local once = derivative[case.op] == "once" or (case.op == "linear" and fused_once[case.tag])
-    if next(case.differentiable) and derivative[case.op] == "twice" and not once then
+    local once = derivative[case.op] == "once"
+    if next(case.differentiable) and derivative[case.op] == "twice" then
       it(case.name, function() check_twice(case) end)
     elseif next(case.differentiable) and once and case.tag ~= "empty" then
       it(case.name .. " says that it has none", function()

@@ -20,6 +20,7 @@ local exceptions = {
     "squares overflow and underflow in float32; PyTorch takes them in float64" },
   { "std (correction 0) | std (correction 1) | std (kept)", "huge mixed subnormal", "grad",
     "as the results that it divides by" },
+  { "elu | elu (size one) | elu (alpha)", "nan mixed", "grad", "x is NaN, and so is the gradient; PyTorch's is what comes in" },
   { "atan2", "huge", "grad", "squares overflow, and the quotient by them is 0; PyTorch multiplies by inf * 0" },
   { "addcdiv", "huge", "grad", "y / z overflows before the product with a small gradient does not" },
   { "mse_loss (mean)", "huge", "grad", "2 d overflows before it is divided by the number of elements" },
