@@ -17,12 +17,12 @@ static gb_status check_fill(gb_call *call) {
   return check_like(call);
 }
 
-/* start + (n - 1) * step as a number, exact where both are integers whose sum is one. */
+/* start + (n - 1) * step as a number, exact where both are integers and the sum is one. */
 static gb_attr last_of(const gb_attr *start, const gb_attr *step, int64_t n) {
-  int64_t way, last;
-  bool whole = start->whole && step->whole && !__builtin_mul_overflow(n - 1, step->exact, &way) &&
-               !__builtin_add_overflow(start->exact, way, &last);
-  return whole ? gb_attr_whole(last) : gb_attr_num(start->number + (double)(n - 1) * step->number);
+  __extension__ typedef __int128 wide;
+  wide last = (wide)start->exact + (wide)(n - 1) * step->exact;
+  bool whole = start->whole && step->whole && last == (int64_t)last;
+  return whole ? gb_attr_whole((int64_t)last) : gb_attr_num(start->number + (double)(n - 1) * step->number);
 }
 
 /* Both ends fit, and so all between them. */

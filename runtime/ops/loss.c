@@ -327,10 +327,11 @@ static gb_status check_loss_weight(gb_call *call) {
                       gb_shape_text(weight->ndim, weight->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b));
 }
 
-/* The target of a loss; a bool or integer one in the dtype of x, or numbers would make it float32. */
-static gb_tensor *target_of(gb_chain *chain, const gb_call *call) {
-  gb_tensor *target = call->in[1];
-  return gb_dtype_is_float((gb_dtype)target->dtype) ? target : gb_chain_cast(chain, target, (gb_dtype)call->in[0]->dtype);
+/* Input x (0) or the target (1) of a loss in the wider dtype of both, so that no logarithm is taken in the narrower one. A bool or integer target has
+ * the dtype of x, or numbers would make it float32. */
+static gb_tensor *operand_of(gb_chain *chain, const gb_call *call, int input) {
+  gb_dtype x = (gb_dtype)call->in[0]->dtype, target = (gb_dtype)call->in[1]->dtype;
+  return gb_chain_cast(chain, call->in[input], gb_dtype_is_float(target) ? gb_promote(x, target) : x);
 }
 
 /* Reduce the losses, let go of the steps, and give the result to the call. */
@@ -378,13 +379,14 @@ static gb_status smooth_l1_loss(gb_call *call) {
 /* (1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x)): the last factor is softplus(-x), which overflows nowhere. */
 static gb_status binary_cross_entropy_with_logits(gb_call *call) {
   gb_chain chain;
-  gb_tensor *x = call->in[0], *weight = call->in[2];
+  gb_tensor *weight = call->in[2];
   const gb_attr *positive = &call->attrs[0], *reduction = &call->attrs[1];
   gb_attr softplus[] = { gb_attr_num(1), gb_attr_num(40) }; /* beyond 40 the difference is lost in float64 too */
   GB_TRY(check_pair(call, reduction, NULL));
   GB_TRY(check_loss_weight(call));
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = target_of(&chain, call), *tail = gb_chain_1(&chain, GB_OP_softplus, gb_chain_1(&chain, GB_OP_neg, x, NULL), softplus);
+  gb_tensor *x = operand_of(&chain, call, 0);
+  gb_tensor *y = operand_of(&chain, call, 1), *tail = gb_chain_1(&chain, GB_OP_softplus, gb_chain_1(&chain, GB_OP_neg, x, NULL), softplus);
   if (positive->given) tail = times(&chain, plus(&chain, scaled_by(&chain, y, positive->number - 1), 1), tail);
   gb_tensor *losses = gb_chain_2(&chain, GB_OP_add, times(&chain, plus(&chain, scaled_by(&chain, y, -1), 1), x), tail, NULL);
   if (weight) losses = times(&chain, losses, weight);
@@ -406,11 +408,12 @@ static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double p
 /* -(y log x + (1 - y) log(1 - x)) */
 static gb_status binary_cross_entropy(gb_call *call) {
   gb_chain chain;
-  gb_tensor *x = call->in[0], *weight = call->in[2];
+  gb_tensor *weight = call->in[2];
   GB_TRY(check_pair(call, &call->attrs[0], NULL));
   GB_TRY(check_loss_weight(call));
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = target_of(&chain, call), *yes = limited_log(&chain, GB_OP_log, x, 0);
+  gb_tensor *x = operand_of(&chain, call, 0);
+  gb_tensor *y = operand_of(&chain, call, 1), *yes = limited_log(&chain, GB_OP_log, x, 0);
   gb_tensor *no = limited_log(&chain, GB_OP_log1p, gb_chain_1(&chain, GB_OP_neg, x, NULL), -1);
   gb_tensor *losses = minus(&chain, times(&chain, plus(&chain, y, -1), no), times(&chain, y, yes));
   if (weight) losses = times(&chain, losses, weight);
@@ -420,11 +423,12 @@ static gb_status binary_cross_entropy(gb_call *call) {
 /* target * (log target - x), which is 0 where target is 0. */
 static gb_status kl_div(gb_call *call) {
   gb_chain chain;
-  gb_tensor *x = call->in[0], *losses;
+  gb_tensor *losses;
   gb_attr one = gb_attr_num(1);
   GB_TRY(check_pair(call, &call->attrs[0], "batchmean"));
   gb_chain_begin(&chain, call->context);
-  gb_tensor *target = target_of(&chain, call);
+  gb_tensor *x = operand_of(&chain, call, 0);
+  gb_tensor *target = operand_of(&chain, call, 1);
   if (call->attrs[1].integer) losses = times(&chain, gb_chain_1(&chain, GB_OP_exp, target, NULL), minus(&chain, target, x));
   else {
     gb_tensor *zero = gb_chain_number(&chain, GB_OP_eq, target, 0);

@@ -311,7 +311,7 @@ static gb_tensor *var_step(reverse *r, gb_tensor *x, gb_tensor *g) {
   double left = (double)r->length - r->grad->attrs[1].number;
   gb_tensor *mean = gb_chain_1(&r->chain, GB_OP_mean, x, r->kept);
   gb_tensor *centered = gb_chain_2(&r->chain, GB_OP_sub, x, mean, NULL);
-  return multiply(r, centered, with_dims(r, gb_chain_number(&r->chain, GB_OP_mul, g, 2.0 / (left > 0 ? left : 0))));
+  return multiply(r, centered, with_dims(r, gb_chain_number(&r->chain, GB_OP_mul, g, 2.0 / (left < 0 ? 0 : left))));
 }
 
 static gb_status var_gradient(gb_grad_call *grad) {
