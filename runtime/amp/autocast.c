@@ -1,4 +1,4 @@
-/* amp/autocast.c - the five classes of design.md section 5 as a function from (class, dtypes) to casts. */
+/* amp/autocast.c - the five classes of docs/precision.md as a function from (class, dtypes) to casts. */
 #include "amp/rules.h"
 
 bool gb_autocast_eligible(const gb_tensor *t) {
