@@ -1,16 +1,12 @@
 /* gibbous.h - the public C API of the Gibbous engine.
  *
- * The engine knows tensors, operations, gradients, mixed precision and optimizers; it knows neither Lua nor CUDA.
- * Rules that hold for every function here, unless its comment says otherwise:
+ * The engine knows tensors, operations, gradients, mixed precision and optimizers; it knows neither Lua nor CUDA. Rules
+ * that hold for every function here, unless its comment says otherwise:
  *   - It returns a gb_status. On failure the text is in gb_error(context), outputs are untouched and nothing leaks.
- *   - Tensors are reference counted. A function that gives a tensor through an out parameter gives a new reference,
- *     which the caller ends with gb_tensor_release. Inputs are borrowed.
- *   - One thread at a time runs the operations of a context; nobody looks, so that two do is a fault. Other threads may release tensors and set
- *     the interrupt flag.
- *   - Where a pointer is NULL and nothing is said of NULL, a number is out of range, or a tensor is of another context, the status is GB_EINVAL
- *     (without a text where there is no context to hold it), and a function without a status gives nothing: NULL, 0, false. What cannot be seen is
- *     a fault, that is, anything may happen: a tensor or context that is gone, a list or memory shorter than was said, a call of an op that is
- *     the engine's own (a row that ops.def lists nowhere: gradients, optim_...), or of the engine in an allocator or a release callback.
+ *   - Tensors are reference counted. An out parameter receives a new reference, which the caller ends with
+ *     gb_tensor_release. Inputs are borrowed.
+ *   - One thread at a time runs the operations of a context. Other threads may release tensors and set the interrupt
+ *     flag.
  *   - Sizes, strides and positions are int64_t, counted in elements and from 0. Rank is at most GB_MAX_NDIM.
  *   - Nothing prints, exits, aborts or keeps a global. */
 #ifndef GIBBOUS_H
@@ -91,7 +87,7 @@ typedef enum gb_dtype {
   GB_DTYPE_LIST(GB_DTYPE_ENUM)
 #undef GB_DTYPE_ENUM
   GB_DTYPE_COUNT,
-  GB_DTYPE_NONE = -1 /* "not given": the op decides */
+  GB_DTYPE_NONE = -1 /* not given: the op decides */
 } gb_dtype;
 
 GB_API const char *gb_dtype_name(gb_dtype dtype);                 /* "float32" */
@@ -114,26 +110,27 @@ typedef void (*gb_free_fn)(void *user, void *block, size_t bytes);
 
 typedef struct gb_context_options {
   size_t size;             /* of this struct, set by gb_context_options_init: old callers keep working */
-  int threads;             /* workers for kernels, the caller included; 0: one per core */
-  size_t tensor_bytes;     /* most bytes tensors may hold; 0: no limit */
+  int threads;             /* for kernels, the caller included; 0: one per core */
+  size_t tensor_bytes;     /* limit on bytes in tensors; 0: none */
   uint64_t seed;           /* of the random stream */
   gb_alloc_fn alloc;       /* both or neither; what they give is cleared before recipes see it. NULL: pages of the system */
   gb_free_fn free;
   void *alloc_user;
-  const char *cpu_level;   /* "baseline", "v3", "v4", "v4-bf16", "v4-amx", or NULL: the fastest on this CPU. The last two multiply 16-bit matrices by
-                              AVX512_BF16 and by AMX, and v4-amx asks Linux for the process's permission, after which threads need
-                              alternate signal stacks of 12 KiB or more */
-  const char *plugins;     /* folders to look for backends in first, separated by ':'; then beside the executable and where they are installed */
+  const char *cpu_level;   /* "baseline", "v3", "v4", "v4-bf16", "v4-amx", or NULL: the fastest on this CPU. The last
+                              two multiply 16-bit matrices by AVX512_BF16 and by AMX. v4-amx asks Linux to let the
+                              process use AMX; alternate signal stacks of its threads then need 12 KiB or more */
+  const char *plugins;     /* folders to look for backends in, separated by ':', before the executable's own folder and
+                              the installed one */
 } gb_context_options;
 
 GB_API void gb_context_options_init(gb_context_options *options, size_t size);
 
-/* Open an engine. options NULL: the defaults. On failure *out is NULL and the status alone says why: GB_EINVAL for a size that
- * gb_context_options_init did not set, half an allocator, or more than 1024 threads. */
+/* Open an engine. On failure *out is NULL, and only the status says why. */
 GB_API gb_status gb_context_open(const gb_context_options *options, gb_context **out);
-/* End the caller's reference. Tensors may outlive it, but only as values: closing takes from every tensor of the engine its gradient, its graph and
- * its hooks (gb_tensor_grad gives NULL then, and gb_backward fails), so that tensors which hold each other in a ring go too. Retain a gradient before
- * that where it is still wanted. What a tensor's own values need stays until it is released. */
+/* Drop the caller's reference. Tensors may outlive it, but only as values: closing takes the gradient, the graph and the
+ * hooks from every tensor of the engine (gb_tensor_grad then gives NULL, and gb_backward fails), so that tensors which
+ * hold each other in a ring are freed too. Retain a gradient first if you still want it. Memory that a tensor's own
+ * values need stays until it is released. */
 GB_API void gb_context_close(gb_context *context);
 
 /* The text of the last failure ("conv2d: weight expects 3 input channels, ..."); "" when there was none. */
@@ -142,15 +139,16 @@ GB_API gb_status gb_error_code(const gb_context *context);
 /* The op that failed last, or "". */
 GB_API const char *gb_error_op(const gb_context *context);
 
-/* Ask the running context to stop: the op that runs, and each after it, returns GB_EINTERRUPT. What an op was to make is not given out; what it
- * was to change in place may be changed in part. Optimizer steps go to their end. Any thread, any signal handler. */
+/* Ask the context to stop: the running op, and each op after it, returns GB_EINTERRUPT. A stopped op gives no output; a
+ * tensor that it was changing in place may be changed in part. An optimizer step runs to its end. Any thread, any
+ * signal handler. */
 GB_API void gb_interrupt(gb_context *context);
 GB_API void gb_interrupt_clear(gb_context *context);
 
 GB_API gb_status gb_set_num_threads(gb_context *context, int threads);
 GB_API int gb_get_num_threads(const gb_context *context);
 
-/* The random stream: Philox4x32-10 keyed by seed, at an offset that every random op advances. */
+/* The random stream: Philox4x32-10, keyed by seed, at an offset that every random op advances. */
 GB_API void gb_manual_seed(gb_context *context, uint64_t seed);
 GB_API void gb_get_rng_state(const gb_context *context, uint64_t *seed, uint64_t *offset);
 GB_API void gb_set_rng_state(gb_context *context, uint64_t seed, uint64_t offset);
@@ -160,53 +158,53 @@ GB_API gb_status gb_context_load_backend(gb_context *context, const char *path);
 
 /* Bytes by category. */
 typedef enum gb_memory_category {
-  GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER, GB_MEM_SCRATCH,
-  GB_MEM_CATEGORIES
+  GB_MEM_PARAMETERS, GB_MEM_GRADIENTS, GB_MEM_OPTIMIZER, GB_MEM_WEIGHT_COPIES, GB_MEM_SAVED, GB_MEM_OTHER,
+  GB_MEM_SCRATCH, GB_MEM_CATEGORIES
 } gb_memory_category;
 
 typedef struct gb_memory_stats {
-  size_t current[GB_MEM_CATEGORIES], peak[GB_MEM_CATEGORIES]; /* in blocks handed out, padding included */
+  size_t current[GB_MEM_CATEGORIES], peak[GB_MEM_CATEGORIES]; /* of blocks in use, padding included */
   size_t current_total, peak_total;
-  size_t reserved, peak_reserved;                             /* segments held from the system, in use or cached */
+  size_t reserved, peak_reserved;                             /* segments taken from the system, in use or cached */
   uint64_t allocations, system_allocations;
 } gb_memory_stats;
 
-/* Over all devices of the context; a peak is the sum of each device's own. */
+/* Over all devices of the context. A peak is the sum of the devices' own peaks. */
 GB_API void gb_memory_get_stats(gb_context *context, gb_memory_stats *out);
-/* Of one device; zeros for one that is not open. */
+/* Of one device; zeros if it is not open. */
 GB_API void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out);
 GB_API void gb_memory_reset_peaks(gb_context *context);
 GB_API void gb_memory_empty_cache(gb_context *context);
-/* Wait until the device has done all that was asked of it; what its kernels found wrong in data is the failure. */
+/* Wait until the device has finished. Fails if one of its kernels found bad data, such as an index out of range. */
 GB_API gb_status gb_synchronize(gb_context *context, gb_device device);
 
 /* ====} */
 
 /* {==== Tensors ==== */
 
-/* A new tensor, contiguous, its elements unset. shape is copied. */
-GB_API gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out);
-/* A new 0-d tensor holding value. */
+/* Make a contiguous tensor with unset elements. shape is copied. */
+GB_API gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
+                               gb_tensor **out);
+/* Make a 0-d tensor that holds value. */
 GB_API gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double value, gb_tensor **out);
-/* A tensor over memory of yours, contiguous, on the CPU, aligned for its dtype. With `release`, which is called as release(user) by whichever
- * thread ends the last use, the memory must stay until then. Without, it is a loan: end it with gb_tensor_revoke before the memory goes. On
- * failure release is not called. */
-GB_API gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *user),
-                                void *user, gb_tensor **out);
-/* End a loan: whoever still holds the tensor, a view of it or a graph that saved it gets GB_ESTATE at its next use, and the memory is yours
- * again. On the thread that uses the context. A tensor that is no loan is GB_EINVAL; a loan that was ended before stays ended. In the middle of an op
- * (a finaliser of a recipe, run for memory, calls the program around) it is GB_ESTATE: end the loan when the op has returned. */
+/* Make a tensor over your memory, which is contiguous, on the CPU, and aligned for its dtype. With `release`, the
+ * memory must stay until release(user) is called, by the thread that ends the last use. Without it, the tensor is a
+ * loan: end it with gb_tensor_revoke before you free the memory. On failure release is not called. */
+GB_API gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape,
+                                void (*release)(void *user), void *user, gb_tensor **out);
+/* End a loan. The next use of the tensor, of a view of it, or of a graph that saved it fails with GB_ESTATE, and the
+ * memory is yours again. Call it on the thread that uses the context. GB_EINVAL if the tensor is not a loan. */
 GB_API gb_status gb_tensor_revoke(gb_tensor *tensor);
 
-/* DLPack, ABI version 1: your own <dlpack/dlpack.h> declares the struct. Export shares the memory of a CPU tensor until the struct's deleter
- * is called, by any thread; meanwhile an optimizer does not adopt it. Import shares yours and calls the deleter after the last use; on failure
- * the struct stays yours. */
+/* DLPack, ABI version 1; your own <dlpack/dlpack.h> declares the struct. Export shares the memory of a CPU tensor until
+ * the struct's deleter is called, from any thread; until then no optimizer adopts the tensor. Import shares your memory
+ * and calls the deleter after the last use; on failure the struct stays yours. */
 struct DLManagedTensorVersioned;
 GB_API gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned **out);
 GB_API gb_status gb_tensor_from_dlpack(gb_context *context, struct DLManagedTensorVersioned *managed, gb_tensor **out);
 
 GB_API void gb_tensor_retain(gb_tensor *tensor);
-GB_API void gb_tensor_release(gb_tensor *tensor);                 /* NULL is fine; any thread */
+GB_API void gb_tensor_release(gb_tensor *tensor);                 /* NULL is allowed; any thread */
 
 GB_API gb_context *gb_tensor_context(const gb_tensor *tensor);
 GB_API gb_dtype gb_tensor_dtype(const gb_tensor *tensor);
@@ -217,18 +215,18 @@ GB_API const int64_t *gb_tensor_strides(const gb_tensor *tensor); /* in elements
 GB_API int64_t gb_tensor_numel(const gb_tensor *tensor);
 GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end; 0 where there is no such dim */
 GB_API bool gb_tensor_is_contiguous(const gb_tensor *tensor);
-/* The first element, in the device's memory; NULL for a loan that was revoked. */
+/* The address of the first element, in the device's memory. */
 GB_API void *gb_tensor_data(const gb_tensor *tensor);
 
-/* Copy numel elements of src's dtype, contiguous, from or to host memory of `bytes` bytes. */
+/* Copy all elements, contiguous and in the tensor's dtype, from or to `bytes` bytes of host memory. */
 GB_API gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes);
 GB_API gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes);
-/* The value of a one-element tensor, as a double or (exactly) as an integer. */
+/* The value of a one-element tensor, as a double and, exactly, as an integer. */
 GB_API gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer);
 
 GB_API bool gb_tensor_requires_grad(const gb_tensor *tensor);
 GB_API gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad);
-/* A new reference to the accumulated gradient, or NULL when there is none. */
+/* A new reference to the accumulated gradient, or NULL if there is none. */
 GB_API gb_tensor *gb_tensor_grad(gb_tensor *tensor);
 GB_API gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad); /* NULL: none */
 
@@ -243,7 +241,7 @@ typedef enum gb_op {
   GB_OP_COUNT
 } gb_op;
 
-/* The value of one attribute of an op: which member counts is said by the op's signature. */
+/* The value of one attribute of an op. The op's signature says which member holds it. */
 typedef struct gb_attr {
   bool given;                 /* false: the default of the signature */
   bool whole;                 /* of a number: it came as an integer, `exact` */
@@ -259,22 +257,25 @@ typedef struct gb_attr {
 } gb_attr;
 #define GB_MAX_ATTRS 10
 
-/* The one road of an op: autocast, check, kernel, record, observe. in[] has the op's tensor inputs in order, NULL where an
- * optional one is absent; attrs has one gb_attr per attribute of the signature, or is NULL for all defaults.
- * out[] receives the op's outputs, new references. */
-GB_API gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out);
-/* The in-place form: the result is written into in[0], whose dtype and shape stay. */
+/* Run an op: autocast, check, kernel, record, observe. in[] has the op's tensor inputs in order, NULL where an optional
+ * one is absent. attrs has one gb_attr per attribute of the signature, or is NULL for all defaults. out[] receives the
+ * outputs, as new references. */
+GB_API gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                          gb_tensor **out);
+/* Run an op in place: the result is written into in[0], which keeps its dtype and shape. */
 GB_API gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
 
-/* Accumulate d(tensor)/d(leaf) * gradient into the grad of every leaf. gradient NULL: 1, for a one-element tensor.
- * A failure leaves sums to which some was added, maybe one of them in part: zero them. With create_graph a leaf's grad holds the leaf: a cycle until
- * gb_tensor_set_grad(leaf, NULL). */
+/* Add d(tensor)/d(leaf) * gradient to the grad of every leaf. gradient NULL: 1, for a one-element tensor. After a
+ * failure some gradients have been added to, one of them perhaps in part: zero them. With create_graph a leaf's grad
+ * refers to the leaf: a cycle until gb_tensor_set_grad(leaf, NULL). */
 GB_API gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph);
-/* The gradients of `tensor` with respect to inputs[], into grads[] (new references, NULL where unused if allow_unused). */
-GB_API gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
-                         bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads);
+/* The gradients of tensors[] with respect to inputs[], into grads[]: new references. With allow_unused, NULL for an
+ * input that was not used. */
+GB_API gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors,
+                         gb_tensor *const *inputs, int n_inputs, bool retain_graph, bool create_graph,
+                         bool allow_unused, gb_tensor **grads);
 
-GB_API bool gb_set_grad_enabled(gb_context *context, bool enabled); /* returns what was before */
+GB_API bool gb_set_grad_enabled(gb_context *context, bool enabled); /* returns the previous setting */
 GB_API bool gb_is_grad_enabled(const gb_context *context);
 
 /* ====} */
