@@ -30,13 +30,13 @@ static gb_status open_plugin(gb_context *context, void *handle, const char *path
                                           gb_block_data };
   gb_backend_open_fn open;
   *(void **)&open = dlsym(handle, "gb_backend_open");
-  if (!open) return gb_fail(context, GB_EDEVICE, "%s is no backend: it does not export gb_backend_open", path);
+  if (!open) return gb_fail(context, GB_EDEVICE, "%s is not a backend: it does not export gb_backend_open", path);
   backend->context = context;
   gb_status status = open(&engine, GB_BACKEND_ABI, backend);
   if (status == GB_EDEVICE) return status; /* the plugin has said why */
   if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
   if (!backend->name || !backend->alloc || !backend->free || !backend->read || !backend->write)
-    return gb_fail(context, GB_EDEVICE, "%s is no backend: its table lacks a name or memory", path);
+    return gb_fail(context, GB_EDEVICE, "%s is not a backend: its table lacks a name or memory", path);
   return GB_OK;
 }
 
@@ -45,7 +45,7 @@ static void close_backend(gb_backend *backend) {
   free(backend);
 }
 
-/* Put an open backend, which is the context's from now on, and its pool into their slot. */
+/* Put an open backend and its pool into their slot; the context owns the backend from now on. */
 static gb_status install(gb_context *context, int slot, gb_backend *backend) {
   context->backend[slot] = backend;
   context->pool[slot] = gb_pool_open(backend->alloc, backend->free, backend->state, &context->budget);
@@ -80,7 +80,7 @@ gb_status gb_context_load_backend(gb_context *context, const char *path) {
 }
 
 gb_status gb_context_open_device(gb_context *context, gb_device device) {
-  if (!gb_is_device(device)) return gb_fail(context, GB_EDEVICE, "devices of a kind are at most %d", GB_DEVICES_MOST);
+  if (!gb_is_device(device)) return gb_fail(context, GB_EDEVICE, "the device number is too large: there are at most %d devices of a kind", GB_DEVICES_MOST);
   if (gb_context_backend(context, device)) return GB_OK;
   gb_backend *backend = calloc(1, sizeof *backend);
   if (!backend) return gb_fail_memory(context, sizeof *backend);
@@ -138,7 +138,7 @@ static bool find_cuda(const gb_context *context, char *path, size_t size) {
   return is_near_executable(path, size) || is_near_library(path, size);
 }
 
-/* Open the CUDA backend, or keep why not. The failure is no error of whoever asked. */
+/* Open the CUDA backend, or keep the reason why not. The failure is not an error of the caller. */
 static void open_cuda(gb_context *context) {
   char path[4096], before[sizeof context->error], before_op[sizeof context->error_op];
   gb_status before_code = context->error_code;

@@ -17,7 +17,7 @@ typedef struct place { uint64_t first; int32_t module; char line[96]; } place;
 /* Counted on a device, to be read. top: the largest element of a forward result, or NULL. */
 typedef struct pending { int32_t numbers; gb_tensor *counts, *range, *top; } pending;
 
-/* What gradients with a tag are multiplied by: a tensor of the scaler's, and its value once that was read. */
+/* The scale of gradients with a tag: a tensor of the scaler, and its value once it was read. */
 typedef struct scale { gb_grad_tag tag; gb_tensor *tensor; double value; } scale;
 
 /* Counted memory that grows by doubling; items of one size. */
@@ -130,7 +130,7 @@ static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype fo
   return status;
 }
 
-/* What numbers of this dtype are asked about: a 16-bit format by itself, others by that of the scopes. */
+/* The format that numbers of this dtype are checked against: a 16-bit dtype itself, others the scopes'. */
 static gb_dtype format_for(const gb_audit *audit, gb_dtype dtype) { return gb_is_16bit(dtype) ? dtype : audit->format; }
 
 /* ====} */
@@ -176,7 +176,7 @@ static gb_audit_tensor *describe_tensor(gb_audit_tensor *r, const gb_tensor *t, 
   return r;
 }
 
-/* What the caller of the composite gave where its part got a cast of it; else the part's own original. */
+/* The caller's input to the composite, if its part got a cast of it; else the part's own original. */
 static const gb_tensor *original_of(const gb_call *call, int i) {
   const gb_call *around = call->context->composite;
   for (int k = 0; around && k < around->n_in; k++)
@@ -296,7 +296,8 @@ static bool was_cast(const gb_call *call, int i) {
   return call->in[i] && call->op != GB_OP_copy && gb_autocast_eligible(call->original[i]) && call->original[i]->dtype != call->in[i]->dtype;
 }
 
-/* Casts that ran for the call's inputs, or for those of the composite that this is the first part of; the others were kept copies. */
+/* Casts that ran for the call's inputs, or for the inputs of the composite whose first part this is; the others used
+ * kept copies. */
 static void count_casts(gb_audit_row *row, const gb_call *call) {
   gb_call *whole = call->context->composite;
   int cast = 0;
@@ -311,7 +312,7 @@ static void count_casts(gb_audit_row *row, const gb_call *call) {
   whole->cast_bytes = 0;
 }
 
-/* In backward a cast brings a gradient to the dtype of what it is the gradient of: autocast made it, so to speak. */
+/* In backward a cast brings a gradient to the dtype of its operand. It counts as made by autocast. */
 static void count_gradient_cast(gb_audit_row *row, const gb_call *call) {
   row->casts++;
   row->cast_bytes += bytes_of(call->in[0]) + bytes_of(call->out[0]);

@@ -21,13 +21,13 @@ typedef struct gb_audit_tensor {
   int64_t shape[GB_MAX_NDIM];
 } gb_audit_tensor;
 
-/* What makes two calls equal; compared byte by byte, so it is zeroed first. */
+/* What must be equal for two calls to share a row. Compared byte by byte, so zero it first. */
 typedef struct gb_audit_key {
   gb_audit_phase phase;
   int32_t op, scale;         /* scale: the number of what its gradients are multiplied by, from 1; 0: nothing */
   int32_t module;            /* as gb_audit_set_module was told; 0: none */
   char line[96];             /* of the recipe; "" where nobody knows */
-  char of[32];               /* the composite that it is part of, or in backward the op of the node; "": neither */
+  char of[32];               /* the composite that it is part of; in backward the op of the node; else "" */
   int8_t lower;              /* dtype of the scope that was open; GB_DTYPE_NONE: none */
   bool named;                /* the caller named the dtype of the result */
   bool in_place, tf32, settling, hook;
@@ -36,7 +36,8 @@ typedef struct gb_audit_key {
   gb_product_list products;
 } gb_audit_key;
 
-/* Numbers of one result over all calls of a row, or of what was cast. Asked about `format`: what it would round to nothing, and so on. */
+/* Numbers of one result, or of a cast operand, over all calls of a row. They say what `format` would round to nothing,
+ * and so on. */
 typedef struct gb_audit_numbers {
   int8_t dtype, format;
   bool plus;                 /* NaN, or infinity above: in forward, minus infinity is what masks are made of */
@@ -48,7 +49,8 @@ typedef struct gb_audit_row {
   gb_audit_key key;
   int64_t calls, casts, reused; /* inputs that were cast, and those that a kept copy served */
   int64_t cast_bytes;        /* read and written by the casts */
-  int32_t numbers[GB_MAX_OUT], cast_numbers; /* places of gb_audit_numbers, -1: none; of results, and of inputs before their casts */
+  int32_t numbers[GB_MAX_OUT], cast_numbers; /* indices of gb_audit_numbers, -1: none; of results, and of inputs before
+                                                their casts */
   bool of_source;            /* a cast: numbers[0] are of what is cast, in the format that it is cast to */
 } gb_audit_row;
 

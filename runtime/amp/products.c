@@ -1,4 +1,5 @@
-/* amp/products.c - see products.h. A convolution is the product that it would be as one: rows are places of the result, columns output channels. */
+/* amp/products.c - see products.h. A convolution is treated as the equivalent matrix product: rows are positions of the
+ * result, columns are output channels. */
 #include "amp/products.h"
 
 #include <stdio.h>
@@ -71,7 +72,7 @@ static void of_linear(const gb_call *call, gb_product_list *list) {
   }
 }
 
-/* grad, x?, weight?: by x and by the weight. */
+/* grad, x?, weight?: the products for the gradients of x and of the weight. */
 static void of_linear_backward(const gb_call *call, gb_product_list *list) {
   const gb_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2];
   int64_t rows = rows_of(g, list), out = g->shape[g->ndim - 1];
@@ -101,7 +102,7 @@ static void of_linear_loss(const gb_call *call, gb_product_list *list) {
 
 /* {==== convolutions ==== */
 
-/* Channels are what lies innermost: they must be multiples. */
+/* Channels are innermost in memory, so they must be multiples. */
 static void add_conv(gb_product_list *list, const gb_conv_sizes *s, int64_t m, int64_t n, int64_t k) {
   gb_product_shape *p = add(list, s->groups, m, n, k);
   check(p, "channels in", s->c / s->groups);
@@ -129,7 +130,8 @@ static void of_conv(const gb_call *call, gb_product_list *list) {
 
 /* {==== attention ==== */
 
-/* Scores and values; in backward the scores again, and the gradients of both products. Tiles pad the time; head_dim is what must be a multiple. */
+/* Scores and values; in backward the scores again, and the gradients of both products. Tiles pad the time, so only
+ * head_dim must be a multiple. */
 static void of_attention(const gb_call *call, gb_product_list *list) {
   bool backward = call->op == GB_OP_scaled_dot_product_attention_backward;
   const gb_tensor *query = call->in[backward], *key = call->in[backward + 1], *value = call->in[backward + 2];

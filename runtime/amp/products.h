@@ -1,13 +1,15 @@
-/* amp/products.h - what a call multiplies: the sizes of its matrix products, and what Tensor Cores ask of them. Pure: reads the call.
+/* amp/products.h - the matrix products of a call: their sizes, and whether Tensor Cores can run them. Pure: reads the
+ * call.
  *
- * The rule is that of NVIDIA's guides: 16-bit operands whose M, N and K are multiples of 8 (16 bytes), float32 operands rounded to TF32 whose are
- * multiples of 4. What else has other sizes is padded or copied by the library, which costs time, or runs on ordinary units. */
+ * The rule is that of NVIDIA's guides. In 16 bits M, N and K must be multiples of 8 (16 bytes); in float32 rounded to
+ * TF32, of 4. Other sizes are padded or copied by the library, which costs time, or run on ordinary units. */
 #ifndef GB_AMP_PRODUCTS_H
 #define GB_AMP_PRODUCTS_H
 
 #include "ops/ops.h"
 
-/* One product, or a batch of equal ones: [m, k] by [k, n]. Sizes that must be multiples are checked, by the names that they have in a report. */
+/* One product, or a batch of equal ones: [m, k] by [k, n]. The sizes that must be multiples are checked, under the
+ * names that a report gives them. */
 typedef struct gb_product_shape {
   int64_t batch, m, n, k;
   int n_checked;

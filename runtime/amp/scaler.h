@@ -35,7 +35,7 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out);
 /* Divide the optimizer's gradients by the scale in place, and note whether they are finite and their 2-norm: while nothing has written to them, it
  * is what a clip over all of them would measure. */
 gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer);
-/* Step unless a gradient was not finite. The decision is taken in the kernel. */
+/* Step, unless a gradient is not finite; the kernel decides. */
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer);
 /* Unscale (where that was not done yet), clip the norm of all the optimizer's gradients to max_norm, and step, bit for bit as by those calls: one
  * pass checks and measures, the step clips. Gradients are in their true size and clipped afterwards, also where the step was skipped. *norm (may
@@ -47,13 +47,15 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale);
 
 /* The scale of the step to come. step counts from 1 the steps that happened: after a skip the same number is asked for again. */
 typedef gb_status (*gb_scale_schedule)(gb_context *context, void *user, int64_t step, double *scale);
-/* Ask fn for the scale, now and at every update without a scale of its own. user is the scaler's from here on, also when this fails; release
- * (may be NULL) ends it. A static scaler is what this is for: a dynamic one would change its scale before it is asked for. */
+/* Ask fn for the scale, now and at every update that is given none. The scaler owns user from here on, also if this
+ * fails; release (may be NULL) frees it. Meant for static scalers: a dynamic one would change its scale before fn is
+ * asked. */
 gb_status gb_scaler_set_schedule(gb_scaler *scaler, gb_scale_schedule fn, void *user, void (*release)(void *user));
 
-/* Wait until it is known what the last update did. Before a graph is replayed, since that writes over it. */
+/* Wait until the result of the last update is known. Call it before a graph is replayed, which overwrites the
+ * result. */
 gb_status gb_scaler_settle(gb_scaler *scaler);
-/* For captured steps: look at what the device did, where that is known by now. again: an update was replayed since. */
+/* For captured steps: look at the device's result if it has arrived. again: an update was replayed since. */
 gb_status gb_scaler_heed(gb_scaler *scaler, bool again);
 
 typedef struct gb_scaler_stats { double scale; int64_t steps, skipped, skipped_in_a_row, growth_tracker; bool last_skipped; } gb_scaler_stats;
@@ -69,7 +71,7 @@ const char *gb_scaler_report(gb_scaler *scaler);
 /* What made the first value that was not finite at the last skip: the op, the recipe's line, and whether it is finite at half the scale. A skip
  * arms the trace that finds it, so it is known from the second skip in a row on; "" before. */
 const char *gb_scaler_cause(gb_scaler *scaler);
-/* By the id in a gradient's tag; NULL when it is gone. Not counted. */
+/* Find a scaler by the id in a gradient's tag; NULL if it is gone. Not counted. */
 gb_scaler *gb_scaler_find(gb_context *context, uint32_t id);
 gb_scale_record *gb_scaler_record(gb_scaler *scaler); /* in the memory of the device that the losses are on */
 uint32_t gb_scaler_id(const gb_scaler *scaler);
@@ -78,7 +80,7 @@ bool gb_scaler_receives(gb_context *context, gb_grad_tag tag);
 /* A gradient with this tag is about to be added to a parameter of an optimizer. Where its scaler is one per loss, *out is the gradient without
  * scale (new reference, untagged, of this dtype), and the scaler knows whether it was finite; otherwise *out is grad itself, retained. */
 gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype, gb_tensor **out);
-/* What gradients carry that come back through gb_scaler_scale now. */
+/* The tag of gradients that come back through gb_scaler_scale now. */
 gb_grad_tag gb_scaler_tag(const gb_scaler *scaler);
 
 #endif

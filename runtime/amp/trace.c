@@ -1,5 +1,7 @@
-/* amp/trace.c - the armed half of the skip report: see trace.h. A check that fails, for want of memory or by an interrupt, finds nothing; but a check
- * waits for the device, and a wait is told what kernels before it found wrong in data: that is passed on, since it is told once. */
+/* amp/trace.c - the armed half of the skip report: see trace.h.
+ *
+ * A check that fails, for want of memory or by an interrupt, finds nothing. But a check waits for the device, and a
+ * wait reports what earlier kernels found wrong in data. That failure is passed on, since it is reported only once. */
 #include "amp/trace.h"
 
 #include <math.h>
@@ -9,7 +11,7 @@
 
 /* {==== checks ==== */
 
-/* Is every element of flags, which is let go of, true? */
+/* Is every element of flags true? Releases flags. */
 static bool all_true(gb_trace *trace, gb_tensor *flags) {
   gb_tensor *all = NULL;
   bool yes = true;
@@ -48,7 +50,7 @@ bool gb_trace_finite(gb_trace *trace, gb_tensor *t) { return is_fine(trace, t, f
 
 /* {==== the forward pass ==== */
 
-/* Nodes from this number on are of this line. Without memory the lines before it go on counting. */
+/* Nodes from this number on were made by this line. Without memory they count to the line before. */
 static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
   if (trace->n_lines > 0 && !strcmp(trace->lines[trace->n_lines - 1].text, text)) return;
   if (trace->n_lines == trace->capacity) {
@@ -63,7 +65,7 @@ static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
   snprintf(line->text, sizeof line->text, "%s", text);
 }
 
-/* An op ran: note its line, and whether it is the first with a result that is no number. */
+/* An op ran: note its line, and whether its result is the first that is not finite. */
 static gb_status look(void *user, const gb_call *call) {
   gb_trace *trace = user;
   if (trace->context->unseen || trace->context->backward) return GB_OK; /* a walk asks for itself */

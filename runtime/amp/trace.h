@@ -15,7 +15,8 @@ typedef struct gb_trace {
   gb_context *context;       /* NULL: not armed */
   gb_observer observer;
   uint32_t scaler;           /* whose gradients; 0: anybody's */
-  gb_status failure;         /* of a check that waited, if something else was wrong on the device: the op's, or backward's */
+  gb_status failure;         /* failure of a check that waited and met another fault on the device; the op's or
+                                backward's failure then */
   gb_trace_line *lines;
   size_t n_lines, capacity;
   char forward[160];         /* the first finding of the forward pass */
@@ -26,15 +27,16 @@ typedef struct gb_trace {
 void gb_trace_arm(gb_trace *trace, gb_context *context, uint32_t scaler);
 static inline bool gb_trace_follows(const gb_trace *trace, uint32_t scaler) { return trace && (!trace->scaler || trace->scaler == scaler); }
 void gb_trace_disarm(gb_trace *trace);
-/* What a check came upon, once; its text is the context's. */
+/* What a check found, reported once; its text is the context's. */
 gb_status gb_trace_failure(gb_trace *trace);
 /* Forget what was found: a new step begins. */
 void gb_trace_restart(gb_trace *trace);
 /* A loss is about to be scaled: if it is not finite, that is the cause. */
 void gb_trace_loss(gb_trace *trace, gb_tensor *loss);
-/* Every element is finite; also when that could not be found out. */
+/* True if every element is finite, and also if that could not be found out. */
 bool gb_trace_finite(gb_trace *trace, gb_tensor *t);
-/* The cause is what backward did with a node: `what` it is of ("the gradient of"), the op's name, the node's number, and how it ends. */
+/* Report a node of backward as the cause: `what` (such as "the gradient of"), the op's name, the node's number, and the
+ * end of the text. */
 void gb_trace_found(gb_trace *trace, const char *what, const char *op, uint64_t sequence, const char *end);
 
 #endif

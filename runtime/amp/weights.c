@@ -46,11 +46,11 @@ static gb_status open_copies(gb_context *context, gb_slab *slab, int k, gb_dtype
     if (status == GB_OK) mark_fresh(parameter, k);
   }
   if (status == GB_OK) slab->copy[k] = vector;
-  else gb_tensor_release(vector); /* places made so far hold its memory, and serve as copies of their own */
+  else gb_tensor_release(vector); /* the places made so far hold the memory, and serve as copies of their own */
   return status;
 }
 
-/* Memory for copy k, its values still to come unless the whole slab was filled. */
+/* Allocate copy k. Its values are still to be written, unless the whole slab was filled. */
 static gb_status open_copy(gb_context *context, gb_tensor *owner, int k, gb_dtype dtype) {
   gb_weight_copy *copy = &owner->copies[k];
   if (!owner->slab) GB_TRY(gb_tensor_new_like(owner, dtype, GB_MEM_WEIGHT_COPIES, &copy->tensor));

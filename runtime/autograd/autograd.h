@@ -17,9 +17,9 @@ typedef gb_status (*gb_custom_backward_fn)(gb_context *context, void *user, gb_t
 gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user));
 
-/* Recompute, in two halves about a forward pass that records nothing. begin: a node that keeps the inputs, the modes and the place in the
- * random stream; one reference. end: the floating tensors that the pass gave are its outputs. In backward fn gives them again (new
- * references), computed from the inputs; release runs with the node. */
+/* Recompute, in two halves around a forward pass that records nothing. begin makes a node that keeps the inputs, the
+ * modes and the place in the random stream; one reference. end takes the floating tensors that the pass gave as its
+ * outputs. In backward fn makes them again from the inputs (new references); release runs when the node is freed. */
 typedef gb_status (*gb_recompute_fn)(gb_context *context, void *user, gb_tensor *const *in, gb_tensor **out);
 gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
                              gb_node **out);
@@ -32,12 +32,12 @@ gb_status gb_tensor_retain_grad(gb_tensor *t);
 
 /* Before an in-place op writes t: leaf rules (an error outside no_grad). */
 gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t);
-/* The nodes that the new history of a view's base, and of the view, will be made of; NULL for what is no view. */
+/* The nodes for the new history of a view and of its base; NULL if t is not a view. */
 typedef struct gb_rebase { gb_node *base, *view; } gb_rebase;
-/* Before the kernel writes: room for that history. gb_rebase_end lets go of it. */
+/* Before the kernel writes: allocate that history. gb_rebase_end frees it. */
 gb_status gb_rebase_reserve(gb_rebase *rebase, gb_call *call, const gb_tensor *t);
 void gb_rebase_end(gb_rebase *rebase);
-/* After the kernel, out of that room, so that it cannot fail: the history of t and of its base. */
+/* After the kernel, from that allocation, so that it cannot fail: the history of t and of its base. */
 void gb_inplace_record(gb_tensor *t, gb_node *node, gb_rebase *rebase);
 /* A view whose base was changed in place since: rebuild its history. Called before an op uses t in the graph. */
 gb_status gb_view_refresh(gb_tensor *t);

@@ -240,7 +240,7 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
 
 /* {==== in place ==== */
 
-/* A view's place in its base can be told only where the base is all of a span of memory. */
+/* The place of a view in its base is known only if the base covers a whole span of memory. */
 static gb_status no_place(gb_context *context) {
   return gb_fail(context, GB_EAUTOGRAD, "a view of a tensor with gaps in its memory, or the tensor itself, is changed in place while gradients are "
                                         "recorded; use the form without '_', or clone first");
@@ -252,7 +252,7 @@ gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
     return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
                         base ? " (of which this is a view)" : "");
-  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node))) /* a graph that holds what holds it would never die */
+  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node))) /* a cycle would never be freed */
     return gb_call_fail(call, GB_EAUTOGRAD, "a tensor that once required gradients%s is changed in place by what requires them; clone it first",
                         base ? " (of which this is a view)" : "");
   if (base && base->node && !t->node)

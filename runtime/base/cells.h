@@ -1,8 +1,9 @@
-/* base/cells.h - small structs that come and go with every op: tensors, storages, nodes.
+/* base/cells.h - free lists for small structs that come and go with every op: tensors, storages, nodes.
  *
- * Those that were let go of wait for the next of their size, which is then warm in the cache. A collector frees a hundred of them at once, more
- * than malloc keeps at hand: it merges them, and cuts them again. Only the thread that opened the context has what waits, so nothing is locked;
- * others go to malloc. The address sanitizer would not see a use of what waits, so with it nothing does. */
+ * A freed cell waits for the next request of its size, and is then warm in the cache. A collector frees a hundred at
+ * once, more than malloc keeps at hand: malloc would merge them, and then split them again. Only the thread that opened
+ * the context uses the lists, so nothing is locked; other threads go to malloc. With the address sanitizer nothing
+ * waits, since it could not see a use after free. */
 #ifndef GB_BASE_CELLS_H
 #define GB_BASE_CELLS_H
 
@@ -22,13 +23,13 @@ typedef struct gb_cells {
 
 /* Begin with none. */
 void gb_cells_open(gb_cells *cells);
-/* Give what waits back to the system; on the owner's thread, elsewhere it does nothing. */
+/* Give all waiting cells back to the system. Does nothing on a thread other than the owner's. */
 void gb_cells_flush(gb_cells *cells);
-/* The same at the end, when nobody else has any, on whatever thread. */
+/* The same at the end, from any thread, when nobody else holds a cell. */
 void gb_cells_close(gb_cells *cells);
 /* So many bytes, unset; NULL: no memory. */
 void *gb_cell_new(gb_cells *cells, size_t bytes);
-/* What gb_cell_new gave for as many bytes; on any thread. */
+/* Free what gb_cell_new gave for the same number of bytes; on any thread. */
 void gb_cell_free(gb_cells *cells, void *cell, size_t bytes);
 
 #endif

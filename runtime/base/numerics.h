@@ -7,11 +7,12 @@
 
 #include "gibbous.h"
 
-/* Exponents that have a bin of their own: floor(log2 |x|) of all float32, subnormal ones included. Those beyond fall into the end bins. */
+/* Exponents with a bin of their own: floor(log2 |x|) of all float32, subnormals included. Others fall into the end
+ * bins. */
 enum { GB_NUMERICS_LEAST = -149, GB_NUMERICS_MOST = 127, GB_NUMERICS_BINS = GB_NUMERICS_MOST - GB_NUMERICS_LEAST + 1 };
 
-/* Places in `counts`: elements that are 0, infinite or NaN; of the others, those that rounding to the format (to nearest even) makes 0,
- * subnormal or infinite; then the bins of these others. */
+/* Indices into `counts`: elements that are 0, infinite or NaN; of the others, those that rounding to the format (to
+ * nearest even) makes 0, subnormal or infinite; then the bins of these others. */
 enum {
   GB_NUMERICS_ZERO, GB_NUMERICS_INFINITE, GB_NUMERICS_NAN, GB_NUMERICS_FLUSHED, GB_NUMERICS_SUBNORMAL, GB_NUMERICS_OVERFLOWED,
   GB_NUMERICS_FIRST_BIN, GB_NUMERICS_COUNTS = GB_NUMERICS_FIRST_BIN + GB_NUMERICS_BINS
@@ -28,8 +29,9 @@ static inline gb_float_format gb_float_format_of(gb_dtype dtype) {
   return formats[dtype]; /* GB_FLOAT64, GB_FLOAT32, GB_FLOAT16, GB_BFLOAT16 */
 }
 
-/* Bits of a magnitude, as integers: up to `flushed` (0 excepted) it rounds to 0 in the other format; from `normal` on to a normal number or
- * beyond; from `overflow` on to infinity. `infinity` is that of its own format. */
+/* Bounds on the bits of a magnitude, as integers. Up to `flushed` (0 excepted) it rounds to 0 in the other format; from
+ * `normal` on it rounds to a normal number or beyond; from `overflow` on to infinity. `infinity` is the infinity of its
+ * own format. */
 typedef struct gb_numerics_bounds { int64_t flushed, normal, overflow, infinity; } gb_numerics_bounds;
 
 /* The bits of 2^exponent; 0 below the format, infinity's above. */
@@ -43,8 +45,8 @@ static inline int64_t gb_power_bits(gb_float_format f, int exponent) {
 /* 2^exponent in steps of 2^step; 0 for less than one. */
 static inline int64_t gb_power_steps(int exponent, int step) { return exponent >= step ? (int64_t)1 << (exponent - step) : 0; }
 
-/* Where `to` begins and ends in elements of `from`. A tie goes to the even neighbour: half the smallest subnormal to 0, half a step below the
- * smallest normal number to that number, half a step above the largest to infinity. */
+/* The bounds of format `to` in bits of format `from`. A tie goes to the even neighbour: half the smallest subnormal to
+ * 0, half a step below the smallest normal number to that number, half a step above the largest to infinity. */
 static inline gb_numerics_bounds gb_numerics_bounds_of(gb_dtype from, gb_dtype to) {
   gb_float_format x = gb_float_format_of(from), y = gb_float_format_of(to);
   int below = y.least - 1 > x.least ? y.least - 1 : x.least; /* the exponent of what lies just below y's normal numbers */

@@ -15,25 +15,28 @@
 typedef struct gb_pool gb_pool;
 typedef struct gb_block gb_block; /* one allocation */
 
-/* What bounds several pools together, and bytes outside of them that belong to the same work (graph nodes, descriptions of tensors). Begins as
- * zeros and its limit; any thread may take and give back. Without a limit (0) nothing is counted at all. */
+/* A limit shared by several pools, and by bytes outside of them that belong to the same work (graph nodes, descriptions
+ * of tensors). Begins as zeros and its limit. Any thread may take and give back. With limit 0 nothing is counted. */
 typedef struct gb_budget {
   size_t limit;                    /* most bytes; 0: none */
   atomic_size_t used;
-  atomic_bool refused;             /* a request was over the limit; stays until somebody clears it, whatever other threads are given meanwhile */
+  atomic_bool refused;             /* a request was over the limit; stays set until somebody clears it, even if other
+                                      threads succeed meanwhile */
 } gb_budget;
 bool gb_budget_take(gb_budget *budget, size_t bytes); /* false, and nothing is counted: over the limit */
 void gb_budget_give_back(gb_budget *budget, size_t bytes);
 
-/* budget: what the blocks handed out are counted in, which outlives the pool; NULL: nothing. NULL when there is no memory for the pool itself. */
+/* budget: where the blocks in use are counted; it outlives the pool. NULL: nowhere. Returns NULL if there is no memory
+ * for the pool itself. */
 gb_pool *gb_pool_open(gb_alloc_fn alloc, gb_free_fn free, void *user, gb_budget *budget);
 /* Every block must have been freed. */
 void gb_pool_close(gb_pool *pool);
 
-/* A block of at least `bytes` (0 gives a valid block of the smallest size), or NULL: over the budget, or the system has none even
+/* A block of at least `bytes` (0 gives the smallest size), or NULL: over the budget, or the system has no memory even
  * after cached segments were flushed. */
 gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category);
-void gb_pool_free(gb_pool *pool, gb_block *block); /* to the pool it came from, where that is another one */
+void gb_pool_free(gb_pool *pool, gb_block *block); /* returns it to the pool that it came from, if that is another
+                                                      one */
 void *gb_block_data(const gb_block *block);
 size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
 bool gb_block_is_from(const gb_block *block, const gb_pool *pool);
@@ -41,7 +44,8 @@ bool gb_block_is_from(const gb_block *block, const gb_pool *pool);
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category);
 
 void gb_pool_flush(gb_pool *pool);                /* give free segments back to the system */
-/* Does memory that was free once stay, under memory pressure too, until this is taken back? Nothing is flushed meanwhile. */
+/* keep: free memory stays in the pool, under memory pressure too, until this is called with false. Nothing is flushed
+ * meanwhile. */
 void gb_pool_keep(gb_pool *pool, bool keep);
 /* Clear what the callback gives from now on, memory of the CPU from who may not do it. */
 void gb_pool_clear(gb_pool *pool);

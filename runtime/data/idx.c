@@ -46,7 +46,7 @@ static gb_status read_header(gb_context *context, gzFile file, const char *path,
   out->dtype = GB_DTYPE_NONE;
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (types[i].code == magic[2]) out->dtype = types[i].dtype;
-  if (magic[0] || magic[1]) return gb_fail(context, GB_EFORMAT, "'%s' is no idx file: it must begin with two zero bytes", path);
+  if (magic[0] || magic[1]) return gb_fail(context, GB_EFORMAT, "'%s' is not an idx file: it must begin with two zero bytes", path);
   if (out->dtype == GB_DTYPE_NONE)
     return gb_fail(context, GB_EFORMAT, "'%s': element type 0x%02x; idx files of uint8, int32, float32 and float64 can be read", path, magic[2]);
   if (magic[3] < 1 || magic[3] > GB_MAX_NDIM)

@@ -50,7 +50,7 @@ static gb_status measure(gb_context *context, gb_tokens *tokens, const char *pat
   GB_TRY(read_header(context, tokens, path));
   uint64_t bytes = gb_file_size(tokens->file) - tokens->start;
   if (bytes % (uint64_t)tokens->width)
-    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes, which is no whole number of ids of %d bytes", path, bytes, tokens->width);
+    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes, which is not a multiple of %d, the size of an id", path, bytes, tokens->width);
   tokens->length = (int64_t)(bytes / (uint64_t)tokens->width);
   return GB_OK;
 }

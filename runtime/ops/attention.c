@@ -51,7 +51,7 @@ static gb_status check_shapes(gb_call *call, const gb_tensor *query, const gb_te
 static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tensor *query, const gb_tensor *key) {
   if (!mask) return GB_OK;
   if (mask->dtype != GB_BOOL && !gb_dtype_is_float((gb_dtype)mask->dtype))
-    return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: may look) or a float that is added, got %s", gb_dtype_name((gb_dtype)mask->dtype));
+    return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: attend) or a float that is added to the scores, got %s", gb_dtype_name((gb_dtype)mask->dtype));
   if (call->needs_grad && gb_tensor_in_graph(mask))
     return gb_call_fail(call, GB_EAUTOGRAD, "mask requires a gradient, which attention does not compute; detach it");
   int64_t target[4] = { 0 }, shape[GB_MAX_NDIM];

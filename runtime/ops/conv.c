@@ -155,7 +155,7 @@ static gb_status conv2d_backward_weight_check(gb_call *call) {
   GB_TRY(check_images(call, 1));
   GB_TRY(check_same_dtype(call, 0, 1));
   if (dtype->given && !gb_dtype_is_float((gb_dtype)dtype->integer))
-    return gb_call_fail(call, GB_EDTYPE, "dtype %s is no floating dtype", gb_dtype_name((gb_dtype)dtype->integer));
+    return gb_call_fail(call, GB_EDTYPE, "dtype %s is not a floating dtype", gb_dtype_name((gb_dtype)dtype->integer));
   GB_TRY(check_conv(call, call->in[1]->shape, shape->ints, call->attrs + 1, &s));
   GB_TRY(check_sizes(call, 0, s.n, s.o, s.out));
   return output_channels_last(call, shape->ints, dtype->given ? (gb_dtype)dtype->integer : (gb_dtype)call->in[0]->dtype);

@@ -135,7 +135,7 @@ static gb_status same_gradient(gb_grad_call *grad) {
   return GB_OK;
 }
 
-/* What was overwritten gets none, the source all. */
+/* The overwritten tensor gets no gradient, the source all of it. */
 static gb_status copy_gradient(gb_grad_call *grad) {
   if (grad->need[0]) GB_TRY(gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]));
   if (!grad->need[1]) return GB_OK;

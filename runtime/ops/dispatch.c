@@ -28,7 +28,7 @@ typedef struct road {
 /* The source of a copy may lie on another device than what it goes to. */
 static bool may_lie_elsewhere(const gb_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
 
-/* No tensor's memory was taken back, and all lie on one device; numbers and 0-d CPU tensors may join any. */
+/* Check that no loan was revoked, and that all tensors lie on one device. Numbers and 0-d CPU tensors may join any. */
 static gb_status find_device(gb_call *call) {
   const gb_tensor *first = NULL;
   char a[24], b[24];
@@ -169,7 +169,8 @@ static bool wants_gradient(const road *r) {
   return false;
 }
 
-/* Gradients are off: note that this op would have been recorded, for who must know what a pass without them depends on. */
+/* Gradients are off: note that this op would have been recorded, for callers that must know what such a pass depends
+ * on. */
 static void note_untracked(const road *r) {
   for (int i = 0; i < r->call.n_in; i++)
     if (r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) r->call.context->untracked = true;
@@ -236,7 +237,8 @@ static gb_status save_outputs(road *r) {
   return GB_OK;
 }
 
-/* In place nothing may fail once the kernel has written, or values and history would differ: what the record needs is made before. */
+/* In place, nothing may fail once the kernel has written, or values and history would differ. So allocate what the
+ * record needs before. */
 static gb_status reserve_in_place(road *r) {
   GB_TRY(save_outputs(r));
   return gb_rebase_reserve(&r->rebase, &r->call, r->call.original[0]);
@@ -294,7 +296,7 @@ static gb_status run(road *r) {
   gb_status status = backend->run[call->op](call);
   gb_running_here = outer;
   if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
-  if (call->in_place) gb_tensor_bump(call->in[0]); /* whatever came of it, memory was written */
+  if (call->in_place) gb_tensor_bump(call->in[0]); /* success or not, memory was written */
   return status;
 }
 
@@ -334,12 +336,12 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   return context->observers ? observe(call) : GB_OK;
 }
 
-/* Go the road, give the visible outputs to the caller, and let go of everything else. */
+/* Run the op, give the visible outputs to the caller, and release everything else. */
 static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
   if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
   const char *outer = context->op;
   const gb_op_info *info = &context->infos[op];
-  if (!outer) context->op = info->name; /* errors of what an op does by other ops are its own: the recipe called no other */
+  if (!outer) context->op = info->name; /* if an op runs others, errors name the op that the recipe called */
   gb_status status = gb_poll(context);
   if (status == GB_OK && gb_stack_left() < GB_STACK_LEAST)
     status = gb_fail(context, GB_ESTATE, "this thread has only %zu KB of its stack left: nest fewer calls, or give it more", gb_stack_left() >> 10);

@@ -9,7 +9,8 @@
 
 /* {==== for checks ==== */
 
-/* The result of an in-place call is in[0] itself: it must have that shape, and a dtype the result can be rounded into. */
+/* The result of an in-place call is in[0] itself: it must have the result's shape, and a dtype that the result can be
+ * rounded to. */
 static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
   gb_tensor *to = call->in[0];
   char a[96], b[96];

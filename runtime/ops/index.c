@@ -18,7 +18,7 @@ static gb_status dim_of(gb_call *call, int i, const gb_tensor *x, int *dim) {
 /* The size of a dim; a scalar has one of size 1. */
 static int64_t size_at(const gb_tensor *x, int dim) { return x->ndim ? x->shape[dim] : 1; }
 
-/* source is written into a tensor of `dtype`: its category may not be higher. */
+/* source goes into a tensor of `dtype`: its category may not be higher. */
 static gb_status require_fits_dtype(gb_call *call, gb_dtype dtype, const gb_tensor *source) {
   if (gb_dtype_category((gb_dtype)source->dtype) <= gb_dtype_category(dtype)) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "%s values do not fit into a %s tensor; convert one of them first", gb_dtype_name((gb_dtype)source->dtype),
@@ -351,7 +351,7 @@ static gb_status masked_select_gradient(gb_grad_call *grad) {
   return status;
 }
 
-/* That source has enough elements is checked by the kernel, which counts anyway. */
+/* The kernel checks that source has enough elements, since it counts them anyway. */
 static gb_status masked_scatter_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *mask = call->in[1];
   GB_TRY(require_bool(call, mask));
@@ -367,7 +367,7 @@ static gb_status masked_scatter_check(gb_call *call) {
   return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
 }
 
-/* What the mask took from source, in order; the rest of source had no use. */
+/* The elements that the mask took from source, in order; the rest of source gets zero. */
 static gb_status masked_scatter_source_gradient(gb_grad_call *grad) {
   gb_context *c = grad->context;
   const gb_edge *source = &grad->node->edges[2];

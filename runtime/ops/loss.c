@@ -244,7 +244,7 @@ static gb_status probability_gradient(gb_grad_call *grad) {
 
 static gb_status no_weight_gradient(gb_grad_call *grad) {
   if (!grad->need[2]) return GB_OK;
-  return gb_fail(grad->context, GB_EAUTOGRAD, "%s has no gradient by its class weights; detach them", gb_op_get(grad->context, grad->node->op)->name);
+  return gb_fail(grad->context, GB_EAUTOGRAD, "%s has no gradient with respect to its class weights; detach them", gb_op_get(grad->context, grad->node->op)->name);
 }
 
 static gb_status cross_entropy_gradient(gb_grad_call *grad) {
@@ -313,7 +313,7 @@ static gb_status check_pair(gb_call *call, const gb_attr *reduction, const char 
                       gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(target->ndim, target->shape, b, sizeof b));
 }
 
-/* The weight of binary_cross_entropy and its like is stretched to the losses, not the losses to it. */
+/* The weight of binary_cross_entropy and the like broadcasts to the losses, not the losses to it. */
 static gb_status check_loss_weight(gb_call *call) {
   const gb_tensor *x = call->in[0], *weight = call->in[2];
   char a[96], b[96];
@@ -368,7 +368,8 @@ static gb_status smooth_l1_loss(gb_call *call) {
   gb_tensor *d = minus(&chain, call->in[0], call->in[1]), *losses = gb_chain_1(&chain, GB_OP_abs, d, NULL);
   if (beta > 0) {
     gb_tensor *far = gb_chain_number(&chain, GB_OP_ge, losses, beta);
-    gb_attr zero[] = { gb_attr_num(0) }; /* in the place of what is far: its square's slope may be infinite, and 0 times that is no number */
+    gb_attr zero[] = { gb_attr_num(0) }; /* replaces large values: the slope of their square may be infinite, and 0
+                                            times infinity is NaN */
     gb_tensor *near = gb_chain_2(&chain, GB_OP_masked_fill, d, far, zero);
     gb_tensor *square = scaled_by(&chain, gb_chain_1(&chain, GB_OP_square, near, NULL), 0.5 / beta);
     losses = choose(&chain, far, plus(&chain, losses, -0.5 * beta), square);

@@ -1,6 +1,7 @@
-/* ops/operands.h - how a matrix product sees tensors: pure functions from shapes and strides, which every backend shares.
+/* ops/operands.h - the operands of a matrix product: pure functions of shapes and strides, shared by all backends.
  *
- * Batches that the second operand is the same for become rows of the first, so that a product by one matrix is one large product. */
+ * Batches that share one second operand become rows of the first, so that a product with one matrix is one large
+ * product. */
 #ifndef GB_OPS_OPERANDS_H
 #define GB_OPS_OPERANDS_H
 
@@ -55,7 +56,7 @@ static inline gb_batched gb_batched_of(gb_operand x, gb_operand y, const int64_t
   return b;
 }
 
-/* The leading dims of x as rows an even distance apart. false: its elements do not lie so. */
+/* The leading dims of x as evenly spaced rows; false if they are not. */
 static inline bool gb_operand_rows(gb_operand x, int64_t *rows, int64_t *row_stride) {
   bool even = true;
   *rows = 1;
@@ -69,7 +70,7 @@ static inline bool gb_operand_rows(gb_operand x, int64_t *rows, int64_t *row_str
   return even || *rows == 0 || x.shape[x.ndim - 1] == 0;
 }
 
-/* Do libraries of products take a matrix as it lies: row after row or column after column, with or without a gap? */
+/* Can a BLAS library take this matrix as it lies: row by row or column by column, with or without a gap? */
 static inline bool gb_operand_is_regular(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
   bool by_rows = (columns == 1 || column_stride == 1) && (rows == 1 || row_stride >= columns);
   bool by_columns = (rows == 1 || row_stride == 1) && (columns == 1 || column_stride >= rows);

@@ -60,7 +60,7 @@ gb_op gb_op_find(const gb_context *context, const char *name);
 
 /* {==== one call ==== */
 
-/* One run of one op, on its way down the road. */
+/* One call of one op on its way through dispatch. */
 typedef struct gb_call {
   gb_context *context;
   const gb_op_info *info;
@@ -75,10 +75,10 @@ typedef struct gb_call {
   bool needs_grad;             /* a node will be recorded: make the hidden outputs */
   bool in_place;
   bool autocast;               /* of a composite: it was called inside a scope */
-  int32_t casts;               /* counted where an audit runs: casts for the inputs that were no kept copy's, */
+  int32_t casts;               /* counted during an audit: casts of inputs without a kept copy, */
   int64_t cast_bytes;          /* and what they read and wrote */
   uint64_t rng_seed, rng_offset; /* set by gb_call_random */
-  atomic_bool stopped;         /* the kernel was interrupted half way: its results are not whole */
+  atomic_bool stopped;         /* the kernel was interrupted half way; its results are incomplete */
 } gb_call;
 
 /* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a stop (base/piece.h).
@@ -113,9 +113,9 @@ gb_status gb_call_output_alias(gb_call *call, int i, gb_tensor *x);
 gb_dtype gb_call_dtype(const gb_call *call, gb_dtype natural);
 /* Take a place in the random stream for this call. */
 void gb_call_random(gb_call *call);
-/* A failure text that names the op; `return gb_call_fail(...)`. */
+/* Fail with a text that names the op: `return gb_call_fail(...)`. */
 #define gb_call_fail(call, status, ...) gb_fail((call)->context, status, __VA_ARGS__)
-/* A dim that counts from the end made one from 0, or an error in Lua's counting (positions from 1). */
+/* Turn a dim that counts from the end into one from 0, or fail in Lua's counting (from 1). */
 gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out);
 gb_status gb_require_float(gb_call *call, int input);
 gb_status gb_require_integer(gb_call *call, int input);
@@ -131,8 +131,8 @@ gb_status gb_require_ndim(gb_call *call, int input, int least, int most);
 
 /* ----} */
 
-/* One run of one node's gradient. grad->in[i] is set (new reference) for every i with need[i] that is not settled; the dtype may be any float:
- * the caller converts it to the edge's. */
+/* One call of one node's gradient. Set grad->in[i] (new reference) for every i with need[i] that is not settled. Its
+ * dtype may be any float: the caller converts it to the edge's. */
 typedef struct gb_grad_call {
   gb_context *context;
   gb_node *node;

@@ -41,14 +41,14 @@ static gb_status reduced_output(gb_call *call, int i, gb_dtype dtype) {
   return gb_call_output(call, i, ndim, shape, dtype);
 }
 
-/* There is no largest of nothing: a result that would come from no elements is an error. */
+/* A maximum of zero elements does not exist: fail if the result would come from no elements. */
 static gb_status require_elements(gb_call *call) {
   const gb_tensor *x = call->in[0];
   uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
   int64_t outputs = gb_reduce_length(~mask, x->ndim, x->shape);
   if (gb_reduce_length(mask, x->ndim, x->shape) > 0 || outputs == 0) return GB_OK;
   char text[96];
-  return gb_call_fail(call, GB_ESHAPE, "has no value for no elements (x has shape %s); reduce dims that have a size above 0",
+  return gb_call_fail(call, GB_ESHAPE, "cannot reduce zero elements (x has shape %s); reduce dims that have a size above 0",
                       gb_shape_text(x->ndim, x->shape, text, sizeof text));
 }
 
@@ -108,7 +108,7 @@ static gb_status index_check(gb_call *call) {
   return reduced_output(call, 0, GB_INT64);
 }
 
-/* The norms that have no value for no elements are those that are a largest or smallest element, and the negative ones. */
+/* Norms without a value for zero elements: those that are a maximum or minimum, and negative powers. */
 static gb_status norm_check(gb_call *call) {
   double p = call->attrs[0].number;
   if (isnan(p)) return gb_call_fail(call, GB_EINVAL, "p is not a number; give 2, 1, 0, math.huge or any other power");
@@ -141,7 +141,7 @@ static gb_status numerics_check(gb_call *call) {
   gb_dtype dtype = (gb_dtype)call->attrs[0].integer;
   GB_TRY(gb_require_float(call, 0));
   if (!gb_dtype_is_float(dtype))
-    return gb_call_fail(call, GB_EDTYPE, "asks about a floating format, and %s is none; there are float16, bfloat16, float32 and float64",
+    return gb_call_fail(call, GB_EDTYPE, "needs a floating format, and %s is not one; there are float16, bfloat16, float32 and float64",
                         gb_dtype_name(dtype));
   GB_TRY(gb_call_output(call, 0, 1, (int64_t[]){ GB_NUMERICS_COUNTS }, GB_INT64));
   return gb_call_output(call, 1, 1, (int64_t[]){ GB_NUMERICS_RANGE }, GB_FLOAT64);
@@ -173,7 +173,7 @@ static gb_status softmax_backward_check(gb_call *call) {
 
 /* {==== gradients ==== */
 
-/* What a gradient of this family works with: x's shape, which dims went, and the chain that it builds. */
+/* What the gradients of this family share: x's shape, which dims were reduced, and the chain that they build. */
 typedef struct reverse {
   gb_chain chain;
   gb_grad_call *grad;

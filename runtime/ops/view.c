@@ -36,7 +36,7 @@ static void drop_dim(layout *l, int dim) {
   for (int i = dim; i < l->ndim; i++) l->shape[i] = l->shape[i + 1], l->stride[i] = l->stride[i + 1];
 }
 
-/* Put a dimension in before `dim`, or at the end. */
+/* Insert a dimension before `dim`, or at the end. */
 static gb_status insert_dim(gb_call *call, layout *l, int dim, int64_t size, int64_t stride) {
   if (l->ndim == GB_MAX_NDIM) return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   for (int i = l->ndim++; i > dim; i--) l->shape[i] = l->shape[i - 1], l->stride[i] = l->stride[i - 1];
@@ -177,7 +177,7 @@ static gb_status reshape_compose(gb_call *call) {
   return status;
 }
 
-/* The dims first .. last as one; a scalar becomes a vector. */
+/* Merge dims first .. last; a scalar becomes a vector. */
 static gb_status flatten_compose(gb_call *call) {
   const gb_tensor *x = call->in[0];
   int first, last, n = 0, ndim = x->ndim ? x->ndim : 1;
@@ -193,7 +193,7 @@ static gb_status flatten_compose(gb_call *call) {
   return gb_op_1(call->context, GB_OP_reshape, call->in[0], &to, &call->out[0]);
 }
 
-/* One dim in pieces: the last keeps its stride, each one before steps over those after it. */
+/* Split a dim: the last part keeps its stride, each other one steps over those after it. */
 static gb_status unflatten_layout(gb_call *call, layout *l) {
   const gb_attr *wanted = &call->attrs[1];
   int dim;
@@ -291,7 +291,7 @@ static gb_status permute_gradient(gb_grad_call *grad) {
   return gb_op_1(grad->context, GB_OP_permute, grad->out[0], &back, &grad->in[0]);
 }
 
-/* A matrix turned; scalars and vectors as they are. */
+/* Transpose a matrix; scalars and vectors stay as they are. */
 static gb_status t_layout(gb_call *call, layout *l) {
   char text[96];
   if (l->ndim > 2)
@@ -341,7 +341,7 @@ static gb_status expand_gradient(gb_grad_call *grad) {
 
 /* {==== Some of the elements: narrow, select, slice, diagonal ==== */
 
-/* A position along dim made one from 0, or an error in Lua's counting. */
+/* Turn a position along dim into one from 0, or fail in Lua's counting. */
 static gb_status position_in(gb_call *call, int64_t position, int dim, int64_t size, int64_t *out) {
   *out = position < 0 ? position + size : position;
   if (*out >= 0 && *out < size) return GB_OK;
@@ -418,7 +418,7 @@ static gb_status diagonal_layout(gb_call *call, layout *l) {
   GB_TRY(gb_call_dim(call, call->attrs[1].integer, l->ndim, &first));
   GB_TRY(gb_call_dim(call, call->attrs[2].integer, l->ndim, &second));
   if (first == second) return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", first + 1);
-  if (offset < -l->shape[first]) offset = -l->shape[first]; /* beyond the corner a diagonal is empty, however far */
+  if (offset < -l->shape[first]) offset = -l->shape[first]; /* a diagonal beyond the corner is empty, however far */
   if (offset > l->shape[second]) offset = l->shape[second];
   int64_t down = offset < 0 ? -offset : 0, right = offset > 0 ? offset : 0;
   int64_t rows = l->shape[first] - down, columns = l->shape[second] - right, size = rows < columns ? rows : columns;

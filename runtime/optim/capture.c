@@ -46,7 +46,7 @@ static gb_status hold(gb_context *context, held *list, void *item) {
   return GB_OK;
 }
 
-/* What the step read or wrote of memory that is not the graph's own, which stays anyway. */
+/* Memory that the step read or wrote and that is not the graph's own, which stays anyway. */
 static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
   if (!t || t->storage->device.type != GB_CUDA) return GB_OK;
   if ((t->storage->block && gb_block_is_from(t->storage->block, c->own->pool)) || holds(&c->storages, t->storage)) return GB_OK;
@@ -55,7 +55,7 @@ static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
   return GB_OK;
 }
 
-/* Every op that is noted: its memory stays. What fails is told when the capture ends. */
+/* Keep the memory of every recorded op. A failure is reported when the capture ends. */
 static gb_status look(void *user, const gb_call *call) {
   gb_capture *c = user;
   for (int i = 0; c->status == GB_OK && i < call->n_in; i++) c->status = hold_storage(c, call->in[i]);
@@ -186,7 +186,7 @@ void gb_capture_abandon(gb_capture *c) {
 
 /* {==== running ==== */
 
-/* Bring to the device what changes from step to step. */
+/* Copy to the device what changes from step to step. */
 static gb_status prepare(gb_capture *c) {
   for (size_t i = 0; i < c->optimizers.count; i++) GB_TRY(gb_optimizer_bring_rates(c->optimizers.items[i]));
   for (size_t i = 0; i < c->weights.count; i++) {
@@ -198,7 +198,7 @@ static gb_status prepare(gb_capture *c) {
   return GB_OK;
 }
 
-/* A scaler may find at last that too many steps were skipped. */
+/* A scaler may now find that too many steps were skipped. */
 static gb_status heed(gb_capture *c, bool again) {
   for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_heed(c->scalers.items[i], again));
   return GB_OK;
@@ -242,7 +242,8 @@ void gb_capture_close(gb_capture *c) {
   }
   let_go(c);
   gb_pool_keep(c->own->pool, false);
-  if (!context->capture) gb_pool_flush(c->own->pool); /* while another is captured nobody could wait for what runs */
+  if (!context->capture) gb_pool_flush(c->own->pool); /* while another graph is captured, nobody could wait for what
+                                                         runs */
   free(c);
   gb_context_release(context);
 }

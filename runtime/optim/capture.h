@@ -13,16 +13,17 @@ struct gb_optimizer;
 struct gb_scaler;
 typedef struct gb_capture gb_capture;
 
-/* From here on ops on this CUDA device are noted, not run. */
+/* From here on ops on this CUDA device are recorded and not run. */
 gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **out);
-/* The step was noted: make it a graph, and run it once. On failure the capture is of no use and is to be closed. */
+/* The step was recorded: make it a graph and run it once. After a failure the capture is useless and should be
+ * closed. */
 gb_status gb_capture_end(gb_capture *capture);
-/* The step failed: what was noted is forgotten. */
+/* The step failed: forget what was recorded. */
 void gb_capture_abandon(gb_capture *capture);
 gb_status gb_capture_replay(gb_capture *capture);
 void gb_capture_close(gb_capture *capture);
 
-/* Told by those whose work a replay repeats; nothing where nothing is captured. */
+/* Called where work is done that a replay repeats. Does nothing outside a capture. */
 gb_status gb_capture_note_weight(gb_context *context, gb_tensor *weight, gb_dtype dtype);
 gb_status gb_capture_note_optimizer(gb_context *context, struct gb_optimizer *optimizer);
 gb_status gb_capture_note_scaler(gb_context *context, struct gb_scaler *scaler);

@@ -144,7 +144,7 @@ static gb_status run_batches(batch_list *list, gb_op op, gb_slab_call call) {
   return GB_OK;
 }
 
-/* Change gradients in place, and say so to whoever kept one. */
+/* Change gradients in place, and bump the version of any that somebody kept. */
 static gb_status clip(batch_list *list, gb_slab_call call) {
   GB_TRY(run_batches(list, GB_OP_optim_clip, call));
   for (int i = 0; i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);

@@ -104,7 +104,7 @@ static bool make_room(gb_context *context, void **list, size_t size, int count, 
   return longer;
 }
 
-/* Everything a new group needs of the optimizer's own lists, before anything changes. */
+/* Make room for a new group in the optimizer's own lists, before anything changes. */
 static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_options *options, gb_group **out) {
   gb_context *context = optimizer->context;
   bool room = make_room(context, (void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
@@ -331,7 +331,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_recor
   return GB_OK;
 }
 
-/* A pass wrote the segment's gradient, which has its true size now. */
+/* Note that a pass wrote the segment's gradient, which now has its true size. */
 static void note_true_size(gb_segment *segment) {
   segment->grad->tag = (gb_grad_tag){ 0, 0 };
   gb_tensor_bump(segment->grad);
@@ -373,7 +373,7 @@ gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, dou
   return gb_norm_tensor(&optimizer->found, norm_type, norm);
 }
 
-/* Whatever a group's kernel needs that may be missing. */
+/* Allocate what a group's kernel needs and lacks. */
 static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
   GB_TRY(check_options(optimizer, &group->options));
   bool plain = optimizer->kind == GB_SGD && group->options.momentum == 0;
@@ -426,7 +426,7 @@ static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_ca
   return GB_OK;
 }
 
-/* Everything but lr and weight_decay is as it was. */
+/* True if nothing but lr and weight_decay has changed. */
 static bool same_settings(gb_optim_options now, const gb_optim_options *then) {
   return now.beta1 == then->beta1 && now.beta2 == then->beta2 && now.eps == then->eps && now.momentum == then->momentum &&
          now.dampening == then->dampening && now.nesterov == then->nesterov && now.maximize == then->maximize;

@@ -48,7 +48,7 @@ int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag);
 /* The name of a parameter for messages. */
 const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *buffer, size_t size);
 
-/* Nothing was found yet: no flag, no norm. */
+/* Clear what was found: no flag, no norm. */
 gb_status gb_optimizer_clear_found(gb_optimizer *optimizer);
 /* Run optim_check or optim_unscale over all gradients, which carry the record's scale (NULL: none), and join their norm of a type (0: none) to
  * the one in found; flags are set, never cleared. */
@@ -70,7 +70,7 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, b
 gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm);
 /* Bring learning rate and weight decay of every group to where a captured step reads them. Other settings that have changed since are an error. */
 gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer);
-/* A captured step has run again: every weight it may have written is another one now. */
+/* A captured step was replayed: bump the version of every weight that it may have written. */
 void gb_optimizer_replayed(gb_optimizer *optimizer);
 /* The record of the scale that a gradient carries (NULL for an untagged one), or an error where it is not the scaler's any more. */
 gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_record **out);

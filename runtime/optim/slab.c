@@ -12,7 +12,7 @@
 
 #include "amp/weights.h"
 
-#define ALIGNMENT 64 /* elements: a segment starts on a cache line in every dtype */
+#define ALIGNMENT 64 /* in elements: a segment starts on a cache line in every dtype */
 
 const char *gb_parameter_label(const char *name, int position, char *buffer, size_t size) {
   if (name) return name;
@@ -26,7 +26,7 @@ static const char *label(const gb_adoption *a, int i, char *buffer, size_t size)
   return gb_parameter_label(a->names ? a->names[i] : NULL, i, buffer, size);
 }
 
-/* Its memory belongs to an optimizer that lives. */
+/* Does its memory belong to an optimizer that is still open? */
 static bool is_held(const gb_tensor *t) { return t->storage->slab && t->storage->slab->user; }
 
 static gb_status check_parameter(const gb_adoption *a, int i) {

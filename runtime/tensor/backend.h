@@ -27,28 +27,31 @@ typedef struct gb_backend {
   int devices;                                   /* of the kind that there are; 0: one */
   void *(*alloc)(void *state, size_t bytes, size_t alignment);
   void (*free)(void *state, void *block, size_t bytes);
-  /* Contiguous bytes between host and device memory. Both order after the kernels issued so far. */
+  /* Copy contiguous bytes between host and device memory, in order with the kernels issued so far. */
   gb_status (*write)(void *state, void *device, const void *host, size_t bytes);
   gb_status (*read)(void *state, void *host, const void *device, size_t bytes);
-  /* Bytes from another device of the kind, whose state is `source`; orders after and before the kernels of both. NULL: they go through the host. */
+  /* Copy bytes from another device of the kind, whose state is `source`, in order with the kernels of both. NULL: they
+   * go through the host. */
   gb_status (*fetch)(void *state, void *to, void *source, const void *from, size_t bytes);
   gb_status (*clear)(void *state, void *device, size_t bytes);    /* zeros, ordered as a kernel; NULL: no optimizers on this device */
   gb_status (*synchronize)(void *state);
-  /* A copy to host memory of `pin`, which arrives some time later: the host looks at what it holds. NULL: reads serve. */
+  /* A copy to host memory from `pin`, which arrives later; the host looks at what has arrived. NULL: read is used
+   * instead. */
   void *(*pin)(void *state, size_t bytes);
   void (*unpin)(void *state, void *host);
   gb_status (*post)(void *state, void *pinned, const void *device, size_t bytes);
   gb_status (*arrive)(void *state, bool wait, bool *there); /* has all that was posted arrived? wait: until it has */
-  /* All kernels of a training step were issued: wait for those of the step before, so that the host is at most one ahead. NULL: it never is. */
+  /* All kernels of a training step were issued: wait for those of the step before, so that the host is at most one step
+   * ahead. NULL: the host never is ahead. */
   gb_status (*pace)(void *state);
-  /* Between begin and end nothing runs: what is launched becomes *graph (NULL on failure). A replay draws random numbers as many places further
-   * in the stream, and under a seed as much larger. NULL: this backend has no graphs. */
+  /* Between begin and end nothing runs; launches are recorded into *graph (NULL on failure). A replay advances the
+   * random stream by `places`, and adds `seeds` to the seed. NULL: this backend has no graphs. */
   gb_status (*capture_begin)(void *state);
   gb_status (*capture_end)(void *state, void **graph);
   gb_status (*replay)(void *state, void *graph, uint64_t places, uint64_t seeds);
   void (*graph_close)(void *state, void *graph);
   gb_status (*describe)(void *state, gb_device_info *out);        /* NULL: nothing to tell */
-  /* Ranges in a profiler's timeline, nested, of ops, modules and phases; NULL: nobody looks on. */
+  /* Ranges in a profiler's timeline, nested, of ops, modules and phases; NULL: no profiler is attached. */
   void (*range_push)(void *state, const char *name);
   void (*range_pop)(void *state);
   void (*close)(void *state);

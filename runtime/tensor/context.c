@@ -99,7 +99,7 @@ bool gb_is_stopping(const gb_context *context) {
 
 gb_status gb_poll(gb_context *context) { return gb_is_stopping(context) ? gb_fail(context, GB_EINTERRUPT, "interrupted") : GB_OK; }
 
-/* Let the language on top let go of what it can; what it collects may enter the engine. */
+/* Ask the language on top to free what it can; what it collects may call the engine. */
 static void reclaim(gb_context *context) {
   gb_modes *modes = context->modes;
   const char *op = context->op;
@@ -160,7 +160,7 @@ gb_status gb_context_expect(gb_context *context, uint64_t amount) {
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_pool *pool = gb_context_pool(context, device);
   gb_block *block = gb_pool_alloc(pool, bytes, category);
-  if (!block) { /* once more, when what can go has gone and the cache is empty */
+  if (!block) { /* try once more, after garbage was collected and the cache emptied */
     reclaim(context);
     if (!context->capture) gb_pool_flush(pool);
     atomic_store(&context->budget.refused, false);
@@ -226,7 +226,7 @@ void gb_memory_reset_peaks(gb_context *context) {
 void gb_memory_empty_cache(gb_context *context) {
   if (!context) return;
   gb_cells_flush(&context->cells);
-  if (context->capture) return; /* what is captured has addresses of memory that nobody holds any more */
+  if (context->capture) return; /* captured launches hold addresses of memory that nothing else refers to */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);

@@ -224,7 +224,7 @@ static void put_suffix(printer *p, int indent, const char *name, const char *val
   put(&p->out, value);
 }
 
-/* What the elements do not tell: shape, dtype, device, gradients. */
+/* Append what the elements do not show: shape, dtype, device, gradients. */
 static void put_suffixes(printer *p, int indent) {
   const gb_tensor *t = p->tensor;
   char room[192];

@@ -1,6 +1,7 @@
-/* tensor/record.h - a few numbers in the memory of a device: kernels read and write them, and the host reads them only when it is asked.
+/* tensor/record.h - a few numbers in a device's memory. Kernels read and write them; the host reads them only when
+ * asked.
  *
- * On the CPU the record is plain memory, so that looking costs nothing there. */
+ * On the CPU a record is plain memory, so that reading costs nothing. */
 #ifndef GB_TENSOR_RECORD_H
 #define GB_TENSOR_RECORD_H
 

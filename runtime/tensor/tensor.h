@@ -16,12 +16,13 @@ struct gb_tensor;
 
 gb_status gb_refuse_tensor(gb_context *context, const struct gb_tensor *tensor); /* see gb_expect_context */
 
-/* Let go of one reference: was it the last? Who holds the only one need not count it down, since nobody else can take another. */
+/* Drop one reference; true if it was the last. A sole holder need not count it down, since nobody else can take
+ * another. */
 static inline bool gb_refs_drop(_Atomic int32_t *refs) {
   return atomic_load_explicit(refs, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
 }
 
-/* Whose the memory is: ours for as long as the storage lives, or a loan. */
+/* Who owns the memory: we do, for as long as the storage lives, or it is a loan. */
 typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
 
 /* Bytes on one device. data moves when a slab adopts the storage, so nobody keeps it across calls. */
@@ -38,7 +39,7 @@ typedef struct gb_storage {
   uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
   gb_loan loan;
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
-  atomic_bool exposed;               /* the program around has had a pointer to it, and may write without a count in version */
+  atomic_bool exposed;               /* the host has had a pointer to it, and may write without changing version */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
   union {
     void *user;
@@ -65,7 +66,7 @@ typedef struct gb_hook {
   int64_t id;
   struct gb_hook *next;
 } gb_hook;
-/* What a hook takes, what it calls included, towards the limit on tensor bytes. */
+/* Bytes that a hook counts towards the limit on tensor bytes, its callback included. */
 #define GB_HOOK_BYTES (2 * sizeof(gb_hook))
 void gb_hooks_free(gb_context *context, gb_hook *hook); /* the whole list */
 
@@ -82,7 +83,7 @@ struct gb_tensor {
   _Atomic int32_t refs;
   int8_t dtype, ndim;
   bool requires_grad;                /* asked for by the user, on a leaf */
-  bool was_leaf;                     /* it was at some time: graphs that were made then may hold this tensor */
+  bool was_leaf;                     /* it has required gradients at some time: graphs from then may hold this tensor */
   bool is_parameter;                 /* nn.Parameter: its 16-bit copies are kept even when it is frozen */
   bool wrapped;                      /* a Lua number: never promotes a tensor of the same category */
   bool retain_grad;
@@ -95,7 +96,8 @@ struct gb_tensor {
 
   struct gb_node *node;              /* what computed it, counted; NULL for a leaf */
   int output;                        /* which of the node's outputs it is */
-  uint64_t view_version;             /* of a view: gb_history of its base when node was right; with another one node is rebuilt when asked */
+  uint64_t view_version;             /* of a view: gb_history of its base when node was valid; if it differs, node is
+                                        rebuilt when asked for */
   gb_tensor *grad;                   /* accumulated gradient, or NULL */
   gb_grad_tag tag;                   /* of a gradient: the scale it carries */
   gb_hook *hooks;
@@ -114,10 +116,10 @@ struct gb_tensor {
 static inline gb_tensor *gb_tensor_root(const gb_tensor *t) { return t->base ? t->base : (gb_tensor *)t; }
 static inline uint64_t gb_tensor_version(const gb_tensor *t) { return t->storage->version; }
 static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
-/* A tensor whose result needs a gradient: a leaf that asks for one, or something computed from one. */
+/* Does a result of this tensor need a gradient: is it a leaf that asks for one, or computed from one? */
 static inline bool gb_tensor_in_graph(const gb_tensor *t) { return t->requires_grad || t->node; }
 
-/* As gb_tensor_new, counted under a category; strides NULL: contiguous, otherwise dense in some order (checked by nobody). */
+/* As gb_tensor_new, counted under a category. strides NULL: contiguous; otherwise dense in some order (not checked). */
 gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, gb_device device,
                            gb_memory_category category, gb_tensor **out);
 /* A tensor with the shape, device and dense layout of `like` (its strides when dense in memory, else contiguous), in dtype. */
@@ -133,8 +135,9 @@ static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *
 gb_status gb_check_loan(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out);
-/* Make a leaf hold the data of another tensor of the same shape (another dtype, device or layout) and stay the tensor it is: parameters keep
- * their identity when a model moves. Its gradient and 16-bit copies are dropped. A parameter that an optimizer adopted is an error. */
+/* Give a leaf the data of another tensor of the same shape (of another dtype, device or layout). It stays the same
+ * tensor: parameters keep their identity when a model moves. Its gradient and 16-bit copies are dropped. An error for a
+ * parameter that an optimizer adopted. */
 gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data);
 /* The same elements without history and without a base (the same version counter). */
 gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out);
