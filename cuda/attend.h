@@ -1,6 +1,8 @@
-/* cuda/attend.h - attention by ourselves, for what the library does not run: any float dtype, masks, dropout, and gradients in a fixed order.
+/* cuda/attend.h - our own attention, for what the library does not run: any float dtype, masks, dropout, and gradients
+ * in a fixed order.
  *
- * By products of whole matrices, whose scores are written down; gradients of up to 256 columns in one dtype by tiles, whose scores are not. */
+ * It works by products of whole matrices, whose scores are stored. Gradients of up to 256 columns in one dtype go by
+ * tiles, whose scores are not. */
 #ifndef GB_CUDA_ATTEND_H
 #define GB_CUDA_ATTEND_H
 
@@ -40,7 +42,7 @@ typedef struct gb_attend_tiles {
   int64_t batch, heads, key_heads, tq, tk;
   int e, ev;                           /* columns of query and key, and of value */
   bool causal;
-  float scale, keep;                   /* keep: what is not dropped is multiplied by it */
+  float scale, keep;                   /* keep: the factor on elements that are not dropped */
   uint32_t least_word;                 /* an element is dropped where the upper 24 bits of its random word are less */
   gb_cuda_place place;
   const float *lse, *shift;            /* [batch, heads, tq] */
@@ -52,12 +54,13 @@ extern "C" {
 
 /* {---- attend.cu ---- */
 
-/* Scores become exponentials less the row's largest, in `rounded`, in out [heads, rows, tk], dropped but not divided; their sums go to total, and
- * the logs of these and of what was taken off to lse unless it is NULL. */
+/* Turn scores into exp(score - largest of the row), in `rounded`, in out [heads, rows, tk], dropped but not divided.
+ * Their sums go to total, and log(total) + largest to lse unless it is NULL. */
 void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *out);
-/* y = sums / total, and what dropout owes: sums are dense lanes [heads, rows, n]; y by strides of head, row, column. */
+/* y = sums / total, scaled for dropout. sums are dense lanes [heads, rows, n]; y has strides by head, row, column. */
 void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype, const int64_t *stride);
-/* The probabilities again, dropped as forward dropped them, in out; the gradients of the scores in gradients_out. Both in `rounded`. */
+/* Compute the probabilities again, dropped as in forward, into out, and the gradients of the scores into gradients_out.
+ * Both in `rounded`. */
 void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out);
 /* shift [rows of all heads] = sum(grad * y) of every query, in lanes; both are [.., heads, tq, n]. */
 void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows, int64_t heads, int64_t tq, int64_t n,

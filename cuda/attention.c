@@ -127,8 +127,8 @@ void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
 
 /* {==== running ==== */
 
-/* What the graph is good for: 16 bits, sizes and addresses in multiples of 16 bytes, head_dim innermost;
- * backward, keys with as many heads as queries. */
+/* What the graph can run: 16 bits, sizes and addresses in multiples of 16 bytes, head_dim innermost; in backward, as
+ * many key heads as query heads. */
 static bool fits(const gb_attention *a, bool backward) {
   const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride, a->dquery_stride, a->dkey_stride,
                                a->dvalue_stride };
@@ -169,7 +169,7 @@ static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
   if (a->lse) gb_dnn_bind(bound, STATS, a->lse);
 }
 
-/* The library has no engine for the graph: products do it, which is slower. Said where it was asked for. */
+/* The library has no engine for the graph, so products do it, which is slower. Printed if asked for. */
 static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const char *what, const gb_dnn_plan *plan) {
   if (call->cuda->verbose)
     fprintf(stderr, "gibbous: %s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64 " runs as products, which is slow: %s\n",

@@ -4,7 +4,7 @@
 
 #include "cuda/call.h"
 
-/* One attention, as both directions see it. Tensors are [batch, heads, time, head_dim] by these strides. */
+/* One attention, forward or backward. Tensors are [batch, heads, time, head_dim] with these strides. */
 typedef struct gb_attention {
   int64_t batch, heads, key_heads, tq, tk, e, ev; /* e: head_dim of query and key; ev: of value */
   gb_dtype dtype;                                 /* of query, key, value and the result */
@@ -20,9 +20,11 @@ typedef struct gb_attention {
 extern "C" {
 #endif
 
-/* Launch the forward pass. *served is false, and nothing was launched, where the library has no engine for it: then our own kernels run. */
+/* Launch the forward pass. If the library has no engine for it, *served is false and nothing was launched: our own
+ * kernels run then. */
 gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served);
-/* The same for the three gradients. The library adds parts of dquery in an order that changes: for nondeterministic runs only. */
+/* The same for the three gradients. The library adds parts of dquery in an order that changes, so this is for
+ * nondeterministic runs only. */
 gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #include "cuda/attention.h"
 #include "cuda/dnn.h"
 
-/* what: a gb_attention, of which no address is looked at but whether lse is NULL. */
+/* what: a gb_attention. Of its addresses only lse is read, to see whether it is NULL. */
 void gb_attention_forward_graph(gb_dnn_graph *g, const void *what);
 void gb_attention_backward_graph(gb_dnn_graph *g, const void *what);
 

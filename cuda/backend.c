@@ -84,7 +84,7 @@ bool gb_cuda_recomputing(const gb_cuda_call *call) { return call->cuda->context-
 /* What an index is called in the text. */
 static const char *index_name(int op) { return op == GB_OP_cross_entropy || op == GB_OP_nll_loss || op == GB_OP_linear_cross_entropy ? "target" : "index"; }
 
-/* The failure that a fault record stands for, told as the op's. */
+/* Turn a fault record into a failure of its op. */
 static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
   gb_status (*fail)(gb_context *, gb_status, const char *, ...) = cuda->engine->fail;
   const char *outer = cuda->context->op;
@@ -114,20 +114,20 @@ static gb_status runtime_failure(gb_cuda *cuda, int code, const char *what) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s failed: %s", what, gb_rt_text(code));
 }
 
-/* The first launch that failed and has not been told. */
+/* Fail for the first failed launch that was not reported yet. */
 static gb_status launch_failure(gb_cuda *cuda) {
   const char *kernel = NULL;
   int code = gb_rt_launch_error(&kernel);
   return code ? cuda->engine->fail(cuda->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code)) : GB_OK;
 }
 
-/* What the host cannot do while a graph is captured, since nothing runs then. */
+/* Refuse what the host cannot do during a capture, when nothing runs. */
 static gb_status refuse_in_capture(gb_cuda *cuda, const char *what) {
   if (!cuda->capturing) return GB_OK;
   return cuda->engine->fail(cuda->context, GB_ESTATE, "cannot %s while a graph is captured, since nothing runs then; do it outside of the step", what);
 }
 
-/* Before anything is asked of the device. */
+/* Called before any work is given to the device. */
 static gb_status enter(gb_cuda *cuda) {
   if (cuda->context->capture && !cuda->capturing)
     return cuda->engine->fail(cuda->context, GB_ESTATE, "cuda:%d is asked to work while a graph of another device is captured; a graph is of one device",
@@ -138,13 +138,13 @@ static gb_status enter(gb_cuda *cuda) {
 
 static bool waits_for_each(const gb_cuda *cuda) { return cuda->blocking || cuda->context->modes->anomaly; }
 
-/* The device failed at something that was asked of it earlier: nobody knows here at what. */
+/* The device failed at earlier work; which work is not known here. */
 static gb_status late_failure(gb_cuda *cuda, int code) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "the device failed: %s%s", gb_rt_text(code),
                             waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly to learn which");
 }
 
-/* Wait for the stream; then tell what a kernel reported, once. */
+/* Wait for the stream; then report, once, what a kernel found. */
 static gb_status wait_for(gb_cuda *cuda) {
   GB_TRY(refuse_in_capture(cuda, "wait for the device"));
   int code = gb_rt_copy(cuda->stream, cuda->fault_seen, cuda->fault, sizeof *cuda->fault, GB_COPY_TO_HOST);
@@ -474,13 +474,13 @@ static gb_status open_failure(gb_cuda *cuda, int code, int count) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s", why);
 }
 
-/* Is a variable of the environment set, to something other than 0? */
+/* Is an environment variable set, and not to 0? */
 static bool is_asked(const char *name) {
   const char *value = getenv(name);
   return value && *value && strcmp(value, "0");
 }
 
-/* Ranges are for a tool that is attached; GIBBOUS_CUDA_RANGES=0 keeps them from it. */
+/* Ranges are sent only to an attached tool; GIBBOUS_CUDA_RANGES=0 turns them off. */
 static bool wants_ranges(void) {
   const char *value = getenv("GIBBOUS_CUDA_RANGES");
   return !(value && !strcmp(value, "0")) && gb_rt_ranges_wanted();

@@ -15,7 +15,8 @@ typedef struct gb_batch_norm {
   gb_dtype dtype;                      /* of x, grad and result */
   const void *x, *grad;
   void *result;
-  float *scale, *bias, *mean, *rstd, *dscale, *dbias; /* [c], aligned to 16 bytes; NULL what the kind does not have */
+  float *scale, *bias, *mean, *rstd, *dscale, *dbias; /* [c], aligned to 16 bytes; NULL for what the kind does not
+                                                         have */
   float eps;
 } gb_batch_norm;
 
@@ -23,9 +24,10 @@ typedef struct gb_batch_norm {
 extern "C" {
 #endif
 
-/* Can the library run it? *has is false, and the reason is told where somebody asked for it, where it cannot. scale and what follows it is not looked at. */
+/* Can the library run it? If not, *has is false, and the reason is printed if asked for. scale and the fields after it
+ * are not read. */
 gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has);
-/* Launch what gb_batch_norm_has said yes to. */
+/* Launch it; gb_batch_norm_has must have said that it can run. */
 gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #include "cuda/batch_norm.h"
 #include "cuda/dnn.h"
 
-/* what: a gb_batch_norm, of which no address is looked at. */
+/* what: a gb_batch_norm; its addresses are not read. */
 void gb_batch_norm_graph(gb_dnn_graph *g, const void *what);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value and who holds it: the table, and keepers. */
+/* A value and its holders: the table, and keepers. */
 typedef struct kept { void *value; void (*release)(void *value); int refs; } kept;
 typedef struct slot { kept *kept; uint64_t used; int next; } slot; /* next: in the chain, -1 at its end */
 
@@ -121,7 +121,7 @@ static int make_room(gb_cache *cache) {
   return oldest;
 }
 
-/* The value that no memory could be had to note. */
+/* A value for which there was no memory to keep it. */
 static void drop_orphan(gb_cache *cache) {
   if (cache->orphan) cache->release(cache->orphan);
   cache->orphan = NULL;

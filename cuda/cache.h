@@ -12,16 +12,16 @@
 typedef struct gb_cache gb_cache;
 typedef struct gb_keeper gb_keeper;
 
-/* At most `most` values, each let go of by release. NULL: out of memory. */
+/* At most `most` values; release frees each. NULL: out of memory. */
 gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value));
 void gb_cache_close(gb_cache *cache);                        /* NULL is fine; what keepers hold stays */
 void *gb_cache_find(gb_cache *cache, const void *key);       /* NULL: not there */
-/* Keep a value for a key that is not there; it belongs to the cache from now on. Without memory it is used once: it goes with the next put. */
+/* Keep a value for a new key; the cache owns it from now on. Without memory for it, it is freed at the next put. */
 void gb_cache_put(gb_cache *cache, const void *key, void *value);
 
 gb_keeper *gb_keeper_open(void);                             /* NULL: out of memory */
 void gb_keeper_close(gb_keeper *keeper);                     /* lets go of all it holds; NULL is fine */
-/* What this thread finds and puts from now on is held by the keeper too; NULL: by nobody else. */
+/* From now on the keeper also holds what this thread finds and puts; NULL: no keeper. */
 void gb_keeper_name(gb_keeper *keeper);
 /* Could everything be held? */
 bool gb_keeper_is_whole(const gb_keeper *keeper);

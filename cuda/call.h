@@ -1,7 +1,7 @@
-/* cuda/call.h - one run of one op as kernel files see it: plain structs, in C and in CUDA C++.
+/* cuda/call.h - one call of one op as kernel files see it: plain structs, in C and in CUDA C++.
  *
- * backend.c makes a gb_cuda_call of the engine's gb_call, runs the kernel of its op, and cleans up. Kernel files (*.cu) include device.cuh,
- * which includes this; they know nothing else of the engine. */
+ * backend.c makes a gb_cuda_call from the engine's gb_call, runs the kernel of its op, and cleans up. Kernel files
+ * (*.cu) include device.cuh, which includes this. They know nothing else of the engine. */
 #ifndef GB_CUDA_CALL_H
 #define GB_CUDA_CALL_H
 
@@ -26,8 +26,9 @@ typedef struct gb_cuda_tensor {
   bool wrapped;           /* a plain number of the calling language */
 } gb_cuda_tensor;
 
-/* What a kernel met in data that it cannot work with. One record per device, in its memory: the first one to be reported stays until the next
- * synchronisation makes an error of it. Kernels go on with a value that is in range, so memory is never touched out of bounds. */
+/* A fault that a kernel found in data. There is one record per device, in its memory. The first report stays until the
+ * next synchronisation turns it into an error. Kernels continue with a value in range, so memory is never touched out
+ * of bounds. */
 typedef enum gb_cuda_fault_kind { GB_FAULT_NONE, GB_FAULT_INDEX, GB_FAULT_DIVISION, GB_FAULT_PROBABILITY, GB_FAULT_WEIGHTS, GB_FAULT_ZERO_WEIGHTS,
                                   GB_FAULT_FEW_WEIGHTS, GB_FAULT_KINDS } gb_cuda_fault_kind;
 typedef struct gb_cuda_fault {
@@ -83,17 +84,18 @@ gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format,
 /* Device memory for this call alone, aligned to 256 bytes; it goes back when the kernel function has returned, since the stream keeps the
  * order. NULL: out of memory, text set: return GB_EMEMORY. */
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
-/* Give back what was taken since call->scratches was `mark`, for loops: what is launched later may use it again. */
+/* Free the scratch taken since call->scratches was `mark`, for loops: later launches may use it again. */
 void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
-/* The dtype that the inputs promote to; input `without` (from 0; -1: none) is left aside. */
+/* The dtype that the inputs promote to, without input `without` (from 0; -1: all of them). */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 
 /* Run the kernel of another op within this one. own: the engine's tensors of in, for kernels that ask what these promote to, else NULL. */
 gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
                          const gb_attr *attrs);
-/* The kernel wrote into an input that is no result (running statistics): who saved it must know. An absent one is fine. */
+/* Note that the kernel wrote into an input (running statistics), so that graphs which saved it know. NULL is
+ * allowed. */
 void gb_cuda_changed(gb_cuda_call *call, int input);
-/* Forward runs a second time, for a gradient: what it did to the outside the first time is not done again. */
+/* Is forward running a second time, for a gradient? Then side effects of the first time are not repeated. */
 bool gb_cuda_recomputing(const gb_cuda_call *call);
 
 /* ----} */

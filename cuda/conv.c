@@ -16,7 +16,7 @@
 
 enum { X = 1, WEIGHT, Y, BIAS };
 
-/* y before bias and ReLU; y itself where there is neither. */
+/* y before bias and ReLU; y itself if there is neither. */
 static gb_dnn_part sums(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part y, cudnnDataType_t compute) {
   int64_t like[4] = { conv->o * conv->out[0] * conv->out[1], 1, conv->out[1] * conv->o, conv->o };
   if (!conv->bias && !conv->relu) return y;

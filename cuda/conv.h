@@ -22,9 +22,10 @@ typedef struct gb_conv {
 extern "C" {
 #endif
 
-/* Launch it. *served is false, and nothing was launched, where the library has no engine for it: then `why` (of why_size bytes) says so. */
+/* Launch it. If the library has no engine for it, *served is false, nothing was launched, and `why` (of why_size bytes)
+ * says so. */
 gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size);
-/* Let go of the library and of the plans made for it: convolutions and attention share them. NULL is fine. */
+/* Free the library's handle and the plans made for it; convolutions and attention share them. NULL is allowed. */
 struct gb_dnns;
 void gb_dnns_close(struct gb_dnns *dnns);
 

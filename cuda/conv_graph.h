@@ -5,7 +5,7 @@
 #include "cuda/conv.h"
 #include "cuda/dnn.h"
 
-/* what: a gb_conv, of which no address is looked at but whether bias is NULL. */
+/* what: a gb_conv. Of its addresses only bias is read, to see whether it is NULL. */
 void gb_conv_graph(gb_dnn_graph *g, const void *what);
 
 #endif

@@ -44,7 +44,7 @@ static gb_status arrange(gb_cuda_call *call, const gb_cuda_tensor *t, gb_cuda_te
 
 /* {==== the library ==== */
 
-/* A convolution whose sums are all NaN, since the weight is. */
+/* Test whether ReLU passes NaN on, by a convolution whose weight, and so every sum, is NaN. */
 static gb_status try_nan(gb_cuda_call *call, const void *what) {
   gb_conv conv = *(const gb_conv *)what;
   char why[256];
@@ -57,7 +57,7 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
   return status == GB_OK && !served ? GB_EUNSUPPORTED : status;
 }
 
-/* What of a convolution does not go the fast way, how it goes, and why. */
+/* Report which part of a convolution does not go the fast way, how it goes, and why. */
 static void say(gb_cuda_call *call, const gb_conv *c, const char *what, const char *how, const char *why) {
   if (!call->cuda->verbose) return;
   fprintf(stderr, "gibbous: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs %s: %s\n", what, c->n, c->c, c->in[0],
@@ -153,7 +153,7 @@ static gb_status convolve(gb_cuda_call *call, const work *w) {
   return GB_OK;
 }
 
-/* The sizes in the form that the library is told them. attrs: stride, padding, dilation, groups. */
+/* The sizes as the library wants them. attrs: stride, padding, dilation, groups. */
 static gb_conv conv_of(const gb_cuda_call *call, gb_conv_kind kind, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_attr *attrs) {
   gb_conv_sizes s = gb_conv_sizes_of(x->shape, weight->shape, attrs);
   gb_conv c = { .kind = kind, .n = s.n, .c = s.c, .o = s.o, .groups = s.groups, .tf32 = call->tf32 };

@@ -13,7 +13,7 @@ typedef struct gb_cuda {
   gb_stream stream;                       /* where everything is computed */
   struct gb_uploads *uploads;             /* what the host writes goes through it: upload.h */
   gb_event posted;                        /* the last copy that was posted */
-  gb_event crossed;                       /* the last place where another device's stream had to wait for this one's, or this one's for it */
+  gb_event crossed;                       /* event of the last wait between this device's stream and another's */
   gb_event step[2];                       /* the ends of the last two steps, by turns */
   uint64_t steps;
   gb_cuda_fault *fault, *fault_seen;      /* in device memory, and where the host reads it */
@@ -21,9 +21,11 @@ typedef struct gb_cuda {
   bool capturing;
   struct gb_keeper *keeper;               /* of the capture that runs: the plans that it uses */
   bool blocking;                          /* wait after every op, so that the op at fault reports it: GIBBOUS_CUDA_BLOCKING */
-  bool verbose;                           /* say on the standard error what runs slower than it should: GIBBOUS_CUDA_VERBOSE */
-  int64_t piece;                          /* elements that what works in pieces takes at once; 0: what is best. GIBBOUS_CUDA_PIECE, for tests */
-  struct gb_gemms *gemms;                 /* what gemm.h and dnn.h keep; NULL until the first use */
+  bool verbose;                           /* print to standard error what runs slower than it should:
+                                             GIBBOUS_CUDA_VERBOSE */
+  int64_t piece;                          /* elements per piece, for ops that work in pieces; 0: the best number.
+                                             GIBBOUS_CUDA_PIECE, for tests */
+  struct gb_gemms *gemms;                 /* state of gemm.h and dnn.h; NULL until the first use */
   struct gb_dnns *dnns;
   gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */
   gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */

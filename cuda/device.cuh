@@ -58,13 +58,13 @@
 #define GB_WARP 32
 #define GB_ALL_LANES 0xffffffffu
 
-/* Blocks for n elements, `each` of them to a block; at most 2^20, so kernels walk on by the size of the grid. */
+/* The number of blocks for n elements, `each` to a block; at most 2^20, so kernels step by the size of the grid. */
 static inline unsigned gb_blocks(int64_t n, int64_t each) {
   int64_t blocks = (n + each - 1) / each;
   return (unsigned)(blocks < (1 << 20) ? blocks : 1 << 20);
 }
 
-/* This thread's place in the grid, and the size of the grid, in threads. */
+/* This thread's index in the grid, and the number of threads in the grid. */
 template <typename Index> static __device__ __forceinline__ Index gb_thread(void) { return (Index)blockIdx.x * (Index)blockDim.x + (Index)threadIdx.x; }
 template <typename Index> static __device__ __forceinline__ Index gb_grid_size(void) { return (Index)gridDim.x * (Index)blockDim.x; }
 
@@ -171,7 +171,7 @@ template <typename T> static GB_DEVICE void gb_store(void *to, int dtype, int64_
   }
 }
 
-/* x as a tensor of the dtype would hold it. */
+/* x rounded to the dtype. */
 template <typename T> static GB_DEVICE T gb_through(T x, int dtype) {
   double room;
   gb_store<T>(&room, dtype, 0, x);
@@ -256,7 +256,7 @@ static __device__ __forceinline__ void gb_report(gb_cuda_fault *fault, int kind,
   fault->limit = limit;
 }
 
-/* An index value from data: itself where it is 0 .. limit - 1, else reported, and 0. */
+/* Check an index value from data: returns it if it is in 0 .. limit - 1; else reports it and returns 0. */
 static __device__ __forceinline__ int64_t gb_checked_index(gb_cuda_fault *fault, int op, int64_t value, int64_t limit) {
   if (value >= 0 && value < limit) return value;
   gb_report(fault, GB_FAULT_INDEX, op, value, limit);

@@ -11,7 +11,7 @@
 
 /* {==== pieces ==== */
 
-/* Note a status: the first failure stays, with what the library says about it. False: there was one, now or before. */
+/* Record a status. The first failure stays, with the library's text. False if anything has failed so far. */
 static bool note(gb_dnn_graph *g, cudnnStatus_t status, const char *what) {
   if (g->status != CUDNN_STATUS_SUCCESS) return false;
   if (status == CUDNN_STATUS_SUCCESS) return true;
@@ -272,7 +272,7 @@ void gb_dnn_norm_backward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part grad, gb_d
   add_operands(g, op, operands, 8, "the gradient of a normalization");
 }
 
-/* What a pooling window is; padding loses against every number of a maximum, and counts as 0 in a mean. */
+/* Describe the pooling window. Padding counts as the smallest number in a maximum, and as 0 in a mean. */
 static gb_dnn_part pool_of(gb_dnn_graph *g, cudnnResampleMode_t mode, const gb_dnn_pool *w) {
   static const int64_t two = 2;
   static const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;

@@ -37,7 +37,8 @@ cudnnDataType_t gb_dnn_type(gb_dtype dtype);
 gb_dnn_part gb_dnn_tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *stride);
 /* The same of [a, b, h, w], dense, its second dimension innermost in memory: channels last. */
 gb_dnn_part gb_dnn_image(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, const int64_t hw[2]);
-/* A tensor between two operations, laid out as the library likes: strides are those of a row-major tensor, or `like`. */
+/* A tensor between two operations, in a layout of the library's choice. The strides are those of a row-major tensor, or
+ * of `like`. */
 gb_dnn_part gb_dnn_virtual(gb_dnn_graph *g, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *like);
 /* One float32 whose value is given with every run, from host memory. */
 gb_dnn_part gb_dnn_scalar(gb_dnn_graph *g, int64_t id, int ndim);
@@ -81,7 +82,7 @@ typedef struct gb_dnn_wish {
   size_t workspace;                    /* at most so much scratch */
 } gb_dnn_wish;
 
-/* A graph that was prepared to run, or why it could not be. */
+/* A graph prepared to run, or the reason why it cannot. */
 typedef struct gb_dnn_plan {
   gb_dnn_graph graph;
   gb_dnn_part config, plan;            /* NULL: no engine can */
@@ -89,7 +90,7 @@ typedef struct gb_dnn_plan {
   char error[256];
 } gb_dnn_plan;
 
-/* What a plan is found by: everything that its graph is made of, and the wish. The rest is 0. */
+/* The key of a plan: everything that its graph is made of, and the wish. The rest is 0. */
 typedef struct gb_dnn_key { int64_t values[48]; } gb_dnn_key;
 
 /* Describe the graph in g; gb_dnn_begin was called, gb_dnn_end will be. */
@@ -99,8 +100,9 @@ typedef void (*gb_dnn_build)(gb_dnn_graph *g, const void *what);
 typedef struct gb_dnns gb_dnns;
 gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out);
 
-/* The plan of a key, built by build(g, what) at its first use: with the first engine configuration that the heuristics name, may be used, and
- * can be made to run. plan->plan is NULL, and plan->error says why, where there is none. NULL: out of memory. */
+/* The plan for a key. At its first use build(g, what) makes the graph, and the first engine configuration that the
+ * heuristics name, that is allowed and that runs is taken. If there is none, plan->plan is NULL and plan->error says
+ * why. NULL: out of memory. */
 gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build build, const void *what, const gb_dnn_wish *wish);
 /* How many configurations the heuristics name for a graph; this needs no device. */
 int gb_dnn_count_configs(gb_dnn_graph *g, cudnnBackendHeurMode_t mode);

@@ -88,13 +88,13 @@ template <int count, typename Index> static GB_DEVICE void gb_seek_by(const gb_w
   for (int k = 0; k < count; k++) offset[k] = (int64_t)at[k];
 }
 
-/* Where element i of the walk lies in the first `count` operands. */
+/* The offsets of element i of the walk in the first `count` operands. */
 template <int count> static GB_DEVICE void gb_seek(const gb_walk &w, int64_t i, int64_t *offset) {
   if (w.narrow) gb_seek_by<count, int32_t>(w, (int32_t)i, offset);
   else gb_seek_by<count, int64_t>(w, i, offset);
 }
 
-/* What the functions of elements are told beside their operands. What a and b mean is the op's business. */
+/* What element functions get besides their operands. The meaning of a and b is up to the op. */
 template <typename T> struct gb_numbers {
   T a, b;
   gb_cuda_fault *fault;
@@ -211,7 +211,7 @@ static inline int gb_strip_width(const gb_elements &e, const gb_walk &w, int cou
     if (gb_lane_bytes(t->dtype) > widest) widest = gb_lane_bytes(t->dtype);
   }
   int width = widest == 4 ? 4 : 8;
-  return w.shape[last] >= 4 * width ? width : 0; /* heads and tails of shorter rows would be most of them */
+  return w.shape[last] >= 4 * width ? width : 0; /* shorter rows would be mostly heads and tails */
 }
 
 template <class F, int W> static void gb_run_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {

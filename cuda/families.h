@@ -17,9 +17,9 @@ extern "C" {
 GB_CUDA_FAMILIES(GB_CUDA_DECLARE)
 #undef GB_CUDA_DECLARE
 
-/* create.cu: put 8 bytes that the host knows into device memory, without waiting. */
+/* create.cu: copy 8 bytes from the host to device memory, without waiting. */
 void gb_cuda_put(gb_stream stream, void *to, uint64_t bits);
-/* create.cu: the elements of `in`, broadcast and converted, in `out`; either may be any view of memory. */
+/* create.cu: copy the elements of `in`, broadcast and converted, to `out`; either may be any view. */
 gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in);
 #ifdef __cplusplus
 }

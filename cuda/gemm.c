@@ -35,7 +35,7 @@ typedef struct plan_key {
 } plan_key;
 
 typedef struct plan {
-  bool refused;                        /* the library has no algorithm: only known, so that it is not asked again */
+  bool refused;                        /* the library has no algorithm; remembered so that it is not asked again */
   cublasLtMatmulDesc_t product;
   cublasLtMatrixLayout_t a, b, c;      /* ours */
   cublasLtMatmulAlgo_t algorithm;
@@ -108,7 +108,7 @@ static int64_t leading(const gb_gemm_matrix *m, int64_t rows, int64_t columns) {
   return step < least ? least : step; /* smaller only where there is nothing to step over */
 }
 
-/* The vector beside the product: a bias that is read, or sums that are written. */
+/* The vector that goes with the product: a bias to read, or sums to write. */
 static const void *vector_of(const gb_gemm *g) { return g->epilogue == GB_GEMM_ROW_SUMS ? g->sums : g->bias; }
 
 static plan_key key_of(const gb_gemm *g) {
@@ -158,7 +158,7 @@ static cublasLtEpilogue_t epilogue_of(const gb_gemm *g) {
   return g->bias ? table[g->epilogue].biased : table[g->epilogue].plain;
 }
 
-/* Where the vector and aux of this very call lie. */
+/* Set the addresses of this call's vector and aux. */
 static cublasStatus_t set_pointers(cublasLtMatmulDesc_t product, const gb_gemm *g) {
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   const void *vector = vector_of(g);

@@ -13,7 +13,7 @@
 /* Of a chunk, 128 MiB in float32: every chunk reads and writes the whole of dweight, so with half of that the traffic of a large vocabulary would cost as
  * much time as the products; twice as much would only take more memory. */
 #define LOGITS ((int64_t)1 << 25)
-#define FEWEST_ROWS 128           /* of a chunk, whatever that takes: fewer would leave the device idle */
+#define FEWEST_ROWS 128           /* rows of a chunk at least: fewer would leave the device idle */
 
 /* One call. */
 typedef struct linear_loss {
@@ -71,7 +71,7 @@ static gb_status run_chunks(gb_cuda_call *call, linear_loss *j, char *losses) {
   return GB_OK;
 }
 
-/* Without rows there are no gradients by weight and bias. */
+/* Without rows there are no gradients of weight and bias. */
 static gb_status clear_gradients(gb_cuda_call *call) {
   for (int i = 2; i < 4; i++) {
     const gb_cuda_tensor *t = call->out[i];

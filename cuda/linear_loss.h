@@ -4,7 +4,7 @@
 
 #include "cuda/call.h"
 
-/* Some rows of logits, in float32 or float64 (lane), and what comes of them. */
+/* Some rows of logits, in float32 or float64 (lane), and their results. */
 typedef struct gb_logits {
   int64_t rows, classes, ignore;
   gb_dtype lane, slope_dtype, target_dtype;
@@ -20,7 +20,7 @@ extern "C" {
 
 /* Losses of the rows, and softmax less 1 at the target. Reads the logits twice and writes the slope once. */
 void gb_logits_run(gb_cuda_call *call, const gb_logits *l);
-/* dbias (lanes [classes]) becomes, or grows by, the sums of the slope's columns. */
+/* Set dbias (lanes [classes]) to the sums of the slope's columns, or add them to it. */
 void gb_logits_bias(gb_cuda_call *call, const gb_logits *l, void *dbias, bool add);
 /* The sum of all rows' losses, or their mean over the targets that are not ignored; l describes all rows. */
 void gb_logits_reduce(gb_cuda_call *call, const gb_logits *l, bool mean, void *out, gb_dtype dtype);

@@ -138,7 +138,8 @@ static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
 /* Does the library write this dtype from these operands? */
 static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && is_short(g->a.dtype)); }
 
-/* A product whose sums are all NaN, since what they are multiplied by is: so c is written by the very kernel that will write it again. */
+/* Test whether ReLU passes NaN on, by a product whose sums are all NaN; the kernel that writes c here will write it
+ * again. */
 static gb_status try_nan(gb_cuda_call *call, const void *what) {
   gb_gemm g = *(const gb_gemm *)what;
   g.alpha = NAN;
@@ -151,7 +152,8 @@ static const char *relu_refusal(gb_cuda_call *call, const gb_gemm *g) {
   return gb_relu_refusal(call, &call->cuda->product_relu[g->a.dtype][other][g->bias != NULL], try_nan, g, g->c, g->dtype);
 }
 
-/* Run what the library fuses. False: it cannot or may not, and nothing was done. Said where it was asked for. */
+/* Run the product with what the library fuses. False: it cannot or may not, and nothing was done. Printed if asked
+ * for. */
 static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
   static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU", "the gradient of the bias" };
   const char *why = p->batch_ndim > 0 || !gb_gemm_fuses(g) ? "cuBLASLt does not take its dtype or layout" : NULL;
@@ -179,7 +181,7 @@ static bool run_then_relu(gb_cuda_call *call, const gb_product *p, gb_gemm *g, g
   return done;
 }
 
-/* Have the library do what it may beside the product. */
+/* Let the library do what it can besides the product. */
 static bool fuse_extra(gb_cuda_call *call, const gb_product *p, const gb_gemm *plain, gb_status *status) {
   gb_gemm g = *plain;
   if (p->extra == GB_GEMM_PLAIN || !writes(&g)) return false;
@@ -189,7 +191,7 @@ static bool fuse_extra(gb_cuda_call *call, const gb_product *p, const gb_gemm *p
   return *p->fused = run_fused(call, p, &g, status);
 }
 
-/* Have the library do all of it. False: it cannot, and nothing was done. */
+/* Let the library do all of it. False: it cannot, and nothing was done. */
 static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
   bool epilogue = p->bias || p->activation != GB_ACTIVATION_NONE || p->pre, gelu = p->activation == GB_ACTIVATION_GELU_TANH;
   bool known = gelu || ((p->activation == GB_ACTIVATION_NONE || p->activation == GB_ACTIVATION_RELU) && !p->pre);

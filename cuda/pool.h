@@ -21,7 +21,8 @@ typedef struct gb_pool {
 extern "C" {
 #endif
 
-/* Launch it. *served is false, and nothing was launched, where the library has no engine for it; the reason is told where somebody asked for it. */
+/* Launch it. If the library has no engine for it, *served is false and nothing was launched; the reason is printed if
+ * asked for. */
 gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served);
 
 #ifdef __cplusplus

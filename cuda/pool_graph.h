@@ -5,7 +5,7 @@
 #include "cuda/dnn.h"
 #include "cuda/pool.h"
 
-/* what: a gb_pool, of which no address is looked at. */
+/* what: a gb_pool; its addresses are not read. */
 void gb_pool_graph(gb_dnn_graph *g, const void *what);
 
 #endif

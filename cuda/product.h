@@ -1,6 +1,6 @@
-/* cuda/product.h - a matrix product as an op asks for it: any float dtypes, any layouts, any activation, batches of any rank.
+/* cuda/product.h - a matrix product as ops need it: any float dtypes, any layouts, any activation, batches of any rank.
  *
- * matmul.c brings it to what the library takes (gemm.h) and finishes what the library leaves. */
+ * matmul.c converts it to what the library takes (gemm.h) and does what the library cannot. */
 #ifndef GB_CUDA_PRODUCT_H
 #define GB_CUDA_PRODUCT_H
 
@@ -33,8 +33,8 @@ typedef struct gb_product {
 
 /* Run a product. */
 gb_status gb_product_run(gb_cuda_call *call, const gb_product *product);
-/* The dtype that a product of these operands is computed in, for this result: float64 where any of the three is, else what both operands
- * become exactly. */
+/* The dtype to compute this product in: float64 if any of the three is float64; else the dtype that holds both operands
+ * exactly. */
 gb_dtype gb_product_dtype(gb_dtype a, gb_dtype b, gb_dtype result);
 /* A matrix [rows, columns] in dtype and in a layout that the library takes: as it is, or a copy in scratch. */
 gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t rows, int64_t columns, gb_dtype dtype);

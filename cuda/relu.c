@@ -6,7 +6,7 @@
 #include "base/numerics.h"
 #include "cuda/cuda.h"
 
-/* Is an element NaN: beyond infinity, but for its sign? */
+/* Is any element NaN, that is beyond infinity without its sign? */
 static bool is_nan(uint64_t bits, gb_dtype dtype, size_t bytes) {
   size_t sign_out = 65 - 8 * bytes;
   return bits << sign_out > (uint64_t)gb_numerics_bounds_of(dtype, dtype).infinity << sign_out;

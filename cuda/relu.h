@@ -7,19 +7,19 @@
 
 #include "cuda/call.h"
 
-/* What is known of one kind: a library, a dtype, and what else makes it take other kernels. */
+/* What is known about one kind: a library, a dtype, and whatever else makes the library choose other kernels. */
 typedef struct gb_relu_answer {
   bool known;
   const char *why;                     /* why it is not used, or NULL */
 } gb_relu_answer;
 
-/* Launch `what` with NaN for every argument of its ReLU. GB_EUNSUPPORTED: the library does not have it at all. */
+/* Launch `what` so that every argument of its ReLU is NaN. GB_EUNSUPPORTED: the library does not have it. */
 typedef gb_status (*gb_relu_trial)(gb_cuda_call *call, const void *what);
 
 /* Why the library's ReLU is not to be used, or NULL. The trial overwrites result, of dtype. Nothing can be tried while a graph is captured: what
  * is not known by then stays unused afterwards too, so that the step gives the same bits in the graph and outside. */
 const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_trial trial, const void *what, const void *result, gb_dtype dtype);
-/* ReLU of y in place, of the dtype of the call's result. Rounded before is the same as rounded after. */
+/* ReLU of y in place, in the dtype of the call's result. Rounding before or after gives the same. */
 gb_status gb_relu_in_place(gb_cuda_call *call, const gb_cuda_tensor *y);
 
 #endif

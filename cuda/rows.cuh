@@ -85,7 +85,7 @@ template <typename T> static GB_DEVICE void gb_row_store(const gb_rows &r, int64
 
 /* {==== a row by lanes ==== */
 
-/* The elements of rows lie one after another, in a dtype that lanes know. */
+/* True if the elements of rows are contiguous, in a dtype that lanes know. */
 static GB_DEVICE bool gb_has_lanes(const gb_rows &r) { return (r.inner.n == 0 || (r.inner.n == 1 && r.inner.step[0] == 1)) && gb_lane_bytes(r.dtype) > 0; }
 
 /* How many elements the row at `start` begins beyond an aligned one. */
@@ -171,7 +171,7 @@ static GB_DEVICE void gb_next_tile(gb_share *s) { s->base += (int64_t)s->threads
 
 /* {==== together ==== */
 
-/* All threads of a row get the fold of what each brings. */
+/* Fold what the threads of a row bring; every one of them gets the result. */
 template <typename T, class Fold> static __device__ T gb_row_fold(T x, T nothing, Fold fold) {
   return blockDim.x == GB_WARP ? gb_warp_fold(x, fold) : gb_block_fold(x, nothing, fold);
 }
@@ -274,7 +274,7 @@ static inline gb_row_shape gb_shape_rows(int64_t rows, int64_t n) {
   return gb_shape_of(rows, threads, 0);
 }
 
-/* The first row of this thread, and how many rows are worked on at once. */
+/* This thread's first row, and the step from one of its rows to the next. */
 static __device__ __forceinline__ int64_t gb_first_row(void) { return (int64_t)blockIdx.x * blockDim.y + threadIdx.y; }
 static __device__ __forceinline__ int64_t gb_rows_at_once(void) { return (int64_t)gridDim.x * blockDim.y; }
 

@@ -28,7 +28,8 @@ typedef enum gb_copy_kind { GB_COPY_TO_DEVICE, GB_COPY_TO_HOST, GB_COPY_ON_DEVIC
 
 const char *gb_rt_text(int code);
 int gb_rt_device_count(int *count);
-int gb_rt_select(int device);            /* make the device this thread's: what is opened, allocated and launched from now on is on it */
+int gb_rt_select(int device);            /* select the device for this thread: later opens, allocations and launches go
+                                            to it */
 int gb_rt_properties(int device, gb_device_properties *out);
 int gb_rt_memory(size_t *available, size_t *total);
 
@@ -54,17 +55,18 @@ int gb_rt_event_synchronize(gb_event event);              /* waits */
 int gb_rt_event_done(gb_event event, bool *done);         /* does not */
 int gb_rt_event_wait(gb_stream stream, gb_event event);   /* the stream waits, the host does not */
 
-/* Between these two nothing runs: what is launched on the stream becomes the graph. */
+/* Between these two nothing runs: launches on the stream are recorded into the graph. */
 int gb_rt_capture_begin(gb_stream stream);
 int gb_rt_capture_end(gb_stream stream, gb_graph **out);
 int gb_rt_graph_launch(gb_graph *graph, gb_stream stream);
 void gb_rt_graph_close(gb_graph *graph);
 
-/* The first launch that failed since this was asked last, or 0; which kernel it was is told with it. GB_LAUNCH notes them. */
+/* The first launch that failed since the last call of this, and its kernel; or 0. GB_LAUNCH records them. */
 void gb_rt_launched(const char *kernel);
 int gb_rt_launch_error(const char **kernel);
 
-/* Ranges of this thread in a profiler's timeline, nested. Is one attached that wants them? */
+/* Ranges of this thread in a profiler's timeline, nested. The first tells whether a profiler is attached and wants
+ * them. */
 bool gb_rt_ranges_wanted(void);
 void gb_rt_range_push(const char *name);
 void gb_rt_range_pop(void);

@@ -10,7 +10,7 @@ struct gb_graph { cudaGraphExec_t exec; };
 
 const char *gb_rt_text(int code) { return cudaGetErrorString((cudaError_t)code); }
 
-/* A code that is told to the caller: the next launch shall not report it once more. */
+/* Return a code to the caller, and clear it so that the next launch does not report it again. */
 static int told(cudaError_t code) {
   if (code != cudaSuccess) cudaGetLastError();
   return (int)code;
@@ -18,7 +18,7 @@ static int told(cudaError_t code) {
 
 int gb_rt_device_count(int *count) { return told(cudaGetDeviceCount(count)); }
 
-/* Each time, since a host may use CUDA on the same thread. */
+/* Done each time, since a host may use CUDA on the same thread. */
 int gb_rt_select(int device) { return told(cudaSetDevice(device)); }
 
 int gb_rt_properties(int device, gb_device_properties *out) {
@@ -86,7 +86,7 @@ int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(ou
 void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
 int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }
 
-/* Would a copy to this memory be noted instead of made, while its caller believes that it has the bytes? */
+/* Would a copy to this memory be recorded, although its caller needs the bytes now? */
 static bool is_only_noted(gb_stream stream, const void *host) {
   enum cudaStreamCaptureStatus status;
   struct cudaPointerAttributes what;

@@ -19,7 +19,7 @@ static void strides_of(const gb_cuda_tensor *t, int64_t *stride) {
   for (int i = 0; i < 4; i++) stride[i] = i < 4 - t->ndim ? t->numel : t->stride[i - (4 - t->ndim)];
 }
 
-/* Is this something that the library may be asked? Operands in: query, key, value, mask. */
+/* May the library be asked to run this? Operands in: query, key, value, mask. */
 static bool is_plain(const gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_dtype result) {
   for (int i = QUERY; i <= VALUE; i++)
     if (in[i]->dtype != result || in[i]->numel == 0) return false;

@@ -10,10 +10,10 @@
 
 typedef struct gb_uploads gb_uploads;
 
-/* For a compute stream of the device that is selected. NULL: out of memory, or the runtime has no stream. */
+/* Open a ring for a compute stream of the selected device. NULL: out of memory, or the runtime has no stream. */
 gb_uploads *gb_uploads_open(gb_stream compute);
 void gb_uploads_close(gb_uploads *uploads);        /* waits; NULL is fine */
-/* What the runtime says: 0, or a code. Never between the begin and the end of a capture. */
+/* Returns 0 or a code of the runtime. Must not be called during a capture. */
 int gb_uploads_write(gb_uploads *uploads, void *device, const void *host, size_t bytes);
 size_t gb_uploads_bytes(const gb_uploads *uploads); /* pinned; the same again lies on the device. NULL: 0 */
 
