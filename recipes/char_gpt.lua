@@ -12,13 +12,16 @@ local args = gb.args {
   { "seed", 1, "same seed, same bits" },
   { "steps", 2000, least = 1 }, { "batch", 12, least = 1 }, { "block", 64, "characters of context", least = 1 },
   { "layers", 4, least = 1 }, { "heads", 4, least = 1 }, { "width", 128, least = 1 }, { "dropout", 0.0, least = 0 },
-  { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 }, { "warmup", 100, least = 0 }, { "weight_decay", 0.1, least = 0 },
+  { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 },
+  { "warmup", 100, least = 0 }, { "weight_decay", 0.1, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "eval_batches", 200, "random batches of the last evaluation", least = 1 },
-  { "sample", 400, "characters to write at the end", least = 0 }, { "out", "char_gpt.safetensors", "where the weights go (\"\": nowhere)", writes = true },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true }, { "checkpoint_every", 500, least = 1 },
-  { "resume", "", "a checkpoint to go on from" },
-  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
+  { "sample", 400, "characters to write at the end", least = 0 },
+  { "out", "char_gpt.safetensors", "where the weights go (\"\": nowhere)", writes = true },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true },
+  { "checkpoint_every", 500, least = 1 },
+  { "resume", "", "a checkpoint to continue from" },
+  { "stop_at", 0, "stop after this step (0: run to the end)", least = 0 },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
@@ -29,7 +32,7 @@ local precision = amp.precision(args.precision)
 local text = data.text(args.data)
 local train, valid = text:split(0.9)
 
--- Attention and MLP, each added to the stream that it read.
+-- A transformer block: attention and MLP, each added to its input.
 local Block = nn.Module:extend("Block")
 function Block:init(width, heads)
   self.norm1 = nn.LayerNorm(width, { bias = false })
@@ -38,7 +41,7 @@ function Block:init(width, heads)
   self.mlp = nn.MLP(width, 4 * width, { bias = false, activation = "gelu" })
   self.drop = nn.Dropout(args.dropout)
 end
-function Block:forward(x) -- a handle that is closed gives its memory back at once; the graph keeps what backward needs
+function Block:forward(x) -- <close> frees a handle at once; the graph keeps what backward needs
   local a <close> = self.norm1(x)
   local b <close> = self.attention(a)
   local c, sum <close> = self.norm2:add(self.drop(b), x)
@@ -87,16 +90,22 @@ local function group(list, decay)
   return g
 end
 local opt = optim.AdamW({ group(decayed, args.weight_decay), group(plain, 0) }, { lr = args.lr, betas = { 0.9, 0.99 } })
-local schedule = optim.lr.Cosine(opt, { warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr })
+local schedule = optim.lr.Cosine(opt, {
+  warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr,
+})
 local scaler = amp.GradScaler(precision)
-local loader = data.DataLoader(train:windows(args.block), { batch_size = args.batch, batches = args.steps, seed = args.seed })
+local loader = data.DataLoader(train:windows(args.block), {
+  batch_size = args.batch, batches = args.steps, seed = args.seed,
+})
 
 -- The mean loss over random windows of a text, the same windows every time.
 local function evaluate(set, batches)
   model:eval()
   local total = 0.0
   gb.no_grad(function()
-    local windows = data.DataLoader(set:windows(args.block), { batch_size = args.batch, batches = batches, seed = 1234 })
+    local windows = data.DataLoader(set:windows(args.block), {
+      batch_size = args.batch, batches = batches, seed = 1234,
+    })
     for x, y in windows:iter(args.device) do
       total = total + amp.autocast(precision, function() return model:loss(x, y) end):item()
     end
@@ -110,7 +119,9 @@ local parts = { model = model, optimizer = opt, scaler = scaler, schedule = sche
 if args.resume ~= "" then
   local extra = gb.io.load_checkpoint(args.resume, parts)
   step, losses = extra.step, extra.losses
-  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  if extra.seed ~= args.seed then
+    print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed))
+  end
   args.seed = extra.seed
 end
 
@@ -126,7 +137,8 @@ local function train_step(_, x, y)
   return loss
 end
 
-print(("char_gpt: %d characters, %d different, %s on %s"):format(#text, text:vocabulary_size(), tostring(precision), args.device))
+print(("char_gpt: %d characters, %d different, %s on %s"):format(#text, text:vocabulary_size(), tostring(precision),
+  args.device))
 local bar = gb.progress(args.steps - step, "train", { unit = "tokens", unit_size = args.batch * args.block })
 for x, y in loader:iter(args.device) do
   if args.audit then

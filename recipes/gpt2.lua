@@ -2,7 +2,7 @@
 --
 --   gibbous recipes/gpt2.lua --data train.bin --valid valid.bin --model 124M --batch 16 --accumulate 32
 --
--- A file holds 16-bit ids and nothing else, or llm.c's header before them; --dtype reads others, and "uint8" reads any file, byte by byte.
+-- A file holds 16-bit ids, with or without llm.c's header. --dtype reads other ids; "uint8" reads any file by bytes.
 
 local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
@@ -10,7 +10,7 @@ local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.da
 local args = gb.args {
   { "data", "", "the file of token ids to learn from" },
   { "valid", "", "a file to validate on (none: the last hundredth of data)" },
-  { "dtype", "uint16", "of an id in the files: uint16, int32 or uint8" },
+  { "dtype", "uint16", "the type of an id in the files: uint16, int32 or uint8" },
   { "model", "124M", "124M, 355M, 774M, 1.5B, or tiny to try things out" },
   { "vocabulary", 50304, "how many ids there are; GPT-2's 50,257 are rounded up to a multiple of 64", least = 1 },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
@@ -18,15 +18,17 @@ local args = gb.args {
   { "seed", 1, "same seed, same bits" },
   { "steps", 20000, "of the optimizer", least = 1 }, { "batch", 16, "sequences at once", least = 1 },
   { "block", 0, "tokens of context (0: all the model has)", least = 0 },
-  { "accumulate", 1, "batches whose gradients are added up in a step", least = 1 },
-  { "recompute", false, "keep a block's input only and run the block again in backward: less memory, a third more work" },
-  { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 }, { "warmup", 700, least = 0 }, { "weight_decay", 0.1, least = 0 },
+  { "accumulate", 1, "batches whose gradients are summed for one step", least = 1 },
+  { "recompute", false, "keep only the inputs of blocks, and run them again in backward: less memory, more work" },
+  { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 },
+  { "warmup", 700, least = 0 }, { "weight_decay", 0.1, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 }, { "dropout", 0.0, least = 0 },
   { "valid_every", 250, least = 1 }, { "valid_batches", 20, "random batches of a validation", least = 1 },
   { "out", "gpt2.safetensors", "where the weights go (\"\": nowhere)", writes = true },
-  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true }, { "checkpoint_every", 1000, least = 1 },
-  { "resume", "", "a checkpoint to go on from" },
-  { "stop_at", 0, "leave after this step, as if stopped (0: run to the end)", least = 0 },
+  { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true },
+  { "checkpoint_every", 1000, least = 1 },
+  { "resume", "", "a checkpoint to continue from" },
+  { "stop_at", 0, "stop after this step (0: run to the end)", least = 0 },
 }
 local sizes = {
   ["tiny"] = { layers = 2, heads = 2, width = 32, context = 64 },
@@ -35,10 +37,13 @@ local sizes = {
   ["774M"] = { layers = 36, heads = 20, width = 1280, context = 1024 },
   ["1.5B"] = { layers = 48, heads = 25, width = 1600, context = 1024 },
 }
-local size = sizes[args.model] or error(("gpt2: --model is 124M, 355M, 774M, 1.5B or tiny, not '%s'"):format(args.model), 0)
+local size = sizes[args.model]
+  or error(("gpt2: --model is 124M, 355M, 774M, 1.5B or tiny, not '%s'"):format(args.model), 0)
 local block = args.block == 0 and size.context or args.block
 if args.data == "" then error("gpt2: --data names a file of token ids to learn from", 0) end
-if block > size.context then error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0) end
+if block > size.context then
+  error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0)
+end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 
@@ -47,7 +52,7 @@ local head, tail = train:split(0.99)
 local valid = args.valid ~= "" and data.tokens(args.valid, { dtype = args.dtype }) or tail
 if args.valid == "" then train = head end
 
--- Attention and MLP, each added to the stream that it read.
+-- A transformer block: attention and MLP, each added to its input.
 local Block = nn.Module:extend("Block")
 function Block:init(width, heads)
   self.norm1 = nn.LayerNorm(width, { out = "autocast" })
@@ -56,7 +61,7 @@ function Block:init(width, heads)
   self.mlp = nn.MLP(width, 4 * width, { activation = "gelu_tanh" })
   self.drop = nn.Dropout(args.dropout)
 end
-function Block:forward(x) -- a handle that is closed gives its memory back at once; the graph keeps what backward needs
+function Block:forward(x) -- <close> frees a handle at once; the graph keeps what backward needs
   local a <close> = self.norm1(x)
   local b <close> = self.attention(a)
   local c, sum <close> = self.norm2:add(self.drop(b), x)
@@ -106,16 +111,23 @@ local function group(list, decay)
   return g
 end
 local opt = optim.AdamW({ group(decayed, args.weight_decay), group(plain, 0) }, { lr = args.lr, betas = { 0.9, 0.95 } })
-local schedule = optim.lr.Cosine(opt, { warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr })
+local schedule = optim.lr.Cosine(opt, {
+  warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr,
+})
 local scaler = amp.GradScaler(precision)
-local loader = data.DataLoader(train:windows(block), { batch_size = args.batch, batches = args.steps * args.accumulate, seed = args.seed })
+local loader = data.DataLoader(train:windows(block), {
+  batch_size = args.batch, batches = args.steps * args.accumulate, seed = args.seed,
+})
 
 -- The mean loss over random windows of the validation file, the same windows every time.
 local function validate()
   model:eval()
   local total = 0.0
   gb.no_grad(function()
-    for x, y in data.DataLoader(valid:windows(block), { batch_size = args.batch, batches = args.valid_batches, seed = 1234 }):iter(args.device) do
+    local windows = data.DataLoader(valid:windows(block), {
+      batch_size = args.batch, batches = args.valid_batches, seed = 1234,
+    })
+    for x, y in windows:iter(args.device) do
       total = total + amp.autocast(precision, function() return model:loss(x, y) end):item()
     end
   end)
@@ -128,14 +140,18 @@ local parts = { model = model, optimizer = opt, scaler = scaler, schedule = sche
 if args.resume ~= "" then
   local extra = gb.io.load_checkpoint(args.resume, parts)
   step = extra.step
-  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  if extra.seed ~= args.seed then
+    print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed))
+  end
   args.seed = extra.seed
 end
 
-print(("gpt2: %s, %.1f million parameters, %s on %s, %d tokens to learn from, %d a step"):format(args.model, count / 1e6, tostring(precision), args.device,
-  #train, args.batch * block * args.accumulate))
-local bar = gb.progress(args.steps - step, "train", { unit = "tokens", unit_size = args.batch * block * args.accumulate })
-local batch, mean = 0, nil -- batches of this step so far, and their mean loss: on the device, read only when the bar is drawn
+print(("gpt2: %s, %.1f million parameters, %s on %s, %d tokens to learn from, %d a step"):format(args.model,
+  count / 1e6, tostring(precision), args.device, #train, args.batch * block * args.accumulate))
+local bar = gb.progress(args.steps - step, "train", {
+  unit = "tokens", unit_size = args.batch * block * args.accumulate,
+})
+local batch, mean = 0, nil -- batches of this step so far; their mean loss, on the device until the bar is drawn
 for x, y in loader:iter(args.device) do
   if batch == 0 then opt:zero_grad() end
   local loss = amp.autocast(precision, function() return model:loss(x, y) end) / args.accumulate
@@ -151,7 +167,9 @@ for x, y in loader:iter(args.device) do
     step = step + 1
     bar:update(1, { loss = mean, norm = norm, step = step })
     batch, mean = 0, nil
-    if step % args.valid_every == 0 and step < args.steps then print(("step %d: validation loss %.4f"):format(step, validate())) end
+    if step % args.valid_every == 0 and step < args.steps then
+      print(("step %d: validation loss %.4f"):format(step, validate()))
+    end
     if args.checkpoint ~= "" and (step % args.checkpoint_every == 0 or step == args.stop_at) then
       parts.extra = { step = step, seed = args.seed }
       gb.io.save_checkpoint(args.checkpoint, parts)

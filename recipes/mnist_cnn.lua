@@ -14,7 +14,7 @@ local args = gb.args {
   { "seed", 1, "same seed, same bits" },
   { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)", writes = true },
   { "checkpoint", "", "write a checkpoint here after every epoch", writes = true },
-  { "resume", "", "a checkpoint to go on from" },
+  { "resume", "", "a checkpoint to continue from" },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 gb.manual_seed(args.seed)
@@ -39,7 +39,7 @@ local opt = optim.AdamW(model:parameters(), { lr = args.lr })
 local scaler = amp.GradScaler(precision) -- scales only where float16 needs it
 print(model)
 
--- The share of test digits read right, in percent.
+-- The accuracy on the test images, in percent.
 local function evaluate()
   model:eval()
   local hits = 0
@@ -70,7 +70,9 @@ local first = 1
 if args.resume ~= "" then
   local extra = gb.io.load_checkpoint(args.resume, parts)
   first = extra.epoch + 1
-  if extra.seed ~= args.seed then print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed)) end
+  if extra.seed ~= args.seed then
+    print(("the random state of %s goes on, and --seed %d is not used"):format(args.resume, args.seed))
+  end
   args.seed = extra.seed
 end
 
