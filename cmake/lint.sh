@@ -40,6 +40,18 @@ rows=$(grep -nP '\t| +$' $sources); [ -z "$rows" ] || report 'tabs or trailing b
 for file in $sources; do
   head -1 "$file" | grep -q '^/\*' || report "$file does not open with what it is for" ""
 done
+# Documents: lines of 120 columns outside tables and blocks of code; README has 200 lines at most, that of a folder 20.
+pages=$(git ls-files '*.md' 2>/dev/null | grep -v '^docs/reference.md$')
+rows=""
+# shellcheck disable=SC2086
+[ -z "$pages" ] || rows=$(awk 'FNR == 1 { code = 0 } /^ *```/ { code = !code }
+                               !code && !/^\|/ && length > 120 { print FILENAME ":" FNR ": " length " columns" }' $pages)
+[ -z "$rows" ] || report 'documents with lines over 120 columns:' "$rows"
+rows=$(for page in $(echo "$pages" | grep 'README.md$'); do
+  most=20; [ "$page" != README.md ] || most=200
+  lines=$(wc -l <"$page"); [ "$lines" -le $most ] || echo "$page: $lines lines, $most are allowed"
+done)
+[ -z "$rows" ] || report 'pages that are too long:' "$rows"
 for script in dev .ci/run cmake/lint.sh tests/host/*.sh; do
   sh -n "$script" || bad=1
 done
