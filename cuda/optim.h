@@ -1,4 +1,4 @@
-/* cuda/optim.h - what optim.c, which knows the engine's slabs, passes to the kernels of optim.cu. */
+/* cuda/optim.h - what optim.c, which knows the engine's slabs, hands to the kernels of optim.cu. */
 #ifndef GB_CUDA_OPTIM_H
 #define GB_CUDA_OPTIM_H
 
@@ -35,8 +35,9 @@ typedef struct gb_pass {
   bool is_f64, has_masters;              /* the precision of a step */
   int64_t *steps, *blame;                /* per segment: steps taken; the update at which a gradient was last not finite */
   gb_pass_scale *scale;
-  gb_pass_found *found, *owner;          /* owner: the flag to raise if a norm is not finite */
-  const gb_pass_found *norm;             /* clip by this norm; NULL: do not clip by norm */
+  gb_pass_found *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
+  const gb_pass_found *norm;             /* clip by the norm in there; NULL: not by norm */
+  bool spares;                           /* where it is not finite, gradients stay as they are */
   bool scaled, maximize;
   double norm_type, max_norm, clip_factor, clip_value;
   double *norms;                         /* per chunk */

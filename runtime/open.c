@@ -1,5 +1,5 @@
-/* open.c - puts the engine together: opens a context with its table of ops, its pool, its threads and the CPU
- * backend. */
+/* open.c - puts the house together: opens a context with its table of ops, its pool, its threads and the CPU backend. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -20,14 +20,10 @@ typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
 /* A result that gb_grad waits for. */
 typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 
-/* Room that a walk starts with. Most graphs of small models need no more, and for them malloc and clearing would cost
- * most. */
+/* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
 enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
 
-/* Walks within each other, by hooks and functions that call backward: each takes some kilobytes of the thread's stack. */
-enum { MOST_WALKS = 16 };
-
-/* One walk; begins as zeros except for what it is asked to do. */
+/* One walk; begins as zeros but for what it is asked to do. */
 typedef struct walk {
   gb_context *context;
   bool retain_graph, create_graph;
@@ -143,13 +139,13 @@ static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b)
   return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call update only where the gradients are zeroed next");
 }
 
-/* True if nobody else can see this tensor's memory, so that it may be written. */
+/* Nobody else can see this tensor's memory, so it may be written. */
 static bool is_private(const gb_tensor *t) {
   return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->base && !t->node && !t->storage->slab && gb_is_dense(t) &&
          !t->storage->release;
 }
 
-/* Compute *sum += more, two gradients of one place; takes over neither. */
+/* *sum += more, both gradients of one place; takes over neither. */
 static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
   if (!*sum) {
     gb_tensor_retain(*sum = more);
@@ -246,7 +242,7 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
 
 /* {==== sums that gradients are put into ==== */
 
-/* The tensor that sums up a leaf's gradients; NULL: none yet. */
+/* Where gradients of a leaf are summed up; NULL: nowhere yet. */
 static gb_tensor *sum_of(const gb_tensor *leaf) {
   return leaf->slab ? leaf->slab->segments[leaf->segment].grad : leaf->grad;
 }
@@ -278,7 +274,7 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
 }
 
-/* A gradient was put there. One that waits for a node has the tag already. */
+/* A gradient was put there; what waits for a node has the tag already. */
 static void settle(gb_tensor *leaf, gb_grad_tag tag) {
   if (!leaf) return;
   sum_of(leaf)->tag = tag;
@@ -491,7 +487,7 @@ static gb_status has_nan(gb_context *context, gb_tensor *t, bool *found) {
   return status;
 }
 
-/* Fail if a gradient that the node made has NaN, with the node's name. */
+/* Gradients that the node made and that are no numbers are an error that names it. */
 static gb_status check_numbers(walk *w, const gb_grad_call *call) {
   gb_context *context = w->context;
   bool found = false;
@@ -516,7 +512,7 @@ static gb_status check_numbers(walk *w, const gb_grad_call *call) {
 
 /* {---- the armed trace ---- */
 
-/* Would the gradients be finite when sent on? */
+/* Are the gradients finite in the form in which they would be sent on? */
 static gb_status is_sent_finite(walk *w, const gb_grad_call *call, bool *finite) {
   *finite = true;
   for (int i = 0; *finite && i < call->n_in; i++) {
@@ -573,7 +569,7 @@ static gb_status examine(walk *w, const gb_grad_call *call) {
   return GB_OK;
 }
 
-/* A check that fails for want of memory finds nothing, and backward goes on. */
+/* What fails for want of memory finds nothing, and backward goes on. */
 static gb_status trace_node(walk *w, const gb_grad_call *call) {
   gb_context *context = w->context;
   gb_beneath beneath;
@@ -669,7 +665,7 @@ static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
   for (size_t i = used; status == GB_OK && i-- > 0;) {
     gb_node *node = order[i];
     arrival *a = find_arrival(w, node);
-    a->useful = node->rerun != NULL; /* its needs are known only when it runs again */
+    a->useful = node->rerun != NULL; /* what it will need shows when it runs again */
     for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
     for (int k = 0; k < node->n_in && !a->useful; k++) {
       const gb_edge *edge = &node->edges[k];
@@ -705,7 +701,7 @@ static gb_status enter(walk *w, const gb_node *node, int i, gb_tensor *t, gb_ten
   return t->requires_grad ? deliver_leaf(w, t, grad) : GB_OK;
 }
 
-/* Free everything that a recompute node keeps. */
+/* Let go of all that a node of recompute keeps. */
 static void forget(gb_node *node) {
   gb_node_drop_saved(node);
   node->ran = true;

@@ -13,7 +13,7 @@ typedef struct gb_segment {
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
   int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's counters */
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
-  uint64_t measured;         /* the gradient's version when unscale_ last measured it, plus 1; 0: not measured */
+  uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
   gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
 } gb_segment;
@@ -52,14 +52,13 @@ typedef struct gb_slab_call {
   gb_slab *slab;
   gb_scale_record *scale;    /* NULL: gradients are unscaled */
   gb_found_record *found;    /* NULL: nothing to check */
-  bool scaled;               /* gradients still carry the scale: multiply by scale->inverse when reading */
-  double norm_type;          /* p above 0, or infinity; 0: do not put a norm into found */
-  const gb_found_record *norm; /* clip by this norm to max_norm; if it is not finite, raise owner's flag instead (NULL:
-                                  nobody's) */
+  bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
+  double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
+  const gb_found_record *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) too */
+  bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
   double max_norm;
   gb_found_record *owner;
-  double clip_factor, clip_value; /* multiply by clip_factor; or, if clip_value is above 0, clamp to +- clip_value (in
-                                     true size, whatever scale gradients carry) */
+  double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
   /* hyperparameters of the group */
   double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
   bool nesterov, maximize, decoupled; /* decoupled: AdamW */
