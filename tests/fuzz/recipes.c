@@ -310,7 +310,8 @@ static void run_session(void) {
   end_loans();
   gb_host_close(host);
   if (memory.lua) fprintf(stderr, "%zu bytes of Lua's were not given back\n", memory.lua), _exit(LEFT_BEHIND);
-  if (allocated() > before && __lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check()) _exit(LEFT_BEHIND);
+  bool more = allocated() > before && __lsan_do_recoverable_leak_check;
+  if (more && __lsan_do_recoverable_leak_check()) _exit(LEFT_BEHIND);
   free(text);
   shared->sessions++;
 }

@@ -1,11 +1,12 @@
 -- recipes.lua - makes hostile recipes for fuzz_recipes (recipes.c), which runs them: session(seed) gives one as text.
 --
--- A session is what one host runs: a few programs, each a list of statements over a small world of tensors, modules, optimizers, scalers, loaders
--- and so on. What is called is not listed here: it comes from the public names and their signatures (gb.test.public_names, help_entry), from the
--- examples that stand in the reference, and from the golden cases of every op, so most calls are valid. A twist or two then makes a call hostile:
--- a table is weak, is read through metamethods, loses elements, or is the same as another; an object is a fake; a number is none; a callback
--- frees, closes, collects, raises, yields, changes what is read, or calls back into the statement that runs (an effect); a library function is
--- replaced. helpers (recipes_helpers.lua) is what these statements are written in.
+-- A session is what one host runs: a few programs, each a list of statements over a small world of tensors, modules,
+-- optimizers, scalers, loaders and so on. What is called is not listed here: it comes from the public names and their
+-- signatures (gb.test.public_names, help_entry), from the examples that stand in the reference, and from the golden
+-- cases of every op, so most calls are valid. A twist or two then makes a call hostile: a table is weak, is read
+-- through metamethods, loses elements, or is the same as another; an object is a fake; a number is none; a callback
+-- frees, closes, collects, raises, yields, changes what is read, or calls back into the statement that runs (an
+-- effect); a library function is replaced. helpers (recipes_helpers.lua) is what these statements are written in.
 
 local gb = require "gibbous"
 local random = math.random
@@ -35,7 +36,8 @@ local function parameter(word)
   local name, optional, rest = word:match("^%s*([%w_%.]+)(%??)(.*)$")
   if not name then return nil end
   local kind = rest:match("^|?%a*:%s*(%a+)") or rest:find("|number", 1, true) and "tensor|number" or nil
-  return { name = name, kind = kind, optional = optional ~= "" or rest:find("=", 1, true) ~= nil or rest:find("?", 1, true) ~= nil }
+  return { name = name, kind = kind, optional = optional ~= "" or rest:find("=", 1, true) ~= nil or rest:find("?", 1,
+    true) ~= nil }
 end
 
 -- The parameters, the named options and the kind of the result of a signature.
@@ -75,28 +77,36 @@ end
 
 -- Variables of the world that stand for the objects of a class.
 local receivers = {
-  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" }, Module = { "model", "norm", "modules", "r1" }, GradScaler = { "scaler" },
-  Optimizer = { "opt" }, Schedule = { "schedule" }, DataLoader = { "loader" }, dataset = { "ds" }, hook = { "hook" }, scope = { "scope" },
-  numerics = { "numerics" }, policy = { "policy" }, progress = { "bar" }, ctx = { "ctx" }, LayerNorm = { "norm" }, ModuleDict = { "modules" },
+  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" }, Module = { "model", "norm", "modules", "r1" },
+  GradScaler = { "scaler" },
+  Optimizer = { "opt" }, Schedule = { "schedule" }, DataLoader = { "loader" }, dataset = { "ds" }, hook = { "hook" },
+  scope = { "scope" },
+  numerics = { "numerics" }, policy = { "policy" }, progress = { "bar" }, ctx = { "ctx" }, LayerNorm = { "norm" },
+  ModuleDict = { "modules" },
   ModuleList = { "modulelist" }, Sequential = { "model" }, text = { "text" }, tokens = { "tokens" },
 }
 -- What would end the process, write what nobody reads, or start threads without end; and what tests are written with.
 local unwanted = {
-  ["gb.interrupt"] = true, ["gb.set_num_threads"] = true, ["gb.doctor"] = true, ["gb.set_default_device"] = true, ["gb.on_stop"] = true,
-  ["gb.data.mnist"] = true,
+  ["gb.interrupt"] = true, ["gb.set_num_threads"] = true, ["gb.doctor"] = true, ["gb.set_default_device"] = true,
+  ["gb.on_stop"] = true, ["gb.data.mnist"] = true,
 }
-local needs_files = { ["gb.save"] = true, ["gb.load"] = true, ["gb.data.text"] = true, ["gb.data.idx"] = true, ["gb.data.tokens"] = true,
-                      ["gb.io.save_checkpoint"] = true, ["gb.io.load_checkpoint"] = true }
+local needs_files = {
+  ["gb.save"] = true, ["gb.load"] = true, ["gb.data.text"] = true, ["gb.data.idx"] = true, ["gb.data.tokens"] = true,
+  ["gb.io.save_checkpoint"] = true, ["gb.io.load_checkpoint"] = true,
+}
 
 local callables, by_op, fields, examples, chains = {}, {}, {}, {}, {}
 for _, row in ipairs(gb.test.public_names()) do
   local entry = gb.test.help_entry(row.op and row.op.name or row.name)
   local class, method = row.name:match("^(%a+)[:%.]([%w_]+)$")
   if class == "gb" then class = nil end
-  if entry and not row.name:find("^gb%.test") and not row.name:find("^expect") and not row.name:find("ersion$") and not unwanted[row.name] then
+  if entry and not row.name:find("^gb%.test") and not row.name:find("^expect") and not row.name:find("ersion$")
+    and not unwanted[row.name] then
     local signature = row.op and row.op.signature or entry.signature
-    local c = { name = row.name, class = class, method = method, files = needs_files[row.name] or class == "text" or class == "tokens",
-                signature = parsed(row.op and ("(" .. signature:gsub("%s*%->", ") ->", 1)) or signature, row.op ~= nil), op = row.op and row.op.name }
+    local c = { name = row.name, class = class, method = method, files = needs_files[row.name] or class == "text"
+      or class == "tokens",
+                signature = parsed(row.op and ("(" .. signature:gsub("%s*%->", ") ->", 1)) or signature, row.op ~= nil),
+                  op = row.op and row.op.name }
     c.option_names = option_names(entry)
     if row.name:find("^%a+%.[%w_]+$") and class then fields[#fields + 1] = c
     elseif not class or receivers[class] then
@@ -115,7 +125,8 @@ for _, c in ipairs(callables) do
   local own = c.class == "tensor" and "tensor" or c.class == "dataset" and "dataset" or c.class == "Module" and "module"
   for at, p in ipairs(c.signature.parameters) do
     local kind = p.kind or p.name:find("^modules") and "module"
-    if kind == c.signature.result and (kind == "tensor" or kind == "module" or kind == "dataset") and not (c.op and own and at == 1) then
+    if kind == c.signature.result and (kind == "tensor" or kind == "module" or kind == "dataset") and not (c.op and own
+      and at == 1) then
       chains[#chains + 1] = { call = c, at = at, kind = kind }
     end
   end
@@ -125,13 +136,13 @@ end
 -- The golden cases of the ops: arguments that fit.
 local golden = {}
 do
-  local tensors, metadata = gb.load("tests/golden/ops.safetensors")
-  for id, case in ipairs(gb.io.json_decode(metadata.cases)) do
+  local cases = dofile "tests/lua/cases.lua"
+  for _, case in ipairs(cases.list) do
     case.shapes = {}
     for i = 0, case.inputs - 1 do
-      local t = tensors[("%d.in%d"):format(id - 1, i)]
-      case.shapes[i] = t and { shape = t.shape, dtype = t.dtype, values = not t:is_floating_point() and t:numel() <= 24 and t:reshape(-1):tolist(),
-                               n = t:numel() }
+      local t = cases.stored(case, "in", i)
+      local values = t and not t:is_floating_point() and t:numel() <= 24 and t:reshape(-1):tolist()
+      case.shapes[i] = t and { shape = t.shape, dtype = t.dtype, values = values, n = t:numel() }
     end
     if by_op[case.op] then golden[#golden + 1] = case end
   end
@@ -143,29 +154,37 @@ end
 
 -- How each variable is made; its statement comes before the first use.
 local world = {
-  x = "gb.rand(4, 4)", y = "gb.randn(4, 4)", w = "gb.rand(4, 4, { requires_grad = true })", p = "gb.nn.Parameter(gb.rand(4, 4))",
-  h = "gb.rand(4, 4, { dtype = 'float16' })", d = "gb.rand(4, 4, { dtype = 'float64' })", i = "gb.tensor({ 1, 0, 3, 2 })", s = "gb.tensor(2.5)",
-  n = "gb.tensor(3)", m = "gb.tensor({ true, false, true, true })", z = "gb.zeros(0, 4)", v = "gb.rand(4, 4):t()", img = "gb.rand(2, 1, 8, 8)",
+  x = "gb.rand(4, 4)", y = "gb.randn(4, 4)", w = "gb.rand(4, 4, { requires_grad = true })",
+  p = "gb.nn.Parameter(gb.rand(4, 4))",
+  h = "gb.rand(4, 4, { dtype = 'float16' })", d = "gb.rand(4, 4, { dtype = 'float64' })",
+  i = "gb.tensor({ 1, 0, 3, 2 })", s = "gb.tensor(2.5)",
+  n = "gb.tensor(3)", m = "gb.tensor({ true, false, true, true })", z = "gb.zeros(0, 4)", v = "gb.rand(4, 4):t()",
+  img = "gb.rand(2, 1, 8, 8)",
   model = "gb.nn.Sequential(gb.nn.Linear(4, 4), gb.nn.ReLU())", norm = "gb.nn.LayerNorm(4)",
   modules = "gb.nn.ModuleDict({ a = gb.nn.Linear(4, 4) })", modulelist = "gb.nn.ModuleList({ gb.nn.Linear(4, 4) })",
-  opt = "gb.optim.@Optimizer(model:parameters(), { lr = 0.1 })", loss = "model(x):sum() + (w * w):sum()",
+  opt = "gb.optim.@Optimizer(@params, { lr = 0.1 })", loss = "model(x):sum() + (w * w):sum()",
   scaler = "gb.amp.GradScaler({ init_scale = 2 })", schedule = "gb.optim.lr.Lambda(opt, { fn = @fn })",
   ds = "gb.data.TensorDataset(x, i)", loader = "gb.data.DataLoader(ds, { batch_size = 2, shuffle = true })",
-  hook = "w:register_hook(@fn)", scope = "gb.no_grad()", numerics = "gb.amp.numerics(x)", policy = "gb.amp.policy({ { '.+', 'float32' } })",
-  bar = "gb.progress(4, 'steps')", precision = "gb.amp.precision('16-mixed')", state = "model:state_dict()", ostate = "opt:state_dict()",
+  hook = "w:register_hook(@fn)", scope = "gb.no_grad()", numerics = "gb.amp.numerics(x)",
+  policy = "gb.amp.policy({ { '.+', 'float32' } })",
+  bar = "gb.progress(4, 'steps')", precision = "gb.amp.precision('16-mixed')", state = "model:state_dict()",
+  ostate = "opt:state_dict()",
   sstate = "scaler:state_dict()", lstate = "loader:state_dict()", cstate = "schedule:state_dict()",
-  fun = "gb.Function({ name = 'fun', forward = function(c, a) ctx = c c:save_for_backward(a) @effect return a * 2 end, " ..
+  fun = "gb.Function({ name = 'fun', " ..
+        "forward = function(c, a) ctx = c c:save_for_backward(a) @effect return a * 2 end, " ..
         "backward = function(c, g) ctx = c local a = c:saved_tensors() @effect return g * a end })",
   again_x = "gb.recompute(function(a) @effect return (a * w):tanh() end, x)", group = "opt.param_groups[1]",
-  text = "gb.data.text('a.txt')", tokens = "gb.data.tokens('b.bin')", lend = "loan()", r1 = "(w * 2):sum()", r2 = "{ w, p }", ctx = "nil",
+  text = "gb.data.text('a.txt')", tokens = "gb.data.tokens('b.bin')", lend = "loan()", r1 = "(w * 2):sum()",
+  r2 = "{ w, p }", ctx = "nil",
 }
-local in_files = { text = true, tokens = true }
 local needs = {
-  opt = { "model" }, loss = { "model", "x", "w" }, schedule = { "opt" }, ds = { "x", "i" }, loader = { "ds" }, hook = { "w" }, numerics = { "x" },
-  state = { "model" }, ostate = { "opt" }, sstate = { "scaler" }, lstate = { "loader" }, cstate = { "schedule" }, again_x = { "x", "w" },
-  group = { "opt" }, r1 = { "w" }, r2 = { "w", "p" },
+  opt = { "model", "w", "p" }, loss = { "model", "x", "w" }, schedule = { "opt" }, ds = { "x", "i" }, loader = { "ds" },
+  hook = { "w" }, numerics = { "x" },
+  state = { "model" }, ostate = { "opt" }, sstate = { "scaler" }, lstate = { "loader" }, cstate = { "schedule" },
+  again_x = { "x", "w" }, group = { "opt" }, r1 = { "w" }, r2 = { "w", "p" },
 }
-local tensor_names = { "x", "y", "w", "p", "h", "d", "i", "s", "n", "m", "z", "v", "img", "loss", "again_x", "lend", "r1" }
+local tensor_names = { "x", "y", "w", "p", "h", "d", "i", "s", "n", "m", "z", "v", "img", "loss", "again_x", "lend",
+  "lend", "r1" }
 local world_names = {}
 for name in pairs(world) do world_names[#world_names + 1] = name end
 table.sort(world_names)
@@ -178,9 +197,11 @@ local S -- the session: sandbox, files
 local P -- the program that is made: statements, made (variables that are there), effects (how many)
 
 local hostile = {
-  "0/0", "1/0", "-1/0", "2^62", "math.tointeger(2^62)", "2^53 + 1", "(1 << 53) + 1", "-1", "0", "1.5", "math.mininteger", "math.maxinteger", "''",
-  "'\\0'", "'a\\0b'", "('x'):rep(100000)", "'2'", "true", "false", "nil", "{}", "print", "coroutine.create(print)", "gb", "gb.nn.Linear",
-  "function() end", "gb.tensor(3)", "gb.tensor(true)", "gb.rand(0, 4)", "gb.rand(3)", "setmetatable({}, { __name = 'x', __tostring = 5 })",
+  "0/0", "1/0", "-1/0", "2^62", "math.tointeger(2^62)", "2^53 + 1", "(1 << 53) + 1", "-1", "0", "1.5",
+  "math.mininteger", "math.maxinteger", "''",
+  "'\\0'", "'a\\0b'", "('x'):rep(100000)", "'2'", "true", "false", "nil", "{}", "print", "coroutine.create(print)",
+  "gb", "gb.nn.Linear", "function() end", "gb.tensor(3)", "gb.tensor(true)", "gb.rand(0, 4)", "gb.rand(3)",
+  "setmetatable({}, { __name = 'x', __tostring = 5 })",
 }
 
 -- The variable, which is made now where it was not.
@@ -188,13 +209,16 @@ local function use(name)
   if P.made[name] or not world[name] then return name end
   P.made[name] = true
   for _, other in ipairs(needs[name] or {}) do use(other) end
-  local made = world[name]:gsub("@fn", function() return P.callback() end):gsub("@effect", function() return P.effect() end)
+  local made = world[name]:gsub("@fn", function() return P.callback() end):gsub("@effect",
+    function() return P.effect() end)
   made = made:gsub("@Optimizer", function() return pick { "SGD", "Adam", "AdamW" } end)
+  made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)
   P.add(("%s = %s"):format(name, made))
   return name
 end
 
-local fresh = { "gb.rand(4, 4)", "gb.rand(4, 4, { requires_grad = true })", "gb.nn.Parameter(gb.rand(4, 4))", "gb.tensor(1.5)", "gb.rand(4)",
+local fresh = { "gb.rand(4, 4)", "gb.rand(4, 4, { requires_grad = true })", "gb.nn.Parameter(gb.rand(4, 4))",
+  "gb.tensor(1.5)", "gb.rand(4)",
                 "gb.tensor({ 0, 1, 1, 0 })", "(gb.rand(4, 4, { requires_grad = true }) * 2)" }
 
 local value -- below
@@ -221,9 +245,11 @@ end
 
 -- A table that lies in one way or another; text is its honest constructor.
 local function twisted(text)
-  local kind = pick { "v", "v", "v", "v", "v", "kv", "k", "index", "index", "index", "index", "half", "half", "len", "gc", "live", "live", "self", "shared",
+  local kind = pick { "v", "v", "v", "v", "v", "kv", "k", "index", "index", "index", "index", "half", "half", "len",
+    "gc", "live", "live", "self", "shared",
                       "hole" }
-  if #kind <= 2 and kind ~= "gc" then kind = kind .. random(0, 9) end -- the requests of memory from which on it is collected
+  -- the requests of memory from which on it is collected
+  if #kind <= 2 and kind ~= "gc" then kind = kind .. random(0, 9) end
   if kind == "shared" then
     P.shared = P.shared or 0
     if P.shared > 0 and chance(0.5) then return "shared" .. random(P.shared) end
@@ -264,24 +290,36 @@ local dtypes = { "'float32'", "'float16'", "'bfloat16'", "'float64'", "'int64'",
 
 -- Options by their names; what is not here takes a value of any kind.
 local option_values = {
-  lr = "0.1", eps = "1e-5", weight_decay = "0.01", momentum = "0.9", dampening = "0", nesterov = "false", maximize = "true", betas = "@{ 0.9, 0.99 }",
-  dtype = "@dtype", device = "'cpu'", requires_grad = "true", reduction = "'sum'", weight = "gb.rand(4)", ignore_index = "1", label_smoothing = "0.1",
-  retain_graph = "true", create_graph = "true", allow_unused = "true", grad_outputs = "@{ gb.ones(4, 4) }", gradient = "gb.ones(4, 4)", clip = "1",
-  norm_type = "2", fn = "@fn", steps = "10", warmup = "2", first = "1", last = "-1", batch_size = "2", shuffle = "true", drop_last = "true",
-  prefetch = "2", seed = "3", batches = "3", enabled = "true", init_scale = "4", growth_factor = "2", backoff_factor = "0.5", growth_interval = "2",
-  min_scale = "1", max_scale = "65536", max_skips = "3", hysteresis = "2", per_loss = "true", scale = "@fn", strict = "false", persistent = "false",
-  metadata = "@{ a = 'b' }", width = "20", height = "4", title = "'t'", quiet = "true", bias = "gb.rand(4)", running_mean = "gb.rand(4)", mask = "gb.ones(4, 4):bool()", activation = "'relu'", affine = "true",
-  out = "'autocast'", padding = "@{ 1, 1 }", stride = "@{ 1, 1 }", dilation = "1", groups = "1", kind = "'bytes'", vocabulary = "'ab\\n'",
-  format = "'float16'", precision = "'16-mixed'", print = "false", keepdim = "true", correction = "1", training = "true", beta = "1", value = "2",
-  alpha = "2", is_causal = "true", dropout_p = "0.1", dropout = "0.1", padding_idx = "0", largest = "false", descending = "true", dim = "1",
-  params = "@{ gb.nn.Parameter(gb.rand(2)) }", names = "@{ 'a' }", scaler = "@var scaler", replacement = "true", interval = "1", unit = "'u'",
-  log_target = "true", pos_weight = "2", threshold = "2", state = "@var ostate", groups_ = "{}", steps_ = "1", model = "@var model",
-  optimizer = "@var opt", extra = "@{ a = 1 }", forward = "@fn", backward = "@fn", name = "'f'",
+  lr = "0.1", eps = "1e-5", weight_decay = "0.01", momentum = "0.9", dampening = "0", nesterov = "false",
+  maximize = "true", betas = "@{ 0.9, 0.99 }",
+  dtype = "@dtype", device = "'cpu'", requires_grad = "true", reduction = "'sum'", weight = "gb.rand(4)",
+  ignore_index = "1", label_smoothing = "0.1",
+  retain_graph = "true", create_graph = "true", allow_unused = "true", grad_outputs = "@{ gb.ones(4, 4) }",
+  gradient = "gb.ones(4, 4)", clip = "1",
+  norm_type = "2", fn = "@fn", steps = "10", warmup = "2", first = "1", last = "-1", batch_size = "2", shuffle = "true",
+  drop_last = "true",
+  prefetch = "2", seed = "3", batches = "3", enabled = "true", init_scale = "4", growth_factor = "2",
+  backoff_factor = "0.5", growth_interval = "2",
+  min_scale = "1", max_scale = "65536", max_skips = "3", hysteresis = "2", per_loss = "true", scale = "@fn",
+  strict = "false", persistent = "false",
+  metadata = "@{ a = 'b' }", width = "20", height = "4", title = "'t'", quiet = "true", bias = "gb.rand(4)",
+  running_mean = "gb.rand(4)", mask = "gb.ones(4, 4):bool()", activation = "'relu'", affine = "true",
+  out = "'autocast'", padding = "@{ 1, 1 }", stride = "@{ 1, 1 }", dilation = "1", groups = "1", kind = "'bytes'",
+  vocabulary = "'ab\\n'",
+  format = "'float16'", precision = "'16-mixed'", print = "false", keepdim = "true", correction = "1",
+  training = "true", beta = "1", value = "2",
+  alpha = "2", is_causal = "true", dropout_p = "0.1", dropout = "0.1", padding_idx = "0", largest = "false",
+  descending = "true", dim = "1",
+  params = "@{ gb.nn.Parameter(gb.rand(2)) }", names = "@{ 'a' }", scaler = "@var scaler", replacement = "true",
+  interval = "1", unit = "'u'",
+  log_target = "true", pos_weight = "2", threshold = "2", state = "@var ostate", groups_ = "{}", steps_ = "1",
+  model = "@var model", optimizer = "@var opt", extra = "@{ a = 1 }", forward = "@fn", backward = "@fn", name = "'f'",
 }
 
 local function option(name)
   local text = option_values[name]
-  if not text then return value { name = name, kind = pick { "number", "bool", "string", "tensor", "list", "function", "any" } } end
+  if not text then return value { name = name, kind = pick { "number", "bool", "string", "tensor", "list", "function",
+    "any" } } end
   if text == "@fn" then return P.callback() end
   if text == "@dtype" then return pick(dtypes) end
   if text:find("^@var") then return use(text:sub(6)) end
@@ -312,16 +350,21 @@ local function options_of(c)
 end
 
 local by_name = { -- kinds of parameters that signatures leave open
-  outputs = "tensors", inputs = "tensors", parameters = "params", params = "params", dataset = "dataset", loss = "tensor", points = "numbers",
-  precision = "precision", shape = "ints", size = "ints", kernel = "ints", sizes = "ints", first = "int", length = "int", step = "function",
-  device = "device", examples = "tensors", state = "state", tensors = "named", parts = "parts", rules = "rules", group = "group", dict = "moduledict",
-  list = "modulelist", scale = "number", p = "number", path = "path", images = "path", labels = "path", folder = "path", ids = "ints tensor",
-  index = "int", threads = "int", xs = "tensors", modules = "module", targets = "target", weight = "tensor", other = "tensor",
+  outputs = "tensors", inputs = "tensors", parameters = "params", params = "params", dataset = "dataset",
+  loss = "tensors", points = "numbers",
+  precision = "precision", shape = "ints", size = "ints", kernel = "ints", sizes = "ints", first = "int",
+  length = "int", step = "function",
+  device = "device", examples = "tensors", state = "state", tensors = "named", parts = "parts", rules = "rules",
+  group = "group", dict = "moduledict",
+  list = "modulelist", scale = "number", p = "number", path = "path", images = "path", labels = "path", folder = "path",
+  ids = "ints tensor",
+  index = "int", threads = "int", xs = "tensors", modules = "module", targets = "target", weight = "tensor",
+  other = "tensor",
 }
 
 local words_of = {
-  dtype = "'float16'", kind = "'bytes'", reduction = "'mean'", name = "'a'", title = "'t'", text = "'[1, 2]'", string = "'ab'", device = "'cpu'",
-  nonlinearity = "'relu'", approximate = "'tanh'",
+  dtype = "'float16'", kind = "'bytes'", reduction = "'mean'", name = "'a'", title = "'t'", text = "'[1, 2]'",
+  string = "'ab'", device = "'cpu'", nonlinearity = "'relu'", approximate = "'tanh'",
 }
 
 -- An argument for a parameter, as Lua text.
@@ -342,7 +385,8 @@ function value(p, c, depth)
     return list_of(function() return tensor(1) end, random(1, 4))
   elseif kind == "params" then
     if chance(0.3) then return use "model" .. ":parameters()" end
-    return list_of(function() return pick { "gb.nn.Parameter(gb.rand(4, 4))", use "w", use "p", "gb.rand(4, 4, { requires_grad = true })" } end, random(1, 3))
+    return list_of(function() return pick { "gb.nn.Parameter(gb.rand(4, 4))", use "w", use "p",
+      "gb.rand(4, 4, { requires_grad = true })" } end, random(1, 3))
   elseif kind == "int" or kind == "dim" then return tostring(random(1, kind == "dim" and 2 or 4))
   elseif kind == "ints" or kind == "dims" then
     if chance(0.3) then return tostring(random(1, 4)) end
@@ -352,30 +396,37 @@ function value(p, c, depth)
   elseif kind == "bool" then return pick { "true", "false" }
   elseif kind == "dtype" then return pick(dtypes)
   elseif kind == "string" then return words_of[name] or pick { "'a'", "'cpu'", "'float16'", "'mean'", "'relu'" }
-  elseif kind == "path" then return pick { "'a.txt'", "'c.safetensors'", "'b.bin'", "'d.checkpoint'", "'e/f'", "''", "'a\\0b'" }
+  elseif kind == "path" then return pick { "'a.txt'", "'c.safetensors'", "'b.bin'", "'d.checkpoint'", "'e/f'", "''",
+    "'a\\0b'" }
   elseif kind == "function" then return P.callback()
   elseif kind == "module" then return object_of(pick { use "model", use "norm", "gb.nn.Linear(4, 4)", "gb.nn.ReLU()" })
   elseif kind == "optimizer" then return object_of(use "opt")
   elseif kind == "dataset" then
     if chance(0.4) then
-      return ("setmetatable({ get = function(self, k) %s return gb.rand(4), gb.tensor(k) end }, { __len = function() %s return 4 end })"):format(P.effect(),
-        P.effect())
+      local get, length = P.effect(), P.effect()
+      return ("setmetatable({ get = function(self, k) %s return gb.rand(4), gb.tensor(k) end }, " ..
+              "{ __len = function() %s return 4 end })"):format(get, length)
     end
     return object_of(use "ds")
-  elseif kind == "precision" then return pick { use "precision", "'float16'", table_of "{ dtype = 'float16', enabled = true }", "nil" }
+  elseif kind == "precision" then return pick { use "precision", "'float16'",
+    table_of "{ dtype = 'float16', enabled = true }", "nil" }
   elseif kind == "state" then
-    local by_class = { Module = "state", Optimizer = "ostate", GradScaler = "sstate", DataLoader = "lstate", Schedule = "cstate" }
+    local by_class = { Module = "state", Optimizer = "ostate", GradScaler = "sstate", DataLoader = "lstate",
+      Schedule = "cstate" }
     if name == "state" and c and c.name == "gb.set_rng_state" then return table_of "gb.get_rng_state()" end
     return table_of(use(c and by_class[c.class] or pick { "state", "ostate", "sstate" }))
   elseif kind == "named" then return table_of(("{ a = %s, ['b.c'] = %s }"):format(tensor(1), tensor(1)))
   elseif kind == "parts" then
     if c and c.name == "gb.Function" then
-      return table_of(("{ name = 'f', forward = function(ctx, a) %s return a * 2 end, backward = function(ctx, g) %s return g end }"):format(P.effect(), P.effect()))
+      return table_of(("{ name = 'f', forward = function(ctx, a) %s return a * 2 end, " ..
+                       "backward = function(ctx, g) %s return g end }"):format(P.effect(), P.effect()))
     end
-    return table_of(("{ model = %s, optimizer = %s, extra = %s }"):format(object_of(use "model"), object_of(use "opt"), table_of "{ a = { 1, 2 } }"))
+    return table_of(("{ model = %s, optimizer = %s, extra = %s }"):format(object_of(use "model"), object_of(use "opt"),
+      table_of "{ a = { 1, 2 } }"))
   elseif kind == "rules" then return table_of("{ " .. table_of "{ '.+', 'float32' }" .. " }")
   elseif kind == "group" then
-    return table_of(("{ params = %s, lr = 0.5, betas = %s }"):format(value({ name = "params", kind = "params" }, c, 1), table_of "{ 0.9, 0.9 }"))
+    return table_of(("{ params = %s, lr = 0.5, betas = %s }"):format(value({ name = "params", kind = "params" }, c, 1),
+      table_of "{ 0.9, 0.9 }"))
   elseif kind == "moduledict" then return table_of "{ a = gb.nn.Linear(4, 4), b = gb.nn.ReLU() }"
   elseif kind == "modulelist" then return table_of "{ gb.nn.Linear(4, 4), gb.nn.ReLU() }"
   elseif kind == "device" then return pick { "'cpu'", "nil" }
@@ -387,7 +438,8 @@ function value(p, c, depth)
   if any == 1 then return ("peek(%s, %d)"):format(use(pick(world_names)), random(12)) end
   if any == 2 then return ("peek(getmetatable(%s), %d)"):format(use(pick(world_names)), random(12)) end
   if any == 3 then return pick(hostile) end
-  if any == 4 then return table_of("{ a = " .. tensor(1) .. ", " .. numbers(2, 1, 4) .. ", b = " .. table_of "{ 'x', 2 }" .. " }") end
+  if any == 4 then return table_of("{ a = " .. tensor(1) .. ", " .. numbers(2, 1, 4) .. ", b = "
+    .. table_of "{ 'x', 2 }" .. " }") end
   if any == 5 then return list_of(function() return numbers(2, 0, 5) end, 2) end
   if any == 6 then return P.callback() end
   return use(pick(world_names))
@@ -431,7 +483,8 @@ local function golden_argument(a, case)
     local names = {}
     for name in pairs(a.options) do names[#names + 1] = name end
     table.sort(names)
-    for _, name in ipairs(names) do words[#words + 1] = ("%s = %s"):format(name, golden_argument(a.options[name], case)) end
+    for _, name in ipairs(names) do words[#words + 1] = ("%s = %s"):format(name, golden_argument(a.options[name],
+      case)) end
   else
     for k, element in ipairs(a) do words[k] = golden_argument(element, case) end
   end
@@ -447,8 +500,10 @@ local function golden_call()
   end
   local needed = 0
   for at, p in ipairs(c.signature.parameters) do needed = p.optional and needed or at end
-  if #words >= needed and type(case.args[#case.args]) == "table" and not case.args[#case.args].options and chance(0.5) then words[#words + 1] = options_of(c) end
-  if not c.class then return ("%s(%s)"):format(c.name:gsub("^gb%.nn%.functional%.", "F."), table.concat(words, ", ")) end
+  if #words >= needed and type(case.args[#case.args]) == "table" and not case.args[#case.args].options
+    and chance(0.5) then words[#words + 1] = options_of(c) end
+  if not c.class then return ("%s(%s)"):format(c.name:gsub("^gb%.nn%.functional%.", "F."), table.concat(words,
+    ", ")) end
   local receiver = table.remove(words, 1)
   if not receiver then return "nil" end
   return ("(%s):%s(%s)"):format(receiver, c.method, table.concat(words, ", "))
@@ -474,11 +529,13 @@ end
 local function training()
   use "loss"
   local text = pick {
-    "loss = model(x):sum() + (w * w):sum()", "loss:backward()", "loss:backward() @opt:step()", "@scaler:scale(loss):backward()",
-    "@scaler:step(@opt)", "@scaler:unscale_(@opt)", "@scaler:update()", "@schedule:step()", "@opt:zero_grad()", "@fun(w):sum():backward()",
+    "loss = model(x):sum() + (w * w):sum()", "loss:backward()", "loss:backward() @opt:step()",
+    "@scaler:scale(loss):backward()",
+    "@scaler:step(@opt)", "@scaler:unscale_(@opt)", "@scaler:update()", "@schedule:step()", "@opt:zero_grad()",
+    "@fun(w):sum():backward()",
     "@again_x:sum():backward()", "for a, b in @loader:iter() do r1 = model(a) @effect end", "r1 = gb.grad(loss, w)",
-    "loss = model(x):sum() loss:backward() @scaler:step(@opt, { clip = 1 })", "gb.nn.utils.clip_grad_norm_({ w, @p }, 1)",
-    "r1 = gb.grad((w * w):sum(), { w }, { create_graph = true })",
+    "loss = model(x):sum() loss:backward() @scaler:step(@opt, { clip = 1 })",
+    "gb.nn.utils.clip_grad_norm_({ w, @p }, 1)", "r1 = gb.grad((w * w):sum(), { w }, { create_graph = true })",
   }
   return (text:gsub("@(%a[%w_]*)", function(name) return name == "effect" and P.effect() or use(name) end))
 end
@@ -486,13 +543,19 @@ end
 local function operator()
   local a, b = object_of(tensor(0)), tensor(0)
   return (pick {
-    "r1 = A + B", "r1 = A * 2", "r1 = 2 / A", "r1 = -A", "r1 = A .. 'x'", "r1 = A == B", "r1 = #A", "r1 = tostring(A)", "r1 = A[1]", "r1 = A[LIST]",
-    "r1 = A[{ 1, 2 }]", "A[1] = B", "A[LIST] = V", "A[{ {}, LIST }] = V", "r1 = A[{ LIST, 1 }]", "r1 = A[gb.tensor({ true, false, true, true })]", "A[i] = B",
-    "for k, e in ipairs(A) do r1 = e EFFECT end", "do local c <close> = A end", "r1 = A < B", "r1 = A @ B", "r1 = { A:max(1) }", "r1 = A[LIST][LIST]",
+    "r1 = A + B", "r1 = A * 2", "r1 = 2 / A", "r1 = -A", "r1 = A .. 'x'", "r1 = A == B", "r1 = #A", "r1 = tostring(A)",
+    "r1 = A[1]", "r1 = A[LIST]",
+    "r1 = A[{ 1, 2 }]", "A[1] = B", "A[LIST] = V", "A[{ {}, LIST }] = V", "r1 = A[{ LIST, 1 }]",
+    "r1 = A[gb.tensor({ true, false, true, true })]", "A[i] = B",
+    "for k, e in ipairs(A) do r1 = e EFFECT end", "do local c <close> = A end", "r1 = A < B", "r1 = A @ B",
+    "r1 = { A:max(1) }", "r1 = A[LIST][LIST]",
     "A.grad = B", "A.grad = A", "A.grad = B B.grad = A", "A.requires_grad = true", "r1 = A.grad", "r1 = A.shape",
-  }:gsub(" @ ", " // "):gsub("%f[%w]i%f[%W]", function() return use "i" end):gsub("LIST", function() return table_of("{ " .. random(1, 3) .. ", " .. random(2, 4) .. " }") end)
-    :gsub("EFFECT", function() return P.effect() end):gsub("%f[%w]V%f[%W]", function() return value { name = "v", kind = "any" } end)
-    :gsub("%f[%w]A%f[%W]", function() return a:find "^O" and "(" .. a .. ")" or a end):gsub("%f[%w]B%f[%W]", function() return b end))
+  }:gsub(" @ ", " // "):gsub("%f[%w]i%f[%W]", function() return use "i" end):gsub("LIST",
+    function() return table_of("{ " .. random(1, 3) .. ", " .. random(2, 4) .. " }") end)
+    :gsub("EFFECT", function() return P.effect() end):gsub("%f[%w]V%f[%W]", function() return value { name = "v",
+      kind = "any" } end)
+    :gsub("%f[%w]A%f[%W]", function() return a:find "^O" and "(" .. a .. ")" or a end):gsub("%f[%w]B%f[%W]",
+      function() return b end))
 end
 
 -- A field of an object is written, read or called, whatever it is for.
@@ -505,12 +568,15 @@ local function poke()
     local c = pick(callables)
     if c.class then return ("r1 = peek(%s, %d):%s(%s)"):format(name, random(12), c.method, arguments(c, 1)) end
   end
-  if kind == 4 then return ("r1 = call(peek(getmetatable(%s), %d), %s)"):format(name, random(12), value { name = "v", kind = "any" }) end
+  if kind == 4 then return ("r1 = call(peek(getmetatable(%s), %d), %s)"):format(name, random(12), value { name = "v",
+    kind = "any" }) end
   if kind == 5 then
     local f = pick(fields)
-    return ("%s.%s = %s"):format(use(pick(receivers[f.class])), f.method, value { name = f.method, kind = f.signature.result or "any" })
+    return ("%s.%s = %s"):format(use(pick(receivers[f.class])), f.method, value { name = f.method,
+      kind = f.signature.result or "any" })
   end
-  return ("%s.%s = %s"):format(name, pick { "a", "weight", "forward", "get", "step", "param_groups", "training", "shape", "grad", "dataset" },
+  return ("%s.%s = %s"):format(name, pick { "a", "weight", "forward", "get", "step", "param_groups", "training",
+    "shape", "grad", "dataset" },
     value { name = "v", kind = "any" })
 end
 
@@ -524,7 +590,8 @@ local function chain()
     link = "local o = " .. link
   else
     local k = pick(chains)
-    start = k.kind == "tensor" and pick { "gb.rand(2, 2)", "gb.rand(2, 2, { requires_grad = true })" } or k.kind == "module" and "gb.nn.Linear(2, 2)" or
+    start = k.kind == "tensor" and pick { "gb.rand(2, 2)", "gb.rand(2, 2, { requires_grad = true })" }
+      or k.kind == "module" and "gb.nn.Linear(2, 2)" or
             "gb.data.TensorDataset(gb.rand(4, 2))"
     if k.at == 0 then link = "c = " .. call_text(k.call, "c")
     else
@@ -535,13 +602,16 @@ local function chain()
       end
       if k.call.class and k.call.op then
         link = ("c = %s:%s(%s)"):format(table.remove(words, 1), k.call.method, table.concat(words, ", "))
-      elseif k.call.class then link = ("c = %s:%s(%s)"):format(use(pick(receivers[k.call.class])), k.call.method, table.concat(words, ", "))
+      elseif k.call.class then link = ("c = %s:%s(%s)"):format(use(pick(receivers[k.call.class])), k.call.method,
+        table.concat(words, ", "))
       else link = ("c = %s(%s)"):format(k.call.name:gsub("^gb%.nn%.functional%.", "F."), table.concat(words, ", ")) end
     end
   end
   P.add(("c = chain(%s, %d, function(c) %s return c end)"):format(start, n, link))
-  return pick { "c = nil collectgarbage()", "c:sum():backward()", "r1 = tostring(c)", "close(c) c = nil collectgarbage()", "c:parameters()", "c:get(1)",
-                "c:train()", "c:state_dict()", "c(gb.rand(2, 2))", "c.grad = nil collectgarbage()", "gb.grad(c:sum(), c)", "c:backward()" }
+  return pick { "c = nil collectgarbage()", "c:sum():backward()", "r1 = tostring(c)",
+    "close(c) c = nil collectgarbage()", "c:parameters()", "c:get(1)",
+                "c:train()", "c:state_dict()", "c(gb.rand(2, 2))", "c.grad = nil collectgarbage()",
+                "gb.grad(c:sum(), c)", "c:backward()" }
 end
 
 local tampered = {}
@@ -550,8 +620,10 @@ for _, library in ipairs { "table", "string", "math", "coroutine", "utf8" } do
     if type(f) == "function" then tampered[#tampered + 1] = library .. "." .. name end
   end
 end
-for _, name in ipairs { "pairs", "ipairs", "next", "type", "tostring", "tonumber", "setmetatable", "getmetatable", "rawget", "rawset", "rawequal", "rawlen", "select",
-                        "pcall", "error", "assert", "require", "print", "collectgarbage", "load", "xpcall" } do tampered[#tampered + 1] = name end
+for _, name in ipairs { "pairs", "ipairs", "next", "type", "tostring", "tonumber", "setmetatable", "getmetatable",
+"rawget", "rawset", "rawequal", "rawlen", "select",
+                        "pcall", "error", "assert", "require", "print", "collectgarbage", "load",
+                        "xpcall" } do tampered[#tampered + 1] = name end
 table.sort(tampered)
 
 -- A library function, of Lua's or of gb, now runs an effect first.
@@ -567,14 +639,14 @@ end
 -- A call of any sort, as one statement.
 local function any_call(depth)
   local kind = random(20)
-  if kind <= 7 then return "r1 = " .. golden_call() end
-  if kind <= 13 then
+  if kind <= 6 then return "r1 = " .. golden_call() end
+  if kind <= 11 then
     local c = pick(callables)
     while c.files and not S.files do c = pick(callables) end
     local text = call_text(c)
     return (c.signature.result == "tensor" and "r1 = " or "r9 = ") .. text
   end
-  if kind <= 15 and depth == 0 then return example() end
+  if kind <= 13 and depth == 0 then return example() end
   if kind <= 17 then return training() end
   if kind == 18 then return operator() end
   if kind == 19 then return poke() end
@@ -596,7 +668,7 @@ end
 
 -- What an effect does: self is the table (or the like) that was being read, k the key.
 local function effect_body()
-  local kind = random(22)
+  local kind = random(23)
   if kind <= 3 then return "collectgarbage()" end
   if kind <= 5 then return ("close(%s)"):format(victim()) end
   if kind <= 7 then
@@ -607,12 +679,14 @@ local function effect_body()
   if kind == 9 then return "clear(self) collectgarbage()" end
   if kind == 10 then return "clear(live()) collectgarbage()" end
   if kind == 11 then return ("fill(self, k, %s) collectgarbage()"):format(pick(hostile)) end
-  if kind == 12 then return pick { "error('effect')", "error({})", "error(nil)", "error(setmetatable({}, { __tostring = error }))" } end
+  if kind == 12 then return pick { "error('effect')", "error({})", "error(nil)",
+    "error(setmetatable({}, { __tostring = error }))" } end
   if kind == 13 then return "coroutine.yield(1)" end
   if kind <= 15 then return "again()" end
   if kind == 16 then return "return " .. pick(hostile) end
   if kind == 17 then return "revoke() collectgarbage()" end
   if kind == 18 then return "every(close, self) every(close, live()) collectgarbage()" end
+  if kind == 19 then return ("(%s):sum():backward()"):format(victim()) end
   P.twists = 1
   return any_call(1)
 end
@@ -623,7 +697,8 @@ local function placed(text)
   if kind == 1 then return ("co(function() %s end)"):format(text) end
   if kind == 2 then return ("gb.no_grad(function() %s end)"):format(text) end
   if kind == 3 then return ("gb.amp.autocast({ dtype = 'float16' }, function() %s end)"):format(text) end
-  if kind == 4 then return ("gb.recompute(function(a) %s return a * 2 end, %s):sum():backward()"):format(text, use "w") end
+  if kind == 4 then return ("gb.recompute(function(a) %s return a * 2 end, %s):sum():backward()"):format(text,
+    use "w") end
   if kind == 5 then return ("%s:register_hook(function(g) %s end) (w * 2):sum():backward()"):format(use "w", text) end
   if kind == 6 then return ("apply(function() %s end)"):format(text) end
   if kind == 7 then return ("lent(%s, function() %s end)"):format(tensor(0), text) end
@@ -651,7 +726,7 @@ local function new_program(statements)
     local kind = random(40)
     if kind == 1 then P.add(tamper())
     elseif kind == 2 then P.add(("bomb(%d)"):format(P.new_effect()))
-    elseif kind == 3 then P.add("collectgarbage()")
+    elseif kind == 3 then P.add(pick { "collectgarbage()", "revoke()" })
     elseif kind == 4 and chance(0.05) then P.add(chain())
     elseif kind == 5 then P.add("live(" .. table_of("{ " .. tensor(0) .. ", " .. tensor(0) .. " }") .. ")")
     else
@@ -669,11 +744,8 @@ local function new_program(statements)
     k = k + 1
   end
   local all = {}
-  local effect_at = 1
-  for at, text in ipairs(main) do -- what is made comes first, or later: the effects of the world stand before everything
-    if at == 1 then table.move(effects, 1, #effects, 1, all) end
-    all[#all + 1] = text
-  end
+  table.move(effects, 1, #effects, #all + 1, all)
+  table.move(main, 1, #main, #all + 1, all)
   local lines = { "begin()" }
   for _, text in ipairs(all) do lines[#lines + 1] = ("try(function() %s end)"):format(text) end
   lines[#lines + 1] = "finish()"

@@ -1,11 +1,15 @@
--- recipes_helpers.lua - what the statements of recipes.lua are written in; run first in every host. Everything is captured before a recipe replaces it.
+-- recipes_helpers.lua - what the statements of recipes.lua are written in; run first in every host. Everything is
+-- captured before a recipe replaces it.
 
 gb = gb or require "gibbous"
-os, io, debug, package, dofile, loadfile = { clock = os.clock, time = os.time }, nil, nil, nil, nil, nil -- files are made through gb alone
+-- files are made through gb alone
+os, io, debug, package, dofile, loadfile = { clock = os.clock, time = os.time }, nil, nil, nil, nil, nil
 F = gb.nn.functional
 local host = { apply = apply, lent = lent, loan = loan, revoke = revoke, press = press }
-local pcall, error, type, next, pairs, tostring, setmetatable, getmetatable = pcall, error, type, next, pairs, tostring, setmetatable, getmetatable
-local rawset, rawget, select, collectgarbage, create, resume, status = rawset, rawget, select, collectgarbage, coroutine.create, coroutine.resume, coroutine.status
+local pcall, error, type, next, pairs, tostring, setmetatable, getmetatable = pcall, error, type, next, pairs, tostring,
+  setmetatable, getmetatable
+local rawset, rawget, select, collectgarbage, create, resume, status = rawset, rawget, select, collectgarbage,
+  coroutine.create, coroutine.resume, coroutine.status
 local sort, gmatch, match, tonumber = table.sort, string.gmatch, string.match, tonumber
 local globals, G = {}, _G
 tried, done = 0, 0 -- statements, and those that ran to their end
