@@ -32,12 +32,12 @@ enum {
   MOST_STATEMENTS = 2000,
   MOST_FAULTS = 200,          /* distinct ones of a run */
   SESSIONS_OF_A_CHILD = 400,
-  CPU_SECONDS = 15,           /* of one session, then it hangs */
+  CPU_SECONDS = 30,           /* of one session, then it hangs */
   WALL_SECONDS = 180,
   SHRINK_SECONDS = 40,
   SAME_KEPT = 3,              /* sessions that are shrunk for faults of one name: many ways may lead to a place */
   LEFT_BEHIND = 98,           /* exit status: a host that closed has not given back everything */
-  STACK = 2 << 20             /* of the thread that runs recipes; the sanitizer's frames are large */
+  STACK = 1 << 20             /* of the thread that runs recipes; the sanitizer's frames are large */
 };
 
 /* What the sanitizers offer, where they are. */
@@ -249,7 +249,7 @@ static gb_host *open_host(const char *sandbox) {
   o.lua_bytes = 64u << 20;
   o.tensor_bytes = 256u << 20;
   o.instructions = 3000000;
-  o.seconds = 1;
+  o.seconds = 3;
   o.file_bytes = o.root ? 10u << 20 : 0;
   o.lua_alloc = lua_block;
   char why[256];

@@ -582,7 +582,7 @@ end
 
 -- A chain of many links: f(f(f(x))), or one object in a field of the next; then it is used, and let go.
 local function chain()
-  local n = pick { 300, 3000, 30000, 100000 }
+  local n = pick { 300, 3000, 30000, 50000 }
   local start, link
   if chance(0.4) then
     start = pick { "gb.rand(2)", "gb.nn.Linear(2, 2)" }
