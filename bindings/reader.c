@@ -817,8 +817,9 @@ static int finish_lua(lua_State *L, int status, lua_KContext base) {
   return lua_gettop(L) - (int)base;
 }
 
-/* A function in Lua: upvalue 2 is its text, 4 the function, 5 whether it has a self that its path does not name. It gets its positional arguments and then, where it has options, a table of them
- * all with the defaults filled in; none of them has a metatable that the recipe could reach through. */
+/* A function in Lua: upvalue 2 is its text, 4 the function, 5 whether it has a self that its path does not name. It gets its
+ * positional arguments and then, where it has options, a table of them all with the defaults filled in. Tables are copies, so no
+ * metatable of the recipe's is reached through them. */
 static int call_lua(lua_State *L) {
   gbl_call call;
   call.function = NULL;

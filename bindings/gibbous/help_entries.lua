@@ -135,6 +135,7 @@ native.help_texts = {
     nil,
     "model:apply(function(m) m.training = true end)",
   },
+  ["Module:bfloat16"] = { "Module:bfloat16() -> module", "Floating parameters and buffers in bfloat16.", nil, "gb.nn.Linear(2, 2):bfloat16()" },
   ["Module:buffers"] = {
     "Module:buffers() -> list",
     "The buffers: tensors that belong to the module but are not trained.",
@@ -142,12 +143,20 @@ native.help_texts = {
     "print(#model:buffers())",
   },
   ["Module:children"] = { "Module:children() -> list", "The modules held directly.", nil, "print(#model:children())" },
+  ["Module:cpu"] = { "Module:cpu() -> module", "Parameters and buffers on the CPU.", nil, "model:cpu()" },
+  ["Module:cuda"] = {
+    "Module:cuda(index: count = 0) -> module",
+    "Parameters and buffers on a GPU.",
+    "there is none",
+    "if gb.cuda.is_available() then model:cuda() model:cpu() end",
+  },
   ["Module:describe"] = {
     "Module:describe() -> string",
     "The tree of modules with parameter counts and dtypes, as tostring shows it.",
     nil,
     "print(model:describe())",
   },
+  ["Module:double"] = { "Module:double() -> module", "Floating parameters and buffers in float64.", nil, "gb.nn.Linear(2, 2):double()" },
   ["Module:eval"] = { "Module:eval() -> module", "Training off here and in every module inside.", nil, "model:eval() model:train()" },
   ["Module:extend"] = {
     "Module:extend(name: string) -> class",
@@ -161,17 +170,19 @@ native.help_texts = {
     nil,
     "print(gb.nn.Linear(2, 3):extra())",
   },
+  ["Module:float"] = { "Module:float() -> module", "Floating parameters and buffers in float32.", nil, "gb.nn.Linear(2, 2):float()" },
   ["Module:forward"] = {
-    "Module:forward(...) -> any",
+    "Module:forward(arguments...: any) -> any",
     "What calling the module computes; classes define their own.",
     "a class without one",
     "local y = model:forward(x)",
   },
-  ["Module:init"] = { "Module:init(...)", "What a class does with the arguments of its constructor; classes define their own." },
+  ["Module:half"] = { "Module:half() -> module", "Floating parameters and buffers in float16.", nil, "gb.nn.Linear(2, 2):half()" },
+  ["Module:init"] = { "Module:init(arguments...: any)", "What a class does with the arguments of its constructor; classes define their own." },
   ["Module:load_state_dict"] = {
-    "Module:load_state_dict(state: table, options?: table) -> list, list",
-    "Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is \z
-      shared may come under any of its names, or under several with the same bits.",
+    "Module:load_state_dict(state: table; strict: bool = true) -> list, list",
+    "Copy state into the module. Missing and unexpected names are an error unless strict is false; returns both lists. What is shared may \z
+      come under any of its names, or under several with the same bits. Everything is checked before anything is changed.",
     "tensors of another shape; a shared one with two values",
     "model:load_state_dict(model:state_dict())",
   },
@@ -202,7 +213,7 @@ native.help_texts = {
     "local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })",
   },
   ["Module:precision"] = {
-    "Module:precision(name?: string) -> any",
+    "Module:precision(name?: \"float32\"|\"float16\"|\"bfloat16\"|\"inherit\") -> any",
     "Pin what this module runs in when it is called, inside an autocast scope or outside: \"float32\" (autocast off, 16-bit arguments made \z
       float32), \"float16\" or \"bfloat16\" (an autocast scope). Modules inside go along unless they are pinned themselves. \"inherit\" takes \z
       the pin away. Returns the module; without a name, what it is pinned to, or nil.",
@@ -210,8 +221,8 @@ native.help_texts = {
     "print(model:precision())",
   },
   ["Module:register_buffer"] = {
-    "Module:register_buffer(name: string, tensor?: tensor, options?: table)",
-    "A tensor that belongs to the module but is not trained. options: persistent = false keeps it out of state_dict.",
+    "Module:register_buffer(name: string, tensor?: tensor; persistent: bool = true)",
+    "A tensor that belongs to the module but is not trained; persistent = false keeps it out of state_dict.",
     nil,
     "gb.nn.Identity():register_buffer(\"mean\", gb.zeros(1))",
   },
@@ -228,7 +239,7 @@ native.help_texts = {
     "gb.nn.Identity():register_parameter(\"scale\", gb.ones(1))",
   },
   ["Module:requires_grad_"] = {
-    "Module:requires_grad_(on?: bool) -> module",
+    "Module:requires_grad_(on: bool = true) -> module",
     "Gradients by all parameters are wanted (or not).",
     nil,
     "gb.nn.Linear(2, 2):requires_grad_(false)",
@@ -247,13 +258,13 @@ native.help_texts = {
     "local state = model:state_dict()",
   },
   ["Module:to"] = {
-    "Module:to(targets...) -> module",
+    "Module:to(targets...: any) -> module",
     "Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.",
     "a dtype that is not floating",
     "model:to(\"cpu\", gb.amp.precision(\"32-true\"))",
   },
   ["Module:train"] = {
-    "Module:train(mode?: bool) -> module",
+    "Module:train(mode: bool = true) -> module",
     "Training on (or off) here and in every module inside: dropout drops, batch norms follow the batch.",
     nil,
     "model:train()",
@@ -653,6 +664,12 @@ native.help_texts = {
     nil,
     "local x = gb.eye(3)",
   },
+  ["gb.from_bytes"] = {
+    "gb.from_bytes(bytes: string, dtype: string, shape?: list, options?: options) -> tensor",
+    "A new tensor whose memory is a copy of the string: row-major, little-endian. Without a shape it has one dimension. options: device.",
+    "a string that is longer or shorter than the shape, a byte of a bool that is neither 0 nor 1",
+    "local x = gb.from_bytes(string.pack(\"<fff\", 1, 2, 3), \"float32\")",
+  },
   ["gb.full"] = {
     "gb.full(shape: list, value: number, options?: options) -> tensor",
     "value everywhere; the shape is a list. An integer gives int64, a boolean bool.",
@@ -718,8 +735,10 @@ native.help_texts = {
   },
   ["gb.io.load_checkpoint"] = {
     "gb.io.load_checkpoint(path: string, parts: table) -> any",
-    "Read a checkpoint into the parts given, restore the random state, and return `extra`.",
-    "parts that the file lacks, a file that is damaged or no checkpoint",
+    "Read a checkpoint into the parts given, restore the random state, and return `extra`. All or nothing: what cannot be read changes no \z
+      part, and where a part turns its state down, those before it are put back; for that their states are copied to the CPU's memory first. \z
+      Parts without state_dict come last, since they cannot be put back.",
+    "parts that the file lacks or that turn their state down, a file that is damaged or no checkpoint",
     "local path = os.tmpname() gb.io.save_checkpoint(path, { model = model }) gb.io.load_checkpoint(path, { model = model }) \z
       os.remove(path)",
   },
@@ -757,14 +776,18 @@ native.help_texts = {
     "local x = gb.linspace(0, 1, 11)",
   },
   ["gb.load"] = {
-    "gb.load(path: string) -> table, table",
-    "The tensors of a safetensors file by name, and its metadata.",
-    "a file that is damaged or of another format",
+    "gb.load(path: string) -> table, table, table",
+    "The tensors of a safetensors file by name, and its metadata. Tensors of a dtype that the engine does not have (F8_E4M3, I16, C64, ...) \z
+      are left out: a line is printed that names them and the cure, asking the table for one by its name is an error that says the same, and \z
+      the third table describes them: { name = { dtype =, shape =, message = } }.",
+    "a file that is damaged or of another format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, ...); one of which \z
+      no tensor can be loaded",
     "local path = os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)",
   },
   ["gb.manual_seed"] = {
     "gb.manual_seed(seed: int)",
-    "Begin the random stream anew from seed: the same seed gives the same bits.",
+    "Begin the random stream anew from seed: the same seed gives the same bits. It seeds math.random too, whose state no checkpoint can \z
+      keep; gb.random draws from the stream.",
     nil,
     "gb.manual_seed(1)",
   },
@@ -782,140 +805,136 @@ native.help_texts = {
     "local x, y = gb.meshgrid(gb.arange(3), gb.arange(4))",
   },
   ["gb.nn.AdaptiveAvgPool2d"] = {
-    "gb.nn.AdaptiveAvgPool2d(size) -> module",
+    "gb.nn.AdaptiveAvgPool2d(size: ints) -> module",
     "Means over windows chosen so that the result has this size.",
     nil,
     "local y = gb.nn.AdaptiveAvgPool2d(1)(gb.rand(2, 1, 8, 8))",
   },
   ["gb.nn.AvgPool2d"] = {
-    "gb.nn.AvgPool2d(kernel, options?: table) -> module",
-    "The mean of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.",
+    "gb.nn.AvgPool2d(kernel: ints; stride?: ints, padding: ints = 0) -> module",
+    "The mean of each window of x [n, c, h, w]; stride is kernel unless given.",
     nil,
     "local y = gb.nn.AvgPool2d(2)(gb.rand(2, 1, 8, 8))",
   },
   ["gb.nn.BCELoss"] = {
-    "gb.nn.BCELoss(options?: table) -> module",
-    "-(y log x + (1 - y) log(1 - x)) of probabilities. options: weight, reduction = \"mean\".",
+    "gb.nn.BCELoss(; weight?: tensor, reduction: string = \"mean\") -> module",
+    "-(y log x + (1 - y) log(1 - x)) of probabilities.",
     "inside an autocast scope; BCEWithLogitsLoss is safe there",
     "local loss = gb.nn.BCELoss()(x:sigmoid(), gb.zeros_like(x))",
   },
   ["gb.nn.BCEWithLogitsLoss"] = {
-    "gb.nn.BCEWithLogitsLoss(options?: table) -> module",
-    "Binary cross-entropy of logits, without overflow. options: weight, pos_weight, reduction = \"mean\".",
+    "gb.nn.BCEWithLogitsLoss(; weight?: tensor, pos_weight?: number, reduction: string = \"mean\") -> module",
+    "Binary cross-entropy of logits, without overflow.",
     nil,
     "local loss = gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))",
   },
   ["gb.nn.BatchNorm1d"] = {
-    "gb.nn.BatchNorm1d(features: int, options?: table) -> module",
-    "Normalise each channel of x [n, c] or [n, c, l] over the batch; by the running statistics when not training. options: eps = 1e-5, \z
-      momentum = 0.1, affine = true, track_running_stats = true.",
+    "gb.nn.BatchNorm1d(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = true, track_running_stats: bool = true) -> \z
+      module",
+    "Normalise each channel of x [n, c] or [n, c, l] over the batch; by the running statistics when not training.",
     nil,
     "local y = gb.nn.BatchNorm1d(4)(x)",
   },
   ["gb.nn.BatchNorm2d"] = {
-    "gb.nn.BatchNorm2d(features: int, options?: table) -> module",
-    "Normalise each channel of x [n, c, h, w]; options as BatchNorm1d's.",
+    "gb.nn.BatchNorm2d(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = true, track_running_stats: bool = true) -> \z
+      module",
+    "Normalise each channel of x [n, c, h, w] over the batch; by the running statistics when not training.",
     nil,
     "local y = gb.nn.BatchNorm2d(1)(gb.rand(2, 1, 8, 8))",
   },
   ["gb.nn.Conv2d"] = {
-    "gb.nn.Conv2d(inputs: int, outputs: int, kernel, options?: table) -> module",
-    "2-D convolution of x [n, inputs, h, w]. options: stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = \"none\" \z
-      (or \"relu\"), dtype.",
+    "gb.nn.Conv2d(inputs: size, outputs: size, kernel: ints; stride: ints = 1, padding: ints = 0, dilation: ints = 1, groups: size = 1, \z
+      bias: bool = true, activation: \"none\"|\"relu\" = \"none\", dtype?: dtype) -> module",
+    "2-D convolution of x [n, inputs, h, w].",
     "groups that do not divide the channels",
     "local y = gb.nn.Conv2d(1, 8, 3, { padding = 1 })(gb.rand(2, 1, 8, 8))",
   },
   ["gb.nn.CrossEntropyLoss"] = {
-    "gb.nn.CrossEntropyLoss(options?: table) -> module",
-    "-log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0. options: weight, ignore_index = -100, \z
-      label_smoothing = 0, reduction = \"mean\".",
+    "gb.nn.CrossEntropyLoss(; weight?: tensor, ignore_index: int = -100, label_smoothing: number = 0, reduction: string = \"mean\") -> \z
+      module",
+    "-log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0.",
     nil,
     "local loss = gb.nn.CrossEntropyLoss()(x, gb.zeros(4, { dtype = \"int64\" }))",
   },
   ["gb.nn.Dropout"] = {
-    "gb.nn.Dropout(p?: number) -> module",
-    "In training, zero each element with probability p (0.5 unless given) and scale the rest by 1 / (1 - p).",
+    "gb.nn.Dropout(p: number = 0.5) -> module",
+    "In training, zero each element with probability p and scale the rest by 1 / (1 - p).",
     "p outside 0 .. 1",
     "local y = gb.nn.Dropout(0.1)(x)",
   },
-  ["gb.nn.ELU"] = {
-    "gb.nn.ELU(alpha?: number) -> module",
-    "x where positive, else alpha * (exp(x) - 1); alpha 1 unless given.",
-    nil,
-    "local y = gb.nn.ELU()(x)",
-  },
+  ["gb.nn.ELU"] = { "gb.nn.ELU(alpha: number = 1;) -> module", "x where positive, else alpha * (exp(x) - 1).", nil, "local y = gb.nn.ELU()(x)" },
   ["gb.nn.Embedding"] = {
-    "gb.nn.Embedding(rows: int, size: int, options?: table) -> module",
-    "Rows of a trained table picked by integers from 0. options: padding_idx (a token id, from 0), whose row is zero and gets no gradient; \z
-      dtype.",
+    "gb.nn.Embedding(rows: size, size: size; padding_idx?: int, dtype?: dtype) -> module",
+    "Rows of a trained table picked by integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no gradient.",
     nil,
     "local y = gb.nn.Embedding(10, 4)(gb.arange(3))",
   },
   ["gb.nn.Flatten"] = {
-    "gb.nn.Flatten(first?: dim, last?: dim) -> module",
+    "gb.nn.Flatten(first: dim = 2, last: dim = -1) -> module",
     "The dimensions first .. last made one; the batch, dimension 1, stays unless told otherwise.",
     nil,
     "local y = gb.nn.Flatten()(gb.rand(2, 1, 8, 8))",
   },
   ["gb.nn.GELU"] = {
-    "gb.nn.GELU(approximate?: string) -> module",
+    "gb.nn.GELU(approximate: \"none\"|\"tanh\" = \"none\";) -> module",
     "x * Phi(x), by erf, or by tanh with approximate = \"tanh\".",
     nil,
     "local y = gb.nn.GELU(\"tanh\")(x)",
   },
   ["gb.nn.Identity"] = { "gb.nn.Identity() -> module", "Its input.", nil, "local y = gb.nn.Identity()(x)" },
   ["gb.nn.KLDivLoss"] = {
-    "gb.nn.KLDivLoss(options?: table) -> module",
-    "target * (log target - x) for log-probabilities x. options: log_target = false, reduction = \"mean\" (also \"batchmean\").",
+    "gb.nn.KLDivLoss(; log_target: bool = false, reduction: string = \"mean\") -> module",
+    "target * (log target - x) for log-probabilities x; reduction may be \"batchmean\" too.",
     nil,
     "local loss = gb.nn.KLDivLoss()(x:log_softmax(-1), x:softmax(-1))",
   },
   ["gb.nn.L1Loss"] = {
-    "gb.nn.L1Loss(options?: table) -> module",
-    "|x - target|. options: reduction = \"mean\".",
+    "gb.nn.L1Loss(; reduction: string = \"mean\") -> module",
+    "|x - target|.",
     nil,
     "local loss = gb.nn.L1Loss()(x, gb.zeros_like(x))",
   },
   ["gb.nn.LayerNorm"] = {
-    "gb.nn.LayerNorm(shape, options?: table) -> module",
-    "Normalise the last dimensions, of these sizes, then scale and shift. options: eps = 1e-5, affine = true, bias = true, out = \z
-      \"float32\": the dtype of the result under autocast; \"autocast\": the scope's; dtype.",
+    "gb.nn.LayerNorm(shape: ints; eps: number = 1e-5, affine: bool = true, bias: bool = true, out: \"float32\"|\"autocast\" = \"float32\", \z
+      dtype?: dtype) -> module",
+    "Normalise the last dimensions, of these sizes, then scale and shift. out: the dtype of the result under autocast, float32 or the \z
+      scope's.",
     nil,
     "local y = gb.nn.LayerNorm(4)(x)",
   },
   ["gb.nn.LeakyReLU"] = {
-    "gb.nn.LeakyReLU(slope?: number) -> module",
-    "x where positive, else slope * x; slope 0.01 unless given.",
+    "gb.nn.LeakyReLU(slope: number = 0.01;) -> module",
+    "x where positive, else slope * x.",
     nil,
     "local y = gb.nn.LeakyReLU(0.1)(x)",
   },
   ["gb.nn.Linear"] = {
-    "gb.nn.Linear(inputs: int, outputs: int, options?: table) -> module",
-    "y = x @ weight^T + bias over the last dimension; weight [outputs, inputs]. options: bias = true, activation = \"none\", dtype.",
+    "gb.nn.Linear(inputs: size, outputs: size; bias: bool = true, activation: string = \"none\", dtype?: dtype) -> module",
+    "y = x @ weight^T + bias over the last dimension; weight [outputs, inputs].",
     nil,
     "local y = gb.nn.Linear(4, 2)(x)",
   },
   ["gb.nn.LogSoftmax"] = {
-    "gb.nn.LogSoftmax(dim?: dim) -> module",
-    "x - log(sum(exp(x))) along dim, the last unless given.",
+    "gb.nn.LogSoftmax(dim: dim = -1;) -> module",
+    "x - log(sum(exp(x))) along dim.",
     nil,
     "local y = gb.nn.LogSoftmax(-1)(x)",
   },
   ["gb.nn.MLP"] = {
-    "gb.nn.MLP(inputs: int, hidden: int, options?: table) -> module",
-    "linear, activation, linear in one op. options: outputs (= inputs), bias = true, activation = \"gelu_tanh\", dtype.",
+    "gb.nn.MLP(inputs: size, hidden: size; outputs?: size, bias: bool = true, activation: string = \"gelu_tanh\", dtype?: dtype) -> module",
+    "linear, activation, linear in one op; outputs is inputs unless given.",
     nil,
     "local y = gb.nn.MLP(4, 16)(x)",
   },
   ["gb.nn.MSELoss"] = {
-    "gb.nn.MSELoss(options?: table) -> module",
-    "(x - target)^2. options: reduction = \"mean\".",
+    "gb.nn.MSELoss(; reduction: string = \"mean\") -> module",
+    "(x - target)^2.",
     nil,
     "local loss = gb.nn.MSELoss()(x, gb.zeros_like(x))",
   },
   ["gb.nn.MaxPool2d"] = {
-    "gb.nn.MaxPool2d(kernel, options?: table) -> module",
-    "The largest element of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.",
+    "gb.nn.MaxPool2d(kernel: ints; stride?: ints, padding: ints = 0) -> module",
+    "The largest element of each window of x [n, c, h, w]; stride is kernel unless given.",
     nil,
     "local y = gb.nn.MaxPool2d(2)(gb.rand(2, 1, 8, 8))",
   },
@@ -939,28 +958,29 @@ native.help_texts = {
     "local list = gb.nn.ModuleList { gb.nn.Linear(4, 4), gb.nn.Linear(4, 2) }",
   },
   ["gb.nn.MultiheadAttention"] = {
-    "gb.nn.MultiheadAttention(size: int, heads: int, options?: table) -> module",
+    "gb.nn.MultiheadAttention(size: size, heads: size; bias: bool = true, dropout: number = 0, is_causal: bool = false, dtype?: dtype) -> \z
+      module",
     "Self attention over x [batch, time, size]: one projection to query, key and value, heads, one projection back; called as module(x, \z
-      mask). options: bias = true, dropout = 0, is_causal = false, dtype.",
+      mask).",
     "heads that do not divide the size",
     "local y = gb.nn.MultiheadAttention(8, 2, { is_causal = true })(gb.rand(1, 5, 8))",
   },
   ["gb.nn.NLLLoss"] = {
-    "gb.nn.NLLLoss(options?: table) -> module",
-    "-x[target] of log-probabilities. options: weight, ignore_index = -100, reduction = \"mean\".",
+    "gb.nn.NLLLoss(; weight?: tensor, ignore_index: int = -100, reduction: string = \"mean\") -> module",
+    "-x[target] of log-probabilities.",
     nil,
     "local loss = gb.nn.NLLLoss()(x:log_softmax(-1), gb.zeros(4, { dtype = \"int64\" }))",
   },
   ["gb.nn.Parameter"] = {
-    "gb.nn.Parameter(tensor: tensor, requires_grad?: bool) -> tensor",
+    "gb.nn.Parameter(tensor: tensor, requires_grad: bool = true) -> tensor",
     "A tensor that modules discover and optimizers train. Takes over the tensor given.",
     nil,
     "local weight = gb.nn.Parameter(gb.zeros(2, 3))",
   },
   ["gb.nn.RMSNorm"] = {
-    "gb.nn.RMSNorm(shape, options?: table) -> module",
-    "Divide the last dimensions, of these sizes, by their root mean square, then scale. options: eps = 1e-6, affine = true, out = \z
-      \"float32\", as in LayerNorm; dtype.",
+    "gb.nn.RMSNorm(shape: ints; eps: number = 1e-6, affine: bool = true, out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> \z
+      module",
+    "Divide the last dimensions, of these sizes, by their root mean square, then scale. out: as in LayerNorm.",
     nil,
     "local y = gb.nn.RMSNorm(4)(x)",
   },
@@ -974,23 +994,13 @@ native.help_texts = {
   ["gb.nn.SiLU"] = { "gb.nn.SiLU() -> module", "x * sigmoid(x).", nil, "local y = gb.nn.SiLU()(x)" },
   ["gb.nn.Sigmoid"] = { "gb.nn.Sigmoid() -> module", "1 / (1 + exp(-x)).", nil, "local y = gb.nn.Sigmoid()(x)" },
   ["gb.nn.SmoothL1Loss"] = {
-    "gb.nn.SmoothL1Loss(options?: table) -> module",
-    "Squared below beta, absolute above. options: beta = 1, reduction = \"mean\".",
+    "gb.nn.SmoothL1Loss(; beta: number = 1, reduction: string = \"mean\") -> module",
+    "Squared below beta, absolute above.",
     nil,
     "local loss = gb.nn.SmoothL1Loss()(x, gb.zeros_like(x))",
   },
-  ["gb.nn.Softmax"] = {
-    "gb.nn.Softmax(dim?: dim) -> module",
-    "exp(x) / sum(exp(x)) along dim, the last unless given.",
-    nil,
-    "local y = gb.nn.Softmax(-1)(x)",
-  },
-  ["gb.nn.Softplus"] = {
-    "gb.nn.Softplus(beta?: number) -> module",
-    "log(1 + exp(beta * x)) / beta; beta 1 unless given.",
-    nil,
-    "local y = gb.nn.Softplus()(x)",
-  },
+  ["gb.nn.Softmax"] = { "gb.nn.Softmax(dim: dim = -1;) -> module", "exp(x) / sum(exp(x)) along dim.", nil, "local y = gb.nn.Softmax(-1)(x)" },
+  ["gb.nn.Softplus"] = { "gb.nn.Softplus(beta: number = 1;) -> module", "log(1 + exp(beta * x)) / beta.", nil, "local y = gb.nn.Softplus()(x)" },
   ["gb.nn.Tanh"] = { "gb.nn.Tanh() -> module", "The hyperbolic tangent.", nil, "local y = gb.nn.Tanh()(x)" },
   ["gb.nn.init.calculate_gain"] = {
     "gb.nn.init.calculate_gain(nonlinearity: string, slope?: number) -> number",
@@ -1005,66 +1015,68 @@ native.help_texts = {
     "gb.nn.init.constant_(x, 0.5)",
   },
   ["gb.nn.init.kaiming_normal_"] = {
-    "gb.nn.init.kaiming_normal_(t: tensor, options?: table) -> tensor",
+    "gb.nn.init.kaiming_normal_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", nonlinearity: string = \"leaky_relu\") \z
+      -> tensor",
     "He et al. 2015: normal, with standard deviation gain / sqrt(fan); options as kaiming_uniform_'s.",
     "fewer than 2 dimensions",
     "gb.nn.init.kaiming_normal_(x)",
   },
   ["gb.nn.init.kaiming_uniform_"] = {
-    "gb.nn.init.kaiming_uniform_(t: tensor, options?: table) -> tensor",
-    "He et al. 2015: uniform, with standard deviation gain / sqrt(fan). options: a (slope), mode (\"fan_in\" or \"fan_out\"), nonlinearity.",
+    "gb.nn.init.kaiming_uniform_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", nonlinearity: string = \"leaky_relu\") \z
+      -> tensor",
+    "He et al. 2015: uniform, with standard deviation gain / sqrt(fan); a is the slope.",
     "fewer than 2 dimensions",
     "gb.nn.init.kaiming_uniform_(x, { nonlinearity = \"relu\" })",
   },
   ["gb.nn.init.normal_"] = {
-    "gb.nn.init.normal_(t: tensor, mean?: number, std?: number) -> tensor",
-    "Normal random numbers, of mean 0 and deviation 1 unless given.",
+    "gb.nn.init.normal_(t: tensor, mean: number = 0, std: number = 1) -> tensor",
+    "Normal random numbers.",
     nil,
     "gb.nn.init.normal_(x, 0, 0.02)",
   },
   ["gb.nn.init.ones_"] = { "gb.nn.init.ones_(t: tensor) -> tensor", "Every element becomes 1.", nil, "gb.nn.init.ones_(x)" },
   ["gb.nn.init.orthogonal_"] = {
-    "gb.nn.init.orthogonal_(t: tensor, gain?: number) -> tensor",
+    "gb.nn.init.orthogonal_(t: tensor, gain: number = 1) -> tensor",
     "Orthonormal rows or columns (Saxe et al. 2013), by Gram-Schmidt done twice, which is orthogonal to rounding.",
     "fewer than 2 dimensions",
     "gb.nn.init.orthogonal_(x)",
   },
   ["gb.nn.init.trunc_normal_"] = {
-    "gb.nn.init.trunc_normal_(t: tensor, mean?: number, std?: number, low?: number, high?: number) -> tensor",
-    "Normal random numbers within [low, high], -2 and 2 unless given: those outside are drawn again.",
+    "gb.nn.init.trunc_normal_(t: tensor, mean: number = 0, std: number = 1, low: number = -2, high: number = 2) -> tensor",
+    "Normal random numbers within [low, high]: those outside are drawn again.",
     nil,
     "gb.nn.init.trunc_normal_(x)",
   },
   ["gb.nn.init.uniform_"] = {
-    "gb.nn.init.uniform_(t: tensor, low?: number, high?: number) -> tensor",
-    "Uniform random numbers in [low, high), 0 and 1 unless given.",
+    "gb.nn.init.uniform_(t: tensor, low: number = 0, high: number = 1) -> tensor",
+    "Uniform random numbers in [low, high).",
     nil,
     "gb.nn.init.uniform_(x)",
   },
   ["gb.nn.init.xavier_normal_"] = {
-    "gb.nn.init.xavier_normal_(t: tensor, gain?: number) -> tensor",
+    "gb.nn.init.xavier_normal_(t: tensor, gain: number = 1) -> tensor",
     "Glorot, Bengio 2010: normal, with variance 2 / (fan_in + fan_out).",
     "fewer than 2 dimensions",
     "gb.nn.init.xavier_normal_(x)",
   },
   ["gb.nn.init.xavier_uniform_"] = {
-    "gb.nn.init.xavier_uniform_(t: tensor, gain?: number) -> tensor",
+    "gb.nn.init.xavier_uniform_(t: tensor, gain: number = 1) -> tensor",
     "Glorot, Bengio 2010: uniform, with variance 2 / (fan_in + fan_out).",
     "fewer than 2 dimensions",
     "gb.nn.init.xavier_uniform_(x)",
   },
   ["gb.nn.init.zeros_"] = { "gb.nn.init.zeros_(t: tensor) -> tensor", "Every element becomes 0.", nil, "gb.nn.init.zeros_(x)" },
-  ["gb.nn.is_module"] = { "gb.nn.is_module(value) -> bool", "Is value a module?", nil, "print(gb.nn.is_module(model))" },
+  ["gb.nn.is_module"] = { "gb.nn.is_module(value?: any) -> bool", "Is value a module?", nil, "print(gb.nn.is_module(model))" },
   ["gb.nn.library_class"] = {
-    "gb.nn.library_class(name: string, calls?: bool) -> class",
+    "gb.nn.library_class(name: string, calls: bool = false) -> class",
     "A class of the library: its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of \z
       its arguments. calls: forward calls modules that it holds. Sets nn[name].",
   },
   ["gb.nn.utils.clip_grad_norm_"] = {
-    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2) -> number",
+    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2, error_if_nonfinite: bool = false) -> number",
     "Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing \z
-      waits for it.",
-    nil,
+      waits for it. Where it is inf or NaN and no scaler skips the step, gradients become 0 or NaN, as in PyTorch.",
+    "such a norm, where error_if_nonfinite is true",
     "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)",
   },
   ["gb.nn.utils.clip_grad_value_"] = {
@@ -1317,6 +1329,12 @@ native.help_texts = {
     nil,
     "local seconds, y = gb.time(model, x)",
   },
+  ["gb.to_bytes"] = {
+    "gb.to_bytes(x: tensor) -> string",
+    "The elements of x as a string, row-major and little-endian whatever its layout and device are.",
+    "a string that would be longer than the limit on Lua's memory",
+    "local text = gb.to_bytes(gb.tensor({ 72, 105 }, { dtype = \"uint8\" }))",
+  },
   ["gb.version"] = { "gb.version -> string", "The version, such as \"0.1.0\".", nil, "print(gb.version)" },
   ["gb.zeros"] = {
     "gb.zeros(sizes: ints, options?: options) -> tensor",
@@ -1405,7 +1423,8 @@ native.help_texts = {
     "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false)",
     "The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is \z
       create_graph unless given. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask \z
-      gb.grad, else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.",
+      gb.grad, else both stay until the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next \z
+      try.",
     "no graph, a graph that was freed, a value that was changed in place",
     "loss:backward()",
   },

@@ -101,6 +101,7 @@ gb.amp = {}
 gb.data = {}
 gb.io = {}
 gb.cuda = {}
+gb.random = {}
 gb.test = {}
 
 --- 1 with probability x, else 0, per element, in x's dtype.
@@ -293,16 +294,16 @@ function tensor:atan2(x) end
 ---@return gb.Tensor z
 function tensor:atan2_(x) end
 
---- x with its sign turned.
+--- The negative of x.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.neg(x) end
 
---- x with its sign turned.
+--- The negative of x.
 ---@return gb.Tensor y
 function tensor:neg() end
 
---- x with its sign turned.
+--- The negative of x.
 ---@return gb.Tensor y
 function tensor:neg_() end
 
@@ -319,16 +320,16 @@ function tensor:abs() end
 ---@return gb.Tensor y
 function tensor:abs_() end
 
---- -1, 0 or 1.
+--- -1, 0 or 1; its gradient is 0.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.sign(x) end
 
---- -1, 0 or 1.
+--- -1, 0 or 1; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:sign() end
 
---- -1, 0 or 1.
+--- -1, 0 or 1; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:sign_() end
 
@@ -532,59 +533,59 @@ function tensor:erf() end
 ---@return gb.Tensor y
 function tensor:erf_() end
 
---- The largest integer not above x.
+--- The largest integer not above x; its gradient is 0.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.floor(x) end
 
---- The largest integer not above x.
+--- The largest integer not above x; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:floor() end
 
---- The largest integer not above x.
+--- The largest integer not above x; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:floor_() end
 
---- The smallest integer not below x.
+--- The smallest integer not below x; its gradient is 0.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.ceil(x) end
 
---- The smallest integer not below x.
+--- The smallest integer not below x; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:ceil() end
 
---- The smallest integer not below x.
+--- The smallest integer not below x; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:ceil_() end
 
---- The nearest integer, ties to even.
+--- The nearest integer, ties to even; its gradient is 0.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.round(x) end
 
---- The nearest integer, ties to even.
+--- The nearest integer, ties to even; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:round() end
 
---- The nearest integer, ties to even.
+--- The nearest integer, ties to even; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:round_() end
 
---- x without its fraction.
+--- x without its fraction; its gradient is 0.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.trunc(x) end
 
---- x without its fraction.
+--- x without its fraction; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:trunc() end
 
---- x without its fraction.
+--- x without its fraction; its gradient is 0.
 ---@return gb.Tensor y
 function tensor:trunc_() end
 
---- x limited to min .. max; its gradient is 1 inside, bounds included.
+--- x limited to min .. max; its gradient is 1 inside, 0 at the bounds and beyond. NaN as a bound gives NaN.
 ---@param x gb.Tensor
 ---@param min? number
 ---@param max? number
@@ -594,7 +595,7 @@ function tensor:trunc_() end
 ---@overload fun(x: gb.Tensor, options?: { min?: number, max?: number }): gb.Tensor
 function gb.clamp(x, min, max, options) end
 
---- x limited to min .. max; its gradient is 1 inside, bounds included.
+--- x limited to min .. max; its gradient is 1 inside, 0 at the bounds and beyond. NaN as a bound gives NaN.
 ---@param min? number
 ---@param max? number
 ---@param options? { min?: number, max?: number }
@@ -603,7 +604,7 @@ function gb.clamp(x, min, max, options) end
 ---@overload fun(self: gb.Tensor, options?: { min?: number, max?: number }): gb.Tensor
 function tensor:clamp(min, max, options) end
 
---- x limited to min .. max; its gradient is 1 inside, bounds included.
+--- x limited to min .. max; its gradient is 1 inside, 0 at the bounds and beyond. NaN as a bound gives NaN.
 ---@param min? number
 ---@param max? number
 ---@param options? { min?: number, max?: number }
@@ -688,20 +689,20 @@ function gb.where(condition, x, y) end
 ---@return gb.Tensor z
 function tensor:where(x, y) end
 
---- value where mask is true, else x; in float16 a value out of range becomes the largest finite one of its sign unless it is infinite.
+--- value where mask is true, else x; in float16 a finite value out of range becomes the largest finite one of its sign.
 ---@param x gb.Tensor
 ---@param mask gb.Tensor
 ---@param value number
 ---@return gb.Tensor y
 function gb.masked_fill(x, mask, value) end
 
---- value where mask is true, else x; in float16 a value out of range becomes the largest finite one of its sign unless it is infinite.
+--- value where mask is true, else x; in float16 a finite value out of range becomes the largest finite one of its sign.
 ---@param mask gb.Tensor
 ---@param value number
 ---@return gb.Tensor y
 function tensor:masked_fill(mask, value) end
 
---- value where mask is true, else x; in float16 a value out of range becomes the largest finite one of its sign unless it is infinite.
+--- value where mask is true, else x; in float16 a finite value out of range becomes the largest finite one of its sign.
 ---@param mask gb.Tensor
 ---@param value number
 ---@return gb.Tensor y
@@ -1589,8 +1590,8 @@ function tensor:rms_norm(shape, weight, options) end
 ---@overload fun(x: gb.Tensor, residual: gb.Tensor, shape: integer|integer[], options?: { weight?: gb.Tensor, bias?: gb.Tensor, eps?: number, out?: string }): gb.Tensor, gb.Tensor
 function gb.nn.functional.add_layer_norm(x, residual, shape, weight, bias, options) end
 
---- Normalise each channel (dim 2) of x over the batch, or by the running statistics when not training; these are updated only when the batch's
---- are finite.
+--- Normalise each channel (dim 2) of x over the batch, or by the running statistics when not training; they are updated only if the batch's are
+--- finite.
 ---@param x gb.Tensor
 ---@param running_mean? gb.Tensor
 ---@param running_var? gb.Tensor
@@ -1614,8 +1615,8 @@ function gb.nn.functional.batch_norm(x, running_mean, running_var, weight, bias,
 ---@overload fun(x: gb.Tensor, target: gb.Tensor, options?: { weight?: gb.Tensor, ignore_index?: integer, reduction?: string, label_smoothing?: number }): gb.Tensor
 function gb.nn.functional.cross_entropy(x, target, weight, options) end
 
---- cross_entropy(linear(x, weight, bias), target) in float32, in chunks of rows: the logits never exist whole. x [n, features], target [n].
---- reduction mean or sum.
+--- cross_entropy(linear(x, weight, bias), target) in float32, in chunks of rows: the logits are never stored whole. x [n, features], target
+--- [n]. reduction mean or sum.
 ---@param x gb.Tensor
 ---@param weight gb.Tensor
 ---@param target gb.Tensor
@@ -1680,8 +1681,8 @@ function gb.nn.functional.binary_cross_entropy(x, target, weight, options) end
 ---@return gb.Tensor loss
 function gb.nn.functional.kl_div(x, target, options) end
 
---- softmax(query key^T * scale + mask) value over [batch, heads, time, head_dim], tile by tile: no time x time matrix exists. scale is 1 /
---- sqrt(head_dim) unless given; mask bool (true: may look) or float (added).
+--- softmax(query key^T * scale + mask) value over [batch, heads, time, head_dim], tile by tile: no time x time matrix is stored. scale is 1 /
+--- sqrt(head_dim) unless given; mask bool (true: attend) or float (added).
 ---@param query gb.Tensor
 ---@param key gb.Tensor
 ---@param value gb.Tensor
@@ -1862,7 +1863,7 @@ function gb.topk(x, k, dim, options) end
 ---@overload fun(self: gb.Tensor, k: integer, options?: { dim?: integer, largest?: boolean }): gb.Tensor, gb.Tensor
 function tensor:topk(k, dim, options) end
 
---- Elements sorted along dim (stable; NaN is the largest) and their indices (from 0).
+--- Sort the elements along dim (stable; NaN is the largest); also their indices (from 0).
 ---@param x gb.Tensor
 ---@param dim? integer
 ---@param options? { dim?: integer, descending?: boolean }
@@ -1871,7 +1872,7 @@ function tensor:topk(k, dim, options) end
 ---@overload fun(x: gb.Tensor, options?: { dim?: integer, descending?: boolean }): gb.Tensor, gb.Tensor
 function gb.sort(x, dim, options) end
 
---- Elements sorted along dim (stable; NaN is the largest) and their indices (from 0).
+--- Sort the elements along dim (stable; NaN is the largest); also their indices (from 0).
 ---@param dim? integer
 ---@param options? { dim?: integer, descending?: boolean }
 ---@return gb.Tensor values
@@ -1879,7 +1880,7 @@ function gb.sort(x, dim, options) end
 ---@overload fun(self: gb.Tensor, options?: { dim?: integer, descending?: boolean }): gb.Tensor, gb.Tensor
 function tensor:sort(dim, options) end
 
---- Tensors joined along dim; dtypes are promoted.
+--- Join tensors along dim; dtypes are promoted.
 ---@param xs gb.Tensor[]
 ---@param dim? integer
 ---@param options? { dim?: integer }
@@ -1887,7 +1888,7 @@ function tensor:sort(dim, options) end
 ---@overload fun(xs: gb.Tensor[], options?: { dim?: integer }): gb.Tensor
 function gb.cat(xs, dim, options) end
 
---- Tensors of one shape joined along a new dim.
+--- Join tensors of one shape along a new dim.
 ---@param xs gb.Tensor[]
 ---@param dim? integer
 ---@param options? { dim?: integer }
@@ -1895,20 +1896,20 @@ function gb.cat(xs, dim, options) end
 ---@overload fun(xs: gb.Tensor[], options?: { dim?: integer }): gb.Tensor
 function gb.stack(xs, dim, options) end
 
---- The order of the elements along dim reversed.
+--- Reverse the order of the elements along dim.
 ---@param x gb.Tensor
 ---@param dim integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.flip(x, dim) end
 
---- The order of the elements along dim reversed.
+--- Reverse the order of the elements along dim.
 ---@param dim integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:flip(dim) end
 
---- Each slice along dim repeated.
+--- Repeat each slice along dim.
 ---@param x gb.Tensor
 ---@param repeats integer
 ---@param dim? integer
@@ -1917,7 +1918,7 @@ function tensor:flip(dim) end
 ---@overload fun(x: gb.Tensor, repeats: integer, options?: { dim?: integer }): gb.Tensor
 function gb.repeat_interleave(x, repeats, dim, options) end
 
---- Each slice along dim repeated.
+--- Repeat each slice along dim.
 ---@param repeats integer
 ---@param dim? integer
 ---@param options? { dim?: integer }
@@ -1925,7 +1926,7 @@ function gb.repeat_interleave(x, repeats, dim, options) end
 ---@overload fun(self: gb.Tensor, repeats: integer, options?: { dim?: integer }): gb.Tensor
 function tensor:repeat_interleave(repeats, dim, options) end
 
---- The same elements in another shape; one size may be -1. An error where only a copy could do it.
+--- The same elements in another shape; one size may be -1. An error if that needs a copy.
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
@@ -1944,7 +1945,7 @@ function gb.reshape(x, shape) end
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:reshape(shape) end
 
---- The dimensions first .. last made one.
+--- Merge dimensions first .. last into one.
 ---@param x gb.Tensor
 ---@param first? integer
 ---@param last? integer
@@ -1954,7 +1955,7 @@ function tensor:reshape(shape) end
 ---@overload fun(x: gb.Tensor, options?: { first?: integer, last?: integer }): gb.Tensor
 function gb.flatten(x, first, last, options) end
 
---- The dimensions first .. last made one.
+--- Merge dimensions first .. last into one.
 ---@param first? integer
 ---@param last? integer
 ---@param options? { first?: integer, last?: integer }
@@ -1963,7 +1964,7 @@ function gb.flatten(x, first, last, options) end
 ---@overload fun(self: gb.Tensor, options?: { first?: integer, last?: integer }): gb.Tensor
 function tensor:flatten(first, last, options) end
 
---- One dimension made several; one size may be -1.
+--- Split one dimension into several; one size may be -1.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@param shape integer|integer[]
@@ -1971,21 +1972,21 @@ function tensor:flatten(first, last, options) end
 ---@overload fun(x: gb.Tensor, dim: integer, ...: integer): gb.Tensor
 function gb.unflatten(x, dim, shape) end
 
---- One dimension made several; one size may be -1.
+--- Split one dimension into several; one size may be -1.
 ---@param dim integer
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(self: gb.Tensor, dim: integer, ...: integer): gb.Tensor
 function tensor:unflatten(dim, shape) end
 
---- Two dimensions exchanged.
+--- Swap two dimensions.
 ---@param x gb.Tensor
 ---@param first integer
 ---@param second integer
 ---@return gb.Tensor y
 function gb.transpose(x, first, second) end
 
---- Two dimensions exchanged.
+--- Swap two dimensions.
 ---@param first integer
 ---@param second integer
 ---@return gb.Tensor y
@@ -2004,16 +2005,16 @@ function gb.permute(x, dims) end
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:permute(dims) end
 
---- A matrix transposed; a vector as it is.
+--- Transpose a matrix; a vector stays as it is.
 ---@param x gb.Tensor
 ---@return gb.Tensor y
 function gb.t(x) end
 
---- A matrix transposed; a vector as it is.
+--- Transpose a matrix; a vector stays as it is.
 ---@return gb.Tensor y
 function tensor:t() end
 
---- Without dimensions of size 1: all, or those named.
+--- Remove dimensions of size 1: all of them, or those named.
 ---@param x gb.Tensor
 ---@param dim? integer|integer[]
 ---@param options? { dim?: integer|integer[] }
@@ -2022,7 +2023,7 @@ function tensor:t() end
 ---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.squeeze(x, dim, options) end
 
---- Without dimensions of size 1: all, or those named.
+--- Remove dimensions of size 1: all of them, or those named.
 ---@param dim? integer|integer[]
 ---@param options? { dim?: integer|integer[] }
 ---@return gb.Tensor y
@@ -2030,31 +2031,31 @@ function gb.squeeze(x, dim, options) end
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:squeeze(dim, options) end
 
---- With a new dimension of size 1 at dim, which may be ndim + 1.
+--- Insert a dimension of size 1 at dim, which may be ndim + 1.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@return gb.Tensor y
 function gb.unsqueeze(x, dim) end
 
---- With a new dimension of size 1 at dim, which may be ndim + 1.
+--- Insert a dimension of size 1 at dim, which may be ndim + 1.
 ---@param dim integer
 ---@return gb.Tensor y
 function tensor:unsqueeze(dim) end
 
---- Dimensions of size 1 repeated to shape, without copying; -1 keeps a size.
+--- Repeat dimensions of size 1 up to shape, without copying; -1 keeps a size.
 ---@param x gb.Tensor
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(x: gb.Tensor, ...: integer): gb.Tensor
 function gb.expand(x, shape) end
 
---- Dimensions of size 1 repeated to shape, without copying; -1 keeps a size.
+--- Repeat dimensions of size 1 up to shape, without copying; -1 keeps a size.
 ---@param shape integer|integer[]
 ---@return gb.Tensor y
 ---@overload fun(self: gb.Tensor, ...: integer): gb.Tensor
 function tensor:expand(shape) end
 
---- length positions along dim from start.
+--- length positions along dim, from start on.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@param start integer
@@ -2062,27 +2063,27 @@ function tensor:expand(shape) end
 ---@return gb.Tensor y
 function gb.narrow(x, dim, start, length) end
 
---- length positions along dim from start.
+--- length positions along dim, from start on.
 ---@param dim integer
 ---@param start integer
 ---@param length integer
 ---@return gb.Tensor y
 function tensor:narrow(dim, start, length) end
 
---- One position along dim, which disappears.
+--- One position along dim; the dimension is removed.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@param position integer
 ---@return gb.Tensor y
 function gb.select(x, dim, position) end
 
---- One position along dim, which disappears.
+--- One position along dim; the dimension is removed.
 ---@param dim integer
 ---@param position integer
 ---@return gb.Tensor y
 function tensor:select(dim, position) end
 
---- Positions first .. last along dim, both included, every step-th.
+--- Positions first .. last along dim, both included, or every step-th of them.
 ---@param x gb.Tensor
 ---@param dim integer
 ---@param first? integer
@@ -2095,7 +2096,7 @@ function tensor:select(dim, position) end
 ---@overload fun(x: gb.Tensor, dim: integer, options?: { first?: integer, last?: integer, step?: integer }): gb.Tensor
 function gb.slice(x, dim, first, last, step, options) end
 
---- Positions first .. last along dim, both included, every step-th.
+--- Positions first .. last along dim, both included, or every step-th of them.
 ---@param dim integer
 ---@param first? integer
 ---@param last? integer
@@ -2239,6 +2240,10 @@ function LayerNorm:add(x, residual) end
 ---@return gb.Module
 function Module:apply(fn) end
 
+--- Floating parameters and buffers in bfloat16.
+---@return gb.Module
+function Module:bfloat16() end
+
 --- The buffers: tensors that belong to the module but are not trained.
 ---@return any[]
 function Module:buffers() end
@@ -2247,9 +2252,23 @@ function Module:buffers() end
 ---@return any[]
 function Module:children() end
 
+--- Parameters and buffers on the CPU.
+---@return gb.Module
+function Module:cpu() end
+
+--- Parameters and buffers on a GPU.
+--- Errors: there is none.
+---@param index? integer
+---@return gb.Module
+function Module:cuda(index) end
+
 --- The tree of modules with parameter counts and dtypes, as tostring shows it.
 ---@return string
 function Module:describe() end
+
+--- Floating parameters and buffers in float64.
+---@return gb.Module
+function Module:double() end
 
 --- Training off here and in every module inside.
 ---@return gb.Module
@@ -2264,19 +2283,29 @@ function Module:extend(name) end
 ---@return string
 function Module:extra() end
 
+--- Floating parameters and buffers in float32.
+---@return gb.Module
+function Module:float() end
+
 --- What calling the module computes; classes define their own.
 --- Errors: a class without one.
+---@param ... any
 ---@return any
-function Module:forward() end
+function Module:forward(...) end
+
+--- Floating parameters and buffers in float16.
+---@return gb.Module
+function Module:half() end
 
 --- What a class does with the arguments of its constructor; classes define their own.
-function Module:init() end
+---@param ... any
+function Module:init(...) end
 
---- Copy state into the module. Missing and unexpected names are an error unless options.strict is false; returns both lists. What is shared may
---- come under any of its names, or under several with the same bits.
+--- Copy state into the module. Missing and unexpected names are an error unless strict is false; returns both lists. What is shared may come
+--- under any of its names, or under several with the same bits. Everything is checked before anything is changed.
 --- Errors: tensors of another shape; a shared one with two values.
 ---@param state table
----@param options? table
+---@param options? { strict?: boolean }
 ---@return any[]
 ---@return any[]
 function Module:load_state_dict(state, options) end
@@ -2305,14 +2334,14 @@ function Module:parameters() end
 --- Pin what this module runs in when it is called, inside an autocast scope or outside: "float32" (autocast off, 16-bit arguments made
 --- float32), "float16" or "bfloat16" (an autocast scope). Modules inside go along unless they are pinned themselves. "inherit" takes the pin
 --- away. Returns the module; without a name, what it is pinned to, or nil.
----@param name? string
+---@param name? "float32"|"float16"|"bfloat16"|"inherit"
 ---@return any
 function Module:precision(name) end
 
---- A tensor that belongs to the module but is not trained. options: persistent = false keeps it out of state_dict.
+--- A tensor that belongs to the module but is not trained; persistent = false keeps it out of state_dict.
 ---@param name string
 ---@param tensor? gb.Tensor
----@param options? table
+---@param options? { persistent?: boolean }
 function Module:register_buffer(name, tensor, options) end
 
 --- fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. Returns a function that removes it.
@@ -2343,7 +2372,7 @@ function Module:state_dict() end
 
 --- Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or a precision object, in any order.
 --- Errors: a dtype that is not floating.
----@param ... gb.Tensor
+---@param ... any
 ---@return gb.Module
 function Module:to(...) end
 
@@ -2745,6 +2774,15 @@ function gb.enable_grad(fn, ...) end
 ---@return gb.Tensor
 function gb.eye(rows, columns, options) end
 
+--- A new tensor whose memory is a copy of the string: row-major, little-endian. Without a shape it has one dimension. options: device.
+--- Errors: a string that is longer or shorter than the shape, a byte of a bool that is neither 0 nor 1.
+---@param bytes string
+---@param dtype string
+---@param shape? any[]
+---@param options? gb.Options
+---@return gb.Tensor
+function gb.from_bytes(bytes, dtype, shape, options) end
+
 --- value everywhere; the shape is a list. An integer gives int64, a boolean bool.
 ---@param shape any[]
 ---@param value number
@@ -2803,8 +2841,10 @@ function gb.io.json_decode(text) end
 ---@return string
 function gb.io.json_encode(value) end
 
---- Read a checkpoint into the parts given, restore the random state, and return `extra`.
---- Errors: parts that the file lacks, a file that is damaged or no checkpoint.
+--- Read a checkpoint into the parts given, restore the random state, and return `extra`. All or nothing: what cannot be read changes no part,
+--- and where a part turns its state down, those before it are put back; for that their states are copied to the CPU's memory first. Parts
+--- without state_dict come last, since they cannot be put back.
+--- Errors: parts that the file lacks or that turn their state down, a file that is damaged or no checkpoint.
 ---@param path string
 ---@param parts table
 ---@return any
@@ -2847,14 +2887,19 @@ function gb.last_error() end
 ---@return gb.Tensor
 function gb.linspace(first, last, steps, options) end
 
---- The tensors of a safetensors file by name, and its metadata.
---- Errors: a file that is damaged or of another format.
+--- The tensors of a safetensors file by name, and its metadata. Tensors of a dtype that the engine does not have (F8_E4M3, I16, C64, ...) are
+--- left out: a line is printed that names them and the cure, asking the table for one by its name is an error that says the same, and the third
+--- table describes them: { name = { dtype =, shape =, message = } }.
+--- Errors: a file that is damaged or of another format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, ...); one of
+--- which no tensor can be loaded.
 ---@param path string
+---@return table
 ---@return table
 ---@return table
 function gb.load(path) end
 
---- Begin the random stream anew from seed: the same seed gives the same bits.
+--- Begin the random stream anew from seed: the same seed gives the same bits. It seeds math.random too, whose state no checkpoint can keep;
+--- gb.random draws from the stream.
 ---@param seed integer
 function gb.manual_seed(seed) end
 
@@ -2870,71 +2915,66 @@ function gb.memory_stats(device) end
 function gb.meshgrid(...) end
 
 --- Means over windows chosen so that the result has this size.
----@param size gb.Tensor
+---@param ... integer|integer[]
 ---@return gb.Module
-function gb.nn.AdaptiveAvgPool2d(size) end
+function gb.nn.AdaptiveAvgPool2d(...) end
 
---- The mean of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.
----@param kernel gb.Tensor
----@param options? table
+--- The mean of each window of x [n, c, h, w]; stride is kernel unless given.
+---@param ... integer|integer[]|{ stride?: integer|integer[], padding?: integer|integer[] }
 ---@return gb.Module
-function gb.nn.AvgPool2d(kernel, options) end
+function gb.nn.AvgPool2d(...) end
 
---- -(y log x + (1 - y) log(1 - x)) of probabilities. options: weight, reduction = "mean".
+--- -(y log x + (1 - y) log(1 - x)) of probabilities.
 --- Errors: inside an autocast scope; BCEWithLogitsLoss is safe there.
----@param options? table
+---@param options? { weight?: gb.Tensor, reduction?: string }
 ---@return gb.Module
 function gb.nn.BCELoss(options) end
 
---- Binary cross-entropy of logits, without overflow. options: weight, pos_weight, reduction = "mean".
----@param options? table
+--- Binary cross-entropy of logits, without overflow.
+---@param options? { weight?: gb.Tensor, pos_weight?: number, reduction?: string }
 ---@return gb.Module
 function gb.nn.BCEWithLogitsLoss(options) end
 
---- Normalise each channel of x [n, c] or [n, c, l] over the batch; by the running statistics when not training. options: eps = 1e-5, momentum =
---- 0.1, affine = true, track_running_stats = true.
+--- Normalise each channel of x [n, c] or [n, c, l] over the batch; by the running statistics when not training.
 ---@param features integer
----@param options? table
+---@param options? { eps?: number, momentum?: number, affine?: boolean, track_running_stats?: boolean }
 ---@return gb.Module
 function gb.nn.BatchNorm1d(features, options) end
 
---- Normalise each channel of x [n, c, h, w]; options as BatchNorm1d's.
+--- Normalise each channel of x [n, c, h, w] over the batch; by the running statistics when not training.
 ---@param features integer
----@param options? table
+---@param options? { eps?: number, momentum?: number, affine?: boolean, track_running_stats?: boolean }
 ---@return gb.Module
 function gb.nn.BatchNorm2d(features, options) end
 
---- 2-D convolution of x [n, inputs, h, w]. options: stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, activation = "none" (or
---- "relu"), dtype.
+--- 2-D convolution of x [n, inputs, h, w].
 --- Errors: groups that do not divide the channels.
 ---@param inputs integer
 ---@param outputs integer
----@param kernel gb.Tensor
----@param options? table
+---@param ... integer|integer[]|{ stride?: integer|integer[], padding?: integer|integer[], dilation?: integer|integer[], groups?: integer, bias?: boolean, activation?: "none"|"relu", dtype?: gb.DType }
 ---@return gb.Module
-function gb.nn.Conv2d(inputs, outputs, kernel, options) end
+function gb.nn.Conv2d(inputs, outputs, ...) end
 
---- -log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0. options: weight, ignore_index = -100,
---- label_smoothing = 0, reduction = "mean".
----@param options? table
+--- -log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0.
+---@param options? { weight?: gb.Tensor, ignore_index?: integer, label_smoothing?: number, reduction?: string }
 ---@return gb.Module
 function gb.nn.CrossEntropyLoss(options) end
 
---- In training, zero each element with probability p (0.5 unless given) and scale the rest by 1 / (1 - p).
+--- In training, zero each element with probability p and scale the rest by 1 / (1 - p).
 --- Errors: p outside 0 .. 1.
 ---@param p? number
 ---@return gb.Module
 function gb.nn.Dropout(p) end
 
---- x where positive, else alpha * (exp(x) - 1); alpha 1 unless given.
+--- x where positive, else alpha * (exp(x) - 1).
 ---@param alpha? number
 ---@return gb.Module
 function gb.nn.ELU(alpha) end
 
---- Rows of a trained table picked by integers from 0. options: padding_idx (a token id, from 0), whose row is zero and gets no gradient; dtype.
+--- Rows of a trained table picked by integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no gradient.
 ---@param rows integer
 ---@param size integer
----@param options? table
+---@param options? { padding_idx?: integer, dtype?: gb.DType }
 ---@return gb.Module
 function gb.nn.Embedding(rows, size, options) end
 
@@ -2945,7 +2985,7 @@ function gb.nn.Embedding(rows, size, options) end
 function gb.nn.Flatten(first, last) end
 
 --- x * Phi(x), by erf, or by tanh with approximate = "tanh".
----@param approximate? string
+---@param approximate? "none"|"tanh"
 ---@return gb.Module
 function gb.nn.GELU(approximate) end
 
@@ -2953,57 +2993,54 @@ function gb.nn.GELU(approximate) end
 ---@return gb.Module
 function gb.nn.Identity() end
 
---- target * (log target - x) for log-probabilities x. options: log_target = false, reduction = "mean" (also "batchmean").
----@param options? table
+--- target * (log target - x) for log-probabilities x; reduction may be "batchmean" too.
+---@param options? { log_target?: boolean, reduction?: string }
 ---@return gb.Module
 function gb.nn.KLDivLoss(options) end
 
---- |x - target|. options: reduction = "mean".
----@param options? table
+--- |x - target|.
+---@param options? { reduction?: string }
 ---@return gb.Module
 function gb.nn.L1Loss(options) end
 
---- Normalise the last dimensions, of these sizes, then scale and shift. options: eps = 1e-5, affine = true, bias = true, out = "float32": the
---- dtype of the result under autocast; "autocast": the scope's; dtype.
----@param shape gb.Tensor
----@param options? table
+--- Normalise the last dimensions, of these sizes, then scale and shift. out: the dtype of the result under autocast, float32 or the scope's.
+---@param ... integer|integer[]|{ eps?: number, affine?: boolean, bias?: boolean, out?: "float32"|"autocast", dtype?: gb.DType }
 ---@return gb.Module
-function gb.nn.LayerNorm(shape, options) end
+function gb.nn.LayerNorm(...) end
 
---- x where positive, else slope * x; slope 0.01 unless given.
+--- x where positive, else slope * x.
 ---@param slope? number
 ---@return gb.Module
 function gb.nn.LeakyReLU(slope) end
 
---- y = x @ weight^T + bias over the last dimension; weight [outputs, inputs]. options: bias = true, activation = "none", dtype.
+--- y = x @ weight^T + bias over the last dimension; weight [outputs, inputs].
 ---@param inputs integer
 ---@param outputs integer
----@param options? table
+---@param options? { bias?: boolean, activation?: string, dtype?: gb.DType }
 ---@return gb.Module
 function gb.nn.Linear(inputs, outputs, options) end
 
---- x - log(sum(exp(x))) along dim, the last unless given.
+--- x - log(sum(exp(x))) along dim.
 ---@param dim? integer
 ---@return gb.Module
 function gb.nn.LogSoftmax(dim) end
 
---- linear, activation, linear in one op. options: outputs (= inputs), bias = true, activation = "gelu_tanh", dtype.
+--- linear, activation, linear in one op; outputs is inputs unless given.
 ---@param inputs integer
 ---@param hidden integer
----@param options? table
+---@param options? { outputs?: integer, bias?: boolean, activation?: string, dtype?: gb.DType }
 ---@return gb.Module
 function gb.nn.MLP(inputs, hidden, options) end
 
---- (x - target)^2. options: reduction = "mean".
----@param options? table
+--- (x - target)^2.
+---@param options? { reduction?: string }
 ---@return gb.Module
 function gb.nn.MSELoss(options) end
 
---- The largest element of each window of x [n, c, h, w]. options: stride (= kernel), padding = 0.
----@param kernel gb.Tensor
----@param options? table
+--- The largest element of each window of x [n, c, h, w]; stride is kernel unless given.
+---@param ... integer|integer[]|{ stride?: integer|integer[], padding?: integer|integer[] }
 ---@return gb.Module
-function gb.nn.MaxPool2d(kernel, options) end
+function gb.nn.MaxPool2d(...) end
 
 gb.nn.Module = Module
 
@@ -3018,16 +3055,15 @@ function gb.nn.ModuleDict(dict) end
 function gb.nn.ModuleList(list) end
 
 --- Self attention over x [batch, time, size]: one projection to query, key and value, heads, one projection back; called as module(x, mask).
---- options: bias = true, dropout = 0, is_causal = false, dtype.
 --- Errors: heads that do not divide the size.
 ---@param size integer
 ---@param heads integer
----@param options? table
+---@param options? { bias?: boolean, dropout?: number, is_causal?: boolean, dtype?: gb.DType }
 ---@return gb.Module
 function gb.nn.MultiheadAttention(size, heads, options) end
 
---- -x[target] of log-probabilities. options: weight, ignore_index = -100, reduction = "mean".
----@param options? table
+--- -x[target] of log-probabilities.
+---@param options? { weight?: gb.Tensor, ignore_index?: integer, reduction?: string }
 ---@return gb.Module
 function gb.nn.NLLLoss(options) end
 
@@ -3037,12 +3073,10 @@ function gb.nn.NLLLoss(options) end
 ---@return gb.Tensor
 function gb.nn.Parameter(tensor, requires_grad) end
 
---- Divide the last dimensions, of these sizes, by their root mean square, then scale. options: eps = 1e-6, affine = true, out = "float32", as
---- in LayerNorm; dtype.
----@param shape gb.Tensor
----@param options? table
+--- Divide the last dimensions, of these sizes, by their root mean square, then scale. out: as in LayerNorm.
+---@param ... integer|integer[]|{ eps?: number, affine?: boolean, out?: "float32"|"autocast", dtype?: gb.DType }
 ---@return gb.Module
-function gb.nn.RMSNorm(shape, options) end
+function gb.nn.RMSNorm(...) end
 
 --- max(x, 0).
 ---@return gb.Module
@@ -3061,17 +3095,17 @@ function gb.nn.SiLU() end
 ---@return gb.Module
 function gb.nn.Sigmoid() end
 
---- Squared below beta, absolute above. options: beta = 1, reduction = "mean".
----@param options? table
+--- Squared below beta, absolute above.
+---@param options? { beta?: number, reduction?: string }
 ---@return gb.Module
 function gb.nn.SmoothL1Loss(options) end
 
---- exp(x) / sum(exp(x)) along dim, the last unless given.
+--- exp(x) / sum(exp(x)) along dim.
 ---@param dim? integer
 ---@return gb.Module
 function gb.nn.Softmax(dim) end
 
---- log(1 + exp(beta * x)) / beta; beta 1 unless given.
+--- log(1 + exp(beta * x)) / beta.
 ---@param beta? number
 ---@return gb.Module
 function gb.nn.Softplus(beta) end
@@ -3096,18 +3130,18 @@ function gb.nn.init.constant_(t, value) end
 --- He et al. 2015: normal, with standard deviation gain / sqrt(fan); options as kaiming_uniform_'s.
 --- Errors: fewer than 2 dimensions.
 ---@param t gb.Tensor
----@param options? table
+---@param options? { a?: number, mode?: "fan_in"|"fan_out", nonlinearity?: string }
 ---@return gb.Tensor
 function gb.nn.init.kaiming_normal_(t, options) end
 
---- He et al. 2015: uniform, with standard deviation gain / sqrt(fan). options: a (slope), mode ("fan_in" or "fan_out"), nonlinearity.
+--- He et al. 2015: uniform, with standard deviation gain / sqrt(fan); a is the slope.
 --- Errors: fewer than 2 dimensions.
 ---@param t gb.Tensor
----@param options? table
+---@param options? { a?: number, mode?: "fan_in"|"fan_out", nonlinearity?: string }
 ---@return gb.Tensor
 function gb.nn.init.kaiming_uniform_(t, options) end
 
---- Normal random numbers, of mean 0 and deviation 1 unless given.
+--- Normal random numbers.
 ---@param t gb.Tensor
 ---@param mean? number
 ---@param std? number
@@ -3126,7 +3160,7 @@ function gb.nn.init.ones_(t) end
 ---@return gb.Tensor
 function gb.nn.init.orthogonal_(t, gain) end
 
---- Normal random numbers within [low, high], -2 and 2 unless given: those outside are drawn again.
+--- Normal random numbers within [low, high]: those outside are drawn again.
 ---@param t gb.Tensor
 ---@param mean? number
 ---@param std? number
@@ -3135,7 +3169,7 @@ function gb.nn.init.orthogonal_(t, gain) end
 ---@return gb.Tensor
 function gb.nn.init.trunc_normal_(t, mean, std, low, high) end
 
---- Uniform random numbers in [low, high), 0 and 1 unless given.
+--- Uniform random numbers in [low, high).
 ---@param t gb.Tensor
 ---@param low? number
 ---@param high? number
@@ -3162,7 +3196,7 @@ function gb.nn.init.xavier_uniform_(t, gain) end
 function gb.nn.init.zeros_(t) end
 
 --- Is value a module?
----@param value gb.Tensor
+---@param value? any
 ---@return boolean
 function gb.nn.is_module(value) end
 
@@ -3174,12 +3208,14 @@ function gb.nn.is_module(value) end
 function gb.nn.library_class(name, calls) end
 
 --- Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a tensor, so that nothing waits
---- for it.
+--- for it. Where it is inf or NaN and no scaler skips the step, gradients become 0 or NaN, as in PyTorch.
+--- Errors: such a norm, where error_if_nonfinite is true.
 ---@param parameters gb.Tensor|gb.Tensor[]
 ---@param max_norm number
 ---@param norm_type? number
+---@param error_if_nonfinite? boolean
 ---@return number
-function gb.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type) end
+function gb.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite) end
 
 --- Limit each element of the gradients to -value .. value.
 ---@param parameters gb.Tensor|gb.Tensor[]
@@ -3418,6 +3454,12 @@ function gb.test.records() end
 ---@return any
 function gb.time(fn) end
 
+--- The elements of x as a string, row-major and little-endian whatever its layout and device are.
+--- Errors: a string that would be longer than the limit on Lua's memory.
+---@param x gb.Tensor
+---@return string
+function gb.to_bytes(x) end
+
 --- The version, such as "0.1.0".
 ---@type string
 gb.version = nil
@@ -3473,7 +3515,7 @@ function scope:close() end
 
 --- The gradients of this tensor by every leaf that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is
 --- create_graph unless given. With create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad,
---- else neither is ever freed. What fails or is interrupted has added some of it, so zero the gradients before the next try.
+--- else both stay until the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next try.
 --- Errors: no graph, a graph that was freed, a value that was changed in place.
 ---@param gradient? gb.Tensor
 ---@param options? { retain_graph?: boolean, create_graph?: boolean }

@@ -177,7 +177,7 @@ static gb_status take(gb_call *call, void *user) {
   return GB_OK;
 }
 
-/* A finaliser that runs because an op needs memory takes the loan back that this op reads: it has to wait. */
+/* A finaliser that runs because an op needs memory would take the loan back that this op reads: it reaches no function of the host. */
 static void test_in_the_middle(void) {
   gb_host_options o = options_of(GB_SANDBOX_NONE);
   o.tensor_bytes = (size_t)8 << 20;
@@ -190,7 +190,7 @@ static void test_in_the_middle(void) {
                    "local function litter() local big = gb.ones(3 * 2^18) setmetatable({ big }, { __gc = function() take() end }) end\n"
                    "for i = 1, 2 do litter() end\n"
                    "y = x + 1\nassert(y[4]:item() == 5)"));
-  CHECK(t.calls > 0 && t.status == GB_ESTATE && strstr(gb_error(gb_host_context(host)), "has ended"));
+  CHECK(t.calls == 0);
   CHECK(gb_tensor_revoke(t.loan) == GB_OK);
   free(memory);
   gb_tensor_release(t.loan);

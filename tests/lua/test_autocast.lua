@@ -286,7 +286,7 @@ describe("norms, out = 'autocast'", function()
         expect(plain(x).dtype):to_be("float32")
       end)
       expect(layer(x).dtype):to_be("float32")
-      expect(function() class(8, { out = "float16" }) end):to_fail("out is")
+      expect(function() class(8, { out = "float16" }) end):to_fail("'out' must be")
     end
     amp.autocast({ dtype = "bfloat16" }, function()
       local y, sum = nn.LayerNorm(8, { out = "autocast" }):add(x, r)
