@@ -41,8 +41,8 @@ static gb_status check_parameter(const gb_adoption *a, int i) {
     return gb_fail(c, GB_EINVAL, "optimizer: %s was computed from other tensors; only leaves can be trained: give the tensors it comes from, or "
                    "detach it", name);
   if (is_held(t))
-    return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it once, or let the other "
-                   "optimizer go first", name);
+    return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it once, or close() the other "
+                   "optimizer first", name);
   if (t->storage->release || t->storage->loan != GB_OWNED || atomic_load(&t->storage->exports))
     return gb_fail(c, GB_EINVAL, "optimizer: %s lies in memory of the host, which an optimizer cannot move; make the parameter from a clone()", name);
   if (t->offset != 0 || (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype) != t->storage->bytes || !gb_is_dense(t))
