@@ -12,19 +12,19 @@ static const gbl_type audit_type = { "gibbous.audit", release, NULL, NULL };
 /* Texts that are empty, flags that are off and dtypes that are not given are absent. */
 static void set_text(lua_State *L, const char *name, const char *value) {
   lua_pushstring(L, *value ? value : NULL);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 
 static void set_flag(lua_State *L, const char *name, bool value) {
   if (!value) return;
   lua_pushboolean(L, true);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 
 static void set_dtype(lua_State *L, const char *name, int dtype) {
   if (dtype == GB_DTYPE_NONE) return;
   gbl_push_dtype_name(L, (gb_dtype)dtype);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 
 /* { dtype =, before = (where a cast changed it), weight =, shape = } */
@@ -38,7 +38,7 @@ static void push_tensor(lua_State *L, const gb_audit_tensor *t) {
     lua_pushinteger(L, t->shape[i]);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, "shape");
+  gbl_set_raw(L, -2, "shape");
 }
 
 static void set_tensors(lua_State *L, const char *name, const gb_audit_tensor *tensors, int count) {
@@ -47,7 +47,7 @@ static void set_tensors(lua_State *L, const char *name, const gb_audit_tensor *t
     push_tensor(L, &tensors[i]);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 
 /* { batch =, m =, n =, k =, checked = { { name, size }, ... } } */
@@ -66,7 +66,7 @@ static void push_product(lua_State *L, const gb_product_shape *p) {
     lua_rawseti(L, -2, 2);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, "checked");
+  gbl_set_raw(L, -2, "checked");
 }
 
 static void set_products(lua_State *L, const gb_product_list *list) {
@@ -79,7 +79,7 @@ static void set_products(lua_State *L, const gb_product_list *list) {
     push_product(L, &list->shapes[i]);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, "products");
+  gbl_set_raw(L, -2, "products");
 }
 
 /* As native.numerics gives it, and plus = true where that is so. */
@@ -97,10 +97,10 @@ static void set_numbers(lua_State *L, const gb_audit *audit, const gb_audit_row 
     else lua_pushboolean(L, false);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, "numbers");
+  gbl_set_raw(L, -2, "numbers");
   if (row->cast_numbers < 0) return;
   push_numbers(L, gb_audit_get_numbers(audit, row->cast_numbers));
-  lua_setfield(L, -2, "cast_numbers");
+  gbl_set_raw(L, -2, "cast_numbers");
 }
 
 static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *row) {

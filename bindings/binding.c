@@ -4,6 +4,7 @@
 #include "amp/audit.h"
 #include "base/stack.h"
 #include "binding.h"
+#include "reader.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -139,7 +140,7 @@ void gbl_set_context_options(lua_State *L, const gb_context_options *options) {
 
 /* The executable's -E. */
 static bool ignores_environment(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+  gbl_raw_field(L, LUA_REGISTRYINDEX, "LUA_NOENV");
   bool ignores = lua_toboolean(L, -1);
   lua_pop(L, 1);
   return ignores;
@@ -157,7 +158,7 @@ gbl_state *gbl_open_state(lua_State *L) {
   *owner = NULL;
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, owner_gc);
-  lua_setfield(L, -2, "__gc");
+  gbl_set_raw(L, -2, "__gc");
   lua_setmetatable(L, -2);
   gbl_state *state = *owner = calloc(1, sizeof *state);
   if (!state) luaL_error(L, "gibbous: out of memory");

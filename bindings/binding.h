@@ -293,16 +293,19 @@ static inline void gbl_set_raw(lua_State *L, int table, const char *name) {
 /* A field of the table at the top. */
 static inline void gbl_set_integer(lua_State *L, const char *name, int64_t value) {
   lua_pushinteger(L, (lua_Integer)value);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 static inline void gbl_set_number(lua_State *L, const char *name, double value) {
   lua_pushnumber(L, (lua_Number)value);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 /* Seed math.random, by the math.randomseed that was there when the library opened. random.c */
 void gbl_seed_math(lua_State *L, int64_t seed);
 /* What the Lua half of the library uses of Lua's globals is what they are now, whatever becomes of them. */
 void gbl_keep_names(lua_State *L);
+/* Push one of them, such as the tostring that is in force; and push what the globals have under a name, raw, and tell its type. */
+void gbl_push_own_name(lua_State *L, const char *name);
+int gbl_push_global(lua_State *L, const char *name);
 
 /* The state, for functions set by gbl_set_functions: cheaper than gbl_enter. */
 static inline gbl_state *gbl_upvalue(lua_State *L) { return gbl_note(L, lua_touserdata(L, lua_upvalueindex(1))); }

@@ -152,7 +152,7 @@ static int register_body(lua_State *L) {
   *function = r->function;
   if (luaL_newmetatable(L, "gibbous.host_call")) {
     lua_pushcfunction(L, call_gc);
-    lua_setfield(L, -2, "__gc");
+    gbl_set_raw(L, -2, "__gc");
   }
   lua_pushcclosure(L, call_host, 2);
   gbl_set_path(L, r->name, true);

@@ -69,10 +69,10 @@ static void push_device(lua_State *L, void *driver, int index) {
     if (find(driver, "cuDeviceGetAttribute", &attribute)) attribute(&major, MAJOR, device), attribute(&minor, MINOR, device);
   }
   lua_createtable(L, 0, 4);
-  lua_pushstring(L, text), lua_setfield(L, -2, "name");
-  lua_pushinteger(L, (lua_Integer)memory), lua_setfield(L, -2, "memory");
-  lua_pushinteger(L, major), lua_setfield(L, -2, "major");
-  lua_pushinteger(L, minor), lua_setfield(L, -2, "minor");
+  lua_pushstring(L, text), gbl_set_raw(L, -2, "name");
+  lua_pushinteger(L, (lua_Integer)memory), gbl_set_raw(L, -2, "memory");
+  lua_pushinteger(L, major), gbl_set_raw(L, -2, "major");
+  lua_pushinteger(L, minor), gbl_set_raw(L, -2, "minor");
 }
 
 /* Push what the driver says of an error code. */
@@ -95,7 +95,7 @@ static int push_driver(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; i < devices; i++) {
     push_device(L, driver, i);
-    lua_seti(L, -2, i + 1);
+    lua_rawseti(L, -2, i + 1);
   }
   if (code == 0) return 2;
   push_reason(L, driver, code);
@@ -118,8 +118,8 @@ static int library_version(lua_State *L) {
 static int engine(lua_State *L) {
   const gb_context *context = gbl_context(L);
   lua_createtable(L, 0, 2);
-  lua_pushstring(L, context->cpu), lua_setfield(L, -2, "level");
-  lua_pushinteger(L, sysconf(_SC_NPROCESSORS_ONLN)), lua_setfield(L, -2, "cores");
+  lua_pushstring(L, context->cpu), gbl_set_raw(L, -2, "level");
+  lua_pushinteger(L, sysconf(_SC_NPROCESSORS_ONLN)), gbl_set_raw(L, -2, "cores");
   return 1;
 }
 

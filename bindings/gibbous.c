@@ -16,7 +16,20 @@ void gbl_set_functions(lua_State *L, const luaL_Reg *functions) {
   luaL_setfuncs(L, functions, 1);
 }
 
-void gbl_push_module(lua_State *L, const char *name) { luaL_getsubtable(L, -1, name); }
+void gbl_push_module(lua_State *L, const char *name) {
+  if (gbl_raw_field(L, -1, name) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  gbl_set_raw(L, -3, name);
+}
+
+int gbl_push_global(lua_State *L, const char *name) {
+  lua_pushglobaltable(L);
+  int type = gbl_raw_field(L, -1, name);
+  lua_remove(L, -2);
+  return type;
+}
 
 /* ====} */
 
@@ -44,7 +57,7 @@ static int unknown_name(lua_State *L) {
 static void seal(lua_State *L) {
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, unknown_name);
-  lua_setfield(L, -2, "__index");
+  gbl_set_raw(L, -2, "__index");
   lua_setmetatable(L, -2);
 }
 
@@ -91,13 +104,19 @@ void gbl_keep_names(lua_State *L) {
   lua_pop(L, 1);
 }
 
+void gbl_push_own_name(lua_State *L, const char *name) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &names_key);
+  gbl_raw_field(L, -1, name);
+  lua_remove(L, -2);
+}
+
 /* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from itself, and the globals behind.
  * Methods of strings are found in the table that all share. */
 static void open_names(lua_State *L) {
   lua_newtable(L);
   lua_createtable(L, 0, 1);
   lua_pushglobaltable(L);
-  lua_setfield(L, -2, "__index");
+  gbl_set_raw(L, -2, "__index");
   lua_setmetatable(L, -2);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &names_key);
   gbl_keep_names(L);
@@ -135,7 +154,7 @@ static void run_lua_half(lua_State *L) {
   lua_call(L, 1, 0);
   lua_pop(L, 2);
   lua_pushnil(L);
-  lua_setfield(L, -2, "_native");
+  gbl_set_raw(L, -2, "_native");
 }
 
 /* ====} */

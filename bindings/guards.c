@@ -13,6 +13,7 @@
 
 #include "io/place.h"
 #include "pattern.h"
+#include "reader.h"
 
 #define MOST_STEPS 20000000        /* of one call: about a tenth of a second */
 #define INDEX_CHAIN 2000           /* tables that Lua follows along __index before it gives up */
@@ -22,9 +23,9 @@
 
 /* Replace a function of the table at the top by one that has it as upvalue 1. */
 static void guard(lua_State *L, const char *name, lua_CFunction function) {
-  lua_getfield(L, -1, name);
+  gbl_raw_field(L, -1, name);
   lua_pushcclosure(L, function, 1);
-  lua_setfield(L, -2, name);
+  gbl_set_raw(L, -2, name);
 }
 
 /* Call the function of the standard library with all arguments. */
@@ -163,7 +164,7 @@ static void guard_linear(lua_State *L) {
   for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
     lua_pushliteral(L, "");
     if (!strcmp(linear[i].table, "__")) lua_getmetatable(L, -1);
-    else if (*linear[i].table) lua_getglobal(L, linear[i].table);
+    else if (*linear[i].table) gbl_push_global(L, linear[i].table);
     else lua_pushglobaltable(L);
     guard(L, linear[i].name, charged);
     lua_pop(L, 2);
@@ -171,7 +172,7 @@ static void guard_linear(lua_State *L) {
 }
 
 static void guard_string(lua_State *L) {
-  lua_getglobal(L, "string");
+  gbl_push_global(L, "string");
   guard(L, "rep", guarded_rep);
   guard(L, "pack", guarded_pack);
   guard(L, "unpack", guarded_unpack_string);
@@ -181,9 +182,9 @@ static void guard_string(lua_State *L) {
   lua_pushliteral(L, "");
   lua_getmetatable(L, -1); /* that of all strings: getmetatable must not give it out */
   lua_pushboolean(L, false);
-  lua_setfield(L, -2, "__metatable");
+  gbl_set_raw(L, -2, "__metatable");
   lua_pop(L, 2);
-  lua_getglobal(L, "utf8");
+  gbl_push_global(L, "utf8");
   guard(L, "codes", guarded_codes);
   lua_pop(L, 1);
   guard_linear(L);
@@ -275,7 +276,7 @@ static int guarded_sort(lua_State *L) {
 }
 
 static void guard_table(lua_State *L) {
-  lua_getglobal(L, "table");
+  gbl_push_global(L, "table");
   guard(L, "insert", guarded_insert);
   guard(L, "remove", guarded_remove);
   guard(L, "concat", guarded_concat);
@@ -477,6 +478,15 @@ static int guarded_open(lua_State *L) {
   return 1;
 }
 
+/* Push a method of files. */
+static void push_file_method(lua_State *L, const char *name) {
+  luaL_getmetatable(L, LUA_FILEHANDLE);
+  gbl_raw_field(L, -1, "__index");
+  gbl_raw_field(L, -1, name);
+  lua_replace(L, -3);
+  lua_pop(L, 1);
+}
+
 /* io.lines: file:lines of a file that it opens. */
 static int guarded_lines(lua_State *L) {
   gbl_check_path(L, 1, "io.lines");
@@ -487,7 +497,7 @@ static int guarded_lines(lua_State *L) {
   if (lua_isnil(L, -2)) return luaL_error(L, "%s", lua_tostring(L, -1));
   lua_pop(L, 1);
   lua_replace(L, 1);
-  lua_getfield(L, 1, "lines");
+  push_file_method(L, "lines");
   lua_insert(L, 1);
   lua_call(L, formats + 1, 1);
   return 1;
@@ -500,11 +510,11 @@ static bool push_file(lua_State *L, const char *path) {
   lua_call(L, 1, 2);
   if (lua_isnil(L, -2)) return false;
   lua_pop(L, 1);
-  lua_getfield(L, -1, "read");
+  push_file_method(L, "read");
   lua_pushvalue(L, -2);
   lua_pushliteral(L, "a");
   lua_call(L, 2, 1);
-  lua_getfield(L, -2, "close");
+  push_file_method(L, "close");
   lua_pushvalue(L, -3);
   lua_call(L, 1, 0);
   lua_remove(L, -2);
@@ -544,20 +554,25 @@ static int guarded_dofile(lua_State *L) {
   return lua_gettop(L) - 3; /* the path, the text and the name lie below */
 }
 
+/* Push the table of the modules that were required, by name. */
+static void push_required(lua_State *L) {
+  static const char key = 0;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &key) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
+}
+
 /* require: "gibbous", and where there are files (upvalue 1) "a.b" as a/b.lua, once. */
 static int guarded_require(lua_State *L) {
   const char *name = gbl_check_path(L, 1, "require");
   lua_settop(L, 1);
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, "gibbous.required");
-  if (!strcmp(name, "gibbous")) {
-    lua_getglobal(L, "gb");
-    if (lua_istable(L, -1)) return 1;
-    luaopen_gibbous(L);
-    return 1;
-  }
+  if (!strcmp(name, "gibbous")) return luaopen_gibbous(L);
   if (!lua_toboolean(L, lua_upvalueindex(1)))
     return gbl_error(L, "require: there is no module '%s' in a sandbox without files; there is 'gibbous'", name);
-  if (lua_getfield(L, 2, name) != LUA_TNIL) return 1;
+  push_required(L);
+  if (gbl_raw_field(L, 2, name) != LUA_TNIL) return 1;
   luaL_gsub(L, name, ".", "/");
   lua_pushfstring(L, "%s.lua", lua_tostring(L, -1));
   if (load_path(L, lua_tostring(L, -1)) == 2) return gbl_error(L, "require: %s", lua_tostring(L, -1));
@@ -565,7 +580,7 @@ static int guarded_require(lua_State *L) {
   lua_call(L, 1, 1);
   if (lua_isnil(L, -1)) lua_pushboolean(L, true);
   lua_pushvalue(L, -1);
-  lua_setfield(L, 2, name);
+  gbl_set_raw(L, 2, name);
   return 1;
 }
 
@@ -577,19 +592,19 @@ static int file_text(lua_State *L) {
 }
 
 static void guard_files(lua_State *L) {
-  lua_getglobal(L, "io");
+  gbl_push_global(L, "io");
   luaL_setfuncs(L, (const luaL_Reg[]){ { "open", guarded_open }, { "lines", guarded_lines }, { NULL, NULL } }, 0);
   lua_pop(L, 1);
   lua_register(L, "loadfile", guarded_loadfile);
   lua_register(L, "dofile", guarded_dofile);
   luaL_getmetatable(L, LUA_FILEHANDLE);
-  lua_getfield(L, -1, "__index");
+  gbl_raw_field(L, -1, "__index");
   guard(L, "write", guarded_write);
   lua_pop(L, 1);
   lua_pushcfunction(L, file_text);
-  lua_setfield(L, -2, "__tostring");
+  gbl_set_raw(L, -2, "__tostring");
   lua_pushboolean(L, false);
-  lua_setfield(L, -2, "__metatable");
+  gbl_set_raw(L, -2, "__metatable");
   lua_pop(L, 1);
 }
 
@@ -598,7 +613,7 @@ static void guard_files(lua_State *L) {
 void gbl_replace_library(lua_State *L, bool files) {
   guard_string(L);
   guard_table(L);
-  lua_getglobal(L, "math");
+  gbl_push_global(L, "math");
   guard(L, "randomseed", guarded_seed);
   lua_pop(L, 1);
   lua_pushglobaltable(L);

@@ -3,6 +3,7 @@
  * What may raise runs in gbl_host_protect. Limits and interrupts are those of interrupt.h; the allocator here adds the one on Lua bytes, and
  * charges large blocks, since library functions that make long strings do not pass the count hook. */
 #include "host.h"
+#include "reader.h"
 
 #include <lualib.h>
 #include <math.h>
@@ -65,7 +66,7 @@ int gbl_host_refuse(lua_State *L, const char *format, ...) {
 
 /* The value by which a recipe ends without a failure (gb.args and --help). */
 static bool is_finish(lua_State *L, int index) {
-  lua_getfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  gbl_raw_field(L, LUA_REGISTRYINDEX, "gibbous.finish");
   bool finish = !lua_isnil(L, -1) && lua_rawequal(L, -1, index);
   lua_pop(L, 1);
   return finish;
@@ -274,7 +275,7 @@ int gbl_host_print(lua_State *L) {
   luaL_buffinit(L, &line);
   for (int i = 1; i <= count; i++) {
     if (i > 1) luaL_addchar(&line, '\t');
-    lua_getglobal(L, "tostring");
+    gbl_push_own_name(L, "tostring");
     lua_pushvalue(L, i);
     lua_call(L, 1, 1);
     if (!lua_isstring(L, -1)) return luaL_error(L, "'tostring' must return a string to 'print'");
@@ -348,14 +349,14 @@ void gb_host_options_init(gb_host_options *options, size_t size) {
 
 /* Functions of stock Lua that would act on the whole process. */
 static void tame_process(lua_State *L, const gb_host *host) {
-  if (lua_getglobal(L, "os") == LUA_TTABLE) {
+  if (gbl_push_global(L, "os") == LUA_TTABLE) {
     lua_pushcfunction(L, refuse_exit);
-    lua_setfield(L, -2, "exit");
+    gbl_set_raw(L, -2, "exit");
     lua_pushcfunction(L, refuse_locale);
-    lua_setfield(L, -2, "setlocale");
+    gbl_set_raw(L, -2, "setlocale");
     if (!host->options.environment) {
       lua_pushcfunction(L, no_getenv);
-      lua_setfield(L, -2, "getenv");
+      gbl_set_raw(L, -2, "getenv");
     }
   }
   lua_pop(L, 1);
@@ -391,7 +392,7 @@ static int open_universe(lua_State *L) {
   lua_gc(L, LUA_GCSTOP); /* what is made here stays */
   if (!o->environment) {
     lua_pushboolean(L, true);
-    lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+    gbl_set_raw(L, LUA_REGISTRYINDEX, "LUA_NOENV");
   }
   luaL_openlibs(L);
   gbl_set_context_options(L, &c);

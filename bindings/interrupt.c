@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "binding.h"
+#include "reader.h"
 
 #define BYTES_PER_INSTRUCTION 32 /* that a library function moves */
 #define PERIOD 1000 /* instructions between two looks of the count hook: about ten microseconds */
@@ -198,24 +199,18 @@ bool gbl_ask_to_stop(gbl_state *state) {
   return !atomic_exchange(&interrupt->asked, true);
 }
 
-/* gb.on_stop(fn: function, options?: table): When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10),
- * and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example:
- * gb.on_stop(function() gb.save("stopped.safetensors", model:state_dict()) end, { grace = 5 }) */
-static int on_stop(lua_State *L) {
-  static const char *const known[] = { "grace", NULL };
-  gbl_state *state = gbl_enter(L);
-  gbl_check_options(L, 2, "on_stop", known);
-  double grace = gbl_option_number(L, 2, "on_stop", "grace", 10);
-  if (!lua_isnoneornil(L, 1) && !lua_isfunction(L, 1)) return gbl_error(L, "on_stop: expects a function, got %s", gbl_type_name(L, 1));
-  if (!(grace >= 0)) return gbl_error(L, "on_stop: 'grace' is a number of seconds, got %g", grace);
-  bool given = lua_isfunction(L, 1);
+static int on_stop(lua_State *L, gbl_call *call) {
+  const gbl_value *fn = gbl_argument(call, "fn");
+  double grace = gbl_number(call, "grace");
+  if (!(grace >= 0)) return gbl_refuse(call, "'grace' is a number of seconds, got %g", grace);
   lua_createtable(L, 0, 2);
-  lua_pushvalue(L, 1);
-  lua_setfield(L, -2, "fn");
+  if (fn->given) lua_pushvalue(L, fn->index);
+  else lua_pushnil(L);
+  gbl_set_raw(L, -2, "fn");
   lua_pushnumber(L, grace);
-  lua_setfield(L, -2, "grace");
+  gbl_set_raw(L, -2, "grace");
   lua_rawsetp(L, LUA_REGISTRYINDEX, &handler_key);
-  atomic_store(&state->interrupt.has_handler, given);
+  atomic_store(&call->state->interrupt.has_handler, fn->given);
   return 0;
 }
 
@@ -229,20 +224,28 @@ void gbl_step_boundary(lua_State *L) {
   if (!stepped || interrupt->grace || !atomic_load(&interrupt->asked)) return;
   luaL_checkstack(L, 4, NULL);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &handler_key);
-  lua_getfield(L, -1, "grace");
+  gbl_raw_field(L, -1, "grace");
   double end = now() + lua_tonumber(L, -1);
   if (state->context->deadline == 0 || end < state->context->deadline) {
     interrupt->grace = true;
     state->context->deadline = end;
   }
   if (!interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD); /* the end of the grace period must be seen */
-  lua_getfield(L, -2, "fn");
+  gbl_raw_field(L, -2, "fn");
   lua_call(L, 0, 0);
   gbl_interrupt_request(state, GB_EINTERRUPT);
   raise_reason(L, state);
 }
 
-void gbl_open_interrupt(lua_State *L) { gbl_set_functions(L, (const luaL_Reg[]){ { "on_stop", on_stop }, { NULL, NULL } }); }
+static const gbl_function functions[] = {
+  { on_stop, GB_SANDBOX_STRICT,
+    "gb.on_stop(fn?: function; grace: number = 10): When a stop is asked for, fn runs between two steps of training, for at most grace "
+    "seconds, and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example: "
+    "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })" },
+  { NULL, 0, NULL },
+};
+
+void gbl_open_interrupt(lua_State *L) { gbl_define(L, functions); }
 
 /* ====} */
 

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/place.h"
 #include "objects.h"
+#include "reader.h"
 
 /* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
 static int fail(lua_State *L) { return gbl_error(L, "%s", luaL_checkstring(L, 1)); }
@@ -168,8 +169,26 @@ static int flush(lua_State *L) {
 
 /* finish(): ends the script without a failure; the executable knows the value. */
 static int finish(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  gbl_raw_field(L, LUA_REGISTRYINDEX, "gibbous.finish");
   return lua_error(L);
+}
+
+/* command_line(): the table arg as scripts get it, of which [0] is the script; a copy, empty where there is none. */
+static int command_line(lua_State *L) {
+  if (gbl_push_global(L, "arg") == LUA_TTABLE) gbl_push_copy(L, -1, false, "args");
+  else lua_newtable(L);
+  return 1;
+}
+
+/* scale_of(value): the scale of a GradScaler, and how many steps it skipped; nothing where value is none. */
+static int scale_of(lua_State *L) {
+  gb_scaler_stats stats;
+  gb_scaler *scaler = gbl_test_object(L, 1, &gbl_scaler_type);
+  if (!scaler) return 0;
+  gbl_check_status(L, gb_scaler_get_stats(scaler, &stats));
+  lua_pushnumber(L, gb_scaler_get_options(scaler)->enabled ? stats.scale : 1);
+  lua_pushinteger(L, stats.skipped);
+  return 2;
 }
 
 static int file_exists(lua_State *L) {
@@ -222,7 +241,7 @@ static int same_bits(lua_State *L) {
 /* environment(name): a variable from outside, or nil; always nil where Lua was told to ignore the environment (-E). */
 static int environment(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
-  lua_getfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+  gbl_raw_field(L, LUA_REGISTRYINDEX, "LUA_NOENV");
   lua_pushstring(L, lua_toboolean(L, -1) ? NULL : getenv(name));
   return 1;
 }
@@ -233,7 +252,7 @@ static int methods(lua_State *L) {
   const char *type = luaL_checkstring(L, 1);
   if (luaL_getmetatable(L, type) != LUA_TTABLE) return 1;
   if (!strcmp(type, "gibbous.tensor")) gbl_push_methods(L);
-  else lua_getfield(L, -1, "__index");
+  else gbl_raw_field(L, -1, "__index");
   return 1;
 }
 
@@ -248,18 +267,18 @@ static int ops(lua_State *L) {
   for (int i = 0; i < GB_OP_COUNT; i++) {
     const gb_op_info *info = gb_op_get(context, i);
     lua_createtable(L, 0, 9);
-    lua_pushstring(L, info->name), lua_setfield(L, -2, "name");
-    lua_pushstring(L, info->family), lua_setfield(L, -2, "family");
-    lua_pushstring(L, kinds[info->kind]), lua_setfield(L, -2, "kind");
-    lua_pushstring(L, classes[info->autocast]), lua_setfield(L, -2, "autocast");
-    lua_pushstring(L, derivatives[info->derivative]), lua_setfield(L, -2, "derivative");
-    lua_pushstring(L, info->signature), lua_setfield(L, -2, "signature");
-    lua_pushstring(L, info->doc), lua_setfield(L, -2, "doc");
+    lua_pushstring(L, info->name), gbl_set_raw(L, -2, "name");
+    lua_pushstring(L, info->family), gbl_set_raw(L, -2, "family");
+    lua_pushstring(L, kinds[info->kind]), gbl_set_raw(L, -2, "kind");
+    lua_pushstring(L, classes[info->autocast]), gbl_set_raw(L, -2, "autocast");
+    lua_pushstring(L, derivatives[info->derivative]), gbl_set_raw(L, -2, "derivative");
+    lua_pushstring(L, info->signature), gbl_set_raw(L, -2, "signature");
+    lua_pushstring(L, info->doc), gbl_set_raw(L, -2, "doc");
     lua_pushfstring(L, "%s%s%s%s", info->where & GB_WHERE_GB ? "G" : "", info->where & GB_WHERE_METHOD ? "M" : "",
                     info->where & GB_WHERE_F ? "F" : "", info->where & GB_WHERE_INPLACE ? "I" : "");
-    lua_setfield(L, -2, "where");
-    lua_pushboolean(L, info->where != GB_WHERE_NONE), lua_setfield(L, -2, "public");
-    lua_seti(L, -2, i + 1);
+    gbl_set_raw(L, -2, "where");
+    lua_pushboolean(L, info->where != GB_WHERE_NONE), gbl_set_raw(L, -2, "public");
+    lua_rawseti(L, -2, i + 1);
   }
   return 1;
 }
@@ -267,19 +286,19 @@ static int ops(lua_State *L) {
 void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts, const double *range) {
   static const char *const names[GB_NUMERICS_FIRST_BIN] = { "zero", "infinite", "nan", "flushed", "subnormal", "overflowed" };
   lua_createtable(L, 0, 16);
-  lua_pushinteger(L, (lua_Integer)numel), lua_setfield(L, -2, "numel");
-  gbl_push_dtype_name(L, dtype), lua_setfield(L, -2, "dtype");
-  gbl_push_dtype_name(L, format), lua_setfield(L, -2, "format");
-  lua_pushnumber(L, range[GB_NUMERICS_AMAX]), lua_setfield(L, -2, "amax");
-  lua_pushnumber(L, range[GB_NUMERICS_AMIN]), lua_setfield(L, -2, "amin");
+  lua_pushinteger(L, (lua_Integer)numel), gbl_set_raw(L, -2, "numel");
+  gbl_push_dtype_name(L, dtype), gbl_set_raw(L, -2, "dtype");
+  gbl_push_dtype_name(L, format), gbl_set_raw(L, -2, "format");
+  lua_pushnumber(L, range[GB_NUMERICS_AMAX]), gbl_set_raw(L, -2, "amax");
+  lua_pushnumber(L, range[GB_NUMERICS_AMIN]), gbl_set_raw(L, -2, "amin");
   lua_createtable(L, 0, GB_NUMERICS_FIRST_BIN);
-  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) lua_pushinteger(L, (lua_Integer)counts[i]), lua_setfield(L, -2, names[i]);
-  lua_setfield(L, -2, "counts");
+  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) lua_pushinteger(L, (lua_Integer)counts[i]), gbl_set_raw(L, -2, names[i]);
+  gbl_set_raw(L, -2, "counts");
   lua_newtable(L);
   for (int i = 0; i < GB_NUMERICS_BINS; i++)
     if (counts[GB_NUMERICS_FIRST_BIN + i])
       lua_pushinteger(L, (lua_Integer)counts[GB_NUMERICS_FIRST_BIN + i]), lua_rawseti(L, -2, GB_NUMERICS_LEAST + i);
-  lua_setfield(L, -2, "exponents");
+  gbl_set_raw(L, -2, "exponents");
 }
 
 /* numerics(tensor, format): what the op numerics counts, as a table. Waits for the tensor's device. */
@@ -310,14 +329,14 @@ static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
-  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "command_line", command_line }, { "scale_of", scale_of }, { "environment", environment }, { "file_exists", file_exists },
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
   { "numerics", numerics }, { "float_format", float_format }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {
   lua_newtable(L);
-  lua_setfield(L, LUA_REGISTRYINDEX, "gibbous.finish");
+  gbl_set_raw(L, LUA_REGISTRYINDEX, "gibbous.finish");
   gbl_push_module(L, "_native");
   gbl_set_functions(L, functions);
   lua_pop(L, 1);

@@ -1038,7 +1038,7 @@ static void make_table(lua_State *L, const void *key, bool weak) {
   if (weak) {
     lua_createtable(L, 0, 1);
     lua_pushliteral(L, "k");
-    lua_setfield(L, -2, "__mode");
+    gbl_set_raw(L, -2, "__mode");
     lua_setmetatable(L, -2);
   }
   lua_rawsetp(L, LUA_REGISTRYINDEX, key);

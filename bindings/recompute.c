@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "autograd/autograd.h"
-#include "binding.h"
+#include "reader.h"
 
 /* One call. The callback's value is the table {function, arguments ...}, without its tensors. */
 typedef struct recompute_call {
@@ -113,22 +113,12 @@ static bool run_first(lua_State *L, gbl_state *state, int arguments, int *first)
   return needed;
 }
 
-static void check_callable(lua_State *L) {
-  if (lua_type(L, 1) == LUA_TFUNCTION) return;
-  if (luaL_getmetafield(L, 1, "__call") == LUA_TNIL) gbl_error(L, "recompute: expects a function to call, got %s", gbl_type_name(L, 1));
-  lua_pop(L, 1);
-}
-
-/* gb.recompute(fn: function, ...) -> any: What fn(...) gives, but of what it computes only the tensors among its arguments are kept; backward
- * runs it again, in the autocast scope and with the random numbers of this call. fn must compute the same each time: tensors that it takes from
- * elsewhere (upvalues, tables) and modules' train or eval mode must still be as they were. Counters that a second run must not move ask
- * gb.is_recomputing(). It cannot yield, and gives at most four floating tensors. Example: local y = gb.recompute(model, x) */
-static int recompute(lua_State *L) {
-  gbl_state *state = gbl_upvalue(L);
+static int recompute(lua_State *L, gbl_call *of) {
+  gbl_state *state = of->state;
   gb_context *context = state->context;
-  int arguments = lua_gettop(L) - 1;
-  check_callable(L);
+  int arguments = of->top - 1;
   luaL_checkstack(L, 2 * arguments + 16, NULL);
+  lua_settop(L, of->top);
   if (!context->modes->grad) {
     lua_call(L, arguments, LUA_MULTRET);
     return lua_gettop(L);
@@ -156,14 +146,24 @@ static int recompute(lua_State *L) {
   return results;
 }
 
-/* gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: print(gb.is_recomputing()) */
-static int is_recomputing(lua_State *L) {
-  lua_pushboolean(L, gbl_context(L)->modes->recompute);
+static int is_recomputing(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, call->state->context->modes->recompute);
   return 1;
 }
 
+static const gbl_function functions[] = {
+  { recompute, GB_SANDBOX_STRICT | GBL_CALLS,
+    "gb.recompute(fn: function, arguments...: any) -> any: What fn(...) gives, but of what it computes only the tensors among its "
+    "arguments are kept; backward runs it again, in the autocast scope and with the random numbers of this call. fn must compute the "
+    "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must still be as they "
+    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most four floating "
+    "tensors. Example: local y = gb.recompute(model, x)" },
+  { is_recomputing, GB_SANDBOX_STRICT,
+    "gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: print(gb.is_recomputing())" },
+  { NULL, 0, NULL },
+};
+
 void gbl_open_recompute(lua_State *L) {
-  static const luaL_Reg functions[] = { { "recompute", recompute }, { "is_recomputing", is_recomputing }, { NULL, NULL } };
   gbl_new_type(L, &node_type);
-  gbl_set_functions(L, functions);
+  gbl_define(L, functions);
 }

@@ -9,6 +9,7 @@
 
 #include "guards.h"
 #include "host.h"
+#include "reader.h"
 
 #define LUA_BYTES ((size_t)256 << 20)     /* the limits of a sandbox that was given none */
 #define TENSOR_BYTES ((size_t)1 << 30)
@@ -120,8 +121,8 @@ void gbl_open_sandbox(lua_State *L, gb_host *host) {
   if (host->options.sandbox == GB_SANDBOX_NONE) return;
   confine_files(L, host);
   gbl_replace_library(L, host->options.sandbox == GB_SANDBOX_FILES);
-  lua_getglobal(L, "math"); /* the standard library has seeded itself with an address */
-  lua_getfield(L, -1, "randomseed");
+  gbl_push_global(L, "math"); /* the standard library has seeded itself with an address */
+  gbl_raw_field(L, -1, "randomseed");
   lua_pushinteger(L, (lua_Integer)host->options.seed);
   lua_call(L, 1, 0);
   lua_pop(L, 1);

@@ -246,7 +246,7 @@ static int shape_equal(lua_State *L) {
 /* `..` of a tensor or a shape with anything: both as tostring shows them, which a sandbox has replaced. */
 static int concat(lua_State *L) {
   for (int i = 1; i <= 2; i++) {
-    lua_getglobal(L, "tostring");
+    gbl_push_own_name(L, "tostring");
     lua_pushvalue(L, i);
     lua_call(L, 1, 1);
   }

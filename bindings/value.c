@@ -156,13 +156,25 @@ static const char *next_part(const char *path, size_t *length) {
   return dot ? dot + 1 : NULL;
 }
 
-/* Replace the value at the top by its field; nil where it can have none. */
+/* Replace the value at the top by its field; nil where it has none. Looked for in a table itself, then in the tables that metatables name as
+ * __index, as methods are; no function runs for it. */
 static void push_field(lua_State *L, const char *part, size_t length) {
-  bool indexable = lua_istable(L, -1) || luaL_getmetafield(L, -1, "__index") != LUA_TNIL;
-  if (indexable && !lua_istable(L, -1)) lua_pop(L, 1);
-  lua_pushlstring(L, part, length);
-  if (indexable) lua_gettable(L, -2);
-  else lua_pop(L, 1), lua_pushnil(L);
+  luaL_checkstack(L, 4, NULL);
+  for (int most = 100; most > 0; most--) {
+    if (lua_istable(L, -1)) {
+      lua_pushlstring(L, part, length);
+      if (lua_rawget(L, -2) != LUA_TNIL) break;
+      lua_pop(L, 1);
+    }
+    int next = luaL_getmetafield(L, -1, "__index");
+    if (next == LUA_TTABLE) lua_remove(L, -2);
+    else {
+      if (next != LUA_TNIL) lua_pop(L, 1);
+      lua_pushnil(L);
+      break;
+    }
+    if (most == 1) lua_pushnil(L);
+  }
   lua_remove(L, -2);
 }
 
@@ -187,14 +199,14 @@ void gbl_set_path(lua_State *L, const char *path, bool make) {
       lua_newtable(L);
       lua_pushlstring(L, part, length);
       lua_pushvalue(L, -2);
-      lua_settable(L, -4);
+      lua_rawset(L, -4);
     }
     if (!lua_istable(L, -1)) luaL_error(L, "cannot set '%s': what stands before '%s' is no table", path, next);
     lua_remove(L, -2);
     part = next;
   }
   lua_pushvalue(L, -2);
-  lua_setfield(L, -2, part);
+  gbl_set_raw(L, -2, part);
   lua_pop(L, 2);
 }
 
@@ -308,7 +320,7 @@ static int table_get_body(lua_State *L) {
   const request *r = lua_touserdata(L, 1);
   push_table(L, r);
   gbl_push_value(L, r->key);
-  lua_gettable(L, -2);
+  lua_rawget(L, -2);
   gbl_take_value(L, -1, r->out);
   return 0;
 }
@@ -322,7 +334,7 @@ static int table_set_body(lua_State *L) {
   push_table(L, r);
   gbl_push_value(L, r->key);
   gbl_push_value(L, r->in);
-  lua_settable(L, -3);
+  lua_rawset(L, -3);
   return 0;
 }
 

@@ -471,7 +471,7 @@ static void test_request_stop(void) {
   CHECK(run_asked(host, "gb.on_stop(function() while true do end end, { grace = 0.02 }) while true do pcall(train) end") == GB_EINTERRUPT);
   CHECK(run_asked(host, "gb.on_stop(function() end) gb.on_stop(nil) while true do end") == GB_EINTERRUPT);
   CHECK(run_asked(host, "gb.on_stop(function() error('no room') end) train()") == GB_ERECIPE && strstr(gb_host_error(host), "no room"));
-  CHECK(fails(host, "gb.on_stop(1)", GB_ERECIPE, "on_stop: expects a function"));
+  CHECK(fails(host, "gb.on_stop(1)", GB_ERECIPE, "on_stop: 'fn' must be a function, got 1"));
   CHECK(fails(host, "gb.on_stop(print, { grace = -1 })", GB_ERECIPE, "grace"));
   CHECK(runs(host, "opt:zero_grad() opt:zero_grad()"));
   gb_host_close(host);
