@@ -3,7 +3,9 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
+local format, match, rep = string.format, string.match, string.rep
 local amp = gb.amp
+local named_modules, precision_of = gb.nn.Module.named_modules, gb.nn.Module.precision
 
 -- name = { dtype of the parameters, or nil to leave them; dtype of the scope, or false; does it scale? }
 local precisions = {
@@ -30,8 +32,9 @@ Precision.__name = "gb.precision"
 
 -- The name, and where it came from if not from the recipe: "bf16-mixed (GIBBOUS_AMP; the recipe says 16-mixed)".
 function Precision:__tostring()
-  if not self.asked then return self.name end
-  return ("%s (%s; the recipe says %s)"):format(self.name, VARIABLE, self.asked)
+  local mine = private(self, "precision")
+  if not mine then return "precision" end
+  return mine.asked and format("%s (%s; the recipe says %s)", mine.name, VARIABLE, mine.asked) or mine.name
 end
 
 -- The house's own name for a spelling (a string, or the numbers 16 and 32); source says in errors where an unknown one came from.
@@ -39,8 +42,8 @@ local function resolve(name, source)
   local text = math.type(name) == "integer" and tostring(name) or name
   local known = spellings[text] or text
   if type(known) == "string" and precisions[known] then return known end
-  fail(("unknown precision '%s'%s; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true (also 32, 16, bf16; Keras's float32, "
-    .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)"):format(tostring(name), source))
+  fail(format("unknown precision '%s'%s; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true (also 32, 16, bf16; Keras's float32, "
+    .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)", tostring(name), source))
 end
 
 amp.precision = define("gb.amp.precision(name: any) -> precision: One object that says what to convert, what scope to open \z
@@ -73,46 +76,47 @@ amp.grad = define("gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, 
 
 -- {==== policies ====
 
+-- What is private of a policy: rules, a list of { pattern =, precision = }.
 local Policy = {}
 Policy.__index = Policy
 Policy.__name = "gb.policy"
 native.classes.policy = Policy
+Policy.__tostring = function(self)
+  local mine = private(self, "policy")
+  return mine and format("policy (%d rules)", #mine.rules) or "policy"
+end
 
--- Rule i of a policy, checked.
+local pinnable = { float32 = true, float16 = true, bfloat16 = true }
+
+-- Rule i of a policy, checked. Patterns are the recipe's, so the string.find in force matches them: in a sandbox one that can be stopped.
 local function check_rule(rule, i)
   local pattern, precision = type(rule) == "table" and rule[1], type(rule) == "table" and rule[2]
   if type(pattern) ~= "string" or type(precision) ~= "string" then
-    fail(("amp.policy: rule %d is not of the form { pattern of module names, precision }"):format(i))
+    fail(format("amp.policy: rule %d is not of the form { pattern of module names, precision }", i))
   end
-  if not pcall(string.find, "", pattern) then fail(("amp.policy: '%s' is not a pattern of Lua's"):format(pattern)) end
-  if precision ~= "float32" and precision ~= "float16" and precision ~= "bfloat16" then
-    fail(("amp.policy: '%s' is to run in '%s'; there are float32, float16 and bfloat16"):format(pattern, precision))
+  if not pcall(string.find, "", pattern) then fail(format("amp.policy: '%s' is not a pattern of Lua's", pattern)) end
+  if not pinnable[precision] then
+    fail(format("amp.policy: '%s' is to run in '%s'; there are float32, float16 and bfloat16", pattern, precision))
   end
   return { pattern = pattern, precision = precision }
 end
 
--- gb.amp.policy(rules: list) -> policy: Rules { pattern, precision }, which policy:apply pins modules by. Errors: a rule of another form. Example:
--- local policy = gb.amp.policy { { "head%..*", "float32" } }
-function amp.policy(rules)
-  if type(rules) ~= "table" then fail(("amp.policy takes a list of rules, got %s"):format(type(rules))) end
-  local policy = setmetatable({}, Policy)
-  for i, rule in ipairs(rules) do policy[i] = check_rule(rule, i) end
-  return policy
-end
-
-local function check_model(model, who)
-  if not gb.nn.is_module(model) then fail(("%s takes a model, got %s"):format(who, gb.is_tensor(model) and "tensor" or type(model))) end
-end
+amp.policy = define("gb.amp.policy(rules: tree) -> policy: Rules { pattern, precision }, which policy:apply pins modules by. Errors: a rule of \z
+  another form. Example: local policy = gb.amp.policy { { \"head%..*\", \"float32\" } }", "strict", function(rules)
+  local list = {}
+  for i = 1, #rules do list[i] = check_rule(rules[i], i) end
+  return own(setmetatable({}, Policy), "policy", { rules = list })
+end)
 
 -- The rule for a module of this name, or nil; every rule that matches is counted in used.
-local function rule_for(policy, name, used)
+local function rule_for(rules, name, used)
   local found
-  for i, rule in ipairs(policy) do
-    if name:find("^" .. rule.pattern .. "$") then
+  for i, rule in ipairs(rules) do
+    if string.find(name, "^" .. rule.pattern .. "$") then
       used[i] = true
       if found and found.precision ~= rule.precision then
-        fail(("amp.policy: module '%s' is matched by '%s' (%s) and by '%s' (%s); make one of them narrower"):format(name, found.pattern, found.precision,
-          rule.pattern, rule.precision))
+        fail(format("amp.policy: module '%s' is matched by '%s' (%s) and by '%s' (%s); make one of them narrower", name, found.pattern,
+          found.precision, rule.pattern, rule.precision))
       end
       found = found or rule
     end
@@ -120,56 +124,55 @@ local function rule_for(policy, name, used)
   return found
 end
 
--- policy:apply(model: module) -> module: Pin each module whose whole name (as named_modules gives it) a pattern of Lua's matches; those that no rule
--- matches stay as they are. Errors: a rule that matches none, and two that match one module and differ; then nothing is pinned. Example:
--- gb.amp.policy({ { ".+", "float32" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))
-function Policy:apply(model)
-  check_model(model, "policy:apply")
-  local used, resolved = {}, {}
-  for name, module in model:named_modules() do
-    local rule = rule_for(self, name, used)
+Policy.apply = define("policy:apply(model: module) -> module: Pin each module whose whole name (as named_modules gives it) a pattern of Lua's \z
+  matches; those that no rule matches stay as they are. Errors: a rule that matches none, and two that match one module and differ; then nothing \z
+  is pinned. Example: gb.amp.policy({ { \".+\", \"float32\" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))", "strict", function(self, model)
+  local rules, used, resolved = private(self, "policy").rules, {}, {}
+  for name, module in named_modules(model) do
+    local rule = rule_for(rules, name, used)
     if rule then resolved[#resolved + 1] = { module, rule.precision } end
   end
-  for i, rule in ipairs(self) do
-    if not used[i] then fail(("amp.policy: no module's name matches '%s'; amp.plan(model) lists them"):format(rule.pattern)) end
+  for i, rule in ipairs(rules) do
+    if not used[i] then fail(format("amp.policy: no module's name matches '%s'; amp.plan(model) lists them", rule.pattern)) end
   end
-  for _, pin in ipairs(resolved) do pin[1]:precision(pin[2]) end
+  for _, pin in ipairs(resolved) do precision_of(pin[1], pin[2]) end
   return model
-end
+end)
 
 -- Where the pin of the module of this name comes from: itself or the nearest module around it; and the pin. Nothing: the scope decides.
 local function origin(pins, name)
   while not pins[name] do
     if name == "" then return nil end
-    name = name:match("^(.*)%.[^.]*$") or ""
+    name = match(name, "^(.*)%.[^.]*$") or ""
   end
   return name, pins[name]
 end
 
 -- Text as wide as its column, to the left or to the right of it. string.format counts bytes, takes no width above 99, and no zero byte.
 function native.pad(text, width, right)
-  local space = (" "):rep(width - (utf8.len(text) or #text))
+  local space = rep(" ", width - (utf8.len(text) or #text))
   return right and space .. text or text .. space
 end
 
--- gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns the rows, { name =, class =, precision = (nil:
--- the scope's), from = }. Example: gb.amp.plan(model)
-function amp.plan(model)
-  check_model(model, "amp.plan")
+-- The name of a module's class.
+function native.class_name(module) return tostring(native.class_of(module).__name) end
+
+amp.plan = define("gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns the rows, { name =, class =, \z
+  precision = (nil: the scope's), from = }. Example: gb.amp.plan(model)", "strict", function(model)
   local rows, pins, width = {}, {}, #"module"
-  for name, module in model:named_modules() do
-    pins[name] = module:precision()
-    rows[#rows + 1] = { name = name, class = native.class_of(module).__name }
+  for name, module in named_modules(model) do
+    pins[name] = precision_of(module)
+    rows[#rows + 1] = { name = name, class = native.class_name(module) }
     width = math.max(width, utf8.len(name) or #name)
   end
-  local function line(...) print(("%s  %-18s  %s"):format(...)) end
-  line(native.pad("module", width), "class", "precision")
+  local function line(name, class, text) print(format("%s  %s  %s", native.pad(name, width), native.pad(class, 18), text)) end
+  line("module", "class", "precision")
   for _, row in ipairs(rows) do
     row.from, row.precision = origin(pins, row.name)
-    local why = not row.from and "the scope's" or row.from == row.name and row.precision or ("%s, from '%s'"):format(row.precision, row.from)
-    line(native.pad(row.name, width), row.class, why)
+    local why = not row.from and "the scope's" or row.from == row.name and row.precision or format("%s, from '%s'", row.precision, row.from)
+    line(row.name, row.class, why)
   end
   return rows
-end
+end)
 
 -- ====}

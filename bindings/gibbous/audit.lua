@@ -3,7 +3,11 @@
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
-local amp, nn = gb.amp, gb.nn
+local own, private, copy, class_name = native.own, native.private, native.copy, native.class_name
+local format, find, sub, gsub = string.format, string.find, string.sub, string.gsub
+local concat, pack, unpack, sort = table.concat, table.pack, table.unpack, table.sort
+local floor, log, max = math.floor, math.log, math.max
+local amp, precision_of = gb.amp, gb.nn.Module.precision
 
 local classes = {} -- by op
 for _, op in ipairs(native.ops()) do classes[op.name] = op.autocast end
@@ -14,11 +18,11 @@ local current -- the audit that runs: { entries = by number, numbers = by module
 
 -- The number of a module as it is called now, and its entry: a module that is not pinned is pinned as the one around it is.
 local function entry_of(module)
-  local class, own = native.class_of(module).__name, module:precision()
+  local class, pinned = class_name(module), precision_of(module)
   local known = current.paths[module] or { name = class, path = class }
   local around = current.around
-  local pin, by = own, known.path
-  if not own and around then pin, by = around.pin, around.pinned_by end
+  local pin, by = pinned, known.path
+  if not pinned and around then pin, by = around.pin, around.pinned_by end
   local numbers = current.numbers[module] or {}
   current.numbers[module] = numbers
   local key = pin and pin .. " " .. by or ""
@@ -54,13 +58,13 @@ local function is_short(dtype) return dtype == "float16" or dtype == "bfloat16" 
 -- Why a row ran in what it ran in.
 local function reason(row, entry)
   local pin = entry and entry.pin
-  local by = pin and (" (%s)"):format(entry.pinned_by) or ""
+  local by = pin and format(" (%s)", entry.pinned_by) or ""
   if row.phase == "step" then return "optimizer" end
   if row.phase == "backward" then return row.op == "cast" and "the dtype of what it is the gradient of" or "the graph" end
   if row.op == "cast" then return "asked for" end
   if row.named then return "dtype named by the caller" end
   if not row.scope then return pin == "float32" and "pinned to float32" .. by or "autocast is off" end
-  if row.class == "lower" then return pin == row.scope and ("pinned to %s%s"):format(pin, by) or "scope of " .. row.scope end
+  if row.class == "lower" then return pin == row.scope and format("pinned to %s%s", pin, by) or "scope of " .. row.scope end
   return ({ float32 = "float32 class", widest = "widest of its inputs" })[row.class] or "keeps its inputs' dtype"
 end
 
@@ -73,7 +77,7 @@ local function obstacle(products, product, tf32)
   for _, check in ipairs(product.checked) do
     if check[2] % multiple ~= 0 then odd[#odd + 1] = check[1] .. " " .. check[2] end
   end
-  if #odd > 0 then return table.concat(odd, ", ") end
+  if #odd > 0 then return concat(odd, ", ") end
   return products.copied and "copied first" or nil
 end
 
@@ -98,7 +102,7 @@ local function shares_of(row)
   local numel, zero, flushed, subnormal, infinite, amax, short = 0, 0, 0, 0, 0, 0, row.of_source
   for _, n in ipairs(row.numbers) do short = short or n and is_short(n.dtype) end
   for _, n in ipairs(row.numbers) do
-    if n then amax = math.max(amax, n.amax) end
+    if n then amax = max(amax, n.amax) end
     if n and (not short or row.of_source or is_short(n.dtype)) then
       local c = n.counts
       numel, zero, flushed, subnormal = numel + n.numel, zero + c.zero, flushed + c.flushed, subnormal + c.subnormal
@@ -123,8 +127,8 @@ end
 
 -- Add the bins of n, each moved down by `shift` exponents, to a record.
 local function add_bins(record, n, shift)
-  for e, count in pairs(n.exponents) do record.exponents[e - shift] = (record.exponents[e - shift] or 0) + count end
-  for name, count in pairs(n.counts) do record.counts[name] = (record.counts[name] or 0) + count end
+  for e, count in next, n.exponents do record.exponents[e - shift] = (record.exponents[e - shift] or 0) + count end
+  for name, count in next, n.counts do record.counts[name] = (record.counts[name] or 0) + count end
   record.numel = record.numel + n.numel
 end
 
@@ -136,7 +140,7 @@ local function gradients_of(rows, format, short)
     local made = row.phase == "backward" and row.of and not row.settling and not row.hook -- the walk begins with a 1, of no node
     for _, n in ipairs(made and row.numbers or {}) do
       if n and (not short or row.of_source or is_short(n.dtype)) then
-        add_bins(record, n, row.scale and row.scale > 0 and math.floor(math.log(row.scale, 2) + 1e-9) or 0)
+        add_bins(record, n, row.scale and row.scale > 0 and floor(log(row.scale, 2) + 1e-9) or 0)
       end
     end
   end
@@ -154,7 +158,7 @@ local function advise(rows, format)
   local scale = record:advise()
   local advice = { format = format, infinite = record.counts.infinite + record.counts.nan, table = {} }
   if not scale then return advice end
-  for e in pairs(record.exponents) do advice.top = math.max(advice.top or e, e) end
+  for e in next, record.exponents do advice.top = max(advice.top or e, e) end
   advice.scale = format == "bfloat16" and 1.0 or scale
   for i, step in ipairs(around) do
     advice.table[i] = record:at_scale(advice.scale * 2.0 ^ step)
@@ -175,7 +179,7 @@ local function worst(rows, share_of)
     local share = share_of(row)
     if share and share > 0 then list[#list + 1] = { row = row, share = share, place = i } end
   end
-  table.sort(list, function(a, b) return a.share > b.share or a.share == b.share and a.place < b.place end)
+  sort(list, function(a, b) return a.share > b.share or a.share == b.share and a.place < b.place end)
   return { list[1], list[2], list[3] }
 end
 
@@ -183,14 +187,14 @@ end
 local function overflow_share(row)
   local n, s = row.cast_numbers, row.shares
   local cast = n and n.numel > 0 and n.counts.overflowed / n.numel or 0
-  return math.max(cast, s and s.infinite or 0)
+  return max(cast, s and s.infinite or 0)
 end
 
 -- What casts to 16 bits made 0. What a kernel rounds away itself leaves no trace but zeros.
 local function flushed_share(row)
   local n, s = row.cast_numbers, row.shares
   local cast = n and n.numel > 0 and n.counts.flushed / n.numel or 0
-  return math.max(cast, s and row.of_source and s.flushed or 0)
+  return max(cast, s and row.of_source and s.flushed or 0)
 end
 
 -- ====}
@@ -199,13 +203,13 @@ end
 
 local short_names = { float64 = "f64", float32 = "f32", float16 = "f16", bfloat16 = "bf16", int64 = "i64", int32 = "i32", uint8 = "u8", bool = "bool" }
 
-local function shape_text(shape) return #shape == 0 and "scalar" or table.concat(shape, "x") end
+local function shape_text(shape) return #shape == 0 and "scalar" or concat(shape, "x") end
 
 -- n in the first of the units, each a thousand of the one before, that leaves it below 1,000, or in the last.
 local function in_units(n, units)
   local i = 1
   while n >= 1000 and i < #units do n, i = n / 1000, i + 1 end
-  return (i == 1 and "%d %s" or "%.1f %s"):format(n, units[i])
+  return format(i == 1 and "%d %s" or "%.1f %s", n, units[i])
 end
 
 local function bytes_text(n) return in_units(n, { "B", "KB", "MB", "GB" }) end
@@ -216,19 +220,19 @@ end
 
 local function percent(share)
   if share == 0 then return "" end
-  return share < 0.0005 and "<0.1" or share > 0.9995 and "100" or ("%.1f"):format(100 * share)
+  return share < 0.0005 and "<0.1" or share > 0.9995 and "100" or format("%.1f", 100 * share)
 end
 
 local function power_text(scale)
-  local power = math.log(scale, 2)
-  return power == math.floor(power) and ("2^%d"):format(power) or ("%g"):format(scale)
+  local power = log(scale, 2)
+  return power == floor(power) and format("2^%d", power) or format("%g", scale)
 end
 
 -- "2 f32>f16, i64 -> f16": each input as it came and as the kernel saw it, equal neighbours counted.
 local function dtypes_text(row)
   local parts, last, times = {}, nil, 0
   local function flush()
-    if last then parts[#parts + 1] = times > 1 and ("%d %s"):format(times, last) or last end
+    if last then parts[#parts + 1] = times > 1 and format("%d %s", times, last) or last end
   end
   for _, t in ipairs(row.inputs) do
     local text = (t.before and short_names[t.before] .. ">" or "") .. short_names[t.dtype]
@@ -241,30 +245,30 @@ local function dtypes_text(row)
   flush()
   local results = {}
   for i, t in ipairs(row.outputs) do results[i] = short_names[t.dtype] end
-  return table.concat(parts, " ") .. (#results > 0 and " -> " .. table.concat(results, " ") or "")
+  return concat(parts, " ") .. (#results > 0 and " -> " .. concat(results, " ") or "")
 end
 
 local function autocast_text(row)
   if row.phase == "step" or row.phase == "backward" then return "" end
   if row.op == "cast" then return "asked" end
   if row.named then return "named" end
-  if row.why:find("^pinned") then return "pin " .. short_names[row.scope or "float32"] end
+  if find(row.why, "^pinned") then return "pin " .. short_names[row.scope or "float32"] end
   if not row.scope then return "off" end
   return row.class == "lower" and "lower " .. short_names[row.scope] or row.class
 end
 
 local function casts_text(row)
   local parts = {}
-  if row.casts > 0 then parts[1] = ("%d, %s"):format(row.casts, bytes_text(row.cast_bytes)) end
-  if row.reused > 0 then parts[#parts + 1] = ("%d kept"):format(row.reused) end
-  return table.concat(parts, ", ")
+  if row.casts > 0 then parts[1] = format("%d, %s", row.casts, bytes_text(row.cast_bytes)) end
+  if row.reused > 0 then parts[#parts + 1] = format("%d kept", row.reused) end
+  return concat(parts, ", ")
 end
 
 local function product_text(row)
   local p = row.products and row.products[1]
   if not p then return "" end
-  local more = #row.products > 1 and (" +%d"):format(#row.products - 1) or ""
-  return ("%s%dx%dx%d%s"):format(p.batch > 1 and p.batch .. "*" or "", p.m, p.n, p.k, more)
+  local more = #row.products > 1 and format(" +%d", #row.products - 1) or ""
+  return format("%s%dx%dx%d%s", p.batch > 1 and p.batch .. "*" or "", p.m, p.n, p.k, more)
 end
 
 local function cores_text(row)
@@ -274,10 +278,10 @@ end
 
 local function name_text(row)
   local text = row.op .. (row.in_place and "_" or "")
-  if row.phase ~= "backward" then return row.of and ("%s (%s)"):format(row.of, text) or text end
+  if row.phase ~= "backward" then return row.of and format("%s (%s)", row.of, text) or text end
   if row.settling then return text .. " (to the sum)" end
-  if row.hook then return ("%s in a hook%s"):format(text, row.of and " on " .. row.of or "") end
-  return row.of and row.op:sub(1, #row.of) ~= row.of and ("%s of %s"):format(text, row.of) or text
+  if row.hook then return format("%s in a hook%s", text, row.of and " on " .. row.of or "") end
+  return row.of and sub(row.op, 1, #row.of) ~= row.of and format("%s of %s", text, row.of) or text
 end
 
 -- The share of what was lost for good, or in parentheses of what 16 bits would lose.
@@ -296,14 +300,14 @@ end
 
 -- { heading, cell of a row, to the right? }
 local columns = {
-  { "op", function(row) return name_text(row) .. (row.calls > 1 and (" (%d times)"):format(row.calls) or "") end },
+  { "op", function(row) return name_text(row) .. (row.calls > 1 and format(" (%d times)", row.calls) or "") end },
   { "autocast", autocast_text },
   { "dtypes", dtypes_text },
   { "result", function(row) return row.outputs[1] and shape_text(row.outputs[1].shape) or "" end },
   { "casts", casts_text },
   { "M x N x K", product_text },
   { "Tensor Cores", cores_text },
-  { "largest", function(row) return row.shares and ("%.3g"):format(row.shares.amax) or "" end, true },
+  { "largest", function(row) return row.shares and format("%.3g", row.shares.amax) or "" end, true },
   { "zero %", function(row) return shares_text(row, "zero") end, true },
   { "flush %", flushed_text, true },
   { "subn %", function(row) return shares_text(row, "subnormal") end, true },
@@ -313,10 +317,10 @@ local columns = {
 -- Where a row belongs, for a line above it: "forward  blocks[1].mlp (MLP)  train.lua:12".
 local function heading(row)
   local parts = { row.phase }
-  if row.module then parts[2] = row.module == row.module_class and row.module or ("%s (%s)"):format(row.module, row.module_class) end
+  if row.module then parts[2] = row.module == row.module_class and row.module or format("%s (%s)", row.module, row.module_class) end
   if row.line then parts[#parts + 1] = row.line end
-  if row.pinned_by then parts[#parts + 1] = ("pinned to %s%s"):format(row.pin, row.pinned_by ~= row.module and " by " .. row.pinned_by or "") end
-  return table.concat(parts, "  ")
+  if row.pinned_by then parts[#parts + 1] = format("pinned to %s%s", row.pin, row.pinned_by ~= row.module and " by " .. row.pinned_by or "") end
+  return concat(parts, "  ")
 end
 
 -- A line of cells, each as wide as its column; columns that nothing stands in are left out.
@@ -325,7 +329,7 @@ local function line_of(cells, widths)
   for i, column in ipairs(columns) do
     if widths[i] then parts[#parts + 1] = native.pad(cells[i], widths[i], column[3]) end
   end
-  return "  " .. table.concat(parts, "  "):gsub(" +$", "")
+  return "  " .. gsub(concat(parts, "  "), " +$", "")
 end
 
 local function table_lines(report, lines)
@@ -335,7 +339,7 @@ local function table_lines(report, lines)
     for i, column in ipairs(columns) do
       local cell = column[2](row)
       all[r][i] = cell
-      if cell ~= "" then widths[i] = math.max(widths[i] or #column[1], utf8.len(cell) or #cell) end
+      if cell ~= "" then widths[i] = max(widths[i] or #column[1], utf8.len(cell) or #cell) end
     end
   end
   for i, column in ipairs(columns) do headings[i] = column[1] end
@@ -351,17 +355,17 @@ end
 
 -- A row in a sentence: "linear in fc2 (train.lua:12)".
 local function place_text(row)
-  return ("%s%s%s%s"):format(row.phase == "backward" and "backward, " or "", name_text(row), row.module and " in " .. row.module or "",
+  return format("%s%s%s%s", row.phase == "backward" and "backward, " or "", name_text(row), row.module and " in " .. row.module or "",
     row.line and " (" .. row.line .. ")" or "")
 end
 
 local function worst_text(list)
   local parts = {}
-  for i, entry in ipairs(list) do parts[i] = ("%s %% at %s"):format(percent(entry.share), place_text(entry.row)) end
-  return table.concat(parts, "; ")
+  for i, entry in ipairs(list) do parts[i] = format("%s %% at %s", percent(entry.share), place_text(entry.row)) end
+  return concat(parts, "; ")
 end
 
-local function add(lines, label, text) lines[#lines + 1] = ("%-13s %s"):format(label, text) end
+local function add(lines, label, text) lines[#lines + 1] = format("%-13s %s", label, text) end
 
 local function advice_lines(report, lines)
   local a = report.advice
@@ -375,23 +379,23 @@ local function advice_lines(report, lines)
       "none advised: all gradients are 0")
     return
   end
-  add(lines, "loss scale", ("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of"):format(
+  add(lines, "loss scale", format("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of", 
     power_text(a.scale), a.top))
-  add(lines, "", ("%s's largest number%s"):format(a.format, a.now and "; the step ran with " .. power_text(a.now) or ""))
-  if a.infinite > 0 then add(lines, "", ("%d gradients were not finite and are not in it: audit once more with a smaller scale"):format(a.infinite)) end
-  add(lines, "", ("%-10s %9s %11s %12s"):format("at", "flushed %", "subnormal %", "overflowed %"))
+  add(lines, "", format("%s's largest number%s", a.format, a.now and "; the step ran with " .. power_text(a.now) or ""))
+  if a.infinite > 0 then add(lines, "", format("%d gradients were not finite and are not in it: audit once more with a smaller scale", a.infinite)) end
+  add(lines, "", format("%-10s %9s %11s %12s", "at", "flushed %", "subnormal %", "overflowed %"))
   local function share(of) return of == 0 and "0" or percent(of) end
   for _, row in ipairs(a.table) do
-    add(lines, "", ("%-10s %9s %11s %12s%s"):format(power_text(row.scale), share(row.flushed), share(row.subnormal), share(row.overflowed),
+    add(lines, "", format("%-10s %9s %11s %12s%s", power_text(row.scale), share(row.flushed), share(row.subnormal), share(row.overflowed),
       row.scale == a.scale and "  <- advised" or row.scale == a.now and "  <- now" or ""))
   end
 end
 
 local function summary_lines(report, lines)
-  add(lines, "casts", ("%d, which read and wrote %s; for %d more inputs a kept 16-bit copy of a weight served, at no cost"):format(report.casts,
+  add(lines, "casts", format("%d, which read and wrote %s; for %d more inputs a kept 16-bit copy of a weight served, at no cost", report.casts,
     bytes_text(report.cast_bytes), report.reused))
   if report.operations > 0 then
-    add(lines, "products", ("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are multiples of 8 in 16 bits, or of 4"):format(
+    add(lines, "products", format("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are multiples of 8 in 16 bits, or of 4", 
       operations_text(report.operations), 100 * report.eligible))
     add(lines, "", "in TF32. Of other sizes cuBLASLt pads what it can, which is slower; an operand that lies otherwise is copied first")
   end
@@ -402,14 +406,17 @@ local function summary_lines(report, lines)
   advice_lines(report, lines)
 end
 
+-- What is private of a report: all that it shows.
 local Report = { __name = "gb.audit" }
 
 function Report:__tostring()
-  local lines = { ("audit of %s: %d ops in %d rows, %s"):format(self.model, self.calls, #self.rows, self.format) }
-  table_lines(self, lines)
+  local mine = private(self, "audit")
+  if not mine then return "report of gb.amp.audit" end
+  local lines = { format("audit of %s: %d ops in %d rows, %s", mine.model, mine.calls, #mine.rows, mine.format) }
+  table_lines(mine, lines)
   lines[#lines + 1] = ""
-  summary_lines(self, lines)
-  return table.concat(lines, "\n")
+  summary_lines(mine, lines)
+  return concat(lines, "\n")
 end
 
 -- ====}
@@ -444,8 +451,8 @@ local function complete(row, entry)
 end
 
 local function report_of(model, rows, entries)
-  local report = setmetatable({ model = native.class_of(model).__name, rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0, operations = 0,
-    eligible_operations = 0, format = format_of(rows) }, Report)
+  local report = { model = class_name(model), rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0, operations = 0,
+    eligible_operations = 0, format = format_of(rows) }
   for _, row in ipairs(rows) do
     complete(row, entries[row.module])
     for _, name in ipairs { "calls", "casts", "cast_bytes", "reused" } do report[name] = report[name] + row[name] end
@@ -457,18 +464,22 @@ local function report_of(model, rows, entries)
   report.eligible = report.operations > 0 and report.eligible_operations / report.operations or 0
   report.overflowing, report.flushing = worst(rows, overflow_share), worst(rows, flushed_share)
   report.advice = advise(rows, report.format)
-  return report
+  return own(setmetatable(copy(report), Report), "audit", report)
 end
 
--- The options: a last plain table that has one of them. Returns it, and how many arguments come before.
+-- The options: a last plain table that has one of them. Returns a copy, and how many arguments come before.
 local function options_of(arguments)
   local last = arguments[arguments.n]
-  if type(last) ~= "table" or getmetatable(last) or (last.precision == nil and last.print == nil) then return {}, arguments.n end
-  for key in pairs(last) do
-    if key ~= "precision" and key ~= "print" then fail(("amp.audit has no option '%s'; there are precision and print"):format(tostring(key))) end
+  local plain = type(last) == "table" and not getmetatable(last) and (rawget(last, "precision") ~= nil or rawget(last, "print") ~= nil)
+  if not plain then return {}, arguments.n end
+  local options = copy(last)
+  for key in next, options do
+    if key ~= "precision" and key ~= "print" then fail(format("amp.audit has no option '%s'; there are precision and print", tostring(key))) end
   end
-  if last.print ~= nil and type(last.print) ~= "boolean" then fail(("amp.audit: 'print' must be true or false, got %s"):format(type(last.print))) end
-  return last, arguments.n - 1
+  if options.print ~= nil and type(options.print) ~= "boolean" then
+    fail(format("amp.audit: 'print' must be true or false, got %s", type(options.print)))
+  end
+  return options, arguments.n - 1
 end
 
 -- What is run: the step, or the model on the inputs; in the scope of a precision where one is given.
@@ -478,33 +489,21 @@ local function runner(model, step, options)
   return function(...) amp.autocast(precision, step or model, ...) end
 end
 
--- gb.amp.audit(model: module, step, ...) -> table: Run one step and print what every op of it ran in: by module and recipe line, the autocast class,
--- dtypes before and after casts, casts and their bytes, M x N x K of products and whether Tensor Cores can run them or why not, the largest magnitude,
--- and the shares of zeros, of what 16 bits flush to 0, of subnormal numbers and of infinities. A summary says where the first value appeared that is
--- not finite, and which static loss scale the gradients ask for. step is a function, called as step(model, ...), that does a step of training or
--- anything else; or what comes is tensors, and model(...) runs. A last table { precision =, print = false } opens the scope of a precision around it, or
--- prints nothing. The step computes what it computes without the audit, to the bit. Returns the report: rows (phase, module, name, op, of, line, class,
--- why, inputs, outputs, casts, cast_bytes, reused, products, tensor_cores, obstacle, numbers, calls), casts, cast_bytes, operations, eligible,
--- first_nonfinite, overflowing, flushing, advice; tostring gives the text. Errors: an audit inside another one, in a step that is captured as a graph,
--- and a step that yields. Example: local report = gb.amp.audit(model, x, { precision = "16-mixed" })
-function amp.audit(model, step, ...)
-  if not nn.is_module(model) then fail(("amp.audit takes a model, got %s"):format(gb.is_tensor(model) and "tensor" or type(model))) end
-  local is_step = type(step) == "function"
-  if not is_step and not gb.is_tensor(step) then
-    fail(("amp.audit takes a step, which is a function, or the model's inputs, which are tensors; got %s"):format(type(step)))
-  end
-  local arguments = is_step and table.pack(model, ...) or table.pack(step, ...)
+-- What gb.amp.audit does; its record is in init.lua.
+function native.late.audit(model, step, ...)
+  local is_step = not gb.is_tensor(step)
+  local arguments = is_step and pack(model, ...) or pack(step, ...)
   local options, count = options_of(arguments)
   local fn = runner(model, is_step and step, options)
   local state = { entries = {}, numbers = {}, paths = {}, around = false }
   for _, entry in ipairs(native.module_paths(model)) do
-    state.paths[entry[1]] = { name = entry[2], path = entry[3] ~= "" and entry[3] or native.class_of(model).__name }
+    state.paths[entry[1]] = { name = entry[2], path = entry[3] ~= "" and entry[3] or class_name(model) }
   end
   local _ <close> = setmetatable({}, { __close = function() current = current ~= state and current or nil end })
   local rows = native.audit(function(...)
     current = state
     fn(...)
-  end, table.unpack(arguments, 1, count))
+  end, unpack(arguments, 1, count))
   local report = report_of(model, rows, state.entries)
   if options.print ~= false then print(tostring(report)) end
   return report

@@ -1,19 +1,21 @@
 -- cuda.lua - gb.cuda.graph: a training step captured once and replayed.
 
 local gb, native = ...
+local define, own, private = native.define, native.own, native.private
+local format, find, concat, pack, unpack = string.format, string.find, table.concat, table.pack, table.unpack
 local cuda = gb.cuda
 
-local function fail(text, ...) native.fail("cuda.graph: " .. text:format(...)) end -- raises with the recipe's line
+local function fail(text, ...) native.fail("cuda.graph: " .. format(text, ...)) end -- raises with the recipe's line
 
-local function shape_of(t) return #t.shape == 0 and "scalar" or table.concat(t.shape, "x") end
+local function shape_of(t) return #t.shape == 0 and "scalar" or concat(t.shape, "x") end
 
 -- Where the step runs: on the CUDA device of the first example that lies on one, else on the default device if that is one, else on cuda:0.
 local function device_of(examples)
   for _, x in ipairs(examples) do
-    if gb.is_tensor(x) and x.device:find("^cuda") then return x.device end
+    if find(x.device, "^cuda") then return x.device end
   end
   local default = gb.get_default_device()
-  return default:find("^cuda") and default or "cuda:0"
+  return find(default, "^cuda") and default or "cuda:0"
 end
 
 -- The batch goes into the tensors that the graph reads; a captured step has one shape.
@@ -35,7 +37,7 @@ end
 -- Note the step once, and run what was noted.
 local function capture(step, static, device)
   local handle = native.capture_begin(device)
-  local results = table.pack(pcall(step, table.unpack(static)))
+  local results = pack(pcall(step, unpack(static)))
   handle:finish(results[1])
   if not results[1] then
     handle:close()
@@ -44,27 +46,38 @@ local function capture(step, static, device)
   return handle, results
 end
 
--- gb.cuda.graph(step: function, examples: list) -> function: A function that does what step(...) does to tensors, in one launch: the first call runs
--- the step as it is, the second captures it, the others replay it on the values they are given. The examples say the shapes and dtypes of the
--- inputs. What changes from step to step is followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules,
--- printing and reading belong outside, and the results are the same tensors again, with new values. Errors: another shape, reading a value in the
--- step, no CUDA device. Example: if gb.cuda.is_available() then local double = gb.cuda.graph(function(x) return x * 2 end, { gb.ones(2) }) end
-function cuda.graph(step, examples)
-  if type(step) ~= "function" then fail("the step is a %s; it must be a function", type(step)) end
-  if type(examples) ~= "table" or gb.is_tensor(examples) then fail("the examples are a list of tensors: gb.cuda.graph(step, { x, y })") end
-  local static, device = {}, device_of(examples)
-  for i, x in ipairs(examples) do
-    if not gb.is_tensor(x) then fail("example %d is a %s; it must be a tensor", i, type(x)) end
-    static[i] = x:detach():to(device):clone()
-  end
-  local warm, handle, results = false, nil, nil
-  return function(...)
-    bring(static, table.pack(...))
-    if not warm then
-      warm = true
-      return step(table.unpack(static))
-    end
-    if handle then handle:replay() else handle, results = capture(step, static, device) end
-    return table.unpack(results, 2, results.n)
-  end
+-- What is private of a graph: step, static (the tensors that it reads), device, warm (the step ran once), handle and results (once it is captured).
+local Graph = { __name = "gb.cuda.graph" }
+Graph.__index = Graph
+native.classes.graph = Graph
+Graph.__tostring = function(self)
+  local mine = private(self, "graph")
+  return mine and format("graph of %d inputs (%s)", #mine.static, mine.handle and "captured" or "not captured yet") or "graph"
 end
+
+Graph.replay = define("graph:replay(inputs...: any) -> any: What calling the graph does: the step on these inputs, replayed once it is captured. \z
+  Example: if gb.cuda.is_available() then local y = gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }):replay(gb.ones(2)) end", "strict",
+  function(self, ...)
+    local mine = private(self, "graph")
+    bring(mine.static, pack(...))
+    if not mine.warm then
+      mine.warm = true
+      return mine.step(unpack(mine.static))
+    end
+    if mine.handle then mine.handle:replay()
+    else mine.handle, mine.results = capture(mine.step, mine.static, mine.device) end
+    return unpack(mine.results, 2, mine.results.n)
+  end)
+Graph.__call = Graph.replay
+
+cuda.graph = define("gb.cuda.graph(step: function, examples: tensors) -> graph: An object to call as step(...) is, which does what the step does to \z
+  tensors, in one launch: the first call runs the step as it is, the second captures it, the others replay it on the values they are given. The \z
+  examples say the shapes and dtypes of the inputs. What changes from step to step is followed: learning rate and weight decay, random numbers, the \z
+  scale. A replay runs no Lua: schedules, printing and reading belong outside, and the results are the same tensors again, with new values. Errors: \z
+  another shape, reading a value in the step, no CUDA device. Example: if gb.cuda.is_available() then local double = \z
+  gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }) end", "strict", function(step, examples)
+  if gb.is_tensor(examples) then examples = { examples } end
+  local static, device = {}, device_of(examples)
+  for i, x in ipairs(examples) do static[i] = x:detach():to(device):clone() end
+  return own(setmetatable({}, Graph), "graph", { step = step, static = static, device = device })
+end)

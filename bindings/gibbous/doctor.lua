@@ -4,12 +4,13 @@
 -- they can be opened, whether or not this build uses them.
 
 local gb, native = ...
-local fail = native.fail -- raises with the recipe's line
+local format, match, gmatch, gsub, find, byte, rep = string.format, string.match, string.gmatch, string.gsub, string.find, string.byte, string.rep
+local concat, open = table.concat, io.open
 
 -- {==== reading the machine ====
 
 local function read_file(path)
-  local file = io.open(path, "r")
+  local file = open(path, "r")
   local text = file and file:read("a") or ""
   if file then file:close() end
   return text
@@ -18,22 +19,22 @@ end
 -- The CPU's name and a set of its features, as Linux lists them.
 local function cpu()
   local text, features = read_file("/proc/cpuinfo"), {}
-  local list = text:match("\nflags%s*: ([^\n]*)") or text:match("\nFeatures%s*: ([^\n]*)") or ""
-  for word in list:gmatch("%S+") do features[word] = true end
-  return text:match("\nmodel name%s*: ([^\n]*)") or "unknown CPU", features
+  local list = match(text, "\nflags%s*: ([^\n]*)") or match(text, "\nFeatures%s*: ([^\n]*)") or ""
+  for word in gmatch(list, "%S+") do features[word] = true end
+  return match(text, "\nmodel name%s*: ([^\n]*)") or "unknown CPU", features
 end
 
 local function memory_bytes()
-  local total, free = read_file("/proc/meminfo"):match("MemTotal:%s*(%d+) kB.-MemAvailable:%s*(%d+) kB")
+  local total, free = match(read_file("/proc/meminfo"), "MemTotal:%s*(%d+) kB.-MemAvailable:%s*(%d+) kB")
   return total and total * 1024, free and free * 1024
 end
 
-local function gigabytes(bytes) return ("%.1f GiB"):format(bytes / 2^30) end
+local function gigabytes(bytes) return format("%.1f GiB", bytes / 2^30) end
 
 -- 12040 as "12.4": what a version number of NVIDIA's says, by the weights of its parts.
 local function version_text(number, major, minor)
-  local text = ("%d.%d"):format(number // major, number % major // minor)
-  return minor > 1 and number % minor > 0 and minor < 1000 and ("%s.%d"):format(text, number % minor) or text
+  local text = format("%d.%d", number // major, number % major // minor)
+  return minor > 1 and number % minor > 0 and minor < 1000 and format("%s.%d", text, number % minor) or text
 end
 
 -- ====}
@@ -46,7 +47,7 @@ local units = { ["v4-amx"] = "AMX tiles, float16 too", ["v4-bf16"] = "AVX512_BF1
 local function add_cpu(add)
   local name, features = cpu()
   local engine = native.engine()
-  add("cpu", "ok", ("%s; kernels for level %s"):format(name, engine.level))
+  add("cpu", "ok", format("%s; kernels for level %s", name, engine.level))
   if engine.level == "baseline" and features.avx2 then
     add("cpu level", "warning", "the CPU has AVX2, the build has no kernels for it", "build with -DGIBBOUS_LEVELS=ON")
   elseif engine.level == "baseline" and not features.asimd then
@@ -64,16 +65,16 @@ local function add_cpu(add)
     "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32")
   local threads = gb.get_num_threads()
   if threads > engine.cores then
-    add("threads", "warning", ("%d for %d cores"):format(threads, engine.cores), "gibbous --threads " .. engine.cores)
-  else add("threads", "ok", ("%d of %d cores"):format(threads, engine.cores)) end
+    add("threads", "warning", format("%d for %d cores", threads, engine.cores), "gibbous --threads " .. engine.cores)
+  else add("threads", "ok", format("%d of %d cores", threads, engine.cores)) end
   local total, free = memory_bytes()
-  if total then add("memory", "ok", ("%s, of which %s can be had"):format(gigabytes(total), gigabytes(free))) end
+  if total then add("memory", "ok", format("%s, of which %s can be had", gigabytes(total), gigabytes(free))) end
 end
 
 local function add_libraries(add)
   add("matrix products", "ok", "kernels of our own; no BLAS is used")
   local version = native.library("onednn")
-  if version then add("oneDNN", "ok", ("version %s convolves in float32, and bfloat16 where it has AMX tiles"):format(version))
+  if version then add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 where it has AMX tiles", version))
   else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long", "install libdnnl-dev and build again") end
 end
 
@@ -83,13 +84,13 @@ local function dtypes_of(major, minor)
   if major >= 7 then list[#list + 1] = "float16 on Tensor Cores" end
   if major >= 8 then list[#list + 1] = "bfloat16 and TF32 on Tensor Cores" end
   if major > 8 or major == 8 and minor >= 9 then list[#list + 1] = "float8" end
-  return table.concat(list, ", ")
+  return concat(list, ", ")
 end
 
 local function add_devices(add, devices)
   for i, device in ipairs(devices) do
     local capability = device.major + device.minor / 10
-    local text = ("%s, compute capability %.1f, %s; %s"):format(device.name, capability, gigabytes(device.memory), dtypes_of(device.major, device.minor))
+    local text = format("%s, compute capability %.1f, %s; %s", device.name, capability, gigabytes(device.memory), dtypes_of(device.major, device.minor))
     if device.major < 8 then
       add("cuda:" .. i - 1, "warning", text .. "; the CUDA backend has no kernels for it", "train on the CPU, or on a GPU of capability 8.0 (2020) or later")
     else add("cuda:" .. i - 1, "ok", text) end
@@ -107,7 +108,7 @@ local parts = {
 -- The backend itself, which brings libraries along that are found nowhere else.
 local function add_backend(add, available, why)
   if available then add("CUDA backend", "ok", "gibbous_cuda.so is loaded")
-  elseif why:find("not installed", 1, true) then
+  elseif find(why, "not installed", 1, true) then
     add("CUDA backend", "warning", "gibbous_cuda.so is not installed: everything runs on the CPU",
       "build it (GIBBOUS_CUDA=on), install the package gibbous-cuda, or name its folder in GIBBOUS_PLUGINS")
   else add("CUDA backend", "error", "gibbous_cuda.so does not start: " .. why, "what is wrong above; or a gibbous_cuda.so of version " .. gb.version) end
@@ -120,8 +121,8 @@ local function add_cuda(add)
     add("CUDA driver", "ok", "none: everything runs on the CPU")
     return
   end
-  add("CUDA driver", #devices > 0 and "ok" or "error", ("for CUDA %s, %d device%s%s"):format(version_text(driver, 1000, 10), #devices,
-    #devices == 1 and "" or "s", reason and (" (%s)"):format(reason) or ""), #devices == 0 and "nvidia-smi says why no device answers" or nil)
+  add("CUDA driver", #devices > 0 and "ok" or "error", format("for CUDA %s, %d device%s%s", version_text(driver, 1000, 10), #devices,
+    #devices == 1 and "" or "s", reason and format(" (%s)", reason) or ""), #devices == 0 and "nvidia-smi says why no device answers" or nil)
   add_devices(add, devices)
   local runtime
   for _, part in ipairs(parts) do
@@ -131,10 +132,10 @@ local function add_cuda(add)
     if not version and key == "nccl" and #devices < 2 then add(name, "ok", "not found; one GPU does not need it")
     elseif not version then add(name, key == "nccl" and "warning" or "error", "not found: " .. lack, cure)
     elseif key == "cudart" and version // 1000 > driver // 1000 then
-      add(name, "error", ("%s needs a newer driver than the one for CUDA %s"):format(version_text(version, 1000, 10), version_text(driver, 1000, 10)),
+      add(name, "error", format("%s needs a newer driver than the one for CUDA %s", version_text(version, 1000, 10), version_text(driver, 1000, 10)),
         "update the driver, or install the runtime of CUDA " .. driver // 1000)
     elseif key == "cublaslt" and runtime and version // 10000 ~= runtime // 1000 then
-      add(name, "error", ("%s does not fit the runtime %s"):format(version_text(version, major, minor), version_text(runtime, 1000, 10)),
+      add(name, "error", format("%s does not fit the runtime %s", version_text(version, major, minor), version_text(runtime, 1000, 10)),
         "install the libcublas of CUDA " .. runtime // 1000)
     elseif key == "cudnn" and version < 90000 then add(name, "error", version_text(version, major, minor) .. " is too old", "install cuDNN 9")
     else add(name, "ok", version_text(version, major, minor)) end
@@ -149,34 +150,29 @@ end
 
 local function json_text(value)
   if type(value) ~= "table" then
-    return type(value) == "string" and '"' .. value:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end) .. '"' or tostring(value)
+    local function escape(c) return format("\\u%04x", byte(c)) end
+    return type(value) == "string" and '"' .. gsub(value, '[%c"\\]', escape) .. '"' or tostring(value)
   end
   local list = {}
   for _, item in ipairs(value) do list[#list + 1] = json_text(item) end
-  if #list > 0 then return "[" .. table.concat(list, ",") .. "]" end
+  if #list > 0 then return "[" .. concat(list, ",") .. "]" end
   local keys = {}
   for key in pairs(value) do keys[#keys + 1] = key end
   table.sort(keys)
   for _, key in ipairs(keys) do list[#list + 1] = json_text(key) .. ":" .. json_text(value[key]) end
-  return "{" .. table.concat(list, ",") .. "}"
+  return "{" .. concat(list, ",") .. "}"
 end
 
 local function print_lines(lines)
-  print(("%s, %s"):format(gb._VERSION, _VERSION))
+  print(format("%s, %s", gb._VERSION, _VERSION))
   for _, line in ipairs(lines) do
-    print(("%-8s %-16s %s"):format(line.status, line.subject, line.text))
-    if line.cure then print((" "):rep(26) .. "cure: " .. line.cure) end
+    print(format("%-8s %-16s %s", line.status, line.subject, line.text))
+    if line.cure then print(rep(" ", 26) .. "cure: " .. line.cure) end
   end
 end
 
--- gb.doctor(options?: table) -> boolean: Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions,
--- devices, dtypes, memory), each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
--- Example: gb.doctor()
-function gb.doctor(options)
-  if options ~= nil and type(options) ~= "table" then fail(("doctor: expects a table of options, got %s"):format(type(options))) end
-  for key in pairs(options or {}) do
-    if key ~= "json" then fail(("doctor: there is no option '%s'; it takes json"):format(tostring(key))) end
-  end
+-- What gb.doctor does; its record is in init.lua.
+function native.late.doctor(options)
   local lines, sound = {}, true
   local function add(subject, status, text, cure)
     lines[#lines + 1] = { subject = subject, status = status, text = text, cure = cure }
@@ -185,7 +181,7 @@ function gb.doctor(options)
   add_cpu(add)
   add_libraries(add)
   add_cuda(add)
-  if options and options.json then print(json_text { version = gb.version, lua = _VERSION, lines = lines })
+  if options.json then print(json_text { version = gb.version, lua = _VERSION, lines = lines })
   else print_lines(lines) end
   return sound
 end

@@ -155,7 +155,7 @@ local function add_module(list, path, module)
 end
 
 -- Every public name: a list of { name, value, op }, sorted.
-function native.public_names()
+function native.late.public_names()
   local list = {}
   add_module(list, "gb", gb)
   for _, path in ipairs(modules) do
@@ -208,7 +208,7 @@ local function by_name(what)
 end
 
 -- What help(what) shows: what is a name in any of its spellings, a function, a class, or a module. nil and "; did you mean ...?" for what has none.
-function native.help_entry(what)
+function native.late.help_entry(what)
   if type(what) == "string" then
     local entry = by_name(what)
     if entry then return entry end

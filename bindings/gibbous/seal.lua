@@ -1,7 +1,7 @@
 -- seal.lua - asking a module of the library for a name that it does not have is an error: one that says so, and names the nearest that is there.
 
 local gb, native = ...
-local fail = native.fail -- raises with the recipe's line
+local fail, format = native.fail, string.format -- fail raises with the recipe's line
 
 -- Names of the API that come in a later version.
 local later = {
@@ -34,8 +34,8 @@ for path, module in pairs(modules) do
   setmetatable(module, {
     __index = function(_, name)
       if type(name) ~= "string" then return nil end
-      if missing[name] then fail(("%s.%s is not built into this version"):format(path, name)) end
-      fail(("%s has no '%s'%s"):format(path, name, native.nearest(name, module)))
+      if missing[name] then fail(format("%s.%s is not built into this version", path, name)) end
+      fail(format("%s has no '%s'%s", path, name, native.nearest(name, module)))
     end,
   })
 end

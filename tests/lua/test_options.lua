@@ -142,7 +142,7 @@ describe("the doctor", function()
   end)
 
   it("takes no other option", function()
-    expect(function() gb.doctor { jason = true } end):to_fail("there is no option 'jason'")
+    expect(function() gb.doctor { jason = true } end):to_fail("doctor: unknown option 'jason'; did you mean 'json'?")
     expect(function() gb.doctor(1) end):to_fail("expects a table of options")
   end)
 end)
