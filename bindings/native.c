@@ -329,9 +329,9 @@ static const luaL_Reg functions[] = {
   { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
-  { "step_boundary", step_boundary }, { "finish", finish }, { "command_line", command_line }, { "scale_of", scale_of }, { "environment", environment }, { "file_exists", file_exists },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
-  { "numerics", numerics }, { "float_format", float_format }, { NULL, NULL },
+  { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line }, { "scale_of", scale_of }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -37,6 +37,14 @@ static int object_close(lua_State *L) {
   return object_release(L);
 }
 
+/* The text of an object whose type gives none: what it is, without an address. */
+static int object_text(lua_State *L) {
+  const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
+  const object *o = luaL_checkudata(L, 1, type->name);
+  lua_pushfstring(L, "%s%s", type->name + strlen("gibbous."), o->object ? "" : " (closed)");
+  return 1;
+}
+
 /* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type has one). */
 static void set_methods(lua_State *L, const gbl_type *type) {
   lua_newtable(L);
@@ -56,6 +64,12 @@ static void set_methods(lua_State *L, const gbl_type *type) {
   lua_pushlightuserdata(L, (void *)type);
   lua_pushcclosure(L, object_release, 1);
   gbl_set_raw(L, -3, "__gc");
+  if (gbl_raw_field(L, -2, "__tostring") == LUA_TNIL) {
+    lua_pushlightuserdata(L, (void *)type);
+    lua_pushcclosure(L, object_text, 1);
+    gbl_set_raw(L, -4, "__tostring");
+  }
+  lua_pop(L, 1);
   if (gbl_raw_field(L, -2, "__index") == LUA_TNIL) {
     lua_pushvalue(L, -2);
     gbl_set_raw(L, -4, "__index");

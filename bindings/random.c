@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "base/philox.h"
-#include "binding.h"
+#include "reader.h"
 
 /* {==== math.random ==== */
 
@@ -14,9 +14,9 @@ static const char seed_key = 0; /* of the registry: Lua's own math.randomseed */
 
 /* Keep math.randomseed as it is when the library opens: recipes may replace it. */
 static void keep_seeding(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  bool has_math = lua_getfield(L, -1, "math") == LUA_TTABLE;
-  if (has_math && lua_getfield(L, -1, "randomseed") == LUA_TFUNCTION) {
+  gbl_raw_field(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  bool has_math = gbl_raw_field(L, -1, "math") == LUA_TTABLE;
+  if (has_math && gbl_raw_field(L, -1, "randomseed") == LUA_TFUNCTION) {
     lua_pushvalue(L, -1);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &seed_key);
   }

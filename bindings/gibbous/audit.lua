@@ -133,9 +133,9 @@ local function add_bins(record, n, shift)
 end
 
 -- The exponents of what backward made, without the scale it carried: of what lies in 16 bits, or where nothing does of all.
-local function gradients_of(rows, format, short)
-  local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0, overflowed = 0 }, numel = 0, format = format,
-    dtype = short and format or "float32", amax = 0, amin = 0 }
+local function gradients_of(rows, form, short)
+  local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0, overflowed = 0 }, numel = 0, format = form,
+    dtype = short and form or "float32", amax = 0, amin = 0 }
   for _, row in ipairs(rows) do
     local made = row.phase == "backward" and row.of and not row.settling and not row.hook -- the walk begins with a 1, of no node
     for _, n in ipairs(made and row.numbers or {}) do
@@ -151,15 +151,15 @@ local around = { -8, -4, -2, 0, 2, 4, 8 } -- powers of two beside the advised sc
 
 -- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the format's largest number. None
 -- where no gradient is finite and above 0.
-local function advise(rows, format)
-  local record = gradients_of(rows, format, true)
-  if record.numel == 0 then record = gradients_of(rows, format, false) end
+local function advise(rows, form)
+  local record = gradients_of(rows, form, true)
+  if record.numel == 0 then record = gradients_of(rows, form, false) end
   if record.numel == 0 then return nil end
   local scale = record:advise()
-  local advice = { format = format, infinite = record.counts.infinite + record.counts.nan, table = {} }
+  local advice = { format = form, infinite = record.counts.infinite + record.counts.nan, table = {} }
   if not scale then return advice end
   for e in next, record.exponents do advice.top = max(advice.top or e, e) end
-  advice.scale = format == "bfloat16" and 1.0 or scale
+  advice.scale = form == "bfloat16" and 1.0 or scale
   for i, step in ipairs(around) do
     advice.table[i] = record:at_scale(advice.scale * 2.0 ^ step)
     advice.table[i].scale = advice.scale * 2.0 ^ step
@@ -379,7 +379,7 @@ local function advice_lines(report, lines)
       "none advised: all gradients are 0")
     return
   end
-  add(lines, "loss scale", format("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of", 
+  add(lines, "loss scale", format("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of",
     power_text(a.scale), a.top))
   add(lines, "", format("%s's largest number%s", a.format, a.now and "; the step ran with " .. power_text(a.now) or ""))
   if a.infinite > 0 then add(lines, "", format("%d gradients were not finite and are not in it: audit once more with a smaller scale", a.infinite)) end
@@ -395,7 +395,7 @@ local function summary_lines(report, lines)
   add(lines, "casts", format("%d, which read and wrote %s; for %d more inputs a kept 16-bit copy of a weight served, at no cost", report.casts,
     bytes_text(report.cast_bytes), report.reused))
   if report.operations > 0 then
-    add(lines, "products", format("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are multiples of 8 in 16 bits, or of 4", 
+    add(lines, "products", format("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are multiples of 8 in 16 bits, or of 4",
       operations_text(report.operations), 100 * report.eligible))
     add(lines, "", "in TF32. Of other sizes cuBLASLt pads what it can, which is slower; an operand that lies otherwise is copied first")
   end

@@ -90,9 +90,9 @@ Expect.to_be_near = define("expect:to_be_near(other: number, tolerance: number =
   if not (math.abs(value - other) <= tolerance * (1 + math.abs(other))) then fail("expected %.9g within %g, got %.9g", other, tolerance, value) end
 end)
 
-Expect.to_have_shape = define("expect:to_have_shape(sizes: sizes): Shape equal to a list. Example: gb.test.expect(gb.zeros(2, 3)):to_have_shape(2, 3)",
+Expect.to_have_shape = define("expect:to_have_shape(sizes?: sizes): Shape equal to a list. Example: gb.test.expect(gb.zeros(2, 3)):to_have_shape(2, 3)",
   "none", function(self, sizes)
-    local want, got = concat(sizes, "x"), concat(tensor_of(self).shape, "x")
+    local want, got = concat(sizes or {}, "x"), concat(tensor_of(self).shape, "x")
     if got ~= want then fail("expected shape %s, got %s", want, got) end
   end)
 
