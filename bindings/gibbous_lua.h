@@ -209,14 +209,15 @@ GB_API gb_status gb_host_call(gb_host *host, const char *name, const gb_value *i
 /* The same with a function handle, or any value that can be called. */
 GB_API gb_status gb_host_call_value(gb_host *host, const gb_value *function, const gb_value *in, int n_in, gb_value *out, int n_out);
 
-/* A global, or a field by its path ("config.lr"). What is missing is nil. */
+/* A global, or a field by its path ("config.lr"). What is missing is nil. A field is looked for in the table itself, then in the tables that
+ * metatables name as __index, as methods are; no function runs for it. */
 GB_API gb_status gb_host_get(gb_host *host, const char *name, gb_value *out);
 /* Set it; every table on the path must be there. */
 GB_API gb_status gb_host_set(gb_host *host, const char *name, const gb_value *value);
 
 /* A new table. */
 GB_API gb_status gb_table_new(gb_host *host, gb_value *out);
-/* table[key] of a table handle. */
+/* table[key] of a table handle, without metamethods. */
 GB_API gb_status gb_table_get(gb_host *host, const gb_value *table, const gb_value *key, gb_value *out);
 GB_API gb_status gb_table_set(gb_host *host, const gb_value *table, const gb_value *key, const gb_value *value);
 /* #table, without metamethods. */

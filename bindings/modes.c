@@ -464,7 +464,7 @@ static int wrap(lua_State *L) {
 }
 
 void gbl_replace_coroutine(lua_State *L) {
-  if (lua_getglobal(L, "coroutine") == LUA_TTABLE) {
+  if (gbl_push_global(L, "coroutine") == LUA_TTABLE) {
     lua_pushcfunction(L, resume);
     gbl_set_raw(L, -2, "resume");
     lua_pushcfunction(L, wrap);

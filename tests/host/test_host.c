@@ -241,6 +241,29 @@ static gb_status quiet_failure(gb_call *call, void *user) {
   return GB_EIO;
 }
 
+/* What a recipe's metatables would say is not asked: fields are read and set raw, and methods are found as classes have them. */
+static void test_raw(void) {
+  gb_host *host = open_host(NULL);
+  gb_value table, key = gb_value_string("field"), value = gb_value_integer(1), out;
+  CHECK(runs(host, "function touched() error('touched') end\n"
+                   "trap = setmetatable({ inner = 5 }, { __index = touched, __newindex = touched, __len = touched })\n"
+                   "Net = gb.nn.Module:extend('Net') function Net:predict() return 7 end model = Net()\n"
+                   "loop = {} setmetatable(loop, { __index = loop })"));
+  CHECK(gb_host_get(host, "trap", &table) == GB_OK);
+  CHECK(gb_table_get(host, &table, &key, &out) == GB_OK && out.type == GB_VALUE_NIL);
+  CHECK(gb_table_set(host, &table, &key, &value) == GB_OK && gb_table_get(host, &table, &key, &out) == GB_OK && out.as.integer == 1);
+  CHECK(gb_host_get(host, "trap.none", &out) == GB_OK && out.type == GB_VALUE_NIL);
+  CHECK(gb_host_get(host, "trap.inner", &out) == GB_OK && out.as.integer == 5);
+  CHECK(gb_host_set(host, "trap.more", &value) == GB_OK && gb_host_get(host, "trap.more", &out) == GB_OK && out.as.integer == 1);
+  CHECK(gb_host_get(host, "loop.none", &out) == GB_OK && out.type == GB_VALUE_NIL);
+  gb_value_release(host, &table);
+  CHECK(gb_host_get(host, "model", &table) == GB_OK);
+  CHECK(gb_host_call(host, "model.predict", &table, 1, &out, 1) == GB_OK && out.as.integer == 7);
+  gb_value_release(host, &table);
+  CHECK(runs(host, "local old = tostring tostring = error print(1, gb.ones(1) .. '') tostring = old"));
+  gb_host_close(host);
+}
+
 static void test_functions(void) {
   gb_host *host = open_host(NULL);
   int calls = 0;
@@ -485,6 +508,7 @@ int main(void) {
   test_values();
   test_tensors();
   test_handles();
+  test_raw();
   test_functions();
   test_callbacks();
   test_limits();

@@ -76,6 +76,7 @@ static const escape escapes[] = {
   { "assert(dofile == nil and loadfile == nil and os.setlocale == nil and os.tmpname == nil and os.rename == nil)", GB_OK, NULL },
   { "require 'os'", GB_ERECIPE, "no module 'os'" },
   { "assert(require 'gibbous' == gb)", GB_OK, NULL },
+  { "local gb = gb _G.gb = {} assert(require 'gibbous' == gb) _G.gb = gb", GB_OK, NULL },
   { "gb.save('/tmp/x', {})", GB_ERECIPE, "save" },
   { "gb.load('/etc/passwd')", GB_ERECIPE, "load" },
   { "gb.data.text('/etc/passwd')", GB_ERECIPE, "text" },
