@@ -76,7 +76,7 @@ cuda.graph = define("gb.cuda.graph(step: function, examples: tensors) -> graph: 
   scale. A replay runs no Lua: schedules, printing and reading belong outside, and the results are the same tensors again, with new values. Errors: \z
   another shape, reading a value in the step, no CUDA device. Example: if gb.cuda.is_available() then local double = \z
   gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }) end", "strict", function(step, examples)
-  if gb.is_tensor(examples) then examples = { examples } end
+  if gb.is_tensor(examples) then fail("the examples are a list of tensors: gb.cuda.graph(step, { x, y })") end
   local static, device = {}, device_of(examples)
   for i, x in ipairs(examples) do static[i] = x:detach():to(device):clone() end
   return own(setmetatable({}, Graph), "graph", { step = step, static = static, device = device })
