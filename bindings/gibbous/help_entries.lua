@@ -371,15 +371,15 @@ native.help_texts = {
     nil,
     "local half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4)",
   },
-  ["expect:to_be"] = { "expect:to_be(other)", "The same value.", nil, "gb.test.expect(1 + 1):to_be(2)" },
+  ["expect:to_be"] = { "expect:to_be(other?: any)", "The same value.", nil, "gb.test.expect(1 + 1):to_be(2)" },
   ["expect:to_be_close"] = {
-    "expect:to_be_close(other, tolerance?: number)",
+    "expect:to_be_close(other: any, tolerance: number = 1e-6)",
     "A tensor or list whose elements all lie within tolerance (absolute plus relative) of another's; NaN equals NaN.",
     nil,
     "gb.test.expect(gb.ones(2)):to_be_close({ 1, 1 })",
   },
   ["expect:to_be_near"] = {
-    "expect:to_be_near(other: number, tolerance?: number)",
+    "expect:to_be_near(other: number, tolerance: number = 1e-6)",
     "Numbers within tolerance (absolute plus relative).",
     nil,
     "gb.test.expect(0.1 + 0.2):to_be_near(0.3)",
@@ -392,13 +392,13 @@ native.help_texts = {
     "gb.test.expect(x):to_equal_bits(x:clone())",
   },
   ["expect:to_fail"] = {
-    "expect:to_fail(text?: string)",
+    "expect:to_fail(text: string = \"\")",
     "Calling the value raises an error whose text contains `text`.",
     nil,
     "gb.test.expect(function() error(\"no\") end):to_fail(\"no\")",
   },
   ["expect:to_have_shape"] = {
-    "expect:to_have_shape(sizes: ints)",
+    "expect:to_have_shape(sizes?: sizes)",
     "Shape equal to a list.",
     nil,
     "gb.test.expect(gb.zeros(2, 3)):to_have_shape(2, 3)",
@@ -423,7 +423,7 @@ native.help_texts = {
     "local scaler = gb.amp.GradScaler(gb.amp.precision(\"16-mixed\"))",
   },
   ["gb.amp.audit"] = {
-    "gb.amp.audit(model: module, step, ...) -> table",
+    "gb.amp.audit(model: module, step: function|tensor, arguments...: any) -> table",
     "Run one step and print what every op of it ran in: by module and recipe line, the autocast class, dtypes before and after casts, casts \z
       and their bytes, M x N x K of products and whether Tensor Cores can run them or why not, the largest magnitude, and the shares of zeros, \z
       of what 16 bits flush to 0, of subnormal numbers and of infinities. A summary says where the first value appeared that is not finite, \z
@@ -469,9 +469,9 @@ native.help_texts = {
   },
   ["gb.amp.is_enabled"] = { "gb.amp.is_enabled() -> bool", "Is autocast on here?", nil, "print(gb.amp.is_enabled())" },
   ["gb.amp.numerics"] = {
-    "gb.amp.numerics(x, options?: table) -> numerics",
-    "What a floating format would make of a tensor's elements, exact at every boundary. options: format = the scope's dtype, else \z
-      \"float16\". A record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 \z
+    "gb.amp.numerics(x: tensor|module|any; format?: \"float16\"|\"bfloat16\"|\"float32\"|\"float64\") -> numerics",
+    "What a floating format would make of a tensor's elements, exact at every boundary. The format is the scope's dtype unless it is named, \z
+      else float16. A record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 \z
       of elements that are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite \z
       (overflowed); the same as integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by \z
       name: a list of { name =, value = record, grad = record or nil }, without what is not floating. print shows either. Waits for the \z
@@ -486,7 +486,7 @@ native.help_texts = {
     "gb.amp.plan(model)",
   },
   ["gb.amp.policy"] = {
-    "gb.amp.policy(rules: list) -> policy",
+    "gb.amp.policy(rules: tree) -> policy",
     "Rules { pattern, precision }, which policy:apply pins modules by.",
     "a rule of another form",
     "local policy = gb.amp.policy { { \"head%..*\", \"float32\" } }",
@@ -521,7 +521,7 @@ native.help_texts = {
     "local x = gb.arange(10)",
   },
   ["gb.args"] = {
-    "gb.args(list: list, from?: list) -> table",
+    "gb.args(list: list, from?: table) -> table",
     "The options of a recipe, declared as a list of { name, default, help }, from the command line (or `from`, a list of strings): --name \z
       value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which \z
       a value is refused; one of a string writes = true: it names a file that will be written, \"\" none, and is tried at once.",
@@ -538,13 +538,13 @@ native.help_texts = {
   ["gb.cuda.device_count"] = { "gb.cuda.device_count() -> int", "How many CUDA devices can be used.", nil, "print(gb.cuda.device_count())" },
   ["gb.cuda.empty_cache"] = { "gb.cuda.empty_cache()", "Give memory that no tensor uses back to the device.", nil, "gb.cuda.empty_cache()" },
   ["gb.cuda.graph"] = {
-    "gb.cuda.graph(step: function, examples: list) -> function",
-    "A function that does what step(...) does to tensors, in one launch: the first call runs the step as it is, the second captures it, the \z
-      others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What changes from step to step is \z
-      followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, printing and reading belong \z
-      outside, and the results are the same tensors again, with new values.",
+    "gb.cuda.graph(step: function, examples: tensors) -> graph",
+    "An object to call as step(...) is, which does what the step does to tensors, in one launch: the first call runs the step as it is, the \z
+      second captures it, the others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What \z
+      changes from step to step is followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, \z
+      printing and reading belong outside, and the results are the same tensors again, with new values.",
     "another shape, reading a value in the step, no CUDA device",
-    "if gb.cuda.is_available() then local double = gb.cuda.graph(function(x) return x * 2 end, { gb.ones(2) }) end",
+    "if gb.cuda.is_available() then local double = gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }) end",
   },
   ["gb.cuda.is_available"] = {
     "gb.cuda.is_available() -> bool, string",
@@ -633,9 +633,9 @@ native.help_texts = {
   },
   ["gb.devices"] = { "gb.devices() -> list", "The names of the devices that are there.", nil, "print(table.concat(gb.devices(), \", \"))" },
   ["gb.doctor"] = {
-    "gb.doctor(options?: table) -> boolean",
+    "gb.doctor(; json: bool = false) -> boolean",
     "Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), \z
-      each line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.",
+      each line ok, warning or error with its cure; json is for machines. True: no line is an error.",
     nil,
     "gb.doctor()",
   },
@@ -1093,9 +1093,9 @@ native.help_texts = {
     "local y = gb.no_grad(function() return model(x) end)",
   },
   ["gb.on_stop"] = {
-    "gb.on_stop(fn: function, options?: table)",
-    "When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. \z
-      gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs.",
+    "gb.on_stop(fn?: function; grace: number = 10)",
+    "When a stop is asked for, fn runs between two steps of training, for at most grace seconds, and then the recipe ends. gb.on_stop(nil) \z
+      interrupts at once again. Lasts as long as the chunk that runs.",
     nil,
     "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })",
   },
@@ -1152,16 +1152,15 @@ native.help_texts = {
     "local schedule = gb.optim.lr.Linear(opt, { steps = 100 })",
   },
   ["gb.plot"] = {
-    "gb.plot(points, options?: table) -> string",
-    "Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title, quiet. Returns the text; prints it unless \z
-      quiet.",
+    "gb.plot(points: tensor|list; width: size = 64, height: size = 12, title?: string, quiet: bool = false) -> string",
+    "Draw numbers as a curve. Returns the text; prints it unless quiet.",
     nil,
     "gb.plot({ 3, 2, 1 }, { title = \"loss\" })",
   },
   ["gb.progress"] = {
-    "gb.progress(total: int, title?: string, options?: table) -> progress",
-    "A bar over total steps on a terminal, one plain line per interval elsewhere. options: unit and unit_size (for example \"tokens\" and \z
-      768 per step), interval in seconds between plain lines.",
+    "gb.progress(total: count, title: string = \"\"; unit?: string, unit_size?: number, interval: number = 10) -> progress",
+    "A bar over total steps on a terminal, one plain line per interval elsewhere. unit and unit_size say what a step is worth, for example \z
+      \"tokens\" and 768; interval is in seconds, between plain lines.",
     nil,
     "local bar = gb.progress(0, \"epoch 1\") bar:close()",
   },
@@ -1197,7 +1196,7 @@ native.help_texts = {
     "local order = gb.randperm(10)",
   },
   ["gb.recompute"] = {
-    "gb.recompute(fn: function, ...) -> any",
+    "gb.recompute(fn: function, arguments...: any) -> any",
     "What fn(...) gives, but of what it computes only the tensors among its arguments are kept; backward runs it again, in the autocast \z
       scope and with the random numbers of this call. fn must compute the same each time: tensors that it takes from elsewhere (upvalues, \z
       tables) and modules' train or eval mode must still be as they were. Counters that a second run must not move ask gb.is_recomputing(). It \z
@@ -1281,13 +1280,18 @@ native.help_texts = {
     nil,
     "gb.test.describe(\"sum\", function() end)",
   },
-  ["gb.test.expect"] = { "gb.test.expect(value) -> expect", "What a case expects of a value.", nil, "gb.test.expect(1 + 1):to_be(2)" },
+  ["gb.test.expect"] = {
+    "gb.test.expect(values...: any) -> expect",
+    "What a case expects of a value, the first of those that are given.",
+    nil,
+    "gb.test.expect(1 + 1):to_be(2)",
+  },
   ["gb.test.finish"] = {
     "gb.test.finish()",
     "Print the count, in the form that the runner adds up, and end with an error when something failed.",
   },
   ["gb.test.help_entry"] = {
-    "gb.test.help_entry(what) -> table",
+    "gb.test.help_entry(what?: any) -> table",
     "What help() knows of a public name, or of a function or class: name, signature, doc, example, errors, and of an op also calls, shapes, \z
       dtypes, autocast, derivative; or nil and the nearest name.",
     nil,
@@ -1324,7 +1328,7 @@ native.help_texts = {
     "print(gb.test.records()[1])",
   },
   ["gb.time"] = {
-    "gb.time(fn: function, ...) -> number, any",
+    "gb.time(fn: function, arguments...: any) -> number, any",
     "The seconds that fn(...) took, devices waited for before and after, and what it returned.",
     nil,
     "local seconds, y = gb.time(model, x)",
@@ -1347,6 +1351,12 @@ native.help_texts = {
     "Zeros in the shape, dtype, device and memory order of x.",
     nil,
     "local y = gb.zeros_like(x)",
+  },
+  ["graph:replay"] = {
+    "graph:replay(inputs...: any) -> any",
+    "What calling the graph does: the step on these inputs, replayed once it is captured.",
+    nil,
+    "if gb.cuda.is_available() then local y = gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }):replay(gb.ones(2)) end",
   },
   ["hook:close"] = {
     "hook:close()",
@@ -1381,13 +1391,13 @@ native.help_texts = {
     "gb.amp.policy({ { \".+\", \"float32\" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))",
   },
   ["progress:close"] = {
-    "progress:close(text?: string)",
+    "progress:close(text: string = \"done\")",
     "End the bar with a last line of text.",
     nil,
-    "gb.progress(0, \"epoch\"):close(\"done\")",
+    "gb.progress(0, \"epoch\"):close(\"over\")",
   },
   ["progress:update"] = {
-    "progress:update(n?: int, values?: table)",
+    "progress:update(n: int = 1, values?: table)",
     "n more steps are done; values, a table by name, are shown. Reading a tensor waits for it, so values are read only when the line is \z
       drawn.",
     nil,

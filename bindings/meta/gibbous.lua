@@ -71,6 +71,9 @@ local dataset = {}
 ---@class gb.expect
 local expect = {}
 
+---@class gb.graph
+local graph = {}
+
 ---@class gb.hook
 local hook = {}
 
@@ -2470,11 +2473,11 @@ function dataset:get(i) end
 function dataset:subset(first, last) end
 
 --- The same value.
----@param other gb.Tensor
+---@param other? any
 function expect:to_be(other) end
 
 --- A tensor or list whose elements all lie within tolerance (absolute plus relative) of another's; NaN equals NaN.
----@param other gb.Tensor
+---@param other any
 ---@param tolerance? number
 function expect:to_be_close(other, tolerance) end
 
@@ -2526,9 +2529,10 @@ function gb.amp.GradScaler(precision, options) end
 --- eligible, first_nonfinite, overflowing, flushing, advice; tostring gives the text.
 --- Errors: an audit inside another one, in a step that is captured as a graph, and a step that yields.
 ---@param model gb.Module
----@param step gb.Tensor
+---@param step function|gb.Tensor
+---@param ... any
 ---@return table
-function gb.amp.audit(model, step) end
+function gb.amp.audit(model, step, ...) end
 
 --- Inside it each op runs in the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what
 --- amp.precision gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope.
@@ -2564,14 +2568,14 @@ function gb.amp.grad(loss, inputs, options) end
 ---@return boolean
 function gb.amp.is_enabled() end
 
---- What a floating format would make of a tensor's elements, exact at every boundary. options: format = the scope's dtype, else "float16". A
---- record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 of elements that
---- are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite (overflowed); the same as
---- integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value
---- = record, grad = record or nil }, without what is not floating. print shows either. Waits for the device.
+--- What a floating format would make of a tensor's elements, exact at every boundary. The format is the scope's dtype unless it is named, else
+--- float16. A record: numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 of
+--- elements that are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite (overflowed);
+--- the same as integers in counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by name: a list of {
+--- name =, value = record, grad = record or nil }, without what is not floating. print shows either. Waits for the device.
 --- Errors: a tensor of integers.
----@param x gb.Tensor
----@param options? table
+---@param x gb.Tensor|gb.Module|any
+---@param options? { format?: "float16"|"bfloat16"|"float32"|"float64" }
 ---@return any
 function gb.amp.numerics(x, options) end
 
@@ -2582,7 +2586,7 @@ function gb.amp.plan(model) end
 
 --- Rules { pattern, precision }, which policy:apply pins modules by.
 --- Errors: a rule of another form.
----@param rules any[]
+---@param rules table
 ---@return gb.policy
 function gb.amp.policy(rules) end
 
@@ -2622,7 +2626,7 @@ function gb.arange(first, last, step, options) end
 --- refused; one of a string writes = true: it names a file that will be written, "" none, and is tried at once.
 --- Errors: an unknown option, a value of another type than the default's, a file that cannot be written.
 ---@param list any[]
----@param from? any[]
+---@param from? table
 ---@return table
 function gb.args(list, from) end
 
@@ -2641,14 +2645,14 @@ function gb.cuda.device_count() end
 --- Give memory that no tensor uses back to the device.
 function gb.cuda.empty_cache() end
 
---- A function that does what step(...) does to tensors, in one launch: the first call runs the step as it is, the second captures it, the
---- others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What changes from step to step is
---- followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, printing and reading belong outside,
---- and the results are the same tensors again, with new values.
+--- An object to call as step(...) is, which does what the step does to tensors, in one launch: the first call runs the step as it is, the
+--- second captures it, the others replay it on the values they are given. The examples say the shapes and dtypes of the inputs. What changes
+--- from step to step is followed: learning rate and weight decay, random numbers, the scale. A replay runs no Lua: schedules, printing and
+--- reading belong outside, and the results are the same tensors again, with new values.
 --- Errors: another shape, reading a value in the step, no CUDA device.
 ---@param step function
----@param examples any[]
----@return function
+---@param examples gb.Tensor|gb.Tensor[]
+---@return any
 function gb.cuda.graph(step, examples) end
 
 --- Can a CUDA device be used? Where not, also why.
@@ -2741,8 +2745,8 @@ function gb.device(name) end
 function gb.devices() end
 
 --- Prints what this machine can do for mixed precision (CPU features, threads, libraries and their versions, devices, dtypes, memory), each
---- line ok, warning or error with its cure. Options: json = false (for machines). True: no line is an error.
----@param options? table
+--- line ok, warning or error with its cure; json is for machines. True: no line is an error.
+---@param options? { json?: boolean }
 ---@return any
 function gb.doctor(options) end
 
@@ -3229,10 +3233,10 @@ function gb.nn.utils.clip_grad_value_(parameters, value) end
 ---@return any
 function gb.no_grad(fn, ...) end
 
---- When a stop is asked for, fn runs between two steps of training, for at most `grace` seconds (10), and then the recipe ends. gb.on_stop(nil)
+--- When a stop is asked for, fn runs between two steps of training, for at most grace seconds, and then the recipe ends. gb.on_stop(nil)
 --- interrupts at once again. Lasts as long as the chunk that runs.
----@param fn function
----@param options? table
+---@param fn? function
+---@param options? { grace?: number }
 function gb.on_stop(fn, options) end
 
 --- Ones of a shape.
@@ -3291,17 +3295,17 @@ function gb.optim.lr.Lambda(optimizer, options) end
 ---@return gb.Schedule
 function gb.optim.lr.Linear(optimizer, options) end
 
---- Draw numbers (a list, or a tensor) as a curve. options: width = 64, height = 12, title, quiet. Returns the text; prints it unless quiet.
----@param points gb.Tensor
----@param options? table
+--- Draw numbers as a curve. Returns the text; prints it unless quiet.
+---@param points gb.Tensor|any[]
+---@param options? { width?: integer, height?: integer, title?: string, quiet?: boolean }
 ---@return string
 function gb.plot(points, options) end
 
---- A bar over total steps on a terminal, one plain line per interval elsewhere. options: unit and unit_size (for example "tokens" and 768 per
---- step), interval in seconds between plain lines.
+--- A bar over total steps on a terminal, one plain line per interval elsewhere. unit and unit_size say what a step is worth, for example
+--- "tokens" and 768; interval is in seconds, between plain lines.
 ---@param total integer
 ---@param title? string
----@param options? table
+---@param options? { unit?: string, unit_size?: number, interval?: number }
 ---@return gb.progress
 function gb.progress(total, title, options) end
 
@@ -3348,8 +3352,9 @@ function gb.randperm(n, options) end
 --- modules' train or eval mode must still be as they were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield,
 --- and gives at most four floating tensors.
 ---@param fn function
+---@param ... any
 ---@return any
-function gb.recompute(fn) end
+function gb.recompute(fn, ...) end
 
 --- The peaks of memory_stats become what is held now.
 function gb.reset_peak_memory_stats() end
@@ -3413,17 +3418,17 @@ function gb.tensor(value, options) end
 ---@param fn function
 function gb.test.describe(name, fn) end
 
---- What a case expects of a value.
----@param value gb.Tensor
+--- What a case expects of a value, the first of those that are given.
+---@param ... any
 ---@return gb.expect
-function gb.test.expect(value) end
+function gb.test.expect(...) end
 
 --- Print the count, in the form that the runner adds up, and end with an error when something failed.
 function gb.test.finish() end
 
 --- What help() knows of a public name, or of a function or class: name, signature, doc, example, errors, and of an op also calls, shapes,
 --- dtypes, autocast, derivative; or nil and the nearest name.
----@param what gb.Tensor
+---@param what? any
 ---@return table
 function gb.test.help_entry(what) end
 
@@ -3450,9 +3455,10 @@ function gb.test.records() end
 
 --- The seconds that fn(...) took, devices waited for before and after, and what it returned.
 ---@param fn function
+---@param ... any
 ---@return number
 ---@return any
-function gb.time(fn) end
+function gb.time(fn, ...) end
 
 --- The elements of x as a string, row-major and little-endian whatever its layout and device are.
 --- Errors: a string that would be longer than the limit on Lua's memory.
@@ -3475,6 +3481,11 @@ function gb.zeros(options, ...) end
 ---@param options? gb.Options
 ---@return gb.Tensor
 function gb.zeros_like(x, options) end
+
+--- What calling the graph does: the step on these inputs, replayed once it is captured.
+---@param ... any
+---@return any
+function graph:replay(...) end
 
 --- Let go of the handle; the hook stays.
 function hook:close() end
