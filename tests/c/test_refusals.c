@@ -135,6 +135,7 @@ static gb_attr any_attr(gb_arg_type type) {
   if (next(8) == 0) {
     memset(&a, (int)next(256), sizeof a);
     a.given = true;
+    a.whole = next(2); /* a bool holds 0 or 1 */
     return a;
   }
   if (type == GB_ARG_NUMBER) a.number = numbers[next(9)];
