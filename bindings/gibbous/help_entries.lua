@@ -148,7 +148,7 @@ native.help_texts = {
     "Module:cuda(index: count = 0) -> module",
     "Parameters and buffers on a GPU.",
     "there is none",
-    "if gb.cuda.is_available() then model:cuda() model:cpu() end",
+    "if gb.cuda.is_available() then gb.nn.Linear(2, 2):cuda() end",
   },
   ["Module:describe"] = {
     "Module:describe() -> string",

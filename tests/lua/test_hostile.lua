@@ -120,7 +120,7 @@ describe("objects", function()
   closed:close()
   local objects = {
     bar = gb.progress(3, "bar"), policy = amp.policy { { ".+", "float32" } }, schedule = gb.optim.lr.Constant(opt), optimizer = opt,
-    hook = x:register_hook(function() end), closed = closed, dataset = gb.data.TensorDataset(gb.rand(8, 4)),
+    hook = x:register_hook(function() end), closed = closed, dataset = gb.data.TensorDataset(gb.rand(8, 4):cpu()),
     expect = expect(1), precision = amp.precision("32"), numerics = amp.numerics(x:detach()), scaler = amp.GradScaler(),
   }
   it("print what they are, without an address", function()

@@ -352,7 +352,7 @@ method("Module:to(targets...: any) -> module: Move or convert floating parameter
 
 method("Module:cpu() -> module: Parameters and buffers on the CPU. Example: model:cpu()", function(self) return convert(self, "cpu") end)
 method("Module:cuda(index: count = 0) -> module: Parameters and buffers on a GPU. Errors: there is none. Example: if gb.cuda.is_available() then \z
-  model:cuda() model:cpu() end", function(self, index) return convert(self, format("cuda:%d", index)) end)
+  gb.nn.Linear(2, 2):cuda() end", function(self, index) return convert(self, format("cuda:%d", index)) end)
 for name, dtype in next, { double = "float64", float = "float32", half = "float16", bfloat16 = "bfloat16" } do
   method(format("Module:%s() -> module: Floating parameters and buffers in %s. Example: gb.nn.Linear(2, 2):%s()", name, dtype, name),
     function(self) return convert(self, nil, dtype) end)
