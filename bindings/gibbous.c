@@ -58,6 +58,8 @@ static void seal(lua_State *L) {
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, unknown_name);
   gbl_set_raw(L, -2, "__index");
+  lua_pushliteral(L, "gb");
+  gbl_set_raw(L, -2, "__library"); /* what gbl_check_dot looks for */
   lua_setmetatable(L, -2);
 }
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "binding.h"
+#include "reader.h"
 
 /* The arguments of one call, read but not yet acted on. */
 typedef struct arguments {
@@ -31,6 +31,7 @@ static int reject(const arguments *a, const char *format, ...) GB_PRINTF(2, 3);
 static int reject(const arguments *a, const char *format, ...) {
   char text[512];
   va_list list;
+  gbl_check_dot(a->L, a->first, a->info->name);
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);

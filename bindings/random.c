@@ -62,22 +62,19 @@ static uint64_t draw_below(words *w, uint64_t most) {
   return word % count;
 }
 
-static double finite_number(lua_State *L, int arg, const char *name) {
-  double value = gbl_check_number(L, arg, "random.number", name);
-  if (!isfinite(value)) gbl_error(L, "random.number: '%s' must be finite, got %f", name, value);
-  return value;
+/* One end of the range: it must be finite. */
+static double finite_number(const gbl_call *call, const char *name) {
+  const gbl_value *v = gbl_argument(call, name);
+  if (!v->given) gbl_refuse(call, "'%s' is missing; give both ends, or none", name);
+  if (!isfinite(v->number)) gbl_refuse(call, "'%s' must be finite, got %f", name, v->number);
+  return v->number;
 }
 
-/* gb.random.number(low?: number, high?: number) -> number: A random number in [low, high), in [0, 1) where neither is given; 53 bits of it are
- * random. It comes from the stream of manual_seed, which checkpoints keep. Errors: only one end, an end that is not finite, high below low.
- * Example: local x = gb.random.number(-1, 1) */
-static int number(lua_State *L) {
-  gb_context *context = gbl_context(L);
+static int number(lua_State *L, gbl_call *call) {
   double low = 0, high = 1;
-  if (lua_gettop(L) > 2) return gbl_error(L, "random.number: too many arguments; it takes both ends, or none");
-  if (!lua_isnoneornil(L, 1) || !lua_isnoneornil(L, 2)) low = finite_number(L, 1, "low"), high = finite_number(L, 2, "high");
-  if (high < low) return gbl_error(L, "random.number: high is below low: %f and %f", low, high);
-  words w = take_words(context);
+  if (gbl_given(call, "low") || gbl_given(call, "high")) low = finite_number(call, "low"), high = finite_number(call, "high");
+  if (high < low) return gbl_refuse(call, "high is below low: %f and %f", low, high);
+  words w = take_words(call->state->context);
   double u = (double)(next_word(&w) >> 11) * 0x1p-53, range = high - low;
   double value = isfinite(range) ? low + u * range : (1 - u) * low + u * high;
   if (value >= high && high > low) value = nextafter(high, low); /* rounding must not reach the end that is left out */
@@ -85,26 +82,18 @@ static int number(lua_State *L) {
   return 1;
 }
 
-/* gb.random.integer(low: int, high: int) -> int: A random integer low .. high, both ends included as in math.random(low, high), each equally
- * likely. It comes from the stream of manual_seed, which checkpoints keep. Errors: high below low. Example: local die = gb.random.integer(1, 6) */
-static int integer(lua_State *L) {
-  gb_context *context = gbl_context(L);
-  int64_t low = gbl_check_integer(L, 1, "random.integer", "low"), high = gbl_check_integer(L, 2, "random.integer", "high");
-  if (lua_gettop(L) > 2) return gbl_error(L, "random.integer: too many arguments; it takes low and high");
-  if (high < low) return gbl_error(L, "random.integer: high is below low: %" PRId64 " and %" PRId64, low, high);
-  words w = take_words(context);
+static int integer(lua_State *L, gbl_call *call) {
+  int64_t low = gbl_integer(call, "low"), high = gbl_integer(call, "high");
+  if (high < low) return gbl_refuse(call, "high is below low: %" PRId64 " and %" PRId64, low, high);
+  words w = take_words(call->state->context);
   lua_pushinteger(L, (lua_Integer)((uint64_t)low + draw_below(&w, (uint64_t)high - (uint64_t)low)));
   return 1;
 }
 
-/* gb.random.shuffle(list: list) -> list: Put the elements 1 .. #list in random order, each order equally likely, and return the list, which is
- * the same table. Metamethods are not asked. The order comes from the stream of manual_seed, which checkpoints keep. Example: local order =
- * gb.random.shuffle({ "a", "b", "c" }) */
-static int shuffle(lua_State *L) {
-  gb_context *context = gbl_context(L);
-  if (lua_type(L, 1) != LUA_TTABLE) return gbl_error(L, "random.shuffle: expects a list, got %s", gbl_type_name(L, 1));
-  if (lua_gettop(L) > 1) return gbl_error(L, "random.shuffle: too many arguments; it takes one list");
-  words w = take_words(context);
+/* In place, so it takes the recipe's own table, past metatables. */
+static int shuffle(lua_State *L, gbl_call *call) {
+  if (lua_type(L, 1) != LUA_TTABLE) return gbl_refuse(call, "'list' must be a list, got %s", gbl_type_name(L, 1));
+  words w = take_words(call->state->context);
   for (lua_Integer i = (lua_Integer)lua_rawlen(L, 1); i > 1; i--) { /* Fisher and Yates, from the end */
     lua_Integer k = 1 + (lua_Integer)draw_below(&w, (uint64_t)i - 1);
     if (i % 4096 == 0) gbl_charge(L, 4096 * 8);
@@ -118,9 +107,25 @@ static int shuffle(lua_State *L) {
 
 /* ====} */
 
+static const gbl_function functions[] = {
+  { number, GB_SANDBOX_STRICT,
+    "gb.random.number(low?: number, high?: number) -> number: A random number in [low, high), in [0, 1) where neither is given; 53 "
+    "bits of it are random. It comes from the stream of manual_seed, which checkpoints keep. Errors: only one end, an end that is not "
+    "finite, high below low. Example: local x = gb.random.number(-1, 1)" },
+  { integer, GB_SANDBOX_STRICT,
+    "gb.random.integer(low: int, high: int) -> int: A random integer low .. high, both ends included as in math.random(low, high), "
+    "each equally likely. It comes from the stream of manual_seed, which checkpoints keep. Errors: high below low. "
+    "Example: local die = gb.random.integer(1, 6)" },
+  { shuffle, GB_SANDBOX_STRICT,
+    "gb.random.shuffle(list: any) -> list: Put the elements 1 .. #list in random order, each order equally likely, and return the "
+    "list, which is the same table. Metamethods are not asked. The order comes from the stream of manual_seed, which checkpoints "
+    "keep. Example: local order = gb.random.shuffle({ \"a\", \"b\", \"c\" })" },
+  { NULL, 0, NULL },
+};
+
 void gbl_open_random(lua_State *L) {
   keep_seeding(L);
   gbl_push_module(L, "random");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "number", number }, { "integer", integer }, { "shuffle", shuffle }, { NULL, NULL } });
+  gbl_define(L, functions);
   lua_pop(L, 1);
 }

@@ -88,6 +88,12 @@ int gbl_refuse(const gbl_call *call, const char *format, ...) {
   return gbl_error(call->L, "%s: %s", call->signature->who, text);
 }
 
+void gbl_check_dot(lua_State *L, int index, const char *who) {
+  if (lua_type(L, index) != LUA_TTABLE || luaL_getmetafield(L, index, "__library") == LUA_TNIL) return;
+  const char *path = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "gb";
+  gbl_error(L, "%s: call it with a dot, %s.%s(...), not with a colon", who, path, who);
+}
+
 /* What the argument must be, in words. */
 static const char *push_expected(lua_State *L, const parameter *p) {
   luaL_Buffer text;
@@ -243,6 +249,10 @@ static bool read_int_list(gbl_call *call, const parameter *p, int index, gbl_val
 }
 
 static bool read_ints(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, false); }
+/* A list of sizes, where numbers that are written out would pass for what follows. */
+static bool read_shape(gbl_call *call, const parameter *p, int index, gbl_value *out) {
+  return lua_type(call->L, index) == LUA_TTABLE && read_int_list(call, p, index, out, false);
+}
 static bool read_dims(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, true); }
 
 static bool read_number(gbl_call *call, const parameter *p, int index, gbl_value *out) {
@@ -335,7 +345,8 @@ static const kind kinds[] = {
   { "dim", "a dimension (from 1; -1 is the last)", read_position, NO_TABLE },
   { "position", "a position (from 1; -1 is the last)", read_position, NO_TABLE },
   { "ints", "an integer or a list of integers", read_ints, LIST },
-  { "sizes", "sizes, such as 2, 3 or { 2, 3 }", read_ints, LIST },
+  { "sizes", "integers, such as 2, 3 or { 2, 3 }", read_ints, LIST },
+  { "shape", "a list of integers, such as { 2, 3 }", read_shape, LIST },
   { "dims", "a dimension or a list of dimensions (from 1; -1 is the last)", read_dims, LIST },
   { "number", "a number", read_number, NO_TABLE },
   { "bool", "true or false", read_bool, NO_TABLE },
@@ -578,10 +589,11 @@ static bool has_names(lua_State *L, int index) {
 static bool is_options(gbl_call *call, const parameter *p, int index, int last) {
   lua_State *L = call->L;
   if (!call->signature->has_options || index != last || lua_type(L, index) != LUA_TTABLE) return false;
-  bool list = false;
+  bool list = false, sizes = false;
   for (int i = 0; i < p->count; i++) {
     const choice *c = &p->choices[i];
     list |= c->kind->table == LIST;
+    sizes |= c->kind->read == read_shape || !strcmp(c->kind->name, "sizes"); /* {} is a shape */
     if (c->kind->table != ANY_TABLE) continue;
     if (c->kind == &object_kind) {
       if (!gbl_push_private(L, index, c->word)) continue;
@@ -595,7 +607,7 @@ static bool is_options(gbl_call *call, const parameter *p, int index, int last) 
   }
   if (!list) return true;
   if (has_names(L, index)) return true;
-  return lua_rawlen(L, index) == 0 && p->optional;
+  return lua_rawlen(L, index) == 0 && p->optional && !sizes;
 }
 
 /* Raise: there is no option of that name. */
@@ -668,6 +680,9 @@ static int too_many(gbl_call *call) {
   return gbl_refuse(call, "too many arguments: it takes %d (%s%s)", most, s->who, s->shown);
 }
 
+/* Is the first argument any value, a module of the library among them? */
+static bool takes_any(const gbl_signature *s) { return s->count > 0 && s->parameter[0].choices[0].kind->read == read_any; }
+
 /* Read all arguments of the call, which are the whole stack. */
 static void read_arguments(gbl_call *call) {
   lua_State *L = call->L;
@@ -677,6 +692,7 @@ static void read_arguments(gbl_call *call) {
   for (int k = 0; k < s->count; k++) call->value[k] = s->parameter[k].otherwise;
   bool has_rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
   while (last > 0 && !has_rest && lua_isnil(L, last)) last--;
+  if (last > 0 && !takes_any(s)) gbl_check_dot(L, 1, s->who);
   for (; i < s->positional && index <= last; i++) {
     const parameter *p = &s->parameter[i];
     gbl_value *out = &call->value[i];
@@ -808,7 +824,7 @@ static void push_value(lua_State *L, const gbl_call *call, int i) {
     return;
   }
   if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count"))) lua_pushinteger(L, v->integer);
-  else if (v->kind && (!strcmp(v->kind, "sizes") || (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
+  else if (v->kind && (!strcmp(v->kind, "sizes") || !strcmp(v->kind, "shape") || (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
   else lua_pushvalue(L, v->index);
 }
 

@@ -87,6 +87,9 @@ int gbl_refuse(const gbl_call *call, const char *format, ...) GB_PRINTF(2, 3);
 /* The function's name, as errors say it. */
 const char *gbl_who(const gbl_call *call);
 
+/* Raise where the value at index is gb or a module of it: the recipe wrote gb:zeros(2) for gb.zeros(2). */
+void gbl_check_dot(lua_State *L, int index, const char *who);
+
 /* {---- tables that lie on the stack: raw ---- */
 
 /* Push table[name], and tell its type. */

@@ -185,7 +185,7 @@ end
 
 -- The types of signatures as the language server writes them.
 local types = {
-  int = "integer", size = "integer", count = "integer", position = "integer", sizes = "integer|integer[]",
+  int = "integer", size = "integer", count = "integer", position = "integer", sizes = "integer|integer[]", shape = "integer[]",
   ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean", string = "string",
   path = "string", device = "string", tree = "table",
   dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor|gb.Tensor[]",

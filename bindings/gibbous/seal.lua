@@ -32,6 +32,7 @@ for path, module in pairs(modules) do
   local missing = {}
   for _, name in ipairs(later[path]) do missing[name] = true end
   setmetatable(module, {
+    __library = path, -- for calls with a colon
     __index = function(_, name)
       if type(name) ~= "string" then return nil end
       if missing[name] then fail(format("%s.%s is not built into this version", path, name)) end

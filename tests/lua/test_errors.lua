@@ -367,9 +367,9 @@ describe("options of the wrong kind", function()
   wrong("args: the command line is a list of strings, but [1] is a number", gb.args, { { "lr", 0.1 } }, { 7 })
   wrong("calculate_gain: 'slope' must be a number, got string 'steep'", nn.init.calculate_gain, "leaky_relu", "steep")
   wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
-  wrong("zeros: 'shape' must be an integer, got nan", gb.zeros, 2, 0 / 0)
+  wrong("zeros: 'sizes' must be integers, such as 2, 3 or { 2, 3 }, got nan", gb.zeros, 2, 0 / 0)
   wrong("reshape: 'shape' must be an integer or a list of integers, got nan", gb.reshape, gb.ones(2), { 0 / 0 })
-  wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last); where ipairs asked: loop with i = 1, #t",
+  wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last). To loop, use `for i = 1, #t`",
         function() for _ in ipairs(gb.ones(2)) do end end)
   -- an op says its own name, also where it fails in an op that it is made of
   wrong("repeat_interleave: the shape has more elements than can be counted", gb.repeat_interleave, gb.ones(3, 4), 2 ^ 62, 1)

@@ -54,7 +54,7 @@ describe("gb.tensor", function()
       expect(function() gb.tensor(value) end):to_fail("tensor:")
     end
     expect(function() gb.tensor("text") end):to_fail("string")
-    expect(function() gb.tensor(nil) end):to_fail("nil")
+    expect(function() gb.tensor(nil) end):to_fail("'value' is missing")
     expect(function() gb.tensor() end):to_fail("tensor")
     expect(function() gb.tensor({ gb.ones(1) }) end):to_fail("stack")
     local deep = 1
