@@ -36,7 +36,7 @@ static int64_t locate(lua_State *L, const cursor *c, int64_t position, int64_t s
   int64_t from0 = position > 0 ? position - 1 : position + size;
   if (from0 < 0 || from0 >= size)
     gbl_error(L, "position %" PRId64 " is out of range: dimension %d has size %" PRId64 " (positions 1 .. %" PRId64 ", or -1 for the last)%s", position,
-              c->item, size, size, position == size + 1 ? "; where ipairs asked: loop with i = 1, #t, or over ipairs(t:unbind())" : "");
+              c->item, size, size, position == size + 1 ? ". To loop, use `for i = 1, #t` or `ipairs(t:unbind())`" : "");
   return from0;
 }
 
@@ -127,8 +127,8 @@ static void check_mask(lua_State *L, const gb_tensor *x, const gb_tensor *mask, 
   bool fits = mask->ndim > 0 && dim + mask->ndim <= x->ndim;
   for (int i = 0; fits && i < mask->ndim; i++) fits = mask->shape[i] == x->shape[dim + i];
   if (!fits)
-    gbl_error(L, "a mask of shape %s does not cover the dimensions of a tensor of shape %s from dimension %d on",
-              gb_shape_text(mask->ndim, mask->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b), dim + 1);
+    gbl_error(L, "a mask of shape %s does not match dimensions %d and on of a tensor of shape %s",
+              gb_shape_text(mask->ndim, mask->shape, a, sizeof a), dim + 1, gb_shape_text(x->ndim, x->shape, b, sizeof b));
 }
 
 /* Push the places (from 0) where a mask is true, its dimensions taken as one: an int64 vector. */
@@ -202,9 +202,18 @@ static gb_tensor *value_as_tensor(lua_State *L, const gb_tensor *t) {
     int64_t integer = type == LUA_TBOOLEAN ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
     gbl_check_status(L, whole ? gb_tensor_wrap_integer(context, integer, &box->tensor)
                               : gb_tensor_wrap_number(context, lua_tonumber(L, 3), &box->tensor));
-  } else gbl_error(L, "what is assigned into a tensor is a number, a tensor or a list of numbers; got %s", gbl_type_name(L, 3));
+  } else gbl_error(L, "cannot assign a %s into a tensor; assign a number, a tensor or a list of numbers", gbl_type_name(L, 3));
   lua_replace(L, 3);
   return gbl_check_tensor(L, 3);
+}
+
+/* Run an op that writes into the view in[0]; its errors name what the recipe wrote. */
+static void assign(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
+  gb_context *context = gb_tensor_context(in[0]);
+  context->op = "assignment";
+  gb_status status = gb_apply_(context, op, in, n_in, attrs);
+  context->op = NULL;
+  gbl_check_status(L, status);
 }
 
 /* Every element of the view at the top. */
@@ -212,11 +221,11 @@ static void assign_all(lua_State *L) {
   gb_tensor *view = top(L);
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
     gb_attr value = gbl_number_attr(L, 3);
-    gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_fill, &view, 1, &value));
+    assign(L, GB_OP_fill, &view, 1, &value);
     return;
   }
   gb_tensor *in[] = { view, value_as_tensor(L, view) };
-  gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_copy, in, 2, NULL));
+  assign(L, GB_OP_copy, in, 2, NULL);
 }
 
 /* Push `value` broadcast to the view's shape with `count` in place of dim. */
@@ -229,12 +238,12 @@ static gb_tensor *push_expanded(lua_State *L, const gb_tensor *view, int dim, in
   return top(L);
 }
 
-/* view[..., index, ...] = value with the index at dim: along the first dimension of the view turned round. */
+/* Assign at an index tensor in dim: transpose the view so that dim comes first. */
 static void assign_picked(lua_State *L, int dim, gb_tensor *index) {
   gb_tensor *view = top(L), *value = value_as_tensor(L, view);
   if (dim > 0) {
     if (index->ndim != 1)
-      gbl_error(L, "in an assignment, an index tensor behind the first dimension has one dimension, this one has %d", index->ndim);
+      gbl_error(L, "an index tensor after the first dimension must be a vector in an assignment; this one has %d dimensions", index->ndim);
     gb_attr swap[] = { gb_attr_int(0), gb_attr_int(dim) };
     if (value->ndim > 0) {
       push_expanded(L, view, dim, index->numel, value);
@@ -245,7 +254,7 @@ static void assign_picked(lua_State *L, int dim, gb_tensor *index) {
     view = top(L);
   }
   gb_tensor *in[] = { view, index, value };
-  gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_index_put, in, 3, NULL));
+  assign(L, GB_OP_index_put, in, 3, NULL);
 }
 
 /* A mask over several dimensions from the first on: its elements in order. */
@@ -258,7 +267,7 @@ static void assign_masked(lua_State *L, gb_tensor *mask) {
   gb_tensor *over = top(L);
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
     gb_attr value = gbl_number_attr(L, 3);
-    gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_masked_fill, (gb_tensor *[]){ view, over }, 2, &value));
+    assign(L, GB_OP_masked_fill, (gb_tensor *[]){ view, over }, 2, &value);
     return;
   }
   gb_tensor *value = value_as_tensor(L, view);
@@ -268,7 +277,7 @@ static void assign_masked(lua_State *L, gb_tensor *mask) {
   memcpy(sizes + 1, view->shape + mask->ndim, sizeof *sizes * (size_t)rest);
   gb_attr picked = gb_attr_ints(1 + rest, sizes);
   gbl_push_op(L, GB_OP_expand, &value, 1, &picked);
-  gbl_check_status(L, gb_apply_(gb_tensor_context(view), GB_OP_masked_scatter, (gb_tensor *[]){ view, over, top(L) }, 3, NULL));
+  assign(L, GB_OP_masked_scatter, (gb_tensor *[]){ view, over, top(L) }, 3, NULL);
 }
 
 int gbl_index_set(lua_State *L) {
@@ -281,7 +290,7 @@ int gbl_index_set(lua_State *L) {
   else {
     check_mask(L, top(L), c.picked, c.picked_dim);
     if (c.picked->ndim > 1) {
-      if (c.picked_dim > 0) return gbl_error(L, "in an assignment, a mask of several dimensions begins at the first one");
+      if (c.picked_dim > 0) return gbl_error(L, "a mask of several dimensions must start at the first dimension in an assignment");
       assign_masked(L, c.picked);
     } else {
       push_places(L, c.picked);
