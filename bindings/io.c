@@ -1,11 +1,10 @@
-/* io.c - safetensors and JSON for the Lua half: whole files in and out. gb.save, gb.load and checkpoints are in gibbous/io.lua. */
+/* io.c - JSON, and safetensors for the Lua half: whole files in and out. gb.save, gb.load and checkpoints are in gibbous/io.lua. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "binding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "objects.h"
+#include "reader.h"
 
 const char *gbl_check_path(lua_State *L, int arg, const char *who) {
   size_t length;
@@ -46,8 +45,7 @@ static const char *check_text(lua_State *L, const char *what) {
   return text;
 }
 
-/* save_tensors(path, { name = tensor }, { key = string }). Both tables are read raw, and once: what they hold is kept by a table of ours, since
- * theirs may be weak, or change while Lua collects. */
+/* save_tensors(path, { name = tensor }, { key = string }): tables of our own. */
 static int save_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
   const char *path = gbl_check_path(L, 1, "save");
@@ -87,16 +85,16 @@ static void note_left_out(lua_State *L, gb_context *context, const gb_safetensor
   const int64_t *shape = gb_safetensors_shape(file, i, &ndim);
   lua_createtable(L, 0, 3);
   lua_pushstring(L, gb_safetensors_dtype_name(file, i));
-  lua_setfield(L, -2, "dtype");
+  gbl_set_raw(L, -2, "dtype");
   lua_pushstring(L, gb_error(context));
-  lua_setfield(L, -2, "message");
+  gbl_set_raw(L, -2, "message");
   lua_createtable(L, ndim, 0);
   for (int d = 0; d < ndim; d++) {
     lua_pushinteger(L, (lua_Integer)shape[d]);
     lua_rawseti(L, -2, d + 1);
   }
-  lua_setfield(L, -2, "shape");
-  lua_setfield(L, -2, gb_safetensors_name(file, i));
+  gbl_set_raw(L, -2, "shape");
+  gbl_set_raw(L, -2, gb_safetensors_name(file, i));
 }
 
 /* load_tensors(path): { name = tensor }, { key = string }, and what the engine has no dtype or too few dimensions for. */
@@ -122,23 +120,17 @@ static int load_tensors(lua_State *L) {
     }
     gbl_check_status(L, status);
     gbl_finish_tensor(L);
-    lua_setfield(L, tensors, gb_safetensors_name(file, i));
+    gbl_set_raw(L, tensors, gb_safetensors_name(file, i));
   }
   lua_newtable(L);
   for (int64_t i = 0; i < metadata; i++) {
     lua_pushstring(L, gb_safetensors_metadata_value(file, i));
-    lua_setfield(L, -2, gb_safetensors_metadata_key(file, i));
+    gbl_set_raw(L, -2, gb_safetensors_metadata_key(file, i));
   }
   lua_insert(L, left_out);
   *slot = NULL; /* nothing can fail between here and the end */
   gb_safetensors_close(file);
   return 3;
-}
-
-/* check_path(who, path): raises unless a file can be named so. */
-static int check_path(lua_State *L) {
-  gbl_check_path(L, 2, luaL_checkstring(L, 1));
-  return 0;
 }
 
 /* ====} */
@@ -168,7 +160,7 @@ static void push_json(lua_State *L, const gb_json *v, uint64_t *steps) {
       lua_newtable(L);
       for (const gb_json *e = v->as.list.first; e; e = e->next) {
         push_json(L, e, steps);
-        lua_seti(L, -2, ++n);
+        lua_rawseti(L, -2, ++n);
       }
       break;
     case GB_JSON_OBJECT:
@@ -182,15 +174,14 @@ static void push_json(lua_State *L, const gb_json *v, uint64_t *steps) {
   }
 }
 
-static int json_decode(lua_State *L) {
-  size_t length;
-  const char *text = luaL_checklstring(L, 1, &length);
+static int json_decode(lua_State *L, gbl_call *call) {
+  const gbl_value *text = gbl_argument(call, "text");
   char why[160];
   uint64_t steps = 0;
   void **slot = gbl_new_object(L, &json_type, 0);
   gb_json *json = NULL;
-  gb_status status = gb_json_parse(gbl_context(L), text, length, &json, why, sizeof why);
-  if (status == GB_EFORMAT) return gbl_error(L, "json_decode: %s", why);
+  gb_status status = gb_json_parse(call->state->context, text->string, text->length, &json, why, sizeof why);
+  if (status == GB_EFORMAT) return gbl_refuse(call, "%s", why);
   gbl_check_status(L, status);
   *slot = json;
   push_json(L, json, &steps);
@@ -278,10 +269,10 @@ static void write_json(lua_State *L, writer *to, int depth) {
   }
 }
 
-static int json_encode(lua_State *L) {
+static int json_encode(lua_State *L, gbl_call *call) {
   lua_settop(L, 1);
   void **slot = gbl_new_object(L, &writer_type, 0);
-  gb_context *context = gbl_context(L);
+  gb_context *context = call->state->context;
   writer *made = gb_counted_alloc(context, sizeof *made);
   if (!made) return gbl_check_status(L, gb_error_code(context));
   *slot = made;
@@ -290,20 +281,30 @@ static int json_encode(lua_State *L) {
   lua_pushvalue(L, 1);
   write_json(L, made, 0);
   if (w->status == GB_EMEMORY) gbl_check_status(L, w->status);
-  if (w->status != GB_OK) return gbl_error(L, "json_encode: %s (numbers must be finite, text UTF-8)", gb_status_text(w->status));
+  if (w->status != GB_OK) return gbl_refuse(call, "%s (numbers must be finite, text UTF-8)", gb_status_text(w->status));
   lua_pushlstring(L, w->text, w->length);
   *slot = NULL;
   free_writer(made);
   return 1;
 }
 
+static const gbl_function functions[] = {
+  { json_decode, GB_SANDBOX_STRICT,
+    "gb.io.json_decode(text: string) -> any: The Lua value of JSON text: arrays count from 1, integers stay integers. Errors: text that "
+    "is not JSON, with the place. Example: local value = gb.io.json_decode('{\"a\": [1, 2]}')" },
+  { json_encode, GB_SANDBOX_STRICT,
+    "gb.io.json_encode(value?: any) -> string: A Lua value as JSON text; metamethods are not asked. Errors: a value that JSON cannot "
+    "hold. Example: print(gb.io.json_encode { a = { 1, 2 } })" },
+  { NULL, 0, NULL },
+};
+
 /* ====} */
 
 /* Keep table.sort as it is now: recipes may replace it. */
 static void keep_sort(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  if (lua_getfield(L, -1, "table") == LUA_TTABLE) {
-    lua_getfield(L, -1, "sort");
+  gbl_raw_field(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  if (gbl_raw_field(L, -1, "table") == LUA_TTABLE) {
+    gbl_raw_field(L, -1, "sort");
     lua_rawsetp(L, LUA_REGISTRYINDEX, &sort_key);
   }
   lua_pop(L, 2);
@@ -315,9 +316,9 @@ void gbl_open_io(lua_State *L) {
   gbl_new_type(L, &json_type);
   gbl_new_type(L, &writer_type);
   gbl_push_module(L, "io");
+  gbl_define(L, functions);
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors }, { "json_decode", json_decode },
-                                           { "json_encode", json_encode }, { "check_path", check_path }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors }, { NULL, NULL } });
   lua_pop(L, 1);
 }

@@ -351,7 +351,7 @@ static const kind kinds[] = {
   { "number", "a number", read_number, NO_TABLE },
   { "bool", "true or false", read_bool, NO_TABLE },
   { "string", "a string", read_string, NO_TABLE },
-  { "path", "the path of a file or folder", read_path, NO_TABLE },
+  { "path", "the path of a file or folder, a string", read_path, NO_TABLE },
   { "dtype", "the name of a dtype, such as 'float32'", read_dtype, NO_TABLE },
   { "device", "a device, such as 'cpu'", read_device, NO_TABLE },
   { "function", "a function", read_function, ANY_TABLE },

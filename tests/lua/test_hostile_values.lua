@@ -95,4 +95,31 @@ describe("signatures of what makes tensors", function()
   end)
 end)
 
+describe("checkpoints and JSON", function()
+  local path = os.tmpname()
+  it("read tables past metatables, and keep what is weak", function()
+    local function no() error("asked") end
+    local meta = { __index = no, __len = no, __pairs = no, __mode = "v" }
+    collecting(function()
+      for _ = 1, 20 do
+        local list = setmetatable({ 1, 2, setmetatable({ 3 }, meta) }, { __index = no, __len = no, __pairs = no })
+        gb.io.save_checkpoint(path, setmetatable({ extra = { list = list } }, { __index = no, __pairs = no }))
+        local text = gb.io.json_encode(gb.io.load_checkpoint(path, {}).list)
+        assert(text == "[1,2,[3]]", text)
+        expect(gb.io.json_encode(list)):to_be("[1,2,[3]]")
+        gb.save(path, setmetatable({ x = gb.ones(1) }, meta), setmetatable({ metadata = setmetatable({ a = "b" }, meta) }, meta))
+      end
+    end)
+    os.remove(path)
+  end)
+  it("turn down a state that holds itself", function()
+    local loop = {}
+    for _ = 1, 60 do loop = { loop } end
+    gb.io.save_checkpoint(path, { part = { state_dict = function() return { a = 1 } end } })
+    local part = { state_dict = function() return loop end, load_state_dict = print }
+    expect(function() gb.io.load_checkpoint(path, { part = part }) end):to_fail("nested deeper than")
+    os.remove(path)
+  end)
+end)
+
 gb.test.finish()
