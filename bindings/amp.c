@@ -312,7 +312,11 @@ static const gbl_function scaler_functions[] = {
 };
 
 static const luaL_Reg scaler_events[] = { { "__tostring", scaler_text }, { NULL, NULL } };
-const gbl_type gbl_scaler_type = { "gibbous.scaler", release, scaler_events, scaler_functions };
+const gbl_type gbl_scaler_type = {
+  "gibbous.scaler", release, scaler_events, scaler_functions,
+  "GradScaler:close(): Release the scaler now instead of when it is collected; using it then is an error. "
+  "Example: gb.amp.GradScaler():close()",
+};
 
 static int cache_info(lua_State *L, gbl_call *call) {
   gb_memory_stats memory;

@@ -5,7 +5,7 @@
 
 static void release(void *object) { gb_audit_close(object); }
 
-static const gbl_type audit_type = { "gibbous.audit", release, NULL, NULL };
+static const gbl_type audit_type = { "gibbous.audit", release, NULL, NULL, NULL };
 
 /* {==== rows as tables: the table to set fields of is at the top ==== */
 

@@ -129,7 +129,11 @@ static const gbl_function hook_functions[] = {
   { NULL, 0, NULL },
 };
 
-static const gbl_type hook_type = { .name = "gibbous.hook", .release = hook_handle_release, .functions = hook_functions };
+static const gbl_type hook_type = {
+  .name = "gibbous.hook", .release = hook_handle_release, .functions = hook_functions,
+  .closes = "hook:close(): Release the handle; the hook stays. "
+            "Example: gb.ones(2, { requires_grad = true }):register_hook(print):close()",
+};
 
 static int tensor_register_hook(lua_State *L, gbl_call *call) {
   gb_tensor *t = gbl_tensor(call, "self");

@@ -181,6 +181,7 @@ typedef struct gbl_type {
   void (*release)(void *object);       /* by __gc, __close and :close(); NULL: nothing to do */
   const luaL_Reg *methods;             /* ended by {NULL, NULL}, or NULL; names that begin with "__" go into the metatable (but __gc, __close) */
   const struct gbl_function *functions; /* the methods that recipes see, as reader.h has them, or NULL */
+  const char *closes;                  /* the record of close(), where recipes see it, or NULL */
 } gbl_type;
 
 /* Register a kind, once per universe. */

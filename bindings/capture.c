@@ -34,7 +34,7 @@ static int replay(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = { { "finish", finish }, { "replay", replay }, { NULL, NULL } };
-static const gbl_type capture_type = { "gibbous.capture", release, methods, NULL };
+static const gbl_type capture_type = { "gibbous.capture", release, methods, NULL, NULL };
 
 void gbl_open_capture(lua_State *L) {
   gbl_new_type(L, &capture_type);

@@ -97,7 +97,10 @@ static const gbl_function dataset_functions[] = {
 };
 
 static const luaL_Reg dataset_events[] = { { "__len", dataset_length }, { "__tostring", dataset_text }, { NULL, NULL } };
-static const gbl_type dataset_type = { "gibbous.dataset", release_dataset, dataset_events, dataset_functions };
+static const gbl_type dataset_type = {
+  "gibbous.dataset", release_dataset, dataset_events, dataset_functions,
+  "dataset:close(): Release the dataset now instead of when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()",
+};
 
 static int tensor_dataset(lua_State *L, gbl_call *call) {
   const gbl_value *xs = gbl_argument(call, "xs");
@@ -225,7 +228,7 @@ static int text_encode(lua_State *L, gbl_call *call) {
 }
 
 /* What the engine decoded, until Lua has its copy. */
-static const gbl_type decoded_type = { "gibbous.decoded", free, NULL, NULL };
+static const gbl_type decoded_type = { "gibbous.decoded", free, NULL, NULL, NULL };
 
 static int text_decode(lua_State *L, gbl_call *call) {
   gb_tensor *t = gbl_tensor(call, "ids");
@@ -286,8 +289,12 @@ static const gbl_function tokens_functions[] = {
 };
 
 static const luaL_Reg part_events[] = { { "__len", part_length }, { "__tostring", part_text }, { NULL, NULL } };
-static const gbl_type text_type = { "gibbous.text", release_text, part_events, text_functions };
-static const gbl_type tokens_type = { "gibbous.tokens", release_text, part_events, tokens_functions };
+static const gbl_type text_type = {
+  "gibbous.text", release_text, part_events, text_functions, "text:close(): Release the text now instead of when it is collected.",
+};
+static const gbl_type tokens_type = {
+  "gibbous.tokens", release_text, part_events, tokens_functions, "tokens:close(): Release the file now instead of when it is collected.",
+};
 
 /* ====} */
 
@@ -343,7 +350,7 @@ static int loader_seek(lua_State *L) {
 }
 
 static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek }, { "batches", loader_batches }, { NULL, NULL } };
-static const gbl_type loader_type = { "gibbous.batches", release_loader, loader_methods, NULL };
+static const gbl_type loader_type = { "gibbous.batches", release_loader, loader_methods, NULL, NULL };
 
 /* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */
 static int shuffled(lua_State *L) {

@@ -74,8 +74,8 @@ int gbl_host_print(lua_State *L);
 
 /* Take away what the sandbox of this host does not allow, and confine files. */
 void gbl_open_sandbox(lua_State *L, gb_host *host);
-/* The strictest level at which table.name ("" for globals) is there; -1: it is not listed, and no sandbox has it. */
-int gbl_sandbox_level(const gb_context *context, const char *table, const char *name);
+/* The strictest level at which table.name ("" for globals) is there; -1: it has no row and no record, and no sandbox has it. */
+int gbl_sandbox_level(gb_host *host, const char *table, const char *name);
 /* The table of row i of the allow-list, or NULL behind the last. */
 const char *gbl_sandbox_table(int i);
 /* A sandbox without a limit on bytes gets one. */

@@ -77,7 +77,7 @@ static int save_tensors(lua_State *L) {
 }
 
 static void close_file(void *file) { gb_safetensors_close(file); }
-static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
+static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL, NULL };
 
 /* For the table at the top, of what is left out: [name] = { dtype =, shape =, message = }. */
 static void note_left_out(lua_State *L, gb_context *context, const gb_safetensors *file, int64_t i) {
@@ -138,7 +138,7 @@ static int load_tensors(lua_State *L) {
 /* {==== JSON ==== */
 
 static void free_json(void *json) { gb_json_free(json); }
-static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
+static const gbl_type json_type = { "gibbous.json", free_json, (const luaL_Reg[]){ { NULL, NULL } }, NULL, NULL };
 
 /* Push a parsed value: arrays count from 1, null is nil. The depth is limited by the parser. */
 static void push_json(lua_State *L, const gb_json *v, uint64_t *steps) {
@@ -198,7 +198,7 @@ static void free_writer(void *object) {
   gb_json_writer_free(&w->json);
   gb_counted_free(w);
 }
-static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL };
+static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL, NULL };
 
 static void write_json(lua_State *L, writer *to, int depth);
 

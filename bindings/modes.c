@@ -481,6 +481,8 @@ void gbl_replace_coroutine(lua_State *L) {
 /* ====} */
 
 void gbl_open_modes(lua_State *L) {
+  push_scope_meta(L); /* now, so that its records are there */
+  lua_pop(L, 1);
   gbl_define(L, gradient_functions);
   gbl_push_module(L, "amp");
   gbl_define(L, autocast_functions);

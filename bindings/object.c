@@ -23,11 +23,7 @@ static int object_release(lua_State *L) {
   return 0;
 }
 
-/* Released by the recipe: __close and :close(). Not what a call uses, and not by a finaliser, which may run within any call.
- * GradScaler:close(): Let go of the scaler now, not when it is collected; using it then is an error. Example: gb.amp.GradScaler():close()
- * dataset:close(): Let go of the dataset now, not when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()
- * text:close(): Let go of the text now, not when it is collected.
- * hook:close(): Let go of the handle; the hook stays. Example: gb.ones(2, { requires_grad = true }):register_hook(print):close() */
+/* Released by the recipe: __close and :close(). Not what a call uses, and not by a finaliser, which may run within any call. */
 static int object_close(lua_State *L) {
   const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
   const object *o = luaL_checkudata(L, 1, type->name);
@@ -53,6 +49,7 @@ static void set_methods(lua_State *L, const gbl_type *type) {
     gbl_set_raw(L, strncmp(f->name, "__", 2) ? -2 : -3, f->name);
   }
   if (type->functions) gbl_define(L, type->functions);
+  if (type->closes) gbl_describe(L, (const char *const[]){ type->closes, NULL });
   lua_pushlightuserdata(L, (void *)type);
   lua_pushcclosure(L, object_close, 1);
   if (gbl_raw_field(L, -2, "close") == LUA_TNIL) {

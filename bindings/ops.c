@@ -399,7 +399,7 @@ static void set_op(lua_State *L, int table, const char *name, gb_op op, lua_CFun
   lua_pushlightuserdata(L, gbl_get_state(L));
   lua_pushlightuserdata(L, (void *)(uintptr_t)op);
   lua_pushcclosure(L, function, 2);
-  lua_setfield(L, table, name);
+  gbl_set_raw(L, table, name);
 }
 
 static void set_operators(lua_State *L) {
@@ -415,13 +415,19 @@ static void set_operators(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* tensor:copy_(source: tensor) -> tensor: The values of source, broadcast and converted. Example: gb.zeros(2):copy_(gb.ones(2))
- * tensor:fill_(value: number) -> tensor: Every element becomes value. Example: gb.zeros(2):fill_(1)
- * tensor:uniform_(low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless given. Example:
- * gb.zeros(2):uniform_()
- * tensor:normal_(mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless given. Example:
- * gb.zeros(2):normal_()
- * tensor:random_integers_(low: int, high: int) -> tensor: Random integers low .. high - 1. Example: gb.zeros(2):random_integers_(0, 10) */
+/* Rows that have no name of their own in a recipe, but are methods in place. */
+static const char *const in_place_records[] = {
+  "tensor:copy_(source: tensor) -> tensor: The values of source, broadcast and converted. Example: gb.zeros(2):copy_(gb.ones(2))",
+  "tensor:fill_(value: number) -> tensor: Every element becomes value. Example: gb.zeros(2):fill_(1)",
+  "tensor:uniform_(low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless given. "
+  "Example: gb.zeros(2):uniform_()",
+  "tensor:normal_(mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless given. "
+  "Example: gb.zeros(2):normal_()",
+  "tensor:random_integers_(low: int, high: int) -> tensor: Random integers low .. high - 1. "
+  "Example: gb.zeros(2):random_integers_(0, 10)",
+  NULL,
+};
+
 void gbl_open_ops(lua_State *L) {
   static const struct { const char *name; gb_op op; } in_place[] = {
     { "copy_", GB_OP_copy }, { "fill_", GB_OP_fill }, { "uniform_", GB_OP_uniform }, { "normal_", GB_OP_normal },
@@ -445,6 +451,7 @@ void gbl_open_ops(lua_State *L) {
   }
   for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++) set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
   lua_settop(L, gb);
+  gbl_describe(L, in_place_records);
   set_operators(L);
 }
 

@@ -245,7 +245,7 @@ static const luaL_Reg methods[] = {
   { "set_steps", set_steps }, { NULL, NULL },
 };
 
-const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods, NULL };
+const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods, NULL, NULL };
 
 /* {==== clipping ==== */
 

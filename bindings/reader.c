@@ -901,6 +901,14 @@ void gbl_define(lua_State *L, const gbl_function *functions) {
   }
 }
 
+void gbl_describe(lua_State *L, const char *const *texts) {
+  luaL_checkstack(L, 4, NULL);
+  for (; *texts; texts++) {
+    lua_pushlightuserdata(L, (void *)*texts);
+    note_record(L, GB_SANDBOX_STRICT);
+  }
+}
+
 static const char *const level_names[] = { "none", "files", "strict", NULL };
 static const gb_sandbox levels[] = { GB_SANDBOX_NONE, GB_SANDBOX_FILES, GB_SANDBOX_STRICT };
 
@@ -920,6 +928,31 @@ static int define(lua_State *L) {
   lua_pushboolean(L, lua_toboolean(L, 4));
   lua_pushcclosure(L, call_lua, 5);
   return 1;
+}
+
+/* describe(text, level): the record of what is no function: a class, a field. */
+static int describe(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TSTRING);
+  int level = (int)levels[luaL_checkoption(L, 2, NULL, level_names)];
+  lua_settop(L, 1);
+  note_record(L, level);
+  return 0;
+}
+
+void gbl_push_levels(lua_State *L) {
+  luaL_checkstack(L, 8, NULL);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, -1);
+  lua_createtable(L, 0, (int)n / 2);
+  for (lua_Integer i = 1; i < n; i += 2) {
+    lua_rawgeti(L, -2, i);
+    const char *text = lua_islightuserdata(L, -1) ? lua_touserdata(L, -1) : lua_tostring(L, -1);
+    lua_pushlstring(L, text, strcspn(text, "( "));
+    lua_rawgeti(L, -4, i + 1);
+    lua_rawset(L, -4);
+    lua_pop(L, 1);
+  }
+  lua_remove(L, -2);
 }
 
 /* records() -> { text, level, text, level, ... } */
@@ -1064,7 +1097,7 @@ void gbl_open_reader(lua_State *L) {
   make_table(L, &private_key, true);
   make_table(L, &records_key, false);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "own", own }, { "private", private }, { "records", records }, { "copy", copy }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own }, { "private", private }, { "records", records }, { "copy", copy }, { NULL, NULL } });
   lua_pop(L, 1);
 }
 

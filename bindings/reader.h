@@ -65,8 +65,12 @@ struct gbl_call {
 
 /* Set the functions, up to one without a body, into the table at the top of the stack by the last part of their paths. */
 void gbl_define(lua_State *L, const gbl_function *functions);
-/* Add to the native functions of the Lua half: define(text, level, fn) -> function, own(object, kind, private), private(object, kind),
- * records(). */
+/* Note the records, up to NULL, of what is no function of gbl_define but is there for every sandbox: fields, and methods set otherwise. */
+void gbl_describe(lua_State *L, const char *const *texts);
+/* Push a table from the paths of all records to their levels. */
+void gbl_push_levels(lua_State *L);
+/* Add to the native functions of the Lua half: define(text, level, fn) -> function, describe(text, level), own(object, kind, private),
+ * private(object, kind), records(). */
 void gbl_open_reader(lua_State *L);
 
 /* ====} */

@@ -60,7 +60,7 @@ static gb_status run_again(gb_context *context, void *user, gb_tensor *const *in
 
 /* The node of a call until the results hold it. */
 static void node_release(void *object) { gb_node_release(object); }
-static const gbl_type node_type = { "gibbous.recompute", node_release, NULL, NULL };
+static const gbl_type node_type = { "gibbous.recompute", node_release, NULL, NULL, NULL };
 
 /* Push {function, arguments ...}: the function is at stack index 1, its arguments follow. */
 static void push_parcel(lua_State *L, int arguments) {

@@ -1,14 +1,16 @@
 /* sandbox.c - what recipes may reach: an allow-list by name.
  *
- * Every name of Lua's libraries and of gb has its row here, with the level up to which it is there; what has none is taken away in every sandbox,
- * so a function that is new is out of reach until somebody has thought about it (tests/host/test_sandbox.c fails until then). Ops need no rows:
- * they come from the table of ops, have no side effects, and count what they allocate. */
+ * Every name of Lua's libraries has its row here, with the level up to which it is there; of gb the records say it (reader.h). What
+ * has neither is taken away in every sandbox, so a function that is new is out of reach until somebody has thought about it
+ * (tests/host/test_sandbox.c fails until then). Ops need no records: they come from the table of ops, have no side effects, and count
+ * what they allocate. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
 #include "guards.h"
 #include "host.h"
+#include "reader.h"
 #include "reader.h"
 
 #define LUA_BYTES ((size_t)256 << 20)     /* the limits of a sandbox that was given none */
@@ -36,36 +38,6 @@ static const struct { const char *table; gb_sandbox level; const char *names; } 
   { "debug", GB_SANDBOX_NONE, "debug gethook getinfo getlocal getmetatable getregistry getupvalue getuservalue setcstacklimit sethook setlocal "
                               "setmetatable setupvalue setuservalue traceback upvalueid upvaluejoin" },
   { "package", GB_SANDBOX_NONE, "config cpath loaded loadlib path preload searchers searchpath" },
-
-  { "gb", GB_SANDBOX_STRICT, "Function _VERSION amp anomaly args best_device clock cuda data device devices enable_grad get_default_device "
-                             "get_default_dtype get_float32_matmul_precision get_num_threads get_rng_state grad io is_grad_enabled is_oom "
-                             "is_recomputing is_tensor last_error manual_seed memory_stats nn no_grad on_stop optim plot progress recompute seed "
-                             "set_default_device set_default_dtype set_deterministic set_float32_matmul_precision set_grad_enabled set_rng_state "
-                             "tensor time version rand randn randint randperm rand_like randn_like zeros ones full empty eye arange linspace "
-                             "zeros_like ones_like full_like empty_like bernoulli multinomial reset_peak_memory_stats empty_cache stack meshgrid "
-                             "random from_bytes to_bytes" },
-  { "gb", GB_SANDBOX_FILES, "load save" },
-  { "gb", GB_SANDBOX_NONE, "doctor interrupt set_num_threads set_printoptions test" },
-  { "gb.amp", GB_SANDBOX_STRICT, "GradScaler audit autocast cache_info disable dtype fp8 grad initialize is_enabled numerics plan policy precision "
-                                 "set_autocast set_global_policy" },
-  { "gb.cuda", GB_SANDBOX_STRICT, "device_count empty_cache graph is_available max_memory_allocated memory_allocated memory_summary "
-                                  "properties reset_peak_memory_stats synchronize" },
-  { "gb.data", GB_SANDBOX_STRICT, "DataLoader TensorDataset" },
-  { "gb.data", GB_SANDBOX_FILES, "idx mnist text tokens" },
-  { "gb.io", GB_SANDBOX_STRICT, "json_decode json_encode" },
-  { "gb.io", GB_SANDBOX_FILES, "load_checkpoint save_checkpoint" },
-  { "gb.nn", GB_SANDBOX_STRICT, "AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv2d CrossEntropyLoss Dropout ELU "
-                                "Embedding Flatten GELU Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear LogSoftmax MLP MSELoss MaxPool2d "
-                                "Module ModuleDict ModuleList MultiheadAttention NLLLoss Parameter RMSNorm ReLU Sequential SiLU Sigmoid "
-                                "SmoothL1Loss Softmax Softplus Tanh functional init is_module library_class utils" },
-  { "gb.nn.functional", GB_SANDBOX_STRICT, "" },
-  { "gb.nn.init", GB_SANDBOX_STRICT, "calculate_gain constant_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ trunc_normal_ uniform_ "
-                                     "xavier_normal_ xavier_uniform_ zeros_" },
-  { "gb.nn.utils", GB_SANDBOX_STRICT, "clip_grad_norm_ clip_grad_value_" },
-  { "gb.optim", GB_SANDBOX_STRICT, "Adam AdamW SGD lr" },
-  { "gb.optim.lr", GB_SANDBOX_STRICT, "Constant Cosine Lambda Linear" },
-  { "gb.random", GB_SANDBOX_STRICT, "integer number shuffle" },
-  { "gb.test", GB_SANDBOX_NONE, "describe expect finish help_entry it ops program public_names records" },
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
@@ -77,25 +49,71 @@ static bool holds(const char *words, const char *word) {
   return false;
 }
 
-int gbl_sandbox_level(const gb_context *context, const char *table, const char *name) {
+enum { MOST_DEPTH = 4 };         /* of modules in modules */
+
+/* The level of table.name by the rows of Lua's libraries; -1: there is none. */
+static int level_of_row(const char *table, const char *name) {
   for (int i = 0; i < ROWS; i++)
     if (!strcmp(rows[i].table, table) && holds(rows[i].names, name)) return (int)rows[i].level;
-  bool has_ops = !strcmp(table, "gb") || !strcmp(table, "gb.nn.functional");
-  return has_ops && gb_op_find(context, name) != GB_OP_COUNT ? GB_SANDBOX_STRICT : -1;
+  return -1;
+}
+
+/* The level of path.name in gb: by the records at index, or as an op; -1: there is none. */
+static int level_of_record(lua_State *L, int records, const gb_context *context, const char *path, const char *name) {
+  lua_pushfstring(L, "%s.%s", path, name);
+  int level = lua_rawget(L, records) == LUA_TNUMBER ? (int)lua_tointeger(L, -1) : -1;
+  lua_pop(L, 1);
+  bool has_ops = !strcmp(path, "gb") || !strcmp(path, "gb.nn.functional");
+  return level < 0 && has_ops && gb_op_find(context, name) != GB_OP_COUNT ? GB_SANDBOX_STRICT : level;
+}
+
+int gbl_sandbox_level(gb_host *host, const char *table, const char *name) {
+  lua_State *L = host->current;
+  if (strcmp(table, "gb") && strncmp(table, "gb.", 3)) return level_of_row(table, name);
+  gbl_push_levels(L);
+  int level = level_of_record(L, lua_gettop(L), host->context, table, name);
+  lua_pop(L, 1);
+  return level;
 }
 
 const char *gbl_sandbox_table(int i) { return i < ROWS ? rows[i].table : NULL; }
+
+/* Set the key at the top to nil in the table below it; an entry may be cleared on the way of lua_next. */
+static void take_away(lua_State *L, int table) {
+  lua_pushvalue(L, -1);
+  lua_pushnil(L);
+  lua_rawset(L, table);
+}
 
 /* Take from the table at the top what this level does not have. */
 static void filter(lua_State *L, const gb_host *host, const char *table) {
   for (lua_pushnil(L); lua_next(L, -2);) {
     lua_pop(L, 1);
     const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-    if (gbl_sandbox_level(host->context, table, name) >= (int)host->options.sandbox) continue;
-    lua_pushvalue(L, -1);
-    lua_pushnil(L);
-    lua_rawset(L, -4); /* an entry may be cleared on the way */
+    if (level_of_row(table, name) < (int)host->options.sandbox) take_away(L, lua_gettop(L) - 1);
   }
+}
+
+/* The same for a module of gb, the table at the top. A table without a record is a module: it stays where something of it does. Returns
+ * whether something is left. */
+static bool filter_module(lua_State *L, const gb_host *host, int records, const char *path, int depth) {
+  int table = lua_gettop(L);
+  bool left = false;
+  luaL_checkstack(L, 8, NULL);
+  for (lua_pushnil(L); lua_next(L, table);) {
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    int level = level_of_record(L, records, host->context, path, name);
+    bool stays = level >= (int)host->options.sandbox;
+    if (level < 0 && lua_istable(L, -1) && depth < MOST_DEPTH) {
+      const char *below = lua_pushfstring(L, "%s.%s", path, name);
+      lua_insert(L, -2);
+      stays = filter_module(L, host, records, below, depth + 1);
+    }
+    lua_settop(L, table + 1);
+    if (!stays) take_away(L, table);
+    left |= stays;
+  }
+  return left;
 }
 
 /* The folder of GB_SANDBOX_FILES, or nothing at all. */
@@ -104,7 +122,7 @@ static void confine_files(lua_State *L, const gb_host *host) {
   if (host->options.sandbox == GB_SANDBOX_STRICT) files->root = GB_FILES_NONE;
   else {
     int root = open(host->options.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const char *why = errno == ENOTDIR ? "it is no folder" : "it cannot be read";
+    const char *why = errno == ENOTDIR ? "it is not a folder" : "it cannot be read";
     if (root < 0) luaL_error(L, "options.root: cannot open the folder '%s': %s", host->options.root, why);
     files->root = root;
     files->most = host->options.file_bytes ? host->options.file_bytes : FILE_BYTES;
@@ -132,5 +150,9 @@ void gbl_open_sandbox(lua_State *L, gb_host *host) {
     if (lua_istable(L, -1)) filter(L, host, rows[i].table);
     lua_pop(L, 1);
   }
+  gbl_push_levels(L);
+  gbl_push_path(L, "gb");
+  filter_module(L, host, lua_gettop(L) - 1, "gb", 0);
+  lua_pop(L, 2);
   gbl_keep_names(L); /* the guarded ones */
 }

@@ -469,8 +469,11 @@ static const gbl_function cuda_functions[] = {
   { NULL, 0, NULL },
 };
 
-/* gb.version -> string: The version, such as "0.1.0". Example: print(gb.version)
- * gb._VERSION -> string: The name and the version. Example: print(gb._VERSION) */
+static const char *const field_records[] = {
+  "gb.version -> string: The version, such as \"0.1.0\". Example: print(gb.version)",
+  "gb._VERSION -> string: The name and the version. Example: print(gb._VERSION)", NULL,
+};
+
 void gbl_open_settings(lua_State *L) {
   gbl_define(L, functions);
   gbl_push_module(L, "cuda");
@@ -480,4 +483,5 @@ void gbl_open_settings(lua_State *L) {
   gbl_set_raw(L, -2, "version");
   lua_pushliteral(L, "Gibbous " GB_VERSION);
   gbl_set_raw(L, -2, "_VERSION");
+  gbl_describe(L, field_records);
 }

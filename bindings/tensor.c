@@ -186,15 +186,20 @@ typedef enum field {
   FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER
 } field;
 
-/* tensor.shape -> list: The sizes of the dimensions. Example: print(x.shape[1])
- * tensor.dtype -> string: The type of the elements, such as "float32". Example: print(x.dtype)
- * tensor.device -> string: Where the elements lie, such as "cpu" or "cuda:0". Example: print(x.device)
- * tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape
- * and dtype (of a 16-bit one in float32 too, as an optimizer keeps them). Example: x.grad = nil
- * tensor.requires_grad -> bool: Are gradients by this tensor wanted, or is it a result of such? May be set. Example: print(x.requires_grad)
- * tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)
- * tensor.is_leaf -> bool: Was it made by the recipe, not by an op that is recorded? Example: print(x.is_leaf)
- * tensor.is_parameter -> bool: Do modules discover it and optimizers train it? Example: print(x.is_parameter) */
+static const char *const field_records[] = {
+  "tensor.shape -> list: The sizes of the dimensions. Example: print(x.shape[1])",
+  "tensor.dtype -> string: The type of the elements, such as \"float32\". Example: print(x.dtype)",
+  "tensor.device -> string: Where the elements lie, such as \"cpu\" or \"cuda:0\". Example: print(x.device)",
+  "tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a "
+  "16-bit one in float32 too, as an optimizer keeps them). Example: x.grad = nil",
+  "tensor.requires_grad -> bool: True if gradients with respect to this tensor are wanted, or if it was computed from such a tensor. May "
+  "be set. Example: print(x.requires_grad)",
+  "tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)",
+  "tensor.is_leaf -> bool: True if the recipe made it, not an op that is recorded. Example: print(x.is_leaf)",
+  "tensor.is_parameter -> bool: True if modules discover it and optimizers train it. Example: print(x.is_parameter)",
+  NULL,
+};
+
 static const struct { const char *name; field field; } fields[] = {
   { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
   { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF }, { "is_parameter", FIELD_IS_PARAMETER },
@@ -800,6 +805,7 @@ static const gbl_function methods[] = {
 static void make_methods(lua_State *L) {
   lua_newtable(L);
   gbl_define(L, methods);
+  gbl_describe(L, field_records);
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     lua_pushinteger(L, fields[i].field);
     gbl_set_raw(L, -2, fields[i].name);

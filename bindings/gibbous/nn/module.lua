@@ -157,9 +157,9 @@ Module.extend = define("Module:extend(name: string) -> class: A new class below 
   return class
 end)
 
--- gb.nn.Module(...) -> module: The class that every layer and model descends from: nn.Module:extend(name) makes a class, class(...) a module,
--- module(...) calls its forward. Parameters and modules assigned to its fields are discovered. Example: local Net = gb.nn.Module:extend("Net")
--- function Net:init() self.head = gb.nn.Linear(4, 2) end
+native.describe("gb.nn.Module(arguments...: any) -> module: The class that every layer and model descends from: nn.Module:extend(name) \z
+  makes a class, class(...) a module, module(...) calls its forward. Parameters and modules assigned to its fields are discovered. \z
+  Example: local Net = gb.nn.Module:extend(\"Net\") function Net:init() self.head = gb.nn.Linear(4, 2) end", "strict")
 
 Module.init = define("Module:init(arguments...: any): What a class does with the arguments of its constructor; classes define their own.", "strict",
   function() end)
