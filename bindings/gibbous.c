@@ -33,38 +33,6 @@ int gbl_push_global(lua_State *L, const char *name) {
 
 /* ====} */
 
-/* {==== Names that are not there ==== */
-
-/* Part of the design, not of this version. */
-static const char *const later[] = { "Trainer", "profile", "dist", "linalg", NULL };
-
-/* gb.name for a name that gb does not have; of names equally near the first in the alphabet is shown. */
-static int unknown_name(lua_State *L) {
-  if (lua_type(L, 2) != LUA_TSTRING) return 0;
-  const char *name = lua_tostring(L, 2), *best = NULL;
-  for (int i = 0; later[i]; i++)
-    if (!strcmp(later[i], name)) return gbl_error(L, "gb.%s is not built into this version", name);
-  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) continue;
-    const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
-    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }), *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
-    if (a && b) best = strcmp(a, b) <= 0 ? a : b;
-  }
-  if (best) return gbl_error(L, "gb has no '%s'; did you mean '%s'?", name, best);
-  return gbl_error(L, "gb has no '%s'", name);
-}
-
-static void seal(lua_State *L) {
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, unknown_name);
-  gbl_set_raw(L, -2, "__index");
-  lua_pushliteral(L, "gb");
-  gbl_set_raw(L, -2, "__library"); /* what gbl_check_dot looks for */
-  lua_setmetatable(L, -2);
-}
-
-/* ====} */
-
 /* {==== The Lua half ==== */
 
 /* What the Lua half uses of the globals. Left out is what hosts and prompts put something else in the place of, or users to see what is printed. */
@@ -188,7 +156,6 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_audit(L);
   gbl_open_doctor(L);
   run_lua_half(L);
-  seal(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &gb_key);
   return 1;

@@ -14,10 +14,11 @@ endif()
 
 # {==== Programs, recipes, documents ====
 
-file(GLOB TYPE_FILES CONFIGURE_DEPENDS bindings/meta/*.lua)
 install(TARGETS gibbous RUNTIME)
 install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/recipes FILES_MATCHING PATTERN "*.lua")
-install(FILES ${TYPE_FILES} DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/meta)
+if(TYPES)
+  install(FILES ${TYPES} DESTINATION ${CMAKE_INSTALL_DATADIR}/gibbous/meta)
+endif()
 install(FILES doc/gibbous.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})

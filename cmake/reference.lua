@@ -1,129 +1,27 @@
--- cmake/reference.lua - writes what is made from the table of ops and from the records of public functions (bindings/reader.h), or, where a
--- function has no record, from the comment above it:
+-- cmake/reference.lua - writes what is made from the table of ops and from the records of public functions (bindings/reader.h):
 --
---   bindings/meta/gibbous.lua          types for the Lua language server, so that editors complete and check
---   bindings/gibbous/help_entries.lua  what help() says of everything that is no op; it is embedded
---   docs/reference.md                  the reference
+--   docs/reference.md    the reference, which is committed; `./dev docs` writes it
+--   --types FILE         types for the Lua language server, so that editors complete and check; a build makes them
 --
--- `./dev docs` runs it. With the argument "--check" it writes nothing and returns a list of what is stale or undocumented.
---
--- A comment describes a public function where a line of it begins so, and goes on to the next such line or the end of the comment:
---   gb.zeros(sizes: ints, options?: options) -> tensor: What it does. Errors: what it turns down. Example: one line of Lua
--- A name is what a recipe writes (gb.nn.Linear), or an object's kind, `:` and its method (DataLoader:iter), or `.` and its field.
+-- With the argument "--check" it writes nothing and returns a list of what is stale or undocumented.
 
 local gb = require "gibbous"
-local check = ... == "--check"
+local mode, types_path = ...
 local problems = {}
-
--- {==== reading comments ====
-
-local function read(path)
-  local file <close> = assert(io.open(path, "rb"))
-  return file:read("a")
-end
-
--- The sources, sorted: all of bindings/*.c and bindings/gibbous/**.lua.
-local function sources()
-  local list = {}
-  local pipe <close> = assert(io.popen("find bindings -name '*.c' -o -path 'bindings/gibbous/*' -name '*.lua' ! -name help_entries.lua"))
-  for path in pipe:lines() do list[#list + 1] = path end
-  table.sort(list)
-  return list
-end
-
--- The comments of a file that begin a line, each a list of its lines.
-local function comments_of(path)
-  local blocks, block = {}, nil
-  local is_c = path:find("%.c$") ~= nil
-  for line in (read(path) .. "\n"):gmatch("(.-)\n") do
-    local opens = is_c and line:match("^/%*%s(.*)$") or nil
-    local text = opens or (is_c and block and line:match("^ %*%s?(.*)$")) or (not is_c and line:match("^%-%-%s?(.*)$")) or nil
-    if text and (opens or not block) then
-      block = {}
-      blocks[#blocks + 1] = block
-    end
-    if text then block[#block + 1] = text:gsub("%s*%*/$", "") else block = nil end
-    if is_c and line:find("%*/") then block = nil end
-  end
-  return blocks
-end
-
--- A first line as an entry: name, arguments or nil, result or nil, text.
-local function head_of(line)
-  local name, rest = line:match("^(%a[%w_]*[.:][%w_.]+)(.*)$")
-  if not name then return nil end
-  local arguments, after = rest:match("^(%b())(.*)$")
-  local result, text = (after or rest):match("^ %-> ([^:]+):%s(.*)$")
-  text = text or arguments and after:match("^:%s(.*)$")
-  if not text then return nil end
-  return { name = name, arguments = arguments and arguments:sub(2, -2), result = result, text = text }
-end
-
--- Cut "doc. Errors: e. Example: code" apart.
-local function cut(text)
-  local before, example = text:match("^(.-)%s*Example: (.*)$")
-  before = before or text
-  local doc, errors = before:match("^(.-)%s*Errors: (.-)%.?$")
-  return doc or before, errors, example
-end
-
-local function finish(entry)
-  entry.doc, entry.errors, entry.example = cut(entry.text)
-  entry.signature = entry.name .. (entry.arguments and "(" .. entry.arguments .. ")" or "") .. (entry.result and " -> " .. entry.result or "")
-end
-
--- Every described name: { [name] = entry }.
-local function read_entries(known)
-  local entries = {}
-  for _, path in ipairs(sources()) do
-    for _, block in ipairs(comments_of(path)) do
-      local entry
-      for _, line in ipairs(block) do
-        local head = head_of(line)
-        if head and known[head.name] then
-          if entries[head.name] then problems[#problems + 1] = head.name .. " is described twice" end
-          entry = head
-          entries[head.name] = head
-        elseif entry then
-          entry.text = entry.text .. " " .. line
-        end
-      end
-    end
-  end
-  for i, text in ipairs(gb.test.records()) do
-    local head = i % 2 == 1 and head_of(text)
-    if i % 2 == 1 and not head then problems[#problems + 1] = "this record is not of the form path(arguments) -> result: text: " .. text
-    elseif head and known[head.name] then
-      if entries[head.name] then problems[#problems + 1] = head.name .. " has a record, and a comment that says what it is" end
-      entries[head.name] = head
-    end
-  end
-  for _, entry in pairs(entries) do finish(entry) end
-  return entries
-end
-
--- ====}
 
 -- {==== what there is ====
 
 -- Objects whose kinds get their methods when the first one is made.
-gb.no_grad():close()
 gb.Function { forward = function(_, x) return x * 1 end, backward = function(_, g) return g end }(gb.ones(1):requires_grad_())
 
-local names, known = {}, {} -- of everything that is no op
+local names, entries = {}, {} -- of everything that is no op; arguments and result of an entry are parts of its signature
 for _, row in ipairs(gb.test.public_names()) do
-  if not row.op then
-    names[#names + 1] = row.name
-    known[row.name] = true
-  end
-end
-
-local entries = read_entries(known)
-for i = #names, 1, -1 do
-  if not entries[names[i]] then
-    problems[#problems + 1] = names[i] .. " has no description above its function"
-    table.remove(names, i)
-  end
+  local entry = not row.op and gb.test.help_entry(row.name)
+  if entry and entry.name == row.name then
+    entry.arguments, entry.result = entry.signature:match("(%b())"), entry.signature:match("%-> ([^)]*)$")
+    entry.arguments = entry.arguments and entry.arguments:sub(2, -2)
+    names[#names + 1], entries[row.name] = row.name, entry
+  elseif not row.op then problems[#problems + 1] = row.name .. " has no record" end
 end
 
 local ops = {} -- the public rows, in the table's order
@@ -148,39 +46,6 @@ local function lines_of(text, width)
   return lines
 end
 
--- {==== help_entries.lua ====
-
--- A text as Lua writes it, over several lines where it is long.
-local function quoted(text)
-  if not text then return "nil" end
-  local lines = lines_of(("%q"):format(text), 136)
-  return table.concat(lines, " \\z\n      ")
-end
-
--- One entry of the table.
-local function help_row(name, fields)
-  local row = ("  [%q] = { %s },"):format(name, table.concat(fields, ", "))
-  if #row <= 145 and not row:find("\n") then return row end
-  return ("  [%q] = {\n    %s,\n  },"):format(name, table.concat(fields, ",\n    "))
-end
-
-local function write_help()
-  local out = {
-    "-- help_entries.lua - made by cmake/reference.lua from the comments above the functions: { signature, description, errors, example }.",
-    "", "local _, native = ...", "", "native.help_texts = {",
-  }
-  for _, name in ipairs(names) do
-    local e = entries[name]
-    local row = { quoted(e.signature), quoted(e.doc), quoted(e.errors), quoted(e.example) }
-    while row[#row] == "nil" do row[#row] = nil end
-    out[#out + 1] = help_row(name, row)
-  end
-  out[#out + 1] = "}"
-  return table.concat(out, "\n") .. "\n"
-end
-
--- ====}
-
 -- {==== types for editors ====
 
 -- The types of signatures as the language server writes them.
@@ -191,8 +56,8 @@ local types = {
   dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor|gb.Tensor[]",
   list = "any[]", table = "table", any = "any", ["function"] = "function",
   module = "gb.Module", class = "gb.Module", optimizer = "gb.Optimizer", scaler = "gb.GradScaler", schedule = "gb.Schedule", loader = "gb.DataLoader",
-  dataset = "gb.dataset", text = "gb.text", precision = "gb.precision", policy = "gb.policy", hook = "gb.hook", progress = "gb.progress",
-  expect = "gb.expect", options = "gb.Options",
+  dataset = "gb.dataset", text = "gb.text", tokens = "gb.tokens", precision = "gb.precision", policy = "gb.policy", hook = "gb.hook", progress = "gb.progress",
+  expect = "gb.expect",
 }
 
 -- Words of Lua's, which cannot name a parameter.
@@ -364,7 +229,6 @@ local function write_types()
   local out = {
     "---@meta gibbous", "-- Made by cmake/reference.lua: types for the Lua language server.", "-- luacheck: ignore", "",
     "---@alias gb.DType \"float64\"|\"float32\"|\"float16\"|\"bfloat16\"|\"int64\"|\"int32\"|\"int16\"|\"int8\"|\"uint8\"|\"bool\"",
-    "---@class gb.Options", "---@field dtype? gb.DType", "---@field device? string", "---@field requires_grad? boolean", "",
     "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType", "---@field autocast string|false",
     "---@field scaler boolean", "",
   }
@@ -440,7 +304,7 @@ end
 local intro = [[
 # Gibbous: the reference
 
-Made by `./dev docs` from the table of ops (runtime/ops/ops.def) and the comments above the functions of bindings/.
+Made by `./dev docs` from the table of ops (runtime/ops/ops.def) and the records of public functions (bindings/reader.h).
 In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is a list of tensors, and what follows `;` is named, in a table
 after the positional arguments. `F` is `gb.nn.functional`. Dimensions and positions count from 1, -1 is the last; integers in tensors are
 data and count from 0. The autocast class says what an op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in
@@ -479,20 +343,22 @@ end
 
 -- ====}
 
-local made = {
-  { "bindings/gibbous/help_entries.lua", write_help() }, { "bindings/meta/gibbous.lua", write_types() }, { "docs/reference.md", write_reference() },
-}
-for _, file in ipairs(made) do
-  local path, text = file[1], file[2]
-  if check then
+-- Write a file whole.
+local function write(path, text)
+  local out <close> = assert(io.open(path, "wb"))
+  out:write(text)
+end
+
+if mode == "--types" then write(types_path, write_types())
+else
+  local path, text = "docs/reference.md", write_reference()
+  if mode ~= "--check" then write(path, text)
+  else
     local old = io.open(path, "rb")
     if not old or old:read("a") ~= text then problems[#problems + 1] = path .. " is stale: run ./dev docs" end
     if old then old:close() end
-  else
-    local out <close> = assert(io.open(path, "wb"))
-    out:write(text)
+    return problems
   end
 end
-if check then return problems end
 for _, problem in ipairs(problems) do io.stderr:write(problem, "\n") end
 if #problems > 0 then os.exit(1) end

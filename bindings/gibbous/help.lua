@@ -1,10 +1,10 @@
 -- help.lua - what help() says of a name or a value, and the list of all public names. Ops are described by their rows in the table of ops;
--- everything else by help_entries.lua, which cmake/reference.lua makes from the comments above the functions and which is read when it
--- is first asked for.
+-- everything else by its record, which stands beside its code (reader.h) and is cut into its parts here, when it is first asked for.
 --
--- An entry is { name, signature, doc, example, errors } and, of an op, also { calls (its spellings), shapes, dtypes, autocast, derivative }.
+-- An entry is { name, signature, doc, example, errors } and, of a record, also { level (of the strictest sandbox that has it) }, of an op
+-- also { calls (its spellings), shapes, dtypes, autocast, derivative }.
 
-local gb, native, run = ...
+local gb, native = ...
 local find, match, gmatch, gsub, format = string.find, string.match, string.gmatch, string.gsub, string.format -- a script may take methods away
 
 -- {==== ops ====
@@ -17,25 +17,54 @@ local dtypes = {
   banned = "an error under autocast",
 }
 
-local family_shapes = {
-  create = "the result is shaped like x",
-  elementwise = "inputs broadcast against each other; the result has their common shape",
-  reduce = "dim goes away, or stays with size 1 with keepdim = true; without dim the result is 0-d",
-  matmul = "[..., n, k] by [..., k, m] gives [..., n, m], the dimensions in front broadcast; vectors lose theirs",
-  conv = "x [n, c, h, w]: y [n, channels, rows, columns]",
-  norm = "the result is shaped like x",
-  loss = "a 0-d tensor; with reduction = \"none\" a loss for each target",
-  attention = "query [batch, heads, time, head_dim], key and value [batch, heads, source, head_dim]: y shaped like query",
-  index = "as the description says; dimensions that it does not name stay",
-  view = "the elements of x, seen in another shape",
-}
+local like_x = "the result is shaped like x"
+local broadcast = "inputs broadcast against each other; the result has their common shape"
+local reduced = "dim goes away, or stays with size 1 with keepdim = true"
+local each_loss = "a 0-d tensor; with reduction = \"none\" a loss for each "
+
+local family_shapes = { create = like_x, norm = like_x, loss = each_loss .. "element of x" }
 local op_shapes = { -- where an op differs from its family
-  softmax = "the result is shaped like x", log_softmax = "the result is shaped like x", cumsum = "the result is shaped like x",
   multinomial = "x [n] or [rows, n]: y [samples] or [rows, samples]",
+  cumsum = like_x, softmax = like_x, log_softmax = like_x,
+  matmul = "[..., n, k] by [..., k, m] gives [..., n, m], the dimensions in front broadcast; vectors lose theirs",
+  mm = "[n, k] by [k, m] gives [n, m]", bmm = "[batch, n, k] by [batch, k, m] gives [batch, n, m]", mv = "[n, k] by [k] gives [n]",
+  addmm = "a [n, k], b [k, m]: z [n, m]; x broadcasts to it",
+  baddbmm = "a [batch, n, k], b [batch, k, m]: z [batch, n, m]; x broadcasts to it",
+  dot = "two vectors of one length give a 0-d tensor", outer = "vectors of n and m elements give [n, m]",
   linear = "x [..., inputs], weight [outputs, inputs], bias [outputs]: y [..., outputs]",
   mlp = "x [..., inputs], weight1 [hidden, inputs], weight2 [outputs, hidden]: y [..., outputs]",
-  dot = "two vectors of one length give a 0-d tensor", outer = "vectors of n and m elements give [n, m]",
+  conv2d = "x [n, c, h, w], weight [channels, c / groups, rows, columns]: y [n, channels, h', w']",
+  max_pool2d = "x [n, c, h, w]: y [n, c, h', w']", avg_pool2d = "x [n, c, h, w]: y [n, c, h', w']",
+  adaptive_avg_pool2d = "x [n, c, h, w]: y [n, c, size]", add_layer_norm = "y and sum are shaped like x",
+  cross_entropy = each_loss .. "target", nll_loss = each_loss .. "target", linear_cross_entropy = each_loss .. "target",
+  scaled_dot_product_attention = "query [batch, heads, time, head_dim], key and value [batch, heads, source, head_dim]: y shaped like query",
+  embedding = "index [...], weight [rows, size]: y [..., size]", gather = "the result is shaped like index",
+  scatter_add = like_x, index_add = like_x, index_put = like_x, masked_scatter = like_x, flip = like_x,
+  sort = "values and indices are shaped like x", topk = "values and indices are shaped like x, with k elements along dim",
+  index_select = "shaped like x, with as many elements along dim as index has", masked_select = "a vector of the elements picked",
+  nonzero = "[count, dimensions of x]", one_hot = "x [...]: y [..., classes]",
+  cat = "alike but along dim, where the sizes add up", stack = "all of one shape; the result has one dimension more, dim",
+  repeat_interleave = "shaped like x, repeats times as long along dim",
+  view = "the elements of x in another shape", reshape = "the elements of x in another shape",
+  flatten = "dimensions first .. last become one", unflatten = "dim becomes the dimensions of shape",
+  transpose = "like x, two dimensions exchanged", permute = "like x, the dimensions in another order", t = "[n, m] gives [m, n]",
+  squeeze = "like x without dimensions of size 1", unsqueeze = "like x with one dimension more, of size 1",
+  expand = "shape, to which x broadcasts", narrow = "like x, with length elements along dim", select = "like x without dim",
+  slice = "like x, with the elements first, first + step, ... last along dim",
+  diagonal = "like x without the two dimensions, and their diagonal as the last one",
 }
+
+-- What is true of the shapes of an op: of elementwise ones and reductions its signature says it.
+local function shapes_of(row)
+  if op_shapes[row.name] then return op_shapes[row.name] end
+  if row.family == "elementwise" then
+    local tensors = 0
+    for word in gmatch(match(row.signature, "^[^;%-]*"), "[^,]+") do tensors = tensors + (find(word, ":", 1, true) and 0 or 1) end
+    return tensors > 1 and broadcast or like_x
+  end
+  if row.family == "reduce" then return find(row.signature, "dim?", 1, true) and reduced .. "; without dim the result is 0-d" or reduced end
+  return family_shapes[row.family] or "as the description says"
+end
 
 -- Arguments of an example by their names, then by their types.
 local samples = {
@@ -88,7 +117,7 @@ local function op_entry(row)
   if row.derivative == "once" then errors = errors .. "; a second derivative" end
   return {
     name = row.name, signature = format("%s(%s) -> %s", row.name, arguments, outputs), doc = row.doc, calls = calls_of(row),
-    shapes = op_shapes[row.name] or family_shapes[row.family], dtypes = dtypes[row.autocast],
+    shapes = shapes_of(row), dtypes = dtypes[row.autocast],
     autocast = row.autocast, derivative = row.derivative, errors = errors, example = example_of(row, arguments, outputs),
   }
 end
@@ -106,12 +135,42 @@ end
 
 -- ====}
 
--- {==== names ====
+-- {==== records ====
 
--- The parts of gb, and the kinds of native objects, by the names that the reference gives them.
-local modules = { "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr", "amp", "data", "io", "cuda", "test" }
-local natives = { GradScaler = "gibbous.scaler", dataset = "gibbous.dataset", text = "gibbous.text", hook = "gibbous.hook", ctx = "gibbous.ctx",
-                  scope = "gibbous.scope" }
+local texts, levels, n_read = {}, {}, 0 -- by name: the text of its record, and the strictest sandbox that has it
+local level_names = { [0] = "none", "files", "strict" }
+
+-- Take in the records that came since they were looked at last.
+local function read_records()
+  local list = native.records()
+  for i = n_read + 1, #list, 2 do
+    local name = match(list[i], "^[%w_.:]+")
+    texts[name], levels[name] = list[i], level_names[list[i + 1]]
+  end
+  n_read = #list
+end
+
+-- Cut "name(arguments) -> result: doc. Errors: e. Example: code" apart; nil where there is no record of that name.
+local function text_entry(name)
+  local text = texts[name]
+  if not text then return nil end
+  local path, rest = match(text, "^([%w_.:]+)(.*)$")
+  local arguments, after = match(rest, "^(%b())(.*)$")
+  if not arguments then arguments, after = "", rest end
+  local result, said = match(after, "^ %-> ([^:]+): (.*)$")
+  said = said or match(after, "^: (.*)$") or ""
+  local before, example = match(said, "^(.-)%s*Example: (.*)$")
+  before = before or said
+  local doc, errors = match(before, "^(.-)%s*Errors: (.-)%.?$")
+  return {
+    name = path, signature = path .. arguments .. (result and " -> " .. result or ""), doc = doc or before, errors = errors,
+    example = example, level = levels[name],
+  }
+end
+
+-- ====}
+
+-- {==== names ====
 
 -- The row of the op that a function of gb, F or a tensor's method is.
 local function op_of(key)
@@ -154,22 +213,42 @@ local function add_module(list, path, module)
   end
 end
 
--- Every public name: a list of { name, value, op }, sorted.
+-- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has no records.
+local function parts()
+  local modules, kinds = { ["nn.functional"] = true }, {}
+  for name in pairs(texts) do
+    local module, kind = match(name, "^gb%.([%w_.]+)%.[%w_]+$"), match(name, "^([%w_]+):")
+    if module then modules[module] = true end
+    if kind then kinds[kind] = true end
+  end
+  for kind in pairs(native.classes) do kinds[kind] = true end
+  return sorted(modules), sorted(kinds)
+end
+
+local native_names = { GradScaler = "scaler" } -- of kinds of userdata, where the reference has another
+
+-- Every public name: a list of { name, value, op }, sorted. It is what can be reached, so that a name without a record shows.
 function native.late.public_names()
-  local list = {}
+  read_records()
+  local list, modules, kinds = {}, parts()
   add_module(list, "gb", gb)
   for _, path in ipairs(modules) do
     local module = gb
-    for key in gmatch(path, "%a+") do module = module[key] end
-    add_module(list, "gb." .. path, module)
+    for key in gmatch(path, "[%w_]+") do module = module and rawget(module, key) end
+    if module then add_module(list, "gb." .. path, module) end
   end
   for key, value in pairs(native.methods("gibbous.tensor")) do
     local field = type(value) ~= "function"
     list[#list + 1] = { name = (field and "tensor." or "tensor:") .. key, value = not field and value or nil, op = not field and op_of(key) or nil }
   end
   add_class(list, "Module", gb.nn.Module)
-  for _, name in ipairs(sorted(native.classes)) do add_class(list, name, native.classes[name]) end
-  for _, name in ipairs(sorted(natives)) do add_class(list, name, native.methods(natives[name]) or {}) end
+  for _, kind in ipairs(kinds) do
+    local class = native.classes[kind]
+    if not class and kind ~= "tensor" and kind ~= "Module" and not rawget(gb.nn, kind) then
+      class = native.methods("gibbous." .. (native_names[kind] or kind))
+    end
+    if class then add_class(list, kind, class) end
+  end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -177,17 +256,6 @@ end
 -- ====}
 
 -- {==== asking ====
-
-local texts -- { [name] = { signature, doc, errors, example } }
-
-local function text_entry(name)
-  if not texts then
-    run("help_entries")
-    texts, native.help_texts = native.help_texts, nil
-  end
-  local text = texts[name]
-  return text and { name = name, signature = text[1], doc = text[2], errors = text[3], example = text[4] }
-end
 
 local function named(name) return text_entry(name) or op_rows()[name] and op_entry(op_rows()[name]) end
 
@@ -207,11 +275,25 @@ local function by_name(what)
   return row and op_entry(row)
 end
 
+-- "gb.nn.LSTM is not built into this version", where what is such a name in any of its spellings; else nil.
+local function planned(what)
+  local bare = gsub(gsub(gsub(what, "^F%.", "nn.functional."), "^gb%.", ""), "^gb$", "")
+  local module, name = match(bare, "^(.-)%.?([%w_]+)$")
+  for path, names in pairs(native.later) do
+    if name and names[name] and (module == "" or path == "gb." .. module) then
+      return format("; %s.%s is not built into this version", path, name)
+    end
+  end
+  return nil
+end
+
 -- What help(what) shows: what is a name in any of its spellings, a function, a class, or a module. nil and "; did you mean ...?" for what has none.
 function native.late.help_entry(what)
+  read_records()
   if type(what) == "string" then
-    local entry = by_name(what)
+    local entry, why = by_name(what), planned(what)
     if entry then return entry end
+    if why then return nil, why end
     local known = {}
     for _, row in ipairs(native.public_names()) do known[row.name], known[match(row.name, "[%w_]+$")] = true, true end
     return nil, native.nearest(what, known)

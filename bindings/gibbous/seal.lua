@@ -1,10 +1,11 @@
 -- seal.lua - asking a module of the library for a name that it does not have is an error: one that says so, and names the nearest that is there.
 
 local gb, native = ...
-local fail, format = native.fail, string.format -- fail raises with the recipe's line
+local fail, nearest, format = native.fail, native.nearest, string.format -- fail raises with the recipe's line
 
--- Names of the API that come in a later version.
+-- Names of the API that come in a later version; help() says so too.
 local later = {
+  ["gb"] = { "Trainer", "profile", "dist", "linalg" },
   ["gb.nn"] = { "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "TransformerEncoderLayer", "TransformerDecoderLayer", "Conv1d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "GroupNorm", "InstanceNorm2d", "Bilinear", "PReLU", "Mish" },
   ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "group_norm", "instance_norm", "ctc_loss", "interpolate",
@@ -22,21 +23,23 @@ local later = {
 }
 
 local modules = {
-  ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
+  ["gb"] = gb, ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
   ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
   ["gb.random"] = gb.random,
 }
 
+native.later = {}
 for path, module in pairs(modules) do
   local missing = {}
+  native.later[path] = missing
   for _, name in ipairs(later[path]) do missing[name] = true end
   setmetatable(module, {
     __library = path, -- for calls with a colon
     __index = function(_, name)
       if type(name) ~= "string" then return nil end
       if missing[name] then fail(format("%s.%s is not built into this version", path, name)) end
-      fail(format("%s has no '%s'%s", path, name, native.nearest(name, module)))
+      fail(format("%s has no '%s'%s", path, name, nearest(name, module)))
     end,
   })
 end

@@ -11,7 +11,7 @@ local without_example = {
   ["gb.nn.library_class"] = true,
   ["gb.test.finish"] = true, ["Module:init"] = true,
 }
-local function has_none(name) return without_example[name] or name:find("^text:") end
+local function has_none(name) return without_example[name] or name:find("^text:") or name:find("^tokens:") end
 
 -- What examples take for granted.
 local function surroundings()
@@ -39,7 +39,17 @@ describe("the generator", function()
   it("would write what is committed, and finds a description above every public function", function()
     expect(table.concat(assert(loadfile("cmake/reference.lua"))("--check"), "\n")):to_be("")
   end)
-  it("has made types that are Lua", function() assert(loadfile("bindings/meta/gibbous.lua")) end)
+  it("makes types for editors that are Lua and name everything", function()
+    local path = os.tmpname()
+    assert(loadfile("cmake/reference.lua"))("--types", path)
+    assert(loadfile(path))
+    local text = assert(io.open(path)):read("a")
+    os.remove(path)
+    for _, row in ipairs(gb.test.public_names()) do
+      local name = row.name:match("^tensor%.(.+)") or row.name
+      assert(text:find(name, 1, true), name)
+    end
+  end)
 end)
 
 local names = gb.test.public_names()
@@ -70,6 +80,56 @@ describe("every op", function()
   end
 end)
 
+describe("records", function()
+  it("are there for every name that can be reached, and for nothing else", function()
+    local recorded, reached = {}, {}
+    local records = gb.test.records()
+    for i = 1, #records, 2 do recorded[records[i]:match("^[%w_.:]+")] = records[i + 1] end
+    for _, row in ipairs(names) do
+      reached[row.name] = true
+      if not row.op and not recorded[row.name] then error(row.name .. " has no record") end
+    end
+    for name in pairs(recorded) do assert(reached[name], name .. " has a record, but cannot be reached") end
+  end)
+  it("miss no name that is added, in a module or a class", function()
+    local function missing()
+      for _, row in ipairs(gb.test.public_names()) do
+        if not row.op and not gb.test.help_entry(row.name) then return row.name end
+      end
+    end
+    expect(missing()):to_be(nil)
+    rawset(gb.random, "dice", print)
+    expect(missing()):to_be("gb.random.dice")
+    rawset(gb.random, "dice", nil)
+    gb.nn.Module.explain = print
+    expect(missing()):to_be("Module:explain")
+    gb.nn.Module.explain = nil
+  end)
+  it("say the strictest sandbox that has a name", function()
+    for name, level in pairs { ["gb.zeros"] = "strict", ["gb.save"] = "files", ["gb.doctor"] = "none", ["tensor.shape"] = "strict" } do
+      expect(gb.test.help_entry(name).level):to_be(level)
+    end
+  end)
+end)
+
+describe("the shapes of an op", function()
+  local bounds = { clamp = { 0, 1 } } -- what an op needs beside x
+  local function run(row, x) return (rawget(gb, row.name) or gb.nn.functional[row.name])(x, table.unpack(bounds[row.name] or {})) end
+  for _, row in ipairs(gb.test.ops()) do
+    local tensors = 0
+    for word in row.signature:match("^[^;%-]*"):gmatch("[^,]+") do tensors = tensors + (word:find(":", 1, true) and 0 or 1) end
+    local entry = row.public and tensors == 1 and gb.test.help_entry(row.name)
+    if entry and entry.shapes == "the result is shaped like x" and not row.signature:find("[:|] *dims? *[,%-;]") and not row.signature:find("shape:") then
+      it(row.name .. " is as help says", function()
+        local ok, y = pcall(run, row, gb.rand(2, 3))
+        if not ok then y = run(row, gb.ones({ 2, 3 }, { dtype = "int64" })) end -- bits
+        expect(y):to_have_shape(2, 3)
+      end)
+    end
+    if entry then it(row.name .. ", of one tensor, does not broadcast", function() assert(not entry.shapes:find("broadcast against")) end) end
+  end
+end)
+
 describe("help", function()
   it("finds a name however it is written", function()
     for _, name in ipairs { "relu", "gb.relu", "F.relu", "gb.nn.functional.relu", "x:relu", "x:relu_", "tensor:relu", "relu_" } do
@@ -87,6 +147,17 @@ describe("help", function()
     expect(gb.test.help_entry(gb.nn.Linear).name):to_be("gb.nn.Linear")
     expect(gb.test.help_entry(gb.nn.Linear(1, 1)).name):to_be("gb.nn.Linear")
     expect(gb.test.help_entry(gb.nn.Module:extend("Mine")()).name):to_be("gb.nn.Module")
+  end)
+  it("says what is not built in, where recipes are told so too", function()
+    for _, name in ipairs { "gb.nn.RNN", "nn.RNN", "RNN" } do
+      local entry, why = gb.test.help_entry(name)
+      expect(entry):to_be(nil)
+      expect(why):to_be("; gb.nn.RNN is not built into this version")
+    end
+    expect(select(2, gb.test.help_entry("gb.Trainer"))):to_be("; gb.Trainer is not built into this version")
+    expect(function() return gb.nn.RNN end):to_fail("gb.nn.RNN is not built into this version")
+    expect(function() return gb.Trainer end):to_fail("gb.Trainer is not built into this version")
+    expect(function() return gb.zeross end):to_fail("gb has no 'zeross'; did you mean 'zeros'?")
   end)
   it("says the nearest name where there is none", function()
     local entry, near = gb.test.help_entry("rellu")
