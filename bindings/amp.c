@@ -97,7 +97,7 @@ static int step(lua_State *L, gbl_call *call) {
   gb_scaler *scaler = gbl_object(call, "self");
   gb_optimizer *optimizer = gbl_object(call, "optimizer");
   bool clips = gbl_given(call, "clip");
-  if (!clips && gbl_given(call, "norm_type")) return gbl_refuse(call, "'norm_type' is of the norm that 'clip' limits; give clip too");
+  if (!clips && gbl_given(call, "norm_type")) return gbl_refuse(call, "'norm_type' needs 'clip'");
   gbl_note_step(L);
   gbl_box *box = clips ? gbl_new_tensor(L) : NULL;
   gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, gbl_number(call, "clip"), gbl_number(call, "norm_type"), &box->tensor)
@@ -275,8 +275,8 @@ static const gbl_function scaler_functions[] = {
     "GradScaler:update(new_scale?: number): After the steps of an iteration: grow the scale, or back off after a skip. Example: "
     "scaler:scale(loss):backward() scaler:step(opt) scaler:update()" },
   { get_scale, GB_SANDBOX_STRICT,
-    "GradScaler:get_scale() -> number: The scale; 1 when the scaler is disabled, as PyTorch's. Example: print(scaler:get_scale())" },
-  { is_enabled, GB_SANDBOX_STRICT, "GradScaler:is_enabled() -> bool: Does it scale at all? Example: print(scaler:is_enabled())" },
+    "GradScaler:get_scale() -> number: The scale; 1 if the scaler is disabled. Example: print(scaler:get_scale())" },
+  { is_enabled, GB_SANDBOX_STRICT, "GradScaler:is_enabled() -> bool: True if it scales. Example: print(scaler:is_enabled())" },
   { stats, GB_SANDBOX_STRICT,
     "GradScaler:stats() -> table: scale, steps, skipped, skipped_in_a_row, growth_tracker, last_skipped. Example: "
     "print(scaler:stats().skipped)" },
@@ -331,7 +331,7 @@ static const gbl_function functions[] = {
   { new, GB_SANDBOX_STRICT,
     "gb.amp.GradScaler(precision?: precision; enabled: bool = true, init_scale: number = 65536, growth_factor: number = 2, "
     "backoff_factor: number = 0.5, growth_interval: int = 2000, min_scale?: number, max_scale?: number, max_skips: int = 64, "
-    "hysteresis: int = 1, per_loss: bool = false, scale?: number|function) -> scaler: What scales losses so that float16 gradients do "
+    "hysteresis: int = 1, per_loss: bool = false, scale?: number|function) -> scaler: Scales losses so that float16 gradients do "
     "not vanish, and skips steps whose gradients are not finite. precision (of amp.precision) says whether one is needed; a disabled "
     "scaler passes everything on. scale is a number (static) or a function of the step (scheduled). Errors: at step, after max_skips "
     "skips in a row. Example: local scaler = gb.amp.GradScaler(gb.amp.precision(\"16-mixed\"))" },

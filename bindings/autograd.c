@@ -439,13 +439,13 @@ static const gbl_function functions[] = {
 
 static const gbl_function methods[] = {
   { tensor_backward, GB_SANDBOX_STRICT | GBL_CALLS,
-    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): The gradients of this tensor by every leaf "
-    "that requires them, added to leaf.grad; gradient is 1 for a single element. retain_graph is create_graph unless given. With "
+    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): Compute the gradients of this tensor with "
+    "respect to every leaf that requires them, and add them to leaf.grad; gradient is 1 for a single element. retain_graph is create_graph unless given. With "
     "create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad, else both stay until "
     "the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next try. Errors: no graph, a graph "
     "that was freed, a value that was changed in place. Example: loss:backward()" },
   { tensor_requires_grad_, GB_SANDBOX_STRICT,
-    "tensor:requires_grad_(on: bool = true) -> tensor: Gradients by this tensor are wanted (or not). Errors: integers; false for a "
+    "tensor:requires_grad_(on: bool = true) -> tensor: Turn gradients with respect to this tensor on or off. Errors: integers; false for a "
     "result of ops. Example: local w = gb.zeros(2):requires_grad_()" },
   { tensor_retain_grad, GB_SANDBOX_STRICT,
     "tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { requires_grad = "

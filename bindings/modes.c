@@ -256,7 +256,7 @@ static const gbl_function gradient_functions[] = {
     "gb.enable_grad(fn?: function, arguments...: any) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: "
     "local y = gb.enable_grad(function() return model(x) end)" },
   { anomaly, GB_SANDBOX_STRICT,
-    "gb.anomaly(fn?: function, arguments...: any) -> any: Inside it mistakes are told where they were made, at the price of speed. "
+    "gb.anomaly(fn?: function, arguments...: any) -> any: Report mistakes where they were made, at the cost of speed. "
     "Devices wait after every op, so that what a kernel found wrong is the error of that op, on the recipe's own line; and backward "
     "stops at the first gradient that is NaN, with the op and the line that called it. Forms as no_grad's. Errors: capturing a graph "
     "inside. Example: gb.anomaly(function() local x = gb.ones(2, { requires_grad = true }) x:sum():backward() end)" },
@@ -358,7 +358,7 @@ static const gbl_function autocast_functions[] = {
   { set_autocast, GB_SANDBOX_STRICT,
     "gb.amp.set_autocast(precision: bool|precision|dtype|table): Autocast from here on: false, true (bfloat16), or what autocast "
     "takes; for the prompt. Example: gb.amp.set_autocast(false)" },
-  { is_enabled, GB_SANDBOX_STRICT, "gb.amp.is_enabled() -> bool: Is autocast on here? Example: print(gb.amp.is_enabled())" },
+  { is_enabled, GB_SANDBOX_STRICT, "gb.amp.is_enabled() -> bool: True if autocast is on here. Example: print(gb.amp.is_enabled())" },
   { autocast_dtype, GB_SANDBOX_STRICT,
     "gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: print(gb.amp.dtype())" },
   { NULL, 0, NULL },

@@ -40,7 +40,7 @@ static int rerun_body(lua_State *L) {
   }
   lua_call(L, call->arguments, LUA_MULTRET);
   int results = lua_gettop(L) - 2;
-  if (results != call->results) return luaL_error(L, "recompute: the function gave %d values at first and %d when it ran again", call->results, results);
+  if (results != call->results) return luaL_error(L, "recompute: the function returned %d values the first time and %d the second", call->results, results);
   for (int i = 0; i < call->n_out; i++) {
     gb_tensor *t = gbl_test_tensor(L, 2 + call->out[i]);
     if (!t) return luaL_error(L, "recompute: value %d was a tensor at first and %s when the function ran again", call->out[i], gbl_type_name(L, 2 + call->out[i]));

@@ -381,16 +381,16 @@ static const gbl_function functions[] = {
     "gb.device(name: device) -> string: The full name of a device, such as cuda:0 for cuda. Errors: a device that "
     "is not there, with the reason. Example: print(gb.device(\"cpu\"))" },
   { best_device, GB_SANDBOX_STRICT,
-    "gb.best_device() -> string: The one that the program around has chosen, else cuda where there is one, else "
+    "gb.best_device() -> string: The host's choice if it made one, else cuda if there is one, else "
     "cpu. Example: local x = gb.zeros(2, { device = gb.best_device() })" },
   { devices, GB_SANDBOX_STRICT,
     "gb.devices() -> list: The names of the devices that are there. Example: print(table.concat(gb.devices(), \", "
     "\"))" },
   { set_default_device, GB_SANDBOX_STRICT,
-    "gb.set_default_device(device: device): Where tensors are made that are not told otherwise. Example: "
+    "gb.set_default_device(device: device): Make tensors on this device by default. Example: "
     "gb.set_default_device(\"cpu\")" },
   { get_default_device, GB_SANDBOX_STRICT,
-    "gb.get_default_device() -> string: Where tensors are made that are not told otherwise. Example: "
+    "gb.get_default_device() -> string: The device where tensors are made by default. Example: "
     "print(gb.get_default_device())" },
   { set_default_dtype, GB_SANDBOX_STRICT,
     "gb.set_default_dtype(dtype: dtype): The dtype that new floating tensors have; float32 at first. Errors: a "
@@ -425,10 +425,10 @@ static const gbl_function functions[] = {
     "current_total, peak_total, reserved, peak_reserved, allocations, system_allocations. Example: "
     "print(gb.memory_stats().peak_total)" },
   { reset_peak_memory_stats, GB_SANDBOX_STRICT,
-    "gb.reset_peak_memory_stats(): The peaks of memory_stats become what is held now. Example: "
+    "gb.reset_peak_memory_stats(): Reset the peaks of memory_stats to what is in use now. Example: "
     "gb.reset_peak_memory_stats()" },
   { empty_cache, GB_SANDBOX_STRICT,
-    "gb.empty_cache(): Give memory that no tensor uses back to the system. Example: gb.empty_cache()" },
+    "gb.empty_cache(): Return unused cached memory to the system. Example: gb.empty_cache()" },
   { interrupt, GB_SANDBOX_NONE,
     "gb.interrupt(on: bool = true): The next op fails with \"interrupted\", and every one after it, until "
     "gb.interrupt(false). Example: gb.interrupt(false)" },
@@ -447,7 +447,7 @@ static const gbl_function cuda_functions[] = {
     "or N; else the default one, where that is a CUDA device, or cuda:0. Errors: there is no CUDA device. Example: "
     "if gb.cuda.is_available() then print(gb.cuda.properties().name) end" },
   { cuda_synchronize, GB_SANDBOX_STRICT,
-    "gb.cuda.synchronize(device?: int|device): Wait until the device has done all it was asked. Errors: what a "
+    "gb.cuda.synchronize(device?: int|device): Wait until the device has finished. Errors: what a "
     "kernel found wrong in data, by its op; what else failed on the device since the last wait. Example: if "
     "gb.cuda.is_available() then gb.cuda.synchronize() end" },
   { cuda_memory_allocated, GB_SANDBOX_STRICT,
@@ -465,7 +465,7 @@ static const gbl_function cuda_functions[] = {
     "gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: "
     "gb.cuda.reset_peak_memory_stats()" },
   { empty_cache, GB_SANDBOX_STRICT,
-    "gb.cuda.empty_cache(): Give memory that no tensor uses back to the device. Example: gb.cuda.empty_cache()" },
+    "gb.cuda.empty_cache(): Return unused cached memory to the device. Example: gb.cuda.empty_cache()" },
   { NULL, 0, NULL },
 };
 

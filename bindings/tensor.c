@@ -310,7 +310,7 @@ static int tensor_newindex(lua_State *L) {
   } else if (!strcmp(name, "requires_grad") && lua_isboolean(L, 3)) {
     gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 3)));
     gbl_share_tensor(L, 1);
-  } else return gbl_error(L, "the field '%s' of a tensor cannot be set to %s; fields that can: grad, requires_grad", name, gbl_type_name(L, 3));
+  } else return gbl_error(L, "cannot set '%s' of a tensor to %s; only grad and requires_grad can be set", name, gbl_type_name(L, 3));
   return 0;
 }
 
@@ -480,7 +480,7 @@ static int tensor_tostring(lua_State *L) {
 }
 
 static int not_ordered(lua_State *L) {
-  return gbl_error(L, "tensors cannot be compared with < <= > >=, since Lua would make a boolean of the result; "
+  return gbl_error(L, "tensors cannot be compared with < <= > >=: Lua would turn the result into one boolean; "
                      "use x:lt(y), x:le(y), x:gt(y), x:ge(y)");
 }
 
@@ -719,7 +719,7 @@ static void make_shared_table(lua_State *L) {
 
 static const gbl_function methods[] = {
   { tensor_free, GB_SANDBOX_STRICT,
-    "tensor:free(): This handle ends; the memory goes when nothing else holds it. Also the end of a to-be-closed "
+    "tensor:free(): Release this handle now; the memory is freed when nothing else holds it. Also the end of a to-be-closed "
     "variable. Example: local y = gb.zeros(2) y:free()" },
   { tensor_size, GB_SANDBOX_STRICT,
     "tensor:size(dim?: dim) -> any: The size of a dimension, or the list of all. Example: local rows = x:size(1)" },
@@ -747,7 +747,7 @@ static const gbl_function methods[] = {
     "tensor:stats() -> table: numel; min, max, mean, std of the finite elements; how many are nan, inf and zero. "
     "Example: print(x:stats().max)" },
   { tensor_to, GB_SANDBOX_STRICT,
-    "tensor:to(targets...: any) -> tensor: In another dtype, on another device, or as another tensor is, in any "
+    "tensor:to(targets...: any) -> tensor: Convert to another dtype or device, or to those of another tensor, in any "
     "order; the tensor itself where nothing changes. Errors: a device that is not there. Example: local y = "
     "x:to(\"float16\")" },
   { tensor_type_as, GB_SANDBOX_STRICT,
@@ -773,7 +773,7 @@ static const gbl_function methods[] = {
     "tensor:cuda(index?: int) -> tensor: On a GPU. Errors: there is none. Example: if gb.cuda.is_available() then "
     "local y = x:cuda() end" },
   { tensor_detach, GB_SANDBOX_STRICT,
-    "tensor:detach() -> tensor: The same memory without history. Example: local y = x:detach()" },
+    "tensor:detach() -> tensor: A tensor over the same memory, without history. Example: local y = x:detach()" },
   { tensor_view_as, GB_SANDBOX_STRICT,
     "tensor:view_as(other: tensor) -> tensor: view in the shape of another tensor. Example: local y = x:view_as(x)" },
   { tensor_reshape_as, GB_SANDBOX_STRICT,

@@ -94,9 +94,9 @@ local function check_rule(rule, i)
   if type(pattern) ~= "string" or type(precision) ~= "string" then
     fail(format("amp.policy: rule %d is not of the form { pattern of module names, precision }", i))
   end
-  if not pcall(string.find, "", pattern) then fail(format("amp.policy: '%s' is not a pattern of Lua's", pattern)) end
+  if not pcall(string.find, "", pattern) then fail(format("amp.policy: '%s' is not a Lua pattern", pattern)) end
   if not pinnable[precision] then
-    fail(format("amp.policy: '%s' is to run in '%s'; there are float32, float16 and bfloat16", pattern, precision))
+    fail(format("amp.policy: rule '%s' names '%s'; a precision is float32, float16 or bfloat16", pattern, precision))
   end
   return { pattern = pattern, precision = precision }
 end

@@ -163,7 +163,7 @@ end
 local function sorted_keys(tensors)
   local keys = {}
   for key, x in next, tensors do
-    if not gb.is_tensor(x) then fail(format("amp.numerics: '%s' is no tensor but %s", tostring(key), type(x))) end
+    if not gb.is_tensor(x) then fail(format("amp.numerics: '%s' must be a tensor, got %s", tostring(key), type(x))) end
     keys[#keys + 1] = key
   end
   table.sort(keys, before)
@@ -195,7 +195,7 @@ amp.numerics = define("gb.amp.numerics(x: tensor|module|any; format?: \"float16\
   print(gb.amp.numerics(gb.randn(1000) * 1e-6))", "strict", function(x, options)
   local form = options.format or amp.dtype() or "float16"
   if gb.is_tensor(x) then
-    if not is_float(x) then fail(format("amp.numerics looks at floating tensors, and this one is %s", x.dtype)) end
+    if not is_float(x) then fail(format("amp.numerics takes floating tensors, this one is %s", x.dtype)) end
     return survey(x, form)
   end
   if type(x) ~= "table" then fail(format("amp.numerics takes a tensor, a module or a table of tensors, got %s", type(x))) end

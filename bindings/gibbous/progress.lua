@@ -161,7 +161,7 @@ local function points_of(given)
   if type(points) ~= "table" or #points == 0 then fail("plot: there are no points; give a list of numbers or a vector") end
   for i = 1, #points do
     local y = points[i]
-    if type(y) ~= "number" then fail(format("plot: points are numbers, but [%d] is a %s", i, type(y))) end
+    if type(y) ~= "number" then fail(format("plot: points must be numbers, but [%d] is %s", i, y == nil and "nil" or "a " .. type(y))) end
   end
   return points
 end

@@ -226,7 +226,7 @@ describe("recompute refuses", function()
     local function double(v) return v * 2 end
     local cases = {
       { function() return "text" end, "value 1 was a tensor at first and string" },
-      { function(v) return v * 2, 1 end, "gave 1 values at first and 2" },
+      { function(v) return v * 2, 1 end, "returned 1 values the first time and 2 the second" },
       { function(v) return (v * 2):reshape(2, 1) end, "output 1 was float32 2 at first and float32 2x1" },
       { function(v) return (v * 2):double() end, "output 1 was float32 2 at first and float64 2" },
     }

@@ -362,7 +362,7 @@ method("Module:zero_grad(): Forget the gradients of all parameters. Example: mod
   for _, entry in ipairs(collect(self, "parameter")) do entry[1].grad = nil end
 end)
 
-method("Module:requires_grad_(on: bool = true) -> module: Gradients by all parameters are wanted (or not). Example: gb.nn.Linear(2, \z
+method("Module:requires_grad_(on: bool = true) -> module: Turn gradients with respect to all parameters on or off. Example: gb.nn.Linear(2, \z
   2):requires_grad_(false)", function(self, on)
   for _, entry in ipairs(collect(self, "parameter")) do entry[1]:requires_grad_(on) end
   return self
