@@ -1097,7 +1097,8 @@ void gbl_open_reader(lua_State *L) {
   make_table(L, &private_key, true);
   make_table(L, &records_key, false);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own }, { "private", private }, { "records", records }, { "copy", copy }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own }, { "private", private },
+                                           { "records", records }, { "copy", copy }, { NULL, NULL } });
   lua_pop(L, 1);
 }
 
