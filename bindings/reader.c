@@ -724,7 +724,7 @@ static void read_arguments(gbl_call *call) {
 const gbl_value *gbl_argument(const gbl_call *call, const char *name) {
   const gbl_signature *s = call->signature;
   for (int i = 0; i < s->count; i++)
-    if (!strcmp(s->parameter[i].name, name)) return &call->value[i];
+    if (*s->parameter[i].name == *name && !strcmp(s->parameter[i].name, name)) return &call->value[i];
   luaL_error(call->L, "gibbous: %s has no argument '%s'", s->who, name);
   return NULL;
 }
