@@ -11,6 +11,7 @@ local stdout = io.stdout
 local write = stdout.write
 local help_entry, public_names = gb.test.help_entry, gb.test.public_names
 
+local sandboxes = { files = "only those that have files", none = "not in any" } -- where not every sandbox has it
 local derivatives = { no = "none", once = "can be differentiated once", twice = "can be differentiated twice" }
 
 -- {==== functions by identity ====
@@ -81,6 +82,7 @@ local function entry_text(entry)
   add("shapes", entry.shapes)
   add("autocast", entry.autocast and format("%s: %s", entry.autocast, entry.dtypes))
   add("gradient", entry.derivative and derivatives[entry.derivative])
+  add("sandbox", sandboxes[entry.level])
   add("errors", entry.errors)
   add("example", entry.example)
   return concat(lines, "\n")
