@@ -34,7 +34,7 @@ gb.amp.audit = native.define("gb.amp.audit(model: module, step: function|tensor,
 
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers",
-  "amp", "numerics", "optim", "cuda", "data", "io",
+  "amp", "numerics", "optim", "schedules", "cuda", "data", "io",
   "args", "progress", "test", "seal",
 } do
   run(name)
