@@ -7,7 +7,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
-local format, unpack, min, cos, pi = string.format, table.unpack, math.min, math.cos, math.pi
+local format, unpack, min, cos, sqrt, pi = string.format, table.unpack, math.min, math.cos, math.sqrt, math.pi
 
 local lr = {}
 gb.optim.lr = lr
@@ -76,11 +76,12 @@ Schedule.load_state_dict = define("Schedule:load_state_dict(state: tree): Go on 
   apply(mine)
 end)
 
--- A kind of schedule: its record, and its factor as a function of the step after warmup and of the options.
-local function schedule(name, text, shape)
+-- A kind of schedule: its record, its factor as a function of the step after warmup and of the options, and perhaps what settles the options.
+local function schedule(name, text, shape, settle)
   lr[name] = define(text, "strict", function(opt, options)
     if options.steps and not (options.steps > 0) then fail(format("lr.%s: 'steps' must be above 0, got %s", name, tostring(options.steps))) end
     if options.warmup < 0 then fail(format("lr.%s: 'warmup' is a number of steps from 0, got %s", name, tostring(options.warmup))) end
+    if settle then settle(options) end
     local mine = { name = name, optimizer = opt, options = options, shape = shape, warmup = options.warmup, count = 0, base = {} }
     local self = own(setmetatable({ optimizer = opt }, Schedule), "schedule", mine)
     apply(mine)
@@ -104,3 +105,25 @@ schedule("Cosine", "gb.optim.lr.Cosine(optimizer: optimizer; steps: number, last
 schedule("Lambda", "gb.optim.lr.Lambda(optimizer: optimizer; fn: function, warmup: number = 0) -> schedule: fn(step) is the factor. Example: \z
   local schedule = gb.optim.lr.Lambda(opt, { fn = function(t) return 0.9 ^ t end })",
   function(t, o) return o.fn(t) end)
+
+-- The three stages of Hu et al. 2024 (MiniCPM, arXiv:2404.06395, section 4). The shapes of the decay are those of get_wsd_schedule in Hugging Face
+-- Transformers; "1-sqrt" is of Hägele et al. 2024 (arXiv:2405.18392).
+local decays = {
+  linear = function(share) return 1 - share end,
+  cosine = function(share) return 0.5 * (1 + cos(pi * share)) end,
+  ["1-sqrt"] = function(share) return 1 - sqrt(share) end,
+}
+schedule("WarmupStableDecay", "gb.optim.lr.WarmupStableDecay(optimizer: optimizer; steps: number, decay_steps?: number, last: number = 0, \z
+  shape: \"linear\"|\"cosine\"|\"1-sqrt\" = \"linear\", warmup: number = 0) -> schedule: The initial lr, and in the last decay_steps of steps \z
+  steps down to factor last (MiniCPM, Hu et al. 2024); decay_steps is a tenth of steps unless given, and warmup comes first, outside steps. \z
+  Errors: decay_steps above steps. Example: local schedule = gb.optim.lr.WarmupStableDecay(opt, { steps = 100, warmup = 10, shape = \"1-sqrt\" })",
+  function(t, o)
+    local share = (t - (o.steps - o.decay_steps)) / o.decay_steps
+    return share <= 0 and 1 or o.last + (1 - o.last) * decays[o.shape](min(share, 1))
+  end,
+  function(o)
+    o.decay_steps = o.decay_steps or o.steps / 10
+    if not (o.decay_steps > 0 and o.decay_steps <= o.steps) then
+      fail(format("lr.WarmupStableDecay: 'decay_steps' must be above 0 and at most steps = %s, got %s", tostring(o.steps), tostring(o.decay_steps)))
+    end
+  end)

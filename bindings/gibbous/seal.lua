@@ -14,7 +14,7 @@ local later = {
   ["gb.nn.utils"] = { "get_total_norm", "parameters_to_vector", "vector_to_parameters" },
   ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "LBFGS", "EMA" },
   ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
-    "WarmupStableDecay", "ReduceOnPlateau", "Sequential" },
+    "ReduceOnPlateau", "Sequential" },
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.data"] = { "csv", "images", "npy", "random_split", "transforms" },
   ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },

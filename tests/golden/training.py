@@ -7,6 +7,8 @@ Optimizers: two float32 parameters, ten given gradients, the parameters after so
 step. Layers: weights, input, output and gradients of a module. The scaler: its scale and tracker after each step of a
 given row of found_inf flags. What is drawn hangs on the line's name alone, as in tests/golden/cases.
 """
+import math
+
 import cases
 import lines
 import torch
@@ -61,6 +63,24 @@ def optimizer(kind, options):
 
 # {==== schedules ====
 L = torch.optim.lr_scheduler
+
+
+
+def stable_decay(stable, decay, last, shape):
+    """The factor after the warmup of get_wsd_schedule in Hugging Face Transformers (src/transformers/optimization.py),
+    with num_stable_steps, num_decay_steps, min_lr_ratio and decay_type; PyTorch has none."""
+    def factor(t):
+        if t < stable:
+            return 1.0
+        if t >= stable + decay:
+            return last
+        progress = (t - stable) / decay
+        shapes = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * progress)),
+                  "1-sqrt": 1.0 - math.sqrt(progress)}
+        return max(0.0, shapes[shape] * (1.0 - last) + last)
+    return factor
+
+
 # kind, options, how many steps, PyTorch's
 SCHEDULES = [
     ("Constant", {}, 5, lambda o: L.LambdaLR(o, lambda t: 1)),
@@ -68,6 +88,12 @@ SCHEDULES = [
     ("Cosine", {"steps": 10, "last": 0.1}, 11, lambda o: L.CosineAnnealingLR(o, 10, 0.05)),
     ("Cosine", {"warmup": 4, "steps": 10, "last": 0.1}, 14,
      lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.CosineAnnealingLR(o, 10, 0.05)], [4])),
+    ("WarmupStableDecay", {"steps": 10}, 12, lambda o: L.LambdaLR(o, stable_decay(9, 1, 0.0, "linear"))),
+    ("WarmupStableDecay", {"steps": 10, "decay_steps": 4}, 12, lambda o: L.LambdaLR(o, stable_decay(6, 4, 0.0, "linear"))),
+    ("WarmupStableDecay", {"steps": 10, "decay_steps": 5, "last": 0.1, "shape": "cosine"}, 12,
+     lambda o: L.LambdaLR(o, stable_decay(5, 5, 0.1, "cosine"))),
+    ("WarmupStableDecay", {"warmup": 4, "steps": 10, "decay_steps": 6, "last": 0.1, "shape": "1-sqrt"}, 16,
+     lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.LambdaLR(o, stable_decay(4, 6, 0.1, "1-sqrt"))], [4])),
 ]
 
 

@@ -277,6 +277,10 @@ describe("refuses", function()
     expect(function() optim.lr.Linear(opt, { steps = "x" }) end):to_fail("steps")
     expect(function() optim.lr.Constant(5) end):to_fail("optimizer")
     expect(function() optim.lr.Constant(opt, { warmup = -1 }) end):to_fail("warmup")
+    for _, decay in ipairs { 0, -1, 6, 0 / 0 } do
+      expect(function() optim.lr.WarmupStableDecay(opt, { steps = 5, decay_steps = decay }) end):to_fail("'decay_steps' must be above 0 and at most")
+    end
+    expect(function() optim.lr.WarmupStableDecay(opt, { steps = 5, shape = "sqrt" }) end):to_fail("'linear', 'cosine' or '1-sqrt'")
     expect(opt.param_groups[1].lr):to_be(1.0)
   end)
 end)
