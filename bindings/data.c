@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/loader.h"
+#include "data/readers.h"
 #include "host.h"
 #include "objects.h"
 #include "reader.h"
@@ -117,14 +118,62 @@ static int tensor_dataset(lua_State *L, gbl_call *call) {
   return finish_dataset(L, slot, made, status);
 }
 
-static int idx(lua_State *L, gbl_call *call) {
-  double std = gbl_number(call, "std");
-  if (std == 0) return gbl_refuse(call, "'std' must not be 0");
+/* {---- readers: data/readers.h ---- */
+
+/* dataset_readers() -> list: the records of all readers. */
+static int dataset_readers(lua_State *L) {
+  lua_newtable(L);
+  for (int i = 0; gb_readers[i]; i++) {
+    lua_pushstring(L, gb_readers[i]->text);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* The table at index, one of our own, as a list of options in a buffer that the table at `keep` holds. nested: a list in an option, which holds
+ * no others. */
+static void read_options(lua_State *L, int table, int keep, bool nested, gb_option *out) {
+  uint64_t steps = 0;
+  size_t count = 0;
+  luaL_checkstack(L, 8, NULL);
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), count++) gbl_charge_step(L, &steps);
+  if (count > INT_MAX / 2) gbl_error(L, "an option has too many elements");
+  gb_option *list = lua_newuserdatauv(L, sizeof *list * (count + 1), 0), *at = list;
+  memset(list, 0, sizeof *list * (count + 1));
+  lua_rawseti(L, keep, (lua_Integer)lua_rawlen(L, keep) + 1);
+  out->kind = GB_OPTION_LIST;
+  out->list = list;
+  out->count = (int)count;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), at++) {
+    int value = lua_gettop(L), type = lua_type(L, value);
+    if (lua_type(L, value - 1) == LUA_TSTRING) at->name = lua_tostring(L, value - 1);
+    else if (!gbl_test_integer(L, value - 1, &at->position)) gbl_error(L, "the keys of an option are names or positions");
+    if (type == LUA_TNUMBER) at->kind = GB_OPTION_NUMBER, at->number = lua_tonumber(L, value);
+    else if (type == LUA_TBOOLEAN) at->kind = GB_OPTION_BOOL, at->number = lua_toboolean(L, value);
+    else if (type == LUA_TSTRING) at->kind = GB_OPTION_STRING, at->string = lua_tolstring(L, value, &at->length);
+    else if (type == LUA_TUSERDATA) at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
+    else if (type == LUA_TTABLE && !nested) read_options(L, value, keep, true, at);
+    else gbl_error(L, "an option may not hold a %s", gbl_type_name(L, value));
+  }
+}
+
+/* read_dataset(number, paths..., options): the dataset of a reader; the Lua half has checked all. */
+static int read_dataset(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const gb_reader *reader = gb_readers[luaL_checkinteger(L, 1) - 1];
+  gb_reading given = { .path = { NULL } };
+  int last = lua_gettop(L);
+  for (int i = 2; i < last && i - 2 < GB_READER_PATHS; i++) given.path[i - 2] = lua_tostring(L, i);
+  luaL_checktype(L, last, LUA_TTABLE);
+  lua_newtable(L);
+  read_options(L, last, last + 1, false, &given.options);
   gb_dataset *made = NULL;
   void **slot = gbl_new_object(L, &dataset_type, 0);
-  gb_status status = gb_dataset_images(call->state->context, gbl_string(call, "images"), gbl_string(call, "labels"), gbl_number(call, "mean"), std, &made);
+  gb_status status = reader->open(context, &given, &made);
   return finish_dataset(L, slot, made, status);
 }
+
+/* ----} */
 
 /* is_dataset(value), for the Lua half. */
 static int is_dataset(lua_State *L) {
@@ -375,9 +424,6 @@ static const gbl_function functions[] = {
   { tensor_dataset, GB_SANDBOX_STRICT,
     "gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers of rows. Example: "
     "local dataset = gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8))" },
-  { idx, GB_SANDBOX_FILES,
-    "gb.data.idx(images: path, labels?: path; mean: number = 0, std: number = 1) -> dataset: Files in MNIST's format, gzipped or not: "
-    "images scaled to 0 .. 1, then normalised; labels as int64. Errors: a file that is not of this format, or damaged." },
   { text_open, GB_SANDBOX_FILES,
     "gb.data.text(path: path; kind: \"characters\"|\"bytes\" = \"characters\", vocabulary?: string) -> text: A file as a sequence of "
     "ids, one for each character, or byte; the vocabulary is a string of the characters in the order of their ids. Errors: a character "
@@ -398,6 +444,7 @@ void gbl_open_data(lua_State *L) {
   gbl_define(L, functions);
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new }, { "shuffled", shuffled }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new }, { "shuffled", shuffled },
+                                           { "dataset_readers", dataset_readers }, { "read_dataset", read_dataset }, { NULL, NULL } });
   lua_pop(L, 1);
 }

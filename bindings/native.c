@@ -256,6 +256,18 @@ static int methods(lua_State *L) {
   return 1;
 }
 
+/* kinds(): { [name] = methods } of every kind of object that has a table of methods and was made so far; without "gibbous.". */
+static int kinds(lua_State *L) {
+  static const char prefix[] = "gibbous.";
+  lua_newtable(L);
+  for (lua_pushnil(L); lua_next(L, LUA_REGISTRYINDEX); lua_settop(L, 2)) {
+    const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    if (strncmp(name, prefix, sizeof prefix - 1) || !lua_istable(L, 3) || gbl_raw_field(L, 3, "__index") != LUA_TTABLE) continue;
+    gbl_set_raw(L, 1, name + sizeof prefix - 1);
+  }
+  return 1;
+}
+
 /* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public }; where has a letter for each
  * place that it appears in: G gb.name, M x:name, F F.name, I x:name_ in place. */
 static int ops(lua_State *L) {
@@ -331,7 +343,7 @@ static const luaL_Reg functions[] = {
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
-  { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line }, { "scale_of", scale_of }, { NULL, NULL },
+  { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line }, { "scale_of", scale_of }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -1,11 +1,17 @@
--- data.lua - datasets and the DataLoader. Native datasets (mnist, idx, text, tokens, TensorDataset) are read ahead by a native thread; a table with
--- `#` and get(i) is a dataset too, and runs on the recipe's thread.
+-- data.lua - datasets and the DataLoader. Native datasets are read ahead by a native thread; a table with `#` and get(i) is a dataset too, and
+-- runs on the recipe's thread.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
-local format, pack, unpack, tointeger = string.format, table.pack, table.unpack, math.tointeger
+local format, match, pack, unpack, tointeger = string.format, string.match, table.pack, table.unpack, math.tointeger
+local read_dataset = native.read_dataset
 local data = gb.data
+
+-- The native readers, each by its record.
+for i, text in ipairs(native.dataset_readers()) do
+  data[match(text, "^gb%.data%.([%w_]+)")] = define(text, "files", function(...) return read_dataset(i, ...) end)
+end
 
 data.mnist = define("gb.data.mnist(folder: path; mean?: number, std?: number) -> dataset, dataset: The four standard files of MNIST in a folder \z
   (gzipped or not): the training and the test set. Where only the 10,000 test images are there, the first 8,000 train and the last 2,000 test, \z

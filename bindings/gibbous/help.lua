@@ -213,6 +213,10 @@ local function add_module(list, path, module)
   end
 end
 
+-- Kinds of native objects that the Lua half keeps to itself; recipes can hold all others.
+local inner = { audit = true, batches = true, capture = true, decoded = true, json = true, json_writer = true, optimizer = true, recompute = true,
+                safetensors = true }
+
 -- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has no records.
 local function parts()
   local modules, kinds = { ["nn.functional"] = true }, {}
@@ -222,6 +226,9 @@ local function parts()
     if kind then kinds[kind] = true end
   end
   for kind in pairs(native.classes) do kinds[kind] = true end
+  for kind in pairs(native.kinds()) do -- a kind without a record shows too
+    if not inner[kind] then kinds[kind == "scaler" and "GradScaler" or kind] = true end
+  end
   return sorted(modules), sorted(kinds)
 end
 

@@ -1,14 +1,15 @@
-/* data/idx.c - reads idx files through zlib, which passes plain files on as they are.
+/* data/idx.c - reads idx files through zlib, which passes plain files on as they are, and makes a dataset of images and labels.
  *
  * Memory grows with what the file really holds, not with what its header claims; a file that ends early, goes on, or fails its checksum
  * is GB_EFORMAT. Layout: two zero bytes, a type, a rank, a 32-bit big-endian size per dimension, the elements, big-endian. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 
-#include "data/data.h"
+#include "data/readers.h"
 #include "io/place.h"
 
 #define FIRST_READ ((size_t)1 << 20)
@@ -122,3 +123,81 @@ gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   *out = idx;
   return GB_OK;
 }
+
+/* {==== Images and labels as a dataset ==== */
+
+typedef struct images {
+  unsigned char *pixels, *labels;      /* labels NULL: none */
+  int64_t size;                        /* pixels of an image */
+  float value[256];                    /* of each pixel value, normalised */
+} images;
+
+static gb_status images_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+  const images *set = user;
+  float *x = out[0];
+  (void)error, (void)error_size;
+  for (int64_t i = 0; i < n; i++) {
+    const unsigned char *pixels = set->pixels + indices[i] * set->size;
+    for (int64_t p = 0; p < set->size; p++) *x++ = set->value[pixels[p]];
+    if (set->labels) ((int64_t *)out[1])[i] = set->labels[indices[i]];
+  }
+  return GB_OK;
+}
+
+static void images_release(void *user) {
+  images *set = user;
+  gb_counted_free(set->pixels);
+  gb_counted_free(set->labels);
+  gb_counted_free(set);
+}
+
+/* An idx file of uint8 with this rank. */
+static gb_status read_uint8(gb_context *context, const char *path, int ndim, const char *what, gb_idx *out) {
+  GB_TRY(gb_idx_read(context, path, out));
+  if (out->dtype == GB_UINT8 && out->ndim == ndim) return GB_OK;
+  gb_counted_free(out->data);
+  out->data = NULL;
+  return gb_fail(context, GB_EFORMAT, "'%s' holds %d-dimensional %s; %s are expected", path, out->ndim, gb_dtype_name(out->dtype), what);
+}
+
+/* Both files, which must have as many labels as images. */
+static gb_status read_pair(gb_context *context, const char *images_path, const char *labels_path, gb_idx *pixels, gb_idx *labels) {
+  GB_TRY(read_uint8(context, images_path, 3, "images [n, height, width] of uint8", pixels));
+  if (!labels_path) return GB_OK;
+  GB_TRY(read_uint8(context, labels_path, 1, "labels [n] of uint8", labels));
+  if (labels->shape[0] == pixels->shape[0]) return GB_OK;
+  return gb_fail(context, GB_EFORMAT, "'%s' has %" PRId64 " images, '%s' has %" PRId64 " labels", images_path, pixels->shape[0], labels_path,
+                 labels->shape[0]);
+}
+
+gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean, double std, gb_dataset **out) {
+  gb_idx pixels = { 0 }, labels = { 0 };
+  if (!(std > 0)) return gb_fail(context, GB_EINVAL, "std must be above 0; it divides the pixels");
+  gb_status status = read_pair(context, images_path, labels_path, &pixels, &labels);
+  images *set = status == GB_OK ? gb_counted_alloc(context, sizeof *set) : NULL;
+  if (!set) {
+    gb_counted_free(pixels.data);
+    gb_counted_free(labels.data);
+    return status == GB_OK ? context->error_code : status;
+  }
+  set->pixels = pixels.data;
+  set->labels = labels.data;
+  set->size = pixels.shape[1] * pixels.shape[2];
+  for (int v = 0; v < 256; v++) set->value[v] = ((float)v / 255.0f - (float)mean) / (float)std;
+  return gb_dataset_new(context, &(gb_dataset){
+    .count = pixels.shape[0], .columns = labels_path ? 2 : 1,
+    .column = { { .dtype = GB_FLOAT32, .ndim = 3, .shape = { 1, pixels.shape[1], pixels.shape[2] } }, { .dtype = GB_INT64 } },
+    .get_batch = images_get, .release = images_release, .user = set }, out);
+}
+
+static gb_status open_images(gb_context *context, const gb_reading *given, gb_dataset **out) {
+  return gb_dataset_images(context, given->path[0], given->path[1], gb_reading_number(given, "mean"), gb_reading_number(given, "std"), out);
+}
+
+const gb_reader gb_reader_idx = {
+  "gb.data.idx(images: path, labels?: path; mean: number = 0, std: number = 1) -> dataset: Files in MNIST's format, gzipped or not: "
+  "images scaled to 0 .. 1, then normalised; labels as int64. Errors: a file that is not of this format, or damaged.",
+  open_images,
+};
+
+/* ====} */
