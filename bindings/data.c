@@ -87,10 +87,50 @@ static int dataset_subset(lua_State *L, gbl_call *call) {
   return finish_dataset(L, slot, made, status);
 }
 
+/* Push what is known of one column. */
+static void push_field(lua_State *L, const gb_field *field, uint64_t *steps) {
+  lua_createtable(L, 0, 6);
+  lua_pushstring(L, field->name), gbl_set_raw(L, -2, "name");
+  lua_pushstring(L, field->is_category ? "category" : "number"), gbl_set_raw(L, -2, "kind");
+  if (field->tensor) lua_pushstring(L, field->tensor), gbl_set_raw(L, -2, "tensor");
+  lua_pushinteger(L, field->missing), gbl_set_raw(L, -2, "missing");
+  if (!field->is_category) {
+    lua_pushnumber(L, field->mean), gbl_set_raw(L, -2, "mean");
+    lua_pushnumber(L, field->std), gbl_set_raw(L, -2, "std");
+    return;
+  }
+  lua_pushinteger(L, field->unseen), gbl_set_raw(L, -2, "unseen");
+  lua_newtable(L);
+  for (int64_t i = 0; i < field->count; i++) {
+    gbl_charge_step(L, steps);
+    lua_pushstring(L, field->words[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  gbl_set_raw(L, -2, "categories");
+}
+
+static int dataset_columns(lua_State *L, gbl_call *call) {
+  const gb_fields *fields = ((const gb_dataset *)gbl_object(call, "self"))->fields;
+  uint64_t steps = 0;
+  luaL_checkstack(L, 8, NULL);
+  lua_newtable(L);
+  for (int i = 0; fields && i < fields->count; i++) {
+    gbl_charge_step(L, &steps);
+    push_field(L, &fields->field[i], &steps);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
 static const gbl_function dataset_functions[] = {
   { dataset_get, GB_SANDBOX_STRICT,
     "dataset:get(i: position) -> tensors: The tensors of sample i (from 1, -1 is the last). Example: local dataset = "
     "gb.data.TensorDataset(gb.rand(8, 4)) local row = dataset:get(1)" },
+  { dataset_columns, GB_SANDBOX_STRICT,
+    "dataset:columns() -> list: What gb.data.csv learned, a table for each column of the file that is used: name, kind (\"number\" or "
+    "\"category\"), tensor (\"x\", \"ids\" or \"y\", in whose order the columns stand), mean and std of numbers, categories in the order "
+    "of their ids, and how many values of this file were missing or unseen in the fitted data. Empty for any other dataset. Example: "
+    "print(#gb.data.TensorDataset(gb.rand(8, 4)):columns())" },
   { dataset_subset, GB_SANDBOX_STRICT,
     "dataset:subset(first: int|list, last?: int) -> dataset: The samples first .. last, both included, from 1; or those of a list of "
     "positions. Example: local half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4)" },
@@ -131,7 +171,7 @@ static int dataset_readers(lua_State *L) {
 }
 
 /* The table at index, one of our own, as a list of options in a buffer that the table at `keep` holds. nested: a list in an option, which holds
- * no others. */
+ * no others: what is neither a number, bool, string nor dataset is of no kind there, and the reader says so. */
 static void read_options(lua_State *L, int table, int keep, bool nested, gb_option *out) {
   uint64_t steps = 0;
   size_t count = 0;
@@ -151,9 +191,8 @@ static void read_options(lua_State *L, int table, int keep, bool nested, gb_opti
     if (type == LUA_TNUMBER) at->kind = GB_OPTION_NUMBER, at->number = lua_tonumber(L, value);
     else if (type == LUA_TBOOLEAN) at->kind = GB_OPTION_BOOL, at->number = lua_toboolean(L, value);
     else if (type == LUA_TSTRING) at->kind = GB_OPTION_STRING, at->string = lua_tolstring(L, value, &at->length);
-    else if (type == LUA_TUSERDATA) at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
     else if (type == LUA_TTABLE && !nested) read_options(L, value, keep, true, at);
-    else gbl_error(L, "an option may not hold a %s", gbl_type_name(L, value));
+    else if (luaL_testudata(L, value, dataset_type.name)) at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
   }
 }
 

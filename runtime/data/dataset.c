@@ -39,11 +39,20 @@ gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_datase
   return GB_OK;
 }
 
+void gb_fields_retain(gb_fields *fields) {
+  if (fields) atomic_fetch_add_explicit(&fields->refs, 1, memory_order_relaxed);
+}
+
+void gb_fields_release(gb_fields *fields) {
+  if (fields && atomic_fetch_sub_explicit(&fields->refs, 1, memory_order_acq_rel) == 1) fields->release(fields);
+}
+
 void gb_dataset_retain(gb_dataset *dataset) { atomic_fetch_add_explicit(&dataset->refs, 1, memory_order_relaxed); }
 
 void gb_dataset_release(gb_dataset *dataset) {
   if (!dataset || atomic_fetch_sub_explicit(&dataset->refs, 1, memory_order_acq_rel) != 1) return;
   if (dataset->release) dataset->release(dataset->user);
+  gb_fields_release(dataset->fields);
   gb_counted_free(dataset);
 }
 
@@ -256,7 +265,10 @@ static gb_status part_new(gb_context *context, part made, int64_t count, gb_data
   gb_dataset_retain(p->of);
   gb_dataset table = { .count = count, .columns = p->of->columns, .get_batch = part_get, .release = part_release, .user = p };
   memcpy(table.column, p->of->column, sizeof table.column);
-  return gb_dataset_new(context, &table, out);
+  gb_fields *fields = p->of->fields;
+  GB_TRY(gb_dataset_new(context, &table, out));
+  gb_fields_retain((*out)->fields = fields);
+  return GB_OK;
 }
 
 /* A dataset as the part of another that it is; one that is none is all of itself. */

@@ -20,6 +20,27 @@ typedef struct gb_column {
   size_t bytes;
 } gb_column;
 
+/* One column of the file that samples were made from, as dataset:columns() tells of it. */
+typedef struct gb_field {
+  const char *name, *tensor;           /* tensor: where its values are, "x", "ids" or "y"; NULL: nowhere */
+  bool is_category;
+  double mean, std;                    /* of numbers; as learned from the data that was fitted */
+  int64_t missing, unseen;             /* values of this data that were filled in; categories that the fitted data lacks */
+  int64_t count;                       /* of categories, and these in the order of their ids */
+  const char *const *words;
+} gb_field;
+
+/* All of them; counted, and after the dataset is made unchanging. */
+typedef struct gb_fields {
+  _Atomic int32_t refs;
+  int count;
+  const gb_field *field;
+  void (*release)(struct gb_fields *fields);
+} gb_fields;
+
+void gb_fields_retain(gb_fields *fields);         /* NULL is fine; any thread */
+void gb_fields_release(gb_fields *fields);
+
 typedef struct gb_dataset {
   _Atomic int32_t refs;
   int64_t count;
@@ -30,6 +51,7 @@ typedef struct gb_dataset {
   gb_status (*get_batch)(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size);
   void (*release)(void *user);         /* or NULL; any thread */
   void *user;
+  gb_fields *fields;                   /* NULL: it was not made of such a file */
 } gb_dataset;
 
 /* A dataset from a table filled by the caller: count, columns, dtype, ndim and shape of each column, get_batch, release, user.

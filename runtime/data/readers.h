@@ -1,6 +1,7 @@
-/* data/readers.h - readers: what turns files into a dataset. A reader is one file: a record (the text of its public function, in the
- * grammar of bindings/reader.h; its positional arguments are paths), a function that opens, and whatever these need. A host finds
- * readers by name in the table; the bindings make the public functions from the records. */
+/* data/readers.h - readers: what turns files into a dataset. A reader is one file: a record (the text of its public
+ * function, in the grammar of bindings/reader.h; its positional arguments are paths), a function that opens, and
+ * whatever these need. A host finds readers by name in the table; the bindings make the public functions from the
+ * records. */
 #ifndef GB_DATA_READERS_H
 #define GB_DATA_READERS_H
 
@@ -44,7 +45,11 @@ extern const gb_reader *const gb_readers[];
 
 /* The option of that name; of kind GB_OPTION_NONE where it was not given and has no default. */
 const gb_option *gb_reading_option(const gb_reading *given, const char *name);
-static inline double gb_reading_number(const gb_reading *given, const char *name) { return gb_reading_option(given, name)->number; }
-static inline bool gb_reading_bool(const gb_reading *given, const char *name) { return gb_reading_option(given, name)->number != 0; }
+static inline double gb_reading_number(const gb_reading *given, const char *name) {
+  return gb_reading_option(given, name)->number;
+}
+static inline bool gb_reading_bool(const gb_reading *given, const char *name) {
+  return gb_reading_option(given, name)->number != 0;
+}
 
 #endif
