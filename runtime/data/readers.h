@@ -8,7 +8,7 @@
 #include "data/dataset.h"
 
 /* Every reader, by the name of its constant: gb_reader_NAME. */
-#define GB_READERS(READER) READER(idx)
+#define GB_READERS(READER) READER(csv) READER(idx)
 
 enum { GB_READER_PATHS = 4 };
 

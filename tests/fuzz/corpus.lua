@@ -71,3 +71,9 @@ put("tokens/bytes", "\0abc")
 put("tokens/plain", "\1" .. string.pack("<I2I2", 1, 50256))
 put("tokens/headed", "\1" .. string.pack("<i4i4i4", 20240520, 1, 2) .. ("\0"):rep(1012) .. string.pack("<I2I2", 1, 2))
 put("tokens/wide", "\2" .. string.pack("<i4i4", -1, 70000))
+
+-- The first byte says how the table is read, the second how much of the text is a table that is fitted to.
+for i, text in ipairs {
+  "\1\0a,b,c\n1,x,2\n-3.5e2,\"y\"\",\n\",\n", "\17\0a;b\r\n1,5;u\r\n;v\r\n", "\0\0" .. "1,2\n3,4\n", "\193\12a,b\n1,u\n2,v\nb,a\nv,3\nw,\n",
+  "\49\0n,y\nNA,1\n2,0\n7,inf\n", "\9\0x\n\"open\n", "\1\0\239\187\191a,a\r1,2", "\3\0a\n" .. ("\"q\"\n"):rep(3), "\1\0a,b\n1,2\n3\n",
+} do put("csv/" .. i, text) end

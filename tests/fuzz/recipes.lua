@@ -92,6 +92,7 @@ local unwanted = {
 }
 local needs_files = {
   ["gb.save"] = true, ["gb.load"] = true, ["gb.data.text"] = true, ["gb.data.idx"] = true, ["gb.data.tokens"] = true,
+  ["gb.data.csv"] = true,
   ["gb.io.save_checkpoint"] = true, ["gb.io.load_checkpoint"] = true,
 }
 

@@ -88,6 +88,7 @@ static const escape escapes[] = {
   { "gb.load('/etc/passwd')", GB_ERECIPE, "load" },
   { "gb.data.text('/etc/passwd')", GB_ERECIPE, "text" },
   { "gb.data.idx('/etc/passwd', '/etc/passwd')", GB_ERECIPE, "idx" },
+  { "gb.data.csv('/etc/passwd')", GB_ERECIPE, "csv" },
   { "gb.io.save_checkpoint('/tmp/x', {})", GB_ERECIPE, "save_checkpoint" },
   { "gb.interrupt(false)", GB_ERECIPE, "interrupt" },
   { "gb.set_num_threads(1000)", GB_ERECIPE, "set_num_threads" },
@@ -447,10 +448,12 @@ static const escape file_escapes[] = {
   { "assert(loadfile('sub/b.lua', 't', { })() == 7)", GB_OK, NULL },
   { "local f, why = loadfile('byte.lua') assert(not f and why)", GB_OK, NULL },
   { "gb.data.text('a.txt', { kind = 'bytes' })", GB_OK, NULL },
+  { "assert(gb.data.csv('a.txt'):columns()[1].categories[1] == 'two')", GB_OK, NULL },
   { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', 'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
     "  local f, why = io.open(path) assert(not f and why, path)\n  assert(not io.open(path, 'w') and not io.open(path, 'a') and not io.open(path, 'r+'), path)\n"
     "  assert(not pcall(gb.load, path) and not pcall(gb.save, path, { x = gb.ones(1) }) and not pcall(gb.data.text, path), path)\n"
     "  assert(not pcall(gb.data.idx, path, path) and not pcall(gb.io.load_checkpoint, path, {}) and not pcall(gb.data.tokens, path), path)\n"
+    "  assert(not pcall(gb.data.csv, path), path)\n"
     "  assert(not pcall(dofile, path) and not loadfile(path), path)\n"
     "end", GB_OK, NULL },
   { "assert(not pcall(gb.data.mnist, '..') and not pcall(require, '...secret') and not pcall(require, '/etc/passwd'))", GB_OK, NULL },

@@ -221,6 +221,7 @@ describe("paths", function()
       save_checkpoint = function() gb.io.save_checkpoint(bad, { model = model }) end,
       load_checkpoint = function() gb.io.load_checkpoint(bad, { model = model }) end,
       ["data.idx"] = function() data.idx(bad) end, ["data.text"] = function() data.text(bad) end, ["data.tokens"] = function() data.tokens(bad) end,
+      ["data.csv"] = function() data.csv(bad) end,
       args = function() gb.args({ { "log", "", "a file", writes = true } }, { "--log", bad }) end,
     } do
       expect(attempt):to_fail("NUL")
