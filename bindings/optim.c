@@ -8,84 +8,117 @@
 
 static void release(void *object) { gb_optimizer_release(object); }
 
-/* The hyperparameters by their names in Lua, and whose they are; betas are two numbers in a list. */
-enum { OF_SGD = 1, OF_ADAM = 2, OF_ALL = OF_SGD | OF_ADAM };
-static const struct { const char *name; size_t offset; bool is_bool; int of; } fields[] = {
-  { "lr", offsetof(gb_optim_options, lr), false, OF_ALL },
-  { "betas", offsetof(gb_optim_options, beta1), false, OF_ADAM },
-  { "eps", offsetof(gb_optim_options, eps), false, OF_ADAM },
-  { "weight_decay", offsetof(gb_optim_options, weight_decay), false, OF_ALL },
-  { "momentum", offsetof(gb_optim_options, momentum), false, OF_SGD },
-  { "dampening", offsetof(gb_optim_options, dampening), false, OF_SGD },
-  { "nesterov", offsetof(gb_optim_options, nesterov), true, OF_SGD },
-  { "maximize", offsetof(gb_optim_options, maximize), true, OF_ALL },
-};
-enum { FIELDS = sizeof fields / sizeof *fields };
-
-/* The field of that name that this kind of optimizer has, or -1. */
-static int find_field(gb_optimizer_kind kind, const char *name) {
-  for (int i = 0; i < FIELDS; i++)
-    if (!strcmp(fields[i].name, name)) return fields[i].of & (kind == GB_SGD ? OF_SGD : OF_ADAM) ? i : -1;
-  return -1;
-}
-
-/* Raise: there is no such field. Names the nearest that this kind has. */
-static void unknown_field(lua_State *L, gb_optimizer_kind kind, const char *name) {
-  static const char *const kinds[] = { [GB_SGD] = "SGD", [GB_ADAM] = "Adam", [GB_ADAMW] = "AdamW" };
-  const char *known[FIELDS + 1];
-  int n = 0;
-  for (int i = 0; i < FIELDS; i++)
-    if (find_field(kind, fields[i].name) == i) known[n++] = fields[i].name;
-  known[n] = NULL;
+/* Raise: there is no such option. Names the nearest that this kind has. */
+static void unknown_option(lua_State *L, gb_optimizer_kind kind, const char *name) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(kind);
+  const char **known = lua_newuserdatauv(L, sizeof *known * (size_t)(info->n_hypers + 1), 0);
+  for (int i = 0; i < info->n_hypers; i++) known[i] = info->hypers[i].name;
+  known[info->n_hypers] = NULL;
   const char *near = gbl_nearest(name, known);
-  gbl_error(L, "optimizer: there is no option '%s' of %s%s%s%s", name, kinds[kind], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  gbl_error(L, "optimizer: there is no option '%s' of %s%s%s%s", name, info->name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* A number that an optimizer can use: finite and not negative. */
-static double check_size(lua_State *L, int index, const char *name) {
-  double value = gbl_check_number(L, index, "optimizer", name);
-  if (!(value >= 0 && value <= 1e300)) gbl_error(L, "optimizer: '%s' must be finite and not negative, got %g", name, value);
+/* A number that the hyperparameter can have. */
+static double check_value(lua_State *L, int index, const gb_hyper *hyper) {
+  double value = gbl_check_number(L, index, "optimizer", hyper->name);
+  const char *must = gb_hyper_refuses(hyper, value);
+  if (must) gbl_error(L, "optimizer: '%s' must be %s, got %g", hyper->name, must, value);
   return value;
 }
 
-static void set_betas(lua_State *L, gb_optim_options *options, int index) {
-  double beta[2];
-  if (!lua_istable(L, index)) gbl_error(L, "optimizer: 'betas' must be a list of two numbers, got %s", gbl_type_name(L, index));
+static void set_pair(lua_State *L, const gb_hyper *hyper, double *at, int index) {
+  double pair[2];
+  if (!lua_istable(L, index)) gbl_error(L, "optimizer: '%s' must be a list of two numbers, got %s", hyper->name, gbl_type_name(L, index));
   for (int i = 0; i < 2; i++) {
     if (lua_rawgeti(L, index, i + 1) != LUA_TNUMBER)
-      gbl_error(L, "optimizer: 'betas' must be a list of two numbers, but [%d] is %s", i + 1, gbl_type_name(L, -1));
-    beta[i] = check_size(L, lua_gettop(L), "betas");
-    if (beta[i] >= 1) gbl_error(L, "optimizer: betas must lie below 1, got %g", beta[i]);
+      gbl_error(L, "optimizer: '%s' must be a list of two numbers, but [%d] is %s", hyper->name, i + 1, gbl_type_name(L, -1));
+    pair[i] = check_value(L, lua_gettop(L), hyper);
     lua_pop(L, 1);
   }
-  options->beta1 = beta[0], options->beta2 = beta[1];
+  at[0] = pair[0], at[1] = pair[1];
 }
 
 /* Set one hyperparameter from the value at index. */
-static void set_field(lua_State *L, gb_optimizer_kind kind, gb_optim_options *options, const char *name, int index) {
-  int i = find_field(kind, name);
-  if (i < 0) unknown_field(L, kind, name);
-  else if (!strcmp(name, "betas")) set_betas(L, options, index);
+static void set_option(lua_State *L, gb_optimizer_kind kind, gb_optim_options *options, const char *name, int index) {
+  const gb_hyper *hyper = gb_optimizer_hyper(kind, name);
+  if (!hyper) {
+    unknown_option(L, kind, name);
+    return;
+  }
+  double *at = &options->numbers.number[hyper->at];
+  if (hyper->type == GB_HYPER_PAIR) set_pair(L, hyper, at, index);
+  else if (hyper->type == GB_HYPER_NUMBER) *at = check_value(L, index, hyper);
   else {
-    char *at = (char *)options + fields[i].offset;
-    if (fields[i].is_bool && !lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
-    if (fields[i].is_bool) *(bool *)at = lua_toboolean(L, index);
-    else *(double *)at = check_size(L, index, name);
+    if (!lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
+    *at = lua_toboolean(L, index);
   }
 }
 
-/* optimizer(kind): "SGD", "Adam" or "AdamW". */
+/* Push the value of a hyperparameter. */
+static void push_option(lua_State *L, const gb_hyper *hyper, const gb_optim_options *options) {
+  const double *at = &options->numbers.number[hyper->at];
+  if (hyper->type == GB_HYPER_NUMBER) lua_pushnumber(L, *at);
+  else if (hyper->type == GB_HYPER_FLAG) lua_pushboolean(L, *at != 0);
+  else {
+    lua_createtable(L, 2, 0);
+    for (int i = 0; i < 2; i++) lua_pushnumber(L, at[i]), lua_rawseti(L, -2, i + 1);
+  }
+}
+
+/* optimizer(kind): the kind by its name. */
 static int new(lua_State *L) {
-  static const char *const kinds[] = { "SGD", "Adam", "AdamW", NULL };
   gb_context *context = gbl_context(L);
-  gb_optimizer_kind kind = (gb_optimizer_kind)luaL_checkoption(L, 1, NULL, kinds);
+  const char *name = luaL_checkstring(L, 1);
+  int kind = 0;
+  while (kind < GB_OPTIMIZERS && strcmp(gb_optimizer_info_of((gb_optimizer_kind)kind)->name, name)) kind++;
+  if (kind == GB_OPTIMIZERS) return gbl_error(L, "optimizer: there is no kind '%s'", name);
   void **slot = gbl_new_object(L, &gbl_optimizer_type, 1);
   lua_newtable(L);
   lua_setiuservalue(L, -2, 1);
   gb_optimizer *optimizer = NULL;
-  gb_status status = gb_optimizer_new(context, kind, &optimizer);
+  gb_status status = gb_optimizer_new(context, (gb_optimizer_kind)kind, &optimizer);
   *slot = optimizer;
   gbl_check_status(L, status);
+  return 1;
+}
+
+/* Push the record of a kind: its options, what it is, their defaults, and an example. */
+static void push_record(lua_State *L, const gb_optimizer_info *info) {
+  static const char *const types[] = { [GB_HYPER_NUMBER] = "number", [GB_HYPER_PAIR] = "list", [GB_HYPER_FLAG] = "bool" };
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  luaL_addstring(&b, "gb.optim.");
+  luaL_addstring(&b, info->name);
+  luaL_addstring(&b, "(params: any; ");
+  for (int i = 0; i < info->n_hypers; i++) {
+    lua_pushfstring(L, "%s%s?: %s", i ? ", " : "", info->hypers[i].name, types[info->hypers[i].type]);
+    luaL_addvalue(&b);
+  }
+  luaL_addstring(&b, ") -> optimizer: ");
+  luaL_addstring(&b, info->doc);
+  luaL_addstring(&b, ", over a list of tensors, or of groups { params =, lr =, ... }. Defaults: ");
+  for (int i = 0; i < info->n_hypers; i++) {
+    lua_pushfstring(L, "%s%s = %s", i ? ", " : "", info->hypers[i].name, info->hypers[i].preset_text);
+    luaL_addvalue(&b);
+  }
+  lua_pushfstring(L, ". Example: local opt = gb.optim.%s(gb.nn.Linear(2, 2):parameters(), { %s = %s })", info->name, info->hypers[0].name,
+                  info->hypers[0].preset_text);
+  luaL_addvalue(&b);
+  luaL_pushresult(&b);
+}
+
+/* optimizer_kinds(): a list of { name =, record = }. */
+static int kinds(lua_State *L) {
+  lua_createtable(L, GB_OPTIMIZERS, 0);
+  for (int i = 0; i < GB_OPTIMIZERS; i++) {
+    const gb_optimizer_info *info = gb_optimizer_info_of((gb_optimizer_kind)i);
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, info->name);
+    gbl_set_raw(L, -2, "name");
+    push_record(L, info);
+    gbl_set_raw(L, -2, "record");
+    lua_rawseti(L, -2, i + 1);
+  }
   return 1;
 }
 
@@ -98,7 +131,7 @@ static int add_group(lua_State *L) {
   gb_optim_options_init(kind, &options, sizeof options);
   for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING) return gbl_error(L, "optimizer: the options of a group have names");
-    set_field(L, kind, &options, lua_tostring(L, -2), lua_gettop(L));
+    set_option(L, kind, &options, lua_tostring(L, -2), lua_gettop(L));
   }
   int count;
   gb_tensor **parameters = gbl_check_tensors(L, 2, "optimizer", "parameters", &count);
@@ -153,22 +186,23 @@ static gb_optim_options *check_group(lua_State *L, gb_optimizer *optimizer) {
   return gb_optimizer_group(optimizer, (int)i - 1);
 }
 
-/* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name. */
+/* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name; without a name a table of all. */
 static int get(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   const gb_optim_options *options = check_group(L, optimizer);
-  const char *name = luaL_checkstring(L, 3);
-  int i = find_field(gb_optimizer_get_kind(optimizer), name);
-  if (i < 0) return 0;
-  if (!strcmp(name, "betas")) {
-    lua_createtable(L, 2, 0);
-    lua_pushnumber(L, options->beta1), lua_rawseti(L, -2, 1);
-    lua_pushnumber(L, options->beta2), lua_rawseti(L, -2, 2);
+  gb_optimizer_kind kind = gb_optimizer_get_kind(optimizer);
+  const gb_optimizer_info *info = gb_optimizer_info_of(kind);
+  if (lua_gettop(L) > 2) {
+    const gb_hyper *hyper = gb_optimizer_hyper(kind, luaL_checkstring(L, 3));
+    if (!hyper) return 0;
+    push_option(L, hyper, options);
     return 1;
   }
-  const char *at = (const char *)options + fields[i].offset;
-  if (fields[i].is_bool) lua_pushboolean(L, *(const bool *)at);
-  else lua_pushnumber(L, *(const double *)at);
+  lua_createtable(L, 0, info->n_hypers);
+  for (int i = 0; i < info->n_hypers; i++) {
+    push_option(L, &info->hypers[i], options);
+    gbl_set_raw(L, -2, info->hypers[i].name);
+  }
   return 1;
 }
 
@@ -176,7 +210,7 @@ static int set(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   gb_optim_options *options = check_group(L, optimizer);
   luaL_checkany(L, 4);
-  set_field(L, gb_optimizer_get_kind(optimizer), options, luaL_checkstring(L, 3), 4);
+  set_option(L, gb_optimizer_get_kind(optimizer), options, luaL_checkstring(L, 3), 4);
   return 0;
 }
 
@@ -212,12 +246,12 @@ static int state(lua_State *L) {
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2);
   if (i < 1 || i > gb_optimizer_params(optimizer, &list)) return gbl_error(L, "optimizer: there is no parameter %d", (int)i);
-  enum { MOST = 4 };
+  enum { MOST = GB_OPTIM_STATE_TENSORS };
   gb_optim_state states[MOST];
   gbl_box *boxes[MOST];
   int64_t steps;
   lua_settop(L, 2);
-  for (int k = 0; k < MOST; k++) boxes[k] = gbl_new_tensor(L); /* 3 .. 6: they hold what comes, whatever raises after that */
+  for (int k = 0; k < MOST; k++) boxes[k] = gbl_new_tensor(L); /* from 3 on: they hold what comes, whatever raises after that */
   int count = gb_optimizer_state(optimizer, (int)i - 1, states, &steps);
   for (int k = 0; k < count; k++) boxes[k]->tensor = states[k].tensor;
   if (count < 0) gbl_check_status(L, GB_EMEMORY);
@@ -286,6 +320,8 @@ void gbl_open_optim(lua_State *L) {
   gbl_push_module(L, "_native");
   lua_pushcfunction(L, new);
   gbl_set_raw(L, -2, "optimizer");
+  lua_pushcfunction(L, kinds);
+  gbl_set_raw(L, -2, "optimizer_kinds");
   gbl_push_module(L, "Optimizer"); /* the class, which the Lua half completes */
   gbl_define(L, public_methods);
   lua_pop(L, 2);

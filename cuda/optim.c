@@ -4,16 +4,9 @@
  * scale live on the device, and no pass waits for them. */
 #include "cuda/optim.h"
 
-#include <stddef.h>
-
 #include "cuda/cuda.h"
 #include "tensor/step_state.h"
 
-_Static_assert(sizeof(gb_pass_scale) == sizeof(gb_scale_record) && offsetof(gb_pass_scale, steps) == offsetof(gb_scale_record, steps),
-               "the scaler's record is the engine's");
-_Static_assert(sizeof(gb_pass_found) == sizeof(gb_found_record) && offsetof(gb_pass_found, norm) == offsetof(gb_found_record, norm_squared),
-               "the optimizer's record is the engine's");
-_Static_assert(sizeof(gb_pass_rates) == sizeof(gb_step_rates), "the rates are the engine's");
 _Static_assert(sizeof(gb_pass) < 4096, "a launch takes 4 KB of arguments");
 
 static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
@@ -22,15 +15,15 @@ static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
 static gb_pass pass_of(const gb_slab_call *c) {
   const gb_slab *slab = c->slab;
   gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
-                .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = (gb_pass_scale *)c->scale,
-                .found = (gb_pass_found *)c->found, .owner = (gb_pass_found *)c->owner, .scaled = c->scaled, .maximize = c->maximize,
-                .norm = (const gb_pass_found *)c->norm, .spares = c->spares, .norm_type = c->norm_type, .max_norm = c->max_norm,
-                .clip_factor = c->clip_factor, .clip_value = c->clip_value, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .momentum = c->momentum,
-                .dampening = c->dampening, .nesterov = c->nesterov, .decoupled = c->decoupled, .rates = { c->lr, c->weight_decay },
-                .live = (const gb_pass_rates *)c->live };
+                .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = c->scale, .found = c->found,
+                .owner = c->owner, .scaled = c->scaled, .maximize = c->maximize, .norm = c->norm, .spares = c->spares,
+                .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor, .clip_value = c->clip_value,
+                .optimizer = c->kind, .live = c->live };
+  if (c->numbers) p.numbers = *c->numbers;
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
-  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]), p.state[i] = data_of(slab->state[i]);
+  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
+  for (int i = 0; i < GB_OPTIM_STATES; i++) p.state[i] = c->uses[i] ? data_of(slab->state[i]) : NULL;
   if (slab->counters) {
     p.steps = (int64_t *)(void *)gb_data(slab->counters);
     p.blame = p.steps + slab->counters->numel / 2;
@@ -87,18 +80,16 @@ static gb_status run_one(gb_cuda_call *call, gb_pass_kind kind, void (*after)(gb
 static gb_status optim_check(gb_cuda_call *call) { return check(call, GB_PASS_CHECK); }
 static gb_status optim_unscale(gb_cuda_call *call) { return check(call, GB_PASS_UNSCALE); }
 static gb_status optim_clip(gb_cuda_call *call) { return run_one(call, GB_PASS_CLIP, NULL); }
-static gb_status optim_sgd(gb_cuda_call *call) { return run_one(call, GB_PASS_SGD, gb_pass_count); }
-static gb_status optim_adam(gb_cuda_call *call) { return run_one(call, GB_PASS_ADAM, gb_pass_count); }
+static gb_status optim_step(gb_cuda_call *call) { return run_one(call, GB_PASS_STEP, gb_pass_count); }
 
 static gb_status scaler_update(gb_cuda_call *call) {
   const gb_slab_call *c = call->attrs[0].pointer;
-  gb_pass_update_scale(call->stream, &(gb_pass_update){ (gb_pass_scale *)c->scale, c->growth_factor, c->backoff_factor, c->min_scale, c->max_scale,
-                                                        c->growth_interval, c->hysteresis });
+  gb_pass_update_scale(call->stream, c->scale, &c->rule);
   return GB_OK;
 }
 
 const gb_cuda_row gb_cuda_optim[] = {
   { GB_OP_optim_check, optim_check, false }, { GB_OP_optim_unscale, optim_unscale, false }, { GB_OP_optim_clip, optim_clip, false },
-  { GB_OP_optim_sgd, optim_sgd, false }, { GB_OP_optim_adam, optim_adam, false }, { GB_OP_scaler_update, scaler_update, false },
+  { GB_OP_optim_step, optim_step, false }, { GB_OP_scaler_update, scaler_update, false },
   { GB_OP_COUNT, NULL, false },
 };

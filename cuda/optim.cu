@@ -1,13 +1,15 @@
-/* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, the steps of SGD and Adam, and the scaler's update.
+/* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, steps, and the scaler's update.
  *
- * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for all elements is read from the records on
- * the device, so nothing waits for the host. Norms are of gradients in their true size, as unscaling rounds them, added in a fixed order: threads,
- * then chunks. A step reads and writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it
- * clips, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers of a whole
- * segment are made in double. */
+ * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for
+ * all elements is read from the records on the device, so nothing waits for the host. Norms are of gradients in their true
+ * size, as unscaling rounds them, added in a fixed order: threads, then chunks. A step reads and writes each element once: SGD
+ * moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2 more per 16-bit copy that it
+ * refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers of a whole segment are made in
+ * double. What a step does to an element stands in base/updates.h. */
 #include "cuda/optim.h"
 
 #include <float.h>
+#include <stddef.h>
 
 #include "cuda/block.cuh"
 #include "cuda/lanes.cuh"
@@ -141,7 +143,7 @@ static __global__ void norm_kernel(gb_pass p, int64_t chunks) {
   double norm = 0;
   for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) norm = join_norms(p.norm_type, norm, p.norms[i]);
   norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(norm, 0.0) : gb_block_reduce<gb_sum_of>(norm, 0.0);
-  if (threadIdx.x == 0) p.found->norm = join_norms(p.norm_type, p.found->norm, norm);
+  if (threadIdx.x == 0) p.found->norm_squared = join_norms(p.norm_type, p.found->norm_squared, norm);
 }
 
 extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks) {
@@ -157,7 +159,7 @@ extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chun
 struct norm_clip { double factor; bool finite; };
 
 static __device__ __forceinline__ norm_clip clip_by_norm(const gb_pass &p) {
-  double norm = p.norm->norm, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
+  double norm = p.norm->norm_squared, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
   double factor = p.max_norm / (total + 1e-6);
   bool finite = total - total == 0;
   if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
@@ -193,8 +195,6 @@ static __global__ void clip_kernel(gb_pass p) {
 
 /* {==== what steps share ==== */
 
-static __device__ __forceinline__ gb_pass_rates rates_of(const gb_pass &p) { return p.live ? *p.live : p.rates; }
-
 /* New weights: as they are, and rounded into what is kept of them in 16 bits (the parameter that has a master, and the copies). */
 static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const float *w) {
   store_four<float>(p.weights, GB_FLOAT32, f, w);
@@ -203,11 +203,6 @@ static __device__ __forceinline__ void write_weights(const gb_pass &p, const fou
   if (p.copy[1]) store_four<float>(p.copy[1], GB_BFLOAT16, f, w);
 }
 static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const double *w) { store_four<double>(p.weights, GB_FLOAT64, f, w); }
-
-/* m goes towards g by `rate`; from the nearer end, so that a rate of 1 gives g itself. */
-template <typename T> static __device__ __forceinline__ T towards(T m, T g, T rate) {
-  return rate < (T)0.5 ? m + rate * (g - m) : g - (g - m) * (1 - rate);
-}
 
 /* What a step does with gradients on reading. */
 template <typename T> struct reading {
@@ -254,79 +249,96 @@ extern "C" void gb_pass_count(gb_stream stream, const gb_pass *pass) { GB_LAUNCH
 
 /* ====} */
 
-/* {==== SGD ==== */
+/* {==== steps ==== */
 
-template <typename T> struct sgd_run {
-  gb_pass_rates rates;
+#define STATE_AT(room, k, i) room[k][i]
+#define T float
+#define M(name) name##_f32
+typedef T (*M(state_room))[GB_LANES];
+#include "base/updates.h"
+#undef T
+#undef M
+
+#define T double
+#define M(name) name##_f64
+typedef T (*M(state_room))[GB_LANES];
+#include "base/updates.h"
+#undef T
+#undef M
+
+/* An optimizer in a precision as a type: X_f32 and X_f64. */
+#define RULE(NAME, real, suffix)                                                                                             \
+  struct NAME##suffix {                                                                                                      \
+    typedef real number;                                                                                                     \
+    typedef NAME##_numbers##suffix numbers;                                                                                  \
+    static const int states = sizeof(NAME##_states_count);                                                                   \
+    static __device__ __forceinline__ void segment(const gb_optim_numbers &hyper, int64_t steps, numbers *n) {               \
+      NAME##_segment##suffix(&hyper.NAME, steps, n);                                                                         \
+    }                                                                                                                        \
+    static __device__ __forceinline__ real element(real w, real g, real (*state)[GB_LANES], int lane, bool bare,             \
+                                                   const numbers *n) {                                                       \
+      NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                            \
+      s.bare = bare;                                                                                                         \
+      w = NAME##_element##suffix(w, g, &s, n);                                                                               \
+      NAME##_store##suffix(state, lane, s);                                                                                  \
+      return w;                                                                                                              \
+    }                                                                                                                        \
+  };
+#define STATE(name) char name;
+#define STATE_WHERE(name, condition) char name;
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
+  struct NAME##_states_count { STATES };                                                                                     \
+  RULE(NAME, float, _f32)                                                                                                    \
+  RULE(NAME, double, _f64)
+#include "base/optimizers.def"
+#undef OPTIMIZER
+#undef STATE
+#undef STATE_WHERE
+
+template <class Rule> struct step_run {
+  typedef typename Rule::number T;
+  gb_optim_numbers hyper;
   reading<T> gradients;
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
-    T lr = (T)rates.lr, decay = (T)rates.weight_decay, momentum = (T)p.momentum, keep = (T)(1 - p.dampening);
-    bool fresh = p.steps[p.segment[s].index] == 0;
+    typename Rule::numbers numbers;
+    Rule::segment(hyper, p.steps[p.segment[s].index], &numbers);
     const int dtype = dtype_of((T)0);
+    bool bare = true;
+    GB_UNROLL for (int k = 0; k < Rule::states; k++) bare = bare && !p.state[k];
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
-      T g[GB_LANES], w[GB_LANES], m[GB_LANES];
+      T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
       load_four<T>(p.gradients, dtype, f, g);
       load_four<T>(p.weights, dtype, f, w);
-      if (momentum != 0 && !fresh) load_four<T>(p.state[0], dtype, f, m);
+      GB_UNROLL for (int k = 0; k < Rule::states; k++)
+        if (p.state[k]) load_four<T>(p.state[k], dtype, f, state[k]);
       gradients.apply(p, f, g);
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
-        if (decay != 0) g[l] += decay * w[l];
-        if (momentum != 0) {
-          m[l] = fresh ? g[l] : m[l] * momentum + g[l] * keep;
-          g[l] = p.nesterov ? g[l] + momentum * m[l] : m[l];
-        }
-        w[l] -= lr * g[l];
-      }
-      if (momentum != 0) store_four<T>(p.state[0], dtype, f, m);
-      write_weights(p, f, w);
-    }
-  }
-};
-
-template <typename T> static __global__ void sgd_kernel(gb_pass p) {
-  sgd_run<T> visitor = { rates_of(p), reading_of<T>(p) };
-  if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
-  else if (visitor.gradients.writes) visit_chunk(p, this_chunk(p), visitor.gradients);
-}
-
-/* ====} */
-
-/* {==== Adam ==== */
-
-template <typename T> struct adam_run {
-  gb_pass_rates rates;
-  reading<T> gradients;
-  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
-    double steps = (double)(p.steps[p.segment[s].index] + 1); /* bias is corrected by the segment's own count */
-    double correction1 = 1 - pow(p.beta1, steps), correction2 = 1 - pow(p.beta2, steps);
-    T rate1 = (T)(1 - p.beta1), beta2 = (T)p.beta2, rate2 = (T)(1 - p.beta2), step = (T)(rates.lr / correction1), root = (T)(1 / sqrt(correction2));
-    T eps = (T)p.eps, keep = (T)(p.decoupled ? 1 - rates.lr * rates.weight_decay : 1), decay = p.decoupled ? (T)0 : (T)rates.weight_decay;
-    const int dtype = dtype_of((T)0);
-    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
-      T g[GB_LANES], w[GB_LANES], m[GB_LANES], v[GB_LANES];
-      load_four<T>(p.gradients, dtype, f, g);
-      load_four<T>(p.weights, dtype, f, w);
-      load_four<T>(p.state[0], dtype, f, m);
-      load_four<T>(p.state[1], dtype, f, v);
-      gradients.apply(p, f, g);
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
-        if (decay != 0) g[l] += decay * w[l];
-        m[l] = towards(m[l], g[l], rate1);
-        v[l] = v[l] * beta2 + rate2 * (g[l] * g[l]);
-        w[l] = w[l] * keep - step * m[l] / ((T)sqrt(v[l]) * root + eps);
-      }
-      store_four<T>(p.state[0], dtype, f, m);
-      store_four<T>(p.state[1], dtype, f, v);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) w[l] = Rule::element(w[l], g[l], state, l, bare, &numbers);
+      GB_UNROLL for (int k = 0; k < Rule::states; k++)
+        if (p.state[k]) store_four<T>(p.state[k], dtype, f, state[k]);
       write_weights(p, f, w);
     }
   }
 };
 
 /* In float32 four blocks to a multiprocessor, which as many registers as the compiler would take leave no room for. */
-template <typename T> static __global__ void __launch_bounds__(GB_THREADS, sizeof(T) == 4 ? 4 : 2) adam_kernel(gb_pass p) {
-  adam_run<T> visitor = { rates_of(p), reading_of<T>(p) };
+template <class Rule> static __global__ void __launch_bounds__(GB_THREADS, sizeof(typename Rule::number) == 4 ? 4 : 2) step_kernel(gb_pass p) {
+  step_run<Rule> visitor = { p.numbers, reading_of<typename Rule::number>(p) };
+  if (p.live) visitor.hyper = *p.live;
   if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
   else if (visitor.gradients.writes) visit_chunk(p, this_chunk(p), visitor.gradients);
+}
+
+static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  switch (pass->optimizer) {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
+  case GB_##NAME:                                                                                                            \
+    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                            \
+    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                         \
+    return;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+    case GB_OPTIMIZERS: return;
+  }
 }
 
 /* ====} */
@@ -339,52 +351,16 @@ extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *
     case GB_PASS_CHECK: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, false); return;
     case GB_PASS_UNSCALE: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, true); return;
     case GB_PASS_CLIP: GB_LAUNCH(stream, clip_kernel, grid, GB_THREADS, 0, *pass); return;
-    case GB_PASS_SGD:
-      if (pass->is_f64) { GB_LAUNCH(stream, sgd_kernel<double>, grid, GB_THREADS, 0, *pass); }
-      else { GB_LAUNCH(stream, sgd_kernel<float>, grid, GB_THREADS, 0, *pass); }
-      return;
-    case GB_PASS_ADAM:
-      if (pass->is_f64) { GB_LAUNCH(stream, adam_kernel<double>, grid, GB_THREADS, 0, *pass); }
-      else { GB_LAUNCH(stream, adam_kernel<float>, grid, GB_THREADS, 0, *pass); }
-      return;
+    case GB_PASS_STEP: run_step(stream, grid, pass); return;
   }
 }
 
 /* {==== the scaler ==== */
 
-/* Smaller, but not below the floor; never so small that its inverse is not finite. */
-static __device__ __forceinline__ float backed_off(const gb_pass_update &u, float scale) {
-  float next = (float)(scale * u.backoff_factor), floor = u.min_scale > FLT_MIN ? (float)u.min_scale : FLT_MIN;
-  return next >= floor ? next : scale < floor ? scale : floor;
-}
+static __global__ void update_kernel(gb_scale_record *record, gb_scale_rule rule) { gb_scale_update(record, &rule); }
 
-/* Larger, but not above the ceiling; a scale that would be infinite stays. */
-static __device__ __forceinline__ float grown(const gb_pass_update &u, float scale) {
-  float next = (float)(scale * u.growth_factor);
-  if (!(next <= FLT_MAX)) return scale;
-  if (u.max_scale <= 0 || next <= (float)u.max_scale) return next;
-  return scale > (float)u.max_scale ? scale : (float)u.max_scale;
+extern "C" void gb_pass_update_scale(gb_stream stream, gb_scale_record *record, const gb_scale_rule *rule) {
+  GB_LAUNCH(stream, update_kernel, 1, 1, 0, record, *rule);
 }
-
-/* Counts the step or the skip, and clears the flag. */
-static __global__ void update_kernel(gb_pass_update u) {
-  gb_pass_scale *r = u.scale;
-  if (r->found_inf != 0) {
-    r->growth_tracker = 0;
-    r->skipped++;
-    r->skipped_in_a_row++;
-    if (r->skipped_in_a_row >= u.hysteresis) r->scale = backed_off(u, r->scale);
-  } else {
-    bool grows = r->growth_tracker + 1 >= (float)u.growth_interval;
-    if (grows) r->scale = grown(u, r->scale);
-    r->growth_tracker = grows ? 0 : r->growth_tracker + 1;
-    r->steps++;
-    r->skipped_in_a_row = 0;
-  }
-  r->inverse = (float)(1.0 / (double)r->scale);
-  r->found_inf = 0;
-}
-
-extern "C" void gb_pass_update_scale(gb_stream stream, const gb_pass_update *update) { GB_LAUNCH(stream, update_kernel, 1, 1, 0, *update); }
 
 /* ====} */

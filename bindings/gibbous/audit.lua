@@ -442,7 +442,8 @@ local function complete(row, entry)
     row.module, row.name, row.module_class = entry.path, entry.name, entry.class
     row.pin, row.pinned_by = entry.pin, entry.pinned_by
   end
-  row.class = classes[row.phase ~= "backward" and row.of or row.op]
+  local part = row.phase ~= "backward" and row.phase ~= "step" and row.of -- of a composite, whose class counts
+  row.class = classes[part or row.op]
   row.why = reason(row, entry)
   for i, n in ipairs(row.numbers) do row.numbers[i] = n and native.numerics_record(n) end
   if row.cast_numbers then native.numerics_record(row.cast_numbers) end

@@ -65,15 +65,10 @@ Optimizer.close = define("Optimizer:close(): Let go of the optimizer and of its 
   another optimizer can take them. Example: gb.optim.SGD(gb.nn.Linear(2, 2):parameters()):close()", "strict",
   function(self) private(self, "optimizer").native:close() end)
 
-local hyperparameters = { "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "maximize" }
-
 -- The hyperparameters of every group.
 local function groups_of(mine)
   local groups = {}
-  for g = 1, #mine.groups do
-    groups[g] = {}
-    for _, name in ipairs(hyperparameters) do groups[g][name] = mine.native:get(g, name) end
-  end
+  for g = 1, #mine.groups do groups[g] = mine.native:get(g) end
   return groups
 end
 
@@ -96,8 +91,8 @@ local function set_groups(mine, groups)
   local function set(values)
     for g = 1, #mine.groups do
       if type(values[g]) ~= "table" then fail(format("load_state_dict: group %d of the state is no table", g)) end
-      for _, name in ipairs(hyperparameters) do
-        if mine.native:get(g, name) ~= nil and values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
+      for name in next, before[g] do
+        if values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
       end
     end
   end
@@ -163,18 +158,10 @@ local function new_optimizer(kind, params, options)
   return self
 end
 
--- params: a list of tensors (as model:parameters() gives), or a list of groups { params =, lr =, ... }.
-local function optimizer(kind, text)
-  gb.optim[kind] = define(text, "strict", function(params, options) return new_optimizer(kind, params, options) end)
+-- A class per kind that the engine declares. params: a list of tensors (as model:parameters() gives), or a list of groups
+-- { params =, lr =, ... }.
+for _, kind in ipairs(native.optimizer_kinds()) do
+  gb.optim[kind.name] = define(kind.record, "strict", function(params, options) return new_optimizer(kind.name, params, options) end)
 end
 
-optimizer("SGD", "gb.optim.SGD(params: any; lr?: number, momentum?: number, dampening?: number, weight_decay?: number, nesterov?: bool, \z
-  maximize?: bool) -> optimizer: Stochastic gradient descent over a list of tensors, or of groups { params =, lr =, ... }. Defaults: lr = 1e-3, \z
-  momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false. Example: local opt = \z
-  gb.optim.SGD(gb.nn.Linear(2, 2):parameters(), { lr = 0.1, momentum = 0.9 })")
-optimizer("Adam", "gb.optim.Adam(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer: \z
-  Adam (Kingma, Ba 2015). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, maximize = false. Example: local opt = \z
-  gb.optim.Adam(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })")
-optimizer("AdamW", "gb.optim.AdamW(params: any; lr?: number, betas?: list, eps?: number, weight_decay?: number, maximize?: bool) -> optimizer: \z
-  Adam with decoupled weight decay (Loshchilov, Hutter 2019). Defaults: lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, \z
-  maximize = false. Example: local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 3e-4 })")
+-- ====}

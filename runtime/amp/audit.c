@@ -7,6 +7,7 @@
 
 #include "amp/rules.h"
 #include "amp/weights.h"
+#include "optim/optim.h"
 #include "tensor/step_state.h"
 
 enum { PENDING = 256 };      /* results of the op numerics that lie on devices at once */
@@ -190,7 +191,8 @@ static void describe_slab(const gb_call *call, gb_audit_key *key) {
   const gb_slab *slab = run ? run->slab : NULL;
   if (!slab) return;
   const gb_tensor *gradients = slab->gradients, *out[] = { slab->parameters, slab->copy[0], slab->copy[1] };
-  bool steps = call->op == GB_OP_optim_sgd || call->op == GB_OP_optim_adam;
+  bool steps = call->op == GB_OP_optim_step;
+  if (steps) snprintf(key->of, sizeof key->of, "%s", gb_optimizer_info_of(run->kind)->name);
   if (gradients) describe_tensor(&key->in[key->n_in++], gradients, gradients);
   for (int i = 0; i < 3 && steps; i++)
     if (out[i]) describe_tensor(&key->out[key->n_out++], out[i], out[i]);

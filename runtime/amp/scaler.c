@@ -538,9 +538,10 @@ static gb_slab_call update_call(gb_scaler *scaler) {
   const gb_scaler_options *o = &scaler->options;
   gb_scale_record *record = scaler->record.data;
   gb_device device = scaler->record.device;
-  if (!o->dynamic) return (gb_slab_call){ .scale = record, .device = device, .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
-  return (gb_slab_call){ .scale = record, .device = device, .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
-                         .growth_interval = o->growth_interval, .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
+  gb_scale_rule still = { .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
+  gb_scale_rule rule = { .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor, .growth_interval = o->growth_interval,
+                         .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
+  return (gb_slab_call){ .scale = record, .device = device, .rule = o->dynamic ? rule : still };
 }
 
 /* So many skips in a row mean that something is broken, not that the scale is too large. */

@@ -1,4 +1,4 @@
-/* cpu/optim.c - passes over a slab: check, unscale, clip, and the steps of SGD and Adam; and the scaler's update.
+/* cpu/optim.c - passes over a slab: check, unscale, clip, and steps; and the scaler's update.
  *
  * A pass is cut into chunks by where gradients lie alone; a chunk visits the segments with a gradient that lie in it, tile by tile. Norms
  * are of gradients in their true size, as unscaling rounds them, summed in a fixed order: lanes, then tiles, then chunks; so every way to one
@@ -7,6 +7,8 @@
  * numbers that are the same for a whole segment are made in double, as PyTorch makes them on the host. */
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "base/float.h"
 #include "cpu/cpu.h"
@@ -26,7 +28,7 @@ struct pass {
   run_fn run;
   int64_t start, end;                   /* elements of the slab that segments with a gradient span */
   gb_dtype dtype;                       /* of the gradients */
-  char *gradients, *parameters, *weights, *copy[2], *state[3]; /* weights: what a step updates, the masters where there are some */
+  char *gradients, *parameters, *weights, *copy[2], *state[GB_OPTIM_STATES]; /* weights: what a step updates, the masters where there are some */
   double factor;                        /* of a gradient on reading */
   bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and clipped */
   double inverse, clip;                 /* what a step that writes gradients multiplies them by, one after the other */
@@ -47,7 +49,7 @@ static pass pass_over(const gb_slab_call *call, run_fn run) {
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
   for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
-  for (int i = 0; i < 3; i++) p.state[i] = data_of(slab->state[i]);
+  for (int i = 0; i < GB_OPTIM_STATES; i++) p.state[i] = call->uses[i] ? data_of(slab->state[i]) : NULL;
   int64_t first = 0, last = slab->count - 1;
   while (first <= last && !slab->segments[first].has_grad) first++;
   while (last > first && !slab->segments[last].has_grad) last--;
@@ -285,41 +287,6 @@ static gb_status optim_clip(gb_call *call) {
 
 /* {==== What steps share ==== */
 
-/* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_ and then by a clip,
- * so that the bits are those of one after the other. */
-static void read_f32(const pass *p, int64_t at, int64_t n, float *restrict g) {
-  float *from = (float *)p->gradients + at, factor = (float)p->factor, inverse = (float)p->inverse, clip = (float)p->clip;
-  if (p->writes)
-    for (int64_t i = 0; i < n; i++) from[i] = from[i] * inverse * clip;
-  for (int64_t i = 0; i < n; i++) g[i] = from[i] * factor;
-}
-
-static void read_f64(const pass *p, int64_t at, int64_t n, double *restrict g) {
-  double *from = (double *)p->gradients + at;
-  if (p->writes)
-    for (int64_t i = 0; i < n; i++) from[i] = from[i] * p->inverse * p->clip;
-  for (int64_t i = 0; i < n; i++) g[i] = from[i] * p->factor;
-}
-
-/* What is left of a step that clips when it is skipped: gradients are written all the same. */
-static void skipped_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  (void)chunk, (void)segment;
-  union { float f32[GB_TILE]; double f64[GB_TILE]; } room;
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    if (p->dtype == GB_FLOAT64) read_f64(p, at, least(GB_TILE, end - at), room.f64);
-    else read_f32(p, at, least(GB_TILE, end - at), room.f32);
-  }
-}
-
-/* g += decay * w */
-static void decay_f32(float *restrict g, const float *restrict w, int64_t n, float decay) {
-  for (int64_t i = 0; i < n; i++) g[i] += decay * w[i];
-}
-
-static void decay_f64(double *restrict g, const double *restrict w, int64_t n, double decay) {
-  for (int64_t i = 0; i < n; i++) g[i] += decay * w[i];
-}
-
 /* Round the new weights into what is kept of them in 16 bits: the parameters that have masters, and the copies. */
 static void write_16bit(const pass *p, int64_t at, int64_t n, const float *w) {
   if (p->slab->masters) gb_store_f32(p->parameters + 2 * at, p->slab->dtype, 1, w, n);
@@ -343,13 +310,37 @@ static void clip_in_step(pass *p, double clip) {
   p->factor = c->maximize ? -1 : 1;
 }
 
+/* ====} */
+
+/* {==== Steps ==== */
+
+#define T float
+#define M(name) name##_f32
+#include "cpu/steps.h"
+#undef T
+#undef M
+
+#define T double
+#define M(name) name##_f64
+#include "cpu/steps.h"
+#undef T
+#undef M
+
+static const struct { run_fn f32, f64; } step_runs[] = {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { NAME##_run_f32, NAME##_run_f64 },
+#include "base/optimizers.def"
+#undef OPTIMIZER
+};
+
 /* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
- * too, and leaves the gradients clipped, in their true size. */
-static gb_status take_step(gb_call *call, run_fn f32, run_fn f64) {
+ * too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers, uses, scale, scaled, found, maximize. */
+static gb_status optim_step(gb_call *call) {
   const gb_slab_call *c = call->attrs[0].pointer;
+  bool wide = c->slab->dtype == GB_FLOAT64;
   double clip = c->norm ? factor_by_norm(c) : 1; /* this comes first: it may raise the flag */
   bool skipped = is_skipped(c);
-  pass p = pass_over(c, skipped ? skipped_run : c->slab->dtype == GB_FLOAT64 ? f64 : f32);
+  run_fn step = wide ? step_runs[c->kind].f64 : step_runs[c->kind].f32, skip = wide ? skipped_run_f64 : skipped_run_f32;
+  pass p = pass_over(c, skipped ? skip : step);
   if (c->norm) clip_in_step(&p, clip);
   if (skipped && !p.writes) return GB_OK;
   run_pass(call, &p);
@@ -359,190 +350,18 @@ static gb_status take_step(gb_call *call, run_fn f32, run_fn f64) {
 
 /* ====} */
 
-/* {==== SGD ==== */
-
-/* The buffer takes the gradient (the first one as it is), and g becomes what to descend along. */
-static void momentum_f32(float *restrict m, float *restrict g, int64_t n, const gb_slab_call *c, bool first) {
-  float momentum = (float)c->momentum, keep = (float)(1 - c->dampening);
-  if (first)
-    for (int64_t i = 0; i < n; i++) m[i] = g[i];
-  else
-    for (int64_t i = 0; i < n; i++) m[i] = m[i] * momentum + g[i] * keep;
-  if (c->nesterov)
-    for (int64_t i = 0; i < n; i++) g[i] += momentum * m[i];
-  else
-    for (int64_t i = 0; i < n; i++) g[i] = m[i];
-}
-
-static void momentum_f64(double *restrict m, double *restrict g, int64_t n, const gb_slab_call *c, bool first) {
-  double momentum = c->momentum, keep = 1 - c->dampening;
-  if (first)
-    for (int64_t i = 0; i < n; i++) m[i] = g[i];
-  else
-    for (int64_t i = 0; i < n; i++) m[i] = m[i] * momentum + g[i] * keep;
-  if (c->nesterov)
-    for (int64_t i = 0; i < n; i++) g[i] += momentum * m[i];
-  else
-    for (int64_t i = 0; i < n; i++) g[i] = m[i];
-}
-
-static void sgd_run_f32(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  (void)chunk;
-  const gb_slab_call *c = p->call;
-  float g[GB_TILE];
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    int64_t count = least(GB_TILE, end - at);
-    float *w = (float *)p->weights + at;
-    read_f32(p, at, count, g);
-    if (c->weight_decay != 0) decay_f32(g, w, count, (float)c->weight_decay);
-    if (c->momentum != 0) momentum_f32((float *)p->state[0] + at, g, count, c, segment->steps == 0);
-    decay_f32(w, g, count, (float)-c->lr);
-    write_16bit(p, at, count, w);
-  }
-}
-
-static void sgd_run_f64(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  (void)chunk;
-  const gb_slab_call *c = p->call;
-  double g[GB_TILE];
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    int64_t count = least(GB_TILE, end - at);
-    double *w = (double *)p->weights + at;
-    read_f64(p, at, count, g);
-    if (c->weight_decay != 0) decay_f64(g, w, count, c->weight_decay);
-    if (c->momentum != 0) momentum_f64((double *)p->state[0] + at, g, count, c, segment->steps == 0);
-    decay_f64(w, g, count, -c->lr);
-  }
-}
-
-/* Reads slab (state[0] where momentum is not 0), scale, scaled, found, lr, momentum, dampening, weight_decay, nesterov, maximize. */
-static gb_status optim_sgd(gb_call *call) { return take_step(call, sgd_run_f32, sgd_run_f64); }
-
-/* ====} */
-
-/* {==== Adam ==== */
-
-/* What is the same for a whole segment: 1 - beta1, beta2, the step size and the root of the bias correction of v, the weights' decay. */
-typedef struct adam_numbers { double rate1, beta2, rate2, step, root, eps, keep; } adam_numbers;
-
-/* Bias is corrected by the segment's own count of steps. */
-static adam_numbers adam_at(const gb_slab_call *c, int64_t steps) {
-  double correction1 = 1 - pow(c->beta1, (double)steps), correction2 = 1 - pow(c->beta2, (double)steps);
-  return (adam_numbers){ .rate1 = 1 - c->beta1, .beta2 = c->beta2, .rate2 = 1 - c->beta2, .step = c->lr / correction1,
-                         .root = 1 / sqrt(correction2), .eps = c->eps, .keep = c->decoupled ? 1 - c->lr * c->weight_decay : 1 };
-}
-
-/* m goes towards g by `rate`; from the nearer end, so that a rate of 1 gives g itself. */
-static void lerp_f32(float *restrict m, const float *restrict g, int64_t n, float rate) {
-  if (rate < 0.5f)
-    for (int64_t i = 0; i < n; i++) m[i] += rate * (g[i] - m[i]);
-  else
-    for (int64_t i = 0; i < n; i++) m[i] = g[i] - (g[i] - m[i]) * (1 - rate);
-}
-
-static void lerp_f64(double *restrict m, const double *restrict g, int64_t n, double rate) {
-  if (rate < 0.5)
-    for (int64_t i = 0; i < n; i++) m[i] += rate * (g[i] - m[i]);
-  else
-    for (int64_t i = 0; i < n; i++) m[i] = g[i] - (g[i] - m[i]) * (1 - rate);
-}
-
-static void adam_f32(float *restrict w, const float *restrict m, float *restrict v, const float *restrict g, int64_t n, const adam_numbers *a) {
-  float beta2 = (float)a->beta2, rate2 = (float)a->rate2, step = (float)a->step, root = (float)a->root, eps = (float)a->eps, keep = (float)a->keep;
-  for (int64_t i = 0; i < n; i++) {
-    v[i] = v[i] * beta2 + rate2 * (g[i] * g[i]);
-    w[i] = w[i] * keep - step * m[i] / (sqrtf(v[i]) * root + eps);
-  }
-}
-
-static void adam_f64(double *restrict w, const double *restrict m, double *restrict v, const double *restrict g, int64_t n, const adam_numbers *a) {
-  for (int64_t i = 0; i < n; i++) {
-    v[i] = v[i] * a->beta2 + a->rate2 * (g[i] * g[i]);
-    w[i] = w[i] * a->keep - a->step * m[i] / (sqrt(v[i]) * a->root + a->eps);
-  }
-}
-
-static void adam_run_f32(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  (void)chunk;
-  const gb_slab_call *c = p->call;
-  adam_numbers numbers = adam_at(c, segment->steps + 1);
-  float g[GB_TILE];
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    int64_t count = least(GB_TILE, end - at);
-    float *w = (float *)p->weights + at, *m = (float *)p->state[0] + at;
-    read_f32(p, at, count, g);
-    if (c->weight_decay != 0 && !c->decoupled) decay_f32(g, w, count, (float)c->weight_decay);
-    lerp_f32(m, g, count, (float)numbers.rate1);
-    adam_f32(w, m, (float *)p->state[1] + at, g, count, &numbers);
-    write_16bit(p, at, count, w);
-  }
-}
-
-static void adam_run_f64(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
-  (void)chunk;
-  const gb_slab_call *c = p->call;
-  adam_numbers numbers = adam_at(c, segment->steps + 1);
-  double g[GB_TILE];
-  for (int64_t end = at + n; at < end; at += GB_TILE) {
-    int64_t count = least(GB_TILE, end - at);
-    double *w = (double *)p->weights + at, *m = (double *)p->state[0] + at;
-    read_f64(p, at, count, g);
-    if (c->weight_decay != 0 && !c->decoupled) decay_f64(g, w, count, c->weight_decay);
-    lerp_f64(m, g, count, numbers.rate1);
-    adam_f64(w, m, (double *)p->state[1] + at, g, count, &numbers);
-  }
-}
-
-/* Reads slab (state[0] and state[1]), scale, scaled, found, lr, beta1, beta2, eps, weight_decay, decoupled, maximize. */
-static gb_status optim_adam(gb_call *call) { return take_step(call, adam_run_f32, adam_run_f64); }
-
-/* ====} */
-
-/* {==== The scaler ==== */
-
-/* Smaller, but not below the floor; never so small that its inverse is not finite. */
-static float backed_off(const gb_slab_call *c, float scale) {
-  float next = (float)(scale * c->backoff_factor), floor = c->min_scale > FLT_MIN ? (float)c->min_scale : FLT_MIN;
-  return next >= floor ? next : scale < floor ? scale : floor;
-}
-
-/* Larger, but not above the ceiling; a scale that would be infinite stays. */
-static float grown(const gb_slab_call *c, float scale) {
-  float next = (float)(scale * c->growth_factor);
-  if (!isfinite(next)) return scale;
-  if (c->max_scale <= 0 || next <= (float)c->max_scale) return next;
-  return scale > (float)c->max_scale ? scale : (float)c->max_scale;
-}
-
-/* Reads scale, growth_factor, backoff_factor, growth_interval, hysteresis, min_scale, max_scale. Counts the step or the skip, and clears the flag. */
+/* Reads scale and rule. */
 static gb_status scaler_update(gb_call *call) {
   const gb_slab_call *c = call->attrs[0].pointer;
-  gb_scale_record *r = c->scale;
-  if (r->found_inf != 0) {
-    r->growth_tracker = 0;
-    r->skipped++;
-    r->skipped_in_a_row++;
-    if (r->skipped_in_a_row >= c->hysteresis) r->scale = backed_off(c, r->scale);
-  } else {
-    bool grows = r->growth_tracker + 1 >= (float)c->growth_interval;
-    if (grows) r->scale = grown(c, r->scale);
-    r->growth_tracker = grows ? 0 : r->growth_tracker + 1;
-    r->steps++;
-    r->skipped_in_a_row = 0;
-  }
-  r->inverse = (float)(1.0 / (double)r->scale);
-  r->found_inf = 0;
+  gb_scale_update(c->scale, &c->rule);
   return GB_OK;
 }
-
-/* ====} */
 
 void GB_CPU_FILL(optim)(gb_backend *backend);
 void GB_CPU_FILL(optim)(gb_backend *backend) {
   backend->run[GB_OP_optim_check] = optim_check;
   backend->run[GB_OP_optim_unscale] = optim_unscale;
   backend->run[GB_OP_optim_clip] = optim_clip;
-  backend->run[GB_OP_optim_sgd] = optim_sgd;
-  backend->run[GB_OP_optim_adam] = optim_adam;
+  backend->run[GB_OP_optim_step] = optim_step;
   backend->run[GB_OP_scaler_update] = scaler_update;
 }

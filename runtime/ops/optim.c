@@ -27,23 +27,17 @@ static gb_status check_look(gb_call *call) {
   return c->norm_type > 0 && !c->found ? gb_call_fail(call, GB_EINVAL, "a norm needs a record to be written to") : GB_OK;
 }
 
-/* A step also needs the weights, and as many moments as the optimizer has. */
-static gb_status check_step(gb_call *call, int moments) {
+/* A step also needs the weights, and the states that it uses. */
+static gb_status check_step(gb_call *call) {
   GB_TRY(check_slab(call));
-  const gb_slab *slab = ((const gb_slab_call *)call->attrs[0].pointer)->slab;
+  const gb_slab_call *c = call->attrs[0].pointer;
+  const gb_slab *slab = c->slab;
+  if (!c->numbers) return gb_call_fail(call, GB_EINVAL, "the hyperparameters are missing");
   if (!slab->parameters || (gb_is_16bit(slab->dtype) && !slab->masters)) return gb_call_fail(call, GB_EINVAL, "the slab has no weights");
-  for (int i = 0; i < moments; i++)
-    if (!slab->state[i]) return gb_call_fail(call, GB_EINVAL, "moment %d of the slab is missing", i + 1);
+  for (int i = 0; i < GB_OPTIM_STATES; i++)
+    if (c->uses[i] && !slab->state[i]) return gb_call_fail(call, GB_EINVAL, "state %d of the slab is missing", i + 1);
   return GB_OK;
 }
-
-static gb_status check_sgd(gb_call *call) {
-  const gb_slab_call *c;
-  GB_TRY(slab_call(call, &c));
-  return check_step(call, c->momentum != 0);
-}
-
-static gb_status check_adam(gb_call *call) { return check_step(call, 2); }
 
 static gb_status check_update(gb_call *call) {
   const gb_slab_call *c;
@@ -57,8 +51,7 @@ const gb_op_impl gb_family_optim[] = {
   { .op = GB_OP_optim_check, .check = check_look },
   { .op = GB_OP_optim_unscale, .check = check_look },
   { .op = GB_OP_optim_clip, .check = check_slab },
-  { .op = GB_OP_optim_sgd, .check = check_sgd },
-  { .op = GB_OP_optim_adam, .check = check_adam },
+  { .op = GB_OP_optim_step, .check = check_step },
   { .op = GB_OP_scaler_update, .check = check_update },
   { .op = GB_OP_COUNT },
 };

@@ -1,10 +1,11 @@
-/* optim/optim.c - SGD, Adam and AdamW: groups of parameters in slabs, and a step that is one kernel per slab.
+/* optim/optim.c - optimizers: groups of parameters in slabs, and a step that is one kernel per slab.
  *
  * The kernel unscales, clips, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
  * options, names, the scale that gradients carry, and the versions of what was written. A step first makes everything that may be missing
  * (moments, masters that follow a parameter changed by hand), so that it fails, if it does, before a weight has changed. */
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,42 +16,45 @@
 
 /* {==== options ==== */
 
-/* What a kind is: its name, its kernel, what its moments are called, its defaults. */
-typedef struct kind_info {
-  const char *name;
-  gb_op op;
-  int moments;
-  const char *moment_names[2];
-  double lr, weight_decay;
-} kind_info;
+static const char *kind_name(const gb_optimizer *optimizer) { return gb_optimizer_info_of(optimizer->kind)->name; }
 
-static const kind_info kinds[] = {
-  [GB_SGD] = { "SGD", GB_OP_optim_sgd, 1, { "momentum_buffer" }, 1e-3, 0 },
-  [GB_ADAM] = { "Adam", GB_OP_optim_adam, 2, { "exp_avg", "exp_avg_sq" }, 1e-3, 0 },
-  [GB_ADAMW] = { "AdamW", GB_OP_optim_adam, 2, { "exp_avg", "exp_avg_sq" }, 1e-3, 1e-2 },
-};
-
-void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, size_t size) {
-  gb_optim_options all = { .size = size, .lr = kinds[kind].lr, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = kinds[kind].weight_decay };
-  memcpy(options, &all, size < sizeof all ? size : sizeof all);
+/* All hyperparameters as text: "lr 0.1, momentum 0, ...". */
+static const char *list_numbers(const gb_optimizer_info *info, const gb_optim_numbers *numbers, char *text, size_t size) {
+  size_t used = 0;
+  for (int i = 0; i < info->n_hypers && used < size; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    const double *at = &numbers->number[hyper->at];
+    int n = snprintf(text + used, size - used, "%s%s %g", i ? ", " : "", hyper->name, at[0]);
+    if (hyper->type == GB_HYPER_PAIR && used + (size_t)n < size) n += snprintf(text + used + n, size - used - (size_t)n, " and %g", at[1]);
+    used += (size_t)n;
+  }
+  return text;
 }
 
 /* Options are read again at every step, since a schedule may have changed them. */
 static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_options *o) {
-  const struct { const char *name; double value; bool fraction; } least_zero[] = {
-    { "lr", o->lr, false }, { "weight_decay", o->weight_decay, false }, { "eps", o->eps, false },
-    { "momentum", o->momentum, false }, { "the first of betas", o->beta1, true }, { "the second of betas", o->beta2, true },
-  };
-  const char *name = kinds[optimizer->kind].name;
-  for (size_t i = 0; i < sizeof least_zero / sizeof *least_zero; i++) {
-    double value = least_zero[i].value;
-    if (value >= 0 && isfinite(value) && (!least_zero[i].fraction || value < 1)) continue;
-    return gb_fail(optimizer->context, GB_EINVAL, "%s: %s is %g; it must be 0 or more%s", name, least_zero[i].name, value,
-                   least_zero[i].fraction ? " and below 1" : "");
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  for (int i = 0; i < info->n_hypers; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    bool pair = hyper->type == GB_HYPER_PAIR;
+    for (int k = 0; k <= pair; k++) {
+      double value = o->numbers.number[hyper->at + k];
+      const char *must = gb_hyper_refuses(hyper, value);
+      if (must)
+        return gb_fail(optimizer->context, GB_EINVAL, "%s: %s%s is %g; it must be %s", info->name,
+                       !pair ? "" : k ? "the second of " : "the first of ", hyper->name, value, must);
+    }
   }
-  if (optimizer->kind == GB_SGD && o->nesterov && (o->momentum <= 0 || o->dampening != 0))
-    return gb_fail(optimizer->context, GB_EINVAL, "%s: nesterov needs a momentum above 0 and no dampening (momentum is %g, dampening %g)", name,
-                   o->momentum, o->dampening);
+  char all[256];
+  const char *needs = gb_optimizer_needs(optimizer->kind, &o->numbers);
+  if (needs) return gb_fail(optimizer->context, GB_EINVAL, "%s: %s (%s)", info->name, needs, list_numbers(info, &o->numbers, all, sizeof all));
+  return GB_OK;
+}
+
+/* The states that a group's steps use come into being in its slabs. */
+static gb_status open_states(const gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *slab) {
+  for (int i = 0; i < gb_optimizer_info_of(optimizer->kind)->n_states; i++)
+    if (gb_optimizer_uses(optimizer->kind, &group->options.numbers, i)) GB_TRY(gb_slab_open_state(slab, i));
   return GB_OK;
 }
 
@@ -169,7 +173,7 @@ static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, i
     char a[24], b[24];
     if (device.type != home.type || device.index != home.index)
       return gb_fail(optimizer->context, GB_EDEVICE, "%s: parameters lie on %s and on %s; move the model to one device before its optimizer is made",
-                     kinds[optimizer->kind].name, gb_device_text(optimizer->context, home, a, sizeof a),
+                     kind_name(optimizer), gb_device_text(optimizer->context, home, a, sizeof a),
                      gb_device_text(optimizer->context, device, b, sizeof b));
   }
   if (optimizer->found.data) return gb_record_move(&optimizer->found, home);
@@ -179,7 +183,7 @@ static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, i
 gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
                                  const gb_optim_options *options) {
   gb_context *context = optimizer->context;
-  const char *name = kinds[optimizer->kind].name;
+  const char *name = kind_name(optimizer);
   if (count < 1) return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
   gb_group *group = NULL;
   GB_TRY(open_group(optimizer, count, options, &group));
@@ -188,7 +192,7 @@ gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *para
   gb_status status = check_options(optimizer, &group->options);
   if (status == GB_OK) status = settle(optimizer, parameters, count);
   if (status == GB_OK) status = gb_adoption_prepare(&a);
-  for (int i = 0; status == GB_OK && optimizer->kind != GB_SGD && i < a.n_slabs; i++) status = gb_slab_moments(a.slabs[i], 2);
+  for (int i = 0; status == GB_OK && i < a.n_slabs; i++) status = open_states(optimizer, group, a.slabs[i]);
   if (status == GB_OK) status = list_params(optimizer, &a, &added);
   if (status == GB_OK) take_group(optimizer, group, &a, added);
   else {
@@ -230,17 +234,16 @@ static gb_status read_steps(const gb_optim_param *p, int64_t *steps) {
   return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, sizeof *steps);
 }
 
-int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4], int64_t *steps) {
+int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps) {
   const gb_optim_param *p = &optimizer->params[param];
-  const kind_info *kind = &kinds[optimizer->kind];
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   gb_owned_slab *owned = (gb_owned_slab *)p->slab;
-  bool plain = optimizer->kind == GB_SGD && optimizer->groups[p->group]->options.momentum == 0;
-  if (!plain && gb_slab_moments(owned, kind->moments) != GB_OK) return -1;
+  if (open_states(optimizer, optimizer->groups[p->group], owned) != GB_OK) return -1;
   if (gb_slab_sync_masters(owned) != GB_OK) return -1;
   int count = 0;
   bool fine = true;
-  for (int i = 0; fine && i < kind->moments; i++)
-    if (p->slab->state[i]) fine = give_state(&out[count], kind->moment_names[i], p->slab->state[i], p), count += fine;
+  for (int i = 0; fine && i < info->n_states; i++)
+    if (p->slab->state[i]) fine = give_state(&out[count], info->states[i], p->slab->state[i], p), count += fine;
   if (fine && p->slab->masters) fine = give_state(&out[count], "master", p->slab->masters, p), count += fine;
   if (steps && fine) fine = read_steps(p, steps) == GB_OK;
   while (!fine && count > 0) gb_tensor_release(out[--count].tensor);
@@ -376,9 +379,8 @@ gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, dou
 /* Allocate what a group's kernel needs and lacks. */
 static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
   GB_TRY(check_options(optimizer, &group->options));
-  bool plain = optimizer->kind == GB_SGD && group->options.momentum == 0;
   for (int i = 0; i < group->n_slabs; i++) {
-    if (!plain) GB_TRY(gb_slab_moments(group->slabs[i], kinds[optimizer->kind].moments));
+    GB_TRY(open_states(optimizer, group, group->slabs[i]));
     GB_TRY(gb_slab_sync_masters(group->slabs[i]));
   }
   return GB_OK;
@@ -400,10 +402,12 @@ static void publish(gb_owned_slab *owned, bool certain) {
   gb_slab_masters_synced(owned);
 }
 
-/* The settings of a group, for its kernels. */
+/* The settings of a group, for its kernel. */
 static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
-  return (gb_slab_call){ .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay, .momentum = o->momentum,
-                         .dampening = o->dampening, .nesterov = o->nesterov, .maximize = o->maximize, .decoupled = optimizer->kind == GB_ADAMW };
+  const gb_hyper *maximize = gb_optimizer_hyper(optimizer->kind, "maximize");
+  gb_slab_call call = { .kind = optimizer->kind, .numbers = &o->numbers, .maximize = o->numbers.number[maximize->at] != 0 };
+  for (int i = 0; i < GB_OPTIM_STATES; i++) call.uses[i] = gb_optimizer_uses(optimizer->kind, &o->numbers, i);
+  return call;
 }
 
 /* {---- steps that are captured ---- */
@@ -414,10 +418,10 @@ static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_ca
   gb_context *context = optimizer->context;
   if (gb_record_on_host(&optimizer->found)) return GB_OK;
   if (!group->rates.data && context->capture)
-    return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kinds[optimizer->kind].name);
+    return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kind_name(optimizer));
   if (!group->rates.data) {
-    group->brought = (gb_step_rates){ NAN, NAN };
-    return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_step_rates));
+    group->brought.number[0] = NAN;
+    return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_optim_numbers));
   }
   if (!context->capture) return GB_OK;
   GB_TRY(gb_capture_note_optimizer(context, optimizer));
@@ -426,10 +430,15 @@ static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_ca
   return GB_OK;
 }
 
-/* True if nothing but lr and weight_decay has changed. */
-static bool same_settings(gb_optim_options now, const gb_optim_options *then) {
-  return now.beta1 == then->beta1 && now.beta2 == then->beta2 && now.eps == then->eps && now.momentum == then->momentum &&
-         now.dampening == then->dampening && now.nesterov == then->nesterov && now.maximize == then->maximize;
+/* The first hyperparameter that is no rate and has changed, or NULL. */
+static const char *changed_setting(const gb_optimizer *optimizer, const gb_optim_numbers *now, const gb_optim_numbers *then) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  for (int i = 0; i < info->n_hypers; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    for (int k = 0; k <= (hyper->type == GB_HYPER_PAIR) && !hyper->rate; k++)
+      if (now->number[hyper->at + k] != then->number[hyper->at + k]) return hyper->name;
+  }
+  return NULL;
 }
 
 gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
@@ -437,14 +446,14 @@ gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
     gb_group *group = optimizer->groups[g];
     if (group->captured.size == 0) continue;
     GB_TRY(check_options(optimizer, &group->options));
-    if (!same_settings(group->options, &group->captured))
-      return gb_fail(optimizer->context, GB_ESTATE, "%s: a setting of group %d other than lr and weight_decay has changed since the step was captured; "
-                     "make a new graph", kinds[optimizer->kind].name, g + 1);
+    const char *changed = changed_setting(optimizer, &group->options.numbers, &group->captured.numbers);
+    if (changed)
+      return gb_fail(optimizer->context, GB_ESTATE, "%s: %s of group %d has changed since the step was captured, and replays do not read it; "
+                     "make a new graph", kind_name(optimizer), changed, g + 1);
     for (int i = 0; i < group->n_slabs; i++) GB_TRY(gb_slab_sync_masters(group->slabs[i]));
-    gb_step_rates rates = { group->options.lr, group->options.weight_decay };
-    if (rates.lr == group->brought.lr && rates.weight_decay == group->brought.weight_decay) continue;
-    GB_TRY(gb_record_write(&group->rates, 0, &rates, sizeof rates));
-    group->brought = rates;
+    if (!memcmp(&group->options.numbers, &group->brought, sizeof group->brought)) continue;
+    GB_TRY(gb_record_write(&group->rates, 0, &group->options.numbers, sizeof group->brought));
+    group->brought = group->options.numbers;
   }
   return GB_OK;
 }
@@ -478,7 +487,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
-      GB_TRY(run_slab(optimizer->context, kinds[optimizer->kind].op, &call));
+      GB_TRY(run_slab(optimizer->context, GB_OP_optim_step, &call));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;
@@ -506,10 +515,10 @@ static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_re
   if (other >= 0) {
     char a[32], b[32];
     return gb_fail(optimizer->context, GB_ESTATE, "%s: the gradients of %s and %s carry different scales; scale every loss with the same scaler, "
-                   "or zero the gradients in between", kinds[optimizer->kind].name, gb_optimizer_label(optimizer, first, a, sizeof a),
+                   "or zero the gradients in between", kind_name(optimizer), gb_optimizer_label(optimizer, first, a, sizeof a),
                    gb_optimizer_label(optimizer, other, b, sizeof b));
   }
-  return gb_optimizer_scale_of(optimizer->context, tag, kinds[optimizer->kind].name, scale);
+  return gb_optimizer_scale_of(optimizer->context, tag, kind_name(optimizer), scale);
 }
 
 gb_status gb_optimizer_step(gb_optimizer *optimizer) {

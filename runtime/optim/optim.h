@@ -8,19 +8,50 @@
 struct gb_scaler;
 
 typedef struct gb_optimizer gb_optimizer;
-typedef enum gb_optimizer_kind { GB_SGD, GB_ADAM, GB_ADAMW } gb_optimizer_kind;
-
-/* Hyperparameters of one group. */
+/* Hyperparameters of one group: options.numbers.AdamW.lr and so on, as base/optimizers.def declares them. */
 typedef struct gb_optim_options {
   size_t size;               /* set by gb_optim_options_init */
-  double lr;                 /* SGD 1e-3, Adam 1e-3, AdamW 1e-3 */
-  double beta1, beta2, eps;  /* 0.9, 0.999, 1e-8 */
-  double weight_decay;       /* 0; AdamW 1e-2 */
-  double momentum, dampening;
-  bool nesterov, maximize;
+  gb_optim_numbers numbers;
 } gb_optim_options;
 
 void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, size_t size);
+
+/* {---- what base/optimizers.def declares, as data ---- */
+
+typedef enum gb_hyper_type { GB_HYPER_NUMBER, GB_HYPER_PAIR, GB_HYPER_FLAG } gb_hyper_type;
+
+/* Values from 0 that are finite, and below `below`. */
+typedef struct gb_bound { double below; const char *text; } gb_bound;
+
+typedef struct gb_hyper {
+  const char *name;          /* as recipes write it */
+  gb_hyper_type type;
+  bool rate;                 /* it may change between replays of a captured step */
+  int at;                    /* its place among the numbers; a pair takes two */
+  double preset[2];
+  const char *preset_text;   /* as a recipe would write it */
+  const gb_bound *bound;     /* NULL of a flag */
+} gb_hyper;
+
+typedef struct gb_optimizer_info {
+  const char *name, *doc;
+  const gb_hyper *hypers;
+  int n_hypers;
+  const char *const *states;
+  int n_states;
+} gb_optimizer_info;
+
+const gb_optimizer_info *gb_optimizer_info_of(gb_optimizer_kind kind);
+/* The hyperparameter of that name; NULL: this kind has none. */
+const gb_hyper *gb_optimizer_hyper(gb_optimizer_kind kind, const char *name);
+/* Can the hyperparameter have this value? NULL: yes; else what it must be. */
+const char *gb_hyper_refuses(const gb_hyper *hyper, double value);
+/* What these hyperparameters lack together, or NULL. */
+const char *gb_optimizer_needs(gb_optimizer_kind kind, const gb_optim_numbers *numbers);
+/* Does a step with these hyperparameters use that state? */
+bool gb_optimizer_uses(gb_optimizer_kind kind, const gb_optim_numbers *numbers, int state);
+
+/* ----} */
 
 gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optimizer **out);
 void gb_optimizer_retain(gb_optimizer *optimizer);
@@ -41,10 +72,11 @@ gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer);
 typedef struct gb_optim_param { gb_tensor *parameter; gb_slab *slab; gb_segment *segment; int group; const char *name; } gb_optim_param;
 int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out);
 
-/* State of one parameter as tensors (views of the slabs, new references): kind-specific names "exp_avg", "exp_avg_sq", "momentum_buffer",
- * "master". Returns how many, at most 4; -1: out of memory, text set. steps: taken by the segment. */
+/* State of one parameter as tensors (views of the slabs, new references): the names that the kind declares, and "master". Returns how many;
+ * -1: out of memory, text set. steps: taken by the segment. */
+enum { GB_OPTIM_STATE_TENSORS = GB_OPTIM_STATES + 1 };
 typedef struct gb_optim_state { const char *name; gb_tensor *tensor; } gb_optim_state;
-int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[4], int64_t *steps);
+int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps);
 gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps);
 
 /* {---- clipping: over any parameters, adopted or not; gradients that carry a scale are treated by their true size ---- */

@@ -12,8 +12,8 @@ typedef struct gb_group {
   gb_optim_options options;
   gb_owned_slab **slabs;
   int n_slabs;
-  gb_record rates;             /* gb_step_rates, open from the first step on a device: replays of a captured one read them */
-  gb_step_rates brought;       /* what they hold */
+  gb_record rates;             /* gb_optim_numbers, open from the first step on a device: replays of a captured one read them */
+  gb_optim_numbers brought;    /* what they hold; its first number is NaN before anything was brought */
   gb_optim_options captured;   /* the settings then */
 } gb_group;
 

@@ -81,7 +81,7 @@ static gb_status zero_vector(gb_context *context, gb_dtype dtype, int64_t elemen
   return status;
 }
 
-/* The slab's vectors: all but moments and copies, which come when they are needed. */
+/* The slab's vectors: all but states and copies, which come when they are needed. */
 static gb_status open_vectors(gb_context *context, gb_slab *slab, gb_device device) {
   gb_dtype wide = slab->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   GB_TRY(zero_vector(context, slab->dtype, slab->elements, device, GB_MEM_PARAMETERS, &slab->parameters));
@@ -238,7 +238,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_tensor_release(slab->gradients);
   gb_tensor_release(slab->masters);
   for (int i = 0; i < 2; i++) gb_tensor_release(slab->copy[i]);
-  for (int i = 0; i < 3; i++) gb_tensor_release(slab->state[i]);
+  for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(slab->state[i]);
   gb_tensor_release(slab->counters);
   gb_counted_free(slab->segments);
   gb_counted_free(owned->synced);
@@ -247,15 +247,13 @@ void gb_slab_free(gb_owned_slab *owned) {
 
 /* ====} */
 
-/* {==== moments and masters ==== */
+/* {==== states and masters ==== */
 
-gb_status gb_slab_moments(gb_owned_slab *owned, int count) {
+gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
   gb_slab *slab = &owned->slab;
-  gb_dtype dtype = (gb_dtype)slab->gradients->dtype;
-  gb_context *context = gb_tensor_context(slab->gradients);
-  for (int i = 0; i < count; i++)
-    if (!slab->state[i]) GB_TRY(zero_vector(context, dtype, slab->elements, slab->gradients->storage->device, GB_MEM_OPTIMIZER, &slab->state[i]));
-  return GB_OK;
+  const gb_tensor *model = slab->gradients;
+  if (slab->state[i]) return GB_OK;
+  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device, GB_MEM_OPTIMIZER, &slab->state[i]);
 }
 
 /* master = parameter where the master does not round to it. */

@@ -40,8 +40,8 @@ void gb_slab_leave(gb_tensor *parameter);
 /* After the last parameter left. */
 void gb_slab_free(gb_owned_slab *slab);
 
-/* Moments 0 .. count - 1, zero when new. */
-gb_status gb_slab_moments(gb_owned_slab *slab, int count);
+/* Make state i, zero when new, where it is not there. */
+gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
 /* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits that rounding drops. */
 gb_status gb_slab_sync_masters(gb_owned_slab *slab);
 /* The masters agree with the parameters as they are now. */

@@ -5,6 +5,8 @@
 #ifndef GB_TENSOR_STEP_STATE_H
 #define GB_TENSOR_STEP_STATE_H
 
+#include "base/optimizers.h"
+#include "base/step_records.h"
 #include "tensor/tensor.h"
 
 /* One parameter's place in a slab. Tied parameters are one segment. */
@@ -26,26 +28,9 @@ typedef struct gb_slab {
   gb_tensor *gradients;      /* float32, or float64 */
   gb_tensor *masters;        /* float32, for 16-bit parameters */
   gb_tensor *copy[2];        /* float16 and bfloat16 copies of float32 parameters, once asked for */
-  gb_tensor *state[3];       /* moments */
+  gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
   gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
 } gb_slab;
-
-/* The scaler's numbers, on the device that steps (a gb_record). One per scaler. */
-typedef struct gb_scale_record {
-  float scale, inverse;      /* inverse = (float)(1.0 / (double)scale) */
-  float growth_tracker;      /* good steps since the last change */
-  float found_inf;           /* of all optimizers since the last update, ORed */
-  int64_t steps, skipped, skipped_in_a_row;
-} gb_scale_record;
-
-/* What one optimizer found since the last update, on its device. One per optimizer. */
-typedef struct gb_found_record {
-  float found_inf;           /* 1 when a gradient was not finite */
-  double norm_squared;       /* of gradients in their true size, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
-} gb_found_record;
-
-/* The numbers of a step that change from step to step: where a graph replays it, they are read from the device's memory. */
-typedef struct gb_step_rates { double lr, weight_decay; } gb_step_rates;
 
 /* The argument of the optim_* ops. Which fields count is said at each op's kernel. Records lie in the memory of the slab's device. */
 typedef struct gb_slab_call {
@@ -59,14 +44,15 @@ typedef struct gb_slab_call {
   double max_norm;
   gb_found_record *owner;
   double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
-  /* hyperparameters of the group */
-  double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
-  bool nesterov, maximize, decoupled; /* decoupled: AdamW */
-  const gb_step_rates *live; /* lr and weight_decay in the device's memory; NULL: the ones above */
+  /* a step */
+  gb_optimizer_kind kind;
+  const gb_optim_numbers *numbers; /* hyperparameters of the group */
+  const gb_optim_numbers *live;    /* the same in the device's memory, for a step that is captured; NULL: not there */
+  bool maximize;
+  bool uses[GB_OPTIM_STATES];      /* with these numbers the step reads and writes that state */
   /* scaler_update */
   gb_device device;          /* where the record lies */
-  double growth_factor, backoff_factor, min_scale, max_scale;
-  int64_t growth_interval, hysteresis; /* hysteresis: the scale shrinks from that many skips in a row on */
+  gb_scale_rule rule;
 } gb_slab_call;
 
 #endif

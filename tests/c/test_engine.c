@@ -7,8 +7,8 @@
 #include "opcases.h"
 #include "training.h"
 
-static const training small = { .batch = 8, .inputs = 6, .hidden = 10, .classes = 5, .steps = 3, .kind = GB_ADAMW, .lower = GB_DTYPE_NONE };
-static const training large = { .batch = 96, .inputs = 130, .hidden = 257, .classes = 40, .steps = 5, .kind = GB_ADAM, .lower = GB_DTYPE_NONE };
+static const training small = { .batch = 8, .inputs = 6, .hidden = 10, .classes = 5, .steps = 3, .kind = GB_AdamW, .lower = GB_DTYPE_NONE };
+static const training large = { .batch = 96, .inputs = 130, .hidden = 257, .classes = 40, .steps = 5, .kind = GB_Adam, .lower = GB_DTYPE_NONE };
 
 static training with(training t, gb_dtype lower, gb_optimizer_kind kind) {
   t.lower = lower;
@@ -258,11 +258,11 @@ static void fail_every_allocation(const training *t, bool once) {
 static void test_failed_allocations(void) {
   const gb_dtype lower[] = { GB_DTYPE_NONE, GB_BFLOAT16, GB_FLOAT16 };
   for (int i = test_device().type == GB_CPU ? 0 : 2; i < 3; i++) { /* an emulated device is slow: the hardest only */
-    for (int kind = GB_SGD; kind <= GB_ADAMW; kind++) {
+    for (int kind = GB_SGD; kind <= GB_AdamW; kind++) {
       training t = with(small, lower[i], (gb_optimizer_kind)kind);
       fail_every_allocation(&t, false);
     }
-    training t = with(small, lower[i], GB_ADAMW);
+    training t = with(small, lower[i], GB_AdamW);
     fail_every_allocation(&t, true);
   }
 }
@@ -310,7 +310,7 @@ static void test_failed_allocations_of_ops(void) {
 
 static void test_categories(void) {
   gb_context *c = open_context(1, NULL);
-  training t = with(large, GB_BFLOAT16, GB_ADAM);
+  training t = with(large, GB_BFLOAT16, GB_Adam);
   training_run r = { 0 };
   gb_tensor *loss = NULL;
   gb_memory_stats stats;
@@ -354,7 +354,7 @@ static void test_memory_is_flat(void) {
   training_run r = { 0 };
   double loss;
   gb_memory_stats early, late;
-  training t = with(small, GB_FLOAT16, GB_ADAMW);
+  training t = with(small, GB_FLOAT16, GB_AdamW);
   CHECK(training_open(c, &t, &r) == GB_OK);
   int failed = 0;
   for (int i = 0; i < 20; i++) failed += training_step(c, &t, &r, &loss) != GB_OK;
@@ -450,7 +450,7 @@ static void test_training_bits_do_not_depend_on_threads(void) {
   const gb_dtype lower[] = { GB_DTYPE_NONE, GB_BFLOAT16, GB_FLOAT16 };
   gb_context *c = open_context(1, NULL);
   for (int i = 0; i < 3; i++) {
-    training t = with(large, lower[i], i == 0 ? GB_SGD : GB_ADAMW);
+    training t = with(large, lower[i], i == 0 ? GB_SGD : GB_AdamW);
     uint64_t first = 0, hash;
     double loss;
     for (int threads = 1; threads <= 3; threads++) {

@@ -62,6 +62,12 @@ static gb_optim_options defaults(gb_optimizer_kind kind) {
   return o;
 }
 
+/* A hyperparameter by its name: the k-th number of it; 0 where this kind has none. */
+static double option(gb_optimizer_kind kind, const gb_optim_options *o, const char *name, int k) {
+  const gb_hyper *hyper = gb_optimizer_hyper(kind, name);
+  return hyper ? o->numbers.number[hyper->at + k] : 0;
+}
+
 static gb_optimizer *adopt(gb_optimizer_kind kind, gb_tensor *const *parameters, int count, const gb_optim_options *options) {
   gb_optimizer *opt = NULL;
   CHECK(gb_optimizer_new(context, kind, &opt) == GB_OK);
@@ -83,22 +89,24 @@ static bool fails_with(gb_status status, gb_status expected, const char *word) {
 typedef struct reference { double w, m, v; int64_t steps; } reference;
 
 static void step_reference(reference *r, double g, gb_optimizer_kind kind, const gb_optim_options *o) {
-  if (o->maximize) g = -g;
-  if (kind == GB_ADAMW) r->w *= 1 - o->lr * o->weight_decay;
-  else g += o->weight_decay * r->w;
+  double lr = option(kind, o, "lr", 0), decay = option(kind, o, "weight_decay", 0), momentum = option(kind, o, "momentum", 0);
+  double beta1 = option(kind, o, "betas", 0), beta2 = option(kind, o, "betas", 1);
+  if (option(kind, o, "maximize", 0)) g = -g;
+  if (kind == GB_AdamW) r->w *= 1 - lr * decay;
+  else g += decay * r->w;
   r->steps++;
   if (kind == GB_SGD) {
-    if (o->momentum != 0) {
-      r->m = r->steps == 1 ? g : r->m * o->momentum + (1 - o->dampening) * g;
-      g = o->nesterov ? g + o->momentum * r->m : r->m;
+    if (momentum != 0) {
+      r->m = r->steps == 1 ? g : r->m * momentum + (1 - option(kind, o, "dampening", 0)) * g;
+      g = option(kind, o, "nesterov", 0) ? g + momentum * r->m : r->m;
     }
-    r->w -= o->lr * g;
+    r->w -= lr * g;
     return;
   }
-  r->m = o->beta1 * r->m + (1 - o->beta1) * g;
-  r->v = o->beta2 * r->v + (1 - o->beta2) * g * g;
-  double m = r->m / (1 - pow(o->beta1, (double)r->steps)), v = r->v / (1 - pow(o->beta2, (double)r->steps));
-  r->w -= o->lr * m / (sqrt(v) + o->eps);
+  r->m = beta1 * r->m + (1 - beta1) * g;
+  r->v = beta2 * r->v + (1 - beta2) * g * g;
+  double m = r->m / (1 - pow(beta1, (double)r->steps)), v = r->v / (1 - pow(beta2, (double)r->steps));
+  r->w -= lr * m / (sqrt(v) + option(kind, o, "eps", 0));
 }
 
 /* Ten steps over two parameters, the short one without a gradient at step 4. tolerance: of the parameter after ten steps. */
@@ -125,7 +133,7 @@ static void compare(gb_dtype dtype, gb_optimizer_kind kind, gb_optim_options o, 
     }
     CHECK(gb_optimizer_step(opt) == GB_OK);
   }
-  gb_optim_state state[4];
+  gb_optim_state state[GB_OPTIM_STATE_TENSORS];
   int64_t steps;
   for (int k = 0; k < 2; k++) {
     double worst = 0, rounding = dtype == GB_BFLOAT16 ? 0x1p-8 : dtype == GB_FLOAT16 ? 0x1p-11 : 0;
@@ -143,7 +151,7 @@ static void compare(gb_dtype dtype, gb_optimizer_kind kind, gb_optim_options o, 
       free(numbers);
       gb_tensor_release(state[i].tensor);
     }
-    CHECK(n == (kind == GB_SGD ? o.momentum != 0 : 2) + gb_is_16bit(dtype));
+    CHECK(n == (kind == GB_SGD ? o.numbers.SGD.momentum != 0 : 2) + gb_is_16bit(dtype));
   }
   gb_optimizer_release(opt);
   for (int k = 0; k < 2; k++) gb_tensor_release(p[k]), free(r[k]);
@@ -154,20 +162,22 @@ static void test_steps(void) {
   for (size_t d = 0; d < 4; d++) {
     double tolerance = dtypes[d] == GB_FLOAT64 ? 1e-13 : 3e-6;
     gb_optim_options o = defaults(GB_SGD);
-    o.lr = 0.1;
+    gb_SGD_hyper *sgd = &o.numbers.SGD;
+    sgd->lr = 0.1;
     compare(dtypes[d], GB_SGD, o, tolerance);
-    o.momentum = 0.9, o.dampening = 0.3, o.weight_decay = 0.01;
+    sgd->momentum = 0.9, sgd->dampening = 0.3, sgd->weight_decay = 0.01;
     compare(dtypes[d], GB_SGD, o, tolerance);
-    o.dampening = 0, o.nesterov = true, o.maximize = true;
+    sgd->dampening = 0, sgd->nesterov = true, sgd->maximize = true;
     compare(dtypes[d], GB_SGD, o, tolerance);
-    o = defaults(GB_ADAM);
-    o.lr = 0.01;
-    compare(dtypes[d], GB_ADAM, o, tolerance);
-    o.beta1 = 0.3, o.beta2 = 0.95, o.weight_decay = 0.1, o.maximize = true;
-    compare(dtypes[d], GB_ADAM, o, tolerance);
-    o = defaults(GB_ADAMW);
-    o.lr = 0.01, o.weight_decay = 0.1;
-    compare(dtypes[d], GB_ADAMW, o, tolerance);
+    o = defaults(GB_Adam);
+    gb_Adam_hyper *adam = &o.numbers.Adam;
+    adam->lr = 0.01;
+    compare(dtypes[d], GB_Adam, o, tolerance);
+    adam->beta1 = 0.3, adam->beta2 = 0.95, adam->weight_decay = 0.1, adam->maximize = true;
+    compare(dtypes[d], GB_Adam, o, tolerance);
+    o = defaults(GB_AdamW);
+    o.numbers.AdamW.lr = 0.01, o.numbers.AdamW.weight_decay = 0.1;
+    compare(dtypes[d], GB_AdamW, o, tolerance);
   }
 }
 
@@ -194,7 +204,7 @@ static void test_adoption(void) {
   CHECK(fabs(at(w, 7) - (before - 1e-3 * at(g, 7))) < 1e-7 && at(view, 7) == at(w, 7));
 
   gb_optimizer *other;
-  CHECK(gb_optimizer_new(context, GB_ADAM, &other) == GB_OK);
+  CHECK(gb_optimizer_new(context, GB_Adam, &other) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(other, &w, (const char *[]){ "head.weight" }, 1, NULL), GB_ESTATE, "head.weight"));
   gb_tensor *alias;
   CHECK(gb_tensor_detach(w, &alias) == GB_OK); /* the same memory through a tensor nobody adopted */
@@ -213,7 +223,7 @@ static void test_adoption(void) {
 
 static void test_refusals(void) {
   gb_optimizer *opt;
-  CHECK(gb_optimizer_new(context, GB_ADAMW, &opt) == GB_OK);
+  CHECK(gb_optimizer_new(context, GB_AdamW, &opt) == GB_OK);
   gb_tensor *whole = parameter(GB_FLOAT32, 30, 1), *part, *matrix, *integer = NULL, *sum = NULL;
   CHECK(gb_tensor_view(whole, 1, (int64_t[]){ 10 }, (int64_t[]){ 1 }, 5, &part) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &part, NULL, 1, NULL), GB_EINVAL, "clone"));
@@ -228,12 +238,12 @@ static void test_refusals(void) {
   CHECK(gb_tensor_over(context, memory, GB_FLOAT32, 1, (int64_t[]){ 4 }, free, NULL, &lent) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &lent, NULL, 1, NULL), GB_EINVAL, "host"));
   CHECK(fails_with(gb_optimizer_add_group(opt, NULL, NULL, 0, NULL), GB_EINVAL, "empty"));
-  gb_optim_options o = defaults(GB_ADAMW);
-  o.lr = -1;
+  gb_optim_options o = defaults(GB_AdamW);
+  o.numbers.AdamW.lr = -1;
   CHECK(fails_with(gb_optimizer_add_group(opt, &whole, NULL, 1, &o), GB_EINVAL, "lr"));
   CHECK(!whole->slab && gb_optimizer_groups(opt) == 0);
   CHECK(gb_optimizer_add_group(opt, &whole, NULL, 1, NULL) == GB_OK);
-  gb_optimizer_group(opt, 0)->beta2 = 1;
+  gb_optimizer_group(opt, 0)->numbers.AdamW.beta2 = 1;
   give_grad(whole, 3);
   CHECK(fails_with(gb_optimizer_step(opt), GB_EINVAL, "betas"));
   gb_optimizer_release(opt);
@@ -266,9 +276,9 @@ static void test_groups(void) {
   gb_tensor *p[3] = { parameter(GB_FLOAT32, 100, 1), parameter(GB_BFLOAT16, 100, 2), parameter(GB_FLOAT64, 100, 3) };
   gb_tensor *q = parameter(GB_FLOAT32, 9, 4);
   gb_optim_options o = defaults(GB_SGD);
-  o.lr = 0.5;
+  o.numbers.SGD.lr = 0.5;
   gb_optimizer *opt = adopt(GB_SGD, p, 3, &o);
-  o.lr = 0.25;
+  o.numbers.SGD.lr = 0.25;
   CHECK(gb_optimizer_add_group(opt, &q, NULL, 1, &o) == GB_OK);
   CHECK(gb_optimizer_groups(opt) == 2 && p[0]->slab != p[1]->slab && p[1]->slab->gradients->dtype == GB_FLOAT32);
   double before = at(q, 3), first = at(p[0], 3);
@@ -288,7 +298,7 @@ static void test_no_memory(void) {
   for (uint64_t n = 1; !done && n < 100; n++) {
     void *data = gb_data(p[0]);
     gb_optimizer *opt;
-    CHECK(gb_optimizer_new(context, GB_ADAM, &opt) == GB_OK);
+    CHECK(gb_optimizer_new(context, GB_Adam, &opt) == GB_OK);
     gb_pool_fail_after(gb_context_pool(context, test_device()), n);
     gb_status status = gb_optimizer_add_group(opt, p, NULL, 2, NULL);
     gb_pool_fail_after(gb_context_pool(context, test_device()), 0);
@@ -323,7 +333,7 @@ static bool copy_is_right(gb_tensor *p, gb_dtype dtype) {
 static void test_copies(void) {
   gb_tensor *p[2] = { parameter(GB_FLOAT32, LONG, 1), parameter(GB_FLOAT32, 77, 2) };
   CHECK(gb_weight_is_cached(p[0]) && copy_is_right(p[0], GB_FLOAT16)); /* before there is an optimizer */
-  gb_optimizer *opt = adopt(GB_ADAMW, p, 2, NULL);
+  gb_optimizer *opt = adopt(GB_AdamW, p, 2, NULL);
   for (int step = 0; step < 2; step++) {
     for (int k = 0; k < 2; k++) CHECK(copy_is_right(p[k], GB_FLOAT16) && copy_is_right(p[k], GB_BFLOAT16));
     CHECK(p[0]->copies[1].tensor->storage->slab == p[0]->slab->copy[1]->storage);
@@ -351,7 +361,7 @@ static void test_copies(void) {
 static void test_masters(void) {
   gb_tensor *p = parameter(GB_BFLOAT16, 100, 1);
   gb_optim_options o = defaults(GB_SGD);
-  o.lr = 0x1p-12;
+  o.numbers.SGD.lr = 0x1p-12;
   gb_optimizer *opt = adopt(GB_SGD, &p, 1, &o);
   gb_tensor *one = vector(GB_FLOAT32, 100, 0);
   for (int i = 0; i < 100; i++) poke(one, i, 1);
@@ -359,7 +369,7 @@ static void test_masters(void) {
   for (int step = 0; step < 4; step++) {
     CHECK(gb_tensor_set_grad(p, one) == GB_OK && gb_optimizer_step(opt) == GB_OK);
   }
-  gb_optim_state state[4];
+  gb_optim_state state[GB_OPTIM_STATE_TENSORS];
   CHECK(gb_optimizer_state(opt, 0, state, NULL) == 1 && !strcmp(state[0].name, "master"));
   CHECK(fabs(at(state[0].tensor, 9) - (before - 0x1p-10)) < 1e-7);
   poke(p, 5, 2); /* somebody loads one element */
@@ -430,7 +440,7 @@ static void test_threads(void) {
   for (int run = 0; run < 2; run++) {
     CHECK(gb_set_num_threads(context, run ? 3 : 1) == GB_OK);
     gb_tensor *p[2] = { parameter(GB_FLOAT32, 5 * LONG, 1), parameter(GB_FLOAT32, 1000, 2) };
-    gb_optimizer *opt = adopt(GB_ADAMW, p, 2, NULL);
+    gb_optimizer *opt = adopt(GB_AdamW, p, 2, NULL);
     for (int step = 0; step < 3; step++) {
       for (int k = 0; k < 2; k++) give_grad(p[k], 4 + step + k);
       CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norms[run]) == GB_OK && gb_optimizer_step(opt) == GB_OK);

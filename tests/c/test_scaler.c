@@ -38,7 +38,7 @@ static gb_optimizer *sgd(gb_tensor *const *p, const char *const *names, int coun
   gb_optimizer *opt = NULL;
   gb_optim_options o;
   gb_optim_options_init(GB_SGD, &o, sizeof o);
-  o.lr = lr;
+  o.numbers.SGD.lr = lr;
   CHECK(gb_optimizer_new(context, GB_SGD, &opt) == GB_OK && gb_optimizer_add_group(opt, p, names, count, &o) == GB_OK);
   return opt;
 }
@@ -292,13 +292,13 @@ static void test_passes(void) {
   CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9 && ran[GB_OP_optim_check] == again);
   CHECK(gb_clip_grad_norm(context, p, 1, 1e9, 2, &norm) == GB_OK && ran[GB_OP_optim_check] == 1 + again); /* not all of them */
   CHECK(gb_clip_grad_norm(context, p, 2, 1e9, INFINITY, &norm) == GB_OK && norm == 0.25 && ran[GB_OP_optim_check] == 2 + again);
-  CHECK(gb_scaler_step_clipped(s, opt, 1, 2, &total) == GB_OK && ran[GB_OP_optim_check] == 2 + 2 * again && ran[GB_OP_optim_sgd] == 1);
+  CHECK(gb_scaler_step_clipped(s, opt, 1, 2, &total) == GB_OK && ran[GB_OP_optim_check] == 2 + 2 * again && ran[GB_OP_optim_step] == 1);
   gb_drop(&total);
   CHECK(fabsf(at(p[0], 2999) - (float)(1 - 0.5 * 0.25 / full)) < 1e-7f && gb_scaler_update(s, 0) == GB_OK);
 
   memset(ran, 0, sizeof ran);
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK && backward(s, p[0], 0.25) == GB_OK && gb_scaler_step_clipped(s, opt, 1, 2, NULL) == GB_OK);
-  CHECK(ran[GB_OP_optim_check] == 1 && ran[GB_OP_optim_unscale] == 0 && ran[GB_OP_optim_clip] == 0 && ran[GB_OP_optim_sgd] == 1);
+  CHECK(ran[GB_OP_optim_check] == 1 && ran[GB_OP_optim_unscale] == 0 && ran[GB_OP_optim_clip] == 0 && ran[GB_OP_optim_step] == 1);
   CHECK(fabsf(grad_at(p[0], 7) - (float)(1 / sqrt(3000))) < 1e-7f && grad_at(p[0], 7) == grad_at(p[0], 8) && gb_scaler_update(s, 0) == GB_OK);
 
   memset(ran, 0, sizeof ran);

@@ -41,7 +41,7 @@ static inline gb_status training_open(gb_context *c, const training *t, training
   if (!r->target) return gb_error_code(c);
   GB_TRY(gb_optimizer_new(c, t->kind, &r->optimizer));
   gb_optim_options_init(t->kind, &options, sizeof options);
-  options.lr = 0.05;
+  options.numbers.number[gb_optimizer_hyper(t->kind, "lr")->at] = 0.05;
   GB_TRY(gb_optimizer_add_group(r->optimizer, r->parameter, NULL, 4, &options));
   gb_scaler_options_init(&scaler, sizeof scaler);
   scaler.enabled = t->lower == GB_FLOAT16;

@@ -256,7 +256,7 @@ if emulated then describe("ranges", function()
     matches(all, "^forward\n  Sequential\n    Linear\n      linear\n    ReLU\n      relu\n")
     matches(all, "\nforward\n  Sequential\n    Linear\n      linear\nsum\n") -- also where an op failed
     matches(all, "\nbackward\n[%l_\n ]*\n  relu_backward\n  linear_backward\n")
-    matches(all, "\nstep\n  optim_sgd$")
+    matches(all, "\nstep\n  optim_step$")
   end)
 end) end
 

@@ -399,8 +399,9 @@ describe("a whole step", function()
     is_line(row_of(report, "scale_loss"), lines.backward)
     expect(row_of(report, "cross_entropy").class):to_be("float32")
     expect(row_of(report, "cross_entropy_backward").scale):to_be(1024.0)
-    expect(row_of(report, "optim_adam").phase):to_be("step")
-    expect(row_of(report, "optim_adam").outputs[2].dtype):to_be("float16") -- the copies that it refreshes
+    expect(row_of(report, "optim_step").phase):to_be("step")
+    expect(row_of(report, "optim_step").of):to_be("AdamW")
+    expect(row_of(report, "optim_step").outputs[2].dtype):to_be("float16") -- the copies that it refreshes
     expect(report.first_nonfinite):to_be(nil)
     expect(report.advice.now):to_be(1024.0)
   end)

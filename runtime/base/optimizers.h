@@ -1,0 +1,57 @@
+/* base/optimizers.h - the optimizers of optimizers.def as types: kinds, and the hyperparameters of each by name.
+ *
+ * All hyperparameters are doubles, so that those of any optimizer are also a plain row of numbers. */
+#ifndef GB_BASE_OPTIMIZERS_H
+#define GB_BASE_OPTIMIZERS_H
+
+/* GB_SGD, GB_Adam, ... */
+typedef enum gb_optimizer_kind {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) GB_##NAME,
+#include "base/optimizers.def"
+#undef OPTIMIZER
+  GB_OPTIMIZERS
+} gb_optimizer_kind;
+
+/* gb_SGD_hyper, gb_Adam_hyper, ... */
+#define HYPER(name, preset, bound) double name;
+#define RATE HYPER
+#define PAIR(name, first, second, bound) double name##1, name##2;
+#define FLAG(name) double name;
+#define NEEDS(condition, text)
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) typedef struct gb_##NAME##_hyper { HYPERS FLAG(maximize) } gb_##NAME##_hyper;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+#undef HYPER
+#undef RATE
+#undef PAIR
+#undef FLAG
+#undef NEEDS
+
+typedef union gb_optim_longest {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) gb_##NAME##_hyper NAME;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+} gb_optim_longest;
+
+/* The hyperparameters of one group: numbers.AdamW.lr, or number[i] in the order of the declaration. */
+enum { GB_OPTIM_NUMBERS = sizeof(gb_optim_longest) / sizeof(double) };
+typedef union gb_optim_numbers {
+  double number[GB_OPTIM_NUMBERS];
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) gb_##NAME##_hyper NAME;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+} gb_optim_numbers;
+
+/* The most states that an optimizer has. */
+#define STATE(name) char name;
+#define STATE_WHERE(name, condition) char name;
+typedef union gb_optim_most_states {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) struct { STATES char end; } NAME;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+} gb_optim_most_states;
+#undef STATE
+#undef STATE_WHERE
+enum { GB_OPTIM_STATES = sizeof(gb_optim_most_states) - 1 };
+
+#endif

@@ -1,0 +1,90 @@
+/* cpu/steps.h - the steps of all optimizers in the precision T; cpu/optim.c includes this once for float and once for double.
+ *
+ * A tile's gradients are brought to their true size first. Then one vectorised loop runs the rule of base/updates.h, and the
+ * new weights are rounded into their 16-bit forms while they are still in the cache. */
+
+/* Where the states of a tile lie; by value, so that a loop has the pointers in registers. */
+typedef struct M(state_room) { T *state[GB_OPTIM_STATES]; } M(state_room);
+#define STATE_AT(room, k, i) (room).state[k][i]
+
+#include "base/updates.h"
+#undef STATE_AT
+
+/* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_ and then by a clip,
+ * so that the bits are those of one after the other. */
+static void M(read)(const pass *p, int64_t at, int64_t n, T *restrict g) {
+  T *from = (T *)p->gradients + at, factor = (T)p->factor, inverse = (T)p->inverse, clip = (T)p->clip;
+  if (p->writes)
+    for (int64_t i = 0; i < n; i++) from[i] = from[i] * inverse * clip;
+  for (int64_t i = 0; i < n; i++) g[i] = from[i] * factor;
+}
+
+/* What is left of a step that clips when it is skipped: gradients are written all the same. */
+static void M(skipped_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
+  (void)chunk, (void)segment;
+  T g[GB_TILE];
+  for (int64_t end = at + n; at < end; at += GB_TILE) M(read)(p, at, least(GB_TILE, end - at), g);
+}
+
+/* Part of a run. A state that the step does not use lies in `none`, so that rules need not ask; bare: it uses none at all. */
+typedef struct M(tile) {
+  int64_t at, n, end;
+  T *w, g[GB_TILE], none[GB_TILE];
+  M(state_room) room;
+  bool bare;
+} M(tile);
+
+/* The tiles of a run begin. */
+static void M(open_tile)(const pass *p, M(tile) *t, int64_t at, int64_t n) {
+  t->at = at;
+  t->end = at + n;
+  t->bare = true;
+  for (int k = 0; k < GB_OPTIM_STATES; k++) t->bare = t->bare && !p->state[k];
+  if (!t->bare) memset(t->none, 0, sizeof(T) * (size_t)least(GB_TILE, n));
+}
+
+/* Load the tile at t->at; false: the run is at its end. */
+static bool M(load_tile)(const pass *p, M(tile) *t) {
+  t->n = least(GB_TILE, t->end - t->at);
+  if (t->n <= 0) return false;
+  t->w = (T *)p->weights + t->at;
+  for (int k = 0; k < GB_OPTIM_STATES; k++) t->room.state[k] = p->state[k] ? (T *)p->state[k] + t->at : t->none;
+  M(read)(p, t->at, t->n, t->g);
+  return true;
+}
+
+/* The rule has changed the tile. */
+static void M(store_tile)(const pass *p, M(tile) *t) {
+  if (sizeof(T) == sizeof(float)) write_16bit(p, t->at, t->n, (const float *)t->w);
+  t->at += GB_TILE;
+}
+
+/* X_at and X_bare: one element, with its states and without; functions of their own, since a struct that is declared in a
+ * simd loop keeps it from vectorising. X_rule: one tile. X_run: a run of a segment. */
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                              \
+  static inline T M(NAME##_at)(T w, T g, M(state_room) room, int64_t i, const M(NAME##_numbers) *n) {                     \
+    M(NAME##_states) s = M(NAME##_load)(room, i);                                                                         \
+    w = M(NAME##_element)(w, g, &s, n);                                                                                   \
+    M(NAME##_store)(room, i, s);                                                                                          \
+    return w;                                                                                                             \
+  }                                                                                                                       \
+  static inline T M(NAME##_bare)(T w, T g, const M(NAME##_numbers) *n) {                                                  \
+    M(NAME##_states) s = { .bare = true };                                                                                     \
+    return M(NAME##_element)(w, g, &s, n);                                                                                \
+  }                                                                                                                       \
+  static void M(NAME##_rule)(T *restrict w, const T *restrict g, const M(tile) *t, const M(NAME##_numbers) *numbers) {    \
+    const M(NAME##_numbers) n = *numbers;                                                                                 \
+    const M(state_room) room = t->room;                                                                                   \
+    const int64_t count = t->n;                                                                                           \
+    if (t->bare) _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_bare)(w[i], g[i], &n);           \
+    else _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_at)(w[i], g[i], room, i, &n);            \
+  }                                                                                                                       \
+  static void M(NAME##_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                   \
+    (void)chunk;                                                                                                          \
+    M(NAME##_numbers) numbers;                                                                                            \
+    M(NAME##_segment)(&p->call->numbers->NAME, segment->steps, &numbers);                                                 \
+    M(tile) t;                                                                                                            \
+    for (M(open_tile)(p, &t, at, n); M(load_tile)(p, &t); M(store_tile)(p, &t)) M(NAME##_rule)(t.w, t.g, &t, &numbers);   \
+  }
+#include "base/optimizers.def"
+#undef OPTIMIZER
