@@ -12,7 +12,7 @@ local later = {
     "grid_sample", "rotary_embedding", "swiglu", "glu", "embedding_bag", "huber_loss", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = { "get_total_norm", "parameters_to_vector", "vector_to_parameters" },
-  ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "LBFGS", "EMA" },
+  ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "LAMB", "LBFGS", "EMA" },
   ["gb.optim.lr"] = { "Step", "MultiStep", "Exponential", "Polynomial", "CosineWarmRestarts", "OneCycle", "Cyclic", "InverseSqrt",
     "ReduceOnPlateau", "Sequential" },
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },

@@ -55,6 +55,9 @@
 /* a goes towards b by `rate`; from the nearer end, so that a rate of 1 gives b itself. */
 #define LERP(a, b, rate) ((rate) < (T)0.5 ? (a) + (rate) * ((b) - (a)) : (b) - ((b) - (a)) * (1 - (rate)))
 
+/* -1, 0 or 1; NaN stays NaN. */
+#define SIGN(x) ((x) > 0 ? (T)1 : (x) < 0 ? (T)-1 : (x))
+
 /* ====} */
 
 /* {==== SGD ==== */
@@ -121,8 +124,29 @@ PER_ELEMENT(AdamW) { return M(adam_update)(w, g, &s->exp_avg, &s->exp_avg_sq, n)
 
 /* ====} */
 
+/* {==== Lion ==== */
+
+NUMBERS(Lion, lr, rate1, rate2, keep)
+
+PER_SEGMENT(Lion) {
+  (void)steps;
+  n->lr = (T)h->lr;
+  n->rate1 = (T)(1 - h->beta1);
+  n->rate2 = (T)(1 - h->beta2);
+  n->keep = (T)(1 - h->lr * h->weight_decay);
+}
+
+PER_ELEMENT(Lion) {
+  T along = LERP(s->exp_avg, g, n->rate1);
+  s->exp_avg = LERP(s->exp_avg, g, n->rate2);
+  return w * n->keep - n->lr * SIGN(along);
+}
+
+/* ====} */
+
 #undef NUMBERS
 #undef PER_SEGMENT
 #undef PER_ELEMENT
 #undef SQRT
 #undef LERP
+#undef SIGN

@@ -92,7 +92,7 @@ static void step_reference(reference *r, double g, gb_optimizer_kind kind, const
   double lr = option(kind, o, "lr", 0), decay = option(kind, o, "weight_decay", 0), momentum = option(kind, o, "momentum", 0);
   double beta1 = option(kind, o, "betas", 0), beta2 = option(kind, o, "betas", 1);
   if (option(kind, o, "maximize", 0)) g = -g;
-  if (kind == GB_AdamW) r->w *= 1 - lr * decay;
+  if (kind == GB_AdamW || kind == GB_Lion) r->w *= 1 - lr * decay;
   else g += decay * r->w;
   r->steps++;
   if (kind == GB_SGD) {
@@ -101,6 +101,12 @@ static void step_reference(reference *r, double g, gb_optimizer_kind kind, const
       g = option(kind, o, "nesterov", 0) ? g + momentum * r->m : r->m;
     }
     r->w -= lr * g;
+    return;
+  }
+  if (kind == GB_Lion) {
+    double along = beta1 * r->m + (1 - beta1) * g;
+    r->w -= lr * ((along > 0) - (along < 0));
+    r->m = beta2 * r->m + (1 - beta2) * g;
     return;
   }
   r->m = beta1 * r->m + (1 - beta1) * g;
@@ -151,7 +157,7 @@ static void compare(gb_dtype dtype, gb_optimizer_kind kind, gb_optim_options o, 
       free(numbers);
       gb_tensor_release(state[i].tensor);
     }
-    CHECK(n == (kind == GB_SGD ? o.numbers.SGD.momentum != 0 : 2) + gb_is_16bit(dtype));
+    CHECK(n == (kind == GB_SGD ? o.numbers.SGD.momentum != 0 : kind == GB_Lion ? 1 : 2) + gb_is_16bit(dtype));
   }
   gb_optimizer_release(opt);
   for (int k = 0; k < 2; k++) gb_tensor_release(p[k]), free(r[k]);
@@ -178,6 +184,10 @@ static void test_steps(void) {
     o = defaults(GB_AdamW);
     o.numbers.AdamW.lr = 0.01, o.numbers.AdamW.weight_decay = 0.1;
     compare(dtypes[d], GB_AdamW, o, tolerance);
+    o = defaults(GB_Lion);
+    compare(dtypes[d], GB_Lion, o, tolerance);
+    o.numbers.Lion.lr = 0.01, o.numbers.Lion.weight_decay = 0.1, o.numbers.Lion.beta1 = 0.4, o.numbers.Lion.maximize = true;
+    compare(dtypes[d], GB_Lion, o, tolerance);
   }
 }
 

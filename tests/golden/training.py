@@ -37,7 +37,28 @@ OPTIMIZERS = [
     ("Adam", dict(lr=0.01, maximize=True)),
     ("AdamW", dict(lr=0.01)),
     ("AdamW", dict(lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)),
+    ("Lion", dict(lr=0.01)),
+    ("Lion", dict(lr=0.01, betas=(0.3, 0.6), weight_decay=0.1)),
+    ("Lion", dict(lr=0.01, maximize=True)),
 ]
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms" (arXiv 2302.06675); PyTorch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False, foreach=False):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                g = -p.grad if group["maximize"] else p.grad
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (beta1 * m + (1 - beta1) * g).sign()
+                m.copy_(beta2 * m + (1 - beta2) * g)
+                p.sub_(group["lr"] * (update + group["weight_decay"] * p))
 
 
 def optimizer(kind, options):
@@ -45,7 +66,7 @@ def optimizer(kind, options):
     params = [drawn(name, f"start{i}", p).requires_grad_() for i, p in enumerate([torch.empty(3, 5), torch.empty(70)])]
     for i, p in enumerate(params):
         tensors[f"start{i}"] = p.detach().clone()
-    opt = getattr(torch.optim, kind)(params, foreach=False, **options)
+    opt = (Lion if kind == "Lion" else getattr(torch.optim, kind))(params, foreach=False, **options)
     for step in range(10):
         for i, p in enumerate(params):
             p.grad = drawn(name, f"grad{i}.{step}", p)

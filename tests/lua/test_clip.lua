@@ -189,6 +189,7 @@ describe("a clip inside of step", function()
     { "SGD", { lr = 0.1, maximize = true } },
     { "Adam", { lr = 0.01, weight_decay = 0.1 } },
     { "AdamW", { lr = 0.01, maximize = true } },
+    { "Lion", { lr = 0.01, weight_decay = 0.1 } },
   }
   -- Three steps, clipped inside or before, of which the second may overflow; everything that can be seen afterwards.
   local function run(inside, kind, dtype, scale, limit, norm_type, big)
@@ -225,7 +226,7 @@ describe("a clip inside of step", function()
     end
   end)
   it("where nothing is clipped, by other norms, and without a scaler", function()
-    for _, kind in ipairs { kinds[1], kinds[5] } do
+    for _, kind in ipairs { kinds[1], kinds[5], kinds[6] } do
       compare(kind, "float32", 1000, 1e9)
       compare(kind, "float32", 48, 0.25, 1)
       compare(kind, "float32", 48, 0.25, 3)
@@ -236,7 +237,7 @@ describe("a clip inside of step", function()
     end
   end)
   it("that is skipped leaves gradients as clip_grad_norm_ does", function()
-    for _, kind in ipairs { kinds[2], kinds[4] } do
+    for _, kind in ipairs { kinds[2], kinds[4], kinds[6] } do
       compare(kind, "float32", 1000, 0.5, 2, math.huge)
       compare(kind, "float64", 1000, 0.5, 2, 0 / 0)
       compare(kind, "bfloat16", 1000, 0.5, math.huge, math.huge)

@@ -5,7 +5,7 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, F = gb.nn, gb.optim, gb.nn.functional
 
-local kinds = { "SGD", "Adam", "AdamW" }
+local kinds = { "SGD", "Adam", "AdamW", "Lion" }
 
 local function parameter(...) return nn.Parameter(gb.tensor { ... }) end
 local function values(p) return p:detach():clone() end
@@ -141,6 +141,46 @@ for _, kind in ipairs(kinds) do
   end)
 end
 
+describe("Lion", function()
+  it("has the paper's defaults", function()
+    local group = optim.Lion({ parameter(1.0) }).param_groups[1]
+    expect(group.lr):to_be(1e-4)
+    expect(group.betas[1]):to_be(0.9)
+    expect(group.betas[2]):to_be(0.99)
+    expect(group.weight_decay):to_be(0.0)
+    expect(group.maximize):to_be(false)
+  end)
+  it("moves by lr whatever the size of a gradient, not at all for 0, and shows NaN", function()
+    local p = parameter(1.0, 1.0, 1.0, 1.0)
+    local opt = optim.Lion({ p }, { lr = 0.25 })
+    p.grad = gb.tensor { 1e-30, -1e30, 0.0, 0 / 0 }
+    opt:step()
+    local after = values(p):tolist()
+    expect(after[1]):to_be(0.75)
+    expect(after[2]):to_be(1.25)
+    expect(after[3]):to_be(1.0)
+    expect(after[4] ~= after[4]):to_be(true)
+  end)
+  for _, dtype in ipairs { "float16", "bfloat16" } do
+    it("collects steps below the rounding of " .. dtype .. " in the master, and skips those with an overflow", function()
+      local p = nn.Parameter(gb.ones(3):to(dtype))
+      local opt, scaler = optim.Lion({ p }, { lr = 2 ^ -12 }), gb.amp.GradScaler { init_scale = 4 }
+      for step = 1, 17 do
+        opt:zero_grad()
+        local loss = p:to("float32"):sum()
+        if step == 5 then loss = loss * math.huge end
+        scaler:scale(loss):backward()
+        scaler:step(opt)
+        scaler:update()
+      end
+      local state = opt:state_dict().state[1]
+      expect(state.steps):to_be(16)
+      expect(state.master:tolist()[1]):to_be(1 - 16 * 2 ^ -12)
+      expect(values(p):to("float32"):tolist()[1]):to_be(1 - 2 ^ -8)
+    end)
+  end
+end)
+
 describe("moving a model", function()
   it("before an optimizer adopts it works, after it is an error that says what to do", function()
     local net = nn.Linear(3, 2):to("float64")
@@ -220,7 +260,7 @@ describe("refuses", function()
   end)
   it("options of another optimizer, naming the nearest of its own", function()
     local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 }, Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
-    foreign.AdamW = foreign.Adam
+    foreign.AdamW, foreign.Lion = foreign.Adam, { eps = 1e-8, momentum = 0.9 }
     for kind, options in pairs(foreign) do
       for name, value in pairs(options) do
         expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("%s: unknown option '%s'"):format(kind, name))
