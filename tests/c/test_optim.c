@@ -260,6 +260,52 @@ static void test_refusals(void) {
   for (int i = 0; i < 6; i++) gb_tensor_release((gb_tensor *[]){ whole, part, matrix, integer, sum, lent }[i]);
 }
 
+/* Every declaration: the rows cover the numbers once, defaults lie within their bounds and agree with one another, names are not used twice. */
+static void test_declarations(void) {
+  for (int k = 0; k < GB_OPTIMIZERS; k++) {
+    gb_optimizer_kind kind = (gb_optimizer_kind)k;
+    const gb_optimizer_info *info = gb_optimizer_info_of(kind);
+    gb_optim_options o = defaults(kind);
+    int next = 0;
+    for (int i = 0; i < info->n_hypers; i++) {
+      const gb_hyper *hyper = &info->hypers[i];
+      int count = hyper->type == GB_HYPER_PAIR ? 2 : 1;
+      CHECK(hyper->at == next && gb_optimizer_hyper(kind, hyper->name) == hyper);
+      for (int j = 0; j < count; j++) {
+        CHECK(o.numbers.number[hyper->at + j] == hyper->preset[j] && !gb_hyper_refuses(hyper, hyper->preset[j]));
+        CHECK(hyper->type == GB_HYPER_FLAG || (gb_hyper_refuses(hyper, -1) && gb_hyper_refuses(hyper, NAN) && gb_hyper_refuses(hyper, INFINITY)));
+      }
+      next += count;
+    }
+    CHECK(next <= GB_OPTIM_NUMBERS && info->n_states <= GB_OPTIM_STATES && !gb_optimizer_needs(kind, &o.numbers));
+    CHECK(gb_optimizer_hyper(kind, "lr") && gb_optimizer_hyper(kind, "maximize") && !gb_optimizer_hyper(kind, "nonsense"));
+    CHECK(!gb_optimizer_uses(kind, &o.numbers, info->n_states));
+  }
+}
+
+/* Hyperparameters that contradict each other are named with their values; a state comes with the setting that needs it, and one that was
+ * there before stays as it is while no step uses it. */
+static void test_needs(void) {
+  gb_tensor *p = parameter(GB_FLOAT32, 3, 1);
+  gb_optim_options o = defaults(GB_SGD);
+  o.numbers.SGD.nesterov = true;
+  gb_optimizer *opt;
+  CHECK(gb_optimizer_new(context, GB_SGD, &opt) == GB_OK);
+  CHECK(fails_with(gb_optimizer_add_group(opt, &p, NULL, 1, &o), GB_EINVAL, "nesterov needs a momentum above 0"));
+  CHECK(strstr(gb_error(context), "momentum 0") && strstr(gb_error(context), "nesterov 1"));
+  CHECK(gb_optimizer_add_group(opt, &p, NULL, 1, NULL) == GB_OK && !p->slab->state[0]);
+  gb_SGD_hyper *sgd = &gb_optimizer_group(opt, 0)->numbers.SGD;
+  give_grad(p, 2);
+  CHECK(gb_optimizer_step(opt) == GB_OK && !p->slab->state[0]);
+  sgd->momentum = 0.5;
+  CHECK(gb_optimizer_step(opt) == GB_OK && p->slab->state[0]);
+  double before = at(p->slab->state[0], 0), weight = at(p, 0);
+  sgd->momentum = 0;
+  CHECK(gb_optimizer_step(opt) == GB_OK && at(p->slab->state[0], 0) == before && at(p, 0) != weight);
+  gb_optimizer_release(opt);
+  gb_tensor_release(p);
+}
+
 /* Strides stay, for a parameter and its gradient; padding and other parameters are left alone. */
 static void test_layout(void) {
   gb_tensor *conv, *bias = parameter(GB_FLOAT32, 3, 4);
@@ -469,6 +515,8 @@ int main(void) {
   test_steps();
   test_adoption();
   test_refusals();
+  test_declarations();
+  test_needs();
   test_layout();
   test_groups();
   test_no_memory();
