@@ -284,6 +284,8 @@ void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the ho
  * the table at the top (pushed). */
 void gbl_set_functions(lua_State *L, const luaL_Reg *functions);
 void gbl_push_module(lua_State *L, const char *name);
+/* Is the value at index the table gb, as where a function of it was called with a colon? */
+bool gbl_is_library(lua_State *L, int index);
 /* table[name] = the value at the top, which is popped; past metatables. */
 static inline void gbl_set_raw(lua_State *L, int table, const char *name) {
   table = lua_absindex(L, table);

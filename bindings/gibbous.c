@@ -11,6 +11,14 @@ static const char gb_key = 0; /* of the registry: the table gb */
 
 /* {==== Tables ==== */
 
+bool gbl_is_library(lua_State *L, int index) {
+  index = lua_absindex(L, index);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &gb_key);
+  bool is_gb = lua_rawequal(L, -1, index);
+  lua_pop(L, 1);
+  return is_gb;
+}
+
 void gbl_set_functions(lua_State *L, const luaL_Reg *functions) {
   lua_pushlightuserdata(L, gbl_get_state(L));
   luaL_setfuncs(L, functions, 1);

@@ -190,6 +190,7 @@ static int finish_call(lua_State *L, int status, lua_KContext context) {
  * by its __close, with the traceback whole. */
 static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_kind kind, const char *what, gb_modes to) {
   if (!fn) {
+    if (gbl_argument(call, "arguments")->count > 0) return gbl_refuse(call, "'fn' is nil, but arguments for it follow");
     push_scope(L, kind, what, to, true);
     return 1;
   }

@@ -108,6 +108,6 @@ void *gbl_test_object(lua_State *L, int arg, const gbl_type *type) {
 void *gbl_check_object(lua_State *L, int arg, const gbl_type *type) {
   object *o = luaL_testudata(L, arg, type->name);
   if (!o) gbl_error(L, "expects a %s, got %s", type->name, gbl_type_name(L, arg));
-  if (!o->object) gbl_error(L, "this %s was closed", type->name);
+  if (!o->object) gbl_error(L, "this %s was closed", type->name + strlen("gibbous."));
   return o->object;
 }

@@ -35,6 +35,7 @@ static int reject(const arguments *a, const char *format, ...) {
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
+  if (gbl_is_library(a->L, a->first)) return gbl_error(a->L, "%s: called with a colon; it is a function: gb.%s(...)", a->info->name, a->info->name);
   return gbl_error(a->L, "%s%s: %s (%s)", a->info->name, a->in_place ? "_" : "", text, a->info->signature);
 }
 

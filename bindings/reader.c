@@ -85,6 +85,9 @@ int gbl_refuse(const gbl_call *call, const char *format, ...) {
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
+  bool is_self = call->signature->count > 0 && call->signature->parameter[0].is_self;
+  if (call->top > 0 && !is_self && gbl_is_library(call->L, 1))
+    return gbl_error(call->L, "%s: called with a colon; it is a function: gb.%s(...)", call->signature->who, call->signature->who);
   return gbl_error(call->L, "%s: %s", call->signature->who, text);
 }
 
@@ -145,8 +148,34 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
   return out->tensor != NULL;
 }
 
+/* Raise where the table at index is a module, a class or another object of the library: to a raw reader it would be an empty table. */
+static void refuse_object(const gbl_call *call, const char *name, int index) {
+  lua_State *L = call->L;
+  luaL_checkstack(L, 6, NULL);
+  if (luaL_getmetafield(L, index, "__module") != LUA_TNIL)
+    gbl_refuse(call, "'%s' is a module; give model:parameters(), model:state_dict() or a list that holds it", name);
+  bool is_class = gbl_raw_field(L, index, "__values") == LUA_TTABLE;
+  lua_pop(L, 1);
+  if (is_class) gbl_refuse(call, "'%s' is a class; make a module with it first", name);
+  if (!gbl_push_private(L, index, NULL)) return;
+  gbl_raw_field(L, -1, "kind");
+  gbl_refuse(call, "'%s' is an object (%s), no table", name, lua_tostring(L, -1));
+}
+
+/* A list has no names: what has nothing else is another thing. */
+static void refuse_names(const gbl_call *call, const parameter *p, int index) {
+  lua_State *L = call->L;
+  refuse_object(call, p->name, index);
+  if (lua_rawlen(L, index) > 0) return;
+  lua_pushnil(L);
+  if (!lua_next(L, index)) return;
+  gbl_refuse(call, "'%s' must be a list, got a table with the key %s", p->name,
+             lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : luaL_typename(L, -2));
+}
+
 /* How many elements a list has, by its raw length; an error where they are too many to be meant. */
 static int list_length(const gbl_call *call, const parameter *p, int index) {
+  refuse_names(call, p, index);
   lua_Unsigned n = lua_rawlen(call->L, index);
   if (n > MOST_ELEMENTS) gbl_refuse(call, "'%s' has more than %d elements", p->name, MOST_ELEMENTS);
   if (n > 0) gbl_charge(call->L, n);
@@ -193,6 +222,7 @@ static bool read_list(gbl_call *call, const parameter *p, int index, gbl_value *
 
 static bool read_table(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   if (lua_type(call->L, index) != LUA_TTABLE) return false;
+  refuse_object(call, p->name, index);
   gbl_push_copy(call->L, index, !strcmp(p->choices[0].kind->name, "tree"), gbl_who(call));
   out->index = lua_gettop(call->L);
   return true;
@@ -238,6 +268,7 @@ static bool read_int_list(gbl_call *call, const parameter *p, int index, gbl_val
   out->count = 0;
   if (lua_type(L, index) == LUA_TNUMBER) { add_int(call, p, index, out, dims); return true; }
   if (lua_type(L, index) != LUA_TTABLE) return false;
+  refuse_names(call, p, index);
   lua_Unsigned n = lua_rawlen(L, index);
   luaL_checkstack(L, 2, NULL);
   for (lua_Unsigned i = 1; i <= n; i++) {
@@ -308,10 +339,10 @@ static bool read_function(gbl_call *call, const parameter *p, int index, gbl_val
   return true;
 }
 
-/* A module; as self also a class, which methods such as extend are called on. */
+/* A module; extend is called on a class too. */
 static bool read_module(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   (void)out;
-  if (p->is_self && lua_type(call->L, index) == LUA_TTABLE) {
+  if (p->is_self && lua_type(call->L, index) == LUA_TTABLE && !strcmp(gbl_who(call), "extend")) {
     bool is_class = gbl_raw_field(call->L, index, "__values") == LUA_TTABLE;
     lua_pop(call->L, 1);
     if (is_class) return true;
@@ -634,6 +665,7 @@ static int unknown_option(gbl_call *call, const char *name) {
 static void read_options(gbl_call *call, int index) {
   lua_State *L = call->L;
   const gbl_signature *s = call->signature;
+  refuse_object(call, "options", index);
   luaL_checkstack(L, 4 * GBL_MOST_ARGUMENTS + 8, NULL);
   for (lua_pushnil(L); lua_next(L, index);) {
     if (lua_type(L, -2) != LUA_TSTRING) gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
@@ -824,6 +856,7 @@ static void push_value(lua_State *L, const gbl_call *call, int i) {
     return;
   }
   if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count"))) lua_pushinteger(L, v->integer);
+  else if (v->kind && !strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TNUMBER) lua_pushinteger(L, v->ints[0]);
   else if (v->kind && (!strcmp(v->kind, "sizes") || !strcmp(v->kind, "shape") || (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
   else lua_pushvalue(L, v->index);
 }
@@ -837,6 +870,7 @@ static int finish_lua(lua_State *L, int status, lua_KContext base) {
  * positional arguments and then, where it has options, a table of them all with the defaults filled in. Tables are copies, so no
  * metatable of the recipe's is reached through them. */
 static int call_lua(lua_State *L) {
+  gbl_check_stack(L); /* the call lies there, and goes into Lua */
   gbl_call call;
   call.function = NULL;
   begin_call(L, &call, lua_tostring(L, lua_upvalueindex(2)), lua_toboolean(L, lua_upvalueindex(5)));

@@ -152,7 +152,7 @@ static int is_recomputing(lua_State *L, gbl_call *call) {
 }
 
 static const gbl_function functions[] = {
-  { recompute, GB_SANDBOX_STRICT | GBL_CALLS,
+  { recompute, GB_SANDBOX_STRICT,
     "gb.recompute(fn: function, arguments...: any) -> any: What fn(...) gives, but of what it computes only the tensors among its "
     "arguments are kept; backward runs it again, in the autocast scope and with the random numbers of this call. fn must compute the "
     "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must still be as they "

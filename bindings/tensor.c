@@ -304,6 +304,7 @@ static int tensor_newindex(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   const char *name = lua_tostring(L, 2);
   if (!strcmp(name, "grad")) {
+    if (!lua_isnil(L, 3) && !gbl_test_tensor(L, 3)) return gbl_error(L, "the field 'grad' takes a tensor or nil, got %s", gbl_type_name(L, 3));
     gb_tensor *grad = gbl_opt_tensor(L, 3);
     if (grad) gbl_share_tensor(L, 3); /* reading it gives the same value */
     gbl_check_status(L, gb_tensor_set_grad(t, grad));

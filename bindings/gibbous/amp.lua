@@ -104,6 +104,7 @@ end
 amp.policy = define("gb.amp.policy(rules: tree) -> policy: Rules { pattern, precision }, which policy:apply pins modules by. Errors: a rule of \z
   another form. Example: local policy = gb.amp.policy { { \"head%..*\", \"float32\" } }", "strict", function(rules)
   local list = {}
+  if #rules == 0 and next(rules) ~= nil then fail("amp.policy takes a list of rules: { { pattern, precision }, ... }") end
   for i = 1, #rules do list[i] = check_rule(rules[i], i) end
   return own(setmetatable({}, Policy), "policy", { rules = list })
 end)

@@ -118,6 +118,13 @@ local function lua_batch(mine)
     local at = mine.order and mine.order[i] or i
     local sample = pack(dataset:get(at))
     if sample[1] == nil then fail(format("DataLoader: get(%d) of the dataset returned nothing", at)) end
+    local first = samples[1] or sample
+    if sample.n ~= first.n then
+      fail(format("DataLoader: get(%d) of the dataset returned %d values, another sample of the batch %d", at, sample.n, first.n))
+    end
+    for c = 1, sample.n do
+      if sample[c] == nil then fail(format("DataLoader: value %d of get(%d) of the dataset is nil", c, at)) end
+    end
     samples[#samples + 1] = sample
   end
   if not samples[1] then fail("DataLoader: the dataset became shorter while it was read") end

@@ -46,6 +46,7 @@ local function split(value, path, tensors, depth)
   if depth > MOST_DEPTH then
     fail(format("save_checkpoint: %s... is nested deeper than %d tables, or holds itself", sub(path, 1, 40), MOST_DEPTH))
   end
+  if gb.nn.is_module(value) then fail(format("save_checkpoint: %s is a module; save its state_dict(), or give it as model", path)) end
   local plain = {}
   value = copy(value)
   for key, item in next, value do

@@ -146,6 +146,9 @@ local function new_optimizer(kind, params, options)
   local mine = { native = native.optimizer(kind), name = kind, defaults = options, groups = {} }
   local self = own(setmetatable({ kind = kind, defaults = copy(options), param_groups = {} }, Optimizer), "optimizer", mine)
   local first = type(params) == "table" and rawget(params, 1)
+  if type(params) == "table" and not first and rawget(params, "params") ~= nil then
+    fail(format("%s: that is one group; a list of groups is wanted: { { params = ... } }", kind))
+  end
   if type(first) == "table" and not gb.nn.is_module(first) and rawget(first, "params") ~= nil then
     local groups = copy(params)
     for i = 1, #groups do

@@ -37,6 +37,9 @@ local function type_name(value) return gb.is_tensor(value) and "a tensor" or typ
 local function assign(self, key, value)
   local values = values_of(self)
   if fields[key] then
+    if key ~= "training" or type(value) ~= "boolean" then
+      fail(format("%s.%s is the module's own%s; give the field another name", class_of(self).__name, key, key == "training" and ", true or false" or ""))
+    end
     rawset(values, key, value)
     return
   end
@@ -47,6 +50,12 @@ local function assign(self, key, value)
   if gb.is_tensor(value) and native.is_parameter(held) and not native.is_parameter(value) then
     fail(format("%s.%s is a parameter, and a plain tensor in its place would not be trained; copy values with %s:copy_(tensor) inside gb.no_grad, "
       .. "or assign gb.nn.Parameter(tensor)", class.__name, tostring(key), tostring(key)))
+  end
+  if values._buffers[key] then
+    if native.is_parameter(value) then values._buffers[key] = nil
+    elseif value ~= nil and not gb.is_tensor(value) then
+      fail(format("%s.%s is a buffer, a tensor; got %s", class.__name, tostring(key), type_name(value)))
+    end
   end
   local order = values._order
   if not order.known[key] then
@@ -376,8 +385,8 @@ end)
 method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool = true): A tensor that belongs to the module but is not trained; \z
   persistent = false keeps it out of state_dict. Example: gb.nn.Identity():register_buffer(\"mean\", gb.zeros(1))",
   function(self, name, tensor, options)
-    self._buffers[name] = options.persistent and "persistent" or "transient"
     self[name] = tensor
+    self._buffers[name] = options.persistent and "persistent" or "transient"
   end)
 
 method("Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. \z
@@ -395,20 +404,26 @@ method("Module:register_forward_hook(fn: function) -> function: fn(module, input
 
 method("Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape. \z
   Errors: a module of another class. Example: gb.nn.Linear(2, 2):share(gb.nn.Linear(2, 2))", function(self, other)
-  local pairs_left, seen = { { self, other } }, { [self] = true } -- a worklist: a module may hold itself
+  local pairs_left, seen, plan = { { self, other } }, { [self] = true }, {} -- a worklist: a module may hold itself
   for _, two in ipairs(pairs_left) do
     local module, source = two[1], two[2]
     if not is_module(source) or class_of(source) ~= class_of(module) then fail("Module:share takes a module of the same class") end
     local own, given = values_of(module), values_of(source)
     for _, key in ipairs(own._order) do
       local mine, theirs = rawget(own, key), rawget(given, key)
-      if native.is_parameter(mine) or own._buffers[key] then rawset(own, key, theirs)
+      if native.is_parameter(mine) or own._buffers[key] and mine then
+        if not gb.is_tensor(theirs) or concat(mine.shape, "x") ~= concat(theirs.shape, "x") then
+          fail(format("Module:share: %s has shape %s here and %s in the other", tostring(key), concat(mine.shape, "x"),
+            gb.is_tensor(theirs) and concat(theirs.shape, "x") or "none"))
+        end
+        plan[#plan + 1] = { own, key, theirs }
       elseif is_module(mine) and not seen[mine] then
         seen[mine] = true
         pairs_left[#pairs_left + 1] = { mine, theirs }
       end
     end
   end
+  for _, one in ipairs(plan) do rawset(one[1], one[2], one[3]) end
   return self
 end)
 
