@@ -18,6 +18,7 @@
 #define MOST_STEPS 20000000        /* of one call: about a tenth of a second */
 #define INDEX_CHAIN 2000           /* tables that Lua follows along __index before it gives up */
 #define BYTES_PER_STEP 8           /* of a string that a function looks through */
+#define LARGE_HEAP ((size_t)8 << 20) /* bytes of Lua's from which an emptied table may take long to look through */
 #define MOST_FILES 64              /* streams of one host that are open at a time */
 #define SOURCE_PIECE 4096          /* bytes of source text compiled between two charges */
 
@@ -298,6 +299,38 @@ static int guarded_setmetatable(lua_State *L) {
     lua_pop(L, 1);
   }
   return forward(L);
+}
+
+/* next(t, k) looks through the places that are empty, of which a large table that was emptied has many. Upvalue 2 is the host. */
+static int guarded_next(lua_State *L) {
+  const gb_host *host = lua_touserdata(L, lua_upvalueindex(2));
+  if (host->lua_bytes >= LARGE_HEAP) gbl_charge(L, 1);
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
+}
+
+/* pairs(t), which gives the next above, its second upvalue. */
+static int guarded_pairs(lua_State *L) {
+  luaL_checkany(L, 1);
+  if (luaL_getmetafield(L, 1, "__pairs") != LUA_TNIL) {
+    lua_pop(L, 1);
+    return lua_tocfunction(L, lua_upvalueindex(1))(L); /* in this frame, since it may yield */
+  }
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushvalue(L, 1);
+  lua_pushnil(L);
+  return 3;
+}
+
+/* Put both at their names; the globals are at the top. */
+static void guard_next(lua_State *L) {
+  gbl_raw_field(L, -1, "next");
+  lua_pushlightuserdata(L, gbl_host_of(L));
+  lua_pushcclosure(L, guarded_next, 2);
+  gbl_set_raw(L, -2, "next");
+  gbl_raw_field(L, -1, "pairs");
+  gbl_raw_field(L, -2, "next");
+  lua_pushcclosure(L, guarded_pairs, 2);
+  gbl_set_raw(L, -2, "pairs");
 }
 
 /* A whole collection, which costs what it looks at. */
@@ -619,6 +652,7 @@ void gbl_replace_library(lua_State *L, bool files) {
   lua_pushglobaltable(L);
   guard(L, "setmetatable", guarded_setmetatable);
   guard(L, "collectgarbage", guarded_collect);
+  guard_next(L);
   lua_pop(L, 1);
   lua_register(L, "tostring", guarded_tostring);
   lua_register(L, "load", guarded_load);

@@ -15,6 +15,11 @@
 
 #define LARGE_BLOCK ((size_t)4096) /* bytes from which an allocation is charged as work */
 #define LONG_STRING ((size_t)16 << 10) /* bytes from which a string makes limits look more often */
+#define SLOT ((size_t)16)              /* bytes of a place on a stack of Lua's */
+#define STACK_LEAST (40 * SLOT)        /* no stack has less */
+#define STACK_EXTRA (5 * SLOT)         /* that Lua does not count when it doubles one */
+#define STACK_DEEP (41000 * SLOT)      /* in a sandbox one instruction, a chain of __call for example, deepens a stack no further; */
+#define STACK_MOST (82000 * SLOT)      /* calls may, up to here, and have an error at the next instruction */
 
 /* {==== Errors ==== */
 
@@ -83,7 +88,7 @@ static int add_traceback(lua_State *L) {
 
 /* The status of a Lua error: the engine's own where the error is the engine's last one. */
 static gb_status status_of(const gb_host *host, int lua_status, const char *text) {
-  if (lua_status == LUA_ERRMEM) return host->limited ? GB_ELUABYTES : GB_EMEMORY;
+  if (lua_status == LUA_ERRMEM) return host->deep ? GB_ERECIPE : host->limited ? GB_ELUABYTES : GB_EMEMORY;
   if (!host->context || !*gb_error(host->context) || !text || !strstr(text, gb_error(host->context))) return GB_ERECIPE;
   gb_status code = gb_error_code(host->context);
   return code == GB_OK || code == GB_ECALLBACK ? GB_ERECIPE : code;
@@ -103,7 +108,8 @@ static gb_status outcome(gb_host *host, lua_State *L, int lua_status, gb_status 
   const char *text = lua_status != LUA_OK && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
   if (reason != GB_OK) return stopped(host, reason, lua_status == LUA_ERRMEM ? NULL : text);
   reason = status_of(host, lua_status, text);
-  if (lua_status == LUA_ERRMEM || !text) text = gb_status_text(reason);
+  if (lua_status == LUA_ERRMEM && reason == GB_ERECIPE) text = GBL_TOO_DEEP;
+  else if (lua_status == LUA_ERRMEM || !text) text = gb_status_text(reason);
   return keep(host, reason, text);
 }
 
@@ -126,7 +132,7 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   int top = lua_gettop(L);
   if (!lua_checkstack(L, LUA_MINSTACK)) return gbl_host_fail(host, GB_EMEMORY, "the stack of this coroutine is full");
   host->refused = 0;
-  host->limited = false;
+  host->limited = host->deep = false;
   gbl_interrupt_begin(L);
   lua_pushcfunction(L, add_traceback);
   lua_pushcfunction(L, run_body);
@@ -223,13 +229,70 @@ static void forget_string(gb_host *host, const void *block) {
   }
 }
 
+/* Is the request about a stack? Lua makes one right after the coroutine that has it; `before` is a type where there is no block. */
+static bool is_stack(gb_host *host, const void *block, size_t before) {
+  if (host->options.sandbox == GB_SANDBOX_NONE) return false;
+  if (block) return before >= STACK_LEAST && gbl_stacks_has(&host->stacks, block);
+  bool first = host->thread_made && before == 0;
+  if (before == LUA_TTHREAD) host->thread_made = true;
+  return first;
+}
+
+/* A stack that is too deep gets an error at its next instruction. */
+static void note_depth(const gb_host *host, size_t bytes) {
+  if (bytes > STACK_DEEP && told(host)) gbl_note_deep(told(host));
+}
+
+/* May a stack have so much room? Some versions of Lua ask for a new block, which is known by its length. The collection that Lua tries then is
+ * charged. */
+static bool may_deepen(gb_host *host, bool of_stack, size_t bytes) {
+  if (bytes <= STACK_DEEP || (bytes <= STACK_MOST && told(host) && told(host)->interrupt.looked)) return true;
+  if (!of_stack && !gbl_stacks_of(&host->stacks, (bytes + STACK_EXTRA) / 2)) return true;
+  host->deep = true; /* the error is this one, of memory */
+  if (told(host)) told(host)->interrupt.deep = false;
+  if (told(host)) gbl_charge_block(told(host), host->lua_bytes);
+  return false;
+}
+
+/* Was the stack at block, which goes, copied to the block that was made just before? What is compared are values and types, with gaps. */
+static bool has_moved(const gb_host *host, const char *block, size_t before) {
+  const char *to = host->newest.block;
+  size_t bytes = before < host->newest.bytes ? before : host->newest.bytes;
+  if (!to || host->newest.bytes < STACK_LEAST || host->newest.bytes % SLOT) return false;
+  for (size_t at = 0; at + SLOT <= bytes; at += SLOT)
+    if (memcmp(block + at, to + at, sizeof(void *) + 1) != 0) return false;
+  return true;
+}
+
+/* A stack has moved, changed its size, or gone. */
+static void note_stack(gb_host *host, const void *block, const void *fresh, size_t bytes) {
+  size_t most = gbl_stacks_most(&host->stacks);
+  if (block) gbl_stacks_remove(&host->stacks, block);
+  else host->thread_made = false;
+  if (bytes) gbl_stacks_add(&host->stacks, fresh, bytes);
+  if (bytes > STACK_DEEP / 4 && told(host)) told(host)->interrupt.looked = false;
+  if (told(host) && gbl_stacks_most(&host->stacks) != most) gbl_note_deepest(told(host), gbl_stacks_most(&host->stacks) / SLOT);
+}
+
+/* A stack goes, perhaps because it has moved. */
+static void end_stack(gb_host *host, const void *block, size_t before) {
+  bool moved = has_moved(host, block, before);
+  note_stack(host, block, host->newest.block, moved ? host->newest.bytes : 0);
+  if (moved) note_depth(host, host->newest.bytes);
+}
+
 static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   gb_host *host = user;
   const gb_host_options *o = &host->options;
-  bool is_string = !block && before == LUA_TSTRING && bytes >= LONG_STRING;
+  bool is_string = !block && before == LUA_TSTRING && bytes >= LONG_STRING, of_stack = is_stack(host, block, before);
+  bool plain = block || before == 0; /* it is no object that Lua collects */
   if (!block) before = 0; /* then it is a type */
   bool grows = bytes > before;
   if (is_string && !make_room(host)) return NULL;
+  if (of_stack && grows && !gbl_stacks_reserve(&host->stacks)) return NULL;
+  if (grows && plain && !may_deepen(host, of_stack, bytes)) return NULL;
+  if (of_stack && !bytes) end_stack(host, block, before);
+  host->newest.block = NULL;
   if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
   void *fresh = NULL;
   if (o->lua_alloc) {
@@ -240,6 +303,8 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   } else if (bytes) fresh = realloc(block, bytes);
   else free(block);
   if (bytes && !fresh) return NULL;
+  if (of_stack && bytes) note_stack(host, block, fresh, bytes), note_depth(host, bytes);
+  if (!block && plain) host->newest.block = fresh, host->newest.bytes = bytes;
   if (is_string) note_string(host, fresh, bytes);
   else if (before >= LONG_STRING && !bytes) forget_string(host, block);
   host->lua_bytes += bytes - before;
@@ -460,6 +525,7 @@ static void end_host(gb_host *host) {
   if (host->state) host->state->closing = true;
   if (host->main) lua_close(host->main);
   free(host->strings);
+  free(host->stacks.slot);
   free((char *)host->options.root);
   free((char *)host->options.device);
   free(host);

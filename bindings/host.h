@@ -7,6 +7,7 @@
 
 #include "binding.h"
 #include "gibbous_lua.h"
+#include "stacks.h"
 
 #define GBL_HOST_ERROR_BYTES 4096
 #define GBL_SIZE_BITS (8 * sizeof(size_t) + 1) /* 0 bits and up */
@@ -21,6 +22,10 @@ struct gb_host {
   struct { const void *block; size_t bytes; } *strings; /* the long ones that live */
   size_t n_strings, room_strings;
   size_t strings_of[GBL_SIZE_BITS]; /* how many of them have lengths of so many bits */
+  gbl_stacks stacks;             /* of coroutines, in a sandbox */
+  bool thread_made;              /* the block that comes next is the stack of a new coroutine */
+  struct { const void *block; size_t bytes; } newest; /* what was allocated, without a type, by the last request */
+  bool deep;                     /* a stack was refused more room in the call that runs */
   int open_files;                /* streams of the sandbox that are open */
   bool closing;                  /* the state may be gone, while Lua frees what is left */
   bool barred;                   /* a callback runs that may not call back */

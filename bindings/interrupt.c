@@ -11,6 +11,8 @@
 #define PERIOD 1000 /* instructions between two looks of the count hook: about ten microseconds */
 #define BYTES_PER_PERIOD ((size_t)16 << 20) /* of strings that they may look through: up to a quarter of a second where each byte is a zero */
 
+#define MOVES_PER_PERIOD 1.28e8 /* of values on a stack: about as long */
+
 static double now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -23,10 +25,14 @@ static void count_hook(lua_State *L, lua_Debug *event);
 static void stop_hook(lua_State *L, lua_Debug *event);
 static void silence_handler(lua_State *L);
 
-/* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the longest string there is. */
+/* Instructions between two looks, when one of them costs `cost` of a `budget`. */
+static int looks_for(double budget, double cost) { return cost * PERIOD <= budget ? PERIOD : cost < budget ? (int)(budget / cost) : 1; }
+
+/* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the longest string there is; or
+ * follow a chain of __call, which moves what lies on the stack at each link, for as long as the stack has room. */
 static int period_of(const gbl_interrupt *interrupt) {
-  if (interrupt->longest <= BYTES_PER_PERIOD / PERIOD) return PERIOD;
-  return interrupt->longest < BYTES_PER_PERIOD ? (int)(BYTES_PER_PERIOD / interrupt->longest) : 1;
+  int strings = looks_for(BYTES_PER_PERIOD, (double)interrupt->longest), stacks = looks_for(MOVES_PER_PERIOD, (double)interrupt->deepest * (double)interrupt->deepest / 2);
+  return strings < stacks ? strings : stacks;
 }
 
 /* The hook that a coroutine has while nothing was asked for: ours where there are limits, else none, or one that a script has set. */
@@ -57,7 +63,13 @@ static void stop_hook(lua_State *L, lua_Debug *event) {
     silence_handler(L);
     raise_reason(L, state);
   }
+  bool deep = state->interrupt.deep;
+  state->interrupt.deep = false;
   disarm(L, &state->interrupt);
+  state->interrupt.looked = true;
+  if (!deep) return;
+  silence_handler(L);
+  gbl_error(L, "%s", GBL_TOO_DEEP);
 }
 
 static void arm(lua_State *L) { lua_sethook(L, stop_hook, LUA_MASKLINE | LUA_MASKCOUNT, 1); }
@@ -103,11 +115,27 @@ void gbl_note_longest(gbl_state *state, size_t bytes) {
   int before = period_of(interrupt);
   interrupt->longest = bytes;
   lua_State *L = atomic_load(&interrupt->current);
-  if (L && period_of(interrupt) != before && !atomic_load(&interrupt->reason)) disarm(L, interrupt);
+  if (L && period_of(interrupt) != before && !interrupt->deep && !atomic_load(&interrupt->reason)) disarm(L, interrupt);
+}
+
+void gbl_note_deepest(gbl_state *state, size_t places) {
+  gbl_interrupt *interrupt = &state->interrupt;
+  int before = period_of(interrupt);
+  interrupt->deepest = places;
+  lua_State *L = atomic_load(&interrupt->current);
+  if (L && period_of(interrupt) != before && !interrupt->deep && !atomic_load(&interrupt->reason)) disarm(L, interrupt);
+}
+
+void gbl_note_deep(gbl_state *state) {
+  lua_State *L = atomic_load(&state->interrupt.current);
+  if (!L || atomic_load(&state->interrupt.reason)) return;
+  state->interrupt.deep = true;
+  arm(L);
 }
 
 static void count_hook(lua_State *L, lua_Debug *event) {
   (void)event;
+  gbl_get_state(L)->interrupt.looked = true;
   gbl_charge(L, (uint64_t)lua_gethookcount(L));
 }
 
@@ -157,7 +185,7 @@ void gbl_interrupt_begin(lua_State *L) {
   if (interrupt->depth++) return;
   atomic_store(&state->context->budget.refused, false);
   interrupt->instructions = 0;
-  interrupt->stepped = interrupt->grace = false;
+  interrupt->stepped = interrupt->grace = interrupt->deep = false;
   atomic_store(&interrupt->asked, false);
   atomic_store(&interrupt->has_handler, false);
   if (interrupt->most_seconds > 0) state->context->deadline = now() + interrupt->most_seconds;

@@ -27,6 +27,9 @@ typedef struct gbl_interrupt {
   bool counts;                   /* the count hook is armed on every coroutine */
   uint64_t instructions;         /* charged since the outermost call began */
   size_t longest;                /* bytes that no string has more of, where the allocator tells: the hook then looks more often */
+  size_t deepest;                /* places that no stack has more of, where the allocator tells: likewise */
+  bool deep;                     /* a stack has become too deep for a sandbox, and the next instruction says so */
+  bool looked;                   /* the hook ran since a deep stack last grew: it is calls that deepen it, not one instruction */
   bool limits_tensors;           /* the limit on tensor bytes is one that everything unwinds for */
   uint64_t most_instructions;    /* 0: no limit */
   double most_seconds;           /* 0: no limit; the deadline stands in the context, where ops look too */
@@ -74,6 +77,10 @@ static inline void gbl_charge_step(lua_State *L, uint64_t *steps) {
 void gbl_charge_block(struct gbl_state *state, size_t bytes);
 /* No string that lives has more than so many bytes. Called by an allocator. */
 void gbl_note_longest(struct gbl_state *state, size_t bytes);
+/* No stack has more than so many places; and: the stack of what runs has become too deep. Called by an allocator. */
+void gbl_note_deepest(struct gbl_state *state, size_t places);
+void gbl_note_deep(struct gbl_state *state);
+#define GBL_TOO_DEEP "stack overflow: in a sandbox a stack has room for some 40000 values, of all calls that have not returned"
 /* A coroutine is made: where instructions are counted, what it runs before its first look is charged now, so that many short ones buy nothing. */
 void gbl_charge_coroutine(lua_State *L);
 /* Was a stop asked for and not yet unwound? */

@@ -159,7 +159,15 @@ static const escape escapes[] = {
   { "gb.ones(table.unpack(setmetatable({}, { __len = function() return 8 end }))):sum()", GB_ERECIPE, "__len" },
   { "gb.tensor(setmetatable({}, { __len = function() return 2^62 end, __index = function() return 1 end }))", GB_OK, NULL }, /* nobody asks it */
   /* deep recursion */
-  { "local function f() return f() + 1 end f()", GB_ELUABYTES, NULL },
+  { "local function f() return f() + 1 end f()", GB_ERECIPE, "stack overflow" },
+  { "local t = {} setmetatable(t, { __call = t }) t()", GB_ERECIPE, "stack overflow" },
+  { "local m = {} local t = setmetatable({}, m) m.__call = t for i = 1, 3 do assert(not pcall(t)) end", GB_OK, NULL },
+  { "local m = {} local t = setmetatable({}, m) m.__call = t while true do pcall(t) end", GB_ETIME, NULL },
+  { "local f = print for i = 1, 8000 do f = setmetatable({}, { __call = f }) end while true do pcall(f, 1, nil, true) end", GB_ETIME, NULL },
+  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do next(t) end", GB_ETIME, NULL },
+  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do for k in pairs(t) do end end", GB_ETIME, NULL },
+  { "local t = setmetatable({}, { __pairs = function(t) coroutine.yield() return next, { 1 } end })\n"
+    "local f = coroutine.wrap(function() for k, v in pairs(t) do coroutine.yield(v) end end) f() assert(f() == 1)", GB_OK, NULL },
   { "local function f(n) return n == 0 and 0 or f(n - 1) + 1 end assert(f(1e4) == 1e4)", GB_OK, NULL },
   { "local function f() return pcall(f) end f()", GB_OK, NULL },
   { "local function f(t) return ('x'):gsub('x', f) end f()", GB_ERECIPE, "overflow" },
