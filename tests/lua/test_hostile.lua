@@ -189,4 +189,54 @@ describe("objects", function()
   end)
 end)
 
+describe("coroutines that end in the middle of a call", function()
+  -- How a callback ends the coroutine that its call runs in.
+  local ends = {
+    error = function() error("boom") end,
+    yield = function() coroutine.yield() end,
+    close = function(object) object:close() end,
+    collect = function() collectgarbage() end,
+  }
+  for name, finish in pairs(ends) do
+    it("leave a scaler that can be used and closed, after " .. name .. " in its scale", function()
+      local net, armed, scaler = model(), false, nil
+      local opt = gb.optim.SGD(net:parameters(), { lr = 0.1 })
+      scaler = amp.GradScaler { scale = function()
+        if armed then finish(scaler) end
+        return 2
+      end }
+      local function train()
+        opt:zero_grad()
+        scaler:scale(net(gb.rand(2, 4)):sum()):backward()
+        armed = armed == nil
+        scaler:step(opt)
+        scaler:update()
+      end
+      armed = nil
+      local ended = coroutine.resume(coroutine.create(train))
+      expect(ended):to_be(name == "collect")
+      armed = false
+      train()
+      scaler:close()
+      opt:close()
+      expect(function() scaler:step(opt) end):to_fail("closed")
+    end)
+  end
+  it("close their scopes", function()
+    local held = coroutine.create(function()
+      local _ <close> = gb.no_grad()
+      coroutine.yield()
+    end)
+    coroutine.resume(held)
+    expect(gb.is_grad_enabled()):to_be(true)
+    expect(coroutine.close(held)):to_be(true)
+    local failed = coroutine.create(function()
+      local _ <close> = gb.no_grad()
+      error("boom")
+    end)
+    expect(coroutine.resume(failed)):to_be(false)
+    expect(gb.is_grad_enabled()):to_be(true)
+  end)
+end)
+
 gb.test.finish()
