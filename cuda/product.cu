@@ -14,14 +14,16 @@ static GB_DEVICE float activate(float x, int activation) {
   }
 }
 
+static GB_DEVICE double sigmoid_of(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
 static GB_DEVICE double activate(double x, int activation) {
   switch (activation) {
     case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
     case GB_ACTIVATION_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
     case GB_ACTIVATION_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case GB_ACTIVATION_SILU: return x / (1 + exp(-x));
+    case GB_ACTIVATION_SILU: return x * sigmoid_of(x);
     case GB_ACTIVATION_TANH: return tanh(x);
-    case GB_ACTIVATION_SIGMOID: return 1 / (1 + exp(-x));
+    case GB_ACTIVATION_SIGMOID: return sigmoid_of(x);
     default: return x;
   }
 }

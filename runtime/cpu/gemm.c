@@ -55,15 +55,17 @@ static void activate_f32(float *v, int64_t n, gb_activation activation) {
   }
 }
 
+static double sigmoid_f64(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
 static double activate_f64(double x, gb_activation activation) {
   const double sqrt_half = 0.70710678118654752440, sqrt_2_over_pi = 0.79788456080286535588;
   switch (activation) {
     case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
     case GB_ACTIVATION_GELU: return 0.5 * x * (1 + erf(x * sqrt_half));
     case GB_ACTIVATION_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
-    case GB_ACTIVATION_SILU: return x / (1 + exp(-x));
+    case GB_ACTIVATION_SILU: return x * sigmoid_f64(x);
     case GB_ACTIVATION_TANH: return tanh(x);
-    case GB_ACTIVATION_SIGMOID: return 1 / (1 + exp(-x));
+    case GB_ACTIVATION_SIGMOID: return sigmoid_f64(x);
     default: return x;
   }
 }

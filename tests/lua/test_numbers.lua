@@ -355,4 +355,18 @@ describe("linear with gelu or silu", function()
   end)
 end)
 
+describe("an activation beside a product", function()
+  local alone = { relu = F.relu, gelu = F.gelu, silu = F.silu, tanh = F.tanh, sigmoid = F.sigmoid,
+                  gelu_tanh = function(x) return F.gelu(x, { approximate = "tanh" }) end }
+  for name, fn in pairs(alone) do
+    for _, dtype in ipairs { "float64", "float32" } do
+      it(name .. " gives the bits that it gives alone, in " .. dtype, function()
+        gb.manual_seed(3)
+        local x, w, b = gb.randn(70, 33, { dtype = dtype }), gb.randn(90, 33, { dtype = dtype }), gb.randn(90, { dtype = dtype })
+        expect(F.linear(x, w, b, { activation = name }):eq(fn(F.linear(x, w, b))):all():item()):to_be(true)
+      end)
+    end
+  end
+end)
+
 gb.test.finish()
