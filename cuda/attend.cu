@@ -47,7 +47,7 @@ template <typename T> static __global__ void __launch_bounds__(gb_most_threads(0
     bool empty = gb_row_largest(any) == 0;
     for (int64_t j = threadIdx.x; j < s.tk; j += blockDim.x) {
       bool counts = j < seen && !empty && is_kept(s, row, j);
-      gb_store<T>(out, s.rounded, row * s.tk + j, counts ? gb_exp(score<T>(s, row, j) - sum.max) : (T)0);
+      gb_store<T>(out, s.rounded, row * s.tk + j, counts ? gb_row_exp(score<T>(s, row, j) - sum.max) : (T)0);
     }
     if (threadIdx.x == 0) ((T *)s.total)[row] = empty ? (T)1 : sum.sum;
     if (threadIdx.x == 0 && s.lse) ((T *)s.lse)[lse_at(s, row)] = empty ? (T)INFINITY : sum.max + log_of(sum.sum);
@@ -59,7 +59,7 @@ template <typename T> static __global__ void __launch_bounds__(gb_most_threads(0
 template <typename T> static __global__ void soften_backward_kernel(gb_scores s, void *out, void *gradients_out) {
   for (int64_t i = gb_thread<int64_t>(); i < s.heads * s.rows * s.tk; i += gb_grid_size<int64_t>()) {
     int64_t row = i / s.tk, j = i % s.tk;
-    T share = j < visible(s, row) ? gb_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0;
+    T share = j < visible(s, row) ? gb_row_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0;
     T keep = is_kept(s, row, j) ? (T)keep_factor(s) : (T)0;
     T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[lse_at(s, row)]);
     gb_store<T>(out, s.rounded, i, share * keep);

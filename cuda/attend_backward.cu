@@ -80,7 +80,7 @@ template <class P> static GB_DEVICE float power(float x) {
 #if defined(__CUDA_ARCH__)
   return P::IS_SHORT ? __expf(x) : expf(x);
 #else
-  return gb_exp(x);
+  return gb_row_exp(x);
 #endif
 }
 

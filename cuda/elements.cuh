@@ -98,7 +98,7 @@ template <int count> static GB_DEVICE void gb_seek(const gb_walk &w, int64_t i, 
 template <typename T> struct gb_numbers {
   T a, b;
   gb_cuda_fault *fault;
-  int op;
+  int op, function;                /* function: which one, for functors that are several */
 };
 
 /* The operands of a launch: memory, or (data NULL) one number for all elements. through: a dtype that a single element is converted to on the
@@ -167,6 +167,7 @@ struct gb_elements {
   const gb_cuda_tensor *operand[GB_OPERANDS];
   int through[GB_OPERANDS];
   gb_attr number[2];        /* a and b of the functions */
+  int function;             /* of functors that are several */
   bool logical;
 };
 
@@ -229,19 +230,29 @@ template <class F> static bool gb_try_strips(const gb_elements &e, const gb_walk
   return width > 0;
 }
 
-/* Run a function F that computes in T over the elements. F has `inputs`, `vector` (T is float) and of(x, y, z, numbers). */
-template <class F, typename T> static void gb_run_elements(const gb_elements &e) {
-  const int inputs = F::inputs;
-  gb_walk w = gb_plan(e.operand, inputs + 1, e.logical);
+/* What the functions of a run are told. */
+template <typename T> static gb_numbers<T> gb_numbers_of(const gb_elements &e) {
   gb_numbers<T> numbers = {};
   gb_pick(e.number[0], &numbers.a);
   gb_pick(e.number[1], &numbers.b);
   numbers.fault = e.call->fault;
   numbers.op = e.call->op;
+  numbers.function = e.function;
+  return numbers;
+}
+
+/* Run a function F that computes in T over a walk of any layout. F has `inputs` and of(x, y, z, numbers). */
+template <class F, typename T> static void gb_run_walk(const gb_elements &e, const gb_walk &w) {
+  gb_operands<T> o = gb_operands_of<T>(e, F::inputs + 1);
+  GB_LAUNCH(e.call->stream, GB_KERNEL(elements_kernel<F, T, F::inputs>), gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, o, gb_numbers_of<T>(e));
+}
+
+/* As gb_run_walk, over strips where the layout allows. F says by `vector` that T is float. */
+template <class F, typename T> static void gb_run_elements(const gb_elements &e) {
+  gb_walk w = gb_plan(e.operand, F::inputs + 1, e.logical);
   if constexpr (F::vector)
-    if (gb_try_strips<F>(e, w, numbers)) return;
-  gb_operands<T> o = gb_operands_of<T>(e, inputs + 1);
-  GB_LAUNCH(e.call->stream, GB_KERNEL(elements_kernel<F, T, inputs>), gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, o, numbers);
+    if (gb_try_strips<F>(e, w, gb_numbers_of<float>(e))) return;
+  gb_run_walk<F, T>(e, w);
 }
 
 /* ====} */

@@ -34,7 +34,7 @@ template <typename T> static __global__ void __launch_bounds__(GB_TILE_THREADS) 
       gb_row_hold<T, GB_TILE>(logits, start, share, held, (T)-INFINITY);
       GB_UNROLL for (int k = 0; k < GB_TILE; k++) {
         int64_t i = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-        T part = index < 0 ? (T)0 : gb_exp(held[k] - s.max) * scale;
+        T part = index < 0 ? (T)0 : gb_row_exp(held[k] - s.max) * scale;
         held[k] = i == index ? part - 1 : part;
       }
       gb_row_put<T, GB_TILE>(slope, start, share, held);

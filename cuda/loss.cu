@@ -195,7 +195,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_e
       gb_row_hold<T, GB_TILE>(job.x, x, share, held, (T)-INFINITY);
       GB_UNROLL for (int k = 0; k < GB_TILE; k++) {
         int64_t i = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
-        T slope = gb_exp(held[k] - lse) * factor;
+        T slope = gb_row_exp(held[k] - lse) * factor;
         if (job.indices && i == index) slope -= g * own;
         if ((!job.indices || job.smoothing > 0) && i >= 0 && i < job.classes)
           slope -= job.indices ? g * each * weight_of<T>(job, i) : g * mass_of<T>(job, target, i);

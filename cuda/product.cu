@@ -1,32 +1,19 @@
 /* cuda/product.cu - what follows a matrix product where the library cannot fuse it: bias, activation, one rounding. Bound by memory. */
 #include "cuda/device.cuh"
 #include "cuda/product.h"
+#include "base/functions.h" /* compiled for the device as device.cuh says */
 
-static GB_DEVICE float activate(float x, int activation) {
-  switch (activation) {
-    case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
-    case GB_ACTIVATION_GELU: return gb_geluf(x);
-    case GB_ACTIVATION_GELU_TANH: return gb_gelu_tanhf(x);
-    case GB_ACTIVATION_SILU: return gb_siluf(x);
-    case GB_ACTIVATION_TANH: return gb_tanhf(x);
-    case GB_ACTIVATION_SIGMOID: return gb_sigmoidf(x);
-    default: return x;
+#define ACTIVATE(type, suffix) \
+  static GB_DEVICE type activate(type x, int activation) { \
+    switch (activation) { \
+      GB_ACTIVATIONS(ACTIVATE_##suffix) \
+      default: return x; \
+    } \
   }
-}
-
-static GB_DEVICE double sigmoid_of(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
-
-static GB_DEVICE double activate(double x, int activation) {
-  switch (activation) {
-    case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
-    case GB_ACTIVATION_GELU: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case GB_ACTIVATION_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case GB_ACTIVATION_SILU: return x * sigmoid_of(x);
-    case GB_ACTIVATION_TANH: return tanh(x);
-    case GB_ACTIVATION_SIGMOID: return sigmoid_of(x);
-    default: return x;
-  }
-}
+#define ACTIVATE_f32(NAME, name) case GB_ACTIVATION_##NAME: return gb_##name##_f32(x);
+#define ACTIVATE_f64(NAME, name) case GB_ACTIVATION_##NAME: return gb_##name##_f64(x);
+ACTIVATE(float, f32)
+ACTIVATE(double, f64)
 
 /* The bias of a column: data NULL is 0. */
 typedef struct bias_view { const void *data; int dtype; int64_t stride; } bias_view;

@@ -58,7 +58,7 @@ template <typename T> struct mapping {
       case GB_MAP_POWER: return power_of(magnitude(x), f.power);
       case GB_MAP_NONZERO: return x != 0 ? (T)1 : (T)0;
       case GB_MAP_CENTERED_SQUARE: return (x - center) * (x - center);
-      case GB_MAP_CENTERED_EXP: return gb_exp(x - center);
+      case GB_MAP_CENTERED_EXP: return gb_row_exp(x - center);
       case GB_MAP_TIMES_CENTERED: return gb_row_load<T>(f.other, other, i) * (x - center);
       default: return x;
     }

@@ -179,14 +179,14 @@ template <typename T, class Fold> static __device__ T gb_row_fold(T x, T nothing
 template <typename T> static __device__ T gb_row_sum(T x) { return gb_row_fold(x, (T)0, gb_folding<gb_sum_of>()); }
 template <typename T> static __device__ T gb_row_largest(T x) { return gb_row_fold(x, (T)-INFINITY, gb_folding<gb_most_of>()); }
 
-static GB_DEVICE float gb_exp(float x) {
+static GB_DEVICE float gb_row_exp(float x) {
 #if defined(__CUDA_ARCH__)
   return expf(x);
 #else
   return gb_expf(x);
 #endif
 }
-static GB_DEVICE double gb_exp(double x) { return exp(x); }
+static GB_DEVICE double gb_row_exp(double x) { return exp(x); }
 
 /* The largest element (NaN is the largest), and the sum of exp(x - largest): elements one after another. A row of -inf alone has the sum NaN,
  * as exp(-inf + inf). */
@@ -195,10 +195,10 @@ template <typename T> struct gb_max_sum { T max, sum; };
 template <typename T> static GB_DEVICE void gb_max_sum_add(gb_max_sum<T> *s, T x) {
   if (x == (T)-INFINITY) return;
   if (x > s->max || x != x) {
-    if (s->sum != 0) s->sum *= gb_exp(s->max - x);
+    if (s->sum != 0) s->sum *= gb_row_exp(s->max - x);
     s->max = x;
   }
-  s->sum += gb_exp(x - s->max);
+  s->sum += gb_row_exp(x - s->max);
 }
 
 /* Several elements, those that are not there as -inf. */
@@ -206,14 +206,14 @@ template <typename T, int PER> static GB_DEVICE void gb_max_sum_add_all(gb_max_s
   T most = s->max, sum = 0;
   GB_UNROLL for (int k = 0; k < PER; k++) most = gb_most_of::of(most, x[k]);
   if (most == (T)-INFINITY) return;
-  GB_UNROLL for (int k = 0; k < PER; k++) sum += gb_exp(x[k] - most);
-  s->sum = (s->sum != 0 ? s->sum * gb_exp(s->max - most) : (T)0) + sum;
+  GB_UNROLL for (int k = 0; k < PER; k++) sum += gb_row_exp(x[k] - most);
+  s->sum = (s->sum != 0 ? s->sum * gb_row_exp(s->max - most) : (T)0) + sum;
   s->max = most;
 }
 
 template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum<T> mine) {
   T most = gb_row_largest(mine.max), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0) : mine.max == most ? mine.sum
-                                                                                                         : mine.sum * gb_exp(mine.max - most);
+                                                                                                         : mine.sum * gb_row_exp(mine.max - most);
   gb_max_sum<T> all = { most, gb_row_sum(part) };
   if (most == (T)-INFINITY) all.sum = (T)NAN;
   return all;

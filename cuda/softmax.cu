@@ -22,7 +22,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softm
     most = gb_row_largest(most);
     GB_UNROLL for (int k = 0; k < PER; k++) {
       if (!gb_is_held(share, x.length, k)) continue;
-      float part = gb_exp(held[k] - most);
+      float part = gb_row_exp(held[k] - most);
       sum += part;
       if (!log) held[k] = part;
     }
@@ -47,7 +47,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
     T log_sum = log ? log_of(s.sum) : (T)0, scale = 1 / s.sum;
     for (gb_share share = gb_share_of(y, to); gb_is_tile(share, x.length); gb_next_tile(&share)) {
       gb_row_hold<T, GB_TILE>(x, from, share, held, (T)-INFINITY);
-      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? held[k] - s.max - log_sum : gb_exp(held[k] - s.max) * scale;
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? held[k] - s.max - log_sum : gb_row_exp(held[k] - s.max) * scale;
       gb_row_put<T, GB_TILE>(y, to, share, held);
     }
   }
@@ -93,7 +93,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softm
     gb_row_hold<float, PER, true>(y, gb_at(y.outer, row), share, held, (float)0);
     GB_UNROLL for (int k = 0; k < PER; k++) sum += log ? grad[k] : grad[k] * held[k];
     sum = gb_row_sum(sum);
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_exp(held[k]) * sum : held[k] * (grad[k] - sum);
+    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum : held[k] * (grad[k] - sum);
     gb_row_put<float, PER, true>(dx, to, share, held);
   }
 }
@@ -111,7 +111,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
     for (gb_share share = gb_share_of(dx, to); gb_is_tile(share, y.length); gb_next_tile(&share)) {
       gb_row_hold<T, GB_TILE>(g, from, share, grad, (T)0);
       gb_row_hold<T, GB_TILE>(y, by, share, held, (T)0);
-      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? grad[k] - gb_exp(held[k]) * sum : held[k] * (grad[k] - sum);
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum : held[k] * (grad[k] - sum);
       gb_row_put<T, GB_TILE>(dx, to, share, held);
     }
   }

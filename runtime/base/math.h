@@ -1,8 +1,10 @@
-/* base/math.h - float32 functions without branches, which the compiler turns into vector code, and the activations built on them.
+/* base/math.h - float32 functions without branches, which the compiler turns into vector code, the activations built on
+ * them, and both in float64, by the C library.
  *
- * Each is right over the whole range: subnormals, infinities, NaN and the sign of zero included. The comment above a function gives
- * the largest error in ulp that was found against the C library's float64 function over every 13th of all float32 values, at each
- * level. The coefficients are minimax fits made for these intervals, rounded to float32 one after another. */
+ * Each of float32 is right over the whole range: subnormals, infinities, NaN and the sign of zero included. The comment
+ * above a function gives the largest error in ulp that was found against the C library's float64 function over every
+ * 13th of all float32 values, at each level. The coefficients are minimax fits made for these intervals, rounded to
+ * float32 one after another. */
 #ifndef GB_BASE_MATH_H
 #define GB_BASE_MATH_H
 
@@ -10,7 +12,8 @@
 
 #include "base/float.h"
 
-/* x = n * ln 2 + r with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to an integer, whose bits stay in the low mantissa. */
+/* x = n * ln 2 + r with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to an integer, whose bits stay in the low
+ * mantissa. */
 GB_INLINE float gb_reduce_ln2(float x, int32_t *n) {
   float shifted = x * 0x1.715476p+0f + 0x1.8p+23f, k = shifted - 0x1.8p+23f;
   *n = (int32_t)(gb_float_bits(shifted) - 0x4b400000u);
@@ -29,7 +32,8 @@ GB_INLINE float gb_exp_tail(float r) {
 /* 2^n for -126 <= n <= 127. */
 GB_INLINE float gb_power_of_2(int32_t n) { return gb_bits_float((uint32_t)(n + 127) << 23); }
 
-/* 0.78 ulp. The scaling by 2^n takes two steps, so that results below 2^-126 are rounded once and those above the range overflow. */
+/* 0.78 ulp. The scaling by 2^n takes two steps, so that results below 2^-126 are rounded once and those above the range
+ * overflow. */
 GB_INLINE float gb_expf(float x) {
   int32_t n;
   float limited = x > 89.0f ? 89.0f : x;
@@ -40,9 +44,9 @@ GB_INLINE float gb_expf(float x) {
   return (sum + (lost + gb_exp_tail(r))) * gb_power_of_2(half) * gb_power_of_2(n - half);
 }
 
-/* 2^32 exp(x) for x up to 44, where softmax and its kin, whose x is never above 0, spend their time. 0.88 ulp; 1.17 ulp without fused
- * multiply-add. Lifted so far, no result is subnormal but those below e^-104, which are 0; so 2^n is one factor, whose exponent grows in
- * the low bits of what rounds x / ln 2. */
+/* 2^32 exp(x) for x up to 44, where softmax and its kin, whose x is never above 0, spend their time. 0.88 ulp; 1.17 ulp
+ * without fused multiply-add. Lifted so far, no result is subnormal but those below e^-104, which are 0; so 2^n is one
+ * factor, whose exponent grows in the low bits of what rounds x / ln 2. */
 GB_INLINE float gb_expf_lifted(float x) {
   float shifted = x * 0x1.715476p+0f + (0x1.8p+23f + 159.0f), k = shifted - (0x1.8p+23f + 159.0f);
   float r = (x - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
@@ -66,7 +70,8 @@ GB_INLINE float gb_expm1f(float x) {
   return fabsf(x) < 0x1p-25f ? x : y;
 }
 
-/* log(2^k * (1 + f)) + correction for 1 + f in [sqrt(1/2), sqrt(2)); by the series in s = f / (2 + f), as in the FreeBSD library. */
+/* log(2^k * (1 + f)) + correction for 1 + f in [sqrt(1/2), sqrt(2)); by the series in s = f / (2 + f), as in the
+ * FreeBSD library. */
 GB_INLINE float gb_log_parts(float f, float k, float correction) {
   float s = f / (2.0f + f), z = s * s, half = 0.5f * f * f;
   float p = 0x1.23d3fep-2f + z * 0x1.f1308ep-3f;
@@ -130,8 +135,8 @@ GB_INLINE float gb_erff(float x) {
   return size < 0.925f ? inner : copysignf(outer, x);
 }
 
-/* 1.96 ulp. exp is taken of -|x|, so nothing overflows and small results keep their precision; what 1 + e loses is put back, with
- * 1 / (1 + e) known from y itself. */
+/* 1.96 ulp. exp is taken of -|x|, so nothing overflows and small results keep their precision; what 1 + e loses is put
+ * back, with 1 / (1 + e) known from y itself. */
 GB_INLINE float gb_sigmoidf(float x) {
   float e = gb_expf(-fabsf(x)), sum = 1.0f + e, lost = e - (sum - 1.0f);
   float y = (x < 0.0f ? e : 1.0f) / sum;
@@ -150,18 +155,32 @@ GB_INLINE void gb_sincos_turns(float u, float *sine, float *cosine) {
   *cosine = ((quadrant + 1u) & 2u) ? -b : b;
 }
 
+/* {==== the same in float64: the C library's ==== */
+
+GB_INLINE double gb_exp(double x) { return exp(x); }
+GB_INLINE double gb_expm1(double x) { return expm1(x); }
+GB_INLINE double gb_log(double x) { return log(x); }
+GB_INLINE double gb_log1p(double x) { return log1p(x); }
+GB_INLINE double gb_tanh(double x) { return tanh(x); }
+GB_INLINE double gb_erf(double x) { return erf(x); }
+GB_INLINE double gb_sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
+/* ====} */
+
 /* {==== activations and their derivatives ==== */
 
 GB_INLINE float gb_siluf(float x) { return x * gb_sigmoidf(x); }
+GB_INLINE double gb_silu(double x) { return x * gb_sigmoid(x); }
 
 GB_INLINE float gb_silu_slopef(float x) {
   float s = gb_sigmoidf(x);
   return s * (1.0f + x * (1.0f - s));
 }
+GB_INLINE double gb_silu_slope(double x) { return gb_sigmoid(x) * (1 + x * (1 - gb_sigmoid(x))); }
 
-/* The normal distribution at x: how dense it is there, and how much of it lies below. Both from one exponential: below -t lies exp(-t^2 / 2) times a
- * polynomial in t / (1 + t/4), whose coefficients take the exponential's lift back. Absolute errors below 1e-7; as x falls the share below loses
- * t^2 / 2 ulp, where 1 + erf would lose all. */
+/* The normal distribution at x: how dense it is there, and how much of it lies below. Both from one exponential: below
+ * -t lies exp(-t^2 / 2) times a polynomial in t / (1 + t/4), whose coefficients take the exponential's lift back.
+ * Absolute errors below 1e-7; as x falls the share below loses t^2 / 2 ulp, where 1 + erf would lose all. */
 typedef struct gb_normal { float density, below; } gb_normal;
 GB_INLINE gb_normal gb_normal_at(float x) {
   float size = fabsf(x), t = size > 16.0f ? 16.0f : size, w = t / (1.0f + 0.25f * t);
@@ -183,18 +202,34 @@ GB_INLINE float gb_gelu_slope_of(float x, gb_normal normal) { return normal.belo
 GB_INLINE float gb_geluf(float x) { return x * gb_normal_at(x).below; }
 GB_INLINE float gb_gelu_slopef(float x) { return gb_gelu_slope_of(x, gb_normal_at(x)); }
 
-/* The argument of tanh in the approximate gelu: sqrt(2 / pi) * (x + 0.044715 x^3). */
-GB_INLINE float gb_gelu_innerf(float x) { return 0x1.988454p-1f * (x + 0.044715f * x * x * x); }
+#define GB_SQRT_HALF 0.70710678118654752440
+GB_INLINE double gb_gelu(double x) { return 0.5 * x * (1 + erf(x * GB_SQRT_HALF)); }
+GB_INLINE double gb_gelu_slope(double x) {
+  return 0.5 * (1 + erf(x * GB_SQRT_HALF)) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+}
+
+/* The approximate gelu takes tanh of sqrt(2 / pi) * (x + GB_GELU_CUBIC x^3); this is the only place of its
+ * constants. */
+#define GB_SQRT_2_OVER_PI 0.79788456080286535588
+#define GB_GELU_CUBIC 0.044715
+GB_INLINE float gb_gelu_innerf(float x) { return (float)GB_SQRT_2_OVER_PI * (x + (float)GB_GELU_CUBIC * x * x * x); }
+GB_INLINE double gb_gelu_inner(double x) { return GB_SQRT_2_OVER_PI * (x + GB_GELU_CUBIC * x * x * x); }
 
 GB_INLINE float gb_gelu_tanhf(float x) { return 0.5f * x * (1.0f + gb_tanhf(gb_gelu_innerf(x))); }
+GB_INLINE double gb_gelu_tanh(double x) { return 0.5 * x * (1 + tanh(gb_gelu_inner(x))); }
 
 GB_INLINE float gb_gelu_tanh_slopef(float x) {
-  float t = gb_tanhf(gb_gelu_innerf(x)), inner = 0x1.988454p-1f * (1.0f + 0.134145f * x * x);
+  float t = gb_tanhf(gb_gelu_innerf(x)), inner = (float)GB_SQRT_2_OVER_PI * (1.0f + (float)(3 * GB_GELU_CUBIC) * x * x);
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+}
+GB_INLINE double gb_gelu_tanh_slope(double x) {
+  double t = tanh(gb_gelu_inner(x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * GB_SQRT_2_OVER_PI * (1 + 3 * GB_GELU_CUBIC * x * x);
 }
 
 /* log(1 + exp(x)) */
 GB_INLINE float gb_softplusf(float x) { return (x > 0.0f ? x : 0.0f) + gb_log1pf(gb_expf(-fabsf(x))); }
+GB_INLINE double gb_softplus(double x) { return fmax(x, 0.0) + log1p(exp(-fabs(x))); }
 
 /* ====} */
 

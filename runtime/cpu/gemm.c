@@ -8,10 +8,9 @@
  * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
 #include "cpu/gemm.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "base/math.h"
+#include "base/functions.h"
 
 /* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread: of the
  * float32 kernels, and of a unit for 16-bit operands, to which packing costs more than multiplying. */
@@ -43,37 +42,27 @@ static char *at(const void *data, gb_dtype dtype, int64_t element) { return (cha
 
 /* {==== epilogue ==== */
 
+/* Replace n numbers by an activation of them. */
+#define EACH(NAME, name, type) case GB_ACTIVATION_##NAME: for (int64_t i = 0; i < n; i++) v[i] = gb_##name##_##type(v[i]); break;
+#define EACH_F32(NAME, name) EACH(NAME, name, f32)
+#define EACH_F64(NAME, name) EACH(NAME, name, f64)
 static void activate_f32(float *v, int64_t n, gb_activation activation) {
   switch (activation) {
-    case GB_ACTIVATION_RELU: for (int64_t i = 0; i < n; i++) v[i] = v[i] < 0 ? 0 : v[i]; break;
-    case GB_ACTIVATION_GELU: for (int64_t i = 0; i < n; i++) v[i] = gb_geluf(v[i]); break;
-    case GB_ACTIVATION_GELU_TANH: for (int64_t i = 0; i < n; i++) v[i] = gb_gelu_tanhf(v[i]); break;
-    case GB_ACTIVATION_SILU: for (int64_t i = 0; i < n; i++) v[i] = gb_siluf(v[i]); break;
-    case GB_ACTIVATION_TANH: for (int64_t i = 0; i < n; i++) v[i] = gb_tanhf(v[i]); break;
-    case GB_ACTIVATION_SIGMOID: for (int64_t i = 0; i < n; i++) v[i] = gb_sigmoidf(v[i]); break;
+    GB_ACTIVATIONS(EACH_F32)
     default: break;
   }
 }
 
-static double sigmoid_f64(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
-
-static double activate_f64(double x, gb_activation activation) {
-  const double sqrt_half = 0.70710678118654752440, sqrt_2_over_pi = 0.79788456080286535588;
+static void activate_f64(double *v, int64_t n, gb_activation activation) {
   switch (activation) {
-    case GB_ACTIVATION_RELU: return x < 0 ? 0 : x;
-    case GB_ACTIVATION_GELU: return 0.5 * x * (1 + erf(x * sqrt_half));
-    case GB_ACTIVATION_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
-    case GB_ACTIVATION_SILU: return x * sigmoid_f64(x);
-    case GB_ACTIVATION_TANH: return tanh(x);
-    case GB_ACTIVATION_SIGMOID: return sigmoid_f64(x);
-    default: return x;
+    GB_ACTIVATIONS(EACH_F64)
+    default: break;
   }
 }
 
 static void activate(gb_lane lane, void *v, int64_t n, gb_activation activation) {
-  double *wide = v;
   if (lane == GB_LANE_F32) activate_f32(v, n, activation);
-  else for (int64_t i = 0; i < n; i++) wide[i] = activate_f64(wide[i], activation);
+  else activate_f64(v, n, activation);
 }
 
 /* A block of sums whose first is `element` of the whole result, in column `column` of its matrix: + bias, keep, activate, round. */

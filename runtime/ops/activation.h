@@ -9,14 +9,22 @@
 
 #define GB_ACTIVATION_NAMES "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"
 
+/* Each with the name of its function (base/functions.def). */
+#define GB_ACTIVATIONS(X) X(RELU, relu) X(GELU, gelu) X(GELU_TANH, gelu_tanh) X(SILU, silu) X(TANH, tanh) X(SIGMOID, sigmoid)
+
 typedef enum gb_activation {
-  GB_ACTIVATION_NONE, GB_ACTIVATION_RELU, GB_ACTIVATION_GELU, GB_ACTIVATION_GELU_TANH, GB_ACTIVATION_SILU, GB_ACTIVATION_TANH,
-  GB_ACTIVATION_SIGMOID, GB_ACTIVATION_COUNT
+  GB_ACTIVATION_NONE,
+#define GB_ENUMERATOR(NAME, name) GB_ACTIVATION_##NAME,
+  GB_ACTIVATIONS(GB_ENUMERATOR)
+#undef GB_ENUMERATOR
+  GB_ACTIVATION_COUNT
 } gb_activation;
 
 /* GB_ACTIVATION_COUNT when there is none of that name. */
 static inline gb_activation gb_activation_find(const char *name) {
-  static const char *const names[GB_ACTIVATION_COUNT] = { "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" };
+#define GB_NAME(NAME, name) #name,
+  static const char *const names[GB_ACTIVATION_COUNT] = { "none", GB_ACTIVATIONS(GB_NAME) };
+#undef GB_NAME
   int i = 0;
   while (i < GB_ACTIVATION_COUNT && strcmp(names[i], name)) i++;
   return (gb_activation)i;

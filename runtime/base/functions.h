@@ -1,0 +1,156 @@
+/* base/functions.h - the functions of functions.def as inline functions, one for each type that a row serves.
+ *
+ * gb_NAME_f32, _f64 and _i64 take what the row's operands name, in order: inputs and numbers in that type, bools as
+ * bytes. They give that type or, where the row is a test, a byte. gb_NAME_fault says where a CHECKED row has no value.
+ * This is C that gcc, clang and nvcc compile: kernels and epilogues of every backend call these functions. */
+#ifndef GB_BASE_FUNCTIONS_H
+#define GB_BASE_FUNCTIONS_H
+
+#include <stdbool.h>
+
+#include "base/math.h"
+
+/* {==== what rows are made of ==== */
+
+/* The remainder with the sign of the divisor, as in Lua. */
+GB_INLINE float gb_remainderf(float x, float y) {
+  float r = fmodf(x, y);
+  return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+GB_INLINE double gb_remainder(double x, double y) {
+  double r = fmod(x, y);
+  return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+/* Integer division that rounds down, and its remainder; 0 where y is 0. -1 is apart, since INT64_MIN / -1 traps. */
+GB_INLINE int64_t gb_floor_divide(int64_t x, int64_t y) {
+  if (y == 0 || y == -1) return y == 0 ? 0 : (int64_t)(0 - (uint64_t)x);
+  int64_t quotient = x / y, rest = x % y;
+  return quotient - (rest != 0 && (rest < 0) != (y < 0));
+}
+GB_INLINE int64_t gb_integer_remainder(int64_t x, int64_t y) {
+  if (y == 0 || y == -1) return 0;
+  int64_t rest = x % y;
+  return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+}
+
+/* By squaring, wrapping; a negative exponent gives the reciprocal cut to an integer, and 0 for 0. */
+GB_INLINE int64_t gb_integer_power(int64_t base, int64_t exponent) {
+  uint64_t power = 1, factor = (uint64_t)base;
+  if (exponent < 0) return base == 1 || (base == -1 && exponent % 2 == 0) ? 1 : base == -1 ? -1 : 0;
+  for (; exponent > 0; exponent >>= 1, factor *= factor)
+    if (exponent & 1) power *= factor;
+  return (int64_t)power;
+}
+
+/* ====} */
+
+/* {==== reading the list: what a GB_FUNCTION makes of a row's columns ==== */
+
+/* As parameters, for a type and whatever holds a bool. */
+#define GB_PARAMETERS_X(type, flag) type x
+#define GB_PARAMETERS_XY(type, flag) type x, type y
+#define GB_PARAMETERS_XYZ(type, flag) type x, type y, type z
+#define GB_PARAMETERS_XA(type, flag) type x, type a
+#define GB_PARAMETERS_XAB(type, flag) type x, type a, type b
+#define GB_PARAMETERS_XYZA(type, flag) type x, type y, type z, type a
+#define GB_PARAMETERS_CXY(type, flag) flag c, type x, type y
+#define GB_PARAMETERS_XCA(type, flag) type x, flag c, type a
+
+/* How many inputs and numbers there are, and which input (from 1; 0 is none) holds bools. */
+enum {
+  GB_INPUTS_X = 1, GB_INPUTS_XY = 2, GB_INPUTS_XYZ = 3, GB_INPUTS_XA = 1, GB_INPUTS_XAB = 1, GB_INPUTS_XYZA = 3,
+  GB_INPUTS_CXY = 3, GB_INPUTS_XCA = 2,
+  GB_NUMBERS_X = 0, GB_NUMBERS_XY = 0, GB_NUMBERS_XYZ = 0, GB_NUMBERS_XA = 1, GB_NUMBERS_XAB = 2, GB_NUMBERS_XYZA = 1,
+  GB_NUMBERS_CXY = 0, GB_NUMBERS_XCA = 1,
+  GB_MASK_X = 0, GB_MASK_XY = 0, GB_MASK_XYZ = 0, GB_MASK_XA = 0, GB_MASK_XAB = 0, GB_MASK_XYZA = 0, GB_MASK_CXY = 1,
+  GB_MASK_XCA = 2,
+  GB_IS_TEST_SAME = 0, GB_IS_TEST_BOOL = 1
+};
+
+/* Text for rows that serve floats, or integers, that are an op whose kernel is made of the row, that have faults. */
+#define GB_WHERE_FLOATS_FLOAT(...) __VA_ARGS__
+#define GB_WHERE_FLOATS_FORM(...) __VA_ARGS__
+#define GB_WHERE_FLOATS_ALL(...) __VA_ARGS__
+#define GB_WHERE_FLOATS_CHECKED(...) __VA_ARGS__
+#define GB_WHERE_FLOATS_INT(...)
+#define GB_WHERE_FLOATS_OWN(...)
+#define GB_WHERE_INTS_FLOAT(...)
+#define GB_WHERE_INTS_FORM(...)
+#define GB_WHERE_INTS_ALL(...) __VA_ARGS__
+#define GB_WHERE_INTS_CHECKED(...) __VA_ARGS__
+#define GB_WHERE_INTS_INT(...) __VA_ARGS__
+#define GB_WHERE_INTS_OWN(...)
+#define GB_WHERE_OP_FLOAT(...) __VA_ARGS__
+#define GB_WHERE_OP_FORM(...)
+#define GB_WHERE_OP_ALL(...) __VA_ARGS__
+#define GB_WHERE_OP_CHECKED(...) __VA_ARGS__
+#define GB_WHERE_OP_INT(...) __VA_ARGS__
+#define GB_WHERE_OP_OWN(...)
+#define GB_WHERE_CHECKED_FLOAT(...)
+#define GB_WHERE_CHECKED_FORM(...)
+#define GB_WHERE_CHECKED_ALL(...)
+#define GB_WHERE_CHECKED_CHECKED(...) __VA_ARGS__
+#define GB_WHERE_CHECKED_INT(...)
+#define GB_WHERE_CHECKED_OWN(...)
+
+#define GB_RESULT_SAME(type) type
+#define GB_RESULT_BOOL(type) uint8_t
+
+/* ====} */
+
+/* {==== the functions ==== */
+
+#define U(v) ((uint64_t)(v))
+/* NaN stays, as x and as a bound. */
+#define AT_LEAST(x, a) ((x) >= (a) || (x) != (x) ? (x) : (a))
+#define AT_MOST(x, b) ((x) <= (b) || (x) != (x) ? (x) : (b))
+#define DEFINE(name, type, suffix, operands, result, value) \
+  GB_INLINE GB_RESULT_##result(type) gb_##name##_##suffix(GB_PARAMETERS_##operands(type, uint8_t)) { \
+    return (GB_RESULT_##result(type))(value); \
+  }
+
+#define T float
+#define M(name) name##f
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
+  GB_WHERE_FLOATS_##types(DEFINE(name, float, f32, operands, result, of_floats))
+#include "base/functions.def"
+#undef GB_FUNCTION
+#undef T
+#undef M
+
+#define T double
+#define M(name) name
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
+  GB_WHERE_FLOATS_##types(DEFINE(name, double, f64, operands, result, of_floats))
+#include "base/functions.def"
+#undef GB_FUNCTION
+#undef T
+#undef M
+
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
+  GB_WHERE_INTS_##types(DEFINE(name, int64_t, i64, operands, result, of_ints))
+#include "base/functions.def"
+#undef GB_FUNCTION
+
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
+  GB_WHERE_CHECKED_##types(GB_INLINE bool gb_##name##_fault(int64_t x, int64_t y) { return (void)x, fault; })
+#include "base/functions.def"
+#undef GB_FUNCTION
+
+#undef U
+#undef AT_LEAST
+#undef AT_MOST
+#undef DEFINE
+
+/* A number for each row. */
+typedef enum gb_function {
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) GB_FUNCTION_##name,
+#include "base/functions.def"
+#undef GB_FUNCTION
+  GB_FUNCTION_COUNT
+} gb_function;
+
+/* ====} */
+
+#endif
