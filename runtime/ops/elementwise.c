@@ -1,12 +1,14 @@
-/* ops/elementwise.c - checks and gradients of the ops that compute each element from the same element of their operands.
+/* ops/elementwise.c - checks and gradients of the ops that compute each element from the same element of their
+ * operands.
  *
- * A check promotes and broadcasts, and lays the result out like the first operand of its shape (so channels-last stays channels-last).
- * The gradient of one operand is a formula, a row of a table; one function runs it for each operand that needs a gradient and sums the
- * result down to the operand's shape. Formulas are made of differentiable ops, except where a fused kernel serves the first derivative. */
+ * A check promotes and broadcasts, and lays the result out like the first operand of its shape (so channels-last stays
+ * channels-last). The gradient of one operand is a rule, a line of derivatives.def; one function runs it for each
+ * operand that needs a gradient and sums the result down to the operand's shape. */
 #include <math.h>
 #include <string.h>
 
 #include "ops/chain.h"
+#include "ops/family.h"
 #include "ops/slopes.h"
 #include "ops/ops.h"
 
@@ -25,7 +27,8 @@ static bool has_shape(const gb_tensor *t, int ndim, const int64_t *shape) {
   return true;
 }
 
-/* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its shape. */
+/* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its
+ * shape. */
 static gb_status output(gb_call *call, gb_dtype dtype) {
   int ndim = call->in[0]->ndim;
   int64_t shape[GB_MAX_NDIM];
@@ -88,7 +91,8 @@ static gb_dtype with_numbers(const gb_call *call, gb_dtype dtype, int numbers) {
   return dtype;
 }
 
-/* A bound that an integer dtype cannot hold is an error where it would bind (side: 1 of the lower, -1 of the upper one), and no bound where not. */
+/* A bound that an integer dtype cannot hold is an error where it would bind (side: 1 of the lower, -1 of the upper
+ * one), and no bound where not. */
 static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *name, int side, gb_dtype dtype) {
   char text[40];
   if (gb_dtype_category(dtype) != GB_CATEGORY_INT || gb_number_side(bound, dtype) != side) return GB_OK;
@@ -188,8 +192,8 @@ static gb_status check_triangle(gb_call *call) {
 /* {==== gradients ==== */
 
 /* What operand `input` adds to the gradient, in the shape of the result. */
-typedef gb_tensor *(*formula)(gb_chain *c, const gb_grad_call *grad, int input);
-#define FORMULA(name) static gb_tensor *name##_formula(gb_chain *c, const gb_grad_call *grad, int input)
+typedef gb_tensor *(*rule)(gb_chain *c, const gb_grad_call *grad, int input);
+#define GRADIENT(name) static gb_tensor *name##_gradient(gb_chain *c, const gb_grad_call *grad, int input)
 /* The gradient of the result, the saved operands, the saved result. */
 #define G (grad->out[0])
 #define X (grad->saved[0])
@@ -212,18 +216,12 @@ static gb_tensor *where_else(gb_chain *c, gb_tensor *mask, gb_tensor *x, double 
 
 static gb_tensor *passed(gb_chain *c, gb_tensor *mask, gb_tensor *x) { return where_else(c, mask, x, 0); }
 
-FORMULA(add) { (void)c, (void)input; return G; }
-FORMULA(sub) { return input == 0 ? G : OP1(neg, G); }
-FORMULA(mul) { return OP2(mul, G, input == 0 ? Y : X); }
-/* x / y / y is finite where the quotient of a tiny y and a tinier x is, and y^2 is 0. */
-FORMULA(div) { return input == 0 ? OP2(div, G, Y) : OP1(neg, OP2(mul, G, OP2(div, OP2(div, X, Y), Y))); }
-FORMULA(remainder) { return input == 0 ? G : OP1(neg, OP2(mul, G, OP2(floor_divide, X, Y))); }
-
-/* What a formula computes in: the dtype of the result, float32 in the place of a 16-bit one. */
+/* What a rule computes in: the dtype of the result, float32 in the place of a 16-bit one. */
 static gb_dtype wide(const gb_grad_call *grad) { return gb_is_16bit((gb_dtype)G->dtype) ? GB_FLOAT32 : (gb_dtype)G->dtype; }
 
-/* An operand as the op computed with it, for formulas that put operands together without the gradient. By themselves, numbers would count as
- * float32, integers would wrap or count as float32, and of two narrow floats beside a wide one less would be left than the result has. */
+/* An operand as the op computed with it, for rules that put operands together without the gradient. By themselves,
+ * numbers would count as float32, integers would wrap or count as float32, and of two narrow floats beside a wide one
+ * less would be left than the result has. */
 static gb_tensor *as_computed(gb_chain *c, const gb_grad_call *grad, gb_tensor *x) {
   if (!x || c->status != GB_OK) return NULL;
   if (x->wrapped) return gb_chain_full(c, wide(grad), 0, NULL, x->storage->device, gb_number_of(x).number);
@@ -234,7 +232,7 @@ static gb_tensor *as_computed(gb_chain *c, const gb_grad_call *grad, gb_tensor *
 #define ZC as_computed(c, grad, Z)
 
 /* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. NaN is neither. */
-FORMULA(pow) {
+GRADIENT(pow) {
   gb_tensor *x = XC, *y = YC;
   if (input == 0) {
     gb_tensor *slope = OP2(mul, OP2(pow, x, OPN(sub, y, 1)), y);
@@ -248,77 +246,38 @@ FORMULA(pow) {
 static gb_tensor *winner(gb_chain *c, gb_tensor *g, gb_tensor *lost, gb_tensor *equal) {
   return OP2(sub, passed(c, OP1(logical_not, lost), g), passed(c, equal, OPN(mul, g, 0.5)));
 }
-FORMULA(maximum) { return winner(c, G, input == 0 ? OP2(lt, X, Y) : OP2(lt, Y, X), OP2(eq, X, Y)); }
-FORMULA(minimum) { return winner(c, G, input == 0 ? OP2(gt, X, Y) : OP2(gt, Y, X), OP2(eq, X, Y)); }
 
-/* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
-FORMULA(atan2) {
+/* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0
+ * even so. */
+GRADIENT(atan2) {
   gb_tensor *x = gb_chain_widen(c, XC), *y = gb_chain_widen(c, YC), *squares = OP2(add, OP1(square, x), OP1(square, y));
   gb_tensor *scaled = passed(c, OPN(ne, squares, 0), OP2(div, G, squares));
   return input == 0 ? OP2(mul, scaled, y) : OP1(neg, OP2(mul, scaled, x));
 }
 
-FORMULA(neg) { (void)input; return OP1(neg, G); }
-FORMULA(abs) { (void)input; return OP2(mul, G, OP1(sign, X)); }
-FORMULA(exp) { (void)input; return OP2(mul, G, R); }
-FORMULA(expm1) { (void)input; return OP2(mul, G, OPN(add, R, 1)); }
-FORMULA(log) { (void)input; return OP2(div, G, X); }
-FORMULA(log2) { (void)input; return OP2(div, G, OPN(mul, X, 0.69314718055994530942)); }
-FORMULA(log10) { (void)input; return OP2(div, G, OPN(mul, X, 2.30258509299404568402)); }
-FORMULA(log1p) { (void)input; return OP2(div, G, OPN(add, X, 1)); }
-FORMULA(sqrt) { (void)input; return OP2(div, G, OPN(mul, R, 2)); }
-FORMULA(rsqrt) { (void)input; return OP2(mul, OPN(mul, G, -0.5), OPN(pow, R, 3)); }
-FORMULA(square) { (void)input; return OP2(mul, G, OPN(mul, X, 2)); }
-FORMULA(reciprocal) { (void)input; return OP1(neg, OP2(mul, G, OP1(square, R))); }
-FORMULA(sin) { (void)input; return OP2(mul, G, OP1(cos, X)); }
-FORMULA(cos) { (void)input; return OP1(neg, OP2(mul, G, OP1(sin, X))); }
-FORMULA(tan) { (void)input; return OP2(mul, G, OPN(add, OP1(square, R), 1)); }
-FORMULA(erf) { (void)input; return OP2(mul, G, OPN(mul, OP1(exp, OP1(neg, OP1(square, X))), 1.12837916709551257390)); }
-
-FORMULA(tanh) {
-  (void)input;
-  if (!grad->create_graph) return OP2(tanh_backward, G, R);
-  return OP2(sub, G, OP2(mul, G, OP1(square, R)));
-}
-
-FORMULA(sigmoid) {
-  (void)input;
-  if (!grad->create_graph) return OP2(sigmoid_backward, G, R);
-  return OP2(mul, G, OP2(sub, R, OP1(square, R)));
-}
-
-FORMULA(silu) {
-  (void)input;
-  if (!grad->create_graph) return OP2(silu_backward, G, X);
-  return OP2(mul, G, gb_slope_silu(c, X));
-}
-
-FORMULA(gelu) {
+GRADIENT(gelu) {
   (void)input;
   if (!grad->create_graph) return gb_chain_2(c, GB_OP_gelu_backward, G, X, grad->attrs);
   return OP2(mul, G, grad->attrs[0].string[0] == 't' ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
 }
-FORMULA(relu) { (void)input; return OP2(relu_backward, G, R); }
-/* A step function of y, so that y gets none. */
-FORMULA(relu_backward) { return input == 0 ? OP2(relu_backward, G, Y) : NULL; }
-FORMULA(leaky_relu) { (void)input; return gb_chain_3(c, GB_OP_where, OPN(gt, X, 0), G, OPN(mul, G, grad->attrs[0].number), NULL); }
 
-/* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 * inf. NaN gives NaN, as in
- * the result. */
-FORMULA(elu) {
+/* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 *
+ * inf. NaN gives NaN, as in the result. */
+GRADIENT(elu) {
   (void)input;
   gb_tensor *above = OPN(gt, X, 0), *below = passed(c, OP1(logical_not, above), X);
   return gb_chain_3(c, GB_OP_where, above, G, OP2(mul, G, OPN(mul, OP1(exp, below), grad->attrs[0].number)), NULL);
 }
 
-FORMULA(softplus) {
+GRADIENT(softplus) {
   (void)input;
   gb_tensor *scaled = OPN(mul, X, grad->attrs[0].number);
   return gb_chain_3(c, GB_OP_where, OPN(gt, scaled, grad->attrs[1].number), G, OP2(mul, G, OP1(sigmoid, scaled)), NULL);
 }
 
-/* Inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing on one side. */
-FORMULA(clamp) {
+/* Inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing on one
+ * side. */
+GRADIENT(clamp) {
   (void)input;
   gb_tensor *inside = grad->attrs[0].given ? OPN(gt, X, grad->attrs[0].number) : NULL;
   if (grad->attrs[1].given) {
@@ -328,27 +287,13 @@ FORMULA(clamp) {
   return passed(c, inside, G);
 }
 
-FORMULA(lerp) {
-  if (input == 2) return OP2(mul, G, OP2(sub, YC, XC));
-  return OP2(mul, G, input == 0 ? OPN(add, OP1(neg, ZC), 1) : Z);
-}
-
-FORMULA(addcmul) {
-  if (input == 0) return G;
-  return OP2(mul, OPN(mul, G, grad->attrs[0].number), input == 1 ? Z : Y);
-}
-
-FORMULA(addcdiv) {
+GRADIENT(addcdiv) {
   if (input == 0) return G;
   gb_tensor *dy = OP2(div, OPN(mul, G, grad->attrs[0].number), Z);
   return input == 1 ? dy : OP1(neg, OP2(mul, dy, OP2(div, YC, ZC)));
 }
 
-FORMULA(where) { return passed(c, input == 1 ? X : OP1(logical_not, X), G); }
-
-FORMULA(masked_fill) { (void)input; return passed(c, OP1(logical_not, Y), G); }
-
-FORMULA(dropout) {
+GRADIENT(dropout) {
   (void)input;
   if (!drops(grad->attrs)) return G;
   gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_num(grad->attrs[0].number), gb_attr_int((int64_t)grad->node->rng_seed),
@@ -356,34 +301,30 @@ FORMULA(dropout) {
   return gb_chain_1(c, GB_OP_dropout_backward, G, attrs);
 }
 
-FORMULA(scale_loss) { return input == 0 ? OP2(mul, G, Y) : NULL; }
-/* Steps: flat wherever they have a slope. */
-FORMULA(step) { (void)input; return gb_chain_zeros(c, G); }
-FORMULA(triangle) { (void)input; return gb_chain_1(c, (gb_op)grad->node->op, G, grad->attrs); }
+#define RULE(name, check, reads, gradient) \
+  static gb_tensor *name##_rule(gb_chain *c, const gb_grad_call *grad, int input) { \
+    return (void)c, (void)grad, (void)input, gradient; \
+  }
+#define NO_RULE(name, check)
+#include "ops/derivatives.def"
+#undef RULE
+#undef NO_RULE
 
-static const formula formulas[GB_OP_COUNT] = {
-  [GB_OP_add] = add_formula, [GB_OP_sub] = sub_formula, [GB_OP_mul] = mul_formula, [GB_OP_div] = div_formula,
-  [GB_OP_remainder] = remainder_formula, [GB_OP_pow] = pow_formula, [GB_OP_maximum] = maximum_formula, [GB_OP_minimum] = minimum_formula,
-  [GB_OP_atan2] = atan2_formula, [GB_OP_neg] = neg_formula, [GB_OP_abs] = abs_formula, [GB_OP_exp] = exp_formula,
-  [GB_OP_expm1] = expm1_formula, [GB_OP_log] = log_formula, [GB_OP_log2] = log2_formula, [GB_OP_log10] = log10_formula,
-  [GB_OP_log1p] = log1p_formula, [GB_OP_sqrt] = sqrt_formula, [GB_OP_rsqrt] = rsqrt_formula, [GB_OP_square] = square_formula,
-  [GB_OP_reciprocal] = reciprocal_formula, [GB_OP_sin] = sin_formula, [GB_OP_cos] = cos_formula, [GB_OP_tan] = tan_formula,
-  [GB_OP_tanh] = tanh_formula, [GB_OP_erf] = erf_formula, [GB_OP_clamp] = clamp_formula, [GB_OP_lerp] = lerp_formula,
-  [GB_OP_addcmul] = addcmul_formula, [GB_OP_addcdiv] = addcdiv_formula, [GB_OP_where] = where_formula,
-  [GB_OP_masked_fill] = masked_fill_formula, [GB_OP_sigmoid] = sigmoid_formula, [GB_OP_relu] = relu_formula,
-  [GB_OP_leaky_relu] = leaky_relu_formula, [GB_OP_elu] = elu_formula, [GB_OP_gelu] = gelu_formula, [GB_OP_silu] = silu_formula,
-  [GB_OP_softplus] = softplus_formula, [GB_OP_relu_backward] = relu_backward_formula, [GB_OP_dropout] = dropout_formula,
-  [GB_OP_sign] = step_formula, [GB_OP_floor] = step_formula, [GB_OP_ceil] = step_formula, [GB_OP_round] = step_formula,
-  [GB_OP_trunc] = step_formula, [GB_OP_scale_loss] = scale_loss_formula, [GB_OP_tril] = triangle_formula, [GB_OP_triu] = triangle_formula,
+static const rule rules[GB_OP_COUNT] = {
+#define RULE(name, check, reads, gradient) [GB_OP_##name] = name##_rule,
+#define NO_RULE(name, check)
+#include "ops/derivatives.def"
+#undef RULE
+#undef NO_RULE
 };
 
-/* Run the op's formula for one operand and sum the result down to the operand's shape. NULL from the formula: no gradient. */
+/* Run the op's rule for one operand and sum the result down to the operand's shape. NULL from the rule: no gradient. */
 static gb_status gradient_of(gb_grad_call *grad, int input) {
   const gb_edge *edge = &grad->node->edges[input];
   gb_chain chain;
   gb_tensor *whole = NULL;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *made = formulas[grad->node->op](&chain, grad, input);
+  gb_tensor *made = rules[grad->node->op](&chain, grad, input);
   if (!made && chain.status == GB_OK) return GB_OK;
   GB_TRY(gb_chain_end(&chain, made, &whole));
   gb_status status = gb_sum_to(grad->context, whole, edge->ndim, edge->shape, &grad->in[input]);
@@ -391,7 +332,8 @@ static gb_status gradient_of(gb_grad_call *grad, int input) {
   return status;
 }
 
-/* Under autocast a float32 op read 16-bit operands as they were: its formulas compute from them in float32 too, as from operands cast by hand. */
+/* Under autocast a float32 op read 16-bit operands as they were: its rules compute from them in float32 too, as from
+ * operands cast by hand. */
 static gb_status widen_saved(gb_grad_call *grad) {
   if (gb_op_get(grad->context, grad->node->op)->autocast != GB_CLASS_FLOAT32 || grad->out[0]->dtype != GB_FLOAT32) return GB_OK;
   for (int i = 0; i < grad->n_in; i++) {
@@ -413,78 +355,43 @@ static gb_status gradient(gb_grad_call *grad) {
 
 /* ====} */
 
+/* {==== the table ==== */
+
+/* What backward reads, as the inputs and outputs that are kept. */
+#define NOTHING_KEPT .save_in = 0
+#define X_KEPT .save_in = 1
+#define Y_KEPT .save_in = 2
+#define XY_KEPT .save_in = 3
+#define YZ_KEPT .save_in = 6
+#define XYZ_KEPT .save_in = 7
+#define OTHER_KEPT .save_in = 3, .save_other = true
+#define R_KEPT .save_out = 1
+
 const gb_op_impl gb_family_elementwise[] = {
-  { .op = GB_OP_add, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_sub, .check = check_numbers, .gradient = gradient },
-  { .op = GB_OP_mul, .check = check_promoted, .gradient = gradient, .save_in = 3, .save_other = true },
-  { .op = GB_OP_div, .check = check_floating, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_floor_divide, .check = check_numbers },
-  { .op = GB_OP_remainder, .check = check_numbers, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_pow, .check = check_numbers, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_maximum, .check = check_maximum, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_minimum, .check = check_minimum, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_atan2, .check = check_floating, .gradient = gradient, .save_in = 3 },
-  { .op = GB_OP_neg, .check = check_numbers, .gradient = gradient },
-  { .op = GB_OP_abs, .check = check_promoted, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_sign, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_exp, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_expm1, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_log, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_log2, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_log10, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_log1p, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_sqrt, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_rsqrt, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_square, .check = check_numbers, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_reciprocal, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_sin, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_cos, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_tan, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_tanh, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_erf, .check = check_floating, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_floor, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_ceil, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_round, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_trunc, .check = check_promoted, .gradient = gradient },
-  { .op = GB_OP_clamp, .check = check_clamp, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_lerp, .check = check_float_only, .gradient = gradient, .save_in = 7 },
-  { .op = GB_OP_addcmul, .check = check_addcmul, .gradient = gradient, .save_in = 6 },
-  { .op = GB_OP_addcdiv, .check = check_floating, .gradient = gradient, .save_in = 6 },
-  { .op = GB_OP_where, .check = check_where, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_masked_fill, .check = check_masked_fill, .gradient = gradient, .save_in = 2 },
-  { .op = GB_OP_sigmoid, .check = check_floating, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_relu, .check = check_numbers, .gradient = gradient, .save_out = 1 },
-  { .op = GB_OP_leaky_relu, .check = check_float_only, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_elu, .check = check_float_only, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_gelu, .check = check_gelu, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_silu, .check = check_float_only, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_softplus, .check = check_float_only, .gradient = gradient, .save_in = 1 },
-  { .op = GB_OP_relu_backward, .check = check_float_only, .gradient = gradient, .save_in = 2 },
-  { .op = GB_OP_gelu_backward, .check = check_gelu },
-  { .op = GB_OP_silu_backward, .check = check_float_only },
-  { .op = GB_OP_tanh_backward, .check = check_float_only },
-  { .op = GB_OP_sigmoid_backward, .check = check_float_only },
-  { .op = GB_OP_eq, .check = check_test },
-  { .op = GB_OP_ne, .check = check_test },
-  { .op = GB_OP_lt, .check = check_test },
-  { .op = GB_OP_le, .check = check_test },
-  { .op = GB_OP_gt, .check = check_test },
-  { .op = GB_OP_ge, .check = check_test },
-  { .op = GB_OP_logical_and, .check = check_test },
-  { .op = GB_OP_logical_or, .check = check_test },
-  { .op = GB_OP_logical_xor, .check = check_test },
-  { .op = GB_OP_logical_not, .check = check_test },
-  { .op = GB_OP_bitwise_and, .check = check_bitwise },
-  { .op = GB_OP_bitwise_or, .check = check_bitwise },
-  { .op = GB_OP_bitwise_xor, .check = check_bitwise },
-  { .op = GB_OP_bitwise_not, .check = check_bitwise },
-  { .op = GB_OP_isnan, .check = check_test },
-  { .op = GB_OP_isinf, .check = check_test },
-  { .op = GB_OP_isfinite, .check = check_test },
-  { .op = GB_OP_dropout, .check = check_dropout, .gradient = gradient },
-  { .op = GB_OP_dropout_backward, .check = check_float_only },
-  { .op = GB_OP_scale_loss, .check = check_scale_loss, .gradient = gradient, .save_in = 2 },
-  { .op = GB_OP_tril, .check = check_triangle, .gradient = gradient },
-  { .op = GB_OP_triu, .check = check_triangle, .gradient = gradient },
+#define RULE(name, checks, reads, rule) \
+  { .op = GB_OP_##name, .check = check_##checks, .gradient = gradient, reads##_KEPT },
+#define NO_RULE(name, checks) { .op = GB_OP_##name, .check = check_##checks },
+#include "ops/derivatives.def"
+#undef RULE
+#undef NO_RULE
   { .op = GB_OP_COUNT },
 };
+
+/* An op of the family that has no line in derivatives.def does not compile here. */
+enum {
+#define RULE(name, check, reads, gradient) RULE_OF_##name,
+#define NO_RULE(name, check) RULE_OF_##name,
+#include "ops/derivatives.def"
+#undef RULE
+#undef NO_RULE
+  RULES,
+#define COUNT_RULE(name) + (RULE_OF_##name < RULES)
+#define GB_FAMILY_elementwise GB_THIS_FAMILY
+#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OF_FAMILY(family, COUNT_RULE)(name)
+  OPS_WITH_RULE = 0
+#include "ops/ops.def"
+#undef GB_OP
+};
+_Static_assert(OPS_WITH_RULE == RULES, "derivatives.def has a line for each op of the family, and no other");
+
+/* ====} */
