@@ -135,6 +135,30 @@ GB_INLINE float gb_erff(float x) {
   return size < 0.925f ? inner : copysignf(outer, x);
 }
 
+/* 3.65 ulp. x times a polynomial in the logarithm of 1 - x^2, or in its root where x is near 1 (Giles, "Approximating the
+ * erfinv function", 2010). */
+GB_INLINE float gb_erfinvf(float x) {
+  float w = -gb_logf((1.0f - x) * (1.0f + x)), t = w - 2.5f, s = sqrtf(w) - 3.0f;
+  float p = 3.43273939e-7f + 2.81022636e-8f * t;
+  p = -3.5233877e-6f + p * t;
+  p = -4.39150654e-6f + p * t;
+  p = 2.1858087e-4f + p * t;
+  p = -1.25372503e-3f + p * t;
+  p = -4.17768164e-3f + p * t;
+  p = 0.246640727f + p * t;
+  p = 1.50140941f + p * t;
+  float q = 1.00950558e-4f - 2.00214257e-4f * s;
+  q = 1.34934322e-3f + q * s;
+  q = -3.67342844e-3f + q * s;
+  q = 5.73950773e-3f + q * s;
+  q = -7.6224613e-3f + q * s;
+  q = 9.43887047e-3f + q * s;
+  q = 1.00167406f + q * s;
+  q = 2.83297682f + q * s;
+  float y = (w < 5.0f ? p : q) * x;
+  return fabsf(x) == 1.0f ? x * INFINITY : y;
+}
+
 /* 1.96 ulp. exp is taken of -|x|, so nothing overflows and small results keep their precision; what 1 + e loses is put
  * back, with 1 / (1 + e) known from y itself. */
 GB_INLINE float gb_sigmoidf(float x) {
@@ -163,6 +187,23 @@ GB_INLINE double gb_log(double x) { return log(x); }
 GB_INLINE double gb_log1p(double x) { return log1p(x); }
 GB_INLINE double gb_tanh(double x) { return tanh(x); }
 GB_INLINE double gb_erf(double x) { return erf(x); }
+/* 1 ulp. A quotient of polynomials, then two steps of Halley's; near 1 with erfc, which keeps what erf loses. */
+GB_INLINE double gb_erfinv(double x) {
+  double size = fabs(x), z = x * x, y;
+  if (size <= 0.7) {
+    y = size * (((-0.140543331 * z + 0.914624893) * z - 1.645349621) * z + 0.886226899);
+    y /= (((0.012229801 * z - 0.329097515) * z + 1.442710462) * z - 2.118377725) * z + 1;
+  } else {
+    z = sqrt(-log((1 - size) / 2));
+    y = (((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454) / ((1.6370678 * z + 3.5438892) * z + 1);
+  }
+  for (int i = 0; i < 2; i++) {
+    double error = size < 0.5 ? erf(y) - size : (1 - size) - erfc(y);
+    double step = error / (1.12837916709551257390 * exp(-y * y));
+    y -= step / (1 + y * step);
+  }
+  return size == 1 ? x * INFINITY : copysign(y, x);
+}
 GB_INLINE double gb_sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 
 /* ====} */

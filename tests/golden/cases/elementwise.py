@@ -27,7 +27,7 @@ for name, f, low, high in [
     ("log1p", torch.log1p, -0.5, 3), ("sqrt", torch.sqrt, 0.25, 3), ("rsqrt", torch.rsqrt, 0.25, 3),
     ("square", torch.square, -2, 2), ("reciprocal", torch.reciprocal, 0.5, 3),
     ("sin", torch.sin, -2, 2), ("cos", torch.cos, -2, 2), ("tan", torch.tan, -1, 1), ("tanh", torch.tanh, -2, 2),
-    ("erf", torch.erf, -2, 2), ("sigmoid", torch.sigmoid, -2, 2), ("relu", torch.relu, -2, 2), ("silu", F.silu, -2, 2),
+    ("erf", torch.erf, -2, 2), ("erfinv", torch.erfinv, -0.9, 0.9), ("sigmoid", torch.sigmoid, -2, 2), ("relu", torch.relu, -2, 2), ("silu", F.silu, -2, 2),
     ("softplus", F.softplus, -2, 2), ("elu", F.elu, -2, 2), ("leaky_relu", F.leaky_relu, -2, 2), ("gelu", F.gelu, -2, 2),
 ]:
     case(name, [rand(3, 5, low=low, high=high, away=0.25 if low < 0 else None)], [x0], f)
