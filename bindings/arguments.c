@@ -11,7 +11,7 @@
 /* {==== dtypes and devices ==== */
 
 static const char *const dtype_names[] = {
-#define NAME(NAME_, name, bytes, category) #name,
+#define NAME(NAME_, name, ...) #name,
   GB_DTYPE_LIST(NAME)
 #undef NAME
   NULL
@@ -24,7 +24,14 @@ gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who) {
   if (dtype != GB_DTYPE_NONE) return dtype;
   const char *nearest = gbl_nearest(name, dtype_names);
   if (nearest) gbl_error(L, "%s: unknown dtype '%s'; did you mean '%s'?", who, name, nearest);
-  gbl_error(L, "%s: unknown dtype '%s'; known are float64 float32 float16 bfloat16 int64 int32 uint8 bool", who, name);
+  luaL_Buffer known;
+  luaL_buffinit(L, &known);
+  for (int i = 0; dtype_names[i]; i++) {
+    luaL_addchar(&known, ' ');
+    luaL_addstring(&known, dtype_names[i]);
+  }
+  luaL_pushresult(&known);
+  gbl_error(L, "%s: unknown dtype '%s'; known are%s", who, name, lua_tostring(L, -1));
   return dtype;
 }
 

@@ -56,7 +56,7 @@ static char *at(const attend *a, const gb_heads_view *v, int64_t b, int64_t head
 /* What forward and backward have in common. in: query, key, value, mask. */
 static attend attend_of(gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_dtype result) {
   const gb_cuda_tensor *query = in[QUERY], *key = in[KEY], *mask = in[MASK];
-  bool is_short = result == GB_FLOAT16 || result == GB_BFLOAT16;
+  bool is_short = gb_is_16bit(result);
   attend a = { .call = call, .query = view_of(query), .key = view_of(key), .value = view_of(in[VALUE]), .batch = size_at(query, 3), .heads = size_at(query, 2),
                .tq = size_at(query, 1), .tk = size_at(key, 1), .e = size_at(query, 0), .ev = size_at(in[VALUE], 0) };
   a.group = a.heads / most(size_at(key, 2), 1);
@@ -263,7 +263,7 @@ static bool fits_tiles(const attend *a) {
   gb_dtype dtype = a->query.dtype;
   for (size_t i = 0; i < sizeof views / sizeof *views; i++)
     if (views[i]->dtype != dtype) return false;
-  bool is_short = dtype == GB_FLOAT16 || dtype == GB_BFLOAT16;
+  bool is_short = gb_is_16bit(dtype);
   return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS && a->ev <= GB_ATTEND_COLUMNS &&
          a->tq < LONG_TIME && a->tk < LONG_TIME && a->call->cuda->piece == 0;
 }

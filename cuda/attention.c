@@ -133,7 +133,7 @@ static bool fits(const gb_attention *a, bool backward) {
   const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride, a->dquery_stride, a->dkey_stride,
                                a->dvalue_stride };
   const void *memory[] = { a->query, a->key, a->value, backward ? a->y : a->out, a->grad, a->dquery, a->dkey, a->dvalue };
-  if ((a->dtype != GB_FLOAT16 && a->dtype != GB_BFLOAT16) || a->e > 256 || a->ev > 256 || a->e % 8 || a->ev % 8) return false;
+  if (!gb_is_16bit(a->dtype) || a->e > 256 || a->ev > 256 || a->e % 8 || a->ev % 8) return false;
   if (backward && a->heads != a->key_heads) return false;
   if (cudnnGetVersion() < 91600 && a->tk % 128) return false; /* before 9.16 keys beyond the last whole tile were not masked */
   for (int i = 0; i < (backward ? 8 : 4); i++) {

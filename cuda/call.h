@@ -5,6 +5,10 @@
 #ifndef GB_CUDA_CALL_H
 #define GB_CUDA_CALL_H
 
+#ifdef __CUDACC__ /* how functions in base/ are declared where a GPU may run them */
+#define GB_INLINE static __host__ __device__ __forceinline__
+#endif
+
 #include "cuda/runtime.h"
 #include "gibbous.h"
 #include "ops/number.h"

@@ -138,7 +138,7 @@ static gb_status try_widened(gb_cuda_call *call, const work *w, bool *served, ch
 /* Whatever can do it. */
 static gb_status convolve(gb_cuda_call *call, const work *w) {
   const gb_conv *c = &w->conv;
-  bool served = false, odd = (c->dtype == GB_FLOAT16 || c->dtype == GB_BFLOAT16) && c->groups == 1 && (c->c % 8 || c->o % 8);
+  bool served = false, odd = gb_is_16bit(c->dtype) && c->groups == 1 && (c->c % 8 || c->o % 8);
   char why[256] = "";
   if (c->n == 0) {
     gb_cuda_tensor result = w->t[w->result];

@@ -164,7 +164,7 @@ extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out,
   e.operand[0] = out;
   e.operand[1] = in;
   if (in->dtype == GB_FLOAT64) gb_run_elements<same_of<double>, double>(e);
-  else if (gb_is_float(in->dtype) || gb_bytes_of(in->dtype) == 1) gb_run_elements<same_of<float>, float>(e);
+  else if (gb_is_float(in->dtype) || gb_is_byte(in->dtype)) gb_run_elements<same_of<float>, float>(e);
   else gb_run_elements<same_of<int64_t>, int64_t>(e);
   return GB_OK;
 }

@@ -18,7 +18,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#define GB_INLINE static __host__ __device__ __forceinline__
 #define GB_DEVICE __host__ __device__ __forceinline__
 
 /* Before a loop with a constant count over an array that is to stay in registers. */
@@ -45,10 +44,10 @@
   } while (0)
 #endif
 
-#include "base/float.h"
+#include "cuda/call.h"
+#include "base/formats.h"
 #include "base/math.h"
 #include "base/philox.h"
-#include "cuda/call.h"
 
 /* A name with commas in it, such as a template with its arguments, as one argument of GB_LAUNCH. */
 #define GB_KERNEL(...) __VA_ARGS__
@@ -98,19 +97,7 @@ static GB_DEVICE uint16_t gb_bfloat_bits(float x) {
 
 /* {==== any dtype to what a kernel computes in (float, double or int64_t), and back ====
  *
- * As on the CPU: floats become integers by cutting the fraction, NaN becomes 0 and what is beyond int64 its nearest end; integers wrap at the
- * width of their dtype; anything but 0 is true; every value is rounded once. */
-
-static GB_DEVICE int64_t gb_to_integer(double x) {
-  if (x >= -0x1p63 && x < 0x1p63) return (int64_t)x;
-  return x > 0 ? INT64_MAX : x < 0 ? INT64_MIN : 0;
-}
-
-/* An integer as a float64 that rounds to 16 bits as the integer would: bits that do not fit leave their trace in the last one. */
-static GB_DEVICE double gb_sticky_double(int64_t v) {
-  bool large = v >= ((int64_t)1 << 53) || v <= -((int64_t)1 << 53);
-  return (double)(large ? (int64_t)(((uint64_t)v & ~(uint64_t)0x7ff) | ((v & 0x7ff) ? 0x400u : 0u)) : v);
-}
+ * By the readings of base/formats.h, as on the CPU. */
 
 template <typename T> struct gb_as;
 template <> struct gb_as<float> {
@@ -119,7 +106,7 @@ template <> struct gb_as<float> {
   static GB_DEVICE float from(int64_t x) { return (float)x; }
   static GB_DEVICE double f64(float x) { return x; }
   static GB_DEVICE float f32(float x) { return x; }
-  static GB_DEVICE int64_t i64(float x) { return gb_to_integer((double)x); }
+  static GB_DEVICE int64_t i64(float x) { return gb_f32_to_integer(x); }
   static GB_DEVICE uint16_t half(float x) { return gb_half_bits(x); }
   static GB_DEVICE uint16_t bfloat(float x) { return gb_bfloat_bits(x); }
 };
@@ -129,45 +116,52 @@ template <> struct gb_as<double> {
   static GB_DEVICE double from(int64_t x) { return (double)x; }
   static GB_DEVICE double f64(double x) { return x; }
   static GB_DEVICE float f32(double x) { return (float)x; }
-  static GB_DEVICE int64_t i64(double x) { return gb_to_integer(x); }
+  static GB_DEVICE int64_t i64(double x) { return gb_f64_to_integer(x); }
   static GB_DEVICE uint16_t half(double x) { return gb_double_to_float16(x); }
   static GB_DEVICE uint16_t bfloat(double x) { return gb_double_to_bfloat16(x); }
 };
 template <> struct gb_as<int64_t> {
-  static GB_DEVICE int64_t from(double x) { return gb_to_integer(x); }
-  static GB_DEVICE int64_t from(float x) { return gb_to_integer((double)x); }
+  static GB_DEVICE int64_t from(double x) { return gb_f64_to_integer(x); }
+  static GB_DEVICE int64_t from(float x) { return gb_f32_to_integer(x); }
   static GB_DEVICE int64_t from(int64_t x) { return x; }
   static GB_DEVICE double f64(int64_t x) { return (double)x; }
   static GB_DEVICE float f32(int64_t x) { return (float)x; }
   static GB_DEVICE int64_t i64(int64_t x) { return x; }
-  static GB_DEVICE uint16_t half(int64_t x) { return gb_double_to_float16(gb_sticky_double(x)); }
-  static GB_DEVICE uint16_t bfloat(int64_t x) { return gb_double_to_bfloat16(gb_sticky_double(x)); }
+  static GB_DEVICE uint16_t half(int64_t x) { return gb_i64_to_half(x); }
+  static GB_DEVICE uint16_t bfloat(int64_t x) { return gb_i64_to_upper(x); }
 };
+
+#undef GB_VALUE_HALF
+#define GB_VALUE_HALF(x) gb_half_value(x)
+
+/* A number as what gb_as takes, by the category of its dtype. */
+#define GB_TAKEN_FLOAT(v) (v)
+#define GB_TAKEN_INT(v) (int64_t)(v)
+#define GB_TAKEN_BOOL(v) (int64_t)(v)
 
 /* Element i of memory of a dtype. */
 template <typename T> static GB_DEVICE T gb_load(const void *from, int dtype, int64_t i) {
   switch (dtype) {
-    case GB_FLOAT64: return gb_as<T>::from(((const double *)from)[i]);
-    case GB_FLOAT32: return gb_as<T>::from(((const float *)from)[i]);
-    case GB_FLOAT16: return gb_as<T>::from(gb_half_value(((const uint16_t *)from)[i]));
-    case GB_BFLOAT16: return gb_as<T>::from(gb_bfloat16_to_float(((const uint16_t *)from)[i]));
-    case GB_INT64: return gb_as<T>::from(((const int64_t *)from)[i]);
-    case GB_INT32: return gb_as<T>::from((int64_t)((const int32_t *)from)[i]);
-    case GB_UINT8: return gb_as<T>::from((int64_t)((const uint8_t *)from)[i]);
-    default: return gb_as<T>::from((int64_t)(((const uint8_t *)from)[i] != 0));
+#define GB_LOAD(NAME, name, type, reading, category, ...) \
+  case GB_##NAME: return gb_as<T>::from(GB_TAKEN_##category(GB_VALUE_##reading(((const type *)from)[i])));
+    GB_DTYPE_LIST(GB_LOAD)
+#undef GB_LOAD
+    default: return 0;
   }
 }
 
+/* What base/formats.h stores, of any type that a kernel computes in. */
+template <typename T> static GB_DEVICE int64_t gb_any_to_integer(T x) { return gb_as<T>::i64(x); }
+template <typename T> static GB_DEVICE uint16_t gb_any_to_half(T x) { return gb_as<T>::half(x); }
+template <typename T> static GB_DEVICE uint16_t gb_any_to_upper(T x) { return gb_as<T>::bfloat(x); }
+
 template <typename T> static GB_DEVICE void gb_store(void *to, int dtype, int64_t i, T x) {
   switch (dtype) {
-    case GB_FLOAT64: ((double *)to)[i] = gb_as<T>::f64(x); return;
-    case GB_FLOAT32: ((float *)to)[i] = gb_as<T>::f32(x); return;
-    case GB_FLOAT16: ((uint16_t *)to)[i] = gb_as<T>::half(x); return;
-    case GB_BFLOAT16: ((uint16_t *)to)[i] = gb_as<T>::bfloat(x); return;
-    case GB_INT64: ((int64_t *)to)[i] = gb_as<T>::i64(x); return;
-    case GB_INT32: ((int32_t *)to)[i] = (int32_t)gb_as<T>::i64(x); return;
-    case GB_UINT8: ((uint8_t *)to)[i] = (uint8_t)gb_as<T>::i64(x); return;
-    default: ((uint8_t *)to)[i] = x != 0; return;
+#define GB_STORE(NAME, name, type, reading, ...) \
+  case GB_##NAME: ((type *)to)[i] = GB_STORED_##reading(type, any, x); return;
+    GB_DTYPE_LIST(GB_STORE)
+#undef GB_STORE
+    default: return;
   }
 }
 
@@ -177,13 +171,6 @@ template <typename T> static GB_DEVICE T gb_through(T x, int dtype) {
   gb_store<T>(&room, dtype, 0, x);
   return gb_load<T>(&room, dtype, 0);
 }
-
-static inline size_t gb_bytes_of(gb_dtype dtype) {
-  static const uint8_t bytes[GB_DTYPE_COUNT] = { 8, 4, 2, 2, 8, 4, 1, 1 };
-  return bytes[dtype];
-}
-
-static inline bool gb_is_float(gb_dtype dtype) { return dtype <= GB_BFLOAT16; }
 
 /* ====} */
 

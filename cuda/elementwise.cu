@@ -26,7 +26,7 @@ static const row rows[GB_FUNCTION_COUNT] = {
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where
  * it may wrap (a plain number does not), and in tests, which see it in the 16-bit dtype of what it meets. */
 static void convert_constants(gb_elements *e, const row *r, gb_dtype common, int inputs) {
-  bool integer = common == GB_INT64 || common == GB_INT32 || common == GB_UINT8, test = r->gives_bool && (common == GB_FLOAT16 || common == GB_BFLOAT16);
+  bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
   for (int k = 1; k <= inputs; k++) {
     const gb_cuda_tensor *t = e->operand[k];
     if (t->numel == 1 && t->dtype != common && k != r->mask && (test || (integer && !t->wrapped))) e->through[k] = common;
@@ -90,10 +90,9 @@ template <> gb_status run<GB_FUNCTION_pow>(gb_cuda_call *call) {
 template <> gb_status run<GB_FUNCTION_masked_fill>(gb_cuda_call *call) {
   gb_dtype dtype = call->out[0]->dtype;
   double value = call->attrs[0].number;
-  double most = dtype == GB_FLOAT16 ? 65504.0 : dtype == GB_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
   bool limit = gb_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
   gb_attr stored = call->attrs[0];
-  if (limit && fabs(value) > most) stored = number_of(value > 0 ? most : -most);
+  if (limit && fabs(value) > gb_largest_of(dtype)) stored = number_of(copysign(gb_largest_of(dtype), value));
   return run_function(call, GB_FUNCTION_masked_fill, &stored, NULL);
 }
 

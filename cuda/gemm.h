@@ -48,7 +48,7 @@ typedef struct gb_gemm {
 /* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8 elements, and the slope sums
  * of more than one product; sums of rows want a to lie column after column. */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
-  bool short_floats = gemm->dtype == GB_FLOAT16 || gemm->dtype == GB_BFLOAT16;
+  bool short_floats = gb_is_16bit(gemm->dtype);
   if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
   if (gemm->epilogue == GB_GEMM_ROW_SUMS) return gemm->a.row_stride == 1 && gemm->a.column_stride >= gemm->m && gemm->m > 1 && gemm->k > 1;
   if (gemm->epilogue != GB_GEMM_GELU && gemm->epilogue != GB_GEMM_GELU_SLOPE) return true;

@@ -323,7 +323,7 @@ enum { MASK_THREADS = 256, MASK_EACH = 8, MASK_BLOCK = MASK_THREADS * MASK_EACH 
 
 /* Element i of the mask, over the joint shape. */
 static GB_DEVICE bool flag_at(const gb_rows &mask, int64_t i) {
-  return mask.dtype <= GB_BFLOAT16 ? gb_load<double>(mask.data, mask.dtype, gb_at(mask.outer, i)) != 0
+  return gb_is_float(mask.dtype) ? gb_load<double>(mask.data, mask.dtype, gb_at(mask.outer, i)) != 0
                                    : gb_load<int64_t>(mask.data, mask.dtype, gb_at(mask.outer, i)) != 0;
 }
 

@@ -14,7 +14,7 @@ enum { GB_LANES = 4 }; /* of a thread, unless all its elements have 2 bytes or 1
 
 /* Bytes of an element of a dtype that lanes know, or 0. */
 static GB_DEVICE int gb_lane_bytes(int dtype) {
-  return dtype == GB_FLOAT32 ? 4 : dtype == GB_FLOAT16 || dtype == GB_BFLOAT16 ? 2 : dtype == GB_UINT8 || dtype == GB_BOOL ? 1 : 0;
+  return dtype == GB_FLOAT32 ? 4 : gb_is_16bit(dtype) ? 2 : gb_is_byte(dtype) ? 1 : 0;
 }
 
 /* At most 16 bytes, the first element in the lowest bits of the first word. */

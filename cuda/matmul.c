@@ -24,7 +24,6 @@
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t bytes_of(gb_cuda_call *call, gb_dtype dtype) { return call->cuda->engine->dtype_bytes(dtype); }
-static bool is_short(gb_dtype dtype) { return dtype == GB_FLOAT16 || dtype == GB_BFLOAT16; }
 static char *offset(gb_cuda_call *call, const void *data, gb_dtype dtype, int64_t elements) {
   return (char *)data + elements * (int64_t)bytes_of(call, dtype);
 }
@@ -136,7 +135,7 @@ static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
 }
 
 /* Does the library write this dtype from these operands? */
-static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && is_short(g->a.dtype)); }
+static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && gb_is_16bit(g->a.dtype)); }
 
 /* Test whether ReLU passes NaN on, by a product whose sums are all NaN; the kernel that writes c here will write it
  * again. */

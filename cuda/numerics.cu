@@ -3,8 +3,8 @@
  * Reads every element once. A block counts in shared memory, in several copies of the histogram, since most lanes of a warp meet in few bins;
  * what it found is added to the result, which was cleared before. All are integers, whose sums and extremes do not depend on who comes
  * first, so the atomics here keep the rule that the same input gives the same bits. */
-#include "base/numerics.h"
 #include "cuda/block.cuh"
+#include "base/numerics.h"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 

@@ -13,7 +13,7 @@
 struct draw_numbers {
   double a = 0, b = 0;
   uint64_t low = 0, range = 0;
-  int dtype = 0, op = 0;
+  int dtype = 0, digits = 0, op = 0;
   gb_cuda_fault *fault = NULL;
 };
 
@@ -23,7 +23,7 @@ struct uniform_f32 {
   static constexpr int words = 1, inputs = 0;
   static __device__ __forceinline__ float of(const uint32_t *word, double, const draw_numbers &n) {
     float low = (float)n.a, high = (float)n.b;
-    int bits = n.dtype == GB_FLOAT16 ? 11 : n.dtype == GB_BFLOAT16 ? 8 : 24;
+    int bits = n.digits;
     float y = gb_through(gb_add(low, gb_mul((float)(word[0] >> (32 - bits)) * gb_power_of_2(-bits), high - low)), n.dtype);
     return y >= high ? low : y;
   }
@@ -127,6 +127,7 @@ template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place
 
 static gb_status uniform(gb_cuda_call *call) {
   draw_numbers n = { call->attrs[0].number, call->attrs[1].number };
+  n.digits = gb_format_of(call->out[0]->dtype)->digits;
   return call->out[0]->dtype == GB_FLOAT64 ? draw<uniform_f64>(call, call->place, n) : draw<uniform_f32>(call, call->place, n);
 }
 

@@ -36,10 +36,12 @@ template <typename S> __global__ void pick_sorted(gb_rows x, gb_rows values, gb_
 }
 
 /* The lowest bit in which keys of a dtype differ: a float64 holds narrower floats with zeros below. */
-static int first_bit_of(gb_dtype dtype) { return dtype == GB_FLOAT32 ? 29 : dtype == GB_FLOAT16 ? 42 : dtype == GB_BFLOAT16 ? 45 : 0; }
+static int first_bit_of(gb_dtype dtype) {
+  return gb_is_float(dtype) ? gb_format_of(GB_FLOAT64)->digits - gb_format_of(dtype)->digits : 0;
+}
 
-/* The bit above those in which they differ: bytes are not negative. */
-static int end_bit_of(gb_dtype dtype) { return gb_bytes_of(dtype) == 1 ? 8 : 64; }
+/* The bit above those in which they differ: bytes without a sign are not negative. */
+static int end_bit_of(gb_dtype dtype) { return gb_is_byte(dtype) ? 8 : 64; }
 
 static gb_status order(gb_cuda_call *call, const gb_attr *named, bool descending) {
   const gb_cuda_tensor *t = call->in[0];

@@ -71,19 +71,23 @@ GB_API const char *gb_status_text(gb_status status);
 
 /* {==== Dtypes and devices ==== */
 
-/* name, bytes, category (FLOAT, INT, BOOL) */
-#define GB_DTYPE_LIST(X)      \
-  X(FLOAT64, float64, 8, FLOAT)   \
-  X(FLOAT32, float32, 4, FLOAT)   \
-  X(FLOAT16, float16, 2, FLOAT)   \
-  X(BFLOAT16, bfloat16, 2, FLOAT) \
-  X(INT64, int64, 8, INT)         \
-  X(INT32, int32, 4, INT)         \
-  X(UINT8, uint8, 1, INT)         \
-  X(BOOL, bool, 1, BOOL)
+/* What there is to know of each dtype; base/formats.h makes of it what the engine uses. Its name; the C type that an
+ * element is stored as, and how its bits are read (formats.h has the readings); its category (FLOAT, INT, BOOL); its
+ * significant bits; its range: the least and the largest value, or of a float the exponents of the least and the
+ * largest normal number; its name in safetensors files; its code in DLPack. The numbers of the enum are part of the
+ * binary interface, so a new row goes to the end. */
+#define GB_DTYPE_LIST(X)                                                                    \
+  X(FLOAT64, float64, double, PLAIN, FLOAT, 53, -1022, 1023, "F64", FLOAT)                  \
+  X(FLOAT32, float32, float, PLAIN, FLOAT, 24, -126, 127, "F32", FLOAT)                     \
+  X(FLOAT16, float16, uint16_t, HALF, FLOAT, 11, -14, 15, "F16", FLOAT)                     \
+  X(BFLOAT16, bfloat16, uint16_t, UPPER, FLOAT, 8, -126, 127, "BF16", BFLOAT)               \
+  X(INT64, int64, int64_t, WHOLE, INT, 63, INT64_MIN, INT64_MAX, "I64", INT)                \
+  X(INT32, int32, int32_t, WHOLE, INT, 31, INT32_MIN, INT32_MAX, "I32", INT)                \
+  X(UINT8, uint8, uint8_t, WHOLE, INT, 8, 0, UINT8_MAX, "U8", UINT)                         \
+  X(BOOL, bool, uint8_t, TRUTH, BOOL, 1, 0, 1, "BOOL", BOOL)
 
 typedef enum gb_dtype {
-#define GB_DTYPE_ENUM(NAME, name, bytes, category) GB_##NAME,
+#define GB_DTYPE_ENUM(NAME, ...) GB_##NAME,
   GB_DTYPE_LIST(GB_DTYPE_ENUM)
 #undef GB_DTYPE_ENUM
   GB_DTYPE_COUNT,

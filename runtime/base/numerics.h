@@ -5,7 +5,7 @@
 #ifndef GB_BASE_NUMERICS_H
 #define GB_BASE_NUMERICS_H
 
-#include "gibbous.h"
+#include "base/formats.h"
 
 /* Exponents with a bin of their own: floor(log2 |x|) of all float32, subnormals included. Others fall into the end
  * bins. */
@@ -25,8 +25,9 @@ enum { GB_NUMERICS_AMAX, GB_NUMERICS_AMIN, GB_NUMERICS_RANGE };
 typedef struct gb_float_format { int bits, least, most; } gb_float_format;
 
 static inline gb_float_format gb_float_format_of(gb_dtype dtype) {
-  static const gb_float_format formats[] = { { 53, -1022, 1023 }, { 24, -126, 127 }, { 11, -14, 15 }, { 8, -126, 127 } };
-  return formats[dtype]; /* GB_FLOAT64, GB_FLOAT32, GB_FLOAT16, GB_BFLOAT16 */
+  const gb_format *f = gb_format_of(dtype);
+  gb_float_format format = { f->digits, (int)f->least, (int)f->most };
+  return format;
 }
 
 /* Bounds on the bits of a magnitude, as integers. Up to `flushed` (0 excepted) it rounds to 0 in the other format; from

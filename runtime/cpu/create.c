@@ -83,7 +83,7 @@ static gb_status sequence(gb_call *call) {
 /* {==== random numbers ==== */
 
 /* Bits of the word that go into a uniform number: as many as the dtype's significand holds, so that 1 is never reached by rounding. */
-static int uniform_bits(gb_dtype dtype) { return dtype == GB_FLOAT16 ? 11 : dtype == GB_BFLOAT16 ? 8 : 24; }
+static int uniform_bits(gb_dtype dtype) { return gb_format_of(dtype)->digits; }
 
 /* low + u * (high - low) as the dtype stores it; what rounds up to high becomes low. */
 static void uniform_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {

@@ -181,7 +181,7 @@ static void set_numbers(gb_tile_job *job, const gb_call *call, const row *r) {
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where
  * it may wrap (a plain number does not), and in tests, which see it in the 16-bit dtype of what it meets. */
 static void convert_constants(const gb_call *call, const row *r, gb_dtype common, gb_tiles *t) {
-  bool integer = gb_dtype_category(common) == GB_CATEGORY_INT, test = r->gives_bool && gb_is_16bit(common);
+  bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
   for (int k = 1; k < t->count; k++) {
     gb_tile_operand *o = &t->operand[k];
     if (o->constant && o->dtype != common && k != r->mask && (test || (integer && !call->in[k - 1]->wrapped))) o->through = common;
@@ -281,10 +281,9 @@ static gb_status run_masked_fill(gb_call *call) {
   gb_tile_job job;
   gb_dtype dtype = (gb_dtype)call->out[0]->dtype;
   double value = call->attrs[0].number;
-  double most = dtype == GB_FLOAT16 ? 65504.0 : dtype == GB_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
   bool limit = gb_dtype_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
   gb_tile_attr(&job, 0, &call->attrs[0]);
-  if (limit && fabs(value) > most) gb_tile_number(&job, 0, value > 0 ? most : -most);
+  if (limit && fabs(value) > gb_largest_of(dtype)) gb_tile_number(&job, 0, copysign(gb_largest_of(dtype), value));
   return run_row(call, &rows[GB_FUNCTION_masked_fill], 2, &job, false);
 }
 

@@ -1,7 +1,6 @@
 /* cpu/tile.c - any dtype and stride into arrays of float32, float64 or int64 and back; and the walk of tile.h.
  *
- * Conversions give the bits of base/float.h. What does not fit: floats become integers by cutting the fraction, NaN becomes 0 and what
- * is beyond int64 its nearest end; integers wrap at the width of their dtype; anything but 0 is true. */
+ * Conversions are those of base/formats.h, and give the bits of base/float.h. */
 #include "cpu/tile.h"
 
 #include <math.h>
@@ -60,21 +59,6 @@ GB_ALWAYS_INLINE void narrow_tile(gb_dtype dtype, void *to, const float *from, i
 
 /* ====} */
 
-/* {==== one element ==== */
-
-static inline int64_t to_integer(double x) {
-  if (x >= -0x1p63 && x < 0x1p63) return (int64_t)x;
-  return x > 0 ? INT64_MAX : x < 0 ? INT64_MIN : 0;
-}
-
-/* An integer as a float64 that rounds to 16 bits as the integer would: bits that do not fit leave their trace in the last one. */
-static inline double sticky_double(int64_t v) {
-  bool large = v >= ((int64_t)1 << 53) || v <= -((int64_t)1 << 53);
-  return (double)(large ? (int64_t)(((uint64_t)v & ~(uint64_t)0x7ff) | ((v & 0x7ff) ? 0x400u : 0u)) : v);
-}
-
-/* ====} */
-
 /* {==== load and store: a row per dtype ==== */
 
 /* One row: the elements of `type` at p, each converted by `value` (of x). Two loops, since the contiguous one vectorises. */
@@ -85,13 +69,20 @@ static inline double sticky_double(int64_t v) {
     else for (int64_t i = 0; i < n; i++) { type x = p[i * stride]; to[i] = value; }              \
     return;                                                                                      \
   }
+#define LOAD_F32(NAME, name, type, reading, ...) LOAD(GB_##NAME, type, (float)GB_VALUE_##reading(x))
+#define LOAD_F64(NAME, name, type, reading, ...) LOAD(GB_##NAME, type, (double)GB_VALUE_##reading(x))
+#define LOAD_I64(NAME, name, type, reading, category, ...) LOAD(GB_##NAME, type, GB_INTEGER_##category(GB_VALUE_##reading(x)))
+
 #define STORE(DTYPE, type, value)                                                                \
   case DTYPE: {                                                                                  \
     type *p = to;                                                                                \
-    if (stride == 1) for (int64_t i = 0; i < n; i++) { p[i] = (type)(value); }                   \
-    else for (int64_t i = 0; i < n; i++) p[i * stride] = (type)(value);                          \
+    if (stride == 1) for (int64_t i = 0; i < n; i++) { p[i] = (value); }                         \
+    else for (int64_t i = 0; i < n; i++) p[i * stride] = (value);                                \
     return;                                                                                      \
   }
+#define STORE_F32(NAME, name, type, reading, ...) STORE(GB_##NAME, type, GB_STORED_##reading(type, f32, from[i]))
+#define STORE_F64(NAME, name, type, reading, ...) STORE(GB_##NAME, type, GB_STORED_##reading(type, f64, from[i]))
+#define STORE_I64(NAME, name, type, reading, ...) STORE(GB_##NAME, type, GB_STORED_##reading(type, i64, from[i]))
 
 void gb_load_f32(float *to, const void *from, gb_dtype dtype, int64_t stride, int64_t n) {
   if (stride == 0 && n > 1) {
@@ -102,14 +93,7 @@ void gb_load_f32(float *to, const void *from, gb_dtype dtype, int64_t stride, in
   if (stride == 1 && dtype == GB_FLOAT16) { widen_f16(to, from, n); return; }
   if (stride == 1 && dtype == GB_BFLOAT16) { widen_bf16(to, from, n); return; }
   switch (dtype) {
-    LOAD(GB_FLOAT64, double, (float)x)
-    LOAD(GB_FLOAT32, float, x)
-    LOAD(GB_FLOAT16, uint16_t, gb_float16_to_float(x))
-    LOAD(GB_BFLOAT16, uint16_t, gb_bfloat16_to_float(x))
-    LOAD(GB_INT64, int64_t, (float)x)
-    LOAD(GB_INT32, int32_t, (float)x)
-    LOAD(GB_UINT8, uint8_t, (float)x)
-    LOAD(GB_BOOL, uint8_t, (float)(x != 0))
+    GB_DTYPE_LIST(LOAD_F32)
     default: return;
   }
 }
@@ -121,14 +105,7 @@ void gb_load_f64(double *to, const void *from, gb_dtype dtype, int64_t stride, i
     return;
   }
   switch (dtype) {
-    LOAD(GB_FLOAT64, double, x)
-    LOAD(GB_FLOAT32, float, (double)x)
-    LOAD(GB_FLOAT16, uint16_t, (double)gb_float16_to_float(x))
-    LOAD(GB_BFLOAT16, uint16_t, (double)gb_bfloat16_to_float(x))
-    LOAD(GB_INT64, int64_t, (double)x)
-    LOAD(GB_INT32, int32_t, (double)x)
-    LOAD(GB_UINT8, uint8_t, (double)x)
-    LOAD(GB_BOOL, uint8_t, (double)(x != 0))
+    GB_DTYPE_LIST(LOAD_F64)
     default: return;
   }
 }
@@ -140,14 +117,7 @@ void gb_load_i64(int64_t *to, const void *from, gb_dtype dtype, int64_t stride, 
     return;
   }
   switch (dtype) {
-    LOAD(GB_FLOAT64, double, to_integer(x))
-    LOAD(GB_FLOAT32, float, to_integer((double)x))
-    LOAD(GB_FLOAT16, uint16_t, to_integer((double)gb_float16_to_float(x)))
-    LOAD(GB_BFLOAT16, uint16_t, to_integer((double)gb_bfloat16_to_float(x)))
-    LOAD(GB_INT64, int64_t, x)
-    LOAD(GB_INT32, int32_t, x)
-    LOAD(GB_UINT8, uint8_t, x)
-    LOAD(GB_BOOL, uint8_t, x != 0)
+    GB_DTYPE_LIST(LOAD_I64)
     default: return;
   }
 }
@@ -156,42 +126,21 @@ void gb_store_f32(void *to, gb_dtype dtype, int64_t stride, const float *from, i
   if (stride == 1 && dtype == GB_FLOAT16) { gb_narrow_f16(to, from, n); return; }
   if (stride == 1 && dtype == GB_BFLOAT16) { gb_narrow_bf16(to, from, n); return; }
   switch (dtype) {
-    STORE(GB_FLOAT64, double, from[i])
-    STORE(GB_FLOAT32, float, from[i])
-    STORE(GB_FLOAT16, uint16_t, gb_float_to_float16(from[i]))
-    STORE(GB_BFLOAT16, uint16_t, gb_float_to_bfloat16(from[i]))
-    STORE(GB_INT64, int64_t, to_integer((double)from[i]))
-    STORE(GB_INT32, int32_t, to_integer((double)from[i]))
-    STORE(GB_UINT8, uint8_t, to_integer((double)from[i]))
-    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    GB_DTYPE_LIST(STORE_F32)
     default: return;
   }
 }
 
 void gb_store_f64(void *to, gb_dtype dtype, int64_t stride, const double *from, int64_t n) {
   switch (dtype) {
-    STORE(GB_FLOAT64, double, from[i])
-    STORE(GB_FLOAT32, float, from[i])
-    STORE(GB_FLOAT16, uint16_t, gb_double_to_float16(from[i]))
-    STORE(GB_BFLOAT16, uint16_t, gb_double_to_bfloat16(from[i]))
-    STORE(GB_INT64, int64_t, to_integer(from[i]))
-    STORE(GB_INT32, int32_t, to_integer(from[i]))
-    STORE(GB_UINT8, uint8_t, to_integer(from[i]))
-    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    GB_DTYPE_LIST(STORE_F64)
     default: return;
   }
 }
 
 void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from, int64_t n) {
   switch (dtype) {
-    STORE(GB_FLOAT64, double, from[i])
-    STORE(GB_FLOAT32, float, from[i])
-    STORE(GB_FLOAT16, uint16_t, gb_double_to_float16(sticky_double(from[i])))
-    STORE(GB_BFLOAT16, uint16_t, gb_double_to_bfloat16(sticky_double(from[i])))
-    STORE(GB_INT64, int64_t, from[i])
-    STORE(GB_INT32, int32_t, from[i])
-    STORE(GB_UINT8, uint8_t, from[i])
-    STORE(GB_BOOL, uint8_t, from[i] != 0)
+    GB_DTYPE_LIST(STORE_I64)
     default: return;
   }
 }

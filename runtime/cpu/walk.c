@@ -76,11 +76,12 @@ void gb_zero_bytes(const gb_call *call, char *data, size_t bytes) {
 
 void gb_nonzero_run(uint8_t *flags, const char *data, gb_dtype dtype, int64_t stride, int64_t n) {
   bool is_float = gb_dtype_is_float(dtype); /* of a float the sign does not count */
+  uint16_t mask16 = is_float ? INT16_MAX : UINT16_MAX;
   uint32_t mask32 = is_float ? UINT32_MAX >> 1 : UINT32_MAX;
   uint64_t mask64 = is_float ? UINT64_MAX >> 1 : UINT64_MAX;
   switch (gb_dtype_bytes(dtype)) {
     case 1: for (int64_t i = 0; i < n; i++) flags[i] = data[i * stride] != 0; break;
-    case 2: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint16_t *)data)[i * stride] & 0x7fffu) != 0; break;
+    case 2: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint16_t *)data)[i * stride] & mask16) != 0; break;
     case 4: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint32_t *)data)[i * stride] & mask32) != 0; break;
     default: for (int64_t i = 0; i < n; i++) flags[i] = (((const uint64_t *)data)[i * stride] & mask64) != 0; break;
   }

@@ -98,9 +98,16 @@ static inline void gb_copy_element(char *to, const char *from, size_t bytes) {
 /* Element `offset` of an integer tensor. */
 static inline int64_t gb_index_value(const char *data, gb_dtype dtype, int64_t offset) {
   switch (dtype) {
-    case GB_INT64: return ((const int64_t *)data)[offset];
-    case GB_INT32: return ((const int32_t *)data)[offset];
-    default: return ((const uint8_t *)data)[offset];
+#define GB_INDEX_FLOAT(NAME, type)
+#define GB_INDEX_BOOL(NAME, type)
+#define GB_INDEX_INT(NAME, type) case GB_##NAME: return ((const type *)data)[offset];
+#define GB_INDEX(NAME, name, type, reading, category, ...) GB_INDEX_##category(NAME, type)
+    GB_DTYPE_LIST(GB_INDEX)
+#undef GB_INDEX
+#undef GB_INDEX_INT
+#undef GB_INDEX_BOOL
+#undef GB_INDEX_FLOAT
+    default: return 0;
   }
 }
 

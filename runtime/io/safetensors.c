@@ -21,8 +21,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written a
 /* The dtypes of the format; dtype is the engine's, NONE where it has none; cure: what PyTorch makes of such a tensor that the engine has. A dtype
  * that is in no row came after this was written: its row is the last, and its elements are of no known size. */
 static const struct { const char *name; uint64_t bits; gb_dtype dtype; const char *cure; } dtypes[] = {
-  { "F64", 64, GB_FLOAT64, NULL }, { "F32", 32, GB_FLOAT32, NULL }, { "F16", 16, GB_FLOAT16, NULL }, { "BF16", 16, GB_BFLOAT16, NULL },
-  { "I64", 64, GB_INT64, NULL }, { "I32", 32, GB_INT32, NULL }, { "U8", 8, GB_UINT8, NULL }, { "BOOL", 8, GB_BOOL, NULL },
+#define OURS(NAME, name, type, reading, category, digits, least, most, file, ...) { file, 8 * sizeof(type), GB_##NAME, NULL },
+  GB_DTYPE_LIST(OURS)
+#undef OURS
   { "I8", 8, GB_DTYPE_NONE, "to(torch.int32)" }, { "I16", 16, GB_DTYPE_NONE, "to(torch.int32)" },
   { "U16", 16, GB_DTYPE_NONE, "to(torch.int32)" }, { "U32", 32, GB_DTYPE_NONE, "to(torch.int64)" },
   { "U64", 64, GB_DTYPE_NONE, "to(torch.int64)" }, { "C64", 64, GB_DTYPE_NONE, "view(torch.float32)" },

@@ -56,10 +56,9 @@ static gb_status check_normal(gb_call *call) {
 
 /* Integers from low to last are exact in the dtype. */
 static bool holds(gb_dtype dtype, int64_t low, int64_t last) {
-  int64_t most = dtype == GB_BOOL ? 1 : dtype == GB_UINT8 ? UINT8_MAX : dtype == GB_INT32 ? INT32_MAX : dtype == GB_INT64 ? INT64_MAX
-               : dtype == GB_BFLOAT16 ? 256 : dtype == GB_FLOAT16 ? 2048 : dtype == GB_FLOAT32 ? 1 << 24 : (int64_t)1 << 53;
-  int64_t least = dtype == GB_BOOL || dtype == GB_UINT8 ? 0 : dtype == GB_INT32 ? INT32_MIN : dtype == GB_INT64 ? INT64_MIN : -most;
-  return low >= least && last <= most;
+  const gb_format *f = gb_format_of(dtype);
+  bool is_float = gb_is_float(dtype);
+  return low >= (is_float ? -gb_whole_of(dtype) : f->least) && last <= (is_float ? gb_whole_of(dtype) : f->most);
 }
 
 static gb_status check_random_integers(gb_call *call) {

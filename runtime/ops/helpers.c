@@ -102,8 +102,9 @@ const char *gb_number_text(const gb_attr *number, char *buffer, size_t size) {
 gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype) {
   char text[40];
   int side = gb_number_side(number, dtype);
-  bool down = dtype == GB_UINT8 && side < 0 && gb_number_integer(number) >= -UINT8_MAX;
-  if (gb_dtype_category(dtype) != GB_CATEGORY_INT || side == 0 || down) return GB_OK;
+  const gb_format *f = gb_format_of(dtype);
+  bool down = f->least == 0 && side < 0 && gb_number_integer(number) >= -f->most; /* without a sign, it counts down from 0 */
+  if (!gb_is_int(dtype) || side == 0 || down) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "the value %s does not fit into %s; convert the tensor with x:float()",
                       gb_number_text(number, text, sizeof text), gb_dtype_name(dtype));
 }

@@ -5,30 +5,22 @@
 #ifndef GB_OPS_NUMBER_H
 #define GB_OPS_NUMBER_H
 
-#include "gibbous.h"
+#include "base/formats.h"
 
 /* The integer that a number is; a fraction is cut off, NaN is 0, and what is beyond int64 its nearest end. */
 static inline int64_t gb_number_integer(const gb_attr *a) {
-  if (a->whole) return a->exact;
-  if (a->number >= -0x1p63 && a->number < 0x1p63) return (int64_t)a->number;
-  return a->number > 0 ? INT64_MAX : a->number < 0 ? INT64_MIN : 0;
+  return a->whole ? a->exact : gb_f64_to_integer(a->number);
 }
 
 /* In float32, rounded once. */
 static inline float gb_number_float(const gb_attr *a) { return a->whole ? (float)a->exact : (float)a->number; }
-
-/* The least and the largest integer that an integer dtype holds. */
-static inline int64_t gb_integer_least(gb_dtype dtype) { return dtype == GB_INT64 ? INT64_MIN : dtype == GB_INT32 ? INT32_MIN : 0; }
-static inline int64_t gb_integer_most(gb_dtype dtype) {
-  return dtype == GB_INT64 ? INT64_MAX : dtype == GB_INT32 ? INT32_MAX : dtype == GB_UINT8 ? UINT8_MAX : 1;
-}
 
 /* Where a number's whole part lies: -1 below the range of an integer dtype, 0 in it, 1 above it. NaN lies in none: 2. */
 static inline int gb_number_side(const gb_attr *a, gb_dtype dtype) {
   if (!a->whole && a->number != a->number) return 2;
   if (!a->whole && !(a->number >= -0x1p63 && a->number < 0x1p63)) return a->number > 0 ? 1 : -1;
   int64_t value = gb_number_integer(a);
-  return value < gb_integer_least(dtype) ? -1 : value > gb_integer_most(dtype);
+  return value < gb_format_of(dtype)->least ? -1 : value > gb_format_of(dtype)->most;
 }
 
 #endif

@@ -4,33 +4,41 @@
 
 #include "tensor/tensor.h"
 
-static const struct { const char *name; uint8_t bytes, category; } dtypes[GB_DTYPE_COUNT] = {
-#define GB_DTYPE_ROW(NAME, name, bytes, category) { #name, bytes, GB_CATEGORY_##category },
-  GB_DTYPE_LIST(GB_DTYPE_ROW)
-#undef GB_DTYPE_ROW
+static const char *const names[GB_DTYPE_COUNT] = {
+#define NAME_OF(NAME, name, ...) #name,
+  GB_DTYPE_LIST(NAME_OF)
+#undef NAME_OF
 };
 
 static bool known(gb_dtype dtype) { return dtype >= 0 && dtype < GB_DTYPE_COUNT; }
 
-const char *gb_dtype_name(gb_dtype dtype) { return known(dtype) ? dtypes[dtype].name : "none"; }
-size_t gb_dtype_bytes(gb_dtype dtype) { return known(dtype) ? dtypes[dtype].bytes : 0; }
-int gb_dtype_category(gb_dtype dtype) { return known(dtype) ? dtypes[dtype].category : GB_CATEGORY_BOOL; }
-bool gb_dtype_is_float(gb_dtype dtype) { return gb_dtype_category(dtype) == GB_CATEGORY_FLOAT; }
+const char *gb_dtype_name(gb_dtype dtype) { return known(dtype) ? names[dtype] : "none"; }
+size_t gb_dtype_bytes(gb_dtype dtype) { return known(dtype) ? gb_bytes_of(dtype) : 0; }
+int gb_dtype_category(gb_dtype dtype) { return known(dtype) ? gb_format_of(dtype)->category : GB_CATEGORY_BOOL; }
+bool gb_dtype_is_float(gb_dtype dtype) { return known(dtype) && gb_is_float(dtype); }
 
 gb_dtype gb_dtype_from_name(const char *name) {
   for (int i = 0; name && i < GB_DTYPE_COUNT; i++)
-    if (!strcmp(dtypes[i].name, name)) return (gb_dtype)i;
+    if (!strcmp(names[i], name)) return (gb_dtype)i;
   return GB_DTYPE_NONE;
+}
+
+/* Does f hold every value of g, of the same category? */
+static bool holds(const gb_format *f, const gb_format *g) {
+  return f->category == g->category && f->digits >= g->digits && f->least <= g->least && f->most >= g->most;
 }
 
 gb_dtype gb_promote(gb_dtype a, gb_dtype b) {
   if (a == b || b == GB_DTYPE_NONE) return a;
   if (a == GB_DTYPE_NONE) return b;
-  int ca = gb_dtype_category(a), cb = gb_dtype_category(b);
-  if (ca != cb) return ca > cb ? a : b;
-  if (gb_is_16bit(a) && gb_is_16bit(b)) return GB_FLOAT32;
-  if (ca == GB_CATEGORY_INT && (a == GB_UINT8 || b == GB_UINT8)) return a == GB_UINT8 ? b : a;
-  return dtypes[a].bytes >= dtypes[b].bytes ? a : b;
+  const gb_format *fa = gb_format_of(a), *fb = gb_format_of(b), *best = NULL;
+  gb_dtype result = a;
+  if (fa->category != fb->category) return fa->category > fb->category ? a : b;
+  for (int i = 0; i < GB_DTYPE_COUNT; i++) {
+    const gb_format *f = gb_format_of((gb_dtype)i);
+    if (holds(f, fa) && holds(f, fb) && (!best || f->bytes < best->bytes)) best = f, result = (gb_dtype)i;
+  }
+  return result;
 }
 
 /* PyTorch's combine_categories: the lower rank of tensors counts only where its category is higher. */

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/float.h"
 #include "tensor/context.h"
 
 /* A text that grows. After a failed allocation it stays as it is. */
@@ -75,38 +74,21 @@ static int64_t position_shown(const printer *p, int64_t size, int64_t i) {
   return shown(p, size) < size && i >= p->options->edge_items ? size - shown(p, size) + i : i;
 }
 
-static double float_value(const char *at, gb_dtype dtype) {
-  union { double f64; float f32; uint16_t f16; } v;
-  memcpy(&v, at, gb_dtype_bytes(dtype));
-  switch (dtype) {
-    case GB_FLOAT64: return v.f64;
-    case GB_FLOAT32: return v.f32;
-    case GB_FLOAT16: return gb_float16_to_float(v.f16);
-    default: return gb_bfloat16_to_float(v.f16);
-  }
-}
-
-static int64_t integer_value(const char *at, gb_dtype dtype) {
-  union { int64_t i64; int32_t i32; uint8_t u8; } v;
-  memcpy(&v, at, gb_dtype_bytes(dtype));
-  return dtype == GB_INT64 ? v.i64 : dtype == GB_INT32 ? v.i32 : v.u8;
-}
-
 /* Read n neighbours of the last dimension, in one piece where they lie side by side. */
 static gb_status read_run(printer *p, int64_t offset, int64_t stride, int64_t n) {
   const gb_tensor *t = p->tensor;
   gb_backend *backend = gb_context_backend(t->storage->context, t->storage->device);
   gb_dtype dtype = (gb_dtype)t->dtype;
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype), piece = stride == 1 ? 128 : 1;
-  char host[128 * 8];
+  _Alignas(8) char host[128 * 8];
   GB_TRY(gb_check_loan(t)); /* again: making room for the text may have run a finaliser */
   for (int64_t i = 0; i < n; i += piece) {
     int64_t count = n - i < piece ? n - i : piece;
     GB_TRY(gb_poll_work(t->storage->context, &p->work, ELEMENT_WORK));
     GB_TRY(backend->read(backend->state, host, gb_data(t) + (offset + i * stride) * bytes, (size_t)(count * bytes)));
     for (int64_t k = 0; k < count; k++, p->next++) {
-      if (p->number) p->number[p->next] = float_value(host + k * bytes, dtype);
-      else p->integer[p->next] = integer_value(host + k * bytes, dtype);
+      if (p->number) p->number[p->next] = gb_element_f64(host, dtype, k);
+      else p->integer[p->next] = gb_element_i64(host, dtype, k);
     }
   }
   return GB_OK;

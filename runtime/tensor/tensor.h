@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "base/formats.h"
 #include "base/pool.h"
 #include "gibbous.h"
 
@@ -160,10 +161,7 @@ void gb_storage_release(gb_storage *storage);
 void gb_storage_hold(gb_storage *storage);    /* a node saved it */
 void gb_storage_drop(gb_storage *storage);
 
-static inline char *gb_data(const gb_tensor *t) {
-  static const uint8_t bytes[GB_DTYPE_COUNT] = { 8, 4, 2, 2, 8, 4, 1, 1 };
-  return (char *)t->storage->data + t->offset * bytes[t->dtype];
-}
+static inline char *gb_data(const gb_tensor *t) { return (char *)t->storage->data + t->offset * (int64_t)gb_bytes_of(t->dtype); }
 
 bool gb_is_contiguous(const gb_tensor *t);
 /* Every element of a span of memory exactly once, in some order of the dims. */
@@ -176,14 +174,12 @@ const char *gb_shape_text(int ndim, const int64_t *shape, char *buffer, size_t s
 
 /* {==== dtypes ==== */
 
-enum { GB_CATEGORY_BOOL, GB_CATEGORY_INT, GB_CATEGORY_FLOAT };
 int gb_dtype_category(gb_dtype dtype);
-/* PyTorch's result type of two dtypes: the wider category, then the wider dtype (float16 with bfloat16: float32). */
+/* PyTorch's result type of two dtypes: that of the wider category; of one category the narrowest dtype that holds what
+ * both hold (float16 with bfloat16: float32). */
 gb_dtype gb_promote(gb_dtype a, gb_dtype b);
 /* PyTorch's result type of tensors: dimensioned tensors before 0-d ones before wrapped numbers, within a category. NULLs are skipped. */
 gb_dtype gb_result_type(gb_tensor *const *tensors, int count);
-static inline bool gb_is_float(int8_t dtype) { return dtype >= 0 && dtype <= GB_BFLOAT16; } /* of what a tensor has: gb_dtype_is_float without a call */
-static inline bool gb_is_16bit(gb_dtype d) { return d == GB_FLOAT16 || d == GB_BFLOAT16; }
 
 /* ====} */
 

@@ -53,9 +53,9 @@ gb_status gb_check_loan(const gb_tensor *tensor) {
 /* {==== DLPack ==== */
 
 static const gb_dlpack_dtype dtypes[GB_DTYPE_COUNT] = {
-  [GB_FLOAT64] = { GB_DLPACK_FLOAT, 64, 1 }, [GB_FLOAT32] = { GB_DLPACK_FLOAT, 32, 1 }, [GB_FLOAT16] = { GB_DLPACK_FLOAT, 16, 1 },
-  [GB_BFLOAT16] = { GB_DLPACK_BFLOAT, 16, 1 }, [GB_INT64] = { GB_DLPACK_INT, 64, 1 }, [GB_INT32] = { GB_DLPACK_INT, 32, 1 },
-  [GB_UINT8] = { GB_DLPACK_UINT, 8, 1 }, [GB_BOOL] = { GB_DLPACK_BOOL, 8, 1 },
+#define DLPACK(NAME, name, type, reading, category, digits, least, most, file, code) { GB_DLPACK_##code, 8 * sizeof(type), 1 },
+  GB_DTYPE_LIST(DLPACK)
+#undef DLPACK
 };
 
 /* What a struct that we gave out holds. */
