@@ -22,7 +22,7 @@ static gb_pass pass_of(const gb_slab_call *c) {
   if (c->numbers) p.numbers = *c->numbers;
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
-  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
+  for (int k = 0; k < GB_COPIES; k++) p.copy[k] = data_of(slab->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) p.state[i] = c->uses[i] ? data_of(slab->state[i]) : NULL;
   if (slab->counters) {
     p.steps = (int64_t *)(void *)gb_data(slab->counters);

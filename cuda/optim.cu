@@ -199,8 +199,10 @@ static __global__ void clip_kernel(gb_pass p) {
 static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const float *w) {
   store_four<float>(p.weights, GB_FLOAT32, f, w);
   if (p.has_masters) store_four<float>(p.parameters, p.dtype, f, w);
-  if (p.copy[0]) store_four<float>(p.copy[0], GB_FLOAT16, f, w);
-  if (p.copy[1]) store_four<float>(p.copy[1], GB_BFLOAT16, f, w);
+#define WRITE_COPY(NAME) \
+  if (p.copy[GB_COPY_##NAME]) store_four<float>(p.copy[GB_COPY_##NAME], GB_##NAME, f, w);
+  GB_COPY_LIST(WRITE_COPY)
+#undef WRITE_COPY
 }
 static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const double *w) { store_four<double>(p.weights, GB_FLOAT64, f, w); }
 

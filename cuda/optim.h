@@ -19,7 +19,7 @@ typedef struct gb_pass {
   int count;
   gb_pass_segment segment[GB_PASS_SEGMENTS];
   int64_t start;                         /* of the slab's first segment with a gradient: chunks are counted from here */
-  char *gradients, *parameters, *weights, *copy[2]; /* weights: what a step updates, the masters where there are some */
+  char *gradients, *parameters, *weights, *copy[GB_COPIES]; /* weights: what a step updates, the masters where there are some */
   char *state[GB_OPTIM_STATES];          /* those that the step uses */
   int gradient_dtype, dtype;             /* dtype: of the parameters */
   bool is_f64, has_masters;              /* the precision of a step */

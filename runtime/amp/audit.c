@@ -190,11 +190,12 @@ static void describe_slab(const gb_call *call, gb_audit_key *key) {
   const gb_slab_call *run = call->attrs[0].pointer;
   const gb_slab *slab = run ? run->slab : NULL;
   if (!slab) return;
-  const gb_tensor *gradients = slab->gradients, *out[] = { slab->parameters, slab->copy[0], slab->copy[1] };
+  const gb_tensor *gradients = slab->gradients, *out[1 + GB_COPIES] = { slab->parameters };
+  for (int k = 0; k < GB_COPIES; k++) out[1 + k] = slab->copy[k];
   bool steps = call->op == GB_OP_optim_step;
   if (steps) snprintf(key->of, sizeof key->of, "%s", gb_optimizer_info_of(run->kind)->name);
   if (gradients) describe_tensor(&key->in[key->n_in++], gradients, gradients);
-  for (int i = 0; i < 3 && steps; i++)
+  for (int i = 0; i < 1 + GB_COPIES && steps; i++)
     if (out[i]) describe_tensor(&key->out[key->n_out++], out[i], out[i]);
 }
 

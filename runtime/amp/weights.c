@@ -62,7 +62,7 @@ static gb_status open_copy(gb_context *context, gb_tensor *owner, int k, gb_dtyp
 
 gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_tensor **out) {
   gb_tensor *owner = owner_of(t);
-  int k = dtype == GB_BFLOAT16;
+  int k = gb_copy_slot(dtype);
   gb_weight_copy *copy = &owner->copies[k];
   GB_TRY(gb_check_loan(t)); /* a copy of what was taken back is not to be used either */
   GB_TRY(gb_capture_note_weight(context, owner, dtype));
@@ -80,5 +80,5 @@ gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_te
 }
 
 void gb_weight_drop(gb_tensor *parameter) {
-  for (int k = 0; k < 2; k++) gb_drop(&parameter->copies[k].tensor);
+  for (int k = 0; k < GB_COPIES; k++) gb_drop(&parameter->copies[k].tensor);
 }

@@ -67,6 +67,35 @@ static inline double gb_largest_of(gb_dtype dtype) {
 
 /* ====} */
 
+/* {==== weight copies ====
+ *
+ * The dtypes that a float32 weight is copied to once and kept in. Each has its slot. */
+
+#define GB_COPY_LIST(X) X(FLOAT16) X(BFLOAT16)
+
+enum {
+#define GB_COPY_SLOT(NAME) GB_COPY_##NAME,
+  GB_COPY_LIST(GB_COPY_SLOT)
+#undef GB_COPY_SLOT
+  GB_COPIES
+};
+
+static inline gb_dtype gb_copy_dtype(int slot) {
+#define GB_COPY_DTYPE(NAME) GB_##NAME,
+  static const gb_dtype dtypes[GB_COPIES] = { GB_COPY_LIST(GB_COPY_DTYPE) };
+#undef GB_COPY_DTYPE
+  return dtypes[slot];
+}
+
+/* The slot of a dtype that has one. */
+static inline int gb_copy_slot(gb_dtype dtype) {
+  int slot = 0;
+  while (slot < GB_COPIES - 1 && gb_copy_dtype(slot) != dtype) slot++;
+  return slot;
+}
+
+/* ====} */
+
 /* {==== conversions ==== */
 
 GB_INLINE int64_t gb_f64_to_integer(double x) {

@@ -28,7 +28,7 @@ struct pass {
   run_fn run;
   int64_t start, end;                   /* elements of the slab that segments with a gradient span */
   gb_dtype dtype;                       /* of the gradients */
-  char *gradients, *parameters, *weights, *copy[2], *state[GB_OPTIM_STATES]; /* weights: what a step updates, the masters where there are some */
+  char *gradients, *parameters, *weights, *copy[GB_COPIES], *state[GB_OPTIM_STATES]; /* weights: what a step updates, the masters where there are some */
   double factor;                        /* of a gradient on reading */
   bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and clipped */
   double inverse, clip;                 /* what a step that writes gradients multiplies them by, one after the other */
@@ -48,7 +48,7 @@ static pass pass_over(const gb_slab_call *call, run_fn run) {
   pass p = { .call = call, .slab = slab, .run = run, .dtype = (gb_dtype)slab->gradients->dtype, .gradients = gb_data(slab->gradients) };
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
-  for (int i = 0; i < 2; i++) p.copy[i] = data_of(slab->copy[i]);
+  for (int k = 0; k < GB_COPIES; k++) p.copy[k] = data_of(slab->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) p.state[i] = call->uses[i] ? data_of(slab->state[i]) : NULL;
   int64_t first = 0, last = slab->count - 1;
   while (first <= last && !slab->segments[first].has_grad) first++;
@@ -290,8 +290,8 @@ static gb_status optim_clip(gb_call *call) {
 /* Round the new weights into what is kept of them in 16 bits: the parameters that have masters, and the copies. */
 static void write_16bit(const pass *p, int64_t at, int64_t n, const float *w) {
   if (p->slab->masters) gb_store_f32(p->parameters + 2 * at, p->slab->dtype, 1, w, n);
-  for (int k = 0; k < 2; k++)
-    if (p->copy[k]) gb_store_f32(p->copy[k] + 2 * at, k ? GB_BFLOAT16 : GB_FLOAT16, 1, w, n);
+  for (int k = 0; k < GB_COPIES; k++)
+    if (p->copy[k]) gb_store_f32(p->copy[k] + at * (int64_t)gb_bytes_of(gb_copy_dtype(k)), gb_copy_dtype(k), 1, w, n);
 }
 
 /* The flag was up: no step, and the scaler hears of it. */

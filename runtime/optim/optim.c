@@ -394,7 +394,7 @@ static void publish(gb_owned_slab *owned, bool certain) {
     if (!segment->has_grad) continue;
     uint64_t before = gb_tensor_version(segment->parameter);
     gb_tensor_bump(segment->parameter);
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < GB_COPIES; k++) {
       gb_weight_copy *copy = &segment->parameter->copies[k];
       if (owned->slab.copy[k] && (certain || copy->version == before)) copy->version = gb_tensor_version(segment->parameter);
     }

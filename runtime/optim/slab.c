@@ -237,7 +237,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_tensor_release(slab->parameters);
   gb_tensor_release(slab->gradients);
   gb_tensor_release(slab->masters);
-  for (int i = 0; i < 2; i++) gb_tensor_release(slab->copy[i]);
+  for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(slab->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(slab->state[i]);
   gb_tensor_release(slab->counters);
   gb_counted_free(slab->segments);

@@ -27,7 +27,7 @@ typedef struct gb_slab {
   gb_tensor *parameters;     /* vectors of `elements`, counted; NULL where the optimizer has no such thing */
   gb_tensor *gradients;      /* float32, or float64 */
   gb_tensor *masters;        /* float32, for 16-bit parameters */
-  gb_tensor *copy[2];        /* float16 and bfloat16 copies of float32 parameters, once asked for */
+  gb_tensor *copy[GB_COPIES]; /* 16-bit copies of float32 parameters, once asked for */
   gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
   gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
 } gb_slab;

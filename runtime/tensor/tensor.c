@@ -195,7 +195,7 @@ gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
   tensor->dtype = data->dtype;
   tensor->offset = data->offset;
   memcpy(tensor->stride, data->stride, sizeof data->stride);
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < GB_COPIES; i++) {
     gb_tensor_release(tensor->copies[i].tensor);
     tensor->copies[i].tensor = NULL;
   }
@@ -273,7 +273,7 @@ static void stop_retaining(gb_tensor *t) {
 
 /* End a tensor that nobody holds. What it holds ends with it, at most a base deep: whatever may go on from there has a grave of its own. */
 static void tensor_end(gb_tensor *tensor) {
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < GB_COPIES; i++)
     if (tensor->copies[i].tensor) gb_tensor_release(tensor->copies[i].tensor);
   if (tensor->grad) gb_tensor_release(tensor->grad);
   if (tensor->base) gb_tensor_release(tensor->base);

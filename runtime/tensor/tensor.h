@@ -103,7 +103,7 @@ struct gb_tensor {
   gb_grad_tag tag;                   /* of a gradient: the scale it carries */
   gb_hook *hooks;
 
-  gb_weight_copy copies[2];          /* float16, bfloat16 */
+  gb_weight_copy copies[GB_COPIES];  /* a slot for each dtype of base/formats.h that a float32 weight is copied to */
   struct gb_slab *slab;              /* parameters an optimizer adopted: where its gradient lies */
   int64_t segment;
 
