@@ -50,6 +50,23 @@ static int is_dtype(lua_State *L) {
   return 1;
 }
 
+/* dtypes(): the table of dtypes as a list of { name, file }; file is its name in safetensors files. */
+static int dtypes(lua_State *L) {
+  static const struct { const char *name, *file; } rows[] = {
+#define ROW(NAME, name, type, reading, category, digits, least, most, file, ...) { #name, file },
+    GB_DTYPE_LIST(ROW)
+#undef ROW
+  };
+  lua_createtable(L, GB_DTYPE_COUNT, 0);
+  for (int i = 0; i < GB_DTYPE_COUNT; i++) {
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, rows[i].name), gbl_set_raw(L, -2, "name");
+    lua_pushstring(L, rows[i].file), gbl_set_raw(L, -2, "file");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
 static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 enum { NEAREST_MOST = 4096 }; /* keys that are compared, each for about a microsecond */
@@ -338,7 +355,7 @@ static int float_format(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-  { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "nearest", nearest }, { "convert_", convert },
+  { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "dtypes", dtypes }, { "nearest", nearest }, { "convert_", convert },
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
   { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },

@@ -226,9 +226,11 @@ local function kinds()
 end
 
 local function write_types()
+  local dtypes = {}
+  for i, dtype in ipairs(gb.test.dtypes()) do dtypes[i] = ("%q"):format(dtype.name) end
   local out = {
     "---@meta gibbous", "-- Made by cmake/reference.lua: types for the Lua language server.", "-- luacheck: ignore", "",
-    "---@alias gb.DType \"float64\"|\"float32\"|\"float16\"|\"bfloat16\"|\"int64\"|\"int32\"|\"int16\"|\"int8\"|\"uint8\"|\"bool\"",
+    "---@alias gb.DType " .. table.concat(dtypes, "|"),
     "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType", "---@field autocast string|false",
     "---@field scaler boolean", "",
   }

@@ -4,7 +4,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local own, private, copy, class_name = native.own, native.private, native.copy, native.class_name
-local format, find, sub, gsub = string.format, string.find, string.sub, string.gsub
+local format, find, sub, gsub, lower = string.format, string.find, string.sub, string.gsub, string.lower
 local concat, pack, unpack, sort = table.concat, table.pack, table.unpack, table.sort
 local floor, log, max = math.floor, math.log, math.max
 local amp, precision_of = gb.amp, gb.nn.Module.precision
@@ -201,7 +201,8 @@ end
 
 -- {==== the text ====
 
-local short_names = { float64 = "f64", float32 = "f32", float16 = "f16", bfloat16 = "bf16", int64 = "i64", int32 = "i32", uint8 = "u8", bool = "bool" }
+local short_names = {}
+for _, dtype in ipairs(native.dtypes()) do short_names[dtype.name] = lower(dtype.file) end
 
 local function shape_text(shape) return #shape == 0 and "scalar" or concat(shape, "x") end
 

@@ -11,6 +11,9 @@ gb.test = test
 test.ops = define("gb.test.ops() -> list: The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public }. \z
   Example: print(#gb.test.ops())", "none", native.ops)
 
+test.dtypes = define("gb.test.dtypes() -> list: The table of dtypes: rows { name, file }; file is the name in safetensors \z
+  files. Example: print(gb.test.dtypes()[1].name)", "none", native.dtypes)
+
 test.public_names = define("gb.test.public_names() -> list: Every name that recipes can reach, sorted: rows { name =, value =, op = (the row of the \z
   op it is, if it is one) }. Example: print(#gb.test.public_names())", "none", function() return native.public_names() end)
 
