@@ -135,11 +135,17 @@ static void test_export(void) {
   CHECK(((float *)gb_tensor_data(back))[4] == 9);
   gb_tensor_release(back);
 
-  static const char *const dtypes[] = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool" };
+  static const struct { const char *name; gb_dlpack_dtype dtype; } dtypes[] = { /* the codes as DLPack numbers them */
+    { "float64", { 2, 64, 1 } }, { "float32", { 2, 32, 1 } }, { "float16", { 2, 16, 1 } }, { "bfloat16", { 4, 16, 1 } },
+    { "int64", { 0, 64, 1 } },   { "int32", { 0, 32, 1 } },   { "uint8", { 1, 8, 1 } },    { "bool", { 6, 8, 1 } },
+  };
+  CHECK(sizeof dtypes / sizeof *dtypes == GB_DTYPE_COUNT);
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
     gb_tensor *one = NULL, *again = NULL;
-    CHECK(gb_tensor_new(gb_host_context(host), gb_dtype_from_name(dtypes[i]), 0, NULL, cpu, &one) == GB_OK);
-    CHECK(gb_tensor_to_dlpack(one, &managed) == GB_OK && gb_tensor_from_dlpack(gb_host_context(host), managed, &again) == GB_OK);
+    CHECK(gb_tensor_new(gb_host_context(host), gb_dtype_from_name(dtypes[i].name), 0, NULL, cpu, &one) == GB_OK);
+    CHECK(gb_tensor_to_dlpack(one, &managed) == GB_OK);
+    CHECK(!memcmp(&managed->dl_tensor.dtype, &dtypes[i].dtype, sizeof dtypes[i].dtype));
+    CHECK(gb_tensor_from_dlpack(gb_host_context(host), managed, &again) == GB_OK);
     CHECK(gb_tensor_dtype(again) == gb_tensor_dtype(one) && gb_tensor_data(again) == gb_tensor_data(one) && gb_tensor_ndim(again) == 0);
     gb_tensor_release(again);
     gb_tensor_release(one);
