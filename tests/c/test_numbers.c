@@ -81,6 +81,23 @@ static void test_in_place_dtypes(gb_context *c) {
 
 /* ====} */
 
+/* {==== what is made of the table of dtypes ==== */
+
+static void test_formats(void) {
+  CHECK(gb_largest_of(GB_FLOAT16) == 65504 && gb_largest_of(GB_BFLOAT16) == 0x1.fep127 && gb_largest_of(GB_FLOAT32) == 0x1.fffffep127);
+  CHECK(gb_whole_of(GB_FLOAT16) == 2048 && gb_whole_of(GB_BFLOAT16) == 256 && gb_whole_of(GB_FLOAT64) == (int64_t)1 << 53);
+  for (int k = 0; k < GB_COPIES; k++) CHECK(gb_copy_slot(gb_copy_dtype(k)) == k && gb_is_16bit(gb_copy_dtype(k)));
+  for (int d = 0; d < GB_DTYPE_COUNT; d++) {
+    gb_dtype dtype = (gb_dtype)d;
+    int category = gb_dtype_category(dtype);
+    CHECK(gb_is_float(d) == (category == GB_CATEGORY_FLOAT) && gb_is_int(d) == (category == GB_CATEGORY_INT));
+    CHECK(gb_dtype_from_name(gb_dtype_name(dtype)) == dtype && gb_bytes_of(d) == gb_format_of(dtype)->bytes);
+  }
+  CHECK(!gb_is_float(GB_DTYPE_NONE) && !gb_is_int(GB_DTYPE_NONE) && !gb_is_byte(GB_DTYPE_NONE));
+}
+
+/* ====} */
+
 /* {==== broadcasting ==== */
 
 typedef struct shapes { int n_a, n_b, n_out; int64_t a[4], b[4], out[4]; } shapes; /* n_out -1: they do not fit */
@@ -170,6 +187,7 @@ static void test_uniform_is_philox(gb_context *c) {
 
 int main(void) {
   gb_context *c = open_context(2, NULL);
+  test_formats();
   test_promotion(c);
   test_result_dtypes(c);
   test_in_place_dtypes(c);
