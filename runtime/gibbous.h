@@ -84,7 +84,9 @@ GB_API const char *gb_status_text(gb_status status);
   X(INT64, int64, int64_t, WHOLE, INT, 63, INT64_MIN, INT64_MAX, "I64", INT)                \
   X(INT32, int32, int32_t, WHOLE, INT, 31, INT32_MIN, INT32_MAX, "I32", INT)                \
   X(UINT8, uint8, uint8_t, WHOLE, INT, 8, 0, UINT8_MAX, "U8", UINT)                         \
-  X(BOOL, bool, uint8_t, TRUTH, BOOL, 1, 0, 1, "BOOL", BOOL)
+  X(BOOL, bool, uint8_t, TRUTH, BOOL, 1, 0, 1, "BOOL", BOOL)                                \
+  X(INT16, int16, int16_t, WHOLE, INT, 15, INT16_MIN, INT16_MAX, "I16", INT)                \
+  X(INT8, int8, int8_t, WHOLE, INT, 7, INT8_MIN, INT8_MAX, "I8", INT)
 
 typedef enum gb_dtype {
 #define GB_DTYPE_ENUM(NAME, ...) GB_##NAME,

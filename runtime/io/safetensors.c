@@ -24,7 +24,6 @@ static const struct { const char *name; uint64_t bits; gb_dtype dtype; const cha
 #define OURS(NAME, name, type, reading, category, digits, least, most, file, ...) { file, 8 * sizeof(type), GB_##NAME, NULL },
   GB_DTYPE_LIST(OURS)
 #undef OURS
-  { "I8", 8, GB_DTYPE_NONE, "to(torch.int32)" }, { "I16", 16, GB_DTYPE_NONE, "to(torch.int32)" },
   { "U16", 16, GB_DTYPE_NONE, "to(torch.int32)" }, { "U32", 32, GB_DTYPE_NONE, "to(torch.int64)" },
   { "U64", 64, GB_DTYPE_NONE, "to(torch.int64)" }, { "C64", 64, GB_DTYPE_NONE, "view(torch.float32)" },
   { "F8_E5M2", 8, GB_DTYPE_NONE, "to(torch.float16)" }, { "F8_E4M3", 8, GB_DTYPE_NONE, "to(torch.float16)" },

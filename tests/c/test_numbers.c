@@ -4,11 +4,13 @@
 
 /* {==== promotion: the tables of torch.promote_types and torch.result_type (2.x), one letter per dtype in the order of gb_dtype ==== */
 
-static const char letters[] = "DFHBLIUO"; /* float64 float32 float16 bfloat16 int64 int32 uint8 bool */
-static const char *const two_tensors[] = { "DDDDDDDD", "DFFFFFFF", "DFHFHHHH", "DFFBBBBB", "DFHBLLLL", "DFHBLIII", "DFHBLIUU", "DFHBLIUO" };
-static const char *const with_scalar[] = { "DDDDDDDD", "FFFFFFFF", "HHHHHHHH", "BBBBBBBB", "DFHBLLLL", "DFHBIIII", "DFHBUUUU", "DFHBLIUO" };
+static const char letters[] = "DFHBLIUOSC"; /* float64 float32 float16 bfloat16 int64 int32 uint8 bool int16 int8 */
+static const char *const two_tensors[] = { "DDDDDDDDDD", "DFFFFFFFFF", "DFHFHHHHHH", "DFFBBBBBBB", "DFHBLLLLLL",
+                                           "DFHBLIIIII", "DFHBLIUUSS", "DFHBLIUOSC", "DFHBLISSSS", "DFHBLISCSC" };
+static const char *const with_scalar[] = { "DDDDDDDDDD", "FFFFFFFFFF", "HHHHHHHHHH", "BBBBBBBBBB", "DFHBLLLLLL",
+                                           "DFHBIIIIII", "DFHBUUUUUU", "DFHBLIUOSC", "DFHBSSSSSS", "DFHBCCCCCC" };
 /* with a number that has a fraction, and with a whole one */
-static const char *const with_number[] = { "DD", "FF", "HH", "BB", "FL", "FI", "FU", "FL" };
+static const char *const with_number[] = { "DD", "FF", "HH", "BB", "FL", "FI", "FU", "FL", "FS", "FC" };
 
 static gb_dtype dtype_of(char letter) { return (gb_dtype)(strchr(letters, letter) - letters); }
 

@@ -35,7 +35,7 @@ local function compare(fn, ...)
   end
 end
 
-local floats, integers = { "float64", "float32", "float16", "bfloat16" }, { "int64", "int32", "uint8" }
+local floats, integers = { "float64", "float32", "float16", "bfloat16" }, { "int64", "int32", "int16", "int8", "uint8" }
 local all = { table.unpack(floats) }
 for _, d in ipairs(integers) do all[#all + 1] = d end
 

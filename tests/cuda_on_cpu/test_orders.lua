@@ -37,7 +37,7 @@ describe("permutations", function()
 end)
 
 describe("sorts", function()
-  for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool" } do
+  for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
     it("of rows of " .. dtype, function()
       for _, shape in ipairs { { 1, 700 }, { 3, 200 }, { 700, 3 }, { 600, 1 } } do
         local x = numbers(shape[1] * shape[2], dtype):reshape(table.unpack(shape))
@@ -54,7 +54,7 @@ end)
 describe("running sums", function()
   for _, n in ipairs { 1, 3, 4, 5, 1023, 1024, 1025, 8191, 8192, 8193, 40000 } do
     it("of " .. n, function()
-      for _, dtype in ipairs { "int64", "int32", "uint8", "bool" } do same(function(x) return x:cumsum(1) end, numbers(n, dtype)) end
+      for _, dtype in ipairs { "int64", "int32", "int16", "int8", "uint8", "bool" } do same(function(x) return x:cumsum(1) end, numbers(n, dtype)) end
       local x = gb.arange(n + 1, { dtype = "float64" }):mul(0.37):sin()
       for _, dtype in ipairs { "float64", "float32", "bfloat16" } do
         local spacing = ({ float64 = 2 ^ -40, float32 = 2 ^ -23, bfloat16 = 2 ^ -7 })[dtype] -- in float64 the chain itself is rounded

@@ -97,15 +97,15 @@ for case in every:
     if not floating:
         record(op, "integer", inputs, written, fn)
         continue
-    for dtype in (torch.uint8, torch.int32, torch.int64) if reads else (torch.int64,):
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64) if reads else (torch.int64,):
         record(op, "integer", [whole(x, dtype) for x in inputs], written, fn)
     record(op, "beyond 2^53", [whole(x, torch.int64, BIG) for x in inputs], written, fn)
 # ====}
 
 # {==== by kind of operand ====
 x0, x1, x2 = ({"in": k} for k in range(3))
-u8, i32, i64 = torch.uint8, torch.int32, torch.int64
-small = {u8: [1, 2, 200], i32: [1, 2, -7], i64: [1, 2, -7]}
+u8, i8, i16, i32, i64 = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+small = {u8: [1, 2, 200], i8: [100, 2, -128], i16: [300, 2, -32768], i32: [1, 2, -7], i64: [1, 2, -7]}
 binary = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "floor_divide": torch.floor_divide, "remainder": torch.remainder,
           "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2, "eq": torch.eq, "ne": torch.ne,
           "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
@@ -143,6 +143,14 @@ for name, f in binary.items():
     if name in differentiable:
         record(name, "number", [torch.tensor([0.7, 1.9], dtype=torch.float64)], [x0, encode(0.3)], as_number(f, name, 0.3), 0)
         record(name, "nan", [torch.tensor([0.7, 1.9], dtype=torch.float64)], [x0, encode(float("nan"))], as_number(f, name, float("nan")), 0)
+
+# The whole table of promotion, between tensors and with a 0-d one.
+every_dtype = (torch.float64, torch.float32, torch.float16, torch.bfloat16, i64, i32, i16, i8, u8, torch.bool)
+for a in every_dtype:
+    for b in every_dtype:
+        x, y = torch.tensor([1, 3]).to(a), torch.tensor([2, 1]).to(b)
+        record("mul", "promotion", [x, y], [x0, x1], torch.mul)
+        record("mul", "promotion", [x, y[0]], [x0, x1], torch.mul)
 
 nan, inf = float("nan"), float("inf")
 for dtype, values in small.items():

@@ -138,6 +138,7 @@ static void test_export(void) {
   static const struct { const char *name; gb_dlpack_dtype dtype; } dtypes[] = { /* the codes as DLPack numbers them */
     { "float64", { 2, 64, 1 } }, { "float32", { 2, 32, 1 } }, { "float16", { 2, 16, 1 } }, { "bfloat16", { 4, 16, 1 } },
     { "int64", { 0, 64, 1 } },   { "int32", { 0, 32, 1 } },   { "uint8", { 1, 8, 1 } },    { "bool", { 6, 8, 1 } },
+    { "int16", { 0, 16, 1 } },   { "int8", { 0, 8, 1 } },
   };
   CHECK(sizeof dtypes / sizeof *dtypes == GB_DTYPE_COUNT);
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {

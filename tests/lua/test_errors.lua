@@ -60,7 +60,7 @@ local function strangers() return { true, "/nowhere/junk", {}, { 1, "a" }, { non
 local numbers = { 0, 1, -1, 3, 2.5, -0.5, 1e300, -1e300, 0 / 0, math.huge, math.mininteger, math.maxinteger, 100 }
 
 local shapes = { {}, { 0 }, { 1 }, { 3 }, { 2, 3 }, { 3, 2 }, { 0, 3 }, { 1, 1 }, { 2, 3, 4 }, { 1, 2, 4, 4 }, { 2, 0, 3, 3 }, { 1, 1, 1, 1, 1, 1, 1, 2 } }
-local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
 
 local function random_tensor()
   local shape, dtype = shapes[math.random(#shapes)], dtypes[math.random(#dtypes)]
@@ -382,14 +382,16 @@ describe("options of the wrong kind", function()
   end
   -- a number that an integer tensor cannot hold is refused, a fraction is cut, both as in PyTorch
   for _, case in ipairs { { "int64", 0 / 0, "nan" }, { "int64", math.huge, "inf" }, { "int64", -1e19, "-1e+19" }, { "int32", 2 ^ 31, "2147483648" },
-                          { "uint8", 256, "256" }, { "uint8", -math.huge, "-inf" } } do
+                          { "int16", -32769, "-32769" }, { "int8", 128, "128" }, { "uint8", 256, "256" },
+                          { "uint8", -math.huge, "-inf" } } do
     local said = ("the value %s does not fit into %s"):format(case[3], case[1])
     wrong("fill: " .. said, function() gb.zeros(2, { dtype = case[1] }):fill_(case[2]) end)
     wrong(said, gb.full, { 2 }, case[2], { dtype = case[1] })
     wrong(said, function() gb.zeros(2, { dtype = case[1] })[1] = case[2] end)
   end
   it("a whole part fits", function()
-    for _, case in ipairs { { "int64", -2.5, -2 }, { "int64", math.mininteger, math.mininteger }, { "int32", 2 ^ 31 - 0.5, 2 ^ 31 - 1 }, { "uint8", 255.9, 255 } } do
+    for _, case in ipairs { { "int64", -2.5, -2 }, { "int64", math.mininteger, math.mininteger }, { "int32", 2 ^ 31 - 0.5, 2 ^ 31 - 1 },
+                            { "int16", -32768, -32768 }, { "int8", -128.5, -128 }, { "uint8", 255.9, 255 } } do
       expect(gb.zeros(1, { dtype = case[1] }):fill_(case[2]):item()):to_be(math.tointeger(case[3]))
     end
     expect(gb.zeros(1, { dtype = "bool" }):fill_(0 / 0):item()):to_be(true)

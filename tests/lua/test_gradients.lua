@@ -182,7 +182,7 @@ describe("beside a bool or integer operand", function()
       it(case.name, function()
         for i = 0, case.inputs - 1 do
           local x = cases.inputs(case, "float32")[i]
-          for _, kind in ipairs(x and x:is_floating_point() and { "bool", "uint8", "int32", "int64" } or {}) do
+          for _, kind in ipairs(x and x:is_floating_point() and { "bool", "uint8", "int8", "int16", "int32", "int64" } or {}) do
             for _, dtype in ipairs { "float16", "float32", "float64" } do check(case, i, kind, dtype) end
           end
         end
@@ -196,8 +196,8 @@ describe("beside a bool or integer operand", function()
     end
   end)
   it("does not wrap in the integer's dtype", function()
-    for _, kind in ipairs { "uint8", "int32", "int64" } do
-      local a = gb.tensor({ kind == "uint8" and 200 or 100000, 0 }, { dtype = kind })
+    for kind, most in pairs { uint8 = 200, int8 = 100, int16 = 30000, int32 = 100000, int64 = 100000 } do
+      local a = gb.tensor({ most, 0 }, { dtype = kind })
       local b, c = gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true }), gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true })
       gb.atan2(a, b):sum():backward()
       gb.atan2(a:double(), c):sum():backward()

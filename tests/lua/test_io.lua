@@ -5,7 +5,7 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, amp, data, F = gb.nn, gb.optim, gb.amp, gb.data, gb.nn.functional
 
-local dtypes = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+local dtypes = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
 
 local function read(path)
   local f = assert(io.open(path, "rb"))
@@ -143,7 +143,7 @@ end)
 describe("tensors of dtypes that the engine does not have", function()
   local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"%s","shape":[2,2],"data_offsets":[4,%d]},'
     .. '"c":{"dtype":"U8","shape":[2],"data_offsets":[%d,%d]}}'
-  local sizes = { I8 = 4, I16 = 8, U16 = 8, U32 = 16, U64 = 32, C64 = 32, F8_E4M3 = 4, F8_E5M2 = 4, F8_E8M0 = 4, F4 = 2, NEW_9 = 5 }
+  local sizes = { U16 = 8, U32 = 16, U64 = 32, C64 = 32, F8_E4M3 = 4, F8_E5M2 = 4, F8_E8M0 = 4, F4 = 2, NEW_9 = 5 }
   local printed
   local function load_file()
     local real = print
@@ -179,10 +179,10 @@ describe("tensors of dtypes that the engine does not have", function()
     expect(#printed):to_be(0)
   end)
   it("are an error where nothing else is in the file, or where a checkpoint needs them", function()
-    file_of('{"b":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}', "abcd")
-    expect(function() gb.load(path) end):to_fail("tensor 'b' is I16")
+    file_of('{"b":{"dtype":"U16","shape":[2],"data_offsets":[0,4]}}', "abcd")
+    expect(function() gb.load(path) end):to_fail("tensor 'b' is U16")
     file_of('{"__metadata__":{"format":"gibbous-checkpoint-1","tree":"{\\"extra\\":{\\"$tensor\\":\\"b\\"}}"},'
-      .. '"b":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}}', "abcd")
+      .. '"b":{"dtype":"U16","shape":[2],"data_offsets":[0,4]}}', "abcd")
     expect(function() gb.io.load_checkpoint(path, {}) end):to_fail("tensor b is missing")
   end)
 end)

@@ -54,6 +54,8 @@ tensor([ 0.1000,  0.2222, 33.3333], dtype=float64)]=] },
 tensor([1, 2], dtype=int32)]=] },
   { [[gb.tensor({1, 255}, {dtype = 'uint8'})]], [=[
 tensor([  1, 255], dtype=uint8)]=] },
+  { [[gb.tensor({-128, 127}, {dtype = 'int8'})]], [=[
+tensor([-128,  127], dtype=int8)]=] },
   { [[gb.arange(24):reshape(2, 3, 4)]], [=[
 tensor([[[ 0,  1,  2,  3],
          [ 4,  5,  6,  7],

@@ -3,7 +3,7 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local dtypes = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+local dtypes = { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
 
 -- Equal nested lists.
 local function same(a, b)
@@ -267,6 +267,8 @@ describe("conversions", function()
     expect(gb.tensor(257.0):bfloat16():item()):to_be(256.0)
     expect(gb.tensor(-1.9):to("int64"):item()):to_be(-1)
     expect(gb.tensor(300):to("uint8"):item()):to_be(44)
+    expect(gb.tensor(200):to("int8"):item()):to_be(-56)
+    expect(gb.tensor(-40000.5):to("int16"):item()):to_be(25536)
     expect(gb.tensor(0.5):bool():item()):to_be(true)
     expect(gb.tensor(0 / 0):bool():item()):to_be(true)
   end)
