@@ -685,8 +685,8 @@ end)
 
 describe("objects in the place of lists and tables", function()
   it("are refused, since to a reader that goes past metatables they are empty", function()
-    local m, loss = nn.Linear(2, 2), nil
-    loss = m(gb.ones(1, 2)):sum()
+    local m = nn.Linear(2, 2)
+    local loss = m(gb.ones(1, 2)):sum()
     expect(function() nn.utils.clip_grad_norm_(m, 1) end):to_fail("model:parameters()")
     expect(function() gb.grad(loss, m) end):to_fail("is a module")
     expect(function() gb.amp.GradScaler():scale(m) end):to_fail("is a module")
