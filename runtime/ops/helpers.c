@@ -60,7 +60,7 @@ void gb_call_random(gb_call *call) {
 gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
   int64_t from_front = dim < 0 ? dim + ndim : dim;
   if (from_front < 0 || from_front >= ndim) {
-    long long lua = (long long)(dim < 0 ? dim : dim + 1);
+    long long lua = (long long)(dim < 0 || dim == INT64_MAX ? dim : dim + 1);
     if (ndim == 0) return gb_call_fail(call, GB_EINDEX, "dim %lld does not exist: the tensor is a scalar", lua);
     return gb_call_fail(call, GB_EINDEX, "dim %lld does not exist; the tensor has dims 1 .. %d (or -%d .. -1)", lua, ndim, ndim);
   }
