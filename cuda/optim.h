@@ -2,9 +2,10 @@
 #ifndef GB_CUDA_OPTIM_H
 #define GB_CUDA_OPTIM_H
 
+#include "cuda/call.h" /* first: it says that functions of base/ are the device's too */
+
 #include "base/optimizers.h"
 #include "base/step_records.h"
-#include "cuda/call.h"
 
 #ifdef __cplusplus
 extern "C" {
