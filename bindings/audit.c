@@ -1,5 +1,5 @@
 /* audit.c - a step run under an audit, and its rows as plain tables; audit.lua makes gb.amp.audit of them. */
-#include "amp/audit.h"
+#include "watch/audit.h"
 #include "binding.h"
 #include "objects.h"
 

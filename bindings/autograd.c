@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/autograd.h"
+#include "graph/autograd.h"
 #include "reader.h"
 
 /* {==== backward and grad ==== */

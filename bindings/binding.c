@@ -1,7 +1,7 @@
 /* binding.c - the state of one Lua universe, errors with the recipe's position, callbacks from the engine, and collection.
  *
  * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
-#include "amp/audit.h"
+#include "watch/audit.h"
 #include "base/stack.h"
 #include "binding.h"
 #include "reader.h"

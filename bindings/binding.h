@@ -10,7 +10,7 @@
 #include <lua.h>
 
 #include "interrupt.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 #include "tensor/print.h"
 
 /* {==== The state: one per Lua universe ==== */

@@ -1,7 +1,7 @@
 /* capture.c - a captured training step as an object of the Lua half: cuda.lua makes gb.cuda.graph of it. */
 #include "binding.h"
 #include "objects.h"
-#include "optim/capture.h"
+#include "step/capture.h"
 
 static void release(void *object) { gb_capture_close(object); }
 

@@ -2,9 +2,9 @@
 #ifndef GB_BINDINGS_OBJECTS_H
 #define GB_BINDINGS_OBJECTS_H
 
-#include "amp/scaler.h"
+#include "step/scaler.h"
 #include "binding.h"
-#include "optim/optim.h"
+#include "step/optim.h"
 
 extern const gbl_type gbl_optimizer_type, gbl_scaler_type;
 

@@ -1,10 +1,10 @@
 /* recompute.c - gb.recompute: a part of the forward pass that keeps its inputs only, and is run again in backward.
  *
  * The first run records nothing. Where an op in it took anything that requires gradients, its floating results become those of one node
- * (autograd/recompute.c), which keeps the tensors among the arguments and, through a callback, the function and the other arguments. */
+ * (graph/recompute.c), which keeps the tensors among the arguments and, through a callback, the function and the other arguments. */
 #include <stdlib.h>
 
-#include "autograd/autograd.h"
+#include "graph/autograd.h"
 #include "reader.h"
 
 /* One call. The callback's value is the table {function, arguments ...}, without its tensors. */

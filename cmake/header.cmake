@@ -1,7 +1,7 @@
 # Write OUTPUT: HEADER with the rows of OPS, the table of ops, in the place where it includes the table. A row becomes an enumerator with its
 # signature and what it does beside it.
 file(READ ${HEADER} text)
-set(include "#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OP_##name,\n#include \"ops/ops.def\"\n#undef GB_OP\n")
+set(include "#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OP_##name,\n#include \"graph/ops.def\"\n#undef GB_OP\n")
 string(FIND "${text}" "${include}" at)
 if(at EQUAL -1)
   message(FATAL_ERROR "${HEADER} does not include the table of ops in the lines that cmake/header.cmake looks for")

@@ -13,9 +13,9 @@ endif()
 # The public headers as they are installed: gibbous.h with the table of ops written out, so that it stands alone.
 set(PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous.h
-  COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/runtime/gibbous.h -DOPS=${CMAKE_SOURCE_DIR}/runtime/ops/ops.def
+  COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/runtime/gibbous.h -DOPS=${CMAKE_SOURCE_DIR}/runtime/graph/ops.def
           -DOUTPUT=${CMAKE_BINARY_DIR}/include/gibbous.h -P ${CMAKE_SOURCE_DIR}/cmake/header.cmake
-  DEPENDS runtime/gibbous.h runtime/ops/ops.def cmake/header.cmake
+  DEPENDS runtime/gibbous.h runtime/graph/ops.def cmake/header.cmake
   COMMENT "Writing the table of ops into gibbous.h")
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
   COMMAND ${CMAKE_COMMAND} -E copy ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h

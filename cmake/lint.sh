@@ -17,15 +17,15 @@ floor() {
 }
 floor base 'base'
 floor tensor 'base|tensor'
-floor ops 'base|tensor|ops|amp|autograd'
-floor cpu 'base|tensor|ops|cpu'
-floor autograd 'base|tensor|ops|amp|autograd'
-floor amp 'base|tensor|ops|amp|optim|autograd'
-floor optim 'base|tensor|ops|amp|optim|autograd'
-floor io 'base|tensor|ops|io'
-floor data 'base|tensor|ops|data|io'
+floor graph 'base|tensor|graph|ops|step|watch'
+floor ops 'base|tensor|graph|ops'
+floor cpu 'base|tensor|graph|ops|cpu'
+floor step 'base|tensor|graph|step|watch'
+floor watch 'base|tensor|graph|ops|step|watch'
+floor io 'base|tensor|graph|io'
+floor data 'base|tensor|graph|data|io'
 rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.cu cuda/*.cuh | grep -vE '#include "(cuda|base)/'); [ -z "$rows" ] || report 'kernel files know cuda/ and base/ only:' "$rows"
-rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.c cuda/*.h | grep -vE '#include "(cuda|base|tensor|ops)/'); [ -z "$rows" ] || report 'cuda/ may include only cuda|base|tensor|ops:' "$rows"
+rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.c cuda/*.h | grep -vE '#include "(cuda|base|tensor|graph|ops)/'); [ -z "$rows" ] || report 'cuda/ may include only cuda|base|tensor|graph|ops:' "$rows"
 rows=$(grep -lE '#include *<(cuda|cudnn|cublas)' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'CUDA headers outside cuda/:' "$rows"
 
 rows=$(find_in '#include *[<"](lua|lauxlib|lualib)\.h' runtime/*/*.[ch] runtime/*.[ch]); [ -z "$rows" ] || report 'Lua below the bindings:' "$rows"

@@ -306,7 +306,7 @@ end
 local intro = [[
 # Gibbous: the reference
 
-Made by `./dev docs` from the table of ops (runtime/ops/ops.def) and the records of public functions (bindings/reader.h).
+Made by `./dev docs` from the table of ops (runtime/graph/ops.def) and the records of public functions (bindings/reader.h).
 In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is a list of tensors, and what follows `;` is named, in a table
 after the positional arguments. `F` is `gb.nn.functional`. Dimensions and positions count from 1, -1 is the last; integers in tensors are
 data and count from 0. The autocast class says what an op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in

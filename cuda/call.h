@@ -11,7 +11,7 @@
 
 #include "cuda/runtime.h"
 #include "gibbous.h"
-#include "ops/number.h"
+#include "graph/number.h"
 
 #ifdef __cplusplus
 extern "C" {

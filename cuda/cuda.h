@@ -4,7 +4,7 @@
 
 #include "cuda/families.h"
 #include "cuda/relu.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 typedef struct gb_cuda {
   const gb_engine_table *engine;

@@ -242,7 +242,7 @@ GB_API gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad); /* NULL
 
 typedef enum gb_op {
 #define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OP_##name,
-#include "ops/ops.def"
+#include "graph/ops.def"
 #undef GB_OP
   GB_OP_COUNT
 } gb_op;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 #include "tensor/context.h"
 
 void gb_context_options_init(gb_context_options *options, size_t size) {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 #include "tensor/context.h"
 
 #define CUDA_PLUGIN "gibbous_cuda.so"
@@ -16,7 +16,7 @@
 static const char *op_name(int op) {
   static const char *const names[GB_OP_COUNT] = {
 #define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) #name,
-#include "ops/ops.def"
+#include "graph/ops.def"
 #undef GB_OP
   };
   return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;

@@ -1,4 +1,4 @@
--- audit.lua - gb.amp.audit: one step op by op, in which dtypes it ran and why, and what its numbers were. The engine's audit (amp/audit.h) makes the
+-- audit.lua - gb.amp.audit: one step op by op, in which dtypes it ran and why, and what its numbers were. The engine's audit (watch/audit.h) makes the
 -- rows; here they get the names of modules, what is said about them, and a text.
 
 local gb, native = ...

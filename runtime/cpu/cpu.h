@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 #ifndef GB_LEVEL
 #define GB_LEVEL baseline

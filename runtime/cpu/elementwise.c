@@ -10,7 +10,7 @@
 #include "base/functions.h"
 #include "base/philox.h"
 #include "cpu/tile.h"
-#include "ops/family.h"
+#include "graph/family.h"
 
 typedef float f32;
 typedef double f64;
@@ -152,7 +152,7 @@ static const int8_t function_of[GB_OP_COUNT] = {
 #define FUNCTION_OF(name) [GB_OP_##name] = GB_FUNCTION_##name,
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
 #define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OF_FAMILY(family, FUNCTION_OF)(name)
-#include "ops/ops.def"
+#include "graph/ops.def"
 #undef GB_OP
 };
 

@@ -11,7 +11,7 @@
 
 #include "base/math.h"
 #include "cpu/narrow.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 enum { QUERY, KEY, VALUE, MASK };
 

@@ -3,7 +3,7 @@
 #ifndef GB_OPS_CONV_H
 #define GB_OPS_CONV_H
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* Larger strides, paddings and kernels than this are refused, so that no product below overflows. */
 #define GB_CONV_LIMIT ((int64_t)1 << 30)

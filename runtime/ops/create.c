@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* {==== checks ==== */
 

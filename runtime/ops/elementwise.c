@@ -7,10 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/chain.h"
-#include "ops/family.h"
+#include "graph/chain.h"
+#include "graph/family.h"
 #include "ops/slopes.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* {==== checks ==== */
 
@@ -389,7 +389,7 @@ enum {
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
 #define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OF_FAMILY(family, COUNT_RULE)(name)
   OPS_WITH_RULE = 0
-#include "ops/ops.def"
+#include "graph/ops.def"
 #undef GB_OP
 };
 _Static_assert(OPS_WITH_RULE == RULES, "derivatives.def has a line for each op of the family, and no other");

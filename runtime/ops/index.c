@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* {==== What several ops need ==== */
 

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/chain.h"
-#include "ops/ops.h"
+#include "graph/chain.h"
+#include "graph/ops.h"
 
 /* {==== checks ==== */
 

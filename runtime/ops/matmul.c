@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "ops/activation.h"
-#include "ops/chain.h"
+#include "graph/chain.h"
 #include "ops/slopes.h"
 
 /* {==== shapes ==== */

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "ops/chain.h"
+#include "graph/chain.h"
 
 /* {==== What all of them ask ==== */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/numerics.h"
-#include "ops/chain.h"
+#include "graph/chain.h"
 
 /* {==== checks ==== */
 

@@ -2,7 +2,7 @@
 #ifndef GB_OPS_REDUCE_H
 #define GB_OPS_REDUCE_H
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* The first attribute of that type, or NULL. In this family a row has at most one dim, one dtype, and its one flag is keepdim. */
 static inline const gb_attr *gb_reduce_attr(const gb_op_info *info, const gb_attr *attrs, gb_arg_type type) {

@@ -2,7 +2,7 @@
 #ifndef GB_OPS_SLOPES_H
 #define GB_OPS_SLOPES_H
 
-#include "ops/chain.h"
+#include "graph/chain.h"
 
 /* At x, the activation's argument. */
 gb_tensor *gb_slope_silu(gb_chain *chain, gb_tensor *x);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/strides.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 /* {==== Layouts ==== */
 

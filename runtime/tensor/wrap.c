@@ -1,7 +1,7 @@
 /* tensor/wrap.c - memory of others as tensors, and our tensors for others: loans, release callbacks, DLPack.
  *
  * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. Ways to data, and who asks gb_check_loan there:
- * inputs of ops (dispatch.c), gradients that ops on slabs get by pointer (ops/optim.c), kept 16-bit copies (weights.c), reading and writing
+ * inputs of ops (dispatch.c), gradients that ops on slabs get by pointer (step/slab_ops.c), kept 16-bit copies (weights.c), reading and writing
  * (access.c), text (print.c), files (safetensors.c). Datasets, slabs and exports take no loans at all. What was exported is not moved while the
  * other side holds it, so an optimizer refuses to adopt it. Only CPU memory goes either way. */
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "device.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 #define CPU ((gb_device){ GB_CPU, 0 })
 #define SHAPE(...) ((int64_t[]){ __VA_ARGS__ })

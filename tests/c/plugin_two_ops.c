@@ -5,7 +5,7 @@
  * that does not exist, and declines. */
 #include <stdlib.h>
 
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 #ifndef PLUGIN_ABI
 #define PLUGIN_ABI GB_BACKEND_ABI

@@ -1,6 +1,6 @@
 /* test_graph.c - the graph: versions, changes in place with gradients checked numerically, hooks, retained graphs, second derivatives,
  * unused inputs, and chains so long that nothing may recurse over them. */
-#include "autograd/autograd.h"
+#include "graph/autograd.h"
 #include "engine.h"
 
 static gb_tensor *leaf(gb_context *c, int ndim, const int64_t *shape, uint64_t key) {

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "amp/weights.h"
+#include "step/weights.h"
 #include "base/float.h"
 #include "check.h"
 #include "device.h"
-#include "optim/optim.h"
+#include "step/optim.h"
 #include "tensor/context.h"
 #include "tensor/tensor.h"
 

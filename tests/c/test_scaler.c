@@ -1,8 +1,8 @@
-/* test_scaler.c - amp/scaler.h: the arithmetic of the scale, stages and their errors, tags, skips and the report, clipping in between. */
+/* test_scaler.c - step/scaler.h: the arithmetic of the scale, stages and their errors, tags, skips and the report, clipping in between. */
 #include <math.h>
 #include <string.h>
 
-#include "amp/scaler.h"
+#include "step/scaler.h"
 #include "base/float.h"
 #include "check.h"
 #include "device.h"

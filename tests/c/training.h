@@ -4,9 +4,9 @@
 #ifndef GB_TESTS_TRAINING_H
 #define GB_TESTS_TRAINING_H
 
-#include "amp/scaler.h"
+#include "step/scaler.h"
 #include "engine.h"
-#include "optim/optim.h"
+#include "step/optim.h"
 
 typedef struct training {
   int64_t batch, inputs, hidden, classes;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "open_host.h"
-#include "ops/ops.h"
+#include "graph/ops.h"
 
 #define CURE "taken its memory back; clone"
 

@@ -1,0 +1,943 @@
+/* graph/backward.c - walking the graph: nodes in decreasing order of their numbers, from a heap.
+ *
+ * A node's number is larger than those of the nodes its inputs come from, so when it is taken from the heap every gradient that can reach it
+ * has arrived. Sums are formed in that order, which is fixed, and a node's saved tensors are freed as soon as it has run. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "step/scaler.h"
+#include "watch/trace.h"
+#include "step/weights.h"
+#include "graph/autograd.h"
+#include "tensor/step_state.h"
+
+/* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
+typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful, visited; } arrival;
+
+/* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
+typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
+
+/* A result that gb_grad waits for. */
+typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
+
+/* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
+enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
+
+/* One walk; begins as zeros but for what it is asked to do. */
+typedef struct walk {
+  gb_context *context;
+  bool retain_graph, create_graph;
+  arrival *arrivals;         /* open addressing by node, capacity a power of two */
+  size_t used, capacity;
+  gb_node **heap;            /* largest sequence first; counted */
+  size_t heap_used, heap_capacity;
+  capture *captures;         /* of gb_grad; NULL: accumulate into leaves */
+  int n_captures;
+  waiting *waiting;          /* both counted, in order of first arrival */
+  size_t n_waiting;
+  gb_walk_place place;
+  arrival first_arrivals[FIRST_ARRIVALS];
+  gb_node *first_heap[FIRST_HEAP];
+} walk;
+
+/* {==== arrivals and the heap ==== */
+
+static size_t slot(const walk *w, const gb_node *node) {
+  size_t at = (size_t)((uintptr_t)node >> 5) * 0x9E3779B97F4A7C15u >> 20 & (w->capacity - 1);
+  while (w->arrivals[at].node && w->arrivals[at].node != node) at = (at + 1) & (w->capacity - 1);
+  return at;
+}
+
+static gb_status grow_arrivals(walk *w) {
+  arrival *old = w->arrivals;
+  size_t old_capacity = w->capacity, capacity = old ? 2 * old_capacity : FIRST_ARRIVALS;
+  arrival *fresh = old ? calloc(capacity, sizeof *fresh) : w->first_arrivals;
+  if (!fresh) return gb_fail_memory(w->context, capacity * sizeof *fresh);
+  w->arrivals = fresh;
+  w->capacity = capacity;
+  for (size_t i = 0; i < old_capacity; i++)
+    if (old[i].node) w->arrivals[slot(w, old[i].node)] = old[i];
+  if (old != w->first_arrivals) free(old);
+  return GB_OK;
+}
+
+/* The place where node's gradients arrive, made on first use. */
+static gb_status arrive(walk *w, gb_node *node, arrival **out) {
+  if (2 * (w->used + 1) > w->capacity) GB_TRY(grow_arrivals(w));
+  arrival *a = &w->arrivals[slot(w, node)];
+  w->used += !a->node;
+  if (!a->node || a->sequence != node->sequence) *a = (arrival){ .node = node, .sequence = node->sequence };
+  *out = a;
+  return GB_OK;
+}
+
+/* The place of a node that was met before, or NULL. */
+static arrival *find_arrival(const walk *w, const gb_node *node) {
+  arrival *a = w->capacity ? &w->arrivals[slot(w, node)] : NULL;
+  return a && a->node && a->sequence == node->sequence ? a : NULL;
+}
+
+static gb_status grow_heap(walk *w) {
+  gb_node **old = w->heap;
+  size_t capacity = old ? 2 * w->heap_capacity : FIRST_HEAP;
+  gb_node **fresh = old ? malloc(capacity * sizeof *fresh) : w->first_heap;
+  if (!fresh) return gb_fail_memory(w->context, capacity * sizeof *fresh);
+  if (old) memcpy(fresh, old, w->heap_used * sizeof *old);
+  if (old != w->first_heap) free(old);
+  w->heap = fresh;
+  w->heap_capacity = capacity;
+  return GB_OK;
+}
+
+static gb_status push(walk *w, gb_node *node) {
+  if (w->heap_used == w->heap_capacity) GB_TRY(grow_heap(w));
+  gb_node_retain(node);
+  size_t at = w->heap_used++;
+  for (; at > 0 && w->heap[(at - 1) / 2]->sequence < node->sequence; at = (at - 1) / 2) w->heap[at] = w->heap[(at - 1) / 2];
+  w->heap[at] = node;
+  return GB_OK;
+}
+
+static gb_node *pop(walk *w) {
+  gb_node *top = w->heap[0], *last = w->heap[--w->heap_used];
+  size_t at = 0, child;
+  while ((child = 2 * at + 1) < w->heap_used) {
+    if (child + 1 < w->heap_used && w->heap[child + 1]->sequence > w->heap[child]->sequence) child++;
+    if (w->heap[child]->sequence <= last->sequence) break;
+    w->heap[at] = w->heap[child];
+    at = child;
+  }
+  w->heap[at] = last;
+  return top;
+}
+
+static void walk_close(walk *w) {
+  for (size_t i = 0; i < w->heap_used; i++) gb_node_release(w->heap[i]);
+  for (size_t i = 0; i < w->capacity; i++)
+    for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++)
+      if (w->arrivals[i].grads[k]) gb_tensor_release(w->arrivals[i].grads[k]);
+  for (size_t i = 0; i < w->n_waiting; i++) {
+    gb_tensor_release(w->waiting[i].leaf);
+    gb_tensor_release(w->waiting[i].grad);
+  }
+  free(w->waiting);
+  if (w->heap != w->first_heap) free(w->heap);
+  if (w->arrivals != w->first_arrivals) free(w->arrivals);
+}
+
+/* ====} */
+
+/* {==== sums ==== */
+
+static bool same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
+
+static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b) {
+  if (a.scaler != b.scaler)
+    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler before backward%s, or zero the gradients in between",
+                   a.scaler && b.scaler ? "two scalers" : "a scaled and an unscaled loss",
+                   a.scaler && b.scaler ? ", or each with one of its own made with per_loss = true and call backward on each" : "");
+  return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call update only where the gradients are zeroed next");
+}
+
+/* Nobody else can see this tensor's memory, so it may be written. */
+static bool is_private(const gb_tensor *t) {
+  return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->base && !t->node && !t->storage->slab && gb_is_dense(t) &&
+         !t->storage->release;
+}
+
+/* *sum += more, both gradients of one place; takes over neither. */
+static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
+  if (!*sum) {
+    gb_tensor_retain(*sum = more);
+    return GB_OK;
+  }
+  gb_grad_tag tag = (*sum)->tag;
+  if (!same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
+  if (!w->create_graph && is_private(*sum)) return gb_apply_(w->context, GB_OP_add, (gb_tensor *[]){ *sum, more }, 2, NULL);
+  gb_tensor *total;
+  GB_TRY(gb_op_2(w->context, GB_OP_add, *sum, more, NULL, &total));
+  total->tag = tag;
+  gb_tensor_release(*sum);
+  *sum = total;
+  return GB_OK;
+}
+
+/* *grad carries this tag; a tensor that others hold keeps its own, unless its history counts. */
+static gb_status tag_gradient(gb_context *context, gb_tensor **grad, gb_grad_tag tag) {
+  if (same_tag((*grad)->tag, tag)) return GB_OK;
+  if (atomic_load(&(*grad)->refs) > 1 && !context->modes->grad) {
+    gb_tensor *alias;
+    GB_TRY(gb_tensor_detach(*grad, &alias));
+    gb_tensor_release(*grad);
+    *grad = alias;
+  }
+  (*grad)->tag = tag;
+  return GB_OK;
+}
+
+/* The first hook that was registered after number id; numbers grow along the list. */
+static gb_hook *hook_after(gb_hook *hook, int64_t id) {
+  while (hook && hook->id <= id) hook = hook->next;
+  return hook;
+}
+
+/* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any hook. */
+static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
+  gb_modes *modes = context->modes;
+  int64_t id = 0;
+  for (gb_hook *hook; (hook = hook_after(*hooks, id));) {
+    gb_grad_tag tag = (*grad)->tag;
+    id = hook->id;
+    gb_status status = hook->fn(context, hook->user, grad);
+    context->modes = modes;
+    GB_TRY(status);
+    GB_TRY(tag_gradient(context, grad, tag));
+  }
+  return GB_OK;
+}
+
+/* The first gradient of an adopted parameter is written, later ones are added. */
+static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
+  gb_segment *segment = &leaf->slab->segments[leaf->segment];
+  if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag)) return unequal_tags(context, segment->grad->tag, grad->tag);
+  bool before = gb_set_grad_enabled(context, false);
+  gb_status status = gb_apply_(context, segment->has_grad ? GB_OP_add : GB_OP_copy, (gb_tensor *[]){ segment->grad, grad }, 2, NULL);
+  gb_set_grad_enabled(context, before);
+  GB_TRY(status);
+  segment->has_grad = true;
+  segment->grad->tag = grad->tag;
+  return GB_OK;
+}
+
+/* Adopted parameters are where the gradients of scalers per loss lose their scale. */
+static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
+  gb_tensor *received;
+  GB_TRY(gb_scaler_receive(context, grad, (gb_dtype)leaf->slab->segments[leaf->segment].grad->dtype, &received));
+  gb_status status = write_or_add(context, leaf, received);
+  gb_tensor_release(received);
+  return status;
+}
+
+gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {
+  if (leaf->slab) return accumulate_adopted(context, leaf, grad);
+  if (leaf->grad && !same_tag(leaf->grad->tag, grad->tag)) return unequal_tags(context, leaf->grad->tag, grad->tag);
+  gb_grad_tag tag = grad->tag;
+  gb_tensor *sum = NULL;
+  if (leaf->grad && !create_graph) {
+    bool before = gb_set_grad_enabled(context, false);
+    gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ leaf->grad, grad }, 2, NULL);
+    gb_set_grad_enabled(context, before);
+    return status;
+  }
+  if (leaf->grad) GB_TRY(gb_op_2(context, GB_OP_add, leaf->grad, grad, NULL, &sum));
+  else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
+  else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
+  else GB_TRY(gb_op_1(context, GB_OP_clone, grad, NULL, &sum));
+  sum->tag = tag;
+  gb_tensor_put_grad(leaf, sum);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== sums that gradients are put into ==== */
+
+/* Where gradients of a leaf are summed up; NULL: nowhere yet. */
+static gb_tensor *sum_of(const gb_tensor *leaf) {
+  return leaf->slab ? leaf->slab->segments[leaf->segment].grad : leaf->grad;
+}
+
+/* What has arrived so far for the result that an edge leads to, if nothing but the walk sees it. */
+static gb_tensor *arrived(const walk *w, const gb_edge *edge) {
+  const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+  gb_tensor *sum = a ? a->grads[edge->output] : NULL;
+  return sum && is_private(sum) ? sum : NULL;
+}
+
+static gb_tensor *sum_for(const gb_grad_call *grad, int i) {
+  const gb_edge *edge = &grad->node->edges[i];
+  return edge->leaf ? sum_of(edge->leaf) : arrived(grad->walk, edge);
+}
+
+/* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be handed over. */
+static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
+  const gb_edge *edge = &grad->node->edges[i];
+  const gb_tensor *leaf = edge->leaf;
+  const gb_slab *slab = leaf ? leaf->slab : NULL;
+  gb_tensor *sum = sum_for(grad, i);
+  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
+  if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
+  if (slab && gb_scaler_receives(grad->context, grad->tag)) return NULL;
+  for (int k = 0; k < grad->n_in; k++)
+    if (k != i && sum_for(grad, k) == sum) return NULL;
+  *holds = !slab || slab->segments[leaf->segment].has_grad;
+  return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
+}
+
+/* A gradient was put there; what waits for a node has the tag already. */
+static void settle(gb_tensor *leaf, gb_grad_tag tag) {
+  if (!leaf) return;
+  sum_of(leaf)->tag = tag;
+  if (leaf->slab) leaf->slab->segments[leaf->segment].has_grad = true;
+}
+
+/* ====} */
+
+/* {==== one node ==== */
+
+static const char *node_name(const gb_node *node) { return node->op >= 0 ? node->context->infos[node->op].name : node->name; }
+
+static gb_status pass_gradient(gb_grad_call *grad) {
+  gb_tensor_retain(grad->in[0] = grad->out[0]);
+  return GB_OK;
+}
+
+/* With create_graph a saved tensor needs its history again: the value as a result of where the node's input came from. */
+static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor **out) {
+  if (i >= node->n_in) { /* an output of this very node */
+    GB_TRY(gb_tensor_detach(value, out));
+    if (i - node->n_in < node->n_out && gb_dtype_is_float((gb_dtype)value->dtype)) {
+      gb_node_retain(node);
+      gb_tensor_tie(*out);
+      (*out)->node = node;
+      (*out)->output = i - node->n_in;
+    }
+    return GB_OK;
+  }
+  const gb_edge *edge = &node->edges[i];
+  if (!edge->node && !edge->leaf) { gb_tensor_retain(*out = value); return GB_OK; }
+  if (edge->leaf && edge->leaf->storage == value->storage && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
+  GB_TRY(gb_tensor_detach(value, out));
+  if (edge->node && edge->cast == edge->dtype) {
+    gb_tensor_tie(*out);
+    gb_node_retain((*out)->node = edge->node);
+    (*out)->output = edge->output;
+    return GB_OK;
+  }
+  gb_node *cast = gb_node_new(node->context, -1, 1, 1, 0, 0); /* the cast that autocast made, as a node */
+  if (!cast) { gb_drop(out); return node->context->error_code; }
+  cast->name = "cast";
+  cast->gradient = pass_gradient;
+  cast->edges[0] = *edge;
+  cast->edges[0].cast = edge->dtype;
+  if (edge->node) gb_node_retain(edge->node);
+  else gb_tensor_retain(edge->leaf);
+  gb_node_output(cast, 0, *out);
+  gb_node_release(cast);
+  return GB_OK;
+}
+
+static gb_status changed_since(const gb_node *node, const gb_saved *s) {
+  return gb_fail(node->context, GB_EAUTOGRAD,
+                 "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
+                 node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
+}
+
+/* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new references. */
+static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
+  for (int i = 0; i < node->n_saved; i++) {
+    gb_saved *s = &node->saved[i];
+    if (s->kind == GB_SAVED_NONE) continue;
+    if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
+    if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that the next step refreshes */
+      GB_TRY(gb_op_cast(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (w->create_graph) GB_TRY(with_history(node, i, s->tensor, &saved[i]));
+    else gb_tensor_retain(saved[i] = s->tensor);
+  }
+  return GB_OK;
+}
+
+static gb_status zeros_for(gb_context *context, const gb_node *node, int i, gb_tensor **out) {
+  GB_TRY(gb_tensor_new(context, (gb_dtype)node->out[i].dtype, node->out[i].ndim, node->out[i].shape, node->out[i].device, out));
+  gb_status status = gb_apply_(context, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = 0 });
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
+static bool same_shape(const gb_tensor *t, const gb_edge *edge) {
+  return t->ndim == edge->ndim && !memcmp(t->shape, edge->shape, sizeof *t->shape * (size_t)t->ndim);
+}
+
+static capture *find_capture(const walk *w, const gb_node *node, int output, const gb_tensor *leaf) {
+  for (int i = 0; i < w->n_captures; i++) {
+    const gb_tensor *input = w->captures[i].input;
+    if (leaf ? input == leaf : (node && input->node == node && input->output == output)) return &w->captures[i];
+  }
+  return NULL;
+}
+
+/* Round the gradient as casting by hand would, then to the dtype of the original input, and bring it to that input's device. */
+static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
+  gb_dtype last = (gb_dtype)edge->dtype;
+  bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
+  if (edge->leaf && edge->leaf->slab) last = (gb_dtype)edge->leaf->slab->segments[edge->leaf->segment].grad->dtype, weight = true;
+  gb_dtype steps[2] = { weight ? last : (gb_dtype)edge->cast, last };
+  for (int i = 0; i < 2; i++) {
+    if ((*grad)->dtype == steps[i]) continue;
+    gb_tensor *cast;
+    GB_TRY(gb_op_cast(w->context, *grad, steps[i], &cast));
+    cast->tag = (*grad)->tag;
+    gb_tensor_release(*grad);
+    *grad = cast;
+  }
+  if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index) return GB_OK;
+  gb_tensor *home;
+  GB_TRY(gb_op_to_device(w->context, *grad, edge->device, &home));
+  home->tag = (*grad)->tag;
+  gb_tensor_release(*grad);
+  *grad = home;
+  return GB_OK;
+}
+
+static gb_status settle_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
+  if (!w->captures) {
+    w->place.settling = true;
+    gb_status status = gb_accumulate_leaf(w->context, leaf, grad, w->create_graph);
+    w->place.settling = false;
+    return status;
+  }
+  capture *c = find_capture(w, NULL, 0, leaf);
+  return c ? add_to(w, &c->grad, grad) : GB_OK;
+}
+
+/* A gradient for a leaf: accumulated at once, or added to what waits for the leaf's hooks. */
+static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
+  if (!leaf->hooks) return settle_leaf(w, leaf, grad);
+  for (size_t i = 0; i < w->n_waiting; i++)
+    if (w->waiting[i].leaf == leaf) return add_to(w, &w->waiting[i].grad, grad);
+  waiting *more = realloc(w->waiting, (w->n_waiting + 1) * sizeof *more);
+  if (!more) return gb_fail_memory(w->context, (w->n_waiting + 1) * sizeof *more);
+  w->waiting = more;
+  more[w->n_waiting++] = (waiting){ leaf, grad };
+  gb_tensor_retain(leaf);
+  gb_tensor_retain(grad);
+  return GB_OK;
+}
+
+/* A gradient for an output of a node; the first makes the node wait in the heap. */
+static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *grad) {
+  arrival *a;
+  GB_TRY(arrive(w, node, &a));
+  if (a->visited)
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: the function that ran again used a result of its own first run, or one made after it");
+  bool first = true;
+  for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
+  GB_TRY(add_to(w, &a->grads[output], grad));
+  return first ? push(w, node) : GB_OK;
+}
+
+/* Call the hooks of leaves with the whole gradients, and accumulate. */
+static gb_status settle_waiting(walk *w) {
+  for (size_t i = 0; i < w->n_waiting; i++) {
+    GB_TRY(run_hooks(w->context, &w->waiting[i].leaf->hooks, &w->waiting[i].grad));
+    GB_TRY(settle_leaf(w, w->waiting[i].leaf, w->waiting[i].grad));
+  }
+  return GB_OK;
+}
+
+/* Send the gradient of input i on its way. */
+static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
+  const gb_edge *edge = &node->edges[i];
+  if (!same_shape(*grad, edge)) {
+    char a[96], b[96];
+    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s", node_name(node), i + 1,
+                   gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
+  }
+  GB_TRY(convert(w, edge, grad));
+  return edge->leaf ? deliver_leaf(w, edge->leaf, *grad) : deliver_node(w, edge->node, edge->output, *grad);
+}
+
+/* The tag that a node's result carries: its gradients', or the scaler's where they cross its scale. */
+static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, gb_grad_tag *tag) {
+  bool any = false;
+  *tag = (gb_grad_tag){ 0, 0 };
+  for (int i = 0; i < node->n_out; i++) {
+    if (!grads[i]) continue;
+    if (any && !same_tag(*tag, grads[i]->tag)) return unequal_tags(w->context, *tag, grads[i]->tag);
+    *tag = grads[i]->tag;
+    any = true;
+  }
+  if (node->op != GB_OP_scale_loss) return GB_OK;
+  gb_grad_tag own = { (uint32_t)node->rng_seed, (uint32_t)node->rng_offset };
+  if (same_tag(*tag, own)) return gb_fail(w->context, GB_EAUTOGRAD, "backward: a loss went through scaler:scale() twice; scale it once");
+  if (tag->scaler) return unequal_tags(w->context, *tag, own);
+  *tag = own;
+  return GB_OK;
+}
+
+/* {---- gb.anomaly ---- */
+
+/* The failure of a node's gradient, with the line that made the node. */
+static gb_status tell_where(walk *w, const gb_node *node, gb_status status) {
+  if (!w->context->modes->anomaly || !node->where || status == GB_EINTERRUPT || status == GB_ECALLBACK) return status;
+  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, node_name(node), node->where);
+}
+
+/* Is an element NaN? Infinities are what a scale is halved for. */
+static gb_status has_nan(gb_context *context, gb_tensor *t, bool *found) {
+  gb_tensor *flags = NULL, *any = NULL;
+  *found = false;
+  if (t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return GB_OK;
+  gb_status status = gb_op_1(context, GB_OP_isnan, t, NULL, &flags);
+  if (status == GB_OK) status = gb_op_1(context, GB_OP_any, flags, NULL, &any);
+  if (status == GB_OK) status = gb_tensor_read(any, found, sizeof *found);
+  gb_tensor_release(any);
+  gb_tensor_release(flags);
+  return status;
+}
+
+/* Gradients that the node made and that are no numbers are an error that names it. */
+static gb_status check_numbers(walk *w, const gb_grad_call *call) {
+  gb_context *context = w->context;
+  bool found = false;
+  int input = 0;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && !found && i < call->n_in; i++) {
+    if (!call->need[i] || !call->in[i]) continue;
+    status = has_nan(context, call->in[i], &found);
+    input = i + 1;
+  }
+  gb_beneath_end(context, &beneath);
+  GB_TRY(status);
+  if (!found) return GB_OK;
+  const gb_node *node = call->node;
+  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s", node_name(node), input, node->where ? " (" : "",
+                 node->where ? node->where : "", node->where ? ")" : "");
+}
+
+/* ----} */
+
+/* {---- the armed trace ---- */
+
+/* Are the gradients finite in the form in which they would be sent on? */
+static gb_status is_sent_finite(walk *w, const gb_grad_call *call, bool *finite) {
+  *finite = true;
+  for (int i = 0; *finite && i < call->n_in; i++) {
+    if (!call->need[i] || !call->in[i]) continue;
+    gb_tensor *sent = call->in[i];
+    gb_tensor_retain(sent);
+    gb_status status = convert(w, &call->node->edges[i], &sent);
+    if (status == GB_OK) *finite = gb_trace_finite(w->context->trace, sent);
+    gb_tensor_release(sent);
+    GB_TRY(status);
+  }
+  return GB_OK;
+}
+
+/* The same gradient from incoming ones of half the size: it is linear in them. in[] is zeroed room. */
+static gb_status is_half_finite(walk *w, const gb_grad_call *call, gb_tensor **in, bool *finite) {
+  gb_tensor *halves[GB_MAX_OUT] = { NULL };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < call->n_out; i++)
+    if (call->out[i]) status = gb_op_number(w->context, GB_OP_mul, call->out[i], 0.5, &halves[i]);
+  gb_grad_call again = *call;
+  again.out = halves;
+  again.in = in;
+  again.create_graph = false;
+  if (status == GB_OK) status = call->node->gradient(&again);
+  if (status == GB_OK) status = is_sent_finite(w, &again, finite);
+  for (int i = 0; i < call->n_out; i++) gb_tensor_release(halves[i]);
+  for (int i = 0; i < call->n_in; i++) gb_tensor_release(in[i]);
+  return status;
+}
+
+/* Did this node make the first value that is not finite? A custom function is not called twice. */
+static gb_status examine(walk *w, const gb_grad_call *call) {
+  gb_trace *trace = w->context->trace;
+  gb_node *node = call->node;
+  if (trace->cause[0]) return GB_OK;
+  for (int i = 0; i < call->n_out; i++)
+    if (call->out[i] && !gb_trace_finite(trace, call->out[i])) {
+      gb_trace_found(trace, "the sum of the gradients (or a hook on it) of the result of", node_name(node), node->sequence, "");
+      return GB_OK;
+    }
+  bool finite, half = false;
+  GB_TRY(is_sent_finite(w, call, &finite));
+  if (finite) return GB_OK;
+  if (node->op >= 0) {
+    gb_tensor **room = calloc((size_t)call->n_in + 1, sizeof *room);
+    if (!room) return gb_fail_memory(w->context, sizeof *room * (size_t)call->n_in);
+    gb_status status = is_half_finite(w, call, room, &half);
+    free(room);
+    GB_TRY(status);
+  }
+  gb_trace_found(trace, "the gradient of", node_name(node), node->sequence,
+                 node->op < 0 ? "" : half ? ", finite at half the scale" : ", not finite at half the scale either");
+  return GB_OK;
+}
+
+/* What fails for want of memory finds nothing, and backward goes on. */
+static gb_status trace_node(walk *w, const gb_grad_call *call) {
+  gb_context *context = w->context;
+  gb_beneath beneath;
+  gb_beneath_begin(context, &beneath);
+  (void)examine(w, call);
+  gb_beneath_end(context, &beneath);
+  return gb_trace_failure(context->trace);
+}
+
+/* ----} */
+
+/* Call the gradient and send its results on. in[], need[], want[], saved[] are zeroed room. */
+static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tensor **in, bool *need, int8_t *want, gb_tensor **saved) {
+  gb_context *context = w->context;
+  gb_grad_tag tag;
+  GB_TRY(tag_of(w, node, grads, &tag));
+  w->place.tag = tag;
+  bool any = false;
+  for (int i = 0; i < node->n_in; i++) {
+    const gb_edge *edge = &node->edges[i];
+    need[i] = edge->leaf || edge->node;
+    if (need[i] && w->captures) {
+      const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+      need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->useful;
+    }
+    any |= need[i];
+    bool weight = edge->leaf && edge->cast != edge->dtype;
+    want[i] = edge->leaf && edge->leaf->slab ? edge->leaf->slab->segments[edge->leaf->segment].grad->dtype : weight ? edge->dtype : edge->cast;
+  }
+  if (!any) return GB_OK;
+  for (int i = 0; i < node->n_out; i++)
+    if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
+  GB_TRY(unpack(w, node, saved));
+  gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag, .walk = w };
+  bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again; so does anomaly mode */
+  if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
+  if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
+    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
+  gb_modes *modes = context->modes;
+  gb_status status = node->gradient(&call);
+  context->modes = modes;
+  if (status != GB_OK) return tell_where(w, node, status);
+  if (modes->anomaly) GB_TRY(check_numbers(w, &call));
+  if (followed) GB_TRY(trace_node(w, &call));
+  for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
+    if (call.settled & 1u) settle(node->edges[i].leaf, tag);
+  for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
+  for (int i = 0; i < node->n_saved; i++) gb_drop(&saved[i]); /* before more memory is asked for */
+  if (!w->retain_graph) {
+    for (int i = 0; i < node->n_saved; i++) node->ran |= node->saved[i].kind != GB_SAVED_NONE;
+    gb_node_drop_saved(node);
+  }
+  for (int i = 0; i < node->n_in; i++) {
+    if (!need[i] || !in[i]) continue;
+    GB_TRY(tag_gradient(context, &in[i], tag));
+    GB_TRY(deliver(w, node, i, &in[i]));
+    gb_drop(&in[i]);
+  }
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== Which nodes count, and recompute ==== */
+
+/* For gb_grad: mark the nodes from which an input can be reached, so that nothing else is computed. */
+static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
+  walk sorter = { .context = w->context };
+  gb_node **order = NULL; /* every reachable node; filled by a worklist */
+  size_t used = 0, capacity = 0;
+  gb_status status = GB_OK;
+  for (int pass = -n; status == GB_OK && (pass < 0 || (size_t)pass < used); pass++) {
+    gb_node *from = pass < 0 ? NULL : order[pass];
+    int edges = from ? from->n_in : 1;
+    for (int i = 0; status == GB_OK && i < edges; i++) {
+      gb_node *node = from ? from->edges[i].node : tensors[pass + n] ? tensors[pass + n]->node : NULL;
+      if (!node || find_arrival(w, node)) continue;
+      arrival *a;
+      status = arrive(w, node, &a);
+      if (status == GB_OK && used == capacity) {
+        capacity = capacity ? 2 * capacity : 64;
+        gb_node **more = realloc(order, capacity * sizeof *order);
+        if (!more) status = gb_fail_memory(w->context, capacity * sizeof *order);
+        else order = more;
+      }
+      if (status == GB_OK) order[used++] = node;
+    }
+  }
+  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts them. */
+  for (size_t i = 0; status == GB_OK && i < used; i++) status = push(&sorter, order[i]);
+  for (size_t i = used; status == GB_OK && i-- > 0;) order[used - 1 - i] = pop(&sorter);
+  for (size_t i = used; status == GB_OK && i-- > 0;) {
+    gb_node *node = order[i];
+    arrival *a = find_arrival(w, node);
+    a->useful = node->rerun != NULL; /* what it will need shows when it runs again */
+    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
+    for (int k = 0; k < node->n_in && !a->useful; k++) {
+      const gb_edge *edge = &node->edges[k];
+      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node && find_arrival(w, edge->node)->useful;
+    }
+    gb_node_release(node); /* push had retained it */
+  }
+  walk_close(&sorter);
+  free(order);
+  return status;
+}
+
+/* Bring back the inputs of a node of recompute, with the history that they had. */
+static gb_status unpack_inputs(gb_node *node, gb_tensor **in) {
+  for (int i = 0; i < node->n_in; i++) {
+    const gb_saved *s = &node->saved[i];
+    if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
+    GB_TRY(with_history(node, i, s->tensor, &in[i]));
+  }
+  return GB_OK;
+}
+
+/* The gradient of output i goes on into the graph of what the second run gave for it. */
+static gb_status enter(walk *w, const gb_node *node, int i, gb_tensor *t, gb_tensor *grad) {
+  GB_TRY(gb_view_refresh(t));
+  if (t->dtype != node->out[i].dtype || t->ndim != node->out[i].ndim || memcmp(t->shape, node->out[i].shape, sizeof *t->shape * (size_t)t->ndim)) {
+    char a[96], b[96];
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: output %d was %s %s at first and %s %s when the function ran again", i + 1,
+                   gb_dtype_name((gb_dtype)node->out[i].dtype), gb_shape_text(node->out[i].ndim, node->out[i].shape, a, sizeof a),
+                   gb_dtype_name((gb_dtype)t->dtype), gb_shape_text(t->ndim, t->shape, b, sizeof b));
+  }
+  if (t->node) return deliver_node(w, t->node, t->output, grad);
+  return t->requires_grad ? deliver_leaf(w, t, grad) : GB_OK;
+}
+
+/* Let go of all that a node of recompute keeps. */
+static void forget(gb_node *node) {
+  gb_node_drop_saved(node);
+  node->ran = true;
+  node->release(node->user);
+  node->release = NULL;
+}
+
+/* A node of recompute: make its outputs again and let their gradients go on from there. The nodes made now have larger numbers than all that
+ * wait, so they are next, in the order in which they would have run without recompute: sums are formed alike, to the bit. */
+static gb_status run_again(walk *w, gb_node *node, gb_tensor **grads) {
+  size_t bytes = sizeof(gb_tensor *) * ((size_t)node->n_in + 1);
+  if (node->running)
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: a function that runs again for its gradient asked for that same gradient; take it outside");
+  gb_tensor **in = calloc(1, bytes), *out[GB_MAX_OUT] = { NULL };
+  if (!in) return gb_fail_memory(w->context, bytes);
+  gb_modes *modes = w->context->modes;
+  gb_status status = unpack_inputs(node, in);
+  node->running = true; /* a walk within would run it again without end, or let go of what it runs from */
+  if (status == GB_OK) status = node->rerun(node, in, out);
+  node->running = false;
+  w->context->modes = modes;
+  for (int i = 0; i < node->n_in; i++) gb_tensor_release(in[i]);
+  free(in);
+  if (!w->retain_graph) forget(node);
+  if (status == GB_OK && w->captures) status = mark_useful(w, out, node->n_out);
+  for (int i = 0; i < node->n_out; i++) {
+    if (status == GB_OK && grads[i] && out[i]) status = enter(w, node, i, out[i], grads[i]);
+    gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
+    gb_tensor_release(out[i]);
+  }
+  return status;
+}
+
+/* ====} */
+
+/* {==== the walk ==== */
+
+/* Hooks, retained gradients and captures of what arrived; then the gradient itself. */
+static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
+  gb_context *context = w->context;
+  w->place = (gb_walk_place){ .node = node };
+  for (int i = 0; i < node->n_out; i++) {
+    if (!grads[i]) continue;
+    w->place.hook = true;
+    GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
+    w->place.hook = false;
+    capture *c = find_capture(w, node, i, NULL);
+    if (c) gb_tensor_retain(c->grad = grads[i]);
+    gb_tensor *keeper = node->retain[i];
+    if (keeper && !w->captures) {
+      gb_tensor_tie(keeper);
+      GB_TRY(add_to(w, &keeper->grad, grads[i]));
+    }
+  }
+  if (node->ran)
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
+  if (node->rerun) return run_again(w, node, grads);
+  size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
+  size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
+  void *stack[96];
+  void *room = bytes <= sizeof stack ? stack : malloc(bytes);
+  if (!room) return gb_fail_memory(context, bytes);
+  memset(room, 0, bytes);
+  gb_tensor **in = room, **saved = in + n_in;
+  bool *need = (bool *)(saved + n_saved);
+  gb_status status = run_gradient(w, node, grads, in, need, (int8_t *)(need + n_in), saved);
+  for (size_t i = 0; i < n_in + n_saved; i++) gb_tensor_release(in[i]);
+  if (room != (void *)stack) free(room);
+  return status;
+}
+
+/* The gradient to start from: the caller's, or 1. */
+static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
+  gb_context *context = w->context;
+  char a[96], b[96];
+  if (!gb_tensor_in_graph(tensor))
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed from does, or it was computed under no_grad");
+  gb_tensor *first = gradient;
+  if (gradient) {
+    GB_TRY(gb_expect_context(context, gradient));
+    if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape, sizeof *tensor->shape * (size_t)tensor->ndim))
+      return gb_fail(context, GB_ESHAPE, "backward: the gradient has shape %s, the tensor %s", gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
+                     gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+    gb_tensor_retain(first);
+  } else {
+    if (tensor->numel != 1)
+      return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or reduce it to one element (sum, mean)",
+                     gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+    GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &first));
+    gb_status status = gb_apply_(context, GB_OP_fill, &first, 1, &(gb_attr){ .given = true, .number = 1 });
+    if (status != GB_OK) { gb_drop(&first); return status; }
+  }
+  gb_status status = GB_OK;
+  if (first->dtype != tensor->dtype) {
+    gb_tensor *cast = NULL;
+    status = gb_op_cast(context, first, (gb_dtype)tensor->dtype, &cast);
+    if (status == GB_OK) cast->tag = first->tag;
+    gb_drop(&first);
+    first = cast;
+  }
+  if (status == GB_OK) status = tensor->node ? deliver_node(w, tensor->node, tensor->output, first) : deliver_leaf(w, tensor, first);
+  gb_drop(&first);
+  return status;
+}
+
+static gb_status go(walk *w) {
+  while (w->heap_used) {
+    GB_TRY(gb_poll(w->context));
+    gb_node *node = pop(w);
+    arrival *a = &w->arrivals[slot(w, node)];
+    gb_tensor *grads[GB_MAX_OUT];
+    memcpy(grads, a->grads, sizeof grads);
+    memset(a->grads, 0, sizeof a->grads);
+    a->visited = true;
+    gb_status status = visit(w, node, grads);
+    for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
+    w->place.node = NULL;
+    gb_node_release(node);
+    GB_TRY(status);
+  }
+  return GB_OK;
+}
+
+/* Walk with gradients recorded only if asked, and autocast off: every dtype is in the graph. */
+static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *gradients, int n) {
+  gb_context *context = w->context;
+  gb_modes *outer = context->modes, inner = *outer;
+  const char *op = context->op;
+  inner.grad = w->create_graph;
+  inner.autocast = false;
+  context->modes = &inner;
+  context->op = NULL;
+  gb_status status = GB_OK;
+  gb_range_push(context, "backward");
+  gb_walk_place *around = context->backward;
+  context->backward = &w->place;
+  for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
+  if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
+  for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
+  if (status == GB_OK) status = go(w);
+  if (status == GB_OK) status = settle_waiting(w);
+  context->backward = around;
+  gb_range_pop(context);
+  context->modes = outer;
+  context->op = op;
+  walk_close(w);
+  return status;
+}
+
+gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph) {
+  if (!tensor) return GB_EINVAL;
+  walk w = { .context = gb_tensor_context(tensor), .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
+  return walk_run(&w, &tensor, &gradient, 1);
+}
+
+gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
+                  bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
+  gb_context *context = tensors && n_tensors > 0 ? gb_tensor_context(tensors[0]) : NULL;
+  if (!context || n_inputs < 0 || (n_inputs && (!inputs || !grads))) return gb_refuse(context, "grad: inputs or grads is NULL, or n_inputs negative");
+  for (int i = 0; i < n_tensors; i++) GB_TRY(gb_expect_context(context, tensors[i]));
+  for (int i = 0; i < n_inputs; i++) GB_TRY(gb_expect_context(context, inputs[i]));
+  capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
+  if (!captures) return gb_fail_memory(context, sizeof *captures * (size_t)n_inputs);
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < n_inputs; i++) {
+    captures[i].input = inputs[i];
+    if (!gb_tensor_in_graph(inputs[i])) status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
+    else status = gb_view_refresh(inputs[i]);
+  }
+  walk w = { .context = context, .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures, .n_captures = n_inputs };
+  if (status == GB_OK) status = walk_run(&w, tensors, gradients, n_tensors);
+  for (int i = 0; status == GB_OK && i < n_inputs; i++) {
+    for (int k = 0; !captures[i].grad && k < i; k++) /* the same tensor asked for twice */
+      if (inputs[k] == inputs[i] && captures[k].grad) gb_tensor_retain(captures[i].grad = captures[k].grad);
+    if (!captures[i].grad && !allow_unused)
+      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d was not used to compute the outputs; pass allow_unused = true to get nil for it", i + 1);
+  }
+  for (int i = 0; i < n_inputs; i++) {
+    if (status == GB_OK) grads[i] = captures[i].grad;
+    else gb_tensor_release(captures[i].grad);
+  }
+  free(captures);
+  return status;
+}
+
+/* ====} */
+
+gb_tensor *gb_tensor_grad(gb_tensor *tensor) {
+  if (!tensor) return NULL;
+  gb_tensor *grad = tensor->grad;
+  if (tensor->slab) {
+    gb_segment *segment = &tensor->slab->segments[tensor->segment];
+    grad = segment->has_grad ? segment->grad : NULL;
+  }
+  if (grad) gb_tensor_retain(grad);
+  return grad;
+}
+
+/* As in PyTorch, of the tensor's dtype; that of a 16-bit one may be float32 too, which an optimizer makes it anyway. */
+static bool fits_grad(const gb_tensor *tensor, const gb_tensor *grad) {
+  return grad->dtype == tensor->dtype || (gb_is_16bit((gb_dtype)tensor->dtype) && grad->dtype == GB_FLOAT32);
+}
+
+gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
+  gb_context *context = gb_tensor_context(tensor);
+  if (!tensor) return GB_EINVAL;
+  if (grad) GB_TRY(gb_expect_context(context, grad));
+  if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape, sizeof *grad->shape * (size_t)grad->ndim))) {
+    char a[96], b[96];
+    return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s", gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
+                   gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
+  }
+  if (grad && !fits_grad(tensor, grad))
+    return gb_fail(context, GB_EDTYPE, "grad: the gradient is %s, the tensor %s; convert it with g:to('%s')", gb_dtype_name((gb_dtype)grad->dtype),
+                   gb_dtype_name((gb_dtype)tensor->dtype), gb_dtype_name((gb_dtype)tensor->dtype));
+  if (tensor->slab) {
+    gb_segment *segment = &tensor->slab->segments[tensor->segment];
+    if (grad == segment->grad) { segment->has_grad = true; return GB_OK; }
+    segment->has_grad = false;
+    return grad ? accumulate_adopted(context, tensor, grad) : GB_OK;
+  }
+  if (grad) gb_tensor_retain(grad);
+  gb_tensor_put_grad(tensor, grad);
+  return GB_OK;
+}
+
+gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
+  gb_context *context = gb_tensor_context(tensor);
+  if (!tensor) return GB_EINVAL;
+  if (tensor->node) {
+    if (requires_grad) return GB_OK;
+    return gb_fail(context, GB_EAUTOGRAD, "requires_grad_: only a leaf can stop requiring gradients; use detach()");
+  }
+  if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
+    return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
+  tensor->requires_grad = requires_grad;
+  tensor->was_leaf |= requires_grad;
+  return GB_OK;
+}

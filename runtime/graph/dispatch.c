@@ -1,0 +1,393 @@
+/* graph/dispatch.c - the one road of an op: autocast, check, kernel, record, observe. Only this file knows the way.
+ *
+ * A cast by autocast is not a graph node: the node's edge keeps the original input and the dtype it was cast to, and the cast operand is
+ * what backward saves. Kernels of the float32 class read 16-bit inputs directly, so nothing is cast for them. */
+#include <string.h>
+
+#include "graph/rules.h"
+#include "step/weights.h"
+#include "graph/autograd.h"
+#include "base/stack.h"
+#include "graph/ops.h"
+
+_Thread_local gb_running gb_running_here;
+
+/* One op's way: the call, and what it needs to be recorded. */
+typedef struct road {
+  gb_call call;
+  const gb_op_impl *impl;
+  gb_tensor **cast;                      /* what autocast made of them, counted; NULL where unchanged */
+  gb_tensor *cast_room[GB_MAX_IN], *in_room[GB_MAX_IN];
+  gb_attr attrs[GB_MAX_ATTRS];
+  gb_node *node;
+  gb_rebase rebase;                      /* of a view that is changed in place: what its history will need */
+} road;
+
+/* {==== before the kernel ==== */
+
+/* The source of a copy may lie on another device than what it goes to. */
+static bool may_lie_elsewhere(const gb_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
+
+/* Check that no loan was revoked, and that all tensors lie on one device. Numbers and 0-d CPU tensors may join any. */
+static gb_status find_device(gb_call *call) {
+  const gb_tensor *first = NULL;
+  char a[24], b[24];
+  call->device = (gb_device){ GB_CPU, 0 };
+  for (int i = 0; i < call->n_in; i++) {
+    const gb_tensor *t = call->in[i];
+    if (t) GB_TRY(gb_expect_context(call->context, t));
+    if (t) GB_TRY(gb_check_loan(t));
+    if (!t || t->wrapped || may_lie_elsewhere(call, i) || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
+    gb_device device = t->storage->device;
+    if (first && (device.type != call->device.type || device.index != call->device.index))
+      return gb_call_fail(call, GB_EDEVICE, "all tensors must be on one device, found %s and %s; move one with x:to(device)",
+                          gb_device_text(call->context, call->device, a, sizeof a), gb_device_text(call->context, device, b, sizeof b));
+    if (!first) first = t, call->device = device;
+  }
+  if (!first)
+    for (int i = 0; i < call->n_in; i++)
+      if (call->in[i]) { call->device = call->in[i]->storage->device; break; }
+  return GB_OK;
+}
+
+static gb_status check_inputs(gb_call *call) {
+  const gb_op_info *info = call->info;
+  bool list = info->n_in > 0 && info->in[0].list;
+  if (list ? call->n_in < 1 : call->n_in != info->n_in)
+    return gb_call_fail(call, GB_EINVAL, list ? "needs at least one tensor" : "takes %d tensors, got %d (%s)", info->n_in, call->n_in, info->signature);
+  for (int i = 0; i < call->n_in; i++)
+    if (!call->in[i] && (list || !info->in[i].optional))
+      return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", info->in[list ? 0 : i].name, info->signature);
+  return find_device(call);
+}
+
+/* What every check takes for granted of a value. */
+static bool is_sound(gb_arg_type type, const gb_attr *a) {
+  if (type == GB_ARG_INTS || type == GB_ARG_DIMS) return a->count >= 0 && a->count <= GB_MAX_NDIM;
+  if (type == GB_ARG_STRING) return memchr(a->string, 0, sizeof a->string);
+  if (type == GB_ARG_DTYPE) return a->integer >= GB_DTYPE_NONE && a->integer < GB_DTYPE_COUNT;
+  return true;
+}
+
+static gb_status fill_attrs(road *r, const gb_attr *given) {
+  const gb_op_info *info = r->call.info;
+  r->call.attrs = r->attrs;
+  for (int i = 0; i < info->n_attrs; i++) {
+    bool own = given && given[i].given;
+    r->attrs[i] = own ? given[i] : info->attrs[i].preset;
+    if (own && !is_sound(info->attrs[i].type, &given[i]))
+      return gb_call_fail(&r->call, GB_EINVAL, "'%s' is no value of its type (%s)", info->attrs[i].name, info->signature);
+  }
+  return GB_OK;
+}
+
+/* Run the cast kernel, or take the weight's kept copy; neither leaves a node. */
+static gb_status cast_input(gb_context *context, gb_tensor *x, gb_dtype dtype, gb_tensor **out) {
+  if (gb_is_16bit(dtype) && gb_weight_is_cached(x)) return gb_weight_get(context, x, dtype, out);
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_status status = gb_op_cast(context, x, dtype, out);
+  gb_set_grad_enabled(context, grad);
+  return status;
+}
+
+/* Apply the row's class: casts for lower and widest, the result's dtype for float32, an error for banned. */
+static gb_status autocast(road *r) {
+  gb_call *call = &r->call;
+  gb_modes *modes = call->context->modes;
+  gb_autocast_plan plan;
+  GB_TRY(gb_autocast_rule(call, modes->lower, &plan));
+  call->result = plan.result;
+  if (plan.cast == GB_DTYPE_NONE) return GB_OK;
+  struct gb_call *outer = call->context->casting;
+  modes->autocast = false; /* the cast itself runs untouched */
+  call->context->casting = call;
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < call->n_in; i++) {
+    gb_tensor *x = call->in[i];
+    if (!gb_autocast_eligible(x) || x->dtype == plan.cast || (call->in_place && i == 0)) continue;
+    status = call->info->kind == GB_KIND_COMPOSITE ? gb_op_cast(call->context, x, plan.cast, &r->cast[i])
+                                                   : cast_input(call->context, x, plan.cast, &r->cast[i]);
+    if (status == GB_OK) call->in[i] = r->cast[i];
+  }
+  modes->autocast = true;
+  call->context->casting = outer;
+  return status;
+}
+
+/* Bring the source of a copy to where it goes. Numbers stay. */
+static gb_status fetch_source(road *r) {
+  gb_call *call = &r->call;
+  gb_tensor *source = call->in[1], *here;
+  gb_device device = source->storage->device;
+  if (source->wrapped || (device.type == call->device.type && device.index == call->device.index)) return GB_OK;
+  GB_TRY(gb_tensor_on(source, call->device, &here));
+  gb_tensor_release(r->cast[1]);
+  call->in[1] = r->cast[1] = here;
+  return GB_OK;
+}
+
+/* A copy that is part of no graph. */
+static gb_status clone_plain(gb_context *context, gb_tensor *x, gb_tensor **out) {
+  bool grad = gb_set_grad_enabled(context, false);
+  gb_status status = gb_op_1(context, GB_OP_clone, x, NULL, out);
+  gb_set_grad_enabled(context, grad);
+  return status;
+}
+
+/* An in-place op may not read its destination through another view: such inputs are copied first. */
+static gb_status separate_aliases(road *r) {
+  gb_call *call = &r->call;
+  const gb_tensor *to = call->in[0];
+  for (int i = 1; i < call->n_in; i++) {
+    gb_tensor *x = call->in[i];
+    if (!x || x->storage != to->storage) continue;
+    bool same = x->offset == to->offset && x->ndim == to->ndim && !memcmp(x->shape, to->shape, sizeof *x->shape * (size_t)x->ndim) &&
+                !memcmp(x->stride, to->stride, sizeof *x->stride * (size_t)x->ndim);
+    if (same && strcmp(call->info->family, "index")) continue;
+    gb_tensor *copy;
+    GB_TRY(clone_plain(call->context, x, &copy));
+    gb_drop(&r->cast[i]);
+    call->in[i] = r->cast[i] = copy;
+  }
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== record ==== */
+
+/* In place, a row without a derivative is recorded too: the gradient of what it wrote over is zero. */
+static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0] ? gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]) : GB_OK; }
+
+static bool wants_gradient(const road *r) {
+  const gb_call *call = &r->call;
+  if (!call->context->modes->grad) return false;
+  if (call->in_place && !gb_dtype_is_float((gb_dtype)r->call.original[0]->dtype)) return false;
+  if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->call.original[0]);
+  for (int i = 0; i < call->n_in; i++)
+    if (r->call.original[i] && gb_is_float(r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i])) return true;
+  return false;
+}
+
+/* Gradients are off: note that this op would have been recorded, for callers that must know what such a pass depends
+ * on. */
+static void note_untracked(const road *r) {
+  for (int i = 0; i < r->call.n_in; i++)
+    if (r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) r->call.context->untracked = true;
+}
+
+static bool other_needs(const road *r, int input) {
+  for (int i = 0; i < r->call.n_in; i++)
+    if (i != input && r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) return true;
+  return false;
+}
+
+/* Keep input i for backward: a weight by itself (its copy is found again), what will be written over as a copy, anything else as an alias
+ * (a leaf too, since its storage may be exchanged before backward). */
+static gb_status save_input(road *r, int i) {
+  gb_saved *saved = &r->node->saved[i];
+  gb_tensor *x = r->call.original[i], *operand = r->call.in[i];
+  saved->version = gb_tensor_version(x);
+  if (r->cast[i] && gb_is_16bit((gb_dtype)operand->dtype) && gb_weight_is_cached(x)) {
+    saved->kind = GB_SAVED_WEIGHT;
+    saved->dtype = operand->dtype;
+    saved->tensor = x;
+    gb_tensor_retain(x);
+    return GB_OK;
+  }
+  saved->kind = GB_SAVED_INPUT;
+  if (r->cast[i]) saved->version = gb_tensor_version(operand);
+  if (r->call.in_place && i == 0) {
+    GB_TRY(clone_plain(r->call.context, x, &saved->tensor));
+    saved->version = gb_tensor_version(saved->tensor);
+  } else GB_TRY(gb_tensor_detach(operand, &saved->tensor));
+  gb_storage_hold(saved->tensor->storage);
+  return GB_OK;
+}
+
+/* Make the node before the kernel runs, so that a failure leaves nothing half done: edges and saved inputs. */
+static gb_status make_node(road *r) {
+  gb_call *call = &r->call;
+  int n = call->n_in;
+  r->node = gb_node_new(call->context, call->op, n, call->info->n_out - call->info->n_hidden, n + call->info->n_out, call->info->n_attrs);
+  if (!r->node) return call->context->error_code;
+  r->node->gradient = call->info->derivative == GB_DERIVATIVE_NO ? no_gradient : r->impl->gradient;
+  memcpy(r->node->attrs, r->attrs, sizeof *r->attrs * (size_t)call->info->n_attrs);
+  for (int i = 0; i < n; i++) {
+    gb_tensor *x = r->call.original[i];
+    if (!x) continue;
+    gb_node_edge(r->node, i, x, (gb_dtype)call->in[i]->dtype);
+    bool list = call->info->in[0].list;
+    bool save = (r->impl->save_in >> (list ? 0 : i)) & 1u;
+    if (save && (!r->impl->save_other || other_needs(r, i))) GB_TRY(save_input(r, i));
+  }
+  return GB_OK;
+}
+
+/* Keep the outputs that backward needs as aliases: the node must not own its own result. */
+static gb_status save_outputs(road *r) {
+  gb_call *call = &r->call;
+  for (int i = 0; i < call->info->n_out; i++) {
+    gb_saved *saved = &r->node->saved[call->n_in + i];
+    if (!call->out[i] || !((r->impl->save_out >> i) & 1u)) continue;
+    GB_TRY(gb_tensor_detach(call->out[i], &saved->tensor));
+    saved->kind = GB_SAVED_OUTPUT;
+    gb_storage_hold(saved->tensor->storage);
+  }
+  return GB_OK;
+}
+
+/* In place, nothing may fail once the kernel has written, or values and history would differ. So allocate what the
+ * record needs before. */
+static gb_status reserve_in_place(road *r) {
+  GB_TRY(save_outputs(r));
+  return gb_rebase_reserve(&r->rebase, &r->call, r->call.original[0]);
+}
+
+/* Attach the outputs to the node. */
+static gb_status record(road *r) {
+  gb_call *call = &r->call;
+  gb_node *node = r->node;
+  node->rng_seed = call->rng_seed;
+  node->rng_offset = call->rng_offset;
+  if (!call->in_place) GB_TRY(save_outputs(r));
+  for (int i = 0; i < call->info->n_out; i++) {
+    gb_tensor *y = call->out[i];
+    if (!y) continue;
+    if (node->saved[call->n_in + i].kind != GB_SAVED_NONE) node->saved[call->n_in + i].version = gb_tensor_version(y);
+    if (i < node->n_out && !call->in_place && gb_is_float(y->dtype)) gb_node_output(node, i, y);
+  }
+  if (call->in_place) gb_inplace_record(r->call.original[0], node, &r->rebase);
+  return GB_OK;
+}
+
+/* ====} */
+
+static gb_status observe(const gb_call *call) {
+  for (gb_observer *o = call->context->observers; o; o = o->next) GB_TRY(o->op(o->user, call));
+  return GB_OK;
+}
+
+/* Run the op itself. Composites run other ops; a view is its check; the rest have a kernel. */
+static gb_status run(road *r) {
+  gb_call *call = &r->call;
+  gb_context *context = call->context;
+  if (call->info->kind == GB_KIND_COMPOSITE) {
+    bool on = call->autocast = context->modes->autocast;
+    gb_call *outer = context->composite;
+    if (!outer) context->composite = call;
+    context->modes->autocast = false;
+    gb_status status = r->impl->compose(call);
+    context->modes->autocast = on;
+    context->composite = outer;
+    return status;
+  }
+  GB_TRY(r->impl->check(call));
+  if (call->info->kind == GB_KIND_VIEW) return GB_OK;
+  if (call->in_place && r->node) GB_TRY(reserve_in_place(r));
+  gb_backend *backend = gb_context_backend(context, call->device);
+  if (!backend || !backend->run[call->op]) {
+    char text[24];
+    return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no kernel for this op; move the tensors to 'cpu'",
+                        gb_device_text(context, call->device, text, sizeof text));
+  }
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ call, 0 };
+  gb_status status = backend->run[call->op](call);
+  gb_running_here = outer;
+  if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (call->in_place) gb_tensor_bump(call->in[0]); /* success or not, memory was written */
+  return status;
+}
+
+/* Composites in place: compute, then round into the destination. */
+static gb_status copy_back(road *r) {
+  gb_call *call = &r->call;
+  gb_tensor *result = call->out[0];
+  call->out[0] = NULL;
+  gb_status status = gb_apply_(call->context, GB_OP_copy, (gb_tensor *[]){ call->in[0], result }, 2, NULL);
+  gb_tensor_release(result);
+  return status;
+}
+
+static gb_status travel(road *r, const gb_attr *attrs) {
+  gb_call *call = &r->call;
+  gb_context *context = call->context;
+  GB_TRY(check_inputs(call));
+  GB_TRY(fill_attrs(r, attrs));
+  if (context->modes->autocast) GB_TRY(autocast(r));
+  if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
+  for (int i = 0; context->modes->grad && i < call->n_in; i++)
+    if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));
+  if (!context->modes->grad && !context->untracked) note_untracked(r);
+  bool composite = call->info->kind == GB_KIND_COMPOSITE;
+  call->needs_grad = !composite && wants_gradient(r);
+  if (call->in_place) {
+    GB_TRY(gb_inplace_prepare(call, r->call.original[0]));
+    if (!composite) GB_TRY(separate_aliases(r));
+  }
+  if (call->needs_grad) {
+    if (!r->impl->gradient && call->info->derivative != GB_DERIVATIVE_NO) return gb_call_fail(call, GB_EAUTOGRAD, "has no gradient; call it under no_grad or detach its inputs");
+    GB_TRY(make_node(r));
+  }
+  GB_TRY(run(r));
+  if (composite && call->in_place) GB_TRY(copy_back(r));
+  if (r->node) GB_TRY(record(r));
+  return context->observers ? observe(call) : GB_OK;
+}
+
+/* Run the op, give the visible outputs to the caller, and release everything else. */
+static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
+  if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
+  const char *outer = context->op;
+  const gb_op_info *info = &context->infos[op];
+  if (!outer) context->op = info->name; /* if an op runs others, errors name the op that the recipe called */
+  gb_status status = gb_poll(context);
+  if (status == GB_OK && gb_stack_left() < GB_STACK_LEAST)
+    status = gb_fail(context, GB_ESTATE, "this thread has only %zu KB of its stack left: nest fewer calls, or give it more", gb_stack_left() >> 10);
+  if (status != GB_OK) {
+    context->op = outer;
+    return status;
+  }
+  gb_range_push(context, info->name);
+  road r;
+  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in, .result = GB_DTYPE_NONE, .in_place = in_place };
+  r.impl = context->impl[op];
+  r.node = NULL;
+  r.rebase = (gb_rebase){ NULL, NULL };
+  r.call.in = r.in_room;
+  r.cast = r.cast_room;
+  gb_block *room = NULL; /* lists of tensors may be longer than the room on the stack */
+  if (!r.impl) status = gb_fail(context, GB_EUNSUPPORTED, "is not built in");
+  if (n_in > GB_MAX_IN) {
+    room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, 2 * sizeof(gb_tensor *) * (size_t)n_in, GB_MEM_SCRATCH);
+    if (room) r.call.in = gb_block_data(room), r.cast = r.call.in + n_in;
+    else status = context->error_code;
+  }
+  if (status == GB_OK) {
+    if (n_in) memcpy(r.call.in, in, sizeof *in * (size_t)n_in);
+    if (n_in) memset(r.cast, 0, sizeof *r.cast * (size_t)n_in);
+    status = travel(&r, attrs);
+    for (int i = 0; i < n_in; i++)
+      if (r.cast[i]) gb_tensor_release(r.cast[i]);
+  }
+  if (r.node) gb_node_release(r.node);
+  gb_rebase_end(&r.rebase);
+  int visible = info->n_out - info->n_hidden;
+  for (int i = 0; i < info->n_out; i++) {
+    if (status == GB_OK && i < visible && out) out[i] = r.call.out[i];
+    else gb_tensor_release(r.call.out[i]);
+  }
+  if (room) gb_pool_free(context->pool[GB_CPU], room);
+  gb_range_pop(context);
+  context->op = outer;
+  return status;
+}
+
+gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out) {
+  return apply(context, op, in, n_in, attrs, out, false);
+}
+
+gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
+  return apply(context, op, in, n_in, attrs, NULL, true);
+}

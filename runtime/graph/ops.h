@@ -1,0 +1,187 @@
+/* graph/ops.h - what the table of ops, dispatch and the families share. */
+#ifndef GB_GRAPH_OPS_H
+#define GB_GRAPH_OPS_H
+
+#include "graph/number.h"
+#include "tensor/context.h"
+#include "tensor/node.h"
+#include "tensor/tensor.h"
+
+/* {==== the table ==== */
+
+typedef enum gb_op_kind { GB_KIND_KERNEL, GB_KIND_VIEW, GB_KIND_COMPOSITE, GB_KIND_BACKWARD } gb_op_kind;
+typedef enum gb_op_class { GB_CLASS_KEEP, GB_CLASS_LOWER, GB_CLASS_FLOAT32, GB_CLASS_WIDEST, GB_CLASS_BANNED } gb_op_class;
+typedef enum gb_op_derivative { GB_DERIVATIVE_NO, GB_DERIVATIVE_ONCE, GB_DERIVATIVE_TWICE } gb_op_derivative;
+enum { GB_WHERE_NONE = 0, GB_WHERE_GB = 1, GB_WHERE_METHOD = 2, GB_WHERE_F = 4, GB_WHERE_INPLACE = 8 };
+
+/* How a value of a signature is read. NUMBER_OR_TENSOR inputs accept a Lua number. */
+typedef enum gb_arg_type {
+  GB_ARG_INT,      /* an integer                                    attr.integer */
+  GB_ARG_DIM,      /* a dimension: from 1 in Lua, from 0 here, negative from the end (-1 is the last)  attr.integer */
+  GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count */
+  GB_ARG_DIMS,     /* a dimension or a list of them                 attr.ints, attr.count */
+  GB_ARG_NUMBER,   /* attr.number; attr.whole and attr.exact where it came as an integer: see number.h */
+  GB_ARG_BOOL,     /* attr.integer */
+  GB_ARG_STRING,   /* attr.string */
+  GB_ARG_DTYPE,    /* attr.integer, a gb_dtype */
+  GB_ARG_POINTER,  /* engine only */
+} gb_arg_type;
+
+#define GB_MAX_IN 12
+
+typedef struct gb_input_info { char name[20]; bool optional, list, number; } gb_input_info;
+typedef struct gb_attr_info { char name[24]; gb_arg_type type; bool required, positional; gb_attr preset; } gb_attr_info;
+
+/* A row of ops.def, its signature parsed. Grammar of a signature:
+ *   "x, y|number, weight?, xs..., shape: ints; stride: ints = 1, eps: number = 1e-5 -> y, mean; rstd"
+ * Before ';' come positional arguments, tensors (`?` optional, `|number` may be a number, `...` a list) and attributes (`name: type`,
+ * with a default or required); after ';' named options. After '->' the outputs; those after a second ';' are hidden: kept for backward. */
+typedef struct gb_op_info {
+  gb_op op;
+  const char *name, *family, *signature, *doc;
+  gb_op_kind kind;
+  gb_op_class autocast;
+  gb_op_derivative derivative;
+  int where;
+  int n_in, n_attrs, n_out, n_hidden;      /* n_out counts the hidden ones too */
+  gb_input_info in[GB_MAX_IN];
+  gb_attr_info attrs[GB_MAX_ATTRS];
+  struct { bool is_attr; int index; } position[GB_MAX_IN + GB_MAX_ATTRS]; /* positional arguments in order */
+  int n_positions;
+} gb_op_info;
+
+/* Parse the whole table; the result belongs to the caller (free). */
+gb_status gb_op_table_parse(gb_op_info **out, char *error, size_t size);
+static inline const gb_op_info *gb_op_get(const gb_context *context, int op) { return &context->infos[op]; }
+/* GB_OP_COUNT when there is none. */
+gb_op gb_op_find(const gb_context *context, const char *name);
+
+/* ====} */
+
+/* {==== one call ==== */
+
+/* One call of one op on its way through dispatch. */
+typedef struct gb_call {
+  gb_context *context;
+  const gb_op_info *info;
+  gb_op op;
+  int n_in, n_out;
+  gb_tensor *const *original;  /* the caller's inputs */
+  gb_tensor **in;              /* as the kernel sees them: cast by autocast; NULL where optional and absent */
+  gb_tensor *out[GB_MAX_OUT];
+  const gb_attr *attrs;        /* n_attrs of the row, defaults filled in */
+  gb_device device;            /* where it runs */
+  gb_dtype result;             /* float32 class under autocast: the dtype of floating results; else GB_DTYPE_NONE */
+  bool needs_grad;             /* a node will be recorded: make the hidden outputs */
+  bool in_place;
+  bool autocast;               /* of a composite: it was called inside a scope */
+  int32_t casts;               /* counted during an audit: casts of inputs without a kept copy, */
+  int64_t cast_bytes;          /* and what they read and wrote */
+  uint64_t rng_seed, rng_offset; /* set by gb_call_random */
+  atomic_bool stopped;         /* the kernel was interrupted half way; its results are incomplete */
+} gb_call;
+
+/* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a stop (base/piece.h).
+ * No call: nothing does, or what must not be done in part. */
+typedef struct gb_running { gb_call *call; int64_t work; } gb_running;
+extern _Thread_local gb_running gb_running_here;
+
+/* What a family gives for an op. A list of these, ended by {GB_OP_COUNT}, per family. */
+typedef struct gb_op_impl {
+  gb_op op;
+  gb_status (*check)(gb_call *call);       /* shapes, dtypes, devices; allocates the outputs */
+  gb_gradient_fn gradient;                 /* NULL: not differentiable */
+  uint32_t save_in, save_out;              /* bit i: input or output i is needed by backward */
+  bool save_other;                         /* input i is needed only when another input needs a gradient (x * y) */
+  gb_status (*compose)(gb_call *call);     /* COMPOSITE: runs other ops, sets call->out */
+} gb_op_impl;
+
+extern const gb_op_impl gb_family_elementwise[], gb_family_reduce[], gb_family_view[], gb_family_create[], gb_family_matmul[],
+    gb_family_conv[], gb_family_norm[], gb_family_loss[], gb_family_index[], gb_family_attention[], gb_family_optim[];
+
+/* {---- for checks ---- */
+
+/* Allocate output i, contiguous; in an in-place call check it against in[0] instead. dtype NONE: call->result, or the promoted dtype. */
+gb_status gb_call_output(gb_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype);
+/* As above, in the dense layout of `like`. */
+gb_status gb_call_output_like(gb_call *call, int i, const gb_tensor *like, gb_dtype dtype);
+/* As gb_call_output with strides (dense in some order of the dims). */
+gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype);
+/* Output i is input x itself; where a node is recorded, a view of it, so that x keeps its own history. */
+gb_status gb_call_output_alias(gb_call *call, int i, gb_tensor *x);
+/* The dtype that a floating result has: call->result if set, else `natural`. */
+gb_dtype gb_call_dtype(const gb_call *call, gb_dtype natural);
+/* Take a place in the random stream for this call. */
+void gb_call_random(gb_call *call);
+/* Fail with a text that names the op: `return gb_call_fail(...)`. */
+#define gb_call_fail(call, status, ...) gb_fail((call)->context, status, __VA_ARGS__)
+/* Turn a dim that counts from the end into one from 0, or fail in Lua's counting (from 1). */
+gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out);
+gb_status gb_require_float(gb_call *call, int input);
+gb_status gb_require_integer(gb_call *call, int input);
+/* A number that is stored in a tensor of an integer dtype is in its range; as in PyTorch, unsigned ones count down from 0 too. */
+gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype);
+/* The same of inputs that are numbers of the language. */
+gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype);
+/* A number that is an input, as an attribute would hold it. */
+gb_attr gb_number_of(const gb_tensor *wrapped);
+/* A number as a message shows it. */
+const char *gb_number_text(const gb_attr *number, char *buffer, size_t size);
+gb_status gb_require_ndim(gb_call *call, int input, int least, int most);
+
+/* ----} */
+
+/* One call of one node's gradient. Set grad->in[i] (new reference) for every i with need[i] that is not settled. Its
+ * dtype may be any float: the caller converts it to the edge's. */
+typedef struct gb_grad_call {
+  gb_context *context;
+  gb_node *node;
+  const gb_attr *attrs;
+  int n_in, n_out;
+  gb_tensor **out;             /* gradients of the outputs; NULL: zero (never all of them) */
+  gb_tensor **in;
+  const bool *need;
+  gb_tensor **saved;           /* as the row saved them: inputs at 0 .., outputs at n_in .. ; NULL where not saved */
+  /* dtype the gradient should leave in: float32 for a float32 weight (unrounded), else the dtype of the operand */
+  const int8_t *want;
+  bool create_graph;
+  gb_grad_tag tag;             /* of the gradients */
+  /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add to; NULL: the
+   * gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is set. NULL: never. */
+  gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
+  const struct walk *walk;     /* for the accumulator */
+  uint32_t settled;
+} gb_grad_call;
+#define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])
+
+/* {---- for gradients and composites: ops by name, status returned ---- */
+
+gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out);
+gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out);
+gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs, gb_tensor **out);
+/* x op number, e.g. GB_OP_mul */
+gb_status gb_op_number(gb_context *c, gb_op op, gb_tensor *x, double number, gb_tensor **out);
+gb_status gb_op_cast(gb_context *c, gb_tensor *x, gb_dtype dtype, gb_tensor **out);
+/* Sum x down to a shape that it was broadcast from. Consumes nothing; *out may be x itself, retained. */
+gb_status gb_sum_to(gb_context *c, gb_tensor *x, int ndim, const int64_t *shape, gb_tensor **out);
+gb_status gb_op_contiguous(gb_context *c, gb_tensor *x, gb_tensor **out);
+/* The same elements, in the same dense layout, in the memory of another device; part of no graph. */
+gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out);
+/* The same as a step of the graph: gradients come back to x's device. */
+gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out);
+gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out);
+/* Release and set to NULL. */
+void gb_drop(gb_tensor **tensor);
+
+static inline gb_attr gb_attr_int(int64_t v) { return (gb_attr){ .given = true, .integer = v }; }
+static inline gb_attr gb_attr_num(double v) { return (gb_attr){ .given = true, .number = v }; }
+/* A number that is an integer. */
+static inline gb_attr gb_attr_whole(int64_t v) { return (gb_attr){ .given = true, .whole = true, .exact = v, .number = (double)v }; }
+gb_attr gb_attr_ints(int count, const int64_t *values);
+gb_attr gb_attr_text(const char *text);
+static inline gb_attr gb_attr_ptr(void *p) { return (gb_attr){ .given = true, .pointer = p }; }
+
+/* ----} */
+/* ====} */
+
+#endif

@@ -1,0 +1,541 @@
+/* step/optim.c - optimizers: groups of parameters in slabs, and a step that is one kernel per slab.
+ *
+ * The kernel unscales, clips, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
+ * options, names, the scale that gradients carry, and the versions of what was written. A step first makes everything that may be missing
+ * (moments, masters that follow a parameter changed by hand), so that it fails, if it does, before a weight has changed. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "step/scaler.h"
+#include "step/weights.h"
+#include "step/capture.h"
+#include "step/optimizer.h"
+
+/* {==== options ==== */
+
+static const char *kind_name(const gb_optimizer *optimizer) { return gb_optimizer_info_of(optimizer->kind)->name; }
+
+/* All hyperparameters as text: "lr 0.1, momentum 0, ...". */
+static const char *list_numbers(const gb_optimizer_info *info, const gb_optim_numbers *numbers, char *text, size_t size) {
+  size_t used = 0;
+  for (int i = 0; i < info->n_hypers && used < size; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    const double *at = &numbers->number[hyper->at];
+    int n = snprintf(text + used, size - used, "%s%s %g", i ? ", " : "", hyper->name, at[0]);
+    if (hyper->type == GB_HYPER_PAIR && used + (size_t)n < size) n += snprintf(text + used + n, size - used - (size_t)n, " and %g", at[1]);
+    used += (size_t)n;
+  }
+  return text;
+}
+
+/* Options are read again at every step, since a schedule may have changed them. */
+static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_options *o) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  for (int i = 0; i < info->n_hypers; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    bool pair = hyper->type == GB_HYPER_PAIR;
+    for (int k = 0; k <= pair; k++) {
+      double value = o->numbers.number[hyper->at + k];
+      const char *must = gb_hyper_refuses(hyper, value);
+      if (must)
+        return gb_fail(optimizer->context, GB_EINVAL, "%s: %s%s is %g; it must be %s", info->name,
+                       !pair ? "" : k ? "the second of " : "the first of ", hyper->name, value, must);
+    }
+  }
+  char all[256];
+  const char *needs = gb_optimizer_needs(optimizer->kind, &o->numbers);
+  if (needs) return gb_fail(optimizer->context, GB_EINVAL, "%s: %s (%s)", info->name, needs, list_numbers(info, &o->numbers, all, sizeof all));
+  return GB_OK;
+}
+
+/* The states that a group's steps use come into being in its slabs. */
+static gb_status open_states(const gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *slab) {
+  for (int i = 0; i < gb_optimizer_info_of(optimizer->kind)->n_states; i++)
+    if (gb_optimizer_uses(optimizer->kind, &group->options.numbers, i)) GB_TRY(gb_slab_open_state(slab, i));
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== life ==== */
+
+gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optimizer **out) {
+  gb_optimizer *optimizer = gb_counted_alloc(context, sizeof *optimizer);
+  if (!optimizer) return context->error_code;
+  atomic_init(&optimizer->refs, 1);
+  optimizer->context = context;
+  optimizer->kind = kind;
+  gb_context_retain(context);
+  *out = optimizer;
+  return GB_OK;
+}
+
+void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&optimizer->refs, 1, memory_order_relaxed); }
+
+static void free_group(gb_group *group) {
+  for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
+  gb_counted_free(group->slabs);
+  gb_record_close(&group->rates);
+  gb_counted_free(group);
+}
+
+void gb_optimizer_release(gb_optimizer *optimizer) {
+  if (!optimizer || atomic_fetch_sub_explicit(&optimizer->refs, 1, memory_order_acq_rel) != 1) return;
+  gb_context *context = optimizer->context;
+  for (int i = 0; i < optimizer->n_held; i++) gb_slab_leave(optimizer->held[i]);
+  for (int i = 0; i < optimizer->n_groups; i++) free_group(optimizer->groups[i]);
+  for (int i = 0; i < optimizer->n_held; i++) gb_tensor_release(optimizer->held[i]);
+  for (int i = 0; i < optimizer->n_params; i++) gb_counted_free((char *)optimizer->params[i].name);
+  gb_counted_free(optimizer->groups);
+  gb_counted_free(optimizer->params);
+  gb_counted_free(optimizer->held);
+  gb_record_close(&optimizer->found);
+  gb_counted_free(optimizer);
+  gb_context_release(context);
+}
+
+/* ====} */
+
+/* {==== groups ==== */
+
+/* Room for more elements at the end of a list; false: out of memory, the list is as it was. */
+static bool make_room(gb_context *context, void **list, size_t size, int count, int more) {
+  void *longer = gb_counted_resize(context, *list, size * ((size_t)count + (size_t)more));
+  if (longer) *list = longer;
+  return longer;
+}
+
+/* Make room for a new group in the optimizer's own lists, before anything changes. */
+static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_options *options, gb_group **out) {
+  gb_context *context = optimizer->context;
+  bool room = make_room(context, (void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
+              make_room(context, (void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params, count + 1) &&
+              make_room(context, (void **)&optimizer->held, sizeof *optimizer->held, optimizer->n_held, count + 1);
+  gb_group *group = room ? gb_counted_alloc(context, sizeof *group) : NULL;
+  if (group) group->slabs = gb_counted_alloc(context, ((size_t)count + 1) * sizeof *group->slabs);
+  if (!group || !group->slabs) {
+    gb_counted_free(group);
+    return context->error_code;
+  }
+  gb_optim_options_init(optimizer->kind, &group->options, sizeof group->options);
+  if (options) memcpy(&group->options, options, options->size < sizeof *options ? options->size : sizeof *options);
+  group->options.size = sizeof group->options;
+  *out = group;
+  return GB_OK;
+}
+
+/* Write the new parameters into params[], names copied; n_params is still as it was. Counts in *added what to take, or to free on failure. */
+static gb_status list_params(gb_optimizer *optimizer, const gb_adoption *a, int *added) {
+  *added = 0;
+  for (int i = 0; i < a->count; i++) {
+    if (a->twin[i] != i) continue;
+    const char *name = a->names ? a->names[i] : NULL;
+    char *copy = name ? gb_counted_alloc(optimizer->context, strlen(name) + 1) : NULL;
+    if (name && !copy) return optimizer->context->error_code;
+    if (copy) strcpy(copy, name);
+    gb_slab *slab = &a->of[i]->slab;
+    optimizer->params[optimizer->n_params + (*added)++] =
+        (gb_optim_param){ a->parameters[i], slab, &slab->segments[a->segment[i]], optimizer->n_groups, copy };
+  }
+  return GB_OK;
+}
+
+/* Hold every tensor of the call once, so that none goes while its slab points at it. */
+static void hold(gb_optimizer *optimizer, gb_tensor *tensor, int from) {
+  for (int i = from; i < optimizer->n_held; i++)
+    if (optimizer->held[i] == tensor) return;
+  gb_tensor_retain(optimizer->held[optimizer->n_held++] = tensor);
+}
+
+/* The group becomes the optimizer's. */
+static void take_group(gb_optimizer *optimizer, gb_group *group, gb_adoption *a, int added) {
+  int first = optimizer->n_held;
+  for (int i = 0; i < a->count; i++) {
+    if (a->twin[i] == i) gb_tensor_retain(optimizer->held[optimizer->n_held++] = a->parameters[i]);
+    else hold(optimizer, a->parameters[i], first);
+  }
+  group->n_slabs = a->n_slabs;
+  memcpy(group->slabs, a->slabs, sizeof *a->slabs * (size_t)a->n_slabs);
+  optimizer->groups[optimizer->n_groups++] = group;
+  optimizer->n_params += added;
+  gb_adoption_commit(a);
+}
+
+/* All parameters of an optimizer lie on one device, and its record with them. */
+static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, int count) {
+  gb_device home = optimizer->n_groups ? optimizer->found.device : parameters[0] ? parameters[0]->storage->device : (gb_device){ GB_CPU, 0 };
+  for (int i = 0; i < count; i++) {
+    if (!parameters[i]) continue;
+    gb_device device = parameters[i]->storage->device;
+    char a[24], b[24];
+    if (device.type != home.type || device.index != home.index)
+      return gb_fail(optimizer->context, GB_EDEVICE, "%s: parameters lie on %s and on %s; move the model to one device before its optimizer is made",
+                     kind_name(optimizer), gb_device_text(optimizer->context, home, a, sizeof a),
+                     gb_device_text(optimizer->context, device, b, sizeof b));
+  }
+  if (optimizer->found.data) return gb_record_move(&optimizer->found, home);
+  return gb_record_open(&optimizer->found, optimizer->context, home, NULL, sizeof(gb_found_record));
+}
+
+gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
+                                 const gb_optim_options *options) {
+  gb_context *context = optimizer->context;
+  const char *name = kind_name(optimizer);
+  if (count < 1) return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
+  gb_group *group = NULL;
+  GB_TRY(open_group(optimizer, count, options, &group));
+  gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
+  int added = 0;
+  gb_status status = check_options(optimizer, &group->options);
+  if (status == GB_OK) status = settle(optimizer, parameters, count);
+  if (status == GB_OK) status = gb_adoption_prepare(&a);
+  for (int i = 0; status == GB_OK && i < a.n_slabs; i++) status = open_states(optimizer, group, a.slabs[i]);
+  if (status == GB_OK) status = list_params(optimizer, &a, &added);
+  if (status == GB_OK) take_group(optimizer, group, &a, added);
+  else {
+    for (int i = 0; i < added; i++) gb_counted_free((char *)optimizer->params[optimizer->n_params + i].name);
+    free_group(group);
+  }
+  gb_adoption_close(&a);
+  return status;
+}
+
+int gb_optimizer_groups(const gb_optimizer *optimizer) { return optimizer->n_groups; }
+gb_optim_options *gb_optimizer_group(gb_optimizer *optimizer, int group) { return &optimizer->groups[group]->options; }
+gb_optimizer_kind gb_optimizer_get_kind(const gb_optimizer *optimizer) { return optimizer->kind; }
+
+int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out) {
+  *out = optimizer->params;
+  return optimizer->n_params;
+}
+
+const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *buffer, size_t size) {
+  return gb_parameter_label(optimizer->params[param].name, param, buffer, size);
+}
+
+/* ====} */
+
+/* {==== state ==== */
+
+/* Give the caller a view of the parameter's place in a vector. */
+static bool give_state(gb_optim_state *out, const char *name, gb_tensor *vector, const gb_optim_param *p) {
+  out->name = name;
+  return gb_slab_place(vector, p->segment->offset, p->parameter, &out->tensor) == GB_OK;
+}
+
+/* Steps that a segment took: the host's count, or the device's. */
+static gb_status read_steps(const gb_optim_param *p, int64_t *steps) {
+  *steps = p->segment->steps;
+  if (!p->slab->counters) return GB_OK;
+  gb_backend *backend = gb_context_backend(gb_tensor_context(p->parameter), p->slab->counters->storage->device);
+  return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, sizeof *steps);
+}
+
+int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps) {
+  const gb_optim_param *p = &optimizer->params[param];
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  gb_owned_slab *owned = (gb_owned_slab *)p->slab;
+  if (open_states(optimizer, optimizer->groups[p->group], owned) != GB_OK) return -1;
+  if (gb_slab_sync_masters(owned) != GB_OK) return -1;
+  int count = 0;
+  bool fine = true;
+  for (int i = 0; fine && i < info->n_states; i++)
+    if (p->slab->state[i]) fine = give_state(&out[count], info->states[i], p->slab->state[i], p), count += fine;
+  if (fine && p->slab->masters) fine = give_state(&out[count], "master", p->slab->masters, p), count += fine;
+  if (steps && fine) fine = read_steps(p, steps) == GB_OK;
+  while (!fine && count > 0) gb_tensor_release(out[--count].tensor);
+  return fine ? count : -1;
+}
+
+gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps) {
+  const gb_optim_param *p = &optimizer->params[param];
+  p->segment->steps = steps;
+  if (!p->slab->counters) return GB_OK;
+  gb_backend *backend = gb_context_backend(optimizer->context, p->slab->counters->storage->device);
+  return backend->write(backend->state, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, &steps, sizeof steps);
+}
+
+/* ====} */
+
+/* {==== gradients and their tags ==== */
+
+int gb_optimizer_first_gradient(const gb_optimizer *optimizer) {
+  for (int i = 0; i < optimizer->n_params; i++)
+    if (optimizer->params[i].segment->has_grad) return i;
+  return -1;
+}
+
+int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_segment *segment = optimizer->params[i].segment;
+    if (segment->has_grad && !gb_same_tag(segment->grad->tag, tag)) return i;
+  }
+  return -1;
+}
+
+gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_record **out) {
+  *out = NULL;
+  if (!tag.scaler) return GB_OK;
+  gb_scaler *scaler = gb_scaler_find(context, tag.scaler);
+  if (!scaler)
+    return gb_fail(context, GB_ESTATE, "%s: gradients carry the scale of a GradScaler that is gone; keep the scaler, or zero the gradients", who);
+  if (tag.update != gb_scaler_tag(scaler).update)
+    return gb_fail(context, GB_ESTATE,
+                   "%s: gradients carry a scale from before scaler:update(); zero them at the start of a step, and call update() after the last use "
+                   "of them", who);
+  *out = gb_scaler_record(scaler);
+  return GB_OK;
+}
+
+gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
+  for (int i = 0; i < optimizer->n_params; i++) optimizer->params[i].segment->has_grad = false;
+  return gb_optimizer_clear_found(optimizer);
+}
+
+gb_status gb_optimizer_clear_found(gb_optimizer *optimizer) {
+  optimizer->measured = 0;
+  optimizer->guarded = false;
+  return gb_record_clear(&optimizer->found);
+}
+
+gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found) {
+  gb_found_record record = { 0 };
+  if (optimizer->found.data) GB_TRY(gb_record_read(&optimizer->found, &record));
+  *found = record.found_inf != 0;
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== the step ==== */
+
+static bool any_gradient(const gb_slab *slab) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].has_grad) return true;
+  return false;
+}
+
+static gb_status run_slab(gb_context *context, gb_op op, gb_slab_call *call) {
+  gb_attr attr = gb_attr_ptr(call);
+  return gb_apply(context, op, NULL, 0, &attr, NULL);
+}
+
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale, double norm_type) {
+  for (int g = 0; g < optimizer->n_groups; g++)
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
+      gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
+      if (!any_gradient(slab)) continue;
+      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .norm_type = norm_type };
+      GB_TRY(run_slab(optimizer->context, op, &call));
+    }
+  return GB_OK;
+}
+
+/* Note that a pass wrote the segment's gradient, which now has its true size. */
+static void note_true_size(gb_segment *segment) {
+  segment->grad->tag = (gb_grad_tag){ 0, 0 };
+  gb_tensor_bump(segment->grad);
+}
+
+gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) {
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scale, 2));
+  optimizer->guarded = true;
+  for (int i = 0; i < optimizer->n_params; i++) {
+    gb_segment *segment = optimizer->params[i].segment;
+    segment->measured = 0;
+    if (!segment->has_grad) continue;
+    note_true_size(segment);
+    segment->measured = gb_tensor_version(segment->grad) + 1;
+    optimizer->measured++;
+  }
+  optimizer->measured_turn = optimizer->context->graph_turns;
+  return GB_OK;
+}
+
+bool gb_optimizer_is_measured(const gb_optimizer *optimizer) {
+  int count = 0;
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_segment *segment = optimizer->params[i].segment;
+    if (!segment->has_grad) continue;
+    if (segment->measured != gb_tensor_version(segment->grad) + 1 || segment->grad->tag.scaler) return false;
+    if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return false;
+    count++;
+  }
+  return count > 0 && count == optimizer->measured && optimizer->measured_turn == optimizer->context->graph_turns;
+}
+
+gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, double norm_type, gb_tensor **norm) {
+  if (norm_type != 2 || !gb_optimizer_is_measured(optimizer)) {
+    optimizer->measured = 0;
+    GB_TRY(gb_record_clear_part(&optimizer->found, offsetof(gb_found_record, norm_squared), sizeof(double)));
+    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, scale, norm_type));
+  }
+  return gb_norm_tensor(&optimizer->found, norm_type, norm);
+}
+
+/* Allocate what a group's kernel needs and lacks. */
+static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
+  GB_TRY(check_options(optimizer, &group->options));
+  for (int i = 0; i < group->n_slabs; i++) {
+    GB_TRY(open_states(optimizer, group, group->slabs[i]));
+    GB_TRY(gb_slab_sync_masters(group->slabs[i]));
+  }
+  return GB_OK;
+}
+
+/* The weights were written, and with them every copy that lies in the slab: publish the new versions. On a device nobody knows here whether the
+ * step was skipped; then a copy that was stale may still be. */
+static void publish(gb_owned_slab *owned, bool certain) {
+  for (int64_t s = 0; s < owned->slab.count; s++) {
+    const gb_segment *segment = &owned->slab.segments[s];
+    if (!segment->has_grad) continue;
+    uint64_t before = gb_tensor_version(segment->parameter);
+    gb_tensor_bump(segment->parameter);
+    for (int k = 0; k < GB_COPIES; k++) {
+      gb_weight_copy *copy = &segment->parameter->copies[k];
+      if (owned->slab.copy[k] && (certain || copy->version == before)) copy->version = gb_tensor_version(segment->parameter);
+    }
+  }
+  gb_slab_masters_synced(owned);
+}
+
+/* The settings of a group, for its kernel. */
+static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
+  const gb_hyper *maximize = gb_optimizer_hyper(optimizer->kind, "maximize");
+  gb_slab_call call = { .kind = optimizer->kind, .numbers = &o->numbers, .maximize = o->numbers.number[maximize->at] != 0 };
+  for (int i = 0; i < GB_OPTIM_STATES; i++) call.uses[i] = gb_optimizer_uses(optimizer->kind, &o->numbers, i);
+  return call;
+}
+
+/* {---- steps that are captured ---- */
+
+/* The rates' place on the device, which a step makes for one that is captured later: a captured one would clear it with every replay. And what the
+ * settings are when a step is captured. */
+static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_call *call) {
+  gb_context *context = optimizer->context;
+  if (gb_record_on_host(&optimizer->found)) return GB_OK;
+  if (!group->rates.data && context->capture)
+    return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kind_name(optimizer));
+  if (!group->rates.data) {
+    group->brought.number[0] = NAN;
+    return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_optim_numbers));
+  }
+  if (!context->capture) return GB_OK;
+  GB_TRY(gb_capture_note_optimizer(context, optimizer));
+  group->captured = group->options;
+  call->live = group->rates.data;
+  return GB_OK;
+}
+
+/* The first hyperparameter that is no rate and has changed, or NULL. */
+static const char *changed_setting(const gb_optimizer *optimizer, const gb_optim_numbers *now, const gb_optim_numbers *then) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  for (int i = 0; i < info->n_hypers; i++) {
+    const gb_hyper *hyper = &info->hypers[i];
+    for (int k = 0; k <= (hyper->type == GB_HYPER_PAIR) && !hyper->rate; k++)
+      if (now->number[hyper->at + k] != then->number[hyper->at + k]) return hyper->name;
+  }
+  return NULL;
+}
+
+gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    if (group->captured.size == 0) continue;
+    GB_TRY(check_options(optimizer, &group->options));
+    const char *changed = changed_setting(optimizer, &group->options.numbers, &group->captured.numbers);
+    if (changed)
+      return gb_fail(optimizer->context, GB_ESTATE, "%s: %s of group %d has changed since the step was captured, and replays do not read it; "
+                     "make a new graph", kind_name(optimizer), changed, g + 1);
+    for (int i = 0; i < group->n_slabs; i++) GB_TRY(gb_slab_sync_masters(group->slabs[i]));
+    if (!memcmp(&group->options.numbers, &group->brought, sizeof group->brought)) continue;
+    GB_TRY(gb_record_write(&group->rates, 0, &group->options.numbers, sizeof group->brought));
+    group->brought = group->options.numbers;
+  }
+  return GB_OK;
+}
+
+void gb_optimizer_replayed(gb_optimizer *optimizer) {
+  for (int g = 0; g < optimizer->n_groups; g++)
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) publish(optimizer->groups[g]->slabs[i], false);
+}
+
+/* ----} */
+
+/* A step clips within its pass, by the norm in the optimizer's record. */
+static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_slab_call *call) {
+  call->norm = call->owner = optimizer->found.data;
+  call->max_norm = clip->max_norm;
+  call->norm_type = clip->norm_type;
+}
+
+/* One pass over every slab. */
+static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
+  for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    gb_slab_call call = call_of(optimizer, &group->options);
+    call.scale = scale;
+    call.scaled = scaled;
+    call.found = guarded ? optimizer->found.data : NULL;
+    call.spares = guarded;
+    if (clip) clip_in_step(optimizer, clip, &call);
+    GB_TRY(open_rates(optimizer, group, &call));
+    for (int i = 0; i < group->n_slabs; i++) {
+      call.slab = &group->slabs[i]->slab;
+      if (!any_gradient(call.slab)) continue;
+      GB_TRY(run_slab(optimizer->context, GB_OP_optim_step, &call));
+      for (int64_t s = 0; clip && s < call.slab->count; s++)
+        if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
+      bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;
+      if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
+      if (!skipped) publish(group->slabs[i], certain);
+    }
+  }
+  return GB_OK;
+}
+
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
+  gb_range_push(optimizer->context, "step");
+  gb_status status = update(optimizer, scale, scaled, guarded, clip);
+  optimizer->guarded = false;
+  gb_range_pop(optimizer->context);
+  GB_TRY(status);
+  gb_backend *backend = gb_context_backend(optimizer->context, optimizer->found.device);
+  return backend->pace ? backend->pace(backend->state) : GB_OK;
+}
+
+/* The record of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that has a gradient. */
+static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_record **scale) {
+  gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
+  int other = gb_optimizer_first_unlike(optimizer, tag);
+  if (other >= 0) {
+    char a[32], b[32];
+    return gb_fail(optimizer->context, GB_ESTATE, "%s: the gradients of %s and %s carry different scales; scale every loss with the same scaler, "
+                   "or zero the gradients in between", kind_name(optimizer), gb_optimizer_label(optimizer, first, a, sizeof a),
+                   gb_optimizer_label(optimizer, other, b, sizeof b));
+  }
+  return gb_optimizer_scale_of(optimizer->context, tag, kind_name(optimizer), scale);
+}
+
+gb_status gb_optimizer_step(gb_optimizer *optimizer) {
+  int first = gb_optimizer_first_gradient(optimizer);
+  gb_scale_record *scale;
+  if (first < 0) return GB_OK;
+  GB_TRY(one_scale(optimizer, first, &scale));
+  return gb_optimizer_update(optimizer, scale, scale != NULL, false, NULL);
+}
+
+gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm) {
+  int first = gb_optimizer_first_gradient(optimizer);
+  gb_scale_record *scale;
+  if (first < 0) return gb_tensor_scalar(optimizer->context, GB_FLOAT64, 0, norm);
+  GB_TRY(one_scale(optimizer, first, &scale));
+  GB_TRY(gb_optimizer_norm(optimizer, scale, clip->norm_type, norm));
+  return gb_optimizer_update(optimizer, scale, scale != NULL, false, clip);
+}
+
+/* ====} */

@@ -1,0 +1,106 @@
+/* step/optimizers.c - base/optimizers.def as data: names, defaults, bounds and states, for the engine and for bindings. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "step/optim.h"
+
+static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more and below 1" };
+
+#define FROM_0 from_0
+#define UNIT unit
+#define PLACE(name) (int)(offsetof(numbers, name) / sizeof(double))
+#define HYPER(name, preset, bound) { #name, GB_HYPER_NUMBER, false, PLACE(name), { preset }, #preset, &bound },
+#define RATE(name, preset, bound) { #name, GB_HYPER_NUMBER, true, PLACE(name), { preset }, #preset, &bound },
+#define PAIR(name, first, second, bound)                                                                              \
+  { #name "s", GB_HYPER_PAIR, false, PLACE(name##1), { first, second }, "{ " #first ", " #second " }", &bound },
+#define FLAG(name) { #name, GB_HYPER_FLAG, false, PLACE(name), { 0 }, "false", NULL },
+#define NEEDS(condition, text)
+#define STATE(name) #name,
+#define STATE_WHERE(name, condition) #name,
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
+  static const gb_optimizer_info *NAME##_info(void) {                                                                 \
+    typedef gb_##NAME##_hyper numbers;                                                                                \
+    static const gb_hyper hypers[] = { HYPERS FLAG(maximize) };                                                       \
+    static const char *const states[] = { STATES NULL };                                                              \
+    static const gb_optimizer_info info = { #NAME, DOC, hypers, sizeof hypers / sizeof *hypers, states,               \
+                                            sizeof states / sizeof *states - 1 };                                     \
+    return &info;                                                                                                     \
+  }
+#include "base/optimizers.def"
+#undef OPTIMIZER
+#undef HYPER
+#undef RATE
+#undef PAIR
+#undef FLAG
+#undef NEEDS
+#undef STATE
+#undef STATE_WHERE
+
+const gb_optimizer_info *gb_optimizer_info_of(gb_optimizer_kind kind) {
+  static const gb_optimizer_info *(*const infos[])(void) = {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = NAME##_info,
+#include "base/optimizers.def"
+#undef OPTIMIZER
+  };
+  return infos[kind]();
+}
+
+const gb_hyper *gb_optimizer_hyper(gb_optimizer_kind kind, const char *name) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(kind);
+  for (int i = 0; i < info->n_hypers; i++)
+    if (!strcmp(info->hypers[i].name, name)) return &info->hypers[i];
+  return NULL;
+}
+
+const char *gb_hyper_refuses(const gb_hyper *hyper, double value) {
+  return !hyper->bound || (value >= 0 && value < hyper->bound->below) ? NULL : hyper->bound->text;
+}
+
+#define HYPER(name, preset, bound)
+#define RATE HYPER
+#define PAIR(name, first, second, bound)
+#define FLAG(name)
+#define NEEDS(condition, text) if (!(condition)) return text;
+const char *gb_optimizer_needs(gb_optimizer_kind kind, const gb_optim_numbers *numbers) {
+  switch (kind) {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
+  case GB_##NAME: {                                                                                                   \
+    const gb_##NAME##_hyper *h = &numbers->NAME;                                                                      \
+    (void)h;                                                                                                          \
+    HYPERS                                                                                                            \
+    return NULL;                                                                                                      \
+  }
+#include "base/optimizers.def"
+#undef OPTIMIZER
+    case GB_OPTIMIZERS: break;
+  }
+  return NULL;
+}
+
+#define STATE(name) if (state-- == 0) return true;
+#define STATE_WHERE(name, condition) if (state-- == 0) return condition;
+bool gb_optimizer_uses(gb_optimizer_kind kind, const gb_optim_numbers *numbers, int state) {
+  switch (kind) {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
+  case GB_##NAME: {                                                                                                   \
+    const gb_##NAME##_hyper *h = &numbers->NAME;                                                                      \
+    (void)h;                                                                                                          \
+    STATES                                                                                                            \
+    return false;                                                                                                     \
+  }
+#include "base/optimizers.def"
+#undef OPTIMIZER
+    case GB_OPTIMIZERS: break;
+  }
+  return false;
+}
+
+void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, size_t size) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(kind);
+  gb_optim_options all = { .size = size };
+  for (int i = 0; i < info->n_hypers; i++)
+    for (int k = 0; k <= (info->hypers[i].type == GB_HYPER_PAIR); k++)
+      all.numbers.number[info->hypers[i].at + k] = info->hypers[i].preset[k];
+  memcpy(options, &all, size < sizeof all ? size : sizeof all);
+}

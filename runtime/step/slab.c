@@ -1,0 +1,296 @@
+/* step/slab.c - adoption: parameters move into slabs, and everything that refers to them follows, since their storages stay the same.
+ *
+ * A call is prepared first, which may fail and changes nothing, and then committed, which cannot fail. What cannot follow is refused by
+ * name: a parameter that is only a part of its memory, memory that the host lent, and parameters that share memory in different shapes.
+ * While a slab is alive, the storage of its parameters points at it (user), so that a second adoption is noticed even through a tensor
+ * that only shares the memory. */
+#include "step/slab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "step/weights.h"
+
+#define ALIGNMENT 64 /* in elements: a segment starts on a cache line in every dtype */
+
+const char *gb_parameter_label(const char *name, int position, char *buffer, size_t size) {
+  if (name) return name;
+  snprintf(buffer, size, "parameter %d", position + 1);
+  return buffer;
+}
+
+/* {==== what may be adopted ==== */
+
+static const char *label(const gb_adoption *a, int i, char *buffer, size_t size) {
+  return gb_parameter_label(a->names ? a->names[i] : NULL, i, buffer, size);
+}
+
+/* Does its memory belong to an optimizer that is still open? */
+static bool is_held(const gb_tensor *t) { return t->storage->slab && t->storage->slab->user; }
+
+static gb_status check_parameter(const gb_adoption *a, int i) {
+  const gb_tensor *t = a->parameters[i];
+  gb_context *c = a->context;
+  char room[32];
+  const char *name = label(a, i, room, sizeof room);
+  if (!t) return gb_fail(c, GB_EINVAL, "optimizer: %s is missing", name);
+  if (!gb_dtype_is_float((gb_dtype)t->dtype))
+    return gb_fail(c, GB_EDTYPE, "optimizer: %s is %s; only floating tensors can be trained", name, gb_dtype_name((gb_dtype)t->dtype));
+  if (t->node)
+    return gb_fail(c, GB_EINVAL, "optimizer: %s was computed from other tensors; only leaves can be trained: give the tensors it comes from, or "
+                   "detach it", name);
+  if (is_held(t))
+    return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it once, or close() the other "
+                   "optimizer first", name);
+  if (t->storage->release || t->storage->loan != GB_OWNED || atomic_load(&t->storage->exports))
+    return gb_fail(c, GB_EINVAL, "optimizer: %s lies in memory of the host, which an optimizer cannot move; make the parameter from a clone()", name);
+  if (t->offset != 0 || (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype) != t->storage->bytes || !gb_is_dense(t))
+    return gb_fail(c, GB_EINVAL, "optimizer: %s is a view of a part of a larger tensor; make the parameter from a clone() of it", name);
+  return GB_OK;
+}
+
+static bool same_geometry(const gb_tensor *a, const gb_tensor *b) {
+  size_t dims = sizeof *a->shape * (size_t)a->ndim;
+  return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, dims) && !memcmp(a->stride, b->stride, dims);
+}
+
+/* Find the first parameter with the memory of parameter i. */
+static gb_status find_twin(gb_adoption *a, int i) {
+  int first = 0;
+  while (a->parameters[first]->storage != a->parameters[i]->storage) first++;
+  a->twin[i] = first;
+  if (same_geometry(a->parameters[first], a->parameters[i])) return GB_OK;
+  char x[32], y[32];
+  return gb_fail(a->context, GB_EINVAL,
+                 "optimizer: %s and %s share their memory in different shapes or layouts; make one of them the parameter, and take the view of it "
+                 "in forward", label(a, first, x, sizeof x), label(a, i, y, sizeof y));
+}
+
+/* ====} */
+
+/* {==== building slabs ==== */
+
+/* A vector of zeros. */
+static gb_status zero_vector(gb_context *context, gb_dtype dtype, int64_t elements, gb_device device, gb_memory_category category, gb_tensor **out) {
+  gb_tensor *vector;
+  GB_TRY(gb_tensor_new_as(context, dtype, 1, &elements, NULL, device, category, &vector));
+  gb_status status = gb_apply_(context, GB_OP_fill, &vector, 1, &(gb_attr){ .given = true, .number = 0 });
+  if (status == GB_OK) *out = vector;
+  else gb_tensor_release(vector);
+  return status;
+}
+
+/* The slab's vectors: all but states and copies, which come when they are needed. */
+static gb_status open_vectors(gb_context *context, gb_slab *slab, gb_device device) {
+  gb_dtype wide = slab->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
+  GB_TRY(zero_vector(context, slab->dtype, slab->elements, device, GB_MEM_PARAMETERS, &slab->parameters));
+  GB_TRY(zero_vector(context, wide, slab->elements, device, GB_MEM_GRADIENTS, &slab->gradients));
+  if (device.type != GB_CPU) GB_TRY(zero_vector(context, GB_INT64, 2 * slab->count, device, GB_MEM_OPTIMIZER, &slab->counters));
+  if (!gb_is_16bit(slab->dtype)) return GB_OK;
+  return gb_tensor_new_as(context, GB_FLOAT32, 1, &slab->elements, NULL, device, GB_MEM_OPTIMIZER, &slab->masters);
+}
+
+/* The parameter's values go to its place in the slab. */
+static gb_status copy_in(gb_slab *slab, const gb_segment *segment) {
+  gb_tensor *place;
+  GB_TRY(gb_slab_place(slab->parameters, segment->offset, segment->parameter, &place));
+  gb_status status = gb_weight_copy_values(place, segment->parameter);
+  gb_tensor_release(place);
+  return status;
+}
+
+/* A gradient from before the adoption goes to its segment; those of tied parameters add up. */
+static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_tensor *grad) {
+  gb_grad_tag *tag = &segment->grad->tag;
+  if (!segment->has_grad) {
+    GB_TRY(gb_weight_copy_values(segment->grad, grad));
+    *tag = grad->tag;
+    segment->has_grad = true;
+    return GB_OK;
+  }
+  if (tag->scaler != grad->tag.scaler || tag->update != grad->tag.update)
+    return gb_fail(context, GB_ESTATE, "optimizer: the gradients of two tied parameters carry different scales; zero the gradients first");
+  gb_tensor *plain;
+  GB_TRY(gb_tensor_detach(grad, &plain));
+  gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ segment->grad, plain }, 2, NULL);
+  gb_tensor_release(plain);
+  return status;
+}
+
+/* Give every parameter that shares dtype and device with parameter `first` a segment; the slab has no memory yet. */
+static gb_status lay_out(gb_adoption *a, int first, gb_owned_slab **out) {
+  const gb_tensor *model = a->parameters[first];
+  gb_owned_slab *owned = gb_counted_alloc(a->context, sizeof *owned);
+  if (owned) *out = owned; /* freed with the adoption */
+  gb_slab *slab = owned ? &owned->slab : NULL;
+  if (slab) slab->segments = gb_counted_alloc(a->context, (size_t)a->count * sizeof *slab->segments);
+  if (slab && slab->segments) owned->synced = gb_counted_alloc(a->context, (size_t)a->count * sizeof *owned->synced);
+  if (!slab || !slab->segments || !owned->synced) return a->context->error_code;
+  owned->owner = a->owner;
+  slab->dtype = (gb_dtype)model->dtype;
+  for (int i = first; i < a->count; i++) {
+    gb_tensor *t = a->parameters[i];
+    gb_device device = t->storage->device;
+    if (t->dtype != model->dtype || device.type != model->storage->device.type || device.index != model->storage->device.index) continue;
+    a->of[i] = owned;
+    a->segment[i] = a->twin[i] == i ? slab->count : a->segment[a->twin[i]];
+    if (a->twin[i] != i) continue;
+    slab->segments[slab->count] = (gb_segment){ .offset = slab->elements, .size = t->numel, .place = slab->count, .parameter = t };
+    slab->count++;
+    slab->elements += (t->numel + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  }
+  return GB_OK;
+}
+
+/* Memory for a laid out slab, with the parameters' values in it. */
+static gb_status fill_slab(gb_adoption *a, gb_slab *slab) {
+  GB_TRY(open_vectors(a->context, slab, slab->segments[0].parameter->storage->device));
+  for (int64_t s = 0; s < slab->count; s++) {
+    gb_segment *segment = &slab->segments[s];
+    GB_TRY(copy_in(slab, segment));
+    GB_TRY(gb_slab_place(slab->gradients, segment->offset, segment->parameter, &segment->grad));
+  }
+  return slab->masters ? gb_weight_copy_values(slab->masters, slab->parameters) : GB_OK;
+}
+
+gb_status gb_adoption_prepare(gb_adoption *a) {
+  size_t n = (size_t)a->count;
+  a->twin = calloc(n + 1, sizeof *a->twin);
+  a->of = calloc(n + 1, sizeof *a->of);
+  a->segment = calloc(n + 1, sizeof *a->segment);
+  a->slabs = calloc(n + 1, sizeof *a->slabs);
+  if (!a->twin || !a->of || !a->segment || !a->slabs) return gb_fail_memory(a->context, n * sizeof *a->segment);
+  for (int i = 0; i < a->count; i++) GB_TRY(check_parameter(a, i));
+  for (int i = 0; i < a->count; i++) GB_TRY(find_twin(a, i));
+  for (int i = 0; i < a->count; i++) {
+    if (a->of[i]) continue;
+    gb_owned_slab **slab = &a->slabs[a->n_slabs++];
+    GB_TRY(lay_out(a, i, slab));
+    GB_TRY(fill_slab(a, &(*slab)->slab));
+  }
+  for (int i = 0; i < a->count; i++) {
+    gb_tensor *grad = a->parameters[i]->grad;
+    bool again = a->twin[i] != i && a->parameters[i] == a->parameters[a->twin[i]];
+    if (grad && !again) GB_TRY(bring_gradient(a->context, &a->of[i]->slab.segments[a->segment[i]], grad));
+  }
+  return GB_OK;
+}
+
+/* Point the storage at its place in the slab; its own memory, or the slab of an optimizer that is gone, is let go. */
+static void move_storage(gb_slab *slab, const gb_segment *segment) {
+  gb_storage *storage = segment->parameter->storage, *home = slab->parameters->storage;
+  if (storage->block) gb_pool_free(gb_context_pool(storage->context, storage->device), storage->block);
+  storage->block = NULL;
+  gb_storage_retain(home);
+  gb_storage_release(storage->slab);
+  storage->slab = home;
+  storage->data = gb_data(slab->parameters) + segment->offset * (int64_t)gb_dtype_bytes(slab->dtype);
+}
+
+void gb_adoption_commit(gb_adoption *a) {
+  for (int k = 0; k < a->n_slabs; k++) {
+    gb_slab *slab = &a->slabs[k]->slab;
+    slab->parameters->storage->user = slab;
+    for (int64_t s = 0; s < slab->count; s++) move_storage(slab, &slab->segments[s]);
+  }
+  for (int i = 0; i < a->count; i++) {
+    gb_tensor *t = a->parameters[i];
+    t->slab = &a->of[i]->slab;
+    t->segment = a->segment[i];
+    gb_drop(&t->grad);
+    gb_weight_drop(t);
+  }
+  for (int k = 0; k < a->n_slabs; k++) gb_slab_masters_synced(a->slabs[k]);
+  a->n_slabs = 0;
+}
+
+void gb_adoption_close(gb_adoption *a) {
+  for (int k = 0; k < a->n_slabs; k++) gb_slab_free(a->slabs[k]);
+  free(a->twin);
+  free(a->of);
+  free(a->segment);
+  free(a->slabs);
+}
+
+/* ====} */
+
+/* {==== leaving ==== */
+
+void gb_slab_leave(gb_tensor *parameter) {
+  gb_slab *slab = parameter->slab;
+  if (!slab) return;
+  gb_segment *segment = &slab->segments[parameter->segment];
+  parameter->slab = NULL;
+  if (segment->has_grad && segment->parameter == parameter) {
+    gb_tensor_retain(segment->grad);
+    gb_tensor_put_grad(parameter, segment->grad);
+  }
+  gb_weight_drop(parameter);
+}
+
+void gb_slab_free(gb_owned_slab *owned) {
+  if (!owned) return;
+  gb_slab *slab = &owned->slab;
+  for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
+  if (slab->parameters) slab->parameters->storage->user = NULL;
+  gb_tensor_release(slab->parameters);
+  gb_tensor_release(slab->gradients);
+  gb_tensor_release(slab->masters);
+  for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(slab->copy[k]);
+  for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(slab->state[i]);
+  gb_tensor_release(slab->counters);
+  gb_counted_free(slab->segments);
+  gb_counted_free(owned->synced);
+  gb_counted_free(owned);
+}
+
+/* ====} */
+
+/* {==== states and masters ==== */
+
+gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
+  gb_slab *slab = &owned->slab;
+  const gb_tensor *model = slab->gradients;
+  if (slab->state[i]) return GB_OK;
+  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device, GB_MEM_OPTIMIZER, &slab->state[i]);
+}
+
+/* master = parameter where the master does not round to it. */
+static gb_status sync_master(gb_tensor *parameter, gb_tensor *master) {
+  gb_context *context = gb_tensor_context(master);
+  gb_tensor *rounded = NULL, *changed = NULL, *wide = NULL, *values = NULL;
+  gb_status status = gb_op_cast(context, parameter, GB_FLOAT32, &wide);
+  if (status == GB_OK) status = gb_op_cast(context, master, (gb_dtype)parameter->dtype, &rounded);
+  if (status == GB_OK) status = gb_op_2(context, GB_OP_ne, parameter, rounded, NULL, &changed);
+  if (status == GB_OK) status = gb_op_3(context, GB_OP_where, changed, wide, master, NULL, &values);
+  if (status == GB_OK) status = gb_weight_copy_values(master, values);
+  gb_drop(&rounded);
+  gb_drop(&changed);
+  gb_drop(&wide);
+  gb_drop(&values);
+  return status;
+}
+
+gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
+  gb_slab *slab = &owned->slab;
+  for (int64_t s = 0; slab->masters && s < slab->count; s++) {
+    const gb_segment *segment = &slab->segments[s];
+    if (owned->synced[s] == gb_tensor_version(segment->parameter)) continue;
+    gb_tensor *parameter, *master = NULL;
+    GB_TRY(gb_slab_place(slab->parameters, segment->offset, segment->parameter, &parameter));
+    gb_status status = gb_slab_place(slab->masters, segment->offset, segment->parameter, &master);
+    if (status == GB_OK) status = sync_master(parameter, master);
+    gb_drop(&parameter);
+    gb_drop(&master);
+    GB_TRY(status);
+    owned->synced[s] = gb_tensor_version(segment->parameter);
+  }
+  return GB_OK;
+}
+
+void gb_slab_masters_synced(gb_owned_slab *owned) {
+  for (int64_t s = 0; s < owned->slab.count; s++) owned->synced[s] = gb_tensor_version(owned->slab.segments[s].parameter);
+}
+
+/* ====} */

@@ -1,0 +1,53 @@
+/* step/slab.h - inside of optim/: how parameters come to lie in slabs, and how they leave. */
+#ifndef GB_STEP_SLAB_H
+#define GB_STEP_SLAB_H
+
+#include "tensor/slab.h"
+
+struct gb_optimizer;
+
+/* A slab and whose it is. The slab comes first, so that a parameter's slab leads to its optimizer. */
+typedef struct gb_owned_slab {
+  gb_slab slab;
+  struct gb_optimizer *owner;  /* not counted */
+  uint64_t *synced;            /* per segment of 16-bit parameters: the version of the parameter that the master agrees with */
+} gb_owned_slab;
+
+/* One call that adopts parameters. The caller fills the first part. */
+typedef struct gb_adoption {
+  gb_context *context;
+  struct gb_optimizer *owner;
+  gb_tensor *const *parameters;
+  const char *const *names;    /* NULL, or one (or NULL) per parameter */
+  int count;
+
+  int *twin;                   /* the first parameter with the same memory; itself where there is none before it */
+  gb_owned_slab **of;          /* where each goes, and as which segment */
+  int64_t *segment;
+  gb_owned_slab **slabs;       /* one per dtype and device, in order of first appearance */
+  int n_slabs;
+} gb_adoption;
+
+/* Everything that can fail: check the parameters, build their slabs and copy values and gradients. Nothing changes yet. */
+gb_status gb_adoption_prepare(gb_adoption *a);
+/* Move every parameter into its slab. The slabs are the caller's now. */
+void gb_adoption_commit(gb_adoption *a);
+/* Forget what was prepared and not committed, and free the lists. */
+void gb_adoption_close(gb_adoption *a);
+
+/* Let a parameter go: it keeps its place in the slab's memory, and its gradient, but belongs to nobody. */
+void gb_slab_leave(gb_tensor *parameter);
+/* After the last parameter left. */
+void gb_slab_free(gb_owned_slab *slab);
+
+/* Make state i, zero when new, where it is not there. */
+gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
+/* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits that rounding drops. */
+gb_status gb_slab_sync_masters(gb_owned_slab *slab);
+/* The masters agree with the parameters as they are now. */
+void gb_slab_masters_synced(gb_owned_slab *slab);
+
+/* "conv1.weight", or "parameter 3" for one without a name. */
+const char *gb_parameter_label(const char *name, int position, char *buffer, size_t size);
+
+#endif
