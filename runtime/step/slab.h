@@ -1,4 +1,4 @@
-/* step/slab.h - inside of optim/: how parameters come to lie in slabs, and how they leave. */
+/* step/slab.h - inside of step/: how parameters come to lie in slabs, and how they leave. */
 #ifndef GB_STEP_SLAB_H
 #define GB_STEP_SLAB_H
 
