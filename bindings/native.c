@@ -301,7 +301,7 @@ static int ops(lua_State *L) {
     lua_pushstring(L, kinds[info->kind]), gbl_set_raw(L, -2, "kind");
     lua_pushstring(L, classes[info->autocast]), gbl_set_raw(L, -2, "autocast");
     lua_pushstring(L, derivatives[info->derivative]), gbl_set_raw(L, -2, "derivative");
-    lua_pushstring(L, info->signature), gbl_set_raw(L, -2, "signature");
+    lua_pushstring(L, GB_SIGNATURE(info)), gbl_set_raw(L, -2, "signature");
     lua_pushstring(L, info->doc), gbl_set_raw(L, -2, "doc");
     lua_pushfstring(L, "%s%s%s%s", info->where & GB_WHERE_GB ? "G" : "", info->where & GB_WHERE_METHOD ? "M" : "",
                     info->where & GB_WHERE_F ? "F" : "", info->where & GB_WHERE_INPLACE ? "I" : "");

@@ -18,7 +18,7 @@ typedef struct arguments {
   bool in_place;
   int first, last;                 /* stack indices of the recipe's arguments */
   int n_in;
-  gb_tensor *in[GB_MAX_IN], **list;/* inputs, borrowed; list: a row of "xs..." has them in a buffer on the stack */
+  gb_tensor *in[GB_MAX_IN], **list;/* inputs, borrowed; list: a row of "xs..." has all of its in a buffer on the stack */
   int at[GB_MAX_IN];               /* stack index of each input, 0: not there */
   bool number[GB_MAX_IN];          /* a Lua number at at[i], to be wrapped */
   gb_attr attrs[GB_MAX_ATTRS];
@@ -36,13 +36,13 @@ static int reject(const arguments *a, const char *format, ...) {
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
   if (gbl_is_library(a->L, a->first)) return gbl_error(a->L, "%s: called with a colon; it is a function: gb.%s(...)", a->info->name, a->info->name);
-  return gbl_error(a->L, "%s%s: %s (%s)", a->info->name, a->in_place ? "_" : "", text, a->info->signature);
+  return gbl_error(a->L, "%s%s: %s (%s)", a->info->name, a->in_place ? "_" : "", text, GB_SIGNATURE(a->info));
 }
 
 static const char *const expected[] = {
   [GB_ARG_INT] = "an integer", [GB_ARG_DIM] = "a position (from 1; -1 is the last)", [GB_ARG_INTS] = "an integer or a list of integers",
   [GB_ARG_DIMS] = "a dimension or a list of dimensions (from 1; -1 is the last)", [GB_ARG_NUMBER] = "a number", [GB_ARG_BOOL] = "true or false",
-  [GB_ARG_STRING] = "a string", [GB_ARG_DTYPE] = "the name of a dtype", [GB_ARG_POINTER] = "nothing",
+  [GB_ARG_CHOICE] = "a string", [GB_ARG_TEXT] = "a string", [GB_ARG_DTYPE] = "the name of a dtype", [GB_ARG_POINTER] = "nothing",
 };
 
 static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
@@ -81,13 +81,12 @@ static void read_ints(const arguments *a, const gb_attr_info *attr, gb_attr *out
   }
 }
 
+/* The string stays on the stack during the call, and a text of C ends at its first NUL. */
 static void read_string(const arguments *a, const gb_attr_info *attr, gb_attr *out, int index) {
   size_t length;
   if (lua_type(a->L, index) != LUA_TSTRING) wrong_type(a, attr, index);
-  const char *text = lua_tolstring(a->L, index, &length);
-  if (length >= sizeof out->string) reject(a, "'%s' is too long", attr->name);
-  memcpy(out->string, text, length + 1);
-  out->count = (int8_t)length;
+  *out = gb_attr_text(lua_tolstring(a->L, index, &length));
+  if (strlen(out->text) != length) reject(a, "'%s' has a NUL in it", attr->name);
 }
 
 gb_attr gbl_number_attr(lua_State *L, int index) {
@@ -117,7 +116,8 @@ static void read_attr(arguments *a, int which, int index) {
       if (!lua_isboolean(L, index)) wrong_type(a, attr, index);
       out->integer = lua_toboolean(L, index);
       break;
-    case GB_ARG_STRING: read_string(a, attr, out, index); break;
+    case GB_ARG_CHOICE:
+    case GB_ARG_TEXT: read_string(a, attr, out, index); break;
     case GB_ARG_DTYPE: out->integer = gbl_check_dtype(L, index, a->info->name); break;
     case GB_ARG_POINTER: wrong_type(a, attr, index); break;
   }
@@ -137,19 +137,24 @@ static void read_tensor(arguments *a, int which, int index) {
   else reject(a, "'%s' must be a tensor%s, got %s", info->name, info->number ? " or a number" : "", gbl_type_name(L, index));
 }
 
-/* "xs...": one table of tensors, or tensors one after another. Returns how many arguments they took. */
+/* "xs...": one table of tensors, or tensors one after another, behind room for the row's other tensors. Returns how many arguments they took. */
 static int read_list(arguments *a, int index) {
   lua_State *L = a->L;
-  const char *name = a->info->in[0].name;
+  int before = a->info->list, count = 0;
   if (!gbl_test_tensor(L, index)) {
-    a->list = gbl_check_tensors(L, index, a->info->name, name, &a->n_in);
+    gb_tensor **all = gbl_check_tensors(L, index, a->info->name, a->info->in[before].name, &count);
+    a->list = all;
+    if (before > 0) {
+      a->list = lua_newuserdatauv(L, sizeof *a->list * (size_t)(before + count), 0);
+      memcpy(a->list + before, all, sizeof *all * (size_t)count);
+    }
+    a->n_in = before + count;
     return 1;
   }
-  int count = 1;
   while (index + count <= a->last && gbl_test_tensor(L, index + count)) count++;
-  a->list = lua_newuserdatauv(L, sizeof *a->list * (size_t)count, 0);
-  for (int i = 0; i < count; i++) a->list[i] = gbl_check_tensor(L, index + i);
-  a->n_in = count;
+  a->list = lua_newuserdatauv(L, sizeof *a->list * (size_t)(before + count), 0);
+  for (int i = 0; i < count; i++) a->list[before + i] = gbl_check_tensor(L, index + i);
+  a->n_in = before + count;
   return count;
 }
 
@@ -167,17 +172,26 @@ static bool is_options(const arguments *a, int index, bool list_expected) {
   return true;
 }
 
+/* A list that is named: a table of tensors. */
+static void read_list_option(arguments *a, int index) {
+  int last = a->last;
+  a->last = index;
+  read_list(a, index);
+  a->last = last;
+}
+
 /* The option's argument: attributes by name, then tensors. false: there is none. */
 static bool read_option(arguments *a, const char *name, int index) {
   const gb_op_info *info = a->info;
   for (int i = 0; i < info->n_attrs; i++)
     if (!strcmp(info->attrs[i].name, name)) { read_attr(a, i, index); return true; }
-  for (int i = 0; i < info->n_in && !info->in[i].list; i++)
+  for (int i = 0; i < info->n_in; i++)
     if (!strcmp(info->in[i].name, name)) {
       if (a->at[i]) reject(a, "'%s' is given twice", name);
-      read_tensor(a, i, index);
-      a->at[i] = 0;
-      if (a->number[i]) reject(a, "as an option, '%s' must be a tensor", name);
+      if (i == info->list && a->list) reject(a, "'%s' is given twice", name);
+      if (i == info->list) read_list_option(a, index);
+      else read_tensor(a, i, index);
+      if (!a->number[i]) a->at[i] = 0;
       return true;
     }
   return false;
@@ -190,7 +204,8 @@ static void read_options(arguments *a, int index) {
   for (lua_pushnil(L); lua_next(L, index);) { /* values stay on the stack: the table may be weak */
     if (lua_type(L, -2) != LUA_TSTRING) reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
     const char *name = lua_tostring(L, -2), *known[GB_MAX_IN + GB_MAX_ATTRS + 1];
-    if (read_option(a, name, lua_gettop(L))) { lua_pushvalue(L, -2); continue; }
+    int key = lua_gettop(L) - 1;
+    if (read_option(a, name, key + 1)) { lua_pushvalue(L, key); continue; }
     int count = 0;
     for (int i = 0; i < info->n_attrs; i++) known[count++] = info->attrs[i].name;
     for (int i = 0; i < info->n_in; i++)
@@ -248,9 +263,8 @@ static void read_rest(arguments *a, int index) {
 
 static void check_complete(const arguments *a) {
   const gb_op_info *info = a->info;
-  bool list = info->n_in > 0 && info->in[0].list;
-  for (int i = 0; i < info->n_in && !list; i++)
-    if (!a->in[i] && !a->number[i] && !info->in[i].optional) reject(a, "'%s' is missing", info->in[i].name);
+  for (int i = 0; i < info->n_in; i++)
+    if (i == info->list ? !a->list : !a->in[i] && !a->number[i] && !info->in[i].optional) reject(a, "'%s' is missing", info->in[i].name);
   for (int i = 0; i < info->n_attrs; i++)
     if (info->attrs[i].required && !a->attrs[i].given) reject(a, "'%s' is missing", info->attrs[i].name);
 }
@@ -301,10 +315,11 @@ static gb_status wrap_number(lua_State *L, gbl_state *state, int index, gb_tenso
   return GB_OK;
 }
 
-/* Replace numbers by wrapped tensors, which the caller releases. */
+/* Replace numbers by wrapped tensors, which the caller releases; tensors before a list go in front of it. */
 static gb_status wrap_numbers(arguments *a) {
   for (int i = 0; i < a->info->n_in; i++)
     if (a->number[i]) GB_TRY(wrap_number(a->L, a->state, a->at[i], &a->in[i]));
+  for (int i = 0; i < a->info->list; i++) a->list[i] = a->in[i];
   return GB_OK;
 }
 

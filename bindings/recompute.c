@@ -156,7 +156,7 @@ static const gbl_function functions[] = {
     "gb.recompute(fn: function, arguments...: any) -> any: What fn(...) gives, but of what it computes only the tensors among its "
     "arguments are kept; backward runs it again, in the autocast scope and with the random numbers of this call. fn must compute the "
     "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must still be as they "
-    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most four floating "
+    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most six floating "
     "tensors. Example: local y = gb.recompute(model, x)" },
   { is_recomputing, GB_SANDBOX_STRICT,
     "gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: print(gb.is_recomputing())" },

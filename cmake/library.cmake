@@ -10,16 +10,20 @@ if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
   list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:dnnl>)
 endif()
 
-# The public headers as they are installed: gibbous.h with the table of ops written out, so that it stands alone.
-set(PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/gibbous.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h)
-add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous.h
-  COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/runtime/gibbous.h -DOPS=${CMAKE_SOURCE_DIR}/runtime/graph/ops.def
-          -DOUTPUT=${CMAKE_BINARY_DIR}/include/gibbous.h -P ${CMAKE_SOURCE_DIR}/cmake/header.cmake
-  DEPENDS runtime/gibbous.h runtime/graph/ops.def cmake/header.cmake
-  COMMENT "Writing the table of ops into gibbous.h")
-add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
-  COMMAND ${CMAKE_COMMAND} -E copy ${CMAKE_SOURCE_DIR}/bindings/gibbous_lua.h ${CMAKE_BINARY_DIR}/include/gibbous_lua.h
-  DEPENDS bindings/gibbous_lua.h)
+# The public headers as they are installed, and the table of ops that gibbous_ops.h reads.
+set(PUBLIC_HEADERS)
+foreach(pair runtime/gibbous.h:gibbous.h runtime/gibbous_ops.h:gibbous_ops.h runtime/graph/ops.def:gibbous_ops.def
+             bindings/gibbous_lua.h:gibbous_lua.h)
+  string(REPLACE ":" ";" pair ${pair})
+  list(GET pair 0 from)
+  list(GET pair 1 to)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/include/${to}
+    COMMAND ${CMAKE_COMMAND} -DHEADER=${CMAKE_SOURCE_DIR}/${from} -DOUTPUT=${CMAKE_BINARY_DIR}/include/${to}
+            -P ${CMAKE_SOURCE_DIR}/cmake/header.cmake
+    DEPENDS ${from} cmake/header.cmake
+    COMMENT "Writing ${to}")
+  list(APPEND PUBLIC_HEADERS ${CMAKE_BINARY_DIR}/include/${to})
+endforeach()
 add_custom_target(headers ALL DEPENDS ${PUBLIC_HEADERS})
 
 # {==== libgibbous ====

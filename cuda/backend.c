@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(GB_CUDA_OUT >= GB_MAX_OUT, "a call has room for every output");
+_Static_assert(GB_CUDA_MOST_OUT >= GB_MAX_OUT, "a call has room for every output");
 
 GB_API gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
 
@@ -210,15 +210,15 @@ static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor 
 static gb_status run(gb_call *call) {
   gb_cuda *cuda = gb_context_backend(call->context, call->device)->state;
   const gb_cuda_tensor *in[GB_MAX_IN];
-  gb_cuda_tensor tensors[GB_MAX_IN + GB_CUDA_OUT];
+  gb_cuda_tensor tensors[GB_MAX_IN + GB_CUDA_MOST_OUT];
   gb_status status = enter(cuda);
   if (status != GB_OK) return status;
   if (call->n_in <= GB_MAX_IN) status = run_in_room(cuda, call, in, tensors);
   else { /* a long list of tensors */
     size_t count = (size_t)call->n_in;
-    gb_cuda_tensor *more = malloc((count + GB_CUDA_OUT) * sizeof *more + count * sizeof *in);
+    gb_cuda_tensor *more = malloc((count + GB_CUDA_MOST_OUT) * sizeof *more + count * sizeof *in);
     if (!more) return cuda->engine->fail(call->context, GB_EMEMORY, "out of memory for a list of %d tensors", call->n_in);
-    status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_OUT), more);
+    status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_MOST_OUT), more);
     free(more);
   }
   if (status == GB_OK) status = launch_failure(cuda);
@@ -487,7 +487,7 @@ static bool wants_ranges(void) {
 }
 
 gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out) {
-  if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_count != GB_OP_COUNT) return GB_EUNSUPPORTED;
+  if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_hash() != gb_op_table_hash()) return GB_EUNSUPPORTED;
   gb_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return GB_EMEMORY;
   cuda->engine = engine;

@@ -10,17 +10,54 @@
 #endif
 
 #include "cuda/runtime.h"
-#include "gibbous.h"
+#include "gibbous_ops.h"
 #include "graph/number.h"
+#include "op_ids.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define GB_CUDA_OUT 8     /* outputs of an op, at most */
+/* {==== arguments by name: GB_CUDA_IN(call, linear)->weight, GB_CUDA_OUT(call, linear)->y; attributes by GB_ATTRS(call, linear) ==== */
+
+typedef struct gb_cuda_tensor gb_cuda_tensor;
+
+#define GB_TAKE_IN(name, text, flags) const gb_cuda_tensor *name;
+#define GB_TAKE_LIST(name, text) const gb_cuda_tensor *name; /* the first of them */
+#define GB_TAKE_ATTR(type, name, text, facts)
+#define GB_TAKE_NAMED
+#define GB_TAKE_OUT(name, text, kept)
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_cuda_in_##name { arguments } gb_cuda_in_##name;
+#include "graph/ops.def"
+#undef GB_OP
+#undef GB_TAKE_IN
+#undef GB_TAKE_LIST
+#undef GB_TAKE_OUT
+
+#define GB_TAKE_IN(name, text, flags)
+#define GB_TAKE_LIST(name, text)
+#define GB_TAKE_OUT(name, text, kept) const gb_cuda_tensor *name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_cuda_out_##name { arguments } gb_cuda_out_##name;
+#include "graph/ops.def"
+#undef GB_OP
+#undef GB_TAKE_IN
+#undef GB_TAKE_LIST
+#undef GB_TAKE_ATTR
+#undef GB_TAKE_NAMED
+#undef GB_TAKE_OUT
+
+#define GB_CUDA_IN(call, op) ((const gb_cuda_in_##op *)(const void *)(call)->in)
+#define GB_CUDA_OUT(call, op) ((const gb_cuda_out_##op *)(const void *)(call)->out)
+#ifndef GB_ATTRS /* graph/ops.h has the same, which kernel files do not know */
+#define GB_ATTRS(call, op) ((const gb_attrs_##op *)(const void *)(call)->attrs)
+#endif
+
+/* ====} */
+
+#define GB_CUDA_MOST_OUT 8 /* outputs of an op, at most */
 #define GB_CUDA_SCRATCH 16 /* pieces of scratch of one call, at most */
 
-typedef struct gb_cuda_tensor {
+struct gb_cuda_tensor {
   char *data;             /* the first element, in device memory */
   gb_dtype dtype;
   int ndim;
@@ -28,7 +65,7 @@ typedef struct gb_cuda_tensor {
   int64_t numel;
   bool host;              /* a number: 0-d, and data is host memory. Only kernels whose row takes numbers meet one */
   bool wrapped;           /* a plain number of the calling language */
-} gb_cuda_tensor;
+};
 
 /* A fault that a kernel found in data. There is one record per device, in its memory. The first report stays until the
  * next synchronisation turns it into an error. Kernels continue with a value in range, so memory is never touched out
@@ -62,7 +99,7 @@ typedef struct gb_cuda_call {
   gb_op op;
   int n_in, n_out;
   const gb_cuda_tensor **in;               /* NULL where optional and absent */
-  const gb_cuda_tensor *out[GB_CUDA_OUT];  /* NULL where not asked for; in place, out[0] is in[0]'s memory */
+  const gb_cuda_tensor *out[GB_CUDA_MOST_OUT];  /* NULL where not asked for; in place, out[0] is in[0]'s memory */
   const gb_attr *attrs;                    /* of the row, defaults filled in */
   gb_stream stream;                        /* where everything is launched */
   gb_cuda_place place;                     /* of ops that draw */

@@ -168,7 +168,7 @@ static gb_status conv2d(gb_cuda_call *call) {
   const gb_cuda_tensor *x = call->in[0], *weight = call->in[1], *y = call->out[0];
   work w = { .conv = conv_of(call, GB_CONV_FORWARD, x, weight, call->attrs), .t = { *x, *weight, *y }, .result = Y, .bias = call->in[2] };
   w.conv.dtype = x->dtype, w.conv.result = y->dtype;
-  w.conv.relu = call->attrs[4].string[0] == 'r';
+  w.conv.relu = call->attrs[4].integer == GB_WORD_relu;
   return convolve(call, &w);
 }
 

@@ -98,7 +98,7 @@ template <> gb_status run<GB_FUNCTION_masked_fill>(gb_cuda_call *call) {
 
 /* The approximate form is another function. */
 static gb_status run_gelu(gb_cuda_call *call, gb_function exact, gb_function by_tanh) {
-  return run_function(call, call->attrs[0].string[0] == 't' ? by_tanh : exact, NULL, NULL);
+  return run_function(call, call->attrs[0].integer == GB_WORD_tanh ? by_tanh : exact, NULL, NULL);
 }
 template <> gb_status run<GB_FUNCTION_gelu>(gb_cuda_call *call) {
   return run_gelu(call, GB_FUNCTION_gelu, GB_FUNCTION_gelu_tanh);

@@ -113,7 +113,7 @@ static gb_status linear_cross_entropy(gb_cuda_call *call) {
   GB_TRY(take_room(call, &j, &losses));
   if (j.rows == 0) GB_TRY(clear_gradients(call));
   GB_TRY(run_chunks(call, &j, losses));
-  gb_logits_reduce(call, &j.chunk, !strcmp(call->attrs[1].string, "mean"), loss->data, loss->dtype);
+  gb_logits_reduce(call, &j.chunk, call->attrs[1].integer == GB_WORD_mean, loss->data, loss->dtype);
   return GB_OK;
 }
 

@@ -26,7 +26,7 @@ typedef struct loss_job {
 } loss_job;
 
 static loss_reduction reduction_of(const gb_attr *name) {
-  return !strcmp(name->string, "none") ? LOSS_NONE : !strcmp(name->string, "mean") ? LOSS_MEAN : LOSS_SUM;
+  return name->integer == GB_WORD_none ? LOSS_NONE : name->integer == GB_WORD_mean ? LOSS_MEAN : LOSS_SUM;
 }
 
 static uint32_t class_mask(const gb_cuda_tensor *x) { return x->ndim > 1 ? 2u : 1u; }

@@ -285,7 +285,7 @@ static gb_gemm_matrix weight_of(const gb_cuda_tensor *weight) {
 
 static gb_status linear(gb_cuda_call *call) {
   const gb_cuda_tensor *weight = call->in[1], *y = call->out[0], *pre = call->out[1];
-  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_activation activation = gb_activation_of(&call->attrs[0]);
   bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
   gb_product p = { .n = weight->shape[0], .k = weight->shape[1], .b = weight_of(weight), .c = y->data, .dtype = y->dtype, .bias = call->in[2],
                    .pre = keep ? pre->data : NULL, .activation = activation };
@@ -314,7 +314,7 @@ static gb_status mlp_rows(gb_cuda_call *call, gb_product *first, gb_product *sec
 static gb_status mlp(gb_cuda_call *call) {
   const gb_cuda_tensor *weight1 = call->in[1], *weight2 = call->in[3], *y = call->out[0];
   gb_product first = { .n = weight1->shape[0], .k = weight1->shape[1], .b = weight_of(weight1), .dtype = y->dtype, .bias = call->in[2],
-                       .activation = gb_activation_find(call->attrs[0].string) };
+                       .activation = gb_activation_of(&call->attrs[0]) };
   gb_product second = { .n = weight2->shape[0], .k = first.n, .b = weight_of(weight2), .dtype = y->dtype, .bias = call->in[4] };
   int64_t rows, bytes = (int64_t)bytes_of(call, y->dtype);
   GB_TRY(fold(call, call->in[0], &first.a, &rows));
@@ -333,7 +333,7 @@ static gb_status mlp(gb_cuda_call *call) {
 static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
   const gb_cuda_tensor *dx = call->out[0], *weight = call->in[2], *kept = call->in[3];
   gb_attr approximate;
-  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_activation activation = gb_activation_of(&call->attrs[0]);
   gb_op backward = gb_activation_backward(activation, &approximate);
   bool fused = false, like_dx = kept && kept->dtype == dx->dtype && !memcmp(kept->stride, dx->stride, sizeof *dx->stride * (size_t)dx->ndim);
   gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = dx->data, .dtype = dx->dtype, .fused = &fused };
@@ -368,7 +368,7 @@ static gb_status bias_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t 
 static gb_status activated(gb_cuda_call *call, gb_cuda_tensor *x) {
   const gb_cuda_tensor *kept = call->in[3];
   gb_attr approximate;
-  gb_op op = gb_activation_forward(gb_activation_find(call->attrs[0].string), &approximate);
+  gb_op op = gb_activation_forward(gb_activation_of(&call->attrs[0]), &approximate);
   GB_TRY(dense_like(call, kept, kept->dtype, x));
   return gb_cuda_run_op(call, op, &kept, &call->call->in[3], 1, x, &approximate);
 }

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -240,32 +241,53 @@ GB_API gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad); /* NULL
 
 /* {==== Operations and gradients ==== */
 
-typedef enum gb_op {
-#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OP_##name,
-#include "graph/ops.def"
-#undef GB_OP
-  GB_OP_COUNT
-} gb_op;
+/* An op in this process. Ids change from version to version: look one up by its name, once. */
+typedef int32_t gb_op;
+GB_API gb_op gb_op_named(const char *name); /* -1: there is none */
 
 /* The value of one attribute of an op. The op's signature says which member holds it. */
 typedef struct gb_attr {
   bool given;                 /* false: the default of the signature */
   bool whole;                 /* of a number: it came as an integer, `exact` */
-  int8_t count;               /* of ints, and the length of string */
+  int8_t count;               /* of ints */
   int64_t exact;              /* a whole number with all its bits; `number` is then the double next to it */
   union {
     int64_t integer;          /* int, bool, dtype, dim (a position from 0, negative from the end) */
     double number;            /* number */
     int64_t ints[GB_MAX_NDIM];/* ints, dims, shape */
-    char string[56];          /* string, NUL-terminated */
+    const char *text;         /* text, or the word of a choice: NUL-terminated, read during the call */
     void *pointer;            /* pointer: used inside the engine only */
   };
 } gb_attr;
-#define GB_MAX_ATTRS 10
+#define GB_MAX_ATTRS 16
+
+static inline gb_attr gb_attr_empty(void) {
+  gb_attr a;
+  memset(&a, 0, sizeof a);
+  a.given = true;
+  return a;
+}
+static inline gb_attr gb_attr_int(int64_t value) { gb_attr a = gb_attr_empty(); a.integer = value; return a; }
+static inline gb_attr gb_attr_num(double value) { gb_attr a = gb_attr_empty(); a.number = value; return a; }
+/* A number that is an integer. */
+static inline gb_attr gb_attr_whole(int64_t value) {
+  gb_attr a = gb_attr_num((double)value);
+  a.whole = true;
+  a.exact = value;
+  return a;
+}
+/* At most GB_MAX_NDIM of them. */
+static inline gb_attr gb_attr_ints(int count, const int64_t *values) {
+  gb_attr a = gb_attr_empty();
+  a.count = (int8_t)count;
+  memcpy(a.ints, values, sizeof *values * (size_t)count);
+  return a;
+}
+static inline gb_attr gb_attr_text(const char *text) { gb_attr a = gb_attr_empty(); a.text = text; return a; }
 
 /* Run an op: autocast, check, kernel, record, observe. in[] has the op's tensor inputs in order, NULL where an optional
  * one is absent. attrs has one gb_attr per attribute of the signature, or is NULL for all defaults. out[] receives the
- * outputs, as new references. */
+ * outputs, as new references. gibbous_ops.h has typed calls with arguments by name. */
 GB_API gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
                           gb_tensor **out);
 /* Run an op in place: the result is written into in[0], which keeps its dtype and shape. */

@@ -38,9 +38,7 @@ static gb_status open_pool(gb_context *context, int type, const gb_context_optio
 }
 
 static gb_status open_parts(gb_context *context, const gb_context_options *options) {
-  gb_op_info *infos;
-  GB_TRY(gb_op_table_parse(&infos, context->error, sizeof context->error));
-  context->infos = infos;
+  GB_TRY(gb_op_table(&context->infos, context->error, sizeof context->error));
   GB_TRY(gather_families(context));
   context->threads = gb_threads_open(options->threads);
   if (!context->threads) return GB_EMEMORY;

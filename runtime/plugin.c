@@ -15,7 +15,7 @@
 
 static const char *op_name(int op) {
   static const char *const names[GB_OP_COUNT] = {
-#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) #name,
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) #name,
 #include "graph/ops.def"
 #undef GB_OP
   };
@@ -26,7 +26,7 @@ static void free_block(gb_context *context, gb_device device, gb_block *block) {
 
 /* Ask the plugin's entrance for a device's table. */
 static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
-  static const gb_engine_table engine = { sizeof engine, GB_OP_COUNT, op_name, gb_fail, gb_dtype_bytes, gb_result_type, gb_context_alloc, free_block,
+  static const gb_engine_table engine = { sizeof engine, gb_op_table_hash, op_name, gb_fail, gb_dtype_bytes, gb_result_type, gb_context_alloc, free_block,
                                           gb_block_data };
   gb_backend_open_fn open;
   *(void **)&open = dlsym(handle, "gb_backend_open");

@@ -462,7 +462,7 @@ static gb_status conv2d(gb_call *call) {
   conv v;
   set_up(&v, call, call->in[0], call->in[1], call->out[0], call->attrs);
   v.bias = call->in[2];
-  v.relu = !strcmp(call->attrs[4].string, "relu");
+  v.relu = call->attrs[4].integer == GB_WORD_relu;
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }

@@ -151,7 +151,7 @@ static const row triu_row = { { triu_4, triu_8, triu_8 }, false, 0, 0, 1 };
 static const int8_t function_of[GB_OP_COUNT] = {
 #define FUNCTION_OF(name) [GB_OP_##name] = GB_FUNCTION_##name,
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
-#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OF_FAMILY(family, FUNCTION_OF)(name)
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, FUNCTION_OF)(name)
 #include "graph/ops.def"
 #undef GB_OP
 };
@@ -292,7 +292,7 @@ static gb_status run_gelu(gb_call *call) {
   gb_tile_job job;
   gb_function exact = call->op == GB_OP_gelu ? GB_FUNCTION_gelu : GB_FUNCTION_gelu_backward;
   gb_function by_tanh = call->op == GB_OP_gelu ? GB_FUNCTION_gelu_tanh : GB_FUNCTION_gelu_tanh_backward;
-  return run_row(call, &rows[strcmp(call->attrs[0].string, "tanh") ? exact : by_tanh], call->n_in, &job, false);
+  return run_row(call, &rows[call->attrs[0].integer == GB_WORD_tanh ? by_tanh : exact], call->n_in, &job, false);
 }
 
 /* Forward draws from the call's place in the stream, backward from the place it is told. */

@@ -41,7 +41,7 @@ typedef struct loss_job {
 } loss_job;
 
 static int class_dim(const gb_tensor *x) { return x->ndim > 1 ? 1 : 0; }
-static bool is_reduction(const gb_attr *reduction, const char *name) { return !strcmp(reduction->string, name); }
+static bool is_reduction(const gb_attr *reduction, int word) { return reduction->integer == word; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A number as one lane, and back. */
@@ -128,23 +128,23 @@ static void finish_loss(const loss_job *job, const gb_attr *reduction, const gb_
   char result[8];
   double total = gb_row_sum(job->lane, job->totals, job->rows), sum = gb_row_sum(job->lane, job->losses, job->rows);
   if (total_out) put(job, gb_data(total_out), 0, total);
-  if (is_reduction(reduction, "none")) {
+  if (is_reduction(reduction, GB_WORD_none)) {
     gb_lane_store(job->lane, gb_data(out), (gb_dtype)out->dtype, 1, job->losses, job->rows);
     return;
   }
-  put(job, result, 0, is_reduction(reduction, "mean") ? sum / total : sum);
+  put(job, result, 0, is_reduction(reduction, GB_WORD_mean) ? sum / total : sum);
   gb_lane_store(job->lane, gb_data(out), (gb_dtype)out->dtype, 1, result, 1);
 }
 
 /* What backward multiplies the gradient of the loss with: 1, or 1 / total for a mean. A loss that was reduced has one gradient. */
 static void read_gradient(loss_job *job, const gb_attr *reduction, const gb_tensor *grad, const gb_tensor *total) {
   char value[8];
-  job->grad_per_row = is_reduction(reduction, "none");
+  job->grad_per_row = is_reduction(reduction, GB_WORD_none);
   job->grad = gb_rows_of(grad, GB_ROWS_EACH);
   job->scale = 1;
   if (job->grad_per_row) return;
   gb_rows_load(&job->grad, job->lane, 0, 1, value);
-  job->scale = is_reduction(reduction, "mean") ? get(job, value, 0) / get(job, gb_data(total), 0) : get(job, value, 0);
+  job->scale = is_reduction(reduction, GB_WORD_mean) ? get(job, value, 0) / get(job, gb_data(total), 0) : get(job, value, 0);
 }
 
 /* The gradient of one row's loss. */
@@ -469,7 +469,7 @@ static gb_status linear_cross_entropy(gb_call *call) {
   if (status == GB_OK) status = linear_chunks(call, &job, rows, chunk_rows);
   if (status == GB_OK) {
     double sum = gb_row_sum(job.lane, losses, rows);
-    gb_row_put(job.lane, result, 0, is_reduction(&call->attrs[1], "mean") ? sum / (double)counted : sum);
+    gb_row_put(job.lane, result, 0, is_reduction(&call->attrs[1], GB_WORD_mean) ? sum / (double)counted : sum);
     gb_lane_store(job.lane, gb_data(out), (gb_dtype)out->dtype, 1, result, 1);
   }
   gb_cpu_scratch_free(call, scratch);

@@ -138,7 +138,7 @@ static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, cons
 
 static gb_status linear(gb_call *call) {
   const gb_tensor *y = call->out[0], *pre = call->out[1];
-  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_activation activation = gb_activation_of(&call->attrs[0]);
   bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
   gb_matrix x;
   int64_t rows;
@@ -155,7 +155,7 @@ static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t sla
   const gb_tensor *y = call->out[0], *pre = call->out[1], *weight1 = call->in[1], *weight2 = call->in[3];
   gb_dtype dtype = (gb_dtype)y->dtype;
   size_t bytes = gb_dtype_bytes(dtype);
-  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_activation activation = gb_activation_of(&call->attrs[0]);
   int64_t width = weight1->shape[0];
   bool keep = call->out[2] != NULL;
   for (int64_t row = 0; row < rows; row += slab) {
@@ -242,7 +242,7 @@ static void unactivate_chunk(void *arg, int64_t chunk) {
 static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
   gb_tensor *dx = call->out[0], *kept = call->in[3];
   gb_attr approximate;
-  gb_activation activation = gb_activation_find(call->attrs[0].string);
+  gb_activation activation = gb_activation_of(&call->attrs[0]);
   gb_op backward = gb_activation_backward(activation, &approximate);
   bool plain = hidden && dx->dtype != GB_FLOAT64 && kept->dtype != GB_FLOAT64 && gb_is_contiguous(kept) && gb_is_contiguous(dx);
   if (backward == GB_OP_COUNT) return GB_OK;

@@ -2,6 +2,8 @@
  *
  * A cast by autocast is not a graph node: the node's edge keeps the original input and the dtype it was cast to, and the cast operand is
  * what backward saves. Kernels of the float32 class read 16-bit inputs directly, so nothing is cast for them. */
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/rules.h"
@@ -52,31 +54,88 @@ static gb_status find_device(gb_call *call) {
 
 static gb_status check_inputs(gb_call *call) {
   const gb_op_info *info = call->info;
-  bool list = info->n_in > 0 && info->in[0].list;
-  if (list ? call->n_in < 1 : call->n_in != info->n_in)
-    return gb_call_fail(call, GB_EINVAL, list ? "needs at least one tensor" : "takes %d tensors, got %d (%s)", info->n_in, call->n_in, info->signature);
+  if (info->list < 0 ? call->n_in != info->n_in : call->n_in < info->n_in)
+    return gb_call_fail(call, GB_EINVAL, info->list < 0 ? "takes %d tensors, got %d (%s)" : "needs at least %d tensors, got %d (%s)", info->n_in,
+                        call->n_in, GB_SIGNATURE(info));
   for (int i = 0; i < call->n_in; i++)
-    if (!call->in[i] && (list || !info->in[i].optional))
-      return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", info->in[list ? 0 : i].name, info->signature);
+    if (!call->in[i] && !gb_op_input(info, i)->optional)
+      return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", gb_op_input(info, i)->name, GB_SIGNATURE(info));
   return find_device(call);
 }
 
 /* What every check takes for granted of a value. */
 static bool is_sound(gb_arg_type type, const gb_attr *a) {
   if (type == GB_ARG_INTS || type == GB_ARG_DIMS) return a->count >= 0 && a->count <= GB_MAX_NDIM;
-  if (type == GB_ARG_STRING) return memchr(a->string, 0, sizeof a->string);
+  if (type == GB_ARG_CHOICE) return a->count == 1 || a->text;
+  if (type == GB_ARG_TEXT) return a->text;
   if (type == GB_ARG_DTYPE) return a->integer >= GB_DTYPE_NONE && a->integer < GB_DTYPE_COUNT;
   return true;
 }
 
+/* A choice's text becomes its word. One that comes from another call's attributes is a word already. */
+static gb_status choose(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+  char text[64];
+  snprintf(text, sizeof text, "%s", a->count == 1 ? gb_word_text(a->integer) : a->text);
+  size_t n = strlen(text);
+  for (const char *at = info->choices; *at; at += strcspn(at, "|"), at += *at == '|')
+    if (strcspn(at, "|") == n && !memcmp(at, text, n)) {
+      *a = gb_attr_word(gb_word_find(text));
+      return GB_OK;
+    }
+  char choices[160];
+  size_t used = 0;
+  for (const char *at = info->choices; *at; at += strcspn(at, "|"), at += *at == '|') {
+    int length = (int)strcspn(at, "|");
+    const char *join = used == 0 ? "" : at[length] ? ", " : " or ";
+    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%.*s'", join, length, at);
+  }
+  return gb_call_fail(call, GB_EINVAL, "%s '%s' is unknown; it is %s", info->name, text, choices);
+}
+
+/* "at least 0", or "above 0 and at most 1". */
+static const char *rule_text(const gb_rule *rule, char *text, size_t size) {
+  size_t at = 0;
+  text[0] = 0;
+  if (rule->least > -INFINITY) at = (size_t)snprintf(text, size, "%s %.14g", rule->above ? "above" : "at least", rule->least);
+  if (rule->most < INFINITY)
+    snprintf(text + at, size - at, "%s%s %.14g", at ? " and " : "", rule->below ? "below" : "at most", rule->most);
+  return text;
+}
+
+/* Numbers within their bounds, NaN in none; one of INTS stands for all of them. */
+static gb_status keep_rule(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+  const gb_rule *rule = &info->rule;
+  bool list = info->type == GB_ARG_INTS;
+  if (list && rule->count > 0 && a->given) {
+    if (a->count != 1 && a->count != rule->count)
+      return gb_call_fail(call, GB_EINVAL, "'%s' has %d values, it takes 1%s%.0d", info->name, a->count, rule->count > 1 ? " or " : "",
+                          rule->count > 1 ? rule->count : 0);
+    for (; a->count < rule->count; a->count++) a->ints[a->count] = a->ints[0];
+  }
+  if (!(rule->least > -INFINITY || rule->most < INFINITY) || !a->given) return GB_OK;
+  for (int i = 0; i < (list ? a->count : 1); i++) {
+    double value = info->type == GB_ARG_NUMBER ? a->number : list ? (double)a->ints[i] : (double)a->integer;
+    bool least = rule->above ? value > rule->least : value >= rule->least, most = rule->below ? value < rule->most : value <= rule->most;
+    char text[80];
+    if (!least || !most)
+      return gb_call_fail(call, GB_EINVAL, "'%s' is %.14g, it must be %s", info->name, value, rule_text(rule, text, sizeof text));
+  }
+  return GB_OK;
+}
+
 static gb_status fill_attrs(road *r, const gb_attr *given) {
-  const gb_op_info *info = r->call.info;
-  r->call.attrs = r->attrs;
+  gb_call *call = &r->call;
+  const gb_op_info *info = call->info;
+  call->attrs = r->attrs;
   for (int i = 0; i < info->n_attrs; i++) {
+    const gb_attr_info *attr = &info->attrs[i];
     bool own = given && given[i].given;
-    r->attrs[i] = own ? given[i] : info->attrs[i].preset;
-    if (own && !is_sound(info->attrs[i].type, &given[i]))
-      return gb_call_fail(&r->call, GB_EINVAL, "'%s' is no value of its type (%s)", info->attrs[i].name, info->signature);
+    r->attrs[i] = own ? given[i] : attr->preset;
+    if (!own && attr->rule.count == 0) continue;
+    if (own && !is_sound(attr->type, &given[i]))
+      return gb_call_fail(call, GB_EINVAL, "'%s' is no value of its type (%s)", attr->name, GB_SIGNATURE(info));
+    if (own && attr->type == GB_ARG_CHOICE) GB_TRY(choose(call, attr, &r->attrs[i]));
+    GB_TRY(keep_rule(call, attr, &r->attrs[i]));
   }
   return GB_OK;
 }
@@ -217,8 +276,8 @@ static gb_status make_node(road *r) {
     gb_tensor *x = r->call.original[i];
     if (!x) continue;
     gb_node_edge(r->node, i, x, (gb_dtype)call->in[i]->dtype);
-    bool list = call->info->in[0].list;
-    bool save = (r->impl->save_in >> (list ? 0 : i)) & 1u;
+    int list = call->info->list;
+    bool save = (r->impl->save_in >> (list >= 0 && i > list ? list : i)) & 1u;
     if (save && (!r->impl->save_other || other_needs(r, i))) GB_TRY(save_input(r, i));
   }
   return GB_OK;
@@ -391,3 +450,45 @@ gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in
 gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
   return apply(context, op, in, n_in, attrs, NULL, true);
 }
+
+/* {==== arguments by name ==== */
+
+gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor **out) {
+  const gb_op_info *info = gb_op_get(context, op);
+  const char *at = arguments;
+  gb_tensor *in[GB_MAX_IN], *const *list = NULL;
+  gb_attr attrs[GB_MAX_ATTRS];
+  int n_in = 0, n_attrs = 0, count = 0;
+  for (const gb_item *item = info->items; item->kind != GB_ITEM_END; item++) {
+    if (item->kind == GB_ITEM_IN) memcpy(&in[n_in++], at, sizeof *in), at += sizeof *in;
+    else if (item->kind == GB_ITEM_LIST) memcpy(&list, at, sizeof list), at += sizeof list;
+    else if (item->kind == GB_ITEM_ATTR) memcpy(&attrs[n_attrs++], at, sizeof *attrs), at += sizeof *attrs;
+  }
+  memcpy(&count, at, sizeof count);
+  if (info->list < 0) return out ? gb_apply(context, op, in, n_in, attrs, out) : gb_apply_(context, op, in, n_in, attrs);
+  if (count < 0 || (count && !list)) return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count is negative", info->name);
+  gb_block *room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, sizeof *in * (size_t)(n_in + count), GB_MEM_SCRATCH);
+  if (!room) return context->error_code;
+  gb_tensor **all = gb_block_data(room);
+  for (int i = 0; i < n_in; i++) all[i] = in[i];
+  for (int i = 0; i < count; i++) all[n_in + i] = list[i];
+  gb_status status = out ? gb_apply(context, op, all, n_in + count, attrs, out) : gb_apply_(context, op, all, n_in + count, attrs);
+  gb_pool_free(context->pool[GB_CPU], room);
+  return status;
+}
+
+gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row, const void *arguments, gb_tensor **out) {
+  if (!context || !op || !name || !row || !arguments) return gb_refuse(context, "GB_RUN: an argument is NULL");
+  int32_t known = __atomic_load_n(op, __ATOMIC_RELAXED); /* from 1 */
+  if (known == 0) {
+    gb_op id = gb_op_named(name);
+    if (id < 0) return gb_fail(context, GB_EUNSUPPORTED, "this engine has no op '%s'; compile with its own gibbous_ops.h", name);
+    if (strcmp(gb_op_get(context, id)->row, row))
+      return gb_fail(context, GB_EUNSUPPORTED, "%s has other arguments in this engine (%s) than in the gibbous_ops.h that the caller was compiled with",
+                     name, GB_SIGNATURE(gb_op_get(context, id)));
+    __atomic_store_n(op, known = id + 1, __ATOMIC_RELAXED);
+  }
+  return gb_run(context, known - 1, arguments, out);
+}
+
+/* ====} */

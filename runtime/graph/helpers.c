@@ -70,8 +70,7 @@ gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
 
 /* The name that the signature gives an input. */
 static const char *input_name(const gb_call *call, int input) {
-  bool list = call->info->n_in > 0 && call->info->in[0].list;
-  return call->info->in[list ? 0 : input].name;
+  return gb_op_input(call->info, input)->name;
 }
 
 gb_status gb_require_float(gb_call *call, int input) {
@@ -209,18 +208,6 @@ gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out
 void gb_drop(gb_tensor **tensor) {
   gb_tensor_release(*tensor);
   *tensor = NULL;
-}
-
-gb_attr gb_attr_ints(int count, const int64_t *values) {
-  gb_attr attr = { .given = true, .count = (int8_t)count };
-  memcpy(attr.ints, values, sizeof *values * (size_t)count);
-  return attr;
-}
-
-gb_attr gb_attr_text(const char *text) {
-  gb_attr attr = { .given = true };
-  while (attr.count < (int8_t)sizeof attr.string - 1 && text[attr.count]) attr.string[attr.count] = text[attr.count], attr.count++;
-  return attr;
 }
 
 /* ====} */

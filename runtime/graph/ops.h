@@ -2,7 +2,9 @@
 #ifndef GB_GRAPH_OPS_H
 #define GB_GRAPH_OPS_H
 
+#include "gibbous_ops.h"
 #include "graph/number.h"
+#include "op_ids.h"
 #include "tensor/context.h"
 #include "tensor/node.h"
 #include "tensor/tensor.h"
@@ -14,7 +16,7 @@ typedef enum gb_op_class { GB_CLASS_KEEP, GB_CLASS_LOWER, GB_CLASS_FLOAT32, GB_C
 typedef enum gb_op_derivative { GB_DERIVATIVE_NO, GB_DERIVATIVE_ONCE, GB_DERIVATIVE_TWICE } gb_op_derivative;
 enum { GB_WHERE_NONE = 0, GB_WHERE_GB = 1, GB_WHERE_METHOD = 2, GB_WHERE_F = 4, GB_WHERE_INPLACE = 8 };
 
-/* How a value of a signature is read. NUMBER_OR_TENSOR inputs accept a Lua number. */
+/* How an attribute is read. */
 typedef enum gb_arg_type {
   GB_ARG_INT,      /* an integer                                    attr.integer */
   GB_ARG_DIM,      /* a dimension: from 1 in Lua, from 0 here, negative from the end (-1 is the last)  attr.integer */
@@ -22,39 +24,64 @@ typedef enum gb_arg_type {
   GB_ARG_DIMS,     /* a dimension or a list of them                 attr.ints, attr.count */
   GB_ARG_NUMBER,   /* attr.number; attr.whole and attr.exact where it came as an integer: see number.h */
   GB_ARG_BOOL,     /* attr.integer */
-  GB_ARG_STRING,   /* attr.string */
   GB_ARG_DTYPE,    /* attr.integer, a gb_dtype */
+  GB_ARG_CHOICE,   /* attr.text as it is given; from dispatch on attr.integer, a GB_WORD, and attr.count is 1 */
+  GB_ARG_TEXT,     /* attr.text, which is the caller's: of composites only, since a node would keep it */
   GB_ARG_POINTER,  /* engine only */
 } gb_arg_type;
 
-#define GB_MAX_IN 12
+enum { GB_IN_OPTIONAL = 1, GB_IN_NUMBER = 2 }; /* of an input: it may be absent; it may be a Lua number */
 
-typedef struct gb_input_info { char name[20]; bool optional, list, number; } gb_input_info;
-typedef struct gb_attr_info { char name[24]; gb_arg_type type; bool required, positional; gb_attr preset; } gb_attr_info;
+#define GB_MAX_IN 12 /* of a row without a list */
 
-/* A row of ops.def, its signature parsed. Grammar of a signature:
- *   "x, y|number, weight?, xs..., shape: ints; stride: ints = 1, eps: number = 1e-5 -> y, mean; rstd"
- * Before ';' come positional arguments, tensors (`?` optional, `|number` may be a number, `...` a list) and attributes (`name: type`,
- * with a default or required); after ';' named options. After '->' the outputs; those after a second ';' are hidden: kept for backward. */
+typedef struct gb_input_info { const char *name; bool optional, list, number; } gb_input_info;
+
+/* What the rules of an attribute allow. */
+typedef struct gb_rule { double least, most; bool above, below; int8_t count; } gb_rule;
+
+typedef struct gb_attr_info {
+  const char *name, *choices; /* choices: "none|mean|sum" */
+  gb_arg_type type;
+  bool required, positional;
+  gb_rule rule;              /* above, below: the bound itself is not allowed; count: of ints, 0: any */
+  gb_attr preset;
+} gb_attr_info;
+
+/* An argument of a row as ops.def has it. */
+typedef struct gb_item { char kind; int8_t flags; const char *name, *facts; } gb_item;
+enum { GB_ITEM_END, GB_ITEM_IN, GB_ITEM_LIST, GB_ITEM_ATTR, GB_ITEM_NAMED, GB_ITEM_OUT };
+
+/* A row of ops.def, its arguments taken apart. */
 typedef struct gb_op_info {
   gb_op op;
-  const char *name, *family, *signature, *doc;
+  const char *name, *family, *doc;
   gb_op_kind kind;
   gb_op_class autocast;
   gb_op_derivative derivative;
   int where;
-  int n_in, n_attrs, n_out, n_hidden;      /* n_out counts the hidden ones too */
-  gb_input_info in[GB_MAX_IN];
-  gb_attr_info attrs[GB_MAX_ATTRS];
-  struct { bool is_attr; int index; } position[GB_MAX_IN + GB_MAX_ATTRS]; /* positional arguments in order */
+  const gb_item *items;
+  const char *row;           /* its arguments as they stand in ops.def */
+  int n_in, n_attrs, n_out, n_hidden;      /* n_in counts a list as one; n_out counts the hidden ones too */
+  int list;                  /* the input that is a list, the last one; -1: none */
+  const gb_input_info *in;   /* n_in */
+  const gb_attr_info *attrs; /* n_attrs */
+  struct { bool is_attr; int8_t index; } position[GB_MAX_IN + GB_MAX_ATTRS]; /* positional arguments in order */
   int n_positions;
 } gb_op_info;
 
-/* Parse the whole table; the result belongs to the caller (free). */
-gb_status gb_op_table_parse(gb_op_info **out, char *error, size_t size);
+/* What the row says of input i of a call, of which a list takes all from its place on. */
+static inline const gb_input_info *gb_op_input(const gb_op_info *info, int i) { return &info->in[info->list >= 0 && i > info->list ? info->list : i]; }
+/* "x, y|number, weight?, xs..., shape: ints; stride: ints = 1, eps: number = 1e-5 -> y, mean", for messages and help. Before ';' come
+ * positional arguments, after it named options, after '->' what the caller gets. */
+const char *gb_op_signature(const gb_op_info *info, char *text, size_t size);
+#define GB_SIGNATURE(info) gb_op_signature((info), (char[640]){ 0 }, 640)
+
+/* The whole table, taken apart once per process; GB_OP_COUNT rows. */
+gb_status gb_op_table(const gb_op_info **out, char *error, size_t size);
 static inline const gb_op_info *gb_op_get(const gb_context *context, int op) { return &context->infos[op]; }
-/* GB_OP_COUNT when there is none. */
-gb_op gb_op_find(const gb_context *context, const char *name);
+/* A choice's word, by its text and by its enumerator; GB_WORD_UNKNOWN when there is none. */
+int gb_word_find(const char *text);
+const char *gb_word_text(int64_t word);
 
 /* ====} */
 
@@ -152,7 +179,39 @@ typedef struct gb_grad_call {
   const struct walk *walk;     /* for the accumulator */
   uint32_t settled;
 } gb_grad_call;
+
+/* {---- arguments by name ----
+ * GB_IN(call, linear)->weight, GB_ATTRS(call, linear)->activation, GB_OUT(call, linear)->y: tensors and attributes of a call, in checks and in
+ * kernels. GB_LIST(call, cat, xs) is the list, of GB_LIST_COUNT(call, cat, xs) tensors. GB_IN_AT(linear, weight) is the number of an input, for what
+ * takes one; 1u << GB_IN_AT(...) its bit among what is saved. A function that serves several rows names one of them: the
+ * arguments it reads must stand at the same places in all (gb_same_... in its file asserts it). */
+#define GB_IN(call, op) ((gb_in_##op *)(void *)(call)->in)
+#define GB_ORIGINAL(call, op) ((const gb_in_##op *)(const void *)(call)->original)
+#undef GB_ATTRS
+#define GB_ATTRS(call, op) ((const gb_attrs_##op *)(const void *)(call)->attrs)
+#define GB_OUT(call, op) ((gb_out_##op *)(void *)(call)->out)
+#define GB_IN_AT(op, name) ((int)(offsetof(gb_in_##op, name) / sizeof(gb_tensor *)))
+#define GB_OUT_AT(op, name) ((int)(offsetof(gb_out_##op, name) / sizeof(gb_tensor *)))
+#define GB_ATTR_AT(op, name) ((int)(offsetof(gb_attrs_##op, name) / sizeof(gb_attr)))
+#define GB_SAVE_IN(op, name) (1u << GB_IN_AT(op, name))
+#define GB_SAVE_OUT(op, name) (1u << GB_OUT_AT(op, name))
+#define GB_LIST(call, op, name) ((call)->in + GB_IN_AT(op, name))
+#define GB_LIST_COUNT(call, op, name) ((call)->n_in - GB_IN_AT(op, name))
+/* Of a gradient: what was saved of the inputs and of the outputs, the gradients of the outputs, those to be made of the inputs, and whether one
+ * is needed. */
+#define GB_SAVED(grad, op) ((const gb_in_##op *)(const void *)(grad)->saved)
+#define GB_KEPT(grad, op) ((const gb_out_##op *)(const void *)((grad)->saved + (grad)->n_in))
+#define GB_GRAD_OUT(grad, op) ((const gb_out_##op *)(const void *)(grad)->out)
+#define GB_GRAD_IN(grad, op) ((gb_in_##op *)(void *)(grad)->in)
+#define GB_NEEDS(grad, op, name) ((grad)->need[GB_IN_AT(op, name)])
 #define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])
+#define GB_WANTS(grad, op, name) ((gb_dtype)(grad)->want[GB_IN_AT(op, name)])
+/* Inside the engine ids are known: no look-up. */
+#undef GB_RUN
+#define GB_RUN(context, op, out, ...) gb_run((context), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ }, (out))
+/* `arguments`: a struct gb_arguments_... of the op. out NULL: in place. */
+gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor **out);
+/* ----} */
 
 /* {---- for gradients and composites: ops by name, status returned ---- */
 
@@ -173,12 +232,6 @@ gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out
 /* Release and set to NULL. */
 void gb_drop(gb_tensor **tensor);
 
-static inline gb_attr gb_attr_int(int64_t v) { return (gb_attr){ .given = true, .integer = v }; }
-static inline gb_attr gb_attr_num(double v) { return (gb_attr){ .given = true, .number = v }; }
-/* A number that is an integer. */
-static inline gb_attr gb_attr_whole(int64_t v) { return (gb_attr){ .given = true, .whole = true, .exact = v, .number = (double)v }; }
-gb_attr gb_attr_ints(int count, const int64_t *values);
-gb_attr gb_attr_text(const char *text);
 static inline gb_attr gb_attr_ptr(void *p) { return (gb_attr){ .given = true, .pointer = p }; }
 
 /* ----} */

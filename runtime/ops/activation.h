@@ -1,13 +1,10 @@
-/* ops/activation.h - the activations that a row may fuse into its epilogue, by the name of its `activation` attribute. */
+/* ops/activation.h - the activations that a row may fuse into its epilogue, by its `activation` attribute. */
 #ifndef GB_OPS_ACTIVATION_H
 #define GB_OPS_ACTIVATION_H
 
 #include <stdbool.h>
-#include <string.h>
 
-#include "gibbous.h"
-
-#define GB_ACTIVATION_NAMES "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"
+#include "op_ids.h"
 
 /* Each with the name of its function (base/functions.def). */
 #define GB_ACTIVATIONS(X) X(RELU, relu) X(GELU, gelu) X(GELU_TANH, gelu_tanh) X(SILU, silu) X(TANH, tanh) X(SIGMOID, sigmoid)
@@ -20,14 +17,12 @@ typedef enum gb_activation {
   GB_ACTIVATION_COUNT
 } gb_activation;
 
-/* GB_ACTIVATION_COUNT when there is none of that name. */
-static inline gb_activation gb_activation_find(const char *name) {
-#define GB_NAME(NAME, name) #name,
-  static const char *const names[GB_ACTIVATION_COUNT] = { "none", GB_ACTIVATIONS(GB_NAME) };
+/* That an attribute `activation` names. */
+static inline gb_activation gb_activation_of(const gb_attr *activation) {
+#define GB_NAME(NAME, name) [GB_WORD_##name] = GB_ACTIVATION_##NAME,
+  static const int8_t of[GB_WORD_COUNT] = { GB_ACTIVATIONS(GB_NAME) };
 #undef GB_NAME
-  int i = 0;
-  while (i < GB_ACTIVATION_COUNT && strcmp(names[i], name)) i++;
-  return (gb_activation)i;
+  return (gb_activation)of[activation->integer];
 }
 
 /* The derivative is a function of the argument (gelu, silu), not of the result alone (relu, tanh, sigmoid). */
@@ -37,10 +32,7 @@ static inline bool gb_activation_needs_argument(gb_activation a) {
 
 /* What tells gelu's two forms apart. */
 static inline void gb_activation_attribute(gb_activation a, gb_attr *approximate) {
-  memset(approximate, 0, sizeof *approximate);
-  approximate->given = true;
-  strcpy(approximate->string, a == GB_ACTIVATION_GELU_TANH ? "tanh" : "none");
-  approximate->count = 4;
+  *approximate = gb_attr_word(a == GB_ACTIVATION_GELU_TANH ? GB_WORD_tanh : GB_WORD_none);
 }
 
 /* The op that computes the gradient at the activation's argument from (the gradient of its result, what is kept), with its attribute;

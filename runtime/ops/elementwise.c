@@ -159,12 +159,6 @@ static gb_status check_masked_fill(gb_call *call) {
   return output(call, dtype);
 }
 
-static gb_status check_gelu(gb_call *call) {
-  const char *how = call->attrs[0].string;
-  if (strcmp(how, "none") && strcmp(how, "tanh")) return gb_call_fail(call, GB_EINVAL, "approximate is 'none' or 'tanh', not '%s'", how);
-  return check_float_only(call);
-}
-
 /* dropout's attributes p and training: is there anything to drop? */
 static bool drops(const gb_attr *attrs) { return attrs[1].integer && attrs[0].number > 0; }
 
@@ -258,7 +252,7 @@ GRADIENT(atan2) {
 GRADIENT(gelu) {
   (void)input;
   if (!grad->create_graph) return gb_chain_2(c, GB_OP_gelu_backward, G, X, grad->attrs);
-  return OP2(mul, G, grad->attrs[0].string[0] == 't' ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
+  return OP2(mul, G, grad->attrs[0].integer == GB_WORD_tanh ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
 }
 
 /* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 *
@@ -387,7 +381,7 @@ enum {
   RULES,
 #define COUNT_RULE(name) + (RULE_OF_##name < RULES)
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
-#define GB_OP(name, family, kind, signature, where, autocast, derivative, doc) GB_OF_FAMILY(family, COUNT_RULE)(name)
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, COUNT_RULE)(name)
   OPS_WITH_RULE = 0
 #include "graph/ops.def"
 #undef GB_OP

@@ -231,13 +231,6 @@ static gb_status baddbmm_compose(gb_call *call) { return add_product(call, 3); }
 
 /* {==== linear ==== */
 
-/* The activation attribute, or an error that lists them. */
-static gb_status find_activation(gb_call *call, gb_activation *out) {
-  *out = gb_activation_find(call->attrs[0].string);
-  if (*out != GB_ACTIVATION_COUNT) return GB_OK;
-  return gb_call_fail(call, GB_EINVAL, "unknown activation '%s'; one of " GB_ACTIVATION_NAMES, call->attrs[0].string);
-}
-
 /* Layer `name`: weight [out, in] over `features` values that come from `source`, and bias [out] or absent. */
 static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features, const char *source) {
   const gb_tensor *weight = call->in[weight_at], *bias = call->in[bias_at];
@@ -268,7 +261,7 @@ static gb_status linear_check(gb_call *call) {
   const gb_tensor *x = call->in[0], *weight = call->in[1];
   gb_activation activation;
   GB_TRY(require_floats(call));
-  GB_TRY(find_activation(call, &activation));
+  activation = gb_activation_of(&call->attrs[0]);
   GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
   GB_TRY(check_layer(call, "", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
   gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 3));
@@ -311,13 +304,13 @@ static gb_status kept_with_history(gb_grad_call *grad, gb_activation activation,
     gb_node_retain(y->node = grad->node);
     return GB_OK;
   }
-  gb_attr none = gb_attr_text("none");
+  gb_attr none = gb_attr_word(GB_WORD_none);
   return (y->node = gb_node_again(grad->node, &none)) ? GB_OK : grad->context->error_code;
 }
 
 /* linear's gradient before its activation; the gradient itself, retained, where there is none. */
 static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
-  gb_activation activation = gb_activation_find(grad->attrs[0].string);
+  gb_activation activation = gb_activation_of(&grad->attrs[0]);
   gb_tensor *g = grad->out[0], *kept = GB_SAVED_OUT(grad, 1), *y = NULL;
   if (activation == GB_ACTIVATION_NONE) { gb_tensor_retain(*out = g); return GB_OK; }
   gb_chain chain;
@@ -440,7 +433,7 @@ static gb_status linear_backward_check(gb_call *call) {
   gb_activation activation;
   int64_t shape[GB_MAX_NDIM], matrix[2];
   GB_TRY(require_floats(call));
-  GB_TRY(find_activation(call, &activation));
+  activation = gb_activation_of(&call->attrs[0]);
   GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
   for (int i = 1; i < 4; i++)
     if (call->attrs[i].given && !gb_dtype_is_float((gb_dtype)call->attrs[i].integer)) return gb_call_fail(call, GB_EDTYPE, "gradients have floating types");
@@ -471,7 +464,7 @@ static gb_status mlp_check(gb_call *call) {
   const gb_tensor *x = call->in[0];
   gb_activation activation;
   GB_TRY(require_floats(call));
-  GB_TRY(find_activation(call, &activation));
+  activation = gb_activation_of(&call->attrs[0]);
   GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
   GB_TRY(check_layer(call, "1", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
   GB_TRY(check_layer(call, "2", 3, 4, call->in[1]->shape[0], "the hidden layer"));
@@ -491,7 +484,7 @@ static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_t
 
 /* The second layer's gradients, down to the argument of the activation; one pass over that gives both its derivative and the hidden layer. */
 static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
-  gb_activation activation = gb_activation_find(grad->attrs[0].string);
+  gb_activation activation = gb_activation_of(&grad->attrs[0]);
   gb_tensor *hidden = NULL, *from = grad->out[0], *weight = grad->saved[3];
   bool first = grad->need[0] || grad->need[1] || grad->need[2];
   if (grad->need[3] && !(first && gb_activation_needs_argument(activation))) GB_TRY(hidden_layer(grad, activation, &hidden));

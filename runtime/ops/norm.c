@@ -46,10 +46,7 @@ static gb_status check_eps(gb_call *call, double eps) {
 
 /* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to once, at the store. */
 static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
-  const char *out = call->attrs[2].string;
-  bool lower = !strcmp(out, "autocast");
-  if (!lower && strcmp(out, "float32"))
-    return gb_call_fail(call, GB_EINVAL, "out is \"float32\" or \"autocast\" (the dtype of y under autocast), not \"%s\"", out);
+  bool lower = call->attrs[2].integer == GB_WORD_autocast;
   *dtype = lower && call->result != GB_DTYPE_NONE ? call->context->modes->lower : gb_call_dtype(call, natural);
   return GB_OK;
 }

@@ -7,9 +7,9 @@
 #define GB_TENSOR_BACKEND_H
 
 #include "base/pool.h"
-#include "gibbous.h"
+#include "op_ids.h"
 
-#define GB_BACKEND_ABI 5u
+#define GB_BACKEND_ABI 6u
 
 struct gb_call;
 
@@ -61,7 +61,7 @@ typedef struct gb_backend {
 /* What a plugin may use of the engine. */
 typedef struct gb_engine_table {
   uint32_t size;
-  uint32_t op_count;
+  uint64_t (*op_hash)(void); /* gb_op_table_hash of the engine: a backend that was compiled with another table declines */
   const char *(*op_name)(int op);
   gb_status (*fail)(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
   size_t (*dtype_bytes)(gb_dtype dtype);

@@ -35,7 +35,6 @@ void gb_context_release(gb_context *context) {
   free(context->no_cuda);
   if (context->files.root >= 0) close(context->files.root);
   gb_cells_close(&context->cells);
-  free((void *)context->infos);
   free((void *)context->impl);
   free(context);
 }

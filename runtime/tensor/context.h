@@ -97,7 +97,7 @@ struct gb_context {
   struct gb_scaler *scalers;               /* every living scaler, by id */
   uint32_t next_scaler, next_hook;
 
-  const struct gb_op_info *infos;          /* parsed ops.def, GB_OP_COUNT of them */
+  const struct gb_op_info *infos;          /* the table of ops, GB_OP_COUNT of them; the process's own */
   const struct gb_op_impl **impl;          /* check and gradient of each op; NULL: none */
 
   gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */

@@ -7,7 +7,7 @@
 
 #include "tensor/tensor.h"
 
-#define GB_MAX_OUT 4
+#define GB_MAX_OUT 6
 
 /* Where the gradient of one input goes: to another node's output, or into a leaf. */
 typedef struct gb_edge {

@@ -18,7 +18,7 @@ typedef struct op_case { const char *name; gb_op op; case_input in[5]; gb_attr a
 #define A_INT(v) { .given = true, .integer = (v) }
 #define A_NUMBER(v) { .given = true, .number = (v) }
 #define A_INTS(n, ...) { .given = true, .count = (n), .ints = { __VA_ARGS__ } }
-#define A_TEXT(v) { .given = true, .count = sizeof(v) - 1, .string = v }
+#define A_TEXT(v) { .given = true, .text = v }
 #define A_DEFAULT { .given = false }
 
 static const op_case op_cases[] = {

@@ -142,10 +142,11 @@ static void run_generic(gb_context *c, gb_op op) {
       gb_tensor *in[4], *out[GB_MAX_OUT] = { NULL };
       gb_attr attrs[GB_MAX_ATTRS] = { 0 };
       int64_t row[2] = { dims == 2 ? 2 : ROW, ROW / 2 };
-      for (int i = 0; i < info->n_attrs; i++) attrs[i] = (gb_attr){ .given = info->attrs[i].required };
+      for (int i = 0; i < info->n_attrs; i++)
+        if (info->attrs[i].required && info->attrs[i].type != GB_ARG_CHOICE && info->attrs[i].type != GB_ARG_TEXT) attrs[i] = gb_attr_int(0);
       for (int i = 0; i < 4; i++) in[i] = case_tensor(c, &(case_input){ kinds[k][i], dims, { row[0], row[1] }, 2 }, (uint64_t)i);
       blocks = most_blocks = 0;
-      status = info->n_in <= 4 ? gb_apply(c, op, in, info->in[0].list ? 2 : info->n_in, attrs, out) : GB_EINVAL;
+      status = info->n_in <= 4 ? gb_apply(c, op, in, info->list == 0 ? 2 : info->n_in, attrs, out) : GB_EINVAL;
       CHECK(most_blocks <= BLOCKS * GB_PIECE);
       if (most_blocks > BLOCKS * GB_PIECE) fprintf(stderr, "%s: %.1f blocks\n", info->name, (double)most_blocks / (double)GB_PIECE);
       for (int i = 0; i < 4; i++) gb_tensor_release(in[i]);

@@ -132,14 +132,15 @@ static gb_attr any_attr(gb_arg_type type) {
   static const double numbers[] = { 0, 1, -1, 0.5, 1e308, -1e308, 1e-320, 0.0 / 0.0, 1.0 / 0.0 };
   static const char *const words[] = { "", "none", "mean", "sum", "relu", "gelu", "constant", "no such word" };
   gb_attr a = { .given = next(3) > 0 };
-  if (next(8) == 0) {
+  if (type != GB_ARG_CHOICE && type != GB_ARG_TEXT && next(8) == 0) {
     memset(&a, (int)next(256), sizeof a);
     a.given = true;
     a.whole = next(2); /* a bool holds 0 or 1 */
     return a;
   }
   if (type == GB_ARG_NUMBER) a.number = numbers[next(9)];
-  else if (type == GB_ARG_STRING) snprintf(a.string, sizeof a.string, "%s", words[next(8)]);
+  else if (type == GB_ARG_CHOICE && next(4) == 0) a.integer = edges[next(11)], a.count = 1; /* no word, or another choice's */
+  else if (type == GB_ARG_CHOICE || type == GB_ARG_TEXT) a.text = words[next(8)];
   else if (type == GB_ARG_INTS || type == GB_ARG_DIMS) {
     a.count = (int8_t)next(5);
     for (int i = 0; i < GB_MAX_NDIM; i++) a.ints[i] = edges[next(next(4) ? 6 : 11)];

@@ -89,7 +89,7 @@ static void run_conv(void *argument) {
   gb_tensor *result = wrap(&room[3], w->context, c->y, c->result, 4, y);
   gb_tensor *in[] = { wrap(&room[0], w->context, c->x, c->dtype, 4, x), wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
                       wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
-  const gb_attr none = { .given = true, .string = "none" }, relu = { .given = true, .string = "relu" };
+  const gb_attr none = { .given = true, .integer = GB_WORD_none }, relu = { .given = true, .integer = GB_WORD_relu };
   gb_attr attrs[] = { pair_of(c->stride), pair_of(c->padding), pair_of(c->dilation), { .given = true, .integer = c->groups }, c->relu ? relu : none };
   gb_call call = { .op = GB_OP_conv2d, .n_in = 3, .n_out = 1, .in = in, .out = { result }, .attrs = attrs };
   run_op(w->context, &call);

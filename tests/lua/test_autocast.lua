@@ -296,7 +296,7 @@ describe("norms, out = 'autocast'", function()
     end)
   end)
   it("refuses another dtype by name", function()
-    for _, norm in ipairs(norms) do expect(function() norm[2](x, { out = "float64" }) end):to_fail("out is \"float32\" or \"autocast\"") end
+    for _, norm in ipairs(norms) do expect(function() norm[2](x, { out = "float64" }) end):to_fail("it is 'float32' or 'autocast'") end
   end)
 end)
 

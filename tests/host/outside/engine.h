@@ -16,8 +16,8 @@ static int wrong_gradients(gb_context *context) {
   gb_tensor *x = NULL, *square = NULL, *sum = NULL, *dx = NULL;
   int wrong = -1;
   if (gb_tensor_new(context, GB_FLOAT32, 1, shape, cpu, &x) == GB_OK && gb_tensor_write(x, values, sizeof values) == GB_OK &&
-      gb_tensor_set_requires_grad(x, true) == GB_OK && gb_apply(context, GB_OP_square, &x, 1, NULL, &square) == GB_OK &&
-      gb_apply(context, GB_OP_sum, &square, 1, NULL, &sum) == GB_OK && gb_backward(sum, NULL, false, false) == GB_OK &&
+      gb_tensor_set_requires_grad(x, true) == GB_OK && gb_apply(context, gb_op_named("square"), &x, 1, NULL, &square) == GB_OK &&
+      gb_apply(context, gb_op_named("sum"), &square, 1, NULL, &sum) == GB_OK && gb_backward(sum, NULL, false, false) == GB_OK &&
       (dx = gb_tensor_grad(x)) != NULL && gb_tensor_read(dx, gradient, sizeof gradient) == GB_OK) {
     wrong = 0;
     for (int i = 0; i < 4; i++) wrong += gradient[i] != 2 * values[i];
