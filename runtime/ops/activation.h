@@ -19,10 +19,12 @@ typedef enum gb_activation {
 
 /* That an attribute `activation` names. */
 static inline gb_activation gb_activation_of(const gb_attr *activation) {
-#define GB_NAME(NAME, name) [GB_WORD_##name] = GB_ACTIVATION_##NAME,
-  static const int8_t of[GB_WORD_COUNT] = { GB_ACTIVATIONS(GB_NAME) };
-#undef GB_NAME
-  return (gb_activation)of[activation->integer];
+#define GB_CASE(NAME, name) case GB_WORD_##name: return GB_ACTIVATION_##NAME;
+  switch (activation->integer) {
+    GB_ACTIVATIONS(GB_CASE)
+    default: return GB_ACTIVATION_NONE;
+  }
+#undef GB_CASE
 }
 
 /* The derivative is a function of the argument (gelu, silu), not of the result alone (relu, tanh, sigmoid). */
