@@ -511,7 +511,7 @@ static gbl_value preset_of(const parameter *p) {
 static void parse_parameter(lua_State *L, const char *record, char *at, parameter *p) {
   at = skip(at);
   p->name = at;
-  at += strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+  at += strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
   char *name_end = at;
   if (at == p->name) bad_signature(L, record, "an argument has no name");
   if (*at == '?') p->optional = true, at++;

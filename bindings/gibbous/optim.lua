@@ -6,7 +6,7 @@ local define, own, private, copy = native.define, native.own, native.private, na
 local format, concat = string.format, table.concat
 
 -- The class; its step and zero_grad are native. What is private of an optimizer: native (the native object), groups (what a recipe's
--- param_groups was made with).
+-- param_groups was made with), initial (the lr of each group that schedules start from, once there was one).
 local Optimizer = native.Optimizer
 Optimizer.__index = Optimizer
 Optimizer.__name = "gb.optim.Optimizer"
@@ -23,7 +23,10 @@ local function group_of(mine, index, params)
       if name == "params" then return params end
       return mine.native:get(index, name)
     end,
-    __newindex = function(_, name, value) mine.native:set(index, name, value) end,
+    __newindex = function(_, name, value)
+      mine.native:set(index, name, value)
+      if name == "lr" then mine.initial[index] = nil end -- what is written by hand is where the next schedule starts
+    end,
   })
 end
 
@@ -68,7 +71,10 @@ Optimizer.close = define("Optimizer:close(): Let go of the optimizer and of its 
 -- The hyperparameters of every group.
 local function groups_of(mine)
   local groups = {}
-  for g = 1, #mine.groups do groups[g] = mine.native:get(g) end
+  for g = 1, #mine.groups do
+    groups[g] = mine.native:get(g)
+    groups[g].initial_lr = mine.initial[g]
+  end
   return groups
 end
 
@@ -91,9 +97,14 @@ local function set_groups(mine, groups)
   local function set(values)
     for g = 1, #mine.groups do
       if type(values[g]) ~= "table" then fail(format("load_state_dict: group %d of the state is no table", g)) end
-      for name in next, before[g] do
-        if values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
+      local initial = values[g].initial_lr
+      if initial ~= nil and not (type(initial) == "number" and initial >= 0 and initial < math.huge) then
+        fail(format("load_state_dict: initial_lr of group %d of the state is %s; it is a number from 0", g, tostring(initial)))
       end
+      for name in next, before[g] do
+        if name ~= "initial_lr" and values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
+      end
+      mine.initial[g] = initial
     end
   end
   local ok, why = pcall(set, groups)
@@ -143,7 +154,7 @@ Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go o
 
 -- The options that were given, as they were: what was not is a group's own default.
 local function new_optimizer(kind, params, options)
-  local mine = { native = native.optimizer(kind), name = kind, defaults = options, groups = {} }
+  local mine = { native = native.optimizer(kind), name = kind, defaults = options, groups = {}, initial = {} }
   local self = own(setmetatable({ kind = kind, defaults = copy(options), param_groups = {} }, Optimizer), "optimizer", mine)
   local first = type(params) == "table" and rawget(params, 1)
   if type(params) == "table" and not first and rawget(params, "params") ~= nil then

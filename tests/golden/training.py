@@ -3,8 +3,8 @@
 
 Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch; writes tests/golden/training/FAMILY.jsonl)
 
-Optimizers: two float32 parameters, ten given gradients, the parameters after some steps. Schedules: the rate at each
-step. Layers: weights, input, output and gradients of a module. The scaler: its scale and tracker after each step of a
+Optimizers: two float32 parameters, ten given gradients, the parameters after some steps. Schedules: the rates of all
+groups at each step, and the momenta of those that cycle them. Layers: weights, input, output and gradients of a module. The scaler: its scale and tracker after each step of a
 given row of found_inf flags. What is drawn hangs on the line's name alone, as in tests/golden/cases.
 """
 import math
@@ -13,6 +13,7 @@ import cases
 import lines
 import torch
 import torch.nn as nn
+import torch.optim.swa_utils
 
 
 def drawn(name, what, like, low=-2.0, high=2.0):
@@ -84,7 +85,7 @@ def optimizer(kind, options):
 
 # {==== schedules ====
 L = torch.optim.lr_scheduler
-
+SWALR = torch.optim.swa_utils.SWALR
 
 
 def stable_decay(stable, decay, last, shape):
@@ -102,30 +103,111 @@ def stable_decay(stable, decay, last, shape):
     return factor
 
 
-# kind, options, how many steps, PyTorch's
+def inverse_sqrt(timescale):
+    """The factor after the warmup of get_inverse_sqrt_schedule in Hugging Face Transformers, whose shift is then the
+    timescale less the warmup; PyTorch has none."""
+    return lambda t: 1.0 / math.sqrt((t + timescale) / timescale)
+
+
+# Functions of a recipe, which the test has in Lua: for each group of Lambda and Multiplicative, and the scale of Cyclic.
+LAMBDAS = [lambda t: 0.95 ** t, lambda t: 1 / (1 + t)]
+FACTORS = [lambda t: 0.95, lambda t: 1 - 1 / (t + 2)]
+
+
+def scale(x):
+    return 0.5 * (1 + math.sin(x * math.pi / 2))
+
+
+# A metric that falls, stays, falls and rises again.
+METRICS = [round(m, 6) for m in [2.0 * 0.8 ** min(t, 8) + 0.01 * (t % 3) for t in range(24)] + [0.2, 0.1999, 0.19] + [0.3 + 0.1 * t for t in range(21)]]
+RISING = [round(1 - m / 4, 6) for m in METRICS]
+ONE = {"max_lr": [0.8, 0.3], "total_steps": 40}
+CYCLE = {"base_lr": [0.1, 0.01], "max_lr": [0.8, 0.3], "step_size_up": 7}
+PARTS = {"schedules": [["Constant", {"factor": 0.1, "total_iters": 100}], ["Exponential", {"gamma": 0.9}], ["Step", {"step_size": 3, "gamma": 0.5}]],
+         "milestones": [6, 21]}
+CHAIN = {"schedules": [["Constant", {"factor": 0.1, "total_iters": 20}], ["Exponential", {"gamma": 0.9}]]}
+
+
+def parts(o):
+    return [L.ConstantLR(o, 0.1, 100), L.ExponentialLR(o, 0.9), L.StepLR(o, 3, 0.5)]
+
+
+# kind, options, how many steps, PyTorch's; and where they differ the groups' rates, the optimizer and what step is given
 SCHEDULES = [
     ("Constant", {}, 5, lambda o: L.LambdaLR(o, lambda t: 1)),
     ("Linear", {"steps": 8, "first": 0.25, "last": 1.0}, 12, lambda o: L.LinearLR(o, 0.25, 1.0, 8)),
-    ("Cosine", {"steps": 10, "last": 0.1}, 11, lambda o: L.CosineAnnealingLR(o, 10, 0.05)),
+    ("Cosine", {"steps": 10, "last": 0.1}, 11, lambda o: L.CosineAnnealingLR(o, 10, 0.05), [0.5]),
     ("Cosine", {"warmup": 4, "steps": 10, "last": 0.1}, 14,
-     lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.CosineAnnealingLR(o, 10, 0.05)], [4])),
+     lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.CosineAnnealingLR(o, 10, 0.05)], [4]), [0.5]),
     ("WarmupStableDecay", {"steps": 10}, 12, lambda o: L.LambdaLR(o, stable_decay(9, 1, 0.0, "linear"))),
     ("WarmupStableDecay", {"steps": 10, "decay_steps": 4}, 12, lambda o: L.LambdaLR(o, stable_decay(6, 4, 0.0, "linear"))),
     ("WarmupStableDecay", {"steps": 10, "decay_steps": 5, "last": 0.1, "shape": "cosine"}, 12,
      lambda o: L.LambdaLR(o, stable_decay(5, 5, 0.1, "cosine"))),
     ("WarmupStableDecay", {"warmup": 4, "steps": 10, "decay_steps": 6, "last": 0.1, "shape": "1-sqrt"}, 16,
      lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.LambdaLR(o, stable_decay(4, 6, 0.1, "1-sqrt"))], [4])),
+    ("Constant", {"factor": 0.25, "total_iters": 9}, 32, lambda o: L.ConstantLR(o, 0.25, 9)),
+    ("Constant", {"factor": 0.25, "total_iters": 9, "last_epoch": 3}, 32, lambda o: L.ConstantLR(o, 0.25, 9), None, None, [None] * 4),
+    ("Step", {"step_size": 7}, 36, lambda o: L.StepLR(o, 7)),
+    ("Step", {"step_size": 4, "gamma": 0.7}, 36, lambda o: L.StepLR(o, 4, 0.7)),
+    ("Step", {"warmup": 4, "step_size": 5, "gamma": 0.5}, 36,
+     lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.25, 1.0, 3), L.StepLR(o, 5, 0.5)], [4])),
+    ("MultiStep", {"milestones": [3, 11, 12, 30]}, 36, lambda o: L.MultiStepLR(o, [3, 11, 12, 30])),
+    ("MultiStep", {"milestones": [1, 20], "gamma": 0.5}, 36, lambda o: L.MultiStepLR(o, [1, 20], 0.5)),
+    ("Exponential", {"gamma": 0.9}, 36, lambda o: L.ExponentialLR(o, 0.9)),
+    ("Exponential", {"gamma": 0.9, "last_epoch": 5}, 36, lambda o: L.ExponentialLR(o, 0.9), None, None, [None] * 6),
+    ("Polynomial", {}, 36, lambda o: L.PolynomialLR(o)),
+    ("Polynomial", {"total_iters": 30, "power": 2.0}, 36, lambda o: L.PolynomialLR(o, 30, 2.0)),
+    ("InverseSqrt", {}, 36, lambda o: L.LambdaLR(o, inverse_sqrt(10000))),
+    ("InverseSqrt", {"warmup": 8}, 36, lambda o: L.SequentialLR(o, [L.LinearLR(o, 0.125, 1.0, 7), L.LambdaLR(o, inverse_sqrt(8))], [8])),
+    ("InverseSqrt", {"timescale": 5}, 36, lambda o: L.LambdaLR(o, inverse_sqrt(5))),
+    ("CosineWarmRestarts", {"T_0": 8}, 36, lambda o: L.CosineAnnealingWarmRestarts(o, 8)),
+    ("CosineWarmRestarts", {"T_0": 3, "T_mult": 2, "eta_min": 0.01}, 50, lambda o: L.CosineAnnealingWarmRestarts(o, 3, 2, 0.01)),
+    ("Lambda", {"fn": "LAMBDAS"}, 36, lambda o: L.LambdaLR(o, LAMBDAS)),
+    ("Multiplicative", {"fn": "FACTORS"}, 36, lambda o: L.MultiplicativeLR(o, FACTORS)),
+    ("OneCycle", ONE, 40, lambda o: L.OneCycleLR(o, [0.8, 0.3], 40)),
+    ("OneCycle", {"max_lr": 0.8, "epochs": 4, "steps_per_epoch": 10, "pct_start": 0.45, "anneal_strategy": "linear", "base_momentum": [0.7, 0.8],
+                  "max_momentum": 0.99, "div_factor": 10, "final_div_factor": 100}, 40,
+     lambda o: L.OneCycleLR(o, 0.8, epochs=4, steps_per_epoch=10, pct_start=0.45, anneal_strategy="linear", base_momentum=[0.7, 0.8],
+                            max_momentum=0.99, div_factor=10, final_div_factor=100), None, "Adam"),
+    ("OneCycle", ONE | {"three_phase": True}, 40, lambda o: L.OneCycleLR(o, [0.8, 0.3], 40, three_phase=True)),
+    ("OneCycle", ONE | {"cycle_momentum": False}, 40, lambda o: L.OneCycleLR(o, [0.8, 0.3], 40, cycle_momentum=False)),
+    ("Cyclic", CYCLE, 40, lambda o: L.CyclicLR(o, [0.1, 0.01], [0.8, 0.3], 7)),
+    ("Cyclic", CYCLE | {"step_size_down": 3, "mode": "triangular2", "base_momentum": [0.6, 0.7], "max_momentum": 0.95}, 40,
+     lambda o: L.CyclicLR(o, [0.1, 0.01], [0.8, 0.3], 7, 3, "triangular2", base_momentum=[0.6, 0.7], max_momentum=0.95), None, "AdamW"),
+    ("Cyclic", CYCLE | {"mode": "exp_range", "gamma": 0.97}, 40, lambda o: L.CyclicLR(o, [0.1, 0.01], [0.8, 0.3], 7, mode="exp_range", gamma=0.97)),
+    ("Cyclic", CYCLE | {"scale_fn": "scale", "scale_mode": "iterations", "cycle_momentum": False}, 40,
+     lambda o: L.CyclicLR(o, [0.1, 0.01], [0.8, 0.3], 7, scale_fn=scale, scale_mode="iterations", cycle_momentum=False)),
+    ("ReduceOnPlateau", {"patience": 2}, 48, lambda o: L.ReduceLROnPlateau(o, patience=2), None, None, METRICS),
+    ("ReduceOnPlateau", {"mode": "max", "factor": 0.5, "patience": 1, "threshold": 0.02, "threshold_mode": "abs", "cooldown": 3, "min_lr": [0.1, 0.01],
+                         "eps": 0.03}, 48,
+     lambda o: L.ReduceLROnPlateau(o, "max", 0.5, 1, 0.02, "abs", 3, [0.1, 0.01], 0.03), None, None, RISING),
+    ("ReduceOnPlateau", {"mode": "max", "factor": 0.5, "patience": 0, "threshold": 0.05}, 48,
+     lambda o: L.ReduceLROnPlateau(o, "max", 0.5, 0, 0.05), None, None, RISING),
+    ("ReduceOnPlateau", {"threshold_mode": "abs", "threshold": 0.1, "factor": 0.7, "patience": 3, "cooldown": 1}, 48,
+     lambda o: L.ReduceLROnPlateau(o, "min", 0.7, 3, 0.1, "abs", 1), None, None, METRICS),
+    ("SWA", {"swa_lr": [0.05, 0.4], "anneal_epochs": 20}, 32, lambda o: SWALR(o, [0.05, 0.4], 20)),
+    ("SWA", {"swa_lr": 0.05, "anneal_strategy": "linear"}, 32, lambda o: SWALR(o, 0.05, anneal_strategy="linear")),
+    ("Sequential", PARTS, 36, lambda o: L.SequentialLR(o, parts(o), [6, 21])),
+    ("Chained", CHAIN, 36, lambda o: L.ChainedScheduler([L.ConstantLR(o, 0.1, 20), L.ExponentialLR(o, 0.9)])),
 ]
 
 
-def schedule(kind, options, n, make):
-    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
-    theirs, rates = make(opt), []
-    for _ in range(n):
-        rates.append(opt.param_groups[0]["lr"])
+def schedule(kind, options, n, make, lrs=None, optimizer=None, given=None):
+    """given: what PyTorch's step gets, for each step; where it is None, the first steps are not part of the trace."""
+    lrs, optimizer, given = lrs or [0.5, 0.2], optimizer or "SGD", given or []
+    more = {"momentum": 0.95} if optimizer == "SGD" else {}
+    opt = getattr(torch.optim, optimizer)([{"params": [nn.Parameter(torch.zeros(1))], "lr": r} for r in lrs], **more)
+    theirs, rates, momenta = make(opt), [], []
+    before = given.count(None)
+    for t in range(before + n):
+        if t >= before:
+            rates.append([g["lr"] for g in opt.param_groups])
+            momenta.append([g["betas"][0] if "betas" in g else g["momentum"] for g in opt.param_groups])
         opt.step()
-        theirs.step()
-    return {"name": titled(kind, options), "kind": kind, "options": options, "rates": rates}
+        if t + 1 < before + n:
+            theirs.step(*(given[t:t + 1] if not before else []))
+    return {"name": titled(kind, options), "kind": kind, "options": options, "lrs": lrs, "optimizer": optimizer, "metrics": given if not before else [],
+            "rates": rates, "momenta": momenta if kind in ("OneCycle", "Cyclic") else []}
 # ====}
 
 

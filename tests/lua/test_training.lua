@@ -35,19 +35,58 @@ describe("optimizers", function()
   end
 end)
 
+-- Functions of a recipe by the names that rows have for them; tests/golden/training.py has the same.
+local functions = {
+  LAMBDAS = { function(t) return 0.95 ^ t end, function(t) return 1 / (1 + t) end },
+  FACTORS = { function() return 0.95 end, function(t) return 1 - 1 / (t + 2) end },
+  scale = function(x) return 0.5 * (1 + math.sin(x * math.pi / 2)) end,
+}
+
+-- The optimizer and the schedule of a row.
+local function scheduled(row)
+  local groups, options = {}, {}
+  for i, rate in ipairs(row.lrs) do groups[i] = { params = { nn.Parameter(gb.zeros(1)) }, lr = rate } end
+  local opt = optim[row.optimizer](groups, row.optimizer == "SGD" and { momentum = 0.95 } or {})
+  for name, value in pairs(row.options) do options[name] = functions[value] or value end
+  if options.schedules then
+    options.schedules = {}
+    for k, part in ipairs(row.options.schedules) do options.schedules[k] = optim.lr[part[1]](opt, part[2]) end
+  end
+  return opt, optim.lr[row.kind](opt, options)
+end
+
+-- The schedule stands where step t of the row does.
+local function expect_step(row, opt, schedule, t)
+  for i, rate in ipairs(row.rates[t]) do
+    local group = opt.param_groups[i]
+    expect(group.lr):to_be_near(rate, 1e-9 * math.max(1, rate))
+    expect(schedule:get_last_lr()[i]):to_be(group.lr)
+    if #row.momenta > 0 then expect(group.betas and group.betas[1] or group.momentum):to_be_near(row.momenta[t][i], 1e-9) end
+  end
+end
+
 describe("schedules", function()
   for _, row in ipairs(goldens.read("training", { "schedules" })) do
     it(row.name, function()
-      local opt = optim.SGD({ nn.Parameter(gb.zeros(1)) }, { lr = 0.5 })
-      local schedule = optim.lr[row.kind](opt, row.options)
-      for t, rate in ipairs(row.rates) do
-        expect(opt.param_groups[1].lr):to_be_near(rate, 1e-9)
-        if t == 3 then -- a schedule resumes from its state
+      local opt, schedule = scheduled(row)
+      local first, resumed, same = schedule.last_epoch, nil, nil
+      for t = 1, #row.rates do
+        expect(schedule.last_epoch):to_be(first + t - 1)
+        expect_step(row, opt, schedule, t)
+        if resumed then expect_step(row, same, resumed, t) end
+        if t == #row.rates // 3 + 1 then -- a schedule resumes from its state, with an optimizer of its own and with this one
+          same, resumed = scheduled(row)
+          resumed:load_state_dict(gb.io.json_decode(gb.io.json_encode(schedule:state_dict())))
+          expect(resumed.last_epoch):to_be(schedule.last_epoch)
           local state = schedule:state_dict()
-          schedule:step()
+          schedule:step(row.metrics[t])
           schedule:load_state_dict(state)
+          expect_step(row, opt, schedule, t)
         end
-        schedule:step()
+        if t < #row.rates then
+          schedule:step(row.metrics[t])
+          if resumed then resumed:step(row.metrics[t]) end
+        end
       end
     end)
   end
