@@ -58,7 +58,7 @@ struct kind {
  * the name; an object of the Lua half is one that own() was told of. */
 static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "optimizer", "Optimizer", "an optimizer of gb.optim" }, { "scaler", "GradScaler", "a GradScaler" },
-  { "schedule", "Schedule", "a schedule of gb.optim.lr" }, { "loader", "DataLoader", "a DataLoader" },
+  { "schedule", "Schedule", "a schedule of gb.optim.lr" }, { "average", "Average", "an average of gb.optim.Average or EMA" }, { "loader", "DataLoader", "a DataLoader" },
   { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" }, { "tokens", "tokens", "a token file of gb.data" },
   { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },
   { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },

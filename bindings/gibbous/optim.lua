@@ -3,7 +3,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
-local format, concat = string.format, table.concat
+local format, concat, find = string.format, table.concat, string.find
 
 -- The class; its step and zero_grad are native. What is private of an optimizer: native (the native object), groups (what a recipe's
 -- param_groups was made with), initial (the lr of each group that schedules start from, once there was one).
@@ -177,5 +177,54 @@ end
 for _, kind in ipairs(native.optimizer_kinds()) do
   gb.optim[kind.name] = define(kind.record, "strict", function(params, options) return new_optimizer(kind.name, params, options) end)
 end
+
+-- {==== groups without decay ====
+
+-- Does a name hold one of the texts?
+local function is_excluded(name, exclude)
+  for i = 1, #exclude do
+    if find(name, exclude[i], 1, true) then return true end
+  end
+  return false
+end
+
+-- The parameters of a model's norms, of any shape, as keys.
+local function of_norms(model)
+  local found = {}
+  for _, module in ipairs(gb.nn.Module.modules(model)) do
+    if find(native.library_name(module), "Norm", 1, true) then
+      for _, p in ipairs(gb.nn.Module.parameters(module)) do found[p] = true end
+    end
+  end
+  return found
+end
+
+gb.optim.groups = define("gb.optim.groups(model: module; weight_decay: number = 0.01, exclude?: list) -> list: The \z
+  parameters as two groups for an optimizer: with weight_decay, and without, which are biases, all other tensors of \z
+  rank 1 or 0, the parameters of norms, and those whose names hold a text of exclude. A group of none is left out. \z
+  Errors: a model without parameters. Example: local opt = gb.optim.AdamW(gb.optim.groups(gb.nn.Linear(2, 2), { \z
+  weight_decay = 0.1 }), { lr = 1e-3 })", "strict", function(model, options)
+  local decayed = { params = {}, names = {}, weight_decay = options.weight_decay }
+  local plain = { params = {}, names = {}, weight_decay = 0 }
+  if not (options.weight_decay >= 0 and options.weight_decay < math.huge) then
+    fail(format("groups: 'weight_decay' must be 0 or more, got %s", tostring(options.weight_decay)))
+  end
+  local exclude = options.exclude or {}
+  for i = 1, #exclude do
+    if type(exclude[i]) ~= "string" or exclude[i] == "" then
+      fail(format("groups: 'exclude' must hold parts of names, such as 'embedding', but [%d] is %s", i,
+        exclude[i] == "" and "empty" or "a " .. type(exclude[i])))
+    end
+  end
+  local norms, list = of_norms(model), {}
+  for name, p in gb.nn.Module.named_parameters(model) do
+    local group = (p.ndim < 2 or norms[p] or is_excluded(name, exclude)) and plain or decayed
+    group.params[#group.params + 1], group.names[#group.names + 1] = p, name
+  end
+  if #decayed.params > 0 then list[#list + 1] = decayed end
+  if #plain.params > 0 then list[#list + 1] = plain end
+  if #list == 0 then fail("groups: the model has no parameters") end
+  return list
+end)
 
 -- ====}

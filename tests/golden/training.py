@@ -5,7 +5,8 @@ Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch; wri
 
 Optimizers: two float32 parameters, ten given gradients, the parameters after some steps. Schedules: the rates of all
 groups at each step, and the momenta of those that cycle them. Layers: weights, input, output and gradients of a module. The scaler: its scale and tracker after each step of a
-given row of found_inf flags. What is drawn hangs on the line's name alone, as in tests/golden/cases.
+given row of found_inf flags. Averages: weights and the averages after each update. Norms: gradients before and after
+clipping by their norm. What is drawn hangs on the line's name alone, as in tests/golden/cases.
 """
 import math
 
@@ -273,8 +274,62 @@ def scaler(init, growth, backoff, interval, found):
 # ====}
 
 
+# {==== averages of weights ====
+AVERAGES = [
+    ("swa", {}),
+    ("ema", {"decay": 0.9}),
+    ("ema", {}),
+    ("fn", {}),
+    ("swa", {"use_buffers": True}),
+    ("ema", {"decay": 0.6, "use_buffers": True}),
+]
+
+
+def average(mode, options):
+    """A batch norm whose weights and statistics change, and what AveragedModel has after each of five updates; then
+    what update_bn makes of its statistics."""
+    name, tensors, swa = titled(mode, options), {}, torch.optim.swa_utils
+    model = nn.BatchNorm1d(4)
+    fns = {"swa": {"avg_fn": swa.get_swa_avg_fn()}, "ema": {"avg_fn": swa.get_ema_avg_fn(options.get("decay", 0.999))},
+           "fn": {"avg_fn": lambda a, p, n: 0.75 * a + 0.25 * p * n}}
+    averaged = swa.AveragedModel(model, **fns[mode], use_buffers=options.get("use_buffers", False))
+    for step in range(5):
+        for n, p in [*model.named_parameters(), *model.named_buffers()]:
+            p.data = drawn(name, f"{n}.{step}", p) if p.is_floating_point() else torch.tensor(3 * step)
+            tensors[f"model.{n}.{step}"] = p.detach().clone()
+        averaged.update_parameters(model)
+        for n, p in [*averaged.module.named_parameters(), *averaged.module.named_buffers()]:
+            if options.get("use_buffers") or n in ("weight", "bias"):
+                tensors[f"average.{n}.{step}"] = p.detach().clone()
+    batches = [drawn(name, f"batch{i}", torch.empty(6, 4)) for i in range(3)]
+    swa.update_bn(batches, averaged)
+    tensors |= {f"batch{i}": b for i, b in enumerate(batches)}
+    tensors |= {f"after.{n}": b.clone() for n, b in averaged.module.named_buffers()}
+    return {"name": name, "mode": mode, "options": options, "tensors": tensors}
+# ====}
+
+
+# {==== norms of all gradients ====
+NORMS = [(2.0, 1.0), (1.0, 5.0), (3.0, 0.5), ("inf", 1.5), (2.0, 100.0)]
+
+
+def norm(kind, most):
+    name = f"norm_type={kind} max_norm={most}"
+    params = [nn.Parameter(torch.zeros(shape)) for shape in [(3, 5), (7,), ()]]
+    tensors = {}
+    for i, p in enumerate(params):
+        p.grad = drawn(name, f"grad{i}", p)
+        tensors[f"grad{i}"] = p.grad.clone()
+    tensors["vector"] = nn.utils.parameters_to_vector([p.grad for p in params])
+    total = nn.utils.get_total_norm([p.grad for p in params], float(kind))
+    nn.utils.clip_grads_with_norm_(params, most, total)
+    tensors |= {"total": total} | {f"clipped{i}": p.grad for i, p in enumerate(params)}
+    return {"name": name, "norm_type": kind, "max_norm": most, "tensors": tensors}
+# ====}
+
+
 FAMILIES = {"optimizers": (optimizer, OPTIMIZERS), "schedules": (schedule, SCHEDULES), "layers": (layer, LAYERS),
-            "scalers": (scaler, SCALERS)}
+            "scalers": (scaler, SCALERS), "averages": (average, AVERAGES), "norms": (norm, NORMS)}
 
 
 def rows(family):

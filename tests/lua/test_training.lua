@@ -1,4 +1,4 @@
--- test_training.lua - optimizers, schedules, layers and the scaler's arithmetic against numbers made with PyTorch.
+-- test_training.lua - optimizers, schedules, layers, averages, norms and the scaler's arithmetic against numbers made with PyTorch.
 --
 -- Optimizers are compared after 1, 5 and 10 steps: each step rounds a handful of times in float32, relative to the parameter, so 2e-6 is
 -- some sixteen roundings. Layers sum at most a few hundred float32 products: 1e-5.
@@ -141,6 +141,68 @@ describe("the scaler's arithmetic", function()
         expect(scaler:get_scale()):to_be(row.trace[i][1])
         expect(scaler:stats().growth_tracker):to_be(row.trace[i][2])
       end
+    end)
+  end
+end)
+
+-- Averages round a handful of times per update, relative to the weights.
+describe("averages of weights", function()
+  for _, row in ipairs(goldens.read("training", { "averages" })) do
+    it(row.name, function()
+      local model, options = nn.BatchNorm1d(4), { mode = row.mode }
+      for name, value in pairs(row.options) do options[name] = value end
+      if row.mode == "fn" then
+        options.mode, options.avg_fn = nil, function(a, p, n) return a * 0.75 + p * (0.25 * n) end
+      end
+      local average = optim.Average(model, options)
+      for step = 0, 4 do
+        local state = {}
+        for name in pairs(model:state_dict()) do state[name] = stored(row, "model.%s.%d", name, step) end
+        model:load_state_dict(state)
+        average:update_parameters()
+        expect(average.n_averaged):to_be(step + 1)
+        local averages, count = average:state_dict().averages, 0
+        for name, value in pairs(averages) do
+          local kind = value:is_floating_point() and "average" or "model" -- a mean of counts, as PyTorch's, means nothing
+          expect(value):to_be_close(stored(row, kind .. ".%s.%d", name, step), 1e-6)
+          count = count + 1
+        end
+        expect(count):to_be(row.options.use_buffers and 5 or 2)
+        if step == 2 then -- an average goes on from its state
+          local state_of_average = average:state_dict()
+          average = optim.Average(nn.BatchNorm1d(4), options)
+          average:load_state_dict(state_of_average)
+          average:copy_to(model)
+          average = optim.Average(model, options)
+          average:load_state_dict(state_of_average)
+        end
+      end
+      average:copy_to()
+      local batches = {}
+      for i = 1, 3 do batches[i] = stored(row, "batch%d", i - 1) end
+      expect(optim.update_bn(batches, model)):to_be(3)
+      for name, b in model:named_buffers() do expect(b):to_be_close(stored(row, "after.%s", name), 1e-5) end
+    end)
+  end
+end)
+
+describe("norms of all gradients", function()
+  for _, row in ipairs(goldens.read("training", { "norms" })) do
+    it(row.name, function()
+      local params, grads = {}, {}
+      for i = 1, 3 do
+        grads[i] = stored(row, "grad%d", i - 1)
+        params[i] = nn.Parameter(gb.zeros_like(grads[i]))
+        params[i].grad = grads[i]:clone()
+      end
+      local vector = nn.utils.parameters_to_vector(grads)
+      expect(vector):to_equal_bits(stored(row, "vector"))
+      nn.utils.vector_to_parameters(vector, params)
+      for i = 1, 3 do expect(params[i]:detach()):to_equal_bits(grads[i]) end
+      local total = nn.utils.get_total_norm(grads, row.norm_type == "inf" and math.huge or row.norm_type)
+      expect(total):to_be_close(stored(row, "total"), 1e-6)
+      nn.utils.clip_grads_with_norm_(params, row.max_norm, total)
+      for i = 1, 3 do expect(params[i].grad):to_be_close(stored(row, "clipped%d", i - 1), 1e-6) end
     end)
   end
 end)

@@ -1,0 +1,101 @@
+-- nn/utils.lua - parameters as one vector, and clipping by a norm that is known. optim.c has the clipping that
+-- measures.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+local define = native.define
+local format, huge, is_tensor = string.format, math.huge, gb.is_tensor
+local utils = gb.nn.utils
+
+utils.parameters_to_vector = define("gb.nn.utils.parameters_to_vector(parameters: tensors) -> tensor: All elements \z
+  in one row, in order; gradients flow through it. Errors: an empty list. Example: \z
+  print(gb.nn.utils.parameters_to_vector(model:parameters()).shape[1])", "strict", function(parameters)
+  local rows = is_tensor(parameters) and { parameters } or parameters
+  if #rows == 0 then fail("parameters_to_vector: the list is empty; give model:parameters()") end
+  for i = 1, #rows do rows[i] = rows[i]:reshape(-1) end
+  return gb.cat(rows)
+end)
+
+utils.vector_to_parameters = define("gb.nn.utils.vector_to_parameters(vector: tensor, parameters: tensors): Write \z
+  the elements of a vector into the parameters, in order, each in its own dtype. Errors: a vector of another length \z
+  than they have together. Example: \z
+  gb.nn.utils.vector_to_parameters(gb.nn.utils.parameters_to_vector(model:parameters()), \z
+  model:parameters())", "strict", function(vector, parameters)
+  local list, total = is_tensor(parameters) and { parameters } or parameters, 0
+  for i = 1, #list do total = total + list[i]:numel() end
+  if vector.ndim ~= 1 or vector:numel() ~= total then
+    fail(format("vector_to_parameters: the parameters have %d elements together, the vector has the shape %s", total,
+      vector.ndim == 0 and "of a single number" or table.concat(vector.shape, "x")))
+  end
+  gb.no_grad(function()
+    local values = vector:detach():clone() -- it may be a view of the parameters
+    local at = 1
+    for i = 1, #list do
+      local n = list[i]:numel()
+      list[i]:copy_(values:narrow(1, at, n):reshape(list[i].shape))
+      at = at + n
+    end
+  end)
+end)
+
+-- The norm of one tensor as a tensor; 16 bits would overflow.
+local function norm_of(t, kind)
+  t = t:detach()
+  if t.dtype == "float16" or t.dtype == "bfloat16" then t = t:to("float32") end
+  return t:norm(kind)
+end
+
+utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm_type: number = 2, \z
+  error_if_nonfinite: bool = false) -> tensor: The norm of all elements together, of gradients as a rule; 0 of an \z
+  empty list. norm_type is above 0, math.huge for the largest element. Errors: a norm that is inf or NaN, where \z
+  error_if_nonfinite is true. Example: loss:backward() local norm = gb.nn.utils.get_total_norm({ \z
+  model:parameters()[1].grad })", "strict",
+  function(tensors, norm_type, error_if_nonfinite)
+    if not (norm_type > 0) then
+      fail(format("get_total_norm: norm_type is %s; it must be above 0 (2, or math.huge for the largest element)",
+        tostring(norm_type)))
+    end
+    local norms = is_tensor(tensors) and { tensors } or tensors
+    if #norms == 0 then return gb.tensor(0.0) end
+    local device = norms[1].device
+    for i = 1, #norms do
+      if not norms[i]:is_floating_point() then
+        fail(format("get_total_norm: tensor %d is of %s; gradients are of a floating dtype", i, norms[i].dtype))
+      end
+      norms[i] = norm_of(norms[i], norm_type):to(device)
+      if norms[i].dtype ~= norms[1].dtype then
+        for k = 1, i do norms[k] = norms[k]:to("float64") end
+      end
+    end
+    local total = gb.stack(norms):norm(norm_type)
+    if error_if_nonfinite and not total:isfinite():item() then
+      fail(format("get_total_norm: the norm is %s; look for inf or NaN in the loss, or leave error_if_nonfinite out",
+        tostring(total:item())))
+    end
+    return total
+  end)
+
+utils.clip_grads_with_norm_ = define("gb.nn.utils.clip_grads_with_norm_(parameters: tensors, max_norm: number, \z
+  total_norm: tensor|number): Scale the gradients by max_norm / total_norm where that is below 1; total_norm is what \z
+  get_total_norm gave, perhaps of more tensors than these. Errors: a max_norm below 0. Example: \z
+  gb.nn.utils.clip_grads_with_norm_(model:parameters(), 1.0, \z
+  2.5)", "strict", function(parameters, max_norm, total_norm)
+  if not (max_norm >= 0) then
+    fail(format("clip_grads_with_norm_: max_norm is %s; it must be 0 or more", tostring(max_norm)))
+  end
+  if is_tensor(total_norm) and total_norm:numel() ~= 1 then
+    fail(format("clip_grads_with_norm_: total_norm has %d elements; it is one number, as get_total_norm gives",
+      total_norm:numel()))
+  end
+  local list, seen = is_tensor(parameters) and { parameters } or parameters, {}
+  gb.no_grad(function()
+    local norm = is_tensor(total_norm) and total_norm:detach():reshape({}) or gb.tensor(total_norm,
+      { dtype = "float64" })
+    local share = (norm:add(1e-6):reciprocal() * max_norm):clamp(-huge, 1)
+    for i = 1, #list do
+      local grad = not seen[list[i]] and list[i].grad
+      seen[list[i]] = true
+      if grad then grad:mul_(share:to(grad.device)) end
+    end
+  end)
+end)
