@@ -163,7 +163,7 @@ static int run(lua_State *L) {
 
 /* audit_module(number): what runs from now on belongs to this module; what was before. Nothing where no audit runs. */
 static int module(lua_State *L) {
-  gb_audit *audit = gbl_context(L)->audit;
+  gb_audit *audit = gb_audit_running(gbl_context(L));
   lua_pushinteger(L, audit ? gb_audit_set_module(audit, (int32_t)luaL_checkinteger(L, 1)) : 0);
   return 1;
 }

@@ -52,7 +52,7 @@ void gbl_switch(lua_State *L, gbl_state *state) {
   state->noted = L;
   state->modes = modes;
   state->context->modes = &modes->now;
-  gb_audit *audit = state->context->audit; /* of a coroutine that an error ended: nothing of it is unwound */
+  gb_audit *audit = gb_audit_running(state->context); /* of a coroutine that an error ended: nothing of it is unwound */
   if (audit && lua_status(state->audited) > LUA_YIELD) gb_audit_end(audit);
 }
 

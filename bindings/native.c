@@ -11,6 +11,7 @@
 #include "io/place.h"
 #include "objects.h"
 #include "reader.h"
+#include "watch/audit.h"
 
 /* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
 static int fail(lua_State *L) { return gbl_error(L, "%s", luaL_checkstring(L, 1)); }
@@ -151,7 +152,7 @@ static int drop(lua_State *L) {
 /* is_watched(): does a tool want ranges, or an audit the modules that are called? */
 static int is_watched(lua_State *L) {
   const gb_context *context = gbl_upvalue(L)->context;
-  lua_pushboolean(L, context->ranges || context->audit);
+  lua_pushboolean(L, context->ranges || gb_audit_running(context));
   return 1;
 }
 

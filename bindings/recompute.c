@@ -98,16 +98,16 @@ static gb_node **push_node(lua_State *L, gb_context *context, int arguments, rec
 
 /* The first run, without gradients; its results are from *first to the top. True when an op in it took what requires gradients. */
 static bool run_first(lua_State *L, gbl_state *state, int arguments, int *first) {
-  bool before = state->context->untracked;
+  bool before = state->context->graph->untracked;
   gbl_push_grad_scope(L, "gb.recompute", false);
   int scope = lua_gettop(L);
   lua_toclose(L, scope);
   for (int i = 0; i <= arguments; i++) lua_pushvalue(L, i + 1);
-  state->context->untracked = false;
+  state->context->graph->untracked = false;
   lua_call(L, arguments, LUA_MULTRET);
   gbl_note(L, state);
-  bool needed = state->context->untracked;
-  state->context->untracked |= before;
+  bool needed = state->context->graph->untracked;
+  state->context->graph->untracked |= before;
   gbl_end_scope(L, scope);
   *first = scope + 1;
   return needed;

@@ -17,10 +17,10 @@ floor() {
 }
 floor base 'base'
 floor tensor 'base|tensor'
-floor graph 'base|tensor|graph|ops|step|watch'
+floor graph 'base|tensor|graph'
 floor ops 'base|tensor|graph|ops'
 floor cpu 'base|tensor|graph|ops|cpu'
-floor step 'base|tensor|graph|step|watch'
+floor step 'base|tensor|graph|step'
 floor watch 'base|tensor|graph|ops|step|watch'
 floor io 'base|tensor|graph|io'
 floor data 'base|tensor|graph|data|io'

@@ -129,7 +129,7 @@ static gb_status refuse_in_capture(gb_cuda *cuda, const char *what) {
 
 /* Called before any work is given to the device. */
 static gb_status enter(gb_cuda *cuda) {
-  if (cuda->context->capture && !cuda->capturing)
+  if (cuda->context->capturing && !cuda->capturing)
     return cuda->engine->fail(cuda->context, GB_ESTATE, "cuda:%d is asked to work while a graph of another device is captured; a graph is of one device",
                               cuda->device);
   int code = gb_rt_select(cuda->device);

@@ -1,11 +1,13 @@
-/* open.c - puts the house together: opens a context with its table of ops, its pool, its threads and the CPU backend. */
+/* open.c - puts the house together: opens a context with its rooms, its pool, its threads and the CPU backend. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "graph/ops.h"
+#include "ops/families.h"
+#include "step/room.h"
 #include "tensor/context.h"
+#include "watch/room.h"
 
 void gb_context_options_init(gb_context_options *options, size_t size) {
   if (!options || size < sizeof options->size) return;
@@ -13,17 +15,21 @@ void gb_context_options_init(gb_context_options *options, size_t size) {
   options->size = size;
 }
 
-/* Put every family's checks and gradients where dispatch finds them by op. */
-static gb_status gather_families(gb_context *context) {
+/* The rooms that keep something with a context, from the lowest up. */
+static gb_status open_rooms(gb_context *context) {
   static const gb_op_impl *const families[] = {
     gb_family_elementwise, gb_family_reduce, gb_family_view, gb_family_create, gb_family_matmul, gb_family_conv,
-    gb_family_norm, gb_family_loss, gb_family_index, gb_family_attention, gb_family_optim,
+    gb_family_norm, gb_family_loss, gb_family_index, gb_family_attention, gb_family_optim, NULL,
   };
-  context->impl = calloc(GB_OP_COUNT, sizeof *context->impl);
-  if (!context->impl) return GB_EMEMORY;
-  for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-    for (const gb_op_impl *impl = families[f]; impl->op != GB_OP_COUNT; impl++) context->impl[impl->op] = impl;
-  return GB_OK;
+  GB_TRY(gb_graph_open(context, families));
+  GB_TRY(gb_step_open(context));
+  return gb_watch_open(context);
+}
+
+static void close_rooms(gb_context *context) {
+  gb_watch_close(context);
+  gb_step_close(context);
+  gb_graph_close(context);
 }
 
 /* The pool of a device, over its backend's allocator or the caller's. */
@@ -38,8 +44,8 @@ static gb_status open_pool(gb_context *context, int type, const gb_context_optio
 }
 
 static gb_status open_parts(gb_context *context, const gb_context_options *options) {
-  GB_TRY(gb_op_table(&context->infos, context->error, sizeof context->error));
-  GB_TRY(gather_families(context));
+  context->close_rooms = close_rooms;
+  GB_TRY(open_rooms(context));
   context->threads = gb_threads_open(options->threads);
   if (!context->threads) return GB_EMEMORY;
   context->backend[GB_CPU] = calloc(1, sizeof(gb_backend));

@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "step/scaler.h"
-#include "watch/trace.h"
-#include "step/weights.h"
 #include "graph/autograd.h"
 #include "tensor/step_state.h"
 
@@ -212,7 +209,9 @@ static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *g
 /* Adopted parameters are where the gradients of scalers per loss lose their scale. */
 static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_tensor *received;
-  GB_TRY(gb_scaler_receive(context, grad, (gb_dtype)leaf->slab->segments[leaf->segment].grad->dtype, &received));
+  const gb_weight_keeper *weights = context->graph->weights;
+  if (!weights) return write_or_add(context, leaf, grad);
+  GB_TRY(weights->receive(context, grad, (gb_dtype)leaf->slab->segments[leaf->segment].grad->dtype, &received));
   gb_status status = write_or_add(context, leaf, received);
   gb_tensor_release(received);
   return status;
@@ -259,6 +258,11 @@ static gb_tensor *sum_for(const gb_grad_call *grad, int i) {
   return edge->leaf ? sum_of(edge->leaf) : arrived(grad->walk, edge);
 }
 
+static bool receives(const gb_context *context, gb_grad_tag tag) {
+  const gb_weight_keeper *weights = context->graph->weights;
+  return weights && weights->receives(context, tag);
+}
+
 /* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be handed over. */
 static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   const gb_edge *edge = &grad->node->edges[i];
@@ -267,7 +271,7 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   gb_tensor *sum = sum_for(grad, i);
   if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
   if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
-  if (slab && gb_scaler_receives(grad->context, grad->tag)) return NULL;
+  if (slab && receives(grad->context, grad->tag)) return NULL;
   for (int k = 0; k < grad->n_in; k++)
     if (k != i && sum_for(grad, k) == sum) return NULL;
   *holds = !slab || slab->segments[leaf->segment].has_grad;
@@ -285,7 +289,7 @@ static void settle(gb_tensor *leaf, gb_grad_tag tag) {
 
 /* {==== one node ==== */
 
-static const char *node_name(const gb_node *node) { return node->op >= 0 ? node->context->infos[node->op].name : node->name; }
+const char *gb_node_name(const gb_node *node) { return node->op >= 0 ? node->context->graph->infos[node->op].name : node->name; }
 
 static gb_status pass_gradient(gb_grad_call *grad) {
   gb_tensor_retain(grad->in[0] = grad->out[0]);
@@ -330,7 +334,7 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
 static gb_status changed_since(const gb_node *node, const gb_saved *s) {
   return gb_fail(node->context, GB_EAUTOGRAD,
                  "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
-                 node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
+                 gb_node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
 }
 
 /* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new references. */
@@ -341,7 +345,7 @@ static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
     if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
     if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that the next step refreshes */
       GB_TRY(gb_op_cast(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
-    else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(gb_weight_get(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(w->context->graph->weights->copy(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
     else if (w->create_graph) GB_TRY(with_history(node, i, s->tensor, &saved[i]));
     else gb_tensor_retain(saved[i] = s->tensor);
   }
@@ -367,8 +371,7 @@ static capture *find_capture(const walk *w, const gb_node *node, int output, con
   return NULL;
 }
 
-/* Round the gradient as casting by hand would, then to the dtype of the original input, and bring it to that input's device. */
-static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
+gb_status gb_edge_convert(gb_context *context, const gb_edge *edge, gb_tensor **grad) {
   gb_dtype last = (gb_dtype)edge->dtype;
   bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
   if (edge->leaf && edge->leaf->slab) last = (gb_dtype)edge->leaf->slab->segments[edge->leaf->segment].grad->dtype, weight = true;
@@ -376,14 +379,14 @@ static gb_status convert(walk *w, const gb_edge *edge, gb_tensor **grad) {
   for (int i = 0; i < 2; i++) {
     if ((*grad)->dtype == steps[i]) continue;
     gb_tensor *cast;
-    GB_TRY(gb_op_cast(w->context, *grad, steps[i], &cast));
+    GB_TRY(gb_op_cast(context, *grad, steps[i], &cast));
     cast->tag = (*grad)->tag;
     gb_tensor_release(*grad);
     *grad = cast;
   }
   if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index) return GB_OK;
   gb_tensor *home;
-  GB_TRY(gb_op_to_device(w->context, *grad, edge->device, &home));
+  GB_TRY(gb_op_to_device(context, *grad, edge->device, &home));
   home->tag = (*grad)->tag;
   gb_tensor_release(*grad);
   *grad = home;
@@ -441,10 +444,10 @@ static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
   const gb_edge *edge = &node->edges[i];
   if (!same_shape(*grad, edge)) {
     char a[96], b[96];
-    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s", node_name(node), i + 1,
+    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s", gb_node_name(node), i + 1,
                    gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
   }
-  GB_TRY(convert(w, edge, grad));
+  GB_TRY(gb_edge_convert(w->context, edge, grad));
   return edge->leaf ? deliver_leaf(w, edge->leaf, *grad) : deliver_node(w, edge->node, edge->output, *grad);
 }
 
@@ -471,7 +474,7 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
 /* The failure of a node's gradient, with the line that made the node. */
 static gb_status tell_where(walk *w, const gb_node *node, gb_status status) {
   if (!w->context->modes->anomaly || !node->where || status == GB_EINTERRUPT || status == GB_ECALLBACK) return status;
-  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, node_name(node), node->where);
+  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, gb_node_name(node), node->where);
 }
 
 /* Is an element NaN? Infinities are what a scale is halved for. */
@@ -504,79 +507,24 @@ static gb_status check_numbers(walk *w, const gb_grad_call *call) {
   GB_TRY(status);
   if (!found) return GB_OK;
   const gb_node *node = call->node;
-  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s", node_name(node), input, node->where ? " (" : "",
+  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s", gb_node_name(node), input, node->where ? " (" : "",
                  node->where ? node->where : "", node->where ? ")" : "");
 }
 
 /* ----} */
 
-/* {---- the armed trace ---- */
+/* {---- observers of gradients ---- */
 
-/* Are the gradients finite in the form in which they would be sent on? */
-static gb_status is_sent_finite(walk *w, const gb_grad_call *call, bool *finite) {
-  *finite = true;
-  for (int i = 0; *finite && i < call->n_in; i++) {
-    if (!call->need[i] || !call->in[i]) continue;
-    gb_tensor *sent = call->in[i];
-    gb_tensor_retain(sent);
-    gb_status status = convert(w, &call->node->edges[i], &sent);
-    if (status == GB_OK) *finite = gb_trace_finite(w->context->trace, sent);
-    gb_tensor_release(sent);
-    GB_TRY(status);
-  }
+static bool is_followed(const gb_context *context, gb_grad_tag tag) {
+  for (const gb_observer *o = context->graph->observers; o; o = o->next)
+    if (o->follows && o->follows(o->user, tag)) return true;
+  return false;
+}
+
+static gb_status show_gradient(const gb_grad_call *call) {
+  for (const gb_observer *o = call->context->graph->observers; o; o = o->next)
+    if (o->follows && o->follows(o->user, call->tag)) GB_TRY(o->gradient(o->user, call));
   return GB_OK;
-}
-
-/* The same gradient from incoming ones of half the size: it is linear in them. in[] is zeroed room. */
-static gb_status is_half_finite(walk *w, const gb_grad_call *call, gb_tensor **in, bool *finite) {
-  gb_tensor *halves[GB_MAX_OUT] = { NULL };
-  gb_status status = GB_OK;
-  for (int i = 0; status == GB_OK && i < call->n_out; i++)
-    if (call->out[i]) status = gb_op_number(w->context, GB_OP_mul, call->out[i], 0.5, &halves[i]);
-  gb_grad_call again = *call;
-  again.out = halves;
-  again.in = in;
-  again.create_graph = false;
-  if (status == GB_OK) status = call->node->gradient(&again);
-  if (status == GB_OK) status = is_sent_finite(w, &again, finite);
-  for (int i = 0; i < call->n_out; i++) gb_tensor_release(halves[i]);
-  for (int i = 0; i < call->n_in; i++) gb_tensor_release(in[i]);
-  return status;
-}
-
-/* Did this node make the first value that is not finite? A custom function is not called twice. */
-static gb_status examine(walk *w, const gb_grad_call *call) {
-  gb_trace *trace = w->context->trace;
-  gb_node *node = call->node;
-  if (trace->cause[0]) return GB_OK;
-  for (int i = 0; i < call->n_out; i++)
-    if (call->out[i] && !gb_trace_finite(trace, call->out[i])) {
-      gb_trace_found(trace, "the sum of the gradients (or a hook on it) of the result of", node_name(node), node->sequence, "");
-      return GB_OK;
-    }
-  bool finite, half = false;
-  GB_TRY(is_sent_finite(w, call, &finite));
-  if (finite) return GB_OK;
-  if (node->op >= 0) {
-    gb_tensor **room = calloc((size_t)call->n_in + 1, sizeof *room);
-    if (!room) return gb_fail_memory(w->context, sizeof *room * (size_t)call->n_in);
-    gb_status status = is_half_finite(w, call, room, &half);
-    free(room);
-    GB_TRY(status);
-  }
-  gb_trace_found(trace, "the gradient of", node_name(node), node->sequence,
-                 node->op < 0 ? "" : half ? ", finite at half the scale" : ", not finite at half the scale either");
-  return GB_OK;
-}
-
-/* What fails for want of memory finds nothing, and backward goes on. */
-static gb_status trace_node(walk *w, const gb_grad_call *call) {
-  gb_context *context = w->context;
-  gb_beneath beneath;
-  gb_beneath_begin(context, &beneath);
-  (void)examine(w, call);
-  gb_beneath_end(context, &beneath);
-  return gb_trace_failure(context->trace);
 }
 
 /* ----} */
@@ -605,16 +553,16 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
                         .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag, .walk = w };
-  bool followed = gb_trace_follows(context->trace, tag.scaler); /* the trace looks at gradients, and asks for them again; so does anomaly mode */
+  bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does anomaly mode */
   if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
-  if (w->create_graph && node->op >= 0 && context->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
-    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", node_name(node));
+  if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
+    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", gb_node_name(node));
   gb_modes *modes = context->modes;
   gb_status status = node->gradient(&call);
   context->modes = modes;
   if (status != GB_OK) return tell_where(w, node, status);
   if (modes->anomaly) GB_TRY(check_numbers(w, &call));
-  if (followed) GB_TRY(trace_node(w, &call));
+  if (followed) GB_TRY(show_gradient(&call));
   for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
     if (call.settled & 1u) settle(node->edges[i].leaf, tag);
   for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
@@ -757,7 +705,7 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
     }
   }
   if (node->ran)
-    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", node_name(node));
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", gb_node_name(node));
   if (node->rerun) return run_again(w, node, grads);
   size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
   size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
@@ -836,14 +784,14 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->op = NULL;
   gb_status status = GB_OK;
   gb_range_push(context, "backward");
-  gb_walk_place *around = context->backward;
-  context->backward = &w->place;
+  gb_walk_place *around = context->graph->backward;
+  context->graph->backward = &w->place;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
   if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
   for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
-  context->backward = around;
+  context->graph->backward = around;
   gb_range_pop(context);
   context->modes = outer;
   context->op = op;

@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/rules.h"
-#include "step/weights.h"
-#include "graph/autograd.h"
 #include "base/stack.h"
+#include "graph/autograd.h"
 #include "graph/ops.h"
+#include "graph/rules.h"
 
 _Thread_local gb_running gb_running_here;
 
@@ -140,9 +139,15 @@ static gb_status fill_attrs(road *r, const gb_attr *given) {
   return GB_OK;
 }
 
+/* Does somebody keep a copy of x in this dtype? */
+static bool has_copy(const gb_context *context, const gb_tensor *x, gb_dtype dtype) {
+  const gb_weight_keeper *weights = context->graph->weights;
+  return gb_is_16bit(dtype) && weights && weights->keeps(x);
+}
+
 /* Run the cast kernel, or take the weight's kept copy; neither leaves a node. */
 static gb_status cast_input(gb_context *context, gb_tensor *x, gb_dtype dtype, gb_tensor **out) {
-  if (gb_is_16bit(dtype) && gb_weight_is_cached(x)) return gb_weight_get(context, x, dtype, out);
+  if (has_copy(context, x, dtype)) return context->graph->weights->copy(context, x, dtype, out);
   bool grad = gb_set_grad_enabled(context, false);
   gb_status status = gb_op_cast(context, x, dtype, out);
   gb_set_grad_enabled(context, grad);
@@ -157,9 +162,9 @@ static gb_status autocast(road *r) {
   GB_TRY(gb_autocast_rule(call, modes->lower, &plan));
   call->result = plan.result;
   if (plan.cast == GB_DTYPE_NONE) return GB_OK;
-  struct gb_call *outer = call->context->casting;
+  gb_call *outer = call->context->graph->casting;
   modes->autocast = false; /* the cast itself runs untouched */
-  call->context->casting = call;
+  call->context->graph->casting = call;
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < call->n_in; i++) {
     gb_tensor *x = call->in[i];
@@ -169,7 +174,7 @@ static gb_status autocast(road *r) {
     if (status == GB_OK) call->in[i] = r->cast[i];
   }
   modes->autocast = true;
-  call->context->casting = outer;
+  call->context->graph->casting = outer;
   return status;
 }
 
@@ -232,7 +237,7 @@ static bool wants_gradient(const road *r) {
  * on. */
 static void note_untracked(const road *r) {
   for (int i = 0; i < r->call.n_in; i++)
-    if (r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) r->call.context->untracked = true;
+    if (r->call.original[i] && gb_tensor_in_graph(r->call.original[i])) r->call.context->graph->untracked = true;
 }
 
 static bool other_needs(const road *r, int input) {
@@ -247,7 +252,7 @@ static gb_status save_input(road *r, int i) {
   gb_saved *saved = &r->node->saved[i];
   gb_tensor *x = r->call.original[i], *operand = r->call.in[i];
   saved->version = gb_tensor_version(x);
-  if (r->cast[i] && gb_is_16bit((gb_dtype)operand->dtype) && gb_weight_is_cached(x)) {
+  if (r->cast[i] && has_copy(r->call.context, x, (gb_dtype)operand->dtype)) {
     saved->kind = GB_SAVED_WEIGHT;
     saved->dtype = operand->dtype;
     saved->tensor = x;
@@ -323,7 +328,7 @@ static gb_status record(road *r) {
 /* ====} */
 
 static gb_status observe(const gb_call *call) {
-  for (gb_observer *o = call->context->observers; o; o = o->next) GB_TRY(o->op(o->user, call));
+  for (gb_observer *o = call->context->graph->observers; o; o = o->next) GB_TRY(o->op(o->user, call));
   return GB_OK;
 }
 
@@ -333,12 +338,12 @@ static gb_status run(road *r) {
   gb_context *context = call->context;
   if (call->info->kind == GB_KIND_COMPOSITE) {
     bool on = call->autocast = context->modes->autocast;
-    gb_call *outer = context->composite;
-    if (!outer) context->composite = call;
+    gb_call *outer = context->graph->composite;
+    if (!outer) context->graph->composite = call;
     context->modes->autocast = false;
     gb_status status = r->impl->compose(call);
     context->modes->autocast = on;
-    context->composite = outer;
+    context->graph->composite = outer;
     return status;
   }
   GB_TRY(r->impl->check(call));
@@ -378,7 +383,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));
-  if (!context->modes->grad && !context->untracked) note_untracked(r);
+  if (!context->modes->grad && !context->graph->untracked) note_untracked(r);
   bool composite = call->info->kind == GB_KIND_COMPOSITE;
   call->needs_grad = !composite && wants_gradient(r);
   if (call->in_place) {
@@ -392,14 +397,14 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(run(r));
   if (composite && call->in_place) GB_TRY(copy_back(r));
   if (r->node) GB_TRY(record(r));
-  return context->observers ? observe(call) : GB_OK;
+  return context->graph->observers ? observe(call) : GB_OK;
 }
 
 /* Run the op, give the visible outputs to the caller, and release everything else. */
 static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
   if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
   const char *outer = context->op;
-  const gb_op_info *info = &context->infos[op];
+  const gb_op_info *info = &context->graph->infos[op];
   if (!outer) context->op = info->name; /* if an op runs others, errors name the op that the recipe called */
   gb_status status = gb_poll(context);
   if (status == GB_OK && gb_stack_left() < GB_STACK_LEAST)
@@ -411,7 +416,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
   gb_range_push(context, info->name);
   road r;
   r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in, .result = GB_DTYPE_NONE, .in_place = in_place };
-  r.impl = context->impl[op];
+  r.impl = context->graph->impl[op];
   r.node = NULL;
   r.rebase = (gb_rebase){ NULL, NULL };
   r.call.in = r.in_room;

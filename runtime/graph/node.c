@@ -33,7 +33,7 @@ gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_sav
     return NULL;
   }
   *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .room_out = (int8_t)room_out, .n_saved = n_saved, .n_attrs = n_attrs,
-                     .sequence = context->sequence++, .context = context };
+                     .sequence = context->graph->sequence++, .context = context };
   memset(node + 1, 0, bytes - sizeof *node);
   node->edges = (gb_edge *)(node + 1);
   node->out = (gb_node_out *)(node->edges + n_in);
@@ -166,7 +166,7 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
     gb_context_uncount(context, GB_HOOK_BYTES);
     return gb_fail_memory(context, sizeof *hook);
   }
-  *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->next_hook };
+  *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->graph->next_hook };
   while (*last) last = &(*last)->next;
   gb_tensor_tie(t);
   *last = hook;

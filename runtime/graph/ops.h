@@ -3,10 +3,11 @@
 #define GB_GRAPH_OPS_H
 
 #include "gibbous_ops.h"
+#include "graph/node.h"
 #include "graph/number.h"
+#include "graph/room.h"
 #include "op_ids.h"
 #include "tensor/context.h"
-#include "tensor/node.h"
 #include "tensor/tensor.h"
 
 /* {==== the table ==== */
@@ -78,7 +79,7 @@ const char *gb_op_signature(const gb_op_info *info, char *text, size_t size);
 
 /* The whole table, taken apart once per process; GB_OP_COUNT rows. */
 gb_status gb_op_table(const gb_op_info **out, char *error, size_t size);
-static inline const gb_op_info *gb_op_get(const gb_context *context, int op) { return &context->infos[op]; }
+static inline const gb_op_info *gb_op_get(const gb_context *context, int op) { return &context->graph->infos[op]; }
 /* A choice's word, by its text and by its enumerator; GB_WORD_UNKNOWN when there is none. */
 int gb_word_find(const char *text);
 const char *gb_word_text(int64_t word);
@@ -122,9 +123,6 @@ typedef struct gb_op_impl {
   bool save_other;                         /* input i is needed only when another input needs a gradient (x * y) */
   gb_status (*compose)(gb_call *call);     /* COMPOSITE: runs other ops, sets call->out */
 } gb_op_impl;
-
-extern const gb_op_impl gb_family_elementwise[], gb_family_reduce[], gb_family_view[], gb_family_create[], gb_family_matmul[],
-    gb_family_conv[], gb_family_norm[], gb_family_loss[], gb_family_index[], gb_family_attention[], gb_family_optim[];
 
 /* {---- for checks ---- */
 

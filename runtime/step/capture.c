@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "step/optimizer.h"
+#include "step/room.h"
 #include "step/scaler.h"
 #include "step/weights.h"
-#include "step/optimizer.h"
 
 /* A list of what is held; it grows by doubling. */
 typedef struct held { void **items; size_t count, capacity; } held;
@@ -64,7 +65,7 @@ static gb_status look(void *user, const gb_call *call) {
 }
 
 gb_status gb_capture_note_weight(gb_context *context, gb_tensor *weight, gb_dtype dtype) {
-  gb_capture *c = context->capture;
+  gb_capture *c = context->step->capture;
   if (!c) return GB_OK;
   for (size_t i = 0; i < c->weights.count; i++) {
     const used_weight *used = c->weights.items[i];
@@ -80,7 +81,7 @@ gb_status gb_capture_note_weight(gb_context *context, gb_tensor *weight, gb_dtyp
 }
 
 gb_status gb_capture_note_optimizer(gb_context *context, gb_optimizer *optimizer) {
-  gb_capture *c = context->capture;
+  gb_capture *c = context->step->capture;
   if (!c || holds(&c->optimizers, optimizer)) return GB_OK;
   GB_TRY(hold(context, &c->optimizers, optimizer));
   gb_optimizer_retain(optimizer);
@@ -88,7 +89,7 @@ gb_status gb_capture_note_optimizer(gb_context *context, gb_optimizer *optimizer
 }
 
 gb_status gb_capture_note_scaler(gb_context *context, gb_scaler *scaler) {
-  gb_capture *c = context->capture;
+  gb_capture *c = context->step->capture;
   if (!c || holds(&c->scalers, scaler)) return GB_OK;
   GB_TRY(hold(context, &c->scalers, scaler));
   gb_scaler_retain(scaler);
@@ -136,9 +137,17 @@ static gb_status open_pool(gb_capture *c) {
 static void stop(gb_capture *c) {
   gb_context *context = c->context;
   gb_observer_remove(context, &c->observer);
-  context->capture = NULL;
-  context->graph_turns++;
+  context->capturing = false;
+  context->step->capture = NULL;
+  context->step->graph_turns++;
   context->pool[gb_device_slot(c->device)] = c->outer;
+}
+
+/* The name of an observer that looks at values, which a graph hides from it; NULL: there is none. */
+static const char *looks_on(const gb_context *context) {
+  for (const gb_observer *o = context->graph->observers; o; o = o->next)
+    if (o->name) return o->name;
+  return NULL;
 }
 
 gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **out) {
@@ -146,8 +155,9 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
   if (device.type != GB_CUDA) return gb_fail(context, GB_EDEVICE, "cuda.graph: graphs are of CUDA devices");
   if (!gb_context_has_device(context, GB_CUDA, &why)) return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
   GB_TRY(gb_context_open_device(context, device));
-  if (context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
-  if (context->audit) return gb_fail(context, GB_ESTATE, "cuda.graph: an audit runs, which looks at values; capture the step before or after it");
+  if (context->capturing) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
+  const char *looker = looks_on(context);
+  if (looker) return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, which looks at values; capture the step before or after it", looker);
   gb_capture *c = calloc(1, sizeof *c);
   if (!c) return gb_fail_memory(context, sizeof *c);
   c->context = context;
@@ -168,8 +178,9 @@ gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **o
   c->offset = context->offset;
   c->observer = (gb_observer){ .op = look, .user = c };
   gb_observer_add(context, &c->observer);
-  context->capture = c;
-  context->graph_turns++;
+  context->capturing = true;
+  context->step->capture = c;
+  context->step->graph_turns++;
   gb_context_retain(context);
   *out = c;
   return GB_OK;
@@ -218,12 +229,14 @@ gb_status gb_capture_end(gb_capture *c) {
 gb_status gb_capture_replay(gb_capture *c) {
   gb_backend *backend = backend_of(c);
   gb_context *context = c->context;
-  if (!c->graph || context->capture) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
-  if (context->audit) return gb_fail(context, GB_ESTATE, "cuda.graph: an audit runs, and a replay runs no ops that it could see; call the step itself");
+  if (!c->graph || context->capturing) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
+  const char *looker = looks_on(context);
+  if (looker)
+    return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, and a replay runs no ops that it could see; call the step itself", looker);
   GB_TRY(gb_poll(context));
   GB_TRY(prepare(c));
   for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_settle(c->scalers.items[i]));
-  context->graph_turns++;
+  context->step->graph_turns++;
   GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
   context->offset += c->places;
   for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);
@@ -234,7 +247,7 @@ gb_status gb_capture_replay(gb_capture *c) {
 void gb_capture_close(gb_capture *c) {
   if (!c) return;
   gb_context *context = c->context;
-  if (context->capture == c) gb_capture_abandon(c);
+  if (context->step->capture == c) gb_capture_abandon(c);
   if (c->graph) {
     bool there; /* what still runs uses the memory that is let go of. A plain wait would be told what is wrong, and nobody here can pass it on */
     (void)backend_of(c)->arrive(backend_of(c)->state, true, &there);
@@ -242,7 +255,7 @@ void gb_capture_close(gb_capture *c) {
   }
   let_go(c);
   gb_pool_keep(c->own->pool, false);
-  if (!context->capture) gb_pool_flush(c->own->pool); /* while another graph is captured, nobody could wait for what
+  if (!context->capturing) gb_pool_flush(c->own->pool); /* while another graph is captured, nobody could wait for what
                                                          runs */
   free(c);
   gb_context_release(context);

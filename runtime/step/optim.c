@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "step/scaler.h"
-#include "step/weights.h"
 #include "step/capture.h"
 #include "step/optimizer.h"
+#include "step/room.h"
+#include "step/scaler.h"
 
 /* {==== options ==== */
 
@@ -351,7 +351,7 @@ gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) 
     segment->measured = gb_tensor_version(segment->grad) + 1;
     optimizer->measured++;
   }
-  optimizer->measured_turn = optimizer->context->graph_turns;
+  optimizer->measured_turn = optimizer->context->step->graph_turns;
   return GB_OK;
 }
 
@@ -364,7 +364,7 @@ bool gb_optimizer_is_measured(const gb_optimizer *optimizer) {
     if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return false;
     count++;
   }
-  return count > 0 && count == optimizer->measured && optimizer->measured_turn == optimizer->context->graph_turns;
+  return count > 0 && count == optimizer->measured && optimizer->measured_turn == optimizer->context->step->graph_turns;
 }
 
 gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, double norm_type, gb_tensor **norm) {
@@ -417,13 +417,13 @@ static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_option
 static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_call *call) {
   gb_context *context = optimizer->context;
   if (gb_record_on_host(&optimizer->found)) return GB_OK;
-  if (!group->rates.data && context->capture)
+  if (!group->rates.data && context->capturing)
     return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kind_name(optimizer));
   if (!group->rates.data) {
     group->brought.number[0] = NAN;
     return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_optim_numbers));
   }
-  if (!context->capture) return GB_OK;
+  if (!context->capturing) return GB_OK;
   GB_TRY(gb_capture_note_optimizer(context, optimizer));
   group->captured = group->options;
   call->live = group->rates.data;

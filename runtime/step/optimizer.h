@@ -29,7 +29,7 @@ struct gb_optimizer {
   gb_tensor **held;            /* every tensor adopted, counted; tied ones too */
   int n_held;
   int measured;                /* gradients whose 2-norm unscale_ has left in found; 0: none. See gb_optimizer_is_measured */
-  uint64_t measured_turn;      /* the context's graph_turns then */
+  uint64_t measured_turn;      /* the room's graph_turns then */
   bool guarded;                /* unscale_ has run since found was clear: the scaler's step will look at it */
 };
 

@@ -10,12 +10,13 @@
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "watch/trace.h"
 #include "step/capture.h"
 #include "step/optimizer.h"
+#include "step/room.h"
 
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
@@ -43,8 +44,7 @@ struct gb_scaler {
   char *report;                /* NULL: none yet */
   size_t report_size;
   uint32_t report_update;      /* the update number the report is about */
-  gb_trace trace;              /* armed by a skip */
-  char cause[256];             /* what it found at the last skip */
+  char cause[256];             /* what the tracer, armed by a skip, found at the last one */
   gb_scaler *next;             /* of the context's */
 };
 
@@ -145,7 +145,7 @@ gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, g
   atomic_init(&scaler->refs, 1);
   scaler->context = context;
   scaler->options = all;
-  scaler->id = ++context->next_scaler;
+  scaler->id = ++context->step->next_scaler;
   scaler->heeded = true;
   gb_status status = gb_record_open(&scaler->record, context, (gb_device){ GB_CPU, 0 }, NULL, sizeof(gb_scale_record));
   if (status == GB_OK) status = set_scale(scaler, all.enabled ? all.init_scale : 1);
@@ -154,8 +154,8 @@ gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, g
     gb_counted_free(scaler);
     return status;
   }
-  scaler->next = context->scalers;
-  context->scalers = scaler;
+  scaler->next = context->step->scalers;
+  context->step->scalers = scaler;
   gb_context_retain(context);
   *out = scaler;
   return GB_OK;
@@ -182,17 +182,23 @@ static void retire_optimizers(gb_scaler *scaler) {
   scaler->capacity = capacity;
 }
 
+static const gb_skip_tracer *tracer_of(const gb_scaler *scaler) { return scaler->context->step->tracer; }
+
+static void end_trace(gb_scaler *scaler) {
+  if (tracer_of(scaler)) tracer_of(scaler)->disarm(scaler->context, scaler);
+}
+
 void gb_scaler_release(gb_scaler *scaler) {
   if (!scaler || atomic_fetch_sub_explicit(&scaler->refs, 1, memory_order_acq_rel) != 1) return;
   gb_context *context = scaler->context;
-  gb_scaler **at = &context->scalers;
+  gb_scaler **at = &context->step->scalers;
   while (*at && *at != scaler) at = &(*at)->next;
   if (*at) *at = scaler->next;
   forget_optimizers(scaler);
   retire_optimizers(scaler); /* none take the place of the past ones, */
   retire_optimizers(scaler); /* and the other list comes back */
   if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
-  gb_trace_disarm(&scaler->trace);
+  end_trace(scaler);
   let_go_of_copy(scaler);
   gb_record_close(&scaler->record);
   gb_counted_free(scaler->optimizers);
@@ -202,8 +208,8 @@ void gb_scaler_release(gb_scaler *scaler) {
   gb_context_release(context);
 }
 
-gb_scaler *gb_scaler_find(gb_context *context, uint32_t id) {
-  gb_scaler *scaler = context->scalers;
+gb_scaler *gb_scaler_find(const gb_context *context, uint32_t id) {
+  gb_scaler *scaler = context->step->scalers;
   while (scaler && scaler->id != id) scaler = scaler->next;
   return scaler;
 }
@@ -340,7 +346,8 @@ static gb_status was_bad(const gb_optim_param *param, int64_t update, bool *bad)
 static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, int64_t past) {
   if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
   scaler->report_update = scaler->update;
-  memcpy(scaler->cause, scaler->trace.cause, sizeof scaler->cause);
+  const gb_skip_tracer *tracer = tracer_of(scaler);
+  snprintf(scaler->cause, sizeof scaler->cause, "%s", tracer ? tracer->cause(scaler->context, scaler) : "");
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_optim_param *param = &optimizer->params[i];
     bool bad = false;
@@ -349,7 +356,7 @@ static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, i
     char room[32];
     if (bad) GB_TRY(report_add(scaler, gb_optimizer_label(optimizer, i, room, sizeof room)));
   }
-  gb_trace_arm(&scaler->trace, scaler->context, scaler->options.per_loss ? 0 : scaler->id);
+  if (tracer) tracer->arm(scaler->context, scaler, scaler->options.per_loss ? 0 : scaler->id);
   return GB_OK;
 }
 
@@ -383,10 +390,7 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   gb_context *context = scaler->context;
   if (!gb_dtype_is_float((gb_dtype)loss->dtype))
     return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
-  if (gb_trace_follows(context->trace, scaler->id)) {
-    gb_trace_loss(context->trace, loss);
-    GB_TRY(gb_trace_failure(context->trace));
-  }
+  if (tracer_of(scaler)) GB_TRY(tracer_of(scaler)->loss(context, scaler->id, loss));
   gb_tensor *factor = NULL;
   GB_TRY(settle(scaler, loss->storage->device));
   GB_TRY(present_scale(scaler, &factor));
@@ -422,7 +426,7 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
 
 /* Other losses' scalers step the same optimizer: only one of them may. */
 static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
-  for (const gb_scaler *s = scaler->context->scalers; s; s = s->next)
+  for (const gb_scaler *s = scaler->context->step->scalers; s; s = s->next)
     if (s != scaler && s->options.per_loss && stage_of(s, optimizer) == STEPPED)
       return gb_fail(scaler->context, GB_ESTATE, "%s: the scaler of another loss has stepped this optimizer already; step it once for all its "
                      "losses, then update every scaler", who);
@@ -433,7 +437,7 @@ static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *op
 static gb_status is_explained(const gb_scaler *scaler, bool *explained) {
   gb_scale_record record;
   *explained = false;
-  for (const gb_scaler *s = scaler->context->scalers; s && !*explained; s = s->next) {
+  for (const gb_scaler *s = scaler->context->step->scalers; s && !*explained; s = s->next) {
     if (!s->options.per_loss) continue;
     GB_TRY(look(s, &record));
     *explained = record.found_inf != 0;
@@ -508,7 +512,7 @@ static gb_status copy_gradient(gb_context *context, gb_tensor *grad, gb_dtype dt
   return status;
 }
 
-bool gb_scaler_receives(gb_context *context, gb_grad_tag tag) {
+bool gb_scaler_receives(const gb_context *context, gb_grad_tag tag) {
   gb_scaler *scaler = tag.scaler ? gb_scaler_find(context, tag.scaler) : NULL;
   return scaler && scaler->options.per_loss;
 }
@@ -579,7 +583,7 @@ static gb_status ask_what_happened(gb_scaler *scaler) {
 
 /* Look at what has arrived (wait: it has after that): arm or end the trace, name who is to blame, count skips. */
 static gb_status heed(gb_scaler *scaler, bool wait) {
-  if (scaler->heeded || scaler->context->capture) return GB_OK;
+  if (scaler->heeded || scaler->context->capturing) return GB_OK;
   gb_scale_record now;
   bool here = gb_record_on_host(&scaler->record), arrived = true;
   if (here) GB_TRY(look(scaler, &now));
@@ -594,8 +598,8 @@ static gb_status heed(gb_scaler *scaler, bool wait) {
   bool skipped = now.skipped_in_a_row != 0;
   for (int i = 0; skipped && !here && !scaler->options.per_loss && i < scaler->n_past; i++)
     GB_TRY(report_skip(scaler, scaler->past[i].optimizer, scaler->counted));
-  if (skipped) gb_trace_restart(&scaler->trace);
-  else gb_trace_disarm(&scaler->trace);
+  if (skipped && tracer_of(scaler)) tracer_of(scaler)->restart(scaler->context, scaler);
+  if (!skipped) end_trace(scaler);
   return check_skips(scaler, &now);
 }
 

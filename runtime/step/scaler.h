@@ -72,11 +72,11 @@ const char *gb_scaler_report(gb_scaler *scaler);
  * arms the trace that finds it, so it is known from the second skip in a row on; "" before. */
 const char *gb_scaler_cause(gb_scaler *scaler);
 /* Find a scaler by the id in a gradient's tag; NULL if it is gone. Not counted. */
-gb_scaler *gb_scaler_find(gb_context *context, uint32_t id);
+gb_scaler *gb_scaler_find(const gb_context *context, uint32_t id);
 gb_scale_record *gb_scaler_record(gb_scaler *scaler); /* in the memory of the device that the losses are on */
 uint32_t gb_scaler_id(const gb_scaler *scaler);
 /* Do gradients with this tag lose their scale before they are added to a parameter of an optimizer? */
-bool gb_scaler_receives(gb_context *context, gb_grad_tag tag);
+bool gb_scaler_receives(const gb_context *context, gb_grad_tag tag);
 /* A gradient with this tag is about to be added to a parameter of an optimizer. Where its scaler is one per loss, *out is the gradient without
  * scale (new reference, untagged, of this dtype), and the scaler knows whether it was finite; otherwise *out is grad itself, retained. */
 gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype, gb_tensor **out);

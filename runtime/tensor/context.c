@@ -35,7 +35,7 @@ void gb_context_release(gb_context *context) {
   free(context->no_cuda);
   if (context->files.root >= 0) close(context->files.root);
   gb_cells_close(&context->cells);
-  free((void *)context->impl);
+  if (context->close_rooms) context->close_rooms(context);
   free(context);
 }
 
@@ -161,7 +161,7 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
   gb_block *block = gb_pool_alloc(pool, bytes, category);
   if (!block) { /* try once more, after garbage was collected and the cache emptied */
     reclaim(context);
-    if (!context->capture) gb_pool_flush(pool);
+    if (!context->capturing) gb_pool_flush(pool);
     atomic_store(&context->budget.refused, false);
     block = gb_pool_alloc(pool, bytes, category);
   }
@@ -225,7 +225,7 @@ void gb_memory_reset_peaks(gb_context *context) {
 void gb_memory_empty_cache(gb_context *context) {
   if (!context) return;
   gb_cells_flush(&context->cells);
-  if (context->capture) return; /* captured launches hold addresses of memory that nothing else refers to */
+  if (context->capturing) return; /* captured launches hold addresses of memory that nothing else refers to */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_flush(context->pool[i]);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);

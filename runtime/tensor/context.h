@@ -13,19 +13,15 @@
 #include "tensor/backend.h"
 #include "tensor/modes.h"
 
-struct gb_op_info;
-struct gb_op_impl;
-struct gb_node;
 struct gb_grave;
-struct gb_scaler;
-struct gb_trace;
-struct gb_audit;
-struct gb_walk_place;
-struct gb_call;
-struct gb_capture;
+struct gb_node;
+struct gb_tensor;
+struct gb_graph_room;
+struct gb_step_room;
+struct gb_watch_room;
 
-/* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it goes back while the graph
- * lives (gb_pool_keep), since memory that no tensor holds any more is used by replays too. */
+/* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it
+ * goes back while the graph lives (gb_pool_keep), since memory that no tensor holds any more is used by replays too. */
 typedef struct gb_graph_pool { gb_pool *pool; gb_device device; struct gb_graph_pool *next; } gb_graph_pool;
 
 /* Devices of one kind, at most. Pools and backends lie by slot: first those of every kind's device 0, by kind, then the other CUDA devices. */
@@ -38,12 +34,12 @@ static inline gb_device gb_slot_device(int slot) {
   return slot < GB_DEVICE_TYPES ? (gb_device){ (int16_t)slot, 0 } : (gb_device){ GB_CUDA, (int16_t)(slot - GB_DEVICE_TYPES + 1) };
 }
 
-/* Told of every op that ran, after it did; a failure is the op's. */
-typedef struct gb_observer {
-  gb_status (*op)(void *user, const struct gb_call *call);
-  void *user;
-  struct gb_observer *next;
-} gb_observer;
+/* All that tensors ask of the graph that they are part of. */
+typedef struct gb_node_calls {
+  void (*release)(struct gb_node *node);
+  uint64_t (*history)(const struct gb_node *node); /* tells what it computed from earlier results in the same place; above 0 */
+  void (*leave)(struct gb_tensor *tensor); /* it goes, or leaves its graph: its node puts no gradient into it any more */
+} gb_node_calls;
 
 /* Which files may be opened. */
 enum { GB_FILES_ANY = -1, GB_FILES_NONE = -2 };
@@ -60,8 +56,7 @@ struct gb_context {
   gb_cells cells;                          /* of tensors, storages and nodes */
   gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
   struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the context */
-  struct gb_capture *capture;              /* the graph that is being captured; NULL: none */
-  uint64_t graph_turns;                    /* captures begun, captures ended, and replays, which write memory without counting versions */
+  bool capturing;                          /* launches are recorded and do not run: values are not there, and memory goes back to no device */
   gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
@@ -79,30 +74,23 @@ struct gb_context {
   atomic_bool interrupt;
   double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
   gb_backend *ranges;                      /* tells a profiler of ops, modules and phases; NULL: nobody looks on */
-  bool untracked;                          /* since it was cleared, an op took an input that requires gradients while these were off */
   bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
   bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is faster */
 
-  uint64_t sequence;                       /* of the next graph node */
   _Atomic(struct gb_grave *) dead;         /* nodes and tensors whose last reference went, on any thread, while one is being freed */
   atomic_bool burying;
   atomic_bool tying;                       /* the lock of: */
   struct gb_tensor *tied;                  /* every tensor with a gradient, a graph or hooks (gb_tensor_tie) */
-  gb_observer *observers;
-  struct gb_trace *trace;                  /* the armed one; NULL: none */
-  struct gb_audit *audit;                  /* the one that runs; NULL: none */
-  struct gb_call *casting;                 /* the op that autocast casts inputs for just now; NULL: none */
-  struct gb_call *composite;               /* the outermost op that runs others just now; NULL: none */
-  struct gb_walk_place *backward;          /* where the innermost walk is; NULL: none runs */
-  struct gb_scaler *scalers;               /* every living scaler, by id */
-  uint32_t next_scaler, next_hook;
+  const gb_node_calls *nodes;              /* NULL: there are no nodes */
 
-  const struct gb_op_info *infos;          /* the table of ops, GB_OP_COUNT of them; the process's own */
-  const struct gb_op_impl **impl;          /* check and gradient of each op; NULL: none */
+  /* What the rooms above keep, each in a struct of its own (room.h of each). runtime/open.c opens and closes them. */
+  struct gb_graph_room *graph;
+  struct gb_step_room *step;
+  struct gb_watch_room *watch;
+  void (*close_rooms)(gb_context *context);
 
   gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */
 
-  int unseen;                              /* above 0: what runs belongs to a check or to a tool, not to the step */
   const char *op;                          /* the op that the recipe called, for error texts, whatever ops run within it; NULL between */
   gb_status error_code;
   char error_op[64];
@@ -138,35 +126,10 @@ static inline gb_status gb_poll_work(gb_context *context, int64_t *work, int64_t
 void gb_context_retain(gb_context *context);
 void gb_context_release(gb_context *context);
 
-static inline void gb_observer_add(gb_context *context, gb_observer *observer) {
-  observer->next = context->observers;
-  context->observers = observer;
-}
-/* Nothing where it is not there. */
-static inline void gb_observer_remove(gb_context *context, const gb_observer *observer) {
-  gb_observer **at = &context->observers;
-  while (*at && *at != observer) at = &(*at)->next;
-  if (*at) *at = observer->next;
-}
-
 /* The recipe's line that runs now, or "". */
 static inline void gb_where(const gb_context *context, char *text, size_t size) {
   text[0] = 0;
   if (context->where) context->where(context->where_user, text, size);
-}
-
-/* From one to the other, ops look at a step from beneath: outside its graph and its scopes, and seen by no observer that asks. */
-typedef struct gb_beneath { gb_modes *outer, modes; } gb_beneath;
-static inline void gb_beneath_begin(gb_context *context, gb_beneath *beneath) {
-  beneath->outer = context->modes;
-  beneath->modes = *context->modes;
-  beneath->modes.grad = beneath->modes.autocast = false;
-  context->modes = &beneath->modes;
-  context->unseen++;
-}
-static inline void gb_beneath_end(gb_context *context, const gb_beneath *beneath) {
-  context->modes = beneath->outer;
-  context->unseen--;
 }
 
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */

@@ -10,7 +10,6 @@
 
 #include "base/lock.h"
 #include "tensor/context.h"
-#include "tensor/node.h"
 
 /* {==== Storage ==== */
 
@@ -162,9 +161,9 @@ gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const in
   if (!t) return of->storage->context->error_code;
   t->storage = of->storage;
   gb_storage_retain(t->storage);
-  t->base = gb_tensor_root(of);
+  const gb_tensor *base = t->base = gb_tensor_root(of);
   gb_tensor_retain(t->base);
-  t->view_version = gb_history(t->base);
+  if (base->node) t->view_version = base->storage->context->nodes->history(base->node);
   *out = t;
   return GB_OK;
 }
@@ -267,8 +266,12 @@ void gb_tensor_put_grad(gb_tensor *tensor, gb_tensor *grad) {
 
 /* No node may put a gradient into a tensor that goes, or that leaves its graph. */
 static void stop_retaining(gb_tensor *t) {
-  if (t->node && t->retain_grad && t->node->retain[t->output] == t) t->node->retain[t->output] = NULL;
+  if (t->node && t->retain_grad) t->storage->context->nodes->leave(t);
   t->retain_grad = false;
+}
+
+static void release_node(gb_context *context, struct gb_node *node) {
+  if (node) context->nodes->release(node);
 }
 
 /* End a tensor that nobody holds. What it holds ends with it, at most a base deep: whatever may go on from there has a grave of its own. */
@@ -278,7 +281,7 @@ static void tensor_end(gb_tensor *tensor) {
   if (tensor->grad) gb_tensor_release(tensor->grad);
   if (tensor->base) gb_tensor_release(tensor->base);
   if (tensor->hooks) gb_hooks_free(tensor->storage->context, tensor->hooks);
-  if (tensor->node) gb_node_release(tensor->node);
+  release_node(tensor->storage->context, tensor->node);
   gb_storage *storage = tensor->storage;
   tensor_discard(storage->context, tensor);
   gb_storage_release(storage); /* last: the context may go with it */
@@ -328,13 +331,13 @@ static gb_tensor *next_tied(gb_context *context) {
 
 void gb_context_untie(gb_context *context) {
   for (gb_tensor *t; (t = next_tied(context)); gb_tensor_release(t)) {
-    gb_node *node = t->node;
+    struct gb_node *node = t->node;
     gb_hook *hooks = t->hooks;
     stop_retaining(t);
     t->node = NULL;
     t->hooks = NULL;
     gb_hooks_free(context, hooks);
-    gb_node_release(node);
+    release_node(context, node);
     gb_tensor_put_grad(t, NULL);
   }
 }

@@ -97,7 +97,7 @@ struct gb_tensor {
 
   struct gb_node *node;              /* what computed it, counted; NULL for a leaf */
   int output;                        /* which of the node's outputs it is */
-  uint64_t view_version;             /* of a view: gb_history of its base when node was valid; if it differs, node is
+  uint64_t view_version;             /* of a view: the history of its base when node was valid; if it differs, node is
                                         rebuilt when asked for */
   gb_tensor *grad;                   /* accumulated gradient, or NULL */
   gb_grad_tag tag;                   /* of a gradient: the scale it carries */

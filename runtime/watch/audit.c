@@ -9,6 +9,7 @@
 #include "step/weights.h"
 #include "step/optim.h"
 #include "tensor/step_state.h"
+#include "watch/room.h"
 
 enum { PENDING = 256 };      /* results of the op numerics that lie on devices at once */
 
@@ -121,12 +122,12 @@ static gb_status examine(gb_audit *audit, int32_t *at, gb_tensor *t, gb_dtype fo
     fresh->format = (int8_t)format;
     *at = (int32_t)(audit->numbers.count - 1);
   }
-  bool untracked = context->untracked;
+  bool untracked = context->graph->untracked;
   gb_beneath beneath;
   gb_beneath_begin(context, &beneath);
   gb_status status = count(audit, *at, t, signs);
   gb_beneath_end(context, &beneath);
-  context->untracked = untracked;
+  context->graph->untracked = untracked;
   if (status == GB_OK) numbers_at(audit, *at)->numel += t->numel;
   return status;
 }
@@ -146,7 +147,7 @@ static gb_status note_place(gb_audit *audit, const gb_call *call, const char *li
   bool recorded = call->needs_grad && result && result->node;
   place *p = append(audit, &audit->places, sizeof *p);
   if (!p) return audit->context->error_code;
-  p->first = recorded ? result->node->sequence : audit->context->sequence;
+  p->first = recorded ? result->node->sequence : audit->context->graph->sequence;
   p->module = audit->module;
   snprintf(p->line, sizeof p->line, "%s", line);
   return GB_OK;
@@ -179,7 +180,7 @@ static gb_audit_tensor *describe_tensor(gb_audit_tensor *r, const gb_tensor *t, 
 
 /* The caller's input to the composite, if its part got a cast of it; else the part's own original. */
 static const gb_tensor *original_of(const gb_call *call, int i) {
-  const gb_call *around = call->context->composite;
+  const gb_call *around = call->context->graph->composite;
   for (int k = 0; around && k < around->n_in; k++)
     if (around->in[k] == call->in[i] && around->original[k] != call->in[i]) return around->original[k];
   return call->original[i];
@@ -243,7 +244,7 @@ static gb_status describe_backward(gb_audit *audit, const gb_walk_place *at, gb_
   key->hook = at->hook;
   GB_TRY(scale_of(audit, at, &key->scale));
   if (!node) return GB_OK;
-  snprintf(key->of, sizeof key->of, "%s", node->op >= 0 ? audit->context->infos[node->op].name : node->name ? node->name : "");
+  snprintf(key->of, sizeof key->of, "%s", gb_node_name(node) ? gb_node_name(node) : "");
   const place *made = place_of(audit, node->sequence);
   key->module = made ? made->module : 0;
   snprintf(key->line, sizeof key->line, "%s", made ? made->line : "");
@@ -252,9 +253,9 @@ static gb_status describe_backward(gb_audit *audit, const gb_walk_place *at, gb_
 
 static gb_status describe(gb_audit *audit, const gb_call *call, const char *line, gb_audit_key *key) {
   const gb_context *context = audit->context;
-  const gb_call *whole = context->composite ? context->composite : call;
-  const gb_walk_place *at = context->backward;
-  bool on = context->composite ? whole->autocast : context->modes->autocast;
+  const gb_call *whole = context->graph->composite ? context->graph->composite : call;
+  const gb_walk_place *at = context->graph->backward;
+  bool on = context->graph->composite ? whole->autocast : context->modes->autocast;
   memset(key, 0, sizeof *key);
   key->op = call->op;
   key->module = audit->module;
@@ -302,7 +303,7 @@ static bool was_cast(const gb_call *call, int i) {
 /* Casts that ran for the call's inputs, or for the inputs of the composite whose first part this is; the others used
  * kept copies. */
 static void count_casts(gb_audit_row *row, const gb_call *call) {
-  gb_call *whole = call->context->composite;
+  gb_call *whole = call->context->graph->composite;
   int cast = 0;
   for (int i = 0; i < call->n_in; i++) cast += was_cast(call, i);
   row->casts += call->casts;
@@ -365,11 +366,11 @@ static gb_status look(void *user, const gb_call *call) {
   gb_audit *audit = user;
   gb_context *context = audit->context;
   char line[96];
-  if (context->unseen) return GB_OK;
+  if (context->graph->unseen) return GB_OK;
   gb_where(context, line, sizeof line);
-  if (!context->backward || context->modes->recompute) GB_TRY(note_place(audit, call, line));
-  if (context->casting) {
-    note_cast(call, context->casting);
+  if (!context->graph->backward || context->modes->recompute) GB_TRY(note_place(audit, call, line));
+  if (context->graph->casting) {
+    note_cast(call, context->graph->casting);
     return GB_OK;
   }
   if (call->info->kind == GB_KIND_VIEW || call->info->kind == GB_KIND_COMPOSITE) return GB_OK;
@@ -384,24 +385,24 @@ static gb_status look(void *user, const gb_call *call) {
 /* {==== life ==== */
 
 gb_status gb_audit_begin(gb_context *context, gb_audit **out) {
-  if (context->audit) return gb_fail(context, GB_ESTATE, "amp.audit: an audit runs already; audits do not nest");
-  if (context->capture) return gb_fail(context, GB_ESTATE, "amp.audit: a graph is being captured, and its values are not there yet; audit the step before");
+  if (context->watch->audit) return gb_fail(context, GB_ESTATE, "amp.audit: an audit runs already; audits do not nest");
+  if (context->capturing) return gb_fail(context, GB_ESTATE, "amp.audit: a graph is being captured, and its values are not there yet; audit the step before");
   gb_audit *audit = gb_counted_alloc(context, sizeof *audit);
   if (!audit) return context->error_code;
   audit->context = context;
   audit->format = context->modes->autocast ? context->modes->lower : GB_FLOAT16;
-  audit->observer = (gb_observer){ .op = look, .user = audit };
+  audit->observer = (gb_observer){ .name = "an audit", .op = look, .user = audit };
   gb_observer_add(context, &audit->observer);
-  context->audit = audit;
+  context->watch->audit = audit;
   gb_context_retain(context);
   *out = audit;
   return GB_OK;
 }
 
 void gb_audit_end(gb_audit *audit) {
-  if (audit->context->audit != audit) return;
+  if (audit->context->watch->audit != audit) return;
   gb_observer_remove(audit->context, &audit->observer);
-  audit->context->audit = NULL;
+  audit->context->watch->audit = NULL;
 }
 
 gb_status gb_audit_read(gb_audit *audit) {
@@ -427,6 +428,8 @@ void gb_audit_close(gb_audit *audit) {
   gb_counted_free(audit);
   gb_context_release(context);
 }
+
+gb_audit *gb_audit_running(const gb_context *context) { return context->watch->audit; }
 
 int32_t gb_audit_set_module(gb_audit *audit, int32_t module) {
   int32_t before = audit->module;

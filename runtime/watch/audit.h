@@ -60,6 +60,8 @@ typedef struct gb_audit gb_audit;
 gb_status gb_audit_begin(gb_context *context, gb_audit **out);
 /* Watch no longer; the rows stay. Nothing where it has ended. */
 void gb_audit_end(gb_audit *audit);
+/* The one that runs, or NULL. */
+gb_audit *gb_audit_running(const gb_context *context);
 /* Wait for what devices counted. After the end; an audit that is not read has rows without numbers. */
 gb_status gb_audit_read(gb_audit *audit);
 void gb_audit_close(gb_audit *audit);            /* NULL is fine */

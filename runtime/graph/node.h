@@ -1,9 +1,9 @@
-/* tensor/node.h - a node of the graph that backward walks.
+/* graph/node.h - a node of the graph that backward walks.
  *
  * Nodes are numbered in the order they were made; a node's inputs come from nodes with smaller numbers, so walking in decreasing order
  * meets every node after all that use it. An edge carries the dtype of the original input: the gradient is converted to it there. */
-#ifndef GB_TENSOR_NODE_H
-#define GB_TENSOR_NODE_H
+#ifndef GB_GRAPH_NODE_H
+#define GB_GRAPH_NODE_H
 
 #include "tensor/tensor.h"
 
@@ -75,12 +75,18 @@ typedef struct gb_walk_place {
 } gb_walk_place;
 
 /* Tells the present history of a base from earlier ones; 0: none. */
-static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? base->node->sequence + 1 : 0; }
+static inline uint64_t gb_node_history(const gb_node *node) { return node->sequence + 1; }
+static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? gb_node_history(base->node) : 0; }
 
 void gb_node_retain(gb_node *node);
 /* The same op over the same inputs, with what was saved of these, but other attributes; one reference. NULL: out of memory (text set). */
 gb_node *gb_node_again(const gb_node *node, const gb_attr *attrs);
 void gb_node_release(gb_node *node);             /* iterative: a long chain does not recurse */
 void gb_node_drop_saved(gb_node *node);
+/* The op's, or that of a custom function. */
+const char *gb_node_name(const gb_node *node);
+/* Round a gradient as casting by hand would, then to the dtype of the edge's original input, and bring it to that input's
+ * device: what is sent on. */
+gb_status gb_edge_convert(gb_context *context, const gb_edge *edge, gb_tensor **grad);
 
 #endif
