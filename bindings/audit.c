@@ -108,7 +108,7 @@ static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *ro
   const gb_audit_key *key = &row->key;
   lua_createtable(L, 0, 20);
   set_text(L, "phase", phases[key->phase]);
-  set_text(L, "op", gb_op_get(gbl_get_state(L)->context, key->op)->name);
+  set_text(L, "op", gb_audit_name(audit, key));
   set_text(L, "of", key->of);
   set_text(L, "line", key->line);
   if (key->module) gbl_set_integer(L, "module", key->module);

@@ -42,7 +42,7 @@ static int reject(const arguments *a, const char *format, ...) {
 static const char *const expected[] = {
   [GB_ARG_INT] = "an integer", [GB_ARG_DIM] = "a position (from 1; -1 is the last)", [GB_ARG_INTS] = "an integer or a list of integers",
   [GB_ARG_DIMS] = "a dimension or a list of dimensions (from 1; -1 is the last)", [GB_ARG_NUMBER] = "a number", [GB_ARG_BOOL] = "true or false",
-  [GB_ARG_CHOICE] = "a string", [GB_ARG_TEXT] = "a string", [GB_ARG_DTYPE] = "the name of a dtype", [GB_ARG_POINTER] = "nothing",
+  [GB_ARG_CHOICE] = "a string", [GB_ARG_TEXT] = "a string", [GB_ARG_DTYPE] = "the name of a dtype",
 };
 
 static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
@@ -119,7 +119,6 @@ static void read_attr(arguments *a, int which, int index) {
     case GB_ARG_CHOICE:
     case GB_ARG_TEXT: read_string(a, attr, out, index); break;
     case GB_ARG_DTYPE: out->integer = gbl_check_dtype(L, index, a->info->name); break;
-    case GB_ARG_POINTER: wrong_type(a, attr, index); break;
   }
 }
 

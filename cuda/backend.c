@@ -8,6 +8,7 @@
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
 #include "cuda/upload.h"
+#include "tensor/step_state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -206,6 +207,22 @@ static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor 
   return status;
 }
 
+/* What was launched may have failed to, and may have to be waited for. */
+static gb_status launched(gb_cuda *cuda) {
+  GB_TRY(launch_failure(cuda));
+  return !cuda->capturing && waits_for_each(cuda) ? wait_for(cuda) : GB_OK;
+}
+
+/* Every step of the engine's. */
+static gb_status run_step(gb_step_call *step) {
+  gb_cuda *cuda = gb_context_backend(step->context, step->device)->state;
+  GB_TRY(enter(cuda));
+  gb_cuda_call call = { .op = GB_OP_COUNT, .stream = cuda->stream, .fault = cuda->fault, .cuda = cuda };
+  gb_status status = gb_cuda_steps[step->step](&call, step);
+  gb_cuda_scratch_back(&call, 0);
+  return status == GB_OK ? launched(cuda) : status;
+}
+
 /* The kernel of every op. */
 static gb_status run(gb_call *call) {
   gb_cuda *cuda = gb_context_backend(call->context, call->device)->state;
@@ -221,8 +238,7 @@ static gb_status run(gb_call *call) {
     status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_MOST_OUT), more);
     free(more);
   }
-  if (status == GB_OK) status = launch_failure(cuda);
-  return status == GB_OK && !cuda->capturing && waits_for_each(cuda) ? wait_for(cuda) : status;
+  return status == GB_OK ? launched(cuda) : status;
 }
 
 /* ====} */
@@ -433,7 +449,7 @@ static void device_close(void *state) {
   free(cuda);
 }
 
-/* Every family's kernels, by op. */
+/* Every family's kernels, by op, and the steps. */
 static void gather_rows(gb_cuda *cuda, gb_backend *out) {
   static const gb_cuda_row *const families[] = {
 #define FAMILY(name) gb_cuda_##name,
@@ -445,6 +461,7 @@ static void gather_rows(gb_cuda *cuda, gb_backend *out) {
       cuda->row[row->op] = row;
       out->run[row->op] = run;
     }
+  for (int step = 0; step < GB_STEP_COUNT; step++) out->step[step] = run_step;
 }
 
 enum { NO_DEVICE = -1, NO_MEMORY = -2, NOT_SO_MANY = -3 };

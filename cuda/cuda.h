@@ -32,4 +32,8 @@ typedef struct gb_cuda {
   const gb_cuda_row *row[GB_OP_COUNT];
 } gb_cuda;
 
+/* optim.c: launch a step of the engine's. `call` has the stream, and gives scratch. */
+typedef gb_status (*gb_cuda_step)(gb_cuda_call *call, const struct gb_step_call *step);
+extern const gb_cuda_step gb_cuda_steps[GB_STEP_COUNT];
+
 #endif

@@ -12,7 +12,7 @@ _Static_assert(sizeof(gb_pass) < 4096, "a launch takes 4 KB of arguments");
 static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
 
 /* Everything but the segments. */
-static gb_pass pass_of(const gb_slab_call *c) {
+static gb_pass pass_of(const gb_step_call *c) {
   const gb_slab *slab = c->slab;
   gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
                 .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = c->scale, .found = c->found,
@@ -35,8 +35,7 @@ static gb_pass pass_of(const gb_slab_call *c) {
 }
 
 /* Launch the pass over the segments that have a gradient, and then `after` with the same ones (or NULL). */
-static void run_segments(gb_cuda_call *call, gb_pass_kind kind, gb_pass *p, void (*after)(gb_stream stream, const gb_pass *pass)) {
-  const gb_slab *slab = ((const gb_slab_call *)call->attrs[0].pointer)->slab;
+static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind kind, gb_pass *p, void (*after)(gb_stream stream, const gb_pass *pass)) {
   for (int64_t s = 0; s < slab->count;) {
     p->count = 0;
     for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s++) {
@@ -57,8 +56,7 @@ static int64_t count_chunks(const gb_slab *slab, const gb_pass *p) {
   return last < 0 ? 0 : gb_pass_chunks(slab->segments[last].offset + slab->segments[last].size - p->start);
 }
 
-static gb_status check(gb_cuda_call *call, gb_pass_kind kind) {
-  const gb_slab_call *c = call->attrs[0].pointer;
+static gb_status check(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind kind) {
   gb_pass p = pass_of(c);
   int64_t chunks = count_chunks(c->slab, &p);
   if (c->norm_type > 0 && chunks) {
@@ -66,30 +64,29 @@ static gb_status check(gb_cuda_call *call, gb_pass_kind kind) {
     if (!p.norms) return GB_EMEMORY;
     gb_rt_set(call->stream, p.norms, 0, sizeof(double) * (size_t)chunks);
   }
-  run_segments(call, kind, &p, NULL);
+  run_segments(call, c->slab, kind, &p, NULL);
   if (p.norms) gb_pass_norm(call->stream, &p, chunks);
   return GB_OK;
 }
 
-static gb_status run_one(gb_cuda_call *call, gb_pass_kind kind, void (*after)(gb_stream stream, const gb_pass *pass)) {
-  gb_pass p = pass_of(call->attrs[0].pointer);
-  run_segments(call, kind, &p, after);
+static gb_status run_one(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind kind,
+                         void (*after)(gb_stream stream, const gb_pass *pass)) {
+  gb_pass p = pass_of(c);
+  run_segments(call, c->slab, kind, &p, after);
   return GB_OK;
 }
 
-static gb_status optim_check(gb_cuda_call *call) { return check(call, GB_PASS_CHECK); }
-static gb_status optim_unscale(gb_cuda_call *call) { return check(call, GB_PASS_UNSCALE); }
-static gb_status optim_clip(gb_cuda_call *call) { return run_one(call, GB_PASS_CLIP, NULL); }
-static gb_status optim_step(gb_cuda_call *call) { return run_one(call, GB_PASS_STEP, gb_pass_count); }
+static gb_status check_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_CHECK); }
+static gb_status unscale_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_UNSCALE); }
+static gb_status clip_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_CLIP, NULL); }
+static gb_status update_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_STEP, gb_pass_count); }
 
-static gb_status scaler_update(gb_cuda_call *call) {
-  const gb_slab_call *c = call->attrs[0].pointer;
+static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
   gb_pass_update_scale(call->stream, c->scale, &c->rule);
   return GB_OK;
 }
 
-const gb_cuda_row gb_cuda_optim[] = {
-  { GB_OP_optim_check, optim_check, false }, { GB_OP_optim_unscale, optim_unscale, false }, { GB_OP_optim_clip, optim_clip, false },
-  { GB_OP_optim_step, optim_step, false }, { GB_OP_scaler_update, scaler_update, false },
-  { GB_OP_COUNT, NULL, false },
+const gb_cuda_step gb_cuda_steps[GB_STEP_COUNT] = {
+  [GB_STEP_CHECK] = check_pass, [GB_STEP_UNSCALE] = unscale_pass, [GB_STEP_CLIP] = clip_pass,
+  [GB_STEP_UPDATE] = update_pass, [GB_STEP_RESCALE] = rescale,
 };

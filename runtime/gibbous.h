@@ -256,7 +256,6 @@ typedef struct gb_attr {
     double number;            /* number */
     int64_t ints[GB_MAX_NDIM];/* ints, dims, shape */
     const char *text;         /* text, or the word of a choice: NUL-terminated, read during the call */
-    void *pointer;            /* pointer: used inside the engine only */
   };
 } gb_attr;
 #define GB_MAX_ATTRS 16

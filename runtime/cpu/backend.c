@@ -146,13 +146,6 @@ void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg)
   else if (chunks == 1 && !gb_was_stopped(call)) gb_threads_run(call->context->threads, 1, fn, arg);
 }
 
-void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
-  gb_running outer = gb_running_here;
-  gb_running_here = (gb_running){ NULL, 0 };
-  gb_threads_run(call->context->threads, chunks, fn, arg);
-  gb_running_here = outer;
-}
-
 /* ====} */
 
 /* {==== memory ==== */

@@ -47,8 +47,6 @@ typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
  * GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays unset: code between two runs that takes it
  * for an index, or keeps it beyond the op, asks gb_was_stopped first. One chunk alone is not looked after: it is short, or asks by itself. */
 void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
-/* The same, and all chunks run to their end: for what must not be done in part. */
-void gb_parallel_whole(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
 /* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
 bool gb_stop_long(const gb_call *call);
 /* Was a chunk of this op left out? */

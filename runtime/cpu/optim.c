@@ -23,7 +23,7 @@ typedef void (*run_fn)(pass *p, int64_t chunk, const gb_segment *segment, int64_
 
 /* One pass: where the slab's data lie, and what to do with a run of them. */
 struct pass {
-  const gb_slab_call *call;
+  const gb_step_call *call;
   const gb_slab *slab;
   run_fn run;
   int64_t start, end;                   /* elements of the slab that segments with a gradient span */
@@ -43,7 +43,7 @@ static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A pass over the call's slab that reads gradients unscaled where they carry a scale. */
-static pass pass_over(const gb_slab_call *call, run_fn run) {
+static pass pass_over(const gb_step_call *call, run_fn run) {
   const gb_slab *slab = call->slab;
   pass p = { .call = call, .slab = slab, .run = run, .dtype = (gb_dtype)slab->gradients->dtype, .gradients = gb_data(slab->gradients) };
   p.parameters = data_of(slab->parameters);
@@ -88,7 +88,7 @@ static void visit_chunk(void *arg, int64_t chunk) {
 static int64_t count_chunks(const pass *p) { return (p->end - p->start + CHUNK - 1) / CHUNK; }
 
 /* A step is taken or not: a stop half way would leave some weights a step ahead of the others. */
-static void run_pass(const gb_call *call, pass *p) { gb_parallel_whole(call, count_chunks(p), visit_chunk, p); }
+static void run_pass(pass *p) { gb_threads_run(p->call->context->threads, count_chunks(p), visit_chunk, p); }
 
 /* ====} */
 
@@ -136,10 +136,10 @@ static double squares_f64(const double *g, int64_t n) {
 static double larger(double a, double b) { return a > b || a != a ? a : b; }
 
 /* Join what two places add to the call's norm. */
-static double join_norms(const gb_slab_call *call, double a, double b) { return isinf(call->norm_type) ? larger(a, b) : a + b; }
+static double join_norms(const gb_step_call *call, double a, double b) { return isinf(call->norm_type) ? larger(a, b) : a + b; }
 
 /* The largest |g|, or the sum of |g|^p: the norms that are seldom asked for. */
-static double other_norm(const gb_slab_call *call, const float *f32, const double *f64, int64_t n) {
+static double other_norm(const gb_step_call *call, const float *f32, const double *f64, int64_t n) {
   double norm = 0;
   for (int64_t i = 0; i < n; i++) {
     double size = fabs(f32 ? (double)f32[i] : f64[i]);
@@ -190,45 +190,44 @@ static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t
 }
 
 /* Non-finite gradients set the optimizer's flag, and the scaler's. */
-static void note_bad(const gb_slab_call *call, pass *p) {
+static void note_bad(const gb_step_call *call, pass *p) {
   if (!atomic_load(&p->bad)) return;
   if (call->found) call->found->found_inf = 1;
   if (call->scale) call->scale->found_inf = 1;
 }
 
 /* The norm of the slab, joined to what the record holds. */
-static void note_norm(const gb_slab_call *call, const pass *p, int64_t chunks) {
+static void note_norm(const gb_step_call *call, const pass *p, int64_t chunks) {
   double norm = 0;
   for (int64_t i = 0; i < chunks; i++) norm = join_norms(call, norm, p->norms[i]);
   call->found->norm_squared = join_norms(call, call->found->norm_squared, norm);
 }
 
-static gb_status check(gb_call *call, bool writes) {
-  const gb_slab_call *c = call->attrs[0].pointer;
+static gb_status check(gb_step_call *c, bool writes) {
   pass p = pass_over(c, check_run);
   p.writes = writes;
   int64_t chunks = count_chunks(&p);
   if (!(c->norm_type > 0)) {
-    run_pass(call, &p);
+    run_pass(&p);
     note_bad(c, &p);
     return GB_OK;
   }
-  gb_block *scratch = gb_cpu_scratch(call, sizeof(double) * (size_t)chunks);
+  gb_block *scratch = gb_context_alloc(c->context, c->device, sizeof(double) * (size_t)chunks, GB_MEM_SCRATCH);
   if (!scratch) return GB_EMEMORY;
   p.norms = gb_block_data(scratch);
   for (int64_t i = 0; i < chunks; i++) p.norms[i] = 0;
-  run_pass(call, &p);
+  run_pass(&p);
   note_bad(c, &p);
   note_norm(c, &p, chunks);
-  gb_cpu_scratch_free(call, scratch);
+  gb_pool_free(gb_context_pool(c->context, c->device), scratch);
   return GB_OK;
 }
 
 /* Reads slab, scale (its found_inf is set too), scaled, found, norm_type. Never clears a flag. */
-static gb_status optim_check(gb_call *call) { return check(call, false); }
+static gb_status optim_check(gb_step_call *call) { return check(call, false); }
 
 /* As above; gradients (float32 or float64) lose their scale. */
-static gb_status optim_unscale(gb_call *call) { return check(call, true); }
+static gb_status optim_unscale(gb_step_call *call) { return check(call, true); }
 
 /* ====} */
 
@@ -265,7 +264,7 @@ static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t 
 
 /* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag, and gives 0 or NaN, as in
  * PyTorch, unless a scaler will skip the step. */
-static double factor_by_norm(const gb_slab_call *call) {
+static double factor_by_norm(const gb_step_call *call) {
   double norm = call->norm->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
   if (!isfinite(total) && call->owner) call->owner->found_inf = 1;
   double factor = call->max_norm / (total + 1e-6);
@@ -274,12 +273,12 @@ static double factor_by_norm(const gb_slab_call *call) {
 }
 
 /* Reads slab, clip_factor and clip_value, or norm, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale they carry. */
-static gb_status optim_clip(gb_call *call) {
-  gb_slab_call c = *(const gb_slab_call *)call->attrs[0].pointer;
+static gb_status optim_clip(gb_step_call *call) {
+  gb_step_call c = *call;
   if (c.norm) c.clip_factor = factor_by_norm(&c), c.clip_value = 0;
   if (c.norm && c.clip_factor == 1) return GB_OK;
   pass p = pass_over(&c, clip_run);
-  run_pass(call, &p);
+  run_pass(&p);
   return GB_OK;
 }
 
@@ -295,7 +294,7 @@ static void write_16bit(const pass *p, int64_t at, int64_t n, const float *w) {
 }
 
 /* The flag was up: no step, and the scaler hears of it. */
-static bool is_skipped(const gb_slab_call *call) {
+static bool is_skipped(const gb_step_call *call) {
   if (!call->found || call->found->found_inf == 0) return false;
   if (call->scale) call->scale->found_inf = 1;
   return true;
@@ -303,7 +302,7 @@ static bool is_skipped(const gb_slab_call *call) {
 
 /* By norm, as the call says. Where neither a scale nor a clip changes them, gradients are not written. */
 static void clip_in_step(pass *p, double clip) {
-  const gb_slab_call *c = p->call;
+  const gb_step_call *c = p->call;
   p->writes = c->scaled || clip != 1;
   p->inverse = c->scaled ? c->scale->inverse : 1;
   p->clip = clip;
@@ -334,8 +333,7 @@ static const struct { run_fn f32, f64; } step_runs[] = {
 
 /* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
  * too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers, uses, scale, scaled, found, maximize. */
-static gb_status optim_step(gb_call *call) {
-  const gb_slab_call *c = call->attrs[0].pointer;
+static gb_status optim_step(gb_step_call *c) {
   bool wide = c->slab->dtype == GB_FLOAT64;
   double clip = c->norm ? factor_by_norm(c) : 1; /* this comes first: it may raise the flag */
   bool skipped = is_skipped(c);
@@ -343,7 +341,7 @@ static gb_status optim_step(gb_call *call) {
   pass p = pass_over(c, skipped ? skip : step);
   if (c->norm) clip_in_step(&p, clip);
   if (skipped && !p.writes) return GB_OK;
-  run_pass(call, &p);
+  run_pass(&p);
   for (int64_t s = 0; !skipped && s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
   return GB_OK;
 }
@@ -351,17 +349,16 @@ static gb_status optim_step(gb_call *call) {
 /* ====} */
 
 /* Reads scale and rule. */
-static gb_status scaler_update(gb_call *call) {
-  const gb_slab_call *c = call->attrs[0].pointer;
+static gb_status scaler_update(gb_step_call *c) {
   gb_scale_update(c->scale, &c->rule);
   return GB_OK;
 }
 
 void GB_CPU_FILL(optim)(gb_backend *backend);
 void GB_CPU_FILL(optim)(gb_backend *backend) {
-  backend->run[GB_OP_optim_check] = optim_check;
-  backend->run[GB_OP_optim_unscale] = optim_unscale;
-  backend->run[GB_OP_optim_clip] = optim_clip;
-  backend->run[GB_OP_optim_step] = optim_step;
-  backend->run[GB_OP_scaler_update] = scaler_update;
+  backend->step[GB_STEP_CHECK] = optim_check;
+  backend->step[GB_STEP_UNSCALE] = optim_unscale;
+  backend->step[GB_STEP_CLIP] = optim_clip;
+  backend->step[GB_STEP_UPDATE] = optim_step;
+  backend->step[GB_STEP_RESCALE] = scaler_update;
 }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/stack.h"
 #include "graph/autograd.h"
 #include "graph/ops.h"
 #include "graph/rules.h"
@@ -328,7 +327,8 @@ static gb_status record(road *r) {
 /* ====} */
 
 static gb_status observe(const gb_call *call) {
-  for (gb_observer *o = call->context->graph->observers; o; o = o->next) GB_TRY(o->op(o->user, call));
+  for (gb_observer *o = call->context->graph->observers; o; o = o->next)
+    if (o->op) GB_TRY(o->op(o->user, call));
   return GB_OK;
 }
 
@@ -403,17 +403,13 @@ static gb_status travel(road *r, const gb_attr *attrs) {
 /* Run the op, give the visible outputs to the caller, and release everything else. */
 static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
   if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
-  const char *outer = context->op;
+  const char *outer;
   const gb_op_info *info = &context->graph->infos[op];
-  if (!outer) context->op = info->name; /* if an op runs others, errors name the op that the recipe called */
-  gb_status status = gb_poll(context);
-  if (status == GB_OK && gb_stack_left() < GB_STACK_LEAST)
-    status = gb_fail(context, GB_ESTATE, "this thread has only %zu KB of its stack left: nest fewer calls, or give it more", gb_stack_left() >> 10);
+  gb_status status = gb_run_begin(context, info->name, &outer);
   if (status != GB_OK) {
-    context->op = outer;
+    gb_run_end(context, outer);
     return status;
   }
-  gb_range_push(context, info->name);
   road r;
   r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in, .result = GB_DTYPE_NONE, .in_place = in_place };
   r.impl = context->graph->impl[op];
@@ -443,8 +439,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     else gb_tensor_release(r.call.out[i]);
   }
   if (room) gb_pool_free(context->pool[GB_CPU], room);
-  gb_range_pop(context);
-  context->op = outer;
+  gb_run_end(context, outer);
   return status;
 }
 

@@ -28,7 +28,6 @@ typedef enum gb_arg_type {
   GB_ARG_DTYPE,    /* attr.integer, a gb_dtype */
   GB_ARG_CHOICE,   /* attr.text as it is given; from dispatch on attr.integer, a GB_WORD, and attr.count is 1 */
   GB_ARG_TEXT,     /* attr.text, which is the caller's: of composites only, since a node would keep it */
-  GB_ARG_POINTER,  /* engine only */
 } gb_arg_type;
 
 enum { GB_IN_OPTIONAL = 1, GB_IN_NUMBER = 2 }; /* of an input: it may be absent; it may be a Lua number */
@@ -229,8 +228,6 @@ gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tens
 gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out);
 /* Release and set to NULL. */
 void gb_drop(gb_tensor **tensor);
-
-static inline gb_attr gb_attr_ptr(void *p) { return (gb_attr){ .given = true, .pointer = p }; }
 
 /* ----} */
 /* ====} */

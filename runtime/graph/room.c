@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/stack.h"
 #include "graph/ops.h"
 
 static uint64_t history(const gb_node *node) { return gb_node_history(node); }
@@ -31,4 +32,19 @@ void gb_graph_close(gb_context *context) {
   free(context->graph->impl);
   free(context->graph);
   context->graph = NULL;
+}
+
+gb_status gb_run_begin(gb_context *context, const char *name, const char **outer) {
+  *outer = context->op;
+  if (!context->op) context->op = name;
+  gb_range_push(context, name);
+  GB_TRY(gb_poll(context));
+  if (gb_stack_left() >= GB_STACK_LEAST) return GB_OK;
+  return gb_fail(context, GB_ESTATE, "this thread has only %zu KB of its stack left: nest fewer calls, or give it more",
+                 gb_stack_left() >> 10);
+}
+
+void gb_run_end(gb_context *context, const char *outer) {
+  gb_range_pop(context);
+  context->op = outer;
 }

@@ -12,12 +12,14 @@ struct gb_call;
 struct gb_grad_call;
 struct gb_op_info;
 struct gb_op_impl;
+struct gb_step_call;
 struct gb_walk_place;
 
 /* Told of what ran, after it did; a failure is that of what ran. Functions that are NULL are not called. */
 typedef struct gb_observer {
   const char *name;          /* of one that looks at values of every op, so that no graph may be captured meanwhile; else NULL */
   gb_status (*op)(void *user, const struct gb_call *call);
+  gb_status (*step)(void *user, const struct gb_step_call *call); /* of a backend: gb_step */
   /* Shall `gradient` be called with gradients of this tag? Then they are handed over whole, and added to no sum on the way. */
   bool (*follows)(void *user, gb_grad_tag tag);
   gb_status (*gradient)(void *user, const struct gb_grad_call *call);
@@ -64,6 +66,11 @@ static inline void gb_observer_remove(gb_context *context, const gb_observer *ob
   while (*at && *at != observer) at = &(*at)->next;
   if (*at) *at = observer->next;
 }
+
+/* Around what runs on a device: its name for error texts (but what the recipe called keeps its own) and for profilers. It does
+ * not begin where a stop is asked for, or little of the stack is left; it is left in any case, with what `outer` then is. */
+gb_status gb_run_begin(gb_context *context, const char *name, const char **outer);
+void gb_run_end(gb_context *context, const char *outer);
 
 /* From one to the other, ops look at a step from beneath: outside its graph and its scopes, and seen by no observer that asks. */
 typedef struct gb_beneath { gb_modes *outer, modes; } gb_beneath;

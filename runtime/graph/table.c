@@ -192,7 +192,7 @@ gb_op gb_op_named(const char *name) {
 static int attribute_text(const gb_item *item, char *text, size_t size) {
   static const char *const types[] = {
     [GB_ARG_INT] = "int", [GB_ARG_DIM] = "dim", [GB_ARG_INTS] = "ints", [GB_ARG_DIMS] = "dims", [GB_ARG_NUMBER] = "number", [GB_ARG_BOOL] = "bool",
-    [GB_ARG_DTYPE] = "dtype", [GB_ARG_CHOICE] = "string", [GB_ARG_TEXT] = "string", [GB_ARG_POINTER] = "pointer",
+    [GB_ARG_DTYPE] = "dtype", [GB_ARG_CHOICE] = "string", [GB_ARG_TEXT] = "string",
   };
   char value[64];
   const char *at = item->facts;

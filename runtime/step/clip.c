@@ -131,22 +131,21 @@ static void close_list(batch_list *list) {
   free(list->segments);
 }
 
-/* Run an op over every batch. call holds the settings. */
-static gb_status run_batches(batch_list *list, gb_op op, gb_slab_call call) {
+/* Run a step over every batch. call holds the settings. */
+static gb_status run_batches(batch_list *list, gb_step step, gb_step_call call) {
   for (int i = 0; i < list->n_batches; i++) {
     batch *b = &list->batches[i];
     call.slab = &b->slab;
     call.scale = b->scale;
     call.scaled = b->scale != NULL;
-    gb_attr attr = gb_attr_ptr(&call);
-    GB_TRY(gb_apply(list->context, op, NULL, 0, &attr, NULL));
+    GB_TRY(gb_step_run(list->context, step, &call));
   }
   return GB_OK;
 }
 
 /* Change gradients in place, and bump the version of any that somebody kept. */
-static gb_status clip(batch_list *list, gb_slab_call call) {
-  GB_TRY(run_batches(list, GB_OP_optim_clip, call));
+static gb_status clip(batch_list *list, gb_step_call call) {
+  GB_TRY(run_batches(list, GB_STEP_CLIP, call));
   for (int i = 0; i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
   return GB_OK;
 }
@@ -185,14 +184,14 @@ static gb_status measure(batch_list *list, double norm_type, gb_record *record) 
   gb_device device;
   GB_TRY(find_device(list, &device));
   GB_TRY(gb_record_open(record, list->context, device, NULL, sizeof(gb_found_record)));
-  return run_batches(list, GB_OP_optim_check, (gb_slab_call){ .found = record->data, .norm_type = norm_type });
+  return run_batches(list, GB_STEP_CHECK, (gb_step_call){ .found = record->data, .norm_type = norm_type });
 }
 
 /* Scale gradients down by the norm in the record. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
  * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
  * reads, and gradients stay as they are, for the scaler to report on. On the CPU, where the norm is known, nothing is written that need not be. */
 static gb_status clip_by(batch_list *list, const gb_record *record, double max_norm, double norm_type) {
-  gb_slab_call call = { .norm = record->data, .max_norm = max_norm, .norm_type = norm_type };
+  gb_step_call call = { .norm = record->data, .max_norm = max_norm, .norm_type = norm_type };
   double total = gb_record_on_host(record) ? norm_of(record->data, norm_type) : 0;
   bool writes = !gb_record_on_host(record) || !(max_norm / (total + 1e-6) >= 1);
   for (int i = 0; i < list->n_batches; i++) {
@@ -203,8 +202,7 @@ static gb_status clip_by(batch_list *list, const gb_record *record, double max_n
     call.slab = &b->slab;
     call.scale = b->scale;
     call.scaled = b->scale != NULL;
-    gb_attr attr = gb_attr_ptr(&call);
-    GB_TRY(gb_apply(list->context, GB_OP_optim_clip, NULL, 0, &attr, NULL));
+    GB_TRY(gb_step_run(list->context, GB_STEP_CLIP, &call));
   }
   for (int i = 0; writes && i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
   return GB_OK;
@@ -266,7 +264,7 @@ gb_status gb_clip_grad_value(gb_context *context, gb_tensor *const *parameters, 
   if (!(value > 0)) return gb_fail(context, GB_EINVAL, "clip_grad_value_: the limit is %g; it must be above 0", value);
   batch_list list = { .context = context, .who = "clip_grad_value_" };
   gb_status status = gather(&list, parameters, count);
-  if (status == GB_OK) status = clip(&list, (gb_slab_call){ .clip_value = value });
+  if (status == GB_OK) status = clip(&list, (gb_step_call){ .clip_value = value });
   close_list(&list);
   return status;
 }

@@ -318,18 +318,13 @@ static bool any_gradient(const gb_slab *slab) {
   return false;
 }
 
-static gb_status run_slab(gb_context *context, gb_op op, gb_slab_call *call) {
-  gb_attr attr = gb_attr_ptr(call);
-  return gb_apply(context, op, NULL, 0, &attr, NULL);
-}
-
-gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale, double norm_type) {
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_record *scale, double norm_type) {
   for (int g = 0; g < optimizer->n_groups; g++)
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_slab_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .norm_type = norm_type };
-      GB_TRY(run_slab(optimizer->context, op, &call));
+      gb_step_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .norm_type = norm_type };
+      GB_TRY(gb_step_run(optimizer->context, step, &call));
     }
   return GB_OK;
 }
@@ -341,7 +336,7 @@ static void note_true_size(gb_segment *segment) {
 }
 
 gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) {
-  GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_unscale, scale, 2));
+  GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_UNSCALE, scale, 2));
   optimizer->guarded = true;
   for (int i = 0; i < optimizer->n_params; i++) {
     gb_segment *segment = optimizer->params[i].segment;
@@ -371,7 +366,7 @@ gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, dou
   if (norm_type != 2 || !gb_optimizer_is_measured(optimizer)) {
     optimizer->measured = 0;
     GB_TRY(gb_record_clear_part(&optimizer->found, offsetof(gb_found_record, norm_squared), sizeof(double)));
-    GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, scale, norm_type));
+    GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_CHECK, scale, norm_type));
   }
   return gb_norm_tensor(&optimizer->found, norm_type, norm);
 }
@@ -403,9 +398,9 @@ static void publish(gb_owned_slab *owned, bool certain) {
 }
 
 /* The settings of a group, for its kernel. */
-static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
+static gb_step_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
   const gb_hyper *maximize = gb_optimizer_hyper(optimizer->kind, "maximize");
-  gb_slab_call call = { .kind = optimizer->kind, .numbers = &o->numbers, .maximize = o->numbers.number[maximize->at] != 0 };
+  gb_step_call call = { .kind = optimizer->kind, .numbers = &o->numbers, .maximize = o->numbers.number[maximize->at] != 0 };
   for (int i = 0; i < GB_OPTIM_STATES; i++) call.uses[i] = gb_optimizer_uses(optimizer->kind, &o->numbers, i);
   return call;
 }
@@ -414,7 +409,7 @@ static gb_slab_call call_of(const gb_optimizer *optimizer, const gb_optim_option
 
 /* The rates' place on the device, which a step makes for one that is captured later: a captured one would clear it with every replay. And what the
  * settings are when a step is captured. */
-static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_slab_call *call) {
+static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_step_call *call) {
   gb_context *context = optimizer->context;
   if (gb_record_on_host(&optimizer->found)) return GB_OK;
   if (!group->rates.data && context->capturing)
@@ -466,7 +461,7 @@ void gb_optimizer_replayed(gb_optimizer *optimizer) {
 /* ----} */
 
 /* A step clips within its pass, by the norm in the optimizer's record. */
-static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_slab_call *call) {
+static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_step_call *call) {
   call->norm = call->owner = optimizer->found.data;
   call->max_norm = clip->max_norm;
   call->norm_type = clip->norm_type;
@@ -477,7 +472,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
-    gb_slab_call call = call_of(optimizer, &group->options);
+    gb_step_call call = call_of(optimizer, &group->options);
     call.scale = scale;
     call.scaled = scaled;
     call.found = guarded ? optimizer->found.data : NULL;
@@ -487,7 +482,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
-      GB_TRY(run_slab(optimizer->context, GB_OP_optim_step, &call));
+      GB_TRY(gb_step_run(optimizer->context, GB_STEP_UPDATE, &call));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "step/optim.h"
+#include "step/passes.h"
 #include "step/slab.h"
 #include "tensor/record.h"
 
@@ -50,9 +51,9 @@ const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *b
 
 /* Clear what was found: no flag, no norm. */
 gb_status gb_optimizer_clear_found(gb_optimizer *optimizer);
-/* Run optim_check or optim_unscale over all gradients, which carry the record's scale (NULL: none), and join their norm of a type (0: none) to
+/* Run GB_STEP_CHECK or GB_STEP_UNSCALE over all gradients, which carry the record's scale (NULL: none), and join their norm of a type (0: none) to
  * the one in found; flags are set, never cleared. */
-gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_op op, gb_scale_record *scale, double norm_type);
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_record *scale, double norm_type);
 /* Divide all gradients by the record's scale in place; found, which is clear, gets the flag and the norm. */
 gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale);
 /* Does found hold the 2-norm of all gradients as they are now? Only where nobody can have written to one since they were unscaled: every

@@ -322,9 +322,8 @@ static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *
   gb_record record = { .context = context };
   gb_found_record found = { 0 };
   GB_TRY(gb_record_open(&record, context, alone.gradients->storage->device, NULL, sizeof found));
-  gb_slab_call call = { .slab = &alone, .found = record.data };
-  gb_attr attr = gb_attr_ptr(&call);
-  gb_status status = gb_apply(context, GB_OP_optim_check, NULL, 0, &attr, NULL);
+  gb_step_call call = { .slab = &alone, .found = record.data };
+  gb_status status = gb_step_run(context, GB_STEP_CHECK, &call);
   if (status == GB_OK) status = gb_record_read(&record, &found);
   gb_record_close(&record);
   *bad = found.found_inf != 0;
@@ -451,7 +450,7 @@ static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const
   GB_TRY(check_unscaled(scaler, optimizer, who));
   GB_TRY(check_unstepped(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
-  GB_TRY(clip ? gb_optimizer_norm(optimizer, NULL, clip->norm_type, norm) : gb_optimizer_inspect(optimizer, GB_OP_optim_check, NULL, 0));
+  GB_TRY(clip ? gb_optimizer_norm(optimizer, NULL, clip->norm_type, norm) : gb_optimizer_inspect(optimizer, GB_STEP_CHECK, NULL, 0));
   GB_TRY(gb_optimizer_update(optimizer, NULL, false, true, clip));
   note_stage(scaler, optimizer, STEPPED);
   bool skipped, explained;
@@ -480,7 +479,7 @@ static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip 
   gb_scale_record *carried = now == READY ? scaler->record.data : NULL;
   if (carried) GB_TRY(gb_optimizer_clear_found(optimizer));
   if (clip) GB_TRY(gb_optimizer_norm(optimizer, carried, clip->norm_type, norm));
-  else if (carried) GB_TRY(gb_optimizer_inspect(optimizer, GB_OP_optim_check, carried, 0));
+  else if (carried) GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_CHECK, carried, 0));
   GB_TRY(gb_optimizer_update(optimizer, scaler->record.data, carried != NULL, true, clip));
   note_stage(scaler, optimizer, STEPPED);
   if (!gb_record_on_host(&scaler->record)) return GB_OK; /* the update asks for what happened, without waiting for it */
@@ -529,23 +528,22 @@ gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype
   GB_TRY(copy_gradient(context, grad, dtype, out));
   gb_segment segment = { .size = (*out)->numel, .has_grad = true, .parameter = *out, .grad = *out };
   gb_slab alone = { .dtype = dtype, .elements = (*out)->numel, .gradients = *out, .count = 1, .segments = &segment };
-  gb_slab_call call = { .slab = &alone, .scale = record, .scaled = true };
-  gb_attr attr = gb_attr_ptr(&call);
-  gb_status status = gb_apply(context, GB_OP_optim_unscale, NULL, 0, &attr, NULL);
+  gb_step_call call = { .slab = &alone, .scale = record, .scaled = true };
+  gb_status status = gb_step_run(context, GB_STEP_UNSCALE, &call);
   if (status != GB_OK) gb_drop(out);
   else scaler->received = true;
   return status;
 }
 
 /* The kernel's settings; a static scale neither grows nor shrinks. */
-static gb_slab_call update_call(gb_scaler *scaler) {
+static gb_step_call update_call(gb_scaler *scaler) {
   const gb_scaler_options *o = &scaler->options;
   gb_scale_record *record = scaler->record.data;
   gb_device device = scaler->record.device;
   gb_scale_rule still = { .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
   gb_scale_rule rule = { .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor, .growth_interval = o->growth_interval,
                          .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
-  return (gb_slab_call){ .scale = record, .device = device, .rule = o->dynamic ? rule : still };
+  return (gb_step_call){ .scale = record, .device = device, .rule = o->dynamic ? rule : still };
 }
 
 /* So many skips in a row mean that something is broken, not that the scale is too large. */
@@ -646,9 +644,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   if (given) GB_TRY(look(scaler, &before));
   GB_TRY(heed(scaler, true));
   if (worked) {
-    gb_slab_call call = update_call(scaler);
-    gb_attr attr = gb_attr_ptr(&call);
-    GB_TRY(gb_apply(scaler->context, GB_OP_scaler_update, NULL, 0, &attr, NULL));
+    gb_step_call call = update_call(scaler);
+    GB_TRY(gb_step_run(scaler->context, GB_STEP_RESCALE, &call));
     GB_TRY(gb_capture_note_scaler(scaler->context, scaler));
     GB_TRY(ask_what_happened(scaler));
   }

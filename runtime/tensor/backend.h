@@ -9,15 +9,29 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 6u
+#define GB_BACKEND_ABI 7u
 
 struct gb_call;
+struct gb_step_call;
 
 /* What gb.cuda.properties tells, and bytes that the backend itself holds between host and device. */
 typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory, staging; } gb_device_info;
 
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_call *call);
+
+/* What a backend does beside its ops: passes over the gradients and weights of a slab, and the scaler's update. */
+typedef enum gb_step {
+  GB_STEP_CHECK,    /* raise the flags if a gradient is not finite; add up the norm if asked */
+  GB_STEP_UNSCALE,  /* divide gradients by the scale in place, and check them alike */
+  GB_STEP_CLIP,     /* multiply or clamp gradients in place */
+  GB_STEP_UPDATE,   /* one step of an optimizer over the segments that have a gradient, clipped if asked */
+  GB_STEP_RESCALE,  /* the scale grows or backs off by the flags of all optimizers */
+  GB_STEP_COUNT
+} gb_step;
+
+/* Do what the call says, which was checked. It runs to its end, since a stop half way would leave some weights a step ahead. */
+typedef gb_status (*gb_step_kernel)(struct gb_step_call *call);
 
 typedef struct gb_backend {
   const char *name;                              /* "cpu", "cuda", or a plugin's own */
@@ -55,6 +69,7 @@ typedef struct gb_backend {
   void (*range_push)(void *state, const char *name);
   void (*range_pop)(void *state);
   void (*close)(void *state);
+  gb_step_kernel step[GB_STEP_COUNT];            /* NULL: this backend has no such step */
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;
 

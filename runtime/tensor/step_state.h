@@ -7,6 +7,7 @@
 
 #include "base/optimizers.h"
 #include "base/step_records.h"
+#include "tensor/backend.h"
 #include "tensor/tensor.h"
 
 /* One parameter's place in a slab. Tied parameters are one segment. */
@@ -32,9 +33,13 @@ typedef struct gb_slab {
   gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
 } gb_slab;
 
-/* The argument of the optim_* ops. Which fields count is said at each op's kernel. Records lie in the memory of the slab's device. */
-typedef struct gb_slab_call {
-  gb_slab *slab;
+/* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Records lie in the memory of
+ * the device. */
+typedef struct gb_step_call {
+  gb_context *context;       /* set on the way, with the two below; for GB_STEP_RESCALE the caller gives the device */
+  gb_step step;
+  gb_device device;          /* where it runs: the slab's, or the record's */
+  gb_slab *slab;             /* NULL for GB_STEP_RESCALE */
   gb_scale_record *scale;    /* NULL: gradients are unscaled */
   gb_found_record *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
@@ -44,15 +49,13 @@ typedef struct gb_slab_call {
   double max_norm;
   gb_found_record *owner;
   double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
-  /* a step */
+  /* GB_STEP_UPDATE */
   gb_optimizer_kind kind;
   const gb_optim_numbers *numbers; /* hyperparameters of the group */
   const gb_optim_numbers *live;    /* the same in the device's memory, for a step that is captured; NULL: not there */
   bool maximize;
   bool uses[GB_OPTIM_STATES];      /* with these numbers the step reads and writes that state */
-  /* scaler_update */
-  gb_device device;          /* where the record lies */
-  gb_scale_rule rule;
-} gb_slab_call;
+  gb_scale_rule rule;        /* of GB_STEP_RESCALE */
+} gb_step_call;
 
 #endif

@@ -8,7 +8,7 @@
 #include "graph/rules.h"
 #include "step/weights.h"
 #include "step/optim.h"
-#include "tensor/step_state.h"
+#include "step/passes.h"
 #include "watch/room.h"
 
 enum { PENDING = 256 };      /* results of the op numerics that lie on devices at once */
@@ -186,20 +186,6 @@ static const gb_tensor *original_of(const gb_call *call, int i) {
   return call->original[i];
 }
 
-/* Optimizer ops carry a slab instead of tensors: gradients go in, parameters and their 16-bit copies come out. */
-static void describe_slab(const gb_call *call, gb_audit_key *key) {
-  const gb_slab_call *run = call->attrs[0].pointer;
-  const gb_slab *slab = run ? run->slab : NULL;
-  if (!slab) return;
-  const gb_tensor *gradients = slab->gradients, *out[1 + GB_COPIES] = { slab->parameters };
-  for (int k = 0; k < GB_COPIES; k++) out[1 + k] = slab->copy[k];
-  bool steps = call->op == GB_OP_optim_step;
-  if (steps) snprintf(key->of, sizeof key->of, "%s", gb_optimizer_info_of(run->kind)->name);
-  if (gradients) describe_tensor(&key->in[key->n_in++], gradients, gradients);
-  for (int i = 0; i < 1 + GB_COPIES && steps; i++)
-    if (out[i]) describe_tensor(&key->out[key->n_out++], out[i], out[i]);
-}
-
 static void describe_tensors(const gb_call *call, gb_audit_key *key) {
   for (int i = 0; i < call->n_in && key->n_in < GB_MAX_IN; i++) {
     if (!call->in[i] || call->in[i]->wrapped) continue;
@@ -251,30 +237,45 @@ static gb_status describe_backward(gb_audit *audit, const gb_walk_place *at, gb_
   return GB_OK;
 }
 
+/* What keys of every kind have: where it ran, and under what. */
+static void describe_place(const gb_audit *audit, int32_t op, const char *line, bool autocast, gb_audit_key *key) {
+  const gb_context *context = audit->context;
+  memset(key, 0, sizeof *key);
+  key->op = op;
+  key->module = audit->module;
+  snprintf(key->line, sizeof key->line, "%s", line);
+  key->lower = (int8_t)(autocast ? context->modes->lower : GB_DTYPE_NONE);
+  key->tf32 = context->tf32;
+}
+
 static gb_status describe(gb_audit *audit, const gb_call *call, const char *line, gb_audit_key *key) {
   const gb_context *context = audit->context;
   const gb_call *whole = context->graph->composite ? context->graph->composite : call;
   const gb_walk_place *at = context->graph->backward;
   bool on = context->graph->composite ? whole->autocast : context->modes->autocast;
-  memset(key, 0, sizeof *key);
-  key->op = call->op;
-  key->module = audit->module;
-  snprintf(key->line, sizeof key->line, "%s", line);
+  describe_place(audit, call->op, line, on, key);
   if (whole != call) snprintf(key->of, sizeof key->of, "%s", whole->info->name);
-  key->lower = (int8_t)(on ? context->modes->lower : GB_DTYPE_NONE);
   key->named = names_dtype(call);
   key->in_place = call->in_place;
-  key->tf32 = context->tf32;
-  if (!strcmp(call->info->family, "optim")) {
-    key->phase = GB_AUDIT_STEP;
-    describe_slab(call, key);
-    return GB_OK;
-  }
   describe_tensors(call, key);
   gb_products_of(call, &key->products);
   if (at && context->modes->recompute) key->phase = GB_AUDIT_RECOMPUTE;
   else if (at) return describe_backward(audit, at, key);
   return GB_OK;
+}
+
+/* Of a step: gradients go in, parameters and their 16-bit copies come out. */
+static void describe_step(const gb_audit *audit, const gb_step_call *call, const char *line, gb_audit_key *key) {
+  const gb_slab *slab = call->slab;
+  describe_place(audit, (int32_t)call->step, line, audit->context->modes->autocast, key);
+  key->phase = GB_AUDIT_STEP;
+  if (!slab) return;
+  describe_tensor(&key->in[key->n_in++], slab->gradients, slab->gradients);
+  if (call->step != GB_STEP_UPDATE) return;
+  snprintf(key->of, sizeof key->of, "%s", gb_optimizer_info_of(call->kind)->name);
+  describe_tensor(&key->out[key->n_out++], slab->parameters, slab->parameters);
+  for (int k = 0; k < GB_COPIES; k++)
+    if (slab->copy[k]) describe_tensor(&key->out[key->n_out++], slab->copy[k], slab->copy[k]);
 }
 
 /* ====} */
@@ -348,7 +349,6 @@ static gb_status add_row(gb_audit *audit, const gb_call *call, const gb_audit_ke
   if (!row) return audit->context->error_code;
   row->calls++;
   count_casts(row, call);
-  if (key->phase == GB_AUDIT_STEP) return GB_OK;
   if (key->phase == GB_AUDIT_BACKWARD && call->op == GB_OP_cast) count_gradient_cast(row, call);
   GB_TRY(examine_casts(audit, row, call));
   return examine_results(audit, row, call);
@@ -380,6 +380,24 @@ static gb_status look(void *user, const gb_call *call) {
   return add_row(audit, call, &key);
 }
 
+/* A step ran. */
+static gb_status look_at_step(void *user, const gb_step_call *call) {
+  gb_audit *audit = user;
+  char line[96];
+  if (audit->context->graph->unseen) return GB_OK;
+  gb_where(audit->context, line, sizeof line);
+  gb_audit_key key;
+  describe_step(audit, call, line, &key);
+  gb_audit_row *row = row_for(audit, &key);
+  if (!row) return audit->context->error_code;
+  row->calls++;
+  return GB_OK;
+}
+
+const char *gb_audit_name(const gb_audit *audit, const gb_audit_key *key) {
+  return key->phase == GB_AUDIT_STEP ? gb_step_name((gb_step)key->op) : gb_op_get(audit->context, key->op)->name;
+}
+
 /* ====} */
 
 /* {==== life ==== */
@@ -391,7 +409,7 @@ gb_status gb_audit_begin(gb_context *context, gb_audit **out) {
   if (!audit) return context->error_code;
   audit->context = context;
   audit->format = context->modes->autocast ? context->modes->lower : GB_FLOAT16;
-  audit->observer = (gb_observer){ .name = "an audit", .op = look, .user = audit };
+  audit->observer = (gb_observer){ .name = "an audit", .op = look, .step = look_at_step, .user = audit };
   gb_observer_add(context, &audit->observer);
   context->watch->audit = audit;
   gb_context_retain(context);

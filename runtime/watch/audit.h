@@ -24,7 +24,7 @@ typedef struct gb_audit_tensor {
 /* What must be equal for two calls to share a row. Compared byte by byte, so zero it first. */
 typedef struct gb_audit_key {
   gb_audit_phase phase;
-  int32_t op, scale;         /* scale: the number of what its gradients are multiplied by, from 1; 0: nothing */
+  int32_t op, scale;         /* op: in the phase GB_AUDIT_STEP a gb_step; scale: the number of what its gradients are multiplied by, from 1; 0: nothing */
   int32_t module;            /* as gb_audit_set_module was told; 0: none */
   char line[96];             /* of the recipe; "" where nobody knows */
   char of[32];               /* the composite that it is part of; in backward the op of the node; else "" */
@@ -69,6 +69,8 @@ void gb_audit_close(gb_audit *audit);            /* NULL is fine */
 /* Ops belong to this module from now on; returns what was before. */
 int32_t gb_audit_set_module(gb_audit *audit, int32_t module);
 
+/* Of the op, or the step. */
+const char *gb_audit_name(const gb_audit *audit, const gb_audit_key *key);
 size_t gb_audit_rows(const gb_audit *audit, const gb_audit_row **out);
 const gb_audit_numbers *gb_audit_get_numbers(const gb_audit *audit, int32_t place);
 /* What the gradients of rows with this number are multiplied by; 0 where it is not known. After gb_audit_read. */

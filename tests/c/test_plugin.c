@@ -1,5 +1,6 @@
 /* test_plugin.c - the seam to backends: a plugin of two ops is opened at run time, runs them, and everything else says what it cannot. */
 #include "engine.h"
+#include "step/optim.h"
 
 #ifndef PLUGIN_PATH
 #error "PLUGIN_PATH and PLUGIN_OTHER_ABI_PATH are given by the build"
@@ -65,6 +66,18 @@ static void test_refuses_the_rest(gb_context *c, gb_device device) {
   for (int i = 0; i < 5; i++) gb_tensor_release(all[i]);
 }
 
+/* A backend without steps says so, and names the one that was asked for. */
+static void test_refuses_steps(gb_context *c, gb_device device) {
+  gb_tensor *weight = tensor_on(c, device, left), *grad = tensor_on(c, device, right);
+  CHECK(gb_tensor_set_requires_grad(weight, true) == GB_OK && gb_tensor_set_grad(weight, grad) == GB_OK);
+  CHECK(gb_clip_grad_value(c, &weight, 1, 0.5) == GB_EUNSUPPORTED && says(c, "optim_clip") && says(c, "two_ops:0") && says(c, "step"));
+  CHECK(gb_clip_grad_norm(c, &weight, 1, 1, 2, NULL) == GB_EUNSUPPORTED && says(c, "two_ops"));
+  float got[6];
+  CHECK(gb_tensor_read(grad, got, sizeof got) == GB_OK && !memcmp(got, right, sizeof right));
+  gb_tensor_release(weight);
+  gb_tensor_release(grad);
+}
+
 static void test_what_is_no_backend(gb_context *c) {
   gb_device device = CPU;
   CHECK(gb_device_parse(c, "two_ops:0", &device) == GB_EINVAL && says(c, "two_ops:0"));
@@ -85,6 +98,7 @@ int main(void) {
   device = (gb_device){ GB_PLUGIN, 0 };
   test_runs_its_ops(c, device);
   test_refuses_the_rest(c, device);
+  test_refuses_steps(c, device);
   CHECK(gb_context_load_backend(c, PLUGIN_PATH) == GB_ESTATE && says(c, "two_ops"));
   gb_tensor *kept = tensor_on(c, device, left);
   gb_context_close(c); /* the plugin stays open for as long as a tensor lies there */

@@ -268,9 +268,9 @@ static void test_step(void) {
   for (int i = 0; i < 2; i++) gb_tensor_release(p[i]);
 }
 
-/* How often each op ran. */
-static gb_status count_op(void *user, const gb_call *call) {
-  ((int *)user)[call->op]++;
+/* How often each step ran. */
+static gb_status count_step(void *user, const gb_step_call *call) {
+  ((int *)user)[call->step]++;
   return GB_OK;
 }
 
@@ -279,8 +279,8 @@ static void test_passes(void) {
   gb_tensor *p[2] = { parameter(3000, 1), parameter(70, 2) };
   gb_optimizer *opt = sgd(p, NULL, 2, 0.5);
   gb_scaler *s = scaler_with(1024, 2, 0.5, 2000);
-  int ran[GB_OP_COUNT] = { 0 };
-  gb_observer observer = { .op = count_op, .user = ran };
+  int ran[GB_STEP_COUNT] = { 0 };
+  gb_observer observer = { .step = count_step, .user = ran };
   gb_observer_add(context, &observer);
   double norm, full = 0.25 * sqrt(3070);
   gb_tensor *total = NULL;
@@ -288,17 +288,17 @@ static void test_passes(void) {
 
   CHECK(backward(s, p[0], 0.25) == GB_OK && backward(s, p[1], 0.25) == GB_OK && gb_scaler_unscale(s, opt) == GB_OK);
   CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9);
-  CHECK(ran[GB_OP_optim_unscale] == 1 && ran[GB_OP_optim_check] == 0 && ran[GB_OP_optim_clip] == 1);
-  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9 && ran[GB_OP_optim_check] == again);
-  CHECK(gb_clip_grad_norm(context, p, 1, 1e9, 2, &norm) == GB_OK && ran[GB_OP_optim_check] == 1 + again); /* not all of them */
-  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, INFINITY, &norm) == GB_OK && norm == 0.25 && ran[GB_OP_optim_check] == 2 + again);
-  CHECK(gb_scaler_step_clipped(s, opt, 1, 2, &total) == GB_OK && ran[GB_OP_optim_check] == 2 + 2 * again && ran[GB_OP_optim_step] == 1);
+  CHECK(ran[GB_STEP_UNSCALE] == 1 && ran[GB_STEP_CHECK] == 0 && ran[GB_STEP_CLIP] == 1);
+  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9 && ran[GB_STEP_CHECK] == again);
+  CHECK(gb_clip_grad_norm(context, p, 1, 1e9, 2, &norm) == GB_OK && ran[GB_STEP_CHECK] == 1 + again); /* not all of them */
+  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, INFINITY, &norm) == GB_OK && norm == 0.25 && ran[GB_STEP_CHECK] == 2 + again);
+  CHECK(gb_scaler_step_clipped(s, opt, 1, 2, &total) == GB_OK && ran[GB_STEP_CHECK] == 2 + 2 * again && ran[GB_STEP_UPDATE] == 1);
   gb_drop(&total);
   CHECK(fabsf(at(p[0], 2999) - (float)(1 - 0.5 * 0.25 / full)) < 1e-7f && gb_scaler_update(s, 0) == GB_OK);
 
   memset(ran, 0, sizeof ran);
   CHECK(gb_optimizer_zero_grad(opt) == GB_OK && backward(s, p[0], 0.25) == GB_OK && gb_scaler_step_clipped(s, opt, 1, 2, NULL) == GB_OK);
-  CHECK(ran[GB_OP_optim_check] == 1 && ran[GB_OP_optim_unscale] == 0 && ran[GB_OP_optim_clip] == 0 && ran[GB_OP_optim_step] == 1);
+  CHECK(ran[GB_STEP_CHECK] == 1 && ran[GB_STEP_UNSCALE] == 0 && ran[GB_STEP_CLIP] == 0 && ran[GB_STEP_UPDATE] == 1);
   CHECK(fabsf(grad_at(p[0], 7) - (float)(1 / sqrt(3000))) < 1e-7f && grad_at(p[0], 7) == grad_at(p[0], 8) && gb_scaler_update(s, 0) == GB_OK);
 
   memset(ran, 0, sizeof ran);
@@ -307,7 +307,7 @@ static void test_passes(void) {
   gb_tensor *grad = gb_tensor_grad(p[1]);
   float *numbers = gb_tensor_data(grad); /* from now on nobody counts what is written there */
   if (test_device().type == GB_CPU) numbers[0] = 3, full = sqrt(full * full - 0.0625 + 9);
-  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9 && ran[GB_OP_optim_check] == 1);
+  CHECK(gb_clip_grad_norm(context, p, 2, 1e9, 2, &norm) == GB_OK && fabs(norm - full) < 1e-9 && ran[GB_STEP_CHECK] == 1);
   gb_tensor_release(grad);
 
   gb_observer_remove(context, &observer);
