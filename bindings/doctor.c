@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "binding.h"
+#include "cpu/cpu.h"
 
 /* How a library is asked for its version. */
 typedef enum asking { INT_OUT, SIZE_RETURNED } asking;
@@ -118,7 +119,7 @@ static int library_version(lua_State *L) {
 static int engine(lua_State *L) {
   const gb_context *context = gbl_context(L);
   lua_createtable(L, 0, 2);
-  lua_pushstring(L, context->cpu), gbl_set_raw(L, -2, "level");
+  lua_pushstring(L, gb_cpu(context)->level), gbl_set_raw(L, -2, "level");
   lua_pushinteger(L, sysconf(_SC_NPROCESSORS_ONLN)), gbl_set_raw(L, -2, "cores");
   return 1;
 }

@@ -218,8 +218,9 @@ static gb_status host_synchronize(void *state) {
 
 /* Let go of what kernels kept; the state is the context. */
 static void host_close(void *state) {
-  gb_context *context = state;
-  gb_onednn_close(context->onednn);
+  gb_cpu_room *room = state;
+  gb_onednn_close(room->onednn);
+  free(room);
 }
 
 gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH); }
@@ -242,10 +243,11 @@ gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char
 gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   const cpu_level *picked = NULL;
   GB_TRY(pick_level(context, level, &picked));
-  *out = (gb_backend){ .name = "cpu", .state = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
+  gb_cpu_room *room = calloc(1, sizeof *room);
+  if (!room) return GB_EMEMORY;
+  *room = (gb_cpu_room){ .level = picked->name, .unit = picked->unit };
+  *out = (gb_backend){ .name = "cpu", .state = room, .context = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
                        .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
-  context->cpu = (void *)(uintptr_t)picked->name;
-  context->cpu_unit = (uint8_t)picked->unit;
   return GB_OK;
 }

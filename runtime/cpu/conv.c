@@ -349,7 +349,7 @@ static int least_exponent(const gb_call *call, const gb_tensor *t) {
 static bool takes_tiles(const conv *v) {
   const gb_tensor *a = v->call->in[0], *b = v->call->in[1];
   bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
-  if (v->call->context->cpu_unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
+  if (gb_cpu(v->call->context)->unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
   if (least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
   return least_exponent(v->call, a) + least_exponent(v->call, b) - 14 >= -126;
 }

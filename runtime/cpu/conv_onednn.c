@@ -6,6 +6,7 @@
  * threads that run one primitive at once. Implementations named "ref" are slower than the plain convolution and are refused. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cpu/conv_onednn.h"
+#include "cpu/cpu.h"
 
 #if defined(GB_HAVE_ONEDNN)
 #include <dnnl.h>
@@ -374,9 +375,10 @@ static kept_conv *place(struct gb_onednn *o) {
 }
 
 const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
-  if (context->plain_convolution) return NULL;
-  struct gb_onednn *o = context->onednn;
-  if (!o && !(o = context->onednn = onednn_open())) return NULL;
+  gb_cpu_room *room = gb_cpu(context);
+  if (room->plain_convolution) return NULL;
+  struct gb_onednn *o = room->onednn;
+  if (!o && !(o = room->onednn = onednn_open())) return NULL;
   conv_key key = { .sizes = *s, .kind = kind, .bias = bias, .half = half };
   kept_conv *found = NULL;
   for (int i = 0; i < o->count && !found; i++)

@@ -9,10 +9,12 @@
 
 typedef enum gb_onednn_kind { GB_ONEDNN_FORWARD, GB_ONEDNN_BACKWARD_INPUT, GB_ONEDNN_BACKWARD_WEIGHT } gb_onednn_kind;
 
+struct gb_onednn;
+
 /* One kind of convolution of one shape: compiled code that any number of threads may run at once. */
 typedef struct gb_onednn_conv gb_onednn_conv;
 
-/* The convolution of s->n images, from context->onednn or made now and kept there; NULL: not handled. Owned by the context, valid until
+/* The convolution of s->n images, from those that the backend keeps, or made now; NULL: not handled. Owned by the backend, valid until
  * the next call. Called between parallel loops only. half: of bfloat16 operands, which gives float32 too, and takes what is below 2^-126 for zero,
  * in operands and in sums; the bias is float32. */
 const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half);
@@ -27,7 +29,7 @@ bool gb_onednn_unpack(const gb_onednn_conv *conv, const void *packed, void *weig
 /* y = x * weight + bias forward, x's from y's and weight's gradients backward, or weight's from x and y's: the kind says which is written. */
 bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const float *bias, void *y, void *scratch);
 
-/* Free what a context kept; NULL is fine. */
+/* Free what a backend kept; NULL is fine. */
 void gb_onednn_close(struct gb_onednn *onednn);
 
 #endif

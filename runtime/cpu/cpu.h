@@ -43,6 +43,16 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 /* What multiplies 16-bit operands: the kernels for float32 after they were widened, AVX512_BF16's dot products, or the tiles of AMX. */
 typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
 
+/* What the backend keeps: the state of its table. */
+typedef struct gb_cpu_room {
+  const char *level;           /* "v4-amx", ... */
+  gb_unit unit;                /* what multiplies 16-bit operands */
+  struct gb_onednn *onednn;    /* convolutions that cpu/conv_onednn.c compiled; NULL until the first */
+  bool plain_convolution;      /* convolve by im2col and GEMM even where oneDNN could: for tests */
+} gb_cpu_room;
+
+static inline gb_cpu_room *gb_cpu(const gb_context *context) { return context->backend[GB_CPU]->state; }
+
 /* Run fn over chunks on the context's threads. Chunks that have not begun when a stop is asked for are left out, and the op fails with
  * GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays unset: code between two runs that takes it
  * for an index, or keeps it beyond the op, asks gb_was_stopped first. One chunk alone is not looked after: it is short, or asks by itself. */

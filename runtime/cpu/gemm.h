@@ -17,7 +17,7 @@ typedef struct gb_product_how {
   gb_unit unit;                /* what multiplies two bfloat16 or two float16 operands where it is faster */
 } gb_product_how;
 
-static inline gb_product_how gb_product_how_of(const gb_context *context) { return (gb_product_how){ context->tf32, (gb_unit)context->cpu_unit }; }
+static inline gb_product_how gb_product_how_of(const gb_context *context) { return (gb_product_how){ context->tf32, gb_cpu(context)->unit }; }
 
 #define gb_block_product GB_CPU_NAME(block_product)
 #define gb_block_product_scratch GB_CPU_NAME(block_product_scratch)

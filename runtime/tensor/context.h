@@ -62,10 +62,6 @@ struct gb_context {
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
   char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked yet */
   gb_threads *threads;
-  void *cpu;                               /* state of the CPU backend: level, scratch */
-  struct gb_onednn *onednn;                /* convolutions that cpu/conv_onednn.c compiled; NULL until the first; the CPU backend closes it */
-  bool plain_convolution;                  /* convolve by im2col and GEMM even where oneDNN could: for tests */
-  uint8_t cpu_unit;                        /* a gb_unit of cpu/cpu.h: what multiplies 16-bit operands on the CPU */
 
   gb_modes *modes;                         /* the modes that count now; never NULL */
   gb_modes default_modes;

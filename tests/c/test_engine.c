@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "cpu/cpu.h"
 #include "opcases.h"
 #include "training.h"
 
@@ -590,9 +591,9 @@ static void test_convolutions_agree(void) {
   for (int k = 0; k < OP_CASES; k++) {
     if (op_cases[k].op != GB_OP_conv2d) continue;
     bag plain = { 0 }, other = { 0 };
-    c->plain_convolution = true;
+    gb_cpu(c)->plain_convolution = true;
     case_collect(c, &op_cases[k], &plain);
-    c->plain_convolution = false;
+    gb_cpu(c)->plain_convolution = false;
     case_collect(c, &op_cases[k], &other);
     CHECK(bag_distance(&other, &plain) < 2e-5);
     free(plain.values);
@@ -643,9 +644,9 @@ static void test_convolutions_of_many_channels_agree(void) {
     const int64_t *g = geometries[k / 4];
     gb_attr attrs[5] = { gb_attr_ints(2, g), gb_attr_ints(2, g + 2), gb_attr_ints(2, g + 4), gb_attr_int(1), gb_attr_text("none") };
     bag plain = { 0 }, other = { 0 }, one = { 0 };
-    c->plain_convolution = true;
+    gb_cpu(c)->plain_convolution = true;
     collect_convolution(c, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &plain);
-    c->plain_convolution = false;
+    gb_cpu(c)->plain_convolution = false;
     collect_convolution(c, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &other);
     collect_convolution(alone, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &one);
     CHECK(bag_distance(&other, &one) == 0); /* whatever the number of threads */
