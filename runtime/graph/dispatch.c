@@ -332,6 +332,22 @@ static gb_status observe(const gb_call *call) {
   return GB_OK;
 }
 
+/* Every given output is one that the op writes, and no graph is to know of it. */
+static gb_status check_given(const gb_call *call) {
+  int visible = call->info->n_out - call->info->n_hidden;
+  for (int i = 0; call->given && i < visible; i++)
+    if (call->given[i] && (call->given[i] != call->out[i] || call->info->kind == GB_KIND_VIEW))
+      return gb_call_fail(call, GB_EINVAL, "does not write its output %d, for which a tensor is given", i + 1);
+  return GB_OK;
+}
+
+/* Success or not, memory was written. */
+static void bump_written(const gb_call *call) {
+  if (call->in_place) gb_tensor_bump(call->in[0]);
+  for (int i = 0; call->given && i < call->info->n_out - call->info->n_hidden; i++)
+    if (call->given[i]) gb_tensor_bump(call->given[i]);
+}
+
 /* Run the op itself. Composites run other ops; a view is its check; the rest have a kernel. */
 static gb_status run(road *r) {
   gb_call *call = &r->call;
@@ -347,6 +363,7 @@ static gb_status run(road *r) {
     return status;
   }
   GB_TRY(r->impl->check(call));
+  GB_TRY(check_given(call));
   if (call->info->kind == GB_KIND_VIEW) return GB_OK;
   if (call->in_place && r->node) GB_TRY(reserve_in_place(r));
   gb_backend *backend = gb_context_backend(context, call->device);
@@ -360,7 +377,7 @@ static gb_status run(road *r) {
   gb_status status = backend->run[call->op](call);
   gb_running_here = outer;
   if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
-  if (call->in_place) gb_tensor_bump(call->in[0]); /* success or not, memory was written */
+  bump_written(call);
   return status;
 }
 
@@ -386,6 +403,9 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   if (!context->modes->grad && !context->graph->untracked) note_untracked(r);
   bool composite = call->info->kind == GB_KIND_COMPOSITE;
   call->needs_grad = !composite && wants_gradient(r);
+  if (call->given && (composite || call->needs_grad))
+    return gb_call_fail(call, GB_EINVAL, composite ? "runs other ops, and cannot write into a given output"
+                                                   : "writes into a given output, which no graph records; call it under no_grad");
   if (call->in_place) {
     GB_TRY(gb_inplace_prepare(call, r->call.original[0]));
     if (!composite) GB_TRY(separate_aliases(r));
@@ -401,7 +421,8 @@ static gb_status travel(road *r, const gb_attr *attrs) {
 }
 
 /* Run the op, give the visible outputs to the caller, and release everything else. */
-static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out, bool in_place) {
+static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor *const *given,
+                       gb_tensor **out, bool in_place) {
   if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
   const char *outer;
   const gb_op_info *info = &context->graph->infos[op];
@@ -411,7 +432,8 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     return status;
   }
   road r;
-  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in, .result = GB_DTYPE_NONE, .in_place = in_place };
+  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in,
+                      .given = given, .result = GB_DTYPE_NONE, .in_place = in_place };
   r.impl = context->graph->impl[op];
   r.node = NULL;
   r.rebase = (gb_rebase){ NULL, NULL };
@@ -444,11 +466,16 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
 }
 
 gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out) {
-  return apply(context, op, in, n_in, attrs, out, false);
+  return apply(context, op, in, n_in, attrs, NULL, out, false);
+}
+
+gb_status gb_apply_out(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                       gb_tensor *const *given, gb_tensor **out) {
+  return apply(context, op, in, n_in, attrs, given, out, false);
 }
 
 gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
-  return apply(context, op, in, n_in, attrs, NULL, true);
+  return apply(context, op, in, n_in, attrs, NULL, NULL, true);
 }
 
 /* {==== arguments by name ==== */

@@ -9,6 +9,9 @@
 
 /* {==== for checks ==== */
 
+/* The name that the signature gives an input. */
+static const char *input_name(const gb_call *call, int input) { return gb_op_input(call->info, input)->name; }
+
 /* The result of an in-place call is in[0] itself: it must have the result's shape, and a dtype that the result can be
  * rounded to. */
 static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
@@ -28,9 +31,33 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
   return GB_OK;
 }
 
+/* The result goes into a tensor that the caller gave. strides NULL: row-major. */
+static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype) {
+  gb_tensor *to = call->given[i];
+  gb_device device = to->storage->device;
+  char a[96], b[96];
+  GB_TRY(gb_expect_context(call->context, to));
+  GB_TRY(gb_check_loan(to));
+  if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
+    return gb_call_fail(call, GB_ESHAPE, "the given output %d must have shape %s, it has %s", i + 1, gb_shape_text(ndim, shape, a, sizeof a),
+                        gb_shape_text(to->ndim, to->shape, b, sizeof b));
+  bool laid_out = strides ? !memcmp(strides, to->stride, sizeof *strides * (size_t)ndim) : gb_is_contiguous(to);
+  if (to->dtype != (int8_t)dtype || !laid_out)
+    return gb_call_fail(call, GB_EINVAL, "the given output %d must be a %s tensor of %s", i + 1, strides ? "likewise dense" : "contiguous",
+                        gb_dtype_name(dtype));
+  if (device.type != call->device.type || device.index != call->device.index)
+    return gb_call_fail(call, GB_EDEVICE, "the given output %d lies on another device than the inputs", i + 1);
+  for (int k = 0; k < call->n_in; k++)
+    if (call->in[k] && call->in[k]->storage == to->storage)
+      return gb_call_fail(call, GB_EINVAL, "the given output %d shares memory with '%s'", i + 1, input_name(call, k));
+  gb_tensor_retain(call->out[i] = to);
+  return GB_OK;
+}
+
 gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype) {
   if (dtype == GB_DTYPE_NONE) dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
   if (call->in_place && i == 0) return output_in_place(call, ndim, shape, dtype);
+  if (call->given && call->given[i]) return output_given(call, i, ndim, shape, strides, dtype);
   return gb_tensor_new_as(call->context, dtype, ndim, shape, strides, call->device, GB_MEM_OTHER, &call->out[i]);
 }
 
@@ -66,11 +93,6 @@ gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
   }
   *out = (int)from_front;
   return GB_OK;
-}
-
-/* The name that the signature gives an input. */
-static const char *input_name(const gb_call *call, int input) {
-  return gb_op_input(call->info, input)->name;
 }
 
 gb_status gb_require_float(gb_call *call, int input) {

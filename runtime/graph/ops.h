@@ -96,6 +96,7 @@ typedef struct gb_call {
   gb_tensor *const *original;  /* the caller's inputs */
   gb_tensor **in;              /* as the kernel sees them: cast by autocast; NULL where optional and absent */
   gb_tensor *out[GB_MAX_OUT];
+  gb_tensor *const *given;     /* tensors that outputs are written into; NULL: none, or where the op makes its own */
   const gb_attr *attrs;        /* n_attrs of the row, defaults filled in */
   gb_device device;            /* where it runs */
   gb_dtype result;             /* float32 class under autocast: the dtype of floating results; else GB_DTYPE_NONE */
@@ -211,6 +212,12 @@ gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor
 /* ----} */
 
 /* {---- for gradients and composites: ops by name, status returned ---- */
+
+/* As gb_apply, but outputs for which a tensor is given (visible ones; NULL: none) are written into it: it has the shape, the
+ * dtype and the layout that the op would have made, shares memory with no input, and belongs to no graph. out[] has new
+ * references to these too. */
+gb_status gb_apply_out(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                       gb_tensor *const *given, gb_tensor **out);
 
 gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out);
 gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out);

@@ -378,13 +378,11 @@ static gb_status layer_gradients(gb_grad_call *grad, const layer *l, gb_tensor *
   if (!weight && !bias && !by_x) return GB_OK;
   gb_tensor *sum = sum_of(grad, l, l->weight, &add), *bias_sum = sum_of(grad, l, l->bias, &bias_holds);
   if (bias_holds) bias_sum = NULL;
-  gb_tensor *in[] = { l->g, weight ? l->x : NULL, by_x ? grad->saved[l->weight] : NULL, by_x ? l->kept : NULL, sum, bias_sum }, *out[3] = { NULL };
+  gb_tensor *in[] = { l->g, weight ? l->x : NULL, by_x ? grad->saved[l->weight] : NULL, by_x ? l->kept : NULL }, *out[3] = { NULL };
+  gb_tensor *const given[] = { NULL, sum, bias_sum };
   gb_attr attrs[] = { l->kept ? grad->attrs[0] : gb_attr_text("none"), wanted(l->dx), wanted(weight ? (gb_dtype)grad->want[l->weight] : GB_DTYPE_NONE),
                       wanted(bias ? (gb_dtype)grad->want[l->bias] : GB_DTYPE_NONE), gb_attr_int(sum && add) };
-  gb_status status = gb_apply(grad->context, GB_OP_linear_backward, in, 6, attrs, out);
-  if (sum) gb_tensor_bump(sum); /* whatever came of it, memory was written */
-  if (bias_sum) gb_tensor_bump(bias_sum);
-  GB_TRY(status);
+  GB_TRY(gb_apply_out(grad->context, GB_OP_linear_backward, in, 4, attrs, given, out));
   if (by_x) *dx = out[0], out[0] = NULL;
   take(grad, l->weight, sum, &out[1]);
   take(grad, l->bias, bias_sum, &out[2]);
@@ -412,21 +410,8 @@ static gb_status check_shape(gb_call *call, int input, int ndim, const int64_t *
                       gb_shape_text(t->ndim, t->shape, b, sizeof b));
 }
 
-/* Output i, of a dtype that is given: in the memory of input `sum`, or its own. */
-static gb_status sum_output(gb_call *call, int i, int sum, int ndim, const int64_t *shape) {
-  gb_dtype dtype = (gb_dtype)call->attrs[1 + i].integer;
-  gb_tensor *to = call->in[sum];
-  if (!to && i == 1 && call->attrs[4].integer) return gb_call_fail(call, GB_EINVAL, "add needs weight_sum");
-  if (!to) return gb_call_output(call, i, ndim, shape, dtype);
-  GB_TRY(check_shape(call, sum, ndim, shape));
-  if (to->dtype != (int8_t)dtype || !gb_is_contiguous(to))
-    return gb_call_fail(call, GB_EINVAL, "'%s' must be a contiguous tensor of %s", call->info->in[sum].name, gb_dtype_name(dtype));
-  gb_tensor_retain(call->out[i] = to);
-  return GB_OK;
-}
-
-/* grad [..., out], x [..., in], weight [out, in], kept like x, weight_sum [out, in], bias_sum [out] -> dx [..., in], dweight, dbias, those that
- * a dtype is given for. A sum that is added to has the dtype of float32 or float64. */
+/* grad [..., out], x [..., in], weight [out, in], kept like x -> dx [..., in], dweight [out, in], dbias [out], those that a dtype is
+ * given for. A sum that is added to has the dtype of float32 or float64. */
 static gb_status linear_backward_check(gb_call *call) {
   const gb_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2];
   bool by_x = call->attrs[1].given, by_weight = call->attrs[2].given, by_bias = call->attrs[3].given;
@@ -448,8 +433,9 @@ static gb_status linear_backward_check(gb_call *call) {
   GB_TRY(check_shape(call, 2, 2, matrix));
   GB_TRY(check_shape(call, 3, g->ndim, shape));
   if (by_x) GB_TRY(gb_call_output(call, 0, g->ndim, shape, (gb_dtype)call->attrs[1].integer));
-  if (by_weight) GB_TRY(sum_output(call, 1, 4, 2, matrix));
-  return by_bias ? sum_output(call, 2, 5, 1, matrix) : GB_OK;
+  if (call->attrs[4].integer && !(call->given && call->given[1])) return gb_call_fail(call, GB_EINVAL, "add needs memory for dweight");
+  if (by_weight) GB_TRY(gb_call_output(call, 1, 2, matrix, (gb_dtype)call->attrs[2].integer));
+  return by_bias ? gb_call_output(call, 2, 1, matrix, (gb_dtype)call->attrs[3].integer) : GB_OK;
 }
 
 /* ----} */

@@ -267,23 +267,55 @@ static void test_layer_gradients_are_checked(gb_context *c) {
   gb_tensor *sum = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 4), *odd = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 5), *half = new_noise(c, GB_FLOAT16, 2, SHAPE(4, 5), 6);
   gb_tensor *before = run1(GB_OP_clone, sum, NULL), *turned = run1(GB_OP_t, odd, NULL);
   const gb_attr none = { .given = false }, f32 = gb_attr_int(GB_FLOAT32), yes = gb_attr_int(true);
-  const struct { gb_tensor *in[6]; gb_attr dx, dweight, add; const char *activation; gb_status status; } cases[] = {
-    { { g, x, w }, f32, f32, none, "none", GB_OK }, { { g }, none, none, none, "none", GB_OK }, { { g, x, w, NULL, sum }, none, none, none, "none", GB_OK },
-    { { g }, f32, none, none, "none", GB_EINVAL }, { { g }, none, f32, none, "none", GB_EINVAL }, { { g, x, w }, f32, none, none, "relu", GB_EINVAL },
-    { { g, x, w }, none, f32, yes, "none", GB_EINVAL }, { { g, x, w }, f32, none, none, "?", GB_EINVAL }, { { g, g, w }, f32, f32, none, "none", GB_ESHAPE },
-    { { g, x, odd }, f32, f32, none, "none", GB_ESHAPE }, { { g, x, w, g }, f32, none, none, "relu", GB_ESHAPE },
-    { { g, x, NULL, NULL, odd }, none, f32, yes, "none", GB_ESHAPE }, { { g, x, NULL, NULL, half }, none, f32, yes, "none", GB_EINVAL },
-    { { g, odd, NULL, NULL, turned }, none, f32, yes, "none", GB_ESHAPE }, { { g, x, w }, gb_attr_int(GB_INT64), none, none, "none", GB_EDTYPE },
+  const struct { gb_tensor *in[4], *dweight_in; gb_attr dx, dweight, add; const char *activation; gb_status status; } cases[] = {
+    { { g, x, w }, NULL, f32, f32, none, "none", GB_OK },       { { g }, NULL, none, none, none, "none", GB_OK },
+    { { g, x, w }, sum, none, none, none, "none", GB_EINVAL },  { { g }, NULL, f32, none, none, "none", GB_EINVAL },
+    { { g }, NULL, none, f32, none, "none", GB_EINVAL },        { { g, x, w }, NULL, f32, none, none, "relu", GB_EINVAL },
+    { { g, x, w }, NULL, none, f32, yes, "none", GB_EINVAL },   { { g, x, w }, NULL, f32, none, none, "?", GB_EINVAL },
+    { { g, g, w }, NULL, f32, f32, none, "none", GB_ESHAPE },   { { g, x, odd }, NULL, f32, f32, none, "none", GB_ESHAPE },
+    { { g, x, w, g }, NULL, f32, none, none, "relu", GB_ESHAPE }, { { g, x }, odd, none, f32, yes, "none", GB_ESHAPE },
+    { { g, x }, half, none, f32, yes, "none", GB_EINVAL },      { { g, odd }, turned, none, f32, yes, "none", GB_ESHAPE },
+    { { g, x, w }, w, none, f32, yes, "none", GB_EINVAL },      { { g, x, w }, NULL, gb_attr_int(GB_INT64), none, none, "none", GB_EDTYPE },
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     gb_tensor *out[3] = { NULL };
     gb_attr attrs[] = { gb_attr_text(cases[i].activation), cases[i].dx, cases[i].dweight, none, cases[i].add };
-    CHECK(gb_apply(c, GB_OP_linear_backward, cases[i].in, 6, attrs, out) == cases[i].status);
+    gb_tensor *const given[] = { NULL, cases[i].dweight_in, NULL };
+    CHECK(gb_apply_out(c, GB_OP_linear_backward, cases[i].in, 4, attrs, given, out) == cases[i].status);
     for (int k = 0; k < 3; k++) gb_tensor_release(out[k]);
   }
   for (int i = 0; i < 20; i++) CHECK(at(sum, i) == at(before, i));
   gb_tensor *all[] = { g, x, w, sum, odd, half, before, turned };
   for (int i = 0; i < 8; i++) gb_tensor_release(all[i]);
+}
+
+/* An op writes into a given tensor the bits that it would have made one of, and counts a version; what cannot be is an error. */
+static void test_given_outputs(gb_context *c) {
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 1), *y = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 2);
+  gb_tensor *to = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 3), *whole = run2(GB_OP_add, x, y, NULL), *out[GB_MAX_OUT] = { NULL };
+  uint64_t version = gb_tensor_version(to);
+  CHECK(gb_apply_out(c, GB_OP_add, (gb_tensor *[]){ x, y }, 2, NULL, &to, out) == GB_OK && out[0] == to);
+  for (int i = 0; i < 12; i++) CHECK(at(to, i) == at(whole, i));
+  CHECK(gb_tensor_version(to) == version + 1);
+  gb_drop(&out[0]);
+
+  gb_tensor *shorter = new_noise(c, GB_FLOAT32, 1, SHAPE(4), 4), *wide = new_noise(c, GB_FLOAT64, 2, SHAPE(3, 4), 5);
+  gb_tensor *tall = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 3), 6), *turned = run1(GB_OP_t, tall, NULL), *leaf_x = leaf(c, 2, SHAPE(3, 4), 7), *leaf_to = NULL;
+  CHECK(gb_tensor_new(c, GB_FLOAT64, 2, SHAPE(3, 4), test_device(), &leaf_to) == GB_OK);
+  const struct { gb_op op; gb_tensor *x, *to; gb_status status; const char *says; } cases[] = {
+    { GB_OP_exp, x, shorter, GB_ESHAPE, "3x4" },    { GB_OP_exp, x, wide, GB_EINVAL, "float32" },
+    { GB_OP_exp, x, turned, GB_EINVAL, "dense" },   { GB_OP_exp, x, x, GB_EINVAL, "shares memory" },
+    { GB_OP_exp, leaf_x, leaf_to, GB_EINVAL, "no_grad" }, { GB_OP_t, x, tall, GB_EINVAL, "does not write" },
+    { GB_OP_flatten, x, to, GB_EINVAL, "other ops" },
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    gb_tensor *in = cases[i].x, *given = cases[i].to;
+    version = gb_tensor_version(given);
+    CHECK(gb_apply_out(c, cases[i].op, &in, 1, NULL, &given, out) == cases[i].status && says(c, cases[i].says));
+    CHECK(out[0] == NULL && gb_tensor_version(given) == version);
+  }
+  gb_tensor *all[] = { x, y, to, whole, shorter, wide, tall, turned, leaf_x, leaf_to };
+  for (int i = 0; i < 10; i++) gb_tensor_release(all[i]);
 }
 
 /* d2/dx2 of sum(x^3) is 6 x; dropout has no second derivative and says so. */
@@ -479,7 +511,8 @@ int main(void) {
   gb_context *c = open_context(2, NULL);
   void (*const tests[])(gb_context *) = {
     test_versions, test_saved_tensors_are_guarded, test_leaves_in_place, test_in_place_gradients, test_backward_errors, test_retain_graph_accumulates,
-    test_layer_gradients_are_checked, test_second_derivatives, test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
+    test_layer_gradients_are_checked, test_given_outputs, test_second_derivatives,
+    test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
     test_a_million_nodes, test_shared_paths_are_walked_once,
   };
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
