@@ -8,7 +8,7 @@
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
 #include "cuda/upload.h"
-#include "tensor/step_state.h"
+#include "tensor/slab.h"
 
 #include <stdarg.h>
 #include <stdio.h>

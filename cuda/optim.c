@@ -5,7 +5,7 @@
 #include "cuda/optim.h"
 
 #include "cuda/cuda.h"
-#include "tensor/step_state.h"
+#include "tensor/slab.h"
 
 _Static_assert(sizeof(gb_pass) < 4096, "a launch takes 4 KB of arguments");
 

@@ -1,7 +1,7 @@
 /* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, steps, and the scaler's update.
  *
  * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for
- * all elements is read from the records on the device, so nothing waits for the host. Norms are of gradients in their true
+ * all elements is read from the scalars on the device, so nothing waits for the host. Norms are of gradients in their true
  * size, as unscaling rounds them, added in a fixed order: threads, then chunks. A step reads and writes each element once: SGD
  * moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2 more per 16-bit copy that it
  * refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers of a whole segment are made in
@@ -138,7 +138,7 @@ static __global__ void check_kernel(gb_pass p, bool unscale) {
   if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm); /* a chunk may be shared by two launches */
 }
 
-/* The norm of the slab, joined to what the record holds. */
+/* The norm of the slab, joined to what the scalars hold. */
 static __global__ void norm_kernel(gb_pass p, int64_t chunks) {
   double norm = 0;
   for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) norm = join_norms(p.norm_type, norm, p.norms[i]);
@@ -359,10 +359,10 @@ extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *
 
 /* {==== the scaler ==== */
 
-static __global__ void update_kernel(gb_scale_record *record, gb_scale_rule rule) { gb_scale_update(record, &rule); }
+static __global__ void update_kernel(gb_scale_state *scalars, gb_scale_rule rule) { gb_scale_update(scalars, &rule); }
 
-extern "C" void gb_pass_update_scale(gb_stream stream, gb_scale_record *record, const gb_scale_rule *rule) {
-  GB_LAUNCH(stream, update_kernel, 1, 1, 0, record, *rule);
+extern "C" void gb_pass_update_scale(gb_stream stream, gb_scale_state *scalars, const gb_scale_rule *rule) {
+  GB_LAUNCH(stream, update_kernel, 1, 1, 0, scalars, *rule);
 }
 
 /* ====} */

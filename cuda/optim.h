@@ -5,7 +5,7 @@
 #include "cuda/call.h" /* first: it says that functions of base/ are the device's too */
 
 #include "base/optimizers.h"
-#include "base/step_records.h"
+#include "base/step_scalars.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,9 +25,9 @@ typedef struct gb_pass {
   int gradient_dtype, dtype;             /* dtype: of the parameters */
   bool is_f64, has_masters;              /* the precision of a step */
   int64_t *steps, *blame;                /* per segment: steps taken; the update at which a gradient was last not finite */
-  gb_scale_record *scale;
-  gb_found_record *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
-  const gb_found_record *norm;             /* clip by the norm in there; NULL: not by norm */
+  gb_scale_state *scale;
+  gb_found_state *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
+  const gb_found_state *norm;             /* clip by the norm in there; NULL: not by norm */
   bool spares;                           /* where it is not finite, gradients stay as they are */
   bool scaled, maximize;
   double norm_type, max_norm, clip_factor, clip_value;
@@ -41,9 +41,9 @@ typedef enum gb_pass_kind { GB_PASS_CHECK, GB_PASS_UNSCALE, GB_PASS_CLIP, GB_PAS
 
 int64_t gb_pass_chunks(int64_t elements);                    /* chunks that so many elements are cut into */
 void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *pass);
-void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks);  /* join the chunks' norms into the record */
+void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks);  /* join the chunks' norms into the scalars */
 void gb_pass_count(gb_stream stream, const gb_pass *pass);   /* count a step for the segments, unless it was skipped */
-void gb_pass_update_scale(gb_stream stream, gb_scale_record *record, const gb_scale_rule *rule);
+void gb_pass_update_scale(gb_stream stream, gb_scale_state *scalars, const gb_scale_rule *rule);
 
 #ifdef __cplusplus
 }

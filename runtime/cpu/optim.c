@@ -12,7 +12,7 @@
 
 #include "base/float.h"
 #include "cpu/cpu.h"
-#include "tensor/step_state.h"
+#include "tensor/slab.h"
 
 #define CHUNK (16 * GB_TILE)
 #define LANES 32
@@ -196,7 +196,7 @@ static void note_bad(const gb_step_call *call, pass *p) {
   if (call->scale) call->scale->found_inf = 1;
 }
 
-/* The norm of the slab, joined to what the record holds. */
+/* The norm of the slab, joined to what the scalars hold. */
 static void note_norm(const gb_step_call *call, const pass *p, int64_t chunks) {
   double norm = 0;
   for (int64_t i = 0; i < chunks; i++) norm = join_norms(call, norm, p->norms[i]);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "graph/autograd.h"
-#include "tensor/step_state.h"
+#include "tensor/slab.h"
 
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
 typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful, visited; } arrival;

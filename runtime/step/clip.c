@@ -17,7 +17,7 @@ typedef struct batch {
   gb_slab slab;              /* as the kernel sees it; segments point into the list's room */
   gb_slab *home;             /* the slab they are of; NULL: a loose gradient */
   gb_grad_tag tag;
-  gb_scale_record *scale;    /* NULL: unscaled */
+  gb_scale_state *scale;    /* NULL: unscaled */
 } batch;
 
 typedef struct batch_list {
@@ -162,7 +162,7 @@ static gb_status find_device(const batch_list *list, gb_device *out) {
   return GB_OK;
 }
 
-static double norm_of(const gb_found_record *found, double norm_type) {
+static double norm_of(const gb_found_state *found, double norm_type) {
   double sum = found->norm_squared;
   return isinf(norm_type) ? sum : norm_type == 2 ? sqrt(sum) : pow(sum, 1 / norm_type);
 }
@@ -179,21 +179,21 @@ static gb_optimizer *measured_by(const batch_list *list, double norm_type) {
   return next == list->n_batches ? owner : NULL;
 }
 
-/* The norm, joined over all batches, in a record on their device. */
-static gb_status measure(batch_list *list, double norm_type, gb_record *record) {
+/* The norm, joined over all batches, in scalars on their device. */
+static gb_status measure(batch_list *list, double norm_type, gb_scalars *scalars) {
   gb_device device;
   GB_TRY(find_device(list, &device));
-  GB_TRY(gb_record_open(record, list->context, device, NULL, sizeof(gb_found_record)));
-  return run_batches(list, GB_STEP_CHECK, (gb_step_call){ .found = record->data, .norm_type = norm_type });
+  GB_TRY(gb_scalars_open(scalars, list->context, device, NULL, sizeof(gb_found_state)));
+  return run_batches(list, GB_STEP_CHECK, (gb_step_call){ .found = scalars->data, .norm_type = norm_type });
 }
 
-/* Scale gradients down by the norm in the record. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
+/* Scale gradients down by the norm in the scalars. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
  * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
  * reads, and gradients stay as they are, for the scaler to report on. On the CPU, where the norm is known, nothing is written that need not be. */
-static gb_status clip_by(batch_list *list, const gb_record *record, double max_norm, double norm_type) {
-  gb_step_call call = { .norm = record->data, .max_norm = max_norm, .norm_type = norm_type };
-  double total = gb_record_on_host(record) ? norm_of(record->data, norm_type) : 0;
-  bool writes = !gb_record_on_host(record) || !(max_norm / (total + 1e-6) >= 1);
+static gb_status clip_by(batch_list *list, const gb_scalars *scalars, double max_norm, double norm_type) {
+  gb_step_call call = { .norm = scalars->data, .max_norm = max_norm, .norm_type = norm_type };
+  double total = gb_scalars_on_host(scalars) ? norm_of(scalars->data, norm_type) : 0;
+  bool writes = !gb_scalars_on_host(scalars) || !(max_norm / (total + 1e-6) >= 1);
   for (int i = 0; i < list->n_batches; i++) {
     batch *b = &list->batches[i];
     gb_optimizer *owner = b->home ? ((gb_owned_slab *)b->home)->owner : NULL;
@@ -208,12 +208,12 @@ static gb_status clip_by(batch_list *list, const gb_record *record, double max_n
   return GB_OK;
 }
 
-gb_status gb_norm_tensor(const gb_record *record, double norm_type, gb_tensor **out) {
-  gb_context *context = record->context;
+gb_status gb_norm_tensor(const gb_scalars *scalars, double norm_type, gb_tensor **out) {
+  gb_context *context = scalars->context;
   gb_tensor *sum = NULL;
-  char *at = (char *)record->data + offsetof(gb_found_record, norm_squared);
+  char *at = (char *)scalars->data + offsetof(gb_found_state, norm_squared);
   GB_TRY(gb_tensor_over(context, at, GB_FLOAT64, 0, NULL, NULL, NULL, &sum));
-  sum->storage->device = record->device;
+  sum->storage->device = scalars->device;
   gb_status status = isinf(norm_type) ? gb_op_1(context, GB_OP_clone, sum, NULL, out)
                    : norm_type == 2   ? gb_op_1(context, GB_OP_sqrt, sum, NULL, out)
                                       : gb_op_number(context, GB_OP_pow, sum, 1 / norm_type, out);
@@ -221,15 +221,15 @@ gb_status gb_norm_tensor(const gb_record *record, double norm_type, gb_tensor **
   return status;
 }
 
-/* The norm in the record, which must be finite. */
-static gb_status require_finite(const gb_record *record, double norm_type) {
+/* The norm in the scalars, which must be finite. */
+static gb_status require_finite(const gb_scalars *scalars, double norm_type) {
   gb_tensor *norm = NULL;
   double value = 0;
-  GB_TRY(gb_norm_tensor(record, norm_type, &norm));
+  GB_TRY(gb_norm_tensor(scalars, norm_type, &norm));
   gb_status status = gb_tensor_item(norm, &value, NULL);
   gb_tensor_release(norm);
   if (status != GB_OK || isfinite(value)) return status;
-  return gb_fail(record->context, GB_EINVAL, "clip_grad_norm_: the norm of the gradients is %s, and no gradient was changed; look for inf or NaN in "
+  return gb_fail(scalars->context, GB_EINVAL, "clip_grad_norm_: the norm of the gradients is %s, and no gradient was changed; look for inf or NaN in "
                  "the loss, or leave error_if_nonfinite out", isnan(value) ? "nan" : "inf");
 }
 
@@ -239,15 +239,15 @@ gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parame
   if (!(norm_type > 0))
     return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
   batch_list list = { .context = context, .who = "clip_grad_norm_" };
-  gb_record record = { .context = context };
+  gb_scalars scalars = { .context = context };
   gb_status status = gather(&list, parameters, count);
   gb_optimizer *owner = status == GB_OK ? measured_by(&list, norm_type) : NULL;
-  const gb_record *known = owner ? &owner->found : &record;
-  if (status == GB_OK && !owner) status = measure(&list, norm_type, &record);
+  const gb_scalars *known = owner ? &owner->found : &scalars;
+  if (status == GB_OK && !owner) status = measure(&list, norm_type, &scalars);
   if (status == GB_OK && finite) status = require_finite(known, norm_type);
   if (status == GB_OK) status = clip_by(&list, known, max_norm, norm_type);
   if (status == GB_OK) status = gb_norm_tensor(known, norm_type, norm);
-  gb_record_close(&record);
+  gb_scalars_close(&scalars);
   close_list(&list);
   return status;
 }

@@ -78,7 +78,7 @@ void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&o
 static void free_group(gb_group *group) {
   for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
   gb_counted_free(group->slabs);
-  gb_record_close(&group->rates);
+  gb_scalars_close(&group->rates);
   gb_counted_free(group);
 }
 
@@ -92,7 +92,7 @@ void gb_optimizer_release(gb_optimizer *optimizer) {
   gb_counted_free(optimizer->groups);
   gb_counted_free(optimizer->params);
   gb_counted_free(optimizer->held);
-  gb_record_close(&optimizer->found);
+  gb_scalars_close(&optimizer->found);
   gb_counted_free(optimizer);
   gb_context_release(context);
 }
@@ -164,7 +164,7 @@ static void take_group(gb_optimizer *optimizer, gb_group *group, gb_adoption *a,
   gb_adoption_commit(a);
 }
 
-/* All parameters of an optimizer lie on one device, and its record with them. */
+/* All parameters of an optimizer lie on one device, and its scalars with them. */
 static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, int count) {
   gb_device home = optimizer->n_groups ? optimizer->found.device : parameters[0] ? parameters[0]->storage->device : (gb_device){ GB_CPU, 0 };
   for (int i = 0; i < count; i++) {
@@ -176,8 +176,8 @@ static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, i
                      kind_name(optimizer), gb_device_text(optimizer->context, home, a, sizeof a),
                      gb_device_text(optimizer->context, device, b, sizeof b));
   }
-  if (optimizer->found.data) return gb_record_move(&optimizer->found, home);
-  return gb_record_open(&optimizer->found, optimizer->context, home, NULL, sizeof(gb_found_record));
+  if (optimizer->found.data) return gb_scalars_move(&optimizer->found, home);
+  return gb_scalars_open(&optimizer->found, optimizer->context, home, NULL, sizeof(gb_found_state));
 }
 
 gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
@@ -276,7 +276,7 @@ int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
   return -1;
 }
 
-gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_record **out) {
+gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_state **out) {
   *out = NULL;
   if (!tag.scaler) return GB_OK;
   gb_scaler *scaler = gb_scaler_find(context, tag.scaler);
@@ -286,7 +286,7 @@ gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char
     return gb_fail(context, GB_ESTATE,
                    "%s: gradients carry a scale from before scaler:update(); zero them at the start of a step, and call update() after the last use "
                    "of them", who);
-  *out = gb_scaler_record(scaler);
+  *out = gb_scaler_scale_state(scaler);
   return GB_OK;
 }
 
@@ -298,13 +298,13 @@ gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer) {
 gb_status gb_optimizer_clear_found(gb_optimizer *optimizer) {
   optimizer->measured = 0;
   optimizer->guarded = false;
-  return gb_record_clear(&optimizer->found);
+  return gb_scalars_clear(&optimizer->found);
 }
 
 gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found) {
-  gb_found_record record = { 0 };
-  if (optimizer->found.data) GB_TRY(gb_record_read(&optimizer->found, &record));
-  *found = record.found_inf != 0;
+  gb_found_state scalars = { 0 };
+  if (optimizer->found.data) GB_TRY(gb_scalars_read(&optimizer->found, &scalars));
+  *found = scalars.found_inf != 0;
   return GB_OK;
 }
 
@@ -318,7 +318,7 @@ static bool any_gradient(const gb_slab *slab) {
   return false;
 }
 
-gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_record *scale, double norm_type) {
+gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_state *scale, double norm_type) {
   for (int g = 0; g < optimizer->n_groups; g++)
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
@@ -335,7 +335,7 @@ static void note_true_size(gb_segment *segment) {
   gb_tensor_bump(segment->grad);
 }
 
-gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_record *scale) {
+gb_status gb_optimizer_unscale(gb_optimizer *optimizer, gb_scale_state *scale) {
   GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_UNSCALE, scale, 2));
   optimizer->guarded = true;
   for (int i = 0; i < optimizer->n_params; i++) {
@@ -362,10 +362,10 @@ bool gb_optimizer_is_measured(const gb_optimizer *optimizer) {
   return count > 0 && count == optimizer->measured && optimizer->measured_turn == optimizer->context->step->graph_turns;
 }
 
-gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_record *scale, double norm_type, gb_tensor **norm) {
+gb_status gb_optimizer_norm(gb_optimizer *optimizer, gb_scale_state *scale, double norm_type, gb_tensor **norm) {
   if (norm_type != 2 || !gb_optimizer_is_measured(optimizer)) {
     optimizer->measured = 0;
-    GB_TRY(gb_record_clear_part(&optimizer->found, offsetof(gb_found_record, norm_squared), sizeof(double)));
+    GB_TRY(gb_scalars_clear_part(&optimizer->found, offsetof(gb_found_state, norm_squared), sizeof(double)));
     GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_CHECK, scale, norm_type));
   }
   return gb_norm_tensor(&optimizer->found, norm_type, norm);
@@ -411,12 +411,12 @@ static gb_step_call call_of(const gb_optimizer *optimizer, const gb_optim_option
  * settings are when a step is captured. */
 static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_step_call *call) {
   gb_context *context = optimizer->context;
-  if (gb_record_on_host(&optimizer->found)) return GB_OK;
+  if (gb_scalars_on_host(&optimizer->found)) return GB_OK;
   if (!group->rates.data && context->capturing)
     return gb_fail(context, GB_ESTATE, "%s: take a step before one is captured", kind_name(optimizer));
   if (!group->rates.data) {
     group->brought.number[0] = NAN;
-    return gb_record_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_optim_numbers));
+    return gb_scalars_open(&group->rates, context, optimizer->found.device, NULL, sizeof(gb_optim_numbers));
   }
   if (!context->capturing) return GB_OK;
   GB_TRY(gb_capture_note_optimizer(context, optimizer));
@@ -447,7 +447,7 @@ gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
                      "make a new graph", kind_name(optimizer), changed, g + 1);
     for (int i = 0; i < group->n_slabs; i++) GB_TRY(gb_slab_sync_masters(group->slabs[i]));
     if (!memcmp(&group->options.numbers, &group->brought, sizeof group->brought)) continue;
-    GB_TRY(gb_record_write(&group->rates, 0, &group->options.numbers, sizeof group->brought));
+    GB_TRY(gb_scalars_write(&group->rates, 0, &group->options.numbers, sizeof group->brought));
     group->brought = group->options.numbers;
   }
   return GB_OK;
@@ -460,7 +460,7 @@ void gb_optimizer_replayed(gb_optimizer *optimizer) {
 
 /* ----} */
 
-/* A step clips within its pass, by the norm in the optimizer's record. */
+/* A step clips within its pass, by the norm in the optimizer's scalars. */
 static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_step_call *call) {
   call->norm = call->owner = optimizer->found.data;
   call->max_norm = clip->max_norm;
@@ -468,7 +468,7 @@ static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_
 }
 
 /* One pass over every slab. */
-static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
+static gb_status update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded, const gb_clip *clip) {
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
@@ -485,7 +485,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
       GB_TRY(gb_step_run(optimizer->context, GB_STEP_UPDATE, &call));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
-      bool certain = !guarded || gb_record_on_host(&optimizer->found), skipped = false;
+      bool certain = !guarded || gb_scalars_on_host(&optimizer->found), skipped = false;
       if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
       if (!skipped) publish(group->slabs[i], certain);
     }
@@ -493,7 +493,7 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_record *scale, bool sc
   return GB_OK;
 }
 
-gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, bool scaled, bool guarded, const gb_clip *clip) {
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded, const gb_clip *clip) {
   gb_range_push(optimizer->context, "step");
   gb_status status = update(optimizer, scale, scaled, guarded, clip);
   optimizer->guarded = false;
@@ -503,8 +503,8 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_record *scale, b
   return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
 
-/* The record of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that has a gradient. */
-static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_record **scale) {
+/* The scalars of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that has a gradient. */
+static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_state **scale) {
   gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
   int other = gb_optimizer_first_unlike(optimizer, tag);
   if (other >= 0) {
@@ -518,7 +518,7 @@ static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_re
 
 gb_status gb_optimizer_step(gb_optimizer *optimizer) {
   int first = gb_optimizer_first_gradient(optimizer);
-  gb_scale_record *scale;
+  gb_scale_state *scale;
   if (first < 0) return GB_OK;
   GB_TRY(one_scale(optimizer, first, &scale));
   return gb_optimizer_update(optimizer, scale, scale != NULL, false, NULL);
@@ -526,7 +526,7 @@ gb_status gb_optimizer_step(gb_optimizer *optimizer) {
 
 gb_status gb_optimizer_step_clipped(gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm) {
   int first = gb_optimizer_first_gradient(optimizer);
-  gb_scale_record *scale;
+  gb_scale_state *scale;
   if (first < 0) return gb_tensor_scalar(optimizer->context, GB_FLOAT64, 0, norm);
   GB_TRY(one_scale(optimizer, first, &scale));
   GB_TRY(gb_optimizer_norm(optimizer, scale, clip->norm_type, norm));

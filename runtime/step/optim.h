@@ -3,7 +3,7 @@
 #define GB_STEP_OPTIM_H
 
 #include "graph/ops.h"
-#include "tensor/step_state.h"
+#include "tensor/slab.h"
 
 struct gb_scaler;
 

@@ -7,14 +7,14 @@
 static gb_status check_slab(const gb_step_call *c) {
   if (!c->slab || !c->slab->gradients) return gb_fail(c->context, GB_EINVAL, "the slab has no gradients");
   GB_TRY(gb_check_loan(c->slab->gradients)); /* of a parameter that no optimizer holds it may be one */
-  if (c->scaled && !c->scale) return gb_fail(c->context, GB_EINVAL, "gradients carry a scale, but the scaler's record is missing");
+  if (c->scaled && !c->scale) return gb_fail(c->context, GB_EINVAL, "gradients carry a scale, but the scaler's scalars are missing");
   return GB_OK;
 }
 
 /* A look at the gradients may measure their norm too. */
 static gb_status check_look(const gb_step_call *c) {
   GB_TRY(check_slab(c));
-  return c->norm_type > 0 && !c->found ? gb_fail(c->context, GB_EINVAL, "a norm needs a record to be written to") : GB_OK;
+  return c->norm_type > 0 && !c->found ? gb_fail(c->context, GB_EINVAL, "a norm needs scalars to be written to") : GB_OK;
 }
 
 /* A step also needs the weights, and the states that it uses. */
@@ -29,7 +29,7 @@ static gb_status check_update(const gb_step_call *c) {
 }
 
 static gb_status check_rescale(const gb_step_call *c) {
-  return c->scale ? GB_OK : gb_fail(c->context, GB_EINVAL, "the scaler's record is missing");
+  return c->scale ? GB_OK : gb_fail(c->context, GB_EINVAL, "the scaler's scalars are missing");
 }
 
 static const struct { const char *name; gb_status (*check)(const gb_step_call *call); } steps[GB_STEP_COUNT] = {

@@ -1,4 +1,4 @@
-/* step/scaler.c - the gradient scaler: PyTorch's stages over a record that kernels read and write.
+/* step/scaler.c - the gradient scaler: PyTorch's stages over scalars that kernels read and write.
  *
  * Every gradient that comes back through scale() carries a tag (this scaler, its number of updates), so each stage can check that it is
  * handed the gradients it was made for, and can say what went wrong where PyTorch asserts. Differences from PyTorch, all on purpose: the
@@ -28,9 +28,9 @@ struct gb_scaler {
   gb_context *context;         /* counted */
   uint32_t id, update;         /* the tag that gradients carry now */
   gb_scaler_options options;
-  gb_record record;            /* a gb_scale_record, where the losses are */
-  gb_scale_record *posted;     /* off the CPU: pinned memory that a copy of the record arrives in some time after an update; NULL: none yet */
-  int64_t counted;             /* updates that the record will have counted by then, in steps and skipped */
+  gb_scalars scalars;          /* a gb_scale_state, where the losses are */
+  gb_scale_state *posted;      /* off the CPU: pinned memory that a copy of the scalars arrives in some time after an update; NULL: none yet */
+  int64_t counted;             /* updates that the scalars will have counted by then, in steps and skipped */
   bool heeded;                 /* the copy of the last update was looked at */
   bool used;                   /* scale() was called */
   bool received;               /* per loss: gradients came since the last update */
@@ -111,30 +111,30 @@ gb_status gb_scaler_set_options(gb_scaler *scaler, const gb_scaler_options *opti
 /* A new scale; the inverse is rounded once, from double. */
 static gb_status set_scale(gb_scaler *scaler, double scale) {
   float numbers[2] = { (float)scale, (float)(1.0 / (double)(float)scale) };
-  return gb_record_write(&scaler->record, offsetof(gb_scale_record, scale), numbers, sizeof numbers);
+  return gb_scalars_write(&scaler->scalars, offsetof(gb_scale_state, scale), numbers, sizeof numbers);
 }
-_Static_assert(offsetof(gb_scale_record, inverse) == sizeof(float), "the scale and its inverse are written at once");
+_Static_assert(offsetof(gb_scale_state, inverse) == sizeof(float), "the scale and its inverse are written at once");
 
-/* The record as it is now; on a device this waits. */
-static gb_status look(const gb_scaler *scaler, gb_scale_record *out) { return gb_record_read(&scaler->record, out); }
+/* The scalars as they are now; on a device this waits. */
+static gb_status look(const gb_scaler *scaler, gb_scale_state *out) { return gb_scalars_read(&scaler->scalars, out); }
 
 static gb_status raise_flag(gb_scaler *scaler) {
   float one = 1;
-  return gb_record_write(&scaler->record, offsetof(gb_scale_record, found_inf), &one, sizeof one);
+  return gb_scalars_write(&scaler->scalars, offsetof(gb_scale_state, found_inf), &one, sizeof one);
 }
 
 static void let_go_of_copy(gb_scaler *scaler) {
-  gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
+  gb_backend *backend = gb_context_backend(scaler->context, scaler->scalars.device);
   if (scaler->posted) backend->unpin(backend->state, scaler->posted);
   scaler->posted = NULL;
 }
 
-/* Before gradients are checked: know what became of the last update, and bring the record to where it is needed. */
+/* Before gradients are checked: know what became of the last update, and bring the scalars to where they are needed. */
 static gb_status settle(gb_scaler *scaler, gb_device device) {
   GB_TRY(gb_scaler_settle(scaler));
-  if (scaler->record.device.type == device.type && scaler->record.device.index == device.index) return GB_OK;
+  if (scaler->scalars.device.type == device.type && scaler->scalars.device.index == device.index) return GB_OK;
   let_go_of_copy(scaler);
-  return gb_record_move(&scaler->record, device);
+  return gb_scalars_move(&scaler->scalars, device);
 }
 
 gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, gb_scaler **out) {
@@ -147,10 +147,10 @@ gb_status gb_scaler_new(gb_context *context, const gb_scaler_options *options, g
   scaler->options = all;
   scaler->id = ++context->step->next_scaler;
   scaler->heeded = true;
-  gb_status status = gb_record_open(&scaler->record, context, (gb_device){ GB_CPU, 0 }, NULL, sizeof(gb_scale_record));
+  gb_status status = gb_scalars_open(&scaler->scalars, context, (gb_device){ GB_CPU, 0 }, NULL, sizeof(gb_scale_state));
   if (status == GB_OK) status = set_scale(scaler, all.enabled ? all.init_scale : 1);
   if (status != GB_OK) {
-    gb_record_close(&scaler->record);
+    gb_scalars_close(&scaler->scalars);
     gb_counted_free(scaler);
     return status;
   }
@@ -200,7 +200,7 @@ void gb_scaler_release(gb_scaler *scaler) {
   if (scaler->schedule_release) scaler->schedule_release(scaler->schedule_user);
   end_trace(scaler);
   let_go_of_copy(scaler);
-  gb_record_close(&scaler->record);
+  gb_scalars_close(&scaler->scalars);
   gb_counted_free(scaler->optimizers);
   gb_counted_free(scaler->past);
   free(scaler->report);
@@ -214,7 +214,7 @@ gb_scaler *gb_scaler_find(const gb_context *context, uint32_t id) {
   return scaler;
 }
 
-gb_scale_record *gb_scaler_record(gb_scaler *scaler) { return scaler->record.data; }
+gb_scale_state *gb_scaler_scale_state(gb_scaler *scaler) { return scaler->scalars.data; }
 uint32_t gb_scaler_id(const gb_scaler *scaler) { return scaler->id; }
 gb_grad_tag gb_scaler_tag(const gb_scaler *scaler) { return (gb_grad_tag){ scaler->id, scaler->update }; }
 
@@ -319,13 +319,13 @@ static gb_status is_bad(gb_context *context, const gb_optim_param *param, bool *
   gb_slab alone = *param->slab;
   alone.segments = param->segment;
   alone.count = 1;
-  gb_record record = { .context = context };
-  gb_found_record found = { 0 };
-  GB_TRY(gb_record_open(&record, context, alone.gradients->storage->device, NULL, sizeof found));
-  gb_step_call call = { .slab = &alone, .found = record.data };
+  gb_scalars scalars = { .context = context };
+  gb_found_state found = { 0 };
+  GB_TRY(gb_scalars_open(&scalars, context, alone.gradients->storage->device, NULL, sizeof found));
+  gb_step_call call = { .slab = &alone, .found = scalars.data };
   gb_status status = gb_step_run(context, GB_STEP_CHECK, &call);
-  if (status == GB_OK) status = gb_record_read(&record, &found);
-  gb_record_close(&record);
+  if (status == GB_OK) status = gb_scalars_read(&scalars, &found);
+  gb_scalars_close(&scalars);
   *bad = found.found_inf != 0;
   return status;
 }
@@ -369,15 +369,15 @@ const char *gb_scaler_cause(gb_scaler *scaler) { return scaler->cause; }
 
 /* {==== scale, unscale, step, update ==== */
 
-/* The scale as it is now, as a tensor of its own: backward needs it after the record has changed. */
+/* The scale as it is now, as a tensor of its own: backward needs it after the scalars have changed. */
 static gb_status present_scale(gb_scaler *scaler, gb_tensor **out) {
   gb_context *context = scaler->context;
-  gb_tensor *record = NULL;
-  float *scale = (float *)((char *)scaler->record.data + offsetof(gb_scale_record, scale));
-  GB_TRY(gb_tensor_over(context, scale, GB_FLOAT32, 0, NULL, NULL, NULL, &record));
-  record->storage->device = scaler->record.device;
-  gb_status status = gb_op_1(context, GB_OP_clone, record, NULL, out);
-  gb_tensor_release(record);
+  gb_tensor *scalars = NULL;
+  float *scale = (float *)((char *)scaler->scalars.data + offsetof(gb_scale_state, scale));
+  GB_TRY(gb_tensor_over(context, scale, GB_FLOAT32, 0, NULL, NULL, NULL, &scalars));
+  scalars->storage->device = scaler->scalars.device;
+  gb_status status = gb_op_1(context, GB_OP_clone, scalars, NULL, out);
+  gb_tensor_release(scalars);
   return status;
 }
 
@@ -418,7 +418,7 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   GB_TRY(make_room(scaler));
   GB_TRY(settle(scaler, optimizer->found.device));
   GB_TRY(gb_optimizer_clear_found(optimizer));
-  GB_TRY(gb_optimizer_unscale(optimizer, scaler->record.data));
+  GB_TRY(gb_optimizer_unscale(optimizer, scaler->scalars.data));
   note_stage(scaler, optimizer, UNSCALED);
   return GB_OK;
 }
@@ -434,12 +434,12 @@ static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *op
 
 /* Some loss's scaler knows that the skip was its own gradients'. */
 static gb_status is_explained(const gb_scaler *scaler, bool *explained) {
-  gb_scale_record record;
+  gb_scale_state scalars;
   *explained = false;
   for (const gb_scaler *s = scaler->context->step->scalers; s && !*explained; s = s->next) {
     if (!s->options.per_loss) continue;
-    GB_TRY(look(s, &record));
-    *explained = record.found_inf != 0;
+    GB_TRY(look(s, &scalars));
+    *explained = scalars.found_inf != 0;
   }
   return GB_OK;
 }
@@ -476,13 +476,13 @@ static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip 
   GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
   GB_TRY(settle(scaler, optimizer->found.device));
-  gb_scale_record *carried = now == READY ? scaler->record.data : NULL;
+  gb_scale_state *carried = now == READY ? scaler->scalars.data : NULL;
   if (carried) GB_TRY(gb_optimizer_clear_found(optimizer));
   if (clip) GB_TRY(gb_optimizer_norm(optimizer, carried, clip->norm_type, norm));
   else if (carried) GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_CHECK, carried, 0));
-  GB_TRY(gb_optimizer_update(optimizer, scaler->record.data, carried != NULL, true, clip));
+  GB_TRY(gb_optimizer_update(optimizer, scaler->scalars.data, carried != NULL, true, clip));
   note_stage(scaler, optimizer, STEPPED);
-  if (!gb_record_on_host(&scaler->record)) return GB_OK; /* the update asks for what happened, without waiting for it */
+  if (!gb_scalars_on_host(&scaler->scalars)) return GB_OK; /* the update asks for what happened, without waiting for it */
   bool skipped;
   GB_TRY(gb_optimizer_found(optimizer, &skipped));
   return skipped ? report_skip(scaler, optimizer, 0) : GB_OK;
@@ -522,13 +522,13 @@ gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype
     gb_tensor_retain(*out = grad);
     return GB_OK;
   }
-  gb_scale_record *record;
+  gb_scale_state *scalars;
   GB_TRY(settle(scaler, grad->storage->device));
-  GB_TRY(gb_optimizer_scale_of(context, grad->tag, "backward", &record));
+  GB_TRY(gb_optimizer_scale_of(context, grad->tag, "backward", &scalars));
   GB_TRY(copy_gradient(context, grad, dtype, out));
   gb_segment segment = { .size = (*out)->numel, .has_grad = true, .parameter = *out, .grad = *out };
   gb_slab alone = { .dtype = dtype, .elements = (*out)->numel, .gradients = *out, .count = 1, .segments = &segment };
-  gb_step_call call = { .slab = &alone, .scale = record, .scaled = true };
+  gb_step_call call = { .slab = &alone, .scale = scalars, .scaled = true };
   gb_status status = gb_step_run(context, GB_STEP_UNSCALE, &call);
   if (status != GB_OK) gb_drop(out);
   else scaler->received = true;
@@ -538,16 +538,16 @@ gb_status gb_scaler_receive(gb_context *context, gb_tensor *grad, gb_dtype dtype
 /* The kernel's settings; a static scale neither grows nor shrinks. */
 static gb_step_call update_call(gb_scaler *scaler) {
   const gb_scaler_options *o = &scaler->options;
-  gb_scale_record *record = scaler->record.data;
-  gb_device device = scaler->record.device;
+  gb_scale_state *scalars = scaler->scalars.data;
+  gb_device device = scaler->scalars.device;
   gb_scale_rule still = { .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
   gb_scale_rule rule = { .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor, .growth_interval = o->growth_interval,
                          .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
-  return (gb_step_call){ .scale = record, .device = device, .rule = o->dynamic ? rule : still };
+  return (gb_step_call){ .scale = scalars, .device = device, .rule = o->dynamic ? rule : still };
 }
 
 /* So many skips in a row mean that something is broken, not that the scale is too large. */
-static gb_status check_skips(const gb_scaler *scaler, const gb_scale_record *now) {
+static gb_status check_skips(const gb_scaler *scaler, const gb_scale_state *now) {
   const gb_scaler_options *o = &scaler->options;
   if (!o->max_skips || now->skipped_in_a_row < o->max_skips) return GB_OK;
   const char *names = scaler->report && scaler->report[0] ? scaler->report : "(none now)";
@@ -561,32 +561,32 @@ static gb_status check_skips(const gb_scaler *scaler, const gb_scale_record *now
 
 /* {---- what an update did, without waiting for the device that did it ----
  *
- * On the CPU it is known at once. On a device a copy of the record is on its way; it is looked at as soon as it has arrived, at the end of the
+ * On the CPU it is known at once. On a device a copy of the scalars is on its way; it is looked at once it has arrived, at the end of the
  * same update, or else it is waited for before the next step's gradients are checked, which writes over what tells who was to blame. So a
  * report may come one step late, and the host is at most one step ahead of the device. */
 
 /* Send the copy. */
 static gb_status ask_what_happened(gb_scaler *scaler) {
-  gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
+  gb_backend *backend = gb_context_backend(scaler->context, scaler->scalars.device);
   scaler->counted++;
   scaler->heeded = false;
-  if (gb_record_on_host(&scaler->record)) return GB_OK;
+  if (gb_scalars_on_host(&scaler->scalars)) return GB_OK;
   if (!scaler->posted) {
     scaler->posted = backend->pin(backend->state, sizeof *scaler->posted);
     if (!scaler->posted) return gb_fail_memory(scaler->context, sizeof *scaler->posted);
-    *scaler->posted = (gb_scale_record){ .steps = -1 };
+    *scaler->posted = (gb_scale_state){ .steps = -1 };
   }
-  return backend->post(backend->state, scaler->posted, scaler->record.data, sizeof *scaler->posted);
+  return backend->post(backend->state, scaler->posted, scaler->scalars.data, sizeof *scaler->posted);
 }
 
 /* Look at what has arrived (wait: it has after that): arm or end the trace, name who is to blame, count skips. */
 static gb_status heed(gb_scaler *scaler, bool wait) {
   if (scaler->heeded || scaler->context->capturing) return GB_OK;
-  gb_scale_record now;
-  bool here = gb_record_on_host(&scaler->record), arrived = true;
+  gb_scale_state now;
+  bool here = gb_scalars_on_host(&scaler->scalars), arrived = true;
   if (here) GB_TRY(look(scaler, &now));
   else {
-    gb_backend *backend = gb_context_backend(scaler->context, scaler->record.device);
+    gb_backend *backend = gb_context_backend(scaler->context, scaler->scalars.device);
     GB_TRY(backend->arrive(backend->state, wait, &arrived));
     if (!arrived) return GB_OK;
     memcpy(&now, scaler->posted, sizeof now);
@@ -616,7 +616,7 @@ gb_status gb_scaler_heed(gb_scaler *scaler, bool again) {
 /* The schedule's scale for the step to come. The callback may let go of the scaler, and must not end it. */
 static gb_status ask_schedule(gb_scaler *scaler) {
   double scale = 0;
-  gb_scale_record now;
+  gb_scale_state now;
   GB_TRY(look(scaler, &now));
   gb_scaler_retain(scaler);
   gb_status status = scaler->schedule(scaler->context, scaler->schedule_user, now.steps + 1, &scale);
@@ -640,7 +640,7 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   if (given) GB_TRY(check_scale(scaler->context, "the new scale", new_scale));
   if (!given && !worked)
     return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
-  gb_scale_record before;
+  gb_scale_state before;
   if (given) GB_TRY(look(scaler, &before));
   GB_TRY(heed(scaler, true));
   if (worked) {
@@ -651,7 +651,7 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   }
   if (given) {
     GB_TRY(set_scale(scaler, new_scale));
-    GB_TRY(gb_record_write(&scaler->record, offsetof(gb_scale_record, growth_tracker), &before.growth_tracker, sizeof before.growth_tracker));
+    GB_TRY(gb_scalars_write(&scaler->scalars, offsetof(gb_scale_state, growth_tracker), &before.growth_tracker, sizeof before.growth_tracker));
   }
   retire_optimizers(scaler);
   gb_status status = heed(scaler, false);
@@ -666,7 +666,7 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
 /* {==== reading and restoring ==== */
 
 gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out) {
-  gb_scale_record r;
+  gb_scale_state r;
   GB_TRY(look(scaler, &r));
   *out = (gb_scaler_stats){ .scale = r.scale, .steps = r.steps, .skipped = r.skipped, .skipped_in_a_row = r.skipped_in_a_row,
                             .growth_tracker = (int64_t)r.growth_tracker, .last_skipped = r.skipped_in_a_row > 0 };
@@ -678,12 +678,12 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
   GB_TRY(check_scale(scaler->context, "the restored scale", scale));
   if (growth_tracker < 0)
     return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored _growth_tracker is %lld; it must be 0 or more", (long long)growth_tracker);
-  gb_scale_record now;
+  gb_scale_state now;
   GB_TRY(look(scaler, &now));
   now.growth_tracker = (float)growth_tracker;
   now.found_inf = 0;
   now.skipped_in_a_row = 0;
-  GB_TRY(gb_record_write(&scaler->record, 0, &now, sizeof now));
+  GB_TRY(gb_scalars_write(&scaler->scalars, 0, &now, sizeof now));
   GB_TRY(set_scale(scaler, scale));
   forget_optimizers(scaler);
   scaler->received = false;
@@ -696,14 +696,14 @@ gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped
   if (steps < 0 || skipped_in_a_row < 0 || skipped < skipped_in_a_row)
     return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored counts are %lld steps, %lld skips and %lld in a row; they must be 0 or more, "
                    "and no more in a row than in all", (long long)steps, (long long)skipped, (long long)skipped_in_a_row);
-  gb_scale_record now;
+  gb_scale_state now;
   GB_TRY(look(scaler, &now));
   now.steps = steps;
   now.skipped = skipped;
   now.skipped_in_a_row = skipped_in_a_row;
   scaler->counted = steps + skipped;
   scaler->heeded = true;
-  return gb_record_write(&scaler->record, 0, &now, sizeof now);
+  return gb_scalars_write(&scaler->scalars, 0, &now, sizeof now);
 }
 
 /* ====} */

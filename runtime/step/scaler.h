@@ -73,7 +73,7 @@ const char *gb_scaler_report(gb_scaler *scaler);
 const char *gb_scaler_cause(gb_scaler *scaler);
 /* Find a scaler by the id in a gradient's tag; NULL if it is gone. Not counted. */
 gb_scaler *gb_scaler_find(const gb_context *context, uint32_t id);
-gb_scale_record *gb_scaler_record(gb_scaler *scaler); /* in the memory of the device that the losses are on */
+gb_scale_state *gb_scaler_scale_state(gb_scaler *scaler); /* in the memory of the device that the losses are on */
 uint32_t gb_scaler_id(const gb_scaler *scaler);
 /* Do gradients with this tag lose their scale before they are added to a parameter of an optimizer? */
 bool gb_scaler_receives(const gb_context *context, gb_grad_tag tag);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "step/capture.h"
-#include "tensor/slab.h"
+#include "step/adoption.h"
 
 /* The tensor that owns the copies of t's storage: its root, or for tied parameters the one that the slab knows. */
 static gb_tensor *owner_of(const gb_tensor *t) {

@@ -1,11 +1,61 @@
-/* tensor/slab.h - places in a slab's vectors, seen as tensors. What a slab is stands in tensor/step_state.h. */
+/* tensor/slab.h - plain data that the scaler, the optimizers and their kernels share.
+ *
+ * A slab holds one kind of data (parameters, gradients, a moment, masters, 16-bit copies) of all parameters of one optimizer group and
+ * dtype, one after another; every slab of a group has the same segment table. Padding between segments is zero. */
 #ifndef GB_TENSOR_SLAB_H
 #define GB_TENSOR_SLAB_H
 
-#include "tensor/step_state.h"
+#include "base/optimizers.h"
+#include "base/step_scalars.h"
+#include "tensor/backend.h"
+#include "tensor/tensor.h"
 
-/* The elements of `vector` from `offset` on, as a tensor with the shape and the (dense) strides of `like`. It keeps the vector's memory, and
- * counts versions of its own. */
-gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out);
+/* One parameter's place in a slab. Tied parameters are one segment. */
+typedef struct gb_segment {
+  int64_t offset, size;      /* in elements; offset is a multiple of 64 */
+  bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
+  int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's counters */
+  int64_t place;             /* its number in the slab, also where a list holds a copy of it */
+  uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
+  gb_tensor *parameter;      /* not counted: the optimizer holds it */
+  gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
+} gb_segment;
+
+typedef struct gb_slab {
+  int64_t count, elements;   /* segments; elements in all, padding included */
+  gb_segment *segments;
+  gb_dtype dtype;            /* of the parameters */
+  gb_tensor *parameters;     /* vectors of `elements`, counted; NULL where the optimizer has no such thing */
+  gb_tensor *gradients;      /* float32, or float64 */
+  gb_tensor *masters;        /* float32, for 16-bit parameters */
+  gb_tensor *copy[GB_COPIES]; /* 16-bit copies of float32 parameters, once asked for */
+  gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
+  gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
+} gb_slab;
+
+/* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the memory of
+ * the device. */
+typedef struct gb_step_call {
+  gb_context *context;       /* set on the way, with the two below; for GB_STEP_RESCALE the caller gives the device */
+  gb_step step;
+  gb_device device;          /* where it runs: the slab's, or the scalars' */
+  gb_slab *slab;             /* NULL for GB_STEP_RESCALE */
+  gb_scale_state *scale;    /* NULL: gradients are unscaled */
+  gb_found_state *found;    /* NULL: nothing to check */
+  bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
+  double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
+  const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) too */
+  bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
+  double max_norm;
+  gb_found_state *owner;
+  double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
+  /* GB_STEP_UPDATE */
+  gb_optimizer_kind kind;
+  const gb_optim_numbers *numbers; /* hyperparameters of the group */
+  const gb_optim_numbers *live;    /* the same in the device's memory, for a step that is captured; NULL: not there */
+  bool maximize;
+  bool uses[GB_OPTIM_STATES];      /* with these numbers the step reads and writes that state */
+  gb_scale_rule rule;        /* of GB_STEP_RESCALE */
+} gb_step_call;
 
 #endif

@@ -64,12 +64,12 @@ static gb_status backward(gb_scaler *scaler, gb_tensor *p, double slope) {
   return status;
 }
 
-/* What gradients are multiplied with, which the record has where the scaler's device is. */
+/* What gradients are multiplied with, which the scalars have where the scaler's device is. */
 static double inverse_of(gb_scaler *scaler) {
-  gb_scale_record record = { .inverse = NAN };
+  gb_scale_state scalars = { .inverse = NAN };
   gb_backend *backend = gb_context_backend(context, test_device());
-  CHECK(backend->read(backend->state, &record, gb_scaler_record(scaler), sizeof record) == GB_OK);
-  return record.inverse;
+  CHECK(backend->read(backend->state, &scalars, gb_scaler_scale_state(scaler), sizeof scalars) == GB_OK);
+  return scalars.inverse;
 }
 
 static double scale_of(gb_scaler *scaler) {

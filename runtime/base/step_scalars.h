@@ -1,7 +1,7 @@
-/* base/step_records.h - numbers of a step that kernels read and write in the memory of their device, and how the scale
+/* base/step_scalars.h - numbers of a step that kernels read and write in the memory of their device, and how the scale
  * follows from what was found. The same for the engine, the CPU and CUDA. */
-#ifndef GB_BASE_STEP_RECORDS_H
-#define GB_BASE_STEP_RECORDS_H
+#ifndef GB_BASE_STEP_SCALARS_H
+#define GB_BASE_STEP_SCALARS_H
 
 #include <float.h>
 #include <stdbool.h>
@@ -9,19 +9,19 @@
 
 #include "base/float.h"
 
-/* The scaler's numbers, on the device that steps (a gb_record). One per scaler. */
-typedef struct gb_scale_record {
+/* The scaler's numbers, on the device that steps (a gb_scalars). One per scaler. */
+typedef struct gb_scale_state {
   float scale, inverse;      /* inverse = (float)(1.0 / (double)scale) */
   float growth_tracker;      /* good steps since the last change */
   float found_inf;           /* of all optimizers since the last update, ORed */
   int64_t steps, skipped, skipped_in_a_row;
-} gb_scale_record;
+} gb_scale_state;
 
 /* What one optimizer found since the last update, on its device. One per optimizer. */
-typedef struct gb_found_record {
+typedef struct gb_found_state {
   float found_inf;           /* 1 when a gradient was not finite */
   double norm_squared;       /* of gradients in their true size, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
-} gb_found_record;
+} gb_found_state;
 
 /* {==== the scale's rule ==== */
 
@@ -45,7 +45,7 @@ GB_INLINE float gb_scale_grown(const gb_scale_rule *rule, float scale) {
 }
 
 /* Count the step or the skip, change the scale by it, and clear the flag. */
-GB_INLINE void gb_scale_update(gb_scale_record *r, const gb_scale_rule *rule) {
+GB_INLINE void gb_scale_update(gb_scale_state *r, const gb_scale_rule *rule) {
   if (r->found_inf != 0) {
     r->growth_tracker = 0;
     r->skipped++;

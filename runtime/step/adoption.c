@@ -1,10 +1,10 @@
-/* step/slab.c - adoption: parameters move into slabs, and everything that refers to them follows, since their storages stay the same.
+/* step/adoption.c - adoption: parameters move into slabs, and everything that refers to them follows, since their storages stay the same.
  *
  * A call is prepared first, which may fail and changes nothing, and then committed, which cannot fail. What cannot follow is refused by
  * name: a parameter that is only a part of its memory, memory that the host lent, and parameters that share memory in different shapes.
  * While a slab is alive, the storage of its parameters points at it (user), so that a second adoption is noticed even through a tensor
  * that only shares the memory. */
-#include "step/slab.h"
+#include "step/adoption.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +18,20 @@ const char *gb_parameter_label(const char *name, int position, char *buffer, siz
   if (name) return name;
   snprintf(buffer, size, "parameter %d", position + 1);
   return buffer;
+}
+
+gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out) {
+  gb_dtype dtype = (gb_dtype)vector->dtype;
+  char *data = gb_data(vector) + offset * (int64_t)gb_dtype_bytes(dtype);
+  gb_status status = gb_tensor_over(gb_tensor_context(vector), data, dtype, like->ndim, like->shape, NULL, NULL, out);
+  if (status != GB_OK) return status;
+  gb_tensor *t = *out;
+  memcpy(t->stride, like->stride, sizeof t->stride);
+  t->storage->device = vector->storage->device;
+  t->storage->category = vector->storage->category;
+  t->storage->slab = vector->storage;
+  gb_storage_retain(vector->storage);
+  return GB_OK;
 }
 
 /* {==== what may be adopted ==== */

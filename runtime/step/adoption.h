@@ -1,6 +1,6 @@
-/* step/slab.h - inside of step/: how parameters come to lie in slabs, and how they leave. */
-#ifndef GB_STEP_SLAB_H
-#define GB_STEP_SLAB_H
+/* step/adoption.h - inside of step/: how parameters come to lie in slabs, and how they leave. */
+#ifndef GB_STEP_ADOPTION_H
+#define GB_STEP_ADOPTION_H
 
 #include "tensor/slab.h"
 
@@ -40,6 +40,9 @@ void gb_slab_leave(gb_tensor *parameter);
 /* After the last parameter left. */
 void gb_slab_free(gb_owned_slab *slab);
 
+/* The elements of `vector`, a slab's, from `offset` on, as a tensor with the shape and the (dense) strides of `like`. It keeps
+ * the vector's memory, and counts versions of its own. */
+gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
 /* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits that rounding drops. */
