@@ -30,7 +30,14 @@ gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in,
   if (!ready(chain)) return NULL;
   gb_tensor *out[GB_MAX_OUT] = { NULL };
   gb_status status = gb_apply(chain->context, op, in, n_in, attrs, out);
-  return keep(chain, status, out[0]);
+  return keep(chain, status, *out);
+}
+
+gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments) {
+  if (!ready(chain)) return NULL;
+  gb_tensor *out[GB_MAX_OUT] = { NULL };
+  gb_status status = gb_run(chain->context, op, arguments, out);
+  return keep(chain, status, *out);
 }
 
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs) {
@@ -82,6 +89,6 @@ gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_
   gb_tensor *made = NULL;
   gb_status status = gb_tensor_new(chain->context, dtype, ndim, shape, device, &made);
   gb_tensor *out = keep(chain, status, made);
-  if (out) chain->status = gb_apply_(chain->context, GB_OP_fill, &out, 1, &(gb_attr){ .given = true, .number = value });
+  if (out) chain->status = GB_RUN(chain->context, fill, NULL, .x = out, .value = gb_attr_num(value));
   return chain->status == GB_OK ? out : NULL;
 }

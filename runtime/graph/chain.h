@@ -24,6 +24,9 @@ gb_status gb_chain_end(gb_chain *chain, gb_tensor *result, gb_tensor **out);
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs);
 gb_tensor *gb_chain_2(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs);
 gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs);
+/* GB_CHAIN(chain, softmax, .x = x, .dim = gb_attr_int(-1)): any op with one visible output, its arguments by name. */
+#define GB_CHAIN(chain, op, ...) gb_chain_run((chain), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ })
+gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments);
 /* Any op with one visible output; in[] may hold NULL where an input is optional. */
 gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
 gb_tensor *gb_chain_number(gb_chain *chain, gb_op op, gb_tensor *x, double number);
