@@ -27,12 +27,21 @@ static bool has_shape(const gb_tensor *t, int ndim, const int64_t *shape) {
   return true;
 }
 
+/* The number of the result: it is the only output of every op here. */
+enum { RESULT };
+#define ONE_RESULT(name) _Static_assert(sizeof(gb_out_##name) == sizeof(gb_tensor *), "the result is the only output");
+#define GB_FAMILY_elementwise GB_THIS_FAMILY
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, ONE_RESULT)(name)
+#include "graph/ops.def"
+#undef GB_OP
+
 /* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its
  * shape. */
 static gb_status output(gb_call *call, gb_dtype dtype) {
-  int ndim = call->in[0]->ndim;
+  const gb_tensor *first = *call->in;
+  int ndim = first->ndim;
   int64_t shape[GB_MAX_NDIM];
-  memcpy(shape, call->in[0]->shape, sizeof shape);
+  memcpy(shape, first->shape, sizeof shape);
   for (int i = 1; i < call->n_in; i++) {
     const gb_tensor *t = call->in[i];
     if (t->ndim == 0 || has_shape(t, ndim, shape)) continue;
@@ -40,8 +49,8 @@ static gb_status output(gb_call *call, gb_dtype dtype) {
   }
   for (int i = 0; i < call->n_in; i++)
     if (has_shape(call->in[i], ndim, shape) && gb_is_dense(call->in[i]))
-      return gb_call_output_strided(call, 0, ndim, shape, call->in[i]->stride, dtype);
-  return gb_call_output(call, 0, ndim, shape, dtype);
+      return gb_call_output_strided(call, RESULT, ndim, shape, call->in[i]->stride, dtype);
+  return gb_call_output(call, RESULT, ndim, shape, dtype);
 }
 
 static gb_dtype promoted(const gb_call *call) { return gb_result_type(call->in, call->n_in); }
@@ -84,11 +93,9 @@ static gb_status check_bitwise(gb_call *call) {
   return output(call, dtype);
 }
 
-/* As in PyTorch, an integer tensor stays one only if the numbers it meets are integers. */
-static gb_dtype with_numbers(const gb_call *call, gb_dtype dtype, int numbers) {
-  for (int i = 0; i < numbers; i++)
-    if (call->attrs[i].given && !call->attrs[i].whole) return floating(dtype);
-  return dtype;
+/* As in PyTorch, an integer tensor stays one only if a number it meets is an integer. */
+static gb_dtype with_number(gb_dtype dtype, const gb_attr *number) {
+  return number->given && !number->whole ? floating(dtype) : dtype;
 }
 
 /* A bound that an integer dtype cannot hold is an error where it would bind (side: 1 of the lower, -1 of the upper
@@ -101,11 +108,11 @@ static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *na
 }
 
 static gb_status check_clamp(gb_call *call) {
-  const gb_attr *min = &call->attrs[0], *max = &call->attrs[1];
+  const gb_attr *min = &GB_ATTRS(call, clamp)->min, *max = &GB_ATTRS(call, clamp)->max;
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
   if (!min->given && !max->given) return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
-  dtype = with_numbers(call, dtype, 2);
+  dtype = with_number(with_number(dtype, min), max);
   if (min->given) GB_TRY(check_bound(call, min, "min", 1, dtype));
   if (max->given) GB_TRY(check_bound(call, max, "max", -1, dtype));
   return output(call, dtype);
@@ -128,7 +135,7 @@ static gb_status check_minimum(gb_call *call) { return check_limit(call, -1); }
 static gb_status check_addcmul(gb_call *call) {
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
-  return output(call, with_numbers(call, dtype, 1));
+  return output(call, with_number(dtype, &GB_ATTRS(call, addcmul)->value));
 }
 
 static gb_status require_bool(gb_call *call, int input) {
@@ -140,16 +147,17 @@ static gb_status require_bool(gb_call *call, int input) {
 }
 
 static gb_status check_where(gb_call *call) {
-  GB_TRY(require_bool(call, 0));
-  gb_dtype dtype = gb_result_type(call->in + 1, 2);
-  for (int i = 1; i < 3; i++) GB_TRY(gb_require_input_fits(call, i, dtype));
+  GB_TRY(require_bool(call, GB_IN_AT(where, condition)));
+  gb_dtype dtype = gb_result_type((gb_tensor *[]){ GB_IN(call, where)->x, GB_IN(call, where)->y }, 2);
+  GB_TRY(gb_require_input_fits(call, GB_IN_AT(where, x), dtype));
+  GB_TRY(gb_require_input_fits(call, GB_IN_AT(where, y), dtype));
   return output(call, dtype);
 }
 
 static gb_status check_masked_fill(gb_call *call) {
-  GB_TRY(require_bool(call, 1));
-  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
-  const gb_attr *value = &call->attrs[0];
+  GB_TRY(require_bool(call, GB_IN_AT(masked_fill, mask)));
+  gb_dtype dtype = (gb_dtype)GB_IN(call, masked_fill)->x->dtype;
+  const gb_attr *value = &GB_ATTRS(call, masked_fill)->value;
   bool whole = value->whole || value->number == floor(value->number);
   char text[40];
   if (!gb_dtype_is_float(dtype) && !whole)
@@ -159,26 +167,27 @@ static gb_status check_masked_fill(gb_call *call) {
   return output(call, dtype);
 }
 
-/* dropout's attributes p and training: is there anything to drop? */
-static bool drops(const gb_attr *attrs) { return attrs[1].integer && attrs[0].number > 0; }
+/* Is there anything to drop? */
+static bool drops(const gb_attrs_dropout *attrs) { return attrs->training.integer && attrs->p.number > 0; }
 
 static gb_status check_dropout(gb_call *call) {
-  double p = call->attrs[0].number;
-  GB_TRY(gb_require_float(call, 0));
-  if (!(p >= 0 && p <= 1)) return gb_call_fail(call, GB_EINVAL, "p is a probability, 0 to 1, not %g", p);
-  if (!drops(call->attrs)) return gb_call_output_alias(call, 0, call->in[0]);
+  gb_tensor *x = GB_IN(call, dropout)->x;
+  GB_TRY(gb_require_float(call, GB_IN_AT(dropout, x)));
+  if (!drops(GB_ATTRS(call, dropout))) return gb_call_output_alias(call, RESULT, x);
   gb_call_random(call);
-  return output(call, (gb_dtype)call->in[0]->dtype);
+  return output(call, (gb_dtype)x->dtype);
 }
 
 static gb_status check_scale_loss(gb_call *call) {
-  GB_TRY(gb_require_float(call, 0));
-  return output(call, call->in[0]->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  GB_TRY(gb_require_float(call, GB_IN_AT(scale_loss, x)));
+  return output(call, GB_IN(call, scale_loss)->x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
 }
 
+/* tril and triu. */
 static gb_status check_triangle(gb_call *call) {
-  GB_TRY(gb_require_ndim(call, 0, 2, GB_MAX_NDIM));
-  return output(call, (gb_dtype)call->in[0]->dtype);
+  _Static_assert(GB_IN_AT(triu, x) == GB_IN_AT(tril, x), "x stands at one place");
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(tril, x), 2, GB_MAX_NDIM));
+  return output(call, (gb_dtype)GB_IN(call, tril)->x->dtype);
 }
 
 /* ====} */
@@ -188,12 +197,20 @@ static gb_status check_triangle(gb_call *call) {
 /* What operand `input` adds to the gradient, in the shape of the result. */
 typedef gb_tensor *(*rule)(gb_chain *c, const gb_grad_call *grad, int input);
 #define GRADIENT(name) static gb_tensor *name##_gradient(gb_chain *c, const gb_grad_call *grad, int input)
-/* The gradient of the result, the saved operands, the saved result. */
-#define G (grad->out[0])
-#define X (grad->saved[0])
-#define Y (grad->saved[1])
-#define Z (grad->saved[2])
-#define R GB_SAVED_OUT(grad, 0)
+/* What a rule reads of its op: the saved operands, the saved result, the attributes. */
+#define READ(name) \
+  const gb_in_##name *in = GB_SAVED(grad, name), *at = (const gb_in_##name *)(const void *)grad->in; \
+  const gb_out_##name *kept = GB_KEPT(grad, name); \
+  const gb_attrs_##name *attrs = GB_ATTRS(grad, name); \
+  (void)in, (void)at, (void)kept, (void)attrs, (void)input, (void)c
+/* Is it this operand's gradient that is asked for? */
+#define BY(operand) (&at->operand == grad->in + input)
+/* The gradient of the result, which is the only output; the saved operands; the saved result. */
+#define G (grad->out[RESULT])
+#define X (in->x)
+#define Y (in->y)
+#define Z (in->z)
+#define R (kept->y)
 /* Ops in the chain: of tensors, of a tensor and a number, of one tensor. */
 #define OP2(op, x, y) gb_chain_2(c, GB_OP_##op, x, y, NULL)
 #define OPN(op, x, number) gb_chain_number(c, GB_OP_##op, x, number)
@@ -203,7 +220,7 @@ typedef gb_tensor *(*rule)(gb_chain *c, const gb_grad_call *grad, int input);
 static gb_tensor *where_else(gb_chain *c, gb_tensor *mask, gb_tensor *x, double other) {
   gb_tensor *number = NULL;
   if (c->status == GB_OK) c->status = gb_tensor_wrap_number(c->context, other, &number);
-  gb_tensor *result = gb_chain_3(c, GB_OP_where, mask, x, number, NULL);
+  gb_tensor *result = GB_CHAIN(c, where, .condition = mask, .x = x, .y = number);
   gb_tensor_release(number);
   return result;
 }
@@ -221,14 +238,13 @@ static gb_tensor *as_computed(gb_chain *c, const gb_grad_call *grad, gb_tensor *
   if (x->wrapped) return gb_chain_full(c, wide(grad), 0, NULL, x->storage->device, gb_number_of(x).number);
   return x->dtype == G->dtype ? x : gb_chain_cast(c, x, wide(grad));
 }
-#define XC as_computed(c, grad, X)
-#define YC as_computed(c, grad, Y)
-#define ZC as_computed(c, grad, Z)
+#define COMPUTED(operand) as_computed(c, grad, in->operand)
 
 /* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. NaN is neither. */
 GRADIENT(pow) {
-  gb_tensor *x = XC, *y = YC;
-  if (input == 0) {
+  READ(pow);
+  gb_tensor *x = COMPUTED(x), *y = COMPUTED(y);
+  if (BY(x)) {
     gb_tensor *slope = OP2(mul, OP2(pow, x, OPN(sub, y, 1)), y);
     return OP2(mul, G, passed(c, OPN(ne, y, 0), slope));
   }
@@ -241,63 +257,66 @@ static gb_tensor *winner(gb_chain *c, gb_tensor *g, gb_tensor *lost, gb_tensor *
   return OP2(sub, passed(c, OP1(logical_not, lost), g), passed(c, equal, OPN(mul, g, 0.5)));
 }
 
-/* The first operand is the ordinate. Squares leave the range of float16 early, so they are float32; 0 where they are 0
- * even so. */
+/* Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
 GRADIENT(atan2) {
-  gb_tensor *x = gb_chain_widen(c, XC), *y = gb_chain_widen(c, YC), *squares = OP2(add, OP1(square, x), OP1(square, y));
+  READ(atan2);
+  gb_tensor *y = gb_chain_widen(c, COMPUTED(y)), *x = gb_chain_widen(c, COMPUTED(x));
+  gb_tensor *squares = OP2(add, OP1(square, y), OP1(square, x));
   gb_tensor *scaled = passed(c, OPN(ne, squares, 0), OP2(div, G, squares));
-  return input == 0 ? OP2(mul, scaled, y) : OP1(neg, OP2(mul, scaled, x));
+  return BY(y) ? OP2(mul, scaled, x) : OP1(neg, OP2(mul, scaled, y));
 }
 
 GRADIENT(gelu) {
-  (void)input;
-  if (!grad->create_graph) return gb_chain_2(c, GB_OP_gelu_backward, G, X, grad->attrs);
-  return OP2(mul, G, grad->attrs[0].integer == GB_WORD_tanh ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
+  READ(gelu);
+  if (!grad->create_graph) return GB_CHAIN(c, gelu_backward, .grad = G, .x = X, .approximate = attrs->approximate);
+  return OP2(mul, G, attrs->approximate.integer == GB_WORD_tanh ? gb_slope_gelu_tanh(c, X) : gb_slope_gelu(c, X));
 }
 
 /* exp is taken of what is at most 0: what is not used may not overflow, or it would reach the second derivative as 0 *
  * inf. NaN gives NaN, as in the result. */
 GRADIENT(elu) {
-  (void)input;
+  READ(elu);
   gb_tensor *above = OPN(gt, X, 0), *below = passed(c, OP1(logical_not, above), X);
-  return gb_chain_3(c, GB_OP_where, above, G, OP2(mul, G, OPN(mul, OP1(exp, below), grad->attrs[0].number)), NULL);
+  gb_tensor *slope = OPN(mul, OP1(exp, below), attrs->alpha.number);
+  return GB_CHAIN(c, where, .condition = above, .x = G, .y = OP2(mul, G, slope));
 }
 
 GRADIENT(softplus) {
-  (void)input;
-  gb_tensor *scaled = OPN(mul, X, grad->attrs[0].number);
-  return gb_chain_3(c, GB_OP_where, OPN(gt, scaled, grad->attrs[1].number), G, OP2(mul, G, OP1(sigmoid, scaled)), NULL);
+  READ(softplus);
+  gb_tensor *scaled = OPN(mul, X, attrs->beta.number), *above = OPN(gt, scaled, attrs->threshold.number);
+  return GB_CHAIN(c, where, .condition = above, .x = G, .y = OP2(mul, G, OP1(sigmoid, scaled)));
 }
 
 /* Inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing on one
  * side. */
 GRADIENT(clamp) {
-  (void)input;
-  gb_tensor *inside = grad->attrs[0].given ? OPN(gt, X, grad->attrs[0].number) : NULL;
-  if (grad->attrs[1].given) {
-    gb_tensor *below = OPN(lt, X, grad->attrs[1].number);
+  READ(clamp);
+  gb_tensor *inside = attrs->min.given ? OPN(gt, X, attrs->min.number) : NULL;
+  if (attrs->max.given) {
+    gb_tensor *below = OPN(lt, X, attrs->max.number);
     inside = inside ? OP2(logical_and, inside, below) : below;
   }
   return passed(c, inside, G);
 }
 
 GRADIENT(addcdiv) {
-  if (input == 0) return G;
-  gb_tensor *dy = OP2(div, OPN(mul, G, grad->attrs[0].number), Z);
-  return input == 1 ? dy : OP1(neg, OP2(mul, dy, OP2(div, YC, ZC)));
+  READ(addcdiv);
+  if (BY(x)) return G;
+  gb_tensor *dy = OP2(div, OPN(mul, G, attrs->value.number), Z);
+  return BY(y) ? dy : OP1(neg, OP2(mul, dy, OP2(div, COMPUTED(y), COMPUTED(z))));
 }
 
 GRADIENT(dropout) {
-  (void)input;
-  if (!drops(grad->attrs)) return G;
-  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_num(grad->attrs[0].number), gb_attr_int((int64_t)grad->node->rng_seed),
-                                  gb_attr_int((int64_t)grad->node->rng_offset) };
-  return gb_chain_1(c, GB_OP_dropout_backward, G, attrs);
+  READ(dropout);
+  if (!drops(attrs)) return G;
+  return GB_CHAIN(c, dropout_backward, .grad = G, .p = attrs->p, .seed = gb_attr_int((int64_t)grad->node->rng_seed),
+                  .offset = gb_attr_int((int64_t)grad->node->rng_offset));
 }
 
 #define RULE(name, check, reads, gradient) \
   static gb_tensor *name##_rule(gb_chain *c, const gb_grad_call *grad, int input) { \
-    return (void)c, (void)grad, (void)input, gradient; \
+    READ(name); \
+    return gradient; \
   }
 #define NO_RULE(name, check)
 #include "ops/derivatives.def"
@@ -329,7 +348,7 @@ static gb_status gradient_of(gb_grad_call *grad, int input) {
 /* Under autocast a float32 op read 16-bit operands as they were: its rules compute from them in float32 too, as from
  * operands cast by hand. */
 static gb_status widen_saved(gb_grad_call *grad) {
-  if (gb_op_get(grad->context, grad->node->op)->autocast != GB_CLASS_FLOAT32 || grad->out[0]->dtype != GB_FLOAT32) return GB_OK;
+  if (gb_op_get(grad->context, grad->node->op)->autocast != GB_CLASS_FLOAT32 || G->dtype != GB_FLOAT32) return GB_OK;
   for (int i = 0; i < grad->n_in; i++) {
     gb_tensor *narrow = grad->saved[i], *wide;
     if (!narrow || !gb_is_16bit((gb_dtype)narrow->dtype)) continue;
@@ -352,18 +371,21 @@ static gb_status gradient(gb_grad_call *grad) {
 /* {==== the table ==== */
 
 /* What backward reads, as the inputs and outputs that are kept. */
-#define NOTHING_KEPT .save_in = 0
-#define X_KEPT .save_in = 1
-#define Y_KEPT .save_in = 2
-#define XY_KEPT .save_in = 3
-#define YZ_KEPT .save_in = 6
-#define XYZ_KEPT .save_in = 7
-#define OTHER_KEPT .save_in = 3, .save_other = true
-#define R_KEPT .save_out = 1
+#define KEEP_NOTHING(op) .save_in = 0
+#define KEEP_X(op) .save_in = GB_SAVE_IN(op, x)
+#define KEEP_Y(op) .save_in = GB_SAVE_IN(op, y)
+#define KEEP_XY(op) .save_in = GB_SAVE_IN(op, x) | GB_SAVE_IN(op, y)
+#define KEEP_YZ(op) .save_in = GB_SAVE_IN(op, y) | GB_SAVE_IN(op, z)
+#define KEEP_XY_WEIGHT(op) .save_in = GB_SAVE_IN(op, x) | GB_SAVE_IN(op, y) | GB_SAVE_IN(op, weight)
+#define KEEP_CONDITION(op) .save_in = GB_SAVE_IN(op, condition)
+#define KEEP_MASK(op) .save_in = GB_SAVE_IN(op, mask)
+#define KEEP_SCALE(op) .save_in = GB_SAVE_IN(op, scale)
+#define KEEP_OTHER(op) KEEP_XY(op), .save_other = true
+#define KEEP_R(op) .save_out = GB_SAVE_OUT(op, y)
 
 const gb_op_impl gb_family_elementwise[] = {
 #define RULE(name, checks, reads, rule) \
-  { .op = GB_OP_##name, .check = check_##checks, .gradient = gradient, reads##_KEPT },
+  { .op = GB_OP_##name, .check = check_##checks, .gradient = gradient, KEEP_##reads(name) },
 #define NO_RULE(name, checks) { .op = GB_OP_##name, .check = check_##checks },
 #include "ops/derivatives.def"
 #undef RULE
