@@ -4,16 +4,29 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/family.h"
 #include "graph/ops.h"
 
 /* {==== checks ==== */
 
+/* In every row of the family x and y stand where clone has them. */
+#define LIKE_CLONE(op) \
+  _Static_assert(GB_IN_AT(op, x) == GB_IN_AT(clone, x) && GB_OUT_AT(op, y) == GB_OUT_AT(clone, y), "as in clone");
+#define GB_FAMILY_create GB_THIS_FAMILY
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, LIKE_CLONE)(name)
+#include "graph/ops.def"
+#undef GB_OP
+enum { X = GB_IN_AT(clone, x), Y = GB_OUT_AT(clone, y) };
+
 /* The result is like x in everything. */
-static gb_status check_like(gb_call *call) { return gb_call_output_like(call, 0, call->in[0], (gb_dtype)call->in[0]->dtype); }
+static gb_status check_like(gb_call *call) {
+  const gb_tensor *x = GB_IN(call, clone)->x;
+  return gb_call_output_like(call, Y, x, (gb_dtype)x->dtype);
+}
 
 /* As in PyTorch, an integer tensor takes the whole part of a number, and refuses what lies outside its range. */
 static gb_status check_fill(gb_call *call) {
-  GB_TRY(gb_require_fits(call, &call->attrs[0], (gb_dtype)call->in[0]->dtype));
+  GB_TRY(gb_require_fits(call, &GB_ATTRS(call, fill)->value, (gb_dtype)GB_IN(call, fill)->x->dtype));
   return check_like(call);
 }
 
@@ -27,29 +40,29 @@ static gb_attr last_of(const gb_attr *start, const gb_attr *step, int64_t n) {
 
 /* Both ends fit, and so all between them. */
 static gb_status check_sequence(gb_call *call) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = GB_IN(call, sequence)->x;
+  const gb_attr *start = &GB_ATTRS(call, sequence)->start, *step = &GB_ATTRS(call, sequence)->step;
   gb_dtype dtype = (gb_dtype)x->dtype;
   if (x->numel > 0) {
-    gb_attr last = last_of(&call->attrs[0], &call->attrs[1], x->numel);
-    GB_TRY(gb_require_fits(call, &call->attrs[0], dtype));
+    gb_attr last = last_of(start, step, x->numel);
+    GB_TRY(gb_require_fits(call, start, dtype));
     GB_TRY(gb_require_fits(call, &last, dtype));
   }
   return check_like(call);
 }
 
 static gb_status check_uniform(gb_call *call) {
-  double low = call->attrs[0].number, high = call->attrs[1].number;
-  GB_TRY(gb_require_float(call, 0));
-  if (!(low <= high) || isinf(low) || isinf(high)) return gb_call_fail(call, GB_EINVAL, "the bounds must be finite and in order, not %g and %g",
-                                                                       low, high);
+  double low = GB_ATTRS(call, uniform)->low.number, high = GB_ATTRS(call, uniform)->high.number;
+  GB_TRY(gb_require_float(call, X));
+  if (!(low <= high) || isinf(low) || isinf(high))
+    return gb_call_fail(call, GB_EINVAL, "the bounds must be finite and in order, not %g and %g", low, high);
   gb_call_random(call);
   return check_like(call);
 }
 
-static gb_status check_normal(gb_call *call) {
-  double std = call->attrs[1].number;
-  GB_TRY(gb_require_float(call, 0));
-  if (!(std >= 0)) return gb_call_fail(call, GB_EINVAL, "the standard deviation must not be negative, it is %g", std);
+/* normal and bernoulli. */
+static gb_status check_drawn(gb_call *call) {
+  GB_TRY(gb_require_float(call, X));
   gb_call_random(call);
   return check_like(call);
 }
@@ -62,9 +75,12 @@ static bool holds(gb_dtype dtype, int64_t low, int64_t last) {
 }
 
 static gb_status check_random_integers(gb_call *call) {
-  int64_t low = call->attrs[0].integer, high = call->attrs[1].integer;
-  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
-  if (low >= high) return gb_call_fail(call, GB_EINVAL, "low must be below high, they are %lld and %lld", (long long)low, (long long)high);
+  const gb_attrs_random_integers *attrs = GB_ATTRS(call, random_integers);
+  int64_t low = attrs->low.integer, high = attrs->high.integer;
+  gb_dtype dtype = (gb_dtype)GB_IN(call, random_integers)->x->dtype;
+  if (low >= high)
+    return gb_call_fail(call, GB_EINVAL, "low must be below high, they are %lld and %lld", (long long)low,
+                        (long long)high);
   if (!holds(dtype, low, high - 1))
     return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype", gb_dtype_name(dtype),
                         (long long)low, (long long)high - 1);
@@ -73,44 +89,41 @@ static gb_status check_random_integers(gb_call *call) {
 }
 
 static gb_status check_permutation(gb_call *call) {
-  GB_TRY(gb_require_ndim(call, 0, 1, 1));
-  if (call->in[0]->dtype != GB_INT64)
-    return gb_call_fail(call, GB_EDTYPE, "fills an int64 vector, this one is %s", gb_dtype_name((gb_dtype)call->in[0]->dtype));
-  gb_call_random(call);
-  return check_like(call);
-}
-
-static gb_status check_bernoulli(gb_call *call) {
-  GB_TRY(gb_require_float(call, 0));
+  gb_dtype dtype = (gb_dtype)GB_IN(call, permutation)->x->dtype;
+  GB_TRY(gb_require_ndim(call, X, 1, 1));
+  if (dtype != GB_INT64)
+    return gb_call_fail(call, GB_EDTYPE, "fills an int64 vector, this one is %s", gb_dtype_name(dtype));
   gb_call_random(call);
   return check_like(call);
 }
 
 static gb_status check_multinomial(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  int64_t samples = call->attrs[0].integer;
-  GB_TRY(gb_require_float(call, 0));
-  GB_TRY(gb_require_ndim(call, 0, 1, 2));
+  const gb_tensor *x = GB_IN(call, multinomial)->x;
+  const gb_attrs_multinomial *attrs = GB_ATTRS(call, multinomial);
+  int64_t samples = attrs->samples.integer;
+  GB_TRY(gb_require_float(call, X));
+  GB_TRY(gb_require_ndim(call, X, 1, 2));
   int64_t n = x->shape[x->ndim - 1], shape[2] = { x->shape[0], samples };
-  if (samples < 1) return gb_call_fail(call, GB_EINVAL, "samples must be at least 1, it is %lld", (long long)samples);
   if (n == 0) return gb_call_fail(call, GB_ESHAPE, "there are no weights to draw from");
-  if (samples > n && !call->attrs[1].integer)
+  if (samples > n && !attrs->replacement.integer)
     return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement from %lld weights; pass replacement = true", (long long)samples,
                         (long long)n);
   gb_call_random(call);
-  return gb_call_output(call, 0, x->ndim, x->ndim == 2 ? shape : shape + 1, GB_INT64);
+  return gb_call_output(call, Y, x->ndim, x->ndim == 2 ? shape : shape + 1, GB_INT64);
 }
 
-static gb_status check_cast(gb_call *call) { return gb_call_output_like(call, 0, call->in[0], (gb_dtype)call->attrs[0].integer); }
+static gb_status check_cast(gb_call *call) {
+  return gb_call_output_like(call, Y, GB_IN(call, cast)->x, (gb_dtype)GB_ATTRS(call, cast)->dtype.integer);
+}
 
 static gb_status check_contiguous(gb_call *call) {
-  gb_tensor *x = call->in[0];
-  if (gb_is_contiguous(x)) return gb_call_output_alias(call, 0, x);
-  return gb_call_output(call, 0, x->ndim, x->shape, (gb_dtype)x->dtype);
+  gb_tensor *x = GB_IN(call, contiguous)->x;
+  if (gb_is_contiguous(x)) return gb_call_output_alias(call, Y, x);
+  return gb_call_output(call, Y, x->ndim, x->shape, (gb_dtype)x->dtype);
 }
 
 static gb_status check_copy(gb_call *call) {
-  const gb_tensor *x = call->in[0], *source = call->in[1];
+  const gb_tensor *x = GB_IN(call, copy)->x, *source = GB_IN(call, copy)->source;
   char a[96], b[96];
   int ndim = x->ndim;
   int64_t shape[GB_MAX_NDIM];
@@ -127,19 +140,24 @@ static gb_status check_copy(gb_call *call) {
 /* {==== gradients ==== */
 
 /* The cast back, to what the edge wants. */
-static gb_status cast_gradient(gb_grad_call *grad) { return gb_op_cast(grad->context, grad->out[0], (gb_dtype)grad->want[0], &grad->in[0]); }
+static gb_status cast_gradient(gb_grad_call *grad) {
+  return gb_op_cast(grad->context, GB_GRAD_OUT(grad, cast)->y, GB_WANTS(grad, cast, x), &GB_GRAD_IN(grad, cast)->x);
+}
 
+/* clone and contiguous. */
 static gb_status same_gradient(gb_grad_call *grad) {
-  gb_tensor_retain(grad->in[0] = grad->out[0]);
+  gb_tensor_retain(GB_GRAD_IN(grad, clone)->x = GB_GRAD_OUT(grad, clone)->y);
   return GB_OK;
 }
 
 /* The overwritten tensor gets no gradient, the source all of it. */
 static gb_status copy_gradient(gb_grad_call *grad) {
-  if (grad->need[0]) GB_TRY(gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]));
-  if (!grad->need[1]) return GB_OK;
-  const gb_edge *edge = &grad->node->edges[1];
-  return gb_sum_to(grad->context, grad->out[0], edge->ndim, edge->shape, &grad->in[1]);
+  gb_tensor *dy = GB_GRAD_OUT(grad, copy)->y;
+  gb_in_copy *to = GB_GRAD_IN(grad, copy);
+  if (GB_NEEDS(grad, copy, x)) GB_TRY(gb_op_zeros_like(grad->context, dy, &to->x));
+  if (!GB_NEEDS(grad, copy, source)) return GB_OK;
+  const gb_edge *edge = &grad->node->edges[GB_IN_AT(copy, source)];
+  return gb_sum_to(grad->context, dy, edge->ndim, edge->shape, &to->source);
 }
 
 /* ====} */
@@ -148,10 +166,10 @@ const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_fill, .check = check_fill },
   { .op = GB_OP_sequence, .check = check_sequence },
   { .op = GB_OP_uniform, .check = check_uniform },
-  { .op = GB_OP_normal, .check = check_normal },
+  { .op = GB_OP_normal, .check = check_drawn },
   { .op = GB_OP_random_integers, .check = check_random_integers },
   { .op = GB_OP_permutation, .check = check_permutation },
-  { .op = GB_OP_bernoulli, .check = check_bernoulli },
+  { .op = GB_OP_bernoulli, .check = check_drawn },
   { .op = GB_OP_multinomial, .check = check_multinomial },
   { .op = GB_OP_cast, .check = check_cast, .gradient = cast_gradient },
   { .op = GB_OP_clone, .check = check_like, .gradient = same_gradient },
