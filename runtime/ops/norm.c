@@ -24,20 +24,26 @@ static gb_status check_like(gb_call *call, int input, int ndim, const int64_t *s
                       gb_shape_text(t->ndim, t->shape, has, sizeof has), gb_shape_text(ndim, shape, wants, sizeof wants), rule);
 }
 
+/* layer_norm, rms_norm and add_layer_norm have x and the attributes that are read for all of them at one place. */
+#define LIKE_LAYER_NORM(op) \
+  _Static_assert(GB_IN_AT(op, x) == GB_IN_AT(layer_norm, x), "x as in layer_norm"); \
+  _Static_assert(GB_ATTR_AT(op, shape) == GB_ATTR_AT(layer_norm, shape), "shape as in layer_norm"); \
+  _Static_assert(GB_ATTR_AT(op, eps) == GB_ATTR_AT(layer_norm, eps), "eps as in layer_norm"); \
+  _Static_assert(GB_ATTR_AT(op, out) == GB_ATTR_AT(layer_norm, out), "out as in layer_norm")
+LIKE_LAYER_NORM(rms_norm);
+LIKE_LAYER_NORM(add_layer_norm);
+
 /* Does the attribute `shape` name x's last dims? *outer: how many come before them. */
-static gb_status check_last_dims(gb_call *call, const gb_attr *shape, int *outer) {
-  const gb_tensor *x = call->in[0];
+static gb_status check_last_dims(gb_call *call, int *outer) {
+  const gb_tensor *x = GB_IN(call, layer_norm)->x;
+  const gb_attr *shape = &GB_ATTRS(call, layer_norm)->shape;
   char has[96], wants[96];
-  GB_TRY(gb_require_float(call, 0));
+  GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm, x)));
   *outer = x->ndim - shape->count;
   if (shape->count > 0 && *outer >= 0 && !memcmp(x->shape + *outer, shape->ints, (size_t)shape->count * sizeof *shape->ints)) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "x (%s) does not end in the shape to normalise, %s; name its last dimensions",
                       gb_shape_text(x->ndim, x->shape, has, sizeof has),
                       shape->count > 0 ? gb_shape_text(shape->count, shape->ints, wants, sizeof wants) : "which is empty");
-}
-
-static gb_status check_eps(gb_call *call, double eps) {
-  return eps >= 0 ? GB_OK : gb_call_fail(call, GB_EINVAL, "eps is %g, it must not be negative", eps);
 }
 
 /* ====} */
@@ -46,7 +52,7 @@ static gb_status check_eps(gb_call *call, double eps) {
 
 /* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to once, at the store. */
 static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
-  bool lower = call->attrs[2].integer == GB_WORD_autocast;
+  bool lower = GB_ATTRS(call, layer_norm)->out.integer == GB_WORD_autocast;
   *dtype = lower && call->result != GB_DTYPE_NONE ? call->context->modes->lower : gb_call_dtype(call, natural);
   return GB_OK;
 }
@@ -55,100 +61,117 @@ static const char of_last_dims[] = "the dimensions that are normalised";
 
 /* x [..., shape], weight and bias [shape] or absent -> y like x; mean and rstd [...] are kept for backward. */
 static gb_status layer_norm_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  const gb_attr *shape = &call->attrs[0];
+  const gb_tensor *x = GB_IN(call, layer_norm)->x;
+  const gb_attr *shape = &GB_ATTRS(call, layer_norm)->shape;
   gb_dtype dtype;
   int outer;
-  GB_TRY(check_last_dims(call, shape, &outer));
-  GB_TRY(check_like(call, 1, shape->count, shape->ints, of_last_dims));
-  GB_TRY(check_like(call, 2, shape->count, shape->ints, of_last_dims));
-  GB_TRY(check_eps(call, call->attrs[1].number));
+  GB_TRY(check_last_dims(call, &outer));
+  GB_TRY(check_like(call, GB_IN_AT(layer_norm, weight), shape->count, shape->ints, of_last_dims));
+  GB_TRY(check_like(call, GB_IN_AT(layer_norm, bias), shape->count, shape->ints, of_last_dims));
   GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(layer_norm, y), x->ndim, x->shape, dtype));
   if (!call->needs_grad) return GB_OK;
-  GB_TRY(gb_call_output(call, 1, outer, x->shape, statistic_dtype(x)));
-  return gb_call_output(call, 2, outer, x->shape, statistic_dtype(x));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(layer_norm, mean), outer, x->shape, statistic_dtype(x)));
+  return gb_call_output(call, GB_OUT_AT(layer_norm, rstd), outer, x->shape, statistic_dtype(x));
 }
 
 /* x [..., shape], weight [shape] or absent -> y like x; rstd [...] is kept for backward. */
 static gb_status rms_norm_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  const gb_attr *shape = &call->attrs[0];
+  const gb_tensor *x = GB_IN(call, rms_norm)->x;
+  const gb_attr *shape = &GB_ATTRS(call, rms_norm)->shape;
   gb_dtype dtype;
   int outer;
-  GB_TRY(check_last_dims(call, shape, &outer));
-  GB_TRY(check_like(call, 1, shape->count, shape->ints, of_last_dims));
-  GB_TRY(check_eps(call, call->attrs[1].number));
+  GB_TRY(check_last_dims(call, &outer));
+  GB_TRY(check_like(call, GB_IN_AT(rms_norm, weight), shape->count, shape->ints, of_last_dims));
   GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
-  return call->needs_grad ? gb_call_output(call, 1, outer, x->shape, statistic_dtype(x)) : GB_OK;
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rms_norm, y), x->ndim, x->shape, dtype));
+  if (!call->needs_grad) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(rms_norm, rstd), outer, x->shape, statistic_dtype(x));
 }
 
 /* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to or float32 under autocast. */
 static gb_status add_layer_norm_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *residual = call->in[1];
-  const gb_attr *shape = &call->attrs[0];
+  const gb_tensor *x = GB_IN(call, add_layer_norm)->x, *residual = GB_IN(call, add_layer_norm)->residual;
+  const gb_attr *shape = &GB_ATTRS(call, add_layer_norm)->shape;
   gb_dtype dtype;
   int outer;
-  GB_TRY(check_last_dims(call, shape, &outer));
-  GB_TRY(check_like(call, 1, x->ndim, x->shape, "x's shape"));
-  GB_TRY(check_like(call, 2, shape->count, shape->ints, of_last_dims));
-  GB_TRY(check_like(call, 3, shape->count, shape->ints, of_last_dims));
-  GB_TRY(check_eps(call, call->attrs[1].number));
+  GB_TRY(check_last_dims(call, &outer));
+  GB_TRY(check_like(call, GB_IN_AT(add_layer_norm, residual), x->ndim, x->shape, "x's shape"));
+  GB_TRY(check_like(call, GB_IN_AT(add_layer_norm, weight), shape->count, shape->ints, of_last_dims));
+  GB_TRY(check_like(call, GB_IN_AT(add_layer_norm, bias), shape->count, shape->ints, of_last_dims));
   gb_dtype sum = gb_promote((gb_dtype)x->dtype, (gb_dtype)residual->dtype);
   GB_TRY(find_out(call, sum, &dtype));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, dtype));
-  GB_TRY(gb_call_output(call, 1, x->ndim, x->shape, gb_call_dtype(call, sum)));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(add_layer_norm, y), x->ndim, x->shape, dtype));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(add_layer_norm, sum), x->ndim, x->shape, gb_call_dtype(call, sum)));
   if (!call->needs_grad) return GB_OK;
-  GB_TRY(gb_call_output(call, 2, outer, x->shape, statistic_dtype(call->out[1])));
-  return gb_call_output(call, 3, outer, x->shape, statistic_dtype(call->out[1]));
+  gb_dtype statistics = statistic_dtype(GB_OUT(call, add_layer_norm)->sum);
+  GB_TRY(gb_call_output(call, GB_OUT_AT(add_layer_norm, mean), outer, x->shape, statistics));
+  return gb_call_output(call, GB_OUT_AT(add_layer_norm, rstd), outer, x->shape, statistics);
 }
 
-/* The shapes of grad, x, weight and statistics fit each other; the statistics' dims are those of x that are not normalised. */
+/* layer_norm_backward and rms_norm_backward have what is read for both at one place. */
+#define SAME_PLACE(at, name) \
+  _Static_assert(at(rms_norm_backward, name) == at(layer_norm_backward, name), #name " as in layer_norm_backward")
+SAME_PLACE(GB_IN_AT, grad);
+SAME_PLACE(GB_IN_AT, x);
+SAME_PLACE(GB_IN_AT, weight);
+SAME_PLACE(GB_OUT_AT, dx);
+SAME_PLACE(GB_OUT_AT, dweight);
+
+/* The shapes of grad, x, weight and statistics, which are the last inputs, fit each other; the statistics' dims are
+ * those of x that are not normalised. */
 static gb_status check_backward(gb_call *call, int first_statistic, int *outer) {
-  const gb_tensor *x = call->in[1];
-  GB_TRY(gb_require_float(call, 0));
-  GB_TRY(gb_require_float(call, 1));
+  const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
+  GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm_backward, grad)));
+  GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm_backward, x)));
   *outer = call->in[first_statistic]->ndim;
-  if (*outer >= x->ndim) return gb_call_fail(call, GB_ESHAPE, "'%s' has as many dimensions as x", call->info->in[first_statistic].name);
-  GB_TRY(check_like(call, 0, x->ndim, x->shape, "x's shape"));
-  GB_TRY(check_like(call, 2, x->ndim - *outer, x->shape + *outer, of_last_dims));
+  if (*outer >= x->ndim)
+    return gb_call_fail(call, GB_ESHAPE, "'%s' has as many dimensions as x", call->info->in[first_statistic].name);
+  GB_TRY(check_like(call, GB_IN_AT(layer_norm_backward, grad), x->ndim, x->shape, "x's shape"));
+  GB_TRY(check_like(call, GB_IN_AT(layer_norm_backward, weight), x->ndim - *outer, x->shape + *outer, of_last_dims));
   for (int i = first_statistic; i < call->n_in; i++) GB_TRY(check_like(call, i, *outer, x->shape, "the other dimensions of x"));
   return GB_OK;
 }
 
-/* grad, x, weight, mean, rstd -> dx in x's dtype, dweight if there is a weight, dbias if there was a bias. */
+/* dx in x's dtype, dweight if there is a weight. */
+static gb_status backward_outputs(gb_call *call, int outer) {
+  const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
+  const gb_tensor *x = in->x;
+  GB_TRY(gb_call_output(call, GB_OUT_AT(layer_norm_backward, dx), x->ndim, x->shape, (gb_dtype)x->dtype));
+  if (!in->weight) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(layer_norm_backward, dweight), x->ndim - outer, x->shape + outer,
+                        statistic_dtype(x));
+}
+
+/* dbias too, if there was a bias. */
 static gb_status layer_norm_backward_check(gb_call *call) {
-  const gb_tensor *x = call->in[1];
+  const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
   int outer;
-  GB_TRY(check_backward(call, 3, &outer));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, (gb_dtype)x->dtype));
-  if (call->in[2]) GB_TRY(gb_call_output(call, 1, x->ndim - outer, x->shape + outer, statistic_dtype(x)));
-  return call->attrs[0].integer ? gb_call_output(call, 2, x->ndim - outer, x->shape + outer, statistic_dtype(x)) : GB_OK;
+  GB_TRY(check_backward(call, GB_IN_AT(layer_norm_backward, mean), &outer));
+  GB_TRY(backward_outputs(call, outer));
+  if (!GB_ATTRS(call, layer_norm_backward)->has_bias.integer) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(layer_norm_backward, dbias), x->ndim - outer, x->shape + outer,
+                        statistic_dtype(x));
 }
 
-/* grad, x, weight, rstd -> dx in x's dtype, dweight if there is a weight. */
 static gb_status rms_norm_backward_check(gb_call *call) {
-  const gb_tensor *x = call->in[1];
   int outer;
-  GB_TRY(check_backward(call, 3, &outer));
-  GB_TRY(gb_call_output(call, 0, x->ndim, x->shape, (gb_dtype)x->dtype));
-  return call->in[2] ? gb_call_output(call, 1, x->ndim - outer, x->shape + outer, statistic_dtype(x)) : GB_OK;
+  GB_TRY(check_backward(call, GB_IN_AT(rms_norm_backward, rstd), &outer));
+  return backward_outputs(call, outer);
 }
 
-/* Give each gradient that is needed to its input, and let go of the others. inputs[i]: where made[i] belongs. */
-static void hand_out(gb_grad_call *g, gb_tensor **made, const int *inputs, int count) {
-  for (int i = 0; i < count; i++) {
-    if (made[i] && g->need[inputs[i]]) g->in[inputs[i]] = made[i];
-    else gb_tensor_release(made[i]);
-  }
+/* Give a gradient to its input if that needs one, else let go of it. */
+static void hand(gb_grad_call *g, int input, gb_tensor *made) {
+  if (made && g->need[input]) g->in[input] = made;
+  else gb_tensor_release(made);
 }
+#define HAND(g, op, name, made) hand((g), GB_IN_AT(op, name), (made))
 
 /* The mean over the last `count` dims, kept as dims of size 1. */
 static gb_tensor *mean_of_last(gb_chain *c, gb_tensor *x, int count) {
-  gb_attr attrs[3] = { { .given = true, .count = (int8_t)count }, gb_attr_int(true), { 0 } };
-  for (int i = 0; i < count; i++) attrs[0].ints[i] = i - count;
-  return x ? gb_chain_1(c, GB_OP_mean, x, attrs) : NULL;
+  gb_attr dims = { .given = true, .count = (int8_t)count };
+  for (int i = 0; i < count; i++) dims.ints[i] = i - count;
+  return GB_CHAIN(c, mean, .x = x, .dim = dims, .keepdim = gb_attr_int(true));
 }
 
 /* The norm's gradients as ops that have gradients themselves. centre: layer_norm, else rms_norm. The results are owned by the chain. */
@@ -167,58 +190,87 @@ static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb
   return (norm_gradients){ gb_chain_2(c, GB_OP_mul, across, rstd, NULL), gb_chain_2(c, GB_OP_mul, dy, normal, NULL), dy };
 }
 
+/* What is saved by layer_norm and rms_norm for this stands at one place. */
+_Static_assert(GB_IN_AT(rms_norm, weight) == GB_IN_AT(layer_norm, weight), "weight as in layer_norm");
+_Static_assert(GB_OUT_AT(rms_norm, y) == GB_OUT_AT(layer_norm, y), "y as in layer_norm");
+
 /* Run compose and take what is needed: x's gradient, weight's, and (layer_norm) bias's. */
 static gb_status composed_gradient(gb_grad_call *g, bool centre) {
   gb_chain c;
   gb_chain_begin(&c, g->context);
-  gb_tensor *dx = NULL, *sums[2] = { NULL, NULL };
-  norm_gradients n = compose(&c, g->out[0], g->saved[0], g->saved[1], g->attrs[0].count, g->attrs[1].number, centre);
-  gb_tensor *full[2] = { n.dnormal, n.dy };
-  for (int i = 0; i < (centre ? 2 : 1) && c.status == GB_OK; i++)
-    if (g->need[1 + i]) c.status = gb_sum_to(g->context, full[i], g->attrs[0].count, g->attrs[0].ints, &sums[i]);
+  gb_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
+  const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
+  const gb_attr *shape = &GB_ATTRS(g, layer_norm)->shape;
+  norm_gradients n = compose(&c, GB_GRAD_OUT(g, layer_norm)->y, saved->x, saved->weight, shape->count,
+                             GB_ATTRS(g, layer_norm)->eps.number, centre);
+  if (c.status == GB_OK && GB_NEEDS(g, layer_norm, weight))
+    c.status = gb_sum_to(g->context, n.dnormal, shape->count, shape->ints, &dweight);
+  if (c.status == GB_OK && centre && GB_NEEDS(g, layer_norm, bias))
+    c.status = gb_sum_to(g->context, n.dy, shape->count, shape->ints, &dbias);
   gb_status status = gb_chain_end(&c, n.dx, &dx);
-  if (status == GB_OK) hand_out(g, (gb_tensor *[]){ dx, sums[0], sums[1] }, (int[]){ 0, 1, 2 }, centre ? 3 : 2);
-  else for (int i = 0; i < 2; i++) gb_drop(&sums[i]);
-  return status;
+  if (status != GB_OK) {
+    gb_drop(&dweight);
+    gb_drop(&dbias);
+    return status;
+  }
+  HAND(g, layer_norm, x, dx);
+  HAND(g, layer_norm, weight, dweight);
+  if (centre) HAND(g, layer_norm, bias, dbias);
+  return GB_OK;
 }
 
 static gb_status layer_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, true);
-  gb_tensor *in[] = { g->out[0], g->saved[0], g->saved[1], GB_SAVED_OUT(g, 1), GB_SAVED_OUT(g, 2) }, *made[3] = { NULL };
-  gb_attr has_bias = gb_attr_int(g->need[2]);
-  GB_TRY(gb_apply(g->context, GB_OP_layer_norm_backward, in, 5, &has_bias, made));
-  hand_out(g, made, (int[]){ 0, 1, 2 }, 3);
+  const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
+  const gb_out_layer_norm *kept = GB_KEPT(g, layer_norm);
+  gb_out_layer_norm_backward made = { 0 };
+  GB_TRY(GB_RUN(g->context, layer_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, layer_norm)->y, .x = saved->x,
+                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias))));
+  HAND(g, layer_norm, x, made.dx);
+  HAND(g, layer_norm, weight, made.dweight);
+  HAND(g, layer_norm, bias, made.dbias);
   return GB_OK;
 }
 
 static gb_status rms_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, false);
-  gb_tensor *in[] = { g->out[0], g->saved[0], g->saved[1], GB_SAVED_OUT(g, 1) }, *made[2] = { NULL };
-  GB_TRY(gb_apply(g->context, GB_OP_rms_norm_backward, in, 4, NULL, made));
-  hand_out(g, made, (int[]){ 0, 1 }, 2);
+  const gb_in_rms_norm *saved = GB_SAVED(g, rms_norm);
+  gb_out_rms_norm_backward made = { 0 };
+  GB_TRY(GB_RUN(g->context, rms_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, rms_norm)->y, .x = saved->x,
+                .weight = saved->weight, .rstd = GB_KEPT(g, rms_norm)->rstd));
+  HAND(g, rms_norm, x, made.dx);
+  HAND(g, rms_norm, weight, made.dweight);
   return GB_OK;
 }
 
 /* x and residual have one gradient: that of the sum by itself and that through the norm. */
 static gb_status add_layer_norm_gradient(gb_grad_call *g) {
-  gb_tensor *made[3] = { NULL }, *dy = g->out[0], *dsum = g->out[1], *total = NULL;
-  gb_tensor *in[] = { dy, GB_SAVED_OUT(g, 1), g->saved[2], GB_SAVED_OUT(g, 2), GB_SAVED_OUT(g, 3) };
-  gb_attr has_bias = gb_attr_int(g->need[3]);
-  if (!dy) GB_TRY(gb_op_zeros_like(g->context, GB_SAVED_OUT(g, 1), &in[0]));
-  gb_status status = gb_apply(g->context, GB_OP_layer_norm_backward, in, 5, &has_bias, made);
-  if (!dy) gb_drop(&in[0]);
+  const gb_out_add_layer_norm *kept = GB_KEPT(g, add_layer_norm);
+  gb_tensor *dy = GB_GRAD_OUT(g, add_layer_norm)->y, *dsum = GB_GRAD_OUT(g, add_layer_norm)->sum;
+  gb_tensor *zero = NULL, *total = NULL;
+  gb_out_layer_norm_backward made = { 0 };
+  if (!dy) GB_TRY(gb_op_zeros_like(g->context, kept->sum, &zero));
+  gb_status status = GB_RUN(g->context, layer_norm_backward, &made.dx, .grad = dy ? dy : zero, .x = kept->sum,
+                            .weight = GB_SAVED(g, add_layer_norm)->weight, .mean = kept->mean, .rstd = kept->rstd,
+                            .has_bias = gb_attr_int(GB_NEEDS(g, add_layer_norm, bias)));
+  gb_drop(&zero);
   GB_TRY(status);
   if (dsum) {
-    status = gb_op_2(g->context, GB_OP_add, made[0], dsum, NULL, &total);
-    gb_drop(&made[0]);
-    made[0] = total;
+    status = GB_RUN(g->context, add, &total, .x = made.dx, .y = dsum);
+    gb_drop(&made.dx);
+    made.dx = total;
   }
   if (status != GB_OK) {
-    for (int i = 1; i < 3; i++) gb_drop(&made[i]);
+    gb_drop(&made.dweight);
+    gb_drop(&made.dbias);
     return status;
   }
-  gb_tensor_retain(made[0]);
-  hand_out(g, (gb_tensor *[]){ made[0], made[0], made[1], made[2] }, (int[]){ 0, 1, 2, 3 }, 4);
+  gb_tensor_retain(made.dx);
+  HAND(g, add_layer_norm, x, made.dx);
+  HAND(g, add_layer_norm, residual, made.dx);
+  HAND(g, add_layer_norm, weight, made.dweight);
+  HAND(g, add_layer_norm, bias, made.dbias);
   return GB_OK;
 }
 
@@ -232,17 +284,18 @@ static const char of_channels[] = "the channels, dimension 2 of x";
 static gb_status check_running(gb_call *call, int input) {
   const gb_tensor *t = call->in[input];
   if (!t) return GB_OK;
-  GB_TRY(check_like(call, input, 1, call->in[0]->shape + 1, of_channels));
+  GB_TRY(check_like(call, input, 1, GB_IN(call, batch_norm)->x->shape + 1, of_channels));
   if (!gb_tensor_in_graph(t)) return GB_OK;
   return gb_call_fail(call, GB_EAUTOGRAD, "'%s' requires gradients; running statistics are buffers, detach it", call->info->in[input].name);
 }
 
 /* The statistics come from the batch, which must have two values per channel, or from the running ones, which must exist. */
 static gb_status check_source(gb_call *call) {
-  const gb_tensor *x = call->in[0];
+  const gb_in_batch_norm *in = GB_IN(call, batch_norm);
+  const gb_tensor *x = in->x;
   char text[96];
-  bool training = call->attrs[0].integer;
-  if (!training && (!call->in[1] || !call->in[2]))
+  bool training = GB_ATTRS(call, batch_norm)->training.integer;
+  if (!training && (!in->running_mean || !in->running_var))
     return gb_call_fail(call, GB_EINVAL, "running_mean and running_var are needed when not training; pass them, or training = true");
   if (!training || x->shape[1] == 0 || x->numel / x->shape[1] != 1) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "training needs more than one value per channel, x is %s; use a larger batch, or eval()",
@@ -251,50 +304,66 @@ static gb_status check_source(gb_call *call) {
 
 /* x [n, c, ...], four vectors [c] or absent -> y like x, in x's layout; mean and rstd [c] are kept for backward. */
 static gb_status batch_norm_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  GB_TRY(gb_require_float(call, 0));
-  GB_TRY(gb_require_ndim(call, 0, 2, GB_MAX_NDIM));
-  GB_TRY(check_running(call, 1));
-  GB_TRY(check_running(call, 2));
-  GB_TRY(check_like(call, 3, 1, x->shape + 1, of_channels));
-  GB_TRY(check_like(call, 4, 1, x->shape + 1, of_channels));
-  GB_TRY(check_eps(call, call->attrs[2].number));
+  const gb_tensor *x = GB_IN(call, batch_norm)->x;
+  GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(batch_norm, x), 2, GB_MAX_NDIM));
+  GB_TRY(check_running(call, GB_IN_AT(batch_norm, running_mean)));
+  GB_TRY(check_running(call, GB_IN_AT(batch_norm, running_var)));
+  GB_TRY(check_like(call, GB_IN_AT(batch_norm, weight), 1, x->shape + 1, of_channels));
+  GB_TRY(check_like(call, GB_IN_AT(batch_norm, bias), 1, x->shape + 1, of_channels));
   GB_TRY(check_source(call));
-  GB_TRY(gb_call_output_like(call, 0, x, gb_call_dtype(call, (gb_dtype)x->dtype)));
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm, y), x, gb_call_dtype(call, (gb_dtype)x->dtype)));
   if (!call->needs_grad) return GB_OK;
-  GB_TRY(gb_call_output(call, 1, 1, x->shape + 1, statistic_dtype(x)));
-  return gb_call_output(call, 2, 1, x->shape + 1, statistic_dtype(x));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(batch_norm, mean), 1, x->shape + 1, statistic_dtype(x)));
+  return gb_call_output(call, GB_OUT_AT(batch_norm, rstd), 1, x->shape + 1, statistic_dtype(x));
 }
 
 /* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias. */
 static gb_status batch_norm_backward_check(gb_call *call) {
-  const gb_tensor *x = call->in[1];
-  GB_TRY(gb_require_float(call, 0));
-  GB_TRY(gb_require_float(call, 1));
-  GB_TRY(gb_require_ndim(call, 1, 2, GB_MAX_NDIM));
-  GB_TRY(check_like(call, 0, x->ndim, x->shape, "x's shape"));
-  for (int i = 2; i < 5; i++) GB_TRY(check_like(call, i, 1, x->shape + 1, of_channels));
-  GB_TRY(gb_call_output_like(call, 0, x, (gb_dtype)x->dtype));
-  if (call->in[2]) GB_TRY(gb_call_output(call, 1, 1, x->shape + 1, statistic_dtype(x)));
-  return gb_call_output(call, 2, 1, x->shape + 1, statistic_dtype(x));
+  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
+  const gb_tensor *x = in->x;
+  GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm_backward, grad)));
+  GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm_backward, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(batch_norm_backward, x), 2, GB_MAX_NDIM));
+  GB_TRY(check_like(call, GB_IN_AT(batch_norm_backward, grad), x->ndim, x->shape, "x's shape"));
+  for (int i = GB_IN_AT(batch_norm_backward, weight); i < call->n_in; i++)
+    GB_TRY(check_like(call, i, 1, x->shape + 1, of_channels));
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm_backward, dx), x, (gb_dtype)x->dtype));
+  gb_dtype sums = statistic_dtype(x);
+  if (in->weight) GB_TRY(gb_call_output(call, GB_OUT_AT(batch_norm_backward, dweight), 1, x->shape + 1, sums));
+  return gb_call_output(call, GB_OUT_AT(batch_norm_backward, dbias), 1, x->shape + 1, sums);
 }
 
 static gb_status batch_norm_gradient(gb_grad_call *g) {
-  gb_tensor *in[] = { g->out[0], g->saved[0], g->saved[3], GB_SAVED_OUT(g, 1), GB_SAVED_OUT(g, 2) }, *made[3] = { NULL };
-  GB_TRY(gb_apply(g->context, GB_OP_batch_norm_backward, in, 5, g->attrs, made));
-  hand_out(g, made, (int[]){ 0, 3, 4 }, 3);
+  const gb_in_batch_norm *saved = GB_SAVED(g, batch_norm);
+  const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
+  gb_out_batch_norm_backward made = { 0 };
+  GB_TRY(GB_RUN(g->context, batch_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y, .x = saved->x,
+                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                .training = GB_ATTRS(g, batch_norm)->training));
+  HAND(g, batch_norm, x, made.dx);
+  HAND(g, batch_norm, weight, made.dweight);
+  HAND(g, batch_norm, bias, made.dbias);
   return GB_OK;
 }
 
 /* ====} */
 
 const gb_op_impl gb_family_norm[] = {
-  { .op = GB_OP_layer_norm, .check = layer_norm_check, .gradient = layer_norm_gradient, .save_in = 3, .save_out = 6 },
+  { .op = GB_OP_layer_norm, .check = layer_norm_check, .gradient = layer_norm_gradient,
+    .save_in = GB_SAVE_IN(layer_norm, x) | GB_SAVE_IN(layer_norm, weight),
+    .save_out = GB_SAVE_OUT(layer_norm, mean) | GB_SAVE_OUT(layer_norm, rstd) },
   { .op = GB_OP_layer_norm_backward, .check = layer_norm_backward_check },
-  { .op = GB_OP_rms_norm, .check = rms_norm_check, .gradient = rms_norm_gradient, .save_in = 3, .save_out = 2 },
+  { .op = GB_OP_rms_norm, .check = rms_norm_check, .gradient = rms_norm_gradient,
+    .save_in = GB_SAVE_IN(rms_norm, x) | GB_SAVE_IN(rms_norm, weight), .save_out = GB_SAVE_OUT(rms_norm, rstd) },
   { .op = GB_OP_rms_norm_backward, .check = rms_norm_backward_check },
-  { .op = GB_OP_add_layer_norm, .check = add_layer_norm_check, .gradient = add_layer_norm_gradient, .save_in = 4, .save_out = 14 },
-  { .op = GB_OP_batch_norm, .check = batch_norm_check, .gradient = batch_norm_gradient, .save_in = 9, .save_out = 6 },
+  { .op = GB_OP_add_layer_norm, .check = add_layer_norm_check, .gradient = add_layer_norm_gradient,
+    .save_in = GB_SAVE_IN(add_layer_norm, weight),
+    .save_out = GB_SAVE_OUT(add_layer_norm, sum) | GB_SAVE_OUT(add_layer_norm, mean) |
+                GB_SAVE_OUT(add_layer_norm, rstd) },
+  { .op = GB_OP_batch_norm, .check = batch_norm_check, .gradient = batch_norm_gradient,
+    .save_in = GB_SAVE_IN(batch_norm, x) | GB_SAVE_IN(batch_norm, weight),
+    .save_out = GB_SAVE_OUT(batch_norm, mean) | GB_SAVE_OUT(batch_norm, rstd) },
   { .op = GB_OP_batch_norm_backward, .check = batch_norm_backward_check },
   { .op = GB_OP_COUNT },
 };

@@ -92,6 +92,29 @@ describe("a number beyond the range of an integer dtype", function()
   end)
 end)
 
+describe("a number beside the bounds of its row", function()
+  local x = gb.ones(2, 3)
+  for text, call in pairs {
+    ["dropout: 'p' is 1.5, it must be at least 0 and at most 1"] = function() F.dropout(x, 1.5) end,
+    ["dropout: 'p' is -0.5, it must be at least 0"] = function() F.dropout(x, -0.5, false) end,
+    ["it must be at least 0 and at most 1"] = function() F.dropout(x, NAN) end,
+    ["'std' is -1, it must be at least 0"] = function() x:normal_(0, -1) end,
+    ["multinomial: 'samples' is 0, it must be at least 1"] = function() gb.multinomial(x, 0) end,
+    ["layer_norm: 'eps' is -1, it must be at least 0"] = function() F.layer_norm(x, 3, { eps = -1 }) end,
+    ["rms_norm: 'eps' is -1, it must be at least 0"] = function() F.rms_norm(x, 3, { eps = -1 }) end,
+    ["batch_norm: 'eps' is -1, it must be at least 0"] = function() F.batch_norm(x, { training = true, eps = -1 }) end,
+    ["add_layer_norm: 'eps' is -1, it must be at least 0"] = function() F.add_layer_norm(x, x, 3, { eps = -1 }) end,
+  } do
+    it("is an error: " .. text, function() expect(call):to_fail(text) end)
+  end
+  it("may be a bound itself", function()
+    expect(F.dropout(x, 1):sum():item()):to_be(0)
+    expect(F.dropout(x, 0):sum():item()):to_be(6)
+    expect(F.rms_norm(x, 3, { eps = 0 }):sum():item()):to_be(6)
+    expect(gb.multinomial(x, 1):numel()):to_be(2)
+  end)
+end)
+
 describe("integers that give floats", function()
   local x = gb.tensor({ 1, 2, 200 }, { dtype = "uint8" })
   it("are divided as floats, whatever the dtype of a 0-d divisor", function()
