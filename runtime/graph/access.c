@@ -40,7 +40,7 @@ gb_status gb_tensor_write(gb_tensor *tensor, const void *host, size_t bytes) {
   GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, device, &ordered));
   gb_status status = copy_pieces(context, device, backend->write, gb_data(ordered), host, bytes);
   bool grad = gb_set_grad_enabled(context, false);
-  if (status == GB_OK) status = gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ tensor, ordered }, 2, NULL);
+  if (status == GB_OK) status = GB_RUN(context, copy, NULL, .x = tensor, .source = ordered);
   gb_set_grad_enabled(context, grad);
   gb_tensor_release(ordered);
   return status;
@@ -99,7 +99,7 @@ gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tens
   gb_modes *outer = c->modes, plain = *outer;
   plain.autocast = false;
   c->modes = &plain;
-  gb_status status = gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ *out, x }, 2, NULL);
+  gb_status status = GB_RUN(c, copy, NULL, .x = *out, .source = x);
   c->modes = outer;
   if (status != GB_OK) gb_drop(out);
   return status;
@@ -130,7 +130,7 @@ gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
 
 gb_status gb_tensor_scalar(gb_context *context, gb_dtype dtype, double value, gb_tensor **out) {
   GB_TRY(gb_tensor_new(context, dtype, 0, NULL, (gb_device){ GB_CPU, 0 }, out));
-  gb_status status = gb_apply_(context, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = value });
+  gb_status status = GB_RUN(context, fill, NULL, .x = *out, .value = gb_attr_num(value));
   if (status != GB_OK) gb_drop(out);
   return status;
 }

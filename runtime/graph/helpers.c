@@ -12,10 +12,10 @@
 /* The name that the signature gives an input. */
 static const char *input_name(const gb_call *call, int input) { return gb_op_input(call->info, input)->name; }
 
-/* The result of an in-place call is in[0] itself: it must have the result's shape, and a dtype that the result can be
- * rounded to. */
+/* The result of an in-place call is its first input itself: it must have the result's shape, and a dtype that the
+ * result can be rounded to. */
 static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
-  gb_tensor *to = call->in[0];
+  gb_tensor *to = *call->in;
   char a[96], b[96];
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
     return gb_call_fail(call, GB_ESHAPE, "in place, the result has shape %s but the tensor it goes into has %s; use the form without '_'",
@@ -27,7 +27,7 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
     if (to->numel && to->stride[d] == 0 && shape[d] > 1)
       return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share memory; call x:clone() first",
                           d + 1);
-  gb_tensor_retain(call->out[0] = to);
+  gb_tensor_retain(*call->out = to);
   return GB_OK;
 }
 
@@ -161,6 +161,17 @@ static gb_status apply_plain(gb_context *c, gb_op op, gb_tensor *const *in, int 
   return status;
 }
 
+/* GB_RUN with autocast off. */
+#define RUN_PLAIN(c, op, out, ...) run_plain((c), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ }, (out))
+static gb_status run_plain(gb_context *c, gb_op op, const void *arguments, gb_tensor **out) {
+  gb_modes *modes = c->modes;
+  bool autocast = modes->autocast;
+  modes->autocast = false;
+  gb_status status = gb_run(c, op, arguments, out);
+  modes->autocast = autocast;
+  return status;
+}
+
 gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out) { return apply_plain(c, op, &x, 1, attrs, out); }
 
 gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out) {
@@ -174,7 +185,7 @@ gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor
 gb_status gb_op_number(gb_context *c, gb_op op, gb_tensor *x, double number, gb_tensor **out) {
   gb_tensor *wrapped;
   GB_TRY(gb_tensor_wrap_number(c, number, &wrapped));
-  gb_status status = gb_op_2(c, op, x, wrapped, NULL, out);
+  gb_status status = apply_plain(c, op, (gb_tensor *[]){ x, wrapped }, 2, NULL, out);
   gb_tensor_release(wrapped);
   return status;
 }
@@ -184,45 +195,42 @@ gb_status gb_op_cast(gb_context *c, gb_tensor *x, gb_dtype dtype, gb_tensor **ou
     gb_tensor_retain(*out = x);
     return GB_OK;
   }
-  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_int(dtype) };
-  return gb_op_1(c, GB_OP_cast, x, attrs, out);
+  return RUN_PLAIN(c, cast, out, .x = x, .dtype = gb_attr_int(dtype));
 }
 
 gb_status gb_sum_to(gb_context *c, gb_tensor *x, int ndim, const int64_t *shape, gb_tensor **out) {
-  gb_attr attrs[GB_MAX_ATTRS] = { { .given = true }, gb_attr_int(false) };
+  gb_attr dims = { .given = true };
   int lead = x->ndim - ndim, inner = 0;
   for (int d = 0; d < x->ndim; d++) {
     bool kept = d >= lead && (shape[d - lead] != 1 || x->shape[d] == 1);
     if (kept) continue;
-    attrs[0].ints[attrs[0].count++] = d;
+    dims.ints[dims.count++] = d;
     inner += d >= lead;
   }
-  if (attrs[0].count == 0) {
+  if (dims.count == 0) {
     gb_tensor_retain(*out = x);
     return GB_OK;
   }
-  attrs[1].integer = inner > 0;
   gb_tensor *sum;
-  GB_TRY(gb_op_1(c, GB_OP_sum, x, attrs, &sum));
+  GB_TRY(RUN_PLAIN(c, sum, &sum, .x = x, .dim = dims, .keepdim = gb_attr_int(inner > 0)));
   if (sum->ndim == ndim) {
     *out = sum;
     return GB_OK;
   }
-  gb_attr to[GB_MAX_ATTRS] = { gb_attr_ints(ndim, shape) };
-  gb_status status = gb_op_1(c, GB_OP_reshape, sum, to, out);
+  gb_status status = RUN_PLAIN(c, reshape, out, .x = sum, .shape = gb_attr_ints(ndim, shape));
   gb_tensor_release(sum);
   return status;
 }
 
 gb_status gb_op_contiguous(gb_context *c, gb_tensor *x, gb_tensor **out) {
-  if (!gb_is_contiguous(x)) return gb_op_1(c, GB_OP_contiguous, x, NULL, out);
+  if (!gb_is_contiguous(x)) return RUN_PLAIN(c, contiguous, out, .x = x);
   gb_tensor_retain(*out = x);
   return GB_OK;
 }
 
 gb_status gb_op_zeros_like(gb_context *c, const gb_tensor *like, gb_tensor **out) {
   GB_TRY(gb_tensor_new_like(like, (gb_dtype)like->dtype, GB_MEM_OTHER, out));
-  gb_status status = gb_apply_(c, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = 0 });
+  gb_status status = GB_RUN(c, fill, NULL, .x = *out, .value = gb_attr_num(0));
   if (status != GB_OK) gb_drop(out);
   return status;
 }

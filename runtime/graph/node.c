@@ -262,27 +262,41 @@ gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   return GB_OK;
 }
 
-/* How the view lies in the base: shape, strides, offset; and the base's own strides. */
-static void view_attrs(gb_node *node, const gb_tensor *base, const gb_tensor *view) {
-  node->attrs[0] = gb_attr_ints(view->ndim, view->shape);
-  node->attrs[1] = gb_attr_ints(view->ndim, view->stride);
-  node->attrs[2] = gb_attr_int(view->offset - base->offset);
-  node->attrs[3] = gb_attr_ints(base->ndim, base->stride);
+/* The attributes of these nodes: how the view lies in the base, and the base's own strides. */
+typedef struct place { gb_attrs_as_strided view; gb_attr base_strides; } place;
+enum { PLACE_ATTRS = sizeof(place) / sizeof(gb_attr) };
+static const place *place_in(const gb_node *node) { return (const place *)(const void *)node->attrs; }
+
+/* The inputs of a base whose view was replaced. */
+enum { OLD_BASE, NEW_VIEW, REPLACED_INPUTS };
+
+/* Set them in a new node. */
+static void set_place(gb_node *node, const gb_tensor *base, const gb_tensor *view) {
+  *(place *)(void *)node->attrs = (place){
+    .view = { .shape = gb_attr_ints(view->ndim, view->shape), .strides = gb_attr_ints(view->ndim, view->stride),
+              .offset = gb_attr_int(view->offset - base->offset) },
+    .base_strides = gb_attr_ints(base->ndim, base->stride) };
 }
 
 /* The gradient of the base with only the view's place filled. */
 static gb_status spread(gb_context *c, const gb_node *node, int ndim, const int64_t *shape, gb_tensor *grad, gb_tensor **out) {
-  gb_attr attrs[GB_MAX_ATTRS] = { gb_attr_ints(ndim, shape), node->attrs[3], node->attrs[0], node->attrs[1], node->attrs[2] };
-  return gb_op_1(c, GB_OP_as_strided_backward, grad, attrs, out);
+  const place *p = place_in(node);
+  return GB_RUN(c, as_strided_backward, out, .grad = grad, .shape = gb_attr_ints(ndim, shape),
+                .strides = p->base_strides, .view_shape = p->view.shape,
+                .view_strides = p->view.strides, .view_offset = p->view.offset);
 }
 
 /* The gradient of the view: its place in the gradient of the base, which is laid out as the base is. */
 static gb_status pick(gb_context *c, const gb_node *node, gb_tensor *grad, gb_tensor **out) {
   gb_tensor *layout, *whole = NULL;
-  GB_TRY(gb_tensor_new_as(c, (gb_dtype)grad->dtype, grad->ndim, grad->shape, node->attrs[3].ints, grad->storage->device, GB_MEM_OTHER, &layout));
-  gb_status status = gb_op_2(c, GB_OP_copy, layout, grad, NULL, &whole);
+  const place *p = place_in(node);
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)grad->dtype, grad->ndim, grad->shape, p->base_strides.ints,
+                          grad->storage->device, GB_MEM_OTHER, &layout));
+  gb_status status = GB_RUN(c, copy, &whole, .x = layout, .source = grad);
   gb_tensor_release(layout);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_as_strided, whole, node->attrs, out);
+  if (status == GB_OK)
+    status = GB_RUN(c, as_strided, out, .x = whole, .shape = p->view.shape, .strides = p->view.strides,
+                    .offset = p->view.offset);
   gb_tensor_release(whole);
   return status;
 }
@@ -290,8 +304,9 @@ static gb_status pick(gb_context *c, const gb_node *node, gb_tensor *grad, gb_te
 /* true at the view's place, in the shape of the base's gradient. */
 static gb_status place_of(gb_context *c, const gb_node *node, const gb_tensor *grad, gb_tensor **out) {
   gb_tensor *ones, *whole = NULL;
-  GB_TRY(gb_tensor_new(c, GB_FLOAT32, node->attrs[0].count, node->attrs[0].ints, grad->storage->device, &ones));
-  gb_status status = gb_apply_(c, GB_OP_fill, &ones, 1, &(gb_attr){ .given = true, .number = 1 });
+  const gb_attr *shape = &place_in(node)->view.shape;
+  GB_TRY(gb_tensor_new(c, GB_FLOAT32, shape->count, shape->ints, grad->storage->device, &ones));
+  gb_status status = GB_RUN(c, fill, NULL, .x = ones, .value = gb_attr_num(1));
   if (status == GB_OK) status = spread(c, node, grad->ndim, grad->shape, ones, &whole);
   if (status == GB_OK) status = gb_op_cast(c, whole, GB_BOOL, out);
   gb_tensor_release(ones);
@@ -301,31 +316,32 @@ static gb_status place_of(gb_context *c, const gb_node *node, const gb_tensor *g
 
 /* base' = base with its view replaced by v: the base keeps the gradient outside the view, v gets the one inside. */
 static gb_status replace_gradient(gb_grad_call *grad) {
-  gb_tensor *inside = NULL, *place = NULL;
-  gb_attr zero = gb_attr_num(0);
+  gb_tensor *inside = NULL, *mask = NULL, *whole = *grad->out;
+  gb_context *c = grad->context;
   gb_status status = GB_OK;
-  if (grad->need[0]) {
-    status = place_of(grad->context, grad->node, grad->out[0], &place);
-    if (status == GB_OK) status = gb_op_2(grad->context, GB_OP_masked_fill, grad->out[0], place, &zero, &grad->in[0]);
-    gb_drop(&place);
+  if (grad->need[OLD_BASE]) {
+    status = place_of(c, grad->node, whole, &mask);
+    if (status == GB_OK)
+      status = GB_RUN(c, masked_fill, &grad->in[OLD_BASE], .x = whole, .mask = mask, .value = gb_attr_num(0));
+    gb_drop(&mask);
   }
-  if (status == GB_OK && grad->need[1]) status = pick(grad->context, grad->node, grad->out[0], &inside);
-  if (status == GB_OK && grad->need[1]) status = gb_op_1(grad->context, GB_OP_clone, inside, NULL, &grad->in[1]);
+  if (status == GB_OK && grad->need[NEW_VIEW]) status = pick(c, grad->node, whole, &inside);
+  if (status == GB_OK && grad->need[NEW_VIEW]) status = GB_RUN(c, clone, &grad->in[NEW_VIEW], .x = inside);
   gb_drop(&inside);
   return status;
 }
 
 /* The gradient of a view that was rebuilt from its base. */
 static gb_status rebuilt_gradient(gb_grad_call *grad) {
-  const gb_edge *edge = &grad->node->edges[0];
-  return spread(grad->context, grad->node, edge->ndim, edge->shape, grad->out[0], &grad->in[0]);
+  const gb_edge *edge = grad->node->edges;
+  return spread(grad->context, grad->node, edge->ndim, edge->shape, *grad->out, grad->in);
 }
 
 /* Make t, a view, a result of its base's present history, by this node. */
 static void rebuild_view(gb_tensor *t, gb_node *node) {
   node->name = "view";
   node->gradient = rebuilt_gradient;
-  view_attrs(node, t->base, t);
+  set_place(node, t->base, t);
   gb_node_edge(node, 0, t->base, (gb_dtype)t->dtype);
   gb_node_output(node, 0, t);
 }
@@ -334,7 +350,7 @@ gb_status gb_view_refresh(gb_tensor *t) {
   if (!t->base || !t->base->node || t->view_version == gb_history(t->base) || t->requires_grad) return GB_OK;
   gb_context *context = gb_tensor_context(t);
   if (!gb_is_dense(t->base)) return no_place(context);
-  gb_node *node = gb_node_new(context, -1, 1, 1, 0, 4);
+  gb_node *node = gb_node_new(context, -1, 1, 1, 0, PLACE_ATTRS);
   if (!node) return context->error_code;
   rebuild_view(t, node);
   gb_node_release(node);
@@ -347,10 +363,10 @@ static void rebase(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
   gb_node *replaced = nodes->base;
   replaced->name = "view changed in place";
   replaced->gradient = replace_gradient;
-  view_attrs(replaced, base, t);
+  set_place(replaced, base, t);
   describe_output(node, 0, t);
-  gb_node_edge(replaced, 0, base, (gb_dtype)base->dtype);
-  gb_edge *edge = &replaced->edges[1];
+  gb_node_edge(replaced, OLD_BASE, base, (gb_dtype)base->dtype);
+  gb_edge *edge = &replaced->edges[NEW_VIEW];
   *edge = (gb_edge){ .node = node, .dtype = t->dtype, .cast = t->dtype, .ndim = t->ndim, .device = t->storage->device };
   memcpy(edge->shape, t->shape, sizeof edge->shape);
   gb_node_retain(node);
@@ -360,8 +376,8 @@ static void rebase(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
 
 gb_status gb_rebase_reserve(gb_rebase *nodes, gb_call *call, const gb_tensor *t) {
   if (!t->base) return GB_OK;
-  nodes->base = gb_node_new(call->context, -1, 2, 1, 0, 4);
-  if (nodes->base) nodes->view = gb_node_new(call->context, -1, 1, 1, 0, 4);
+  nodes->base = gb_node_new(call->context, -1, REPLACED_INPUTS, 1, 0, PLACE_ATTRS);
+  if (nodes->base) nodes->view = gb_node_new(call->context, -1, 1, 1, 0, PLACE_ATTRS);
   return nodes->view ? GB_OK : call->context->error_code;
 }
 
