@@ -150,9 +150,9 @@ static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
   }
   gb_grad_tag tag = (*sum)->tag;
   if (!same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
-  if (!w->create_graph && is_private(*sum)) return gb_apply_(w->context, GB_OP_add, (gb_tensor *[]){ *sum, more }, 2, NULL);
+  if (!w->create_graph && is_private(*sum)) return GB_RUN(w->context, add, NULL, .x = *sum, .y = more);
   gb_tensor *total;
-  GB_TRY(gb_op_2(w->context, GB_OP_add, *sum, more, NULL, &total));
+  GB_TRY(GB_RUN(w->context, add, &total, .x = *sum, .y = more));
   total->tag = tag;
   gb_tensor_release(*sum);
   *sum = total;
@@ -198,7 +198,8 @@ static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *g
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
   if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag)) return unequal_tags(context, segment->grad->tag, grad->tag);
   bool before = gb_set_grad_enabled(context, false);
-  gb_status status = gb_apply_(context, segment->has_grad ? GB_OP_add : GB_OP_copy, (gb_tensor *[]){ segment->grad, grad }, 2, NULL);
+  gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
+                                       : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
   gb_set_grad_enabled(context, before);
   GB_TRY(status);
   segment->has_grad = true;
@@ -224,14 +225,14 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
   gb_tensor *sum = NULL;
   if (leaf->grad && !create_graph) {
     bool before = gb_set_grad_enabled(context, false);
-    gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ leaf->grad, grad }, 2, NULL);
+    gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
     return status;
   }
-  if (leaf->grad) GB_TRY(gb_op_2(context, GB_OP_add, leaf->grad, grad, NULL, &sum));
+  if (leaf->grad) GB_TRY(GB_RUN(context, add, &sum, .x = leaf->grad, .y = grad));
   else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
   else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
-  else GB_TRY(gb_op_1(context, GB_OP_clone, grad, NULL, &sum));
+  else GB_TRY(GB_RUN(context, clone, &sum, .x = grad));
   sum->tag = tag;
   gb_tensor_put_grad(leaf, sum);
   return GB_OK;
@@ -292,7 +293,7 @@ static void settle(gb_tensor *leaf, gb_grad_tag tag) {
 const char *gb_node_name(const gb_node *node) { return node->op >= 0 ? node->context->graph->infos[node->op].name : node->name; }
 
 static gb_status pass_gradient(gb_grad_call *grad) {
-  gb_tensor_retain(grad->in[0] = grad->out[0]);
+  gb_tensor_retain(*grad->in = *grad->out);
   return GB_OK;
 }
 
@@ -322,8 +323,8 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
   if (!cast) { gb_drop(out); return node->context->error_code; }
   cast->name = "cast";
   cast->gradient = pass_gradient;
-  cast->edges[0] = *edge;
-  cast->edges[0].cast = edge->dtype;
+  *cast->edges = *edge;
+  cast->edges->cast = edge->dtype;
   if (edge->node) gb_node_retain(edge->node);
   else gb_tensor_retain(edge->leaf);
   gb_node_output(cast, 0, *out);
@@ -354,7 +355,7 @@ static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
 
 static gb_status zeros_for(gb_context *context, const gb_node *node, int i, gb_tensor **out) {
   GB_TRY(gb_tensor_new(context, (gb_dtype)node->out[i].dtype, node->out[i].ndim, node->out[i].shape, node->out[i].device, out));
-  gb_status status = gb_apply_(context, GB_OP_fill, out, 1, &(gb_attr){ .given = true, .number = 0 });
+  gb_status status = GB_RUN(context, fill, NULL, .x = *out, .value = gb_attr_num(0));
   if (status != GB_OK) gb_drop(out);
   return status;
 }
@@ -371,11 +372,19 @@ static capture *find_capture(const walk *w, const gb_node *node, int output, con
   return NULL;
 }
 
+/* The dtype in which a gradient arrives: of the original input, or of the slab of an adopted parameter. */
+static gb_dtype arriving(const gb_edge *edge) {
+  const gb_slab *slab = edge->leaf ? edge->leaf->slab : NULL;
+  return (gb_dtype)(slab ? slab->segments[edge->leaf->segment].grad->dtype : edge->dtype);
+}
+
+/* The dtype in which it should leave the node: rounded as casting by hand would round it; for a leaf as it arrives, so
+ * that a weight's leaves the GEMM in float32, unrounded. */
+static gb_dtype leaving(const gb_edge *edge) { return edge->leaf ? arriving(edge) : (gb_dtype)edge->cast; }
+
+/* Round the gradient on its way, and bring it to the device of the original input. */
 gb_status gb_edge_convert(gb_context *context, const gb_edge *edge, gb_tensor **grad) {
-  gb_dtype last = (gb_dtype)edge->dtype;
-  bool weight = edge->leaf && edge->cast != edge->dtype; /* leaves the GEMM in float32, unrounded */
-  if (edge->leaf && edge->leaf->slab) last = (gb_dtype)edge->leaf->slab->segments[edge->leaf->segment].grad->dtype, weight = true;
-  gb_dtype steps[2] = { weight ? last : (gb_dtype)edge->cast, last };
+  gb_dtype steps[2] = { leaving(edge), arriving(edge) };
   for (int i = 0; i < 2; i++) {
     if ((*grad)->dtype == steps[i]) continue;
     gb_tensor *cast;
@@ -482,8 +491,8 @@ static gb_status has_nan(gb_context *context, gb_tensor *t, bool *found) {
   gb_tensor *flags = NULL, *any = NULL;
   *found = false;
   if (t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype)) return GB_OK;
-  gb_status status = gb_op_1(context, GB_OP_isnan, t, NULL, &flags);
-  if (status == GB_OK) status = gb_op_1(context, GB_OP_any, flags, NULL, &any);
+  gb_status status = GB_RUN(context, isnan, &flags, .x = t);
+  if (status == GB_OK) status = GB_RUN(context, any, &any, .x = flags);
   if (status == GB_OK) status = gb_tensor_read(any, found, sizeof *found);
   gb_tensor_release(any);
   gb_tensor_release(flags);
@@ -544,8 +553,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
       need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->useful;
     }
     any |= need[i];
-    bool weight = edge->leaf && edge->cast != edge->dtype;
-    want[i] = edge->leaf && edge->leaf->slab ? edge->leaf->slab->segments[edge->leaf->segment].grad->dtype : weight ? edge->dtype : edge->cast;
+    want[i] = (int8_t)leaving(edge);
   }
   if (!any) return GB_OK;
   for (int i = 0; i < node->n_out; i++)
@@ -739,7 +747,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
       return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or reduce it to one element (sum, mean)",
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
     GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &first));
-    gb_status status = gb_apply_(context, GB_OP_fill, &first, 1, &(gb_attr){ .given = true, .number = 1 });
+    gb_status status = GB_RUN(context, fill, NULL, .x = first, .value = gb_attr_num(1));
     if (status != GB_OK) { gb_drop(&first); return status; }
   }
   gb_status status = GB_OK;
