@@ -124,6 +124,9 @@ typedef struct gb_op_impl {
   gb_status (*compose)(gb_call *call);     /* COMPOSITE: runs other ops, sets call->out */
 } gb_op_impl;
 
+/* What it gives, the first where there are several: in place that is its first input. */
+static inline gb_tensor *gb_call_result(const gb_call *call) { return call->in_place ? call->in[0] : call->out[0]; }
+
 /* {---- for checks ---- */
 
 /* Allocate output i, contiguous; in an in-place call check it against in[0] instead. dtype NONE: call->result, or the promoted dtype. */
@@ -202,6 +205,8 @@ typedef struct gb_grad_call {
 #define GB_GRAD_OUT(grad, op) ((const gb_out_##op *)(const void *)(grad)->out)
 #define GB_GRAD_IN(grad, op) ((gb_in_##op *)(void *)(grad)->in)
 #define GB_NEEDS(grad, op, name) ((grad)->need[GB_IN_AT(op, name)])
+/* Where that gradient goes: the shape and the dtype that the input had. */
+#define GB_EDGE(grad, op, name) (&(grad)->node->edges[GB_IN_AT(op, name)])
 #define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])
 #define GB_WANTS(grad, op, name) ((gb_dtype)(grad)->want[GB_IN_AT(op, name)])
 /* Inside the engine ids are known: no look-up. */
