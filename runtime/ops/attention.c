@@ -7,8 +7,6 @@
 
 #include "graph/ops.h"
 
-enum { QUERY, KEY, VALUE, MASK };
-
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
 static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
 
@@ -69,50 +67,67 @@ static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tenso
 /* query [b, h, tq, e], key [b, g, tk, e], value [b, g, tk, ev], g divides h -> y [b, h, tq, ev]; lse [b, h, tq], the log of each query's sum
  * of exponentials, is kept for backward in the dtype of the arithmetic. */
 static gb_status attention_check(gb_call *call) {
-  const gb_tensor *query = call->in[QUERY], *key = call->in[KEY], *value = call->in[VALUE];
-  for (int i = QUERY; i <= VALUE; i++) GB_TRY(gb_require_float(call, i));
+  const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
+  const gb_tensor *query = in->query, *key = in->key, *value = in->value;
+  GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, query)));
+  GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, key)));
+  GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, value)));
   GB_TRY(check_shapes(call, query, key, value));
-  GB_TRY(check_mask(call, call->in[MASK], query, key));
-  double dropout = call->attrs[2].number;
-  if (!(dropout >= 0 && dropout <= 1)) return gb_call_fail(call, GB_EINVAL, "dropout_p must be from 0 to 1, got %g", dropout);
-  if (dropout > 0) gb_call_random(call);
+  GB_TRY(check_mask(call, in->mask, query, key));
+  if (GB_ATTRS(call, scaled_dot_product_attention)->dropout_p.number > 0) gb_call_random(call);
   int64_t shape[4];
   memcpy(shape, query->shape, (size_t)query->ndim * sizeof *shape);
   shape[query->ndim - 1] = size_at(value, 0);
   gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 3));
-  GB_TRY(output_ordered(call, 0, query, shape, dtype));
+  GB_TRY(output_ordered(call, GB_OUT_AT(scaled_dot_product_attention, y), query, shape, dtype));
   if (!call->needs_grad) return GB_OK;
-  return gb_call_output(call, 1, query->ndim - 1, query->shape, dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  return gb_call_output(call, GB_OUT_AT(scaled_dot_product_attention, lse), query->ndim - 1, query->shape,
+                        dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
 }
 
-/* in: grad, query, key, value, mask, y, lse, as forward had them. */
+/* grad, and query, key, value, mask, y and lse as forward had them. */
 static gb_status attention_backward_check(gb_call *call) {
-  gb_tensor **operands = call->in + 1;
-  GB_TRY(check_shapes(call, operands[QUERY], operands[KEY], operands[VALUE]));
-  for (int i = QUERY; i <= VALUE; i++) GB_TRY(output_ordered(call, i, operands[i], operands[i]->shape, (gb_dtype)operands[i]->dtype));
+  const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
+  const gb_tensor *of[] = { in->query, in->key, in->value };
+  GB_TRY(check_shapes(call, in->query, in->key, in->value));
+  for (int i = 0; i < 3; i++) GB_TRY(output_ordered(call, i, of[i], of[i]->shape, (gb_dtype)of[i]->dtype));
   return GB_OK;
+}
+
+/* Hand a gradient over where it is needed. */
+static void take(gb_tensor **to, bool need, gb_tensor *made) {
+  if (need) *to = made;
+  else gb_tensor_release(made);
 }
 
 /* All three gradients come from one pass; the random numbers are those that forward drew. */
 static gb_status attention_gradient(gb_grad_call *grad) {
-  if (grad->need[MASK])
+  if (GB_NEEDS(grad, scaled_dot_product_attention, mask))
     return gb_fail(grad->context, GB_EAUTOGRAD,
                    "scaled_dot_product_attention: mask requires a gradient, which attention does not compute; detach it");
-  gb_tensor **saved = grad->saved;
-  gb_tensor *in[] = { grad->out[0], saved[QUERY], saved[KEY], saved[VALUE], saved[MASK], GB_SAVED_OUT(grad, 0), GB_SAVED_OUT(grad, 1) };
-  gb_attr seed = gb_attr_int((int64_t)grad->node->rng_seed), offset = gb_attr_int((int64_t)grad->node->rng_offset);
-  gb_attr attrs[] = { grad->attrs[0], grad->attrs[1], grad->attrs[2], seed, offset };
-  gb_tensor *out[3];
-  GB_TRY(gb_apply(grad->context, GB_OP_scaled_dot_product_attention_backward, in, 7, attrs, out));
-  for (int i = QUERY; i <= VALUE; i++) {
-    if (grad->need[i]) grad->in[i] = out[i];
-    else gb_tensor_release(out[i]);
-  }
+  const gb_in_scaled_dot_product_attention *saved = GB_SAVED(grad, scaled_dot_product_attention);
+  const gb_out_scaled_dot_product_attention *kept = GB_KEPT(grad, scaled_dot_product_attention);
+  const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(grad, scaled_dot_product_attention);
+  gb_in_scaled_dot_product_attention *to = GB_GRAD_IN(grad, scaled_dot_product_attention);
+  gb_out_scaled_dot_product_attention_backward made = { 0 };
+  GB_TRY(GB_RUN(grad->context, scaled_dot_product_attention_backward, &made.dquery,
+                .grad = GB_GRAD_OUT(grad, scaled_dot_product_attention)->y,
+                .query = saved->query, .key = saved->key, .value = saved->value, .mask = saved->mask,
+                .y = kept->y, .lse = kept->lse,
+                .is_causal = attrs->is_causal, .scale = attrs->scale, .dropout_p = attrs->dropout_p,
+                .seed = gb_attr_int((int64_t)grad->node->rng_seed),
+                .offset = gb_attr_int((int64_t)grad->node->rng_offset)));
+  take(&to->query, GB_NEEDS(grad, scaled_dot_product_attention, query), made.dquery);
+  take(&to->key, GB_NEEDS(grad, scaled_dot_product_attention, key), made.dkey);
+  take(&to->value, GB_NEEDS(grad, scaled_dot_product_attention, value), made.dvalue);
   return GB_OK;
 }
 
 const gb_op_impl gb_family_attention[] = {
-  { .op = GB_OP_scaled_dot_product_attention, .check = attention_check, .gradient = attention_gradient, .save_in = 0xf, .save_out = 0x3 },
+  { .op = GB_OP_scaled_dot_product_attention, .check = attention_check, .gradient = attention_gradient,
+    .save_in = GB_SAVE_IN(scaled_dot_product_attention, query) | GB_SAVE_IN(scaled_dot_product_attention, key) |
+               GB_SAVE_IN(scaled_dot_product_attention, value) | GB_SAVE_IN(scaled_dot_product_attention, mask),
+    .save_out = GB_SAVE_OUT(scaled_dot_product_attention, y) | GB_SAVE_OUT(scaled_dot_product_attention, lse) },
   { .op = GB_OP_scaled_dot_product_attention_backward, .check = attention_backward_check },
   { .op = GB_OP_COUNT },
 };
