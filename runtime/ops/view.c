@@ -44,43 +44,54 @@ static gb_status insert_dim(gb_call *call, layout *l, int dim, int64_t size, int
   return GB_OK;
 }
 
-/* The op's view of in[0]. */
+/* A call's only input and its only output, which every row here has. */
+static gb_tensor *only(const gb_call *call) { return GB_IN(call, view)->x; }
+static gb_tensor **result(gb_call *call) { return &GB_OUT(call, view)->y; }
+
+/* The op's view of its input. */
 static gb_status view_by(gb_call *call, layout_fn change) {
-  layout l = layout_of(call->in[0]);
+  gb_tensor *x = only(call);
+  layout l = layout_of(x);
   GB_TRY(change(call, &l));
-  return gb_tensor_view(call->in[0], l.ndim, l.shape, l.stride, l.offset, &call->out[0]);
+  return gb_tensor_view(x, l.ndim, l.shape, l.stride, l.offset, result(call));
 }
+
+/* The same of a gradient: of the result, of the input, and the input's shape. */
+static gb_tensor *g_of(const gb_grad_call *grad) { return GB_GRAD_OUT(grad, view)->y; }
+static gb_tensor **dx_of(gb_grad_call *grad) { return &GB_GRAD_IN(grad, view)->x; }
+static const gb_edge *edge_of(const gb_grad_call *grad) { return GB_EDGE(grad, view, x); }
 
 /* Add grad at the view's place to the sum that it belongs to, with nothing made for the elements beside it. *done: there is such a sum. */
 static gb_status add_in_place(gb_grad_call *grad, const layout *view, bool *done) {
-  gb_tensor *g = grad->out[0], *part;
+  gb_tensor *g = g_of(grad), *part;
   bool holds = false;
-  gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, 0, &holds) : NULL;
+  gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, GB_IN_AT(view, x), &holds) : NULL;
   *done = sum && holds && sum->dtype == g->dtype && sum->storage != g->storage && gb_is_disjoint(view->ndim, view->shape, view->stride);
   if (!*done) return GB_OK;
   GB_TRY(gb_tensor_view(sum, view->ndim, view->shape, view->stride, sum->offset + view->offset, &part));
   gb_status status = gb_apply_(grad->context, GB_OP_add, (gb_tensor *[]){ part, g }, 2, NULL);
   gb_tensor_release(part);
-  grad->settled |= 1u;
+  grad->settled |= GB_SAVE_IN(view, x);
   return status;
 }
 
-/* Put grad where the view lies in a row-major x: in a zero tensor of the shape of input 0, unless there is a sum to add it to. */
+/* Put grad where the view lies in a row-major x: in a zero tensor of its shape, unless there is a sum to add it to. */
 static gb_status put_back(gb_grad_call *grad, const layout *view) {
-  const gb_edge *edge = &grad->node->edges[0];
+  const gb_edge *edge = edge_of(grad);
   bool done;
   GB_TRY(add_in_place(grad, view, &done));
   if (done) return GB_OK;
   int64_t strides[GB_MAX_NDIM];
   gb_contiguous_strides(edge->ndim, edge->shape, strides);
-  gb_attr attrs[] = { gb_attr_ints(edge->ndim, edge->shape), gb_attr_ints(edge->ndim, strides), gb_attr_ints(view->ndim, view->shape),
-                      gb_attr_ints(view->ndim, view->stride), gb_attr_int(view->offset) };
-  return gb_op_1(grad->context, GB_OP_as_strided_backward, grad->out[0], attrs, &grad->in[0]);
+  return GB_RUN(grad->context, as_strided_backward, dx_of(grad), .grad = g_of(grad),
+                .shape = gb_attr_ints(edge->ndim, edge->shape), .strides = gb_attr_ints(edge->ndim, strides),
+                .view_shape = gb_attr_ints(view->ndim, view->shape),
+                .view_strides = gb_attr_ints(view->ndim, view->stride), .view_offset = gb_attr_int(view->offset));
 }
 
 /* The gradient of a view that takes some of x's elements: what it took, computed again on a row-major x. */
 static gb_status taken_gradient(gb_grad_call *grad, layout_fn change) {
-  const gb_edge *edge = &grad->node->edges[0];
+  const gb_edge *edge = edge_of(grad);
   layout l = { .ndim = edge->ndim };
   memcpy(l.shape, edge->shape, sizeof l.shape);
   gb_contiguous_strides(l.ndim, l.shape, l.stride);
@@ -91,9 +102,8 @@ static gb_status taken_gradient(gb_grad_call *grad, layout_fn change) {
 
 /* The gradient of a view that has all of x's elements in order: x's shape again. */
 static gb_status reshape_gradient(gb_grad_call *grad) {
-  const gb_edge *edge = &grad->node->edges[0];
-  gb_attr shape = gb_attr_ints(edge->ndim, edge->shape);
-  return gb_op_1(grad->context, GB_OP_reshape, grad->out[0], &shape, &grad->in[0]);
+  const gb_edge *edge = edge_of(grad);
+  return GB_RUN(grad->context, reshape, dx_of(grad), .x = g_of(grad), .shape = gb_attr_ints(edge->ndim, edge->shape));
 }
 
 /* ====} */
@@ -115,10 +125,9 @@ static bool infer_shape(int64_t numel, int count, const int64_t *wanted, int64_t
   return true;
 }
 
-/* The shape that attrs[0] asks for, its -1 filled in. */
-static gb_status wanted_shape(gb_call *call, int64_t *shape) {
-  const gb_tensor *x = call->in[0];
-  const gb_attr *wanted = &call->attrs[0];
+/* The shape that view or reshape asks for, its -1 filled in. */
+static gb_status wanted_shape(gb_call *call, const gb_attr *wanted, int64_t *shape) {
+  const gb_tensor *x = only(call);
   if (infer_shape(x->numel, wanted->count, wanted->ints, shape)) return GB_OK;
   char from[96], to[96];
   return gb_call_fail(call, GB_ESHAPE, "x (%s, %" PRId64 " elements) cannot take the shape %s: its sizes must multiply to %" PRId64 "; one may be -1",
@@ -153,11 +162,13 @@ static bool view_strides(const gb_tensor *x, int ndim, const int64_t *shape, int
 
 /* Strict: a view or an error, never a copy. */
 static gb_status view_check(gb_call *call) {
-  gb_tensor *x = call->in[0];
-  int ndim = call->attrs[0].count;
+  gb_tensor *x = only(call);
+  const gb_attr *wanted = &GB_ATTRS(call, view)->shape;
+  int ndim = wanted->count;
   int64_t shape[GB_MAX_NDIM], strides[GB_MAX_NDIM];
-  GB_TRY(wanted_shape(call, shape));
-  if (view_strides(x, ndim, shape, strides)) return gb_tensor_view(x, ndim, shape, strides, x->offset, &call->out[0]);
+  GB_TRY(wanted_shape(call, wanted, shape));
+  if (view_strides(x, ndim, shape, strides))
+    return gb_tensor_view(x, ndim, shape, strides, x->offset, result(call));
   char from[96], to[96];
   return gb_call_fail(call, GB_ESHAPE, "no view of x (%s, not contiguous in memory) has the shape %s; use reshape, which copies where it must",
                       gb_shape_text(x->ndim, x->shape, from, sizeof from), gb_shape_text(ndim, shape, to, sizeof to));
@@ -165,40 +176,42 @@ static gb_status view_check(gb_call *call) {
 
 /* A view where strides can express it, otherwise a view of a row-major copy. */
 static gb_status reshape_compose(gb_call *call) {
-  int ndim = call->attrs[0].count;
+  const gb_attr *wanted = &GB_ATTRS(call, reshape)->shape;
+  int ndim = wanted->count;
+  gb_tensor *x = only(call), *packed = NULL;
   int64_t shape[GB_MAX_NDIM], strides[GB_MAX_NDIM];
-  GB_TRY(wanted_shape(call, shape));
-  gb_attr to = gb_attr_ints(ndim, shape);
-  if (view_strides(call->in[0], ndim, shape, strides)) return gb_op_1(call->context, GB_OP_view, call->in[0], &to, &call->out[0]);
-  gb_tensor *packed = NULL;
-  GB_TRY(gb_op_contiguous(call->context, call->in[0], &packed));
-  gb_status status = gb_op_1(call->context, GB_OP_view, packed, &to, &call->out[0]);
+  GB_TRY(wanted_shape(call, wanted, shape));
+  gb_attr full = gb_attr_ints(ndim, shape);
+  if (view_strides(x, ndim, shape, strides)) return GB_RUN(call->context, view, result(call), .x = x, .shape = full);
+  GB_TRY(gb_op_contiguous(call->context, x, &packed));
+  gb_status status = GB_RUN(call->context, view, result(call), .x = packed, .shape = full);
   gb_drop(&packed);
   return status;
 }
 
 /* Merge dims first .. last; a scalar becomes a vector. */
 static gb_status flatten_compose(gb_call *call) {
-  const gb_tensor *x = call->in[0];
+  gb_tensor *x = only(call);
+  const gb_attrs_flatten *attrs = GB_ATTRS(call, flatten);
   int first, last, n = 0, ndim = x->ndim ? x->ndim : 1;
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, ndim, &first));
-  GB_TRY(gb_call_dim(call, call->attrs[1].integer, ndim, &last));
+  GB_TRY(gb_call_dim(call, attrs->first.integer, ndim, &first));
+  GB_TRY(gb_call_dim(call, attrs->last.integer, ndim, &last));
   if (last < first) return gb_call_fail(call, GB_EINVAL, "the last dimension %d comes before the first one, %d", last + 1, first + 1);
   int64_t shape[GB_MAX_NDIM] = { 1 };
   for (int i = 0; i < x->ndim; i++) {
     if (i > first && i <= last) shape[n - 1] *= x->shape[i];
     else shape[n++] = x->shape[i];
   }
-  gb_attr to = gb_attr_ints(n ? n : 1, shape);
-  return gb_op_1(call->context, GB_OP_reshape, call->in[0], &to, &call->out[0]);
+  return GB_RUN(call->context, reshape, result(call), .x = x, .shape = gb_attr_ints(n ? n : 1, shape));
 }
 
 /* Split a dim: the last part keeps its stride, each other one steps over those after it. */
 static gb_status unflatten_layout(gb_call *call, layout *l) {
-  const gb_attr *wanted = &call->attrs[1];
+  const gb_attrs_unflatten *attrs = GB_ATTRS(call, unflatten);
+  const gb_attr *wanted = &attrs->shape;
   int dim;
   int64_t shape[GB_MAX_NDIM];
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, l->ndim, &dim));
+  GB_TRY(gb_call_dim(call, attrs->dim.integer, l->ndim, &dim));
   int64_t size = l->shape[dim], stride = l->stride[dim];
   if (wanted->count == 0 || !infer_shape(size, wanted->count, wanted->ints, shape)) {
     char to[96];
@@ -217,7 +230,7 @@ static gb_status unflatten_check(gb_call *call) { return view_by(call, unflatten
 
 /* Named dims of another size than 1 stay, as in PyTorch. */
 static gb_status squeeze_layout(gb_call *call, layout *l) {
-  const gb_attr *dims = &call->attrs[0];
+  const gb_attr *dims = &GB_ATTRS(call, squeeze)->dim;
   bool named[GB_MAX_NDIM] = { false };
   for (int i = 0; dims->given && i < dims->count; i++) {
     int dim;
@@ -234,7 +247,7 @@ static gb_status squeeze_check(gb_call *call) { return view_by(call, squeeze_lay
 /* The new dim steps over what lies from there on, so a contiguous x stays contiguous. */
 static gb_status unsqueeze_layout(gb_call *call, layout *l) {
   int dim;
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, l->ndim + 1, &dim));
+  GB_TRY(gb_call_dim(call, GB_ATTRS(call, unsqueeze)->dim.integer, l->ndim + 1, &dim));
   return insert_dim(call, l, dim, 1, dim < l->ndim ? l->shape[dim] * l->stride[dim] : 1);
 }
 
@@ -247,8 +260,9 @@ static gb_status unsqueeze_check(gb_call *call) { return view_by(call, unsqueeze
 /* Exchange two dims. */
 static gb_status transpose_layout(gb_call *call, layout *l) {
   int a, b;
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, l->ndim ? l->ndim : 1, &a));
-  GB_TRY(gb_call_dim(call, call->attrs[1].integer, l->ndim ? l->ndim : 1, &b));
+  const gb_attrs_transpose *attrs = GB_ATTRS(call, transpose);
+  GB_TRY(gb_call_dim(call, attrs->first.integer, l->ndim ? l->ndim : 1, &a));
+  GB_TRY(gb_call_dim(call, attrs->second.integer, l->ndim ? l->ndim : 1, &b));
   int64_t shape = l->shape[a], stride = l->stride[a];
   l->shape[a] = l->shape[b], l->stride[a] = l->stride[b];
   l->shape[b] = shape, l->stride[b] = stride;
@@ -256,11 +270,15 @@ static gb_status transpose_layout(gb_call *call, layout *l) {
 }
 
 static gb_status transpose_check(gb_call *call) { return view_by(call, transpose_layout); }
-static gb_status transpose_gradient(gb_grad_call *grad) { return gb_op_1(grad->context, GB_OP_transpose, grad->out[0], grad->attrs, &grad->in[0]); }
 
-/* The dims that attrs[0] lists, from 0, each of them once. */
+static gb_status transpose_gradient(gb_grad_call *grad) {
+  const gb_attrs_transpose *attrs = GB_ATTRS(grad, transpose);
+  return GB_RUN(grad->context, transpose, dx_of(grad), .x = g_of(grad), .first = attrs->first, .second = attrs->second);
+}
+
+/* The dims that permute lists, from 0, each of them once. */
 static gb_status permutation(gb_call *call, int ndim, int *order) {
-  const gb_attr *dims = &call->attrs[0];
+  const gb_attr *dims = &GB_ATTRS(call, permute)->dims;
   if (dims->count != ndim) return gb_call_fail(call, GB_EINVAL, "x has %d dimensions, %d are listed; name each of them once", ndim, (int)dims->count);
   bool seen[GB_MAX_NDIM] = { false };
   for (int i = 0; i < ndim; i++) {
@@ -284,11 +302,10 @@ static gb_status permute_check(gb_call *call) { return view_by(call, permute_lay
 
 /* The inverse permutation. */
 static gb_status permute_gradient(gb_grad_call *grad) {
-  const gb_attr *dims = &grad->attrs[0];
+  const gb_attr *dims = &GB_ATTRS(grad, permute)->dims;
   int64_t inverse[GB_MAX_NDIM];
   for (int i = 0; i < dims->count; i++) inverse[dims->ints[i] < 0 ? dims->ints[i] + dims->count : dims->ints[i]] = i;
-  gb_attr back = gb_attr_ints(dims->count, inverse);
-  return gb_op_1(grad->context, GB_OP_permute, grad->out[0], &back, &grad->in[0]);
+  return GB_RUN(grad->context, permute, dx_of(grad), .x = g_of(grad), .dims = gb_attr_ints(dims->count, inverse));
 }
 
 /* Transpose a matrix; scalars and vectors stay as they are. */
@@ -303,7 +320,7 @@ static gb_status t_layout(gb_call *call, layout *l) {
 }
 
 static gb_status t_check(gb_call *call) { return view_by(call, t_layout); }
-static gb_status t_gradient(gb_grad_call *grad) { return gb_op_1(grad->context, GB_OP_t, grad->out[0], NULL, &grad->in[0]); }
+static gb_status t_gradient(gb_grad_call *grad) { return GB_RUN(grad->context, t, dx_of(grad), .x = g_of(grad)); }
 
 /* ====} */
 
@@ -311,7 +328,7 @@ static gb_status t_gradient(gb_grad_call *grad) { return gb_op_1(grad->context, 
 
 /* New dims and dims of size 1 get a stride of 0. */
 static gb_status expand_layout(gb_call *call, layout *l) {
-  const gb_attr *wanted = &call->attrs[0];
+  const gb_attr *wanted = &GB_ATTRS(call, expand)->shape;
   layout from = *l;
   char has[96], wants[96];
   int added = wanted->count - from.ndim;
@@ -333,8 +350,8 @@ static gb_status expand_check(gb_call *call) { return view_by(call, expand_layou
 
 /* What was repeated adds up. */
 static gb_status expand_gradient(gb_grad_call *grad) {
-  const gb_edge *edge = &grad->node->edges[0];
-  return gb_sum_to(grad->context, grad->out[0], edge->ndim, edge->shape, &grad->in[0]);
+  const gb_edge *edge = edge_of(grad);
+  return gb_sum_to(grad->context, g_of(grad), edge->ndim, edge->shape, dx_of(grad));
 }
 
 /* ====} */
@@ -349,17 +366,19 @@ static gb_status position_in(gb_call *call, int64_t position, int dim, int64_t s
                                        ", or -1 for the last", in_lua(position), dim + 1, size, size);
 }
 
-/* The dim that attrs[0] names; a 0-d tensor has none. */
-static gb_status taken_dim(gb_call *call, const layout *l, int *dim) {
+/* The dim that positions are taken along; a 0-d tensor has none. */
+static gb_status taken_dim(gb_call *call, const gb_attr *named, const layout *l, int *dim) {
   if (l->ndim == 0) return gb_call_fail(call, GB_ESHAPE, "x is a scalar (0 dimensions) and has no positions; use item()");
-  return gb_call_dim(call, call->attrs[0].integer, l->ndim, dim);
+  return gb_call_dim(call, named->integer, l->ndim, dim);
 }
 
 /* length positions from start; a start right behind the last one is fine when length is 0. */
 static gb_status narrow_layout(gb_call *call, layout *l) {
+  const gb_attrs_narrow *attrs = GB_ATTRS(call, narrow);
   int dim;
-  GB_TRY(taken_dim(call, l, &dim));
-  int64_t wanted = call->attrs[1].integer, length = call->attrs[2].integer, size = l->shape[dim], start = wanted < 0 ? wanted + size : wanted;
+  GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
+  int64_t wanted = attrs->start.integer, length = attrs->length.integer, size = l->shape[dim];
+  int64_t start = wanted < 0 ? wanted + size : wanted;
   if (start < 0 || length < 0 || start > size || length > size - start)
     return gb_call_fail(call, GB_EINDEX, "%" PRId64 " positions from position %" PRId64 " do not lie in dimension %d of size %" PRId64, length,
                         in_lua(wanted), dim + 1, size);
@@ -373,10 +392,11 @@ static gb_status narrow_gradient(gb_grad_call *grad) { return taken_gradient(gra
 
 /* One position; its dim goes. */
 static gb_status select_layout(gb_call *call, layout *l) {
+  const gb_attrs_select *attrs = GB_ATTRS(call, select);
   int dim;
   int64_t position;
-  GB_TRY(taken_dim(call, l, &dim));
-  GB_TRY(position_in(call, call->attrs[1].integer, dim, l->shape[dim], &position));
+  GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
+  GB_TRY(position_in(call, attrs->position.integer, dim, l->shape[dim], &position));
   l->offset += position * l->stride[dim];
   drop_dim(l, dim);
   return GB_OK;
@@ -387,10 +407,10 @@ static gb_status select_gradient(gb_grad_call *grad) { return taken_gradient(gra
 
 /* Both ends are included; an end just before the start (or a whole dimension of size 0) takes nothing. */
 static gb_status slice_layout(gb_call *call, layout *l) {
+  const gb_attrs_slice *attrs = GB_ATTRS(call, slice);
   int dim;
-  GB_TRY(taken_dim(call, l, &dim));
-  int64_t size = l->shape[dim], step = call->attrs[3].integer, first = call->attrs[1].integer, last = call->attrs[2].integer;
-  if (step < 1) return gb_call_fail(call, GB_EINVAL, "a step of %" PRId64 " is not possible; steps are 1 or more (flip reverses)", step);
+  GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
+  int64_t size = l->shape[dim], step = attrs->step.integer, first = attrs->first.integer, last = attrs->last.integer;
   int64_t from = first < 0 ? first + size : first, to = last < 0 ? last + size : last;
   if (to == from - 1 && from >= 0 && from <= size) {
     l->shape[dim] = 0;
@@ -412,11 +432,12 @@ static gb_status slice_gradient(gb_grad_call *grad) { return taken_gradient(grad
 
 /* Along a diagonal both dims step together; offset above 0 starts to the right, below 0 further down. */
 static gb_status diagonal_layout(gb_call *call, layout *l) {
-  int64_t offset = call->attrs[0].integer;
+  const gb_attrs_diagonal *attrs = GB_ATTRS(call, diagonal);
+  int64_t offset = attrs->offset.integer;
   int first, second;
   if (l->ndim < 2) return gb_call_fail(call, GB_ESHAPE, "x has %d dimension%s; a diagonal needs two", l->ndim, l->ndim == 1 ? "" : "s");
-  GB_TRY(gb_call_dim(call, call->attrs[1].integer, l->ndim, &first));
-  GB_TRY(gb_call_dim(call, call->attrs[2].integer, l->ndim, &second));
+  GB_TRY(gb_call_dim(call, attrs->first.integer, l->ndim, &first));
+  GB_TRY(gb_call_dim(call, attrs->second.integer, l->ndim, &second));
   if (first == second) return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", first + 1);
   if (offset < -l->shape[first]) offset = -l->shape[first]; /* a diagonal beyond the corner is empty, however far */
   if (offset > l->shape[second]) offset = l->shape[second];
@@ -436,11 +457,11 @@ static gb_status diagonal_gradient(gb_grad_call *grad) { return taken_gradient(g
 
 /* {==== Any strides: as_strided and the op that undoes it ==== */
 
-/* A layout from three attributes, or an error where it is no layout or leaves 0 .. elements - 1. */
-static gb_status strided_layout(gb_call *call, const gb_attr *attrs, int64_t elements, layout *l) {
-  const gb_attr *shape = &attrs[0], *strides = &attrs[1];
+/* A layout from what attributes say of it, or an error where it is no layout or leaves 0 .. elements - 1. */
+static gb_status strided_layout(gb_call *call, const gb_attr *shape, const gb_attr *strides, int64_t offset,
+                                int64_t elements, layout *l) {
   if (shape->count != strides->count) return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
-  *l = (layout){ .ndim = shape->count, .offset = attrs[2].integer };
+  *l = (layout){ .ndim = shape->count, .offset = offset };
   int64_t last = l->offset, span;
   bool fits = l->offset >= 0, empty = false;
   for (int i = 0; i < l->ndim; i++) {
@@ -456,39 +477,44 @@ static gb_status strided_layout(gb_call *call, const gb_attr *attrs, int64_t ele
 
 /* Any view that stays inside the storage. */
 static gb_status as_strided_check(gb_call *call) {
-  gb_tensor *x = call->in[0];
+  gb_tensor *x = only(call);
+  const gb_attrs_as_strided *attrs = GB_ATTRS(call, as_strided);
+  int64_t elements = (int64_t)(x->storage->bytes / gb_dtype_bytes((gb_dtype)x->dtype));
   layout l;
-  GB_TRY(strided_layout(call, call->attrs, (int64_t)(x->storage->bytes / gb_dtype_bytes((gb_dtype)x->dtype)), &l));
+  GB_TRY(strided_layout(call, &attrs->shape, &attrs->strides, attrs->offset.integer, elements, &l));
   if (call->needs_grad && (x->offset != 0 || !gb_is_contiguous(x)))
     return gb_call_fail(call, GB_EAUTOGRAD, "the gradient needs an x that is contiguous from the start of its storage; use contiguous() or clone()");
-  return gb_tensor_view(x, l.ndim, l.shape, l.stride, l.offset, &call->out[0]);
+  return gb_tensor_view(x, l.ndim, l.shape, l.stride, l.offset, result(call));
 }
 
 /* Where the view lies in a row-major x: the attributes themselves, by what the check demanded. */
 static gb_status as_strided_gradient(gb_grad_call *grad) {
-  layout l = { .ndim = grad->attrs[0].count, .offset = grad->attrs[2].integer };
-  memcpy(l.shape, grad->attrs[0].ints, sizeof l.shape);
-  memcpy(l.stride, grad->attrs[1].ints, sizeof l.stride);
+  const gb_attrs_as_strided *attrs = GB_ATTRS(grad, as_strided);
+  layout l = { .ndim = attrs->shape.count, .offset = attrs->offset.integer };
+  memcpy(l.shape, attrs->shape.ints, sizeof l.shape);
+  memcpy(l.stride, attrs->strides.ints, sizeof l.stride);
   return put_back(grad, &l);
 }
 
 /* grad has view_shape; the result has shape and strides, which must be dense. */
 static gb_status as_strided_backward_check(gb_call *call) {
-  const gb_tensor *grad = call->in[0];
-  const gb_attr *shape = &call->attrs[0], *strides = &call->attrs[1];
-  GB_TRY(gb_require_float(call, 0));
+  const gb_tensor *grad = GB_IN(call, as_strided_backward)->grad;
+  const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
+  const gb_attr *shape = &attrs->shape, *strides = &attrs->strides;
+  GB_TRY(gb_require_float(call, GB_IN_AT(as_strided_backward, grad)));
   if (shape->count != strides->count) return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
   gb_tensor dense = { .ndim = shape->count, .numel = 1 };
   for (int i = 0; i < shape->count; i++) dense.numel *= dense.shape[i] = shape->ints[i], dense.stride[i] = strides->ints[i];
   if (!gb_is_dense(&dense)) return gb_call_fail(call, GB_EINVAL, "the strides of the result are not dense");
   layout l;
-  GB_TRY(strided_layout(call, call->attrs + 2, dense.numel, &l));
+  GB_TRY(strided_layout(call, &attrs->view_shape, &attrs->view_strides, attrs->view_offset.integer, dense.numel, &l));
   if (l.ndim != grad->ndim || memcmp(l.shape, grad->shape, (size_t)l.ndim * sizeof *l.shape)) {
     char has[96], wants[96];
     return gb_call_fail(call, GB_ESHAPE, "grad is %s, the view %s", gb_shape_text(grad->ndim, grad->shape, has, sizeof has),
                         gb_shape_text(l.ndim, l.shape, wants, sizeof wants));
   }
-  return gb_call_output_strided(call, 0, shape->count, shape->ints, strides->ints, (gb_dtype)grad->dtype);
+  return gb_call_output_strided(call, GB_OUT_AT(as_strided_backward, dx), shape->count, shape->ints, strides->ints,
+                                (gb_dtype)grad->dtype);
 }
 
 /* The dims of dense strides from the outermost in memory to the innermost. */
@@ -503,26 +529,26 @@ static void dims_by_stride(int ndim, const int64_t *strides, int64_t *order) {
 /* x's elements in memory of their own where its dims lie in `order`, from the start of the storage. */
 static gb_status pack(gb_context *c, gb_tensor *x, int ndim, const int64_t *order, gb_tensor **out) {
   gb_tensor *turned = NULL;
-  gb_attr dims = gb_attr_ints(ndim, order);
-  GB_TRY(gb_op_1(c, GB_OP_permute, x, &dims, &turned));
+  GB_TRY(GB_RUN(c, permute, &turned, .x = x, .dims = gb_attr_ints(ndim, order)));
   gb_status status = gb_op_contiguous(c, turned, out);
   gb_drop(&turned);
   if (status != GB_OK || (*out)->offset == 0) return status;
   gb_tensor *packed = *out;
   *out = NULL;
-  status = gb_op_1(c, GB_OP_clone, packed, NULL, out);
+  status = GB_RUN(c, clone, out, .x = packed);
   gb_drop(&packed);
   return status;
 }
 
 /* What the view takes of a tensor that lies as the result did. */
 static gb_status as_strided_backward_gradient(gb_grad_call *grad) {
-  const gb_attr *attrs = grad->attrs;
+  const gb_attrs_as_strided_backward *attrs = GB_ATTRS(grad, as_strided_backward);
   int64_t order[GB_MAX_NDIM];
-  dims_by_stride(attrs[0].count, attrs[1].ints, order);
+  dims_by_stride(attrs->shape.count, attrs->strides.ints, order);
   gb_tensor *packed = NULL;
-  GB_TRY(pack(grad->context, grad->out[0], attrs[0].count, order, &packed));
-  gb_status status = gb_op_1(grad->context, GB_OP_as_strided, packed, attrs + 2, &grad->in[0]);
+  GB_TRY(pack(grad->context, g_of(grad), attrs->shape.count, order, &packed));
+  gb_status status = GB_RUN(grad->context, as_strided, dx_of(grad), .x = packed, .shape = attrs->view_shape,
+                            .strides = attrs->view_strides, .offset = attrs->view_offset);
   gb_drop(&packed);
   return status;
 }
