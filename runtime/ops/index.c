@@ -10,9 +10,9 @@
 
 /* {==== What several ops need ==== */
 
-/* The dim of attrs[i]; a 0-d tensor counts as a vector. */
-static gb_status dim_of(gb_call *call, int i, const gb_tensor *x, int *dim) {
-  return gb_call_dim(call, call->attrs[i].integer, x->ndim ? x->ndim : 1, dim);
+/* A dim of x; a 0-d tensor counts as a vector. */
+static gb_status dim_of(gb_call *call, const gb_attr *named, const gb_tensor *x, int *dim) {
+  return gb_call_dim(call, named->integer, x->ndim ? x->ndim : 1, dim);
 }
 
 /* The size of a dim; a scalar has one of size 1. */
@@ -32,11 +32,12 @@ static gb_status require_bool(gb_call *call, const gb_tensor *mask) {
 }
 
 /* A list of positions: 0-d or one dimension. */
-static gb_status require_vector(gb_call *call, int input, const char *name) {
+static gb_status require_vector(gb_call *call, int input) {
   const gb_tensor *t = call->in[input];
   char text[96];
   if (t->ndim <= 1) return gb_require_integer(call, input);
-  return gb_call_fail(call, GB_ESHAPE, "%s must be a vector, it is %s", name, gb_shape_text(t->ndim, t->shape, text, sizeof text));
+  return gb_call_fail(call, GB_ESHAPE, "%s must be a vector, it is %s", call->info->in[input].name,
+                      gb_shape_text(t->ndim, t->shape, text, sizeof text));
 }
 
 /* index may not be larger than x in any dimension but `free_dim` (-1: in none). */
@@ -55,20 +56,20 @@ static gb_status require_within(gb_call *call, const gb_tensor *index, const gb_
 static gb_status zeros(gb_context *c, const gb_tensor *like, int ndim, const int64_t *shape, gb_tensor **out) {
   gb_tensor *zero = NULL;
   GB_TRY(gb_tensor_new(c, (gb_dtype)like->dtype, 0, NULL, like->storage->device, &zero));
-  gb_attr value = gb_attr_num(0), size = gb_attr_ints(ndim, shape);
-  gb_status status = gb_apply_(c, GB_OP_fill, &zero, 1, &value);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_expand, zero, &size, out);
+  gb_status status = GB_RUN(c, fill, NULL, .x = zero, .value = gb_attr_num(0));
+  if (status == GB_OK) status = GB_RUN(c, expand, out, .x = zero, .shape = gb_attr_ints(ndim, shape));
   gb_drop(&zero);
   return status;
 }
 
-/* op(zeros of input i's shape, dim, index, g): the gradient of an op that picked from input i. */
-static gb_status spread(gb_grad_call *grad, gb_op op, int i, int64_t dim, gb_tensor *index, gb_tensor *g) {
-  const gb_edge *edge = &grad->node->edges[i];
+/* The gradient of an op that picked from its input: g added at index along dim, in zeros of the input's shape, element
+ * by element or slice by slice. */
+static gb_status spread(gb_context *c, const gb_edge *edge, bool slices, gb_attr dim, gb_tensor *index, gb_tensor *g,
+                        gb_tensor **out) {
   gb_tensor *zero = NULL;
-  GB_TRY(zeros(grad->context, g, edge->ndim, edge->shape, &zero));
-  gb_attr at = gb_attr_int(dim);
-  gb_status status = gb_op_3(grad->context, op, zero, index, g, &at, &grad->in[i]);
+  GB_TRY(zeros(c, g, edge->ndim, edge->shape, &zero));
+  gb_status status = slices ? GB_RUN(c, index_add, out, .x = zero, .dim = dim, .index = index, .source = g)
+                            : GB_RUN(c, scatter_add, out, .x = zero, .dim = dim, .index = index, .source = g);
   gb_drop(&zero);
   return status;
 }
@@ -82,23 +83,20 @@ static gb_status pad_to(gb_context *c, gb_tensor *g, int ndim, const int64_t *sh
   }
   int64_t strides[GB_MAX_NDIM];
   gb_contiguous_strides(ndim, shape, strides);
-  gb_attr attrs[] = { gb_attr_ints(ndim, shape), gb_attr_ints(ndim, strides), gb_attr_ints(g->ndim, g->shape), gb_attr_ints(g->ndim, strides),
-                      gb_attr_int(0) };
-  return gb_op_1(c, GB_OP_as_strided_backward, g, attrs, out);
+  return GB_RUN(c, as_strided_backward, out, .grad = g, .shape = gb_attr_ints(ndim, shape),
+                .strides = gb_attr_ints(ndim, strides), .view_shape = gb_attr_ints(g->ndim, g->shape),
+                .view_strides = gb_attr_ints(g->ndim, strides), .view_offset = gb_attr_int(0));
 }
 
 /* The gradient of x in "x with something added": the result's. */
-static void pass_on(gb_grad_call *grad, int i) {
-  gb_tensor_retain(grad->out[0]);
-  grad->in[i] = grad->out[0];
-}
+static void pass_on(gb_tensor *g, gb_tensor **out) { gb_tensor_retain(*out = g); }
 
 /* How many elements of x are not zero. */
 static gb_status count_nonzero(gb_call *call, gb_tensor *x, int64_t *count) {
   gb_tensor *flags = NULL, *total = NULL;
   if (x->dtype == GB_BOOL) gb_tensor_retain(flags = x);
   else GB_TRY(gb_op_number(call->context, GB_OP_ne, x, 0, &flags));
-  gb_status status = gb_op_1(call->context, GB_OP_sum, flags, NULL, &total);
+  gb_status status = GB_RUN(call->context, sum, &total, .x = flags);
   if (status == GB_OK) status = gb_tensor_item(total, NULL, count);
   gb_drop(&total);
   gb_drop(&flags);
@@ -111,39 +109,44 @@ static gb_status count_nonzero(gb_call *call, gb_tensor *x, int64_t *count) {
 
 /* index of any shape, weight [rows, dim] -> index.shape x dim. */
 static gb_status embedding_check(gb_call *call) {
-  const gb_tensor *index = call->in[0], *weight = call->in[1];
-  const gb_attr *padding = &call->attrs[0];
-  GB_TRY(gb_require_integer(call, 0));
-  GB_TRY(gb_require_ndim(call, 0, 0, GB_MAX_NDIM - 1));
-  GB_TRY(gb_require_ndim(call, 1, 2, 2));
-  GB_TRY(gb_require_float(call, 1));
+  const gb_tensor *index = GB_IN(call, embedding)->index, *weight = GB_IN(call, embedding)->weight;
+  const gb_attr *padding = &GB_ATTRS(call, embedding)->padding_idx;
+  GB_TRY(gb_require_integer(call, GB_IN_AT(embedding, index)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(embedding, index), 0, GB_MAX_NDIM - 1));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(embedding, weight), 2, 2));
+  GB_TRY(gb_require_float(call, GB_IN_AT(embedding, weight)));
   if (padding->given && (padding->integer < 0 || padding->integer >= weight->shape[0]))
     return gb_call_fail(call, GB_EINDEX, "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)", padding->integer,
                         weight->shape[0] - 1);
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, index->shape, sizeof shape);
   shape[index->ndim] = weight->shape[1];
-  return gb_call_output(call, 0, index->ndim + 1, shape, (gb_dtype)weight->dtype);
+  return gb_call_output(call, GB_OUT_AT(embedding, y), index->ndim + 1, shape, (gb_dtype)weight->dtype);
 }
 
 /* One dense gradient of the weight, in the dtype that is wanted: float32 for a float32 weight, unrounded. */
 static gb_status embedding_gradient(gb_grad_call *grad) {
-  gb_attr attrs[] = { gb_attr_int(grad->node->edges[1].shape[0]), grad->attrs[0], gb_attr_int(grad->want[1]) };
-  return gb_op_2(grad->context, GB_OP_embedding_backward, grad->out[0], grad->saved[0], attrs, &grad->in[1]);
+  return GB_RUN(grad->context, embedding_backward, &GB_GRAD_IN(grad, embedding)->weight,
+                .grad = GB_GRAD_OUT(grad, embedding)->y, .index = GB_SAVED(grad, embedding)->index,
+                .rows = gb_attr_int(GB_EDGE(grad, embedding, weight)->shape[0]),
+                .padding_idx = GB_ATTRS(grad, embedding)->padding_idx,
+                .dtype = gb_attr_int(GB_WANTS(grad, embedding, weight)));
 }
 
 /* grad is index.shape x dim, the result [rows, dim]. */
 static gb_status embedding_backward_check(gb_call *call) {
-  const gb_tensor *grad = call->in[0], *index = call->in[1];
-  GB_TRY(gb_require_float(call, 0));
-  GB_TRY(gb_require_integer(call, 1));
+  const gb_tensor *grad = GB_IN(call, embedding_backward)->grad, *index = GB_IN(call, embedding_backward)->index;
+  const gb_attrs_embedding_backward *attrs = GB_ATTRS(call, embedding_backward);
+  GB_TRY(gb_require_float(call, GB_IN_AT(embedding_backward, grad)));
+  GB_TRY(gb_require_integer(call, GB_IN_AT(embedding_backward, index)));
   if (grad->ndim != index->ndim + 1 || memcmp(grad->shape, index->shape, (size_t)index->ndim * sizeof *index->shape)) {
     char a[96], b[96];
     return gb_call_fail(call, GB_ESHAPE, "grad is %s, index %s: grad needs index's shape and one dimension more",
                         gb_shape_text(grad->ndim, grad->shape, a, sizeof a), gb_shape_text(index->ndim, index->shape, b, sizeof b));
   }
-  int64_t shape[] = { call->attrs[0].integer, grad->shape[index->ndim] };
-  return gb_call_output(call, 0, 2, shape, call->attrs[2].given ? (gb_dtype)call->attrs[2].integer : (gb_dtype)grad->dtype);
+  int64_t shape[] = { attrs->rows.integer, grad->shape[index->ndim] };
+  return gb_call_output(call, GB_OUT_AT(embedding_backward, dweight), 2, shape,
+                        (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : grad->dtype));
 }
 
 /* ====} */
@@ -152,39 +155,42 @@ static gb_status embedding_backward_check(gb_call *call) {
 
 /* The result has index's shape. */
 static gb_status gather_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1];
+  const gb_tensor *x = GB_IN(call, gather)->x, *index = GB_IN(call, gather)->index;
   int dim;
-  GB_TRY(dim_of(call, 0, x, &dim));
-  GB_TRY(gb_require_integer(call, 1));
+  GB_TRY(dim_of(call, &GB_ATTRS(call, gather)->dim, x, &dim));
+  GB_TRY(gb_require_integer(call, GB_IN_AT(gather, index)));
   GB_TRY(require_within(call, index, x, "x", dim));
-  return gb_call_output(call, 0, index->ndim, index->shape, (gb_dtype)x->dtype);
+  return gb_call_output(call, GB_OUT_AT(gather, y), index->ndim, index->shape, (gb_dtype)x->dtype);
 }
 
 /* Add each gradient where its element came from. */
 static gb_status gather_gradient(gb_grad_call *grad) {
-  return spread(grad, GB_OP_scatter_add, 0, grad->attrs[0].integer, grad->saved[1], grad->out[0]);
+  return spread(grad->context, GB_EDGE(grad, gather, x), false, GB_ATTRS(grad, gather)->dim,
+                GB_SAVED(grad, gather)->index, GB_GRAD_OUT(grad, gather)->y, &GB_GRAD_IN(grad, gather)->x);
 }
 
 /* The result has x's shape; index may be smaller than source, whose rest is not used. */
 static gb_status scatter_add_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2];
+  const gb_in_scatter_add *in = GB_IN(call, scatter_add);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source;
   int dim;
-  GB_TRY(dim_of(call, 0, x, &dim));
-  GB_TRY(gb_require_integer(call, 1));
+  GB_TRY(dim_of(call, &GB_ATTRS(call, scatter_add)->dim, x, &dim));
+  GB_TRY(gb_require_integer(call, GB_IN_AT(scatter_add, index)));
   GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, source));
   GB_TRY(require_within(call, index, x, "x", dim));
   GB_TRY(require_within(call, index, source, "source", -1));
-  return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
+  return gb_call_output_like(call, GB_OUT_AT(scatter_add, y), x, (gb_dtype)x->dtype);
 }
 
 /* x passes its gradient on; source gets it from where it was added, zero where index did not reach. */
 static gb_status scatter_add_gradient(gb_grad_call *grad) {
-  const gb_edge *source = &grad->node->edges[2];
-  if (grad->need[0]) pass_on(grad, 0);
-  if (!grad->need[2]) return GB_OK;
-  gb_tensor *picked = NULL;
-  GB_TRY(gb_op_2(grad->context, GB_OP_gather, grad->out[0], grad->saved[1], grad->attrs, &picked));
-  gb_status status = pad_to(grad->context, picked, source->ndim, source->shape, &grad->in[2]);
+  const gb_edge *source = GB_EDGE(grad, scatter_add, source);
+  gb_tensor *g = GB_GRAD_OUT(grad, scatter_add)->y, *index = GB_SAVED(grad, scatter_add)->index, *picked = NULL;
+  gb_in_scatter_add *to = GB_GRAD_IN(grad, scatter_add);
+  if (GB_NEEDS(grad, scatter_add, x)) pass_on(g, &to->x);
+  if (!GB_NEEDS(grad, scatter_add, source)) return GB_OK;
+  GB_TRY(GB_RUN(grad->context, gather, &picked, .x = g, .dim = GB_ATTRS(grad, scatter_add)->dim, .index = index));
+  gb_status status = pad_to(grad->context, picked, source->ndim, source->shape, &to->source);
   gb_drop(&picked);
   return status;
 }
@@ -195,28 +201,31 @@ static gb_status scatter_add_gradient(gb_grad_call *grad) {
 
 /* x's shape, with as many slices along dim as index has elements. */
 static gb_status index_select_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1];
+  const gb_tensor *x = GB_IN(call, index_select)->x, *index = GB_IN(call, index_select)->index;
   int dim;
-  GB_TRY(dim_of(call, 0, x, &dim));
-  GB_TRY(require_vector(call, 1, "index"));
+  GB_TRY(dim_of(call, &GB_ATTRS(call, index_select)->dim, x, &dim));
+  GB_TRY(require_vector(call, GB_IN_AT(index_select, index)));
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
   if (x->ndim) shape[dim] = index->numel;
   else if (index->numel != 1) return gb_call_fail(call, GB_ESHAPE, "x is a scalar; only one element can be picked, index has %" PRId64, index->numel);
-  return gb_call_output(call, 0, x->ndim, shape, (gb_dtype)x->dtype);
+  return gb_call_output(call, GB_OUT_AT(index_select, y), x->ndim, shape, (gb_dtype)x->dtype);
 }
 
 /* Add each slice where it came from. */
 static gb_status index_select_gradient(gb_grad_call *grad) {
-  return spread(grad, GB_OP_index_add, 0, grad->attrs[0].integer, grad->saved[1], grad->out[0]);
+  return spread(grad->context, GB_EDGE(grad, index_select, x), true, GB_ATTRS(grad, index_select)->dim,
+                GB_SAVED(grad, index_select)->index, GB_GRAD_OUT(grad, index_select)->y,
+                &GB_GRAD_IN(grad, index_select)->x);
 }
 
 /* source has x's shape, with one slice along dim per element of index. */
 static gb_status index_add_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2];
+  const gb_in_index_add *in = GB_IN(call, index_add);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source;
   int dim;
-  GB_TRY(dim_of(call, 0, x, &dim));
-  GB_TRY(require_vector(call, 1, "index"));
+  GB_TRY(dim_of(call, &GB_ATTRS(call, index_add)->dim, x, &dim));
+  GB_TRY(require_vector(call, GB_IN_AT(index_add, index)));
   GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, source));
   bool fits = source->ndim == x->ndim;
   for (int i = 0; fits && i < x->ndim; i++) fits = source->shape[i] == (i == dim ? index->numel : x->shape[i]);
@@ -227,14 +236,17 @@ static gb_status index_add_check(gb_call *call) {
                         gb_shape_text(source->ndim, source->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b), index->numel,
                         index->numel, dim + 1);
   }
-  return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
+  return gb_call_output_like(call, GB_OUT_AT(index_add, y), x, (gb_dtype)x->dtype);
 }
 
 /* x passes its gradient on; source gets the slices it was added to. */
 static gb_status index_add_gradient(gb_grad_call *grad) {
-  if (grad->need[0]) pass_on(grad, 0);
-  if (!grad->need[2]) return GB_OK;
-  return gb_op_2(grad->context, GB_OP_index_select, grad->out[0], grad->saved[1], grad->attrs, &grad->in[2]);
+  gb_tensor *g = GB_GRAD_OUT(grad, index_add)->y;
+  gb_in_index_add *to = GB_GRAD_IN(grad, index_add);
+  if (GB_NEEDS(grad, index_add, x)) pass_on(g, &to->x);
+  if (!GB_NEEDS(grad, index_add, source)) return GB_OK;
+  return GB_RUN(grad->context, index_select, &to->source, .x = g, .dim = GB_ATTRS(grad, index_add)->dim,
+                .index = GB_SAVED(grad, index_add)->index);
 }
 
 /* ====} */
@@ -250,12 +262,13 @@ static int picked_shape(const gb_tensor *index, int x_ndim, const int64_t *x_sha
 
 /* source broadcasts to what x[index] would be. */
 static gb_status index_put_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2];
-  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
-  GB_TRY(gb_require_integer(call, 1));
-  GB_TRY(gb_require_ndim(call, 1, 0, GB_MAX_NDIM - x->ndim + 1));
+  const gb_in_index_put *in = GB_IN(call, index_put);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source;
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(index_put, x), 1, GB_MAX_NDIM));
+  GB_TRY(gb_require_integer(call, GB_IN_AT(index_put, index)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(index_put, index), 0, GB_MAX_NDIM - x->ndim + 1));
   GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, source));
-  GB_TRY(gb_require_input_fits(call, 2, (gb_dtype)x->dtype));
+  GB_TRY(gb_require_input_fits(call, GB_IN_AT(index_put, source), (gb_dtype)x->dtype));
   int64_t shape[GB_MAX_NDIM], joint[GB_MAX_NDIM];
   int ndim = picked_shape(index, x->ndim, x->shape, shape), joint_ndim = ndim;
   memcpy(joint, shape, sizeof joint);
@@ -264,21 +277,20 @@ static gb_status index_put_check(gb_call *call) {
     return gb_call_fail(call, GB_ESHAPE, "source is %s and does not broadcast to the %s elements that index picks",
                         gb_shape_text(source->ndim, source->shape, a, sizeof a), gb_shape_text(ndim, shape, b, sizeof b));
   }
-  return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
+  return gb_call_output_like(call, GB_OUT_AT(index_put, y), x, (gb_dtype)x->dtype);
 }
 
 /* For each of n index values (a vector), as a bool column [n, 1 ...] of `ndim` dims: a later one is equal, so this one was written over. */
 static gb_status overwritten(gb_context *c, gb_tensor *index, int64_t rows, int ndim, gb_tensor **out) {
   gb_tensor *order = NULL, *table = NULL, *last = NULL, *winner = NULL, *flags = NULL;
   int64_t n = index->numel, column[GB_MAX_NDIM] = { n, 1, 1, 1, 1, 1, 1, 1 };
-  gb_attr count[] = { gb_attr_num(0), gb_attr_num(1) }, dim = gb_attr_int(0), shape = gb_attr_ints(ndim, column);
   gb_status status = gb_tensor_new(c, GB_INT64, 1, &n, index->storage->device, &order);
-  if (status == GB_OK) status = gb_apply_(c, GB_OP_sequence, &order, 1, count);
+  if (status == GB_OK) status = GB_RUN(c, sequence, NULL, .x = order);
   if (status == GB_OK) status = zeros(c, order, 1, &rows, &table);
-  if (status == GB_OK) status = gb_op_3(c, GB_OP_index_put, table, index, order, NULL, &last);
-  if (status == GB_OK) status = gb_op_2(c, GB_OP_index_select, last, index, &dim, &winner);
-  if (status == GB_OK) status = gb_op_2(c, GB_OP_ne, winner, order, NULL, &flags);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_reshape, flags, &shape, out);
+  if (status == GB_OK) status = GB_RUN(c, index_put, &last, .x = table, .index = index, .source = order);
+  if (status == GB_OK) status = GB_RUN(c, index_select, &winner, .x = last, .dim = gb_attr_int(0), .index = index);
+  if (status == GB_OK) status = GB_RUN(c, ne, &flags, .x = winner, .y = order);
+  if (status == GB_OK) status = GB_RUN(c, reshape, out, .x = flags, .shape = gb_attr_ints(ndim, column));
   gb_drop(&flags), gb_drop(&winner), gb_drop(&last), gb_drop(&table), gb_drop(&order);
   return status;
 }
@@ -286,31 +298,32 @@ static gb_status overwritten(gb_context *c, gb_tensor *index, int64_t rows, int 
 /* The rows of g that index picks, zero where a later equal index wrote over them, summed to source's shape. */
 static gb_status index_put_source_gradient(gb_grad_call *grad) {
   gb_context *c = grad->context;
-  const gb_edge *x = &grad->node->edges[0], *source = &grad->node->edges[2];
-  gb_tensor *g = grad->out[0], *index = grad->saved[1], *flat = NULL, *rows = NULL, *mask = NULL, *kept = NULL, *block = NULL;
+  const gb_edge *x = GB_EDGE(grad, index_put, x), *source = GB_EDGE(grad, index_put, source);
+  gb_tensor *g = GB_GRAD_OUT(grad, index_put)->y, *index = GB_SAVED(grad, index_put)->index;
+  gb_tensor *flat = NULL, *rows = NULL, *mask = NULL, *kept = NULL, *block = NULL;
   int64_t picked[GB_MAX_NDIM];
   int ndim = picked_shape(index, x->ndim, x->shape, picked);
-  gb_attr n = gb_attr_ints(1, &index->numel), dim = gb_attr_int(0), zero = gb_attr_num(0), shape = gb_attr_ints(ndim, picked);
-  gb_status status = gb_op_1(c, GB_OP_reshape, index, &n, &flat);
-  if (status == GB_OK) status = gb_op_2(c, GB_OP_index_select, g, flat, &dim, &rows);
+  gb_status status = GB_RUN(c, reshape, &flat, .x = index, .shape = gb_attr_ints(1, &index->numel));
+  if (status == GB_OK) status = GB_RUN(c, index_select, &rows, .x = g, .dim = gb_attr_int(0), .index = flat);
   if (status == GB_OK) status = overwritten(c, flat, x->shape[0], x->ndim, &mask);
-  if (status == GB_OK) status = gb_op_2(c, GB_OP_masked_fill, rows, mask, &zero, &kept);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_reshape, kept, &shape, &block);
-  if (status == GB_OK) status = gb_sum_to(c, block, source->ndim, source->shape, &grad->in[2]);
+  if (status == GB_OK) status = GB_RUN(c, masked_fill, &kept, .x = rows, .mask = mask, .value = gb_attr_num(0));
+  if (status == GB_OK) status = GB_RUN(c, reshape, &block, .x = kept, .shape = gb_attr_ints(ndim, picked));
+  if (status == GB_OK) status = gb_sum_to(c, block, source->ndim, source->shape, &GB_GRAD_IN(grad, index_put)->source);
   gb_drop(&block), gb_drop(&kept), gb_drop(&mask), gb_drop(&rows), gb_drop(&flat);
   return status;
 }
 
 /* x has no gradient where it was written over. */
 static gb_status index_put_gradient(gb_grad_call *grad) {
-  if (grad->need[0]) {
-    gb_tensor *zero = NULL;
-    GB_TRY(zeros(grad->context, grad->out[0], 0, grad->out[0]->shape, &zero));
-    gb_status status = gb_op_3(grad->context, GB_OP_index_put, grad->out[0], grad->saved[1], zero, NULL, &grad->in[0]);
+  if (GB_NEEDS(grad, index_put, x)) {
+    gb_tensor *g = GB_GRAD_OUT(grad, index_put)->y, *zero = NULL;
+    GB_TRY(zeros(grad->context, g, 0, g->shape, &zero));
+    gb_status status = GB_RUN(grad->context, index_put, &GB_GRAD_IN(grad, index_put)->x, .x = g,
+                              .index = GB_SAVED(grad, index_put)->index, .source = zero);
     gb_drop(&zero);
     GB_TRY(status);
   }
-  return grad->need[2] ? index_put_source_gradient(grad) : GB_OK;
+  return GB_NEEDS(grad, index_put, source) ? index_put_source_gradient(grad) : GB_OK;
 }
 
 /* ====} */
@@ -319,7 +332,8 @@ static gb_status index_put_gradient(gb_grad_call *grad) {
 
 /* x and mask broadcast together -> a vector of the elements where mask is true. */
 static gb_status masked_select_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *mask = call->in[1];
+  const gb_tensor *x = GB_IN(call, masked_select)->x;
+  gb_tensor *mask = GB_IN(call, masked_select)->mask;
   GB_TRY(require_bool(call, mask));
   int64_t shape[GB_MAX_NDIM], count = 0, copies = 1;
   int ndim = x->ndim;
@@ -330,32 +344,34 @@ static gb_status masked_select_check(gb_call *call) {
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   }
   for (int i = 0; i < ndim; i++) copies *= shape[i];
-  if (copies > 0) GB_TRY(count_nonzero(call, call->in[1], &count));
+  if (copies > 0) GB_TRY(count_nonzero(call, mask, &count));
   count *= mask->numel ? copies / mask->numel : 0;
-  return gb_call_output(call, 0, 1, &count, (gb_dtype)x->dtype);
+  return gb_call_output(call, GB_OUT_AT(masked_select, y), 1, &count, (gb_dtype)x->dtype);
 }
 
 /* grad at the places that were picked, zero elsewhere, in the broadcast shape; summed to x's. */
 static gb_status masked_select_gradient(gb_grad_call *grad) {
   gb_context *c = grad->context;
-  const gb_edge *edge = &grad->node->edges[0];
-  gb_tensor *mask = grad->saved[1], *zero = NULL, *placed = NULL;
+  const gb_edge *edge = GB_EDGE(grad, masked_select, x);
+  gb_tensor *g = GB_GRAD_OUT(grad, masked_select)->y, *mask = GB_SAVED(grad, masked_select)->mask;
+  gb_tensor *zero = NULL, *placed = NULL;
   int64_t shape[GB_MAX_NDIM];
   int ndim = edge->ndim;
   memcpy(shape, edge->shape, sizeof shape);
   gb_broadcast(&ndim, shape, mask->ndim, mask->shape);
-  GB_TRY(zeros(c, grad->out[0], ndim, shape, &zero));
-  gb_status status = gb_op_3(c, GB_OP_masked_scatter, zero, mask, grad->out[0], NULL, &placed);
-  if (status == GB_OK) status = gb_sum_to(c, placed, edge->ndim, edge->shape, &grad->in[0]);
+  GB_TRY(zeros(c, g, ndim, shape, &zero));
+  gb_status status = GB_RUN(c, masked_scatter, &placed, .x = zero, .mask = mask, .source = g);
+  if (status == GB_OK) status = gb_sum_to(c, placed, edge->ndim, edge->shape, &GB_GRAD_IN(grad, masked_select)->x);
   gb_drop(&placed), gb_drop(&zero);
   return status;
 }
 
 /* The kernel checks that source has enough elements, since it counts them anyway. */
 static gb_status masked_scatter_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *mask = call->in[1];
+  const gb_in_masked_scatter *in = GB_IN(call, masked_scatter);
+  const gb_tensor *x = in->x, *mask = in->mask;
   GB_TRY(require_bool(call, mask));
-  GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, call->in[2]));
+  GB_TRY(require_fits_dtype(call, (gb_dtype)x->dtype, in->source));
   int64_t shape[GB_MAX_NDIM];
   int ndim = x->ndim;
   memcpy(shape, x->shape, sizeof shape);
@@ -364,48 +380,52 @@ static gb_status masked_scatter_check(gb_call *call) {
     return gb_call_fail(call, GB_ESHAPE, "mask is %s and does not broadcast to x (%s)", gb_shape_text(mask->ndim, mask->shape, a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   }
-  return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
+  return gb_call_output_like(call, GB_OUT_AT(masked_scatter, y), x, (gb_dtype)x->dtype);
 }
 
 /* The elements that the mask took from source, in order; the rest of source gets zero. */
 static gb_status masked_scatter_source_gradient(gb_grad_call *grad) {
   gb_context *c = grad->context;
-  const gb_edge *source = &grad->node->edges[2];
+  const gb_edge *source = GB_EDGE(grad, masked_scatter, source);
   gb_tensor *used = NULL, *all = NULL;
   int64_t n = 1;
   for (int i = 0; i < source->ndim; i++) n *= source->shape[i];
-  gb_attr shape = gb_attr_ints(source->ndim, source->shape);
-  gb_status status = gb_op_2(c, GB_OP_masked_select, grad->out[0], grad->saved[1], NULL, &used);
+  gb_status status = GB_RUN(c, masked_select, &used, .x = GB_GRAD_OUT(grad, masked_scatter)->y,
+                            .mask = GB_SAVED(grad, masked_scatter)->mask);
   if (status == GB_OK) status = pad_to(c, used, 1, &n, &all);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_reshape, all, &shape, &grad->in[2]);
+  if (status == GB_OK)
+    status = GB_RUN(c, reshape, &GB_GRAD_IN(grad, masked_scatter)->source, .x = all,
+                    .shape = gb_attr_ints(source->ndim, source->shape));
   gb_drop(&all), gb_drop(&used);
   return status;
 }
 
 /* x has no gradient where it was written over. */
 static gb_status masked_scatter_gradient(gb_grad_call *grad) {
-  gb_attr zero = gb_attr_num(0);
-  if (grad->need[0]) GB_TRY(gb_op_2(grad->context, GB_OP_masked_fill, grad->out[0], grad->saved[1], &zero, &grad->in[0]));
-  return grad->need[2] ? masked_scatter_source_gradient(grad) : GB_OK;
+  if (GB_NEEDS(grad, masked_scatter, x))
+    GB_TRY(GB_RUN(grad->context, masked_fill, &GB_GRAD_IN(grad, masked_scatter)->x,
+                  .x = GB_GRAD_OUT(grad, masked_scatter)->y, .mask = GB_SAVED(grad, masked_scatter)->mask,
+                  .value = gb_attr_num(0)));
+  return GB_NEEDS(grad, masked_scatter, source) ? masked_scatter_source_gradient(grad) : GB_OK;
 }
 
 /* [count, ndim], so counting comes first. */
 static gb_status nonzero_check(gb_call *call) {
-  int64_t shape[2] = { 0, call->in[0]->ndim };
-  if (call->in[0]->numel > 0) GB_TRY(count_nonzero(call, call->in[0], &shape[0]));
-  return gb_call_output(call, 0, 2, shape, GB_INT64);
+  gb_tensor *x = GB_IN(call, nonzero)->x;
+  int64_t shape[2] = { 0, x->ndim };
+  if (x->numel > 0) GB_TRY(count_nonzero(call, x, &shape[0]));
+  return gb_call_output(call, GB_OUT_AT(nonzero, y), 2, shape, GB_INT64);
 }
 
 /* One more dimension, of `classes`. */
 static gb_status one_hot_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  int64_t classes = call->attrs[0].integer, shape[GB_MAX_NDIM];
-  GB_TRY(gb_require_integer(call, 0));
-  GB_TRY(gb_require_ndim(call, 0, 0, GB_MAX_NDIM - 1));
-  if (classes < 1) return gb_call_fail(call, GB_EINVAL, "classes is %" PRId64 "; it must be 1 or more", classes);
+  const gb_tensor *x = GB_IN(call, one_hot)->x;
+  int64_t shape[GB_MAX_NDIM];
+  GB_TRY(gb_require_integer(call, GB_IN_AT(one_hot, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(one_hot, x), 0, GB_MAX_NDIM - 1));
   memcpy(shape, x->shape, sizeof shape);
-  shape[x->ndim] = classes;
-  return gb_call_output(call, 0, x->ndim + 1, shape, GB_INT64);
+  shape[x->ndim] = GB_ATTRS(call, one_hot)->classes.integer;
+  return gb_call_output(call, GB_OUT_AT(one_hot, y), x->ndim + 1, shape, GB_INT64);
 }
 
 /* ====} */
@@ -414,41 +434,43 @@ static gb_status one_hot_check(gb_call *call) {
 
 /* Two outputs: x with k along dim, and positions. */
 static gb_status topk_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  int64_t k = call->attrs[0].integer, shape[GB_MAX_NDIM];
+  const gb_tensor *x = GB_IN(call, topk)->x;
+  int64_t k = GB_ATTRS(call, topk)->k.integer, shape[GB_MAX_NDIM];
   int dim;
-  GB_TRY(dim_of(call, 1, x, &dim));
-  if (k < 0 || k > size_at(x, dim))
+  GB_TRY(dim_of(call, &GB_ATTRS(call, topk)->dim, x, &dim));
+  if (k > size_at(x, dim))
     return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1, size_at(x, dim));
   memcpy(shape, x->shape, sizeof shape);
   if (x->ndim) shape[dim] = k;
   else if (k == 0) return gb_call_fail(call, GB_EINVAL, "k is 0, but a scalar has one element to take");
-  GB_TRY(gb_call_output(call, 0, x->ndim, shape, (gb_dtype)x->dtype));
-  return gb_call_output(call, 1, x->ndim, shape, GB_INT64);
+  GB_TRY(gb_call_output(call, GB_OUT_AT(topk, values), x->ndim, shape, (gb_dtype)x->dtype));
+  return gb_call_output(call, GB_OUT_AT(topk, indices), x->ndim, shape, GB_INT64);
 }
 
 /* Both outputs lie as x does, so that walking one walks all. */
 static gb_status sort_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = GB_IN(call, sort)->x;
   int dim;
-  GB_TRY(dim_of(call, 0, x, &dim));
-  GB_TRY(gb_call_output_like(call, 0, x, (gb_dtype)x->dtype));
-  return gb_call_output_like(call, 1, x, GB_INT64);
+  GB_TRY(dim_of(call, &GB_ATTRS(call, sort)->dim, x, &dim));
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(sort, values), x, (gb_dtype)x->dtype));
+  return gb_call_output_like(call, GB_OUT_AT(sort, indices), x, GB_INT64);
 }
 
 /* Each value's gradient goes back to the element it was. */
 static gb_status topk_gradient(gb_grad_call *grad) {
-  return spread(grad, GB_OP_scatter_add, 0, grad->attrs[1].integer, GB_SAVED_OUT(grad, 1), grad->out[0]);
+  return spread(grad->context, GB_EDGE(grad, topk, x), false, GB_ATTRS(grad, topk)->dim, GB_KEPT(grad, topk)->indices,
+                GB_GRAD_OUT(grad, topk)->values, &GB_GRAD_IN(grad, topk)->x);
 }
 
 static gb_status sort_gradient(gb_grad_call *grad) {
-  return spread(grad, GB_OP_scatter_add, 0, grad->attrs[0].integer, GB_SAVED_OUT(grad, 1), grad->out[0]);
+  return spread(grad->context, GB_EDGE(grad, sort, x), false, GB_ATTRS(grad, sort)->dim, GB_KEPT(grad, sort)->indices,
+                GB_GRAD_OUT(grad, sort)->values, &GB_GRAD_IN(grad, sort)->x);
 }
 
 /* Each dim once. */
 static gb_status flip_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  const gb_attr *dims = &call->attrs[0];
+  const gb_tensor *x = GB_IN(call, flip)->x;
+  const gb_attr *dims = &GB_ATTRS(call, flip)->dim;
   bool seen[GB_MAX_NDIM] = { false };
   for (int i = 0; i < dims->count; i++) {
     int dim;
@@ -456,18 +478,21 @@ static gb_status flip_check(gb_call *call) {
     if (seen[dim]) return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice", dim + 1);
     seen[dim] = true;
   }
-  return gb_call_output_like(call, 0, x, (gb_dtype)x->dtype);
+  return gb_call_output_like(call, GB_OUT_AT(flip, y), x, (gb_dtype)x->dtype);
 }
 
-static gb_status flip_gradient(gb_grad_call *grad) { return gb_op_1(grad->context, GB_OP_flip, grad->out[0], grad->attrs, &grad->in[0]); }
+static gb_status flip_gradient(gb_grad_call *grad) {
+  return GB_RUN(grad->context, flip, &GB_GRAD_IN(grad, flip)->x, .x = GB_GRAD_OUT(grad, flip)->y,
+                .dim = GB_ATTRS(grad, flip)->dim);
+}
 
 /* ====} */
 
 /* {==== Joining: cat, stack, repeat_interleave ==== */
 
 /* Tensor i must have the shape of the first, but for `dim` (-1: no exception). */
-static gb_status require_alike(gb_call *call, int i, int dim) {
-  const gb_tensor *first = call->in[0], *t = call->in[i];
+static gb_status require_alike(gb_call *call, gb_tensor *const *list, int i, int dim) {
+  const gb_tensor *first = list[0], *t = list[i];
   bool fits = t->ndim == first->ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || t->shape[d] == first->shape[d];
   if (fits) return GB_OK;
@@ -479,46 +504,51 @@ static gb_status require_alike(gb_call *call, int i, int dim) {
 
 /* Sizes along dim add up; all others agree. */
 static gb_status cat_check(gb_call *call) {
-  const gb_tensor *first = call->in[0];
-  int dim;
+  gb_tensor **xs = GB_LIST(call, cat, xs);
+  const gb_tensor *first = xs[0];
+  int dim, count = GB_LIST_COUNT(call, cat, xs);
   if (first->ndim == 0) return gb_call_fail(call, GB_ESHAPE, "tensor 1 is a scalar and has no dimension to join along; use stack");
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, first->ndim, &dim));
+  GB_TRY(gb_call_dim(call, GB_ATTRS(call, cat)->dim.integer, first->ndim, &dim));
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, first->shape, sizeof shape);
   shape[dim] = 0;
-  for (int i = 0; i < call->n_in; i++) {
-    GB_TRY(require_alike(call, i, dim));
-    shape[dim] += call->in[i]->shape[dim];
+  for (int i = 0; i < count; i++) {
+    GB_TRY(require_alike(call, xs, i, dim));
+    shape[dim] += xs[i]->shape[dim];
   }
-  return gb_call_output(call, 0, first->ndim, shape, gb_result_type(call->in, call->n_in));
+  return gb_call_output(call, GB_OUT_AT(cat, y), first->ndim, shape, gb_result_type(xs, count));
 }
 
 /* Each input gets its own stretch of the gradient, as a view. */
 static gb_status cat_gradient(gb_grad_call *grad) {
-  const gb_edge *edges = grad->node->edges;
-  int64_t start = 0;
-  int dim = (int)(grad->attrs[0].integer < 0 ? grad->attrs[0].integer + grad->out[0]->ndim : grad->attrs[0].integer);
+  gb_tensor *g = GB_GRAD_OUT(grad, cat)->y;
+  gb_attr dim = GB_ATTRS(grad, cat)->dim;
+  int64_t start = 0, along = dim.integer < 0 ? dim.integer + g->ndim : dim.integer;
   for (int i = 0; i < grad->n_in; i++) {
-    gb_attr part[] = { gb_attr_int(dim), gb_attr_int(start), gb_attr_int(edges[i].shape[dim]) };
-    if (grad->need[i]) GB_TRY(gb_op_1(grad->context, GB_OP_narrow, grad->out[0], part, &grad->in[i]));
-    start += edges[i].shape[dim];
+    int64_t length = grad->node->edges[i].shape[along];
+    if (grad->need[i])
+      GB_TRY(GB_RUN(grad->context, narrow, &grad->in[i], .x = g, .dim = dim, .start = gb_attr_int(start),
+                    .length = gb_attr_int(length)));
+    start += length;
   }
   return GB_OK;
 }
 
 /* unsqueeze each, then cat. */
 static gb_status stack_compose(gb_call *call) {
-  int dim;
-  GB_TRY(gb_require_ndim(call, 0, 0, GB_MAX_NDIM - 1));
-  GB_TRY(gb_call_dim(call, call->attrs[0].integer, call->in[0]->ndim + 1, &dim));
-  for (int i = 0; i < call->n_in; i++) GB_TRY(require_alike(call, i, -1));
-  gb_tensor **parts = calloc((size_t)call->n_in, sizeof *parts);
-  if (!parts) return gb_fail_memory(call->context, (size_t)call->n_in * sizeof *parts);
+  gb_context *c = call->context;
+  gb_tensor **xs = GB_LIST(call, stack, xs);
+  int dim, count = GB_LIST_COUNT(call, stack, xs);
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(stack, xs), 0, GB_MAX_NDIM - 1));
+  GB_TRY(gb_call_dim(call, GB_ATTRS(call, stack)->dim.integer, xs[0]->ndim + 1, &dim));
+  for (int i = 0; i < count; i++) GB_TRY(require_alike(call, xs, i, -1));
+  gb_tensor **parts = calloc((unsigned)count, sizeof *parts);
+  if (!parts) return gb_fail_memory(c, (unsigned)count * sizeof *parts);
   gb_attr at = gb_attr_int(dim);
   gb_status status = GB_OK;
-  for (int i = 0; status == GB_OK && i < call->n_in; i++) status = gb_op_1(call->context, GB_OP_unsqueeze, call->in[i], &at, &parts[i]);
-  if (status == GB_OK) status = gb_apply(call->context, GB_OP_cat, parts, call->n_in, &at, &call->out[0]);
-  for (int i = 0; i < call->n_in; i++) gb_drop(&parts[i]);
+  for (int i = 0; status == GB_OK && i < count; i++) status = GB_RUN(c, unsqueeze, &parts[i], .x = xs[i], .dim = at);
+  if (status == GB_OK) status = GB_RUN(c, cat, &GB_OUT(call, stack)->y, .xs = parts, .count = count, .dim = at);
+  for (int i = 0; i < count; i++) gb_drop(&parts[i]);
   free(parts);
   return status;
 }
@@ -526,39 +556,46 @@ static gb_status stack_compose(gb_call *call) {
 /* A new dimension after dim, expanded, then merged into dim. */
 static gb_status repeat_interleave_compose(gb_call *call) {
   gb_context *c = call->context;
-  gb_tensor *x = call->in[0], *apart = NULL, *wide = NULL;
-  int64_t repeats = call->attrs[0].integer, shape[GB_MAX_NDIM + 1];
+  gb_tensor *x = GB_IN(call, repeat_interleave)->x, *apart = NULL, *wide = NULL;
+  const gb_attrs_repeat_interleave *attrs = GB_ATTRS(call, repeat_interleave);
+  int64_t repeats = attrs->repeats.integer, shape[GB_MAX_NDIM + 1];
   int dim;
-  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM - 1));
-  GB_TRY(gb_call_dim(call, call->attrs[1].integer, x->ndim, &dim));
-  if (repeats < 0) return gb_call_fail(call, GB_EINVAL, "repeats is %" PRId64 "; it must be 0 or more", repeats);
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(repeat_interleave, x), 1, GB_MAX_NDIM - 1));
+  GB_TRY(gb_call_dim(call, attrs->dim.integer, x->ndim, &dim));
   for (int i = 0; i <= x->ndim; i++) shape[i] = i <= dim ? x->shape[i] : i == dim + 1 ? repeats : x->shape[i - 1];
-  gb_attr at = gb_attr_int(dim + 1), size = gb_attr_ints(x->ndim + 1, shape), merge[] = { gb_attr_int(dim), gb_attr_int(dim + 1) };
-  gb_status status = gb_op_1(c, GB_OP_unsqueeze, x, &at, &apart);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_expand, apart, &size, &wide);
-  if (status == GB_OK) status = gb_op_1(c, GB_OP_flatten, wide, merge, &call->out[0]);
+  gb_attr next = gb_attr_int(dim + 1);
+  gb_status status = GB_RUN(c, unsqueeze, &apart, .x = x, .dim = next);
+  if (status == GB_OK) status = GB_RUN(c, expand, &wide, .x = apart, .shape = gb_attr_ints(x->ndim + 1, shape));
+  if (status == GB_OK)
+    status = GB_RUN(c, flatten, &GB_OUT(call, repeat_interleave)->y, .x = wide, .first = gb_attr_int(dim),
+                    .last = next);
   gb_drop(&wide), gb_drop(&apart);
   return status;
 }
 
 /* ====} */
 
-enum { IN1 = 1u << 1, OUT1 = 1u << 1 }; /* the index or mask; the indices of topk and sort */
-
 const gb_op_impl gb_family_index[] = {
-  { .op = GB_OP_embedding, .check = embedding_check, .gradient = embedding_gradient, .save_in = 1u << 0 },
+  { .op = GB_OP_embedding, .check = embedding_check, .gradient = embedding_gradient,
+    .save_in = GB_SAVE_IN(embedding, index) },
   { .op = GB_OP_embedding_backward, .check = embedding_backward_check },
-  { .op = GB_OP_gather, .check = gather_check, .gradient = gather_gradient, .save_in = IN1 },
-  { .op = GB_OP_scatter_add, .check = scatter_add_check, .gradient = scatter_add_gradient, .save_in = IN1 },
-  { .op = GB_OP_index_select, .check = index_select_check, .gradient = index_select_gradient, .save_in = IN1 },
-  { .op = GB_OP_index_add, .check = index_add_check, .gradient = index_add_gradient, .save_in = IN1 },
-  { .op = GB_OP_index_put, .check = index_put_check, .gradient = index_put_gradient, .save_in = IN1 },
-  { .op = GB_OP_masked_select, .check = masked_select_check, .gradient = masked_select_gradient, .save_in = IN1 },
-  { .op = GB_OP_masked_scatter, .check = masked_scatter_check, .gradient = masked_scatter_gradient, .save_in = IN1 },
+  { .op = GB_OP_gather, .check = gather_check, .gradient = gather_gradient, .save_in = GB_SAVE_IN(gather, index) },
+  { .op = GB_OP_scatter_add, .check = scatter_add_check, .gradient = scatter_add_gradient,
+    .save_in = GB_SAVE_IN(scatter_add, index) },
+  { .op = GB_OP_index_select, .check = index_select_check, .gradient = index_select_gradient,
+    .save_in = GB_SAVE_IN(index_select, index) },
+  { .op = GB_OP_index_add, .check = index_add_check, .gradient = index_add_gradient,
+    .save_in = GB_SAVE_IN(index_add, index) },
+  { .op = GB_OP_index_put, .check = index_put_check, .gradient = index_put_gradient,
+    .save_in = GB_SAVE_IN(index_put, index) },
+  { .op = GB_OP_masked_select, .check = masked_select_check, .gradient = masked_select_gradient,
+    .save_in = GB_SAVE_IN(masked_select, mask) },
+  { .op = GB_OP_masked_scatter, .check = masked_scatter_check, .gradient = masked_scatter_gradient,
+    .save_in = GB_SAVE_IN(masked_scatter, mask) },
   { .op = GB_OP_nonzero, .check = nonzero_check },
   { .op = GB_OP_one_hot, .check = one_hot_check },
-  { .op = GB_OP_topk, .check = topk_check, .gradient = topk_gradient, .save_out = OUT1 },
-  { .op = GB_OP_sort, .check = sort_check, .gradient = sort_gradient, .save_out = OUT1 },
+  { .op = GB_OP_topk, .check = topk_check, .gradient = topk_gradient, .save_out = GB_SAVE_OUT(topk, indices) },
+  { .op = GB_OP_sort, .check = sort_check, .gradient = sort_gradient, .save_out = GB_SAVE_OUT(sort, indices) },
   { .op = GB_OP_cat, .check = cat_check, .gradient = cat_gradient },
   { .op = GB_OP_stack, .compose = stack_compose },
   { .op = GB_OP_flip, .check = flip_check, .gradient = flip_gradient },
