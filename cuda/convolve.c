@@ -153,9 +153,10 @@ static gb_status convolve(gb_cuda_call *call, const work *w) {
   return GB_OK;
 }
 
-/* The sizes as the library wants them. attrs: stride, padding, dilation, groups. */
-static gb_conv conv_of(const gb_cuda_call *call, gb_conv_kind kind, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_attr *attrs) {
-  gb_conv_sizes s = gb_conv_sizes_of(x->shape, weight->shape, attrs);
+/* The sizes as the library wants them. */
+static gb_conv conv_of(const gb_cuda_call *call, gb_conv_kind kind, const gb_cuda_tensor *x,
+                       const gb_cuda_tensor *weight, gb_conv_attrs attrs) {
+  gb_conv_sizes s = gb_conv_sizes_of(2, x->shape, weight->shape, attrs);
   gb_conv c = { .kind = kind, .n = s.n, .c = s.c, .o = s.o, .groups = s.groups, .tf32 = call->tf32 };
   for (int i = 0; i < 2; i++) {
     c.in[i] = s.in[i], c.kernel[i] = s.kernel[i], c.out[i] = s.out[i];
@@ -165,23 +166,32 @@ static gb_conv conv_of(const gb_cuda_call *call, gb_conv_kind kind, const gb_cud
 }
 
 static gb_status conv2d(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *weight = call->in[1], *y = call->out[0];
-  work w = { .conv = conv_of(call, GB_CONV_FORWARD, x, weight, call->attrs), .t = { *x, *weight, *y }, .result = Y, .bias = call->in[2] };
+  const gb_cuda_in_conv2d *in = GB_CUDA_IN(call, conv2d);
+  const gb_cuda_tensor *x = in->x, *weight = in->weight, *y = GB_CUDA_OUT(call, conv2d)->y;
+  const gb_attrs_conv2d *attrs = GB_ATTRS(call, conv2d);
+  gb_conv conv = conv_of(call, GB_CONV_FORWARD, x, weight, GB_CONV_ATTRS(attrs));
+  work w = { .conv = conv, .t = { *x, *weight, *y }, .result = Y, .bias = in->bias };
   w.conv.dtype = x->dtype, w.conv.result = y->dtype;
-  w.conv.relu = call->attrs[4].integer == GB_WORD_relu;
+  w.conv.relu = attrs->activation.integer == GB_WORD_relu;
   return convolve(call, &w);
 }
 
 static gb_status conv2d_backward_input(gb_cuda_call *call) {
-  const gb_cuda_tensor *grad = call->in[0], *weight = call->in[1], *dx = call->out[0];
-  work w = { .conv = conv_of(call, GB_CONV_BACKWARD_INPUT, dx, weight, call->attrs + 1), .t = { *dx, *weight, *grad }, .result = X };
+  const gb_cuda_in_conv2d_backward_input *in = GB_CUDA_IN(call, conv2d_backward_input);
+  const gb_cuda_tensor *grad = in->grad, *weight = in->weight, *dx = GB_CUDA_OUT(call, conv2d_backward_input)->dx;
+  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input));
+  gb_conv conv = conv_of(call, GB_CONV_BACKWARD_INPUT, dx, weight, attrs);
+  work w = { .conv = conv, .t = { *dx, *weight, *grad }, .result = X };
   w.conv.dtype = grad->dtype, w.conv.result = dx->dtype;
   return convolve(call, &w);
 }
 
 static gb_status conv2d_backward_weight(gb_cuda_call *call) {
-  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dweight = call->out[0];
-  work w = { .conv = conv_of(call, GB_CONV_BACKWARD_WEIGHT, x, dweight, call->attrs + 1), .t = { *x, *dweight, *grad }, .result = WEIGHT };
+  const gb_cuda_in_conv2d_backward_weight *in = GB_CUDA_IN(call, conv2d_backward_weight);
+  const gb_cuda_tensor *grad = in->grad, *x = in->x, *dweight = GB_CUDA_OUT(call, conv2d_backward_weight)->dweight;
+  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_weight));
+  gb_conv conv = conv_of(call, GB_CONV_BACKWARD_WEIGHT, x, dweight, attrs);
+  work w = { .conv = conv, .t = { *x, *dweight, *grad }, .result = WEIGHT };
   w.conv.dtype = grad->dtype, w.conv.result = dweight->dtype;
   return convolve(call, &w);
 }

@@ -48,8 +48,10 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Everything that follows from sizes and dtype. */
-static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y, const gb_attr *attrs) {
-  *v = (conv){ .call = call, .s = gb_conv_sizes_of(x->shape, weight->shape, attrs), .x = x, .weight = weight, .y = y };
+static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y,
+                   gb_conv_attrs attrs) {
+  *v = (conv){ .call = call, .x = x, .weight = weight, .y = y };
+  v->s = gb_conv_sizes_of(2, x->shape, weight->shape, attrs);
   v->lane = call->in[0]->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32;
   v->operand = v->dtype = gb_lane_dtype(v->lane);
   v->bytes = (int64_t)gb_lane_bytes(v->lane);
@@ -460,7 +462,7 @@ static gb_status backward_weight_slices(conv *v) {
 
 static gb_status conv2d(gb_call *call) {
   conv v;
-  set_up(&v, call, call->in[0], call->in[1], call->out[0], call->attrs);
+  set_up(&v, call, call->in[0], call->in[1], call->out[0], GB_CONV_ATTRS(GB_ATTRS(call, conv2d)));
   v.bias = call->in[2];
   v.relu = call->attrs[4].integer == GB_WORD_relu;
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
@@ -492,7 +494,8 @@ static bool find_turned(conv *v) {
 
 static gb_status conv2d_backward_input(gb_call *call) {
   conv v;
-  set_up(&v, call, call->out[0], call->in[1], call->in[0], call->attrs + 1);
+  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input));
+  set_up(&v, call, call->out[0], call->in[1], call->in[0], attrs);
   if (find_turned(&v)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
   return backward_input_plain(&v);
@@ -500,7 +503,8 @@ static gb_status conv2d_backward_input(gb_call *call) {
 
 static gb_status conv2d_backward_weight(gb_call *call) {
   conv v;
-  set_up(&v, call, call->in[1], call->out[0], call->in[0], call->attrs + 1);
+  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_weight));
+  set_up(&v, call, call->in[1], call->out[0], call->in[0], attrs);
   if (v.s.n == 0) {
     gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
     return GB_OK;

@@ -313,7 +313,7 @@ static void max_row(const pool *p, const pool_row *r, int64_t whole) { (void)GB_
 
 static gb_status max_pool2d(gb_call *call) {
   static const pool_kind kind = { max_cell, max_row, window_of };
-  gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
+  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, max_pool2d)->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d)));
   return run_over(call, &kind, &s, s.in, s.out, call->out[1]);
 }
 
@@ -383,7 +383,8 @@ static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
 /* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does not. */
 static gb_status max_pool2d_backward(gb_call *call) {
   static const pool_kind kind = { max_backward_cell, max_backward_row, windows_with };
-  gb_conv_sizes s = gb_pool_sizes_of(call->attrs[0].ints, call->attrs + 1);
+  const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
+  gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
   const gb_tensor *grad = call->in[0], *positions = call->in[1];
   plane from = plane_of(grad);
   gb_block *block = NULL;
@@ -417,7 +418,8 @@ static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t fi
 
 static gb_status max_pool2d_gather(gb_call *call) {
   static const pool_kind kind = { gather_cell, NULL, window_of };
-  gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
+  gb_pool_attrs attrs = GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d_gather));
+  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, max_pool2d_gather)->x->shape, attrs);
   return run_over(call, &kind, &s, s.in, s.out, call->in[1]);
 }
 
@@ -454,12 +456,13 @@ static void mean_backward_cell(const pool *p, const pool_row *r, int64_t at, int
 static const pool_kind mean = { mean_cell, NULL, window_of }, mean_backward = { mean_backward_cell, NULL, windows_with };
 
 static gb_status avg_pool2d(gb_call *call) {
-  gb_conv_sizes s = gb_pool_sizes_of(call->in[0]->shape, call->attrs);
+  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, avg_pool2d)->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)));
   return run_over(call, &mean, &s, s.in, s.out, NULL);
 }
 
 static gb_status avg_pool2d_backward(gb_call *call) {
-  gb_conv_sizes s = gb_pool_sizes_of(call->attrs[0].ints, call->attrs + 1);
+  const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(call, avg_pool2d_backward);
+  gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
   return run_over(call, &mean_backward, &s, s.in, s.out, NULL);
 }
 

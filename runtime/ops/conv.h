@@ -1,26 +1,29 @@
-/* ops/conv.h - sizes of 2-D convolution and pooling, which checks and kernels read from a call in the same way. Pairs are
- * (height, width). The attributes were checked by themselves (strides and kernels at least 1, nothing above GB_CONV_LIMIT) before. */
+/* ops/conv.h - sizes of convolution and pooling, which checks and kernels read from a call in the same way. Lists are
+ * of the spatial dims, in order: (height, width). The attributes are as dispatch leaves them: one value per dim, within
+ * the bounds of the row, which keep products of them from overflowing. */
 #ifndef GB_OPS_CONV_H
 #define GB_OPS_CONV_H
 
 #include "graph/ops.h"
 
-/* Larger strides, paddings and kernels than this are refused, so that no product below overflows. */
-#define GB_CONV_LIMIT ((int64_t)1 << 30)
+#define GB_CONV_DIMS 3                         /* spatial ones, at most */
+#define GB_CONV_LIMIT ((int64_t)1 << 30)       /* for sizes of images and kernels, as for the attributes */
 
 typedef struct gb_conv_sizes {
-  int64_t n, c, in[2];                         /* x [n, c, in[0], in[1]] */
-  int64_t o, kernel[2];                        /* weight [o, c / groups, kernel[0], kernel[1]] */
-  int64_t out[2];                              /* y [n, o, out[0], out[1]] */
-  int64_t stride[2], padding[2], dilation[2];
+  int64_t dims;                                /* spatial ones, of which the lists have as many values; then zeros */
+  int64_t n, c, in[GB_CONV_DIMS];              /* x [n, c, in...] */
+  int64_t o, kernel[GB_CONV_DIMS];             /* weight [o, c / groups, kernel...] */
+  int64_t out[GB_CONV_DIMS];                   /* y [n, o, out...] */
+  int64_t stride[GB_CONV_DIMS], padding[GB_CONV_DIMS], dilation[GB_CONV_DIMS];
   int64_t groups;
 } gb_conv_sizes;
 
-/* An attribute that is one number for height and width, or one for each. */
-static inline void gb_pair(const gb_attr *attr, int64_t pair[2]) {
-  pair[0] = attr->ints[0];
-  pair[1] = attr->count > 1 ? attr->ints[1] : attr->ints[0];
-}
+/* These attributes of a row that has them: GB_CONV_ATTRS(GB_ATTRS(call, conv2d)). */
+typedef struct gb_conv_attrs { const gb_attr *stride, *padding, *dilation, *groups; } gb_conv_attrs;
+typedef struct gb_pool_attrs { const gb_attr *kernel_size, *stride, *padding; } gb_pool_attrs;
+#define GB_CONV_ATTRS(attrs)                                                                                           \
+  ((gb_conv_attrs){ &(attrs)->stride, &(attrs)->padding, &(attrs)->dilation, &(attrs)->groups })
+#define GB_POOL_ATTRS(attrs) ((gb_pool_attrs){ &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding })
 
 /* How many windows fit along one dimension; 0 when not even one does. */
 static inline int64_t gb_window_count(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
@@ -28,23 +31,26 @@ static inline int64_t gb_window_count(int64_t in, int64_t kernel, int64_t stride
   return room < 0 ? 0 : room / stride + 1;
 }
 
-/* The sizes of a convolution; attrs are stride, padding, dilation and groups, in this order. */
-static inline gb_conv_sizes gb_conv_sizes_of(const int64_t *x, const int64_t *weight, const gb_attr *attrs) {
-  gb_conv_sizes s = { .n = x[0], .c = x[1], .in = { x[2], x[3] }, .o = weight[0], .kernel = { weight[2], weight[3] }, .groups = attrs[3].integer };
-  gb_pair(&attrs[0], s.stride);
-  gb_pair(&attrs[1], s.padding);
-  gb_pair(&attrs[2], s.dilation);
-  for (int i = 0; i < 2; i++) s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], s.dilation[i]);
+/* The sizes of a convolution over so many spatial dims of x by weight. */
+static inline gb_conv_sizes gb_conv_sizes_of(int dims, const int64_t *x, const int64_t *weight, gb_conv_attrs attrs) {
+  gb_conv_sizes s = { .dims = dims, .n = x[0], .c = x[1], .o = weight[0], .groups = attrs.groups->integer };
+  for (int i = 0; i < dims; i++) {
+    s.in[i] = x[2 + i], s.kernel[i] = weight[2 + i];
+    s.stride[i] = attrs.stride->ints[i], s.padding[i] = attrs.padding->ints[i], s.dilation[i] = attrs.dilation->ints[i];
+    s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], s.dilation[i]);
+  }
   return s;
 }
 
-/* The sizes of a pooling of x's shape; attrs are kernel_size, stride and padding, in this order. */
-static inline gb_conv_sizes gb_pool_sizes_of(const int64_t *x, const gb_attr *attrs) {
-  gb_conv_sizes s = { .n = x[0], .c = x[1], .in = { x[2], x[3] }, .o = x[1], .dilation = { 1, 1 }, .groups = 1 };
-  gb_pair(&attrs[0], s.kernel);
-  gb_pair(attrs[1].given ? &attrs[1] : &attrs[0], s.stride);
-  gb_pair(&attrs[2], s.padding);
-  for (int i = 0; i < 2; i++) s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], 1);
+/* The sizes of a pooling over so many spatial dims of x. The stride is kernel_size unless given. */
+static inline gb_conv_sizes gb_pool_sizes_of(int dims, const int64_t *x, gb_pool_attrs attrs) {
+  gb_conv_sizes s = { .dims = dims, .n = x[0], .c = x[1], .o = x[1], .groups = 1 };
+  const gb_attr *stride = attrs.stride->given ? attrs.stride : attrs.kernel_size;
+  for (int i = 0; i < dims; i++) {
+    s.in[i] = x[2 + i], s.kernel[i] = attrs.kernel_size->ints[i], s.stride[i] = stride->ints[i];
+    s.padding[i] = attrs.padding->ints[i], s.dilation[i] = 1;
+    s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], 1);
+  }
   return s;
 }
 

@@ -42,7 +42,7 @@ static void set_dtype(gb_product_list *list, const gb_tensor *a, const gb_tensor
 /* {==== matrices ==== */
 
 static void of_matmul(const gb_call *call, gb_product_list *list) {
-  const gb_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
+  const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand_of(x), operand_of(y), z->shape, z->ndim);
   int64_t batch = 1;
   for (int i = 0; i < b.ndim; i++) batch *= b.batch[i];
@@ -62,26 +62,38 @@ static void check_matrix(const gb_tensor *w, gb_product_list *list) {
   if (!gb_operand_is_regular(w->shape[0], w->shape[1], w->stride[0], w->stride[1])) list->copied = true;
 }
 
-/* One layer, or the two of mlp: weights at in[1] and in[3]. */
-static void of_linear(const gb_call *call, gb_product_list *list) {
-  int64_t rows = rows_of(call->in[0], list);
-  set_dtype(list, call->in[0], call->in[1]);
-  for (int i = 1; i <= (call->op == GB_OP_mlp ? 3 : 1); i += 2) {
-    check_matrix(call->in[i], list);
-    add_plain(list, 1, rows, call->in[i]->shape[0], call->in[i]->shape[1]);
-  }
+/* A layer of these rows. */
+static void add_layer(gb_product_list *list, int64_t rows, const gb_tensor *weight) {
+  check_matrix(weight, list);
+  add_plain(list, 1, rows, weight->shape[0], weight->shape[1]);
 }
 
-/* grad, x?, weight?: the products for the gradients of x and of the weight. */
+static void of_linear(const gb_call *call, gb_product_list *list) {
+  const gb_in_linear *in = GB_IN(call, linear);
+  set_dtype(list, in->x, in->weight);
+  add_layer(list, rows_of(in->x, list), in->weight);
+}
+
+static void of_mlp(const gb_call *call, gb_product_list *list) {
+  const gb_in_mlp *in = GB_IN(call, mlp);
+  int64_t rows = rows_of(in->x, list);
+  set_dtype(list, in->x, in->weight1);
+  add_layer(list, rows, in->weight1);
+  add_layer(list, rows, in->weight2);
+}
+
+/* The products for the gradients of x and of the weight. */
 static void of_linear_backward(const gb_call *call, gb_product_list *list) {
-  const gb_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2];
+  const gb_in_linear_backward *in = GB_IN(call, linear_backward);
+  const gb_attrs_linear_backward *attrs = GB_ATTRS(call, linear_backward);
+  const gb_tensor *g = in->grad, *x = in->x, *weight = in->weight;
   int64_t rows = rows_of(g, list), out = g->shape[g->ndim - 1];
   if (x || weight) set_dtype(list, g, x ? x : weight);
-  if (call->attrs[1].given && weight) {
+  if (attrs->dx.given && weight) {
     check_matrix(weight, list);
     add_plain(list, 1, rows, weight->shape[1], out);
   }
-  if (call->attrs[2].given && x) {
+  if (attrs->dweight.given && x) {
     rows_of(x, list);
     add_plain(list, 1, out, x->shape[x->ndim - 1], rows);
   }
@@ -89,13 +101,13 @@ static void of_linear_backward(const gb_call *call, gb_product_list *list) {
 
 /* x [n, features], weight [classes, features]: the logits, and where backward will come both gradients at once. */
 static void of_linear_loss(const gb_call *call, gb_product_list *list) {
-  const gb_tensor *x = call->in[0], *weight = call->in[1];
+  const gb_tensor *x = GB_IN(call, linear_cross_entropy)->x, *weight = GB_IN(call, linear_cross_entropy)->weight;
+  const gb_out_linear_cross_entropy *made = GB_OUT(call, linear_cross_entropy);
   int64_t rows = rows_of(x, list), classes = weight->shape[0], features = weight->shape[1];
   set_dtype(list, x, weight);
-  check_matrix(weight, list);
-  add_plain(list, 1, rows, classes, features);
-  if (call->out[1]) add_plain(list, 1, rows, features, classes);
-  if (call->out[2]) add_plain(list, 1, classes, features, rows);
+  add_layer(list, rows, weight);
+  if (made->dx) add_plain(list, 1, rows, features, classes);
+  if (made->dweight) add_plain(list, 1, classes, features, rows);
 }
 
 /* ====} */
@@ -109,21 +121,36 @@ static void add_conv(gb_product_list *list, const gb_conv_sizes *s, int64_t m, i
   check(p, "out", s->o / s->groups);
 }
 
-static void of_conv(const gb_call *call, gb_product_list *list) {
-  const gb_tensor *a = call->in[0], *b = call->in[1];
+/* The two operands: their dtype, and whether they lie as they should. */
+static void set_conv_operands(gb_product_list *list, const gb_tensor *a, const gb_tensor *b) {
   set_dtype(list, a, b);
   list->copied = !gb_is_channels_last(a) || !gb_is_channels_last(b);
-  if (call->op == GB_OP_conv2d) {
-    gb_conv_sizes s = gb_conv_sizes_of(a->shape, b->shape, call->attrs);
-    add_conv(list, &s, s.n * s.out[0] * s.out[1], s.o / s.groups, s.c / s.groups * s.kernel[0] * s.kernel[1]);
-    return;
-  }
-  bool by_input = call->op == GB_OP_conv2d_backward_input;
-  const int64_t *shape = call->attrs[0].ints;
-  gb_conv_sizes s = by_input ? gb_conv_sizes_of(shape, b->shape, call->attrs + 1) : gb_conv_sizes_of(b->shape, shape, call->attrs + 1);
-  int64_t places = s.n * s.out[0] * s.out[1], window = s.c / s.groups * s.kernel[0] * s.kernel[1];
-  if (by_input) add_conv(list, &s, places, window, s.o / s.groups);
-  else add_conv(list, &s, s.o / s.groups, window, places);
+}
+
+static int64_t places_of(const gb_conv_sizes *s) { return s->n * s->out[0] * s->out[1]; }
+static int64_t window_of(const gb_conv_sizes *s) { return s->c / s->groups * s->kernel[0] * s->kernel[1]; }
+
+static void of_conv(const gb_call *call, gb_product_list *list) {
+  const gb_tensor *x = GB_IN(call, conv2d)->x, *weight = GB_IN(call, conv2d)->weight;
+  gb_conv_sizes s = gb_conv_sizes_of(2, x->shape, weight->shape, GB_CONV_ATTRS(GB_ATTRS(call, conv2d)));
+  set_conv_operands(list, x, weight);
+  add_conv(list, &s, places_of(&s), s.o / s.groups, window_of(&s));
+}
+
+static void of_conv_input(const gb_call *call, gb_product_list *list) {
+  const gb_in_conv2d_backward_input *in = GB_IN(call, conv2d_backward_input);
+  const gb_attrs_conv2d_backward_input *attrs = GB_ATTRS(call, conv2d_backward_input);
+  gb_conv_sizes s = gb_conv_sizes_of(2, attrs->shape.ints, in->weight->shape, GB_CONV_ATTRS(attrs));
+  set_conv_operands(list, in->grad, in->weight);
+  add_conv(list, &s, places_of(&s), window_of(&s), s.o / s.groups);
+}
+
+static void of_conv_weight(const gb_call *call, gb_product_list *list) {
+  const gb_in_conv2d_backward_weight *in = GB_IN(call, conv2d_backward_weight);
+  const gb_attrs_conv2d_backward_weight *attrs = GB_ATTRS(call, conv2d_backward_weight);
+  gb_conv_sizes s = gb_conv_sizes_of(2, in->x->shape, attrs->shape.ints, GB_CONV_ATTRS(attrs));
+  set_conv_operands(list, in->grad, in->x);
+  add_conv(list, &s, s.o / s.groups, window_of(&s), places_of(&s));
 }
 
 /* ====} */
@@ -132,9 +159,9 @@ static void of_conv(const gb_call *call, gb_product_list *list) {
 
 /* Scores and values; in backward the scores again, and the gradients of both products. Tiles pad the time, so only
  * head_dim must be a multiple. */
-static void of_attention(const gb_call *call, gb_product_list *list) {
-  bool backward = call->op == GB_OP_scaled_dot_product_attention_backward;
-  const gb_tensor *query = call->in[backward], *key = call->in[backward + 1], *value = call->in[backward + 2];
+static void add_attention(gb_product_list *list, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
+                          bool backward) {
+  const gb_tensor *operands[] = { query, key, value };
   int64_t tq = gb_tensor_size(query, -2), tk = gb_tensor_size(key, -2), e = gb_tensor_size(query, -1), ev = gb_tensor_size(value, -1), batch = 1;
   for (int i = 0; i < query->ndim - 2; i++) batch *= query->shape[i];
   const int64_t forward[2][3] = { { tq, tk, e }, { tq, ev, tk } };
@@ -147,9 +174,19 @@ static void of_attention(const gb_call *call, gb_product_list *list) {
     if (ev != e) check(p, "of values", ev);
   }
   for (int i = 0; i < 3; i++) {
-    const gb_tensor *t = call->in[backward + i];
+    const gb_tensor *t = operands[i];
     if (t->stride[t->ndim - 1] != 1 && t->shape[t->ndim - 1] > 1) list->copied = true;
   }
+}
+
+static void of_attention(const gb_call *call, gb_product_list *list) {
+  const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
+  add_attention(list, in->query, in->key, in->value, false);
+}
+
+static void of_attention_backward(const gb_call *call, gb_product_list *list) {
+  const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
+  add_attention(list, in->query, in->key, in->value, true);
 }
 
 /* ====} */
@@ -157,15 +194,15 @@ static void of_attention(const gb_call *call, gb_product_list *list) {
 void gb_products_of(const gb_call *call, gb_product_list *list) {
   switch (call->op) {
     case GB_OP_matmul: of_matmul(call, list); break;
-    case GB_OP_linear:
-    case GB_OP_mlp: of_linear(call, list); break;
+    case GB_OP_linear: of_linear(call, list); break;
+    case GB_OP_mlp: of_mlp(call, list); break;
     case GB_OP_linear_backward: of_linear_backward(call, list); break;
     case GB_OP_linear_cross_entropy: of_linear_loss(call, list); break;
-    case GB_OP_conv2d:
-    case GB_OP_conv2d_backward_input:
-    case GB_OP_conv2d_backward_weight: of_conv(call, list); break;
-    case GB_OP_scaled_dot_product_attention:
-    case GB_OP_scaled_dot_product_attention_backward: of_attention(call, list); break;
+    case GB_OP_conv2d: of_conv(call, list); break;
+    case GB_OP_conv2d_backward_input: of_conv_input(call, list); break;
+    case GB_OP_conv2d_backward_weight: of_conv_weight(call, list); break;
+    case GB_OP_scaled_dot_product_attention: of_attention(call, list); break;
+    case GB_OP_scaled_dot_product_attention_backward: of_attention_backward(call, list); break;
     default: break;
   }
 }
