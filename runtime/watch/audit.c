@@ -143,7 +143,7 @@ static gb_dtype format_for(const gb_audit *audit, gb_dtype dtype) { return gb_is
 static gb_status note_place(gb_audit *audit, const gb_call *call, const char *line) {
   const place *now = last(&audit->places, sizeof *now);
   if (now && now->module == audit->module && !strcmp(now->line, line)) return GB_OK;
-  const gb_tensor *result = call->in_place ? call->in[0] : call->out[0];
+  const gb_tensor *result = gb_call_result(call);
   bool recorded = call->needs_grad && result && result->node;
   place *p = append(audit, &audit->places, sizeof *p);
   if (!p) return audit->context->error_code;
@@ -320,7 +320,7 @@ static void count_casts(gb_audit_row *row, const gb_call *call) {
 /* In backward a cast brings a gradient to the dtype of its operand. It counts as made by autocast. */
 static void count_gradient_cast(gb_audit_row *row, const gb_call *call) {
   row->casts++;
-  row->cast_bytes += bytes_of(call->in[0]) + bytes_of(call->out[0]);
+  row->cast_bytes += bytes_of(GB_IN(call, cast)->x) + bytes_of(GB_OUT(call, cast)->y);
 }
 
 /* The inputs before they were cast: what did the casts lose? */
@@ -333,9 +333,10 @@ static gb_status examine_casts(gb_audit *audit, gb_audit_row *row, const gb_call
 
 static gb_status examine_results(gb_audit *audit, gb_audit_row *row, const gb_call *call) {
   bool forward = row->key.phase == GB_AUDIT_FORWARD || row->key.phase == GB_AUDIT_RECOMPUTE;
-  if (call->op == GB_OP_cast && gb_is_16bit((gb_dtype)call->out[0]->dtype)) {
+  gb_dtype cast = call->op == GB_OP_cast ? (gb_dtype)GB_OUT(call, cast)->y->dtype : GB_DTYPE_NONE;
+  if (gb_is_16bit(cast)) {
     row->of_source = true;
-    return examine(audit, &row->numbers[0], call->in[0], (gb_dtype)call->out[0]->dtype, forward);
+    return examine(audit, &row->numbers[0], GB_IN(call, cast)->x, cast, forward);
   }
   for (int i = 0, at = 0; i < call->info->n_out - call->info->n_hidden; i++) {
     gb_tensor *t = call->out[i];
@@ -356,7 +357,7 @@ static gb_status add_row(gb_audit *audit, const gb_call *call, const gb_audit_ke
 
 /* A cast for an input of the op that `casting` is: counted there. A kept copy is refreshed by a copy into it. */
 static void note_cast(const gb_call *call, gb_call *casting) {
-  const gb_tensor *from = call->in_place ? call->in[1] : call->in[0], *to = call->in_place ? call->in[0] : call->out[0];
+  const gb_tensor *from = call->in_place ? GB_IN(call, copy)->source : GB_IN(call, cast)->x, *to = gb_call_result(call);
   casting->casts++;
   casting->cast_bytes += bytes_of(from) + bytes_of(to);
 }

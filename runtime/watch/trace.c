@@ -76,7 +76,7 @@ static gb_status look(void *user, const gb_call *call) {
   if (trace->context->graph->unseen || trace->context->graph->backward) return GB_OK; /* a walk asks for itself */
   char line[96];
   gb_where(trace->context, line, sizeof line);
-  const gb_tensor *result = call->in_place ? call->in[0] : call->out[0];
+  const gb_tensor *result = gb_call_result(call);
   if (call->needs_grad && result && result->node) note_line(trace, result->node->sequence, line);
   if (trace->forward[0] || call->info->kind == GB_KIND_VIEW) return GB_OK;
   int visible = call->info->n_out - call->info->n_hidden;
