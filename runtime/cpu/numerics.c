@@ -204,15 +204,16 @@ static double value_of(const survey *all, int64_t bits) {
 
 /* Reads every element once; about nine comparisons and one addition each. */
 static gb_status numerics(gb_call *call) {
-  gb_tensor *x = call->in[0];
+  gb_tensor *x = GB_IN(call, numerics)->x;
   survey all = { .wide = x->dtype == GB_FLOAT64, .smallest = INT64_MAX };
-  all.bounds = gb_numerics_bounds_of(all.wide ? GB_FLOAT64 : GB_FLOAT32, (gb_dtype)call->attrs[0].integer);
+  gb_dtype dtype = (gb_dtype)GB_ATTRS(call, numerics)->dtype.integer;
+  all.bounds = gb_numerics_bounds_of(all.wide ? GB_FLOAT64 : GB_FLOAT32, dtype);
   gb_tiles_plan(&all.tiles, &x, 1, (gb_tile_as[]){ all.wide ? GB_AS_F64 : GB_AS_F32 }, false, 1);
   all.tiles.per_chunk *= PER_CHUNK;
   all.tiles.halves = all.tiles.operand[0].flat && gb_is_16bit((gb_dtype)x->dtype);
   gb_parallel(call, (all.tiles.tiles + all.tiles.per_chunk - 1) / all.tiles.per_chunk, survey_chunk, &all);
-  int64_t *counts = (int64_t *)gb_data(call->out[0]);
-  double *range = (double *)gb_data(call->out[1]);
+  int64_t *counts = (int64_t *)gb_data(GB_OUT(call, numerics)->counts);
+  double *range = (double *)gb_data(GB_OUT(call, numerics)->range);
   for (int i = 0; i < GB_NUMERICS_COUNTS; i++) counts[i] = atomic_load_explicit(&all.counts[i], memory_order_relaxed);
   range[GB_NUMERICS_AMAX] = value_of(&all, all.largest);
   range[GB_NUMERICS_AMIN] = value_of(&all, all.smallest);

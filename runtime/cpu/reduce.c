@@ -12,6 +12,7 @@
 #include "cpu/cpu.h"
 #include "base/math.h"
 #include "cpu/rows.h"
+#include "cpu/walk.h"
 #include "ops/reduce.h"
 
 typedef enum fold_kind { SUM, PRODUCT, LARGEST, SMALLEST } fold_kind;
@@ -347,9 +348,13 @@ static gb_status run(gb_call *call, reduction *r) {
   return GB_OK;
 }
 
-/* Plan the reduction of in[0] that the call's attributes ask for, in the compute type of lane. */
+/* All rows of the family have x as their only input and their values as the first output: sum stands for them. */
+static gb_tensor *source(const gb_call *call) { return GB_IN(call, sum)->x; }
+static gb_tensor *result(gb_call *call) { return GB_OUT(call, sum)->y; }
+
+/* Plan the reduction of x that the call's attributes ask for, in the compute type of lane. */
 static reduction plan(const gb_call *call, gb_lane lane, fold_kind fold, map_kind map) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = source(call);
   reduction r = { .lane = lane, .fold = fold, .map = map, .bytes = gb_lane_bytes(lane), .data = gb_data(x), .dtype = (gb_dtype)x->dtype,
                   .length = 1 };
   uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
@@ -386,7 +391,7 @@ static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
 
 /* Reduce into output 0. The result is made in the output itself where it has the compute type. */
 static gb_status reduce(gb_call *call, reduction *r, finish_kind how, double a) {
-  gb_tensor *out = call->out[0];
+  gb_tensor *out = result(call);
   gb_block *scratch = NULL;
   if (out->numel == 0) return GB_OK;
   if (out->dtype != gb_lane_dtype(r->lane)) {
@@ -401,7 +406,9 @@ static gb_status reduce(gb_call *call, reduction *r, finish_kind how, double a) 
   return status;
 }
 
-static gb_lane call_lane(const gb_call *call) { return gb_lane_of((gb_dtype)call->in[0]->dtype, (gb_dtype)call->out[0]->dtype); }
+static gb_lane call_lane(gb_call *call) {
+  return gb_lane_of((gb_dtype)source(call)->dtype, (gb_dtype)result(call)->dtype);
+}
 
 static gb_status simple(gb_call *call, fold_kind fold) {
   reduction r = plan(call, call_lane(call), fold, PLAIN);
@@ -420,7 +427,7 @@ static gb_status mean(gb_call *call) {
 
 /* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. */
 static gb_status truth(gb_call *call, fold_kind fold) {
-  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  gb_dtype dtype = (gb_dtype)source(call)->dtype;
   reduction r = plan(call, gb_lane_of(dtype, dtype), fold, NONZERO);
   return reduce(call, &r, AS_IS, 0);
 }
@@ -432,7 +439,7 @@ static gb_status all(gb_call *call) { return truth(call, SMALLEST); }
 static gb_status any(gb_call *call) { return truth(call, SUM); }
 
 static gb_status norm(gb_call *call) {
-  double p = call->attrs[0].number;
+  double p = GB_ATTRS(call, norm)->p.number;
   fold_kind fold = isinf(p) ? (p > 0 ? LARGEST : SMALLEST) : SUM;
   map_kind map = p == 2 ? SQUARE : p == 0 ? NONZERO : p == 1 || isinf(p) ? ABSOLUTE : POWER;
   reduction r = plan(call, call_lane(call), fold, map);
@@ -442,7 +449,7 @@ static gb_status norm(gb_call *call) {
 
 /* Two passes: a center per result (a mean, or a maximum), then the sum of a function of the distance to it. */
 static gb_status around_center(gb_call *call, fold_kind first, map_kind map, finish_kind how, double correction) {
-  int64_t n = call->out[0]->numel;
+  int64_t n = result(call)->numel;
   reduction center = plan(call, call_lane(call), first, PLAIN), r = plan(call, center.lane, SUM, map);
   if (n == 0) return GB_OK;
   gb_block *scratch = gb_cpu_scratch(call, (size_t)n * r.bytes);
@@ -457,8 +464,14 @@ static gb_status around_center(gb_call *call, fold_kind first, map_kind map, fin
   return status;
 }
 
-static gb_status var(gb_call *call) { return around_center(call, SUM, CENTERED_SQUARE, SCALED, call->attrs[1].number); }
-static gb_status std(gb_call *call) { return around_center(call, SUM, CENTERED_SQUARE, SCALED_ROOT, call->attrs[1].number); }
+static gb_status var(gb_call *call) {
+  return around_center(call, SUM, CENTERED_SQUARE, SCALED, GB_ATTRS(call, var)->correction.number);
+}
+
+static gb_status std(gb_call *call) {
+  return around_center(call, SUM, CENTERED_SQUARE, SCALED_ROOT, GB_ATTRS(call, std)->correction.number);
+}
+
 static gb_status logsumexp(gb_call *call) { return around_center(call, LARGEST, CENTERED_EXP, LOG_PLUS_CENTER, 0); }
 
 /* ====} */
@@ -536,7 +549,7 @@ static gb_status search_all(gb_call *call, search *s, gb_rows rows) {
 }
 
 static search search_for(const gb_call *call, bool smallest) {
-  gb_dtype dtype = (gb_dtype)call->in[0]->dtype;
+  gb_dtype dtype = (gb_dtype)source(call)->dtype;
   return (search){ .lane = gb_lane_of(dtype, dtype), .smallest = smallest };
 }
 
@@ -550,7 +563,7 @@ static gb_rows rows_of_flat(const gb_tensor *x, int64_t from, int64_t length, in
 /* The index in x flattened: search its rows, then their best elements. A contiguous x is cut into rows of a tile, and what is left of one: rows
  * as they come may be as long as x, or of one element, and scratch with them as large as x or larger. */
 static gb_status search_flat(gb_call *call, bool smallest) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = source(call);
   search s = search_for(call, smallest), last = s;
   bool cut = gb_is_contiguous(x) && x->numel > GB_TILE;
   int64_t length = cut ? GB_TILE : x->ndim ? x->shape[x->ndim - 1] : 1, whole = x->numel / length, left = x->numel - whole * length;
@@ -563,29 +576,22 @@ static gb_status search_flat(gb_call *call, bool smallest) {
   gb_status status = search_all(call, &s, cut ? rows_of_flat(x, 0, length, whole) : gb_rows_of(x, x->ndim - 1));
   if (status == GB_OK && left) status = search_all(call, &last, rows_of_flat(x, whole * length, left, 1));
   int64_t rows = whole + (left > 0), best = status == GB_OK ? find_largest(s.lane, s.values, rows) : 0;
-  if (status == GB_OK) *(int64_t *)gb_data(call->out[0]) = best * length + s.indices[best];
+  if (status == GB_OK) *(int64_t *)gb_data(result(call)) = best * length + s.indices[best];
   gb_cpu_scratch_free(call, scratch);
   return status;
 }
 
-/* The dim that the call names, from 0. */
-static int named_dim(const gb_call *call) {
-  int64_t dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM)->integer;
-  int ndim = call->in[0]->ndim ? call->in[0]->ndim : 1;
-  return (int)(dim < 0 ? dim + ndim : dim);
-}
-
-static gb_status index_of_best(gb_call *call, bool smallest) {
-  if (call->out[0]->numel == 0) return GB_OK;
-  if (!call->attrs[0].given) return search_flat(call, smallest);
+static gb_status index_of_best(gb_call *call, const gb_attr *dim, bool smallest) {
+  if (result(call)->numel == 0) return GB_OK;
+  if (!dim->given) return search_flat(call, smallest);
   search s = search_for(call, smallest);
-  s.indices = (int64_t *)gb_data(call->out[0]);
-  return search_all(call, &s, gb_rows_of(call->in[0], named_dim(call)));
+  s.indices = (int64_t *)gb_data(result(call));
+  return search_all(call, &s, gb_rows_of(source(call), gb_wrap_dim(dim->integer, source(call)->ndim)));
 }
 
 /* Without a dim max is amax. With one: search, then bring the values back into their order and dtype. */
-static gb_status best_with_index(gb_call *call, bool smallest) {
-  gb_tensor *values = call->out[0], *indices = call->out[1];
+static gb_status best_with_index(gb_call *call, gb_tensor *indices, const gb_attr *dim, bool smallest) {
+  gb_tensor *values = result(call);
   if (!indices) return simple(call, smallest ? SMALLEST : LARGEST);
   if (values->numel == 0) return GB_OK;
   search s = search_for(call, smallest);
@@ -593,17 +599,23 @@ static gb_status best_with_index(gb_call *call, bool smallest) {
   if (!scratch) return GB_EMEMORY;
   s.values = gb_block_data(scratch);
   s.indices = (int64_t *)gb_data(indices);
-  gb_status status = search_all(call, &s, gb_rows_of(call->in[0], named_dim(call)));
+  gb_status status = search_all(call, &s, gb_rows_of(source(call), gb_wrap_dim(dim->integer, source(call)->ndim)));
   if (status == GB_OK && smallest) reverse_order(s.lane, s.values, values->numel);
   if (status == GB_OK) gb_lane_store(s.lane, gb_data(values), (gb_dtype)values->dtype, 1, s.values, values->numel);
   gb_cpu_scratch_free(call, scratch);
   return status;
 }
 
-static gb_status max(gb_call *call) { return best_with_index(call, false); }
-static gb_status min(gb_call *call) { return best_with_index(call, true); }
-static gb_status argmax(gb_call *call) { return index_of_best(call, false); }
-static gb_status argmin(gb_call *call) { return index_of_best(call, true); }
+static gb_status max(gb_call *call) {
+  return best_with_index(call, GB_OUT(call, max)->indices, &GB_ATTRS(call, max)->dim, false);
+}
+
+static gb_status min(gb_call *call) {
+  return best_with_index(call, GB_OUT(call, min)->indices, &GB_ATTRS(call, min)->dim, true);
+}
+
+static gb_status argmax(gb_call *call) { return index_of_best(call, &GB_ATTRS(call, argmax)->dim, false); }
+static gb_status argmin(gb_call *call) { return index_of_best(call, &GB_ATTRS(call, argmin)->dim, true); }
 
 /* ====} */
 
@@ -642,8 +654,8 @@ static void scan_rows(void *arg, int64_t chunk) {
 }
 
 static gb_status cumsum(gb_call *call) {
-  const gb_tensor *x = call->in[0], *out = call->out[0];
-  int dim = named_dim(call);
+  const gb_tensor *x = GB_IN(call, cumsum)->x, *out = GB_OUT(call, cumsum)->y;
+  int dim = gb_wrap_dim(GB_ATTRS(call, cumsum)->dim.integer, x->ndim);
   if (out->numel == 0) return GB_OK;
   scan s = { .lane = gb_dtype_is_float((gb_dtype)out->dtype) ? GB_LANE_F64 : GB_LANE_I64, .x = gb_rows_of(x, dim), .out = gb_rows_of(out, dim) };
   s.plan = gb_row_plan_for(&s.x);

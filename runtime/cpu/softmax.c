@@ -7,8 +7,8 @@
 
 #include "cpu/rows.h"
 #include "cpu/stream.h"
+#include "cpu/walk.h"
 #include "cpu/wide.h"
-#include "ops/reduce.h"
 
 /* A kernel of one row: out is none of the inputs; room takes lanes, and is out where that is of lanes and not streamed. */
 typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
@@ -159,12 +159,11 @@ static gb_dtype dtype_of(const softmax_job *job) {
   return same ? dtype : gb_lane_dtype(job->lane);
 }
 
-/* Run `row` over all rows along the call's dim. */
-static gb_status run(gb_call *call, row_kernel *row) {
-  const gb_tensor *x = call->in[0], *y = call->n_in > 1 ? call->in[1] : NULL, *out = call->out[0];
+/* Run `row` over all rows of x, and of y where it is given, along the dim that was named. */
+static gb_status run(gb_call *call, row_kernel *row, const gb_tensor *x, const gb_tensor *y, const gb_tensor *out,
+                     int64_t named) {
   if (out->numel == 0) return GB_OK;
-  int64_t named = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM)->integer;
-  int dim = (int)(named < 0 ? named + (x->ndim ? x->ndim : 1) : named);
+  int dim = gb_wrap_dim(named, x->ndim);
   softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim), .out = gb_rows_of(out, dim),
                       .row = row };
   if (y) job.second = gb_rows_of(y, dim);
@@ -181,10 +180,19 @@ static gb_status run(gb_call *call, row_kernel *row) {
   return GB_OK;
 }
 
-static gb_status softmax(gb_call *call) { return run(call, softmax_row); }
-static gb_status log_softmax(gb_call *call) { return run(call, log_softmax_row); }
-static gb_status softmax_backward(gb_call *call) { return run(call, softmax_backward_row); }
-static gb_status log_softmax_backward(gb_call *call) { return run(call, log_softmax_backward_row); }
+#define FORWARD(op) \
+  static gb_status op(gb_call *call) { \
+    return run(call, op##_row, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, GB_ATTRS(call, op)->dim.integer); \
+  }
+#define BACKWARD(op) \
+  static gb_status op(gb_call *call) { \
+    const gb_in_##op *in = GB_IN(call, op); \
+    return run(call, op##_row, in->grad, in->y, GB_OUT(call, op)->dx, GB_ATTRS(call, op)->dim.integer); \
+  }
+FORWARD(softmax)
+FORWARD(log_softmax)
+BACKWARD(softmax_backward)
+BACKWARD(log_softmax_backward)
 
 void GB_CPU_FILL(softmax)(gb_backend *backend);
 void GB_CPU_FILL(softmax)(gb_backend *backend) {

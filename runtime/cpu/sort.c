@@ -124,7 +124,8 @@ typedef struct sort_job {
 
 static void sort_chunk(void *arg, int64_t chunk) {
   const sort_job *job = arg;
-  const gb_tensor *x = job->call->in[0], *values = job->call->out[0], *indices = job->call->out[1];
+  const gb_out_sort *out = GB_OUT(job->call, sort);
+  const gb_tensor *x = GB_IN(job->call, sort)->x, *values = out->values, *indices = out->indices;
   size_t bytes = gb_dtype_bytes((gb_dtype)x->dtype);
   entry *entries = job->room + 2 * job->n * gb_threads_current(job->call->context->threads);
   int64_t stride = gb_stride_at(x, job->dim), v_stride = gb_stride_at(values, job->dim), i_stride = gb_stride_at(indices, job->dim);
@@ -145,10 +146,13 @@ static void sort_chunk(void *arg, int64_t chunk) {
   }
 }
 
+_Static_assert(GB_OUT_AT(sort, values) == GB_OUT_AT(topk, values), "sort stands for both");
+_Static_assert(GB_OUT_AT(sort, indices) == GB_OUT_AT(topk, indices), "sort stands for both");
+
 /* The first k of each line in order, ascending or (flip) descending. */
 static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
-  const gb_tensor *x = call->in[0];
-  if (call->out[0]->numel == 0) return GB_OK;
+  const gb_tensor *x = GB_IN(call, sort)->x;
+  if (GB_OUT(call, sort)->values->numel == 0) return GB_OK;
   int64_t others[GB_MAX_NDIM] = { 1 };
   sort_job job = { .call = call, .dim = gb_wrap_dim(dim, x->ndim), .flip = flip };
   for (int i = 0; i < x->ndim; i++) others[i] = i == job.dim ? 1 : x->shape[i];
@@ -165,8 +169,15 @@ static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
   return GB_OK;
 }
 
-static gb_status sort(gb_call *call) { return order_lines(call, call->attrs[0].integer, -1, call->attrs[1].integer != 0); }
-static gb_status topk(gb_call *call) { return order_lines(call, call->attrs[1].integer, call->attrs[0].integer, call->attrs[2].integer != 0); }
+static gb_status sort(gb_call *call) {
+  const gb_attrs_sort *attrs = GB_ATTRS(call, sort);
+  return order_lines(call, attrs->dim.integer, -1, attrs->descending.integer != 0);
+}
+
+static gb_status topk(gb_call *call) {
+  const gb_attrs_topk *attrs = GB_ATTRS(call, topk);
+  return order_lines(call, attrs->dim.integer, attrs->k.integer, attrs->largest.integer != 0);
+}
 
 void GB_CPU_FILL(sort)(gb_backend *backend);
 void GB_CPU_FILL(sort)(gb_backend *backend) {
