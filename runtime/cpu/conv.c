@@ -47,12 +47,19 @@ typedef struct conv {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* The tensors that are multiplied, by conv2d's names: a gradient has grad where x is, or x where the weight is. */
+static const gb_in_conv2d *operands(const gb_call *call) { return GB_IN(call, conv2d); }
+_Static_assert(GB_IN_AT(conv2d_backward_input, grad) == GB_IN_AT(conv2d, x), "");
+_Static_assert(GB_IN_AT(conv2d_backward_weight, grad) == GB_IN_AT(conv2d, x), "");
+_Static_assert(GB_IN_AT(conv2d_backward_input, weight) == GB_IN_AT(conv2d, weight), "");
+_Static_assert(GB_IN_AT(conv2d_backward_weight, x) == GB_IN_AT(conv2d, weight), "");
+
 /* Everything that follows from sizes and dtype. */
 static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y,
                    gb_conv_attrs attrs) {
   *v = (conv){ .call = call, .x = x, .weight = weight, .y = y };
   v->s = gb_conv_sizes_of(2, x->shape, weight->shape, attrs);
-  v->lane = call->in[0]->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32;
+  v->lane = operands(call)->x->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32;
   v->operand = v->dtype = gb_lane_dtype(v->lane);
   v->bytes = (int64_t)gb_lane_bytes(v->lane);
   v->cg = v->s.c / v->s.groups;
@@ -314,7 +321,8 @@ static bool is_too_long(const conv *v) {
 
 /* Are float32 operands to be rounded? The plain way's products do it while packing. */
 static bool rounds_operands(const gb_call *call) {
-  return call->context->tf32 && (call->in[0]->dtype == GB_FLOAT32 || call->in[1]->dtype == GB_FLOAT32);
+  const gb_in_conv2d *in = operands(call);
+  return call->context->tf32 && (in->x->dtype == GB_FLOAT32 || in->weight->dtype == GB_FLOAT32);
 }
 
 /* Elements that one chunk looks at, and channels of either side from which on tiles are worth it. */
@@ -349,7 +357,7 @@ static int least_exponent(const gb_call *call, const gb_tensor *t) {
 
 /* May AMX's tiles multiply these? The last bits of the operands are worth 2^-7 of them; every product and sum is a multiple of their product. */
 static bool takes_tiles(const conv *v) {
-  const gb_tensor *a = v->call->in[0], *b = v->call->in[1];
+  const gb_tensor *a = operands(v->call)->x, *b = operands(v->call)->weight;
   bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
   if (gb_cpu(v->call->context)->unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
   if (least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
@@ -461,10 +469,12 @@ static gb_status backward_weight_slices(conv *v) {
 /* {==== Kernels ==== */
 
 static gb_status conv2d(gb_call *call) {
+  const gb_in_conv2d *in = GB_IN(call, conv2d);
+  const gb_attrs_conv2d *attrs = GB_ATTRS(call, conv2d);
   conv v;
-  set_up(&v, call, call->in[0], call->in[1], call->out[0], GB_CONV_ATTRS(GB_ATTRS(call, conv2d)));
-  v.bias = call->in[2];
-  v.relu = call->attrs[4].integer == GB_WORD_relu;
+  set_up(&v, call, in->x, in->weight, GB_OUT(call, conv2d)->y, GB_CONV_ATTRS(attrs));
+  v.bias = in->bias;
+  v.relu = attrs->activation.integer == GB_WORD_relu;
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }
@@ -493,18 +503,20 @@ static bool find_turned(conv *v) {
 }
 
 static gb_status conv2d_backward_input(gb_call *call) {
+  const gb_in_conv2d_backward_input *in = GB_IN(call, conv2d_backward_input);
   conv v;
-  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input));
-  set_up(&v, call, call->out[0], call->in[1], call->in[0], attrs);
+  set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
+         GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
   if (find_turned(&v)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
   return backward_input_plain(&v);
 }
 
 static gb_status conv2d_backward_weight(gb_call *call) {
+  const gb_in_conv2d_backward_weight *in = GB_IN(call, conv2d_backward_weight);
   conv v;
-  gb_conv_attrs attrs = GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_weight));
-  set_up(&v, call, call->in[1], call->out[0], call->in[0], attrs);
+  set_up(&v, call, in->x, GB_OUT(call, conv2d_backward_weight)->dweight, in->grad,
+         GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_weight)));
   if (v.s.n == 0) {
     gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
     return GB_OK;

@@ -132,10 +132,9 @@ static bool is_wide(const pool *p) {
   return together && p->lane == GB_LANE_F32 && p->from.dtype == p->to.dtype;
 }
 
-/* Run a pooling over the result out[0], of `from`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
-static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out, const plane *from,
-                     const gb_tensor *positions) {
-  const gb_tensor *to = call->out[0];
+/* Run a pooling of `from` over the result `to`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
+static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in,
+                     const int64_t *out, const plane *from, const gb_tensor *positions, const gb_tensor *to) {
   pool p = { .call = call, .kind = kind, .from = *from, .positions = plane_of(positions), .to = plane_of(to) };
   p.lane = gb_lane_of(p.from.dtype, p.to.dtype);
   memcpy(p.shape, to->shape, sizeof p.shape);
@@ -157,11 +156,11 @@ static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *
   return GB_OK;
 }
 
-/* Run it over the first operand. */
-static gb_status run_over(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in, const int64_t *out,
-                          const gb_tensor *positions) {
-  plane from = plane_of(call->in[0]);
-  return run(call, kind, sizes, in, out, &from, positions);
+/* The same of a tensor as it lies. */
+static gb_status run_over(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const gb_tensor *x,
+                          const gb_tensor *positions, const gb_tensor *to) {
+  plane from = plane_of(x);
+  return run(call, kind, sizes, sizes->in, sizes->out, &from, positions, to);
 }
 
 /* ====} */
@@ -313,8 +312,10 @@ static void max_row(const pool *p, const pool_row *r, int64_t whole) { (void)GB_
 
 static gb_status max_pool2d(gb_call *call) {
   static const pool_kind kind = { max_cell, max_row, window_of };
-  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, max_pool2d)->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d)));
-  return run_over(call, &kind, &s, s.in, s.out, call->out[1]);
+  const gb_tensor *x = GB_IN(call, max_pool2d)->x;
+  const gb_out_max_pool2d *out = GB_OUT(call, max_pool2d);
+  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d)));
+  return run_over(call, &kind, &s, x, out->positions, out->y);
 }
 
 /* sums += grad where the window's position is this one. */
@@ -385,7 +386,8 @@ static gb_status max_pool2d_backward(gb_call *call) {
   static const pool_kind kind = { max_backward_cell, max_backward_row, windows_with };
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
-  const gb_tensor *grad = call->in[0], *positions = call->in[1];
+  const gb_in_max_pool2d_backward *in = GB_IN(call, max_pool2d_backward);
+  const gb_tensor *grad = in->grad, *positions = in->positions;
   plane from = plane_of(grad);
   gb_block *block = NULL;
   if (!gb_is_channels_last(grad) && gb_is_channels_last(positions) && grad->numel > 0) {
@@ -394,7 +396,7 @@ static gb_status max_pool2d_backward(gb_call *call) {
     from.data = gb_block_data(block);
     gb_copy_strided(call, 4, grad->shape, from.data, from.dtype, from.stride, gb_data(grad), from.dtype, grad->stride);
   }
-  gb_status status = run(call, &kind, &s, s.in, s.out, &from, positions);
+  gb_status status = run(call, &kind, &s, s.in, s.out, &from, positions, GB_OUT(call, max_pool2d_backward)->dx);
   if (block) gb_cpu_scratch_free(call, block);
   return status;
 }
@@ -418,9 +420,9 @@ static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t fi
 
 static gb_status max_pool2d_gather(gb_call *call) {
   static const pool_kind kind = { gather_cell, NULL, window_of };
-  gb_pool_attrs attrs = GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d_gather));
-  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, max_pool2d_gather)->x->shape, attrs);
-  return run_over(call, &kind, &s, s.in, s.out, call->in[1]);
+  const gb_in_max_pool2d_gather *in = GB_IN(call, max_pool2d_gather);
+  gb_conv_sizes s = gb_pool_sizes_of(2, in->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d_gather)));
+  return run_over(call, &kind, &s, in->x, in->positions, GB_OUT(call, max_pool2d_gather)->y);
 }
 
 /* ====} */
@@ -456,22 +458,29 @@ static void mean_backward_cell(const pool *p, const pool_row *r, int64_t at, int
 static const pool_kind mean = { mean_cell, NULL, window_of }, mean_backward = { mean_backward_cell, NULL, windows_with };
 
 static gb_status avg_pool2d(gb_call *call) {
-  gb_conv_sizes s = gb_pool_sizes_of(2, GB_IN(call, avg_pool2d)->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)));
-  return run_over(call, &mean, &s, s.in, s.out, NULL);
+  const gb_tensor *x = GB_IN(call, avg_pool2d)->x;
+  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)));
+  return run_over(call, &mean, &s, x, NULL, GB_OUT(call, avg_pool2d)->y);
 }
 
 static gb_status avg_pool2d_backward(gb_call *call) {
   const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(call, avg_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
-  return run_over(call, &mean_backward, &s, s.in, s.out, NULL);
+  return run_over(call, &mean_backward, &s, GB_IN(call, avg_pool2d_backward)->grad, NULL,
+                  GB_OUT(call, avg_pool2d_backward)->dx);
 }
 
 static gb_status adaptive_avg_pool2d(gb_call *call) {
-  return run_over(call, &mean, NULL, call->in[0]->shape + 2, call->out[0]->shape + 2, NULL);
+  const gb_tensor *x = GB_IN(call, adaptive_avg_pool2d)->x, *y = GB_OUT(call, adaptive_avg_pool2d)->y;
+  plane from = plane_of(x);
+  return run(call, &mean, NULL, x->shape + 2, y->shape + 2, &from, NULL, y);
 }
 
 static gb_status adaptive_avg_pool2d_backward(gb_call *call) {
-  return run_over(call, &mean_backward, NULL, call->out[0]->shape + 2, call->in[0]->shape + 2, NULL);
+  const gb_tensor *grad = GB_IN(call, adaptive_avg_pool2d_backward)->grad;
+  const gb_tensor *dx = GB_OUT(call, adaptive_avg_pool2d_backward)->dx;
+  plane from = plane_of(grad);
+  return run(call, &mean_backward, NULL, dx->shape + 2, grad->shape + 2, &from, NULL, dx);
 }
 
 /* ====} */
