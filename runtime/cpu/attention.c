@@ -52,9 +52,17 @@ static view4 view_of(const gb_tensor *t) {
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
 static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
 
-/* What forward and backward have in common. in: query, key, value, mask; result decides the arithmetic. */
-static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tensor *result) {
-  const gb_tensor *query = in[0], *key = in[1], *value = in[2], *mask = in[3];
+#define SAME_ATTR(name)                                                         \
+  _Static_assert(GB_ATTR_AT(scaled_dot_product_attention, name) ==              \
+                 GB_ATTR_AT(scaled_dot_product_attention_backward, name), #name);
+SAME_ATTR(is_causal)
+SAME_ATTR(scale)
+SAME_ATTR(dropout_p)
+
+/* What forward and backward have in common; result decides the arithmetic. */
+static attention attention_of(gb_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
+                              const gb_tensor *mask, const gb_tensor *result) {
+  const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(call, scaled_dot_product_attention);
   attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .rounded = GB_DTYPE_NONE,
                   .threads = call->context->threads };
   a.size = gb_lane_bytes(a.lane);
@@ -66,9 +74,9 @@ static attention attention_of(gb_call *call, gb_tensor *const *in, const gb_tens
   a.how = gb_product_how_of(call->context);
   if (a.rounded == GB_DTYPE_NONE) a.how.unit = GB_UNIT_NONE; /* which takes 16-bit operands only: no scratch for it */
   if (mask) a.mask = view_of(mask);
-  a.causal = call->attrs[0].integer;
-  a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
-  a.dropout = call->attrs[2].number;
+  a.causal = attrs->is_causal.integer;
+  a.scale = attrs->scale.given ? attrs->scale.number : 1 / sqrt((double)a.e);
+  a.dropout = attrs->dropout_p.number;
   return a;
 }
 
@@ -276,10 +284,12 @@ static void forward_block(void *arg, int64_t chunk) {
 }
 
 static gb_status scaled_dot_product_attention(gb_call *call) {
-  attention a = attention_of(call, call->in, call->out[0]);
+  const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
+  const gb_out_scaled_dot_product_attention *out = GB_OUT(call, scaled_dot_product_attention);
+  attention a = attention_of(call, in->query, in->key, in->value, in->mask, out->y);
   if (a.batch * a.heads * a.tq == 0) return GB_OK;
-  a.y = view_of(call->out[0]);
-  a.lse = call->out[1] ? gb_data(call->out[1]) : NULL;
+  a.y = view_of(out->y);
+  a.lse = out->lse ? gb_data(out->lse) : NULL;
   a.seed = call->rng_seed;
   a.offset = call->rng_offset;
   int64_t blocks = (a.tq + FORWARD_Q - 1) / FORWARD_Q;
@@ -387,17 +397,19 @@ static void backward_head(void *arg, int64_t chunk) {
   put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, &dvalue);
 }
 
-/* in: grad, query, key, value, mask, y, lse. */
 static gb_status scaled_dot_product_attention_backward(gb_call *call) {
-  attention a = attention_of(call, call->in + 1, call->in[5]);
-  a.grad = view_of(call->in[0]);
-  a.y = view_of(call->in[5]);
-  a.lse = gb_data(call->in[6]);
-  a.seed = (uint64_t)call->attrs[3].integer;
-  a.offset = (uint64_t)call->attrs[4].integer;
-  a.dquery = view_of(call->out[0]);
-  a.dkey = view_of(call->out[1]);
-  a.dvalue = view_of(call->out[2]);
+  const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
+  const gb_attrs_scaled_dot_product_attention_backward *attrs = GB_ATTRS(call, scaled_dot_product_attention_backward);
+  const gb_out_scaled_dot_product_attention_backward *out = GB_OUT(call, scaled_dot_product_attention_backward);
+  attention a = attention_of(call, in->query, in->key, in->value, in->mask, in->y);
+  a.grad = view_of(in->grad);
+  a.y = view_of(in->y);
+  a.lse = gb_data(in->lse);
+  a.seed = (uint64_t)attrs->seed.integer;
+  a.offset = (uint64_t)attrs->offset.integer;
+  a.dquery = view_of(out->dquery);
+  a.dkey = view_of(out->dkey);
+  a.dvalue = view_of(out->dvalue);
   return run_chunks(call, &a, backward_room_of(&a, (room){ 0 }).bytes, a.batch * a.key_heads, backward_head);
 }
 

@@ -95,7 +95,7 @@ static gb_status run_product(gb_call *call, const gb_product *p) {
 static gb_operand operand(const gb_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
 static gb_status matmul(gb_call *call) {
-  const gb_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
+  const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
   gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype, .batch_ndim = b.ndim };
   p.a = (gb_matrix){ gb_data(x), (gb_dtype)x->dtype, b.x.row, b.x.column };
@@ -137,14 +137,16 @@ static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, cons
 }
 
 static gb_status linear(gb_call *call) {
-  const gb_tensor *y = call->out[0], *pre = call->out[1];
-  gb_activation activation = gb_activation_of(&call->attrs[0]);
+  const gb_in_linear *in = GB_IN(call, linear);
+  const gb_tensor *y = GB_OUT(call, linear)->y, *pre = GB_OUT(call, linear)->pre;
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear)->activation);
   bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
   gb_matrix x;
   int64_t rows;
   gb_block *copy;
-  GB_TRY(fold(call, call->in[0], &x, &rows, &copy));
-  gb_product p = layer(x, rows, call->in[1], call->in[2], activation, keep ? gb_data(pre) : NULL, gb_data(y), (gb_dtype)y->dtype);
+  GB_TRY(fold(call, in->x, &x, &rows, &copy));
+  gb_product p = layer(x, rows, in->weight, in->bias, activation, keep ? gb_data(pre) : NULL, gb_data(y),
+                       (gb_dtype)y->dtype);
   gb_status status = run_product(call, &p);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
@@ -152,37 +154,42 @@ static gb_status linear(gb_call *call) {
 
 /* Both layers, slab of rows by slab of rows; hidden holds one slab, or all of it where it is kept. */
 static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, char *hidden) {
-  const gb_tensor *y = call->out[0], *pre = call->out[1], *weight1 = call->in[1], *weight2 = call->in[3];
+  const gb_in_mlp *in = GB_IN(call, mlp);
+  const gb_tensor *y = GB_OUT(call, mlp)->y, *pre = GB_OUT(call, mlp)->pre;
   gb_dtype dtype = (gb_dtype)y->dtype;
   size_t bytes = gb_dtype_bytes(dtype);
-  gb_activation activation = gb_activation_of(&call->attrs[0]);
-  int64_t width = weight1->shape[0];
-  bool keep = call->out[2] != NULL;
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, mlp)->activation);
+  int64_t width = in->weight1->shape[0];
+  bool keep = GB_OUT(call, mlp)->hidden != NULL;
   for (int64_t row = 0; row < rows; row += slab) {
     int64_t n = rows - row < slab ? rows - row : slab;
     char *activated = hidden + (keep ? (size_t)(row * width) * bytes : 0);
-    gb_matrix in = x, middle = { .data = activated, .dtype = dtype, .row_stride = width, .column_stride = 1 };
-    in.data = (const char *)x.data + row * x.row_stride * (int64_t)gb_dtype_bytes(x.dtype);
-    gb_product first = layer(in, n, weight1, call->in[2], activation, pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL, activated, dtype);
+    gb_matrix from = x, middle = { .data = activated, .dtype = dtype, .row_stride = width, .column_stride = 1 };
+    from.data = (const char *)x.data + row * x.row_stride * (int64_t)gb_dtype_bytes(x.dtype);
+    char *argument = pre ? gb_data(pre) + (size_t)(row * width) * bytes : NULL;
+    gb_product first = layer(from, n, in->weight1, in->bias1, activation, argument, activated, dtype);
     GB_TRY(run_product(call, &first));
-    char *to = gb_data(y) + (size_t)(row * weight2->shape[0]) * bytes;
-    gb_product second = layer(middle, n, weight2, call->in[4], GB_ACTIVATION_NONE, NULL, to, dtype);
+    char *to = gb_data(y) + (size_t)(row * in->weight2->shape[0]) * bytes;
+    gb_product second = layer(middle, n, in->weight2, in->bias2, GB_ACTIVATION_NONE, NULL, to, dtype);
     GB_TRY(run_product(call, &second));
   }
   return GB_OK;
 }
 
 static gb_status mlp(gb_call *call) {
+  const gb_in_mlp *in = GB_IN(call, mlp);
+  const gb_out_mlp *out = GB_OUT(call, mlp);
   gb_matrix x;
-  int64_t rows, width = call->in[1]->shape[0];
+  int64_t rows, width = in->weight1->shape[0];
   gb_block *copy, *hidden;
-  GB_TRY(fold(call, call->in[0], &x, &rows, &copy));
+  GB_TRY(fold(call, in->x, &x, &rows, &copy));
   int64_t slab = width > 0 ? HIDDEN_ELEMENTS / width : rows;
   slab = slab < 256 ? 256 : slab;
   slab = rows < slab ? (rows > 0 ? rows : 1) : slab;
-  hidden = call->out[2] ? NULL : gb_cpu_scratch(call, (size_t)(slab * width) * gb_dtype_bytes((gb_dtype)call->out[0]->dtype));
-  char *to = call->out[2] ? gb_data(call->out[2]) : hidden ? gb_block_data(hidden) : NULL;
-  gb_status status = hidden || call->out[2] ? mlp_slabs(call, x, rows, slab, to) : GB_EMEMORY;
+  size_t bytes = gb_dtype_bytes((gb_dtype)out->y->dtype);
+  hidden = out->hidden ? NULL : gb_cpu_scratch(call, (size_t)(slab * width) * bytes);
+  char *to = out->hidden ? gb_data(out->hidden) : hidden ? gb_block_data(hidden) : NULL;
+  gb_status status = hidden || out->hidden ? mlp_slabs(call, x, rows, slab, to) : GB_EMEMORY;
   if (hidden) gb_cpu_scratch_free(call, hidden);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
@@ -190,8 +197,8 @@ static gb_status mlp(gb_call *call) {
 
 /* {---- gradients ---- */
 
-/* Run the kernel of another op within this one. */
-static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const gb_attr *attrs) {
+/* Run the kernel of another op within this one; attrs: its struct of attributes. */
+static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const void *attrs) {
   gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1, .in = in, .out = { out },
                     .attrs = attrs, .device = call->device, .result = GB_DTYPE_NONE };
   gb_status status = call->context->backend[GB_CPU]->run[op](&inner);
@@ -240,9 +247,9 @@ static void unactivate_chunk(void *arg, int64_t chunk) {
 
 /* Take dx, in place, before the activation that made x, and compute x if there is room for it: in one pass, or op by op. */
 static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
-  gb_tensor *dx = call->out[0], *kept = call->in[3];
+  gb_tensor *dx = GB_OUT(call, linear_backward)->dx, *kept = GB_IN(call, linear_backward)->kept;
   gb_attr approximate;
-  gb_activation activation = gb_activation_of(&call->attrs[0]);
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear_backward)->activation);
   gb_op backward = gb_activation_backward(activation, &approximate);
   bool plain = hidden && dx->dtype != GB_FLOAT64 && kept->dtype != GB_FLOAT64 && gb_is_contiguous(kept) && gb_is_contiguous(dx);
   if (backward == GB_OP_COUNT) return GB_OK;
@@ -257,18 +264,21 @@ static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
 
 /* grad @ weight. */
 static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
-  gb_tensor *dx = call->out[0], *weight = call->in[2];
-  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx), .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
+  gb_tensor *dx = GB_OUT(call, linear_backward)->dx, *weight = GB_IN(call, linear_backward)->weight;
+  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx),
+                   .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
   p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[0], weight->stride[1] };
   return run_product(call, &p);
 }
 
 /* grad^T @ x, or that added to a sum. */
 static gb_status weight_gradient(gb_call *call, const gb_tensor *x, gb_matrix grad, int64_t rows) {
-  gb_tensor *dweight = call->out[1];
+  gb_tensor *dweight = GB_OUT(call, linear_backward)->dweight;
   gb_block *copy;
-  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
-                   .c = gb_data(dweight), .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype, .add = call->attrs[4].integer };
+  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows,
+                   .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride }, .c = gb_data(dweight),
+                   .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype,
+                   .add = GB_ATTRS(call, linear_backward)->add.integer };
   GB_TRY(fold(call, x, &p.b, &p.k, &copy));
   gb_status status = run_product(call, &p);
   if (copy) gb_cpu_scratch_free(call, copy);
@@ -277,11 +287,13 @@ static gb_status weight_gradient(gb_call *call, const gb_tensor *x, gb_matrix gr
 
 /* Both; x may have to be computed from what was kept, which then lies as it did. */
 static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
-  const gb_tensor *kept = call->in[3];
+  const gb_in_linear_backward *in = GB_IN(call, linear_backward);
+  const gb_out_linear_backward *out = GB_OUT(call, linear_backward);
+  const gb_tensor *kept = in->kept;
   gb_storage storage = { .context = call->context, .device = call->device };
   gb_tensor hidden;
   gb_block *room = NULL;
-  if (call->out[1] && !call->in[1]) {
+  if (out->dweight && !in->x) {
     room = gb_cpu_scratch(call, (size_t)kept->numel * gb_dtype_bytes((gb_dtype)kept->dtype));
     if (!room) return GB_EMEMORY;
     storage.data = gb_block_data(room);
@@ -289,30 +301,31 @@ static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
     memcpy(hidden.shape, kept->shape, sizeof hidden.shape);
     gb_contiguous_strides(hidden.ndim, hidden.shape, hidden.stride);
   }
-  gb_status status = call->out[0] ? input_gradient(call, grad, rows) : GB_OK;
-  if (status == GB_OK && call->out[0]) status = unactivate(call, room ? &hidden : NULL);
-  if (status == GB_OK && call->out[1]) status = weight_gradient(call, room ? &hidden : call->in[1], grad, rows);
+  gb_status status = out->dx ? input_gradient(call, grad, rows) : GB_OK;
+  if (status == GB_OK && out->dx) status = unactivate(call, room ? &hidden : NULL);
+  if (status == GB_OK && out->dweight) status = weight_gradient(call, room ? &hidden : in->x, grad, rows);
   if (room) gb_cpu_scratch_free(call, room);
   return status;
 }
 
 /* The sum of grad's rows. */
-static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows, gb_tensor *dbias) {
   gb_storage storage = { .context = call->context, .device = call->device, .data = (void *)grad.data };
-  int64_t columns = call->out[2]->shape[0];
+  int64_t columns = dbias->shape[0];
   gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns }, .stride = { grad.row_stride, grad.column_stride },
                        .numel = rows * columns, .storage = &storage }, *in = &matrix;
-  gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
-  return run_op(call, GB_OP_sum, &in, 1, call->out[2], attrs);
+  gb_attrs_sum attrs = { .dim = { .given = true, .count = 1 } };
+  return run_op(call, GB_OP_sum, &in, 1, dbias, &attrs);
 }
 
 static gb_status linear_backward(gb_call *call) {
   gb_matrix grad;
   int64_t rows;
   gb_block *copy;
-  GB_TRY(fold(call, call->in[0], &grad, &rows, &copy));
+  GB_TRY(fold(call, GB_IN(call, linear_backward)->grad, &grad, &rows, &copy));
+  gb_tensor *dbias = GB_OUT(call, linear_backward)->dbias;
   gb_status status = matrix_gradients(call, grad, rows);
-  if (status == GB_OK && call->out[2]) status = bias_gradient(call, grad, rows);
+  if (status == GB_OK && dbias) status = bias_gradient(call, grad, rows, dbias);
   if (copy) gb_cpu_scratch_free(call, copy);
   return status;
 }
