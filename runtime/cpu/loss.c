@@ -202,17 +202,21 @@ static void forward_row(loss_job *job, int64_t row, const char *x, char *shifted
 }
 
 static gb_status cross_entropy(gb_call *call) {
-  const gb_tensor *x = call->in[0], *target = call->in[1], *out = call->out[0], *lse = call->out[1];
-  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)), .classes = x->shape[class_dim(x)],
-                   .ignore = call->attrs[0].integer, .smoothing = call->attrs[2].number, .row = forward_row };
+  const gb_in_cross_entropy *in = GB_IN(call, cross_entropy);
+  const gb_attrs_cross_entropy *attrs = GB_ATTRS(call, cross_entropy);
+  const gb_out_cross_entropy *out = GB_OUT(call, cross_entropy);
+  const gb_tensor *x = in->x, *target = in->target;
+  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)),
+                   .classes = x->shape[class_dim(x)], .ignore = attrs->ignore_index.integer,
+                   .smoothing = attrs->label_smoothing.number, .row = forward_row };
   job.rows = job.x.count;
   job.plan = gb_row_plan_for(&job.x);
-  job.lse = lse ? gb_data(lse) : NULL;
-  GB_TRY(open_job(call, &job, target, call->in[2], true));
+  job.lse = out->lse ? gb_data(out->lse) : NULL;
+  GB_TRY(open_job(call, &job, target, in->weight, true));
   job.target = gb_rows_of(target, job.indices ? GB_ROWS_EACH : class_dim(x));
   job.changes_x = !job.indices || job.smoothing > 0;
   gb_parallel(call, job.plan.chunks, run_rows, &job);
-  finish_loss(&job, &call->attrs[1], out, call->out[2]);
+  finish_loss(&job, &attrs->reduction, out->loss, out->total);
   return close_job(call, &job, GB_OK);
 }
 
@@ -237,16 +241,19 @@ static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, ch
 }
 
 static gb_status cross_entropy_backward(gb_call *call) {
-  const gb_tensor *x = call->in[1], *target = call->in[2];
+  const gb_in_cross_entropy_backward *in = GB_IN(call, cross_entropy_backward);
+  const gb_attrs_cross_entropy_backward *attrs = GB_ATTRS(call, cross_entropy_backward);
+  const gb_tensor *x = in->x, *target = in->target, *dx = GB_OUT(call, cross_entropy_backward)->dx;
   if (x->numel == 0) return GB_OK;
-  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)), .classes = x->shape[class_dim(x)],
-                   .dx = gb_rows_of(call->out[0], class_dim(x)), .ignore = call->attrs[0].integer, .smoothing = call->attrs[2].number,
-                   .lse = gb_data(call->in[4]), .row = backward_row };
+  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)),
+                   .classes = x->shape[class_dim(x)], .dx = gb_rows_of(dx, class_dim(x)),
+                   .ignore = attrs->ignore_index.integer, .smoothing = attrs->label_smoothing.number,
+                   .lse = gb_data(in->lse), .row = backward_row };
   job.rows = job.x.count;
   job.plan = gb_row_plan_for(&job.x);
-  GB_TRY(open_job(call, &job, target, call->in[3], true));
+  GB_TRY(open_job(call, &job, target, in->weight, true));
   job.target = gb_rows_of(target, job.indices ? GB_ROWS_EACH : class_dim(x));
-  read_gradient(&job, &call->attrs[1], call->in[0], call->in[5]);
+  read_gradient(&job, &attrs->reduction, in->grad, in->total);
   gb_parallel(call, job.plan.chunks, run_rows, &job);
   return close_job(call, &job, GB_OK);
 }
@@ -283,13 +290,16 @@ static void pick_forward(void *arg, int64_t chunk) {
 }
 
 static gb_status nll_loss(gb_call *call) {
-  const gb_tensor *x = call->in[0], *target = call->in[1];
-  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)), .classes = x->shape[class_dim(x)],
-                   .target = gb_rows_of(target, GB_ROWS_EACH), .ignore = call->attrs[0].integer };
+  const gb_in_nll_loss *in = GB_IN(call, nll_loss);
+  const gb_attrs_nll_loss *attrs = GB_ATTRS(call, nll_loss);
+  const gb_tensor *x = in->x, *target = in->target;
+  loss_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .x = gb_rows_of(x, class_dim(x)),
+                   .classes = x->shape[class_dim(x)], .target = gb_rows_of(target, GB_ROWS_EACH),
+                   .ignore = attrs->ignore_index.integer };
   job.rows = job.x.count;
-  GB_TRY(open_job(call, &job, target, call->in[2], false));
+  GB_TRY(open_job(call, &job, target, in->weight, false));
   gb_parallel(call, pick_chunks(&job), pick_forward, &job);
-  finish_loss(&job, &call->attrs[1], call->out[0], call->out[1]);
+  finish_loss(&job, &attrs->reduction, GB_OUT(call, nll_loss)->loss, GB_OUT(call, nll_loss)->total);
   return close_job(call, &job, GB_OK);
 }
 
@@ -307,14 +317,17 @@ static void pick_backward(void *arg, int64_t chunk) {
 }
 
 static gb_status nll_loss_backward(gb_call *call) {
-  const gb_tensor *target = call->in[1], *total = call->in[3], *dx = call->out[0];
+  const gb_in_nll_loss_backward *in = GB_IN(call, nll_loss_backward);
+  const gb_attrs_nll_loss_backward *attrs = GB_ATTRS(call, nll_loss_backward);
+  const gb_tensor *target = in->target, *total = in->total, *dx = GB_OUT(call, nll_loss_backward)->dx;
   gb_clear_bytes(gb_data(dx), (size_t)dx->numel * gb_dtype_bytes((gb_dtype)dx->dtype));
   if (dx->numel == 0) return GB_OK;
-  loss_job job = { .lane = gb_lane_of((gb_dtype)total->dtype, GB_FLOAT32), .dx = gb_rows_of(dx, class_dim(dx)), .classes = dx->shape[class_dim(dx)],
-                   .target = gb_rows_of(target, GB_ROWS_EACH), .ignore = call->attrs[1].integer };
+  loss_job job = { .lane = gb_lane_of((gb_dtype)total->dtype, GB_FLOAT32), .dx = gb_rows_of(dx, class_dim(dx)),
+                   .classes = dx->shape[class_dim(dx)], .target = gb_rows_of(target, GB_ROWS_EACH),
+                   .ignore = attrs->ignore_index.integer };
   job.rows = job.dx.count;
-  GB_TRY(open_job(call, &job, target, call->in[2], false));
-  read_gradient(&job, &call->attrs[2], call->in[0], total);
+  GB_TRY(open_job(call, &job, target, in->weight, false));
+  read_gradient(&job, &attrs->reduction, in->grad, total);
   gb_parallel(call, pick_chunks(&job), pick_backward, &job);
   return close_job(call, &job, GB_OK);
 }
@@ -384,9 +397,10 @@ static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, 
 
 /* logits = x @ weight^T + bias */
 static gb_status linear_logits(gb_call *call, const linear_job *job, int64_t first) {
-  const gb_tensor *bias = call->in[3];
-  gb_product p = { .m = job->rows, .n = job->classes, .k = job->features, .a = matrix_of(call->in[0], first), .b = transposed(matrix_of(call->in[1],
-                                                                                                                                        0)),
+  const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
+  const gb_tensor *bias = in->bias;
+  gb_product p = { .m = job->rows, .n = job->classes, .k = job->features, .a = matrix_of(in->x, first),
+                   .b = transposed(matrix_of(in->weight, 0)),
                    .c = job->logits, .ldc = job->classes, .dtype = gb_lane_dtype(job->lane) };
   if (bias) p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype, .bias_stride = bias->stride[0] };
   return gb_product_run(call, &p);
@@ -394,12 +408,16 @@ static gb_status linear_logits(gb_call *call, const linear_job *job, int64_t fir
 
 /* dx = slope @ weight; dweight += slope^T @ x; dbias += column sums of slope. */
 static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t first) {
-  gb_tensor *dx = call->out[1], *dweight = call->out[2];
+  const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
+  const gb_out_linear_cross_entropy *out = GB_OUT(call, linear_cross_entropy);
+  gb_tensor *dx = out->dx, *dweight = out->dweight;
   gb_matrix slope = { job->slope, job->operand, job->classes, 1 };
-  gb_product by_x = { .m = job->rows, .n = job->features, .k = job->classes, .a = slope, .b = matrix_of(call->in[1], 0),
+  gb_product by_x = { .m = job->rows, .n = job->features, .k = job->classes, .a = slope,
+                      .b = matrix_of(in->weight, 0),
                       .c = gb_data(dx) + (size_t)(first * job->features) * gb_dtype_bytes((gb_dtype)dx->dtype), .ldc = job->features,
                       .dtype = (gb_dtype)dx->dtype };
-  gb_product by_weight = { .m = job->classes, .n = job->features, .k = job->rows, .a = transposed(slope), .b = matrix_of(call->in[0], first),
+  gb_product by_weight = { .m = job->classes, .n = job->features, .k = job->rows, .a = transposed(slope),
+                           .b = matrix_of(in->x, first),
                            .c = gb_data(dweight), .ldc = job->features, .dtype = (gb_dtype)dweight->dtype, .beta = first > 0 ? 1.0f : 0.0f };
   GB_TRY(gb_product_run(call, &by_x));
   GB_TRY(gb_product_run(call, &by_weight));
@@ -409,7 +427,7 @@ static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t 
 
 /* Class indices of all rows, checked; *counted is how many are not ignored. */
 static gb_status read_targets(gb_call *call, int64_t classes, int64_t ignore, int64_t *to, int64_t *counted) {
-  const gb_tensor *target = call->in[2];
+  const gb_tensor *target = GB_IN(call, linear_cross_entropy)->target;
   gb_bad_index bad = { .set = false };
   gb_lane_load(GB_LANE_I64, to, gb_data(target), (gb_dtype)target->dtype, target->stride[0], target->numel);
   for (int64_t i = 0; i < target->numel && !gb_was_stopped(call) && !gb_long_loop(i); i++) {
@@ -435,17 +453,20 @@ static gb_status linear_chunks(gb_call *call, linear_job *job, int64_t rows, int
   return GB_OK;
 }
 
-/* Without rows there are no losses and no gradients by weight and bias. */
-static void linear_zero(gb_call *call) {
-  for (int i = 2; i < 4; i++)
-    if (call->out[i]) gb_clear_bytes(gb_data(call->out[i]), (size_t)call->out[i]->numel * gb_dtype_bytes((gb_dtype)call->out[i]->dtype));
+/* A sum over rows that nothing has been added to yet. */
+static void linear_zero(const gb_tensor *sum) {
+  if (sum) gb_clear_bytes(gb_data(sum), (size_t)sum->numel * gb_dtype_bytes((gb_dtype)sum->dtype));
 }
 
 /* x [n, features], weight [classes, features], target [n]. The gradients are those of the sum of the losses; backward scales them. */
 static gb_status linear_cross_entropy(gb_call *call) {
-  const gb_tensor *x = call->in[0], *weight = call->in[1], *out = call->out[0];
+  const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
+  const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
+  const gb_out_linear_cross_entropy *out = GB_OUT(call, linear_cross_entropy);
+  const gb_tensor *x = in->x, *weight = in->weight, *loss = out->loss;
   linear_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .operand = (gb_dtype)x->dtype, .classes = weight->shape[0],
-                     .features = weight->shape[1], .ignore = call->attrs[0].integer, .needs_grad = call->out[1] != NULL };
+                     .features = weight->shape[1], .ignore = attrs->ignore_index.integer,
+                     .needs_grad = out->dx != NULL };
   int64_t rows = x->shape[0], n = job.classes > 0 ? job.classes : 1, counted = 0, chunk_rows = LOGITS / n;
   bool narrow = gb_lane_dtype(job.lane) != job.operand;
   if (chunk_rows > MOST_ROWS) chunk_rows = MOST_ROWS;
@@ -453,8 +474,9 @@ static gb_status linear_cross_entropy(gb_call *call) {
   if (chunk_rows > rows) chunk_rows = rows;
   job.bytes = gb_lane_bytes(job.lane);
   job.per_chunk = n < 8 * GB_TILE ? 8 * GB_TILE / n : 1;
-  job.dbias = call->out[3] ? gb_data(call->out[3]) : NULL;
-  linear_zero(call);
+  job.dbias = out->dbias ? gb_data(out->dbias) : NULL;
+  linear_zero(out->dweight);
+  linear_zero(out->dbias);
   size_t logits = (size_t)(chunk_rows * n), logits_bytes = logits * job.bytes;
   size_t slope_bytes = narrow && job.needs_grad ? logits * gb_dtype_bytes(job.operand) : 0;
   gb_block *scratch = gb_cpu_scratch(call, (size_t)rows * 16 + logits_bytes + slope_bytes);
@@ -469,8 +491,8 @@ static gb_status linear_cross_entropy(gb_call *call) {
   if (status == GB_OK) status = linear_chunks(call, &job, rows, chunk_rows);
   if (status == GB_OK) {
     double sum = gb_row_sum(job.lane, losses, rows);
-    gb_row_put(job.lane, result, 0, is_reduction(&call->attrs[1], GB_WORD_mean) ? sum / (double)counted : sum);
-    gb_lane_store(job.lane, gb_data(out), (gb_dtype)out->dtype, 1, result, 1);
+    gb_row_put(job.lane, result, 0, is_reduction(&attrs->reduction, GB_WORD_mean) ? sum / (double)counted : sum);
+    gb_lane_store(job.lane, gb_data(loss), (gb_dtype)loss->dtype, 1, result, 1);
   }
   gb_cpu_scratch_free(call, scratch);
   return status;

@@ -353,32 +353,43 @@ static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor 
 /* The lanes of a norm of x whose result is y. */
 static gb_lane lane_of(const gb_tensor *x, const gb_tensor *y) { return gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype); }
 
-/* layer_norm and rms_norm. */
-static gb_status forward(gb_call *call, const gb_tensor *bias, const gb_tensor *mean, const gb_tensor *rstd, bool centre) {
-  const gb_tensor *x = call->in[0], *y = call->out[0];
+static gb_status layer_norm(gb_call *call) {
+  const gb_in_layer_norm *in = GB_IN(call, layer_norm);
+  const gb_attrs_layer_norm *attrs = GB_ATTRS(call, layer_norm);
+  const gb_out_layer_norm *out = GB_OUT(call, layer_norm);
   layer l;
-  set_up(&l, call, x, x->ndim - call->attrs[0].count, lane_of(x, y));
-  l.centre = centre;
-  l.eps = call->attrs[1].number;
-  l.mean = mean;
-  l.rstd = rstd;
-  return run_forward(&l, call->in[1], bias, y);
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(in->x, out->y));
+  l.centre = true;
+  l.eps = attrs->eps.number;
+  l.mean = out->mean;
+  l.rstd = out->rstd;
+  return run_forward(&l, in->weight, in->bias, out->y);
 }
 
-static gb_status layer_norm(gb_call *call) { return forward(call, call->in[2], call->out[1], call->out[2], true); }
-static gb_status rms_norm(gb_call *call) { return forward(call, NULL, NULL, call->out[1], false); }
+static gb_status rms_norm(gb_call *call) {
+  const gb_in_rms_norm *in = GB_IN(call, rms_norm);
+  const gb_attrs_rms_norm *attrs = GB_ATTRS(call, rms_norm);
+  const gb_out_rms_norm *out = GB_OUT(call, rms_norm);
+  layer l;
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(in->x, out->y));
+  l.eps = attrs->eps.number;
+  l.rstd = out->rstd;
+  return run_forward(&l, in->weight, NULL, out->y);
+}
 
 static gb_status add_layer_norm(gb_call *call) {
-  const gb_tensor *x = call->in[0], *residual = call->in[1], *y = call->out[0], *sum = call->out[1];
+  const gb_in_add_layer_norm *in = GB_IN(call, add_layer_norm);
+  const gb_attrs_add_layer_norm *attrs = GB_ATTRS(call, add_layer_norm);
+  const gb_out_add_layer_norm *out = GB_OUT(call, add_layer_norm);
   layer l;
-  set_up(&l, call, x, x->ndim - call->attrs[0].count, lane_of(sum, y));
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(out->sum, out->y));
   l.centre = l.adds = true;
-  l.eps = call->attrs[1].number;
-  l.other = gb_rows_of(residual, residual->ndim - 1);
-  l.sum = gb_rows_of(sum, sum->ndim - 1);
-  l.mean = call->out[2];
-  l.rstd = call->out[3];
-  return run_forward(&l, call->in[2], call->in[3], y);
+  l.eps = attrs->eps.number;
+  l.other = gb_rows_of(in->residual, in->residual->ndim - 1);
+  l.sum = gb_rows_of(out->sum, out->sum->ndim - 1);
+  l.mean = out->mean;
+  l.rstd = out->rstd;
+  return run_forward(&l, in->weight, in->bias, out->y);
 }
 
 static void backward_chunk(void *arg, int64_t chunk) {
@@ -413,9 +424,20 @@ static void put_parameter(gb_lane lane, const gb_tensor *to, const void *lanes) 
   else gb_clear_bytes(gb_data(to), (size_t)to->numel * gb_dtype_bytes((gb_dtype)to->dtype));
 }
 
+#define SAME(at, name) _Static_assert(at(layer_norm_backward, name) == at(rms_norm_backward, name), #name);
+SAME(GB_IN_AT, grad)
+SAME(GB_IN_AT, x)
+SAME(GB_IN_AT, weight)
+SAME(GB_OUT_AT, dx)
+SAME(GB_OUT_AT, dweight)
+#undef SAME
+
 /* The gradients of layer_norm and rms_norm. */
-static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias, bool centre) {
-  const gb_tensor *grad = call->in[0], *x = call->in[1], *dx = call->out[0], *dweight = call->out[1];
+static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias,
+                          bool centre) {
+  const gb_in_rms_norm_backward *in = GB_IN(call, rms_norm_backward);
+  const gb_out_rms_norm_backward *out = GB_OUT(call, rms_norm_backward);
+  const gb_tensor *grad = in->grad, *x = in->x, *dx = out->dx, *dweight = out->dweight;
   layer l;
   set_up(&l, call, x, rstd->ndim, lane_of(x, grad));
   if (x->numel == 0) {
@@ -437,7 +459,7 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)), parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
   char *weights = place(&l, l.scratch.shared + w, 3);
-  parameter(l.lane, l.dtype, call->in[2], 1, l.n, weights);
+  parameter(l.lane, l.dtype, in->weight, 1, l.n, weights);
   l.weight = weights;
   l.parts = place(&l, l.scratch.shared + parts, 1);
   gb_parallel(call, l.chunks, backward_chunk, &l);
@@ -450,8 +472,14 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   return GB_OK;
 }
 
-static gb_status layer_norm_backward(gb_call *call) { return backward(call, call->in[3], call->in[4], call->out[2], true); }
-static gb_status rms_norm_backward(gb_call *call) { return backward(call, NULL, call->in[3], NULL, false); }
+static gb_status layer_norm_backward(gb_call *call) {
+  const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
+  return backward(call, in->mean, in->rstd, GB_OUT(call, layer_norm_backward)->dbias, true);
+}
+
+static gb_status rms_norm_backward(gb_call *call) {
+  return backward(call, NULL, GB_IN(call, rms_norm_backward)->rstd, NULL, false);
+}
 
 /* ====} */
 
@@ -623,16 +651,16 @@ static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ?
 /* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or forward did so before.
  * b->parts is free. */
 static void update_running(batch *b) {
-  gb_tensor *mean = b->call->in[1], *variance = b->call->in[2];
-  double momentum = b->call->attrs[1].number, n = (double)b->count;
+  const gb_in_batch_norm *in = GB_IN(b->call, batch_norm);
+  double momentum = GB_ATTRS(b->call, batch_norm)->momentum.number, n = (double)b->count;
   if (b->count < 2 || b->call->context->modes->recompute || gb_was_stopped(b->call)) return;
   for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++)
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
   if (gb_was_stopped(b->call)) return;
   gb_running outer = gb_running_here;
   gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop ends */
-  move_towards(mean, b->mean, 1, momentum, b->parts);
-  move_towards(variance, b->rstd, n / (n - 1), momentum, b->parts);
+  move_towards(in->running_mean, b->mean, 1, momentum, b->parts);
+  move_towards(in->running_var, b->rstd, n / (n - 1), momentum, b->parts);
   gb_running_here = outer;
 }
 
@@ -664,24 +692,26 @@ static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
 }
 
 static gb_status batch_norm(gb_call *call) {
-  const gb_tensor *x = call->in[0], *y = call->out[0];
+  const gb_in_batch_norm *in = GB_IN(call, batch_norm);
+  const gb_attrs_batch_norm *attrs = GB_ATTRS(call, batch_norm);
+  const gb_out_batch_norm *out = GB_OUT(call, batch_norm);
   batch b;
-  if (x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, x, y, y));
-  if (call->attrs[0].integer) {
+  if (in->x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, in->x, out->y, out->y));
+  if (attrs->training.integer) {
     gb_parallel(call, b.chunks, moments_chunk, &b);
     merge_moments(&b);
     update_running(&b);
   } else {
-    channel_values(call->in[1], b.mean, false);
-    channel_values(call->in[2], b.rstd, false);
+    channel_values(in->running_mean, b.mean, false);
+    channel_values(in->running_var, b.rstd, false);
   }
-  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + call->attrs[2].number);
-  set_lanes(&b, call->in[3], true);
-  parameter(b.lane, gb_lane_dtype(b.lane), call->in[4], 0, b.c, b.bias);
+  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
+  set_lanes(&b, in->weight, true);
+  parameter(b.lane, gb_lane_dtype(b.lane), in->bias, 0, b.c, b.bias);
   gb_parallel(call, b.chunks, apply_chunk, &b);
-  if (call->out[1]) channel_values(call->out[1], b.mean, true);
-  if (call->out[2]) channel_values(call->out[2], b.rstd, true);
+  if (out->mean) channel_values(out->mean, b.mean, true);
+  if (out->rstd) channel_values(out->rstd, b.rstd, true);
   gb_scratch_close(call, &b.scratch);
   return GB_OK;
 }
@@ -737,14 +767,15 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
 
 /* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
 static gb_status batch_norm_backward(gb_call *call) {
-  const gb_tensor *grad = call->in[0], *x = call->in[1];
-  bool training = call->attrs[0].integer;
+  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
+  const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
+  bool training = GB_ATTRS(call, batch_norm_backward)->training.integer;
   batch b;
-  if (x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, x, grad, call->out[0]));
-  channel_values(call->in[3], b.mean, false);
-  channel_values(call->in[4], b.rstd, false);
-  set_lanes(&b, call->in[2], false);
+  if (in->x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx));
+  channel_values(in->mean, b.mean, false);
+  channel_values(in->rstd, b.rstd, false);
+  set_lanes(&b, in->weight, false);
   gb_parallel(call, b.chunks, gradients_chunk, &b);
   double *plain = b.mean, *along = b.rstd; /* in lanes by now */
   for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) {
@@ -759,8 +790,8 @@ static gb_status batch_norm_backward(gb_call *call) {
   }
   b.fixed = !training;
   gb_parallel(call, b.chunks, backward_rows_chunk, &b);
-  if (call->out[1]) channel_values(call->out[1], along, true);
-  channel_values(call->out[2], plain, true);
+  if (out->dweight) channel_values(out->dweight, along, true);
+  channel_values(out->dbias, plain, true);
   gb_scratch_close(call, &b.scratch);
   return GB_OK;
 }
