@@ -21,7 +21,8 @@ static inline size_t bytes_of(const gb_tensor *t) { return gb_dtype_bytes((gb_dt
 /* y[i] = weight[index[i]]: rows in parallel. */
 static void embedding_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *index = w->call->in[0], *weight = w->call->in[1], *y = w->call->out[0];
+  const gb_in_embedding *in = GB_IN(w->call, embedding);
+  const gb_tensor *index = in->index, *weight = in->weight, *y = GB_OUT(w->call, embedding)->y;
   int64_t end, at[GB_MAX_NDIM], width = weight->shape[1];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
@@ -40,9 +41,10 @@ static gb_runs rows_of_index(const gb_tensor *index, int64_t width) {
 }
 
 static gb_status embedding(gb_call *call) {
-  const gb_tensor *index = call->in[0], *weight = call->in[1];
+  const gb_in_embedding *in = GB_IN(call, embedding);
+  const gb_tensor *index = in->index, *weight = in->weight;
   GB_TRY(gb_check_index(call, index, weight->shape[0], "index"));
-  if (call->out[0]->numel == 0) return GB_OK;
+  if (GB_OUT(call, embedding)->y->numel == 0) return GB_OK;
   index_walk w = { .call = call, .runs = rows_of_index(index, weight->shape[1]) };
   gb_broadcast_strides(index, index->ndim, index->shape, w.stride[1]);
   gb_parallel(call, w.runs.chunks, embedding_chunk, &w);
@@ -79,8 +81,9 @@ static void sort_by_row(row_lists *lists, const gb_tensor *index) {
 
 /* One tile of columns of one row: its gradients summed in order, rounded once. */
 static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, int64_t n) {
-  const gb_tensor *grad = lists->call->in[0], *out = lists->call->out[0];
-  const gb_attr *padding = &lists->call->attrs[1];
+  const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
+  const gb_tensor *out = GB_OUT(lists->call, embedding_backward)->dweight;
+  const gb_attr *padding = &GB_ATTRS(lists->call, embedding_backward)->padding_idx;
   int64_t at[GB_MAX_NDIM], stride = grad->stride[grad->ndim - 1], bytes = (int64_t)bytes_of(grad);
   int64_t i = lists->first[row], end = padding->given && padding->integer == row ? i : lists->first[row + 1];
   char *to = gb_data(out) + (row * out->stride[0] + column * out->stride[1]) * (int64_t)bytes_of(out);
@@ -104,7 +107,7 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
 
 static void embedding_backward_chunk(void *arg, int64_t chunk) {
   const row_lists *lists = arg;
-  int64_t width = lists->call->out[0]->shape[1], end = (chunk + 1) * lists->rows_per_chunk;
+  int64_t width = GB_OUT(lists->call, embedding_backward)->dweight->shape[1], end = (chunk + 1) * lists->rows_per_chunk;
   if (end > lists->rows) end = lists->rows;
   for (int64_t row = chunk * lists->rows_per_chunk; row < end; row++)
     for (int64_t column = 0; column < width; column += GB_TILE)
@@ -112,7 +115,8 @@ static void embedding_backward_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status embedding_backward(gb_call *call) {
-  const gb_tensor *grad = call->in[0], *index = call->in[1], *out = call->out[0];
+  const gb_in_embedding_backward *in = GB_IN(call, embedding_backward);
+  const gb_tensor *grad = in->grad, *index = in->index, *out = GB_OUT(call, embedding_backward)->dweight;
   row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, 1), .rows = out->shape[0] };
   GB_TRY(gb_check_index(call, index, lists.rows, "index"));
   if (out->numel == 0) return GB_OK;
@@ -151,7 +155,8 @@ static void walk_strides(index_walk *w, int i, const gb_tensor *t) {
 
 static void gather_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *x = w->call->in[0], *index = w->call->in[1], *y = w->call->out[0];
+  const gb_in_gather *in = GB_IN(w->call, gather);
+  const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(w->call, gather)->y;
   size_t bytes = bytes_of(x);
   int64_t end, at[GB_MAX_NDIM], x_stride = w->stride[0][w->dim], i_stride = w->stride[1][w->dim], y_stride = w->stride[2][w->dim];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
@@ -167,19 +172,21 @@ static void gather_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status gather(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1];
+  const gb_in_gather *in = GB_IN(call, gather);
+  const gb_tensor *x = in->x, *index = in->index;
   index_walk w = { .call = call };
-  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(call->attrs[0].integer, x->ndim));
+  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(GB_ATTRS(call, gather)->dim.integer, x->ndim));
   GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
   if (index->numel == 0) return GB_OK;
-  walk_strides(&w, 0, x), walk_strides(&w, 1, index), walk_strides(&w, 2, call->out[0]);
+  walk_strides(&w, 0, x), walk_strides(&w, 1, index), walk_strides(&w, 2, GB_OUT(call, gather)->y);
   gb_parallel(call, w.runs.chunks, gather_chunk, &w);
   return GB_OK;
 }
 
 /* Add n elements of source into one line of sums, each at its index. */
 static void scatter_line(const index_walk *w, int64_t sum_offset, int64_t index_offset, const char *from, int64_t n) {
-  const gb_tensor *index = w->call->in[1], *source = w->call->in[2];
+  const gb_in_scatter_add *in = GB_IN(w->call, scatter_add);
+  const gb_tensor *index = in->index, *source = in->source;
   gb_dtype dtype = (gb_dtype)source->dtype, index_dtype = (gb_dtype)index->dtype;
   int64_t to_stride = w->sums.strides[w->dim], i_stride = w->stride[1][w->dim], s_stride = w->stride[2][w->dim];
   const char *at = gb_data(index);
@@ -201,7 +208,7 @@ static void scatter_line(const index_walk *w, int64_t sum_offset, int64_t index_
 
 static void scatter_add_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *source = w->call->in[2];
+  const gb_tensor *source = GB_IN(w->call, scatter_add)->source;
   int64_t end, at[GB_MAX_NDIM];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
@@ -214,9 +221,10 @@ static void scatter_add_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status scatter_add(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
+  const gb_in_scatter_add *in = GB_IN(call, scatter_add);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, scatter_add)->y;
   index_walk w = { .call = call };
-  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(call->attrs[0].integer, x->ndim));
+  lines_along(&w, index->ndim, index->shape, gb_wrap_dim(GB_ATTRS(call, scatter_add)->dim.integer, x->ndim));
   GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
   GB_TRY(gb_sums_begin(call, y, x, &w.sums));
   if (y->ndim == 0) w.sums.strides[0] = 1;
@@ -233,7 +241,8 @@ static gb_status scatter_add(gb_call *call) {
 /* Runs along the last dimension; where that is dim itself, one line of picked elements. */
 static void index_select_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *x = w->call->in[0], *index = w->call->in[1], *y = w->call->out[0];
+  const gb_in_index_select *in = GB_IN(w->call, index_select);
+  const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(w->call, index_select)->y;
   int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(x), i_stride = w->stride[1][0];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     int64_t n = gb_run_at(&w->runs, run, at), start = at[w->dim];
@@ -254,8 +263,10 @@ static void index_select_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status index_select(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
-  index_walk w = { .call = call, .dim = gb_wrap_dim(call->attrs[0].integer, x->ndim), .runs = gb_runs_of(y->ndim, y->shape, GB_CHUNK_ELEMENTS) };
+  const gb_in_index_select *in = GB_IN(call, index_select);
+  const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(call, index_select)->y;
+  index_walk w = { .call = call, .dim = gb_wrap_dim(GB_ATTRS(call, index_select)->dim.integer, x->ndim),
+                   .runs = gb_runs_of(y->ndim, y->shape, GB_CHUNK_ELEMENTS) };
   GB_TRY(gb_check_index(call, index, gb_size_at(x, w.dim), "index"));
   if (y->numel == 0) return GB_OK;
   walk_strides(&w, 0, x), walk_strides(&w, 1, index), walk_strides(&w, 2, y);
@@ -265,7 +276,7 @@ static gb_status index_select(gb_call *call) {
 
 /* Add n elements of a source run to a run of sums. */
 static void add_run(const index_walk *w, int64_t offset, int64_t stride, const char *from, int64_t from_stride, int64_t n) {
-  gb_dtype dtype = (gb_dtype)w->call->in[2]->dtype;
+  gb_dtype dtype = (gb_dtype)GB_IN(w->call, index_add)->source->dtype;
   if (w->sums.dtype == GB_FLOAT32) {
     float tile[GB_TILE], *to = (float *)w->sums.data + offset;
     gb_load_f32(tile, from, dtype, from_stride, n);
@@ -286,7 +297,8 @@ static void add_run(const index_walk *w, int64_t offset, int64_t stride, const c
 /* One run of the result's last dimension per slice of the index, in the index's order. */
 static void index_add_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *index = w->call->in[1], *source = w->call->in[2];
+  const gb_in_index_add *in = GB_IN(w->call, index_add);
+  const gb_tensor *index = in->index, *source = in->source;
   int64_t end, at[GB_MAX_NDIM], last = w->runs.ndim - 1, bytes = (int64_t)bytes_of(source), work = 0;
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     int64_t n = gb_run_at(&w->runs, run, at);
@@ -301,8 +313,10 @@ static void index_add_chunk(void *arg, int64_t chunk) {
 
 /* The shape with dim as 1, cut into runs: each is added to by all slices, so chunks never share an element. */
 static gb_status index_add(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
-  index_walk w = { .call = call, .dim = gb_wrap_dim(call->attrs[0].integer, x->ndim), .n = index->numel };
+  const gb_in_index_add *in = GB_IN(call, index_add);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, index_add)->y;
+  index_walk w = { .call = call, .n = index->numel };
+  w.dim = gb_wrap_dim(GB_ATTRS(call, index_add)->dim.integer, x->ndim);
   int64_t shape[GB_MAX_NDIM] = { 1 };
   memcpy(shape, x->shape, sizeof *shape * (size_t)x->ndim);
   shape[w.dim] = 1;
@@ -331,15 +345,17 @@ typedef struct put_job {
 
 /* Place i of the index: its row. */
 static int64_t put_row(const put_job *job, int64_t i, int64_t *at) {
-  const gb_tensor *index = job->call->in[1];
+  const gb_tensor *index = GB_IN(job->call, index_put)->index;
   gb_run_at(&job->index_runs, i, at);
   return gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(job->index_runs.ndim, at, job->index_strides));
 }
 
 static void index_put_chunk(void *arg, int64_t chunk) {
   const put_job *job = arg;
-  const gb_tensor *index = job->call->in[1], *source = job->call->in[2], *y = job->call->out[0];
-  int64_t end, at[GB_MAX_NDIM], in[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
+  const gb_in_index_put *in = GB_IN(job->call, index_put);
+  const gb_tensor *index = in->index, *source = in->source, *y = GB_OUT(job->call, index_put)->y;
+  int64_t end, at[GB_MAX_NDIM], inner[GB_MAX_NDIM];
+  int64_t to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
   const int64_t *inner_strides = job->source_strides + index->ndim;
   for (int64_t i = gb_chunk_runs(&job->index_runs, chunk, &end); i < end; i++) {
     int64_t row = put_row(job, i, at);
@@ -347,15 +363,17 @@ static void index_put_chunk(void *arg, int64_t chunk) {
     char *to = gb_data(y) + row * y->stride[0] * to_bytes;
     const char *from = gb_data(source) + gb_offset_at(index->ndim, at, job->source_strides) * from_bytes;
     for (int64_t run = 0; run < job->inner.count && !gb_work(job->inner.length); run++) {
-      int64_t n = gb_run_at(&job->inner, run, in), last = y->ndim - 1;
-      gb_copy_run(to + gb_offset_at(y->ndim - 1, in, y->stride + 1) * to_bytes, (gb_dtype)y->dtype, last ? y->stride[last] : 1,
-                  from + gb_offset_at(y->ndim - 1, in, inner_strides) * from_bytes, (gb_dtype)source->dtype, last ? inner_strides[last - 1] : 1, n);
+      int64_t n = gb_run_at(&job->inner, run, inner), last = y->ndim - 1;
+      gb_copy_run(to + gb_offset_at(y->ndim - 1, inner, y->stride + 1) * to_bytes, (gb_dtype)y->dtype,
+                  last ? y->stride[last] : 1, from + gb_offset_at(y->ndim - 1, inner, inner_strides) * from_bytes,
+                  (gb_dtype)source->dtype, last ? inner_strides[last - 1] : 1, n);
     }
   }
 }
 
 static gb_status index_put(gb_call *call) {
-  const gb_tensor *x = call->in[0], *index = call->in[1], *source = call->in[2], *y = call->out[0];
+  const gb_in_index_put *in = GB_IN(call, index_put);
+  const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, index_put)->y;
   put_job job = { .call = call };
   int64_t picked[GB_MAX_NDIM], at[GB_MAX_NDIM], block = x->shape[0] ? x->numel / x->shape[0] : 0;
   GB_TRY(gb_check_index(call, index, x->shape[0], "index"));
@@ -432,7 +450,7 @@ static gb_status require_count(gb_call *call, int64_t total, int64_t expected) {
 
 static void masked_select_chunk(void *arg, int64_t chunk) {
   const mask_job *job = arg;
-  const gb_tensor *x = job->call->in[0], *y = job->call->out[0];
+  const gb_tensor *x = GB_IN(job->call, masked_select)->x, *y = GB_OUT(job->call, masked_select)->y;
   uint8_t flags[GB_TILE];
   size_t bytes = bytes_of(x);
   int64_t end, at[GB_MAX_NDIM], stride = job->x_strides[job->runs.ndim - 1] * (int64_t)bytes;
@@ -449,7 +467,8 @@ static void masked_select_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status masked_select(gb_call *call) {
-  const gb_tensor *x = call->in[0], *mask = call->in[1];
+  const gb_in_masked_select *in = GB_IN(call, masked_select);
+  const gb_tensor *x = in->x, *mask = in->mask;
   int64_t shape[GB_MAX_NDIM], total;
   int ndim = x->ndim;
   memcpy(shape, x->shape, sizeof shape);
@@ -458,7 +477,7 @@ static gb_status masked_select(gb_call *call) {
   gb_block *scratch;
   GB_TRY(mask_begin(&job, mask, ndim, shape, &scratch, &total));
   gb_broadcast_strides(x, ndim, shape, job.x_strides);
-  gb_status status = require_count(call, total, call->out[0]->numel);
+  gb_status status = require_count(call, total, GB_OUT(call, masked_select)->y->numel);
   if (status == GB_OK && total > 0) gb_parallel(call, job.runs.chunks, masked_select_chunk, &job);
   gb_cpu_scratch_free(call, scratch);
   return status;
@@ -474,7 +493,7 @@ static void position_of(const gb_tensor *t, int64_t i, int64_t *at) {
 
 static void masked_scatter_chunk(void *arg, int64_t chunk) {
   const mask_job *job = arg;
-  const gb_tensor *source = job->call->in[2], *y = job->call->out[0];
+  const gb_tensor *source = GB_IN(job->call, masked_scatter)->source, *y = GB_OUT(job->call, masked_scatter)->y;
   uint8_t flags[GB_TILE];
   int64_t end, at[GB_MAX_NDIM], next[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
   int64_t stride = job->x_strides[job->runs.ndim - 1] * to_bytes;
@@ -492,7 +511,8 @@ static void masked_scatter_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status masked_scatter(gb_call *call) {
-  const gb_tensor *x = call->in[0], *mask = call->in[1], *source = call->in[2], *y = call->out[0];
+  const gb_in_masked_scatter *in = GB_IN(call, masked_scatter);
+  const gb_tensor *x = in->x, *mask = in->mask, *source = in->source, *y = GB_OUT(call, masked_scatter)->y;
   mask_job job = { .call = call };
   gb_block *scratch;
   int64_t total;
@@ -511,7 +531,7 @@ static gb_status masked_scatter(gb_call *call) {
 static void nonzero_chunk(void *arg, int64_t chunk) {
   const mask_job *job = arg;
   int64_t end, at[GB_MAX_NDIM], ndim = job->mask->ndim, last = job->runs.ndim - 1;
-  int64_t *to = (int64_t *)gb_data(job->call->out[0]) + job->start[chunk] * ndim;
+  int64_t *to = (int64_t *)gb_data(GB_OUT(job->call, nonzero)->y) + job->start[chunk] * ndim;
   uint8_t flags[GB_TILE];
   for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
     int64_t n = run_flags(job, run, at, flags);
@@ -524,13 +544,14 @@ static void nonzero_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status nonzero(gb_call *call) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = GB_IN(call, nonzero)->x;
   mask_job job = { .call = call };
   gb_block *scratch;
   int64_t total;
   GB_TRY(mask_begin(&job, x, x->ndim, x->shape, &scratch, &total));
-  gb_status status = require_count(call, total, call->out[0]->shape[0]);
-  if (status == GB_OK && call->out[0]->numel > 0) gb_parallel(call, job.runs.chunks, nonzero_chunk, &job);
+  const gb_tensor *y = GB_OUT(call, nonzero)->y;
+  gb_status status = require_count(call, total, y->shape[0]);
+  if (status == GB_OK && y->numel > 0) gb_parallel(call, job.runs.chunks, nonzero_chunk, &job);
   gb_cpu_scratch_free(call, scratch);
   return status;
 }
@@ -539,8 +560,8 @@ static gb_status nonzero(gb_call *call) {
 
 static void one_hot_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
-  const gb_tensor *x = w->call->in[0];
-  int64_t end, at[GB_MAX_NDIM], classes = w->n, *y = (int64_t *)gb_data(w->call->out[0]);
+  const gb_tensor *x = GB_IN(w->call, one_hot)->x;
+  int64_t end, at[GB_MAX_NDIM], classes = w->n, *y = (int64_t *)gb_data(GB_OUT(w->call, one_hot)->y);
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
     gb_clear_bytes(y + run * classes, (size_t)classes * sizeof *y);
@@ -549,8 +570,8 @@ static void one_hot_chunk(void *arg, int64_t chunk) {
 }
 
 static gb_status one_hot(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  int64_t classes = call->attrs[0].integer;
+  const gb_tensor *x = GB_IN(call, one_hot)->x;
+  int64_t classes = GB_ATTRS(call, one_hot)->classes.integer;
   GB_TRY(gb_check_index(call, x, classes, "index"));
   index_walk w = { .call = call, .n = classes, .runs = rows_of_index(x, classes) };
   gb_broadcast_strides(x, x->ndim, x->shape, w.stride[1]);
