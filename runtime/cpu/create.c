@@ -49,10 +49,10 @@ static void fill_i64(const gb_tile_job *job, const gb_tile_place *place, void *o
 /* A bool is filled through float64, since 0.5 is true. */
 static gb_status fill(gb_call *call) {
   static const gb_tile_loop loops[] = { fill_f32, fill_f64, fill_i64 };
-  gb_dtype dtype = (gb_dtype)call->out[0]->dtype;
+  gb_dtype dtype = (gb_dtype)GB_OUT(call, fill)->y->dtype;
   gb_tile_as as = dtype == GB_BOOL ? GB_AS_F64 : gb_tile_as_of(dtype);
   gb_tile_job job;
-  gb_tile_attr(&job, 0, &call->attrs[0]);
+  gb_tile_attr(&job, 0, &GB_ATTRS(call, fill)->value);
   return run_fill(call, &job, loops[as], as, 1);
 }
 
@@ -71,8 +71,9 @@ static void sequence_i64(const gb_tile_job *job, const gb_tile_place *place, voi
 
 static gb_status sequence(gb_call *call) {
   gb_tile_job job;
-  const gb_attr *start = &call->attrs[0], *step = &call->attrs[1];
-  bool whole = !gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && start->number == floor(start->number) && step->number == floor(step->number);
+  const gb_attr *start = &GB_ATTRS(call, sequence)->start, *step = &GB_ATTRS(call, sequence)->step;
+  bool floats = gb_dtype_is_float((gb_dtype)GB_OUT(call, sequence)->y->dtype);
+  bool whole = !floats && start->number == floor(start->number) && step->number == floor(step->number);
   gb_tile_attr(&job, 0, start);
   gb_tile_attr(&job, 1, step);
   return run_fill(call, &job, whole ? sequence_i64 : sequence_f64, whole ? GB_AS_I64 : GB_AS_F64, 1);
@@ -115,9 +116,9 @@ static void uniform_f64(const gb_tile_job *job, const gb_tile_place *place, void
 
 static gb_status uniform(gb_call *call) {
   gb_tile_job job;
-  bool wide = call->out[0]->dtype == GB_FLOAT64;
-  gb_tile_number(&job, 0, call->attrs[0].number);
-  gb_tile_number(&job, 1, call->attrs[1].number);
+  bool wide = GB_OUT(call, uniform)->y->dtype == GB_FLOAT64;
+  gb_tile_number(&job, 0, GB_ATTRS(call, uniform)->low.number);
+  gb_tile_number(&job, 1, GB_ATTRS(call, uniform)->high.number);
   return run_fill(call, &job, wide ? uniform_f64 : uniform_f32, wide ? GB_AS_F64 : GB_AS_F32, 4);
 }
 
@@ -156,9 +157,9 @@ static void normal_f64(const gb_tile_job *job, const gb_tile_place *place, void 
 
 static gb_status normal(gb_call *call) {
   gb_tile_job job;
-  bool wide = call->out[0]->dtype == GB_FLOAT64;
-  gb_tile_number(&job, 0, call->attrs[0].number);
-  gb_tile_number(&job, 1, call->attrs[1].number);
+  bool wide = GB_OUT(call, normal)->y->dtype == GB_FLOAT64;
+  gb_tile_number(&job, 0, GB_ATTRS(call, normal)->mean.number);
+  gb_tile_number(&job, 1, GB_ATTRS(call, normal)->std.number);
   return run_fill(call, &job, wide ? normal_f64 : normal_f32, wide ? GB_AS_F64 : GB_AS_F32, 8);
 }
 
@@ -178,14 +179,14 @@ static void random_integers_i64(const gb_tile_job *job, const gb_tile_place *pla
 
 static gb_status random_integers(gb_call *call) {
   gb_tile_job job;
-  job.number.i64[0] = call->attrs[0].integer;
-  job.number.i64[1] = call->attrs[1].integer;
+  job.number.i64[0] = GB_ATTRS(call, random_integers)->low.integer;
+  job.number.i64[1] = GB_ATTRS(call, random_integers)->high.integer;
   return run_fill(call, &job, random_integers_i64, GB_AS_I64, 4);
 }
 
 /* Fisher and Yates, from the inside out: element i goes to a place j <= i, what was there moves to i. */
 static gb_status permutation(gb_call *call) {
-  gb_tensor *out = call->out[0];
+  gb_tensor *out = GB_OUT(call, permutation)->y;
   int64_t *p = (int64_t *)(void *)gb_data(out), stride = out->stride[0];
   uint32_t words[2 * GB_TILE];
   for (int64_t i = 0; i < out->numel; i++) {
@@ -215,7 +216,7 @@ static gb_status bernoulli(gb_call *call) {
   atomic_bool bad;
   atomic_init(&bad, false);
   job.bad = &bad;
-  gb_tiles_plan(&job.tiles, (gb_tensor *[]){ call->out[0], call->in[0] }, 2, as, true, 8);
+  gb_tiles_plan(&job.tiles, (gb_tensor *[]){ GB_OUT(call, bernoulli)->y, GB_IN(call, bernoulli)->x }, 2, as, true, 8);
   gb_tiles_run(call, &job);
   return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "probabilities must be 0 to 1") : GB_OK;
 }
@@ -262,10 +263,12 @@ static void fell(double *tree, int64_t size, int64_t leaf) {
 enum { DRAW_WORK = 64 };
 
 static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
-  const gb_tensor *x = call->in[0];
-  int64_t samples = call->attrs[0].integer, n = x->shape[x->ndim - 1], rows = x->ndim == 2 ? x->shape[0] : 1;
-  int64_t *to = (int64_t *)(void *)gb_data(call->out[0]), element = (int64_t)gb_dtype_bytes((gb_dtype)x->dtype);
-  bool replacement = call->attrs[1].integer;
+  const gb_tensor *x = GB_IN(call, multinomial)->x;
+  int64_t samples = GB_ATTRS(call, multinomial)->samples.integer;
+  int64_t n = x->shape[x->ndim - 1], rows = x->ndim == 2 ? x->shape[0] : 1;
+  int64_t *to = (int64_t *)(void *)gb_data(GB_OUT(call, multinomial)->y);
+  int64_t element = (int64_t)gb_dtype_bytes((gb_dtype)x->dtype);
+  bool replacement = GB_ATTRS(call, multinomial)->replacement.integer;
   for (int64_t row = 0; row < rows; row++) {
     const char *weights = gb_data(x) + (x->ndim == 2 ? row * x->stride[0] : 0) * element;
     if (gb_work(2 * size)) return GB_OK;
@@ -288,7 +291,8 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
 }
 
 static gb_status multinomial(gb_call *call) {
-  int64_t n = call->in[0]->shape[call->in[0]->ndim - 1], size = 1;
+  const gb_tensor *x = GB_IN(call, multinomial)->x;
+  int64_t n = x->shape[x->ndim - 1], size = 1;
   while (size < n) size *= 2;
   gb_block *block = gb_cpu_scratch(call, 2 * (size_t)size * sizeof(double));
   if (!block) return GB_EMEMORY;
@@ -302,9 +306,8 @@ static gb_status multinomial(gb_call *call) {
 
 /* {==== copies ==== */
 
-/* The elements of in[source], broadcast and converted, into out[0]. Equal dtypes are copied as they are. */
-static gb_status copy_from(gb_call *call, int source) {
-  gb_tensor *out = call->out[0], *in = call->in[source];
+/* The elements of a tensor, broadcast and converted, into another. Equal dtypes are copied as they are. */
+static gb_status copy_from(gb_call *call, gb_tensor *out, gb_tensor *in) {
   /* contiguous: the input itself */
   if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK;
   gb_tile_as type = out->dtype == in->dtype ? GB_AS_RAW : gb_tile_as_of((gb_dtype)in->dtype);
@@ -314,8 +317,12 @@ static gb_status copy_from(gb_call *call, int source) {
   return GB_OK;
 }
 
-static gb_status copy_first(gb_call *call) { return copy_from(call, 0); }
-static gb_status copy_second(gb_call *call) { return copy_from(call, 1); }
+static gb_status cast(gb_call *call) { return copy_from(call, GB_OUT(call, cast)->y, GB_IN(call, cast)->x); }
+static gb_status clone(gb_call *call) { return copy_from(call, GB_OUT(call, clone)->y, GB_IN(call, clone)->x); }
+static gb_status contiguous(gb_call *call) {
+  return copy_from(call, GB_OUT(call, contiguous)->y, GB_IN(call, contiguous)->x);
+}
+static gb_status copy(gb_call *call) { return copy_from(call, GB_OUT(call, copy)->y, GB_IN(call, copy)->source); }
 
 /* ====} */
 
@@ -329,6 +336,8 @@ void GB_CPU_FILL(create)(gb_backend *backend) {
   backend->run[GB_OP_permutation] = permutation;
   backend->run[GB_OP_bernoulli] = bernoulli;
   backend->run[GB_OP_multinomial] = multinomial;
-  backend->run[GB_OP_cast] = backend->run[GB_OP_clone] = backend->run[GB_OP_contiguous] = copy_first;
-  backend->run[GB_OP_copy] = copy_second;
+  backend->run[GB_OP_cast] = cast;
+  backend->run[GB_OP_clone] = clone;
+  backend->run[GB_OP_contiguous] = contiguous;
+  backend->run[GB_OP_copy] = copy;
 }

@@ -160,13 +160,21 @@ static const int8_t function_of[GB_OP_COUNT] = {
 
 /* {==== running a row ==== */
 
+#define ONE_RESULT(name) _Static_assert(sizeof(gb_out_##name) == sizeof(gb_tensor *), #name " has one result");
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, ONE_RESULT)(name)
+#include "graph/ops.def"
+#undef GB_OP
+
+/* What add's stands for in all ops of the family. */
+static gb_tensor *result(const gb_call *call) { return ((const gb_out_add *)(const void *)call->out)->z; }
+
 /* What the loops compute in: the promoted dtype of the inputs, the mask left aside; float32 where integers give a
  * float. */
 static gb_dtype common_dtype(const gb_call *call, const row *r) {
   gb_tensor *in[GB_TILE_OPERANDS];
   for (int i = 0; i < call->n_in; i++) in[i] = i + 1 == r->mask ? NULL : call->in[i];
   gb_dtype dtype = gb_result_type(in, call->n_in);
-  bool becomes_float = !r->gives_bool && gb_dtype_is_float((gb_dtype)call->out[0]->dtype) && !gb_dtype_is_float(dtype);
+  bool becomes_float = !r->gives_bool && gb_dtype_is_float((gb_dtype)result(call)->dtype) && !gb_dtype_is_float(dtype);
   return becomes_float ? GB_FLOAT32 : dtype;
 }
 
@@ -200,7 +208,7 @@ static bool is_alike(const gb_tensor *t, gb_dtype dtype, const gb_tensor *out) {
  * they are the walk's one tile, and need no plan. A number beside floats of the result's dtype counts as one of
  * these. */
 static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *job) {
-  const gb_tensor *out = call->out[0];
+  const gb_tensor *out = result(call);
   const void *in[GB_TILE_OPERANDS];
   int64_t room[GB_TILE];
   bool number = false;
@@ -212,7 +220,7 @@ static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *
     const gb_tensor *x = call->in[i];
     in[i] = gb_data(x);
     if (is_alike(x, i + 1 == r->mask ? GB_BOOL : dtype, out)) continue;
-    if (!x->wrapped || number || r->gives_bool || r->mask || dtype == GB_INT64 || call->in[0] == x) return false;
+    if (!x->wrapped || number || r->gives_bool || r->mask || dtype == GB_INT64 || i == 0) return false;
     number = true;
     gb_tile_load(gb_tile_as_of(dtype), room, in[i], (gb_dtype)x->dtype, 0, out->numel);
     in[i] = room;
@@ -225,7 +233,7 @@ static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *
 
 /* Any call: plan the walk, and run it. */
 static void run_planned(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
-  gb_tensor *tensors[GB_TILE_OPERANDS] = { call->out[0] };
+  gb_tensor *tensors[GB_TILE_OPERANDS] = { result(call) };
   gb_tile_as as[GB_TILE_OPERANDS];
   gb_dtype common = common_dtype(call, r);
   gb_tile_as type = gb_tile_as_of(common);
@@ -269,8 +277,9 @@ static double number_of(const gb_tensor *t) {
 /* The exponents 2 and 3 are multiplications. */
 static gb_status run_pow(gb_call *call) {
   gb_tile_job job;
-  bool number = call->in[1]->numel == 1 && gb_dtype_is_float(common_dtype(call, &rows[GB_FUNCTION_pow]));
-  double exponent = number ? number_of(call->in[1]) : 0;
+  const gb_tensor *power = GB_IN(call, pow)->y;
+  bool number = power->numel == 1 && gb_dtype_is_float(common_dtype(call, &rows[GB_FUNCTION_pow]));
+  double exponent = number ? number_of(power) : 0;
   if (exponent == 2) return run_row(call, &rows[GB_FUNCTION_square], 1, &job, false);
   if (exponent == 3) return run_row(call, &rows[GB_FUNCTION_cube], 1, &job, false);
   return run_row(call, &rows[GB_FUNCTION_pow], 2, &job, false);
@@ -279,10 +288,10 @@ static gb_status run_pow(gb_call *call) {
 /* A finite value that x's dtype cannot hold becomes the largest one it can. */
 static gb_status run_masked_fill(gb_call *call) {
   gb_tile_job job;
-  gb_dtype dtype = (gb_dtype)call->out[0]->dtype;
-  double value = call->attrs[0].number;
+  gb_dtype dtype = (gb_dtype)GB_OUT(call, masked_fill)->y->dtype;
+  double value = GB_ATTRS(call, masked_fill)->value.number;
   bool limit = gb_dtype_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
-  gb_tile_attr(&job, 0, &call->attrs[0]);
+  gb_tile_attr(&job, 0, &GB_ATTRS(call, masked_fill)->value);
   if (limit && fabs(value) > gb_largest_of(dtype)) gb_tile_number(&job, 0, copysign(gb_largest_of(dtype), value));
   return run_row(call, &rows[GB_FUNCTION_masked_fill], 2, &job, false);
 }
@@ -290,39 +299,58 @@ static gb_status run_masked_fill(gb_call *call) {
 /* The approximate form is another function. */
 static gb_status run_gelu(gb_call *call) {
   gb_tile_job job;
-  gb_function exact = call->op == GB_OP_gelu ? GB_FUNCTION_gelu : GB_FUNCTION_gelu_backward;
-  gb_function by_tanh = call->op == GB_OP_gelu ? GB_FUNCTION_gelu_tanh : GB_FUNCTION_gelu_tanh_backward;
-  return run_row(call, &rows[call->attrs[0].integer == GB_WORD_tanh ? by_tanh : exact], call->n_in, &job, false);
+  bool by_tanh = GB_ATTRS(call, gelu)->approximate.integer == GB_WORD_tanh;
+  return run_row(call, &rows[by_tanh ? GB_FUNCTION_gelu_tanh : GB_FUNCTION_gelu], 1, &job, false);
 }
 
-/* Forward draws from the call's place in the stream, backward from the place it is told. */
-static gb_status run_dropout(gb_call *call) {
+static gb_status run_gelu_backward(gb_call *call) {
   gb_tile_job job;
-  bool backward = call->op == GB_OP_dropout_backward;
-  double p = call->attrs[0].number;
-  if (call->out[0]->storage == call->in[0]->storage) return GB_OK; /* nothing to drop: the input itself */
+  bool by_tanh = GB_ATTRS(call, gelu_backward)->approximate.integer == GB_WORD_tanh;
+  return run_row(call, &rows[by_tanh ? GB_FUNCTION_gelu_tanh_backward : GB_FUNCTION_gelu_backward], 2, &job, false);
+}
+
+/* Drop with probability p, by the words at a place of the stream. */
+static gb_status drop(gb_call *call, double p, uint64_t seed, uint64_t offset) {
+  gb_tile_job job;
   gb_tile_number(&job, 0, p);
   gb_tile_number(&job, 1, p < 1 ? 1 / (1 - p) : 0);
-  job.seed = backward ? (uint64_t)call->attrs[1].integer : call->rng_seed;
-  job.offset = backward ? (uint64_t)call->attrs[2].integer : call->rng_offset;
+  job.seed = seed;
+  job.offset = offset;
   return run_row(call, &dropout_row, 1, &job, true);
+}
+
+static gb_status run_dropout(gb_call *call) {
+  bool same = GB_OUT(call, dropout)->y->storage == GB_IN(call, dropout)->x->storage; /* nothing to drop */
+  return same ? GB_OK : drop(call, GB_ATTRS(call, dropout)->p.number, call->rng_seed, call->rng_offset);
+}
+
+static gb_status run_dropout_backward(gb_call *call) {
+  const gb_attrs_dropout_backward *attrs = GB_ATTRS(call, dropout_backward);
+  return drop(call, attrs->p.number, (uint64_t)attrs->seed.integer, (uint64_t)attrs->offset.integer);
 }
 
 /* Flipping the bits of a bool would leave it true. */
 static gb_status run_bitwise_not(gb_call *call) {
   gb_tile_job job;
-  bool flags = call->in[0]->dtype == GB_BOOL;
+  bool flags = GB_IN(call, bitwise_not)->x->dtype == GB_BOOL;
   return run_row(call, &rows[flags ? GB_FUNCTION_logical_not : GB_FUNCTION_bitwise_not], 1, &job, false);
 }
 
-static gb_status run_triangle(gb_call *call) {
+static gb_status run_triangle(gb_call *call, const row *r, const gb_tensor *x, int64_t diagonal) {
   gb_tile_job job;
-  const gb_tensor *in = call->in[0];
-  int64_t height = in->shape[in->ndim - 2], width = in->shape[in->ndim - 1], diagonal = call->attrs[0].integer;
+  int64_t height = x->shape[x->ndim - 2], width = x->shape[x->ndim - 1];
   job.number.i64[0] = height;
   job.number.i64[1] = width;
   job.number.i64[2] = diagonal < -height ? -height : diagonal > width ? width : diagonal;
-  return run_row(call, call->op == GB_OP_tril ? &tril_row : &triu_row, 1, &job, true);
+  return run_row(call, r, 1, &job, true);
+}
+
+static gb_status run_tril(gb_call *call) {
+  return run_triangle(call, &tril_row, GB_IN(call, tril)->x, GB_ATTRS(call, tril)->diagonal.integer);
+}
+
+static gb_status run_triu(gb_call *call) {
+  return run_triangle(call, &triu_row, GB_IN(call, triu)->x, GB_ATTRS(call, triu)->diagonal.integer);
 }
 
 /* ----} */
@@ -336,8 +364,11 @@ void GB_CPU_FILL(elementwise)(gb_backend *backend) {
 #undef GB_FUNCTION
   backend->run[GB_OP_pow] = run_pow;
   backend->run[GB_OP_masked_fill] = run_masked_fill;
-  backend->run[GB_OP_gelu] = backend->run[GB_OP_gelu_backward] = run_gelu;
-  backend->run[GB_OP_dropout] = backend->run[GB_OP_dropout_backward] = run_dropout;
+  backend->run[GB_OP_gelu] = run_gelu;
+  backend->run[GB_OP_gelu_backward] = run_gelu_backward;
+  backend->run[GB_OP_dropout] = run_dropout;
+  backend->run[GB_OP_dropout_backward] = run_dropout_backward;
   backend->run[GB_OP_bitwise_not] = run_bitwise_not;
-  backend->run[GB_OP_tril] = backend->run[GB_OP_triu] = run_triangle;
+  backend->run[GB_OP_tril] = run_tril;
+  backend->run[GB_OP_triu] = run_triu;
 }
