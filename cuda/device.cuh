@@ -47,7 +47,7 @@
 #include "cuda/call.h"
 #include "base/formats.h"
 #include "base/math.h"
-#include "base/philox.h"
+#include "base/random.h"
 
 /* A name with commas in it, such as a template with its arguments, as one argument of GB_LAUNCH. */
 #define GB_KERNEL(...) __VA_ARGS__
@@ -170,51 +170,6 @@ template <typename T> static GB_DEVICE T gb_through(T x, int dtype) {
   double room;
   gb_store<T>(&room, dtype, 0, x);
   return gb_load<T>(&room, dtype, 0);
-}
-
-/* ====} */
-
-/* {==== arithmetic that is not fused ==== */
-
-static GB_DEVICE float gb_mul(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-static GB_DEVICE double gb_mul(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-static GB_DEVICE float gb_add(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-
-static GB_DEVICE double gb_add(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-
-/* The upper 64 bits of a product. */
-static GB_DEVICE uint64_t gb_upper_product(uint64_t a, uint64_t b) {
-#if defined(__CUDA_ARCH__)
-  return __umul64hi(a, b);
-#else
-  return (uint64_t)(((unsigned __int128)a * b) >> 64);
-#endif
 }
 
 /* ====} */

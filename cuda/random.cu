@@ -1,7 +1,7 @@
 /* cuda/random.cu - kernels that draw random numbers: the words of Philox are those that the CPU gives the same elements.
  *
- * Numbers depend on (seed, offset, logical element) alone: 32 bits per element where a float32 comes out, 64 where a float64 or an integer does.
- * One call of Philox makes four words, so a thread computes what they are for. Sums and products are kept apart (gb_mul, gb_add), as on the CPU. */
+ * Numbers depend on (seed, offset, logical element) alone; what is made of a word stands in base/random.h. One call of
+ * Philox makes four words, so a thread computes what they are for. */
 #include "cuda/block.cuh"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
@@ -17,15 +17,13 @@ struct draw_numbers {
   gb_cuda_fault *fault = NULL;
 };
 
-/* low + u * (high - low) as the dtype stores it, from as many bits as its significand holds; what rounds up to high becomes low. */
+/* As the dtype stores it. */
 struct uniform_f32 {
   typedef float type;
   static constexpr int words = 1, inputs = 0;
   static __device__ __forceinline__ float of(const uint32_t *word, double, const draw_numbers &n) {
     float low = (float)n.a, high = (float)n.b;
-    int bits = n.digits;
-    float y = gb_through(gb_add(low, gb_mul((float)(word[0] >> (32 - bits)) * gb_power_of_2(-bits), high - low)), n.dtype);
-    return y >= high ? low : y;
+    return gb_below_f32(gb_through(gb_uniform_f32(word[0], n.digits, low, high), n.dtype), low, high);
   }
 };
 
@@ -33,18 +31,16 @@ struct uniform_f64 {
   typedef double type;
   static constexpr int words = 2, inputs = 0;
   static __device__ __forceinline__ double of(const uint32_t *word, double, const draw_numbers &n) {
-    double y = gb_add(n.a, gb_mul(gb_uniform64(word[0], word[1]), n.b - n.a));
-    return y >= n.b ? n.a : y;
+    return gb_uniform_f64(word, n.a, n.b);
   }
 };
-
-/* 0 .. range - 1 from 64 random bits: the upper half of their product with range. */
-static GB_DEVICE uint64_t below(const uint32_t *word, uint64_t range) { return gb_upper_product(((uint64_t)word[0] << 32) | word[1], range); }
 
 struct integers_i64 {
   typedef int64_t type;
   static constexpr int words = 2, inputs = 0;
-  static __device__ __forceinline__ int64_t of(const uint32_t *word, double, const draw_numbers &n) { return (int64_t)(n.low + below(word, n.range)); }
+  static __device__ __forceinline__ int64_t of(const uint32_t *word, double, const draw_numbers &n) {
+    return (int64_t)(n.low + gb_random_below(word, n.range));
+  }
 };
 
 /* 1 with the probability that the input holds. */
@@ -52,17 +48,23 @@ struct bernoulli_f64 {
   typedef double type;
   static constexpr int words = 1, inputs = 1;
   static __device__ __forceinline__ double of(const uint32_t *word, double p, const draw_numbers &n) {
-    if (!(p >= 0 && p <= 1)) gb_report(n.fault, GB_FAULT_PROBABILITY, n.op, 0, 0);
-    return (double)word[0] * 0x1p-32 < p;
+    if (!gb_is_probability(p)) gb_report(n.fault, GB_FAULT_PROBABILITY, n.op, 0, 0);
+    return gb_bernoulli(word[0], p);
   }
 };
 
-/* Kept where the word, as a number in [0, 1), is at least p, and scaled. */
+static GB_DEVICE float dropped(uint32_t word, float x, float p, float scale) {
+  return gb_dropout_f32(word, x, p, scale);
+}
+static GB_DEVICE double dropped(uint32_t word, double x, float p, double scale) {
+  return gb_dropout_f64(word, x, p, scale);
+}
+
 template <typename T> struct dropout_of {
   typedef T type;
   static constexpr int words = 1, inputs = 1;
   static __device__ __forceinline__ T of(const uint32_t *word, T x, const draw_numbers &n) {
-    return gb_uniform(word[0]) >= (float)n.a ? gb_mul(x, (T)n.b) : (T)0;
+    return dropped(word[0], x, (float)n.a, (T)n.b);
   }
 };
 
@@ -156,19 +158,11 @@ static gb_status dropout_backward(gb_cuda_call *call) {
 
 /* {---- normals: two at a time ---- */
 
-/* Box and Muller: the normals of a word for the radius and one for the angle. */
-static __device__ __forceinline__ void normal_pair(const uint32_t *word, float *pair) {
-  float radius = sqrtf(-2.0f * gb_logf((float)word[0] * 0x1p-32f + 0x1p-33f)), sine, cosine;
-  gb_sincos_turns(gb_uniform(word[1]), &sine, &cosine);
-  pair[0] = radius * cosine;
-  pair[1] = radius * sine;
+static GB_DEVICE void normal_pair(const uint32_t *word, float mean, float std, float *pair) {
+  gb_normal_pair_f32(word, mean, std, pair);
 }
-
-/* As above in float64, from four words. */
-static __device__ __forceinline__ void normal_pair(const uint32_t *word, double *pair) {
-  double radius = sqrt(-2 * log(1 - gb_uniform64(word[0], word[1]))), angle = 6.28318530717958647693 * gb_uniform64(word[2], word[3]);
-  pair[0] = radius * cos(angle);
-  pair[1] = radius * sin(angle);
+static GB_DEVICE void normal_pair(const uint32_t *word, double mean, double std, double *pair) {
+  gb_normal_pair_f64(word, mean, std, pair);
 }
 
 /* A thread makes as many pairs as four words are good for. */
@@ -179,11 +173,11 @@ template <typename T> static __global__ void normal_kernel(gb_walk w, char *out,
     uint32_t word[4];
     T normal[each];
     gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
-    for (int j = 0; j < each; j += 2) normal_pair(word + j, normal + j);
+    for (int j = 0; j < each; j += 2) normal_pair(word + j, mean, std, normal + j);
     for (int j = 0; j < each && block * each + j < w.numel; j++) {
       int64_t at[1];
       gb_seek<1>(w, block * each + j, at);
-      gb_store<T>(out, dtype, at[0], gb_add(mean, gb_mul(std, normal[j])));
+      gb_store<T>(out, dtype, at[0], normal[j]);
     }
   }
 }
@@ -217,7 +211,7 @@ static __global__ void choose_places(uint64_t *keys, int64_t *values, int64_t *p
   for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
     uint32_t word[4];
     gb_philox(gb_random_seed(place), offset, (uint64_t)i / 2, word);
-    keys[i] = below(word + 2 * (i % 2), (uint64_t)i + 1);
+    keys[i] = gb_random_below(word + 2 * (i % 2), (uint64_t)i + 1);
     values[i] = i;
     p[i * stride] = -1;
   }
@@ -274,29 +268,6 @@ struct lottery {
   int64_t *out;
 };
 
-/* The leaf in which u times the total falls; never one of weight 0. */
-static __device__ __forceinline__ int64_t draw_leaf(const double *tree, int64_t size, double u) {
-  double target = u * tree[1];
-  int64_t at = 1;
-  while (at < size) {
-    double left = tree[2 * at], right = tree[2 * at + 1];
-    bool go_right = left == 0 || (target >= left && right > 0);
-    if (go_right) target -= left;
-    at = 2 * at + go_right;
-  }
-  return at - size;
-}
-
-/* Take a leaf out; sums are made anew from what is left, so they stay exact. */
-static __device__ __forceinline__ void fell_leaf(double *tree, int64_t size, int64_t leaf) {
-  int64_t at = size + leaf;
-  tree[at] = 0;
-  while (at > 1) {
-    at /= 2;
-    tree[at] = tree[2 * at] + tree[2 * at + 1];
-  }
-}
-
 /* One block per row: plant the tree level by level; then draws that put back go at once, others one after another. */
 static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cuda_fault *fault) {
   double *tree = l.trees + (int64_t)blockIdx.x * 2 * l.size;
@@ -322,9 +293,9 @@ static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cud
   for (int64_t s = alone ? 0 : threadIdx.x; s < l.samples && (!alone || threadIdx.x == 0); s += alone ? 1 : blockDim.x) {
     uint64_t index = 2 * ((uint64_t)blockIdx.x * (uint64_t)l.samples + (uint64_t)s);
     double u = gb_uniform64(gb_random_word(place, index), gb_random_word(place, index + 1));
-    int64_t leaf = draw_leaf(tree, l.size, u);
+    int64_t leaf = gb_draw_leaf(tree, l.size, u);
     l.out[(int64_t)blockIdx.x * l.samples + s] = leaf < l.n ? leaf : 0;
-    if (alone) fell_leaf(tree, l.size, leaf);
+    if (alone) gb_fell_leaf(tree, l.size, leaf);
   }
 }
 

@@ -1,7 +1,7 @@
 /* cpu/create.c - kernels that fill tensors, draw random numbers, and copy between dtypes and layouts.
  *
- * Random numbers depend on (seed, offset, logical element) alone: 32 bits per element where a float32 comes out, 64 where a float64 or
- * an integer does. This file is compiled without fused multiply-adds, so that normals are the same bits at every level.
+ * Random numbers depend on (seed, offset, logical element) alone; what is made of them stands in base/random.h. This
+ * file is compiled without fused multiply-adds, so that they are the same bits at every level.
  * A copy moves its bytes once in and once out. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("fp-contract=off")
@@ -12,8 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/philox.h"
-#include "base/math.h"
+#include "base/random.h"
 #include "cpu/tile.h"
 
 /* {==== fill ==== */
@@ -83,24 +82,20 @@ static gb_status sequence(gb_call *call) {
 
 /* {==== random numbers ==== */
 
-/* Bits of the word that go into a uniform number: as many as the dtype's significand holds, so that 1 is never reached by rounding. */
-static int uniform_bits(gb_dtype dtype) { return gb_format_of(dtype)->digits; }
-
-/* low + u * (high - low) as the dtype stores it; what rounds up to high becomes low. */
+/* As the dtype stores them. */
 static void uniform_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
   uint32_t words[GB_TILE];
-  float low = job->number.f32[0], high = job->number.f32[1], width = high - low, *y = out;
+  float low = job->number.f32[0], high = job->number.f32[1], *y = out;
   gb_dtype dtype = job->tiles.operand[0].dtype;
-  int bits = uniform_bits(dtype);
-  float unit = gb_power_of_2(-bits);
+  int digits = gb_format_of(dtype)->digits;
   (void)in;
   gb_random_words(words, job->seed, job->offset, place->first, place->n);
-  for (int64_t i = 0; i < place->n; i++) y[i] = low + (float)(words[i] >> (32 - bits)) * unit * width;
+  for (int64_t i = 0; i < place->n; i++) y[i] = gb_uniform_f32(words[i], digits, low, high);
   if (dtype != GB_FLOAT32) { /* the words are no longer needed: their room holds the rounded numbers */
     gb_store_f32(words, dtype, 1, y, place->n);
     gb_load_f32(y, words, dtype, 1, place->n);
   }
-  for (int64_t i = 0; i < place->n; i++) y[i] = y[i] >= high ? low : y[i];
+  for (int64_t i = 0; i < place->n; i++) y[i] = gb_below_f32(y[i], low, high);
 }
 
 static void uniform_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
@@ -108,10 +103,7 @@ static void uniform_f64(const gb_tile_job *job, const gb_tile_place *place, void
   double low = job->number.f64[0], high = job->number.f64[1], *y = out;
   (void)in;
   gb_random_words(words, job->seed, job->offset, 2 * place->first, 2 * place->n);
-  for (int64_t i = 0; i < place->n; i++) {
-    double v = low + gb_uniform64(words[2 * i], words[2 * i + 1]) * (high - low);
-    y[i] = v >= high ? low : v;
-  }
+  for (int64_t i = 0; i < place->n; i++) y[i] = gb_uniform_f64(words + 2 * i, low, high);
 }
 
 static gb_status uniform(gb_call *call) {
@@ -122,7 +114,7 @@ static gb_status uniform(gb_call *call) {
   return run_fill(call, &job, wide ? uniform_f64 : uniform_f32, wide ? GB_AS_F64 : GB_AS_F32, 4);
 }
 
-/* Box and Muller: elements 2k and 2k + 1 are the two normals made of words 2k (the radius) and 2k + 1 (the angle). */
+/* Elements 2k and 2k + 1 are the two normals made of words 2k and 2k + 1. */
 static void normal_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
   uint32_t words[GB_TILE + 2];
   float pairs[GB_TILE + 2], mean = job->number.f32[0], std = job->number.f32[1];
@@ -130,12 +122,7 @@ static void normal_f32(const gb_tile_job *job, const gb_tile_place *place, void 
   (void)in;
   gb_random_words(words, job->seed, job->offset, place->first - skip, 2 * count);
 #pragma omp simd
-  for (int64_t k = 0; k < count; k++) {
-    float radius = sqrtf(-2.0f * gb_logf((float)words[2 * k] * 0x1p-32f + 0x1p-33f)), sine, cosine;
-    gb_sincos_turns(gb_uniform(words[2 * k + 1]), &sine, &cosine);
-    pairs[2 * k] = mean + std * (radius * cosine);
-    pairs[2 * k + 1] = mean + std * (radius * sine);
-  }
+  for (int64_t k = 0; k < count; k++) gb_normal_pair_f32(words + 2 * k, mean, std, pairs + 2 * k);
   memcpy(out, pairs + skip, (size_t)place->n * sizeof *pairs);
 }
 
@@ -146,12 +133,7 @@ static void normal_f64(const gb_tile_job *job, const gb_tile_place *place, void 
   int64_t skip = place->first % 2, count = (skip + place->n + 1) / 2;
   (void)in;
   gb_random_words(words, job->seed, job->offset, 2 * (place->first - skip), 4 * count);
-  for (int64_t k = 0; k < count; k++) {
-    const uint32_t *w = words + 4 * k;
-    double radius = sqrt(-2 * log(1 - gb_uniform64(w[0], w[1]))), angle = 6.28318530717958647693 * gb_uniform64(w[2], w[3]);
-    pairs[2 * k] = mean + std * (radius * cos(angle));
-    pairs[2 * k + 1] = mean + std * (radius * sin(angle));
-  }
+  for (int64_t k = 0; k < count; k++) gb_normal_pair_f64(words + 4 * k, mean, std, pairs + 2 * k);
   memcpy(out, pairs + skip, (size_t)place->n * sizeof *pairs);
 }
 
@@ -163,18 +145,12 @@ static gb_status normal(gb_call *call) {
   return run_fill(call, &job, wide ? normal_f64 : normal_f32, wide ? GB_AS_F64 : GB_AS_F32, 8);
 }
 
-/* 0 .. range - 1 from 64 random bits: the upper half of their product with range (Lemire, ACM TOMACS 29(1), 2019, without the rejection:
- * the bias is below range / 2^64). */
-static uint64_t below(uint32_t high, uint32_t low, uint64_t range) {
-  return (uint64_t)(((unsigned __int128)(((uint64_t)high << 32) | low) * range) >> 64);
-}
-
 static void random_integers_i64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
   uint32_t words[2 * GB_TILE];
   uint64_t low = (uint64_t)job->number.i64[0], range = (uint64_t)job->number.i64[1] - low;
   (void)in;
   gb_random_words(words, job->seed, job->offset, 2 * place->first, 2 * place->n);
-  for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(low + below(words[2 * i], words[2 * i + 1], range));
+  for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(low + gb_random_below(words + 2 * i, range));
 }
 
 static gb_status random_integers(gb_call *call) {
@@ -193,7 +169,7 @@ static gb_status permutation(gb_call *call) {
     int64_t k = i % GB_TILE, left = out->numel - i;
     if (k == 0 && gb_work(8 * GB_TILE)) break; /* places are far apart */
     if (k == 0) gb_random_words(words, call->rng_seed, call->rng_offset, 2 * i, 2 * (left < GB_TILE ? left : GB_TILE));
-    int64_t j = (int64_t)below(words[2 * k], words[2 * k + 1], (uint64_t)i + 1);
+    int64_t j = (int64_t)gb_random_below(words + 2 * k, (uint64_t)i + 1);
     p[i * stride] = p[j * stride];
     p[j * stride] = i;
   }
@@ -205,8 +181,8 @@ static void bernoulli_f64(const gb_tile_job *job, const gb_tile_place *place, vo
   const double *p = in[0];
   gb_random_words(words, job->seed, job->offset, place->first, place->n);
   for (int64_t i = 0; i < place->n; i++) {
-    if (!(p[i] >= 0 && p[i] <= 1)) atomic_store_explicit(job->bad, true, memory_order_relaxed);
-    ((double *)out)[i] = (double)words[i] * 0x1p-32 < p[i];
+    if (!gb_is_probability(p[i])) atomic_store_explicit(job->bad, true, memory_order_relaxed);
+    ((double *)out)[i] = gb_bernoulli(words[i], p[i]);
   }
 }
 
@@ -236,29 +212,6 @@ static int64_t plant(double *tree, int64_t size, const char *weights, gb_dtype d
   return positive;
 }
 
-/* The leaf in which u times the total falls; never one of weight 0. */
-static int64_t draw(const double *tree, int64_t size, double u) {
-  double target = u * tree[1];
-  int64_t at = 1;
-  while (at < size) {
-    double left = tree[2 * at], right = tree[2 * at + 1];
-    bool go_right = left == 0 || (target >= left && right > 0);
-    if (go_right) target -= left;
-    at = 2 * at + go_right;
-  }
-  return at - size;
-}
-
-/* Take a leaf out; sums are made anew from what is left, so they stay exact. */
-static void fell(double *tree, int64_t size, int64_t leaf) {
-  int64_t at = size + leaf;
-  tree[at] = 0;
-  while (at > 1) {
-    at /= 2;
-    tree[at] = tree[2 * at] + tree[2 * at + 1];
-  }
-}
-
 /* Of one draw, towards a piece: a way down a tree that lies all over memory. */
 enum { DRAW_WORK = 64 };
 
@@ -283,8 +236,8 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
       uint32_t words[2];
       if (gb_work(DRAW_WORK)) return GB_OK;
       gb_random_words(words, call->rng_seed, call->rng_offset, 2 * (row * samples + s), 2);
-      *to = draw(tree, size, gb_uniform64(words[0], words[1]));
-      if (!replacement) fell(tree, size, *to);
+      *to = gb_draw_leaf(tree, size, gb_uniform64(words[0], words[1]));
+      if (!replacement) gb_fell_leaf(tree, size, *to);
     }
   }
   return GB_OK;

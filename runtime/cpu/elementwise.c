@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/functions.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "cpu/tile.h"
 #include "graph/family.h"
 
@@ -68,15 +68,14 @@ typedef uint8_t u8;
 
 /* {==== loops that are more than a function ==== */
 
-/* Element i of the result's row-major order is kept where word i of the stream, as a number in [0, 1), is at least
- * p. */
+/* Element i of the result's row-major order has word i of the stream. */
 static void dropout_f32(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
   uint32_t words[GB_TILE];
   const float *x = in[0], p = job->number.f32[0], scale = job->number.f32[1];
   float *y = out;
   gb_random_words(words, job->seed, job->offset, place->first, place->n);
 #pragma omp simd
-  for (int64_t i = 0; i < place->n; i++) y[i] = gb_uniform(words[i]) >= p ? x[i] * scale : 0.0f;
+  for (int64_t i = 0; i < place->n; i++) y[i] = gb_dropout_f32(words[i], x[i], p, scale);
 }
 
 static void dropout_f64(const gb_tile_job *job, const gb_tile_place *place, void *out, const void *const *in) {
@@ -85,7 +84,7 @@ static void dropout_f64(const gb_tile_job *job, const gb_tile_place *place, void
   const float p = job->number.f32[0];
   double *y = out;
   gb_random_words(words, job->seed, job->offset, place->first, place->n);
-  for (int64_t i = 0; i < place->n; i++) y[i] = gb_uniform(words[i]) >= p ? x[i] * scale : 0.0;
+  for (int64_t i = 0; i < place->n; i++) y[i] = gb_dropout_f64(words[i], x[i], p, scale);
 }
 
 /* number.i64: rows and columns of a matrix, and the diagonal. Of each row, the columns `from .. to - 1` that stay. */

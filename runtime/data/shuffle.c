@@ -1,16 +1,15 @@
 /* data/shuffle.c - random orders from Philox words, apart from the streams of the ops: the top bits of the offset tell them apart. */
-#include "base/philox.h"
+#include "base/random.h"
 #include "data/data.h"
 
 #define STREAM_SAMPLE ((uint64_t)1 << 63)
 #define STREAM_PERMUTATION ((uint64_t)3 << 62)
 
-/* 64 random bits scaled to 0 .. limit - 1 (Lemire, "Fast random integer generation in an interval", ACM TOMACS 29(1), 2019; without the
- * rejection, whose bias of limit / 2^64 nobody can see). */
+/* 0 .. limit - 1. */
 static int64_t bounded(uint64_t seed, uint64_t offset, uint64_t index, int64_t limit) {
   uint32_t r[4];
   gb_philox(seed, offset, index, r);
-  return (int64_t)(((unsigned __int128)((uint64_t)r[0] << 32 | r[1]) * (uint64_t)limit) >> 64);
+  return (int64_t)gb_random_below(r, (uint64_t)limit);
 }
 
 int64_t gb_sample(uint64_t seed, uint64_t epoch, uint64_t index, int64_t limit) { return bounded(seed, STREAM_SAMPLE | epoch, index, limit); }

@@ -1,5 +1,5 @@
 /* test_numbers.c - what results are made of: promotion and broadcasting as in PyTorch, and the random words of Random123. */
-#include "base/philox.h"
+#include "base/random.h"
 #include "engine.h"
 
 /* {==== promotion: the tables of torch.promote_types and torch.result_type (2.x), one letter per dtype in the order of gb_dtype ==== */
@@ -161,6 +161,35 @@ static void test_philox(void) {
   CHECK(gb_uniform64(0, 0) == 0 && gb_uniform64(0xffffffff, 0xffffffff) < 1);
 }
 
+/* What is made of the outermost words stays in its range, and half of them is the middle. */
+static void test_numbers_of_words(void) {
+  static const uint32_t none[4] = { 0 }, most[4] = { UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX };
+  static const uint32_t half[4] = { 0x80000000, 0, 0x80000000, 0 };
+  static const uint64_t ranges[] = { 1, 2, 6, 1000003, INT64_MAX, UINT64_MAX };
+  for (int digits = 8; digits <= 24; digits++) {
+    CHECK(gb_uniform_f32(0, digits, -1, 3) == -1 && gb_uniform_f32(0x80000000, digits, -1, 3) == 1);
+    CHECK(gb_uniform_f32(UINT32_MAX, digits, 0, 1) == 1 - ldexpf(1, -digits));
+  }
+  CHECK(gb_below_f32(3, -1, 3) == -1 && gb_below_f32(2, -1, 3) == 2);
+  CHECK(gb_uniform_f64(none, -1, 3) == -1 && gb_uniform_f64(half, -1, 3) == 1);
+  CHECK(gb_uniform_f64(most, 0, 1) == 1 - 0x1p-53);
+  CHECK(gb_uniform_f64(most, 1, 1 + 0x1p-52) == 1); /* rounded up to high, so low */
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+    CHECK(gb_random_below(none, ranges[i]) == 0 && gb_random_below(half, ranges[i]) == ranges[i] / 2);
+    CHECK(gb_random_below(most, ranges[i]) == ranges[i] - 1);
+  }
+  float pair[2];
+  double wide[2];
+  gb_normal_pair_f32(none, 0, 1, pair); /* the largest radius, at angle 0 */
+  CHECK(near(pair[0], sqrt(2 * 33 * log(2)), 1e-5) && pair[1] == 0);
+  gb_normal_pair_f64(half, 5, 2, wide); /* radius sqrt(2 log 2), half a turn */
+  CHECK(near(wide[0], 5 - 2 * sqrt(2 * log(2)), 1e-12) && near(wide[1], 5, 1e-12));
+  CHECK(!gb_bernoulli(0, 0) && gb_bernoulli(UINT32_MAX, 1));
+  CHECK(!gb_bernoulli(0x80000000, 0.5) && gb_bernoulli(0x7fffffff, 0.5));
+  CHECK(gb_dropout_f32(UINT32_MAX, 3, 1, 0) == 0 && gb_dropout_f32(0, 3, 0, 1) == 3);
+  CHECK(gb_dropout_f32(0x80000000, 3, 0.5f, 2) == 6 && gb_dropout_f64(0x7fffffff, 3, 0.5f, 2) == 0);
+}
+
 /* Element i of uniform is word i % 4 at index i / 4, in logical order, whatever the layout: the words are what a GPU would make. */
 static void test_uniform_is_philox(gb_context *c) {
   gb_tensor *x = NULL, *turned = NULL;
@@ -195,6 +224,7 @@ int main(void) {
   test_in_place_dtypes(c);
   test_broadcasting(c);
   test_philox();
+  test_numbers_of_words();
   test_uniform_is_philox(c);
   CHECK(live_bytes(c) == 0);
   gb_context_close(c);
