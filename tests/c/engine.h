@@ -105,8 +105,8 @@ static inline double at(gb_tensor *t, int64_t i) {
   gb_tensor *flat = NULL, *one = NULL;
   gb_context *context = gb_tensor_context(t);
   bool grad = gb_set_grad_enabled(context, false);
-  gb_attr shape = gb_attr_ints(1, SHAPE(-1)), select[] = { gb_attr_int(0), gb_attr_int(i) };
-  if (gb_op_1(context, GB_OP_reshape, t, &shape, &flat) == GB_OK && gb_op_1(context, GB_OP_select, flat, select, &one) == GB_OK)
+  if (GB_RUN(context, reshape, &flat, .x = t, .shape = gb_attr_ints(1, SHAPE(-1))) == GB_OK &&
+      GB_RUN(context, select, &one, .x = flat, .dim = gb_attr_int(0), .position = gb_attr_int(i)) == GB_OK)
     gb_tensor_item(one, &value, NULL);
   gb_set_grad_enabled(context, grad);
   gb_tensor_release(flat);

@@ -70,8 +70,7 @@ static float load(const gb_tensor *t, int64_t i) {
 static void store(gb_tensor *t, int64_t i, float value) { copy_inverted(gb_data(t) + (size_t)i * sizeof value, &value, sizeof value); }
 
 /* Only what this backend can: float32 in order, of one shape (or a number). */
-static gb_status check(gb_call *call) {
-  const gb_tensor *y = call->out[0];
+static gb_status check(gb_call *call, const gb_tensor *y) {
   for (int i = 0; i < call->n_in; i++) {
     const gb_tensor *x = call->in[i];
     bool number = x->wrapped && x->ndim == 0;
@@ -83,16 +82,19 @@ static gb_status check(gb_call *call) {
 }
 
 static gb_status add(gb_call *call) {
-  GB_TRY(check(call));
-  for (int64_t i = 0; i < call->out[0]->numel; i++) store(call->out[0], i, load(call->in[0], i) + load(call->in[1], i));
+  const gb_in_add *in = GB_IN(call, add);
+  gb_tensor *z = GB_OUT(call, add)->z;
+  GB_TRY(check(call, z));
+  for (int64_t i = 0; i < z->numel; i++) store(z, i, load(in->x, i) + load(in->y, i));
   return GB_OK;
 }
 
 static gb_status relu(gb_call *call) {
-  GB_TRY(check(call));
-  for (int64_t i = 0; i < call->out[0]->numel; i++) {
-    float x = load(call->in[0], i);
-    store(call->out[0], i, x > 0 ? x : 0);
+  gb_tensor *y = GB_OUT(call, relu)->y;
+  GB_TRY(check(call, y));
+  for (int64_t i = 0; i < y->numel; i++) {
+    float x = load(GB_IN(call, relu)->x, i);
+    store(y, i, x > 0 ? x : 0);
   }
   return GB_OK;
 }

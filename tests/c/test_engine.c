@@ -536,12 +536,13 @@ static double special_element(int64_t row, int64_t i, int64_t n) {
 
 /* Softmax, its logarithm and cross_entropy of rows, and the gradient of the last. */
 static void collect_specials(gb_context *c, gb_tensor *x, bag *into) {
-  gb_attr last[2] = { gb_attr_int(-1) }, each[3] = { { 0 }, gb_attr_text("none"), { 0 } };
   gb_tensor *classes = new_made(c, GB_INT64, 1, SHAPE(SPECIAL_ROWS), make_index, (uint64_t)x->shape[1]), *y[5] = { NULL };
   CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
-  CHECK(gb_op_1(c, GB_OP_softmax, x, last, &y[0]) == GB_OK && gb_op_1(c, GB_OP_log_softmax, x, last, &y[1]) == GB_OK);
-  CHECK(gb_apply(c, GB_OP_cross_entropy, (gb_tensor *[]){ x, classes, NULL }, 3, each, &y[2]) == GB_OK);
-  CHECK(gb_op_1(c, GB_OP_sum, y[2], NULL, &y[3]) == GB_OK && gb_backward(y[3], NULL, false, false) == GB_OK);
+  CHECK(GB_RUN(c, softmax, &y[0], .x = x, .dim = gb_attr_int(-1)) == GB_OK);
+  CHECK(GB_RUN(c, log_softmax, &y[1], .x = x, .dim = gb_attr_int(-1)) == GB_OK);
+  gb_attr each = gb_attr_word(GB_WORD_none);
+  CHECK(GB_RUN(c, cross_entropy, &y[2], .x = x, .target = classes, .reduction = each) == GB_OK);
+  CHECK(GB_RUN(c, sum, &y[3], .x = y[2]) == GB_OK && gb_backward(y[3], NULL, false, false) == GB_OK);
   y[4] = gb_tensor_grad(x);
   for (int k = 0; k < 5; k++) {
     if (k != 3) bag_add(into, y[k]); /* the sum is NaN */

@@ -10,8 +10,10 @@ static gb_tensor *leaf(gb_context *c, int ndim, const int64_t *shape, uint64_t k
 }
 
 static gb_tensor *narrow(gb_tensor *x, int dim, int64_t start, int64_t length) {
-  gb_attr attrs[] = { gb_attr_int(dim), gb_attr_int(start), gb_attr_int(length) };
-  return run1(GB_OP_narrow, x, attrs);
+  gb_tensor *part = NULL;
+  CHECK(GB_RUN(gb_tensor_context(x), narrow, &part, .x = x, .dim = gb_attr_int(dim), .start = gb_attr_int(start),
+               .length = gb_attr_int(length)) == GB_OK);
+  return part;
 }
 
 static void apply_(gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs) {
@@ -85,8 +87,7 @@ static void test_leaves_in_place(gb_context *c) {
   gb_set_grad_enabled(c, grad);
   CHECK(at(x, 0) == before && gb_tensor_requires_grad(x));
   gb_tensor *expanded = NULL, *row = leaf(c, 2, SHAPE(1, 3), 2), *twice = run2(GB_OP_add, row, row, NULL);
-  gb_attr shape = gb_attr_ints(2, SHAPE(4, 3));
-  CHECK(gb_op_1(c, GB_OP_expand, twice, &shape, &expanded) == GB_OK);
+  CHECK(GB_RUN(c, expand, &expanded, .x = twice, .shape = gb_attr_ints(2, SHAPE(4, 3))) == GB_OK);
   CHECK(gb_apply_(c, GB_OP_neg, &expanded, 1, NULL) == GB_EINVAL && says(c, "clone") && says(c, "dim 1"));
   gb_tensor *all[] = { x, view, expanded, row, twice };
   for (int i = 0; i < 5; i++) gb_tensor_release(all[i]);

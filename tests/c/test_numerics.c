@@ -187,8 +187,8 @@ static void check_view(gb_context *c, const char *what, gb_tensor *x) {
 
 static void check_strided(gb_context *c, const char *what, gb_tensor *x, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
   gb_tensor *view = NULL;
-  gb_attr attrs[] = { gb_attr_ints(ndim, shape), gb_attr_ints(ndim, strides), gb_attr_int(offset) };
-  CHECK(gb_op_1(c, GB_OP_as_strided, x, attrs, &view) == GB_OK);
+  CHECK(GB_RUN(c, as_strided, &view, .x = x, .shape = gb_attr_ints(ndim, shape), .strides = gb_attr_ints(ndim, strides),
+               .offset = gb_attr_int(offset)) == GB_OK);
   if (view) check_view(c, what, view);
   gb_tensor_release(view);
 }

@@ -54,8 +54,8 @@ static void test_refuses_the_rest(gb_context *c, gb_device device) {
   CHECK(says(c, "two_ops:0") && says(c, "cpu") && says(c, "add"));
 
   gb_tensor *narrow = NULL; /* views need no kernel; their text comes from the plugin */
-  gb_attr attrs[] = { gb_attr_int(1), gb_attr_int(0), gb_attr_int(1) };
-  CHECK(gb_op_1(c, GB_OP_narrow, x, attrs, &narrow) == GB_OK);
+  CHECK(GB_RUN(c, narrow, &narrow, .x = x, .dim = gb_attr_int(1), .start = gb_attr_int(0), .length = gb_attr_int(1)) ==
+        GB_OK);
   CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, narrow }, 2, NULL, out) == GB_EUNSUPPORTED && says(c, "two_ops runs on"));
   CHECK(gb_error_code(c) == GB_EUNSUPPORTED && !strcmp(gb_error_op(c), "add"));
 

@@ -38,8 +38,8 @@ static matrix new_matrix(gb_context *c, gb_dtype dtype, int64_t batch, int64_t r
   m.stride[0] = batch > 1 ? shared : 0, m.stride[1] = row, m.stride[2] = column;
   CHECK(gb_tensor_new(c, dtype, 1, &numel, CPU, &m.storage) == GB_OK);
   for (int64_t i = 0; i < numel; i++) ((uint16_t *)gb_data(m.storage))[i] = narrow(dtype, noise(key, i) * (i % 5 == 0 ? 30 : 1));
-  gb_attr attrs[] = { gb_attr_ints(3, SHAPE(batch, rows, columns)), gb_attr_ints(3, m.stride), gb_attr_int(0) };
-  CHECK(gb_op_1(c, GB_OP_as_strided, m.storage, attrs, &m.view) == GB_OK);
+  CHECK(GB_RUN(c, as_strided, &m.view, .x = m.storage, .shape = gb_attr_ints(3, SHAPE(batch, rows, columns)),
+               .strides = gb_attr_ints(3, m.stride), .offset = gb_attr_int(0)) == GB_OK);
   return m;
 }
 
@@ -224,8 +224,8 @@ static void test_epilogues_and_attention(gb_context *c, const double (*first)[16
 /* The upper left corner of a matrix, where it lies. */
 static gb_tensor *corner(gb_context *c, gb_tensor *x, int64_t rows, int64_t columns, int64_t row_stride) {
   gb_tensor *view = NULL;
-  gb_attr attrs[] = { gb_attr_ints(2, SHAPE(rows, columns)), gb_attr_ints(2, SHAPE(row_stride, 1)), gb_attr_int(0) };
-  CHECK(gb_op_1(c, GB_OP_as_strided, x, attrs, &view) == GB_OK);
+  CHECK(GB_RUN(c, as_strided, &view, .x = x, .shape = gb_attr_ints(2, SHAPE(rows, columns)),
+               .strides = gb_attr_ints(2, SHAPE(row_stride, 1)), .offset = gb_attr_int(0)) == GB_OK);
   return view;
 }
 
