@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 
@@ -296,7 +297,7 @@ static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
                         .grad = with_alignment(a, a->grad, a->ev), .mask = a->mask, .dquery = a->dquery, .dkey = a->dkey, .dvalue = a->dvalue,
                         .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq, .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
                         .causal = a->s.causal, .scale = (float)a->scale, .keep = (float)(dropout < 1 ? 1 / (1 - dropout) : 0),
-                        .least_word = (uint32_t)ceil(dropout * 0x1p24), .place = a->s.place, .lse = a->s.lse, .shift = a->s.shift };
+                        .drop_bound = gb_drop_bound(dropout), .place = a->s.place, .lse = a->s.lse, .shift = a->s.shift };
   gb_attend_run_tiles(a->call, &t);
   return GB_OK;
 }

@@ -24,7 +24,7 @@ template <typename T> static GB_DEVICE T score(const gb_scores &s, int64_t row, 
 static GB_DEVICE bool is_kept(const gb_scores &s, int64_t row, int64_t j) {
   if (!(s.dropout > 0)) return true;
   uint64_t element = ((uint64_t)(s.first_head + row / s.rows) * (uint64_t)s.tq + (uint64_t)(s.first_row + row % s.rows)) * (uint64_t)s.tk + (uint64_t)j;
-  return !((double)gb_uniform(gb_random_word(s.place, element)) < s.dropout);
+  return !gb_is_dropped(gb_random_word(s.place, element), gb_drop_bound(s.dropout));
 }
 
 /* What the elements that are kept are multiplied by. */

@@ -43,7 +43,7 @@ typedef struct gb_attend_tiles {
   int e, ev;                           /* columns of query and key, and of value */
   bool causal;
   float scale, keep;                   /* keep: the factor on elements that are not dropped */
-  uint32_t least_word;                 /* an element is dropped where the upper 24 bits of its random word are less */
+  uint32_t drop_bound;                 /* of the probability of dropout, for gb_is_dropped */
   gb_cuda_place place;
   const float *lse, *shift;            /* [batch, heads, tq] */
 } gb_attend_tiles;

@@ -89,13 +89,13 @@ template <class P> static GB_DEVICE float power(float x) {
 template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept(const gb_attend_tiles &a, uint64_t first_element, int own, int other) {
   uint32_t kept = 0, words[4] = { 0, 0, 0, 0 };
   uint64_t drawn = ~(uint64_t)0;
-  if (a.least_word == 0) return ~(uint32_t)0;
+  if (a.drop_bound == 0) return ~(uint32_t)0;
   GB_ROLLED for (int n = 0; n < 4 * N; n++) {
     uint64_t down = (uint64_t)(own + gb_lane() / 4 + n / 2 % 2 * 8), across = (uint64_t)(other + n / 4 * 8 + gb_lane() % 4 * 2 + n % 2);
     uint64_t element = first_element + (KEYS ? across : down) * (uint64_t)a.tk + (KEYS ? down : across);
     if (drawn != element / 4) gb_philox(gb_random_seed(a.place), gb_random_offset(a.place), drawn = element / 4, words);
     uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2]; /* indexed, the array would leave the registers */
-    if ((element & 2 ? high : low) >> 8 >= a.least_word) kept |= 1u << n;
+    if (!gb_is_dropped(element & 2 ? high : low, a.drop_bound)) kept |= 1u << n;
   }
   return kept;
 }

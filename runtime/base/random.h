@@ -79,6 +79,10 @@ GB_INLINE double gb_dropout_f64(uint32_t word, double x, float p, double scale) 
   return gb_uniform(word) >= p ? x * scale : 0.0;
 }
 
+/* Attention's dropout: dropped where the word as a number in [0, 1) is less than p, which its upper 24 bits tell. */
+GB_INLINE uint32_t gb_drop_bound(double p) { return (uint32_t)ceil(p * 0x1p24); }
+GB_INLINE bool gb_is_dropped(uint32_t word, uint32_t bound) { return word >> 8 < bound; }
+
 /* {==== weights at the leaves of a tree of sums, so that a draw and a removal take log(n) steps ==== */
 
 /* A tree is 2 * size numbers, the root at 1. The leaf in which u times the total falls; never one of weight 0. */

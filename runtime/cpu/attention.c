@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/philox.h"
+#include "base/random.h"
 #include "cpu/gemm.h"
 #include "cpu/wide.h"
 
@@ -185,10 +185,10 @@ static void mask_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_
  * numbers belong to the element of [batch, heads, tq, tk], so backward finds the same ones. */
 static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, double keep, char *row) {
   uint64_t element = ((uint64_t)(b * a->heads + h) * (uint64_t)a->tq + (uint64_t)i) * (uint64_t)a->tk + (uint64_t)first;
-  uint32_t words[4];
+  uint32_t words[4], bound = gb_drop_bound(a->dropout);
   for (int64_t j = 0; j < n; j++, element++) {
     if (j == 0 || element % 4 == 0) gb_philox(a->seed, a->offset, element / 4, words);
-    bool dropped = (double)gb_uniform(words[element % 4]) < a->dropout;
+    bool dropped = gb_is_dropped(words[element % 4], bound);
     gb_row_put(a->lane, row, j, dropped ? 0 : keep * gb_row_get(a->lane, row, j));
   }
 }

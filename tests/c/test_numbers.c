@@ -186,6 +186,9 @@ static void test_numbers_of_words(void) {
   CHECK(near(wide[0], 5 - 2 * sqrt(2 * log(2)), 1e-12) && near(wide[1], 5, 1e-12));
   CHECK(!gb_bernoulli(0, 0) && gb_bernoulli(UINT32_MAX, 1));
   CHECK(!gb_bernoulli(0x80000000, 0.5) && gb_bernoulli(0x7fffffff, 0.5));
+  CHECK(gb_is_dropped(UINT32_MAX, gb_drop_bound(1)) && !gb_is_dropped(0, gb_drop_bound(0)));
+  CHECK(gb_is_dropped(0x7fffff00, gb_drop_bound(0.5)) && !gb_is_dropped(0x80000000, gb_drop_bound(0.5)));
+  CHECK(gb_is_dropped(0x199999ff, gb_drop_bound(0.1)) && !gb_is_dropped(0x19999a00, gb_drop_bound(0.1)));
   CHECK(gb_dropout_f32(UINT32_MAX, 3, 1, 0) == 0 && gb_dropout_f32(0, 3, 0, 1) == 3);
   CHECK(gb_dropout_f32(0x80000000, 3, 0.5f, 2) == 6 && gb_dropout_f64(0x7fffffff, 3, 0.5f, 2) == 0);
 }
