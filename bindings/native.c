@@ -29,7 +29,7 @@ static int parameter(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   if (t->node || t->base) {
     gbl_box *box = gbl_new_tensor(L);
-    gbl_check_status(L, gb_op_1(gb_tensor_context(t), GB_OP_clone, t, NULL, &box->tensor));
+    gbl_check_status(L, GB_RUN(gb_tensor_context(t), clone, &box->tensor, .x = t));
     gb_tensor *plain;
     gbl_check_status(L, gb_tensor_detach(box->tensor, &plain));
     gb_tensor_release(box->tensor);

@@ -192,7 +192,7 @@ static gb_status fetch_source(road *r) {
 /* A copy that is part of no graph. */
 static gb_status clone_plain(gb_context *context, gb_tensor *x, gb_tensor **out) {
   bool grad = gb_set_grad_enabled(context, false);
-  gb_status status = gb_op_1(context, GB_OP_clone, x, NULL, out);
+  gb_status status = GB_RUN(context, clone, out, .x = x);
   gb_set_grad_enabled(context, grad);
   return status;
 }

@@ -276,8 +276,8 @@ static gb_status sync_master(gb_tensor *parameter, gb_tensor *master) {
   gb_tensor *rounded = NULL, *changed = NULL, *wide = NULL, *values = NULL;
   gb_status status = gb_op_cast(context, parameter, GB_FLOAT32, &wide);
   if (status == GB_OK) status = gb_op_cast(context, master, (gb_dtype)parameter->dtype, &rounded);
-  if (status == GB_OK) status = gb_op_2(context, GB_OP_ne, parameter, rounded, NULL, &changed);
-  if (status == GB_OK) status = gb_op_3(context, GB_OP_where, changed, wide, master, NULL, &values);
+  if (status == GB_OK) status = GB_RUN(context, ne, &changed, .x = parameter, .y = rounded);
+  if (status == GB_OK) status = GB_RUN(context, where, &values, .condition = changed, .x = wide, .y = master);
   if (status == GB_OK) status = gb_weight_copy_values(master, values);
   gb_drop(&rounded);
   gb_drop(&changed);

@@ -40,7 +40,7 @@ static gb_status make_dense(gb_tensor *parameter) {
   if (gb_is_dense(parameter->grad)) return GB_OK;
   gb_tensor *plain, *dense = NULL;
   GB_TRY(gb_tensor_detach(parameter->grad, &plain));
-  gb_status status = gb_op_1(gb_tensor_context(plain), GB_OP_contiguous, plain, NULL, &dense);
+  gb_status status = GB_RUN(gb_tensor_context(plain), contiguous, &dense, .x = plain);
   gb_tensor_release(plain);
   GB_TRY(status);
   dense->tag = parameter->grad->tag;
@@ -214,8 +214,8 @@ gb_status gb_norm_tensor(const gb_scalars *scalars, double norm_type, gb_tensor 
   char *at = (char *)scalars->data + offsetof(gb_found_state, norm_squared);
   GB_TRY(gb_tensor_over(context, at, GB_FLOAT64, 0, NULL, NULL, NULL, &sum));
   sum->storage->device = scalars->device;
-  gb_status status = isinf(norm_type) ? gb_op_1(context, GB_OP_clone, sum, NULL, out)
-                   : norm_type == 2   ? gb_op_1(context, GB_OP_sqrt, sum, NULL, out)
+  gb_status status = isinf(norm_type) ? GB_RUN(context, clone, out, .x = sum)
+                   : norm_type == 2   ? GB_RUN(context, sqrt, out, .x = sum)
                                       : gb_op_number(context, GB_OP_pow, sum, 1 / norm_type, out);
   gb_tensor_release(sum);
   return status;

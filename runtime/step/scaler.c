@@ -376,7 +376,7 @@ static gb_status present_scale(gb_scaler *scaler, gb_tensor **out) {
   float *scale = (float *)((char *)scaler->scalars.data + offsetof(gb_scale_state, scale));
   GB_TRY(gb_tensor_over(context, scale, GB_FLOAT32, 0, NULL, NULL, NULL, &scalars));
   scalars->storage->device = scaler->scalars.device;
-  gb_status status = gb_op_1(context, GB_OP_clone, scalars, NULL, out);
+  gb_status status = GB_RUN(context, clone, out, .x = scalars);
   gb_tensor_release(scalars);
   return status;
 }
@@ -393,7 +393,7 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   gb_tensor *factor = NULL;
   GB_TRY(settle(scaler, loss->storage->device));
   GB_TRY(present_scale(scaler, &factor));
-  gb_status status = gb_op_2(context, GB_OP_scale_loss, loss, factor, NULL, out);
+  gb_status status = GB_RUN(context, scale_loss, out, .x = loss, .scale = factor);
   gb_tensor_release(factor);
   GB_TRY(status);
   scaler->used = true;

@@ -96,7 +96,7 @@ static gb_status count(gb_audit *audit, int32_t at, gb_tensor *t, bool signs) {
   gb_attr format = gb_attr_int(numbers_at(audit, at)->format);
   GB_TRY(gb_apply(audit->context, GB_OP_numerics, &t, 1, &format, out));
   p.counts = out[0], p.range = out[1];
-  gb_status status = signs ? gb_op_1(audit->context, GB_OP_amax, t, NULL, &p.top) : GB_OK;
+  gb_status status = signs ? GB_RUN(audit->context, amax, &p.top, .x = t) : GB_OK;
   if (status == GB_OK && t->storage->device.type == GB_CPU) status = fold(audit, &p);
   else if (status == GB_OK) {
     if (audit->pending.count >= PENDING) status = fold_all(audit);

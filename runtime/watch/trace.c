@@ -18,7 +18,7 @@
 static bool all_true(gb_trace *trace, gb_tensor *flags) {
   gb_tensor *all = NULL;
   bool yes = true;
-  gb_status status = gb_op_1(trace->context, GB_OP_all, flags, NULL, &all);
+  gb_status status = GB_RUN(trace->context, all, &all, .x = flags);
   if (status == GB_OK) status = gb_tensor_read(all, &yes, sizeof yes);
   if (status != GB_OK) yes = true;
   if (status != GB_OK && status != GB_EMEMORY && status != GB_EINTERRUPT) trace->failure = status;
@@ -35,7 +35,8 @@ static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
   gb_beneath_begin(context, &beneath);
   bool fine = true;
   gb_tensor *flags = NULL;
-  gb_status status = minus_infinity ? gb_op_number(context, GB_OP_lt, t, INFINITY, &flags) : gb_op_1(context, GB_OP_isfinite, t, NULL, &flags);
+  gb_status status = minus_infinity ? gb_op_number(context, GB_OP_lt, t, INFINITY, &flags)
+                                    : GB_RUN(context, isfinite, &flags, .x = t);
   if (status == GB_OK) fine = all_true(trace, flags);
   gb_beneath_end(context, &beneath);
   return fine;
