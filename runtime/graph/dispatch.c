@@ -481,6 +481,10 @@ gb_status gb_apply_(gb_context *context, gb_op op, gb_tensor *const *in, int n_i
 /* {==== arguments by name ==== */
 
 gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor **out) {
+  return gb_run_out(context, op, arguments, NULL, out);
+}
+
+gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_tensor *const *given, gb_tensor **out) {
   const gb_op_info *info = gb_op_get(context, op);
   const char *at = arguments;
   gb_tensor *in[GB_MAX_IN], *const *list = NULL;
@@ -492,14 +496,14 @@ gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor
     else if (item->kind == GB_ITEM_ATTR) memcpy(&attrs[n_attrs++], at, sizeof *attrs), at += sizeof *attrs;
   }
   memcpy(&count, at, sizeof count);
-  if (info->list < 0) return out ? gb_apply(context, op, in, n_in, attrs, out) : gb_apply_(context, op, in, n_in, attrs);
+  if (info->list < 0) return apply(context, op, in, n_in, attrs, given, out, !out);
   if (count < 0 || (count && !list)) return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count is negative", info->name);
   gb_block *room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, sizeof *in * (size_t)(n_in + count), GB_MEM_SCRATCH);
   if (!room) return context->error_code;
   gb_tensor **all = gb_block_data(room);
   for (int i = 0; i < n_in; i++) all[i] = in[i];
   for (int i = 0; i < count; i++) all[n_in + i] = list[i];
-  gb_status status = out ? gb_apply(context, op, all, n_in + count, attrs, out) : gb_apply_(context, op, all, n_in + count, attrs);
+  gb_status status = apply(context, op, all, n_in + count, attrs, given, out, !out);
   gb_pool_free(context->pool[GB_CPU], room);
   return status;
 }

@@ -214,6 +214,10 @@ typedef struct gb_grad_call {
 #define GB_RUN(context, op, out, ...) gb_run((context), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ }, (out))
 /* `arguments`: a struct gb_arguments_... of the op. out NULL: in place. */
 gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor **out);
+/* given: as gb_apply_out's, the first member of a struct of outputs. */
+#define GB_RUN_OUT(context, op, given, out, ...)                                                                       \
+  gb_run_out((context), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ }, (given), (out))
+gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_tensor *const *given, gb_tensor **out);
 /* ----} */
 
 /* {---- for gradients and composites: ops by name, status returned ---- */

@@ -78,7 +78,7 @@ static gb_status attention_check(gb_call *call) {
   int64_t shape[4];
   memcpy(shape, query->shape, (size_t)query->ndim * sizeof *shape);
   shape[query->ndim - 1] = size_at(value, 0);
-  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 3));
+  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, GB_IN_AT(scaled_dot_product_attention, mask)));
   GB_TRY(output_ordered(call, GB_OUT_AT(scaled_dot_product_attention, y), query, shape, dtype));
   if (!call->needs_grad) return GB_OK;
   return gb_call_output(call, GB_OUT_AT(scaled_dot_product_attention, lse), query->ndim - 1, query->shape,

@@ -30,8 +30,8 @@ static gb_status require_floats(gb_call *call) {
 }
 
 /* The dtype attribute of matmul and of sum: float32 where the gradient should leave unrounded, else not given. */
-static gb_attr unrounded(const gb_grad_call *grad, int input) {
-  return grad->want[input] == GB_FLOAT32 ? gb_attr_int(GB_FLOAT32) : (gb_attr){ .given = false };
+static gb_attr unrounded(gb_dtype want) {
+  return want == GB_FLOAT32 ? gb_attr_int(GB_FLOAT32) : (gb_attr){ .given = false };
 }
 
 /* ====} */
@@ -39,8 +39,7 @@ static gb_attr unrounded(const gb_grad_call *grad, int input) {
 /* {==== steps of a chain ==== */
 
 static gb_tensor *transposed(gb_chain *chain, gb_tensor *x) {
-  gb_attr attrs[2] = { gb_attr_int(-2), gb_attr_int(-1) };
-  return gb_chain_1(chain, GB_OP_transpose, x, attrs);
+  return GB_CHAIN(chain, transpose, .x = x, .first = gb_attr_int(-2), .second = gb_attr_int(-1));
 }
 
 /* x with all leading dims as rows. */
@@ -48,21 +47,20 @@ static gb_tensor *as_rows(gb_chain *chain, gb_tensor *x) {
   if (!x || x->ndim == 2) return x; /* NULL: a step before failed */
   int64_t n = x->shape[x->ndim - 1], rows = 1;
   for (int i = 0; i < x->ndim - 1; i++) rows *= x->shape[i];
-  gb_attr shape = gb_attr_ints(2, (int64_t[]){ rows, n });
-  return gb_chain_1(chain, GB_OP_reshape, x, &shape);
+  return GB_CHAIN(chain, reshape, .x = x, .shape = gb_attr_ints(2, (int64_t[]){ rows, n }));
 }
 
-static gb_tensor *product(gb_chain *chain, gb_tensor *x, gb_tensor *y, gb_attr dtype) { return gb_chain_2(chain, GB_OP_matmul, x, y, &dtype); }
+static gb_tensor *product(gb_chain *chain, gb_tensor *x, gb_tensor *y, gb_attr dtype) {
+  return GB_CHAIN(chain, matmul, .x = x, .y = y, .dtype = dtype);
+}
 
 static gb_tensor *insert_dim(gb_chain *chain, gb_tensor *x, int64_t dim) {
-  gb_attr attr = gb_attr_int(dim);
-  return gb_chain_1(chain, GB_OP_unsqueeze, x, &attr);
+  return GB_CHAIN(chain, unsqueeze, .x = x, .dim = gb_attr_int(dim));
 }
 
 /* The sum over all rows. */
 static gb_tensor *column_sums(gb_chain *chain, gb_tensor *x, gb_attr dtype) {
-  gb_attr attrs[3] = { gb_attr_ints(1, (int64_t[]){ 0 }), { .given = false }, dtype };
-  return gb_chain_1(chain, GB_OP_sum, as_rows(chain, x), attrs);
+  return GB_CHAIN(chain, sum, .x = as_rows(chain, x), .dim = gb_attr_ints(1, (int64_t[]){ 0 }), .dtype = dtype);
 }
 
 /* ====} */
@@ -80,7 +78,8 @@ static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor 
 
 /* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column, which z does not show. */
 static gb_status matmul_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *y = call->in[1];
+  const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y;
+  const gb_attr *given = &GB_ATTRS(call, matmul)->dtype;
   GB_TRY(require_floats(call));
   if (x->ndim == 0 || y->ndim == 0) {
     shapes s = shapes_of(x, y);
@@ -96,9 +95,9 @@ static gb_status matmul_check(gb_call *call) {
   }
   if (x->ndim > 1) shape[ndim++] = x->shape[x->ndim - 2];
   if (y->ndim > 1) shape[ndim++] = y->shape[y->ndim - 1];
-  gb_dtype dtype = call->attrs[0].given ? (gb_dtype)call->attrs[0].integer : gb_call_dtype(call, gb_result_type(call->in, 2));
+  gb_dtype dtype = given->given ? (gb_dtype)given->integer : gb_call_dtype(call, gb_result_type(call->in, call->n_in));
   if (!gb_dtype_is_float(dtype)) return gb_call_fail(call, GB_EDTYPE, "dtype must be a floating type, got %s", gb_dtype_name(dtype));
-  return gb_call_output(call, 0, ndim, shape, dtype);
+  return gb_call_output(call, GB_OUT_AT(matmul, z), ndim, shape, dtype);
 }
 
 /* End a chain with the gradient of an operand: without the batches that it was broadcast over, and without a vector's extra dimension. */
@@ -113,16 +112,15 @@ static gb_status finish_operand(gb_chain *chain, gb_tensor *gradient, const gb_e
   gb_tensor_release(full);
   GB_TRY(status);
   if (operand->ndim == ndim) { *out = sum; return GB_OK; }
-  gb_attr shape = gb_attr_ints(operand->ndim, operand->shape);
-  status = gb_op_1(chain->context, GB_OP_reshape, sum, &shape, out);
+  status = GB_RUN(chain->context, reshape, out, .x = sum, .shape = gb_attr_ints(operand->ndim, operand->shape));
   gb_tensor_release(sum);
   return status;
 }
 
 /* The gradient of the result, with the dimensions that vectors did not show. */
 static gb_tensor *full_gradient(gb_chain *chain, const gb_grad_call *grad) {
-  bool row = grad->node->edges[0].ndim == 1, column = grad->node->edges[1].ndim == 1;
-  gb_tensor *g = grad->out[0];
+  bool row = GB_EDGE(grad, matmul, x)->ndim == 1, column = GB_EDGE(grad, matmul, y)->ndim == 1;
+  gb_tensor *g = GB_GRAD_OUT(grad, matmul)->z;
   if (row) g = insert_dim(chain, g, column ? -1 : -2);
   return column ? insert_dim(chain, g, -1) : g;
 }
@@ -131,26 +129,26 @@ static gb_tensor *full_gradient(gb_chain *chain, const gb_grad_call *grad) {
 static gb_status matmul_gradient_x(gb_grad_call *grad) {
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *g = full_gradient(&chain, grad), *y = grad->saved[1];
+  gb_tensor *g = full_gradient(&chain, grad), *y = GB_SAVED(grad, matmul)->y;
   if (y->ndim == 1) y = insert_dim(&chain, y, -1);
-  gb_tensor *dx = product(&chain, g, transposed(&chain, y), unrounded(grad, 0));
-  return finish_operand(&chain, dx, &grad->node->edges[0], false, &grad->in[0]);
+  gb_tensor *dx = product(&chain, g, transposed(&chain, y), unrounded(GB_WANTS(grad, matmul, x)));
+  return finish_operand(&chain, dx, GB_EDGE(grad, matmul, x), false, &GB_GRAD_IN(grad, matmul)->x);
 }
 
 /* dy = x^T @ g; where y is one matrix for all of x's batches, in one product over all rows. */
 static gb_status matmul_gradient_y(gb_grad_call *grad) {
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *g = full_gradient(&chain, grad), *x = grad->saved[0];
+  gb_tensor *g = full_gradient(&chain, grad), *x = GB_SAVED(grad, matmul)->x;
   if (x->ndim == 1) x = insert_dim(&chain, x, -2);
-  if (grad->node->edges[1].ndim <= 2) x = as_rows(&chain, x), g = as_rows(&chain, g);
-  gb_tensor *dy = product(&chain, transposed(&chain, x), g, unrounded(grad, 1));
-  return finish_operand(&chain, dy, &grad->node->edges[1], true, &grad->in[1]);
+  if (GB_EDGE(grad, matmul, y)->ndim <= 2) x = as_rows(&chain, x), g = as_rows(&chain, g);
+  gb_tensor *dy = product(&chain, transposed(&chain, x), g, unrounded(GB_WANTS(grad, matmul, y)));
+  return finish_operand(&chain, dy, GB_EDGE(grad, matmul, y), true, &GB_GRAD_IN(grad, matmul)->y);
 }
 
 static gb_status matmul_gradient(gb_grad_call *grad) {
-  if (grad->need[0]) GB_TRY(matmul_gradient_x(grad));
-  return grad->need[1] ? matmul_gradient_y(grad) : GB_OK;
+  if (GB_NEEDS(grad, matmul, x)) GB_TRY(matmul_gradient_x(grad));
+  return GB_NEEDS(grad, matmul, y) ? matmul_gradient_y(grad) : GB_OK;
 }
 
 /* ====} */
@@ -164,15 +162,23 @@ static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor
                       b->shape[0], s.a, s.b);
 }
 
+/* Rows that are a product of x and y, and no more. */
+#define GB_SAME_OPERANDS(op)                                                                                           \
+  _Static_assert(GB_IN_AT(op, x) == GB_IN_AT(mm, x) && GB_IN_AT(op, y) == GB_IN_AT(mm, y) &&                           \
+                 GB_OUT_AT(op, z) == GB_OUT_AT(mm, z), "read as mm")
+GB_SAME_OPERANDS(bmm);
+GB_SAME_OPERANDS(mv);
+GB_SAME_OPERANDS(dot);
+
 /* matmul of operands with exactly these ranks. */
 static gb_status strict_product(gb_call *call, int x_ndim, int y_ndim) {
-  gb_tensor *x = call->in[0], *y = call->in[1];
+  gb_tensor *x = GB_IN(call, mm)->x, *y = GB_IN(call, mm)->y;
   GB_TRY(require_floats(call));
-  GB_TRY(gb_require_ndim(call, 0, x_ndim, x_ndim));
-  GB_TRY(gb_require_ndim(call, 1, y_ndim, y_ndim));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(mm, x), x_ndim, x_ndim));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(mm, y), y_ndim, y_ndim));
   if (x_ndim == 3) GB_TRY(same_batches(call, x, y));
   GB_TRY(check_inner(call, x, y));
-  return gb_op_2(call->context, GB_OP_matmul, x, y, NULL, &call->out[0]);
+  return GB_RUN(call->context, matmul, &GB_OUT(call, mm)->z, .x = x, .y = y);
 }
 
 static gb_status mm_compose(gb_call *call) { return strict_product(call, 2, 2); }
@@ -181,20 +187,21 @@ static gb_status mv_compose(gb_call *call) { return strict_product(call, 2, 1); 
 static gb_status dot_compose(gb_call *call) { return strict_product(call, 1, 1); }
 
 static gb_status outer_compose(gb_call *call) {
-  GB_TRY(gb_require_ndim(call, 0, 1, 1));
-  GB_TRY(gb_require_ndim(call, 1, 1, 1));
+  const gb_in_outer *in = GB_IN(call, outer);
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(outer, x), 1, 1));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(outer, y), 1, 1));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *column = insert_dim(&chain, call->in[0], -1);
-  return gb_chain_end(&chain, gb_chain_2(&chain, GB_OP_mul, column, call->in[1], NULL), &call->out[0]);
+  gb_tensor *z = GB_CHAIN(&chain, mul, .x = insert_dim(&chain, in->x, -1), .y = in->y);
+  return gb_chain_end(&chain, z, &GB_OUT(call, outer)->z);
 }
 
 /* x must broadcast to the shape of a @ b, which has dimensions `rank`. */
 static gb_status check_addend(gb_call *call, int rank) {
-  const gb_tensor *x = call->in[0], *a = call->in[1], *b = call->in[2];
+  const gb_tensor *x = GB_IN(call, addmm)->x, *a = GB_IN(call, addmm)->a, *b = GB_IN(call, addmm)->b;
   GB_TRY(require_floats(call));
-  GB_TRY(gb_require_ndim(call, 1, rank, rank));
-  GB_TRY(gb_require_ndim(call, 2, rank, rank));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(addmm, a), rank, rank));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(addmm, b), rank, rank));
   if (rank == 3) GB_TRY(same_batches(call, a, b));
   GB_TRY(check_inner(call, a, b));
   int64_t shape[3] = { a->shape[0], a->shape[rank - 2] }, sum[GB_MAX_NDIM];
@@ -210,19 +217,24 @@ static gb_status check_addend(gb_call *call, int rank) {
 /* beta * x + alpha * (a @ b), in float32 and rounded once. beta 0 means that x is not looked at, NaN or not. */
 static gb_status add_product(gb_call *call, int rank) {
   GB_TRY(check_addend(call, rank));
-  double beta = call->attrs[0].number, alpha = call->attrs[1].number;
-  gb_dtype dtype = gb_result_type(call->in, 3);
+  const gb_in_addmm *in = GB_IN(call, addmm);
+  double beta = GB_ATTRS(call, addmm)->beta.number, alpha = GB_ATTRS(call, addmm)->alpha.number;
+  gb_dtype dtype = gb_result_type(call->in, call->n_in), wide = dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *z = product(&chain, call->in[1], call->in[2], gb_attr_int(dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32));
+  gb_tensor *z = product(&chain, in->a, in->b, gb_attr_int(wide));
   if (alpha != 1) z = gb_chain_number(&chain, GB_OP_mul, z, alpha);
   if (beta != 0) {
-    gb_tensor *x = gb_chain_widen(&chain, call->in[0]);
+    gb_tensor *x = gb_chain_widen(&chain, in->x);
     if (beta != 1) x = gb_chain_number(&chain, GB_OP_mul, x, beta);
-    z = gb_chain_2(&chain, GB_OP_add, z, x, NULL);
+    z = GB_CHAIN(&chain, add, .x = z, .y = x);
   }
-  return gb_chain_end(&chain, gb_chain_cast(&chain, z, dtype), &call->out[0]);
+  return gb_chain_end(&chain, gb_chain_cast(&chain, z, dtype), &GB_OUT(call, addmm)->z);
 }
+_Static_assert(GB_IN_AT(addmm, x) == GB_IN_AT(baddbmm, x) && GB_IN_AT(addmm, a) == GB_IN_AT(baddbmm, a) &&
+               GB_IN_AT(addmm, b) == GB_IN_AT(baddbmm, b), "baddbmm is read as addmm");
+_Static_assert(GB_ATTR_AT(addmm, alpha) == GB_ATTR_AT(baddbmm, alpha) &&
+               GB_ATTR_AT(addmm, beta) == GB_ATTR_AT(baddbmm, beta), "baddbmm is read as addmm");
 
 static gb_status addmm_compose(gb_call *call) { return add_product(call, 2); }
 static gb_status baddbmm_compose(gb_call *call) { return add_product(call, 3); }
@@ -231,13 +243,18 @@ static gb_status baddbmm_compose(gb_call *call) { return add_product(call, 3); }
 
 /* {==== linear ==== */
 
+/* linear and mlp begin with x. */
+static gb_tensor *x_of(const gb_call *call) { return GB_IN(call, linear)->x; }
+_Static_assert(GB_IN_AT(linear, x) == GB_IN_AT(mlp, x), "x_of reads both");
+
 /* Layer `name`: weight [out, in] over `features` values that come from `source`, and bias [out] or absent. */
-static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features, const char *source) {
+static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features,
+                             const char *source) {
   const gb_tensor *weight = call->in[weight_at], *bias = call->in[bias_at];
   GB_TRY(gb_require_ndim(call, weight_at, 2, 2));
   bool fits = weight->shape[1] == features;
   if (fits && (!bias || (bias->ndim == 1 && bias->shape[0] == weight->shape[0]))) return GB_OK;
-  shapes s = shapes_of(call->in[0], weight); /* texts only where they are read: they cost more than a small product */
+  shapes s = shapes_of(x_of(call), weight); /* texts only where they are read: they cost more than a small product */
   if (!fits)
     return gb_call_fail(call, GB_ESHAPE, "weight%s expects %" PRId64 " features, %s has %" PRId64 " (x %s, weight%s %s)", name, weight->shape[1],
                         source, features, s.a, name, s.b);
@@ -248,7 +265,7 @@ static gb_status check_layer(gb_call *call, const char *name, int weight_at, int
 
 /* x's shape with another last dimension. */
 static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dtype dtype) {
-  const gb_tensor *x = call->in[0];
+  const gb_tensor *x = x_of(call);
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
   shape[x->ndim - 1] = features;
@@ -258,17 +275,19 @@ static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dty
 /* x [..., in], weight [out, in], bias [out] or absent -> y [..., out]. pre holds what the activation's derivative is computed from: its
  * argument, or y itself. */
 static gb_status linear_check(gb_call *call) {
-  const gb_tensor *x = call->in[0], *weight = call->in[1];
-  gb_activation activation;
+  const gb_tensor *x = GB_IN(call, linear)->x, *weight = GB_IN(call, linear)->weight;
+  gb_out_linear *made = GB_OUT(call, linear);
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear)->activation);
   GB_TRY(require_floats(call));
-  activation = gb_activation_of(&call->attrs[0]);
-  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
-  GB_TRY(check_layer(call, "", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
-  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 3));
-  GB_TRY(rows_output(call, 0, weight->shape[0], dtype));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(linear, x), 1, GB_MAX_NDIM));
+  GB_TRY(check_layer(call, "", GB_IN_AT(linear, weight), GB_IN_AT(linear, bias), x->shape[x->ndim - 1],
+                     "the last dimension of x"));
+  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
+  GB_TRY(rows_output(call, GB_OUT_AT(linear, y), weight->shape[0], dtype));
   if (!call->needs_grad || activation == GB_ACTIVATION_NONE) return GB_OK;
-  if (gb_activation_needs_argument(activation)) return rows_output(call, 1, weight->shape[0], dtype);
-  gb_tensor_retain(call->out[1] = call->out[0]);
+  if (gb_activation_needs_argument(activation))
+    return rows_output(call, GB_OUT_AT(linear, pre), weight->shape[0], dtype);
+  gb_tensor_retain(made->pre = made->y);
   return GB_OK;
 }
 
@@ -281,9 +300,9 @@ static gb_tensor *activation_backward(gb_chain *chain, gb_activation activation,
 
 /* The same out of differentiable ops. y is the result with its history, so that a derivative passes through it. */
 static gb_tensor *from_result_twice(gb_chain *chain, gb_activation activation, gb_tensor *g, gb_tensor *y) {
-  if (activation == GB_ACTIVATION_RELU) return gb_chain_2(chain, GB_OP_relu_backward, g, y, NULL);
-  gb_tensor *gy = gb_chain_2(chain, GB_OP_mul, g, y, NULL), *gyy = gb_chain_2(chain, GB_OP_mul, gy, y, NULL);
-  return gb_chain_2(chain, GB_OP_sub, activation == GB_ACTIVATION_TANH ? g : gy, gyy, NULL);
+  if (activation == GB_ACTIVATION_RELU) return GB_CHAIN(chain, relu_backward, .grad = g, .y = y);
+  gb_tensor *gy = GB_CHAIN(chain, mul, .x = g, .y = y), *gyy = GB_CHAIN(chain, mul, .x = gy, .y = y);
+  return GB_CHAIN(chain, sub, .x = activation == GB_ACTIVATION_TANH ? g : gy, .y = gyy);
 }
 
 /* The same from the argument, which is the result of the layer without its activation. */
@@ -291,27 +310,27 @@ static gb_tensor *from_argument_twice(gb_chain *chain, gb_activation activation,
   gb_tensor *slope = activation == GB_ACTIVATION_SILU ? gb_slope_silu(chain, argument)
                    : activation == GB_ACTIVATION_GELU ? gb_slope_gelu(chain, argument)
                                                       : gb_slope_gelu_tanh(chain, argument);
-  return gb_chain_2(chain, GB_OP_mul, g, slope, NULL);
+  return GB_CHAIN(chain, mul, .x = g, .y = slope);
 }
 
 /* What linear kept, with its history: as the result, or as what it would be without the activation. */
 static gb_status kept_with_history(gb_grad_call *grad, gb_activation activation, gb_tensor **out) {
   gb_tensor *y;
-  GB_TRY(gb_tensor_detach(GB_SAVED_OUT(grad, 1), &y));
+  GB_TRY(gb_tensor_detach(GB_KEPT(grad, linear)->pre, &y));
   *out = y;
   gb_tensor_tie(y);
   if (!gb_activation_needs_argument(activation)) {
     gb_node_retain(y->node = grad->node);
     return GB_OK;
   }
-  gb_attr none = gb_attr_word(GB_WORD_none);
-  return (y->node = gb_node_again(grad->node, &none)) ? GB_OK : grad->context->error_code;
+  gb_attrs_linear plain = { .activation = gb_attr_word(GB_WORD_none) };
+  return (y->node = gb_node_again(grad->node, &plain.activation)) ? GB_OK : grad->context->error_code;
 }
 
 /* linear's gradient before its activation; the gradient itself, retained, where there is none. */
 static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
-  gb_activation activation = gb_activation_of(&grad->attrs[0]);
-  gb_tensor *g = grad->out[0], *kept = GB_SAVED_OUT(grad, 1), *y = NULL;
+  gb_activation activation = gb_activation_of(&GB_ATTRS(grad, linear)->activation);
+  gb_tensor *g = GB_GRAD_OUT(grad, linear)->y, *kept = GB_KEPT(grad, linear)->pre, *y = NULL;
   if (activation == GB_ACTIVATION_NONE) { gb_tensor_retain(*out = g); return GB_OK; }
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
@@ -328,26 +347,30 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
 static gb_status differentiable_weight(gb_grad_call *grad, gb_tensor *g) {
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  gb_tensor *columns = transposed(&chain, as_rows(&chain, g)), *rows = as_rows(&chain, grad->saved[0]);
-  return gb_chain_end(&chain, product(&chain, columns, rows, unrounded(grad, 1)), &grad->in[1]);
+  gb_tensor *columns = transposed(&chain, as_rows(&chain, g)), *rows = as_rows(&chain, GB_SAVED(grad, linear)->x);
+  gb_tensor *dweight = product(&chain, columns, rows, unrounded(GB_WANTS(grad, linear, weight)));
+  return gb_chain_end(&chain, dweight, &GB_GRAD_IN(grad, linear)->weight);
 }
 
 /* All three so: by x, by the weight, and by the bias, which is g summed over all rows. */
 static gb_status differentiable_gradients(gb_grad_call *grad, gb_tensor *g) {
-  gb_attr dtype = unrounded(grad, 0);
-  if (grad->need[0]) GB_TRY(gb_op_2(grad->context, GB_OP_matmul, g, grad->saved[1], &dtype, &grad->in[0]));
-  if (grad->need[1]) GB_TRY(differentiable_weight(grad, g));
-  if (!grad->need[2]) return GB_OK;
+  gb_in_linear *to = GB_GRAD_IN(grad, linear);
+  if (GB_NEEDS(grad, linear, x))
+    GB_TRY(GB_RUN(grad->context, matmul, &to->x, .x = g, .y = GB_SAVED(grad, linear)->weight,
+                  .dtype = unrounded(GB_WANTS(grad, linear, x))));
+  if (GB_NEEDS(grad, linear, weight)) GB_TRY(differentiable_weight(grad, g));
+  if (!GB_NEEDS(grad, linear, bias)) return GB_OK;
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
-  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(grad, 2)), &grad->in[2]);
+  return gb_chain_end(&chain, column_sums(&chain, g, unrounded(GB_WANTS(grad, linear, bias))), &to->bias);
 }
 
 /* One layer of a row, in backward: its weight and its bias are inputs of the row. */
 typedef struct layer {
   gb_tensor *g, *x;            /* the gradient of its result; its input */
   int weight, bias;
-  gb_tensor *kept;             /* of the row's activation, where that made x; else NULL */
+  gb_tensor *kept;             /* of the row's activation, where that made x; else NULL, */
+  gb_attr activation;          /* and not given */
   gb_dtype dx;                 /* NONE: not needed */
 } layer;
 
@@ -361,7 +384,7 @@ static gb_tensor *sum_of(gb_grad_call *grad, const layer *l, int input, bool *ho
   return sum;
 }
 
-static gb_attr wanted(gb_dtype dtype) { return dtype == GB_DTYPE_NONE ? (gb_attr){ .given = false } : gb_attr_int(dtype); }
+static gb_attr wanted(bool need, int dtype) { return need ? gb_attr_int(dtype) : (gb_attr){ .given = false }; }
 
 /* Hand over a gradient that the op made, or say that it went to its sum. */
 static void take(gb_grad_call *grad, int input, gb_tensor *sum, gb_tensor **made) {
@@ -378,23 +401,31 @@ static gb_status layer_gradients(gb_grad_call *grad, const layer *l, gb_tensor *
   if (!weight && !bias && !by_x) return GB_OK;
   gb_tensor *sum = sum_of(grad, l, l->weight, &add), *bias_sum = sum_of(grad, l, l->bias, &bias_holds);
   if (bias_holds) bias_sum = NULL;
-  gb_tensor *in[] = { l->g, weight ? l->x : NULL, by_x ? grad->saved[l->weight] : NULL, by_x ? l->kept : NULL }, *out[3] = { NULL };
-  gb_tensor *const given[] = { NULL, sum, bias_sum };
-  gb_attr attrs[] = { l->kept ? grad->attrs[0] : gb_attr_text("none"), wanted(l->dx), wanted(weight ? (gb_dtype)grad->want[l->weight] : GB_DTYPE_NONE),
-                      wanted(bias ? (gb_dtype)grad->want[l->bias] : GB_DTYPE_NONE), gb_attr_int(sum && add) };
-  GB_TRY(gb_apply_out(grad->context, GB_OP_linear_backward, in, 4, attrs, given, out));
-  if (by_x) *dx = out[0], out[0] = NULL;
-  take(grad, l->weight, sum, &out[1]);
-  take(grad, l->bias, bias_sum, &out[2]);
-  for (int i = 0; i < 3; i++) gb_tensor_release(out[i]);
+  gb_out_linear_backward given = { .dweight = sum, .dbias = bias_sum }, made = { 0 };
+  GB_TRY(GB_RUN_OUT(grad->context, linear_backward, &given.dx, &made.dx, .grad = l->g, .x = weight ? l->x : NULL,
+                    .weight = by_x ? grad->saved[l->weight] : NULL, .kept = by_x ? l->kept : NULL,
+                    .activation = l->activation, .dx = wanted(by_x, l->dx),
+                    .dweight = wanted(weight, grad->want[l->weight]), .dbias = wanted(bias, grad->want[l->bias]),
+                    .add = gb_attr_int(sum && add)));
+  if (by_x) *dx = made.dx, made.dx = NULL;
+  take(grad, l->weight, sum, &made.dweight);
+  take(grad, l->bias, bias_sum, &made.dbias);
+  gb_tensor_release(made.dx), gb_tensor_release(made.dweight), gb_tensor_release(made.dbias);
   return GB_OK;
+}
+
+/* The dtype that the gradient by x leaves in; NONE where it is not needed. */
+static gb_dtype dtype_of_dx(const gb_grad_call *grad) {
+  return GB_NEEDS(grad, linear, x) ? GB_WANTS(grad, linear, x) : GB_DTYPE_NONE;
 }
 
 static gb_status linear_gradient(gb_grad_call *grad) {
   gb_tensor *g;
   GB_TRY(before_activation(grad, &g));
-  layer l = { .g = g, .x = grad->saved[0], .weight = 1, .bias = 2, .dx = grad->need[0] ? (gb_dtype)grad->want[0] : GB_DTYPE_NONE };
-  gb_status status = grad->create_graph ? differentiable_gradients(grad, g) : layer_gradients(grad, &l, &grad->in[0]);
+  layer l = { .g = g, .x = GB_SAVED(grad, linear)->x, .weight = GB_IN_AT(linear, weight),
+              .bias = GB_IN_AT(linear, bias), .dx = dtype_of_dx(grad) };
+  gb_status status =
+      grad->create_graph ? differentiable_gradients(grad, g) : layer_gradients(grad, &l, &GB_GRAD_IN(grad, linear)->x);
   gb_tensor_release(g);
   return status;
 }
@@ -410,32 +441,39 @@ static gb_status check_shape(gb_call *call, int input, int ndim, const int64_t *
                       gb_shape_text(t->ndim, t->shape, b, sizeof b));
 }
 
-/* grad [..., out], x [..., in], weight [out, in], kept like x -> dx [..., in], dweight [out, in], dbias [out], those that a dtype is
- * given for. A sum that is added to has the dtype of float32 or float64. */
+static bool is_no_float(const gb_attr *dtype) { return dtype->given && !gb_dtype_is_float((gb_dtype)dtype->integer); }
+
+/* grad [..., out], x [..., in], weight [out, in], kept like x -> dx [..., in], dweight [out, in], dbias [out], those
+ * that a dtype is given for. A sum that is added to has the dtype of float32 or float64. */
 static gb_status linear_backward_check(gb_call *call) {
-  const gb_tensor *g = call->in[0], *x = call->in[1], *weight = call->in[2];
-  bool by_x = call->attrs[1].given, by_weight = call->attrs[2].given, by_bias = call->attrs[3].given;
-  gb_activation activation;
+  const gb_in_linear_backward *in = GB_IN(call, linear_backward);
+  const gb_attrs_linear_backward *attrs = GB_ATTRS(call, linear_backward);
+  const gb_tensor *g = in->grad, *x = in->x, *weight = in->weight;
+  const gb_attr *dx = &attrs->dx, *dweight = &attrs->dweight, *dbias = &attrs->dbias;
+  gb_activation activation = gb_activation_of(&attrs->activation);
   int64_t shape[GB_MAX_NDIM], matrix[2];
   GB_TRY(require_floats(call));
-  activation = gb_activation_of(&call->attrs[0]);
-  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
-  for (int i = 1; i < 4; i++)
-    if (call->attrs[i].given && !gb_dtype_is_float((gb_dtype)call->attrs[i].integer)) return gb_call_fail(call, GB_EDTYPE, "gradients have floating types");
-  bool again = by_x && gb_activation_needs_argument(activation); /* x can be computed from what was kept */
-  if ((by_weight && !x && !again) || (by_x && !weight) || (by_x && activation != GB_ACTIVATION_NONE && !call->in[3]))
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(linear_backward, grad), 1, GB_MAX_NDIM));
+  if (is_no_float(dx) || is_no_float(dweight) || is_no_float(dbias))
+    return gb_call_fail(call, GB_EDTYPE, "gradients have floating types");
+  bool again = dx->given && gb_activation_needs_argument(activation); /* x can be computed from what was kept */
+  bool lacks_kept = activation != GB_ACTIVATION_NONE && !in->kept;
+  if ((dweight->given && !x && !again) || (dx->given && (!weight || lacks_kept)))
     return gb_call_fail(call, GB_EINVAL, "dweight needs x, dx needs weight, and what was kept of the activation");
   memcpy(shape, g->shape, sizeof shape);
   matrix[0] = shape[g->ndim - 1];
-  if (weight) GB_TRY(gb_require_ndim(call, 2, 2, 2));
+  if (weight) GB_TRY(gb_require_ndim(call, GB_IN_AT(linear_backward, weight), 2, 2));
   matrix[1] = shape[g->ndim - 1] = x && x->ndim > 0 ? x->shape[x->ndim - 1] : weight ? weight->shape[1] : 0;
-  GB_TRY(check_shape(call, 1, g->ndim, shape));
-  GB_TRY(check_shape(call, 2, 2, matrix));
-  GB_TRY(check_shape(call, 3, g->ndim, shape));
-  if (by_x) GB_TRY(gb_call_output(call, 0, g->ndim, shape, (gb_dtype)call->attrs[1].integer));
-  if (call->attrs[4].integer && !(call->given && call->given[1])) return gb_call_fail(call, GB_EINVAL, "add needs memory for dweight");
-  if (by_weight) GB_TRY(gb_call_output(call, 1, 2, matrix, (gb_dtype)call->attrs[2].integer));
-  return by_bias ? gb_call_output(call, 2, 1, matrix, (gb_dtype)call->attrs[3].integer) : GB_OK;
+  const int dx_at = GB_OUT_AT(linear_backward, dx), dweight_at = GB_OUT_AT(linear_backward, dweight);
+  GB_TRY(check_shape(call, GB_IN_AT(linear_backward, x), g->ndim, shape));
+  GB_TRY(check_shape(call, GB_IN_AT(linear_backward, weight), 2, matrix));
+  GB_TRY(check_shape(call, GB_IN_AT(linear_backward, kept), g->ndim, shape));
+  if (dx->given) GB_TRY(gb_call_output(call, dx_at, g->ndim, shape, (gb_dtype)dx->integer));
+  if (attrs->add.integer && !(call->given && call->given[dweight_at]))
+    return gb_call_fail(call, GB_EINVAL, "add needs memory for dweight");
+  if (dweight->given) GB_TRY(gb_call_output(call, dweight_at, 2, matrix, (gb_dtype)dweight->integer));
+  if (!dbias->given) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(linear_backward, dbias), 1, matrix, (gb_dtype)dbias->integer);
 }
 
 /* ----} */
@@ -447,37 +485,47 @@ static gb_status linear_backward_check(gb_call *call) {
 /* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the activation's argument, where its
  * derivative needs that, and the activated layer is computed again in backward; else hidden, its result. */
 static gb_status mlp_check(gb_call *call) {
-  const gb_tensor *x = call->in[0];
-  gb_activation activation;
+  const gb_in_mlp *in = GB_IN(call, mlp);
+  const gb_tensor *x = in->x;
+  bool argument = gb_activation_needs_argument(gb_activation_of(&GB_ATTRS(call, mlp)->activation));
   GB_TRY(require_floats(call));
-  activation = gb_activation_of(&call->attrs[0]);
-  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
-  GB_TRY(check_layer(call, "1", 1, 2, x->shape[x->ndim - 1], "the last dimension of x"));
-  GB_TRY(check_layer(call, "2", 3, 4, call->in[1]->shape[0], "the hidden layer"));
-  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, 5));
-  GB_TRY(rows_output(call, 0, call->in[3]->shape[0], dtype));
-  return call->needs_grad ? rows_output(call, gb_activation_needs_argument(activation) ? 1 : 2, call->in[1]->shape[0], dtype) : GB_OK;
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(mlp, x), 1, GB_MAX_NDIM));
+  GB_TRY(check_layer(call, "1", GB_IN_AT(mlp, weight1), GB_IN_AT(mlp, bias1), x->shape[x->ndim - 1],
+                     "the last dimension of x"));
+  int64_t hidden = in->weight1->shape[0];
+  GB_TRY(check_layer(call, "2", GB_IN_AT(mlp, weight2), GB_IN_AT(mlp, bias2), hidden, "the hidden layer"));
+  gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
+  GB_TRY(rows_output(call, GB_OUT_AT(mlp, y), in->weight2->shape[0], dtype));
+  if (!call->needs_grad) return GB_OK;
+  return rows_output(call, argument ? GB_OUT_AT(mlp, pre) : GB_OUT_AT(mlp, hidden), hidden, dtype);
 }
 
 /* The hidden layer: as it was kept, or again from its argument. */
 static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_tensor **out) {
+  const gb_out_mlp *kept = GB_KEPT(grad, mlp);
   gb_attr approximate;
   gb_op op = gb_activation_forward(activation, &approximate);
-  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, op, GB_SAVED_OUT(grad, 1), &approximate, out);
-  gb_tensor_retain(*out = GB_SAVED_OUT(grad, 2));
+  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, op, kept->pre, &approximate, out);
+  gb_tensor_retain(*out = kept->hidden);
   return GB_OK;
 }
 
-/* The second layer's gradients, down to the argument of the activation; one pass over that gives both its derivative and the hidden layer. */
+/* The second layer's gradients, down to the argument of the activation; one pass over that gives both its derivative
+ * and the hidden layer. */
 static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
-  gb_activation activation = gb_activation_of(&grad->attrs[0]);
-  gb_tensor *hidden = NULL, *from = grad->out[0], *weight = grad->saved[3];
-  bool first = grad->need[0] || grad->need[1] || grad->need[2];
-  if (grad->need[3] && !(first && gb_activation_needs_argument(activation))) GB_TRY(hidden_layer(grad, activation, &hidden));
-  layer second = { .g = from, .x = hidden, .weight = 3, .bias = 4, .dx = GB_DTYPE_NONE };
+  const gb_attr *attr = &GB_ATTRS(grad, mlp)->activation;
+  const gb_out_mlp *kept = GB_KEPT(grad, mlp);
+  gb_activation activation = gb_activation_of(attr);
+  bool argument = gb_activation_needs_argument(activation);
+  gb_tensor *hidden = NULL, *from = GB_GRAD_OUT(grad, mlp)->y, *weight = GB_SAVED(grad, mlp)->weight2;
+  bool first = GB_NEEDS(grad, mlp, x) || GB_NEEDS(grad, mlp, weight1) || GB_NEEDS(grad, mlp, bias1);
+  if (GB_NEEDS(grad, mlp, weight2) && !(first && argument)) GB_TRY(hidden_layer(grad, activation, &hidden));
+  layer second = { .g = from, .x = hidden, .weight = GB_IN_AT(mlp, weight2), .bias = GB_IN_AT(mlp, bias2),
+                   .dx = GB_DTYPE_NONE };
   if (first) {
     second.dx = gb_promote((gb_dtype)from->dtype, (gb_dtype)weight->dtype);
-    second.kept = GB_SAVED_OUT(grad, gb_activation_needs_argument(activation) ? 1 : 2);
+    second.kept = argument ? kept->pre : kept->hidden;
+    second.activation = *attr;
   }
   gb_status status = layer_gradients(grad, &second, g);
   gb_drop(&hidden);
@@ -487,8 +535,9 @@ static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
 static gb_status mlp_gradient(gb_grad_call *grad) {
   gb_tensor *g = NULL;
   GB_TRY(second_layer(grad, &g));
-  layer first = { .g = g, .x = grad->saved[0], .weight = 1, .bias = 2, .dx = grad->need[0] ? (gb_dtype)grad->want[0] : GB_DTYPE_NONE };
-  gb_status status = g ? layer_gradients(grad, &first, &grad->in[0]) : GB_OK;
+  layer first = { .g = g, .x = GB_SAVED(grad, mlp)->x, .weight = GB_IN_AT(mlp, weight1), .bias = GB_IN_AT(mlp, bias1),
+                  .dx = dtype_of_dx(grad) };
+  gb_status status = g ? layer_gradients(grad, &first, &GB_GRAD_IN(grad, mlp)->x) : GB_OK;
   gb_drop(&g);
   return status;
 }
@@ -496,7 +545,8 @@ static gb_status mlp_gradient(gb_grad_call *grad) {
 /* ====} */
 
 const gb_op_impl gb_family_matmul[] = {
-  { .op = GB_OP_matmul, .check = matmul_check, .gradient = matmul_gradient, .save_in = 0x3, .save_other = true },
+  { .op = GB_OP_matmul, .check = matmul_check, .gradient = matmul_gradient,
+    .save_in = GB_SAVE_IN(matmul, x) | GB_SAVE_IN(matmul, y), .save_other = true },
   { .op = GB_OP_mm, .compose = mm_compose },
   { .op = GB_OP_bmm, .compose = bmm_compose },
   { .op = GB_OP_mv, .compose = mv_compose },
@@ -504,8 +554,12 @@ const gb_op_impl gb_family_matmul[] = {
   { .op = GB_OP_baddbmm, .compose = baddbmm_compose },
   { .op = GB_OP_dot, .compose = dot_compose },
   { .op = GB_OP_outer, .compose = outer_compose },
-  { .op = GB_OP_linear, .check = linear_check, .gradient = linear_gradient, .save_in = 0x3, .save_out = 0x2, .save_other = true },
-  { .op = GB_OP_mlp, .check = mlp_check, .gradient = mlp_gradient, .save_in = 0xb, .save_out = 0x6, .save_other = true },
+  { .op = GB_OP_linear, .check = linear_check, .gradient = linear_gradient,
+    .save_in = GB_SAVE_IN(linear, x) | GB_SAVE_IN(linear, weight), .save_out = GB_SAVE_OUT(linear, pre),
+    .save_other = true },
+  { .op = GB_OP_mlp, .check = mlp_check, .gradient = mlp_gradient,
+    .save_in = GB_SAVE_IN(mlp, x) | GB_SAVE_IN(mlp, weight1) | GB_SAVE_IN(mlp, weight2),
+    .save_out = GB_SAVE_OUT(mlp, pre) | GB_SAVE_OUT(mlp, hidden), .save_other = true },
   { .op = GB_OP_linear_backward, .check = linear_backward_check },
   { .op = GB_OP_COUNT },
 };
