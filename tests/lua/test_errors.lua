@@ -172,6 +172,54 @@ describe("shapes that do not fit", function()
   end
 end)
 
+-- Bounds and counts stand in the rows of the ops, and every op says them in the same words.
+describe("options out of their bounds", function()
+  local a, image, kernel, huge = gb.ones(2, 3), gb.ones(1, 3, 8, 8), gb.ones(2, 3, 3, 3), 1 << 31
+  local heads, target = gb.ones(1, 1, 2, 4), gb.tensor { 0, 1 }
+  local function conv(options) return function() return F.conv2d(image, kernel, nil, options) end end
+  local function pool(name, ...)
+    local given = { ... }
+    return function() return F[name](image, table.unpack(given)) end
+  end
+  local from_0, from_1 = "at least 0 and at most 1073741824", "at least 1 and at most 1073741824"
+  local calls = {
+    { "'stride' is 0", from_1, conv { stride = 0 } },
+    { "'stride' is -2", from_1, conv { stride = { 1, -2 } } },
+    { "'stride' has 3 values", "it takes 1 or 2", conv { stride = { 1, 1, 1 } } },
+    { "'dilation' has 0 values", "it takes 1 or 2", conv { dilation = {} } },
+    { "'dilation' is 0", from_1, conv { dilation = { 0, 1 } } },
+    { "'padding' is -1", from_0, conv { padding = -1 } },
+    { "'padding' is 2147483648", from_0, conv { padding = huge } },
+    { "'groups' is 0", from_1, conv { groups = 0 } },
+    { "'kernel_size' is 0", from_1, pool("max_pool2d", { 2, 0 }) },
+    { "'stride' is 0", from_1, pool("max_pool2d", 2, { stride = 0 }) },
+    { "'padding' is -1", from_0, pool("avg_pool2d", 2, { padding = -1 }) },
+    { "'kernel_size' has 3 values", "it takes 1 or 2", pool("avg_pool2d", { 2, 2, 2 }) },
+    { "'size' is 0", from_1, pool("adaptive_avg_pool2d", { 0, 1 }) },
+    { "'step' is 0", "at least 1", function() return a:slice(1, 1, 2, 0) end },
+    { "'classes' is 0", "at least 1", function() return target:one_hot(0) end },
+    { "'k' is -1", "at least 0", function() return a:topk(-1) end },
+    { "'repeats' is -1", "at least 0", function() return a:repeat_interleave(-1) end },
+    { "'beta' is -1", "at least 0", function() return F.smooth_l1_loss(a, a, { beta = -1 }) end },
+    { "'label_smoothing' is 2", "at least 0 and at most 1",
+      function() return F.cross_entropy(a, target, { label_smoothing = 2 }) end },
+    { "'dropout_p' is 1.5", "at least 0 and at most 1",
+      function() return F.scaled_dot_product_attention(heads, heads, heads, { dropout_p = 1.5 }) end },
+  }
+  for _, row in ipairs(calls) do
+    it(row[1] .. ": " .. row[2], function()
+      expect(row[3]):to_fail(row[1])
+      expect(row[3]):to_fail(row[2])
+    end)
+  end
+  it("takes one number for a pair", function()
+    local pairs_of_both = F.conv2d(image, kernel, nil, { stride = { 2, 2 }, padding = { 1, 1 } })
+    expect(F.conv2d(image, kernel, nil, { stride = { 2 }, padding = 1 })):to_equal_bits(pairs_of_both)
+    local windows = F.max_pool2d(image, { 2, 2 }, { stride = { 1, 1 } })
+    expect(F.max_pool2d(image, 2, { stride = 1 })):to_equal_bits(windows)
+  end)
+end)
+
 -- What lies in a tensor can be wrong too.
 describe("data that does not fit", function()
   local x = gb.ones(2, 3)
