@@ -314,11 +314,13 @@ static gb_status linear_cross_entropy_gradient(gb_grad_call *grad) {
 
 /* {==== losses made of other ops ==== */
 
-static gb_tensor *minus(gb_chain *chain, gb_tensor *a, gb_tensor *b) { return gb_chain_2(chain, GB_OP_sub, a, b, NULL); }
-static gb_tensor *times(gb_chain *chain, gb_tensor *a, gb_tensor *b) { return gb_chain_2(chain, GB_OP_mul, a, b, NULL); }
+static gb_tensor *minus(gb_chain *chain, gb_tensor *a, gb_tensor *b) { return GB_CHAIN(chain, sub, .x = a, .y = b); }
+static gb_tensor *times(gb_chain *chain, gb_tensor *a, gb_tensor *b) { return GB_CHAIN(chain, mul, .x = a, .y = b); }
 static gb_tensor *scaled_by(gb_chain *chain, gb_tensor *x, double a) { return gb_chain_number(chain, GB_OP_mul, x, a); }
 static gb_tensor *plus(gb_chain *chain, gb_tensor *x, double a) { return gb_chain_number(chain, GB_OP_add, x, a); }
-static gb_tensor *choose(gb_chain *chain, gb_tensor *mask, gb_tensor *a, gb_tensor *b) { return gb_chain_3(chain, GB_OP_where, mask, a, b, NULL); }
+static gb_tensor *choose(gb_chain *chain, gb_tensor *mask, gb_tensor *a, gb_tensor *b) {
+  return GB_CHAIN(chain, where, .condition = mask, .x = a, .y = b);
+}
 
 /* All of them begin with x and target, and give a loss; some have a weight then. */
 #define GB_SAME_PAIR(op)                                                                                               \

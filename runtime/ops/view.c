@@ -69,7 +69,7 @@ static gb_status add_in_place(gb_grad_call *grad, const layout *view, bool *done
   *done = sum && holds && sum->dtype == g->dtype && sum->storage != g->storage && gb_is_disjoint(view->ndim, view->shape, view->stride);
   if (!*done) return GB_OK;
   GB_TRY(gb_tensor_view(sum, view->ndim, view->shape, view->stride, sum->offset + view->offset, &part));
-  gb_status status = gb_apply_(grad->context, GB_OP_add, (gb_tensor *[]){ part, g }, 2, NULL);
+  gb_status status = GB_RUN(grad->context, add, NULL, .x = part, .y = g);
   gb_tensor_release(part);
   grad->settled |= GB_SAVE_IN(view, x);
   return status;

@@ -214,11 +214,13 @@ static gb_status scale_of(gb_audit *audit, const gb_walk_place *at, int32_t *out
       *out = (int32_t)i + 1;
       return GB_OK;
     }
-  if (!at->node || at->node->op != GB_OP_scale_loss || !at->node->saved[1].tensor) return GB_OK;
+  if (!at->node || at->node->op != GB_OP_scale_loss) return GB_OK;
+  gb_tensor *tensor = at->node->saved[GB_IN_AT(scale_loss, scale)].tensor;
+  if (!tensor) return GB_OK;
   scale *s = append(audit, &audit->scales, sizeof *s);
   if (!s) return audit->context->error_code;
   s->tag = at->tag;
-  gb_tensor_retain(s->tensor = at->node->saved[1].tensor);
+  gb_tensor_retain(s->tensor = tensor);
   *out = (int32_t)audit->scales.count;
   return GB_OK;
 }
