@@ -156,7 +156,8 @@ template <int W> static void launch_strips(gb_cuda_call *call, survey *s) {
 }
 
 static gb_status numerics(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *counts = call->out[0], *range = call->out[1];
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, numerics)->x;
+  const gb_cuda_tensor *counts = GB_CUDA_OUT(call, numerics)->counts, *range = GB_CUDA_OUT(call, numerics)->range;
   if (gb_rt_set(call->stream, counts->data, 0, GB_NUMERICS_COUNTS * sizeof(word)) || gb_rt_set(call->stream, range->data, 0, GB_NUMERICS_RANGE * sizeof(word)))
     return gb_cuda_fail(call, GB_EDEVICE, "the counts could not be cleared");
   if (x->numel == 0) return GB_OK;
@@ -164,7 +165,8 @@ static gb_status numerics(gb_cuda_call *call) {
   s.walk = gb_plan(&x, 1, false);
   s.data = x->data;
   s.dtype = x->dtype;
-  s.bounds = gb_numerics_bounds_of(x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, (gb_dtype)call->attrs[0].integer);
+  gb_dtype would_hold = (gb_dtype)GB_ATTRS(call, numerics)->dtype.integer;
+  s.bounds = gb_numerics_bounds_of(x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, would_hold);
   s.counts = (word *)counts->data;
   s.range = (word *)range->data;
   int last = s.walk.ndim - 1, width = gb_lane_bytes(x->dtype) == 4 ? 4 : 8;

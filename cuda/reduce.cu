@@ -194,7 +194,10 @@ gb_status gb_fold_run(gb_cuda_call *call, const gb_fold *fold) {
 
 /* {==== the ops ==== */
 
-/* The first attribute of that name's kind: dims and dim stand first or second in this family's rows. */
+/* What the rows here have in common. */
+struct folded { const gb_cuda_tensor *x, *y; const gb_attr *dim; };
+#define FOLDED(call, op) (folded{ GB_CUDA_IN(call, op)->x, GB_CUDA_OUT(call, op)->y, &GB_ATTRS(call, op)->dim })
+
 static uint32_t mask_of_dims(const gb_attr *dims, int ndim) {
   if (ndim == 0) return 0;
   if (!dims->given || dims->count == 0) return (1u << ndim) - 1u;
@@ -208,58 +211,59 @@ static uint32_t mask_of_dim(const gb_attr *dim, int ndim) {
   return 1u << (dim->integer < 0 ? dim->integer + ndim : dim->integer);
 }
 
-/* The fold of in[0] over its dims in the mask, into out[0]. */
-static gb_fold fold_of(const gb_cuda_call *call, uint32_t mask, gb_fold_kind kind, gb_map_kind map) {
+/* The fold of x over its dims, into y. */
+static gb_fold fold_of(const folded &row, gb_fold_kind kind, gb_map_kind map) {
   gb_fold f = {};
-  f.x = gb_rows_of(call->in[0], mask);
+  f.x = gb_rows_of(row.x, mask_of_dims(row.dim, row.x->ndim));
   f.fold = kind;
   f.map = map;
-  f.out = call->out[0]->data;
-  f.out_dtype = call->out[0]->dtype;
-  f.compute = gb_compute_dtype(call->in[0]->dtype, f.out_dtype);
+  f.out = row.y->data;
+  f.out_dtype = row.y->dtype;
+  f.compute = gb_compute_dtype(row.x->dtype, f.out_dtype);
   return f;
 }
 
-static gb_status simple(gb_cuda_call *call, const gb_attr *dims, gb_fold_kind kind) {
-  gb_fold f = fold_of(call, mask_of_dims(dims, call->in[0]->ndim), kind, GB_MAP_PLAIN);
+static gb_status simple(gb_cuda_call *call, const folded &row, gb_fold_kind kind) {
+  gb_fold f = fold_of(row, kind, GB_MAP_PLAIN);
   return gb_fold_run(call, &f);
 }
 
-static gb_status sum(gb_cuda_call *call) { return simple(call, &call->attrs[0], GB_FOLD_SUM); }
-static gb_status prod(gb_cuda_call *call) { return simple(call, &call->attrs[0], GB_FOLD_PRODUCT); }
-static gb_status amax(gb_cuda_call *call) { return simple(call, &call->attrs[0], GB_FOLD_LARGEST); }
-static gb_status amin(gb_cuda_call *call) { return simple(call, &call->attrs[0], GB_FOLD_SMALLEST); }
+static gb_status sum(gb_cuda_call *call) { return simple(call, FOLDED(call, sum), GB_FOLD_SUM); }
+static gb_status prod(gb_cuda_call *call) { return simple(call, FOLDED(call, prod), GB_FOLD_PRODUCT); }
+static gb_status amax(gb_cuda_call *call) { return simple(call, FOLDED(call, amax), GB_FOLD_LARGEST); }
+static gb_status amin(gb_cuda_call *call) { return simple(call, FOLDED(call, amin), GB_FOLD_SMALLEST); }
 
 static gb_status mean(gb_cuda_call *call) {
-  gb_fold f = fold_of(call, mask_of_dims(&call->attrs[0], call->in[0]->ndim), GB_FOLD_SUM, GB_MAP_PLAIN);
+  gb_fold f = fold_of(FOLDED(call, mean), GB_FOLD_SUM, GB_MAP_PLAIN);
   f.finish = GB_FINISH_SCALED;
   f.a = (double)f.x.length;
   return gb_fold_run(call, &f);
 }
 
 /* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. The largest of no flags would be true, so `any` adds up. */
-static gb_status truth(gb_cuda_call *call, gb_fold_kind kind) {
-  gb_fold f = fold_of(call, mask_of_dims(&call->attrs[0], call->in[0]->ndim), kind, GB_MAP_NONZERO);
-  f.compute = gb_compute_dtype(call->in[0]->dtype, call->in[0]->dtype);
+static gb_status truth(gb_cuda_call *call, const folded &row, gb_fold_kind kind) {
+  gb_fold f = fold_of(row, kind, GB_MAP_NONZERO);
+  f.compute = gb_compute_dtype(row.x->dtype, row.x->dtype);
   return gb_fold_run(call, &f);
 }
 
-static gb_status all(gb_cuda_call *call) { return truth(call, GB_FOLD_SMALLEST); }
-static gb_status any(gb_cuda_call *call) { return truth(call, GB_FOLD_SUM); }
+static gb_status all(gb_cuda_call *call) { return truth(call, FOLDED(call, all), GB_FOLD_SMALLEST); }
+static gb_status any(gb_cuda_call *call) { return truth(call, FOLDED(call, any), GB_FOLD_SUM); }
 
 static gb_status norm(gb_cuda_call *call) {
-  double p = call->attrs[0].number;
+  double p = GB_ATTRS(call, norm)->p.number;
   gb_fold_kind kind = isinf(p) ? (p > 0 ? GB_FOLD_LARGEST : GB_FOLD_SMALLEST) : GB_FOLD_SUM;
   gb_map_kind map = p == 2 ? GB_MAP_SQUARE : p == 0 ? GB_MAP_NONZERO : p == 1 || isinf(p) ? GB_MAP_ABSOLUTE : GB_MAP_POWER;
-  gb_fold f = fold_of(call, mask_of_dims(&call->attrs[1], call->in[0]->ndim), kind, map);
+  gb_fold f = fold_of(FOLDED(call, norm), kind, map);
   f.power = f.a = p;
   f.finish = p == 2 ? GB_FINISH_ROOT : map == GB_MAP_POWER ? GB_FINISH_POWER_ROOT : GB_FINISH_AS_IS;
   return gb_fold_run(call, &f);
 }
 
 /* Two folds: a center per result (a mean, or a largest element), then the sum of a function of the distance to it. */
-static gb_status around_center(gb_cuda_call *call, gb_fold_kind first, gb_map_kind map, gb_finish_kind finish, double correction) {
-  gb_fold f = fold_of(call, mask_of_dims(&call->attrs[0], call->in[0]->ndim), GB_FOLD_SUM, map);
+static gb_status around_center(gb_cuda_call *call, const folded &row, gb_fold_kind first, gb_map_kind map,
+                               gb_finish_kind finish, double correction) {
+  gb_fold f = fold_of(row, GB_FOLD_SUM, map);
   gb_fold center = f;
   if (f.x.count == 0) return GB_OK;
   void *scratch = gb_cuda_scratch(call, (size_t)f.x.count * gb_bytes_of(f.compute));
@@ -278,13 +282,16 @@ static gb_status around_center(gb_cuda_call *call, gb_fold_kind first, gb_map_ki
 }
 
 static gb_status var(gb_cuda_call *call) {
-  return around_center(call, GB_FOLD_SUM, GB_MAP_CENTERED_SQUARE, GB_FINISH_SCALED, call->attrs[1].number);
+  double correction = GB_ATTRS(call, var)->correction.number;
+  return around_center(call, FOLDED(call, var), GB_FOLD_SUM, GB_MAP_CENTERED_SQUARE, GB_FINISH_SCALED, correction);
 }
 static gb_status std_(gb_cuda_call *call) {
-  return around_center(call, GB_FOLD_SUM, GB_MAP_CENTERED_SQUARE, GB_FINISH_SCALED_ROOT, call->attrs[1].number);
+  double correction = GB_ATTRS(call, std)->correction.number;
+  return around_center(call, FOLDED(call, std), GB_FOLD_SUM, GB_MAP_CENTERED_SQUARE, GB_FINISH_SCALED_ROOT, correction);
 }
 static gb_status logsumexp(gb_cuda_call *call) {
-  return around_center(call, GB_FOLD_LARGEST, GB_MAP_CENTERED_EXP, GB_FINISH_LOG_PLUS_CENTER, 0);
+  return around_center(call, FOLDED(call, logsumexp), GB_FOLD_LARGEST, GB_MAP_CENTERED_EXP,
+                       GB_FINISH_LOG_PLUS_CENTER, 0);
 }
 
 /* ====} */
@@ -361,10 +368,11 @@ static void search_by_dtype(gb_cuda_call *call, gb_dtype compute, const search *
 }
 
 /* Search the rows along the dims in the mask; long rows in pieces, whose best are searched again. */
-static gb_status search_run(gb_cuda_call *call, uint32_t mask, bool smallest, const gb_cuda_tensor *values, const gb_cuda_tensor *indices) {
-  gb_dtype dtype = call->in[0]->dtype, compute = gb_compute_dtype(dtype, dtype);
+static gb_status search_run(gb_cuda_call *call, const gb_cuda_tensor *x, uint32_t mask, bool smallest,
+                            const gb_cuda_tensor *values, const gb_cuda_tensor *indices) {
+  gb_dtype compute = gb_compute_dtype(x->dtype, x->dtype);
   search s = {};
-  s.x = gb_rows_of(call->in[0], mask);
+  s.x = gb_rows_of(x, mask);
   if (s.x.count == 0) return GB_OK;
   s.reverse = smallest;
   s.pieces = s.x.count >= 1024 ? 1 : (s.x.length + 8191) / 8192;
@@ -394,23 +402,32 @@ static gb_status search_run(gb_cuda_call *call, uint32_t mask, bool smallest, co
 }
 
 /* The index along a dim or, without one, in x flattened. */
-static gb_status index_of_best(gb_cuda_call *call, bool smallest) {
-  int ndim = call->in[0]->ndim;
-  uint32_t mask = call->attrs[0].given ? mask_of_dim(&call->attrs[0], ndim) : (1u << ndim) - 1u;
-  return search_run(call, mask, smallest, NULL, call->out[0]);
+static gb_status index_of_best(gb_cuda_call *call, const folded &row, bool smallest) {
+  uint32_t mask = row.dim->given ? mask_of_dim(row.dim, row.x->ndim) : (1u << row.x->ndim) - 1u;
+  return search_run(call, row.x, mask, smallest, NULL, row.y);
 }
 
-/* Without a dim max is amax. */
-static gb_status best_with_index(gb_cuda_call *call, bool smallest) {
+/* The values are the row's y. Without a dim max is amax. */
+static gb_status best_with_index(gb_cuda_call *call, const folded &row, const gb_cuda_tensor *indices, bool smallest) {
   gb_attr every = {};
-  if (!call->out[1]) return simple(call, &every, smallest ? GB_FOLD_SMALLEST : GB_FOLD_LARGEST);
-  return search_run(call, mask_of_dim(&call->attrs[0], call->in[0]->ndim), smallest, call->out[0], call->out[1]);
+  if (!indices) return simple(call, folded{ row.x, row.y, &every }, smallest ? GB_FOLD_SMALLEST : GB_FOLD_LARGEST);
+  return search_run(call, row.x, mask_of_dim(row.dim, row.x->ndim), smallest, row.y, indices);
 }
 
-static gb_status max_(gb_cuda_call *call) { return best_with_index(call, false); }
-static gb_status min_(gb_cuda_call *call) { return best_with_index(call, true); }
-static gb_status argmax(gb_cuda_call *call) { return index_of_best(call, false); }
-static gb_status argmin(gb_cuda_call *call) { return index_of_best(call, true); }
+static gb_status max_(gb_cuda_call *call) {
+  const gb_cuda_out_max *out = GB_CUDA_OUT(call, max);
+  return best_with_index(call, folded{ GB_CUDA_IN(call, max)->x, out->values, &GB_ATTRS(call, max)->dim },
+                         out->indices, false);
+}
+
+static gb_status min_(gb_cuda_call *call) {
+  const gb_cuda_out_min *out = GB_CUDA_OUT(call, min);
+  return best_with_index(call, folded{ GB_CUDA_IN(call, min)->x, out->values, &GB_ATTRS(call, min)->dim },
+                         out->indices, true);
+}
+
+static gb_status argmax(gb_cuda_call *call) { return index_of_best(call, FOLDED(call, argmax), false); }
+static gb_status argmin(gb_cuda_call *call) { return index_of_best(call, FOLDED(call, argmin), true); }
 
 /* ====} */
 
@@ -472,8 +489,8 @@ template <typename T> static gb_status scan(gb_cuda_call *call, const gb_rows *x
 }
 
 static gb_status cumsum(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *out = call->out[0];
-  uint32_t mask = mask_of_dim(&call->attrs[0], x->ndim);
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, cumsum)->x, *out = GB_CUDA_OUT(call, cumsum)->y;
+  uint32_t mask = mask_of_dim(&GB_ATTRS(call, cumsum)->dim, x->ndim);
   gb_rows from = gb_rows_of(x, mask), to = gb_rows_of(out, mask);
   if (out->numel == 0) return GB_OK;
   return gb_is_float(out->dtype) ? scan<double>(call, &from, &to) : scan<int64_t>(call, &from, &to);

@@ -62,13 +62,13 @@ template <typename T> static void launch_forward(gb_cuda_call *call, const gb_ro
 }
 
 /* The dim of the row's `dim` attribute, as a mask. */
-static uint32_t dim_mask(const gb_cuda_tensor *x, const gb_attr *dim) {
-  return x->ndim ? 1u << (dim->integer < 0 ? dim->integer + x->ndim : dim->integer) : 0;
+static uint32_t dim_mask(const gb_cuda_tensor *x, const gb_attr &dim) {
+  return x->ndim ? 1u << (dim.integer < 0 ? dim.integer + x->ndim : dim.integer) : 0;
 }
 
-static gb_status forward(gb_cuda_call *call, bool log) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
-  uint32_t mask = dim_mask(x, &call->attrs[0]);
+static gb_status forward(gb_cuda_call *call, const gb_cuda_tensor *x, const gb_attr &dim, bool log,
+                         const gb_cuda_tensor *y) {
+  uint32_t mask = dim_mask(x, dim);
   gb_rows from = gb_rows_of(x, mask), to = gb_rows_of(y, mask);
   if (y->numel == 0) return GB_OK;
   if (gb_compute_dtype(x->dtype, y->dtype) == GB_FLOAT64) launch_forward<double>(call, &from, &to, log);
@@ -76,8 +76,14 @@ static gb_status forward(gb_cuda_call *call, bool log) {
   return GB_OK;
 }
 
-static gb_status softmax(gb_cuda_call *call) { return forward(call, false); }
-static gb_status log_softmax(gb_cuda_call *call) { return forward(call, true); }
+static gb_status softmax(gb_cuda_call *call) {
+  return forward(call, GB_CUDA_IN(call, softmax)->x, GB_ATTRS(call, softmax)->dim, false,
+                 GB_CUDA_OUT(call, softmax)->y);
+}
+static gb_status log_softmax(gb_cuda_call *call) {
+  return forward(call, GB_CUDA_IN(call, log_softmax)->x, GB_ATTRS(call, log_softmax)->dim, true,
+                 GB_CUDA_OUT(call, log_softmax)->y);
+}
 
 /* ====} */
 
@@ -124,9 +130,9 @@ template <typename T> static void launch_backward(gb_cuda_call *call, const gb_r
   else GB_LAUNCH(call->stream, softmax_backward_long<T>, s.grid, s.block, 0, *g, *y, *dx, log);
 }
 
-static gb_status backward(gb_cuda_call *call, bool log) {
-  const gb_cuda_tensor *g = call->in[0], *y = call->in[1], *dx = call->out[0];
-  uint32_t mask = dim_mask(y, &call->attrs[0]);
+static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *g, const gb_cuda_tensor *y, const gb_attr &dim,
+                          bool log, const gb_cuda_tensor *dx) {
+  uint32_t mask = dim_mask(y, dim);
   gb_rows grad = gb_rows_of(g, mask), value = gb_rows_of(y, mask), to = gb_rows_of(dx, mask);
   if (dx->numel == 0) return GB_OK;
   if (gb_compute_dtype(g->dtype, dx->dtype) == GB_FLOAT64) launch_backward<double>(call, &grad, &value, &to, log);
@@ -134,8 +140,17 @@ static gb_status backward(gb_cuda_call *call, bool log) {
   return GB_OK;
 }
 
-static gb_status softmax_backward(gb_cuda_call *call) { return backward(call, false); }
-static gb_status log_softmax_backward(gb_cuda_call *call) { return backward(call, true); }
+static gb_status softmax_backward(gb_cuda_call *call) {
+  const gb_cuda_in_softmax_backward *in = GB_CUDA_IN(call, softmax_backward);
+  const gb_attr &dim = GB_ATTRS(call, softmax_backward)->dim;
+  return backward(call, in->grad, in->y, dim, false, GB_CUDA_OUT(call, softmax_backward)->dx);
+}
+
+static gb_status log_softmax_backward(gb_cuda_call *call) {
+  const gb_cuda_in_log_softmax_backward *in = GB_CUDA_IN(call, log_softmax_backward);
+  const gb_attr &dim = GB_ATTRS(call, log_softmax_backward)->dim;
+  return backward(call, in->grad, in->y, dim, true, GB_CUDA_OUT(call, log_softmax_backward)->dx);
+}
 
 /* ====} */
 

@@ -43,10 +43,10 @@ static int first_bit_of(gb_dtype dtype) {
 /* The bit above those in which they differ: bytes without a sign are not negative. */
 static int end_bit_of(gb_dtype dtype) { return gb_is_byte(dtype) ? 8 : 64; }
 
-static gb_status order(gb_cuda_call *call, const gb_attr *named, bool descending) {
-  const gb_cuda_tensor *t = call->in[0];
-  uint32_t mask = t->ndim ? 1u << (named->integer < 0 ? named->integer + t->ndim : named->integer) : 0;
-  gb_rows x = gb_rows_of(t, mask), values = gb_rows_of(call->out[0], mask), indices = gb_rows_of(call->out[1], mask);
+static gb_status order(gb_cuda_call *call, const gb_cuda_tensor *t, int64_t dim, bool descending,
+                       const gb_cuda_tensor *sorted, const gb_cuda_tensor *places) {
+  uint32_t mask = t->ndim ? 1u << (dim < 0 ? dim + t->ndim : dim) : 0;
+  gb_rows x = gb_rows_of(t, mask), values = gb_rows_of(sorted, mask), indices = gb_rows_of(places, mask);
   int64_t n = t->numel;
   if (values.count * values.length == 0) return GB_OK;
   uint64_t *keys = (uint64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *keys);
@@ -65,7 +65,18 @@ static gb_status order(gb_cuda_call *call, const gb_attr *named, bool descending
   return GB_OK;
 }
 
-static gb_status sort(gb_cuda_call *call) { return order(call, &call->attrs[0], call->attrs[1].integer != 0); }
-static gb_status topk(gb_cuda_call *call) { return order(call, &call->attrs[1], call->attrs[2].integer != 0); }
+static gb_status sort(gb_cuda_call *call) {
+  const gb_attrs_sort *attrs = GB_ATTRS(call, sort);
+  const gb_cuda_out_sort *out = GB_CUDA_OUT(call, sort);
+  return order(call, GB_CUDA_IN(call, sort)->x, attrs->dim.integer, attrs->descending.integer != 0, out->values,
+               out->indices);
+}
+
+static gb_status topk(gb_cuda_call *call) {
+  const gb_attrs_topk *attrs = GB_ATTRS(call, topk);
+  const gb_cuda_out_topk *out = GB_CUDA_OUT(call, topk);
+  return order(call, GB_CUDA_IN(call, topk)->x, attrs->dim.integer, attrs->largest.integer != 0, out->values,
+               out->indices);
+}
 
 const gb_cuda_row gb_cuda_sort[] = { { GB_OP_sort, sort, false }, { GB_OP_topk, topk, false }, { GB_OP_COUNT, NULL, false } };
