@@ -57,12 +57,19 @@ gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
   return call->cuda->engine->result_type(in, count);
 }
 
-void gb_cuda_changed(gb_cuda_call *call, int input) {
-  if (call->call->in[input]) gb_tensor_bump(call->call->in[input]);
+void gb_cuda_changed(gb_cuda_call *call, const gb_cuda_tensor *input) {
+  for (int i = 0; input && i < call->n_in; i++)
+    if (call->in[i] == input) gb_tensor_bump(call->call->in[i]);
 }
 
-gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
-                         const gb_attr *attrs) {
+gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, int n_in, const gb_cuda_tensor *out,
+                         const void *attrs) {
+  gb_tensor operands[GB_MAX_IN], *own[GB_MAX_IN]; /* as gb_cuda_common reads them */
+  for (int i = 0; i < n_in; i++) {
+    own[i] = in[i] ? &operands[i] : NULL;
+    if (in[i]) operands[i] = (gb_tensor){ .dtype = (int8_t)in[i]->dtype, .ndim = (int8_t)in[i]->ndim,
+                                          .wrapped = in[i]->wrapped };
+  }
   gb_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
   gb_cuda_call inner = *call;
   inner.op = op;

@@ -18,7 +18,8 @@
 extern "C" {
 #endif
 
-/* {==== arguments by name: GB_CUDA_IN(call, linear)->weight, GB_CUDA_OUT(call, linear)->y; attributes by GB_ATTRS(call, linear) ==== */
+/* {==== arguments by name: GB_CUDA_IN(call, linear)->weight, GB_CUDA_OUT(call, linear)->y ====
+ * Attributes by GB_ATTRS(call, linear)->activation. */
 
 typedef struct gb_cuda_tensor gb_cuda_tensor;
 
@@ -130,12 +131,16 @@ void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
 /* The dtype that the inputs promote to, without input `without` (from 0; -1: all of them). */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 
-/* Run the kernel of another op within this one. own: the engine's tensors of in, for kernels that ask what these promote to, else NULL. */
-gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, gb_tensor **own, int n_in, const gb_cuda_tensor *out,
-                         const gb_attr *attrs);
+/* Run the kernel of another op, of one output, within this one. attrs: its struct of attributes; NULL: it has none. */
+gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in, int n_in, const gb_cuda_tensor *out,
+                         const void *attrs);
+/* The same in C, inputs by name: those of the row `like`, which is op's own or has its inputs at the same places. */
+#define GB_CUDA_RUN(call, op, like, out, attrs, ...)                                                 \
+  gb_cuda_run_op((call), (op), (const gb_cuda_tensor **)(void *)&(gb_cuda_in_##like){ __VA_ARGS__ }, \
+                 (int)(sizeof(gb_cuda_in_##like) / sizeof(gb_cuda_tensor *)), (out), (attrs))
 /* Note that the kernel wrote into an input (running statistics), so that graphs which saved it know. NULL is
  * allowed. */
-void gb_cuda_changed(gb_cuda_call *call, int input);
+void gb_cuda_changed(gb_cuda_call *call, const gb_cuda_tensor *input);
 /* Is forward running a second time, for a gradient? Then side effects of the first time are not repeated. */
 bool gb_cuda_recomputing(const gb_cuda_call *call);
 

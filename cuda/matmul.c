@@ -252,7 +252,8 @@ gb_status gb_product_run(gb_cuda_call *call, const gb_product *product) {
 static gb_operand operand(const gb_cuda_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
 static gb_status matmul(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->in[1], *z = call->out[0];
+  const gb_cuda_in_matmul *in = GB_CUDA_IN(call, matmul);
+  const gb_cuda_tensor *x = in->x, *y = in->y, *z = GB_CUDA_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
   gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = z->data, .dtype = z->dtype, .batch_ndim = b.ndim };
   p.a = (gb_gemm_matrix){ x->data, x->dtype, b.x.row, b.x.column };
@@ -284,18 +285,20 @@ static gb_gemm_matrix weight_of(const gb_cuda_tensor *weight) {
 }
 
 static gb_status linear(gb_cuda_call *call) {
-  const gb_cuda_tensor *weight = call->in[1], *y = call->out[0], *pre = call->out[1];
-  gb_activation activation = gb_activation_of(&call->attrs[0]);
+  const gb_cuda_in_linear *in = GB_CUDA_IN(call, linear);
+  const gb_cuda_tensor *weight = in->weight, *y = GB_CUDA_OUT(call, linear)->y, *pre = GB_CUDA_OUT(call, linear)->pre;
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear)->activation);
   bool keep = pre && gb_activation_needs_argument(activation); /* otherwise pre, if any, is y itself */
-  gb_product p = { .n = weight->shape[0], .k = weight->shape[1], .b = weight_of(weight), .c = y->data, .dtype = y->dtype, .bias = call->in[2],
-                   .pre = keep ? pre->data : NULL, .activation = activation };
-  GB_TRY(fold(call, call->in[0], &p.a, &p.m));
+  gb_product p = { .n = weight->shape[0], .k = weight->shape[1], .b = weight_of(weight), .c = y->data,
+                   .dtype = y->dtype, .bias = in->bias, .pre = keep ? pre->data : NULL, .activation = activation };
+  GB_TRY(fold(call, in->x, &p.a, &p.m));
   return gb_product_run(call, &p);
 }
 
 /* Both layers for some rows at a time; hidden holds their hidden layer, or all rows' where it is kept. */
 static gb_status mlp_rows(gb_cuda_call *call, gb_product *first, gb_product *second, int64_t rows, int64_t at_once) {
-  const gb_cuda_tensor *y = call->out[0], *pre = call->out[1], *kept = call->out[2];
+  const gb_cuda_out_mlp *out = GB_CUDA_OUT(call, mlp);
+  const gb_cuda_tensor *y = out->y, *pre = out->pre, *kept = out->hidden;
   gb_gemm_matrix x = first->a;
   for (int64_t row = 0; row < rows; row += at_once) {
     int mark = call->scratches;
@@ -312,15 +315,18 @@ static gb_status mlp_rows(gb_cuda_call *call, gb_product *first, gb_product *sec
 }
 
 static gb_status mlp(gb_cuda_call *call) {
-  const gb_cuda_tensor *weight1 = call->in[1], *weight2 = call->in[3], *y = call->out[0];
-  gb_product first = { .n = weight1->shape[0], .k = weight1->shape[1], .b = weight_of(weight1), .dtype = y->dtype, .bias = call->in[2],
-                       .activation = gb_activation_of(&call->attrs[0]) };
-  gb_product second = { .n = weight2->shape[0], .k = first.n, .b = weight_of(weight2), .dtype = y->dtype, .bias = call->in[4] };
+  const gb_cuda_in_mlp *in = GB_CUDA_IN(call, mlp);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, mlp)->y, *kept = GB_CUDA_OUT(call, mlp)->hidden;
+  gb_product first = { .n = in->weight1->shape[0], .k = in->weight1->shape[1], .b = weight_of(in->weight1),
+                       .dtype = y->dtype, .bias = in->bias1,
+                       .activation = gb_activation_of(&GB_ATTRS(call, mlp)->activation) };
+  gb_product second = { .n = in->weight2->shape[0], .k = first.n, .b = weight_of(in->weight2), .dtype = y->dtype,
+                        .bias = in->bias2 };
   int64_t rows, bytes = (int64_t)bytes_of(call, y->dtype);
-  GB_TRY(fold(call, call->in[0], &first.a, &rows));
+  GB_TRY(fold(call, in->x, &first.a, &rows));
   int64_t width = most(first.n, 1), piece = call->cuda->piece;
   int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1) : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
-  void *hidden = call->out[2] ? call->out[2]->data : gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
+  void *hidden = kept ? kept->data : gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
   if (!hidden) return GB_EMEMORY;
   first.c = hidden;
   second.a = (gb_gemm_matrix){ hidden, y->dtype, first.n, 1 };
@@ -329,27 +335,39 @@ static gb_status mlp(gb_cuda_call *call) {
 
 /* {---- gradients ---- */
 
+/* What the gradients of activations have in common: two inputs, the gradient first. */
+#define TWO_INPUTS(op)                                                              \
+  _Static_assert(sizeof(gb_cuda_in_##op) == sizeof(gb_cuda_in_gelu_backward), #op); \
+  _Static_assert(offsetof(gb_cuda_in_##op, grad) == 0, #op)
+TWO_INPUTS(relu_backward);
+TWO_INPUTS(gelu_backward);
+TWO_INPUTS(silu_backward);
+TWO_INPUTS(tanh_backward);
+TWO_INPUTS(sigmoid_backward);
+
 /* grad @ weight, then before the activation that made x: in the product, or in place after it. */
 static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
-  const gb_cuda_tensor *dx = call->out[0], *weight = call->in[2], *kept = call->in[3];
-  gb_attr approximate;
-  gb_activation activation = gb_activation_of(&call->attrs[0]);
-  gb_op backward = gb_activation_backward(activation, &approximate);
+  const gb_cuda_in_linear_backward *in = GB_CUDA_IN(call, linear_backward);
+  const gb_cuda_tensor *weight = in->weight, *kept = in->kept, *dx = GB_CUDA_OUT(call, linear_backward)->dx;
+  gb_attrs_gelu_backward attrs;
+  gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear_backward)->activation);
+  gb_op backward = gb_activation_backward(activation, &attrs.approximate);
   bool fused = false, like_dx = kept && kept->dtype == dx->dtype && !memcmp(kept->stride, dx->stride, sizeof *dx->stride * (size_t)dx->ndim);
   gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = dx->data, .dtype = dx->dtype, .fused = &fused };
   p.b = (gb_gemm_matrix){ weight->data, weight->dtype, weight->stride[0], weight->stride[1] };
   if (activation == GB_ACTIVATION_GELU_TANH && like_dx) p.extra = GB_GEMM_GELU_SLOPE, p.kept = kept->data;
   GB_TRY(gb_product_run(call, &p));
   if (fused || backward == GB_OP_COUNT) return GB_OK;
-  gb_tensor *own[] = { call->call->out[0], call->call->in[3] };
-  return gb_cuda_run_op(call, backward, (const gb_cuda_tensor *[]){ dx, kept }, own, 2, dx, &approximate);
+  return GB_CUDA_RUN(call, backward, gelu_backward, dx, &attrs, .grad = dx, .x = kept);
 }
 
 /* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same dtype. */
 static gb_status weight_gradient(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix grad, int64_t rows, bool *with_bias) {
-  const gb_cuda_tensor *dweight = call->out[1], *dbias = call->out[2];
+  const gb_cuda_out_linear_backward *out = GB_CUDA_OUT(call, linear_backward);
+  const gb_cuda_tensor *dweight = out->dweight, *dbias = out->dbias;
   gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
-                   .c = dweight->data, .dtype = dweight->dtype, .accumulate = call->attrs[4].integer, .fused = with_bias };
+                   .c = dweight->data, .dtype = dweight->dtype,
+                   .accumulate = GB_ATTRS(call, linear_backward)->add.integer, .fused = with_bias };
   GB_TRY(fold(call, x, &p.b, &p.k));
   if (dbias && dbias->dtype == dweight->dtype) p.extra = GB_GEMM_ROW_SUMS, p.sums = dbias->data;
   return gb_product_run(call, &p);
@@ -357,34 +375,36 @@ static gb_status weight_gradient(gb_cuda_call *call, const gb_cuda_tensor *x, gb
 
 /* The sum of grad's rows, by itself. */
 static gb_status bias_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t rows) {
-  int64_t columns = call->out[2]->shape[0];
+  const gb_cuda_tensor *dbias = GB_CUDA_OUT(call, linear_backward)->dbias;
+  int64_t columns = dbias->shape[0];
   gb_cuda_tensor matrix = { .data = (char *)grad.data, .dtype = grad.dtype, .ndim = 2, .shape = { rows, columns },
                             .stride = { grad.row_stride, grad.column_stride }, .numel = rows * columns };
-  gb_attr attrs[] = { { .given = true, .count = 1 }, { .given = false }, { .given = false } };
-  return gb_cuda_run_op(call, GB_OP_sum, (const gb_cuda_tensor *[]){ &matrix }, NULL, 1, call->out[2], attrs);
+  const gb_attrs_sum attrs = { .dim = { .given = true, .count = 1 } };
+  return GB_CUDA_RUN(call, GB_OP_sum, sum, dbias, &attrs, .x = &matrix);
 }
 
 /* The x that an activation made, from the argument that was kept of it. */
 static gb_status activated(gb_cuda_call *call, gb_cuda_tensor *x) {
-  const gb_cuda_tensor *kept = call->in[3];
-  gb_attr approximate;
-  gb_op op = gb_activation_forward(gb_activation_of(&call->attrs[0]), &approximate);
+  const gb_cuda_tensor *kept = GB_CUDA_IN(call, linear_backward)->kept;
+  gb_attrs_gelu attrs;
+  gb_op op = gb_activation_forward(gb_activation_of(&GB_ATTRS(call, linear_backward)->activation), &attrs.approximate);
   GB_TRY(dense_like(call, kept, kept->dtype, x));
-  return gb_cuda_run_op(call, op, &kept, &call->call->in[3], 1, x, &approximate);
+  return GB_CUDA_RUN(call, op, gelu, x, &attrs, .x = kept);
 }
 
 static gb_status linear_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *g = call->in[0], *x = call->in[1];
+  const gb_cuda_tensor *g = GB_CUDA_IN(call, linear_backward)->grad, *x = GB_CUDA_IN(call, linear_backward)->x;
+  const gb_cuda_out_linear_backward *out = GB_CUDA_OUT(call, linear_backward);
   gb_cuda_tensor made;
   gb_gemm_matrix grad;
   int64_t rows;
   bool with_bias = false;
   GB_TRY(fold(call, g, &grad, &rows));
   GB_TRY(gb_product_prepare(call, &grad, rows, g->shape[g->ndim - 1], g->dtype));
-  if (call->out[0]) GB_TRY(input_gradient(call, grad, rows));
-  if (call->out[1] && !x) GB_TRY(activated(call, &made));
-  if (call->out[1]) GB_TRY(weight_gradient(call, x ? x : &made, grad, rows, &with_bias));
-  return call->out[2] && !with_bias ? bias_gradient(call, grad, rows) : GB_OK;
+  if (out->dx) GB_TRY(input_gradient(call, grad, rows));
+  if (out->dweight && !x) GB_TRY(activated(call, &made));
+  if (out->dweight) GB_TRY(weight_gradient(call, x ? x : &made, grad, rows, &with_bias));
+  return out->dbias && !with_bias ? bias_gradient(call, grad, rows) : GB_OK;
 }
 
 /* ----} */

@@ -136,46 +136,59 @@ static gb_rows one_row(const gb_cuda_tensor *t) {
 
 static void *data_of(const gb_cuda_tensor *t) { return t ? t->data : NULL; }
 
-/* Fill in what the three forward ops share, and launch. */
-static gb_status run_norm(gb_cuda_call *call, norm_job *job, const gb_cuda_tensor *weight, const gb_cuda_tensor *bias, gb_dtype from) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
-  uint32_t mask = last_dims(x, x->ndim - call->attrs[0].count);
-  if (y->numel == 0) return GB_OK;
-  job->x = gb_rows_of(x, mask);
-  job->y = gb_rows_of(y, mask);
-  if (job->adds) {
-    job->residual = gb_rows_of(call->in[1], mask);
-    job->sum = gb_rows_of(call->out[1], mask);
-  }
-  job->normalised = job->adds ? job->sum : job->x;
-  job->weight = one_row(weight);
-  job->bias = one_row(bias);
-  job->eps = call->attrs[1].number;
-  if (gb_compute_dtype(from, y->dtype) == GB_FLOAT64) launch_norm<double>(call, job);
+/* What the three forward ops share of their arguments. */
+static norm_job job_of(const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_cuda_tensor *y,
+                       const gb_cuda_tensor *rstd, uint32_t mask, const gb_attr &eps) {
+  norm_job job = {};
+  job.x = job.normalised = gb_rows_of(x, mask);
+  job.y = gb_rows_of(y, mask);
+  job.weight = one_row(weight);
+  job.rstd = data_of(rstd);
+  job.eps = eps.number;
+  return job;
+}
+
+static gb_status run_norm(gb_cuda_call *call, const norm_job *job) {
+  if (job->y.count * job->y.length == 0) return GB_OK;
+  gb_dtype compute = gb_compute_dtype((gb_dtype)job->normalised.dtype, (gb_dtype)job->y.dtype);
+  if (compute == GB_FLOAT64) launch_norm<double>(call, job);
   else launch_norm<float>(call, job);
   return GB_OK;
 }
 
 static gb_status layer_norm(gb_cuda_call *call) {
-  norm_job job = {};
+  const gb_cuda_in_layer_norm *in = GB_CUDA_IN(call, layer_norm);
+  const gb_attrs_layer_norm *attrs = GB_ATTRS(call, layer_norm);
+  const gb_cuda_out_layer_norm *out = GB_CUDA_OUT(call, layer_norm);
+  norm_job job = job_of(in->x, in->weight, out->y, out->rstd, last_dims(in->x, in->x->ndim - attrs->shape.count),
+                        attrs->eps);
   job.centre = true;
-  job.mean = data_of(call->out[1]);
-  job.rstd = data_of(call->out[2]);
-  return run_norm(call, &job, call->in[1], call->in[2], call->in[0]->dtype);
+  job.bias = one_row(in->bias);
+  job.mean = data_of(out->mean);
+  return run_norm(call, &job);
 }
 
 static gb_status rms_norm(gb_cuda_call *call) {
-  norm_job job = {};
-  job.rstd = data_of(call->out[1]);
-  return run_norm(call, &job, call->in[1], NULL, call->in[0]->dtype);
+  const gb_cuda_in_rms_norm *in = GB_CUDA_IN(call, rms_norm);
+  const gb_attrs_rms_norm *attrs = GB_ATTRS(call, rms_norm);
+  const gb_cuda_out_rms_norm *out = GB_CUDA_OUT(call, rms_norm);
+  norm_job job = job_of(in->x, in->weight, out->y, out->rstd, last_dims(in->x, in->x->ndim - attrs->shape.count),
+                        attrs->eps);
+  return run_norm(call, &job);
 }
 
 static gb_status add_layer_norm(gb_cuda_call *call) {
-  norm_job job = {};
+  const gb_cuda_in_add_layer_norm *in = GB_CUDA_IN(call, add_layer_norm);
+  const gb_attrs_add_layer_norm *attrs = GB_ATTRS(call, add_layer_norm);
+  const gb_cuda_out_add_layer_norm *out = GB_CUDA_OUT(call, add_layer_norm);
+  uint32_t mask = last_dims(in->x, in->x->ndim - attrs->shape.count);
+  norm_job job = job_of(in->x, in->weight, out->y, out->rstd, mask, attrs->eps);
   job.centre = job.adds = true;
-  job.mean = data_of(call->out[2]);
-  job.rstd = data_of(call->out[3]);
-  return run_norm(call, &job, call->in[2], call->in[3], call->out[1]->dtype);
+  job.residual = gb_rows_of(in->residual, mask);
+  job.sum = job.normalised = gb_rows_of(out->sum, mask);
+  job.bias = one_row(in->bias);
+  job.mean = data_of(out->mean);
+  return run_norm(call, &job);
 }
 
 /* {---- their gradients ---- */
@@ -329,9 +342,10 @@ static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
   return GB_OK;
 }
 
-/* layer_norm_backward and rms_norm_backward. */
-static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const gb_cuda_tensor *rstd, const gb_cuda_tensor *dbias, bool centre) {
-  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dweight = call->out[1];
+/* Of both; rms_norm has neither a mean nor a bias. */
+static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backward *in,
+                          const gb_cuda_out_layer_norm_backward *out, bool centre) {
+  const gb_cuda_tensor *grad = in->grad, *x = in->x, *rstd = in->rstd, *dweight = out->dweight, *dbias = out->dbias;
   uint32_t mask = last_dims(x, rstd->ndim);
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
   norm_backward_job job = {};
@@ -341,10 +355,10 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const 
   }
   job.grad = gb_rows_of(grad, mask);
   job.x = gb_rows_of(x, mask);
-  job.dx = gb_rows_of(call->out[0], mask);
-  job.weight = one_row(call->in[2]);
+  job.dx = gb_rows_of(out->dx, mask);
+  job.weight = one_row(in->weight);
   job.centre = centre;
-  job.mean = data_of(mean);
+  job.mean = data_of(in->mean);
   job.rstd = rstd->data;
   int64_t n = job.x.length;
   bool lanes = compute == GB_FLOAT32 && gb_has_lanes(job.grad) && gb_has_lanes(job.x) && gb_has_lanes(job.dx) && has_lanes_or_none(job.weight);
@@ -363,8 +377,18 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_tensor *mean, const 
   return GB_OK;
 }
 
-static gb_status layer_norm_backward(gb_cuda_call *call) { return backward(call, call->in[3], call->in[4], call->out[2], true); }
-static gb_status rms_norm_backward(gb_cuda_call *call) { return backward(call, NULL, call->in[3], NULL, false); }
+static gb_status layer_norm_backward(gb_cuda_call *call) {
+  return backward(call, GB_CUDA_IN(call, layer_norm_backward), GB_CUDA_OUT(call, layer_norm_backward), true);
+}
+
+static gb_status rms_norm_backward(gb_cuda_call *call) {
+  const gb_cuda_in_rms_norm_backward *from = GB_CUDA_IN(call, rms_norm_backward);
+  gb_cuda_in_layer_norm_backward in = {};
+  gb_cuda_out_layer_norm_backward out = {};
+  in.grad = from->grad, in.x = from->x, in.weight = from->weight, in.rstd = from->rstd;
+  out.dx = GB_CUDA_OUT(call, rms_norm_backward)->dx, out.dweight = GB_CUDA_OUT(call, rms_norm_backward)->dweight;
+  return backward(call, &in, &out, false);
+}
 
 /* ----} */
 /* ====} */
@@ -533,7 +557,8 @@ static gb_status run_library(gb_cuda_call *call, const channel_job *job, gb_batc
   gb_rows none = {};
   unsigned blocks = gb_blocks(job->n, GB_THREADS);
   use_channels(b, &job->c);
-  GB_LAUNCH(call->stream, load_parameters, blocks, GB_THREADS, 0, job->c, none, none, job->weight, one_row(call->in[4]), job->n);
+  GB_LAUNCH(call->stream, load_parameters, blocks, GB_THREADS, 0, job->c, none, none, job->weight,
+            one_row(GB_CUDA_IN(call, batch_norm)->bias), job->n);
   if (job->training) {
     gb_status status = gb_batch_norm_run(call, b);
     if (status != GB_OK) return status;
@@ -545,11 +570,11 @@ static gb_status run_library(gb_cuda_call *call, const channel_job *job, gb_batc
 
 /* Statistics, then elements. */
 static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype compute) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, batch_norm)->x, *y = GB_CUDA_OUT(call, batch_norm)->y;
   gb_status status = job->training ? moments(call, x, compute, &job->c) : GB_OK;
   if (status != GB_OK) return status;
   gb_walk w = walk_channels(y, x, y);
-  gb_rows bias = one_row(call->in[4]);
+  gb_rows bias = one_row(GB_CUDA_IN(call, batch_norm)->bias);
   if (compute == GB_FLOAT64) {
     GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, *job);
     GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c, bias);
@@ -561,21 +586,24 @@ static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype c
 }
 
 static gb_status batch_norm(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  const gb_cuda_in_batch_norm *in = GB_CUDA_IN(call, batch_norm);
+  const gb_attrs_batch_norm *attrs = GB_ATTRS(call, batch_norm);
+  const gb_cuda_out_batch_norm *out = GB_CUDA_OUT(call, batch_norm);
+  const gb_cuda_tensor *x = in->x, *y = out->y;
   gb_dtype compute = gb_compute_dtype(x->dtype, y->dtype);
   channel_job job = {};
   job.n = x->shape[1];
   if (job.n == 0) return GB_OK;
-  job.training = call->attrs[0].integer;
-  job.momentum = call->attrs[1].number;
-  job.eps = call->attrs[2].number;
+  job.training = attrs->training.integer;
+  job.momentum = attrs->momentum.number;
+  job.eps = attrs->eps.number;
   job.count = (double)(x->numel / job.n);
   job.update = job.training && job.count >= 2 && !gb_cuda_recomputing(call);
-  job.running_mean = one_row(call->in[1]);
-  job.running_var = one_row(call->in[2]);
-  job.weight = one_row(call->in[3]);
-  job.mean_out = one_row(call->out[1]);
-  job.rstd_out = one_row(call->out[2]);
+  job.running_mean = one_row(in->running_mean);
+  job.running_var = one_row(in->running_var);
+  job.weight = one_row(in->weight);
+  job.mean_out = one_row(out->mean);
+  job.rstd_out = one_row(out->rstd);
   gb_batch_norm by_library = {};
   by_library.kind = job.training ? GB_BATCH_NORM_TRAINING : GB_BATCH_NORM_INFERENCE;
   by_library.eps = (float)job.eps;
@@ -585,9 +613,10 @@ static gb_status batch_norm(gb_cuda_call *call) {
   if (status != GB_OK) return status;
   if (has) status = run_library(call, &job, &by_library);
   else status = run_ours(call, &job, compute);
-  if (status == GB_OK && job.update)
-    for (int i = 1; i < 3; i++) gb_cuda_changed(call, i);
-  return status;
+  if (status != GB_OK || !job.update) return status;
+  gb_cuda_changed(call, in->running_mean);
+  gb_cuda_changed(call, in->running_var);
+  return GB_OK;
 }
 
 /* One gradient of batch_norm: the vectors of forward and where the sums go. */
@@ -622,7 +651,8 @@ template <typename T> static void launch_load(gb_cuda_call *call, const channel_
 }
 
 template <typename T> static void launch_gradients(gb_cuda_call *call, const channel_backward_job *job) {
-  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1], *dx = call->out[0];
+  const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
+  const gb_cuda_tensor *grad = in->grad, *x = in->x, *dx = GB_CUDA_OUT(call, batch_norm_backward)->dx;
   gb_walk w = walk_channels(dx, x, grad);
   GB_LAUNCH(call->stream, prepare_gradients<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
   GB_LAUNCH(call->stream, differentiate_channels<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, grad->data, grad->dtype,
@@ -631,36 +661,39 @@ template <typename T> static void launch_gradients(gb_cuda_call *call, const cha
 
 /* By the library, which has the gradients of training only; sums that nobody asked for go where ours would go. */
 static gb_status differentiate_by_library(gb_cuda_call *call, const channel_backward_job *job, gb_batch_norm *b) {
+  const gb_cuda_out_batch_norm_backward *out = GB_CUDA_OUT(call, batch_norm_backward);
   gb_rows none = {};
   use_channels(b, &job->c);
-  b->dscale = (float *)(call->out[1] ? (void *)call->out[1]->data : job->c.along);
-  b->dbias = (float *)(call->out[2] ? (void *)call->out[2]->data : job->c.plain);
+  b->dscale = (float *)(out->dweight ? (void *)out->dweight->data : job->c.along);
+  b->dbias = (float *)(out->dbias ? (void *)out->dbias->data : job->c.plain);
   GB_LAUNCH(call->stream, load_parameters, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, job->c, job->mean, job->rstd, job->weight, none, job->n);
   return gb_batch_norm_run(call, b);
 }
 
 static gb_status batch_norm_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *grad = call->in[0], *x = call->in[1];
+  const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
+  const gb_cuda_out_batch_norm_backward *out = GB_CUDA_OUT(call, batch_norm_backward);
+  const gb_cuda_tensor *grad = in->grad, *x = in->x;
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
   channel_backward_job job = {};
   job.n = x->shape[1];
   if (job.n == 0) return GB_OK;
   if (x->numel == 0) { /* an empty batch has no statistics, and its gradients are 0 */
-    zero(call, call->out[1]);
-    return zero(call, call->out[2]);
+    zero(call, out->dweight);
+    return zero(call, out->dbias);
   }
-  job.training = call->attrs[0].integer;
+  job.training = GB_ATTRS(call, batch_norm_backward)->training.integer;
   job.count = (double)(x->numel / job.n);
-  job.weight = one_row(call->in[2]);
-  job.mean = one_row(call->in[3]);
-  job.rstd = one_row(call->in[4]);
-  job.dweight = one_row(call->out[1]);
-  job.dbias = one_row(call->out[2]);
+  job.weight = one_row(in->weight);
+  job.mean = one_row(in->mean);
+  job.rstd = one_row(in->rstd);
+  job.dweight = one_row(out->dweight);
+  job.dbias = one_row(out->dbias);
   gb_batch_norm by_library = {};
   by_library.kind = GB_BATCH_NORM_BACKWARD;
   bool has = false;
   gb_status status = take_channels(call, job.n, compute, &job.c);
-  if (status == GB_OK && job.training) status = ask_library(call, &by_library, x, grad, call->out[0], &has);
+  if (status == GB_OK && job.training) status = ask_library(call, &by_library, x, grad, out->dx, &has);
   if (status != GB_OK) return status;
   if (has) return differentiate_by_library(call, &job, &by_library);
   if (compute == GB_FLOAT64) launch_load<double>(call, &job);

@@ -31,5 +31,5 @@ const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_
 }
 
 gb_status gb_relu_in_place(gb_cuda_call *call, const gb_cuda_tensor *y) {
-  return gb_cuda_run_op(call, GB_OP_relu, (const gb_cuda_tensor *[]){ y }, &call->call->out[0], 1, y, NULL);
+  return GB_CUDA_RUN(call, GB_OP_relu, relu, y, NULL, .x = y);
 }
