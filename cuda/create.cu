@@ -14,11 +14,11 @@ template <typename T> struct constant_of {
 
 /* A bool is filled through float64, since 0.5 is true. */
 static gb_status fill(gb_cuda_call *call) {
-  gb_elements e = gb_elements_of(call, 0);
-  gb_dtype dtype = call->out[0]->dtype;
-  e.number[0] = call->attrs[0];
-  if (dtype == GB_FLOAT64 || dtype == GB_BOOL) gb_run_elements<constant_of<double>, double>(e);
-  else if (gb_is_float(dtype)) gb_run_elements<constant_of<float>, float>(e);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, fill)->y;
+  gb_elements e = gb_elements_of(call, y, 0);
+  e.number[0] = GB_ATTRS(call, fill)->value;
+  if (y->dtype == GB_FLOAT64 || y->dtype == GB_BOOL) gb_run_elements<constant_of<double>, double>(e);
+  else if (gb_is_float(y->dtype)) gb_run_elements<constant_of<float>, float>(e);
   else gb_run_elements<constant_of<int64_t>, int64_t>(e);
   return GB_OK;
 }
@@ -36,8 +36,8 @@ template <typename T> static __global__ void sequence_kernel(gb_walk w, char *ou
 }
 
 static gb_status sequence(gb_cuda_call *call) {
-  const gb_cuda_tensor *out = call->out[0];
-  const gb_attr *first = &call->attrs[0], *distance = &call->attrs[1];
+  const gb_cuda_tensor *out = GB_CUDA_OUT(call, sequence)->y;
+  const gb_attr *first = &GB_ATTRS(call, sequence)->start, *distance = &GB_ATTRS(call, sequence)->step;
   double start = first->number, step = distance->number;
   bool whole = !gb_is_float(out->dtype) && start == floor(start) && step == floor(step);
   gb_walk w = gb_plan(&out, 1, true);
@@ -160,8 +160,7 @@ extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out,
   for (int d = 0; same_place && d < out->ndim; d++) same_place = out->shape[d] == in->shape[d] && out->stride[d] == in->stride[d];
   if (same_place) return GB_OK;
   if (out->dtype == in->dtype && !in->host) return copy_same(call, out, in);
-  gb_elements e = gb_elements_of(call, 0);
-  e.operand[0] = out;
+  gb_elements e = gb_elements_of(call, out, 0);
   e.operand[1] = in;
   if (in->dtype == GB_FLOAT64) gb_run_elements<same_of<double>, double>(e);
   else if (gb_is_float(in->dtype) || gb_is_byte(in->dtype)) gb_run_elements<same_of<float>, float>(e);
@@ -169,8 +168,18 @@ extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out,
   return GB_OK;
 }
 
-static gb_status copy_first(gb_cuda_call *call) { return gb_cuda_copy(call, call->out[0], call->in[0]); }
-static gb_status copy_second(gb_cuda_call *call) { return gb_cuda_copy(call, call->out[0], call->in[1]); }
+static gb_status cast(gb_cuda_call *call) {
+  return gb_cuda_copy(call, GB_CUDA_OUT(call, cast)->y, GB_CUDA_IN(call, cast)->x);
+}
+static gb_status clone_(gb_cuda_call *call) {
+  return gb_cuda_copy(call, GB_CUDA_OUT(call, clone)->y, GB_CUDA_IN(call, clone)->x);
+}
+static gb_status contiguous(gb_cuda_call *call) {
+  return gb_cuda_copy(call, GB_CUDA_OUT(call, contiguous)->y, GB_CUDA_IN(call, contiguous)->x);
+}
+static gb_status copy(gb_cuda_call *call) {
+  return gb_cuda_copy(call, GB_CUDA_OUT(call, copy)->y, GB_CUDA_IN(call, copy)->source);
+}
 
 static __global__ void put_kernel(uint64_t *to, uint64_t bits) { *to = bits; }
 
@@ -179,6 +188,7 @@ extern "C" void gb_cuda_put(gb_stream stream, void *to, uint64_t bits) { GB_LAUN
 /* ====} */
 
 const gb_cuda_row gb_cuda_create[] = {
-  { GB_OP_fill, fill, true }, { GB_OP_sequence, sequence, true }, { GB_OP_cast, copy_first, true }, { GB_OP_clone, copy_first, true },
-  { GB_OP_contiguous, copy_first, true }, { GB_OP_copy, copy_second, true }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_fill, fill, true }, { GB_OP_sequence, sequence, true }, { GB_OP_cast, cast, true },
+  { GB_OP_clone, clone_, true }, { GB_OP_contiguous, contiguous, true }, { GB_OP_copy, copy, true },
+  { GB_OP_COUNT, NULL, false },
 };

@@ -171,11 +171,11 @@ struct gb_elements {
   bool logical;
 };
 
-/* A run of out[0] over the first `inputs` inputs of a call. */
-static inline gb_elements gb_elements_of(gb_cuda_call *call, int inputs) {
+/* A run of `out` over the first `inputs` inputs of a call. */
+static inline gb_elements gb_elements_of(gb_cuda_call *call, const gb_cuda_tensor *out, int inputs) {
   gb_elements e = {};
   e.call = call;
-  e.operand[0] = call->out[0];
+  e.operand[0] = out;
   for (int k = 1; k <= inputs; k++) e.operand[k] = call->in[k - 1];
   for (int k = 0; k < GB_OPERANDS; k++) e.through[k] = -1;
   return e;

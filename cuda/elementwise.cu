@@ -35,16 +35,22 @@ static void convert_constants(gb_elements *e, const row *r, gb_dtype common, int
 
 /* What a row computes in: the promoted dtype of the inputs, the mask left aside; float32 where integers give a
  * float. */
-static gb_dtype common_dtype(const gb_cuda_call *call, const row *r) {
+static gb_dtype common_dtype(const gb_cuda_call *call, const row *r, gb_dtype result) {
   gb_dtype dtype = gb_cuda_common(call, r->mask - 1);
-  return !r->gives_bool && gb_is_float(call->out[0]->dtype) && !gb_is_float(dtype) ? GB_FLOAT32 : dtype;
+  return !r->gives_bool && gb_is_float(result) && !gb_is_float(dtype) ? GB_FLOAT32 : dtype;
 }
+
+/* Each op of a function has one output, so that the name of any of them serves. */
+#define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
+  GB_WHERE_OP_##types(static_assert(sizeof(gb_cuda_out_##name) == sizeof(gb_cuda_out_add), #name " has one output");)
+#include "base/functions.def"
+#undef GB_FUNCTION
 
 /* Run a function, its inputs the first ones of the call, with the numbers a and b (NULL: none). */
 static gb_status run_function(gb_cuda_call *call, gb_function function, const gb_attr *a, const gb_attr *b) {
   const row *r = &rows[function];
-  gb_elements e = gb_elements_of(call, r->inputs);
-  gb_dtype common = common_dtype(call, r);
+  gb_elements e = gb_elements_of(call, GB_CUDA_OUT(call, add)->z, r->inputs);
+  gb_dtype common = common_dtype(call, r, e.operand[0]->dtype);
   if (a) e.number[0] = *a;
   if (b) e.number[1] = *b;
   e.function = function;
@@ -79,7 +85,7 @@ template <gb_function function> static gb_status run(gb_cuda_call *call) {
 
 /* The exponents 2 and 3 are multiplications where the host knows them. */
 template <> gb_status run<GB_FUNCTION_pow>(gb_cuda_call *call) {
-  const gb_cuda_tensor *y = call->in[1];
+  const gb_cuda_tensor *y = GB_CUDA_IN(call, pow)->y;
   double exponent = y->host && gb_is_float(gb_cuda_common(call, -1)) ? gb_load<double>(y->data, y->dtype, 0) : 0;
   if (exponent == 2) return run_function(call, GB_FUNCTION_square, NULL, NULL);
   if (exponent == 3) return run_function(call, GB_FUNCTION_cube, NULL, NULL);
@@ -88,28 +94,29 @@ template <> gb_status run<GB_FUNCTION_pow>(gb_cuda_call *call) {
 
 /* A finite value that x's dtype cannot hold becomes the largest one it can. */
 template <> gb_status run<GB_FUNCTION_masked_fill>(gb_cuda_call *call) {
-  gb_dtype dtype = call->out[0]->dtype;
-  double value = call->attrs[0].number;
-  bool limit = gb_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value);
-  gb_attr stored = call->attrs[0];
-  if (limit && fabs(value) > gb_largest_of(dtype)) stored = number_of(copysign(gb_largest_of(dtype), value));
-  return run_function(call, GB_FUNCTION_masked_fill, &stored, NULL);
+  gb_dtype dtype = GB_CUDA_OUT(call, masked_fill)->y->dtype;
+  gb_attr value = GB_ATTRS(call, masked_fill)->value;
+  bool limit = gb_is_float(dtype) && dtype != GB_FLOAT64 && isfinite(value.number);
+  double largest = limit ? gb_largest_of(dtype) : INFINITY;
+  if (fabs(value.number) > largest) value = number_of(copysign(largest, value.number));
+  return run_function(call, GB_FUNCTION_masked_fill, &value, NULL);
 }
 
 /* The approximate form is another function. */
-static gb_status run_gelu(gb_cuda_call *call, gb_function exact, gb_function by_tanh) {
-  return run_function(call, call->attrs[0].integer == GB_WORD_tanh ? by_tanh : exact, NULL, NULL);
+static gb_status run_gelu(gb_cuda_call *call, const gb_attr &approximate, gb_function exact, gb_function by_tanh) {
+  return run_function(call, approximate.integer == GB_WORD_tanh ? by_tanh : exact, NULL, NULL);
 }
 template <> gb_status run<GB_FUNCTION_gelu>(gb_cuda_call *call) {
-  return run_gelu(call, GB_FUNCTION_gelu, GB_FUNCTION_gelu_tanh);
+  return run_gelu(call, GB_ATTRS(call, gelu)->approximate, GB_FUNCTION_gelu, GB_FUNCTION_gelu_tanh);
 }
 template <> gb_status run<GB_FUNCTION_gelu_backward>(gb_cuda_call *call) {
-  return run_gelu(call, GB_FUNCTION_gelu_backward, GB_FUNCTION_gelu_tanh_backward);
+  const gb_attr &approximate = GB_ATTRS(call, gelu_backward)->approximate;
+  return run_gelu(call, approximate, GB_FUNCTION_gelu_backward, GB_FUNCTION_gelu_tanh_backward);
 }
 
 /* Flipping the bits of a bool would leave it true. */
 template <> gb_status run<GB_FUNCTION_bitwise_not>(gb_cuda_call *call) {
-  bool flags = call->in[0]->dtype == GB_BOOL;
+  bool flags = GB_CUDA_IN(call, bitwise_not)->x->dtype == GB_BOOL;
   return run_function(call, flags ? GB_FUNCTION_logical_not : GB_FUNCTION_bitwise_not, NULL, NULL);
 }
 

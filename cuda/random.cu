@@ -106,11 +106,12 @@ template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typ
   }
 }
 
-/* Draw for every element of out[0], in the row-major order of its shape. */
-template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place &place, draw_numbers numbers) {
-  gb_elements e = gb_elements_of(call, D::inputs);
+/* Draw for every element of y, in the row-major order of its shape. */
+template <class D>
+static gb_status draw(gb_cuda_call *call, const gb_cuda_tensor *y, const gb_cuda_place &place, draw_numbers numbers) {
+  gb_elements e = gb_elements_of(call, y, D::inputs);
   gb_walk w = gb_plan(e.operand, D::inputs + 1, true);
-  numbers.dtype = call->out[0]->dtype;
+  numbers.dtype = y->dtype;
   numbers.op = call->op;
   numbers.fault = call->fault;
   if constexpr (sizeof(typename D::type) == 4) {
@@ -128,32 +129,43 @@ template <class D> static gb_status draw(gb_cuda_call *call, const gb_cuda_place
 }
 
 static gb_status uniform(gb_cuda_call *call) {
-  draw_numbers n = { call->attrs[0].number, call->attrs[1].number };
-  n.digits = gb_format_of(call->out[0]->dtype)->digits;
-  return call->out[0]->dtype == GB_FLOAT64 ? draw<uniform_f64>(call, call->place, n) : draw<uniform_f32>(call, call->place, n);
+  const gb_attrs_uniform *attrs = GB_ATTRS(call, uniform);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, uniform)->y;
+  draw_numbers n = { attrs->low.number, attrs->high.number };
+  n.digits = gb_format_of(y->dtype)->digits;
+  if (y->dtype == GB_FLOAT64) return draw<uniform_f64>(call, y, call->place, n);
+  return draw<uniform_f32>(call, y, call->place, n);
 }
 
 static gb_status random_integers(gb_cuda_call *call) {
+  const gb_attrs_random_integers *attrs = GB_ATTRS(call, random_integers);
   draw_numbers n = {};
-  n.low = (uint64_t)call->attrs[0].integer;
-  n.range = (uint64_t)call->attrs[1].integer - n.low;
-  return draw<integers_i64>(call, call->place, n);
+  n.low = (uint64_t)attrs->low.integer;
+  n.range = (uint64_t)attrs->high.integer - n.low;
+  return draw<integers_i64>(call, GB_CUDA_OUT(call, random_integers)->y, call->place, n);
 }
 
-static gb_status bernoulli(gb_cuda_call *call) { return draw<bernoulli_f64>(call, call->place, draw_numbers{}); }
+static gb_status bernoulli(gb_cuda_call *call) {
+  return draw<bernoulli_f64>(call, GB_CUDA_OUT(call, bernoulli)->y, call->place, draw_numbers{});
+}
 
-static gb_status dropout_at(gb_cuda_call *call, const gb_cuda_place &place) {
-  double p = call->attrs[0].number;
+static gb_status dropout_at(gb_cuda_call *call, const gb_cuda_tensor *y, double p, const gb_cuda_place &place) {
   draw_numbers n = { p, p < 1 ? 1 / (1 - p) : 0 };
-  return call->out[0]->dtype == GB_FLOAT64 ? draw<dropout_of<double>>(call, place, n) : draw<dropout_of<float>>(call, place, n);
+  if (y->dtype == GB_FLOAT64) return draw<dropout_of<double>>(call, y, place, n);
+  return draw<dropout_of<float>>(call, y, place, n);
 }
 
 /* Forward draws from the call's place in the stream; nothing to drop: the input itself. */
-static gb_status dropout(gb_cuda_call *call) { return call->out[0]->data == call->in[0]->data ? GB_OK : dropout_at(call, call->place); }
+static gb_status dropout(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, dropout)->x, *y = GB_CUDA_OUT(call, dropout)->y;
+  return y->data == x->data ? GB_OK : dropout_at(call, y, GB_ATTRS(call, dropout)->p.number, call->place);
+}
 
 /* Backward draws again from the place that it is told. */
 static gb_status dropout_backward(gb_cuda_call *call) {
-  return dropout_at(call, gb_cuda_place{ (uint64_t)call->attrs[1].integer, (uint64_t)call->attrs[2].integer, call->place.advance });
+  const gb_attrs_dropout_backward *attrs = GB_ATTRS(call, dropout_backward);
+  gb_cuda_place place = { (uint64_t)attrs->seed.integer, (uint64_t)attrs->offset.integer, call->place.advance };
+  return dropout_at(call, GB_CUDA_OUT(call, dropout_backward)->dx, attrs->p.number, place);
 }
 
 /* {---- normals: two at a time ---- */
@@ -183,8 +195,8 @@ template <typename T> static __global__ void normal_kernel(gb_walk w, char *out,
 }
 
 static gb_status normal(gb_cuda_call *call) {
-  const gb_cuda_tensor *out = call->out[0];
-  double mean = call->attrs[0].number, std = call->attrs[1].number;
+  const gb_cuda_tensor *out = GB_CUDA_OUT(call, normal)->y;
+  double mean = GB_ATTRS(call, normal)->mean.number, std = GB_ATTRS(call, normal)->std.number;
   gb_walk w = gb_plan(&out, 1, true);
   if (out->dtype == GB_FLOAT64) {
     GB_LAUNCH(call->stream, normal_kernel<double>, gb_blocks(w.numel, 2 * GB_THREADS), GB_THREADS, 0, w, out->data, out->dtype, call->place, mean, std);
@@ -239,7 +251,7 @@ static __global__ void settle_moved(const uint64_t *keys, const int64_t *values,
 }
 
 static gb_status permutation(gb_cuda_call *call) {
-  const gb_cuda_tensor *out = call->out[0];
+  const gb_cuda_tensor *out = GB_CUDA_OUT(call, permutation)->y;
   int64_t n = out->numel, stride = out->stride[0], *p = (int64_t *)out->data;
   int bits = 1;
   if (n == 0) return GB_OK;
@@ -300,10 +312,12 @@ static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cud
 }
 
 static gb_status multinomial(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0];
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, multinomial)->x;
+  const gb_attrs_multinomial *attrs = GB_ATTRS(call, multinomial);
   int64_t rows = x->ndim == 2 ? x->shape[0] : 1, size = 1;
-  lottery l = { x->data, x->dtype, x->shape[x->ndim - 1], 0, x->ndim == 2 ? x->stride[0] : 0, x->stride[x->ndim - 1], call->attrs[0].integer,
-                call->attrs[1].integer != 0, NULL, (int64_t *)call->out[0]->data };
+  lottery l = { x->data, x->dtype, x->shape[x->ndim - 1], 0, x->ndim == 2 ? x->stride[0] : 0, x->stride[x->ndim - 1],
+                attrs->samples.integer, attrs->replacement.integer != 0, NULL,
+                (int64_t *)GB_CUDA_OUT(call, multinomial)->y->data };
   while (size < l.n) size *= 2;
   if (rows == 0) return GB_OK;
   l.size = size;
