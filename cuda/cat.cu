@@ -8,8 +8,8 @@
 
 /* Each tensor into its place along dim, converted to the joint dtype. */
 static gb_status cat(gb_cuda_call *call) {
-  const gb_cuda_tensor *y = call->out[0];
-  int dim = (int)(call->attrs[0].integer < 0 ? call->attrs[0].integer + y->ndim : call->attrs[0].integer);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, cat)->y;
+  int64_t named = GB_ATTRS(call, cat)->dim.integer, dim = named < 0 ? named + y->ndim : named;
   char *to = y->data;
   for (int i = 0; i < call->n_in; i++) {
     const gb_cuda_tensor *x = call->in[i];
@@ -28,14 +28,15 @@ static gb_status cat(gb_cuda_call *call) {
 
 /* A copy that starts at the last position of each named dim and walks it backwards. */
 static gb_status flip(gb_cuda_call *call) {
-  gb_cuda_tensor x = *call->in[0];
+  gb_cuda_tensor x = *GB_CUDA_IN(call, flip)->x;
+  const gb_attr *named = &GB_ATTRS(call, flip)->dim;
   if (x.numel == 0) return GB_OK;
-  for (int i = 0; x.ndim && i < call->attrs[0].count; i++) {
-    int64_t dim = call->attrs[0].ints[i] < 0 ? call->attrs[0].ints[i] + x.ndim : call->attrs[0].ints[i];
+  for (int i = 0; x.ndim && i < named->count; i++) {
+    int64_t dim = named->ints[i] < 0 ? named->ints[i] + x.ndim : named->ints[i];
     x.data += (x.shape[dim] - 1) * x.stride[dim] * (int64_t)gb_bytes_of(x.dtype);
     x.stride[dim] = -x.stride[dim];
   }
-  return gb_cuda_copy(call, call->out[0], &x);
+  return gb_cuda_copy(call, GB_CUDA_OUT(call, flip)->y, &x);
 }
 
 /* {==== tril, triu ==== */
@@ -49,26 +50,34 @@ template <typename S> __global__ void triangle(gb_walk w, S *y, const S *x, int6
   }
 }
 
-template <typename S> static void launch_triangle(gb_cuda_call *call, const gb_walk &w, bool lower) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
-  GB_LAUNCH(call->stream, triangle<S>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (S *)y->data, (const S *)x->data, x->shape[x->ndim - 2],
-            x->shape[x->ndim - 1], call->attrs[0].integer, lower);
+template <typename S>
+static void launch_triangle(gb_cuda_call *call, const gb_cuda_tensor *y, const gb_cuda_tensor *x, int64_t diagonal,
+                            bool lower) {
+  const gb_cuda_tensor *operands[] = { y, x };
+  gb_walk w = gb_plan(operands, 2, true);
+  GB_LAUNCH(call->stream, triangle<S>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (S *)y->data,
+            (const S *)x->data, x->shape[x->ndim - 2], x->shape[x->ndim - 1], diagonal, lower);
 }
 
-static gb_status keep_triangle(gb_cuda_call *call, bool lower) {
-  const gb_cuda_tensor *operands[] = { call->out[0], call->in[0] };
-  gb_walk w = gb_plan(operands, 2, true);
-  switch (gb_bytes_of(call->in[0]->dtype)) {
-    case 1: launch_triangle<uint8_t>(call, w, lower); break;
-    case 2: launch_triangle<uint16_t>(call, w, lower); break;
-    case 4: launch_triangle<uint32_t>(call, w, lower); break;
-    default: launch_triangle<uint64_t>(call, w, lower); break;
+static gb_status keep_triangle(gb_cuda_call *call, const gb_cuda_tensor *y, const gb_cuda_tensor *x, int64_t diagonal,
+                               bool lower) {
+  switch (gb_bytes_of(x->dtype)) {
+    case 1: launch_triangle<uint8_t>(call, y, x, diagonal, lower); break;
+    case 2: launch_triangle<uint16_t>(call, y, x, diagonal, lower); break;
+    case 4: launch_triangle<uint32_t>(call, y, x, diagonal, lower); break;
+    default: launch_triangle<uint64_t>(call, y, x, diagonal, lower); break;
   }
   return GB_OK;
 }
 
-static gb_status tril(gb_cuda_call *call) { return keep_triangle(call, true); }
-static gb_status triu(gb_cuda_call *call) { return keep_triangle(call, false); }
+static gb_status tril(gb_cuda_call *call) {
+  return keep_triangle(call, GB_CUDA_OUT(call, tril)->y, GB_CUDA_IN(call, tril)->x,
+                       GB_ATTRS(call, tril)->diagonal.integer, true);
+}
+static gb_status triu(gb_cuda_call *call) {
+  return keep_triangle(call, GB_CUDA_OUT(call, triu)->y, GB_CUDA_IN(call, triu)->x,
+                       GB_ATTRS(call, triu)->diagonal.integer, false);
+}
 
 /* ====} */
 
@@ -81,8 +90,10 @@ static __global__ void view_places(gb_axes view, int64_t offset, int64_t n, uint
 
 /* grad of a view added at its place in zeros: elements that share memory add up in the view's row-major order. */
 static gb_status as_strided_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *grad = call->in[0], *dx = call->out[0];
-  const int64_t *strides = call->attrs[3].ints, offset = call->attrs[4].integer;
+  const gb_cuda_tensor *grad = GB_CUDA_IN(call, as_strided_backward)->grad;
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, as_strided_backward)->dx;
+  const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
+  const int64_t *strides = attrs->view_strides.ints, offset = attrs->view_offset.integer;
   if (dx->numel) gb_rt_set(call->stream, dx->data, 0, (size_t)dx->numel * gb_bytes_of(dx->dtype));
   if (grad->numel == 0) return GB_OK;
   if (gb_is_disjoint(grad->ndim, grad->shape, strides)) {

@@ -117,8 +117,9 @@ static void widen(gb_rows *r) {
 }
 
 static gb_status embedding(gb_cuda_call *call) {
-  const gb_cuda_tensor *weight = call->in[1], *y = call->out[0];
-  gb_rows from = gb_rows_of(weight, 2u), index = gb_rows_of(call->in[0], 0), to = gb_rows_of(y, 1u << (y->ndim - 1));
+  const gb_cuda_in_embedding *in = GB_CUDA_IN(call, embedding);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, embedding)->y;
+  gb_rows from = gb_rows_of(in->weight, 2u), index = gb_rows_of(in->index, 0), to = gb_rows_of(y, 1u << (y->ndim - 1));
   bool narrow = y->numel <= INT32_MAX;
   if (in_quads(&from) && in_quads(&to)) {
     widen(&from), widen(&to);
@@ -148,15 +149,17 @@ static uint64_t *keys_of(gb_cuda_call *call, const gb_cuda_tensor *index, int64_
 }
 
 static gb_status embedding_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *grad = call->in[0], *index = call->in[1], *out = call->out[0];
+  const gb_cuda_in_embedding_backward *in = GB_CUDA_IN(call, embedding_backward);
+  const gb_attr *padding = &GB_ATTRS(call, embedding_backward)->padding_idx;
+  const gb_cuda_tensor *out = GB_CUDA_OUT(call, embedding_backward)->dweight;
   gb_ordered_sum sum = {};
   if (out->numel == 0) return GB_OK;
   gb_rt_set(call->stream, out->data, 0, (size_t)out->numel * gb_bytes_of(out->dtype));
   sum.to = gb_rows_of(out, 2u);
-  sum.from = gb_rows_of(grad, 1u << (grad->ndim - 1));
-  sum.n = index->numel;
+  sum.from = gb_rows_of(in->grad, 1u << (in->grad->ndim - 1));
+  sum.n = in->index->numel;
   sum.limit = out->shape[0];
-  sum.keys = keys_of(call, index, sum.limit, call->attrs[1].given ? call->attrs[1].integer : -1);
+  sum.keys = keys_of(call, in->index, sum.limit, padding->given ? padding->integer : -1);
   return sum.keys ? gb_ordered_sum_run(call, &sum) : GB_EMEMORY;
 }
 
@@ -181,10 +184,10 @@ static gb_axes axes_without(const gb_cuda_tensor *t, int ndim, const int64_t *sh
 }
 
 static gb_status gather(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
-  int dim = wrap(call->attrs[0].integer, x->ndim);
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, gather)->x, *y = GB_CUDA_OUT(call, gather)->y;
+  int dim = wrap(GB_ATTRS(call, gather)->dim.integer, x->ndim);
   int64_t limit = x->ndim ? x->shape[dim] : 1, step = x->ndim ? x->stride[dim] : 0;
-  gb_rows values = gb_rows_of(index, 0), to = gb_rows_of(y, 0);
+  gb_rows values = gb_rows_of(GB_CUDA_IN(call, gather)->index, 0), to = gb_rows_of(y, 0);
   gb_axes others = axes_without(x, y->ndim, y->shape, dim);
   BY_SIZE(x->dtype, gather_elements, y->numel, (const char *)x->data, others, step, limit, values, to, call->fault, call->op);
   return GB_OK;
@@ -202,11 +205,12 @@ static __global__ void places_named(gb_rows index, gb_axes others, int64_t step,
 
 /* The element of y is named by its offset in memory, so rows of `to` are single elements one after another. */
 static gb_status scatter_add(gb_cuda_call *call) {
-  const gb_cuda_tensor *index = call->in[1], *source = call->in[2], *y = call->out[0];
-  int dim = wrap(call->attrs[0].integer, y->ndim);
-  gb_cuda_tensor reached = *source; /* the part that index covers */
+  const gb_cuda_in_scatter_add *in = GB_CUDA_IN(call, scatter_add);
+  const gb_cuda_tensor *index = in->index, *y = GB_CUDA_OUT(call, scatter_add)->y;
+  int dim = wrap(GB_ATTRS(call, scatter_add)->dim.integer, y->ndim);
+  gb_cuda_tensor reached = *in->source; /* the part that index covers */
   gb_ordered_sum sum = {};
-  gb_status status = gb_cuda_copy(call, y, call->in[0]);
+  gb_status status = gb_cuda_copy(call, y, in->x);
   if (status != GB_OK || index->numel == 0) return status;
   for (int d = 0; d < index->ndim; d++) reached.shape[d] = index->shape[d];
   sum.to.data = y->data;
@@ -236,25 +240,28 @@ template <typename S> __global__ void select_slices(gb_rows x, gb_rows index, gb
 }
 
 static gb_status index_select(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
-  uint32_t mask = x->ndim ? 1u << wrap(call->attrs[0].integer, x->ndim) : 0;
-  gb_rows from = gb_rows_of(x, mask), to = gb_rows_of(y, mask), index = gb_rows_of(call->in[1], 0);
+  const gb_cuda_in_index_select *in = GB_CUDA_IN(call, index_select);
+  const gb_cuda_tensor *x = in->x, *y = GB_CUDA_OUT(call, index_select)->y;
+  uint32_t mask = x->ndim ? 1u << wrap(GB_ATTRS(call, index_select)->dim.integer, x->ndim) : 0;
+  gb_rows from = gb_rows_of(x, mask), to = gb_rows_of(y, mask), index = gb_rows_of(in->index, 0);
   BY_SIZE(y->dtype, select_slices, y->numel, from, index, to, y->numel <= INT32_MAX, call->fault, call->op);
   return GB_OK;
 }
 
 /* Rows are the positions along dim, their elements all other dims. */
 static gb_status index_add(gb_cuda_call *call) {
-  const gb_cuda_tensor *index = call->in[1], *source = call->in[2], *y = call->out[0];
-  uint32_t others = y->ndim ? ((1u << y->ndim) - 1u) & ~(1u << wrap(call->attrs[0].integer, y->ndim)) : 0;
+  const gb_cuda_in_index_add *in = GB_CUDA_IN(call, index_add);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, index_add)->y;
+  int64_t dim = GB_ATTRS(call, index_add)->dim.integer;
+  uint32_t others = y->ndim ? ((1u << y->ndim) - 1u) & ~(1u << wrap(dim, y->ndim)) : 0;
   gb_ordered_sum sum = {};
-  gb_status status = gb_cuda_copy(call, y, call->in[0]);
-  if (status != GB_OK || source->numel == 0) return status;
+  gb_status status = gb_cuda_copy(call, y, in->x);
+  if (status != GB_OK || in->source->numel == 0) return status;
   sum.to = gb_rows_of(y, others);
-  sum.from = gb_rows_of(source, others);
-  sum.n = index->numel;
+  sum.from = gb_rows_of(in->source, others);
+  sum.n = in->index->numel;
   sum.limit = sum.to.count;
-  sum.keys = keys_of(call, index, sum.limit, -1);
+  sum.keys = keys_of(call, in->index, sum.limit, -1);
   return sum.keys ? gb_ordered_sum_run(call, &sum) : GB_EMEMORY;
 }
 
@@ -293,14 +300,15 @@ static gb_cuda_tensor broadcast(const gb_cuda_tensor *t, int ndim, const int64_t
 }
 
 static gb_status index_put(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *index = call->in[1], *y = call->out[0];
+  const gb_cuda_in_index_put *in = GB_CUDA_IN(call, index_put);
+  const gb_cuda_tensor *x = in->x, *index = in->index, *y = GB_CUDA_OUT(call, index_put)->y;
   int64_t picked[GB_MAX_NDIM], block = x->shape[0] ? x->numel / x->shape[0] : 0;
   gb_status status = gb_cuda_copy(call, y, x);
   if (status != GB_OK || index->numel == 0) return status;
   for (int d = 0; d < index->ndim; d++) picked[d] = index->shape[d];
   for (int d = 1; d < x->ndim; d++) picked[index->ndim + d - 1] = x->shape[d];
   int ndim = index->ndim + x->ndim - 1;
-  gb_cuda_tensor spread = broadcast(call->in[2], ndim, picked);
+  gb_cuda_tensor spread = broadcast(in->source, ndim, picked);
   gb_rows values = gb_rows_of(index, 0), to = gb_rows_of(y, ((1u << y->ndim) - 1u) & ~1u);
   gb_rows from = gb_rows_of(&spread, ((1u << ndim) - 1u) & ~((1u << index->ndim) - 1u));
   size_t bytes = (size_t)(x->shape[0] > 0 ? x->shape[0] : 1) * sizeof(unsigned long long);
@@ -403,7 +411,8 @@ template <typename S> __global__ void take_masked(mask_job job, gb_rows x, char 
 }
 
 static gb_status masked_select(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *mask = call->in[1], *y = call->out[0];
+  const gb_cuda_in_masked_select *in = GB_CUDA_IN(call, masked_select);
+  const gb_cuda_tensor *x = in->x, *mask = in->mask, *y = GB_CUDA_OUT(call, masked_select)->y;
   int64_t shape[GB_MAX_NDIM];
   int ndim = x->ndim > mask->ndim ? x->ndim : mask->ndim;
   for (int d = 0; d < ndim; d++) {
@@ -443,10 +452,11 @@ template <typename T> __global__ void put_masked(mask_job job, gb_rows source, g
 
 /* The count comes to the host: a source that is too short is an error before anything is written. */
 static gb_status masked_scatter(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *source = call->in[2], *y = call->out[0];
+  const gb_cuda_in_masked_scatter *in = GB_CUDA_IN(call, masked_scatter);
+  const gb_cuda_tensor *x = in->x, *source = in->source, *y = GB_CUDA_OUT(call, masked_scatter)->y;
   mask_job job;
   int64_t total = 0;
-  gb_status status = mask_begin(call, call->in[1], x->ndim, x->shape, &job);
+  gb_status status = mask_begin(call, in->mask, x->ndim, x->shape, &job);
   if (status != GB_OK) return status;
   int code = gb_rt_copy(call->stream, &total, job.starts + job.blocks, sizeof total, GB_COPY_TO_HOST);
   if (code) return gb_cuda_fail(call, GB_EDEVICE, "the mask could not be counted: %s", gb_rt_text(code));
@@ -484,7 +494,7 @@ static __global__ void place_nonzero(mask_job job, dims shape, int64_t *y, int64
 }
 
 static gb_status nonzero(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *y = call->out[0];
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, nonzero)->x, *y = GB_CUDA_OUT(call, nonzero)->y;
   mask_job job;
   dims shape = {};
   gb_status status = mask_begin(call, x, x->ndim, x->shape, &job);
@@ -506,10 +516,10 @@ static __global__ void one_hot_elements(gb_rows index, int64_t classes, int64_t 
 }
 
 static gb_status one_hot(gb_cuda_call *call) {
-  gb_rows index = gb_rows_of(call->in[0], 0);
-  int64_t classes = call->attrs[0].integer;
-  GB_LAUNCH(call->stream, one_hot_elements, gb_blocks(index.count * classes, GB_THREADS), GB_THREADS, 0, index, classes, (int64_t *)call->out[0]->data,
-            call->fault, call->op);
+  gb_rows index = gb_rows_of(GB_CUDA_IN(call, one_hot)->x, 0);
+  int64_t classes = GB_ATTRS(call, one_hot)->classes.integer;
+  GB_LAUNCH(call->stream, one_hot_elements, gb_blocks(index.count * classes, GB_THREADS), GB_THREADS, 0, index, classes,
+            (int64_t *)GB_CUDA_OUT(call, one_hot)->y->data, call->fault, call->op);
   return GB_OK;
 }
 
