@@ -35,7 +35,8 @@ static gb_gemm_matrix rows_from(const linear_loss *j, int64_t first) {
 
 /* dx = slope @ weight; dweight and dbias grow by slope^T @ x and by the slope's column sums. */
 static gb_status gradients(gb_cuda_call *call, const linear_loss *j, int64_t first) {
-  const gb_cuda_tensor *dx = call->out[1], *dweight = call->out[2], *dbias = call->out[3];
+  const gb_cuda_out_linear_cross_entropy *out = GB_CUDA_OUT(call, linear_cross_entropy);
+  const gb_cuda_tensor *dx = out->dx, *dweight = out->dweight;
   const gb_logits *l = &j->chunk;
   gb_gemm_matrix slope = { l->slope, j->operand, l->classes, 1 };
   gb_product by_x = { .m = l->rows, .n = j->features, .k = l->classes, .a = slope, .b = j->weight, .dtype = dx->dtype };
@@ -44,7 +45,7 @@ static gb_status gradients(gb_cuda_call *call, const linear_loss *j, int64_t fir
   by_x.c = dx->data + first * j->features * (int64_t)j->operand_bytes;
   GB_TRY(gb_product_run(call, &by_x));
   GB_TRY(gb_product_run(call, &by_weight));
-  if (dbias) gb_logits_bias(call, l, dbias->data, first > 0);
+  if (out->dbias) gb_logits_bias(call, l, out->dbias->data, first > 0);
   return GB_OK;
 }
 
@@ -59,7 +60,7 @@ static gb_status run_chunks(gb_cuda_call *call, linear_loss *j, char *losses) {
     l->target = target + first * l->target_stride * (int64_t)target_bytes;
     l->losses = losses + (size_t)first * j->lane_bytes;
     gb_product p = { .m = l->rows, .n = l->classes, .k = j->features, .a = rows_from(j, first), .b = transposed(j->weight), .c = l->logits,
-                     .dtype = l->lane, .bias = call->in[3] };
+                     .dtype = l->lane, .bias = GB_CUDA_IN(call, linear_cross_entropy)->bias };
     GB_TRY(gb_product_run(call, &p));
     gb_logits_run(call, l);
     if (l->slope) GB_TRY(gradients(call, j, first));
@@ -73,8 +74,10 @@ static gb_status run_chunks(gb_cuda_call *call, linear_loss *j, char *losses) {
 
 /* Without rows there are no gradients of weight and bias. */
 static gb_status clear_gradients(gb_cuda_call *call) {
-  for (int i = 2; i < 4; i++) {
-    const gb_cuda_tensor *t = call->out[i];
+  const gb_cuda_out_linear_cross_entropy *out = GB_CUDA_OUT(call, linear_cross_entropy);
+  const gb_cuda_tensor *both[] = { out->dweight, out->dbias };
+  for (int i = 0; i < 2; i++) {
+    const gb_cuda_tensor *t = both[i];
     if (t && gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
       return gb_cuda_fail(call, GB_EDEVICE, "a gradient could not be cleared");
   }
@@ -88,19 +91,23 @@ static gb_status take_room(gb_cuda_call *call, linear_loss *j, char **losses) {
   *losses = gb_cuda_scratch(call, (size_t)(j->rows + 1) * j->lane_bytes);
   l->logits = gb_cuda_scratch(call, logits * j->lane_bytes);
   if (!*losses || !l->logits) return GB_EMEMORY;
-  if (!call->out[1]) return GB_OK;
+  if (!GB_CUDA_OUT(call, linear_cross_entropy)->dx) return GB_OK;
   l->slope = l->slope_dtype == l->lane ? l->logits : gb_cuda_scratch(call, logits * j->operand_bytes);
   return l->slope ? GB_OK : GB_EMEMORY;
 }
 
 /* x [n, features], weight [classes, features], target [n], bias [classes] or absent. */
 static gb_status linear_cross_entropy(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0], *weight = call->in[1], *target = call->in[2], *loss = call->out[0];
+  const gb_cuda_in_linear_cross_entropy *in = GB_CUDA_IN(call, linear_cross_entropy);
+  const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
+  const gb_cuda_tensor *x = in->x, *weight = in->weight, *target = in->target;
+  const gb_cuda_tensor *loss = GB_CUDA_OUT(call, linear_cross_entropy)->loss;
   gb_dtype lane = x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   linear_loss j = { .x = { x->data, x->dtype, x->stride[0], x->stride[1] }, .weight = { weight->data, weight->dtype, weight->stride[0], weight->stride[1] },
                     .operand = x->dtype, .rows = x->shape[0], .features = x->shape[1] };
-  j.chunk = (gb_logits){ .classes = weight->shape[0], .ignore = call->attrs[0].integer, .lane = lane, .slope_dtype = x->dtype,
-                         .target_dtype = target->dtype, .target = target->data, .target_stride = target->stride[0] };
+  j.chunk = (gb_logits){ .classes = weight->shape[0], .ignore = attrs->ignore_index.integer, .lane = lane,
+                         .slope_dtype = x->dtype, .target_dtype = target->dtype, .target = target->data,
+                         .target_stride = target->stride[0] };
   j.lane_bytes = call->cuda->engine->dtype_bytes(lane);
   j.operand_bytes = call->cuda->engine->dtype_bytes(x->dtype);
   int64_t piece = call->cuda->piece, fewest = piece > 0 ? 1 : FEWEST_ROWS;
@@ -113,7 +120,7 @@ static gb_status linear_cross_entropy(gb_cuda_call *call) {
   GB_TRY(take_room(call, &j, &losses));
   if (j.rows == 0) GB_TRY(clear_gradients(call));
   GB_TRY(run_chunks(call, &j, losses));
-  gb_logits_reduce(call, &j.chunk, call->attrs[1].integer == GB_WORD_mean, loss->data, loss->dtype);
+  gb_logits_reduce(call, &j.chunk, attrs->reduction.integer == GB_WORD_mean, loss->data, loss->dtype);
   return GB_OK;
 }
 

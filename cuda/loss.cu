@@ -25,8 +25,8 @@ typedef struct loss_job {
   gb_cuda_fault *fault;
 } loss_job;
 
-static loss_reduction reduction_of(const gb_attr *name) {
-  return name->integer == GB_WORD_none ? LOSS_NONE : name->integer == GB_WORD_mean ? LOSS_MEAN : LOSS_SUM;
+static loss_reduction reduction_of(const gb_attr &name) {
+  return name.integer == GB_WORD_none ? LOSS_NONE : name.integer == GB_WORD_mean ? LOSS_MEAN : LOSS_SUM;
 }
 
 static uint32_t class_mask(const gb_cuda_tensor *x) { return x->ndim > 1 ? 2u : 1u; }
@@ -72,8 +72,10 @@ static gb_status take_losses(gb_cuda_call *call, loss_job *job, gb_dtype compute
   return job->losses ? GB_OK : GB_EMEMORY;
 }
 
-template <typename T> static void launch_finish(gb_cuda_call *call, const loss_job *job, const gb_cuda_tensor *total) {
-  const gb_cuda_tensor *out = call->out[0];
+/* out: the loss; total: receives what a mean was divided by, or NULL. */
+template <typename T>
+static void launch_finish(gb_cuda_call *call, const loss_job *job, const gb_cuda_tensor *out,
+                          const gb_cuda_tensor *total) {
   int64_t threads = (job->rows + GB_WARP - 1) / GB_WARP * GB_WARP;
   threads = threads < GB_WARP ? GB_WARP : threads > 1024 ? 1024 : threads;
   GB_LAUNCH(call->stream, finish_loss<T>, 1, (unsigned)threads, 0, *job, out->data, out->dtype, total ? total->data : NULL);
@@ -157,16 +159,18 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_e
 template <typename T> static void launch_forward(gb_cuda_call *call, const loss_job *job) {
   gb_row_shape s = gb_shape_tiles(job->rows, job->classes);
   GB_LAUNCH(call->stream, cross_entropy_rows<T>, s.grid, s.block, 0, *job);
-  launch_finish<T>(call, job, call->out[2]);
+  launch_finish<T>(call, job, GB_CUDA_OUT(call, cross_entropy)->loss, GB_CUDA_OUT(call, cross_entropy)->total);
 }
 
 static gb_status cross_entropy(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0];
-  gb_dtype compute = gb_compute_dtype(x->dtype, GB_FLOAT32);
-  loss_job job = job_of(call, x, call->in[1], call->in[2], call->attrs[0].integer);
-  job.reduction = reduction_of(&call->attrs[1]);
-  job.smoothing = call->attrs[2].number;
-  job.lse = call->out[1] ? call->out[1]->data : NULL;
+  const gb_cuda_in_cross_entropy *in = GB_CUDA_IN(call, cross_entropy);
+  const gb_attrs_cross_entropy *attrs = GB_ATTRS(call, cross_entropy);
+  const gb_cuda_tensor *lse = GB_CUDA_OUT(call, cross_entropy)->lse;
+  gb_dtype compute = gb_compute_dtype(in->x->dtype, GB_FLOAT32);
+  loss_job job = job_of(call, in->x, in->target, in->weight, attrs->ignore_index.integer);
+  job.reduction = reduction_of(attrs->reduction);
+  job.smoothing = attrs->label_smoothing.number;
+  job.lse = lse ? lse->data : NULL;
   gb_status status = take_losses(call, &job, compute);
   if (status != GB_OK) return status;
   if (compute == GB_FLOAT64) launch_forward<double>(call, &job);
@@ -212,15 +216,17 @@ template <typename T> static void launch_backward(gb_cuda_call *call, const loss
 }
 
 static gb_status cross_entropy_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[1];
+  const gb_cuda_in_cross_entropy_backward *in = GB_CUDA_IN(call, cross_entropy_backward);
+  const gb_attrs_cross_entropy_backward *attrs = GB_ATTRS(call, cross_entropy_backward);
+  const gb_cuda_tensor *x = in->x;
   if (x->numel == 0) return GB_OK;
-  loss_job job = job_of(call, x, call->in[2], call->in[3], call->attrs[0].integer);
-  job.dx = gb_rows_of(call->out[0], class_mask(x));
-  job.grad = gb_rows_of(call->in[0], 0);
-  job.lse = call->in[4]->data;
-  job.total = call->in[5]->data;
-  job.reduction = reduction_of(&call->attrs[1]);
-  job.smoothing = call->attrs[2].number;
+  loss_job job = job_of(call, x, in->target, in->weight, attrs->ignore_index.integer);
+  job.dx = gb_rows_of(GB_CUDA_OUT(call, cross_entropy_backward)->dx, class_mask(x));
+  job.grad = gb_rows_of(in->grad, 0);
+  job.lse = in->lse->data;
+  job.total = in->total->data;
+  job.reduction = reduction_of(attrs->reduction);
+  job.smoothing = attrs->label_smoothing.number;
   if (gb_compute_dtype(x->dtype, GB_FLOAT32) == GB_FLOAT64) launch_backward<double>(call, &job);
   else launch_backward<float>(call, &job);
   return GB_OK;
@@ -244,14 +250,15 @@ template <typename T> __global__ void nll_rows(loss_job job) {
 
 template <typename T> static void launch_nll(gb_cuda_call *call, const loss_job *job) {
   GB_LAUNCH(call->stream, nll_rows<T>, gb_blocks(job->rows, GB_THREADS), GB_THREADS, 0, *job);
-  launch_finish<T>(call, job, call->out[1]);
+  launch_finish<T>(call, job, GB_CUDA_OUT(call, nll_loss)->loss, GB_CUDA_OUT(call, nll_loss)->total);
 }
 
 static gb_status nll_loss(gb_cuda_call *call) {
-  const gb_cuda_tensor *x = call->in[0];
-  gb_dtype compute = gb_compute_dtype(x->dtype, GB_FLOAT32);
-  loss_job job = job_of(call, x, call->in[1], call->in[2], call->attrs[0].integer);
-  job.reduction = reduction_of(&call->attrs[1]);
+  const gb_cuda_in_nll_loss *in = GB_CUDA_IN(call, nll_loss);
+  const gb_attrs_nll_loss *attrs = GB_ATTRS(call, nll_loss);
+  gb_dtype compute = gb_compute_dtype(in->x->dtype, GB_FLOAT32);
+  loss_job job = job_of(call, in->x, in->target, in->weight, attrs->ignore_index.integer);
+  job.reduction = reduction_of(attrs->reduction);
   gb_status status = take_losses(call, &job, compute);
   if (status != GB_OK) return status;
   if (compute == GB_FLOAT64) launch_nll<double>(call, &job);
@@ -278,14 +285,16 @@ template <typename T> static void launch_nll_backward(gb_cuda_call *call, const 
 }
 
 static gb_status nll_loss_backward(gb_cuda_call *call) {
-  const gb_cuda_tensor *total = call->in[3], *dx = call->out[0];
+  const gb_cuda_in_nll_loss_backward *in = GB_CUDA_IN(call, nll_loss_backward);
+  const gb_attrs_nll_loss_backward *attrs = GB_ATTRS(call, nll_loss_backward);
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, nll_loss_backward)->dx;
   if (dx->numel == 0) return GB_OK;
-  loss_job job = job_of(call, dx, call->in[1], call->in[2], call->attrs[1].integer);
+  loss_job job = job_of(call, dx, in->target, in->weight, attrs->ignore_index.integer);
   job.dx = job.x;
-  job.grad = gb_rows_of(call->in[0], 0);
-  job.total = total->data;
-  job.reduction = reduction_of(&call->attrs[2]);
-  if (total->dtype == GB_FLOAT64) launch_nll_backward<double>(call, &job);
+  job.grad = gb_rows_of(in->grad, 0);
+  job.total = in->total->data;
+  job.reduction = reduction_of(attrs->reduction);
+  if (in->total->dtype == GB_FLOAT64) launch_nll_backward<double>(call, &job);
   else launch_nll_backward<float>(call, &job);
   return GB_OK;
 }
