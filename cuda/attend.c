@@ -19,8 +19,6 @@
 
 #define SCORES ((int64_t)1 << 26)
 
-enum { QUERY, KEY, VALUE, MASK };
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -54,18 +52,19 @@ static char *at(const attend *a, const gb_heads_view *v, int64_t b, int64_t head
   return v->data + (b * v->stride[0] + head * v->stride[1] + row * v->stride[2]) * (int64_t)bytes_of(a, v->dtype);
 }
 
-/* What forward and backward have in common. in: query, key, value, mask. */
-static attend attend_of(gb_cuda_call *call, const gb_cuda_tensor *const *in, gb_dtype result) {
-  const gb_cuda_tensor *query = in[QUERY], *key = in[KEY], *mask = in[MASK];
+/* What forward and backward have in common. */
+static attend attend_of(gb_cuda_call *call, gb_attended in, gb_dtype result) {
+  const gb_cuda_tensor *query = in.query, *key = in.key, *value = in.value;
   bool is_short = gb_is_16bit(result);
-  attend a = { .call = call, .query = view_of(query), .key = view_of(key), .value = view_of(in[VALUE]), .batch = size_at(query, 3), .heads = size_at(query, 2),
-               .tq = size_at(query, 1), .tk = size_at(key, 1), .e = size_at(query, 0), .ev = size_at(in[VALUE], 0) };
+  attend a = { .call = call, .query = view_of(query), .key = view_of(key), .value = view_of(value),
+               .batch = size_at(query, 3), .heads = size_at(query, 2), .tq = size_at(query, 1), .tk = size_at(key, 1),
+               .e = size_at(query, 0), .ev = size_at(value, 0) };
   a.group = a.heads / most(size_at(key, 2), 1);
-  a.s = (gb_scores){ .lane = result == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, .tk = a.tk, .tq = a.tq, .causal = call->attrs[0].integer,
-                     .dropout = call->attrs[2].number, .place = call->place };
-  a.scale = call->attrs[1].given ? call->attrs[1].number : 1 / sqrt((double)a.e);
+  a.s = (gb_scores){ .lane = result == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, .tk = a.tk, .tq = a.tq,
+                     .causal = in.is_causal->integer, .dropout = in.dropout_p->number, .place = call->place };
+  a.scale = in.scale->given ? in.scale->number : 1 / sqrt((double)a.e);
   a.s.rounded = is_short ? result : a.s.lane;
-  if (mask) a.mask = view_of(mask);
+  if (in.mask) a.mask = view_of(in.mask);
   a.lane_bytes = bytes_of(&a, a.s.lane);
   a.rounded_bytes = bytes_of(&a, a.s.rounded);
   int64_t head = most(a.tq * a.tk, 1);
@@ -173,10 +172,11 @@ static gb_status forward_part(attend *a, int64_t b, int64_t h, int64_t r) {
 }
 
 gb_status gb_attend(gb_cuda_call *call) {
-  attend a = attend_of(call, call->in, call->out[0]->dtype);
-  if (call->out[0]->numel == 0) return GB_OK;
-  a.y = view_of(call->out[0]);
-  a.s.lse = call->out[1] ? call->out[1]->data : NULL;
+  const gb_cuda_out_scaled_dot_product_attention *out = GB_CUDA_OUT(call, scaled_dot_product_attention);
+  attend a = attend_of(call, GB_ATTENDED(call, scaled_dot_product_attention), out->y->dtype);
+  if (out->y->numel == 0) return GB_OK;
+  a.y = view_of(out->y);
+  a.s.lse = out->lse ? out->lse->data : NULL;
   size_t scores = (size_t)(a.heads_at_once * a.rows_at_once * a.tk), rows = (size_t)(a.heads_at_once * a.rows_at_once);
   char *lanes = NULL, *total = NULL;
   const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes }, { &a.dense, rows * (size_t)a.ev * a.lane_bytes },
@@ -246,7 +246,7 @@ static gb_status backward_batch(attend *a, int64_t b) {
 
 /* Without a query keys and values have no gradient. */
 static gb_status clear(gb_cuda_call *call) {
-  for (int i = QUERY; i <= VALUE; i++) {
+  for (int i = 0; i < call->n_out; i++) {
     const gb_cuda_tensor *t = call->out[i];
     if (gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
       return gb_cuda_fail(call, GB_EDEVICE, "a gradient could not be cleared");
@@ -329,20 +329,23 @@ static void say_products(const attend *a) {
 
 /* ----} */
 
-/* in: grad, query, key, value, mask, y, lse. */
 gb_status gb_attend_backward(gb_cuda_call *call) {
-  attend a = attend_of(call, call->in + 1, call->in[5]->dtype);
+  const gb_cuda_in_scaled_dot_product_attention_backward *in = GB_CUDA_IN(call, scaled_dot_product_attention_backward);
+  const gb_attrs_scaled_dot_product_attention_backward *attrs = GB_ATTRS(call, scaled_dot_product_attention_backward);
+  const gb_cuda_out_scaled_dot_product_attention_backward *out =
+      GB_CUDA_OUT(call, scaled_dot_product_attention_backward);
+  attend a = attend_of(call, GB_ATTENDED(call, scaled_dot_product_attention_backward), in->y->dtype);
   if (a.batch * a.heads * a.tq * a.tk == 0) return clear(call);
-  a.grad = view_of(call->in[0]);
-  a.y = view_of(call->in[5]);
-  a.dquery = view_of(call->out[0]), a.dkey = view_of(call->out[1]), a.dvalue = view_of(call->out[2]);
-  a.s.lse = call->in[6]->data;
-  a.s.place = (gb_cuda_place){ (uint64_t)call->attrs[3].integer, (uint64_t)call->attrs[4].integer, call->place.advance };
+  a.grad = view_of(in->grad);
+  a.y = view_of(in->y);
+  a.dquery = view_of(out->dquery), a.dkey = view_of(out->dkey), a.dvalue = view_of(out->dvalue);
+  a.s.lse = in->lse->data;
+  a.s.place = (gb_cuda_place){ (uint64_t)attrs->seed.integer, (uint64_t)attrs->offset.integer, call->place.advance };
   char *shift = gb_cuda_scratch(call, (size_t)(a.batch * a.heads * a.tq) * a.lane_bytes);
   if (!shift) return GB_EMEMORY;
   a.s.shift = shift;
   gb_attend_shift(call, a.s.lane, &a.grad, &a.y, a.batch * a.heads * a.tq, a.heads, a.tq, a.ev, shift);
-  if (fits_tiles(&a)) return run_tiles(&a, call->in[1 + MASK]);
+  if (fits_tiles(&a)) return run_tiles(&a, in->mask);
   say_products(&a);
   return run_products(&a);
 }

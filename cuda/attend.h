@@ -72,6 +72,17 @@ void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *gra
 void gb_attend_run_tiles(gb_cuda_call *call, const gb_attend_tiles *a);
 /* ----} */
 
+/* The arguments that attention and its gradient share: GB_ATTENDED(call, op) of a call of either. */
+typedef struct gb_attended {
+  const gb_cuda_tensor *query, *key, *value, *mask;
+  const gb_attr *is_causal, *scale, *dropout_p;
+} gb_attended;
+#define GB_ATTENDED(call, op)                                                                      \
+  (gb_attended){ .query = GB_CUDA_IN(call, op)->query, .key = GB_CUDA_IN(call, op)->key,           \
+                 .value = GB_CUDA_IN(call, op)->value, .mask = GB_CUDA_IN(call, op)->mask,         \
+                 .is_causal = &GB_ATTRS(call, op)->is_causal, .scale = &GB_ATTRS(call, op)->scale, \
+                 .dropout_p = &GB_ATTRS(call, op)->dropout_p }
+
 /* {---- attend.c ---- */
 gb_status gb_attend(gb_cuda_call *call);
 gb_status gb_attend_backward(gb_cuda_call *call);
