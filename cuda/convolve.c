@@ -58,10 +58,10 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
 }
 
 /* Report which part of a convolution does not go the fast way, how it goes, and why. */
-static void say(gb_cuda_call *call, const gb_conv *c, const char *what, const char *how, const char *why) {
+static void say(gb_cuda_call *call, const gb_conv *conv, const char *what, const char *how, const char *why) {
   if (!call->cuda->verbose) return;
-  fprintf(stderr, "gibbous: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64 " channels runs %s: %s\n", what, c->n, c->c, c->in[0],
-          c->in[1], c->o, how, why);
+  fprintf(stderr, "gibbous: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64
+          " channels runs %s: %s\n", what, conv->n, conv->c, conv->in[0], conv->in[1], conv->o, how, why);
 }
 
 /* With the library's ReLU, if it may be used and there is an engine for it; else with ours behind it. */

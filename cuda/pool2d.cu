@@ -174,25 +174,31 @@ static plane plane_of(const gb_cuda_tensor *t) {
 
 static int64_t pair_at(const gb_attr *attr, int i) { return attr->ints[i < attr->count ? i : 0]; }
 
-/* The dims of a pooling of an input of [.., in, in] into [.., out, out]. attrs: kernel_size, stride, padding; NULL: adaptive. */
-static void set_axes(pool *p, const int64_t *in, const int64_t *out, const gb_attr *attrs) {
+/* The windows that a row is told of; NULL: adaptive. */
+struct told { const gb_attr *kernel_size, *stride, *padding; };
+template <typename A> static told told_by(const A *attrs) {
+  return told{ &attrs->kernel_size, &attrs->stride, &attrs->padding };
+}
+
+/* The dims of a pooling of an input of [.., in, in] into [.., out, out]. */
+static void set_axes(pool *p, const int64_t *in, const int64_t *out, const told &windows) {
   for (int i = 0; i < 2; i++) {
     window_axis a = { in[i], out[i], 0, 0, 0 };
-    if (attrs) {
-      a.kernel = pair_at(&attrs[0], i);
-      a.stride = pair_at(attrs[1].given ? &attrs[1] : &attrs[0], i);
-      a.padding = pair_at(&attrs[2], i);
+    if (windows.kernel_size) {
+      a.kernel = pair_at(windows.kernel_size, i);
+      a.stride = pair_at(windows.stride->given ? windows.stride : windows.kernel_size, i);
+      a.padding = pair_at(windows.padding, i);
     }
     p->axis[i] = a;
   }
 }
 
-/* Run F over the result, `in` and `out` being the sizes of the pooled input and output. */
+/* Run F over the result `to`; backward `from` is the gradient of what the windows of `to` made. */
 template <template <typename> class F>
-static gb_status run(gb_cuda_call *call, const gb_cuda_tensor *in, const gb_cuda_tensor *out, const gb_attr *attrs, const gb_cuda_tensor *positions) {
-  const gb_cuda_tensor *from = call->in[0], *to = call->out[0];
+static gb_status run(gb_cuda_call *call, const gb_cuda_tensor *from, const gb_cuda_tensor *to, bool backward,
+                     const told &windows, const gb_cuda_tensor *positions) {
   pool p = {};
-  set_axes(&p, in->shape + 2, out->shape + 2, attrs);
+  set_axes(&p, (backward ? to : from)->shape + 2, (backward ? from : to)->shape + 2, windows);
   p.from = plane_of(from);
   p.to = plane_of(to);
   p.positions = plane_of(positions);
@@ -226,41 +232,60 @@ static bool describe_windows(gb_pool *p, const pool *windows) {
 
 /* By the library where it can, else by ourselves. */
 template <template <typename> class F>
-static gb_status run_either(gb_cuda_call *call, gb_pool_kind kind, const gb_cuda_tensor *in, const gb_cuda_tensor *out, const gb_attr *attrs) {
-  const gb_cuda_tensor *from = call->in[0], *to = call->out[0];
+static gb_status run_either(gb_cuda_call *call, gb_pool_kind kind, const gb_cuda_tensor *from,
+                            const gb_cuda_tensor *to, const told &asked) {
   gb_pool p = {};
   pool windows = {};
-  bool served = false;
+  bool served = false, backward = kind == GB_POOL_MEAN_BACKWARD;
   p.kind = kind;
   p.n = from->shape[0];
   p.c = from->shape[1];
   p.dtype = from->dtype;
   p.from = from->data;
   p.to = to->data;
-  set_axes(&windows, in->shape + 2, out->shape + 2, attrs);
+  set_axes(&windows, (backward ? to : from)->shape + 2, (backward ? from : to)->shape + 2, asked);
   bool fits = from->dtype != GB_FLOAT64 && gb_is_float(from->dtype) && to->dtype == from->dtype && from->numel > 0 && to->numel > 0;
   if (fits && gb_cuda_is_channels_last(from) && gb_cuda_is_channels_last(to) && describe_windows(&p, &windows)) {
     gb_status status = gb_pool_run(call, &p, &served);
     if (status != GB_OK) return status;
   }
-  return served ? GB_OK : run<F>(call, in, out, attrs, NULL);
+  return served ? GB_OK : run<F>(call, from, to, backward, asked, NULL);
 }
 
 static gb_status max_pool2d(gb_cuda_call *call) {
-  if (!call->out[1]) return run_either<largest>(call, GB_POOL_MAX, call->in[0], call->out[0], call->attrs);
-  return run<largest>(call, call->in[0], call->out[0], call->attrs, call->out[1]);
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, max_pool2d)->x;
+  const gb_cuda_out_max_pool2d *out = GB_CUDA_OUT(call, max_pool2d);
+  if (!out->positions) return run_either<largest>(call, GB_POOL_MAX, x, out->y, told_by(GB_ATTRS(call, max_pool2d)));
+  return run<largest>(call, x, out->y, false, told_by(GB_ATTRS(call, max_pool2d)), out->positions);
 }
 static gb_status max_pool2d_backward(gb_cuda_call *call) {
-  return run<largest_backward>(call, call->out[0], call->in[0], call->attrs + 1, call->in[1]);
+  const gb_cuda_in_max_pool2d_backward *in = GB_CUDA_IN(call, max_pool2d_backward);
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, max_pool2d_backward)->dx;
+  return run<largest_backward>(call, in->grad, dx, true, told_by(GB_ATTRS(call, max_pool2d_backward)), in->positions);
 }
-static gb_status max_pool2d_gather(gb_cuda_call *call) { return run<gathered>(call, call->in[0], call->out[0], call->attrs, call->in[1]); }
-static gb_status avg_pool2d(gb_cuda_call *call) { return run_either<averaged>(call, GB_POOL_MEAN, call->in[0], call->out[0], call->attrs); }
+static gb_status max_pool2d_gather(gb_cuda_call *call) {
+  const gb_cuda_in_max_pool2d_gather *in = GB_CUDA_IN(call, max_pool2d_gather);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, max_pool2d_gather)->y;
+  return run<gathered>(call, in->x, y, false, told_by(GB_ATTRS(call, max_pool2d_gather)), in->positions);
+}
+static gb_status avg_pool2d(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, avg_pool2d)->x, *y = GB_CUDA_OUT(call, avg_pool2d)->y;
+  return run_either<averaged>(call, GB_POOL_MEAN, x, y, told_by(GB_ATTRS(call, avg_pool2d)));
+}
 static gb_status avg_pool2d_backward(gb_cuda_call *call) {
-  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, call->out[0], call->in[0], call->attrs + 1);
+  const gb_cuda_tensor *grad = GB_CUDA_IN(call, avg_pool2d_backward)->grad;
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, avg_pool2d_backward)->dx;
+  const told windows = told_by(GB_ATTRS(call, avg_pool2d_backward));
+  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, grad, dx, windows);
 }
-static gb_status adaptive_avg_pool2d(gb_cuda_call *call) { return run_either<averaged>(call, GB_POOL_MEAN, call->in[0], call->out[0], NULL); }
+static gb_status adaptive_avg_pool2d(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, adaptive_avg_pool2d)->x, *y = GB_CUDA_OUT(call, adaptive_avg_pool2d)->y;
+  return run_either<averaged>(call, GB_POOL_MEAN, x, y, told{});
+}
 static gb_status adaptive_avg_pool2d_backward(gb_cuda_call *call) {
-  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, call->out[0], call->in[0], NULL);
+  const gb_cuda_tensor *grad = GB_CUDA_IN(call, adaptive_avg_pool2d_backward)->grad;
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, adaptive_avg_pool2d_backward)->dx;
+  return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, grad, dx, told{});
 }
 
 const gb_cuda_row gb_cuda_pool2d[] = {
