@@ -70,10 +70,13 @@ static gb_tensor *wrap(wrapped *w, gb_context *context, const void *data, gb_dty
   return data ? &w->tensor : NULL;
 }
 
-static void run_op(gb_context *context, gb_call *call) {
-  call->context = context;
-  call->info = gb_op_get(context, call->op);
-  if (context->backend[GB_CPU]->run[call->op](call) != GB_OK) gb_machine_fail("cudnn", "%s", context->error);
+/* Run the CPU's kernel of an op; in, out and attrs are the structs of its row. */
+static void run_op(gb_context *context, gb_op op, void *in, const void *out, const void *attrs) {
+  const gb_op_info *info = gb_op_get(context, op);
+  gb_call call = { .context = context, .info = info, .op = op, .n_in = info->n_in, .n_out = info->n_out, .in = in,
+                   .attrs = attrs };
+  memcpy(call.out, out, (size_t)info->n_out * sizeof *call.out);
+  if (context->backend[GB_CPU]->run[op](&call) != GB_OK) gb_machine_fail(info->name, "%s", context->error);
 }
 
 static gb_attr pair_of(const int64_t *v) { return (gb_attr){ .given = true, .count = 2, .ints = { v[0], v[1] } }; }
@@ -87,12 +90,13 @@ static void run_conv(void *argument) {
   const int64_t y[4] = { c->n, c->o, c->out[0], c->out[1] };
   wrapped room[4];
   gb_tensor *result = wrap(&room[3], w->context, c->y, c->result, 4, y);
-  gb_tensor *in[] = { wrap(&room[0], w->context, c->x, c->dtype, 4, x), wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
-                      wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
-  const gb_attr none = { .given = true, .integer = GB_WORD_none }, relu = { .given = true, .integer = GB_WORD_relu };
-  gb_attr attrs[] = { pair_of(c->stride), pair_of(c->padding), pair_of(c->dilation), { .given = true, .integer = c->groups }, c->relu ? relu : none };
-  gb_call call = { .op = GB_OP_conv2d, .n_in = 3, .n_out = 1, .in = in, .out = { result }, .attrs = attrs };
-  run_op(w->context, &call);
+  gb_in_conv2d in = { .x = wrap(&room[0], w->context, c->x, c->dtype, 4, x),
+                      .weight = wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
+                      .bias = wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
+  const gb_attrs_conv2d attrs = { .stride = pair_of(c->stride), .padding = pair_of(c->padding),
+                                  .dilation = pair_of(c->dilation), .groups = gb_attr_int(c->groups),
+                                  .activation = gb_attr_word(c->relu ? GB_WORD_relu : GB_WORD_none) };
+  run_op(w->context, GB_OP_conv2d, &in, &(gb_out_conv2d){ .y = result }, &attrs);
   for (int64_t i = 0; c->relu && drops_nan() && i < result->numel; i++)
     if (isnan(load(c->y, c->result, i))) store(c->y, c->result, i, 0);
 }
@@ -109,19 +113,22 @@ gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, cha
 }
 
 typedef struct norm_work { gb_context *context; gb_batch_norm b; } norm_work;
+enum { SCALE, BIAS, MEAN, RSTD, DSCALE, DBIAS, VECTORS };
 
 static void run_training(const norm_work *w, gb_tensor *x, gb_tensor *y, gb_tensor **vectors) {
-  gb_attr attrs[] = { { .given = true, .integer = 1 }, { .given = true, .number = 0.1 }, { .given = true, .number = (double)w->b.eps } };
-  gb_tensor *in[] = { x, NULL, NULL, vectors[0], vectors[1] };
-  gb_call call = { .op = GB_OP_batch_norm, .n_in = 5, .n_out = 3, .in = in, .out = { y, vectors[2], vectors[3] }, .attrs = attrs, .needs_grad = true };
-  run_op(w->context, &call);
+  gb_attrs_batch_norm attrs = { .training = gb_attr_int(true), .momentum = gb_attr_num(0.1),
+                                .eps = gb_attr_num((double)w->b.eps) };
+  gb_in_batch_norm in = { .x = x, .weight = vectors[SCALE], .bias = vectors[BIAS] };
+  gb_out_batch_norm out = { .y = y, .mean = vectors[MEAN], .rstd = vectors[RSTD] };
+  run_op(w->context, GB_OP_batch_norm, &in, &out, &attrs);
 }
 
 static void run_gradients(const norm_work *w, gb_tensor *x, gb_tensor *dx, gb_tensor *grad, gb_tensor **vectors) {
-  gb_attr attrs[] = { { .given = true, .integer = 1 } };
-  gb_tensor *in[] = { grad, x, vectors[0], vectors[2], vectors[3] };
-  gb_call call = { .op = GB_OP_batch_norm_backward, .n_in = 5, .n_out = 3, .in = in, .out = { dx, vectors[4], vectors[5] }, .attrs = attrs };
-  run_op(w->context, &call);
+  gb_attrs_batch_norm_backward attrs = { .training = gb_attr_int(true) };
+  gb_in_batch_norm_backward in = { .grad = grad, .x = x, .weight = vectors[SCALE], .mean = vectors[MEAN],
+                                   .rstd = vectors[RSTD] };
+  gb_out_batch_norm_backward out = { .dx = dx, .dweight = vectors[DSCALE], .dbias = vectors[DBIAS] };
+  run_op(w->context, GB_OP_batch_norm_backward, &in, &out, &attrs);
 }
 
 /* (x - mean) * scale + bias */
@@ -134,12 +141,15 @@ static void run_norm(void *argument) {
   norm_work *w = argument;
   const gb_batch_norm *b = &w->b;
   const int64_t shape[4] = { b->n, b->c, b->inner, 1 };
-  float *const data[] = { b->scale, b->bias, b->mean, b->rstd, b->dscale, b->dbias };
-  wrapped room[9];
-  gb_tensor *vectors[6], *x = wrap(&room[6], w->context, b->x, b->dtype, 4, shape), *result = wrap(&room[7], w->context, b->result, b->dtype, 4, shape);
-  for (int i = 0; i < 6; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
+  float *const data[VECTORS] = { [SCALE] = b->scale, [BIAS] = b->bias, [MEAN] = b->mean, [RSTD] = b->rstd,
+                                 [DSCALE] = b->dscale, [DBIAS] = b->dbias };
+  wrapped room[VECTORS], x_room, result_room, grad_room;
+  gb_tensor *vectors[VECTORS], *x = wrap(&x_room, w->context, b->x, b->dtype, 4, shape);
+  gb_tensor *result = wrap(&result_room, w->context, b->result, b->dtype, 4, shape);
+  gb_tensor *grad = wrap(&grad_room, w->context, b->grad, b->dtype, 4, shape);
+  for (int i = 0; i < VECTORS; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
   if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, result, vectors);
-  else if (b->kind == GB_BATCH_NORM_BACKWARD) run_gradients(w, x, result, wrap(&room[8], w->context, b->grad, b->dtype, 4, shape), vectors);
+  else if (b->kind == GB_BATCH_NORM_BACKWARD) run_gradients(w, x, result, grad, vectors);
   else run_inference(b);
 }
 
@@ -166,10 +176,21 @@ static void run_pool(void *argument) {
   bool backward = p->kind == GB_POOL_MEAN_BACKWARD;
   wrapped from, to;
   gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in), *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
-  gb_attr attrs[] = { { .given = true, .count = 4, .ints = { in[0], in[1], in[2], in[3] } }, pair_of(p->kernel), pair_of(p->stride), pair_of(p->padding) };
-  gb_call call = { .op = backward ? GB_OP_avg_pool2d_backward : p->kind == GB_POOL_MAX ? GB_OP_max_pool2d : GB_OP_avg_pool2d, .n_in = 1, .n_out = 1,
-                   .in = &operand, .out = { result }, .attrs = backward ? attrs : attrs + 1 };
-  run_op(w->context, &call);
+  gb_attr kernel = pair_of(p->kernel), stride = pair_of(p->stride), padding = pair_of(p->padding);
+  if (p->kind == GB_POOL_MAX) {
+    gb_attrs_max_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding };
+    run_op(w->context, GB_OP_max_pool2d, &(gb_in_max_pool2d){ .x = operand }, &(gb_out_max_pool2d){ .y = result },
+           &attrs);
+  } else if (!backward) {
+    gb_attrs_avg_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding };
+    run_op(w->context, GB_OP_avg_pool2d, &(gb_in_avg_pool2d){ .x = operand }, &(gb_out_avg_pool2d){ .y = result },
+           &attrs);
+  } else {
+    gb_attrs_avg_pool2d_backward attrs = { .shape = gb_attr_ints(4, in), .kernel_size = kernel, .stride = stride,
+                                           .padding = padding };
+    run_op(w->context, GB_OP_avg_pool2d_backward, &(gb_in_avg_pool2d_backward){ .grad = operand },
+           &(gb_out_avg_pool2d_backward){ .dx = result }, &attrs);
+  }
 }
 
 gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served) {
@@ -231,9 +252,8 @@ static void run_product(void *argument) {
                               g->a.column_stride);
     gb_tensor b = tensor_over(&storage[1], w->context, at(g->b.data, g->b.dtype, i * g->b_stride), g->b.dtype, g->k, g->n, g->b.row_stride,
                               g->b.column_stride);
-    gb_tensor c = tensor_over(&storage[2], w->context, w->sums, lane, g->m, g->n, g->n, 1), *in[] = { &a, &b };
-    gb_call call = { .context = w->context, .info = gb_op_get(w->context, GB_OP_matmul), .op = GB_OP_matmul, .n_in = 2, .n_out = 1, .in = in, .out = { &c } };
-    if (w->context->backend[GB_CPU]->run[GB_OP_matmul](&call) != GB_OK) gb_machine_fail("gemm", "%s", w->context->error);
+    gb_tensor c = tensor_over(&storage[2], w->context, w->sums, lane, g->m, g->n, g->n, 1);
+    run_op(w->context, GB_OP_matmul, &(gb_in_matmul){ .x = &a, .y = &b }, &(gb_out_matmul){ .z = &c }, NULL);
     for (int64_t r = 0; r < g->m; r++)
       for (int64_t j = 0; j < g->n; j++) {
         int64_t to = i * g->c_stride + r * g->ldc + j;
