@@ -1,4 +1,4 @@
-/* cpu/norm.c - layer_norm, rms_norm, add_layer_norm, batch_norm and their gradients.
+/* cpu/norm.c - layer_norm, rms_norm, add_layer_norm and their gradients.
  *
  * Sums are made in lanes (float32, or float64 for float64) of at most a tile and added up in float64; variances are sums of squares about
  * the mean, never differences of large numbers. Work is cut into chunks of rows by shape alone, and what chunks sum up apart (gradients of
@@ -7,19 +7,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/scratch.h"
+#include "cpu/norm.h"
 #include "cpu/stream.h"
-#include "cpu/wide.h"
 
 /* {==== Arithmetic on a row ==== */
 
-/* Rows are taken in any dtype, as they lie; weight, bias and their gradients are lanes, in the order of cpu/wide.h. */
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* Where element `at` of a row lies. */
-static const char *at_element(gb_dtype dtype, const void *x, int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
 
 /* sum + (x - mean)^2 */
 GB_ALWAYS_INLINE gb_wide add_square(gb_wide sum, gb_wide x, gb_vector mean) {
@@ -47,38 +41,9 @@ static double squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
       for (int64_t i = first; i < first + m; i++) total += (d[i] - mean) * (d[i] - mean);
     else
       for (int64_t at = first; at < first + m; at += GB_TILE)
-        total += GB_WIDE_FOR(dtype, squares_wide, at_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
+        total += GB_WIDE_FOR(dtype, squares_wide, gb_norm_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
   }
   return total;
-}
-
-GB_ALWAYS_INLINE void normalise_wide(gb_dtype dtype, void *y, const void *x, int64_t n, gb_vector mean, gb_vector rstd, const float *weight,
-                                     const float *bias, bool stream) {
-  for (int64_t i = 0; i < n; i += GB_WIDE) {
-    bool whole = i + GB_WIDE <= n;
-    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
-    gb_wide w = whole ? gb_wide_load(GB_FLOAT32, weight, i) : gb_wide_load_last(GB_FLOAT32, weight, i, n - i, 0);
-    gb_wide b = whole ? gb_wide_load(GB_FLOAT32, bias, i) : gb_wide_load_last(GB_FLOAT32, bias, i, n - i, 0);
-    gb_wide_ahead(dtype, x, i);
-    v = (gb_wide){ (v.a - mean) * rstd * w.a + b.a, (v.b - mean) * rstd * w.b + b.b };
-    if (whole) gb_wide_store(dtype, y, i, v, stream);
-    else gb_wide_store_last(dtype, y, i, n - i, v);
-  }
-}
-
-/* y = (x - mean) * rstd * weight + bias; y may be x. */
-static void normalise(gb_dtype dtype, void *y, const void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias,
-                      bool stream) {
-  double *wide = y;
-  const double *d = x, *v = weight, *c = bias;
-  for GB_PIECES(at, m, n) {
-    if (dtype == GB_FLOAT64) {
-#pragma omp simd
-      for (int64_t i = at; i < at + m; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
-    } else
-      GB_WIDE_FOR(dtype, normalise_wide, (char *)at_element(dtype, y, at), at_element(dtype, x, at), m, gb_vector_of((float)mean),
-                  gb_vector_of((float)rstd), (const float *)weight + at, (const float *)bias + at, stream);
-  }
 }
 
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
@@ -118,7 +83,7 @@ static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const
       }
     else
       for (int64_t at = first; at < first + m; at += GB_TILE)
-        GB_WIDE_FOR(dtype, gradient_wide, at_element(dtype, grad, at), at_element(dtype, x, at), w + at, (float)mean, (float)rstd,
+        GB_WIDE_FOR(dtype, gradient_wide, gb_norm_element(dtype, grad, at), gb_norm_element(dtype, x, at), w + at, (float)mean, (float)rstd,
                     least(n - at, GB_TILE), sums);
   }
 }
@@ -175,28 +140,9 @@ static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *g
         wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
       }
     } else
-      GB_WIDE_FOR(dtype, differentiate_wide, (char *)at_element(dtype, dx, at), at_element(dtype, x, at), at_element(dtype, grad, at),
+      GB_WIDE_FOR(dtype, differentiate_wide, (char *)gb_norm_element(dtype, dx, at), gb_norm_element(dtype, x, at), gb_norm_element(dtype, grad, at),
                   (const float *)weight + at, (float *)dweight + at, (float *)dbias + at, m, r, stream);
   }
-}
-
-/* Rows of n elements that are brought into lanes at once: a few tiles of them. */
-static int64_t batch_of(int64_t n) { return most(4 * GB_TILE / most(n, 1), 1); }
-
-/* A parameter in lanes, or `fill` n times where it is absent: row-major, or for rows of 16 bits in the order of their vectors. Any NaN becomes the
- * usual one, whose lower half is 0, so that rounding need not look for it. */
-static void parameter(gb_lane lane, gb_dtype dtype, const gb_tensor *t, double fill, int64_t n, void *to) {
-  float *lanes = to;
-  if (t) {
-    gb_rows rows = gb_rows_of(t, t->ndim - 1);
-    gb_rows_load(&rows, lane, 0, rows.count, to);
-  } else
-    for GB_PIECES(at, m, n)
-      for (int64_t i = at; i < at + m; i++) gb_row_put(lane, to, i, fill);
-  if (dtype == gb_lane_dtype(lane)) return;
-  for GB_PIECES(at, m, n)
-    for (int64_t i = at; i < at + m; i++) lanes[i] = lanes[i] != lanes[i] ? NAN : lanes[i];
-  for GB_PIECES(at, m, n) gb_wide_sort(dtype, lanes + at, m, false);
 }
 
 /* ====} */
@@ -234,7 +180,7 @@ static void set_up(layer *l, gb_call *call, const gb_tensor *x, int outer, gb_la
   for (int i = 0; i < outer; i++) l->groups *= x->shape[i];
   for (int i = outer; i < x->ndim; i++) l->n *= x->shape[i];
   l->lines = x->shape[x->ndim - 1] ? l->n / x->shape[x->ndim - 1] : 0;
-  l->batch = batch_of(l->n);
+  l->batch = gb_norm_batch(l->n);
   l->chunk = l->batch * most(CHUNK_ELEMENTS / most(l->batch * l->n, 1), 1);
   l->chunks = (l->groups + l->chunk - 1) / l->chunk;
   l->x = gb_rows_of(x, x->ndim - 1);
@@ -264,17 +210,6 @@ static layer_room room_of(const layer *l) {
   r.x = room + round_up(2 * 8 * l->batch, 64);
   r.other = r.x + l->batch * l->n * l->bytes;
   return r;
-}
-
-/* One double per group of a batch, from or to a statistic. */
-static void statistics(const gb_tensor *t, int64_t first, int64_t count, double *values, bool store) {
-  if (!t) {
-    if (!store) gb_clear_bytes(values, (size_t)count * sizeof *values);
-    return;
-  }
-  gb_rows rows = gb_rows_of(t, GB_ROWS_EACH);
-  if (store) gb_rows_store(&rows, GB_LANE_F64, first, count, values);
-  else gb_rows_load(&rows, GB_LANE_F64, first, count, values);
 }
 
 /* sum = x + residual, and sum as it was rounded takes x's place. */
@@ -308,11 +243,11 @@ static void forward_chunk(void *arg, int64_t chunk) {
       char *y = results + i * row;
       r.mean[i] = l->centre ? gb_wide_sum(l->dtype, x, l->n) / (double)l->n : 0;
       r.rstd[i] = 1 / sqrt(squares(l->dtype, x, r.mean[i], l->n) / (double)l->n + l->eps);
-      normalise(l->dtype, y, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias, l->streams && gb_vector_aligned(y));
+      gb_norm_row(l->dtype, y, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias, l->streams && gb_vector_aligned(y));
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
-    statistics(l->mean, first, count, r.mean, true);
-    statistics(l->rstd, first, count, r.rstd, true);
+    gb_norm_statistics(l->mean, first, count, r.mean, true);
+    gb_norm_statistics(l->rstd, first, count, r.rstd, true);
   }
   if (l->streams) gb_stream_end();
 }
@@ -341,8 +276,8 @@ static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor 
   l->y = gb_rows_of(y, y->ndim - 1);
   choose_dtype(l);
   char *weights = place(l, l->scratch.shared + w, 1), *biases = place(l, l->scratch.shared + b, 2);
-  parameter(l->lane, l->dtype, weight, 1, l->n, weights);
-  parameter(l->lane, l->dtype, bias, 0, l->n, biases);
+  gb_norm_parameter(l->lane, l->dtype, weight, 1, l->n, weights);
+  gb_norm_parameter(l->lane, l->dtype, bias, 0, l->n, biases);
   l->weight = weights;
   l->bias = biases;
   gb_parallel(l->call, l->chunks, forward_chunk, l);
@@ -350,15 +285,14 @@ static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor 
   return GB_OK;
 }
 
-/* The lanes of a norm of x whose result is y. */
-static gb_lane lane_of(const gb_tensor *x, const gb_tensor *y) { return gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype); }
+
 
 static gb_status layer_norm(gb_call *call) {
   const gb_in_layer_norm *in = GB_IN(call, layer_norm);
   const gb_attrs_layer_norm *attrs = GB_ATTRS(call, layer_norm);
   const gb_out_layer_norm *out = GB_OUT(call, layer_norm);
   layer l;
-  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(in->x, out->y));
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, gb_norm_lane(in->x, out->y));
   l.centre = true;
   l.eps = attrs->eps.number;
   l.mean = out->mean;
@@ -371,7 +305,7 @@ static gb_status rms_norm(gb_call *call) {
   const gb_attrs_rms_norm *attrs = GB_ATTRS(call, rms_norm);
   const gb_out_rms_norm *out = GB_OUT(call, rms_norm);
   layer l;
-  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(in->x, out->y));
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, gb_norm_lane(in->x, out->y));
   l.eps = attrs->eps.number;
   l.rstd = out->rstd;
   return run_forward(&l, in->weight, NULL, out->y);
@@ -382,7 +316,7 @@ static gb_status add_layer_norm(gb_call *call) {
   const gb_attrs_add_layer_norm *attrs = GB_ATTRS(call, add_layer_norm);
   const gb_out_add_layer_norm *out = GB_OUT(call, add_layer_norm);
   layer l;
-  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, lane_of(out->sum, out->y));
+  set_up(&l, call, in->x, in->x->ndim - attrs->shape.count, gb_norm_lane(out->sum, out->y));
   l.centre = l.adds = true;
   l.eps = attrs->eps.number;
   l.other = gb_rows_of(in->residual, in->residual->ndim - 1);
@@ -402,8 +336,8 @@ static void backward_chunk(void *arg, int64_t chunk) {
     int64_t count = least(l->batch, end - first);
     char *own = gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
     const char *lines = lines_of(l, &l->x, first, count, r.x), *grads = lines_of(l, &l->other, first, count, r.other);
-    statistics(l->mean, first, count, r.mean, false);
-    statistics(l->rstd, first, count, r.rstd, false);
+    gb_norm_statistics(l->mean, first, count, r.mean, false);
+    gb_norm_statistics(l->rstd, first, count, r.rstd, false);
     for (int64_t i = 0; i < count; i++) {
       const char *x = lines + i * row, *grad = grads + i * row;
       char *dx = results + i * row;
@@ -439,7 +373,7 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   const gb_out_rms_norm_backward *out = GB_OUT(call, rms_norm_backward);
   const gb_tensor *grad = in->grad, *x = in->x, *dx = out->dx, *dweight = out->dweight;
   layer l;
-  set_up(&l, call, x, rstd->ndim, lane_of(x, grad));
+  set_up(&l, call, x, rstd->ndim, gb_norm_lane(x, grad));
   if (x->numel == 0) {
     put_parameter(l.lane, dweight, NULL);
     put_parameter(l.lane, dbias, NULL);
@@ -459,7 +393,7 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)), parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
   char *weights = place(&l, l.scratch.shared + w, 3);
-  parameter(l.lane, l.dtype, in->weight, 1, l.n, weights);
+  gb_norm_parameter(l.lane, l.dtype, in->weight, 1, l.n, weights);
   l.weight = weights;
   l.parts = place(&l, l.scratch.shared + parts, 1);
   gb_parallel(call, l.chunks, backward_chunk, &l);
@@ -483,321 +417,6 @@ static gb_status rms_norm_backward(gb_call *call) {
 
 /* ====} */
 
-/* {==== batch_norm ==== */
-
-/* Elements of a chunk, which is read twice for statistics: they stay in L2. */
-#define BATCH_CHUNK_ELEMENTS 65536
-/* Rows that are summed in lanes before the sums go on in float64. */
-enum { MOST_BATCH_ROWS = 128 };
-/* Passes over them, towards a piece of work. */
-enum { BATCH_PASSES = 4 };
-
-/* A batch_norm as all its chunks see it. A row is the channels at one place of one image. */
-typedef struct batch {
-  gb_call *call;
-  gb_lane lane;
-  int64_t bytes;                        /* of a lane */
-  int64_t c, count;                     /* channels, rows */
-  int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk */
-  bool fixed;                           /* backward: the statistics are not the batch's, so dx does not depend on x */
-  gb_rows x, grad, y;
-  double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
-  double *mean, *rstd;                  /* by channel */
-  char *offset, *scale, *weight, *bias; /* by channel, in lanes: the mean, rstd * weight or rstd, the parameters */
-  char *plain, *along;                  /* by channel, in lanes: the means of the gradient's two sums */
-  gb_scratch scratch;
-} batch;
-
-/* Sizes, and scratch with room for everything above. */
-static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y) {
-  *b = (batch){ .call = call, .lane = lane_of(x, other), .c = x->shape[1] };
-  b->x = gb_rows_of(x, 1);
-  b->grad = gb_rows_of(other, 1);
-  b->y = gb_rows_of(y, 1);
-  b->bytes = (int64_t)gb_lane_bytes(b->lane);
-  b->count = b->x.count;
-  b->batch = least(batch_of(b->c), MOST_BATCH_ROWS);
-  b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
-  b->chunks = (b->count + b->chunk - 1) / b->chunk;
-  size_t shared = 0, at[7], parts = gb_scratch_take(&shared, b->chunks * 2 * b->c * 8), room = 0;
-  size_t mean = gb_scratch_take(&shared, b->c * 8), rstd = gb_scratch_take(&shared, b->c * 8);
-  for (int i = 0; i < 6; i++) at[i] = gb_scratch_take(&shared, b->c * b->bytes);
-  gb_scratch_take(&room, (2 * b->batch + 2) * b->c * b->bytes);
-  GB_TRY(gb_scratch_open(call, shared, room, &b->scratch));
-  char *base = b->scratch.shared;
-  b->parts = (double *)(base + parts);
-  b->mean = (double *)(base + mean);
-  b->rstd = (double *)(base + rstd);
-  char **lanes[6] = { &b->offset, &b->scale, &b->weight, &b->bias, &b->plain, &b->along };
-  for (int i = 0; i < 6; i++) *lanes[i] = base + at[i];
-  return GB_OK;
-}
-
-/* sums += (x - offset)^2, by channel. */
-static void add_squares(gb_lane lane, void *sums, const void *x, const void *offset, int64_t n) {
-  float *restrict s = sums;
-  const float *restrict f = x, *restrict o = offset;
-  double *restrict t = sums;
-  const double *restrict d = x, *restrict p = offset;
-  for GB_PIECES(at, m, n) {
-    if (lane == GB_LANE_F32)
-      for (int64_t i = at; i < at + m; i++) s[i] += (f[i] - o[i]) * (f[i] - o[i]);
-    else
-      for (int64_t i = at; i < at + m; i++) t[i] += (d[i] - p[i]) * (d[i] - p[i]);
-  }
-}
-
-/* plain += grad, along += grad * (x - offset), by channel. */
-static void add_gradients(gb_lane lane, void *plain, void *along, const void *grad, const void *x, const void *offset, int64_t n) {
-  float *restrict s = plain, *restrict a = along;
-  const float *restrict g = grad, *restrict f = x, *restrict o = offset;
-  double *restrict t = plain, *restrict e = along;
-  const double *restrict h = grad, *restrict d = x, *restrict p = offset;
-  for GB_PIECES(at, m, n) {
-    if (lane == GB_LANE_F32)
-      for (int64_t i = at; i < at + m; i++) {
-        s[i] += g[i];
-        a[i] += g[i] * (f[i] - o[i]);
-      }
-    else
-      for (int64_t i = at; i < at + m; i++) {
-        t[i] += h[i];
-        e[i] += h[i] * (d[i] - p[i]);
-      }
-  }
-}
-
-/* Add n lanes to doubles, and zero them for the next batch. */
-static void drain(gb_lane lane, double *to, void *lanes, int64_t n) {
-  for GB_PIECES(at, m, n)
-    for (int64_t i = at; i < at + m; i++) to[i] += gb_row_get(lane, lanes, i);
-  gb_clear_bytes(lanes, (size_t)n * gb_lane_bytes(lane));
-}
-
-/* A thread's room: a batch of x, one of grad, two sums by channel. */
-typedef struct batch_room { char *x, *grad, *sums[2]; } batch_room;
-
-static batch_room batch_room_of(const batch *b) {
-  batch_room r = { .x = gb_scratch_room(&b->scratch) };
-  int64_t size = b->batch * b->c * b->bytes;
-  r.grad = r.x + size;
-  r.sums[0] = r.grad + size;
-  r.sums[1] = r.sums[0] + b->c * b->bytes;
-  gb_clear_bytes(r.sums[0], (size_t)(2 * b->c * b->bytes));
-  return r;
-}
-
-/* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
-static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
-  gb_clear_bytes(to, (size_t)b->c * sizeof *to);
-  for (int64_t n; first < end; first += n) {
-    n = least(b->batch, end - first);
-    if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r->x);
-    for (int64_t i = 0; i < n; i++) {
-      if (offset) add_squares(b->lane, r->sums[0], r->x + i * b->c * b->bytes, offset, b->c);
-      else gb_row_add(b->lane, r->sums[0], r->x + i * b->c * b->bytes, b->c, 1);
-    }
-    drain(b->lane, to, r->sums[0], b->c);
-  }
-}
-
-/* The mean by channel of one chunk, and the sum of squares about it. */
-static void moments_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  batch_room r = batch_room_of(b);
-  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
-  double *mean = b->parts + chunk * 2 * b->c, *spread = mean + b->c;
-  sum_rows(b, &r, first, end, NULL, mean);
-  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
-    mean[i] /= (double)(end - first);
-    gb_row_put(b->lane, r.sums[1], i, mean[i]);
-  }
-  sum_rows(b, &r, first, end, r.sums[1], spread);
-}
-
-/* Chunks' moments put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
- * Leaves the variance, divided by the number of rows, in rstd's place. */
-static void merge_moments(batch *b) {
-  for (int64_t i = 0; i < b->c && !gb_work(4 * b->chunks); i++) {
-    double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
-    for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
-      const double *part = b->parts + chunk * 2 * b->c;
-      double more = (double)(least((chunk + 1) * b->chunk, b->count) - chunk * b->chunk), apart = part[i] - mean;
-      spread += part[b->c + i] + apart * apart * rows * more / (rows + more);
-      mean += apart * more / (rows + more);
-      rows += more;
-    }
-    b->mean[i] = mean;
-    b->rstd[i] = spread / (double)b->count;
-  }
-}
-
-/* A vector by channel as doubles, from or to a tensor. */
-static void channel_values(const gb_tensor *t, double *values, bool store) { statistics(t, 0, t->numel, values, store); }
-
-/* running = (1 - momentum) * running + momentum * value * correction; scratch holds c doubles. */
-static void move_towards(gb_tensor *running, const double *values, double correction, double momentum, double *scratch) {
-  if (!running) return;
-  channel_values(running, scratch, false);
-  for (int64_t i = 0; i < running->numel; i++) scratch[i] = (1 - momentum) * scratch[i] + momentum * correction * values[i];
-  channel_values(running, scratch, true);
-  gb_tensor_bump(running);
-}
-
-/* Is a value finite in the type of the lanes? */
-static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value) : isfinite(value); }
-
-/* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or forward did so before.
- * b->parts is free. */
-static void update_running(batch *b) {
-  const gb_in_batch_norm *in = GB_IN(b->call, batch_norm);
-  double momentum = GB_ATTRS(b->call, batch_norm)->momentum.number, n = (double)b->count;
-  if (b->count < 2 || b->call->context->modes->recompute || gb_was_stopped(b->call)) return;
-  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++)
-    if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
-  if (gb_was_stopped(b->call)) return;
-  gb_running outer = gb_running_here;
-  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop ends */
-  move_towards(in->running_mean, b->mean, 1, momentum, b->parts);
-  move_towards(in->running_var, b->rstd, n / (n - 1), momentum, b->parts);
-  gb_running_here = outer;
-}
-
-/* Of each row of a chunk: (x - mean) * (rstd * weight) + bias. */
-static void apply_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  batch_room r = batch_room_of(b);
-  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
-  for (int64_t n; first < end; first += n) {
-    n = least(b->batch, end - first);
-    if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
-    for (int64_t i = 0; i < n; i++) {
-      char *x = r.x + i * b->c * b->bytes;
-      gb_row_add(b->lane, x, b->offset, b->c, -1);
-      normalise(gb_lane_dtype(b->lane), x, x, b->c, 0, 1, b->scale, b->bias, false);
-    }
-    gb_rows_store(&b->y, b->lane, first, n, r.x);
-  }
-}
-
-/* mean and rstd to lanes; scale is rstd * weight, or rstd. */
-static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
-  parameter(b->lane, gb_lane_dtype(b->lane), weight, 1, b->c, b->weight);
-  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
-    gb_row_put(b->lane, b->offset, i, b->mean[i]);
-    gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
-  }
-}
-
-static gb_status batch_norm(gb_call *call) {
-  const gb_in_batch_norm *in = GB_IN(call, batch_norm);
-  const gb_attrs_batch_norm *attrs = GB_ATTRS(call, batch_norm);
-  const gb_out_batch_norm *out = GB_OUT(call, batch_norm);
-  batch b;
-  if (in->x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, in->x, out->y, out->y));
-  if (attrs->training.integer) {
-    gb_parallel(call, b.chunks, moments_chunk, &b);
-    merge_moments(&b);
-    update_running(&b);
-  } else {
-    channel_values(in->running_mean, b.mean, false);
-    channel_values(in->running_var, b.rstd, false);
-  }
-  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
-  set_lanes(&b, in->weight, true);
-  parameter(b.lane, gb_lane_dtype(b.lane), in->bias, 0, b.c, b.bias);
-  gb_parallel(call, b.chunks, apply_chunk, &b);
-  if (out->mean) channel_values(out->mean, b.mean, true);
-  if (out->rstd) channel_values(out->rstd, b.rstd, true);
-  gb_scratch_close(call, &b.scratch);
-  return GB_OK;
-}
-
-/* The sums of grad and of grad * (x - mean) of one chunk. */
-static void gradients_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  batch_room r = batch_room_of(b);
-  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
-  double *part = b->parts + chunk * 2 * b->c;
-  gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
-  for (int64_t n; first < end; first += n) {
-    n = least(b->batch, end - first);
-    if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
-    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
-    for (int64_t i = 0; i < n; i++)
-      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, b->offset, b->c);
-    for (int k = 0; k < 2; k++) drain(b->lane, part + k * b->c, r.sums[k], b->c);
-  }
-}
-
-/* x = scale * weight * (grad - plain - (x - offset) * along), by channel. */
-static void differentiate_channels(const batch *b, void *x, const void *grad) {
-  float *restrict f = x;
-  const float *restrict g = grad, *o = (float *)b->offset, *s = (float *)b->scale, *w = (float *)b->weight, *p = (float *)b->plain,
-                                 *a = (float *)b->along;
-  double *restrict d = x;
-  const double *restrict h = grad, *q = (double *)b->offset, *t = (double *)b->scale, *v = (double *)b->weight, *m = (double *)b->plain,
-                                  *e = (double *)b->along;
-  for GB_PIECES(at, n, b->c) {
-    if (b->lane == GB_LANE_F32)
-      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
-    else
-      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
-  }
-}
-
-static void backward_rows_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  batch_room r = batch_room_of(b);
-  int64_t first = chunk * b->chunk, end = least(first + b->chunk, b->count);
-  for (int64_t n; first < end; first += n) {
-    n = least(b->batch, end - first);
-    if (gb_work(BATCH_PASSES * n * b->c)) return;
-    if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
-    else gb_rows_load(&b->x, b->lane, first, n, r.x);
-    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
-    for (int64_t i = 0; i < n; i++) differentiate_channels(b, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
-    gb_rows_store(&b->y, b->lane, first, n, r.x);
-  }
-}
-
-/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
-static gb_status batch_norm_backward(gb_call *call) {
-  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
-  const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
-  bool training = GB_ATTRS(call, batch_norm_backward)->training.integer;
-  batch b;
-  if (in->x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx));
-  channel_values(in->mean, b.mean, false);
-  channel_values(in->rstd, b.rstd, false);
-  set_lanes(&b, in->weight, false);
-  gb_parallel(call, b.chunks, gradients_chunk, &b);
-  double *plain = b.mean, *along = b.rstd; /* in lanes by now */
-  for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) {
-    double rstd = b.rstd[i], sums[2] = { 0, 0 };
-    for (int64_t chunk = 0; chunk < b.chunks; chunk++)
-      for (int k = 0; k < 2; k++) sums[k] += b.parts[(2 * chunk + k) * b.c + i];
-    plain[i] = sums[0];
-    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
-    if (!training) gb_row_put(b.lane, b.offset, i, 0);
-    gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
-    gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
-  }
-  b.fixed = !training;
-  gb_parallel(call, b.chunks, backward_rows_chunk, &b);
-  if (out->dweight) channel_values(out->dweight, along, true);
-  channel_values(out->dbias, plain, true);
-  gb_scratch_close(call, &b.scratch);
-  return GB_OK;
-}
-
-/* ====} */
-
 void GB_CPU_FILL(norm)(gb_backend *backend);
 void GB_CPU_FILL(norm)(gb_backend *backend) {
   backend->run[GB_OP_layer_norm] = layer_norm;
@@ -805,6 +424,4 @@ void GB_CPU_FILL(norm)(gb_backend *backend) {
   backend->run[GB_OP_rms_norm] = rms_norm;
   backend->run[GB_OP_rms_norm_backward] = rms_norm_backward;
   backend->run[GB_OP_add_layer_norm] = add_layer_norm;
-  backend->run[GB_OP_batch_norm] = batch_norm;
-  backend->run[GB_OP_batch_norm_backward] = batch_norm_backward;
 }

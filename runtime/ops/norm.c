@@ -1,4 +1,4 @@
-/* ops/norm.c - layer_norm, rms_norm, add_layer_norm and batch_norm: checks and gradients.
+/* ops/norm.c - layer_norm, rms_norm, add_layer_norm, batch_norm and group_norm: checks and gradients.
  *
  * A norm keeps its input as it is (16 bits where it has 16) with the mean and 1 / sqrt(var + eps) of each row or channel, and one fused row
  * computes all its gradients from them. For a graph of the gradient, layer_norm and rms_norm are computed again from x by ops that can be
@@ -349,7 +349,107 @@ static gb_status batch_norm_gradient(gb_grad_call *g) {
 
 /* ====} */
 
+/* {==== group_norm ==== */
+
+_Static_assert(GB_ATTR_AT(group_norm, out) == GB_ATTR_AT(layer_norm, out), "find_out reads it");
+
+/* x [n, c, ...] whose channels fall into groups of one size, weight and bias [c] or absent -> y in x's layout; mean and rstd [n, groups] are
+ * kept for backward. */
+static gb_status group_norm_check(gb_call *call) {
+  const gb_tensor *x = GB_IN(call, group_norm)->x;
+  int64_t groups = GB_ATTRS(call, group_norm)->groups.integer;
+  gb_dtype dtype;
+  GB_TRY(gb_require_float(call, GB_IN_AT(group_norm, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(group_norm, x), 2, GB_MAX_NDIM));
+  if (x->shape[1] % groups)
+    return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x cannot be put into %" PRId64 " groups of one size", x->shape[1], groups);
+  GB_TRY(check_like(call, GB_IN_AT(group_norm, weight), 1, x->shape + 1, of_channels));
+  GB_TRY(check_like(call, GB_IN_AT(group_norm, bias), 1, x->shape + 1, of_channels));
+  GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(group_norm, y), x, dtype));
+  if (!call->needs_grad) return GB_OK;
+  const int64_t shape[2] = { x->shape[0], groups };
+  GB_TRY(gb_call_output(call, GB_OUT_AT(group_norm, mean), 2, shape, statistic_dtype(x)));
+  return gb_call_output(call, GB_OUT_AT(group_norm, rstd), 2, shape, statistic_dtype(x));
+}
+
+/* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias if there was a bias. */
+static gb_status group_norm_backward_check(gb_call *call) {
+  const gb_in_group_norm_backward *in = GB_IN(call, group_norm_backward);
+  const gb_tensor *x = in->x, *mean = in->mean;
+  GB_TRY(gb_require_float(call, GB_IN_AT(group_norm_backward, grad)));
+  GB_TRY(gb_require_float(call, GB_IN_AT(group_norm_backward, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(group_norm_backward, x), 2, GB_MAX_NDIM));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(group_norm_backward, mean), 2, 2));
+  if (mean->shape[0] != x->shape[0] || mean->shape[1] < 1 || x->shape[1] % mean->shape[1])
+    return gb_call_fail(call, GB_ESHAPE, "'mean' has one element per image and group of channels");
+  GB_TRY(check_like(call, GB_IN_AT(group_norm_backward, grad), x->ndim, x->shape, "x's shape"));
+  GB_TRY(check_like(call, GB_IN_AT(group_norm_backward, weight), 1, x->shape + 1, of_channels));
+  GB_TRY(check_like(call, GB_IN_AT(group_norm_backward, rstd), 2, mean->shape, "mean's shape"));
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(group_norm_backward, dx), x, (gb_dtype)x->dtype));
+  if (in->weight)
+    GB_TRY(gb_call_output(call, GB_OUT_AT(group_norm_backward, dweight), 1, x->shape + 1, statistic_dtype(x)));
+  if (!GB_ATTRS(call, group_norm_backward)->has_bias.integer) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(group_norm_backward, dbias), 1, x->shape + 1, statistic_dtype(x));
+}
+
+/* The gradients of layer_norm's ops over the last two dims of [n, groups, channels of a group, places]. */
+static gb_status composed_group_gradient(gb_grad_call *g) {
+  const gb_in_group_norm *saved = GB_SAVED(g, group_norm);
+  const gb_attrs_group_norm *attrs = GB_ATTRS(g, group_norm);
+  const gb_tensor *x = saved->x;
+  int64_t groups = attrs->groups.integer, per = x->shape[1] / groups, places = 1;
+  for (int i = 2; i < x->ndim; i++) places *= x->shape[i];
+  gb_attr apart = gb_attr_ints(4, (int64_t[]){ x->shape[0], groups, per, places }), whole = gb_attr_ints(x->ndim, x->shape);
+  gb_attr by_channel = gb_attr_ints(3, (int64_t[]){ groups, per, 1 }), channels = gb_attr_ints(1, x->shape + 1);
+  gb_tensor *dx = NULL, *sums[2] = { NULL, NULL };
+  gb_chain c;
+  gb_chain_begin(&c, g->context);
+  gb_tensor *weight = saved->weight ? GB_CHAIN(&c, reshape, .x = saved->weight, .shape = by_channel) : NULL;
+  norm_gradients n = compose(&c, GB_CHAIN(&c, reshape, .x = GB_GRAD_OUT(g, group_norm)->y, .shape = apart),
+                             GB_CHAIN(&c, reshape, .x = saved->x, .shape = apart), weight, 2, attrs->eps.number, true);
+  gb_tensor *full[2] = { n.dnormal, n.dy };
+  bool needs[2] = { GB_NEEDS(g, group_norm, weight), GB_NEEDS(g, group_norm, bias) };
+  for (int i = 0; i < 2; i++) {
+    gb_tensor *sum = NULL;
+    if (c.status != GB_OK || !needs[i]) continue;
+    c.status = gb_sum_to(g->context, full[i], 3, by_channel.ints, &sum);
+    if (c.status == GB_OK) c.status = GB_RUN(g->context, reshape, &sums[i], .x = sum, .shape = channels);
+    gb_drop(&sum);
+  }
+  gb_status status = gb_chain_end(&c, GB_CHAIN(&c, reshape, .x = n.dx, .shape = whole), &dx);
+  if (status != GB_OK) {
+    gb_drop(&sums[0]);
+    gb_drop(&sums[1]);
+    return status;
+  }
+  HAND(g, group_norm, x, dx);
+  HAND(g, group_norm, weight, sums[0]);
+  HAND(g, group_norm, bias, sums[1]);
+  return GB_OK;
+}
+
+static gb_status group_norm_gradient(gb_grad_call *g) {
+  if (g->create_graph) return composed_group_gradient(g);
+  const gb_in_group_norm *saved = GB_SAVED(g, group_norm);
+  const gb_out_group_norm *kept = GB_KEPT(g, group_norm);
+  gb_out_group_norm_backward made = { 0 };
+  GB_TRY(GB_RUN(g->context, group_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, group_norm)->y, .x = saved->x,
+                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                .has_bias = gb_attr_int(GB_NEEDS(g, group_norm, bias))));
+  HAND(g, group_norm, x, made.dx);
+  HAND(g, group_norm, weight, made.dweight);
+  HAND(g, group_norm, bias, made.dbias);
+  return GB_OK;
+}
+
+/* ====} */
+
 const gb_op_impl gb_family_norm[] = {
+  { .op = GB_OP_group_norm, .check = group_norm_check, .gradient = group_norm_gradient,
+    .save_in = GB_SAVE_IN(group_norm, x) | GB_SAVE_IN(group_norm, weight),
+    .save_out = GB_SAVE_OUT(group_norm, mean) | GB_SAVE_OUT(group_norm, rstd) },
+  { .op = GB_OP_group_norm_backward, .check = group_norm_backward_check },
   { .op = GB_OP_layer_norm, .check = layer_norm_check, .gradient = layer_norm_gradient,
     .save_in = GB_SAVE_IN(layer_norm, x) | GB_SAVE_IN(layer_norm, weight),
     .save_out = GB_SAVE_OUT(layer_norm, mean) | GB_SAVE_OUT(layer_norm, rstd) },

@@ -40,6 +40,8 @@ static const op_case op_cases[] = {
   { "rms_norm", GB_OP_rms_norm, { LEAF(2, 333, 130), LEAF(1, 130) }, { A_INTS(1, 130) } },
   { "add_layer_norm", GB_OP_add_layer_norm, { LEAF(2, 333, 64), LEAF(2, 333, 64), LEAF(1, 64), LEAF(1, 64) }, { A_INTS(1, 64) } },
   { "batch_norm", GB_OP_batch_norm, { LEAF(4, 9, 6, 13, 11), PLAIN(1, 6), PLAIN(1, 6), LEAF(1, 6), LEAF(1, 6) }, { A_INT(1) } },
+  { "group_norm", GB_OP_group_norm, { LEAF(4, 9, 6, 13, 11), LEAF(1, 6), LEAF(1, 6) }, { A_INT(3) } },
+  { "group_norm, large", GB_OP_group_norm, { LEAF(4, 2, 4, 301, 103), LEAF(1, 4), LEAF(1, 4) }, { A_INT(2) } },
   { "sum", GB_OP_sum, { LEAF(2, 401, 333) }, { A_DEFAULT } },
   { "sum, first dim", GB_OP_sum, { LEAF(2, 2001, 67) }, { A_INTS(1, 0) } },
   { "sum, last dim", GB_OP_sum, { LEAF(2, 67, 2001) }, { A_INTS(1, -1) } },

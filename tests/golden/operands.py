@@ -241,6 +241,7 @@ for n in (0.3, nan):
            lambda q, k, v, n=n: F.scaled_dot_product_attention(q, k, v, scale=n), 0)
     record("batch_norm", kind, [b], [x0, {"options": {"training": True, "eps": encode(n)}}],
            lambda x, n=n: F.batch_norm(x, None, None, training=True, eps=n), 0)
+    record("group_norm", kind, [b], [x0, 2, {"options": {"eps": encode(n)}}], lambda x, n=n: F.group_norm(x, 2, eps=n), 0)
 # ====}
 
 folder = os.path.dirname(os.path.abspath(__file__))

@@ -253,6 +253,7 @@ describe("norms, out = 'autocast'", function()
     { "layer_norm", function(v, options) return F.layer_norm(v, { 8 }, w, b, options) end },
     { "rms_norm", function(v, options) return F.rms_norm(v, { 8 }, w, options) end },
     { "add_layer_norm", function(v, options) return F.add_layer_norm(v, r, { 8 }, w, b, options) end },
+    { "group_norm", function(v, options) return F.group_norm(v, 4, w, b, options) end },
   }
   for _, lower in ipairs { "float16", "bfloat16" } do
     for _, norm in ipairs(norms) do

@@ -154,6 +154,8 @@ describe("shapes that do not fit", function()
     { "conv2d", "stride", "0", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), nil, { stride = 0 }) end },
     { "max_pool2d", "8", "9", function() return F.max_pool2d(image, 9) end }, { "avg_pool2d", "kernel_size", "0", function() return F.avg_pool2d(image, 0) end },
     { "layer_norm", "3", "4", function() return F.layer_norm(a, { 4 }) end }, { "layer_norm", "weight", "7", function() return F.layer_norm(a, { 3 }, v) end },
+    { "group_norm", "3", "2", function() return F.group_norm(a, 2) end },
+    { "group_norm", "weight", "7", function() return F.group_norm(a, 3, v) end },
     { "rms_norm", "3", "7", function() return F.rms_norm(a, { 3 }, v) end }, { "add_layer_norm", "2x3", "4x5", function() return F.add_layer_norm(a, b, { 3 }) end },
     { "batch_norm", "3", "7", function() return F.batch_norm(image, v, v) end }, { "cross_entropy", "2", "7", function() return F.cross_entropy(a, gb.zeros(7, { dtype = "int64" })) end },
     { "nll_loss", "2", "7", function() return F.nll_loss(a, gb.zeros(7, { dtype = "int64" })) end }, { "mse_loss", "2x3", "4x5", function() return F.mse_loss(a, b) end },

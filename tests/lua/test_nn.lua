@@ -159,6 +159,10 @@ describe("train and eval", function()
     expect(bn.running_var:isfinite():all():item()):to_be(true)
     expect(function() bn(gb.ones(2, 3)) end):to_fail("BatchNorm2d")
     expect(function() nn.BatchNorm1d(3)(gb.ones(2, 4)) end):to_fail("batch_norm")
+    expect(function() nn.GroupNorm(2, 3) end):to_fail("3 channels cannot be put into 2 groups")
+    expect(function() nn.GroupNorm(2, 4)(gb.ones(2, 6)) end):to_fail("group_norm")
+    expect(nn.GroupNorm(2, 4, { affine = false }).weight):to_be(nil)
+    expect(nn.GroupNorm(2, 4):extra()):to_be("2 groups of 4 channels")
   end)
   it("apply runs on every module, the children first", function()
     local order = {}
@@ -497,7 +501,7 @@ describe("first values are PyTorch's", function()
     expect_normal(gb.no_grad(function() return e.weight[{ { 1, 2 } }] end), 1)
   end)
   it("norms: ones and zeros", function()
-    for _, layer in ipairs { nn.LayerNorm(6), nn.BatchNorm2d(6), nn.BatchNorm1d(6), nn.RMSNorm(6) } do
+    for _, layer in ipairs { nn.LayerNorm(6), nn.BatchNorm2d(6), nn.BatchNorm1d(6), nn.RMSNorm(6), nn.GroupNorm(2, 6) } do
       expect(layer.weight):to_be_close { 1, 1, 1, 1, 1, 1 }
       if layer.bias then expect(layer.bias):to_be_close { 0, 0, 0, 0, 0, 0 } end
     end

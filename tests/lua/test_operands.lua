@@ -110,7 +110,7 @@ local deviations = {
   { "maximum minimum", "out of range", "of u?int", "other", "a number that is no bound; PyTorch takes no numbers here, and wraps a 0-d tensor" },
   { "lt le gt ge", "out of range", "of u?int", "other", "the number is compared as it is; PyTorch wraps it to the tensor's dtype first" },
   { "atan2", "0-d", "float64, float32 0%-d", "other", "PyTorch squares the float32 operand in float32" },
-  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
+  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
 }
 
 local function describe_call(record)
@@ -182,6 +182,7 @@ end)
 local one_dtype = {
   conv2d = "refused: convert one, or use autocast", linear_cross_entropy = "refused: convert one, or use autocast",
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
+  group_norm = "the result has the dtype of x",
   cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x", scatter_add = "the result has the dtype of x",
   index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
 }

@@ -196,6 +196,26 @@ function RMSNorm:forward(x, more)
 end
 function RMSNorm:extra() return concat(self.shape, "x") end
 
+local GroupNorm = layer("gb.nn.GroupNorm(groups: size, channels: size; eps: number = 1e-5, affine: bool = true, \z
+  out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise groups of the channels (dim 2) of each image, \z
+  then scale and shift by channel. out: as in LayerNorm. Errors: channels that groups does not divide. \z
+  Example: local y = gb.nn.GroupNorm(2, 4)(gb.ones(1, 4, 3))", function(self, groups, channels, o)
+  if channels % groups ~= 0 then
+    fail(format("GroupNorm: %d channels cannot be put into %d groups of one size", channels, groups))
+  end
+  self.groups, self.channels, self.eps, self.out = groups, channels, o.eps, o.out
+  if o.affine then
+    self.weight = init.ones_(parameter(o, channels))
+    self.bias = init.zeros_(parameter(o, channels))
+  end
+end)
+
+function GroupNorm:forward(x, more)
+  if more ~= nil then refuse(self, "x") end
+  return F.group_norm(x, self.groups, self.weight, self.bias, { eps = self.eps, out = self.out })
+end
+function GroupNorm:extra() return format("%d groups of %d channels", self.groups, self.channels) end
+
 local function batch_norm(name, shapes, example, ndim_low, ndim_high)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = true, track_running_stats: bool = \z
     true) -> module: Normalise each channel of x %s over the batch; by the running statistics when not training. Example: local y = %s", name, shapes,

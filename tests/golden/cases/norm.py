@@ -12,3 +12,8 @@ case("batch_norm", [rand(4, 3, 2, 2), rand(3, low=0.5), rand(3)], [x0, None, Non
      lambda x, w, b: F.batch_norm(x, None, None, w, b, True), growth=48, tag="training")
 case("batch_norm", [rand(4, 3, 2), rand(3), rand(3, low=0.5), rand(3), rand(3)], [x0, x1, x2, x3, x4],
      lambda x, rm, rv, w, b: F.batch_norm(x, rm, rv, w, b, False), grad=[0, 3, 4], growth=32, tag="evaluation")
+case("group_norm", [rand(2, 6, 3, 5), rand(6, low=0.5), rand(6)], [x0, 3, x1, x2],
+     lambda x, w, b: F.group_norm(x, 3, w, b), growth=48)
+case("group_norm", [rand(3, 4, 7)], [x0, 4, {"eps": 1e-3}], lambda x: F.group_norm(x, 4, eps=1e-3), growth=48,
+     tag="a channel each, plain")
+case("group_norm", [rand(2, 4), rand(4)], [x0, 1, x1], lambda x, w: F.group_norm(x, 1, w), growth=48, tag="no places")

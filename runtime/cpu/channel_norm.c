@@ -1,0 +1,462 @@
+/* cpu/channel_norm.c - norms by channel: batch_norm, group_norm and their gradients, in any layout.
+ *
+ * A row is the channels at one place of one image. Rows are read in batches, chunks of them are summed up apart, and what they found is put
+ * together in the order of the chunks; variances are sums of squares about the mean, never differences of large numbers. batch_norm puts the
+ * rows of all images together for one channel, group_norm the rows of one image for `per` channels. x is read twice for the statistics and
+ * once for the result; backward reads grad and x twice. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/norm.h"
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* {==== Rows of channels, and batch_norm ==== */
+
+/* Elements of a chunk, which is read twice for statistics: they stay in L2. */
+#define BATCH_CHUNK_ELEMENTS 65536
+/* Rows that are summed in lanes before the sums go on in float64. */
+enum { MOST_BATCH_ROWS = 128 };
+/* Passes over them, towards a piece of work. */
+enum { BATCH_PASSES = 4 };
+
+/* A norm as all its chunks see it. A cell is a channel of an image, or (batch_norm: one image) of all of them. */
+typedef struct batch {
+  gb_call *call;
+  gb_lane lane;
+  int64_t bytes;                        /* of a lane */
+  int64_t images, c, per, count;        /* images, channels, channels that share statistics, rows of an image */
+  int64_t cells;
+  int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk, chunks of an image */
+  bool fixed;                           /* backward: the statistics are not the batch's, so dx does not depend on x */
+  bool grouped;                         /* group_norm */
+  gb_rows x, grad, y;
+  double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
+  double *mean, *rstd;                  /* by cell */
+  char *offset, *scale, *weight, *bias; /* by cell, in lanes: the mean, rstd * weight or rstd, the parameters */
+  char *plain, *along;                  /* by cell, in lanes: the means of the gradient's two sums */
+  gb_scratch scratch;
+} batch;
+
+/* Sizes, and scratch with room for everything above. */
+static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y, int64_t images,
+                            int64_t per) {
+  *b = (batch){ .call = call, .lane = gb_norm_lane(x, other), .images = images, .c = x->shape[1], .per = per };
+  b->cells = images * b->c;
+  b->x = gb_rows_of(x, 1);
+  b->grad = gb_rows_of(other, 1);
+  b->y = gb_rows_of(y, 1);
+  b->bytes = (int64_t)gb_lane_bytes(b->lane);
+  b->count = b->x.count / images;
+  b->batch = least(gb_norm_batch(b->c), MOST_BATCH_ROWS);
+  b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
+  b->chunks = (b->count + b->chunk - 1) / b->chunk;
+  size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;
+  size_t mean = gb_scratch_take(&shared, b->cells * 8), rstd = gb_scratch_take(&shared, b->cells * 8);
+  for (int i = 0; i < 6; i++) at[i] = gb_scratch_take(&shared, b->cells * b->bytes);
+  gb_scratch_take(&room, (2 * b->batch + 2) * b->c * b->bytes);
+  GB_TRY(gb_scratch_open(call, shared, room, &b->scratch));
+  char *base = b->scratch.shared;
+  b->parts = (double *)(base + parts);
+  b->mean = (double *)(base + mean);
+  b->rstd = (double *)(base + rstd);
+  char **lanes[6] = { &b->offset, &b->scale, &b->weight, &b->bias, &b->plain, &b->along };
+  for (int i = 0; i < 6; i++) *lanes[i] = base + at[i];
+  return GB_OK;
+}
+
+/* The rows of a chunk, and its image. */
+typedef struct part_of_rows { int64_t image, first, end; } part_of_rows;
+
+static part_of_rows rows_of_chunk(const batch *b, int64_t chunk) {
+  int64_t image = chunk / b->chunks, first = chunk % b->chunks * b->chunk;
+  return (part_of_rows){ image, image * b->count + first, image * b->count + least(first + b->chunk, b->count) };
+}
+
+/* sums += (x - offset)^2, by channel. */
+static void add_squares(gb_lane lane, void *sums, const void *x, const void *offset, int64_t n) {
+  float *restrict s = sums;
+  const float *restrict f = x, *restrict o = offset;
+  double *restrict t = sums;
+  const double *restrict d = x, *restrict p = offset;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) s[i] += (f[i] - o[i]) * (f[i] - o[i]);
+    else
+      for (int64_t i = at; i < at + m; i++) t[i] += (d[i] - p[i]) * (d[i] - p[i]);
+  }
+}
+
+/* plain += grad, along += grad * (x - offset), by channel. */
+static void add_gradients(gb_lane lane, void *plain, void *along, const void *grad, const void *x, const void *offset, int64_t n) {
+  float *restrict s = plain, *restrict a = along;
+  const float *restrict g = grad, *restrict f = x, *restrict o = offset;
+  double *restrict t = plain, *restrict e = along;
+  const double *restrict h = grad, *restrict d = x, *restrict p = offset;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + m; i++) {
+        s[i] += g[i];
+        a[i] += g[i] * (f[i] - o[i]);
+      }
+    else
+      for (int64_t i = at; i < at + m; i++) {
+        t[i] += h[i];
+        e[i] += h[i] * (d[i] - p[i]);
+      }
+  }
+}
+
+/* Add n lanes to doubles, and zero them for the next batch. */
+static void drain(gb_lane lane, double *to, void *lanes, int64_t n) {
+  for GB_PIECES(at, m, n)
+    for (int64_t i = at; i < at + m; i++) to[i] += gb_row_get(lane, lanes, i);
+  gb_clear_bytes(lanes, (size_t)n * gb_lane_bytes(lane));
+}
+
+/* A thread's room: a batch of x, one of grad, two sums by channel. */
+typedef struct batch_room { char *x, *grad, *sums[2]; } batch_room;
+
+static batch_room batch_room_of(const batch *b) {
+  batch_room r = { .x = gb_scratch_room(&b->scratch) };
+  int64_t size = b->batch * b->c * b->bytes;
+  r.grad = r.x + size;
+  r.sums[0] = r.grad + size;
+  r.sums[1] = r.sums[0] + b->c * b->bytes;
+  gb_clear_bytes(r.sums[0], (size_t)(2 * b->c * b->bytes));
+  return r;
+}
+
+/* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
+static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
+  gb_clear_bytes(to, (size_t)b->c * sizeof *to);
+  for (int64_t n; first < end; first += n) {
+    n = least(b->batch, end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
+    gb_rows_load(&b->x, b->lane, first, n, r->x);
+    for (int64_t i = 0; i < n; i++) {
+      if (offset) add_squares(b->lane, r->sums[0], r->x + i * b->c * b->bytes, offset, b->c);
+      else gb_row_add(b->lane, r->sums[0], r->x + i * b->c * b->bytes, b->c, 1);
+    }
+    drain(b->lane, to, r->sums[0], b->c);
+  }
+}
+
+/* The mean by channel of one chunk, and the sum of squares about it. */
+static void moments_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  part_of_rows rows = rows_of_chunk(b, chunk);
+  double *mean = b->parts + chunk * 2 * b->c, *spread = mean + b->c;
+  sum_rows(b, &r, rows.first, rows.end, NULL, mean);
+  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
+    mean[i] /= (double)(rows.end - rows.first);
+    gb_row_put(b->lane, r.sums[1], i, mean[i]);
+  }
+  sum_rows(b, &r, rows.first, rows.end, r.sums[1], spread);
+}
+
+/* Moments of chunks and channels put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979). Leaves the variance, divided by the number of elements, in rstd's place. */
+static void merge_moments(batch *b) {
+  for (int64_t first = 0; first < b->cells && !gb_work(4 * b->per * b->chunks); first += b->per) {
+    const double *parts = b->parts + first / b->c * b->chunks * 2 * b->c + first % b->c;
+    double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
+    for (int64_t i = 0; i < b->per; i++)
+      for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
+        const double *part = parts + chunk * 2 * b->c + i;
+        double more = (double)(least((chunk + 1) * b->chunk, b->count) - chunk * b->chunk), apart = part[0] - mean;
+        spread += part[b->c] + apart * apart * rows * more / (rows + more);
+        mean += apart * more / (rows + more);
+        rows += more;
+      }
+    for (int64_t i = first; i < first + b->per; i++) {
+      b->mean[i] = mean;
+      b->rstd[i] = spread / (double)(b->count * b->per);
+    }
+  }
+}
+
+/* A vector by channel as doubles, from or to a tensor. */
+static void channel_values(const gb_tensor *t, double *values, bool store) { gb_norm_statistics(t, 0, t->numel, values, store); }
+
+/* running = (1 - momentum) * running + momentum * value * correction; scratch holds c doubles. */
+static void move_towards(gb_tensor *running, const double *values, double correction, double momentum, double *scratch) {
+  if (!running) return;
+  channel_values(running, scratch, false);
+  for (int64_t i = 0; i < running->numel; i++) scratch[i] = (1 - momentum) * scratch[i] + momentum * correction * values[i];
+  channel_values(running, scratch, true);
+  gb_tensor_bump(running);
+}
+
+/* Is a value finite in the type of the lanes? */
+static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value) : isfinite(value); }
+
+/* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or forward did so before.
+ * b->parts is free. */
+static void update_running(batch *b) {
+  const gb_in_batch_norm *in = GB_IN(b->call, batch_norm);
+  double momentum = GB_ATTRS(b->call, batch_norm)->momentum.number, n = (double)b->count;
+  if (b->count < 2 || b->call->context->modes->recompute || gb_was_stopped(b->call)) return;
+  for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++)
+    if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
+  if (gb_was_stopped(b->call)) return;
+  gb_running outer = gb_running_here;
+  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop ends */
+  move_towards(in->running_mean, b->mean, 1, momentum, b->parts);
+  move_towards(in->running_var, b->rstd, n / (n - 1), momentum, b->parts);
+  gb_running_here = outer;
+}
+
+/* Of each row of a chunk: (x - mean) * (rstd * weight) + bias. */
+static void apply_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  part_of_rows rows = rows_of_chunk(b, chunk);
+  int64_t cells = rows.image * b->c * b->bytes;
+  for (int64_t n, first = rows.first; first < rows.end; first += n) {
+    n = least(b->batch, rows.end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
+    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    for (int64_t i = 0; i < n; i++) {
+      char *x = r.x + i * b->c * b->bytes;
+      gb_row_add(b->lane, x, b->offset + cells, b->c, -1);
+      gb_norm_row(gb_lane_dtype(b->lane), x, x, b->c, 0, 1, b->scale + cells, b->bias + cells, false);
+    }
+    gb_rows_store(&b->y, b->lane, first, n, r.x);
+  }
+}
+
+/* A parameter, or `fill` where it is absent, for the cells of every image. */
+static void set_parameter(const batch *b, const gb_tensor *parameter, double fill, char *to) {
+  for (int64_t image = 0; image < b->images && !gb_work(b->c); image++)
+    gb_norm_parameter(b->lane, gb_lane_dtype(b->lane), parameter, fill, b->c, to + image * b->c * b->bytes);
+}
+
+/* mean and rstd to lanes; scale is rstd * weight, or rstd. */
+static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
+  set_parameter(b, weight, 1, b->weight);
+  for (int64_t i = 0; i < b->cells && !gb_long_loop(i); i++) {
+    gb_row_put(b->lane, b->offset, i, b->mean[i]);
+    gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
+  }
+}
+
+static gb_status batch_norm(gb_call *call) {
+  const gb_in_batch_norm *in = GB_IN(call, batch_norm);
+  const gb_attrs_batch_norm *attrs = GB_ATTRS(call, batch_norm);
+  const gb_out_batch_norm *out = GB_OUT(call, batch_norm);
+  batch b;
+  if (in->x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, in->x, out->y, out->y, 1, 1));
+  if (attrs->training.integer) {
+    gb_parallel(call, b.chunks, moments_chunk, &b);
+    merge_moments(&b);
+    update_running(&b);
+  } else {
+    channel_values(in->running_mean, b.mean, false);
+    channel_values(in->running_var, b.rstd, false);
+  }
+  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
+  set_lanes(&b, in->weight, true);
+  set_parameter(&b, in->bias, 0, b.bias);
+  gb_parallel(call, b.chunks, apply_chunk, &b);
+  if (out->mean) channel_values(out->mean, b.mean, true);
+  if (out->rstd) channel_values(out->rstd, b.rstd, true);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* The sums of grad and of grad * (x - mean) of one chunk. */
+static void gradients_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  part_of_rows rows = rows_of_chunk(b, chunk);
+  const char *offset = b->offset + rows.image * b->c * b->bytes;
+  double *part = b->parts + chunk * 2 * b->c;
+  gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
+  for (int64_t n, first = rows.first; first < rows.end; first += n) {
+    n = least(b->batch, rows.end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
+    gb_rows_load(&b->x, b->lane, first, n, r.x);
+    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
+    for (int64_t i = 0; i < n; i++)
+      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, offset, b->c);
+    for (int k = 0; k < 2; k++) drain(b->lane, part + k * b->c, r.sums[k], b->c);
+  }
+}
+
+/* A cell's sums over its image's chunks. */
+static void sum_chunks(const batch *b, int64_t cell, double sums[2]) {
+  const double *parts = b->parts + cell / b->c * b->chunks * 2 * b->c + cell % b->c;
+  sums[0] = sums[1] = 0;
+  for (int64_t chunk = 0; chunk < b->chunks; chunk++)
+    for (int k = 0; k < 2; k++) sums[k] += parts[(2 * chunk + k) * b->c];
+}
+
+/* x = scale * weight * (grad - plain - (x - offset) * along) for the channels from cell `first` on; of groups, whose sums are of grad * weight,
+ * scale * (weight * grad - plain - (x - offset) * along). */
+static void differentiate_channels(const batch *b, int64_t first, void *x, const void *grad) {
+  bool grouped = b->grouped;
+  float *restrict f = x;
+  const float *restrict g = grad, *o = (float *)b->offset + first, *s = (float *)b->scale + first, *w = (float *)b->weight + first,
+                                 *p = (float *)b->plain + first, *a = (float *)b->along + first;
+  double *restrict d = x;
+  const double *restrict h = grad, *q = (double *)b->offset + first, *t = (double *)b->scale + first, *v = (double *)b->weight + first,
+                                  *m = (double *)b->plain + first, *e = (double *)b->along + first;
+  for GB_PIECES(at, n, b->c) {
+    if (b->lane == GB_LANE_F32 && grouped)
+      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * (w[i] * g[i] - p[i] - (f[i] - o[i]) * a[i]);
+    else if (b->lane == GB_LANE_F32)
+      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
+    else if (grouped)
+      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * (v[i] * h[i] - m[i] - (d[i] - q[i]) * e[i]);
+    else
+      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+  }
+}
+
+static void backward_rows_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  batch_room r = batch_room_of(b);
+  part_of_rows rows = rows_of_chunk(b, chunk);
+  for (int64_t n, first = rows.first; first < rows.end; first += n) {
+    n = least(b->batch, rows.end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
+    if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
+    else gb_rows_load(&b->x, b->lane, first, n, r.x);
+    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
+    for (int64_t i = 0; i < n; i++)
+      differentiate_channels(b, rows.image * b->c, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
+    gb_rows_store(&b->y, b->lane, first, n, r.x);
+  }
+}
+
+/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
+static gb_status batch_norm_backward(gb_call *call) {
+  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
+  const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
+  bool training = GB_ATTRS(call, batch_norm_backward)->training.integer;
+  batch b;
+  if (in->x->shape[1] == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, 1, 1));
+  channel_values(in->mean, b.mean, false);
+  channel_values(in->rstd, b.rstd, false);
+  set_lanes(&b, in->weight, false);
+  gb_parallel(call, b.chunks, gradients_chunk, &b);
+  double *plain = b.mean, *along = b.rstd; /* in lanes by now */
+  for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) {
+    double rstd = b.rstd[i], sums[2];
+    sum_chunks(&b, i, sums);
+    plain[i] = sums[0];
+    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
+    if (!training) gb_row_put(b.lane, b.offset, i, 0);
+    gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
+    gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
+  }
+  b.fixed = !training;
+  gb_parallel(call, b.chunks, backward_rows_chunk, &b);
+  if (out->dweight) channel_values(out->dweight, along, true);
+  channel_values(out->dbias, plain, true);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== group_norm ==== */
+
+/* One statistic per group, from or to the cells of the group. */
+static void group_values(const batch *b, const gb_tensor *t, double *cells, bool store) {
+  int64_t groups = b->cells / b->per;
+  if (!t) return;
+  if (!store) gb_norm_statistics(t, 0, groups, b->parts, false);
+  for (int64_t i = 0; i < groups && !gb_work(b->per); i++) {
+    if (store) b->parts[i] = cells[i * b->per];
+    else for (int64_t k = 0; k < b->per; k++) cells[i * b->per + k] = b->parts[i];
+  }
+  if (store) gb_norm_statistics(t, 0, groups, b->parts, true);
+}
+
+static gb_status group_norm(gb_call *call) {
+  const gb_in_group_norm *in = GB_IN(call, group_norm);
+  const gb_attrs_group_norm *attrs = GB_ATTRS(call, group_norm);
+  const gb_out_group_norm *out = GB_OUT(call, group_norm);
+  const int64_t *shape = in->x->shape;
+  batch b;
+  if (in->x->numel == 0) return GB_OK;
+  GB_TRY(open_batch(&b, call, in->x, out->y, out->y, shape[0], shape[1] / attrs->groups.integer));
+  gb_parallel(call, b.images * b.chunks, moments_chunk, &b);
+  merge_moments(&b);
+  for (int64_t i = 0; i < b.cells && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
+  set_lanes(&b, in->weight, true);
+  set_parameter(&b, in->bias, 0, b.bias);
+  gb_parallel(call, b.images * b.chunks, apply_chunk, &b);
+  group_values(&b, out->mean, b.mean, true);
+  group_values(&b, out->rstd, b.rstd, true);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* The sums of a group's cells, each weighted, become what its elements need. */
+static void group_gradients(const batch *b, int64_t first) {
+  double plain = 0, along = 0, rstd = b->rstd[first], size = (double)(b->per * b->count), sums[2];
+  for (int64_t i = first; i < first + b->per; i++) {
+    sum_chunks(b, i, sums);
+    plain += gb_row_get(b->lane, b->weight, i) * sums[0];
+    along += gb_row_get(b->lane, b->weight, i) * sums[1];
+  }
+  for (int64_t i = first; i < first + b->per; i++) {
+    gb_row_put(b->lane, b->plain, i, plain / size);
+    gb_row_put(b->lane, b->along, i, along * rstd * rstd / size);
+  }
+}
+
+/* The gradient of a parameter, over images and places: of the bias the sum of grad, of the weight that of grad * normal. b->mean is free. */
+static void group_parameter(const batch *b, bool weight, const gb_tensor *to) {
+  double sums[2];
+  for (int64_t c = 0; to && c < b->c && !gb_work(4 * b->images * b->chunks); c++) {
+    b->mean[c] = 0;
+    for (int64_t i = c; i < b->cells; i += b->c) {
+      sum_chunks(b, i, sums);
+      b->mean[c] += weight ? sums[1] * b->rstd[i] : sums[0];
+    }
+  }
+  if (to) channel_values(to, b->mean, true);
+}
+
+static gb_status group_norm_backward(gb_call *call) {
+  const gb_in_group_norm_backward *in = GB_IN(call, group_norm_backward);
+  const gb_out_group_norm_backward *out = GB_OUT(call, group_norm_backward);
+  const int64_t *shape = in->x->shape;
+  batch b;
+  if (in->x->numel == 0) {
+    const gb_tensor *none[] = { out->dweight, out->dbias };
+    for (int i = 0; i < 2; i++)
+      if (none[i]) gb_clear_bytes(gb_data(none[i]), (size_t)none[i]->numel * gb_dtype_bytes((gb_dtype)none[i]->dtype));
+    return GB_OK;
+  }
+  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, shape[0], shape[1] / in->mean->shape[1]));
+  b.grouped = true;
+  group_values(&b, in->mean, b.mean, false);
+  group_values(&b, in->rstd, b.rstd, false);
+  set_lanes(&b, in->weight, false);
+  gb_parallel(call, b.images * b.chunks, gradients_chunk, &b);
+  for (int64_t first = 0; first < b.cells && !gb_work(4 * b.per * b.chunks); first += b.per) group_gradients(&b, first);
+  gb_parallel(call, b.images * b.chunks, backward_rows_chunk, &b);
+  group_parameter(&b, true, out->dweight);
+  group_parameter(&b, false, out->dbias);
+  gb_scratch_close(call, &b.scratch);
+  return GB_OK;
+}
+
+/* ====} */
+
+void GB_CPU_FILL(channel_norm)(gb_backend *backend);
+void GB_CPU_FILL(channel_norm)(gb_backend *backend) {
+  backend->run[GB_OP_batch_norm] = batch_norm;
+  backend->run[GB_OP_batch_norm_backward] = batch_norm_backward;
+  backend->run[GB_OP_group_norm] = group_norm;
+  backend->run[GB_OP_group_norm_backward] = group_norm_backward;
+}
