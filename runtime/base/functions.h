@@ -34,6 +34,9 @@ GB_INLINE int64_t gb_integer_remainder(int64_t x, int64_t y) {
   return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
 }
 
+/* The remainder with the sign of the dividend, as in C; 0 where y is 0. */
+GB_INLINE int64_t gb_integer_fmod(int64_t x, int64_t y) { return y == 0 || y == -1 ? 0 : x % y; }
+
 /* By squaring, wrapping; a negative exponent gives the reciprocal cut to an integer, and 0 for 0. */
 GB_INLINE int64_t gb_integer_power(int64_t base, int64_t exponent) {
   uint64_t power = 1, factor = (uint64_t)base;

@@ -147,7 +147,7 @@ static const row tril_row = { { tril_4, tril_8, tril_8 }, false, 0, 0, 1 };
 static const row triu_row = { { triu_4, triu_8, triu_8 }, false, 0, 0, 1 };
 
 /* The function of each op of the family. An op that has no row in functions.def does not compile here. */
-static const int8_t function_of[GB_OP_COUNT] = {
+static const int16_t function_of[GB_OP_COUNT] = {
 #define FUNCTION_OF(name) [GB_OP_##name] = GB_FUNCTION_##name,
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, FUNCTION_OF)(name)

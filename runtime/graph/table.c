@@ -9,7 +9,8 @@
 
 enum {
   G = GB_WHERE_GB, M = GB_WHERE_METHOD, F = GB_WHERE_F, NONE = GB_WHERE_NONE,
-  GM = G | M, GF = G | F, MF = M | F, GMF = G | M | F, GMI = G | M | GB_WHERE_INPLACE, GMIF = GMI | F
+  GM = G | M, GF = G | F, MF = M | F, GMF = G | M | F, GMI = G | M | GB_WHERE_INPLACE, GMIF = GMI | F,
+  MI = M | GB_WHERE_INPLACE
 };
 
 /* {==== the rows as data ==== */

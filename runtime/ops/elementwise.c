@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "graph/chain.h"
 #include "graph/family.h"
 #include "ops/slopes.h"
@@ -80,6 +81,12 @@ static gb_status check_floating(gb_call *call) { return output(call, gb_call_dty
 static gb_status check_float_only(gb_call *call) {
   for (int i = 0; i < call->n_in; i++)
     if (!call->in[i]->wrapped) GB_TRY(gb_require_float(call, i));
+  return check_floating(call);
+}
+
+/* hypot, logaddexp, ...: integers beside a float only. */
+static gb_status check_float_result(gb_call *call) {
+  if (!gb_dtype_is_float(promoted(call))) return gb_require_float(call, 0);
   return check_floating(call);
 }
 
@@ -170,6 +177,25 @@ static gb_status check_masked_fill(gb_call *call) {
 /* Is there anything to drop? */
 static bool drops(const gb_attrs_dropout *attrs) { return attrs->training.integer && attrs->p.number > 0; }
 
+static gb_status check_polygamma(gb_call *call) {
+  double n = GB_ATTRS(call, polygamma)->n.number;
+  if (n != floor(n)) return gb_call_fail(call, GB_EINVAL, "'n' counts derivatives, it is %g; give a whole number", n);
+  return check_floating(call);
+}
+
+static gb_status check_celu(gb_call *call) {
+  if (GB_ATTRS(call, celu)->alpha.number == 0)
+    return gb_call_fail(call, GB_EINVAL, "'alpha' is 0, and x is divided by it; use relu for the limit");
+  return check_float_only(call);
+}
+
+static gb_status check_hardtanh(gb_call *call) {
+  double least = GB_ATTRS(call, hardtanh)->min_val.number, most = GB_ATTRS(call, hardtanh)->max_val.number;
+  if (!(least <= most))
+    return gb_call_fail(call, GB_EINVAL, "'min_val' is %g and 'max_val' %g; it must not be smaller", least, most);
+  return check_float_only(call);
+}
+
 static gb_status check_dropout(gb_call *call) {
   gb_tensor *x = GB_IN(call, dropout)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(dropout, x)));
@@ -239,6 +265,8 @@ static gb_tensor *as_computed(gb_chain *c, const gb_grad_call *grad, gb_tensor *
   return x->dtype == G->dtype ? x : gb_chain_cast(c, x, wide(grad));
 }
 #define COMPUTED(operand) as_computed(c, grad, in->operand)
+/* The same, what has 16 bits in float32. */
+#define WIDE(operand) gb_chain_widen(c, COMPUTED(operand))
 
 /* y x^(y-1), but 0 where y is 0; x^y log x, but 0 where x is 0 and y is not negative. NaN is neither. */
 GRADIENT(pow) {
@@ -255,6 +283,59 @@ GRADIENT(pow) {
 /* The whole gradient to the operand that won, half where both are equal; beside a NaN nobody lost, so both get it. */
 static gb_tensor *winner(gb_chain *c, gb_tensor *g, gb_tensor *lost, gb_tensor *equal) {
   return OP2(sub, passed(c, OP1(logical_not, lost), g), passed(c, equal, OPN(mul, g, 0.5)));
+}
+
+/* Did x (else y) of fmax or fmin lose? first: x does where x first y; second: y does where x second y. */
+static gb_tensor *number_lost(gb_chain *c, gb_tensor *x, gb_tensor *y, gb_op first, gb_op second, bool of_x) {
+  gb_tensor *nan = OP1(isnan, y);
+  if (!of_x) return OP2(logical_or, gb_chain_2(c, second, x, y, NULL), nan);
+  return OP2(logical_or, gb_chain_2(c, first, x, y, NULL), OP2(logical_and, OP1(isnan, x), OP1(logical_not, nan)));
+}
+
+/* 1 - x^2 */
+static gb_tensor *one_minus_square(gb_chain *c, gb_tensor *x) { return OPN(add, OP1(neg, OP1(square, x)), 1); }
+
+/* Is x beyond a limit on one side? NaN is not. */
+static gb_tensor *beyond(gb_chain *c, gb_tensor *x, double low, double high) {
+  return OP2(logical_or, OPN(lt, x, low), OPN(gt, x, high));
+}
+
+/* The gradient where x is between the bounds, 0 at them and beyond; NaN is not between. */
+static gb_tensor *strictly_inside(gb_chain *c, gb_tensor *g, gb_tensor *x, double low, double high) {
+  return passed(c, OP2(logical_and, OPN(gt, x, low), OPN(lt, x, high)), g);
+}
+
+/* log y, but 0 where both factors are 0; and x / y. Of xlog1py, the same of 1 + y. */
+GRADIENT(xlogy) {
+  READ(xlogy);
+  bool plain = grad->node->op == GB_OP_xlogy;
+  if (BY(y)) return OP2(div, OP2(mul, G, WIDE(x)), plain ? WIDE(y) : OPN(add, WIDE(y), 1));
+  gb_tensor *flat = OP2(logical_and, OPN(eq, X, 0), OPN(le, Y, plain ? 0 : -1));
+  return OP2(mul, G, passed(c, OP1(logical_not, flat), plain ? OP1(log, WIDE(y)) : OP1(log1p, WIDE(y))));
+}
+_Static_assert(GB_IN_AT(xlogy, x) == GB_IN_AT(xlog1py, x) && GB_IN_AT(xlogy, y) == GB_IN_AT(xlog1py, y), "one rule");
+
+/* (cos(pi x) - sinc(x)) / x, and 0 at 0. */
+GRADIENT(sinc) {
+  READ(sinc);
+  gb_tensor *x = WIDE(x), *slope = OP2(div, OP2(sub, OP1(cos, OPN(mul, x, GB_PI)), OP1(sinc, x)), x);
+  return OP2(mul, G, passed(c, OPN(ne, X, 0), slope));
+}
+
+/* i0(x) - i1(x) / x, and 1/2 at 0. */
+GRADIENT(i1) {
+  READ(i1);
+  gb_tensor *x = WIDE(x), *slope = OP2(sub, OP1(i0, x), OP2(div, OP1(i1, x), x));
+  return OP2(mul, G, where_else(c, OPN(ne, X, 0), slope, 0.5));
+}
+
+/* 1 / (x (1 - x)); beyond the bounds 0, and NaN where none are given. */
+GRADIENT(logit) {
+  READ(logit);
+  bool bounded = attrs->eps.given && attrs->eps.number >= 0;
+  double low = bounded ? attrs->eps.number : 0;
+  gb_tensor *x = WIDE(x), *slope = OP2(div, G, OP2(mul, x, OPN(add, OP1(neg, x), 1)));
+  return where_else(c, OP1(logical_not, beyond(c, x, low, 1 - low)), slope, bounded ? 0 : NAN);
 }
 
 /* Squares leave the range of float16 early, so they are float32; 0 where they are 0 even so. */
@@ -279,6 +360,28 @@ GRADIENT(elu) {
   gb_tensor *above = OPN(gt, X, 0), *below = passed(c, OP1(logical_not, above), X);
   gb_tensor *slope = OPN(mul, OP1(exp, below), attrs->alpha.number);
   return GB_CHAIN(c, where, .condition = above, .x = G, .y = OP2(mul, G, slope));
+}
+
+/* As elu's, of above * x and below * (exp(steep * x) - 1) / steep. */
+static gb_tensor *exponential_gradient(gb_chain *c, gb_tensor *g, gb_tensor *x, double above, double below,
+                                       double steep) {
+  gb_tensor *positive = OPN(gt, x, 0), *rest = passed(c, OP1(logical_not, positive), gb_chain_widen(c, x));
+  gb_tensor *slope = OPN(mul, OP1(exp, OPN(mul, rest, steep)), below);
+  return GB_CHAIN(c, where, .condition = positive, .x = OPN(mul, g, above), .y = OP2(mul, g, slope));
+}
+
+/* 0, then x / 3 + 1 / 2, then 1. */
+GRADIENT(hardswish) {
+  READ(hardswish);
+  gb_tensor *slope = OPN(add, OPN(div, WIDE(x), 3), 0.5), *below = passed(c, OPN(gt, X, -3), OP2(mul, G, slope));
+  return GB_CHAIN(c, where, .condition = OPN(lt, X, 3), .x = below, .y = G);
+}
+
+/* t + x (1 - t^2) sigmoid(x), t = tanh(softplus(x)). */
+GRADIENT(mish) {
+  READ(mish);
+  gb_tensor *x = WIDE(x), *t = OP1(tanh, OP1(softplus, x));
+  return OP2(mul, G, OP2(add, t, OP2(mul, OP2(mul, x, OP1(sigmoid, x)), one_minus_square(c, t))));
 }
 
 GRADIENT(softplus) {
@@ -381,6 +484,8 @@ static gb_status gradient(gb_grad_call *grad) {
 #define KEEP_MASK(op) .save_in = GB_SAVE_IN(op, mask)
 #define KEEP_SCALE(op) .save_in = GB_SAVE_IN(op, scale)
 #define KEEP_OTHER(op) KEEP_XY(op), .save_other = true
+#define KEEP_X_RESULT(op) KEEP_X(op), .save_out = GB_SAVE_OUT(op, z)
+#define KEEP_XY_RESULT(op) KEEP_XY(op), .save_out = GB_SAVE_OUT(op, z)
 #define KEEP_R(op) .save_out = GB_SAVE_OUT(op, y)
 
 const gb_op_impl gb_family_elementwise[] = {

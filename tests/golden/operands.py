@@ -109,10 +109,13 @@ small = {u8: [1, 2, 200], i8: [100, 2, -128], i16: [300, 2, -32768], i32: [1, 2,
 binary = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "floor_divide": torch.floor_divide, "remainder": torch.remainder,
           "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2, "eq": torch.eq, "ne": torch.ne,
           "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
-          "bitwise_xor": torch.bitwise_xor, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
+          "bitwise_xor": torch.bitwise_xor, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
+          "fmod": torch.fmod, "fmax": torch.fmax, "fmin": torch.fmin, "hypot": torch.hypot, "copysign": torch.copysign, "heaviside": torch.heaviside,
+          "logaddexp": torch.logaddexp, "logaddexp2": torch.logaddexp2, "xlogy": torch.xlogy, "xlog1py": torch.special.xlog1py}
 no_number = ("maximum", "minimum", "atan2")  # PyTorch takes tensors only: a 0-d one of the same category stands for the number
-tensors_only = ("logical_and", "logical_or", "logical_xor")
-differentiable = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "atan2", "remainder")
+tensors_only = ("logical_and", "logical_or", "logical_xor", "fmax", "fmin", "hypot", "heaviside", "logaddexp", "logaddexp2")
+differentiable = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "atan2", "remainder", "fmod", "fmax", "fmin", "hypot",
+                  "copysign", "logaddexp", "logaddexp2", "xlogy", "xlog1py")
 
 
 def as_number(f, name, n):
@@ -127,7 +130,7 @@ for name, f in binary.items():
         record(name, "integer", [x, x.flip(0)], [x0, x1], f)
         for other in (torch.tensor(3), torch.tensor(203), torch.tensor(3, dtype=u8), torch.tensor(2.5, dtype=torch.float64), torch.tensor(2.5)):
             record(name, "0-d", [x, other], [x0, x1], f)
-            if name not in ("floor_divide", "remainder"):
+            if name not in ("floor_divide", "remainder", "fmod"):
                 record(name, "0-d", [other, x], [x0, x1], f)
         if name not in tensors_only:
             for n in (3, 0.3, float("nan")):
@@ -140,7 +143,7 @@ for name, f in binary.items():
         record(name, "beyond 2^53", [x], [x0, encode(BIG + 2)], as_number(f, name, BIG + 2))
     for other in (torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.3)):
         record(name, "0-d", [torch.tensor([0.7, 1.9], dtype=torch.float64), other], [x0, x1], f, 0 if name in differentiable else None)
-    if name in differentiable:
+    if name in differentiable and name not in tensors_only:
         record(name, "number", [torch.tensor([0.7, 1.9], dtype=torch.float64)], [x0, encode(0.3)], as_number(f, name, 0.3), 0)
         record(name, "nan", [torch.tensor([0.7, 1.9], dtype=torch.float64)], [x0, encode(float("nan"))], as_number(f, name, float("nan")), 0)
 
@@ -196,6 +199,13 @@ p = torch.tensor([0.3, 0.6, 0.2, 0.9], dtype=torch.float64)
 options = {
     "leaky_relu": (1, lambda n: [x0, encode(n)], lambda x, n: F.leaky_relu(x, n)),
     "elu": (1, lambda n: [x0, encode(n)], lambda x, n: F.elu(x, n)),
+    "celu": (1, lambda n: [x0, encode(n)], lambda x, n: F.celu(x, n)),
+    "hardtanh": (1, lambda n: [x0, {"nil": True}, encode(n)], lambda x, n: F.hardtanh(x, -1, n)),
+    "hardshrink": (1, lambda n: [x0, encode(n)], lambda x, n: F.hardshrink(x, n)),
+    "softshrink": (1, lambda n: [x0, encode(n)], lambda x, n: F.softshrink(x, n)),
+    "threshold": (1, lambda n: [x0, encode(n), encode(0.7)], lambda x, n: F.threshold(x, n, 0.7)),
+    "logit": (1, lambda n: [x0, encode(n)], lambda x, n: torch.logit(x, n)),
+    "polygamma": (1, lambda n: [x0, encode(n)], lambda x, n: torch.polygamma(n, x)),
     "softplus": (1, lambda n: [x0, {"options": {"beta": encode(n)}}], lambda x, n: F.softplus(x, n)),
     "clamp": (1, lambda n: [x0, {"nil": True}, encode(n)], lambda x, n: x.clamp(max=n)),
     "masked_fill": (0, None, None),

@@ -101,15 +101,21 @@ local deviations = {
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
   { "dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
+  { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
   { "topk", "integer beyond 2^53", "int", "other", "of equal elements, which index is given is not fixed" },
-  { "floor_divide remainder", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's dtype first; only the result is" },
-  { "floor_divide remainder", "out of range", "1099511627776", "allowed", "as above" },
+  { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's dtype first; only the result is" },
+  { "floor_divide remainder fmod", "out of range", "1099511627776", "allowed", "as above" },
   { "pow", "out of range", "%-5", "allowed", "a negative power is the reciprocal without its fraction" },
   { "pow", "out of range", "of u?int", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
   { "maximum minimum", "out of range", "of u?int", "refused", "a number that would be the result and does not fit; PyTorch takes no numbers here" },
   { "maximum minimum", "out of range", "of u?int", "other", "a number that is no bound; PyTorch takes no numbers here, and wraps a 0-d tensor" },
   { "lt le gt ge", "out of range", "of u?int", "other", "the number is compared as it is; PyTorch wraps it to the tensor's dtype first" },
   { "atan2", "0-d", "float64, float32 0%-d", "other", "PyTorch squares the float32 operand in float32" },
+  { "heaviside", "0-d", "0%-d", "allowed", "as other ops of two operands; PyTorch wants one dtype" },
+  { "copysign", "nan", "nan", "other", "the sign of a NaN is the processor's" },
+  { "celu", "number", "0%.3", "other", "PyTorch divides by alpha in float32" },
+  { "logit", "nan", "nan", "other", "a bound that is NaN leaves nothing else, as in clamp" },
+  { "hardtanh", "nan", "nan", "refused", "a bound that is NaN is a mistake, and said to be one" },
   { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
 }
 
@@ -247,7 +253,10 @@ local steady = {
   div = "the slope is 1 over the other operand", lerp = "the slope is the weight", addcmul = "the slope is 1", addcdiv = "the slope is 1",
   where = "the slope is 1 or 0", masked_fill = "the slope is 1 or 0", tril = "the slope is 1 or 0", triu = "the slope is 1 or 0",
   dropout = "the slope is a constant", sign = "the slope is 0", floor = "the slope is 0", ceil = "the slope is 0", round = "the slope is 0",
-  trunc = "the slope is 0",
+  trunc = "the slope is 0", fmod = "the slope is 1", frac = "the slope is 1", positive = "the slope is 1", copysign = "the slope is a sign",
+  deg2rad = "the slope is a constant", rad2deg = "the slope is a constant", hardshrink = "the slope is 1 or 0", softshrink = "the slope is 1 or 0",
+  threshold = "the slope is 1 or 0", relu6 = "the slope is 1 or 0", hardtanh = "the slope is 1 or 0", hardsigmoid = "the slope is 1 / 6 or 0",
+  hardswish = "PyTorch takes NaN for large", xlogy = "the slope is the other logarithm", xlog1py = "the slope is the other logarithm",
 }
 
 local function check_nan(case, i)
@@ -309,7 +318,8 @@ local random = "draws: test_random.lua"
 local float_result = "integers are floats before the number meets them"
 local floating = "one floating tensor"
 local without = {
-  addcdiv = { ["out of range"] = float_result }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
+  addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
+  logit = { ["out of range"] = float_result }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
   masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },

@@ -1,8 +1,26 @@
 """Cases of the elementwise family."""
+import math
+
 import torch
 import torch.nn.functional as F
 
 from . import case, distinct, flags, ints, rand, x0, x1, x2
+
+
+
+class Polygamma(torch.autograd.Function):
+    """By zeta: PyTorch's own trigamma, and with it the gradient of digamma, is right to ten digits only."""
+
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        ctx.n = n
+        return torch.digamma(x) if n == 0 else (-1) ** (n + 1) * math.factorial(n) * torch.special.zeta(n + 1, x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Polygamma.apply(*ctx.saved_tensors, ctx.n + 1), None
+
 
 for name, f in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)]:
     case(name, [rand(3, 4), rand(3, 4, away=0.5)], [x0, x1], f)
@@ -27,7 +45,16 @@ for name, f, low, high in [
     ("log1p", torch.log1p, -0.5, 3), ("sqrt", torch.sqrt, 0.25, 3), ("rsqrt", torch.rsqrt, 0.25, 3),
     ("square", torch.square, -2, 2), ("reciprocal", torch.reciprocal, 0.5, 3),
     ("sin", torch.sin, -2, 2), ("cos", torch.cos, -2, 2), ("tan", torch.tan, -1, 1), ("tanh", torch.tanh, -2, 2),
-    ("erf", torch.erf, -2, 2), ("erfinv", torch.erfinv, -0.9, 0.9), ("sigmoid", torch.sigmoid, -2, 2), ("relu", torch.relu, -2, 2), ("silu", F.silu, -2, 2),
+    ("erf", torch.erf, -2, 2), ("erfinv", torch.erfinv, -0.9, 0.9), ("erfc", torch.erfc, -2, 2),
+    ("exp2", torch.exp2, -2, 2), ("asin", torch.asin, -0.9, 0.9), ("acos", torch.acos, -0.9, 0.9),
+    ("atan", torch.atan, -2, 2), ("sinh", torch.sinh, -2, 2), ("cosh", torch.cosh, -2, 2),
+    ("asinh", torch.asinh, -2, 2), ("acosh", torch.acosh, 1.25, 4), ("atanh", torch.atanh, -0.9, 0.9),
+    ("sinc", torch.sinc, -2, 2), ("lgamma", torch.lgamma, 0.25, 4), ("digamma", lambda x: Polygamma.apply(x, 0), 0.25, 4),
+    ("i0", torch.i0, -2, 2), ("logit", torch.logit, 0.125, 0.875), ("positive", torch.positive, -2, 2),
+    ("deg2rad", torch.deg2rad, -2, 2), ("rad2deg", torch.rad2deg, -2, 2), ("selu", F.selu, -2, 2),
+    ("celu", F.celu, -2, 2), ("mish", F.mish, -2, 2), ("softsign", F.softsign, -2, 2),
+    ("logsigmoid", F.logsigmoid, -2, 2), ("tanhshrink", F.tanhshrink, -2, 2),
+    ("sigmoid", torch.sigmoid, -2, 2), ("relu", torch.relu, -2, 2), ("silu", F.silu, -2, 2),
     ("softplus", F.softplus, -2, 2), ("elu", F.elu, -2, 2), ("leaky_relu", F.leaky_relu, -2, 2), ("gelu", F.gelu, -2, 2),
 ]:
     case(name, [rand(3, 5, low=low, high=high, away=0.25 if low < 0 else None)], [x0], f)
@@ -36,6 +63,38 @@ for name, f, low, high in [
 for name, f in [("sign", torch.sign), ("floor", torch.floor), ("ceil", torch.ceil), ("round", torch.round),
                 ("trunc", torch.trunc)]:
     case(name, [rand(4, 5)], [x0], f, grad=[])
+for name, f in [("frac", torch.frac), ("relu6", F.relu6), ("hardtanh", F.hardtanh),
+                ("hardsigmoid", lambda x: F.relu6(x + 3) / 6),  # its own gradient takes 1 / 6 in float32
+               
+                ("hardswish", F.hardswish), ("softshrink", F.softshrink), ("hardshrink", F.hardshrink)]:
+    case(name, [rand(4, 5, low=-3.9, high=3.9) + 1 / 32], [x0], f)  # beside the kinks
+case("relu6", [rand(3, 5, low=-1, high=3).map(lambda x: 3 * x + 1 / 32)], [x0], F.relu6, tag="to 9")
+case("hardtanh", [rand(3, 5) + 1 / 32], [x0, -0.5, 1.25], lambda x: F.hardtanh(x, -0.5, 1.25), tag="bounds")
+case("softshrink", [rand(3, 5) + 1 / 32], [x0, 1.25], lambda x: F.softshrink(x, 1.25), tag="lambd")
+case("hardshrink", [rand(3, 5) + 1 / 32], [x0, 1.25], lambda x: F.hardshrink(x, 1.25), tag="lambd")
+case("threshold", [rand(3, 5) + 1 / 32], [x0, 0.5, -1.5], lambda x: F.threshold(x, 0.5, -1.5))
+case("celu", [rand(3, 5, away=0.25)], [x0, 0.5], lambda x: F.celu(x, 0.5), tag="alpha")
+case("logit", [rand(3, 5, low=0.0, high=1) + 1 / 32], [x0, 0.25], lambda x: torch.logit(x, 0.25), tag="eps")
+case("lgamma", [rand(3, 5, low=-3.9, high=-0.1).map(lambda x: torch.where(x == x.round(), x + 0.5, x))], [x0], torch.lgamma,
+     growth=16, tag="negative")
+case("digamma", [rand(3, 5, low=-3.9, high=-0.1).map(lambda x: torch.where(x == x.round(), x + 0.5, x))], [x0], lambda x: Polygamma.apply(x, 0),
+     growth=16, tag="negative")
+for n in (1, 2, 4):
+    case("polygamma", [rand(3, 5, low=0.5, high=3.9)], [x0, n], lambda x, n=n: Polygamma.apply(x, n), tag=f"order {n}")
+case("i0", [rand(3, 5, low=-3.9, high=3.9, away=0.25).map(lambda x: 2.5 * x)], [x0], torch.i0, tag="to 10")
+case("fmod", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1], torch.fmod)  # no multiple, where it jumps
+case("fmod", [ints(6, high=9) - 4, ints(6, high=3) + 1], [x0, x1], torch.fmod, grad=[], tag="integers")
+for name, f in [("fmax", torch.fmax), ("fmin", torch.fmin)]:
+    case(name, [distinct(4, 5), distinct(4, 5) + 1 / 32], [x0, x1], f)
+for name, f in [("hypot", torch.hypot), ("logaddexp", torch.logaddexp), ("logaddexp2", torch.logaddexp2),
+                ("copysign", torch.copysign)]:
+    case(name, [rand(3, 4, away=0.25), rand(4, away=0.25)], [x0, x1], f)
+case("copysign", [rand(3, 4, away=0.25)], [x0, -1.0], lambda x: torch.copysign(x, -1.0), tag="number")
+for name, f, low in [("xlogy", torch.xlogy, 0.25), ("xlog1py", torch.special.xlog1py, -0.5)]:
+    case(name, [rand(3, 4, away=0.25), rand(4, low=low, high=3)], [x0, x1], f)
+    case(name, [torch.tensor([0.0, 0.0, 1.5], dtype=torch.float64), rand(3, low=0.25, high=3)], [x0, x1], f, grad=[1], tag="zeros")
+    case(name, [rand(3, low=low, high=3)], [2.0, x0], lambda y, f=f: f(2.0, y), tag="number")
+case("heaviside", [rand(4, 5, low=-0.25, high=0.25), rand(5)], [x0, x1], torch.heaviside, grad=[])
 case("gelu", [rand(3, 5)], [x0, {"approximate": "tanh"}], lambda x: F.gelu(x, approximate="tanh"), tag="tanh")
 case("leaky_relu", [rand(3, 5, away=0.25)], [x0, 0.25], lambda x: F.leaky_relu(x, 0.25), tag="slope")
 case("elu", [rand(3, 5, away=0.25)], [x0, 0.5], lambda x: F.elu(x, 0.5), tag="alpha")
@@ -60,8 +119,10 @@ for name, f in [("bitwise_and", torch.bitwise_and), ("bitwise_or", torch.bitwise
 case("logical_not", [flags(5)], [x0], torch.logical_not, grad=[])
 case("bitwise_not", [ints(5, high=100)], [x0], torch.bitwise_not, grad=[])
 special = torch.tensor([1.0, float("inf"), float("-inf"), float("nan"), 0.0], dtype=torch.float64)
-for name, f in [("isnan", torch.isnan), ("isinf", torch.isinf), ("isfinite", torch.isfinite)]:
+for name, f in [("isnan", torch.isnan), ("isinf", torch.isinf), ("isfinite", torch.isfinite),
+                ("isposinf", torch.isposinf), ("isneginf", torch.isneginf)]:
     case(name, [special], [x0], f, grad=[])
+case("signbit", [torch.tensor([1.0, -2.0, 0.0, -0.0, float("-inf")], dtype=torch.float64)], [x0], torch.signbit, grad=[])
 case("dropout", [rand(3, 4)], [x0, 0.5, False], lambda x: x, tag="evaluation")
 case("dropout", [rand(3, 4)], [x0, 0.0, True], lambda x: x, tag="p = 0")
 for k in (-1, 0, 2):
