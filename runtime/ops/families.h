@@ -5,6 +5,7 @@
 #include "graph/ops.h"
 
 extern const gb_op_impl gb_family_elementwise[], gb_family_reduce[], gb_family_view[], gb_family_create[], gb_family_matmul[],
-    gb_family_conv[], gb_family_norm[], gb_family_loss[], gb_family_index[], gb_family_attention[];
+    gb_family_conv[], gb_family_norm[], gb_family_loss[], gb_family_index[], gb_family_attention[],
+    gb_family_composed[];
 
 #endif

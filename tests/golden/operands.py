@@ -193,6 +193,10 @@ for name in ("logical_not", "bitwise_not", "sum", "prod", "all", "any", "amax", 
 record("arange", "beyond 2^53", [], [encode(BIG), encode(BIG + 3)], lambda: torch.arange(BIG, BIG + 3))
 record("arange", "beyond 2^53", [], [encode(BIG + 5), encode(BIG - 2), encode(-2)], lambda: torch.arange(BIG + 5, BIG - 2, -2))
 
+for n in (0.3, nan):
+    record("isclose", "nan" if n != n else "number", [torch.tensor([1, 2, 300]), torch.tensor([1.25, 2.75, 400])], [x0, x1, encode(n)],
+           lambda x, y, n=n: torch.isclose(x.float(), y, n))
+
 # Options that no float32 holds, forward and backward in float64; and NaN as one.
 d = torch.tensor([-1.7, -0.3, 0.2, 1.9], dtype=torch.float64)
 p = torch.tensor([0.3, 0.6, 0.2, 0.9], dtype=torch.float64)
@@ -205,6 +209,7 @@ options = {
     "softshrink": (1, lambda n: [x0, encode(n)], lambda x, n: F.softshrink(x, n)),
     "threshold": (1, lambda n: [x0, encode(n), encode(0.7)], lambda x, n: F.threshold(x, n, 0.7)),
     "logit": (1, lambda n: [x0, encode(n)], lambda x, n: torch.logit(x, n)),
+    "nan_to_num": (1, lambda n: [x0, encode(n)], lambda x, n: torch.nan_to_num(x, n)),
     "polygamma": (1, lambda n: [x0, encode(n)], lambda x, n: torch.polygamma(n, x)),
     "softplus": (1, lambda n: [x0, {"options": {"beta": encode(n)}}], lambda x, n: F.softplus(x, n)),
     "clamp": (1, lambda n: [x0, {"nil": True}, encode(n)], lambda x, n: x.clamp(max=n)),

@@ -319,7 +319,8 @@ local float_result = "integers are floats before the number meets them"
 local floating = "one floating tensor"
 local without = {
   addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
-  logit = { ["out of range"] = float_result }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
+  logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
+  isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
   masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },

@@ -295,15 +295,22 @@ end
 
 -- {==== activations ====
 
--- A module that applies fn(x), or fn(x, argument) with an argument of this name, given as it is or in a table of options.
-local function activation(record, fn, argument)
-  local class = layer(record, function(self, value) if argument then self[argument] = value end end)
+-- A module that applies fn(x, ...) with up to two arguments of these names, given as they are or in a table of options.
+local function activation(record, fn, first, second)
+  local class = layer(record, function(self, a, b)
+    if first then self[first] = a end
+    if second then self[second] = b end
+  end)
   function class:forward(x, more)
     if more ~= nil then refuse(self, "x") end
-    if argument then return fn(x, self[argument]) end
+    if second then return fn(x, self[first], self[second]) end
+    if first then return fn(x, self[first]) end
     return fn(x)
   end
-  function class:extra() return argument and format("%s = %s", argument, tostring(self[argument])) or "" end
+  function class:extra()
+    if second then return format("%s = %s, %s = %s", first, tostring(self[first]), second, tostring(self[second])) end
+    return first and format("%s = %s", first, tostring(self[first])) or ""
+  end
 end
 activation("gb.nn.ReLU() -> module: max(x, 0). Example: local y = gb.nn.ReLU()(x)", F.relu)
 activation("gb.nn.Tanh() -> module: The hyperbolic tangent. Example: local y = gb.nn.Tanh()(x)", F.tanh)
@@ -314,11 +321,42 @@ activation("gb.nn.LeakyReLU(slope: number = 0.01;) -> module: x where positive, 
 activation("gb.nn.ELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x) - 1). Example: local y = gb.nn.ELU()(x)", F.elu, "alpha")
 activation("gb.nn.GELU(approximate: \"none\"|\"tanh\" = \"none\";) -> module: x * Phi(x), by erf, or by tanh with approximate = \"tanh\". Example: local y \z
   = gb.nn.GELU(\"tanh\")(x)", function(x, approximate) return F.gelu(x, { approximate = approximate }) end, "approximate")
-activation("gb.nn.Softplus(beta: number = 1;) -> module: log(1 + exp(beta * x)) / beta. Example: local y = gb.nn.Softplus()(x)",
-  function(x, beta) return F.softplus(x, { beta = beta }) end, "beta")
+activation("gb.nn.Softplus(beta: number = 1, threshold: number = 20;) -> module: log(1 + exp(beta * x)) / beta; x itself where beta * x exceeds \z
+  threshold. Example: local y = gb.nn.Softplus()(x)",
+  function(x, beta, threshold) return F.softplus(x, { beta = beta, threshold = threshold }) end, "beta", "threshold")
+activation("gb.nn.ReLU6() -> module: x limited to 0 .. 6. Example: local y = gb.nn.ReLU6()(x)", F.relu6)
+activation("gb.nn.SELU() -> module: 1.0507 times ELU with alpha 1.6733, which keeps mean 0 and deviation 1. Example: local y = gb.nn.SELU()(x)", F.selu)
+activation("gb.nn.CELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x / alpha) - 1). Example: local y = gb.nn.CELU()(x)", F.celu,
+  "alpha")
+activation("gb.nn.Mish() -> module: x * tanh(softplus(x)). Example: local y = gb.nn.Mish()(x)", F.mish)
+activation("gb.nn.Softsign() -> module: x / (1 + abs(x)). Example: local y = gb.nn.Softsign()(x)", F.softsign)
+activation("gb.nn.Hardtanh(min_val: number = -1, max_val: number = 1;) -> module: x limited to min_val .. max_val. Example: local y = \z
+  gb.nn.Hardtanh(-2, 2)(x)", F.hardtanh, "min_val", "max_val")
+activation("gb.nn.Hardsigmoid() -> module: x / 6 + 1 / 2 limited to 0 .. 1. Example: local y = gb.nn.Hardsigmoid()(x)", F.hardsigmoid)
+activation("gb.nn.Hardswish() -> module: x * hardsigmoid(x). Example: local y = gb.nn.Hardswish()(x)", F.hardswish)
+activation("gb.nn.LogSigmoid() -> module: log(sigmoid(x)), without overflow. Example: local y = gb.nn.LogSigmoid()(x)", F.logsigmoid)
+activation("gb.nn.Threshold(threshold: number, value: number;) -> module: x where it exceeds threshold, else value. Example: local y = \z
+  gb.nn.Threshold(0.1, 0)(x)", F.threshold, "threshold", "value")
+activation("gb.nn.Softshrink(lambd: number = 0.5;) -> module: x moved towards 0 by lambd, and 0 where it is no farther away. Example: local y = \z
+  gb.nn.Softshrink()(x)", F.softshrink, "lambd")
+activation("gb.nn.Hardshrink(lambd: number = 0.5;) -> module: x, and 0 where it lies in -lambd .. lambd. Example: local y = gb.nn.Hardshrink()(x)",
+  F.hardshrink, "lambd")
+activation("gb.nn.Tanhshrink() -> module: x - tanh(x). Example: local y = gb.nn.Tanhshrink()(x)", F.tanhshrink)
+activation("gb.nn.GLU(dim: dim = -1;) -> module: The first half of dim times the sigmoid of the second. Example: local y = gb.nn.GLU()(x)", F.glu, "dim")
+activation("gb.nn.Softmin(dim: dim = -1;) -> module: softmax(-x) along dim. Example: local y = gb.nn.Softmin(-1)(x)", F.softmin, "dim")
 activation("gb.nn.Softmax(dim: dim = -1;) -> module: exp(x) / sum(exp(x)) along dim. Example: local y = gb.nn.Softmax(-1)(x)", F.softmax, "dim")
 activation("gb.nn.LogSoftmax(dim: dim = -1;) -> module: x - log(sum(exp(x))) along dim. Example: local y = gb.nn.LogSoftmax(-1)(x)", F.log_softmax,
   "dim")
+
+local PReLU = layer("gb.nn.PReLU(channels: size = 1; init: number = 0.25, dtype?: dtype) -> module: x where positive, else weight * x; a trained weight \z
+  for all, or for each channel (dimension 2). Example: local y = gb.nn.PReLU()(x)", function(self, channels, o)
+  self.weight = init.constant_(parameter(o, channels), o.init)
+end)
+function PReLU:forward(x, more)
+  if more ~= nil then refuse(self, "x") end
+  return F.prelu(x, self.weight)
+end
+function PReLU:extra() return tostring(self.weight:size(1)) end
 
 -- ====}
 
