@@ -334,6 +334,11 @@ int gbl_index_set(lua_State *L);       /* t[key] = value */
 void gbl_push_data(lua_State *L, int arg, gb_dtype dtype, gb_device device);
 
 /* Parse the arguments of a row from stack index `first` on and run it; ops.c. in_place: returns the tensor at `first`. */
+/* Another name of an op; the i-th, NULL past the last. */
+typedef struct gbl_alias { const char *name; gb_op op; } gbl_alias;
+const gbl_alias *gbl_alias_at(int i);
+/* Is it the name of an op, its own or another? */
+bool gbl_is_op(const char *name);
 int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_place);
 /* The number or boolean at index as an attribute: an integer keeps all its bits. */
 gb_attr gbl_number_attr(lua_State *L, int index);

@@ -286,7 +286,19 @@ static int kinds(lua_State *L) {
   return 1;
 }
 
-/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public }; where has a letter for each
+/* Push the list of an op's other names. */
+static void push_aliases(lua_State *L, gb_op op) {
+  const gbl_alias *alias;
+  int count = 0;
+  lua_newtable(L);
+  for (int i = 0; (alias = gbl_alias_at(i)); i++) {
+    if (alias->op != op) continue;
+    lua_pushstring(L, alias->name);
+    lua_rawseti(L, -2, ++count);
+  }
+}
+
+/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public, aliases }; where has a letter for each
  * place that it appears in: G gb.name, M x:name, F F.name, I x:name_ in place. */
 static int ops(lua_State *L) {
   static const char *const kinds[] = { "kernel", "view", "composite", "backward" };
@@ -296,7 +308,7 @@ static int ops(lua_State *L) {
   lua_createtable(L, GB_OP_COUNT, 0);
   for (int i = 0; i < GB_OP_COUNT; i++) {
     const gb_op_info *info = gb_op_get(context, i);
-    lua_createtable(L, 0, 9);
+    lua_createtable(L, 0, 10);
     lua_pushstring(L, info->name), gbl_set_raw(L, -2, "name");
     lua_pushstring(L, info->family), gbl_set_raw(L, -2, "family");
     lua_pushstring(L, kinds[info->kind]), gbl_set_raw(L, -2, "kind");
@@ -308,6 +320,7 @@ static int ops(lua_State *L) {
                     info->where & GB_WHERE_F ? "F" : "", info->where & GB_WHERE_INPLACE ? "I" : "");
     gbl_set_raw(L, -2, "where");
     lua_pushboolean(L, info->where != GB_WHERE_NONE), gbl_set_raw(L, -2, "public");
+    push_aliases(L, i), gbl_set_raw(L, -2, "aliases");
     lua_rawseti(L, -2, i + 1);
   }
   return 1;

@@ -417,6 +417,37 @@ static void set_op(lua_State *L, int table, const char *name, gb_op op, lua_CFun
   gbl_set_raw(L, table, name);
 }
 
+/* PyTorch's second names of ops: those of NumPy, mostly. sgn is sign where no number is complex. */
+static const gbl_alias aliases[] = {
+  { "absolute", GB_OP_abs }, { "arccos", GB_OP_acos }, { "arccosh", GB_OP_acosh }, { "arcsin", GB_OP_asin },
+  { "arcsinh", GB_OP_asinh }, { "arctan", GB_OP_atan }, { "arctan2", GB_OP_atan2 }, { "arctanh", GB_OP_atanh },
+  { "clip", GB_OP_clamp }, { "concat", GB_OP_cat }, { "concatenate", GB_OP_cat }, { "divide", GB_OP_div },
+  { "true_divide", GB_OP_div }, { "fix", GB_OP_trunc }, { "greater", GB_OP_gt }, { "greater_equal", GB_OP_ge },
+  { "less", GB_OP_lt }, { "less_equal", GB_OP_le }, { "multiply", GB_OP_mul }, { "negative", GB_OP_neg },
+  { "not_equal", GB_OP_ne }, { "sgn", GB_OP_sign }, { "subtract", GB_OP_sub }, { "swapaxes", GB_OP_transpose },
+  { "swapdims", GB_OP_transpose },
+};
+enum { ALIASES = sizeof aliases / sizeof *aliases };
+
+const gbl_alias *gbl_alias_at(int i) { return i < ALIASES ? &aliases[i] : NULL; }
+
+bool gbl_is_op(const char *name) {
+  for (int i = 0; i < ALIASES; i++)
+    if (!strcmp(aliases[i].name, name)) return true;
+  return gb_op_named(name) >= 0;
+}
+
+/* Set an op under a name wherever its row says: gb is the index of the library's table, F and methods follow. */
+static void set_everywhere(lua_State *L, int gb, const gb_op_info *info, const char *name) {
+  if (info->where & GB_WHERE_GB) set_op(L, gb, name, info->op, call_op);
+  if (info->where & GB_WHERE_F) set_op(L, gb + 2, name, info->op, call_op);
+  if (info->where & GB_WHERE_METHOD) set_op(L, gb + 3, name, info->op, call_op);
+  if (!(info->where & GB_WHERE_INPLACE)) return;
+  lua_pushfstring(L, "%s_", name);
+  set_op(L, gb + 3, lua_tostring(L, -1), info->op, call_op_in_place);
+  lua_pop(L, 1);
+}
+
 static void set_operators(lua_State *L) {
   static const struct { const char *event; gb_op op; lua_CFunction function; } operators[] = {
     { "__add", GB_OP_add, call_op }, { "__sub", GB_OP_sub, call_op }, { "__mul", GB_OP_mul, call_op }, { "__div", GB_OP_div, call_op },
@@ -455,15 +486,9 @@ void gbl_open_ops(lua_State *L) {
   gbl_push_methods(L);
   for (int op = 0; op < GB_OP_COUNT; op++) {
     const gb_op_info *info = gb_op_get(context, op);
-    if (info->where & GB_WHERE_GB) set_op(L, gb, info->name, info->op, call_op);
-    if (info->where & GB_WHERE_F) set_op(L, gb + 2, info->name, info->op, call_op);
-    if (info->where & GB_WHERE_METHOD) set_op(L, gb + 3, info->name, info->op, call_op);
-    if (info->where & GB_WHERE_INPLACE) {
-      lua_pushfstring(L, "%s_", info->name);
-      set_op(L, gb + 3, lua_tostring(L, -1), info->op, call_op_in_place);
-      lua_pop(L, 1);
-    }
+    set_everywhere(L, gb, info, info->name);
   }
+  for (int i = 0; i < ALIASES; i++) set_everywhere(L, gb, gb_op_get(context, aliases[i].op), aliases[i].name);
   for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++) set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
   lua_settop(L, gb);
   gbl_describe(L, in_place_records);

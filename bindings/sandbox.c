@@ -64,7 +64,7 @@ static int level_of_record(lua_State *L, int records, const char *path, const ch
   int level = lua_rawget(L, records) == LUA_TNUMBER ? (int)lua_tointeger(L, -1) : -1;
   lua_pop(L, 1);
   bool has_ops = !strcmp(path, "gb") || !strcmp(path, "gb.nn.functional");
-  return level < 0 && has_ops && gb_op_named(name) >= 0 ? GB_SANDBOX_STRICT : level;
+  return level < 0 && has_ops && gbl_is_op(name) ? GB_SANDBOX_STRICT : level;
 }
 
 int gbl_sandbox_level(gb_host *host, const char *table, const char *name) {

@@ -386,6 +386,25 @@ static int tensor_item(lua_State *L, gbl_call *call) {
   return 1;
 }
 
+/* Is every element of one tensor close to that of the other? */
+static int all_close(lua_State *L, gbl_call *call, const char *first) {
+  gb_tensor *pair[] = { gbl_tensor(call, first), gbl_tensor(call, "y") };
+  gb_attr attrs[] = { gb_attr_num(gbl_number(call, "rtol")), gb_attr_num(gbl_number(call, "atol")),
+                      gb_attr_int(gbl_boolean(call, "equal_nan")) };
+  gb_attr over[] = { { .given = false }, gb_attr_int(0) };
+  double number = 0;
+  int64_t all = 0;
+  gbl_push_op(L, GB_OP_isclose, pair, 2, attrs);
+  gb_tensor *close = gbl_check_tensor(L, -1);
+  gbl_push_op(L, GB_OP_all, &close, 1, over);
+  gbl_check_status(L, gb_tensor_item(gbl_check_tensor(L, -1), &number, &all));
+  lua_pushboolean(L, all != 0);
+  return 1;
+}
+
+static int tensor_allclose(lua_State *L, gbl_call *call) { return all_close(L, call, "self"); }
+static int gb_allclose(lua_State *L, gbl_call *call) { return all_close(L, call, "x"); }
+
 /* The elements in order as float64 or int64, in a buffer pushed on the stack. */
 static void *push_host_copy(lua_State *L, gb_tensor *t) {
   gb_context *context = gb_tensor_context(t);
@@ -741,6 +760,9 @@ static const gbl_function methods[] = {
   { tensor_item, GB_SANDBOX_STRICT,
     "tensor:item() -> number: The value of the only element. Errors: several elements. Example: "
     "print(x:sum():item())" },
+  { tensor_allclose, GB_SANDBOX_STRICT,
+    "tensor:allclose(y: tensor, rtol: number = 1e-5, atol: number = 1e-8, equal_nan: bool = false;) -> bool: Is every "
+    "element as close to y's as isclose asks? Example: print(x:allclose(x + 1e-9))" },
   { tensor_tolist, GB_SANDBOX_STRICT,
     "tensor:tolist() -> any: Nested lists of the elements; the value alone of a 0-d tensor. Example: local rows = "
     "x:tolist()" },
@@ -803,6 +825,13 @@ static const gbl_function methods[] = {
   { NULL, 0, NULL },
 };
 
+static const gbl_function functions[] = {
+  { gb_allclose, GB_SANDBOX_STRICT,
+    "gb.allclose(x: tensor, y: tensor, rtol: number = 1e-5, atol: number = 1e-8, equal_nan: bool = false;) -> bool: Is "
+    "every element of x as close to y's as isclose asks? Example: print(gb.allclose(x, x + 1e-9))" },
+  { NULL, 0, NULL },
+};
+
 static void make_methods(lua_State *L) {
   lua_newtable(L);
   gbl_define(L, methods);
@@ -821,6 +850,7 @@ void gbl_open_tensor(lua_State *L) {
   };
   static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat }, { NULL, NULL } };
   gbl_state *state = gbl_get_state(L);
+  gbl_define(L, functions);
   make_shared_table(L);
   make_methods(L);
   luaL_newmetatable(L, shape_meta);

@@ -239,10 +239,13 @@ local function write_types()
   for _, module in ipairs(modules) do out[#out + 1] = module .. " = {}" end
   out[#out + 1] = ""
   for _, row in ipairs(ops) do
-    if row.where:find("G") then out[#out + 1] = op_lines(row, "gb." .. row.name) .. "\n" end
-    if row.where:find("F") then out[#out + 1] = op_lines(row, "gb.nn.functional." .. row.name) .. "\n" end
-    if row.where:find("M") then out[#out + 1] = op_lines(row, "tensor:" .. row.name, true) .. "\n" end
-    if row.where:find("I") then out[#out + 1] = op_lines(row, "tensor:" .. row.name .. "_", true) .. "\n" end
+    for i = 0, #row.aliases do
+      local name = row.aliases[i] or row.name
+      if row.where:find("G") then out[#out + 1] = op_lines(row, "gb." .. name) .. "\n" end
+      if row.where:find("F") then out[#out + 1] = op_lines(row, "gb.nn.functional." .. name) .. "\n" end
+      if row.where:find("M") then out[#out + 1] = op_lines(row, "tensor:" .. name, true) .. "\n" end
+      if row.where:find("I") then out[#out + 1] = op_lines(row, "tensor:" .. name .. "_", true) .. "\n" end
+    end
   end
   for _, name in ipairs(names) do
     local entry = entries[name]
@@ -259,7 +262,8 @@ end
 -- {==== the reference ====
 
 local family_titles = {
-  create = "Random numbers and copies", elementwise = "Element by element", reduce = "Reductions and softmax", matmul = "Matrix products",
+  create = "Random numbers and copies", elementwise = "Element by element",
+  composed = "Element by element, of other ops", reduce = "Reductions and softmax", matmul = "Matrix products",
   conv = "Convolution and pooling", norm = "Norms", loss = "Losses", attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
 }
 
@@ -268,6 +272,7 @@ local sections = {
   { "gb", "^gb%.[%w_]+$", "" },
   { "Tensors", "^tensor[.:]", "Fields and methods of tensors that are no ops. A trailing `_` means in place." },
   { "gb.nn", "^gb%.nn%.[%w_]+$", "Layers, activations and losses as modules; each takes its sizes, then a table of options." },
+  { "gb.nn.functional", "^gb%.nn%.functional%.", "What recipes call F, beside the ops that say so." },
   { "Modules", "^Module:", "What every module and model can do." },
   { "Methods of some layers", "^%u%l+%u?%l*:", "" },
   { "gb.nn.init", "^gb%.nn%.init%.", "Each fills a tensor in place, without gradients, and returns it." },

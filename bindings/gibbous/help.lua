@@ -23,7 +23,10 @@ local reduced = "dim goes away, or stays with size 1 with keepdim = true"
 local each_loss = "a 0-d tensor; with reduction = \"none\" a loss for each "
 
 local family_shapes = { create = like_x, norm = like_x, composed = like_x, loss = each_loss .. "element of x" }
+local halved = "the result is shaped like x, with half as many elements along dim"
 local op_shapes = { -- where an op differs from its family
+  glu = halved, swiglu = halved, geglu = halved,
+  isclose = broadcast, prelu = "the result is shaped like x; weight [1] or [channels]",
   multinomial = "x [n] or [rows, n]: y [samples] or [rows, samples]",
   cumsum = like_x, softmax = like_x, log_softmax = like_x,
   matmul = "[..., n, k] by [..., k, m] gives [..., n, m], the dimensions in front broadcast; vectors lose theirs",
@@ -106,7 +109,9 @@ local spellings = { G = "gb.%s", M = "x:%s", F = "F.%s", I = "x:%s_" } -- by the
 -- How a recipe can write an op.
 local function calls_of(row)
   local calls = {}
-  for letter in gmatch(row.where, "%a") do calls[#calls + 1] = format(spellings[letter], row.name) end
+  for i = 0, #row.aliases do
+    for letter in gmatch(row.where, "%a") do calls[#calls + 1] = format(spellings[letter], row.aliases[i] or row.name) end
+  end
   return calls
 end
 
@@ -122,13 +127,14 @@ local function op_entry(row)
   }
 end
 
-local rows -- public ops by name
+local rows -- public ops by their names
 
 local function op_rows()
   if rows then return rows end
   rows = {}
   for _, row in ipairs(native.ops()) do
     if row.public then rows[row.name] = row end
+    for _, name in ipairs(row.aliases) do rows[name] = row end
   end
   return rows
 end

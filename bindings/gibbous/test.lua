@@ -8,7 +8,7 @@ local traceback = debug and debug.traceback or function(text) return text end
 local test = {}
 gb.test = test
 
-test.ops = define("gb.test.ops() -> list: The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public }. \z
+test.ops = define("gb.test.ops() -> list: The table of ops: rows { name, family, kind, autocast, derivative, signature, doc, where, public, aliases }. \z
   Example: print(#gb.test.ops())", "none", native.ops)
 
 test.dtypes = define("gb.test.dtypes() -> list: The table of dtypes: rows { name, file }; file is the name in safetensors \z

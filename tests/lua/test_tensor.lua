@@ -506,4 +506,39 @@ describe("argmax of a whole tensor", function()
   end)
 end)
 
+describe("allclose", function()
+  local x = gb.tensor { 1, -2, 0.5 }
+  it("asks isclose of all", function()
+    expect(gb.allclose(x, x + 1e-6)):to_be(true)
+    expect(x:allclose(x + 1e-3)):to_be(false)
+    expect(x:allclose(x + 1e-3, 0, 0.01)):to_be(true)
+    expect(gb.allclose(x, x + 1e-3, { atol = 0.01 })):to_be(true)
+    local nan = x * (0 / 0)
+    expect(nan:allclose(nan)):to_be(false)
+    expect(nan:allclose(nan, { equal_nan = true })):to_be(true)
+    expect(function() x:allclose(gb.ones(2)) end):to_fail("broadcast")
+    expect(function() x:allclose(x, -1) end):to_fail("rtol")
+  end)
+end)
+
+-- PyTorch has two names for some ops.
+describe("a second name", function()
+  local x = gb.tensor { -1.5, 0.25, 2 }
+  it("is the same op everywhere, in place too", function()
+    expect(gb.clip(x, -1, 1)):to_equal_bits(x:clamp(-1, 1))
+    expect(x:clone():clip_(-1, 1)):to_equal_bits(x:clamp(-1, 1))
+    expect(gb.arctan2(x, 2)):to_equal_bits(gb.atan2(x, 2))
+    expect(gb.concat({ x, x })):to_equal_bits(gb.cat { x, x })
+    expect(x:multiply(2):subtract(1):negative()):to_equal_bits(-(x * 2 - 1))
+    expect(x:reshape(1, 3):swapaxes(1, 2)):to_have_shape(3, 1)
+    expect(function() gb.clip(x) end):to_fail("clamp: needs a bound")
+  end)
+  it("has the help of the first", function()
+    for _, row in ipairs(gb.test.ops()) do
+      for _, name in ipairs(row.aliases) do expect(gb.test.help_entry(name).name):to_be(row.name) end
+    end
+    expect(table.concat(gb.test.help_entry("clip").calls, " ")):to_be("gb.clamp x:clamp x:clamp_ gb.clip x:clip x:clip_")
+  end)
+end)
+
 gb.test.finish()

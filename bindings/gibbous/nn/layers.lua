@@ -295,6 +295,18 @@ end
 
 -- {==== activations ====
 
+F.gumbel_softmax = define("gb.nn.functional.gumbel_softmax(x: tensor, tau: number = 1, hard: bool = false, dim: dim = -1;) -> tensor: softmax along dim \z
+  of (x + Gumbel noise) / tau: a draw that has a gradient. hard: 1 at the largest element, 0 elsewhere, with the gradient of the soft one. Errors: tau \z
+  that is not above 0. Example: local y = F.gumbel_softmax(x)", "strict", function(x, tau, hard, dim)
+  if not (tau > 0) then fail(format("gumbel_softmax: tau must be above 0, got %s", tostring(tau))) end
+  local noise = gb.rand_like(x):log():neg():log():neg()
+  local y = F.softmax((x + noise) / tau, dim)
+  if not hard then return y end
+  local at = y:argmax(dim, { keepdim = true })
+  local chosen = gb.zeros_like(y):scatter_add(dim, at, gb.ones(at.shape, { dtype = y.dtype, device = y.device }))
+  return chosen - y:detach() + y
+end)
+
 -- A module that applies fn(x, ...) with up to two arguments of these names, given as they are or in a table of options.
 local function activation(record, fn, first, second)
   local class = layer(record, function(self, a, b)
