@@ -92,6 +92,33 @@ template <> gb_status run<GB_FUNCTION_pow>(gb_cuda_call *call) {
   return run_function(call, GB_FUNCTION_pow, NULL, NULL);
 }
 
+/* A bound of clamp as a number; `absent` where it is not given. */
+static gb_attr bound_of(const gb_cuda_tensor *bound, double absent) {
+  if (!bound) return number_of(absent);
+  if (bound->dtype == GB_INT64) return gb_attr_whole(gb_load<int64_t>(bound->data, bound->dtype, 0));
+  return number_of(gb_load<double>(bound->data, bound->dtype, 0));
+}
+
+/* Numbers bound in one pass. Tensors take one for each bound, the second over the result of the first. */
+template <> gb_status run<GB_FUNCTION_clamp>(gb_cuda_call *call) {
+  gb_cuda_in_clamp pass = *GB_CUDA_IN(call, clamp), given = pass;
+  const gb_cuda_tensor **all = call->in;
+  gb_status status = GB_OK;
+  if ((!given.min || given.min->wrapped) && (!given.max || given.max->wrapped)) {
+    gb_attr least = bound_of(given.min, -INFINITY), most = bound_of(given.max, INFINITY);
+    return run_function(call, GB_FUNCTION_clamp, &least, &most);
+  }
+  call->in = (const gb_cuda_tensor **)(void *)&pass;
+  if (given.min) {
+    status = run_function(call, GB_FUNCTION_maximum, NULL, NULL);
+    pass.x = GB_CUDA_OUT(call, clamp)->y;
+  }
+  pass.min = given.max;
+  if (given.max && status == GB_OK) status = run_function(call, GB_FUNCTION_minimum, NULL, NULL);
+  call->in = all;
+  return status;
+}
+
 /* A finite value that x's dtype cannot hold becomes the largest one it can. */
 template <> gb_status run<GB_FUNCTION_masked_fill>(gb_cuda_call *call) {
   gb_dtype dtype = GB_CUDA_OUT(call, masked_fill)->y->dtype;

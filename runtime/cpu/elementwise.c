@@ -295,6 +295,33 @@ static gb_status run_masked_fill(gb_call *call) {
   return run_row(call, &rows[GB_FUNCTION_masked_fill], 2, &job, false);
 }
 
+/* Bound i of clamp as a number; infinite where it is not given. */
+static void set_bound(gb_tile_job *job, int i, const gb_tensor *bound) {
+  if (!bound) { gb_tile_number(job, i, i == 0 ? -INFINITY : INFINITY); return; }
+  gb_attr number = gb_number_of(bound);
+  gb_tile_attr(job, i, &number);
+}
+
+/* Numbers bound in one pass. Tensors take one for each bound, the second over the result of the first. */
+static gb_status run_clamp(gb_call *call) {
+  gb_in_clamp *in = GB_IN(call, clamp), given = *in;
+  gb_tile_job job;
+  gb_status status = GB_OK;
+  if ((!given.min || given.min->wrapped) && (!given.max || given.max->wrapped)) {
+    set_bound(&job, 0, given.min);
+    set_bound(&job, 1, given.max);
+    return run_row(call, &rows[GB_FUNCTION_clamp], 1, &job, false);
+  }
+  if (given.min) {
+    status = run_row(call, &rows[GB_FUNCTION_maximum], 2, &job, false);
+    in->x = GB_OUT(call, clamp)->y;
+  }
+  in->min = given.max;
+  if (given.max && status == GB_OK) status = run_row(call, &rows[GB_FUNCTION_minimum], 2, &job, false);
+  *in = given;
+  return status;
+}
+
 /* The approximate form is another function. */
 static gb_status run_gelu(gb_call *call) {
   gb_tile_job job;
@@ -362,6 +389,7 @@ void GB_CPU_FILL(elementwise)(gb_backend *backend) {
 #include "base/functions.def"
 #undef GB_FUNCTION
   backend->run[GB_OP_pow] = run_pow;
+  backend->run[GB_OP_clamp] = run_clamp;
   backend->run[GB_OP_masked_fill] = run_masked_fill;
   backend->run[GB_OP_gelu] = run_gelu;
   backend->run[GB_OP_gelu_backward] = run_gelu_backward;

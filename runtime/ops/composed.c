@@ -5,7 +5,6 @@
 
 #include "base/formats.h"
 #include "graph/chain.h"
-#include "ops/families.h"
 
 #define OP2(op, x, y) gb_chain_2(&chain, GB_OP_##op, x, y, NULL)
 #define OPN(op, x, number) gb_chain_number(&chain, GB_OP_##op, x, number)

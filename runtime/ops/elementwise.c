@@ -45,11 +45,11 @@ static gb_status output(gb_call *call, gb_dtype dtype) {
   memcpy(shape, first->shape, sizeof shape);
   for (int i = 1; i < call->n_in; i++) {
     const gb_tensor *t = call->in[i];
-    if (t->ndim == 0 || has_shape(t, ndim, shape)) continue;
+    if (!t || t->ndim == 0 || has_shape(t, ndim, shape)) continue;
     if (!gb_broadcast(&ndim, shape, t->ndim, t->shape)) return shapes_differ(call, ndim, shape, t);
   }
   for (int i = 0; i < call->n_in; i++)
-    if (has_shape(call->in[i], ndim, shape) && gb_is_dense(call->in[i]))
+    if (call->in[i] && has_shape(call->in[i], ndim, shape) && gb_is_dense(call->in[i]))
       return gb_call_output_strided(call, RESULT, ndim, shape, call->in[i]->stride, dtype);
   return gb_call_output(call, RESULT, ndim, shape, dtype);
 }
@@ -114,25 +114,28 @@ static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *na
                       gb_number_text(bound, text, sizeof text), gb_dtype_name(dtype));
 }
 
+/* The same of an operand, where it is a number. */
+static gb_status check_number(gb_call *call, int input, int side, gb_dtype dtype) {
+  const gb_tensor *bound = call->in[input];
+  if (!bound || !bound->wrapped) return GB_OK;
+  gb_attr number = gb_number_of(bound);
+  return check_bound(call, &number, call->info->in[input].name, side, dtype);
+}
+
 static gb_status check_clamp(gb_call *call) {
-  const gb_attr *min = &GB_ATTRS(call, clamp)->min, *max = &GB_ATTRS(call, clamp)->max;
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
-  if (!min->given && !max->given) return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
-  dtype = with_number(with_number(dtype, min), max);
-  if (min->given) GB_TRY(check_bound(call, min, "min", 1, dtype));
-  if (max->given) GB_TRY(check_bound(call, max, "max", -1, dtype));
+  if (!GB_IN(call, clamp)->min && !GB_IN(call, clamp)->max)
+    return gb_call_fail(call, GB_EINVAL, "needs a bound: give min, max or both");
+  GB_TRY(check_number(call, GB_IN_AT(clamp, min), 1, dtype));
+  GB_TRY(check_number(call, GB_IN_AT(clamp, max), -1, dtype));
   return output(call, dtype);
 }
 
 /* A number beside integers is a bound: the result may be it. */
 static gb_status check_limit(gb_call *call, int side) {
   gb_dtype dtype = promoted(call);
-  for (int i = 0; i < call->n_in; i++) {
-    if (!call->in[i]->wrapped) continue;
-    gb_attr number = gb_number_of(call->in[i]);
-    GB_TRY(check_bound(call, &number, call->info->in[i].name, side, dtype));
-  }
+  for (int i = 0; i < call->n_in; i++) GB_TRY(check_number(call, i, side, dtype));
   return check_promoted(call);
 }
 
@@ -390,16 +393,19 @@ GRADIENT(softplus) {
   return GB_CHAIN(c, where, .condition = above, .x = G, .y = OP2(mul, G, OP1(sigmoid, scaled)));
 }
 
-/* Inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing on one
- * side. */
+/* By numbers: inside the bounds only, as in PyTorch since 2.15: at a bound, as beyond it, a small step changes nothing
+ * on one side. By tensors: as minimum(maximum(x, min), max), also as in PyTorch. */
 GRADIENT(clamp) {
   READ(clamp);
-  gb_tensor *inside = attrs->min.given ? OPN(gt, X, attrs->min.number) : NULL;
-  if (attrs->max.given) {
-    gb_tensor *below = OPN(lt, X, attrs->max.number);
-    inside = inside ? OP2(logical_and, inside, below) : below;
-  }
-  return passed(c, inside, G);
+  gb_tensor *least = in->min, *most = in->max;
+  bool numbers = (!least || least->wrapped) && (!most || most->wrapped);
+  if (numbers && least && most) return passed(c, OP2(logical_and, OP2(gt, X, least), OP2(lt, X, most)), G);
+  if (numbers) return passed(c, least ? OP2(gt, X, least) : OP2(lt, X, most), G);
+  gb_tensor *raised = least ? OP2(maximum, X, least) : X, *g = G;
+  if (BY(max)) return winner(c, g, OP2(lt, raised, most), OP2(eq, raised, most));
+  if (most) g = winner(c, g, OP2(gt, raised, most), OP2(eq, raised, most));
+  if (!least) return g;
+  return winner(c, g, BY(x) ? OP2(lt, X, least) : OP2(gt, X, least), OP2(eq, X, least));
 }
 
 GRADIENT(addcdiv) {
@@ -482,6 +488,7 @@ static gb_status gradient(gb_grad_call *grad) {
 #define KEEP_XY_WEIGHT(op) .save_in = GB_SAVE_IN(op, x) | GB_SAVE_IN(op, y) | GB_SAVE_IN(op, weight)
 #define KEEP_CONDITION(op) .save_in = GB_SAVE_IN(op, condition)
 #define KEEP_MASK(op) .save_in = GB_SAVE_IN(op, mask)
+#define KEEP_BOUNDS(op) KEEP_X(op) | GB_SAVE_IN(op, min) | GB_SAVE_IN(op, max)
 #define KEEP_SCALE(op) .save_in = GB_SAVE_IN(op, scale)
 #define KEEP_OTHER(op) KEEP_XY(op), .save_other = true
 #define KEEP_X_RESULT(op) KEEP_X(op), .save_out = GB_SAVE_OUT(op, z)

@@ -438,7 +438,7 @@ static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double p
   gb_tensor *near = gb_chain_number(chain, GB_OP_le, GB_CHAIN(chain, abs, .x = p), nearest);
   gb_tensor *far = GB_CHAIN(chain, masked_fill, .x = x, .mask = near, .value = gb_attr_num(pole + 1));
   gb_tensor *logs = gb_chain_1(chain, log, far, NULL), *value = gb_chain_1(chain, log, gb_chain_detach(chain, x), NULL);
-  value = GB_CHAIN(chain, clamp, .x = value, .min = gb_attr_num(-100));
+  value = gb_chain_number(chain, GB_OP_maximum, value, -100);
   gb_tensor *slope = scaled_by(chain, minus(chain, p, gb_chain_detach(chain, p)), 1 / nearest);
   return choose(chain, near, GB_CHAIN(chain, add, .x = value, .y = slope), logs);
 }

@@ -208,7 +208,27 @@ describe("floor_divide", function()
   it("is part of no graph", function() expect((gb.ones(1):requires_grad_() // 2).requires_grad):to_be(false) end)
 end)
 
+describe("the gradients of activations", function()
+  local function slope64(fn, value) return slope(fn, { value }):item() end
+  it("are NaN at NaN where there is a curve, and 0 where there is a bound", function()
+    for _, name in ipairs { "elu", "selu", "celu" } do expect_elements(slope(F[name], { NAN }), { NAN }) end
+    for _, name in ipairs { "relu6", "hardtanh", "softshrink" } do expect_elements(slope(F[name], { NAN }), { 0 }) end
+  end)
+  it("are float64 throughout", function()
+    expect(slope64(F.hardsigmoid, 0.5)):to_be(1 / 6)
+    expect(math.abs(slope64(function(x) return F.celu(x, 0.3) end, -1.7) / math.exp(-1.7 / 0.3) - 1) < 1e-14):to_be(true)
+    expect(math.abs(slope64(gb.digamma, 1) / (math.pi ^ 2 / 6) - 1) < 1e-13):to_be(true)
+  end)
+end)
+
 describe("the gradient of clamp", function()
+  it("is shared at a bound that is a tensor", function()
+    local x = gb.tensor({ 1, 2, 3 }, { dtype = "float32", requires_grad = true })
+    local low = gb.tensor({ 1, 0, 4 }, { dtype = "float32", requires_grad = true })
+    x:clamp(low):sum():backward()
+    expect(x.grad):to_be_close(gb.tensor { 0.5, 1, 0 })
+    expect(low.grad):to_be_close(gb.tensor { 0.5, 0, 1 })
+  end)
   it("is 1 inside its bounds and 0 at them, as in PyTorch 2.15", function()
     expect_elements(slope(function(x) return x:clamp(0, 1) end, { -1, 0, 0.5, 1, 2, NAN }), { 0, 0, 1, 0, 0, 0 })
     expect_elements(slope(function(x) return x:clamp(0) end, { -1, 0, 0.5 }), { 0, 0, 1 })

@@ -31,6 +31,8 @@ local exceptions = {
   { "copysign", "nan", "out", "the sign of a NaN is not kept" }, { "signbit", "nan", "out", "the sign of a NaN is not kept" },
   { "relu6 | relu6 (to 9) | hardtanh | hardtanh (bounds) | softshrink | softshrink (lambd)", "nan mixed", "grad",
     "0 at NaN; PyTorch's is that or what comes in, by the place of the element" },
+  { "clamp (tensors) | clamp (a tensor and a number)", "nan mixed", "grad",
+    "beside a NaN as maximum's, then as minimum's; PyTorch has a rule of its own where both bounds are tensors" },
   { "glu", "mixed", "grad", "a huge gradient times a overflows before the slope of the sigmoid" },
   { "selu | selu (size one)", "nan mixed", "grad", "as elu" },
   { "celu | celu (size one) | celu (alpha)", "nan mixed", "grad", "as elu" },

@@ -100,6 +100,12 @@ case("leaky_relu", [rand(3, 5, away=0.25)], [x0, 0.25], lambda x: F.leaky_relu(x
 case("elu", [rand(3, 5, away=0.25)], [x0, 0.5], lambda x: F.elu(x, 0.5), tag="alpha")
 case("softplus", [rand(3, 5)], [x0, {"beta": 2.0}], lambda x: F.softplus(x, 2.0), tag="beta")
 case("clamp", [rand(4, 5, away=0.25)], [x0, -1.03125, 1.03125], lambda x: x.clamp(-1.03125, 1.03125))
+case("clamp", [rand(4, 5, low=-3.9, high=3.9) + 1 / 64, rand(5, low=-2, high=-1), rand(4, 1, low=0, high=2) + 1 / 32], [x0, x1, x2],
+     lambda x, low, high: x.clamp(low, high), tag="tensors")
+case("clamp", [rand(4, 5) + 1 / 32, rand(4, 5)], [x0, x1], lambda x, low: x.clamp(low), tag="least")
+case("clamp", [rand(4, 5) + 1 / 32, rand(5)], [x0, None, x1], lambda x, high: x.clamp(max=high), tag="most")
+case("clamp", [rand(4, 5) + 1 / 32, rand(5, low=-2, high=0)], [x0, x1, 1.0],
+     lambda x, low: x.clamp(low, torch.tensor(1.0, dtype=x.dtype)), tag="a tensor and a number")
 case("lerp", [rand(3, 4), rand(3, 4)], [x0, x1, 0.25], lambda x, y: torch.lerp(x, y, 0.25))
 case("lerp", [rand(3, 4), rand(3, 4), rand(4)], [x0, x1, x2], torch.lerp, tag="tensor")
 case("addcmul", [rand(3, 4), rand(4), rand(3, 1)], [x0, x1, x2, {"value": 0.5}],
