@@ -264,7 +264,8 @@ end
 local family_titles = {
   create = "Random numbers and copies", elementwise = "Element by element",
   composed = "Element by element, of other ops", reduce = "Reductions and softmax", matmul = "Matrix products",
-  conv = "Convolution and pooling", norm = "Norms", loss = "Losses", attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
+  conv = "Convolution and pooling", norm = "Norms", loss = "Losses", distance = "Distances",
+  attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
 }
 
 -- Sections of what is no op: title, pattern of the names, a sentence.

@@ -18,8 +18,9 @@ void gb_context_options_init(gb_context_options *options, size_t size) {
 /* The rooms that keep something with a context, from the lowest up. */
 static gb_status open_rooms(gb_context *context) {
   static const gb_op_impl *const families[] = {
-    gb_family_elementwise, gb_family_reduce, gb_family_view, gb_family_create, gb_family_matmul, gb_family_conv,
-    gb_family_norm, gb_family_loss, gb_family_index, gb_family_attention, gb_family_composed, NULL,
+#define ADDRESS(name) gb_family_##name,
+    GB_FAMILIES(ADDRESS) NULL,
+#undef ADDRESS
   };
   GB_TRY(gb_graph_open(context, families));
   GB_TRY(gb_step_open(context));

@@ -7,9 +7,9 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
   ["gb.nn"] = { "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "TransformerEncoderLayer", "TransformerDecoderLayer", "Conv1d", "Conv3d",
-    "ConvTranspose1d", "ConvTranspose2d", "GroupNorm", "InstanceNorm2d", "Bilinear" },
-  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "group_norm", "instance_norm", "ctc_loss", "interpolate",
-    "grid_sample", "rotary_embedding", "embedding_bag", "huber_loss", "pad" },
+    "ConvTranspose1d", "ConvTranspose2d", "InstanceNorm2d" },
+  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "instance_norm", "ctc_loss",
+    "interpolate", "grid_sample", "rotary_embedding", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},
   ["gb.optim"] = { "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "LAMB", "LBFGS" },

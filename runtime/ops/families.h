@@ -4,8 +4,24 @@
 
 #include "graph/ops.h"
 
-extern const gb_op_impl gb_family_elementwise[], gb_family_reduce[], gb_family_view[], gb_family_create[], gb_family_matmul[],
-    gb_family_conv[], gb_family_norm[], gb_family_loss[], gb_family_index[], gb_family_attention[],
-    gb_family_composed[];
+/* A file of checks, gradients and composites each: ops/NAME.c. */
+#define GB_FAMILIES(X) \
+  X(elementwise) \
+  X(composed) \
+  X(reduce) \
+  X(view) \
+  X(create) \
+  X(matmul) \
+  X(conv) \
+  X(norm) \
+  X(loss) \
+  X(losses) \
+  X(distance) \
+  X(index) \
+  X(attention)
+
+#define GB_DECLARE(name) extern const gb_op_impl gb_family_##name[];
+GB_FAMILIES(GB_DECLARE)
+#undef GB_DECLARE
 
 #endif

@@ -331,7 +331,6 @@ GB_SAME_PAIR(smooth_l1_loss);
 GB_SAME_PAIR(kl_div);
 GB_SAME_PAIR(binary_cross_entropy);
 GB_SAME_PAIR(binary_cross_entropy_with_logits);
-_Static_assert(GB_IN_AT(binary_cross_entropy, weight) == GB_IN_AT(binary_cross_entropy_with_logits, weight), "read so");
 
 /* Element by element losses ask for equal shapes: broadcasting [n] against [n, 1] would compare every x with every target. */
 static gb_status check_pair(gb_call *call) {
@@ -344,8 +343,8 @@ static gb_status check_pair(gb_call *call) {
 }
 
 /* The weight of binary_cross_entropy and the like broadcasts to the losses, not the losses to it. */
-static gb_status check_loss_weight(gb_call *call) {
-  const gb_tensor *x = GB_IN(call, binary_cross_entropy)->x, *weight = GB_IN(call, binary_cross_entropy)->weight;
+static gb_status check_loss_weight(gb_call *call, int input) {
+  const gb_tensor *x = GB_IN(call, mse_loss)->x, *weight = call->in[input];
   char a[96], b[96];
   bool fits = !weight || weight->ndim <= x->ndim;
   for (int i = 1; weight && fits && i <= weight->ndim; i++) {
@@ -353,7 +352,8 @@ static gb_status check_loss_weight(gb_call *call) {
     fits = size == 1 || size == x->shape[x->ndim - i];
   }
   if (fits) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "'weight' has shape %s, which does not broadcast to the shape of x, %s",
+  return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, which does not broadcast to the shape of x, %s",
+                      gb_op_input(call->info, input)->name,
                       gb_shape_text(weight->ndim, weight->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b));
 }
 
@@ -413,21 +413,26 @@ static gb_status smooth_l1_loss(gb_call *call) {
 
 /* (1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x)): the last factor is softplus(-x), which overflows nowhere. */
 static gb_status binary_cross_entropy_with_logits(gb_call *call) {
-  gb_chain chain;
   const gb_in_binary_cross_entropy_with_logits *in = GB_IN(call, binary_cross_entropy_with_logits);
-  const gb_attrs_binary_cross_entropy_with_logits *attrs = GB_ATTRS(call, binary_cross_entropy_with_logits);
+  gb_chain chain;
   GB_TRY(check_pair(call));
-  GB_TRY(check_loss_weight(call));
+  GB_TRY(check_loss_weight(call, GB_IN_AT(binary_cross_entropy_with_logits, weight)));
+  GB_TRY(check_loss_weight(call, GB_IN_AT(binary_cross_entropy_with_logits, pos_weight)));
   gb_chain_begin(&chain, call->context);
-  gb_tensor *x = operand_of(&chain, call, in->x), *y = operand_of(&chain, call, in->target);
+  gb_tensor *x = operand_of(&chain, call, in->x), *y = operand_of(&chain, call, in->target), *positive = in->pos_weight;
   gb_tensor *tail = GB_CHAIN(&chain, softplus, .x = GB_CHAIN(&chain, neg, .x = x),
                              .threshold = gb_attr_num(40)); /* beyond 40 the difference is lost in float64 too */
-  if (attrs->pos_weight.given)
-    tail = times(&chain, plus(&chain, scaled_by(&chain, y, attrs->pos_weight.number - 1), 1), tail);
+  if (positive) {
+    bool wrapped = positive->wrapped;
+    if (!wrapped && !gb_is_float(positive->dtype)) positive = gb_chain_cast(&chain, positive, (gb_dtype)in->x->dtype);
+    gb_tensor *more = wrapped ? scaled_by(&chain, y, gb_number_of(positive).number - 1)
+                              : times(&chain, y, plus(&chain, positive, -1));
+    tail = times(&chain, plus(&chain, more, 1), tail);
+  }
   gb_tensor *losses = times(&chain, plus(&chain, scaled_by(&chain, y, -1), 1), x);
   losses = GB_CHAIN(&chain, add, .x = losses, .y = tail);
   if (in->weight) losses = times(&chain, losses, in->weight);
-  return reduced(call, &chain, losses, &attrs->reduction);
+  return reduced(call, &chain, losses, &GB_ATTRS(call, binary_cross_entropy_with_logits)->reduction);
 }
 
 /* max(log p, -100) by an op that is -infinity at p = 0, where x is `pole`. Its slope is 1 / p, but at most 1e12, as PyTorch's: nearer to the pole
@@ -448,7 +453,7 @@ static gb_status binary_cross_entropy(gb_call *call) {
   gb_chain chain;
   const gb_in_binary_cross_entropy *in = GB_IN(call, binary_cross_entropy);
   GB_TRY(check_pair(call));
-  GB_TRY(check_loss_weight(call));
+  GB_TRY(check_loss_weight(call, GB_IN_AT(binary_cross_entropy, weight)));
   gb_chain_begin(&chain, call->context);
   gb_tensor *x = operand_of(&chain, call, in->x), *y = operand_of(&chain, call, in->target);
   gb_tensor *yes = limited_log(&chain, GB_OP_log, x, 0);

@@ -8,6 +8,7 @@ error included. And calls by kind of operand, written here: numbers that are fra
 tensors of another dtype. A record holds its inputs, its arguments as Lua takes them, and PyTorch's results; values are written as text, so
 that no integer passes through a double.
 """
+import importlib
 import json
 import os
 import warnings
@@ -257,6 +258,34 @@ for n in (0.3, nan):
     record("batch_norm", kind, [b], [x0, {"options": {"training": True, "eps": encode(n)}}],
            lambda x, n=n: F.batch_norm(x, None, None, training=True, eps=n), 0)
     record("group_norm", kind, [b], [x0, 2, {"options": {"eps": encode(n)}}], lambda x, n=n: F.group_norm(x, 2, eps=n), 0)
+
+# The options of losses and distances: a name, inputs, those to differentiate by, arguments and PyTorch's form of each number.
+signs, classes = torch.tensor([1.0, -1, 1, -1]).double(), torch.tensor([1, 0])
+focal, dice = importlib.import_module("cases.loss").focal, importlib.import_module("cases.loss").dice
+for n in (0.3, nan):
+    def option(op, inputs, by, args, fn, n=n):
+        for i in by:
+            record(op, "nan" if n != n else "number", inputs, args, fn, i)
+
+    def named(name, n=n, **others):
+        return {"options": {name: encode(n)} | {k: encode(v) for k, v in others.items()}}
+
+    option("huber_loss", [d, p], (0, 1), [x0, x1, named("delta")], lambda x, t, n=n: F.huber_loss(x, t, delta=n))
+    option("hinge_embedding_loss", [d, signs], (0,), [x0, x1, named("margin")], lambda x, t, n=n: F.hinge_embedding_loss(x, t, n))
+    option("margin_ranking_loss", [d, p, signs], (0, 1), [x0, x1, x2, named("margin")], lambda x, y, t, n=n: F.margin_ranking_loss(x, y, t, n))
+    option("triplet_margin_loss", [a, b, c], (0, 1, 2), [x0, x1, x2, named("margin", eps=0.3, p=2.5)],
+           lambda x, y, z, n=n: F.triplet_margin_loss(x, y, z, n, 2.5, 0.3))
+    option("cosine_embedding_loss", [a, b, signs[:2]], (0, 1), [x0, x1, x2, named("margin")], lambda x, y, t, n=n: F.cosine_embedding_loss(x, y, t, n))
+    option("poisson_nll_loss", [p, p + 0.7], (0, 1), [x0, x1, named("eps", log_input=False)],
+           lambda x, t, n=n: F.poisson_nll_loss(x, t, log_input=False, eps=n))
+    option("gaussian_nll_loss", [d, p], (0, 1), [x0, x1, encode(n)], lambda x, t, n=n: F.gaussian_nll_loss(x, t, n))
+    option("multi_margin_loss", [a, classes], (0,), [x0, x1, named("margin")], lambda x, t, n=n: F.multi_margin_loss(x, t, margin=n))
+    option("sigmoid_focal_loss", [d, p], (0, 1), [x0, x1, named("gamma", alpha=0.3)], lambda x, t, n=n: focal(x, t, 0.3, n))
+    option("dice_loss", [b, c], (0, 1), [x0, x1, named("smooth")], lambda x, t, n=n: dice(x, t, n).mean())
+    option("cosine_similarity", [a, b], (0, 1), [x0, x1, 2, named("eps")], lambda x, y, n=n: F.cosine_similarity(x, y, 1, n))
+    option("pairwise_distance", [a, b], (0, 1), [x0, x1, encode(n)], lambda x, y, n=n: F.pairwise_distance(x, y, n))
+    option("cdist", [a, b], (0, 1), [x0, x1, encode(n)], lambda x, y, n=n: torch.cdist(x, y, n))
+    option("normalize", [a], (0,), [x0, encode(n)], lambda x, n=n: F.normalize(x, n))
 # ====}
 
 folder = os.path.dirname(os.path.abspath(__file__))

@@ -45,7 +45,7 @@ def row(case, name, which):
         inputs[i] = CHANGES[name](inputs[i].clone(), int(case.words(f"place{i}").take(1)))
     try:
         outs, graded, leaves = case.run(inputs)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return None
     results = {f"out{i}": o for i, o in enumerate(outs)}
     results |= {f"grad{i}": g for i, g in case.gradients(graded, leaves, [u.float() for u in case.ups]).items()}

@@ -109,8 +109,14 @@ local function check_twice(case)
   compare(along(list, case, second), numeric(case, inputs, second, function(moved) return inner(moved):item() end))
 end
 
+-- Divisors below their least value are raised outside of the graph, as in PyTorch, so that the gradient is not that of
+-- what is computed.
+local raised = { ["cosine_similarity (short vectors)"] = true, ["gaussian_nll_loss (eps)"] = true }
+
 -- A row of the table that gets no gradient on purpose is no derivative, and what a view cannot express is its error.
-local function comparable(case, layout) return case.tag ~= "padding" and not (layout == "strided" and case.op == "view") end
+local function comparable(case, layout)
+  return case.tag ~= "padding" and not raised[case.name] and not (layout == "strided" and case.op == "view")
+end
 
 gb.manual_seed(11)
 for _, layout in ipairs { "contiguous", "strided" } do
@@ -126,7 +132,7 @@ end
 describe("second derivative", function()
   for _, case in ipairs(cases.list) do
     local once = derivative[case.op] == "once"
-    if next(case.differentiable) and derivative[case.op] == "twice" then
+    if next(case.differentiable) and derivative[case.op] == "twice" and not raised[case.name] then
       it(case.name, function() check_twice(case) end)
     elseif next(case.differentiable) and once and case.tag ~= "empty" then
       it(case.name .. " says that it has none", function()

@@ -102,6 +102,11 @@ local deviations = {
   { "dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
   { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
+  { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss gaussian_nll_loss dice_loss "
+      .. "pairwise_distance bilinear", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
+  { "triplet_margin_loss dice_loss pairwise_distance normalize", "nan", "nan", "refused",
+    "an option that is NaN is a mistake, and said to be one" },
+  { "multi_margin_loss", "nan", "nan", "other", "a margin of NaN gives NaN; PyTorch takes it for one that is kept" },
   { "topk", "integer beyond 2^53", "int", "other", "of equal elements, which index is given is not fixed" },
   { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's dtype first; only the result is" },
   { "floor_divide remainder fmod", "out of range", "1099511627776", "allowed", "as above" },
@@ -323,6 +328,7 @@ local without = {
   isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
   masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
+  multilabel_margin_loss = { mixed = floating },
   bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },
 }
 

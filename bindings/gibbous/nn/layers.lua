@@ -6,6 +6,7 @@ local fail, define = native.fail, native.define -- fail raises with the recipe's
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, ipairs, is_module = rawget, rawequal, type, ipairs, nn.is_module
+local select, tostring, is_tensor = select, tostring, gb.is_tensor
 local format, concat, unpack, sqrt, sort, match = string.format, table.concat, table.unpack, math.sqrt, table.sort, string.match
 local values_of, class_of = native.values_of, native.class_of
 local drop = native.drop -- an intermediate result's handle, as soon as the next layer has read it; the graph keeps what backward needs
@@ -374,20 +375,37 @@ function PReLU:extra() return tostring(self.weight:size(1)) end
 
 -- {==== losses ====
 
--- A module over a loss of F: options are the loss's own; tensors among them (weight) are buffers.
-local function loss(name, fn, options, text)
-  local record = format("gb.nn.%s(; %sreduction: string = \"mean\") -> module: %s", name, options ~= "" and options .. ", " or "", text)
+-- A module over a loss of F: options are the loss's own; tensors among them (weight, pos_weight) are buffers. reduction: "mean" unless given.
+local function loss(name, fn, options, text, reduction)
+  local record = format("gb.nn.%s(; %sreduction: string = \"%s\") -> module: %s", name, options ~= "" and options .. ", " or "", reduction or "mean", text)
   local class = layer(record, function(self, o)
     if o.weight then self:register_buffer("weight", o.weight) end
     o.weight = nil
+    if is_tensor(o.pos_weight) then
+      self:register_buffer("pos_weight", o.pos_weight)
+      o.pos_weight = nil
+    end
     self.options = setmetatable(o, {})
   end)
   function class:forward(x, target, more)
     if more ~= nil then refuse(self, "x and target") end
+    if self.pos_weight then return fn(x, target, self.weight, self.pos_weight, self.options) end
     if self.weight then return fn(x, target, self.weight, self.options) end
     return fn(x, target, self.options)
   end
   function class:extra() return self.options.reduction end
+end
+
+-- The same over a function of F of some tensors, which `takes` names, and options; `extra` names the option that the module's line shows.
+local function over(name, fn, count, takes, options, text, extra)
+  local class = layer(format("gb.nn.%s(; %s) -> module: %s", name, options, text), function(self, o) self.options = setmetatable(o, {}) end)
+  function class:forward(...)
+    if select("#", ...) > count then refuse(self, takes) end
+    local a, b, c = ...
+    if count == 2 then return fn(a, b, self.options) end
+    return fn(a, b, c, self.options)
+  end
+  function class:extra() return tostring(self.options[extra]) end
 end
 loss("CrossEntropyLoss", F.cross_entropy, "weight?: tensor, ignore_index: int = -100, label_smoothing: number = 0", "-log softmax(x)[target] of \z
   logits x [n, classes, ...]; targets are class indices from 0. Example: local loss = gb.nn.CrossEntropyLoss()(x, gb.zeros(4, { dtype = \z
@@ -400,10 +418,65 @@ loss("SmoothL1Loss", F.smooth_l1_loss, "beta: number = 1", "Squared below beta, 
   gb.zeros_like(x))")
 loss("BCELoss", F.binary_cross_entropy, "weight?: tensor", "-(y log x + (1 - y) log(1 - x)) of probabilities. Errors: inside an autocast scope; \z
   BCEWithLogitsLoss is safe there. Example: local loss = gb.nn.BCELoss()(x:sigmoid(), gb.zeros_like(x))")
-loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, "weight?: tensor, pos_weight?: number", "Binary cross-entropy of logits, without \z
-  overflow. Example: local loss = gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))")
+loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, "weight?: tensor, pos_weight?: number|tensor", "Binary cross-entropy of logits, without \z
+  overflow; pos_weight weighs targets of 1. Example: local loss = gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))")
 loss("KLDivLoss", F.kl_div, "log_target: bool = false", "target * (log target - x) for log-probabilities x; reduction may be \"batchmean\" too. \z
   Example: local loss = gb.nn.KLDivLoss()(x:log_softmax(-1), x:softmax(-1))")
+loss("HuberLoss", F.huber_loss, "delta: number = 1", "Squared up to delta, absolute beyond. Example: local loss = \z
+  gb.nn.HuberLoss()(x, gb.zeros_like(x))")
+loss("SoftMarginLoss", F.soft_margin_loss, "", "log(1 + exp(-target * x)), target 1 or -1. Example: local loss = gb.nn.SoftMarginLoss()(x, \z
+  gb.ones_like(x))")
+loss("HingeEmbeddingLoss", F.hinge_embedding_loss, "margin: number = 1", "Of distances x: x where target is 1, max(0, margin - x) where it is -1. \z
+  Example: local loss = gb.nn.HingeEmbeddingLoss()(x, gb.ones_like(x))")
+loss("PoissonNLLLoss", F.poisson_nll_loss, "log_input: bool = true, full: bool = false, eps: number = 1e-8", "exp(x) - target * x, or x - target * \z
+  log(x + eps) without log_input; full adds Stirling's formula. Example: local loss = gb.nn.PoissonNLLLoss()(x, gb.ones_like(x))")
+loss("MultiLabelMarginLoss", F.multilabel_margin_loss, "", "max(0, 1 - x[j] + x[i]) over classes j of the target and others i, per class; a target's \z
+  classes, from 0, are ended by -1. Example: local loss = gb.nn.MultiLabelMarginLoss()(x, gb.zeros(x.shape, { dtype = \"int64\" }))")
+loss("MultiLabelSoftMarginLoss", F.multilabel_soft_margin_loss, "weight?: tensor", "Binary cross-entropy of logits, averaged over the classes. \z
+  Example: local loss = gb.nn.MultiLabelSoftMarginLoss()(x, gb.zeros_like(x))")
+loss("MultiMarginLoss", F.multi_margin_loss, "weight?: tensor, p: int = 1, margin: number = 1", "The mean over the classes of max(0, margin - \z
+  x[target] + x[i])^p. Example: local loss = gb.nn.MultiMarginLoss()(x, gb.zeros(4, { dtype = \"int64\" }))")
+loss("SigmoidFocalLoss", F.sigmoid_focal_loss, "alpha: number = 0.25, gamma: number = 2", "Binary cross-entropy of logits times (1 - p)^gamma, p the \z
+  probability of the target. Example: local loss = gb.nn.SigmoidFocalLoss()(x, gb.zeros_like(x))", "none")
+loss("DiceLoss", F.dice_loss, "smooth: number = 1", "1 - (2 sum(x * target) + smooth) / (sum(x) + sum(target) + smooth) per sample, of probabilities. \z
+  Example: local loss = gb.nn.DiceLoss()(x:sigmoid(), gb.zeros_like(x))")
+over("GaussianNLLLoss", F.gaussian_nll_loss, 3, "x, target and var", "full: bool = false, eps: number = 1e-6, reduction: string = \"mean\"",
+  "0.5 (log var + (x - target)^2 / var), var at least eps. Example: local loss = gb.nn.GaussianNLLLoss()(x, gb.zeros_like(x), gb.ones_like(x))",
+  "reduction")
+over("MarginRankingLoss", F.margin_ranking_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \"mean\"", "max(0, margin - target * \z
+  (x1 - x2)). Example: local loss = gb.nn.MarginRankingLoss()(x, gb.zeros_like(x), gb.ones_like(x))", "reduction")
+over("TripletMarginLoss", F.triplet_margin_loss, 3, "anchor, positive and negative", "margin: number = 1, p: number = 2, eps: number = 1e-6, swap: bool = \z
+  false, reduction: string = \"mean\"", "max(0, margin + d(anchor, positive) - d(anchor, negative)), d the p-norm of a difference. Example: local loss = \z
+  gb.nn.TripletMarginLoss()(x, x * 2, x * 3)", "reduction")
+over("CosineEmbeddingLoss", F.cosine_embedding_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \"mean\"", "1 - cosine where target \z
+  is 1, max(0, cosine - margin) where it is -1. Example: local loss = gb.nn.CosineEmbeddingLoss()(x, x, gb.ones(4))", "reduction")
+
+-- ====}
+
+-- {==== distances ====
+
+over("CosineSimilarity", F.cosine_similarity, 2, "x1 and x2", "dim: dim = 2, eps: number = 1e-8", "The inner product of x1 and x2 along dim, each \z
+  divided by its norm. Example: local y = gb.nn.CosineSimilarity()(x, x)", "dim")
+over("PairwiseDistance", F.pairwise_distance, 2, "x1 and x2", "p: number = 2, eps: number = 1e-6, keepdim: bool = false", "The p-norm of x1 - x2 + eps \z
+  over the last dimension. Example: local y = gb.nn.PairwiseDistance()(x, gb.zeros_like(x))", "p")
+
+local Bilinear = layer("gb.nn.Bilinear(inputs1: size, inputs2: size, outputs: size; bias: bool = true, dtype?: dtype) -> module: x1^T weight[k] x2 + \z
+  bias[k] for each output k; weight [outputs, inputs1, inputs2]. Example: local y = gb.nn.Bilinear(4, 4, 2)(x, x)",
+  function(self, inputs1, inputs2, outputs, o)
+    local bound = 1 / sqrt(inputs1)
+    self.weight = init.uniform_(parameter(o, outputs, inputs1, inputs2), -bound, bound)
+    if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
+  end)
+
+function Bilinear:forward(x1, x2, more)
+  if more ~= nil then refuse(self, "x1 and x2") end
+  return F.bilinear(x1, x2, self.weight, self.bias)
+end
+
+function Bilinear:extra()
+  local s = self.weight.shape
+  return format("%d, %d -> %d%s", s[2], s[3], s[1], self.bias and "" or ", no bias")
+end
 
 -- ====}
 

@@ -41,9 +41,90 @@ case("binary_cross_entropy_with_logits", [rand(3, 4), labels, rand(4, low=0.5)],
      [x0, x1, x2, {"pos_weight": 2.0, "reduction": "sum"}],
      lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, w, pos_weight=torch.tensor(2.0), reduction="sum"),
      grad=[0], growth=16, tag="weights, sum")
+case("binary_cross_entropy_with_logits", [rand(3, 4), labels, rand(4, low=0.5)], [x0, x1, None, x2],
+     lambda x, t, p: F.binary_cross_entropy_with_logits(x, t, pos_weight=p), grad=[0], growth=16, tag="pos_weight")
 case("binary_cross_entropy", [rand(3, 4, low=0.125, high=0.875), labels], [x0, x1], F.binary_cross_entropy,
      grad=[0], growth=8)
 case("kl_div", [rand(3, 4), rand(3, 4, low=0.25, high=1)], [x0, x1],
      lambda x, t: F.kl_div(x, t, reduction="sum") / x.numel(), grad=[0], growth=8)
 case("kl_div", [rand(3, 4), rand(3, 4)], [x0, x1, {"log_target": True, "reduction": "batchmean"}],
      lambda x, t: F.kl_div(x, t, log_target=True, reduction="batchmean"), grad=[0], growth=8, tag="of logarithms")
+
+# Losses that are formulas. Margins and kinks lie between the multiples of 1/16 that inputs are.
+signs = flags(3, 4).map(lambda x: x.double() * 2 - 1)
+row_signs = flags(5).map(lambda x: x.double() * 2 - 1)
+positive = rand(3, 4, low=0.25, high=3)
+thirds = rand(4, 5).map(lambda x: (x * 16 / 3).round() * 3 / 16)  # no two differ by 1
+several = torch.tensor([[3, 0, -1, 1, 4], [-1, 2, 2, 2, 2], [4, 4, 1, 0, -1], [0, 1, 2, 3, 4]])
+every = ("mean", "sum", "none")
+for r in every:
+    case("huber_loss", [rand(3, 4), distinct(3, 4)], [x0, x1, {"reduction": r, "delta": 0.78}],
+         lambda x, t, r=r: F.huber_loss(x, t, reduction=r, delta=0.78), growth=8, tag=r)
+    case("soft_margin_loss", [rand(3, 4), signs], [x0, x1, {"reduction": r}],
+         lambda x, t, r=r: F.soft_margin_loss(x, t, reduction=r), grad=[0], growth=8, tag=r)
+    case("hinge_embedding_loss", [rand(3, 4, low=-1, high=3), signs], [x0, x1, {"reduction": r, "margin": 1.03}],
+         lambda x, t, r=r: F.hinge_embedding_loss(x, t, 1.03, reduction=r), grad=[0], growth=8, tag=r)
+    case("margin_ranking_loss", [rand(3, 4), rand(3, 4), signs], [x0, x1, x2, {"reduction": r, "margin": 0.28}],
+         lambda x, y, t, r=r: F.margin_ranking_loss(x, y, t, 0.28, reduction=r), growth=8, tag=r)
+    case("triplet_margin_loss", [rand(5, 4), rand(5, 4), rand(5, 4)], [x0, x1, x2, {"reduction": r, "margin": 2.03}],
+         lambda a, p, n, r=r: F.triplet_margin_loss(a, p, n, 2.03, reduction=r), growth=16, tag=r)
+    case("cosine_embedding_loss", [rand(5, 4), rand(5, 4), row_signs], [x0, x1, x2, {"reduction": r, "margin": 0.11}],
+         lambda x, y, t, r=r: F.cosine_embedding_loss(x, y, t, 0.11, reduction=r), grad=[0, 1], growth=16, tag=r)
+    case("poisson_nll_loss", [rand(3, 4), positive], [x0, x1, {"reduction": r}],
+         lambda x, t, r=r: F.poisson_nll_loss(x, t, reduction=r), growth=8, tag=r)
+    case("gaussian_nll_loss", [rand(3, 4), rand(3, 4), positive], [x0, x1, x2, {"reduction": r}],
+         lambda x, t, v, r=r: F.gaussian_nll_loss(x, t, v, reduction=r), growth=16, tag=r)
+    case("multilabel_margin_loss", [thirds, several], [x0, x1, {"reduction": r}],
+         lambda x, t, r=r: F.multilabel_margin_loss(x, t, reduction=r), growth=16, tag=r)
+    case("multilabel_soft_margin_loss", [rand(3, 4), labels], [x0, x1, {"reduction": r}],
+         lambda x, t, r=r: F.multilabel_soft_margin_loss(x, t, reduction=r), growth=8, tag=r)
+    case("multi_margin_loss", [rand(6, 5), target], [x0, x1, {"reduction": r, "margin": 0.97}],
+         lambda x, t, r=r: F.multi_margin_loss(x, t, margin=0.97, reduction=r), growth=16, tag=r)
+case("huber_loss", [rand(3, 4), distinct(3, 4), rand(3, 4, low=0.5)], [x0, x1, x2],
+     lambda x, t, w: F.huber_loss(x, t, weight=w), growth=8, tag="weights")
+case("triplet_margin_loss", [rand(5, 4), rand(5, 4), rand(5, 4)], [x0, x1, x2, {"swap": True, "p": 3, "eps": 0.01}],
+     lambda a, p, n: F.triplet_margin_loss(a, p, n, p=3, eps=0.01, swap=True), growth=32, tag="swap, p = 3")
+case("triplet_margin_loss", [rand(4), rand(4), rand(4)], [x0, x1, x2, {"margin": 3.03}],
+     lambda a, p, n: F.triplet_margin_loss(a, p, n, 3.03), growth=16, tag="one sample")
+case("cosine_embedding_loss", [rand(4), rand(4), torch.tensor(1.0).double()], [x0, x1, x2],
+     F.cosine_embedding_loss, grad=[0, 1], growth=16, tag="one sample")
+case("poisson_nll_loss", [positive, rand(3, 4, low=0.25, high=3)], [x0, x1, {"log_input": False, "full": True}],
+     lambda x, t: F.poisson_nll_loss(x, t, log_input=False, full=True), growth=16, tag="of rates, full")
+case("gaussian_nll_loss", [rand(3, 4), rand(3, 4), rand(3, low=0.25, high=3)], [x0, x1, x2, {"full": True}],
+     lambda x, t, v: F.gaussian_nll_loss(x, t, v, full=True), growth=16, tag="a variance per row, full")
+case("gaussian_nll_loss", [rand(3, 4), rand(3, 4)], [x0, x1, 0.5],
+     lambda x, t: F.gaussian_nll_loss(x, t, 0.5), growth=16, tag="a number")
+case("gaussian_nll_loss", [rand(3, 4), rand(3, 4), rand(3, 4, low=0, high=2)], [x0, x1, x2, {"eps": 0.78}],
+     lambda x, t, v: F.gaussian_nll_loss(x, t, v, eps=0.78), growth=16, tag="eps")
+case("multilabel_margin_loss", [rand(5), torch.tensor([1, 3, -1, 0, 0])], [x0, x1], F.multilabel_margin_loss, growth=16, tag="one sample")
+case("multilabel_soft_margin_loss", [rand(3, 4), labels, rand(4, low=0.5)], [x0, x1, x2], F.multilabel_soft_margin_loss,
+     growth=8, tag="weights")
+case("multi_margin_loss", [rand(6, 5), target, rand(5, low=0.5)], [x0, x1, x2, {"p": 2, "margin": 0.97}],
+     lambda x, t, w: F.multi_margin_loss(x, t, p=2, margin=0.97, weight=w), grad=[0], growth=16, tag="squares, weights")
+case("multi_margin_loss", [rand(5), torch.tensor(3)], [x0, x1, {"margin": 0.97}],
+     lambda x, t: F.multi_margin_loss(x, t, margin=0.97), growth=16, tag="one sample")
+
+
+def focal(x, t, alpha=0.25, gamma=2):
+    """torchvision.ops.sigmoid_focal_loss, without its reduction."""
+    p = torch.sigmoid(x)
+    p_t = p * t + (1 - p) * (1 - t)
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="none") * (1 - p_t) ** gamma
+    return loss if alpha < 0 else (alpha * t + (1 - alpha) * (1 - t)) * loss
+
+
+def dice(x, t, smooth=1):
+    """One loss per sample."""
+    x, t = x.flatten(1), t.flatten(1)
+    return 1 - (2 * (x * t).sum(1) + smooth) / (x.sum(1) + t.sum(1) + smooth)
+
+
+case("sigmoid_focal_loss", [rand(3, 4), labels], [x0, x1], focal, grad=[0], growth=16)
+case("sigmoid_focal_loss", [rand(3, 4), labels], [x0, x1, {"alpha": -1, "gamma": 1.5, "reduction": "mean"}],
+     lambda x, t: focal(x, t, -1, 1.5).mean(), grad=[0], growth=16, tag="no weights, mean")
+case("sigmoid_focal_loss", [rand(3, 4), labels], [x0, x1, {"alpha": 0.6, "reduction": "sum"}],
+     lambda x, t: focal(x, t, 0.6).sum(), grad=[0], growth=16, tag="sum")
+case("dice_loss", [rand(3, 4, low=0, high=1), labels], [x0, x1], lambda x, t: dice(x, t).mean(), growth=8)
+case("dice_loss", [rand(2, 3, 4, low=0, high=1), rand(2, 3, 4, low=0, high=1)], [x0, x1, {"smooth": 0.5, "reduction": "none"}],
+     lambda x, t: dice(x, t, 0.5), growth=8, tag="none")
+case("dice_loss", [rand(3, 4, low=0, high=1), labels], [x0, x1, {"reduction": "sum"}], lambda x, t: dice(x, t).sum(), growth=8, tag="sum")
