@@ -90,7 +90,12 @@ bool gb_cuda_recomputing(const gb_cuda_call *call) { return call->cuda->context-
 /* {==== Waiting, and what was found by then ==== */
 
 /* What an index is called in the text. */
-static const char *index_name(int op) { return op == GB_OP_cross_entropy || op == GB_OP_nll_loss || op == GB_OP_linear_cross_entropy ? "target" : "index"; }
+static const char *index_name(int op) {
+  static const int of_targets[] = { GB_OP_cross_entropy, GB_OP_nll_loss, GB_OP_linear_cross_entropy, GB_OP_ctc_loss };
+  for (size_t i = 0; i < sizeof of_targets / sizeof *of_targets; i++)
+    if (of_targets[i] == op) return "target";
+  return "index";
+}
 
 /* Turn a fault record into a failure of its op. */
 static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
@@ -110,6 +115,10 @@ static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
     case GB_FAULT_FEW_WEIGHTS:
       fail(cuda->context, status, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)fault->value,
            (long long)fault->limit);
+      break;
+    case GB_FAULT_LENGTH:
+      status = fail(cuda->context, GB_EINDEX, "a length of %lld is out of range 0 .. %lld", (long long)fault->value,
+                    (long long)fault->limit);
       break;
     case GB_FAULT_NONE: case GB_FAULT_KINDS: break;
   }

@@ -72,7 +72,7 @@ struct gb_cuda_tensor {
  * next synchronisation turns it into an error. Kernels continue with a value in range, so memory is never touched out
  * of bounds. */
 typedef enum gb_cuda_fault_kind { GB_FAULT_NONE, GB_FAULT_INDEX, GB_FAULT_DIVISION, GB_FAULT_PROBABILITY, GB_FAULT_WEIGHTS, GB_FAULT_ZERO_WEIGHTS,
-                                  GB_FAULT_FEW_WEIGHTS, GB_FAULT_KINDS } gb_cuda_fault_kind;
+                                  GB_FAULT_FEW_WEIGHTS, GB_FAULT_LENGTH, GB_FAULT_KINDS } gb_cuda_fault_kind;
 typedef struct gb_cuda_fault {
   int32_t kind, op;       /* a gb_cuda_fault_kind, set once; the gb_op */
   int64_t value, limit;   /* of an index: the value, and the number of valid ones */

@@ -40,6 +40,7 @@ local op_shapes = { -- where an op differs from its family
   max_pool2d = "x [n, c, h, w]: y [n, c, h', w']", avg_pool2d = "x [n, c, h, w]: y [n, c, h', w']",
   adaptive_avg_pool2d = "x [n, c, h, w]: y [n, c, size]", add_layer_norm = "y and sum are shaped like x",
   cross_entropy = each_loss .. "target", nll_loss = each_loss .. "target", linear_cross_entropy = each_loss .. "target",
+  ctc_loss = "log_probs [time, n, classes], targets [n, length] or one after another, lengths [n]: " .. each_loss .. "sample",
   triplet_margin_loss = each_loss .. "sample: all but the last dimension", cosine_embedding_loss = each_loss .. "target",
   multilabel_margin_loss = each_loss .. "row of x", multilabel_soft_margin_loss = each_loss .. "row of x", multi_margin_loss = each_loss .. "target",
   dice_loss = each_loss .. "sample: the first dimension", sigmoid_focal_loss = "like x; with reduction \"mean\" or \"sum\" a 0-d tensor",

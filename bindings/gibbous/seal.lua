@@ -8,7 +8,7 @@ local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
   ["gb.nn"] = { "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "TransformerEncoderLayer", "TransformerDecoderLayer", "Conv1d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "InstanceNorm2d" },
-  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "instance_norm", "ctc_loss",
+  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "instance_norm",
     "interpolate", "grid_sample", "rotary_embedding", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},

@@ -16,6 +16,7 @@
   X(norm) \
   X(loss) \
   X(losses) \
+  X(ctc) \
   X(distance) \
   X(index) \
   X(attention)

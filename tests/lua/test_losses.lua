@@ -189,4 +189,129 @@ describe("at the edges", function()
   end)
 end)
 
+-- {==== ctc_loss ====
+
+-- The loss of one sample by its definition: the probabilities of all paths that are the target without repeats and blanks.
+local function by_paths(log_probs, target, blank)
+  local steps, most, total = log_probs:size(1), log_probs:size(2) - 1, 0
+  local rows, wanted = log_probs:tolist(), table.concat(target, ",")
+  local path = {}
+  local function walk(t, sum)
+    if t > steps then
+      local kept, last = {}, nil
+      for _, c in ipairs(path) do
+        if c ~= last and c ~= blank then kept[#kept + 1] = c end
+        last = c
+      end
+      if table.concat(kept, ",") == wanted then total = total + math.exp(sum) end
+      return
+    end
+    for c = 0, most do
+      path[t] = c
+      walk(t + 1, sum + rows[t][c + 1])
+    end
+  end
+  walk(1, 0)
+  return -math.log(total)
+end
+
+describe("ctc_loss", function()
+  gb.manual_seed(8)
+  local logits = gb.randn(5, 3, 4, { dtype = "float64" })
+  local log_probs = logits:log_softmax(-1)
+  local targets, steps, lengths = gb.tensor { { 1, 2 }, { 3, 3 }, { 2, 0 } }, gb.tensor { 5, 4, 3 }, gb.tensor { 2, 2, 1 }
+  local function loss(options) return F.ctc_loss(log_probs, targets, steps, lengths, options) end
+  it("is the sum over all paths", function()
+    local each = loss({ reduction = "none" }):tolist()
+    for i, target in ipairs { { 1, 2 }, { 3, 3 }, { 2 } } do
+      expect(each[i]):to_be_near(by_paths(log_probs:select(2, i):narrow(1, 1, 6 - i), target, 0), 1e-12)
+    end
+    local last = F.ctc_loss(log_probs:select(2, 1), gb.tensor { 0, 1 }, gb.tensor(5), gb.tensor(2), { blank = 3 })
+    expect(last:item() * 2):to_be_near(by_paths(log_probs:select(2, 1), { 0, 1 }, 3), 1e-12)
+  end)
+  it("reduces as it says", function()
+    local each = loss { reduction = "none" }
+    expect(loss { reduction = "sum" }):to_be_close(each:sum())
+    expect(loss()):to_be_close((each / gb.tensor({ 2, 2, 1 }, { dtype = "float64" })):mean())
+  end)
+  it("takes targets one after another, one sample alone, and any layout", function()
+    local each = loss { reduction = "none" }
+    local row = gb.tensor { 1, 2, 3, 3, 2 }
+    expect(F.ctc_loss(log_probs, row, steps, lengths, { reduction = "none" })):to_equal_bits(each)
+    expect(F.ctc_loss(log_probs:transpose(1, 2):contiguous():transpose(1, 2), targets:t():contiguous():t(), steps:to("int32"), lengths:to("uint8"),
+      { reduction = "none" })):to_equal_bits(each)
+    for _, one in ipairs { gb.tensor(4), gb.tensor { 4 } } do
+      expect(F.ctc_loss(log_probs:select(2, 2), targets[2], one, one - 2, { reduction = "sum" })):to_equal_bits(each[2])
+    end
+  end)
+  it("behind log_softmax has the gradient of softmax less the shares of classes", function()
+    local leaf = logits:clone():requires_grad_()
+    local g = gb.grad(F.ctc_loss(leaf:log_softmax(-1), targets, steps, lengths, { reduction = "sum" }), leaf)
+    expect(g:sum(-1)):to_be_close(gb.zeros(5, 3, { dtype = "float64" }), 1e-12)
+    expect(g[5][3]:abs():max():item()):to_be(0.0) -- beyond the length
+    local each = gb.grad(F.ctc_loss(leaf:log_softmax(-1), targets, steps, lengths, { reduction = "none" }):sum(), leaf)
+    expect(each):to_be_close(g, 1e-12)
+  end)
+  it("of what no alignment fits is infinite, or 0 without a gradient", function()
+    local short = gb.tensor { 1, 2, 0 } -- steps; two equal labels need three
+    local function at(options)
+      local leaf = log_probs:detach():requires_grad_()
+      local each = F.ctc_loss(leaf, targets, short, lengths, options)
+      return each:tolist(), gb.grad(each:sum(), leaf)
+    end
+    local each, g = at { reduction = "none" }
+    for i = 1, 3 do expect(each[i]):to_be(math.huge) end
+    expect(g[1][1]:isnan():any():item()):to_be(true)
+    each, g = at { reduction = "none", zero_infinity = true }
+    for i = 1, 3 do expect(each[i]):to_be(0.0) end
+    expect(g:abs():max():item()):to_be(0.0)
+  end)
+  it("of an empty target is that of blanks alone; without samples or steps it is there", function()
+    local empty = gb.zeros(3, { dtype = "int64" })
+    local each = F.ctc_loss(log_probs, targets, steps, empty, { reduction = "none" })
+    expect(each[3]:item()):to_be_near(-log_probs:select(2, 3):narrow(1, 1, 3):select(2, 1):sum():item(), 1e-12)
+    expect(F.ctc_loss(log_probs, gb.zeros(3, 0, { dtype = "int64" }), steps, empty, { reduction = "none" })):to_equal_bits(each)
+    expect(F.ctc_loss(log_probs, targets, empty, empty, { reduction = "none" })):to_be_close { 0, 0, 0 }
+    local none = gb.zeros(0, { dtype = "int64" })
+    expect(F.ctc_loss(gb.zeros(5, 0, 4), gb.zeros(0, 2, { dtype = "int64" }), none, none, { reduction = "none" })):to_have_shape(0)
+    expect(F.ctc_loss(gb.zeros(5, 0, 4), none, none, none, { reduction = "sum" }):item()):to_be(0.0)
+  end)
+  it("counts classes that are certain or impossible", function()
+    local certain = gb.full({ 3, 1, 3 }, -math.huge, { dtype = "float64" })
+    certain[{ 1, 1, 2 }], certain[{ 2, 1, 1 }], certain[{ 3, 1, 3 }] = 0, 0, 0
+    local leaf = certain:requires_grad_()
+    local sum = F.ctc_loss(leaf, gb.tensor { { 1, 2 } }, gb.tensor { 3 }, gb.tensor { 2 }, { reduction = "sum" })
+    expect(sum:item() == 0):to_be(true)
+    expect(gb.grad(sum, leaf):reshape(3, 3)):to_be_close(gb.tensor { { 0.0, -1, 0 }, { -1, 0, 0 }, { 0, 0, -1 } })
+  end)
+  it("has its module", function()
+    local module = nn.CTCLoss { blank = 3, zero_infinity = true, reduction = "sum" }
+    expect(module(log_probs, targets - targets:eq(3):long(), steps, lengths)):to_equal_bits(
+      F.ctc_loss(log_probs, targets - targets:eq(3):long(), steps, lengths, { blank = 3, zero_infinity = true, reduction = "sum" }))
+    expect(function() module(log_probs, targets, steps, lengths, x) end):to_fail("one argument more")
+  end)
+  it("refuses what does not fit", function()
+    local function fails(text, ...)
+      local given = { ... }
+      expect(function() F.ctc_loss(table.unpack(given)):sum():item() end):to_fail(text)
+    end
+    fails("'blank' is 4", log_probs, targets, steps, lengths, { blank = 4 })
+    fails("'blank' is -1, it must be at least 0", log_probs, targets, steps, lengths, { blank = -1 })
+    fails("'targets' has shape 2x2", log_probs, targets:narrow(1, 1, 2), steps, lengths)
+    fails("'input_lengths' has shape 2", log_probs, targets, gb.tensor { 1, 2 }, lengths)
+    fails("'target_lengths' has shape scalar", log_probs, targets, steps, gb.tensor(2))
+    fails("'target_lengths' must be an integer", log_probs, targets, steps, lengths:float())
+    fails("'log_probs' must be a floating", log_probs:long(), targets, steps, lengths)
+    fails("dimensions", log_probs[1][1], targets, steps, lengths)
+    fails("a length of 6 is out of range 0 .. 5", log_probs, targets, gb.tensor { 5, 6, 1 }, lengths)
+    fails("a length of -1 is out of range 0 .. 5", log_probs, targets, gb.tensor { 5, -1, 1 }, lengths)
+    fails("a length of 3 is out of range 0 .. 2", log_probs, targets, steps, gb.tensor { 2, 3, 0 })
+    fails("a length of 3 is out of range 0 .. 2", log_probs, gb.tensor { 1, 2, 3, 3 }, steps, gb.tensor { 2, 3, 0 })
+    fails("target 4 is out of range 0 .. 3", log_probs, targets + 1, steps, lengths)
+    fails("target -1 is out of range 0 .. 3", log_probs, targets - 2, steps, lengths)
+  end)
+end)
+
+-- ====}
+
 gb.test.finish()

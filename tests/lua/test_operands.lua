@@ -328,7 +328,7 @@ local without = {
   isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
   masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
-  multilabel_margin_loss = { mixed = floating },
+  multilabel_margin_loss = { mixed = floating }, ctc_loss = { mixed = floating },
   bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },
 }
 

@@ -401,9 +401,9 @@ local function over(name, fn, count, takes, options, text, extra)
   local class = layer(format("gb.nn.%s(; %s) -> module: %s", name, options, text), function(self, o) self.options = setmetatable(o, {}) end)
   function class:forward(...)
     if select("#", ...) > count then refuse(self, takes) end
-    local a, b, c = ...
-    if count == 2 then return fn(a, b, self.options) end
-    return fn(a, b, c, self.options)
+    local given = { ... }
+    given[count + 1] = self.options
+    return fn(unpack(given, 1, count + 1))
   end
   function class:extra() return tostring(self.options[extra]) end
 end
@@ -450,6 +450,9 @@ over("TripletMarginLoss", F.triplet_margin_loss, 3, "anchor, positive and negati
   gb.nn.TripletMarginLoss()(x, x * 2, x * 3)", "reduction")
 over("CosineEmbeddingLoss", F.cosine_embedding_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \"mean\"", "1 - cosine where target \z
   is 1, max(0, cosine - margin) where it is -1. Example: local loss = gb.nn.CosineEmbeddingLoss()(x, x, gb.ones(4))", "reduction")
+over("CTCLoss", F.ctc_loss, 4, "log_probs, targets, input_lengths and target_lengths", "blank: int = 0, reduction: string = \"mean\", zero_infinity: \z
+  bool = false", "-log of the probability of all alignments of the targets: log_probs [time, n, classes], targets [n, length], lengths [n]. Example: \z
+  local loss = gb.nn.CTCLoss()(gb.randn(4, 1, 3):log_softmax(-1), gb.tensor { { 1, 2 } }, gb.tensor { 4 }, gb.tensor { 2 })", "reduction")
 
 -- ====}
 

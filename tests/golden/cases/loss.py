@@ -128,3 +128,30 @@ case("dice_loss", [rand(3, 4, low=0, high=1), labels], [x0, x1], lambda x, t: di
 case("dice_loss", [rand(2, 3, 4, low=0, high=1), rand(2, 3, 4, low=0, high=1)], [x0, x1, {"smooth": 0.5, "reduction": "none"}],
      lambda x, t: dice(x, t, 0.5), growth=8, tag="none")
 case("dice_loss", [rand(3, 4, low=0, high=1), labels], [x0, x1, {"reduction": "sum"}], lambda x, t: dice(x, t).sum(), growth=8, tag="sum")
+
+
+def ctc(x, targets, steps, lengths, blank=0, reduction="mean", zero_infinity=False):
+    """PyTorch's loss with the derivative by log-probabilities: its own adds exp(x), which log_softmax takes away again."""
+    batched = x.dim() == 3
+    losses = F.ctc_loss(x, targets, steps, lengths, blank, "none", zero_infinity)
+    counts = (torch.arange(len(x)).reshape(-1, 1) < steps.reshape(1, -1)) if batched else torch.arange(len(x)) < steps
+    extra = (x.exp().sum(-1) * counts).sum(0) * (losses.detach() != 0)
+    losses = losses - (extra - extra.detach())
+    if reduction == "mean":
+        return (losses / lengths.clamp(min=1)).mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+# More than 300 elements: PyTorch's kernel reads out of bounds where sizes are cut, so test_losses.lua has the edges.
+steps, lengths, fewer = torch.tensor([13, 4, 9, 7]), torch.tensor([2, 4, 0, 3]), torch.tensor([13, 3, 0, 4])
+log_probs = rand(13, 4, 6, low=-3, high=0)
+words = torch.tensor([[1, 3, 0, 0], [2, 5, 1, 4], [0, 0, 0, 0], [2, 2, 1, 0]])
+joined = torch.tensor([0, 3, 2, 4, 0, 5, 2, 2, 0])
+case("ctc_loss", [log_probs, words, steps, lengths], [x0, x1, x2, x3], ctc, growth=16)
+for r in ("sum", "none"):
+    case("ctc_loss", [log_probs, words, steps, lengths], [x0, x1, x2, x3, {"reduction": r}],
+         lambda x, t, s, n, r=r: ctc(x, t, s, n, reduction=r), growth=16, tag=r)
+case("ctc_loss", [log_probs, joined, steps, lengths], [x0, x1, x2, x3, {"blank": 1}],
+     lambda x, t, s, n: ctc(x, t, s, n, 1), growth=16, tag="one after another, blank 1")
+case("ctc_loss", [log_probs, words, fewer, lengths], [x0, x1, x2, x3, {"zero_infinity": True, "reduction": "none"}],
+     lambda x, t, s, n: ctc(x, t, s, n, 0, "none", True), growth=16, tag="no alignment")
