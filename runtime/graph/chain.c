@@ -52,6 +52,13 @@ gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_
   return gb_chain_n(chain, op, (gb_tensor *[]){ x, y, z }, 3, attrs);
 }
 
+gb_tensor *gb_chain_wrap(gb_chain *chain, double number) {
+  if (!ready(chain)) return NULL;
+  gb_tensor *out = NULL;
+  gb_status status = gb_tensor_wrap_number(chain->context, number, &out);
+  return keep(chain, status, out);
+}
+
 gb_tensor *gb_chain_number(gb_chain *chain, gb_op op, gb_tensor *x, double number) {
   if (!ready(chain)) return NULL;
   gb_tensor *out = NULL;

@@ -29,6 +29,8 @@ gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_
 gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments);
 /* Any op with one visible output; in[] may hold NULL where an input is optional. */
 gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
+/* A number as an input of ops that take one in place of a tensor. */
+gb_tensor *gb_chain_wrap(gb_chain *chain, double number);
 gb_tensor *gb_chain_number(gb_chain *chain, gb_op op, gb_tensor *x, double number);
 gb_tensor *gb_chain_cast(gb_chain *chain, gb_tensor *x, gb_dtype dtype);
 /* x in float32 when it is a 16-bit float, else x. */

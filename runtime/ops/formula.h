@@ -61,7 +61,7 @@ static inline gb_tensor *gb_equals(gb_formula *f, gb_tensor *x, double number) {
 
 /* max(x, 0) */
 static inline gb_tensor *gb_above_zero(gb_formula *f, gb_tensor *x) {
-  return GB_CHAIN(&f->chain, clamp, .x = x, .min = gb_attr_num(0));
+  return GB_CHAIN(&f->chain, clamp, .x = x, .min = gb_chain_wrap(&f->chain, 0));
 }
 
 /* log(1 + exp(x)), which overflows nowhere; beyond 40 the difference from x is lost in float64 too. */
