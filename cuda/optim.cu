@@ -254,6 +254,7 @@ extern "C" void gb_pass_count(gb_stream stream, const gb_pass *pass) { GB_LAUNCH
 /* {==== steps ==== */
 
 #define STATE_AT(room, k, i) room[k][i]
+#define STATE_IN(room, k) true
 #define T float
 #define M(name) name##_f32
 typedef T (*M(state_room))[GB_LANES];
@@ -277,10 +278,8 @@ typedef T (*M(state_room))[GB_LANES];
     static __device__ __forceinline__ void segment(const gb_optim_numbers &hyper, int64_t steps, numbers *n) {               \
       NAME##_segment##suffix(&hyper.NAME, steps, n);                                                                         \
     }                                                                                                                        \
-    static __device__ __forceinline__ real element(real w, real g, real (*state)[GB_LANES], int lane, bool bare,             \
-                                                   const numbers *n) {                                                       \
+    static __device__ __forceinline__ real element(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
       NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                            \
-      s.bare = bare;                                                                                                         \
       w = NAME##_element##suffix(w, g, &s, n);                                                                               \
       NAME##_store##suffix(state, lane, s);                                                                                  \
       return w;                                                                                                              \
@@ -305,8 +304,6 @@ template <class Rule> struct step_run {
     typename Rule::numbers numbers;
     Rule::segment(hyper, p.steps[p.segment[s].index], &numbers);
     const int dtype = dtype_of((T)0);
-    bool bare = true;
-    GB_UNROLL for (int k = 0; k < Rule::states; k++) bare = bare && !p.state[k];
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
       T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
       load_four<T>(p.gradients, dtype, f, g);
@@ -314,7 +311,7 @@ template <class Rule> struct step_run {
       GB_UNROLL for (int k = 0; k < Rule::states; k++)
         if (p.state[k]) load_four<T>(p.state[k], dtype, f, state[k]);
       gradients.apply(p, f, g);
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) w[l] = Rule::element(w[l], g[l], state, l, bare, &numbers);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) w[l] = Rule::element(w[l], g[l], state, l, &numbers);
       GB_UNROLL for (int k = 0; k < Rule::states; k++)
         if (p.state[k]) store_four<T>(p.state[k], dtype, f, state[k]);
       write_weights(p, f, w);

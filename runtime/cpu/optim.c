@@ -313,6 +313,8 @@ static void clip_in_step(pass *p, double clip) {
 
 /* {==== Steps ==== */
 
+_Static_assert(GB_OPTIM_STATES <= 3, "cpu/steps.h has a loop for each choice among three states");
+
 #define T float
 #define M(name) name##_f32
 #include "cpu/steps.h"

@@ -3,12 +3,15 @@
  * A tile's gradients are brought to their true size first. Then one vectorised loop runs the rule of base/updates.h, and the
  * new weights are rounded into their 16-bit forms while they are still in the cache. */
 
-/* Where the states of a tile lie; by value, so that a loop has the pointers in registers. */
-typedef struct M(state_room) { T *state[GB_OPTIM_STATES]; } M(state_room);
+/* Where the states of a tile lie; by value, so that a loop has the pointers in registers. lacks: bits of states that the
+ * step does not use, a constant in each loop. */
+typedef struct M(state_room) { T *state[GB_OPTIM_STATES]; unsigned lacks; } M(state_room);
 #define STATE_AT(room, k, i) (room).state[k][i]
+#define STATE_IN(room, k) !((room).lacks >> (k) & 1)
 
 #include "base/updates.h"
 #undef STATE_AT
+#undef STATE_IN
 
 /* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_ and then by a clip,
  * so that the bits are those of one after the other. */
@@ -26,21 +29,19 @@ static void M(skipped_run)(pass *p, int64_t chunk, const gb_segment *segment, in
   for (int64_t end = at + n; at < end; at += GB_TILE) M(read)(p, at, least(GB_TILE, end - at), g);
 }
 
-/* Part of a run. A state that the step does not use lies in `none`, so that rules need not ask; bare: it uses none at all. */
+/* Part of a run. */
 typedef struct M(tile) {
   int64_t at, n, end;
-  T *w, g[GB_TILE], none[GB_TILE];
+  T *w, g[GB_TILE];
   M(state_room) room;
-  bool bare;
 } M(tile);
 
 /* The tiles of a run begin. */
 static void M(open_tile)(const pass *p, M(tile) *t, int64_t at, int64_t n) {
   t->at = at;
   t->end = at + n;
-  t->bare = true;
-  for (int k = 0; k < GB_OPTIM_STATES; k++) t->bare = t->bare && !p->state[k];
-  if (!t->bare) memset(t->none, 0, sizeof(T) * (size_t)least(GB_TILE, n));
+  t->room.lacks = 0;
+  for (unsigned k = 0; k < GB_OPTIM_STATES; k++) t->room.lacks |= (unsigned)!p->state[k] << k;
 }
 
 /* Load the tile at t->at; false: the run is at its end. */
@@ -48,7 +49,7 @@ static bool M(load_tile)(const pass *p, M(tile) *t) {
   t->n = least(GB_TILE, t->end - t->at);
   if (t->n <= 0) return false;
   t->w = (T *)p->weights + t->at;
-  for (int k = 0; k < GB_OPTIM_STATES; k++) t->room.state[k] = p->state[k] ? (T *)p->state[k] + t->at : t->none;
+  for (int k = 0; k < GB_OPTIM_STATES; k++) t->room.state[k] = p->state[k] ? (T *)p->state[k] + t->at : NULL;
   M(read)(p, t->at, t->n, t->g);
   return true;
 }
@@ -59,8 +60,17 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
   t->at += GB_TILE;
 }
 
-/* X_at and X_bare: one element, with its states and without; functions of their own, since a struct that is declared in a
- * simd loop keeps it from vectorising. X_rule: one tile. X_run: a run of a segment. */
+/* X_at: one element; a function of its own, since a struct that is declared in a simd loop keeps it from vectorising.
+ * X_rule: one tile, by a loop for each choice of states that a step may do without. X_run: a run of a segment. */
+#define STATE(name) | 1 << offsetof(states, name) / sizeof(T)
+#define STATE_WHERE(name, condition) | 0x101 << offsetof(states, name) / sizeof(T)
+#define LOOP(NAME, without)                                                                                               \
+  case without:                                                                                                           \
+    if (!(without & ~(have >> 8))) {                                                                                      \
+      room.lacks = without;                                                                                               \
+      _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_at)(w[i], g[i], room, i, &n);               \
+    }                                                                                                                     \
+    return;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                              \
   static inline T M(NAME##_at)(T w, T g, M(state_room) room, int64_t i, const M(NAME##_numbers) *n) {                     \
     M(NAME##_states) s = M(NAME##_load)(room, i);                                                                         \
@@ -68,16 +78,15 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
     M(NAME##_store)(room, i, s);                                                                                          \
     return w;                                                                                                             \
   }                                                                                                                       \
-  static inline T M(NAME##_bare)(T w, T g, const M(NAME##_numbers) *n) {                                                  \
-    M(NAME##_states) s = { .bare = true };                                                                                     \
-    return M(NAME##_element)(w, g, &s, n);                                                                                \
-  }                                                                                                                       \
   static void M(NAME##_rule)(T *restrict w, const T *restrict g, const M(tile) *t, const M(NAME##_numbers) *numbers) {    \
+    typedef M(NAME##_states) states;                                                                                      \
+    enum { have = 0 STATES };                                                                                             \
     const M(NAME##_numbers) n = *numbers;                                                                                 \
-    const M(state_room) room = t->room;                                                                                   \
+    M(state_room) room = t->room;                                                                                         \
     const int64_t count = t->n;                                                                                           \
-    if (t->bare) _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_bare)(w[i], g[i], &n);           \
-    else _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_at)(w[i], g[i], room, i, &n);            \
+    switch (room.lacks & have & 0xff) {                                                                                   \
+      LOOP(NAME, 0) LOOP(NAME, 1) LOOP(NAME, 2) LOOP(NAME, 3) LOOP(NAME, 4) LOOP(NAME, 5) LOOP(NAME, 6) LOOP(NAME, 7)     \
+    }                                                                                                                     \
   }                                                                                                                       \
   static void M(NAME##_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                   \
     (void)chunk;                                                                                                          \
@@ -88,3 +97,6 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
   }
 #include "base/optimizers.def"
 #undef OPTIMIZER
+#undef LOOP
+#undef STATE
+#undef STATE_WHERE

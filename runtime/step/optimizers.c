@@ -1,14 +1,17 @@
 /* step/optimizers.c - base/optimizers.def as data: names, defaults, bounds and states, for the engine and for bindings. */
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "step/optim.h"
 
-static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more and below 1" };
+static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more and below 1" },
+                      to_1 = { 1 + DBL_EPSILON, "0 to 1" };
 
 #define FROM_0 from_0
 #define UNIT unit
+#define TO_1 to_1
 #define PLACE(name) (int)(offsetof(numbers, name) / sizeof(double))
 #define HYPER(name, preset, bound) { #name, GB_HYPER_NUMBER, false, PLACE(name), { preset }, #preset, &bound },
 #define RATE(name, preset, bound) { #name, GB_HYPER_NUMBER, true, PLACE(name), { preset }, #preset, &bound },

@@ -212,7 +212,9 @@ local function use(name)
   for _, other in ipairs(needs[name] or {}) do use(other) end
   local made = world[name]:gsub("@fn", function() return P.callback() end):gsub("@effect",
     function() return P.effect() end)
-  made = made:gsub("@Optimizer", function() return pick { "SGD", "Adam", "AdamW", "Lion" } end)
+  made = made:gsub("@Optimizer", function()
+    return pick { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD" }
+  end)
   made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)
   P.add(("%s = %s"):format(name, made))
   return name

@@ -3,10 +3,11 @@
 
 Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch; writes tests/golden/training/FAMILY.jsonl)
 
-Optimizers: two float32 parameters, ten given gradients, the parameters after some steps. Schedules: the rates of all
-groups at each step, and the momenta of those that cycle them. Layers: weights, input, output and gradients of a module. The scaler: its scale and tracker after each step of a
-given row of found_inf flags. Averages: weights and the averages after each update. Norms: gradients before and after
-clipping by their norm. What is drawn hangs on the line's name alone, as in tests/golden/cases.
+Optimizers: two parameters, twenty given gradients, the parameters after some steps, in float32 and in float64. Schedules:
+the rates of all groups at each step, and the momenta of those that cycle them. Layers: weights, input, output and
+gradients of a module. The scaler: its scale and tracker after each step of a given row of found_inf flags. Averages:
+weights and the averages after each update. Norms: gradients before and after clipping by their norm. What is drawn hangs
+on the line's name alone, as in tests/golden/cases.
 """
 import math
 
@@ -28,27 +29,57 @@ def titled(kind, options):
 
 
 # {==== optimizers ====
+DECAY = dict(weight_decay=0.1)
 OPTIMIZERS = [
     ("SGD", dict(lr=0.1)),
     ("SGD", dict(lr=0.1, momentum=0.9)),
+    ("SGD", dict(lr=0.1, dampening=0.5)),
     ("SGD", dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01)),
     ("SGD", dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)),
     ("SGD", dict(lr=0.1, maximize=True)),
     ("Adam", dict(lr=0.01)),
     ("Adam", dict(lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)),
+    ("Adam", dict(lr=0.01, amsgrad=True, betas=(0.8, 0.5), weight_decay=0.1)),
     ("Adam", dict(lr=0.01, maximize=True)),
     ("AdamW", dict(lr=0.01)),
     ("AdamW", dict(lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)),
+    ("AdamW", dict(lr=0.01, amsgrad=True, betas=(0.9, 0.5))),
     ("Lion", dict(lr=0.01)),
     ("Lion", dict(lr=0.01, betas=(0.3, 0.6), weight_decay=0.1)),
     ("Lion", dict(lr=0.01, maximize=True)),
+    ("RMSprop", dict()),
+    ("RMSprop", dict(lr=0.02, alpha=0.9, eps=1e-6, momentum=0.8, **DECAY)),
+    ("RMSprop", dict(lr=0.02, alpha=0.9, centered=True, maximize=True)),
+    ("RMSprop", dict(lr=0.02, centered=True, momentum=0.5, **DECAY)),
+    ("Adagrad", dict(lr=0.1)),
+    ("Adagrad", dict(lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-6, **DECAY)),
+    ("Adagrad", dict(lr=0.1, maximize=True)),
+    ("Adadelta", dict()),
+    ("Adadelta", dict(lr=0.5, rho=0.8, eps=1e-4, **DECAY)),
+    ("Adadelta", dict(maximize=True)),
+    ("Adamax", dict(lr=0.01)),
+    ("Adamax", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-4, **DECAY)),
+    ("Adamax", dict(lr=0.01, maximize=True)),
+    ("NAdam", dict(lr=0.01)),
+    ("NAdam", dict(lr=0.01, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.1, **DECAY)),
+    ("NAdam", dict(lr=0.01, decoupled_weight_decay=True, maximize=True, **DECAY)),
+    ("RAdam", dict(lr=0.01)),
+    ("RAdam", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-6, **DECAY)),
+    ("RAdam", dict(lr=0.01, decoupled_weight_decay=True, maximize=True, **DECAY)),
+    ("Rprop", dict()),
+    ("Rprop", dict(lr=0.05, etas=(0.4, 1.5), step_sizes=(1e-3, 0.2))),
+    ("Rprop", dict(maximize=True)),
+    ("ASGD", dict()),
+    ("ASGD", dict(lr=0.05, lambd=0.1, alpha=0.5, t0=4, **DECAY)),
+    ("ASGD", dict(maximize=True)),
 ]
+STEPS = 20
 
 
 class Lion(torch.optim.Optimizer):
     """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms" (arXiv 2302.06675); PyTorch has none."""
 
-    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False, foreach=False):
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
         super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
 
     @torch.no_grad()
@@ -63,23 +94,32 @@ class Lion(torch.optim.Optimizer):
                 p.sub_(group["lr"] * (update + group["weight_decay"] * p))
 
 
+OWN = {"Lion": Lion}
+
+
 def optimizer(kind, options):
+    """Twenty steps, the short parameter without a gradient at the fifth. "wide": the end of the same in float64."""
     name, tensors = titled(kind, options), {}
-    params = [drawn(name, f"start{i}", p).requires_grad_() for i, p in enumerate([torch.empty(3, 5), torch.empty(70)])]
-    for i, p in enumerate(params):
-        tensors[f"start{i}"] = p.detach().clone()
-    opt = (Lion if kind == "Lion" else getattr(torch.optim, kind))(params, foreach=False, **options)
-    for step in range(10):
+    for dtype in (torch.float32, torch.float64):
+        wide = dtype == torch.float64
+        torch.set_default_dtype(dtype)  # of the numbers that NAdam and ASGD keep
+        start = [drawn(name, f"start{i}", p) for i, p in enumerate([torch.empty(3, 5), torch.empty(70)])]
+        params = [p.to(dtype).requires_grad_() for p in start]
         for i, p in enumerate(params):
-            p.grad = drawn(name, f"grad{i}.{step}", p)
-            if step == 4 and i == 1:
-                p.grad = None  # untouched: no decay, no step
-            else:
-                tensors[f"grad{i}.{step}"] = p.grad.clone()
-        opt.step()
-        if step in (0, 4, 9):
+            tensors.setdefault(f"start{i}", p.detach().clone())
+        given = options if kind in OWN else options | {"foreach": False}
+        opt = OWN.get(kind, getattr(torch.optim, kind, None))(params, **given)
+        for step in range(STEPS):
             for i, p in enumerate(params):
-                tensors[f"after{i}.{step}"] = p.detach().clone()
+                g = drawn(name, f"grad{i}.{step}", p)
+                p.grad = None if step == 4 and i == 1 else g.to(dtype)  # untouched: no decay, no step
+                if p.grad is not None:
+                    tensors[f"grad{i}.{step}"] = g
+            opt.step()
+            if step in ((STEPS - 1,) if wide else (0, 4, STEPS - 1)):
+                for i, p in enumerate(params):
+                    tensors[f"wide{i}.{step}" if wide else f"after{i}.{step}"] = p.detach().clone()
+    torch.set_default_dtype(torch.float32)
     return {"name": name, "kind": kind, "options": options, "tensors": tensors}
 # ====}
 

@@ -190,6 +190,8 @@ describe("a clip inside of step", function()
     { "Adam", { lr = 0.01, weight_decay = 0.1 } },
     { "AdamW", { lr = 0.01, maximize = true } },
     { "Lion", { lr = 0.01, weight_decay = 0.1 } },
+    { "RMSprop", { lr = 0.01, momentum = 0.5, maximize = true } },
+    { "Rprop", { lr = 0.01 } },
   }
   -- Three steps, clipped inside or before, of which the second may overflow; everything that can be seen afterwards.
   local function run(inside, kind, dtype, scale, limit, norm_type, big)

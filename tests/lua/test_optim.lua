@@ -5,7 +5,14 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, F = gb.nn, gb.optim, gb.nn.functional
 
-local kinds = { "SGD", "Adam", "AdamW", "Lion" }
+local kinds = { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
+  "ASGD" }
+local decays = { Rprop = false } -- the others have weight_decay
+-- Options with which a kind has all of its states.
+local whole = {
+  SGD = { lr = 0.1, momentum = 0.9 }, Adam = { lr = 0.01, amsgrad = true }, AdamW = { lr = 0.01, amsgrad = true },
+  RMSprop = { lr = 0.01, momentum = 0.5, centered = true }, Rprop = { lr = 0.01 },
+}
 
 local function parameter(...) return nn.Parameter(gb.tensor { ... }) end
 local function values(p) return p:detach():clone() end
@@ -14,7 +21,7 @@ for _, kind in ipairs(kinds) do
   describe(kind, function()
     it("a nil gradient means untouched: no decay, no step, no state", function()
       local used, unused = parameter(1.0, 2.0), parameter(3.0, 4.0)
-      local opt = optim[kind]({ used, unused }, { lr = 0.1, weight_decay = 0.5 })
+      local opt = optim[kind]({ used, unused }, { lr = 0.1, weight_decay = decays[kind] == nil and 0.5 or nil })
       local before = values(unused)
       for _ = 1, 3 do
         opt:zero_grad()
@@ -29,7 +36,7 @@ for _, kind in ipairs(kinds) do
       opt:zero_grad() -- a gradient of zeros is one: decay applies
       unused:mul(0):sum():backward()
       opt:step()
-      expect(values(unused):eq(before):any():item()):to_be(false)
+      expect(values(unused):eq(before):any():item()):to_be(decays[kind] == false)
     end)
     it("a branch that is used now and then keeps its own count", function()
       local a, b = parameter(1.0), parameter(1.0)
@@ -68,7 +75,8 @@ for _, kind in ipairs(kinds) do
     end)
     it("two groups have their own options", function()
       local a, b = parameter(1.0), parameter(1.0)
-      local opt = optim[kind]({ { params = { a }, lr = 0.5 }, { params = { b } } }, { lr = 0.25 })
+      local opt = optim[kind]({ { params = { a }, lr = 0.5 }, { params = { b } } },
+        { lr = 0.25, step_sizes = kind == "Rprop" and { 0, 50 } or nil }) -- the least of which is above 0
       expect(#opt.param_groups):to_be(2)
       expect(opt.param_groups[1].lr):to_be(0.5)
       expect(opt.param_groups[2].lr):to_be(0.25)
@@ -108,7 +116,7 @@ for _, kind in ipairs(kinds) do
       local function new()
         gb.manual_seed(2)
         local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-        return net, optim[kind](net:parameters(), kind == "SGD" and { lr = 0.1, momentum = 0.9 } or { lr = 0.01, weight_decay = 0.1 }), gb.randn(16, 4)
+        return net, optim[kind](net:parameters(), whole[kind] or { lr = 0.01, weight_decay = 0.1 }), gb.randn(16, 4)
       end
       local function steps(net, opt, x, n)
         for _ = 1, n do
@@ -140,6 +148,58 @@ for _, kind in ipairs(kinds) do
     end)
   end)
 end
+
+describe("defaults", function()
+  local pytorch = {
+    SGD = { lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false },
+    Adam = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, amsgrad = false },
+    AdamW = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, amsgrad = false },
+    RMSprop = { lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0, centered = false },
+    Adagrad = { lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10 },
+    Adadelta = { lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0 },
+    Adamax = { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0 },
+    NAdam = { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3, decoupled_weight_decay = false },
+    RAdam = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, decoupled_weight_decay = false },
+    Rprop = { lr = 1e-2, etas = { 0.5, 1.2 }, step_sizes = { 1e-6, 50 } },
+    ASGD = { lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0 },
+  }
+  for kind, options in pairs(pytorch) do
+    it("of " .. kind .. " are PyTorch's", function()
+      local group = optim[kind]({ parameter(1.0) }).param_groups[1]
+      for name, value in pairs(options) do
+        local pair = type(value) == "table"
+        for i = 1, pair and 2 or 1 do
+          local got = pair and group[name][i] or group[name]
+          if pair then expect(got):to_be(value[i]) else expect(got == value):to_be(true) end
+        end
+      end
+      expect(group.maximize):to_be(false)
+    end)
+  end
+end)
+
+describe("long runs", function()
+  it("of a centered RMSprop with one gradient do not end in NaN", function()
+    local p = parameter(1.0, 1.0)
+    local opt = optim.RMSprop({ p }, { centered = true, alpha = 0.5 })
+    for _ = 1, 200 do
+      p.grad = gb.tensor { 0.1, 3.3 }
+      opt:step()
+    end
+    expect(values(p):isfinite():all():item()):to_be(true)
+  end)
+  it("of NAdam need no product of momenta", function()
+    local p = parameter(1.0)
+    local opt = optim.NAdam({ p }, { betas = { 0.99, 0.999 }, momentum_decay = 1 })
+    local state = opt:state_dict()
+    state.state[1].steps = 10 ^ 9 // 1 | 0
+    opt:load_state_dict(state)
+    p.grad = gb.tensor { 1.0 }
+    opt:step()
+    local root = math.sqrt(1 - 0.999) -- of an average that saw one gradient, uncorrected
+    expect(values(p):item()):to_be_near(1 - 2e-3 * (0.01 * 1 + 0.99 * 0.01) / root, 1e-6)
+  end)
+end)
 
 describe("Lion", function()
   it("has the paper's defaults", function()
@@ -253,6 +313,18 @@ describe("refuses", function()
     expect(with { weight_decay = -1 }):to_fail("weight_decay")
     expect(with { maximize = 5 }):to_fail("maximize")
     expect(with(5)):to_fail("option")
+    local out_of_bounds = {
+      RMSprop = { alpha = 1.5, eps = -1, momentum = -1, centered = 1 }, Adadelta = { rho = 1.1, eps = -1e-6 },
+      Adagrad = { lr_decay = -1, initial_accumulator_value = -1, eps = 0 / 0 }, Adamax = { betas = { 0.9, 1 }, eps = -1 },
+      NAdam = { momentum_decay = -1, decoupled_weight_decay = 0 }, RAdam = { betas = { -0.1, 0.9 }, eps = math.huge },
+      Rprop = { etas = { 1, 1.2 }, step_sizes = { 2, 1 } }, ASGD = { lambd = -1, alpha = -1, t0 = -1 }, Adam = { amsgrad = "yes" },
+    }
+    for kind, options in pairs(out_of_bounds) do
+      for name, value in pairs(options) do
+        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(name)
+      end
+    end
+    optim.Adadelta({ parameter(1.0) }, { rho = 1 }):close()
     local opt = optim.SGD({ parameter(1.0) }, { lr = 0.1 })
     expect(function() opt.param_groups[1].lr = -1 end):to_fail("lr")
     expect(function() opt.param_groups[1].nonsense = 1 end):to_fail("nonsense")
@@ -261,6 +333,7 @@ describe("refuses", function()
   it("options of another optimizer, naming the nearest of its own", function()
     local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 }, Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
     foreign.AdamW, foreign.Lion = foreign.Adam, { eps = 1e-8, momentum = 0.9 }
+    foreign.RMSprop, foreign.Rprop, foreign.ASGD = { betas = { 0.9, 0.99 } }, { weight_decay = 0.1 }, { momentum = 0.9 }
     for kind, options in pairs(foreign) do
       for name, value in pairs(options) do
         expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("%s: unknown option '%s'"):format(kind, name))
