@@ -28,6 +28,10 @@ static gb_pass pass_of(const gb_step_call *c) {
     p.steps = (int64_t *)(void *)gb_data(slab->counters);
     p.blame = p.steps + slab->counters->numel / 2;
   }
+  if (slab->measures) {
+    p.measures = (double *)(void *)gb_data(slab->measures);
+    p.parts = p.measures + 2 * slab->count;
+  }
   int64_t first = 0;
   while (first < slab->count && !slab->segments[first].has_grad) first++;
   if (first < slab->count) p.start = slab->segments[first].offset;

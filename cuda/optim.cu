@@ -15,6 +15,7 @@
 #include "cuda/lanes.cuh"
 
 #define CHUNK 4096
+static_assert(CHUNK >= GB_LEAST_CHUNK, "there is room for the parts of segments");
 
 extern "C" int64_t gb_pass_chunks(int64_t elements) { return (elements + CHUNK - 1) / CHUNK; }
 
@@ -221,6 +222,10 @@ template <typename T> struct reading {
     }
     GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] *= factor;
   }
+  /* What it makes of gradients, which stay as they are. */
+  __device__ __forceinline__ void look(T *g) const {
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = writes ? g[l] * inverse * clip * factor : g[l] * factor;
+  }
   /* Of a step that is skipped: what it leaves behind. */
   __device__ void run(const gb_pass &p, int, int64_t first, int64_t last) const {
     T g[GB_LANES];
@@ -269,8 +274,20 @@ typedef T (*M(state_room))[GB_LANES];
 #undef T
 #undef M
 
+/* What a step measures of a parameter first: nothing, or two norms. */
+#define NO_MEASURES(NAME, real, suffix)                                                                                      \
+  static __device__ __forceinline__ void measured(const gb_optim_numbers &, const double *, numbers *) {}
+#define MEASURES(NAME, real, suffix)                                                                                         \
+  static __device__ __forceinline__ void measured(const gb_optim_numbers &hyper, const double *sum, numbers *n) {            \
+    NAME##_measured##suffix(&hyper.NAME, sqrt(sum[0]), sqrt(sum[1]), n);                                                     \
+  }                                                                                                                          \
+  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
+    NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                              \
+    return NAME##_direction##suffix(w, g, &s, n);                                                                            \
+  }
+
 /* An optimizer in a precision as a type: X_f32 and X_f64. */
-#define RULE(NAME, real, suffix)                                                                                             \
+#define RULE(NAME, real, suffix, measures)                                                                                             \
   struct NAME##suffix {                                                                                                      \
     typedef real number;                                                                                                     \
     typedef NAME##_numbers##suffix numbers;                                                                                  \
@@ -284,17 +301,79 @@ typedef T (*M(state_room))[GB_LANES];
       NAME##_store##suffix(state, lane, s);                                                                                  \
       return w;                                                                                                              \
     }                                                                                                                        \
+    measures(NAME, real, suffix)                                                                                             \
   };
 #define STATE(name) char name;
 #define STATE_WHERE(name, condition) char name;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
   struct NAME##_states_count { STATES };                                                                                     \
-  RULE(NAME, float, _f32)                                                                                                    \
-  RULE(NAME, double, _f64)
+  RULE(NAME, float, _f32, NO_MEASURES)                                                                                       \
+  RULE(NAME, double, _f64, NO_MEASURES)
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                                  \
+  struct NAME##_states_count { STATES };                                                                                     \
+  RULE(NAME, float, _f32, MEASURES)                                                                                          \
+  RULE(NAME, double, _f64, MEASURES)
 #include "base/optimizers.def"
 #undef OPTIMIZER
 #undef STATE
 #undef STATE_WHERE
+
+/* What the runs of a chunk add to the measures of their segments. */
+template <class Rule> struct measure_run {
+  typedef typename Rule::number T;
+  gb_optim_numbers hyper;
+  reading<T> gradients;
+  int64_t chunk;
+  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
+    typename Rule::numbers numbers;
+    int64_t index = p.segment[s].index;
+    Rule::segment(hyper, p.steps[index], &numbers);
+    const int dtype = dtype_of((T)0);
+    double weights = 0, directions = 0;
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
+      load_four<T>(p.gradients, dtype, f, g);
+      load_four<T>(p.weights, dtype, f, w);
+      GB_UNROLL for (int k = 0; k < Rule::states; k++)
+        if (p.state[k]) load_four<T>(p.state[k], dtype, f, state[k]);
+      gradients.look(g);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+        double along = is_in(f, l) ? (double)Rule::direction(w[l], g[l], state, l, &numbers) : 0;
+        weights += (double)w[l] * (double)w[l]; /* 0 where it is not in the run */
+        directions += along * along;
+      }
+    }
+    weights = gb_block_reduce<gb_sum_of>(weights, 0.0);
+    directions = gb_block_reduce<gb_sum_of>(directions, 0.0);
+    if (threadIdx.x != 0) return;
+    p.parts[2 * (chunk + index)] = weights;
+    p.parts[2 * (chunk + index) + 1] = directions;
+  }
+};
+
+template <class Rule> static __global__ void __launch_bounds__(GB_THREADS) measure_kernel(gb_pass p) {
+  int64_t chunk = this_chunk(p);
+  measure_run<Rule> visitor = { p.numbers, reading_of<typename Rule::number>(p), chunk };
+  if (p.live) visitor.hyper = *p.live;
+  if (!visitor.gradients.skipped) visit_chunk(p, chunk, visitor);
+}
+
+/* A block for each segment adds its parts, in a fixed order. */
+static __global__ void sum_kernel(gb_pass p) {
+  gb_pass_segment segment = p.segment[blockIdx.x];
+  int64_t first = (segment.offset - p.start) / CHUNK, last = (segment.offset + segment.size - 1 - p.start) / CHUNK;
+  for (int k = 0; k < 2; k++) {
+    double sum = 0;
+    for (int64_t c = first + threadIdx.x; c <= last; c += blockDim.x) sum += p.parts[2 * (c + segment.index) + k];
+    sum = gb_block_reduce<gb_sum_of>(sum, 0.0);
+    if (threadIdx.x == 0) p.measures[2 * segment.index + k] = sum;
+  }
+}
+
+template <class Rule> static void measure(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  GB_LAUNCH(stream, measure_kernel<Rule>, grid, GB_THREADS, 0, *pass);
+  GB_LAUNCH(stream, sum_kernel, (unsigned)pass->count, GB_THREADS, 0, *pass);
+}
 
 template <class Rule> struct step_run {
   typedef typename Rule::number T;
@@ -303,6 +382,7 @@ template <class Rule> struct step_run {
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
     typename Rule::numbers numbers;
     Rule::segment(hyper, p.steps[p.segment[s].index], &numbers);
+    Rule::measured(hyper, p.measures + 2 * p.segment[s].index, &numbers);
     const int dtype = dtype_of((T)0);
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
       T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
@@ -331,6 +411,12 @@ static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
   switch (pass->optimizer) {
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
   case GB_##NAME:                                                                                                            \
+    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                            \
+    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                         \
+    return;
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                                  \
+  case GB_##NAME:                                                                                                            \
+    (pass->is_f64 ? measure<NAME##_f64> : measure<NAME##_f32>)(stream, grid, pass);                                          \
     if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                            \
     else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                         \
     return;

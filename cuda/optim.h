@@ -32,6 +32,7 @@ typedef struct gb_pass {
   bool scaled, maximize;
   double norm_type, max_norm, clip_factor, clip_value;
   double *norms;                         /* per chunk */
+  double *measures, *parts;              /* of segments, and of parts of them: see gb_measures_of */
   gb_optimizer_kind optimizer;           /* of a step */
   gb_optim_numbers numbers;
   const gb_optim_numbers *live;          /* in a captured graph the numbers are read from device memory; NULL: those above */

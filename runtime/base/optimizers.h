@@ -54,4 +54,7 @@ typedef union gb_optim_most_states {
 #undef STATE_WHERE
 enum { GB_OPTIM_STATES = sizeof(gb_optim_most_states) - 1 };
 
+/* A backend cuts a slab into chunks of at least so many elements. */
+enum { GB_LEAST_CHUNK = 4096 };
+
 #endif

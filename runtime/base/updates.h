@@ -8,6 +8,8 @@
  *
  *   NUMBERS(X, a, b)     what is the same for all elements of a parameter, as T (or a type X_numbers of its own)
  *   PER_SEGMENT(X)       makes them in double from the hyperparameters h and the steps that the parameter took before this one
+ *   DIRECTION(X)         of one that is MEASURED: what is measured of an element, by its states s and the numbers n
+ *   MEASURED_SEGMENT(X)  numbers from h and the norms of the weights and of the directions, which are added in double
  *   PER_ELEMENT(X)       the update, with its states s and the numbers n; a state that the step does not use is 0 */
 
 /* {==== what every rule has ==== */
@@ -53,6 +55,10 @@
 #define NUMBERS(NAME, ...) typedef struct M(NAME##_numbers) { T __VA_ARGS__; } M(NAME##_numbers);
 #define PER_SEGMENT(NAME) GB_INLINE void M(NAME##_segment)(const gb_##NAME##_hyper *h, int64_t steps, M(NAME##_numbers) *n)
 #define PER_ELEMENT(NAME) GB_INLINE T M(NAME##_element)(T w, T g, M(NAME##_states) *s, const M(NAME##_numbers) *n)
+
+#define DIRECTION(NAME) GB_INLINE T M(NAME##_direction)(T w, T g, M(NAME##_states) *s, const M(NAME##_numbers) *n)
+#define MEASURED_SEGMENT(NAME)                                                                                                  \
+  GB_INLINE void M(NAME##_measured)(const gb_##NAME##_hyper *h, double weights, double directions, M(NAME##_numbers) *n)
 
 #define SQRT(x) (T)(sizeof(T) == 4 ? sqrtf((float)(x)) : sqrt((double)(x)))
 /* a goes towards b by `rate`; from the nearer end, so that a rate of 1 gives b itself. */
@@ -349,8 +355,74 @@ PER_ELEMENT(ASGD) {
 
 /* ====} */
 
+/* {==== LAMB and LARS ==== */
+
+/* step: lr, times the ratio of norms. */
+NUMBERS(LAMB, step, rate1, beta2, rate2, first, root, eps, decay)
+
+PER_SEGMENT(LAMB) {
+  double count = (double)(steps + 1);
+  n->step = (T)h->lr;
+  n->rate1 = (T)(1 - h->beta1);
+  n->beta2 = (T)h->beta2;
+  n->rate2 = (T)(1 - h->beta2);
+  n->first = (T)(1 / (1 - pow(h->beta1, count)));
+  n->root = (T)(1 / sqrt(1 - pow(h->beta2, count)));
+  n->eps = (T)h->eps;
+  n->decay = (T)h->weight_decay;
+}
+
+DIRECTION(LAMB) {
+  s->exp_avg = LERP(s->exp_avg, g, n->rate1);
+  s->exp_avg_sq = s->exp_avg_sq * n->beta2 + n->rate2 * (g * g);
+  return s->exp_avg * n->first / (SQRT(s->exp_avg_sq) * n->root + n->eps) + n->decay * w;
+}
+
+MEASURED_SEGMENT(LAMB) {
+  bool trusts = h->use_nvlamb != 0 || h->weight_decay != 0;
+  if (trusts && weights != 0 && directions != 0) n->step = (T)(h->lr * (weights / directions));
+}
+
+PER_ELEMENT(LAMB) { return w - n->step * M(LAMB_direction)(w, g, s, n); }
+
+/* scale: of the gradient and its decay. */
+NUMBERS(LARS, lr, scale, decay, momentum, keep, nesterov, fresh)
+
+PER_SEGMENT(LARS) {
+  n->lr = (T)h->lr;
+  n->scale = 1;
+  n->decay = 0;
+  n->momentum = (T)h->momentum;
+  n->keep = (T)(1 - h->dampening);
+  n->nesterov = (T)h->nesterov;
+  n->fresh = steps == 0 || h->momentum == 0;
+}
+
+DIRECTION(LARS) {
+  (void)w, (void)s, (void)n;
+  return g;
+}
+
+MEASURED_SEGMENT(LARS) {
+  if (h->weight_decay == 0 || weights == 0 || directions == 0) return;
+  n->scale = (T)(h->trust_coefficient * weights / (directions + weights * h->weight_decay + h->eps));
+  n->decay = (T)h->weight_decay;
+}
+
+PER_ELEMENT(LARS) {
+  T slope = SLOPE(w, g, n->decay) * n->scale;
+  T buffer = n->fresh != 0 ? slope : s->momentum_buffer * n->momentum + slope * n->keep;
+  T along = n->nesterov != 0 ? slope + n->momentum * buffer : buffer;
+  s->momentum_buffer = buffer;
+  return w - n->lr * along;
+}
+
+/* ====} */
+
 #undef NUMBERS
 #undef PER_SEGMENT
+#undef DIRECTION
+#undef MEASURED_SEGMENT
 #undef PER_ELEMENT
 #undef SQRT
 #undef LERP

@@ -15,6 +15,7 @@
 #include "tensor/slab.h"
 
 #define CHUNK (16 * GB_TILE)
+_Static_assert(CHUNK >= GB_LEAST_CHUNK, "there is room for the parts of segments");
 #define LANES 32
 
 typedef struct pass pass;
@@ -33,6 +34,8 @@ struct pass {
   bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and clipped */
   double inverse, clip;                 /* what a step that writes gradients multiplies them by, one after the other */
   double *norms;                        /* of each chunk; NULL: not wanted */
+  double *measures;                     /* of segments, and from `parts` on of parts of them: see gb_measures_of */
+  double *parts;
   atomic_bool bad;                      /* a gradient was not finite */
 };
 
@@ -49,6 +52,8 @@ static pass pass_over(const gb_step_call *call, run_fn run) {
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
   for (int k = 0; k < GB_COPIES; k++) p.copy[k] = data_of(slab->copy[k]);
+  p.measures = slab->measures ? (double *)(void *)gb_data(slab->measures) : NULL;
+  p.parts = p.measures ? p.measures + 2 * slab->count : NULL;
   for (int i = 0; i < GB_OPTIM_STATES; i++) p.state[i] = call->uses[i] ? data_of(slab->state[i]) : NULL;
   int64_t first = 0, last = slab->count - 1;
   while (first <= last && !slab->segments[first].has_grad) first++;
@@ -327,11 +332,31 @@ _Static_assert(GB_OPTIM_STATES <= 3, "cpu/steps.h has a loop for each choice amo
 #undef T
 #undef M
 
-static const struct { run_fn f32, f64; } step_runs[] = {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { NAME##_run_f32, NAME##_run_f64 },
+/* measure: NULL where a step measures nothing first. */
+static const struct { run_fn step, measure; } step_runs[][2] = {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { { NAME##_run_f32, NULL }, { NAME##_run_f64, NULL } },
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                            \
+  [GB_##NAME] = { { NAME##_run_f32, NAME##_measure_f32 }, { NAME##_run_f64, NAME##_measure_f64 } },
 #include "base/optimizers.def"
 #undef OPTIMIZER
 };
+
+/* Measure each segment: its parts are added in their order, whatever thread they came from. */
+static void measure(pass *p, run_fn run) {
+  run_fn step = p->run;
+  p->run = run;
+  run_pass(p);
+  p->run = step;
+  for (int64_t s = 0; s < p->slab->count; s++) {
+    const gb_segment *segment = &p->slab->segments[s];
+    if (!segment->has_grad || segment->size == 0) continue;
+    int64_t first = (segment->offset - p->start) / CHUNK, last = (segment->offset + segment->size - 1 - p->start) / CHUNK;
+    double *sum = p->measures + 2 * s;
+    sum[0] = sum[1] = 0;
+    for (int64_t c = first; c <= last; c++)
+      for (int k = 0; k < 2; k++) sum[k] += p->parts[2 * (c + s) + k];
+  }
+}
 
 /* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
  * too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers, uses, scale, scaled, found, maximize. */
@@ -339,10 +364,12 @@ static gb_status optim_step(gb_step_call *c) {
   bool wide = c->slab->dtype == GB_FLOAT64;
   double clip = c->norm ? factor_by_norm(c) : 1; /* this comes first: it may raise the flag */
   bool skipped = is_skipped(c);
-  run_fn step = wide ? step_runs[c->kind].f64 : step_runs[c->kind].f32, skip = wide ? skipped_run_f64 : skipped_run_f32;
+  run_fn step = step_runs[c->kind][wide].step, first = step_runs[c->kind][wide].measure;
+  run_fn skip = wide ? skipped_run_f64 : skipped_run_f32;
   pass p = pass_over(c, skipped ? skip : step);
   if (c->norm) clip_in_step(&p, clip);
   if (skipped && !p.writes) return GB_OK;
+  if (first && !skipped) measure(&p, first);
   run_pass(&p);
   for (int64_t s = 0; !skipped && s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
   return GB_OK;

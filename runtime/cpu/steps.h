@@ -13,8 +13,17 @@ typedef struct M(state_room) { T *state[GB_OPTIM_STATES]; unsigned lacks; } M(st
 #undef STATE_AT
 #undef STATE_IN
 
-/* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_ and then by a clip,
- * so that the bits are those of one after the other. */
+/* Gradients of a tile, without their scale and with the sign that descends. They are clipped in two products, as by unscale_
+ * and then by a clip, so that the bits are those of one after the other. */
+static void M(look)(const pass *p, int64_t at, int64_t n, T *restrict g) {
+  const T *from = (const T *)p->gradients + at, factor = (T)p->factor, inverse = (T)p->inverse, clip = (T)p->clip;
+  if (p->writes)
+    for (int64_t i = 0; i < n; i++) g[i] = from[i] * inverse * clip * factor;
+  else
+    for (int64_t i = 0; i < n; i++) g[i] = from[i] * factor;
+}
+
+/* The same; a step that clips leaves them clipped. */
 static void M(read)(const pass *p, int64_t at, int64_t n, T *restrict g) {
   T *from = (T *)p->gradients + at, factor = (T)p->factor, inverse = (T)p->inverse, clip = (T)p->clip;
   if (p->writes)
@@ -44,13 +53,13 @@ static void M(open_tile)(const pass *p, M(tile) *t, int64_t at, int64_t n) {
   for (unsigned k = 0; k < GB_OPTIM_STATES; k++) t->room.lacks |= (unsigned)!p->state[k] << k;
 }
 
-/* Load the tile at t->at; false: the run is at its end. */
-static bool M(load_tile)(const pass *p, M(tile) *t) {
+/* Load the tile at t->at, its gradients by `get`; false: the run is at its end. */
+static bool M(load_tile)(const pass *p, M(tile) *t, void (*get)(const pass *p, int64_t at, int64_t n, T *restrict g)) {
   t->n = least(GB_TILE, t->end - t->at);
   if (t->n <= 0) return false;
   t->w = (T *)p->weights + t->at;
   for (int k = 0; k < GB_OPTIM_STATES; k++) t->room.state[k] = p->state[k] ? (T *)p->state[k] + t->at : NULL;
-  M(read)(p, t->at, t->n, t->g);
+  get(p, t->at, t->n, t->g);
   return true;
 }
 
@@ -61,16 +70,26 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
 }
 
 /* X_at: one element; a function of its own, since a struct that is declared in a simd loop keeps it from vectorising.
- * X_rule: one tile, by a loop for each choice of states that a step may do without. X_run: a run of a segment. */
+ * X_rule: one tile, by a loop for each choice of states that a step may do without. X_along and X_directions: the same for
+ * what is measured. */
 #define STATE(name) | 1 << offsetof(states, name) / sizeof(T)
 #define STATE_WHERE(name, condition) | 0x101 << offsetof(states, name) / sizeof(T)
-#define LOOP(NAME, without)                                                                                               \
+#define LOOP(without, line)                                                                                               \
   case without:                                                                                                           \
     if (!(without & ~(have >> 8))) {                                                                                      \
       room.lacks = without;                                                                                               \
-      _Pragma("omp simd") for (int64_t i = 0; i < count; i++) w[i] = M(NAME##_at)(w[i], g[i], room, i, &n);               \
+      _Pragma("omp simd") for (int64_t i = 0; i < count; i++) line;                                                       \
     }                                                                                                                     \
     return;
+#define LOOPS(NAME, STATES, line)                                                                                         \
+  typedef M(NAME##_states) states;                                                                                        \
+  enum { have = 0 STATES };                                                                                               \
+  const M(NAME##_numbers) n = *numbers;                                                                                   \
+  M(state_room) room = t->room;                                                                                           \
+  const int64_t count = t->n;                                                                                             \
+  switch (room.lacks & have & 0xff) {                                                                                     \
+    LOOP(0, line) LOOP(1, line) LOOP(2, line) LOOP(3, line) LOOP(4, line) LOOP(5, line) LOOP(6, line) LOOP(7, line)       \
+  }
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                              \
   static inline T M(NAME##_at)(T w, T g, M(state_room) room, int64_t i, const M(NAME##_numbers) *n) {                     \
     M(NAME##_states) s = M(NAME##_load)(room, i);                                                                         \
@@ -79,24 +98,54 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
     return w;                                                                                                             \
   }                                                                                                                       \
   static void M(NAME##_rule)(T *restrict w, const T *restrict g, const M(tile) *t, const M(NAME##_numbers) *numbers) {    \
-    typedef M(NAME##_states) states;                                                                                      \
-    enum { have = 0 STATES };                                                                                             \
-    const M(NAME##_numbers) n = *numbers;                                                                                 \
-    M(state_room) room = t->room;                                                                                         \
-    const int64_t count = t->n;                                                                                           \
-    switch (room.lacks & have & 0xff) {                                                                                   \
-      LOOP(NAME, 0) LOOP(NAME, 1) LOOP(NAME, 2) LOOP(NAME, 3) LOOP(NAME, 4) LOOP(NAME, 5) LOOP(NAME, 6) LOOP(NAME, 7)     \
-    }                                                                                                                     \
+    LOOPS(NAME, STATES, w[i] = M(NAME##_at)(w[i], g[i], room, i, &n))                                                     \
+  }
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                               \
+  OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                    \
+  static inline T M(NAME##_along)(T w, T g, M(state_room) room, int64_t i, const M(NAME##_numbers) *n) {                  \
+    M(NAME##_states) s = M(NAME##_load)(room, i);                                                                         \
+    return M(NAME##_direction)(w, g, &s, n);                                                                              \
   }                                                                                                                       \
-  static void M(NAME##_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                   \
-    (void)chunk;                                                                                                          \
-    M(NAME##_numbers) numbers;                                                                                            \
-    M(NAME##_segment)(&p->call->numbers->NAME, segment->steps, &numbers);                                                 \
-    M(tile) t;                                                                                                            \
-    for (M(open_tile)(p, &t, at, n); M(load_tile)(p, &t); M(store_tile)(p, &t)) M(NAME##_rule)(t.w, t.g, &t, &numbers);   \
+  static void M(NAME##_directions)(T *restrict to, const T *restrict w, const T *restrict g, const M(tile) *t,            \
+                                   const M(NAME##_numbers) *numbers) {                                                    \
+    LOOPS(NAME, STATES, to[i] = M(NAME##_along)(w[i], g[i], room, i, &n))                                                 \
   }
 #include "base/optimizers.def"
 #undef OPTIMIZER
+#undef LOOPS
 #undef LOOP
 #undef STATE
 #undef STATE_WHERE
+
+/* X_run: a run of a segment. X_measure: what a run adds to the measures of its segment. */
+#define RUN(NAME, measured)                                                                                               \
+  static void M(NAME##_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                   \
+    (void)chunk;                                                                                                          \
+    const gb_##NAME##_hyper *h = &p->call->numbers->NAME;                                                                 \
+    M(NAME##_numbers) numbers;                                                                                            \
+    M(NAME##_segment)(h, segment->steps, &numbers);                                                                       \
+    measured                                                                                                              \
+    M(tile) t;                                                                                                            \
+    for (M(open_tile)(p, &t, at, n); M(load_tile)(p, &t, M(read)); M(store_tile)(p, &t))                                  \
+      M(NAME##_rule)(t.w, t.g, &t, &numbers);                                                                             \
+  }
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) RUN(NAME, )
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                               \
+  RUN(NAME, const double *sum = p->measures + 2 * (segment - p->slab->segments);                                          \
+            M(NAME##_measured)(h, sqrt(sum[0]), sqrt(sum[1]), &numbers);)                                                 \
+  static void M(NAME##_measure)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {               \
+    M(NAME##_numbers) numbers;                                                                                            \
+    M(NAME##_segment)(&p->call->numbers->NAME, segment->steps, &numbers);                                                 \
+    double *part = p->parts + 2 * (chunk + (segment - p->slab->segments));                                                \
+    T along[GB_TILE];                                                                                                     \
+    M(tile) t;                                                                                                            \
+    part[0] = part[1] = 0;                                                                                                \
+    for (M(open_tile)(p, &t, at, n); M(load_tile)(p, &t, M(look)); t.at += GB_TILE) {                                     \
+      M(NAME##_directions)(along, t.w, t.g, &t, &numbers);                                                                \
+      part[0] += M(squares)(t.w, t.n);                                                                                    \
+      part[1] += M(squares)(along, t.n);                                                                                  \
+    }                                                                                                                     \
+  }
+#include "base/optimizers.def"
+#undef OPTIMIZER
+#undef RUN

@@ -253,6 +253,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_tensor_release(slab->masters);
   for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(slab->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(slab->state[i]);
+  gb_tensor_release(slab->measures);
   gb_tensor_release(slab->counters);
   gb_counted_free(slab->segments);
   gb_counted_free(owned->synced);
@@ -268,6 +269,14 @@ gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
   const gb_tensor *model = slab->gradients;
   if (slab->state[i]) return GB_OK;
   return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device, GB_MEM_OPTIMIZER, &slab->state[i]);
+}
+
+gb_status gb_slab_open_measures(gb_owned_slab *owned) {
+  gb_slab *slab = &owned->slab;
+  const gb_tensor *model = slab->gradients;
+  if (slab->measures) return GB_OK;
+  return zero_vector(gb_tensor_context(model), GB_FLOAT64, gb_measures_of(slab->count, slab->elements), model->storage->device,
+                     GB_MEM_OPTIMIZER, &slab->measures);
 }
 
 /* master = parameter where the master does not round to it. */

@@ -45,6 +45,8 @@ void gb_slab_free(gb_owned_slab *slab);
 gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
+/* Make the measures, where they are not there. */
+gb_status gb_slab_open_measures(gb_owned_slab *slab);
 /* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits that rounding drops. */
 gb_status gb_slab_sync_masters(gb_owned_slab *slab);
 /* The masters agree with the parameters as they are now. */

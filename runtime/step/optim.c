@@ -51,11 +51,11 @@ static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_opt
   return GB_OK;
 }
 
-/* The states that a group's steps use come into being in its slabs. */
+/* The states that a group's steps use, and the place of what they measure, come into being in its slabs. */
 static gb_status open_states(const gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *slab) {
   for (int i = 0; i < gb_optimizer_info_of(optimizer->kind)->n_states; i++)
     if (gb_optimizer_uses(optimizer->kind, &group->options.numbers, i)) GB_TRY(gb_slab_open_state(slab, i));
-  return GB_OK;
+  return gb_optimizer_info_of(optimizer->kind)->measured ? gb_slab_open_measures(slab) : GB_OK;
 }
 
 /* ====} */

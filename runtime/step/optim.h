@@ -39,6 +39,7 @@ typedef struct gb_optimizer_info {
   int n_hypers;
   const char *const *states;
   int n_states;
+  bool measured;             /* a step needs norms of each parameter first */
 } gb_optimizer_info;
 
 const gb_optimizer_info *gb_optimizer_info_of(gb_optimizer_kind kind);

@@ -9,6 +9,14 @@
 static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more and below 1" },
                       to_1 = { 1 + DBL_EPSILON, "0 to 1" };
 
+/* X_measured: 1 where a step of X measures first. */
+enum {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) NAME##_measured = false,
+#define MEASURED(NAME, HYPERS, STATES, DOC) NAME##_measured = true,
+#include "base/optimizers.def"
+#undef OPTIMIZER
+};
+
 #define FROM_0 from_0
 #define UNIT unit
 #define TO_1 to_1
@@ -27,7 +35,7 @@ static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more
     static const gb_hyper hypers[] = { HYPERS FLAG(maximize) };                                                       \
     static const char *const states[] = { STATES NULL };                                                              \
     static const gb_optimizer_info info = { #NAME, DOC, hypers, sizeof hypers / sizeof *hypers, states,               \
-                                            sizeof states / sizeof *states - 1 };                                     \
+                                            sizeof states / sizeof *states - 1, NAME##_measured };                    \
     return &info;                                                                                                     \
   }
 #include "base/optimizers.def"

@@ -3,6 +3,7 @@
 #include "step/passes.h"
 
 #include "graph/room.h"
+#include "step/optim.h"
 
 static gb_status check_slab(const gb_step_call *c) {
   if (!c->slab || !c->slab->gradients) return gb_fail(c->context, GB_EINVAL, "the slab has no gradients");
@@ -25,6 +26,8 @@ static gb_status check_update(const gb_step_call *c) {
   if (!slab->parameters || (gb_is_16bit(slab->dtype) && !slab->masters)) return gb_fail(c->context, GB_EINVAL, "the slab has no weights");
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (c->uses[i] && !slab->state[i]) return gb_fail(c->context, GB_EINVAL, "state %d of the slab is missing", i + 1);
+  if (gb_optimizer_info_of(c->kind)->measured && !slab->measures)
+    return gb_fail(c->context, GB_EINVAL, "the measures of the slab are missing");
   return GB_OK;
 }
 

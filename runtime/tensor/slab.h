@@ -30,8 +30,16 @@ typedef struct gb_slab {
   gb_tensor *masters;        /* float32, for 16-bit parameters */
   gb_tensor *copy[GB_COPIES]; /* 16-bit copies of float32 parameters, once asked for */
   gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
+  gb_tensor *measures;       /* float64, where the optimizer is measured: see gb_measures_of */
   gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
 } gb_slab;
+
+/* A slab's measures: two sums of squares for each segment, of its weights and of its directions, and then those of the parts
+ * of segments that they are added from. A part is what of segment s lies in chunk c of a backend; it is number c + s, which
+ * no other part has, since going along the slab either c or s rises. */
+static inline int64_t gb_measures_of(int64_t count, int64_t elements) {
+  return 2 * (count + (elements / GB_LEAST_CHUNK + 1 + count));
+}
 
 /* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the memory of
  * the device. */

@@ -72,6 +72,13 @@ OPTIMIZERS = [
     ("ASGD", dict()),
     ("ASGD", dict(lr=0.05, lambd=0.1, alpha=0.5, t0=4, **DECAY)),
     ("ASGD", dict(maximize=True)),
+    ("LAMB", dict(lr=0.01)),
+    ("LAMB", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-4, weight_decay=0)),
+    ("LAMB", dict(lr=0.01, weight_decay=0, use_nvlamb=True, maximize=True)),
+    ("LARS", dict(lr=0.5, **DECAY)),
+    ("LARS", dict(lr=0.5, momentum=0.9, nesterov=True, trust_coefficient=0.05, weight_decay=0.01)),
+    ("LARS", dict(lr=0.5, momentum=0.9, dampening=0.3, trust_coefficient=0.05, eps=0.1, maximize=True, **DECAY)),
+    ("LARS", dict(lr=0.1, momentum=0.9)),
 ]
 STEPS = 20
 
@@ -94,7 +101,59 @@ class Lion(torch.optim.Optimizer):
                 p.sub_(group["lr"] * (update + group["weight_decay"] * p))
 
 
-OWN = {"Lion": Lion}
+class LAMB(torch.optim.Optimizer):
+    """You et al. 2020 (arXiv 1904.00962) as NVIDIA Apex's FusedLAMB computes it (csrc/multi_tensor_lamb.cu: bias correction,
+    adam_w_mode, grad_averaging), without its clip by the global norm; PyTorch has none."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, use_nvlamb=False, maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, use_nvlamb=use_nvlamb,
+                                      maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                g, s = -p.grad if group["maximize"] else p.grad, self.state[p]
+                s["step"] = s.get("step", 0) + 1
+                m, v = (s.setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_sq"))
+                m.copy_(beta1 * m + (1 - beta1) * g)
+                v.copy_(beta2 * v + (1 - beta2) * g * g)
+                root = (v / (1 - beta2 ** s["step"])).sqrt()
+                update = m / (1 - beta1 ** s["step"]) / (root + group["eps"]) + group["weight_decay"] * p
+                ratio, norms = 1.0, (p.norm().item(), update.norm().item())
+                if (group["use_nvlamb"] or group["weight_decay"] != 0) and norms[0] != 0 and norms[1] != 0:
+                    ratio = norms[0] / norms[1]
+                p.sub_(group["lr"] * ratio * update)
+
+
+class LARS(torch.optim.Optimizer):
+    """You, Gitman, Ginsburg 2017 (arXiv 1708.03888) as Lightning Bolts computes it (pl_bolts/optimizers/lars.py)."""
+
+    def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, trust_coefficient=0.001,
+                 eps=1e-8, maximize=False):
+        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+                                      nesterov=nesterov, trust_coefficient=trust_coefficient, eps=eps, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            decay, momentum = group["weight_decay"], group["momentum"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                g, state = -p.grad if group["maximize"] else p.grad, self.state[p]
+                p_norm, g_norm = p.norm(), g.norm()
+                if decay != 0 and p_norm != 0 and g_norm != 0:
+                    scale = p_norm / (g_norm + p_norm * decay + group["eps"]) * group["trust_coefficient"]
+                    g = (g + decay * p) * scale
+                if momentum != 0:
+                    first = "momentum_buffer" not in state
+                    state["momentum_buffer"] = buffer = (
+                        g.clone() if first else state["momentum_buffer"] * momentum + (1 - group["dampening"]) * g)
+                    g = g + momentum * buffer if group["nesterov"] else buffer
+                p.sub_(group["lr"] * g)
+
+
+OWN = {"Lion": Lion, "LAMB": LAMB, "LARS": LARS}
 
 
 def optimizer(kind, options):

@@ -192,6 +192,8 @@ describe("a clip inside of step", function()
     { "Lion", { lr = 0.01, weight_decay = 0.1 } },
     { "RMSprop", { lr = 0.01, momentum = 0.5, maximize = true } },
     { "Rprop", { lr = 0.01 } },
+    { "LAMB", { lr = 0.01, weight_decay = 0.1 } },
+    { "LARS", { lr = 0.1, momentum = 0.5, weight_decay = 0.1, maximize = true } },
   }
   -- Three steps, clipped inside or before, of which the second may overflow; everything that can be seen afterwards.
   local function run(inside, kind, dtype, scale, limit, norm_type, big)

@@ -6,12 +6,13 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, F = gb.nn, gb.optim, gb.nn.functional
 
 local kinds = { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
-  "ASGD" }
-local decays = { Rprop = false } -- the others have weight_decay
+  "ASGD", "LAMB", "LARS" }
+local no_decay = { Rprop = true }
+local still = { Rprop = true, LARS = true } -- a gradient of zeros moves nothing
 -- Options with which a kind has all of its states.
 local whole = {
   SGD = { lr = 0.1, momentum = 0.9 }, Adam = { lr = 0.01, amsgrad = true }, AdamW = { lr = 0.01, amsgrad = true },
-  RMSprop = { lr = 0.01, momentum = 0.5, centered = true }, Rprop = { lr = 0.01 },
+  LARS = { lr = 1, momentum = 0.9, weight_decay = 0.1 }, RMSprop = { lr = 0.01, momentum = 0.5, centered = true }, Rprop = { lr = 0.01 },
 }
 
 local function parameter(...) return nn.Parameter(gb.tensor { ... }) end
@@ -21,7 +22,7 @@ for _, kind in ipairs(kinds) do
   describe(kind, function()
     it("a nil gradient means untouched: no decay, no step, no state", function()
       local used, unused = parameter(1.0, 2.0), parameter(3.0, 4.0)
-      local opt = optim[kind]({ used, unused }, { lr = 0.1, weight_decay = decays[kind] == nil and 0.5 or nil })
+      local opt = optim[kind]({ used, unused }, { lr = 0.1, weight_decay = not no_decay[kind] and 0.5 or nil })
       local before = values(unused)
       for _ = 1, 3 do
         opt:zero_grad()
@@ -36,7 +37,7 @@ for _, kind in ipairs(kinds) do
       opt:zero_grad() -- a gradient of zeros is one: decay applies
       unused:mul(0):sum():backward()
       opt:step()
-      expect(values(unused):eq(before):any():item()):to_be(decays[kind] == false)
+      expect(values(unused):eq(before):any():item()):to_be(still[kind] or false)
     end)
     it("a branch that is used now and then keeps its own count", function()
       local a, b = parameter(1.0), parameter(1.0)
@@ -201,6 +202,80 @@ describe("long runs", function()
   end)
 end)
 
+describe("norms of parameters", function()
+  local function steps(kind, options, sizes, threads, clip)
+    local before = gb.get_num_threads()
+    gb.set_num_threads(threads)
+    gb.manual_seed(3)
+    local params = {}
+    for i, size in ipairs(sizes) do params[i] = nn.Parameter(gb.randn(size)) end
+    local opt = optim[kind](params, options)
+    for _ = 1, 3 do
+      opt:zero_grad()
+      for i, p in ipairs(params) do
+        local g = gb.randn(sizes[i])
+        if i ~= 2 then p.grad = g end
+      end
+      if clip then nn.utils.clip_grad_norm_(params, clip) end
+      opt:step()
+    end
+    gb.set_num_threads(before)
+    return params
+  end
+  local sizes = { 40000, 70, 1, 3, 20000, 5000 }
+  for kind, options in pairs { LAMB = { lr = 0.01 }, LARS = { lr = 0.1, momentum = 0.9, weight_decay = 0.1 } } do
+    it(kind .. " has the same bits for any number of threads", function()
+      local one, four = steps(kind, options, sizes, 1), steps(kind, options, sizes, 4)
+      for i, p in ipairs(one) do expect(values(p)):to_equal_bits(values(four[i])) end
+    end)
+    it(kind .. " measures each parameter alone, wherever it lies", function()
+      local all = steps(kind, options, sizes, 2)
+      for i, p in ipairs(all) do
+        gb.manual_seed(3)
+        local start, gradients = nil, {}
+        for k, size in ipairs(sizes) do
+          local made = gb.randn(size)
+          if k == i then start = made end
+        end
+        for step = 1, 3 do
+          for k, size in ipairs(sizes) do
+            local g = gb.randn(size)
+            if k == i then gradients[step] = g end
+          end
+        end
+        local alone = nn.Parameter(start)
+        local opt = optim[kind]({ alone }, options)
+        for step = 1, i == 2 and 0 or 3 do
+          alone.grad = gradients[step]
+          opt:step()
+        end
+        expect(values(p)):to_be_close(values(alone), 1e-6)
+      end
+    end)
+  end
+  it("of LAMB make a step of lr times the parameter's", function()
+    local p = nn.Parameter(gb.ones(50000):mul_(2))
+    local opt = optim.LAMB({ p }, { lr = 0.5, weight_decay = 0.1 })
+    p.grad = gb.randn(50000)
+    local before = values(p)
+    opt:step()
+    local moved = values(p):sub(before):double():square():sum():sqrt():item()
+    expect(moved):to_be_near(0.5 * 2 * math.sqrt(50000), 1e-3)
+  end)
+  it("of 0 leave lr as it is", function()
+    local p = parameter(0.0, 0.0)
+    local opt = optim.LAMB({ p }, { lr = 0.5, eps = 0 })
+    p.grad = gb.tensor { 1.0, -3.0 }
+    opt:step()
+    expect(p):to_be_close({ -0.5, 0.5 }, 1e-6)
+    opt:close()
+    opt = optim.LARS({ p }, { lr = 0.5, weight_decay = 0.1 })
+    p.grad = gb.zeros(2)
+    opt:step()
+    expect(p):to_be_close({ -0.5, 0.5 }, 1e-6)
+  end)
+end)
+
 describe("Lion", function()
   it("has the paper's defaults", function()
     local group = optim.Lion({ parameter(1.0) }).param_groups[1]
@@ -314,6 +389,7 @@ describe("refuses", function()
     expect(with { maximize = 5 }):to_fail("maximize")
     expect(with(5)):to_fail("option")
     local out_of_bounds = {
+      LAMB = { betas = { 0.9, 1 }, use_nvlamb = 1 }, LARS = { trust_coefficient = -1, nesterov = true, momentum = -1 },
       RMSprop = { alpha = 1.5, eps = -1, momentum = -1, centered = 1 }, Adadelta = { rho = 1.1, eps = -1e-6 },
       Adagrad = { lr_decay = -1, initial_accumulator_value = -1, eps = 0 / 0 }, Adamax = { betas = { 0.9, 1 }, eps = -1 },
       NAdam = { momentum_decay = -1, decoupled_weight_decay = 0 }, RAdam = { betas = { -0.1, 0.9 }, eps = math.huge },
