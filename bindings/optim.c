@@ -26,16 +26,41 @@ static double check_value(lua_State *L, int index, const gb_hyper *hyper) {
   return value;
 }
 
-static void set_pair(lua_State *L, const gb_hyper *hyper, double *at, int index) {
-  double pair[2];
-  if (!lua_istable(L, index)) gbl_error(L, "optimizer: '%s' must be a list of two numbers, got %s", hyper->name, gbl_type_name(L, index));
-  for (int i = 0; i < 2; i++) {
+static void set_list(lua_State *L, const gb_hyper *hyper, double *at, int index) {
+  double list[3];
+  const char *count = hyper->count == 2 ? "two" : "three";
+  if (!lua_istable(L, index))
+    gbl_error(L, "optimizer: '%s' must be a list of %s numbers, got %s", hyper->name, count, gbl_type_name(L, index));
+  for (int i = 0; i < hyper->count; i++) {
     if (lua_rawgeti(L, index, i + 1) != LUA_TNUMBER)
-      gbl_error(L, "optimizer: '%s' must be a list of two numbers, but [%d] is %s", hyper->name, i + 1, gbl_type_name(L, -1));
-    pair[i] = check_value(L, lua_gettop(L), hyper);
+      gbl_error(L, "optimizer: '%s' must be a list of %s numbers, but [%d] is %s", hyper->name, count, i + 1, gbl_type_name(L, -1));
+    list[i] = check_value(L, lua_gettop(L), hyper);
     lua_pop(L, 1);
   }
-  at[0] = pair[0], at[1] = pair[1];
+  memcpy(at, list, sizeof *at * (size_t)hyper->count);
+}
+
+/* A choice's word number `place`, and its length; NULL: there is none. */
+static const char *word_of(const gb_hyper *hyper, int place, size_t *length) {
+  const char *word = hyper->preset_text;
+  while (place-- > 0)
+    if ((word = strchr(word, '|')) != NULL) word++;
+    else return NULL;
+  *length = strcspn(word, "|");
+  return word;
+}
+
+static void set_choice(lua_State *L, const gb_hyper *hyper, double *at, int index) {
+  size_t given, length;
+  if (lua_type(L, index) != LUA_TSTRING)
+    gbl_error(L, "optimizer: '%s' must be one of %s, got %s", hyper->name, hyper->preset_text, gbl_type_name(L, index));
+  const char *text = lua_tolstring(L, index, &given), *word;
+  for (int i = 0; (word = word_of(hyper, i, &length)) != NULL; i++)
+    if (given == length && !memcmp(text, word, length)) {
+      *at = i;
+      return;
+    }
+  gbl_error(L, "optimizer: '%s' must be one of %s, got '%s'", hyper->name, hyper->preset_text, text);
 }
 
 /* Set one hyperparameter from the value at index. */
@@ -46,7 +71,8 @@ static void set_option(lua_State *L, gb_optimizer_kind kind, gb_optim_options *o
     return;
   }
   double *at = &options->numbers.number[hyper->at];
-  if (hyper->type == GB_HYPER_PAIR) set_pair(L, hyper, at, index);
+  if (hyper->type == GB_HYPER_LIST) set_list(L, hyper, at, index);
+  else if (hyper->type == GB_HYPER_CHOICE) set_choice(L, hyper, at, index);
   else if (hyper->type == GB_HYPER_NUMBER) *at = check_value(L, index, hyper);
   else {
     if (!lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
@@ -59,9 +85,13 @@ static void push_option(lua_State *L, const gb_hyper *hyper, const gb_optim_opti
   const double *at = &options->numbers.number[hyper->at];
   if (hyper->type == GB_HYPER_NUMBER) lua_pushnumber(L, *at);
   else if (hyper->type == GB_HYPER_FLAG) lua_pushboolean(L, *at != 0);
-  else {
-    lua_createtable(L, 2, 0);
-    for (int i = 0; i < 2; i++) lua_pushnumber(L, at[i]), lua_rawseti(L, -2, i + 1);
+  else if (hyper->type == GB_HYPER_CHOICE) {
+    size_t length;
+    const char *word = word_of(hyper, (int)*at, &length);
+    lua_pushlstring(L, word ? word : "", word ? length : 0);
+  } else {
+    lua_createtable(L, hyper->count, 0);
+    for (int i = 0; i < hyper->count; i++) lua_pushnumber(L, at[i]), lua_rawseti(L, -2, i + 1);
   }
 }
 
@@ -84,7 +114,8 @@ static int new(lua_State *L) {
 
 /* Push the record of a kind: its options, what it is, their defaults, and an example. */
 static void push_record(lua_State *L, const gb_optimizer_info *info) {
-  static const char *const types[] = { [GB_HYPER_NUMBER] = "number", [GB_HYPER_PAIR] = "list", [GB_HYPER_FLAG] = "bool" };
+  static const char *const types[] = { [GB_HYPER_NUMBER] = "number", [GB_HYPER_LIST] = "list", [GB_HYPER_FLAG] = "bool",
+                                       [GB_HYPER_CHOICE] = "string" };
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   luaL_addstring(&b, "gb.optim.");
@@ -101,7 +132,8 @@ static void push_record(lua_State *L, const gb_optimizer_info *info) {
     lua_pushfstring(L, "%s%s = %s", i ? ", " : "", info->hypers[i].name, info->hypers[i].preset_text);
     luaL_addvalue(&b);
   }
-  lua_pushfstring(L, ". Example: local opt = gb.optim.%s(gb.nn.Linear(2, 2):parameters(), { %s = %s })", info->name, info->hypers[0].name,
+  lua_pushfstring(L, ". Example: local opt = gb.optim.%s(%s, { %s = %s })", info->name,
+                  info->shaped ? "{ gb.nn.Linear(2, 2).weight }" : "gb.nn.Linear(2, 2):parameters()", info->hypers[0].name,
                   info->hypers[0].preset_text);
   luaL_addvalue(&b);
   luaL_pushresult(&b);

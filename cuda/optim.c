@@ -83,6 +83,7 @@ static gb_status run_one(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind
 static gb_status check_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_CHECK); }
 static gb_status unscale_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_UNSCALE); }
 static gb_status clip_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_CLIP, NULL); }
+static gb_status direct_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_DIRECT, NULL); }
 static gb_status update_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_STEP, gb_pass_count); }
 
 static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
@@ -92,5 +93,5 @@ static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
 
 const gb_cuda_step gb_cuda_steps[GB_STEP_COUNT] = {
   [GB_STEP_CHECK] = check_pass, [GB_STEP_UNSCALE] = unscale_pass, [GB_STEP_CLIP] = clip_pass,
-  [GB_STEP_UPDATE] = update_pass, [GB_STEP_RESCALE] = rescale,
+  [GB_STEP_DIRECT] = direct_pass, [GB_STEP_UPDATE] = update_pass, [GB_STEP_RESCALE] = rescale,
 };

@@ -275,6 +275,12 @@ typedef T (*M(state_room))[GB_LANES];
 #undef M
 
 /* What a step measures of a parameter first: nothing, or two norms. */
+#define DIRECTIONS(NAME, real, suffix)                                                                                       \
+  NO_MEASURES(NAME, real, suffix)                                                                                            \
+  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
+    NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                              \
+    return NAME##_direction##suffix(w, g, &s, n);                                                                            \
+  }
 #define NO_MEASURES(NAME, real, suffix)                                                                                      \
   static __device__ __forceinline__ void measured(const gb_optim_numbers &, const double *, numbers *) {}
 #define MEASURES(NAME, real, suffix)                                                                                         \
@@ -313,6 +319,10 @@ typedef T (*M(state_room))[GB_LANES];
   struct NAME##_states_count { STATES };                                                                                     \
   RULE(NAME, float, _f32, MEASURES)                                                                                          \
   RULE(NAME, double, _f64, MEASURES)
+#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                                    \
+  struct NAME##_states_count { STATES };                                                                                     \
+  RULE(NAME, float, _f32, DIRECTIONS)                                                                                        \
+  RULE(NAME, double, _f64, DIRECTIONS)
 #include "base/optimizers.def"
 #undef OPTIMIZER
 #undef STATE
@@ -373,6 +383,48 @@ static __global__ void sum_kernel(gb_pass p) {
 template <class Rule> static void measure(gb_stream stream, unsigned grid, const gb_pass *pass) {
   GB_LAUNCH(stream, measure_kernel<Rule>, grid, GB_THREADS, 0, *pass);
   GB_LAUNCH(stream, sum_kernel, (unsigned)pass->count, GB_THREADS, 0, *pass);
+}
+
+/* The directions of a chunk's runs, in the last state. */
+template <class Rule> struct direct_run {
+  typedef typename Rule::number T;
+  gb_optim_numbers hyper;
+  reading<T> gradients;
+  __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
+    typename Rule::numbers numbers;
+    Rule::segment(hyper, p.steps[p.segment[s].index], &numbers);
+    const int dtype = dtype_of((T)0);
+    for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
+      T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
+      load_four<T>(p.gradients, dtype, f, g);
+      load_four<T>(p.weights, dtype, f, w);
+      GB_UNROLL for (int k = 0; k < Rule::states - 1; k++)
+        if (p.state[k]) load_four<T>(p.state[k], dtype, f, state[k]);
+      gradients.look(g);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) w[l] = Rule::direction(w[l], g[l], state, l, &numbers);
+      store_four<T>(p.state[Rule::states - 1], dtype, f, w);
+    }
+  }
+};
+
+template <class Rule> static __global__ void __launch_bounds__(GB_THREADS) direct_kernel(gb_pass p) {
+  direct_run<Rule> visitor = { p.numbers, reading_of<typename Rule::number>(p) };
+  visit_chunk(p, this_chunk(p), visitor);
+}
+
+static void run_direct(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  switch (pass->optimizer) {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
+  case GB_##NAME: return;
+#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                                    \
+  case GB_##NAME:                                                                                                            \
+    if (pass->is_f64) { GB_LAUNCH(stream, direct_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                          \
+    else { GB_LAUNCH(stream, direct_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                       \
+    return;
+#include "base/optimizers.def"
+#undef OPTIMIZER
+    case GB_OPTIMIZERS: return;
+  }
 }
 
 template <class Rule> struct step_run {
@@ -436,6 +488,7 @@ extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *
     case GB_PASS_CHECK: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, false); return;
     case GB_PASS_UNSCALE: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, true); return;
     case GB_PASS_CLIP: GB_LAUNCH(stream, clip_kernel, grid, GB_THREADS, 0, *pass); return;
+    case GB_PASS_DIRECT: run_direct(stream, grid, pass); return;
     case GB_PASS_STEP: run_step(stream, grid, pass); return;
   }
 }

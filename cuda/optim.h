@@ -38,7 +38,7 @@ typedef struct gb_pass {
   const gb_optim_numbers *live;          /* in a captured graph the numbers are read from device memory; NULL: those above */
 } gb_pass;
 
-typedef enum gb_pass_kind { GB_PASS_CHECK, GB_PASS_UNSCALE, GB_PASS_CLIP, GB_PASS_STEP } gb_pass_kind;
+typedef enum gb_pass_kind { GB_PASS_CHECK, GB_PASS_UNSCALE, GB_PASS_CLIP, GB_PASS_DIRECT, GB_PASS_STEP } gb_pass_kind;
 
 int64_t gb_pass_chunks(int64_t elements);                    /* chunks that so many elements are cut into */
 void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *pass);

@@ -12,7 +12,7 @@ local later = {
     "interpolate", "grid_sample", "rotary_embedding", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},
-  ["gb.optim"] = { "Muon", "Adafactor", "LBFGS" },
+  ["gb.optim"] = { "Adafactor", "LBFGS" },
   ["gb.optim.lr"] = {},
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.data"] = { "images", "npy", "random_split", "transforms" },

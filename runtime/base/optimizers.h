@@ -16,7 +16,10 @@ typedef enum gb_optimizer_kind {
 #define HYPER(name, preset, bound) double name;
 #define RATE HYPER
 #define PAIR(name, first, second, bound) double name##1, name##2;
+#define TRIPLE(name, first, second, third, bound) double name##1, name##2, name##3;
 #define FLAG(name) double name;
+#define FLAG_ON FLAG
+#define CHOICE(name, words) double name;
 #define NEEDS(condition, text)
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) typedef struct gb_##NAME##_hyper { HYPERS FLAG(maximize) } gb_##NAME##_hyper;
 #include "base/optimizers.def"
@@ -24,7 +27,10 @@ typedef enum gb_optimizer_kind {
 #undef HYPER
 #undef RATE
 #undef PAIR
+#undef TRIPLE
 #undef FLAG
+#undef FLAG_ON
+#undef CHOICE
 #undef NEEDS
 
 typedef union gb_optim_longest {

@@ -8,7 +8,7 @@
  *
  *   NUMBERS(X, a, b)     what is the same for all elements of a parameter, as T (or a type X_numbers of its own)
  *   PER_SEGMENT(X)       makes them in double from the hyperparameters h and the steps that the parameter took before this one
- *   DIRECTION(X)         of one that is MEASURED: what is measured of an element, by its states s and the numbers n
+ *   DIRECTION(X)         of one that is MEASURED or SHAPED: what is measured of an element, or where ops begin, by its states s and the numbers n
  *   MEASURED_SEGMENT(X)  numbers from h and the norms of the weights and of the directions, which are added in double
  *   PER_ELEMENT(X)       the update, with its states s and the numbers n; a state that the step does not use is 0 */
 
@@ -415,6 +415,33 @@ PER_ELEMENT(LARS) {
   T along = n->nesterov != 0 ? slope + n->momentum * buffer : buffer;
   s->momentum_buffer = buffer;
   return w - n->lr * along;
+}
+
+/* ====} */
+
+/* {==== Muon ==== */
+
+NUMBERS(Muon, lr, rate, keep, momentum, nesterov)
+
+PER_SEGMENT(Muon) {
+  (void)steps;
+  n->lr = (T)h->lr;
+  n->rate = (T)(1 - h->momentum);
+  n->keep = (T)(1 - h->lr * h->weight_decay);
+  n->momentum = (T)h->momentum;
+  n->nesterov = (T)h->nesterov;
+}
+
+DIRECTION(Muon) {
+  (void)w;
+  T buffer = LERP(s->momentum_buffer, g, n->rate), ahead = LERP(g, buffer, n->momentum);
+  return n->nesterov != 0 ? ahead : buffer;
+}
+
+/* update: the direction, made orthogonal. */
+PER_ELEMENT(Muon) {
+  s->momentum_buffer = LERP(s->momentum_buffer, g, n->rate);
+  return w * n->keep - n->lr * s->update;
 }
 
 /* ====} */

@@ -332,11 +332,13 @@ _Static_assert(GB_OPTIM_STATES <= 3, "cpu/steps.h has a loop for each choice amo
 #undef T
 #undef M
 
-/* measure: NULL where a step measures nothing first. */
-static const struct { run_fn step, measure; } step_runs[][2] = {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { { NAME##_run_f32, NULL }, { NAME##_run_f64, NULL } },
+/* measure, direct: NULL where a step measures nothing first, or is not shaped. */
+static const struct { run_fn step, measure, direct; } step_runs[][2] = {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { { NAME##_run_f32, NULL, NULL }, { NAME##_run_f64, NULL, NULL } },
 #define MEASURED(NAME, HYPERS, STATES, DOC)                                                                            \
-  [GB_##NAME] = { { NAME##_run_f32, NAME##_measure_f32 }, { NAME##_run_f64, NAME##_measure_f64 } },
+  [GB_##NAME] = { { NAME##_run_f32, NAME##_measure_f32, NULL }, { NAME##_run_f64, NAME##_measure_f64, NULL } },
+#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                              \
+  [GB_##NAME] = { { NAME##_run_f32, NULL, NAME##_direct_f32 }, { NAME##_run_f64, NULL, NAME##_direct_f64 } },
 #include "base/optimizers.def"
 #undef OPTIMIZER
 };
@@ -356,6 +358,15 @@ static void measure(pass *p, run_fn run) {
     for (int64_t c = first; c <= last; c++)
       for (int k = 0; k < 2; k++) sum[k] += p->parts[2 * (c + s) + k];
   }
+}
+
+/* The directions of a step, which writes nothing else. */
+static gb_status optim_direct(gb_step_call *c) {
+  double clip = c->norm ? factor_by_norm(c) : 1;
+  pass p = pass_over(c, step_runs[c->kind][c->slab->dtype == GB_FLOAT64].direct);
+  if (c->norm) clip_in_step(&p, clip);
+  run_pass(&p);
+  return GB_OK;
 }
 
 /* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
@@ -388,6 +399,7 @@ void GB_CPU_FILL(optim)(gb_backend *backend) {
   backend->step[GB_STEP_CHECK] = optim_check;
   backend->step[GB_STEP_UNSCALE] = optim_unscale;
   backend->step[GB_STEP_CLIP] = optim_clip;
+  backend->step[GB_STEP_DIRECT] = optim_direct;
   backend->step[GB_STEP_UPDATE] = optim_step;
   backend->step[GB_STEP_RESCALE] = scaler_update;
 }

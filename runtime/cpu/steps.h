@@ -71,7 +71,7 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
 
 /* X_at: one element; a function of its own, since a struct that is declared in a simd loop keeps it from vectorising.
  * X_rule: one tile, by a loop for each choice of states that a step may do without. X_along and X_directions: the same for
- * what is measured. */
+ * directions. */
 #define STATE(name) | 1 << offsetof(states, name) / sizeof(T)
 #define STATE_WHERE(name, condition) | 0x101 << offsetof(states, name) / sizeof(T)
 #define LOOP(without, line)                                                                                               \
@@ -110,6 +110,7 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
                                    const M(NAME##_numbers) *numbers) {                                                    \
     LOOPS(NAME, STATES, to[i] = M(NAME##_along)(w[i], g[i], room, i, &n))                                                 \
   }
+#define SHAPED MEASURED
 #include "base/optimizers.def"
 #undef OPTIMIZER
 #undef LOOPS
@@ -117,7 +118,7 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
 #undef STATE
 #undef STATE_WHERE
 
-/* X_run: a run of a segment. X_measure: what a run adds to the measures of its segment. */
+/* X_run: a run of a segment. X_measure: what a run adds to the measures of its segment. X_direct: its directions. */
 #define RUN(NAME, measured)                                                                                               \
   static void M(NAME##_run)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                   \
     (void)chunk;                                                                                                          \
@@ -145,6 +146,17 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
       part[0] += M(squares)(t.w, t.n);                                                                                    \
       part[1] += M(squares)(along, t.n);                                                                                  \
     }                                                                                                                     \
+  }
+#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                                 \
+  RUN(NAME, )                                                                                                             \
+  static void M(NAME##_direct)(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {                \
+    (void)chunk;                                                                                                          \
+    T *to = (T *)p->state[sizeof(M(NAME##_states)) / sizeof(T) - 1];                                                      \
+    M(NAME##_numbers) numbers;                                                                                            \
+    M(NAME##_segment)(&p->call->numbers->NAME, segment->steps, &numbers);                                                 \
+    M(tile) t;                                                                                                            \
+    for (M(open_tile)(p, &t, at, n); M(load_tile)(p, &t, M(look)); t.at += GB_TILE)                                       \
+      M(NAME##_directions)(to + t.at, t.w, t.g, &t, &numbers);                                                            \
   }
 #include "base/optimizers.def"
 #undef OPTIMIZER

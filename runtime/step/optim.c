@@ -13,6 +13,7 @@
 #include "step/optimizer.h"
 #include "step/room.h"
 #include "step/scaler.h"
+#include "step/shaped.h"
 
 /* {==== options ==== */
 
@@ -25,7 +26,8 @@ static const char *list_numbers(const gb_optimizer_info *info, const gb_optim_nu
     const gb_hyper *hyper = &info->hypers[i];
     const double *at = &numbers->number[hyper->at];
     int n = snprintf(text + used, size - used, "%s%s %g", i ? ", " : "", hyper->name, at[0]);
-    if (hyper->type == GB_HYPER_PAIR && used + (size_t)n < size) n += snprintf(text + used + n, size - used - (size_t)n, " and %g", at[1]);
+    for (int k = 1; k < hyper->count && used + (size_t)n < size; k++)
+      n += snprintf(text + used + n, size - used - (size_t)n, " and %g", at[k]);
     used += (size_t)n;
   }
   return text;
@@ -36,13 +38,13 @@ static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_opt
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   for (int i = 0; i < info->n_hypers; i++) {
     const gb_hyper *hyper = &info->hypers[i];
-    bool pair = hyper->type == GB_HYPER_PAIR;
-    for (int k = 0; k <= pair; k++) {
+    static const char *const which[] = { "the first of ", "the second of ", "the third of " };
+    for (int k = 0; k < hyper->count; k++) {
       double value = o->numbers.number[hyper->at + k];
       const char *must = gb_hyper_refuses(hyper, value);
       if (must)
         return gb_fail(optimizer->context, GB_EINVAL, "%s: %s%s is %g; it must be %s", info->name,
-                       !pair ? "" : k ? "the second of " : "the first of ", hyper->name, value, must);
+                       hyper->count > 1 ? which[k] : "", hyper->name, value, must);
     }
   }
   char all[256];
@@ -180,6 +182,16 @@ static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, i
   return gb_scalars_open(&optimizer->found, optimizer->context, home, NULL, sizeof(gb_found_state));
 }
 
+/* A kind may not take every parameter. */
+static gb_status check_shapes(const gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count) {
+  char label[32];
+  for (int i = 0; i < count; i++)
+    if (parameters[i])
+      GB_TRY(gb_shaped_check(optimizer->context, optimizer->kind, parameters[i],
+                             gb_parameter_label(names ? names[i] : NULL, i, label, sizeof label)));
+  return GB_OK;
+}
+
 gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
                                  const gb_optim_options *options) {
   gb_context *context = optimizer->context;
@@ -190,6 +202,7 @@ gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *para
   gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
   int added = 0;
   gb_status status = check_options(optimizer, &group->options);
+  if (status == GB_OK) status = check_shapes(optimizer, parameters, names, count);
   if (status == GB_OK) status = settle(optimizer, parameters, count);
   if (status == GB_OK) status = gb_adoption_prepare(&a);
   for (int i = 0; status == GB_OK && i < a.n_slabs; i++) status = open_states(optimizer, group, a.slabs[i]);
@@ -430,7 +443,7 @@ static const char *changed_setting(const gb_optimizer *optimizer, const gb_optim
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   for (int i = 0; i < info->n_hypers; i++) {
     const gb_hyper *hyper = &info->hypers[i];
-    for (int k = 0; k <= (hyper->type == GB_HYPER_PAIR) && !hyper->rate; k++)
+    for (int k = 0; k < hyper->count && !hyper->rate; k++)
       if (now->number[hyper->at + k] != then->number[hyper->at + k]) return hyper->name;
   }
   return NULL;
@@ -467,17 +480,71 @@ static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_
   call->norm_type = clip->norm_type;
 }
 
-/* One pass over every slab. */
-static gb_status update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded, const gb_clip *clip) {
-  for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
+/* A step of one group, as the caller's call says. */
+static gb_step_call call_for(const gb_optimizer *optimizer, const gb_group *group, const gb_step_call *how, const gb_clip *clip) {
+  gb_step_call call = call_of(optimizer, &group->options);
+  call.scale = how->scale;
+  call.scaled = how->scaled;
+  call.found = how->found;
+  call.spares = how->spares;
+  if (clip) clip_in_step(optimizer, clip, &call);
+  return call;
+}
+
+/* {---- steps that ops prepare ---- */
+
+/* The place of the state that ops change. */
+static int brought_state(const gb_optimizer *optimizer) { return gb_optimizer_info_of(optimizer->kind)->n_states - 1; }
+
+/* Write a slab's directions, and let ops change those of each parameter that has a gradient. */
+static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *owned, gb_step_call *call) {
+  gb_slab *slab = &owned->slab;
+  int brought = brought_state(optimizer);
+  if (!any_gradient(slab)) return GB_OK;
+  GB_TRY(gb_slab_open_state(owned, brought));
+  call->slab = slab;
+  call->uses[brought] = true;
+  GB_TRY(gb_step_run(optimizer->context, GB_STEP_DIRECT, call));
+  for (int64_t s = 0; s < slab->count; s++) {
+    const gb_segment *segment = &slab->segments[s];
+    gb_tensor *place;
+    if (!segment->has_grad) continue;
+    GB_TRY(gb_slab_place(slab->state[brought], segment->offset, segment->parameter, &place));
+    gb_status status = gb_shaped_apply(optimizer->context, optimizer->kind, &group->options.numbers, place);
+    gb_tensor_release(place);
+    GB_TRY(status);
+  }
+  return GB_OK;
+}
+
+/* Before any weight changes, everything that may fail. */
+static gb_status direct(gb_optimizer *optimizer, const gb_step_call *how, const gb_clip *clip) {
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
-    gb_step_call call = call_of(optimizer, &group->options);
-    call.scale = scale;
-    call.scaled = scaled;
-    call.found = guarded ? optimizer->found.data : NULL;
-    call.spares = guarded;
-    if (clip) clip_in_step(optimizer, clip, &call);
+    gb_step_call call = call_for(optimizer, group, how, clip);
+    for (int i = 0; i < group->n_slabs; i++) GB_TRY(direct_slab(optimizer, group, group->slabs[i], &call));
+  }
+  return GB_OK;
+}
+
+/* What was brought goes. */
+static void drop_directions(gb_optimizer *optimizer) {
+  for (int g = 0; g < optimizer->n_groups; g++)
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++)
+      gb_drop(&optimizer->groups[g]->slabs[i]->slab.state[brought_state(optimizer)]);
+}
+
+/* ----} */
+
+/* One pass over every slab. */
+static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool guarded, const gb_clip *clip) {
+  bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
+  for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
+  if (shaped) GB_TRY(direct(optimizer, how, clip));
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    gb_step_call call = call_for(optimizer, group, how, clip);
+    if (shaped) call.uses[brought_state(optimizer)] = true;
     GB_TRY(open_rates(optimizer, group, &call));
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
@@ -495,7 +562,9 @@ static gb_status update(gb_optimizer *optimizer, gb_scale_state *scale, bool sca
 
 gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded, const gb_clip *clip) {
   gb_range_push(optimizer->context, "step");
-  gb_status status = update(optimizer, scale, scaled, guarded, clip);
+  gb_step_call how = { .scale = scale, .scaled = scaled, .found = guarded ? optimizer->found.data : NULL, .spares = guarded };
+  gb_status status = update(optimizer, &how, guarded, clip);
+  if (gb_optimizer_info_of(optimizer->kind)->shaped) drop_directions(optimizer);
   optimizer->guarded = false;
   gb_range_pop(optimizer->context);
   GB_TRY(status);

@@ -18,19 +18,19 @@ void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, si
 
 /* {---- what base/optimizers.def declares, as data ---- */
 
-typedef enum gb_hyper_type { GB_HYPER_NUMBER, GB_HYPER_PAIR, GB_HYPER_FLAG } gb_hyper_type;
+typedef enum gb_hyper_type { GB_HYPER_NUMBER, GB_HYPER_LIST, GB_HYPER_FLAG, GB_HYPER_CHOICE } gb_hyper_type;
 
-/* Values from 0 that are finite, and below `below`. */
-typedef struct gb_bound { double below; const char *text; } gb_bound;
+/* Finite values from `least` on, below `below`; whole ones only. */
+typedef struct gb_bound { double least, below; bool whole; const char *text; } gb_bound;
 
 typedef struct gb_hyper {
   const char *name;          /* as recipes write it */
   gb_hyper_type type;
   bool rate;                 /* it may change between replays of a captured step */
-  int at;                    /* its place among the numbers; a pair takes two */
-  double preset[2];
-  const char *preset_text;   /* as a recipe would write it */
-  const gb_bound *bound;     /* NULL of a flag */
+  int at, count;             /* its place among the numbers, and how many it takes */
+  double preset[3];
+  const char *preset_text;   /* as a recipe would write it; of a choice all words: "first|second" */
+  const gb_bound *bound;     /* NULL of a flag and of a choice */
 } gb_hyper;
 
 typedef struct gb_optimizer_info {
@@ -40,6 +40,7 @@ typedef struct gb_optimizer_info {
   const char *const *states;
   int n_states;
   bool measured;             /* a step needs norms of each parameter first */
+  bool shaped;               /* a step brings the last state, which ops change */
 } gb_optimizer_info;
 
 const gb_optimizer_info *gb_optimizer_info_of(gb_optimizer_kind kind);

@@ -6,13 +6,15 @@
 
 #include "step/optim.h"
 
-static const gb_bound from_0 = { HUGE_VAL, "0 or more" }, unit = { 1, "0 or more and below 1" },
-                      to_1 = { 1 + DBL_EPSILON, "0 to 1" };
+static const gb_bound from_0 = { 0, HUGE_VAL, false, "0 or more" }, unit = { 0, 1, false, "0 or more and below 1" },
+                      to_1 = { 0, 1 + DBL_EPSILON, false, "0 to 1" }, any = { -DBL_MAX, HUGE_VAL, false, "a finite number" },
+                      count_to_99 = { 0, 100, true, "a whole number from 0 to 99" };
 
-/* X_measured: 1 where a step of X measures first. */
+/* X_measured, X_shaped: a step of X measures first, or brings a state that ops change. */
 enum {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC) NAME##_measured = false,
-#define MEASURED(NAME, HYPERS, STATES, DOC) NAME##_measured = true,
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) NAME##_measured = false, NAME##_shaped = false,
+#define MEASURED(NAME, HYPERS, STATES, DOC) NAME##_measured = true, NAME##_shaped = false,
+#define SHAPED(NAME, HYPERS, STATES, DOC) NAME##_measured = false, NAME##_shaped = true,
 #include "base/optimizers.def"
 #undef OPTIMIZER
 };
@@ -20,12 +22,19 @@ enum {
 #define FROM_0 from_0
 #define UNIT unit
 #define TO_1 to_1
+#define ANY any
+#define COUNT count_to_99
 #define PLACE(name) (int)(offsetof(numbers, name) / sizeof(double))
-#define HYPER(name, preset, bound) { #name, GB_HYPER_NUMBER, false, PLACE(name), { preset }, #preset, &bound },
-#define RATE(name, preset, bound) { #name, GB_HYPER_NUMBER, true, PLACE(name), { preset }, #preset, &bound },
+#define HYPER(name, preset, bound) { #name, GB_HYPER_NUMBER, false, PLACE(name), 1, { preset }, #preset, &bound },
+#define RATE(name, preset, bound) { #name, GB_HYPER_NUMBER, true, PLACE(name), 1, { preset }, #preset, &bound },
 #define PAIR(name, first, second, bound)                                                                              \
-  { #name "s", GB_HYPER_PAIR, false, PLACE(name##1), { first, second }, "{ " #first ", " #second " }", &bound },
-#define FLAG(name) { #name, GB_HYPER_FLAG, false, PLACE(name), { 0 }, "false", NULL },
+  { #name "s", GB_HYPER_LIST, false, PLACE(name##1), 2, { first, second }, "{ " #first ", " #second " }", &bound },
+#define TRIPLE(name, first, second, third, bound)                                                                     \
+  { #name "s", GB_HYPER_LIST, false, PLACE(name##1), 3, { first, second, third },                                     \
+    "{ " #first ", " #second ", " #third " }", &bound },
+#define FLAG(name) { #name, GB_HYPER_FLAG, false, PLACE(name), 1, { 0 }, "false", NULL },
+#define FLAG_ON(name) { #name, GB_HYPER_FLAG, false, PLACE(name), 1, { 1 }, "true", NULL },
+#define CHOICE(name, words) { #name, GB_HYPER_CHOICE, false, PLACE(name), 1, { 0 }, words, NULL },
 #define NEEDS(condition, text)
 #define STATE(name) #name,
 #define STATE_WHERE(name, condition) #name,
@@ -35,7 +44,7 @@ enum {
     static const gb_hyper hypers[] = { HYPERS FLAG(maximize) };                                                       \
     static const char *const states[] = { STATES NULL };                                                              \
     static const gb_optimizer_info info = { #NAME, DOC, hypers, sizeof hypers / sizeof *hypers, states,               \
-                                            sizeof states / sizeof *states - 1, NAME##_measured };                    \
+                                            sizeof states / sizeof *states - 1, NAME##_measured, NAME##_shaped };     \
     return &info;                                                                                                     \
   }
 #include "base/optimizers.def"
@@ -43,7 +52,10 @@ enum {
 #undef HYPER
 #undef RATE
 #undef PAIR
+#undef TRIPLE
 #undef FLAG
+#undef FLAG_ON
+#undef CHOICE
 #undef NEEDS
 #undef STATE
 #undef STATE_WHERE
@@ -65,13 +77,18 @@ const gb_hyper *gb_optimizer_hyper(gb_optimizer_kind kind, const char *name) {
 }
 
 const char *gb_hyper_refuses(const gb_hyper *hyper, double value) {
-  return !hyper->bound || (value >= 0 && value < hyper->bound->below) ? NULL : hyper->bound->text;
+  const gb_bound *bound = hyper->bound;
+  if (!bound) return NULL;
+  return value >= bound->least && value < bound->below && (!bound->whole || value == floor(value)) ? NULL : bound->text;
 }
 
 #define HYPER(name, preset, bound)
 #define RATE HYPER
 #define PAIR(name, first, second, bound)
+#define TRIPLE(name, first, second, third, bound)
 #define FLAG(name)
+#define FLAG_ON(name)
+#define CHOICE(name, words)
 #define NEEDS(condition, text) if (!(condition)) return text;
 const char *gb_optimizer_needs(gb_optimizer_kind kind, const gb_optim_numbers *numbers) {
   switch (kind) {
@@ -111,7 +128,7 @@ void gb_optim_options_init(gb_optimizer_kind kind, gb_optim_options *options, si
   const gb_optimizer_info *info = gb_optimizer_info_of(kind);
   gb_optim_options all = { .size = size };
   for (int i = 0; i < info->n_hypers; i++)
-    for (int k = 0; k <= (info->hypers[i].type == GB_HYPER_PAIR); k++)
+    for (int k = 0; k < info->hypers[i].count; k++)
       all.numbers.number[info->hypers[i].at + k] = info->hypers[i].preset[k];
   memcpy(options, &all, size < sizeof all ? size : sizeof all);
 }

@@ -25,6 +25,7 @@ typedef enum gb_step {
   GB_STEP_CHECK,    /* raise the flags if a gradient is not finite; add up the norm if asked */
   GB_STEP_UNSCALE,  /* divide gradients by the scale in place, and check them alike */
   GB_STEP_CLIP,     /* multiply or clamp gradients in place */
+  GB_STEP_DIRECT,   /* write an optimizer's directions into the last state of the segments that have a gradient; all else stays */
   GB_STEP_UPDATE,   /* one step of an optimizer over the segments that have a gradient, clipped if asked */
   GB_STEP_RESCALE,  /* the scale grows or backs off by the flags of all optimizers */
   GB_STEP_COUNT

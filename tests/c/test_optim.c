@@ -269,11 +269,12 @@ static void test_declarations(void) {
     int next = 0;
     for (int i = 0; i < info->n_hypers; i++) {
       const gb_hyper *hyper = &info->hypers[i];
-      int count = hyper->type == GB_HYPER_PAIR ? 2 : 1;
+      int count = hyper->count;
       CHECK(hyper->at == next && gb_optimizer_hyper(kind, hyper->name) == hyper);
       for (int j = 0; j < count; j++) {
         CHECK(o.numbers.number[hyper->at + j] == hyper->preset[j] && !gb_hyper_refuses(hyper, hyper->preset[j]));
-        CHECK(hyper->type == GB_HYPER_FLAG || (gb_hyper_refuses(hyper, -1) && gb_hyper_refuses(hyper, NAN) && gb_hyper_refuses(hyper, INFINITY)));
+        if (!hyper->bound) continue;
+        CHECK((hyper->bound->least < 0 || gb_hyper_refuses(hyper, -1)) && gb_hyper_refuses(hyper, NAN) && gb_hyper_refuses(hyper, INFINITY));
       }
       next += count;
     }

@@ -87,6 +87,29 @@ describe("a captured step gives the same bits", function()
     compare({ kind = "LAMB" }, 8)
     compare({ kind = "LAMB", inside = true }, 8)
   end)
+  it("by Muon, whose ops are captured too", function()
+    local function run(captured)
+      gb.manual_seed(4)
+      local p = nn.Parameter(gb.randn(6, 4):to("cuda"))
+      local opt = optim.Muon({ p }, { lr = 0.1 })
+      local function once(x)
+        opt:zero_grad()
+        local loss = x:matmul(p):sin():sum()
+        loss:backward()
+        opt:step()
+        return loss:detach()
+      end
+      local inputs = {}
+      for i = 1, 5 do inputs[i] = gb.randn(3, 6):to("cuda") end
+      local step = captured and gb.cuda.graph(once, { inputs[1] }) or once
+      for i = 1, 5 do
+        opt.param_groups[1].lr = 0.1 / i
+        step(inputs[i])
+      end
+      return p
+    end
+    expect(run(true):detach()):to_equal_bits(run(false):detach())
+  end)
   it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8) end)
   it("with two backward calls, whose products add to the first one's gradients", function()
     compare({ mlp = true, twice = true }, 14)

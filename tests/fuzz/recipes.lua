@@ -214,7 +214,7 @@ local function use(name)
     function() return P.effect() end)
   made = made:gsub("@Optimizer", function()
     return pick { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD",
-      "LAMB", "LARS" }
+      "LAMB", "LARS", "Muon" }
   end)
   made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)
   P.add(("%s = %s"):format(name, made))

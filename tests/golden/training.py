@@ -79,6 +79,9 @@ OPTIMIZERS = [
     ("LARS", dict(lr=0.5, momentum=0.9, nesterov=True, trust_coefficient=0.05, weight_decay=0.01)),
     ("LARS", dict(lr=0.5, momentum=0.9, dampening=0.3, trust_coefficient=0.05, eps=0.1, maximize=True, **DECAY)),
     ("LARS", dict(lr=0.1, momentum=0.9)),
+    ("Muon", dict(lr=0.02)),
+    ("Muon", dict(lr=0.02, momentum=0.8, nesterov=False, weight_decay=0, adjust_lr_fn="match_rms_adamw")),
+    ("Muon", dict(lr=0.02, ns_coefficients=(3, -3.2, 1.2), ns_steps=3, eps=1e-3, adjust_lr_fn="spectral_unclamped")),
 ]
 STEPS = 20
 
@@ -153,7 +156,33 @@ class LARS(torch.optim.Optimizer):
                 p.sub_(group["lr"] * g)
 
 
-OWN = {"Lion": Lion, "LAMB": LAMB, "LARS": LARS}
+class ExactMuon(torch.optim.Optimizer):
+    """torch.optim.Muon with its products in the dtype of the parameter, where PyTorch rounds to bfloat16."""
+
+    def __init__(self, params, **options):
+        self.theirs = torch.optim.Muon([torch.nn.Parameter(torch.zeros(1, 1))], **options)
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self):
+        o = self.theirs.param_groups[0]
+        a, b, c = o["ns_coefficients"]
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+            buffer.lerp_(p.grad, 1 - o["momentum"])
+            x = p.grad.lerp(buffer, o["momentum"]) if o["nesterov"] else buffer
+            x = x.T if p.size(0) > p.size(1) else x
+            x = x / x.norm().clamp(min=o["eps"])
+            for _ in range(o["ns_steps"]):
+                s = x @ x.T
+                x = a * x + (b * s + c * s @ s) @ x
+            x = x.T if p.size(0) > p.size(1) else x
+            p.mul_(1 - o["lr"] * o["weight_decay"])
+            p.add_(x, alpha=-torch.optim._muon._adjust_lr(o["lr"], o["adjust_lr_fn"], p.shape))
+
+
+OWN = {"Lion": Lion, "LAMB": LAMB, "LARS": LARS, "Muon": torch.optim.Muon}
+SHAPES = {"Muon": [(3, 5), (10, 7)]}
 
 
 def optimizer(kind, options):
@@ -162,12 +191,14 @@ def optimizer(kind, options):
     for dtype in (torch.float32, torch.float64):
         wide = dtype == torch.float64
         torch.set_default_dtype(dtype)  # of the numbers that NAdam and ASGD keep
-        start = [drawn(name, f"start{i}", p) for i, p in enumerate([torch.empty(3, 5), torch.empty(70)])]
+        shapes = SHAPES.get(kind, [(3, 5), (70,)])
+        start = [drawn(name, f"start{i}", torch.empty(shape)) for i, shape in enumerate(shapes)]
         params = [p.to(dtype).requires_grad_() for p in start]
         for i, p in enumerate(params):
             tensors.setdefault(f"start{i}", p.detach().clone())
         given = options if kind in OWN else options | {"foreach": False}
-        opt = OWN.get(kind, getattr(torch.optim, kind, None))(params, **given)
+        make = ExactMuon if kind == "Muon" and wide else OWN.get(kind) or getattr(torch.optim, kind)
+        opt = make(params, **given)
         for step in range(STEPS):
             for i, p in enumerate(params):
                 g = drawn(name, f"grad{i}.{step}", p)

@@ -276,6 +276,122 @@ describe("norms of parameters", function()
   end)
 end)
 
+describe("Muon", function()
+  local function matrix(rows, columns) return nn.Parameter(gb.randn(rows, columns)) end
+  it("has PyTorch's defaults", function()
+    local group = optim.Muon({ matrix(2, 2) }).param_groups[1]
+    local numbers = { lr = 1e-3, weight_decay = 0.1, momentum = 0.95, eps = 1e-7, ns_steps = 5 }
+    for name, value in pairs(numbers) do expect(group[name] == value):to_be(true) end
+    expect(group.nesterov):to_be(true)
+    expect(group.maximize):to_be(false)
+    expect(group.adjust_lr_fn):to_be("original")
+    for i, value in ipairs { 3.4445, -4.7750, 2.0315 } do expect(group.ns_coefficients[i]):to_be(value) end
+  end)
+  it("steps by a matrix whose singular values are near 1, in any shape and size of gradient", function()
+    gb.manual_seed(1)
+    for _, size in ipairs { { 24, 8 }, { 8, 24 }, { 16, 16 } } do
+      for _, scale in ipairs { 1e-6, 1, 1e6 } do
+        local p = matrix(size[1], size[2])
+        local opt, before = optim.Muon({ p }, { lr = 1, weight_decay = 0, adjust_lr_fn = "spectral_unclamped" }), values(p)
+        p.grad = gb.randn(size[1], size[2]):mul(scale)
+        opt:step()
+        local x = before:sub(values(p)):mul(math.sqrt(size[2] / size[1]))
+        local norm = x:square():sum():item() / math.min(size[1], size[2]) -- the mean of squared singular values
+        expect(norm > 0.5 and norm < 1.4):to_be(true)
+      end
+    end
+  end)
+  it("refuses what is no matrix, by its name, and says who takes it", function()
+    local net = nn.Linear(3, 2)
+    expect(function() optim.Muon(net:parameters()) end):to_fail("bias has 1 dimensions; Muon steps matrices, so give this one to an optim.AdamW")
+    expect(function() optim.Muon({ nn.Parameter(gb.ones(2, 2, 2)) }) end):to_fail("parameter 1 has 3 dimensions")
+    local opt = optim.Muon({ net.weight }) -- what was refused holds nothing
+    expect(function() opt:add_param_group { params = { net.bias } } end):to_fail("optim.AdamW")
+    optim.AdamW({ net.bias })
+  end)
+  it("refuses options out of bounds", function()
+    for name, values in pairs {
+      momentum = { -0.1, 1.5 }, ns_steps = { 1.5, -1, 100, "5" }, ns_coefficients = { { 1, 2 }, { 1, 2, 0 / 0 }, 5, { 1, 2, "3" } },
+      adjust_lr_fn = { "other", "original|", 1, "" }, nesterov = { 1 }, eps = { -1 },
+    } do
+      for _, value in ipairs(values) do
+        expect(function() optim.Muon({ matrix(2, 2) }, { [name] = value }) end):to_fail(name)
+      end
+    end
+    expect(function() optim.Muon({ matrix(2, 2) }, { adjust_lr_fn = "other" }) end):to_fail("original|match_rms_adamw|spectral_unclamped")
+    local opt = optim.Muon({ matrix(2, 2) })
+    opt.param_groups[1].adjust_lr_fn = "match_rms_adamw"
+    expect(opt.param_groups[1].adjust_lr_fn):to_be("match_rms_adamw")
+    local state = opt:state_dict()
+    state.groups[1].adjust_lr_fn = "original"
+    opt:load_state_dict(state)
+    expect(opt.param_groups[1].adjust_lr_fn):to_be("original")
+  end)
+  for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+    it("skips an overflow whole, clips alike in and before the step, and goes on from its state, in " .. dtype, function()
+      local function run(inside, resumed)
+        gb.manual_seed(5)
+        local params = { nn.Parameter(gb.randn(6, 4):to(dtype)), nn.Parameter(gb.randn(3, 8):to(dtype)) }
+        local options = { lr = 0.125, weight_decay = 0.5 }
+        local opt, scaler = optim.Muon(params, options), gb.amp.GradScaler { init_scale = 64 }
+        for step = 1, 6 do
+          opt:zero_grad()
+          local loss = params[1]:to("float32"):square():sum() + params[2]:to("float32"):sin():sum()
+          if step == 3 then loss = loss * math.huge end
+          scaler:scale(loss):backward()
+          local before, buffer = values(params[1]), opt:state_dict().state[1].momentum_buffer
+          if inside then scaler:step(opt, { clip = 0.5 })
+          else
+            scaler:unscale_(opt)
+            nn.utils.clip_grad_norm_(params, 0.5)
+            scaler:step(opt)
+          end
+          scaler:update()
+          if step == 3 then
+            expect(params[1]:detach()):to_equal_bits(before)
+            expect(opt:state_dict().state[1].momentum_buffer):to_equal_bits(buffer)
+          end
+          if resumed and step == 4 then
+            local state = opt:state_dict()
+            expect(state.state[1].update):to_be(nil)
+            params = { nn.Parameter(values(params[1])), nn.Parameter(values(params[2])) }
+            opt = optim.Muon(params, options)
+            opt:load_state_dict(state)
+          end
+        end
+        expect(opt:state_dict().state[1].steps):to_be(5)
+        expect(opt:state_dict().state[1].master ~= nil):to_be(dtype ~= "float32")
+        return params
+      end
+      local one = run(false, false)
+      for _, other in ipairs { run(true, false), run(true, true) } do
+        for i, p in ipairs(one) do expect(values(p)):to_equal_bits(values(other[i])) end
+      end
+    end)
+  end
+  it("leaves a parameter without a gradient alone, and takes one of zeros and one without elements", function()
+    local used, unused, empty = matrix(2, 3), matrix(2, 3), nn.Parameter(gb.zeros(0, 3))
+    local opt, before = optim.Muon({ used, unused, empty }, { lr = 0.5, weight_decay = 1 }), { values(used), values(unused) }
+    used.grad, empty.grad = gb.zeros(2, 3), gb.zeros(0, 3)
+    opt:step()
+    expect(used):to_be_close(before[1]:mul(0.5), 1e-6)
+    expect(values(unused)):to_equal_bits(before[2])
+    expect(opt:state_dict().state[2].steps):to_be(0)
+  end)
+  it("has the same bits under autocast", function()
+    local function run(cast)
+      gb.manual_seed(6)
+      local p = matrix(4, 4)
+      local opt = optim.Muon({ p })
+      p.grad = gb.randn(4, 4)
+      if cast then gb.amp.autocast({ dtype = "float16" }, function() opt:step() end) else opt:step() end
+      return p
+    end
+    expect(values(run(true))):to_equal_bits(values(run(false)))
+    expect(run(true).requires_grad):to_be(true)
+  end)
+end)
+
 describe("Lion", function()
   it("has the paper's defaults", function()
     local group = optim.Lion({ parameter(1.0) }).param_groups[1]
