@@ -275,7 +275,7 @@ local sections = {
   { "gb.nn", "^gb%.nn%.[%w_]+$", "Layers, activations and losses as modules; each takes its sizes, then a table of options." },
   { "gb.nn.functional", "^gb%.nn%.functional%.", "What recipes call F, beside the ops that say so." },
   { "Modules", "^Module:", "What every module and model can do." },
-  { "Methods of some layers", "^%u%l+%u?%l*:", "" },
+  { "Methods of some layers", "^%u%a+:", "" },
   { "gb.nn.init", "^gb%.nn%.init%.", "Each fills a tensor in place, without gradients, and returns it." },
   { "gb.nn.utils", "^gb%.nn%.utils%.", "" },
   { "gb.optim", "^gb%.optim%.[%w_]+$", "" },

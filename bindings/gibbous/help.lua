@@ -203,12 +203,13 @@ end
 
 local function is_class(value) return type(value) == "table" and rawget(value, "__values") ~= nil end
 
--- Functions of a class that it does not share with the one it extends; what Lua and Module call stays unsaid.
+-- Functions of a class that it does not share with the one it extends; what Lua and Module call stays unsaid where a layer has no record
+-- of its own for it.
 local silent = { init = true, forward = true, extra = true, describe = true }
 
 local function add_class(list, name, class, is_layer)
   for _, key in ipairs(sorted(class)) do
-    if type(class[key]) == "function" and not find(key, "^_") and not (is_layer and silent[key]) then
+    if type(class[key]) == "function" and not find(key, "^_") and not (is_layer and silent[key] and not texts[name .. ":" .. key]) then
       list[#list + 1] = { name = name .. ":" .. key, value = class[key] }
     end
   end

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden numbers for optimizers, schedules, layers and the gradient scaler, made with PyTorch.
+"""Golden numbers for optimizers, schedules, layers, recurrent layers and the gradient scaler, made with PyTorch.
 
 Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch; writes tests/golden/training/FAMILY.jsonl)
 
@@ -458,7 +458,79 @@ def norm(kind, most):
 # ====}
 
 
-FAMILIES = {"optimizers": (optimizer, OPTIMIZERS), "schedules": (schedule, SCHEDULES), "layers": (layer, LAYERS),
+# {==== recurrent layers ====
+RECURRENT = [
+    ("RNN", {}),
+    ("RNN", dict(nonlinearity="relu", bidirectional=True, lengths=[2, 5, 3])),
+    ("LSTM", {}),
+    ("LSTM", dict(num_layers=2, bidirectional=True, batch_first=True)),
+    ("LSTM", dict(num_layers=2, bidirectional=True, proj_size=2, lengths=[5, 1, 4])),
+    ("LSTM", dict(bias=False, proj_size=3)),
+    ("GRU", {}),
+    ("GRU", dict(num_layers=2, bidirectional=True, batch_first=True, lengths=[3, 5, 1])),
+    ("RNNCell", {}),
+    ("LSTMCell", {}),
+    ("GRUCell", dict(bias=False)),
+]
+
+
+def recurrent_run(module, x, state, lengths, ups, scope):
+    """Results (the output, if any, then the states), and the gradients of x, the states and the weights."""
+    leaves = [t.detach().clone().requires_grad_() for t in (x, *state)]
+    h = tuple(leaves[1:]) if len(state) > 1 else leaves[1]
+    module.zero_grad()
+    with torch.autocast("cpu", dtype=scope or torch.bfloat16, enabled=scope is not None):
+        if isinstance(module, nn.RNNBase):
+            packed = leaves[0]
+            if lengths:
+                packed = nn.utils.rnn.pack_padded_sequence(packed, lengths, module.batch_first, enforce_sorted=False)
+            y, h = module(packed, h)
+            if lengths:
+                y = nn.utils.rnn.pad_packed_sequence(y, module.batch_first)[0]
+            results = [y, *(h if isinstance(h, tuple) else [h])]
+        else:
+            h = module(leaves[0], h)
+            results = [*h] if isinstance(h, tuple) else [h]
+    ups = ups(results)
+    sum((r.to(x.dtype) * u).sum() for r, u in zip(results, ups)).backward()
+    graded = {"dx": leaves[0].grad, **{f"dstate{i}": t.grad for i, t in enumerate(leaves[1:])}}
+    graded |= {f"dweight.{n}": p.grad for n, p in module.named_parameters()}
+    return {f"out{i}": r for i, r in enumerate(results)} | graded, ups
+
+
+def recurrent(kind, options):
+    """Results and gradients in float64, and how far PyTorch's autocast is from each: the L2 norm of the difference by
+    that of the tensor."""
+    name = titled(kind, options)
+    lengths = options.get("lengths")
+    given = {n: v for n, v in options.items() if n != "lengths"}
+    module = getattr(nn, kind)(4, 5, **given).double()
+    for n, p in module.named_parameters():
+        p.data = drawn(name, n, p, low=-0.5, high=0.5).double()
+    cell = kind.endswith("Cell")
+    shape = (3, 4) if cell else (3, 5, 4) if options.get("batch_first") else (5, 3, 4)
+    count = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    sizes = [options.get("proj_size") or 5, 5][: 2 if "LSTM" in kind else 1]
+    x = drawn(name, "x", torch.empty(shape)).double()
+    state = [drawn(name, f"state{i}", torch.empty(3, n) if cell else torch.empty(count, 3, n)).double()
+             for i, n in enumerate(sizes)]
+    tensors = {"x": x} | {f"state{i}": t for i, t in enumerate(state)}
+    tensors |= {f"weight.{n}": p.detach().clone() for n, p in module.named_parameters()}
+    made, ups = recurrent_run(module, x, state, lengths,
+                              lambda results: [drawn(name, f"up{i}", r).double() for i, r in enumerate(results)], None)
+    made = {n: t.detach().clone() for n, t in made.items()}
+    tensors |= made | {f"up{i}": u for i, u in enumerate(ups)}
+    module.float()
+    errors = {}
+    for scope in torch.bfloat16, torch.float16:
+        low, _ = recurrent_run(module, x.float(), [t.float() for t in state], lengths, lambda _: ups, scope)
+        errors[str(scope)[6:]] = {n: round(((t.double() - made[n]).norm() / made[n].norm()).item(), 6)
+                                  for n, t in low.items()}
+    return {"name": name, "kind": kind, "options": options, "errors": errors, "tensors": tensors}
+# ====}
+
+
+FAMILIES = {"recurrent": (recurrent, RECURRENT), "optimizers": (optimizer, OPTIMIZERS), "schedules": (schedule, SCHEDULES), "layers": (layer, LAYERS),
             "scalers": (scaler, SCALERS), "averages": (average, AVERAGES), "norms": (norm, NORMS)}
 
 

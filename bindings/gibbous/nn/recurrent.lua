@@ -1,0 +1,309 @@
+-- nn/recurrent.lua - RNN, LSTM, GRU and their cells, with PyTorch's parameter names, shapes and first values.
+--
+-- The input's part of the gates of all time steps is one product; a step then adds the product with the state before it. Sequences of
+-- unlike lengths run side by side: where one has ended, its state stays and its output is zero, in either direction. Under autocast the
+-- products run in 16 bits, and a state in float32, as the zeros that a layer begins with are, stays in float32.
+
+local gb, native = ...
+local fail, drop = native.fail, native.drop
+local layer, method, parameter = native.layer, native.layer_method, native.empty_parameter
+local nn = gb.nn
+local F, init = nn.functional, nn.init
+local format, sqrt, concat, type, ipairs, rawequal = string.format, math.sqrt, table.concat, type, ipairs, rawequal
+
+-- {==== one step ====
+
+-- A kind of cell: how many gates it has, whether it carries a cell state, and step(self, gates, h, c, w) -> h, c: the state after one
+-- step, from the input's part of the gates and the state before.
+local kinds = {}
+
+-- The i-th gate of [batch, gates * size].
+local function gate(gates, i, size) return gates:narrow(-1, (i - 1) * size + 1, size) end
+
+-- fn(x), of a handle that nothing else needs.
+local function of(fn, x)
+  local y = fn(x)
+  drop(x)
+  return y
+end
+
+-- x + y, of two handles that nothing else needs.
+local function added(x, y)
+  local z = x + y
+  drop(x) drop(y)
+  return z
+end
+
+local nonlinearities = { tanh = gb.tanh, relu = F.relu }
+
+kinds.RNN = { gates = 1, step = function(self, gates, h, _, w)
+  return of(nonlinearities[self.nonlinearity], added(F.linear(h, w.hh, w.bias_hh), gates))
+end }
+
+kinds.LSTM = { gates = 4, cell = true, step = function(self, gates, h, c, w)
+  local sums, size = added(F.linear(h, w.hh, w.bias_hh), gates), self.hidden_size
+  local input, forget = of(F.sigmoid, gate(sums, 1, size)), of(F.sigmoid, gate(sums, 2, size))
+  local new, output = of(F.tanh, gate(sums, 3, size)), of(F.sigmoid, gate(sums, 4, size))
+  drop(sums)
+  local kept, fresh = forget * c, input * new
+  drop(forget) drop(input) drop(new)
+  local cell = added(kept, fresh)
+  local bent = F.tanh(cell)
+  local hidden = output * bent
+  drop(output) drop(bent)
+  if w.hr then hidden = of(function(x) return F.linear(x, w.hr) end, hidden) end
+  return hidden, cell
+end }
+
+kinds.GRU = { gates = 3, step = function(self, gates, h, _, w)
+  local sums, size = F.linear(h, w.hh, w.bias_hh), self.hidden_size
+  local reset = of(F.sigmoid, added(gate(sums, 1, size), gate(gates, 1, size)))
+  local update = of(F.sigmoid, added(gate(sums, 2, size), gate(gates, 2, size)))
+  local past = gate(sums, 3, size)
+  local kept = past * reset
+  drop(past) drop(reset) drop(sums)
+  local new = of(F.tanh, added(kept, gate(gates, 3, size)))
+  drop(gates)
+  local apart = h - new
+  local share = apart * update
+  drop(apart) drop(update)
+  return added(share, new)
+end }
+
+-- ====}
+
+-- {==== what layers and cells share ====
+
+-- The parameters of one step: weight_ih .. and so on with this suffix, drawn uniformly from +-1 / sqrt(hidden).
+local function make_weights(self, kind, suffix, inputs, o)
+  local hidden, gates = self.hidden_size, kind.gates * self.hidden_size
+  local bound = 1 / sqrt(hidden)
+  local function drawn(name, ...) self[name .. suffix] = init.uniform_(parameter(o, ...), -bound, bound) end
+  drawn("weight_ih", gates, inputs)
+  drawn("weight_hh", gates, self.state_size or hidden)
+  if o.bias then
+    drawn("bias_ih", gates)
+    drawn("bias_hh", gates)
+  end
+  if o.proj_size and o.proj_size > 0 then drawn("weight_hr", o.proj_size, hidden) end
+end
+
+-- The same, as a step reads them.
+local function weights_of(self, suffix)
+  return {
+    ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix], bias_ih = self["bias_ih" .. suffix],
+    bias_hh = self["bias_hh" .. suffix], hr = self["weight_hr" .. suffix],
+  }
+end
+
+-- An error unless t has this shape.
+local function expect_shape(t, who, what, ...)
+  local wants = { ... }
+  local same = #t.shape == #wants
+  for i = 1, #wants do same = same and t.shape[i] == wants[i] end
+  if not same then
+    fail(format("%s: %s has shape [%s], expected [%s]", who, what, concat(t.shape, ", "), concat(wants, ", ")))
+  end
+end
+
+-- The parts of a state that was handed over, { h, c } where there is a cell state and else h.
+local function parts_of(state, kind, who)
+  if not kind.cell then
+    if not gb.is_tensor(state) then fail(format("%s: the state is a tensor, got a %s", who, type(state))) end
+    return { state }
+  end
+  if gb.is_tensor(state) or #state ~= 2 or not (gb.is_tensor(state[1]) and gb.is_tensor(state[2])) then
+    fail(format("%s: the state is a list of two tensors, { h, c }", who))
+  end
+  return { state[1], state[2] }
+end
+
+-- ====}
+
+-- {==== layers ====
+
+-- bool [time, batch, 1]: is there still an element of the sequence?
+local function valid_steps(lengths, time, batch, device, who)
+  if gb.is_tensor(lengths) then
+    if lengths.ndim ~= 1 then fail(format("%s: lengths is a vector, got %d dimensions", who, lengths.ndim)) end
+    lengths = lengths:tolist()
+  end
+  if #lengths ~= batch then fail(format("%s: %d lengths for a batch of %d sequences", who, #lengths, batch)) end
+  for i, length in ipairs(lengths) do
+    if math.type(length) ~= "integer" or length < 0 or length > time then
+      fail(format("%s: lengths[%d] is %s, a length is a whole number from 0 to %d, the time steps of x", who, i, tostring(length), time))
+    end
+  end
+  local steps = gb.arange(time, { device = device }):unsqueeze(2)
+  return steps:lt(gb.tensor(lengths, { dtype = steps.dtype, device = device })):unsqueeze(3)
+end
+
+-- The state after a step: the new one where the sequence goes on, else that from before. Nothing else needs the handles of the two.
+local function stay(is, new, old)
+  local state = gb.where(is, new, old)
+  drop(new) drop(old)
+  return state
+end
+
+-- One layer in one direction over x [time, batch, inputs] from state h, c [batch, size]: y [time, batch, size], and the last h and c.
+local function run_direction(self, kind, w, x, h, c, valid, backwards)
+  local time = x:size(1)
+  local gates, outputs = F.linear(x, w.ih, w.bias_ih), {}
+  for i = 1, time do
+    local t = backwards and time + 1 - i or i
+    local new, cell = kind.step(self, gates:select(1, t), h, c, w)
+    if valid then
+      local is = valid:select(1, t)
+      outputs[t] = gb.where(is, new, 0)
+      h, c = stay(is, new, h), cell and stay(is, cell, c)
+    else
+      if c then drop(c) end
+      outputs[t], h, c = new, new, cell
+    end
+  end
+  drop(gates)
+  local y = gb.stack(outputs, 1)
+  for t = 1, time do
+    if not rawequal(outputs[t], h) then drop(outputs[t]) end
+  end
+  return y, h, c
+end
+
+-- The states that the layers begin with: those handed over, or zeros in x's dtype.
+local function first_states(self, kind, state, batch, x, batched, who)
+  local count = self.num_layers * (self.bidirectional and 2 or 1)
+  local sizes = { self.state_size, kind.cell and self.hidden_size or nil }
+  local parts = state ~= nil and parts_of(state, kind, who) or {}
+  for i, size in ipairs(sizes) do
+    local what = kind.cell and format("state[%d]", i) or "the state"
+    if not parts[i] then parts[i] = gb.zeros({ count, batch, size }, { dtype = x.dtype, device = x.device })
+    elseif batched then expect_shape(parts[i], who, what, count, batch, size)
+    else
+      expect_shape(parts[i], who, what, count, size)
+      parts[i] = parts[i]:unsqueeze(2)
+    end
+  end
+  return parts[1], parts[2]
+end
+
+-- All layers over x [time, batch, inputs]: y, and the last states of each layer and direction.
+local function run_layers(self, kind, x, h0, c0, valid)
+  local last_h, last_c = {}, {}
+  local directions = self.bidirectional and 2 or 1
+  for i = 1, self.num_layers do
+    local sides = {}
+    for d = 1, directions do
+      local n = #last_h + 1
+      local w = weights_of(self, format("_l%d%s", i - 1, d == 2 and "_reverse" or ""))
+      sides[d], last_h[n], last_c[n] = run_direction(self, kind, w, x, h0:select(1, n), c0 and c0:select(1, n), valid, d == 2)
+    end
+    x = directions == 2 and gb.cat(sides, -1) or sides[1]
+    if i < self.num_layers and self.dropout > 0 and self.training then x = F.dropout(x, self.dropout, true) end
+  end
+  return x, gb.stack(last_h, 1), c0 and gb.stack(last_c, 1)
+end
+
+-- What a call of a layer does.
+local function forward(self, kind, who, x, state, o)
+  if x.ndim ~= 2 and x.ndim ~= 3 then
+    fail(format("%s expects x [time, batch, %d] or [time, %d], got %d dimensions", who, self.input_size, self.input_size, x.ndim))
+  end
+  if x:size(-1) ~= self.input_size then
+    fail(format("%s expects %d features, the last dimension of x has %d", who, self.input_size, x:size(-1)))
+  end
+  local batched = x.ndim == 3
+  if not batched then x = x:unsqueeze(2)
+  elseif self.batch_first then x = x:transpose(1, 2) end
+  local time, batch = x:size(1), x:size(2)
+  if time == 0 then fail(format("%s: x has no time steps", who)) end
+  local valid = o.lengths and valid_steps(o.lengths, time, batch, x.device, who)
+  if valid then x = gb.where(valid, x, 0) end -- what lies beyond may be NaN, which 0 times it would bring into gradients
+  local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
+  local y, h, c = run_layers(self, kind, x, h0, c0, valid)
+  if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2)
+  elseif self.batch_first then y = y:transpose(1, 2) end
+  return y, kind.cell and { h, c } or h
+end
+
+-- A layer of a kind; `more` are its options beside those of all.
+local function recurrent(name, more, text)
+  local kind = kinds[name]
+  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; num_layers: size = 1, bias: bool = true, batch_first: bool = false, \z
+    dropout: number = 0, bidirectional: bool = false%s, dtype?: dtype) -> module: %s Called as module(x, state, { lengths = }) with x [time, batch, \z
+    input_size], or [batch, time, input_size] with batch_first; gives y and the last state. lengths: the steps of each sequence that count; y is zero \z
+    beyond them. dropout: of the outputs of each layer but the last. Errors: dropout outside 0 .. 1. Example: local y, state = \z
+    gb.nn.%s(4, 8)(gb.rand(5, 2, 4))", name, more, text, name), function(self, input_size, hidden_size, o)
+    if not (o.dropout >= 0 and o.dropout <= 1) then fail(format("%s: dropout lies between 0 and 1, got %s", name, tostring(o.dropout))) end
+    local projected = o.proj_size and o.proj_size > 0
+    if projected and o.proj_size >= hidden_size then
+      fail(format("%s: proj_size is less than hidden_size, got %d and %d", name, o.proj_size, hidden_size))
+    end
+    self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, o.num_layers
+    self.batch_first, self.dropout, self.bidirectional = o.batch_first, o.dropout, o.bidirectional
+    self.nonlinearity = o.nonlinearity
+    self.state_size = projected and o.proj_size or hidden_size
+    for i = 1, o.num_layers do
+      local inputs = i == 1 and input_size or self.state_size * (o.bidirectional and 2 or 1)
+      make_weights(self, kind, "_l" .. i - 1, inputs, o)
+      if o.bidirectional then make_weights(self, kind, format("_l%d_reverse", i - 1), inputs, o) end
+    end
+  end)
+  method(class, format("%s:forward(x: tensor, state?: tensor|list; lengths?: tensor|list) -> tensor, any: y [time, batch, size], of both directions \z
+    side by side, and the last state [layers * directions, batch, size]%s, which the next call may begin with; with lengths, that after the last step \z
+    of each sequence. Errors: shapes that do not fit; a length beyond the time steps. Example: local y, state = \z
+    gb.nn.%s(4, 8)(gb.rand(5, 2, 4), nil, { lengths = { 5, 3 } })", name, kind.cell and ", as a list { h, c }" or "", name),
+    function(self, x, state, o) return forward(self, kind, name, x, state, o) end)
+  function class:extra()
+    return format("%d -> %d%s%s%s", self.input_size, self.hidden_size, self.num_layers > 1 and format(", %d layers", self.num_layers) or "",
+      self.bidirectional and ", both directions" or "", self.batch_first and ", batch first" or "")
+  end
+end
+
+recurrent("RNN", ", nonlinearity: \"tanh\"|\"relu\" = \"tanh\"", "Elman's recurrent layers: h = tanh(W_ih x + b_ih + W_hh h + b_hh).")
+recurrent("LSTM", ", proj_size: count = 0", "Long short-term memory (Hochreiter, Schmidhuber 1997), gates in the order input, forget, cell, output; the \z
+  state is { h, c }. proj_size: h is projected to that many features.")
+recurrent("GRU", "", "Gated recurrent units (Cho et al. 2014), gates in the order reset, update, new.")
+
+-- ====}
+
+-- {==== cells ====
+
+-- A cell of a kind: one step for a batch.
+local function cell(name, more, result, text)
+  local kind, who = kinds[name], name .. "Cell"
+  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; bias: bool = true%s, dtype?: dtype) -> module: One step of %s: \z
+    module(x, state) with x [batch, input_size] gives %s. %s Example: local h = gb.nn.%s(4, 8)(gb.rand(2, 4))", who, more, name, result, text, who),
+    function(self, input_size, hidden_size, o)
+      self.input_size, self.hidden_size, self.nonlinearity = input_size, hidden_size, o.nonlinearity
+      make_weights(self, kind, "", input_size, o)
+    end)
+  method(class, format("%s:forward(x: tensor, state?: tensor|list) -> tensor%s: The state after one step, %s; it begins with zeros unless one is given. \z
+    Errors: shapes that do not fit. Example: local h = gb.nn.%s(4, 8):forward(gb.rand(2, 4))", who, kind.cell and ", tensor" or "", result, who),
+    function(self, x, state)
+    if x.ndim ~= 1 and x.ndim ~= 2 or x:size(-1) ~= self.input_size then
+      fail(format("%s expects x [batch, %d] or [%d], got [%s]", who, self.input_size, self.input_size, concat(x.shape, ", ")))
+    end
+    local single = x.ndim == 1
+    if single then x = x:unsqueeze(1) end
+    local parts = state ~= nil and parts_of(state, kind, who) or {}
+    for i = 1, kind.cell and 2 or 1 do
+      if not parts[i] then parts[i] = gb.zeros({ x:size(1), self.hidden_size }, { dtype = x.dtype, device = x.device })
+      else
+        if single then parts[i] = parts[i]:unsqueeze(1) end
+        expect_shape(parts[i], who, kind.cell and format("state[%d]", i) or "the state", x:size(1), self.hidden_size)
+      end
+    end
+    local w = weights_of(self, "")
+    local h, c = kind.step(self, F.linear(x, w.ih, w.bias_ih), parts[1], parts[2], w)
+    if single then h, c = h:squeeze(1), c and c:squeeze(1) end
+    if kind.cell then return h, c end
+    return h
+  end)
+  function class:extra() return format("%d -> %d", self.input_size, self.hidden_size) end
+end
+
+cell("RNN", ", nonlinearity: \"tanh\"|\"relu\" = \"tanh\"", "h [batch, hidden_size]", "")
+cell("LSTM", "", "h and c [batch, hidden_size]", "The state is { h, c }.")
+cell("GRU", "", "h [batch, hidden_size]", "")
+
+-- ====}

@@ -1,0 +1,163 @@
+-- test_recurrent.lua - RNN, LSTM, GRU and their cells against PyTorch's results and gradients in float64, in float32 and under autocast;
+-- sequences of unlike lengths; first values, errors, and that a call may begin with what another ended with.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, amp = gb.nn, gb.amp
+
+local goldens = dofile("tests/lua/goldens.lua")
+
+local function stored(row, name, dtype)
+  local text = row.tensors[name]
+  return text and goldens.tensor(text):to(dtype):to(gb.get_default_device())
+end
+
+-- The options of a row without what the call takes.
+local function options_of(row, dtype)
+  local o = { dtype = dtype }
+  for name, value in pairs(row.options) do
+    if name ~= "lengths" then o[name] = value end
+  end
+  return o
+end
+
+-- Results and gradients of a row by name, computed in dtype, under autocast if a scope is named.
+local function run(row, dtype, scope)
+  local module = nn[row.kind](4, 5, options_of(row, dtype))
+  local weights = {}
+  for name in pairs(row.tensors) do
+    local weight = name:match("^weight%.(.+)$")
+    if weight then weights[weight] = stored(row, name, dtype) end
+  end
+  module:load_state_dict(weights)
+  local x, h, c = stored(row, "x", dtype), stored(row, "state0", dtype), stored(row, "state1", dtype)
+  x:requires_grad_() h:requires_grad_()
+  if c then c:requires_grad_() end
+  local cell = row.kind:find("Cell") ~= nil
+  local function forward()
+    if cell then return { module(x, c and { h, c } or h) } end
+    local y, state = module(x, c and { h, c } or h, { lengths = row.options.lengths })
+    return c and { y, state[1], state[2] } or { y, state }
+  end
+  local results = scope and amp.autocast(scope, forward) or forward()
+  local loss = 0
+  for i, result in ipairs(results) do loss = loss + (result:to(dtype) * stored(row, "up" .. i - 1, dtype)):sum() end
+  loss:backward()
+  local made = { dx = x.grad, dstate0 = h.grad, dstate1 = c and c.grad }
+  for i, result in ipairs(results) do made["out" .. i - 1] = result:detach() end
+  for name, p in module:named_parameters() do made["dweight." .. name] = p.grad end
+  return made
+end
+
+-- Every tensor is at most so far from the row's float64 one, by its norm.
+local function expect_near(row, made, most)
+  for name, value in pairs(made) do
+    local exact = stored(row, name, "float64")
+    local distance = ((value:to("float64") - exact):norm() / exact:norm()):item()
+    if not (distance <= most(name)) then error(("%s: off by %g, at most %g"):format(name, distance, most(name))) end
+  end
+end
+
+describe("recurrent layers", function()
+  for _, row in ipairs(goldens.read("training", { "recurrent" })) do
+    -- Sums of at most some hundred terms of one magnitude: 1e-13 and 2e-6 of each tensor's norm.
+    for dtype, most in pairs { float64 = 1e-13, float32 = 2e-6 } do
+      it(("%s in %s"):format(row.name, dtype), function()
+        local made = run(row, dtype)
+        expect_near(row, made, function() return most end)
+        for _, value in pairs(made) do expect(value.dtype):to_be(dtype) end
+      end)
+    end
+    -- At most twice as far from float64 as PyTorch's autocast; where that is lucky, two roundings to 16 bits per element.
+    for scope, unit in pairs { bfloat16 = 2.0 ^ -7, float16 = 2.0 ^ -10 } do
+      it(("%s under %s autocast"):format(row.name, scope), function()
+        expect_near(row, run(row, "float32", scope), function(name) return math.max(2 * row.errors[scope][name], unit) end)
+      end)
+    end
+  end
+
+  it("begin with uniform weights of +-1 / sqrt(hidden), by PyTorch's names", function()
+    local lstm = nn.LSTM(3, 16, { num_layers = 2, bidirectional = true, proj_size = 4 })
+    local names, shapes = {}, {}
+    for name, p in lstm:named_parameters() do
+      names[#names + 1], shapes[name] = name, table.concat(p.shape, "x")
+      expect(p:abs():max():item() <= 0.25):to_be(true)
+      expect(p:std():item()):to_be_near(0.25 / math.sqrt(3), 0.05)
+    end
+    expect(table.concat(names, " ", 1, 6)):to_be("weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 weight_hr_l0 weight_ih_l0_reverse")
+    expect(#names):to_be(20)
+    expect(shapes.weight_ih_l0):to_be("64x3")
+    expect(shapes.weight_ih_l1):to_be("64x8")
+    expect(shapes.weight_hh_l1_reverse):to_be("64x4")
+    expect(shapes.weight_hr_l0):to_be("4x16")
+  end)
+  it("go on from a state as if there had been one sequence", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      local net, x = nn[kind](3, 4, { num_layers = 2 }), gb.randn(6, 2, 3)
+      local whole = net(x)
+      local first, state = net(x:narrow(1, 1, 4))
+      expect(gb.cat({ first, (net(x:narrow(1, 5, 2), state)) }, 1)):to_be_close(whole, 1e-6)
+    end
+  end)
+  it("do for each sequence what they do for it alone", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      local net, x, lengths = nn[kind](3, 4, { bidirectional = true, num_layers = 2 }), gb.randn(5, 3, 3), { 5, 0, 2 }
+      local y, state = net(x, nil, { lengths = gb.tensor(lengths) })
+      local h = gb.is_tensor(state) and state or state[1]
+      for i, length in ipairs(lengths) do
+        if length > 0 then
+          local alone, last = net(x:select(2, i):narrow(1, 1, length))
+          expect(y:select(2, i):narrow(1, 1, length)):to_be_close(alone, 1e-6)
+          expect(h:select(2, i)):to_be_close(gb.is_tensor(last) and last or last[1], 1e-6)
+        end
+        if length < 5 then expect(y:select(2, i):narrow(1, length + 1, 5 - length):abs():max():item()):to_be(0) end
+      end
+      expect(h:select(2, 2):abs():max():item()):to_be(0)
+    end
+  end)
+  it("read nothing beyond the length, forward or backward", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      local net, x = nn[kind](3, 4, { bidirectional = true }), gb.randn(5, 2, 3)
+      local function run_on(input)
+        net:zero_grad()
+        input:requires_grad_()
+        local y = net(input, nil, { lengths = { 3, 3 } })
+        y:sum():backward()
+        return { y:detach(), input.grad, net.weight_ih_l0.grad, net.weight_hh_l0_reverse.grad }
+      end
+      local spoilt = x:clone()
+      spoilt:narrow(1, 4, 2):fill_(0 / 0)
+      local made, spoilt_made = run_on(x), run_on(spoilt)
+      for i = 1, #made do expect(spoilt_made[i]):to_equal_bits(made[i]) end
+      expect(spoilt.grad:narrow(1, 4, 2):abs():max():item()):to_be(0)
+    end
+  end)
+  it("drop between layers in training only", function()
+    local net, x = nn.GRU(3, 8, { num_layers = 2, dropout = 0.5 }), gb.randn(4, 2, 3)
+    expect((net(x) - net(x)):abs():max():item() > 0):to_be(true)
+    net:eval()
+    expect((net(x))):to_equal_bits((net(x)))
+    expect(function() nn.GRU(3, 8, { dropout = 1.5 }) end):to_fail("dropout lies between 0 and 1, got 1.5")
+  end)
+  it("say what does not fit", function()
+    local net, x = nn.LSTM(3, 4), gb.randn(5, 2, 3)
+    expect(function() net(gb.randn(5, 2, 4)) end):to_fail("LSTM expects 3 features, the last dimension of x has 4")
+    expect(function() net(gb.randn(3)) end):to_fail("got 1 dimensions")
+    expect(function() net(gb.randn(0, 2, 3)) end):to_fail("no time steps")
+    expect(function() net(x, gb.zeros(1, 2, 4)) end):to_fail("a list of two tensors, { h, c }")
+    expect(function() net(x, { gb.zeros(1, 2, 4), gb.zeros(1, 3, 4) }) end):to_fail("state[2] has shape [1, 3, 4], expected [1, 2, 4]")
+    expect(function() nn.GRU(3, 4)(x, { x }) end):to_fail("the state is a tensor")
+    expect(function() net(x, nil, { lengths = { 1 } }) end):to_fail("1 lengths for a batch of 2 sequences")
+    expect(function() net(x, nil, { lengths = { 1, 6 } }) end):to_fail("lengths[2] is 6")
+    expect(function() net(x, nil, { lengths = { 1, -1 } }) end):to_fail("lengths[2] is -1")
+    expect(function() net(x, nil, { lengths = { 1, 1.5 } }) end):to_fail("lengths[2] is 1.5")
+    expect(function() net(x, nil, { length = { 1, 1 } }) end):to_fail("did you mean 'lengths'?")
+    expect(function() nn.LSTM(3, 4, { proj_size = 4 }) end):to_fail("proj_size is less than hidden_size")
+    expect(function() nn.RNN(3, 4, { nonlinearity = "gelu" }) end):to_fail("nonlinearity")
+    expect(function() nn.LSTM(0, 4) end):to_fail("'input_size' must be a whole number from 1")
+    expect(function() nn.GRUCell(3, 4)(x) end):to_fail("GRUCell expects x [batch, 3] or [3], got [5, 2, 3]")
+    expect(function() nn.GRUCell(3, 4)(x[1], gb.zeros(2, 5)) end):to_fail("the state has shape [2, 5], expected [2, 4]")
+  end)
+end)
+
+gb.test.finish()
