@@ -47,6 +47,7 @@ local op_shapes = { -- where an op differs from its family
   cosine_similarity = "x1 and x2 broadcast; dim goes away", pairwise_distance = "x1 and x2 broadcast; the last dimension goes away",
   cdist = "[..., n, size] and [..., m, size] give [..., n, m]", normalize = like_x, bilinear = "x1 [..., n], x2 [..., m], weight [out, n, m]: y [..., out]",
   scaled_dot_product_attention = "query [batch, heads, time, head_dim], key and value [batch, heads, source, head_dim]: y shaped like query",
+  rotary_embedding = "x [..., dim], cos and sin [..., n] with 2 n <= dim, broadcast to x: y shaped like x",
   embedding = "index [...], weight [rows, size]: y [..., size]", gather = "the result is shaped like index",
   scatter_add = like_x, index_add = like_x, index_put = like_x, masked_scatter = like_x, flip = like_x,
   sort = "values and indices are shaped like x", topk = "values and indices are shaped like x, with k elements along dim",

@@ -6,10 +6,10 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 -- Names of the API that come in a later version; help() says so too.
 local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
-  ["gb.nn"] = { "TransformerEncoderLayer", "TransformerDecoderLayer", "Conv1d", "Conv3d",
+  ["gb.nn"] = { "Conv1d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "InstanceNorm2d" },
   ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "instance_norm",
-    "interpolate", "grid_sample", "rotary_embedding", "embedding_bag", "pad" },
+    "interpolate", "grid_sample", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},
   ["gb.optim"] = { "Adafactor", "LBFGS" },

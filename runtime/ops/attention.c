@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "ops/families.h"
 #include "graph/ops.h"
 
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
@@ -129,5 +130,6 @@ const gb_op_impl gb_family_attention[] = {
                GB_SAVE_IN(scaled_dot_product_attention, value) | GB_SAVE_IN(scaled_dot_product_attention, mask),
     .save_out = GB_SAVE_OUT(scaled_dot_product_attention, y) | GB_SAVE_OUT(scaled_dot_product_attention, lse) },
   { .op = GB_OP_scaled_dot_product_attention_backward, .check = attention_backward_check },
+  { .op = GB_OP_rotary_embedding, .compose = gb_rotary_embedding_compose },
   { .op = GB_OP_COUNT },
 };

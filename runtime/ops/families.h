@@ -25,4 +25,7 @@
 GB_FAMILIES(GB_DECLARE)
 #undef GB_DECLARE
 
+/* Composites in files of their own. */
+gb_status gb_rotary_embedding_compose(gb_call *call);
+
 #endif

@@ -530,7 +530,53 @@ def recurrent(kind, options):
 # ====}
 
 
-FAMILIES = {"recurrent": (recurrent, RECURRENT), "optimizers": (optimizer, OPTIMIZERS), "schedules": (schedule, SCHEDULES), "layers": (layer, LAYERS),
+# {==== transformers ====
+def hidden(t, s):
+    """A bool mask that hides what comes later."""
+    return torch.ones(t, s, dtype=torch.bool).triu(1)
+
+
+def padded(batch, s):
+    """A bool mask that hides the last element of every second sequence."""
+    mask = torch.zeros(batch, s, dtype=torch.bool)
+    mask[1::2, -1] = True
+    return mask
+
+
+encoder_layer = dict(d_model=6, nhead=2, dim_feedforward=8, dropout=0)
+# kind, options, shapes of what goes in, masks by name
+TRANSFORMERS = [
+    ("TransformerEncoderLayer", encoder_layer, [(5, 2, 6)], {}),
+    ("TransformerEncoderLayer", encoder_layer | dict(norm_first=True, activation="gelu", batch_first=True),
+     [(2, 5, 6)], dict(src_mask=hidden(5, 5), src_key_padding_mask=padded(2, 5))),
+    ("TransformerEncoderLayer", encoder_layer | dict(bias=False), [(5, 6)], dict(src_mask="float")),
+    ("TransformerDecoderLayer", encoder_layer, [(5, 2, 6), (4, 2, 6)],
+     dict(tgt_mask=hidden(5, 5), memory_key_padding_mask=padded(2, 4))),
+    ("TransformerDecoderLayer", encoder_layer | dict(norm_first=True, batch_first=True), [(2, 5, 6), (2, 4, 6)], {}),
+    ("Transformer", encoder_layer | dict(num_encoder_layers=2, num_decoder_layers=1), [(4, 2, 6), (5, 2, 6)],
+     dict(tgt_mask=hidden(5, 5), src_key_padding_mask=padded(2, 4), memory_key_padding_mask=padded(2, 4))),
+]
+
+
+def transformer(kind, options, shapes, masks):
+    name = titled(kind, {n: v for n, v in options.items() if encoder_layer.get(n) != v})
+    module = getattr(nn, kind)(**options).double()
+    for n, p in module.named_parameters():
+        p.data = drawn(name, n, p, low=-0.5, high=0.5).double()
+    masks = {n: drawn(name, n, torch.empty(5, 5)).double() if isinstance(m, str) else m for n, m in masks.items()}
+    inputs = [drawn(name, f"in{i}", torch.empty(s)).double().requires_grad_() for i, s in enumerate(shapes)]
+    y = module(*inputs, **masks)
+    up = drawn(name, "up", y).double()
+    y.backward(up)
+    tensors = {f"in{i}": x for i, x in enumerate(inputs)} | {f"mask.{n}": m for n, m in masks.items()}
+    tensors |= {f"weight.{n}": p for n, p in module.named_parameters()} | {"up": up, "out": y}
+    tensors |= {f"grad{i}": x.grad for i, x in enumerate(inputs)}
+    tensors |= {f"dweight.{n}": p.grad for n, p in module.named_parameters()}
+    return {"name": name, "kind": kind, "options": options, "tensors": tensors}
+# ====}
+
+
+FAMILIES = {"transformers": (transformer, TRANSFORMERS), "recurrent": (recurrent, RECURRENT), "optimizers": (optimizer, OPTIMIZERS), "schedules": (schedule, SCHEDULES), "layers": (layer, LAYERS),
             "scalers": (scaler, SCALERS), "averages": (average, AVERAGES), "norms": (norm, NORMS)}
 
 

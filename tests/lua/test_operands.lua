@@ -99,7 +99,7 @@ local deviations = {
   { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
   { "masked_fill", "*", "%.5", "refused", "a fraction is not cut in silence" },
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
-  { "dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d", "integer beyond 2^53", "int", "refused",
+  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
   { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
   { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss gaussian_nll_loss dice_loss "
@@ -195,7 +195,7 @@ local one_dtype = {
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
   group_norm = "the result has the dtype of x",
   cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x", scatter_add = "the result has the dtype of x",
-  index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
+  rotary_embedding = "the result has the dtype of x", index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
 }
 local refused = {} -- those of them that a case has met
 

@@ -28,7 +28,7 @@ end
 
 local function parameter(options, ...) return nn.Parameter(gb.empty({ ... }, { dtype = options.dtype })) end
 
-native.layer, native.layer_method, native.empty_parameter = layer, method, parameter
+native.layer, native.layer_method, native.empty_parameter, native.refuse_more = layer, method, parameter, refuse
 
 -- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made of such.
 local function keeps_nothing(module)

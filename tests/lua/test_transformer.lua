@@ -1,0 +1,199 @@
+-- test_transformer.lua - encoder and decoder layers against PyTorch's results and gradients, and the blocks that recipes share against the
+-- ops that they stand for.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, F = gb.nn, gb.nn.functional
+
+local goldens = dofile("tests/lua/goldens.lua")
+
+local function stored(row, name, dtype)
+  local text = row.tensors[name]
+  local t = text and goldens.tensor(text)
+  return t and (t.dtype == "bool" and t or t:to(dtype)):to(gb.get_default_device())
+end
+
+-- The masks of a kind in the order of its forward, after what goes in.
+local masks = {
+  TransformerEncoderLayer = { "src_mask", "src_key_padding_mask" },
+  TransformerDecoderLayer = { "tgt_mask", "memory_mask", "tgt_key_padding_mask", "memory_key_padding_mask" },
+  Transformer = { "src_mask", "tgt_mask", "memory_mask", "src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask" },
+}
+
+local function near(name, value, exact, most)
+  local distance = ((value:to("float64") - exact):abs():max() / exact:abs():max()):item()
+  if not (distance <= most) then error(("%s: off by %g of its largest element, at most %g"):format(name, distance, most)) end
+end
+
+describe("PyTorch's layers", function()
+  for _, row in ipairs(goldens.read("training", { "transformers" })) do
+    -- Sums of at most some hundred terms; the biases of keys have a gradient of 0, which rounding makes small.
+    for dtype, most in pairs { float64 = 1e-12, float32 = 2e-5 } do
+      it(("%s in %s"):format(row.name, dtype), function()
+        local o, weights = { dtype = dtype }, {}
+        for name, value in pairs(row.options) do o[name] = value end
+        o.d_model, o.nhead = nil, nil
+        local module = nn[row.kind](row.options.d_model, row.options.nhead, o)
+        for name in pairs(row.tensors) do
+          local weight = name:match("^weight%.(.+)$")
+          if weight then weights[weight] = stored(row, name, dtype) end
+        end
+        module:load_state_dict(weights)
+        local arguments, count = {}, 0
+        for i = 1, 2 do
+          local x = stored(row, "in" .. i - 1, dtype)
+          if x then
+            arguments[i], count = x:requires_grad_(), i
+          end
+        end
+        for i, name in ipairs(masks[row.kind]) do arguments[count + i] = stored(row, "mask." .. name, dtype) end
+        local y = module(table.unpack(arguments, 1, count + #masks[row.kind]))
+        expect(y.dtype):to_be(dtype)
+        near("out", y, stored(row, "out", "float64"), most)
+        y:backward(stored(row, "up", dtype))
+        for i = 1, count do near("grad", arguments[i].grad, stored(row, "grad" .. i - 1, "float64"), most) end
+        for name, p in module:named_parameters() do
+          near(name, p.grad, stored(row, "dweight." .. name, "float64"), most)
+        end
+      end)
+    end
+  end
+
+  it("is_causal is the mask that hides what comes later", function()
+    local net, x = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, { dropout = 0 }), 2), gb.randn(5, 3, 8)
+    local mask = gb.ones(5, 5):triu(1):to("bool")
+    expect(net(x, nil, nil, { is_causal = true })):to_be_close(net(x, mask), 1e-6)
+  end)
+  it("a stack begins with the weights of its layer, each copy with its own memory", function()
+    local one = nn.TransformerEncoderLayer(8, 2)
+    local net = nn.TransformerEncoder(one, 2, { norm = nn.LayerNorm(8) })
+    expect(net.layers[2].linear1.weight):to_equal_bits(one.linear1.weight)
+    gb.no_grad(function() net.layers[1].linear1.weight:zero_() end)
+    expect(net.layers[2].linear1.weight):to_equal_bits(one.linear1.weight)
+    expect(net:state_dict()["layers.1.self_attn.in_proj_weight"]):to_have_shape(24, 8)
+    expect(net:state_dict()["norm.bias"]):to_have_shape(8)
+  end)
+  it("drop in training only", function()
+    local net, x = nn.TransformerEncoderLayer(8, 2, { dropout = 0.5 }), gb.randn(5, 3, 8)
+    expect((net(x) - net(x)):abs():max():item() > 0):to_be(true)
+    net:eval()
+    expect(net(x)):to_equal_bits(net(x))
+  end)
+  it("say what does not fit", function()
+    expect(function() nn.TransformerEncoderLayer(8, 3) end):to_fail("3 heads do not divide the size 8")
+    expect(function() nn.TransformerEncoderLayer(8, 2, { dropout = 2 }) end):to_fail("dropout lies between 0 and 1, got 2")
+    expect(function() nn.TransformerEncoderLayer(8, 2)(gb.rand(2, 3, 4)) end):to_fail("[time, batch] of 8 features, got [2, 3, 4]")
+    expect(function() nn.TransformerEncoder(nn.Linear(2, 2), 2) end):to_fail("copies of a TransformerEncoderLayer, got a Linear")
+    expect(function() nn.TransformerDecoderLayer(8, 2)(gb.rand(2, 3, 8)) end):to_fail("memory")
+  end)
+end)
+
+describe("rotary embeddings", function()
+  it("turn pairs of features: lengths stay, and products hang on distances alone", function()
+    local angle = gb.arange(6, { dtype = "float64" }):unsqueeze(2) * gb.tensor({ 1.0, 0.1 }, { dtype = "float64" })
+    local cos, sin = angle:cos(), angle:sin()
+    local x, y = gb.randn(4, { dtype = "float64" }):expand({ 6, 4 }), gb.randn(4, { dtype = "float64" }):expand({ 6, 4 })
+    for _, interleaved in ipairs { false, true } do
+      local a = F.rotary_embedding(x, cos, sin, { interleaved = interleaved })
+      local b = F.rotary_embedding(y, cos, sin, { interleaved = interleaved })
+      expect(a:square():sum(-1)):to_be_close(x:square():sum(-1), 1e-12)
+      local products = a:matmul(b:t())
+      expect(products:select(1, 1):narrow(1, 2, 3)):to_be_close(products:select(1, 3):narrow(1, 4, 3), 1e-12)
+    end
+  end)
+  it("round once, to the dtype of x", function()
+    local x, angle = gb.randn(3, 4):to("bfloat16"), gb.rand(3, 2)
+    local y = F.rotary_embedding(x, angle:cos(), angle:sin())
+    expect(y):to_equal_bits(F.rotary_embedding(x:to("float32"), angle:cos(), angle:sin()):to("bfloat16"))
+  end)
+  it("say what does not fit", function()
+    local x = gb.rand(2, 5, 4)
+    expect(function() F.rotary_embedding(x, gb.rand(5, 2), gb.rand(5, 1)) end):to_fail("must have one shape")
+    expect(function() F.rotary_embedding(x, gb.rand(5, 4), gb.rand(5, 4)) end):to_fail("half as many angles")
+    expect(function() F.rotary_embedding(x, gb.rand(3, 2), gb.rand(3, 2)) end):to_fail("does not broadcast")
+    expect(function() F.rotary_embedding(x, gb.rand(3, 2, 5, 2), gb.rand(3, 2, 5, 2)) end):to_fail("does not broadcast")
+  end)
+end)
+
+describe("blocks", function()
+  it("TransformerBlock: what its parts give", function()
+    for _, norm_first in ipairs { true, false } do
+      local block, x = nn.TransformerBlock(8, 2, { norm_first = norm_first, is_causal = true }), gb.randn(2, 5, 8)
+      local a = block.attention
+      local function attend(y)
+        local function heads(t) return t:view(2, 5, 2, 4):transpose(2, 3) end
+        local z = F.scaled_dot_product_attention(heads(a.q_proj(y)), heads(a.k_proj(y)), heads(a.v_proj(y)), nil, { is_causal = true })
+        return a.o_proj(z:transpose(2, 3):reshape(2, 5, 8))
+      end
+      local want
+      if norm_first then
+        want = x + attend(block.norm1(x))
+        want = want + block.mlp(block.norm2(want))
+      else
+        want = block.norm1(x + attend(x))
+        want = block.norm2(want + block.mlp(want))
+      end
+      expect(block(x)):to_be_close(want, 1e-6)
+    end
+  end)
+  it("TransformerBlock: groups share keys and values, rotary knows distances, swiglu is gated", function()
+    local block = nn.TransformerBlock(16, 4, { kv_heads = 2, norm = "rms", mlp = "swiglu", rotary = true, bias = false, is_causal = true })
+    local names = {}
+    for name in block:named_parameters() do names[#names + 1] = name end
+    expect(table.concat(names, " ")):to_be("norm1.weight attention.q_proj.weight attention.k_proj.weight attention.v_proj.weight \z
+      attention.o_proj.weight norm2.weight mlp.gate_proj.weight mlp.up_proj.weight mlp.down_proj.weight")
+    expect(block.attention.k_proj.weight):to_have_shape(8, 16)
+    expect(block.mlp.up_proj.weight):to_have_shape(48, 16)
+    local x = gb.randn(2, 5, 16):requires_grad_()
+    local y = block(x)
+    y:sum():backward()
+    expect(block(x, nil, { start = 7 })):to_be_close(y, 1e-5) -- attention sees distances, and they are the same
+    expect(y:narrow(2, 1, 3)):to_be_close(block(x:narrow(2, 1, 3)), 1e-5)
+    local gate = block.mlp
+    local z = gb.randn(3, 16)
+    expect(gate(z)):to_be_close(gate.down_proj(F.silu(z:matmul(gate.gate_proj.weight:t())) * gate.up_proj(z)), 1e-5)
+  end)
+  it("TransformerBlock: under autocast and in training", function()
+    local block, x = nn.TransformerBlock(16, 4, { rotary = true, dropout = 0.1, drop_path = 0.5 }), gb.randn(2, 5, 16)
+    local y = gb.amp.autocast("bfloat16", block, x)
+    expect(y.dtype):to_be("float32")
+    block:eval()
+    expect(block(x)):to_equal_bits(block(x))
+  end)
+  it("StochasticDepth keeps or drops each sample whole", function()
+    local layer, x = nn.StochasticDepth(0.25), gb.ones(400, 3)
+    local y = layer(x)
+    local first = y:select(2, 1)
+    expect(y):to_equal_bits((first:unsqueeze(2):expand({ 400, 3 }) + 0))
+    expect(first:gt(0):sum():item() / 400):to_be_near(0.75, 0.08)
+    expect(first:max():item()):to_be_near(4 / 3, 1e-6)
+    local batch = nn.StochasticDepth(0.5, "batch")(x)
+    expect(batch:max():item()):to_be(batch:min():item())
+    layer:eval()
+    expect(layer(x)):to_equal_bits(x)
+    expect(function() nn.StochasticDepth(-0.1) end):to_fail("p lies between 0 and 1")
+  end)
+  it("SqueezeExcite scales channels by what their means say", function()
+    local layer, x = nn.SqueezeExcite(4, 2, { scale_activation = "hardsigmoid" }), gb.randn(2, 4, 3, 3)
+    local means = x:mean({ 3, 4 })
+    local h = F.relu(F.linear(means, layer.fc1.weight:view(2, 4), layer.fc1.bias))
+    local scale = (F.linear(h, layer.fc2.weight:view(4, 2), layer.fc2.bias) / 6 + 0.5):clamp(0, 1)
+    expect(layer(x)):to_be_close(x * scale:view(2, 4, 1, 1), 1e-6)
+  end)
+  it("PatchEmbed projects patches", function()
+    local layer, x = nn.PatchEmbed(3, 5, 2), gb.randn(2, 3, 4, 6)
+    local y = layer(x)
+    expect(y):to_have_shape(2, 6, 5)
+    local patch = x:narrow(3, 3, 2):narrow(4, 1, 2):reshape(2, 12) -- the first of the second row
+    expect(y:select(2, 4)):to_be_close(F.linear(patch, layer.proj.weight:reshape(5, 12), layer.proj.bias), 1e-5)
+    expect(function() layer(gb.rand(2, 3, 5, 6)) end):to_fail("whole patches of 2 x 2, got [2, 3, 5, 6]")
+  end)
+  it("say what does not fit", function()
+    expect(function() nn.TransformerBlock(8, 3) end):to_fail("3 heads do not divide the size 8")
+    expect(function() nn.TransformerBlock(8, 4, { kv_heads = 3 }) end):to_fail("3 heads of keys and values")
+    expect(function() nn.TransformerBlock(6, 2, { rotary = true }) end):to_fail("even number of features per head")
+    expect(function() nn.TransformerBlock(8, 2)(gb.rand(2, 8)) end):to_fail("got 2 dimensions")
+  end)
+end)
+
+gb.test.finish()
