@@ -43,7 +43,7 @@ static gb_status normalise(gb_context *c, const gb_Muon_hyper *h, gb_tensor *x, 
   if (status == GB_OK && tall) status = GB_RUN(c, t, &wide, .x = narrow);
   if (status == GB_OK && !tall) gb_tensor_retain(wide = narrow);
   if (status == GB_OK) status = GB_RUN(c, norm, &norm, .x = wide, .p = gb_attr_num(2));
-  if (status == GB_OK) status = GB_RUN(c, clamp, &least, .x = norm, .min = gb_attr_num(h->eps));
+  if (status == GB_OK) status = gb_op_number(c, GB_OP_maximum, norm, h->eps, &least);
   if (status == GB_OK) status = gb_op_2(c, GB_OP_div, wide, least, NULL, out);
   gb_drop(&narrow);
   gb_drop(&wide);
