@@ -173,13 +173,10 @@ DecoderLayer.extra = EncoderLayer.extra
 -- As many copies of a layer, with its weights, one after another, and perhaps a norm at the end.
 local function make_stack(self, who, class, model, count, norm)
   if class_of(model) ~= class then fail(format("%s is made of copies of a %s, got a %s", who, class.__name, class_of(model).__name)) end
+  local weight = model.linear1.weight
   self.layers = {}
   for i = 1, count do
-    local o = { dtype = model.linear1.weight.dtype }
-    for key, value in next, model.options do
-      if key ~= "dtype" then o[key] = value end
-    end
-    self.layers[i] = class(model.d_model, model.nhead, o)
+    self.layers[i] = class(model.d_model, model.nhead, model.options):to(weight.device, weight.dtype)
     self.layers[i]:load_state_dict(model:state_dict())
   end
   self.norm = norm
