@@ -129,6 +129,7 @@ static gb_status fill_attrs(road *r, const gb_attr *given) {
     const gb_attr_info *attr = &info->attrs[i];
     bool own = given && given[i].given;
     r->attrs[i] = own ? given[i] : attr->preset;
+    if (!own && attr->required) return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", attr->name, GB_SIGNATURE(info));
     if (!own && attr->rule.count == 0) continue;
     if (own && !is_sound(attr->type, &given[i]))
       return gb_call_fail(call, GB_EINVAL, "'%s' is no value of its type (%s)", attr->name, GB_SIGNATURE(info));

@@ -62,7 +62,7 @@ static gb_tensor *joined(gb_chain *c, gb_tensor *x, gb_tensor *first, gb_tensor 
 gb_status gb_rotary_embedding_compose(gb_call *call) {
   const gb_in_rotary_embedding *in = GB_IN(call, rotary_embedding);
   bool interleaved = GB_ATTRS(call, rotary_embedding)->interleaved.integer;
-  int64_t n;
+  int64_t n = 0;
   GB_TRY(check_angles(call, &n));
   gb_chain c;
   gb_chain_begin(&c, call->context);

@@ -61,7 +61,7 @@ OPTIMIZERS = [
     ("Adamax", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-4, **DECAY)),
     ("Adamax", dict(lr=0.01, maximize=True)),
     ("NAdam", dict(lr=0.01)),
-    ("NAdam", dict(lr=0.01, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.1, **DECAY)),
+    ("NAdam", dict(lr=0.01, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.1, weight_decay=0.03)),
     ("NAdam", dict(lr=0.01, decoupled_weight_decay=True, maximize=True, **DECAY)),
     ("RAdam", dict(lr=0.01)),
     ("RAdam", dict(lr=0.01, betas=(0.8, 0.9), eps=1e-6, **DECAY)),

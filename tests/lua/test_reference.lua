@@ -159,13 +159,13 @@ describe("help", function()
     expect(gb.test.help_entry(gb.nn.Module:extend("Mine")()).name):to_be("gb.nn.Module")
   end)
   it("says what is not built in, where recipes are told so too", function()
-    for _, name in ipairs { "gb.nn.Conv3d", "nn.Conv3d", "Conv3d" } do
+    for _, name in ipairs { "gb.optim.LBFGS", "optim.LBFGS", "LBFGS" } do
       local entry, why = gb.test.help_entry(name)
       expect(entry):to_be(nil)
-      expect(why):to_be("; gb.nn.Conv3d is not built into this version")
+      expect(why):to_be("; gb.optim.LBFGS is not built into this version")
     end
     expect(select(2, gb.test.help_entry("gb.Trainer"))):to_be("; gb.Trainer is not built into this version")
-    expect(function() return gb.nn.Conv3d end):to_fail("gb.nn.Conv3d is not built into this version")
+    expect(function() return gb.optim.LBFGS end):to_fail("gb.optim.LBFGS is not built into this version")
     expect(function() return gb.Trainer end):to_fail("gb.Trainer is not built into this version")
     expect(function() return gb.zeross end):to_fail("gb has no 'zeross'; did you mean 'zeros'?")
   end)
