@@ -62,6 +62,25 @@ local op_shapes = { -- where an op differs from its family
   expand = "shape, to which x broadcasts", narrow = "like x, with length elements along dim", select = "like x without dim",
   slice = "like x, with the elements first, first + step, ... last along dim",
   diagonal = "like x without the two dimensions, and their diagonal as the last one",
+  movedim = "like x, the dimensions in another order", swapaxes = "like x, two dimensions exchanged",
+  swapdims = "like x, two dimensions exchanged", broadcast_to = "shape, to which x broadcasts",
+  roll = like_x, fliplr = like_x, flipud = like_x, rot90 = "like x, the two dimensions exchanged for an odd k",
+  index_fill = like_x, index_copy = like_x, select_scatter = like_x, scatter = like_x, renorm = like_x, msort = like_x,
+  argsort = like_x, bucketize = "the result is shaped like values", searchsorted = "the result is shaped like values",
+  isin = like_x, diag = "a vector gives a matrix, a matrix a vector", diag_embed = "x [..., n]: y [..., n + |offset|, n + |offset|]",
+  diff = "like x, n elements fewer along dim", trapezoid = "like y without dim", take_along_dim = "the result is shaped like index",
+  dist = "the result is 0-d", unique = "a vector of values, inverse shaped like x, a vector of counts",
+  unique_consecutive = "a vector of values, inverse shaped like x, a vector of counts",
+  bincount = "a vector of the largest element of x and 1 more, or of minlength", histc = "a vector of bins elements",
+  einsum = "what the equation says", inner = "the dimensions of x and then of y, each without the last one",
+  tensordot = "the dimensions of x and then of y that do not meet", vdot = "two vectors of one length give a 0-d tensor",
+  ger = "vectors of n and m elements give [n, m]", kron = "each dimension is x's times y's", cross = broadcast,
+  addmv = "a [n, k], b [k]: z [n]; x broadcasts to it", addr = "a [n], b [m]: z [n, m]; x broadcasts to it",
+  addbmm = "a [batch, n, k], b [batch, k, m]: z [n, m]; x broadcasts to it",
+  quantile = "a vector q gives a first dimension; " .. reduced, nanquantile = "a vector q gives a first dimension; " .. reduced,
+  kthvalue = reduced, median = reduced, nanmedian = reduced, nansum = reduced, nanmean = reduced, var_mean = reduced,
+  std_mean = reduced, aminmax = reduced, count_nonzero = "dim goes away; without dim the result is 0-d",
+  cov = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor", corrcoef = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor",
 }
 
 -- What is true of the shapes of an op: of elementwise ones and reductions its signature says it.
@@ -82,6 +101,10 @@ local samples = {
   dim = "-1", int = "2", ints = "2", number = "0.5", dtype = "\"float16\"", ["xs..."] = "{ x, y }",
 }
 local examples = { -- where the rule gives what would not run
+  einsum = "local y = gb.einsum(\"ij,kj->ik\", x, x)", quantile = "local y = x:quantile(0.5, -1)",
+  nanquantile = "local y = x:nanquantile(0.5, -1)", searchsorted = "local indices = gb.searchsorted(boundaries, x)",
+  isin = "local y = gb.isin(x, { values = 2 })", scatter = "local y = x:scatter(2, index, 0.5)",
+  renorm = "local y = x:renorm(2, 1, 5)", roll = "local y = x:roll(1, 2)", histc = "local counts = x:histc(10, -1, 1)",
   clamp = "local y = x:clamp(0, 1)", expand = "local y = x:expand({ 4, 4 })", layer_norm = "local y = F.layer_norm(x, { 4 })",
   rms_norm = "local y = F.rms_norm(x, { 4 })", add_layer_norm = "local y, sum = F.add_layer_norm(x, residual, { 4 })",
   max = "local value = x:max() local values, indices = x:max(-1)", min = "local value = x:min() local values, indices = x:min(-1)",

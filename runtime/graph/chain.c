@@ -40,6 +40,16 @@ gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments) {
   return keep(chain, status, *out);
 }
 
+gb_tensor *gb_chain_pair(gb_chain *chain, gb_op op, const void *arguments, gb_tensor **second) {
+  *second = NULL;
+  if (chain->count + 1 == GB_CHAIN_ROOM) keep(chain, chain->status, NULL); /* no room for both */
+  if (!ready(chain)) return NULL;
+  gb_tensor *out[GB_MAX_OUT] = { NULL };
+  gb_status status = gb_run(chain->context, op, arguments, out);
+  *second = keep(chain, status, out[1]);
+  return keep(chain, status, out[0]);
+}
+
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs) {
   return gb_chain_n(chain, op, (gb_tensor *[]){ x }, 1, attrs);
 }

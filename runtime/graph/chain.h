@@ -27,6 +27,8 @@ gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_
 /* GB_CHAIN(chain, softmax, .x = x, .dim = gb_attr_int(-1)): any op with one visible output, its arguments by name. */
 #define GB_CHAIN(chain, op, ...) gb_chain_run((chain), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ })
 gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments);
+/* The same of an op with two: the second goes to *second. */
+gb_tensor *gb_chain_pair(gb_chain *chain, gb_op op, const void *arguments, gb_tensor **second);
 /* Any op with one visible output; in[] may hold NULL where an input is optional. */
 gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
 /* A number as an input of ops that take one in place of a tensor. */

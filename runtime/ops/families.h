@@ -19,7 +19,10 @@
   X(ctc) \
   X(distance) \
   X(index) \
-  X(attention)
+  X(attention) \
+  X(compose) \
+  X(product) \
+  X(order)
 
 #define GB_DECLARE(name) extern const gb_op_impl gb_family_##name[];
 GB_FAMILIES(GB_DECLARE)

@@ -170,6 +170,8 @@ for dtype, values in small.items():
         kind = "number" if n in (3, -1, 0.5) else "nan" if n != n else "out of range"
         record("masked_fill", kind, [x, m], [x0, x1, encode(n)], lambda x, m, n=n: x.masked_fill(m, n))
         record("where", kind, [m, x], [x0, x1, encode(n)], lambda m, x, n=n: torch.where(m, x, n))
+        record("index_fill", kind, [x, torch.tensor([2, 0])], [x0, 1, x1, encode(n)], lambda x, i, n=n: x.index_fill(0, i, n))
+        record("scatter", kind, [x, torch.tensor([2, 0])], [x0, 1, x1, encode(n)], lambda x, i, n=n: x.scatter(0, i, n))
         record("index_put", kind, [x, torch.tensor([2, 0])], [x0, x1, encode(n)], lambda x, i, n=n: x.index_put((i,), torch.full((), n, dtype=x.dtype)))
         record("full_like", kind, [x], [x0, encode(n)], lambda x, n=n: torch.full_like(x, n))
     record("where", "0-d", [m, x, torch.tensor(203)], [x0, x1, x2], torch.where)
@@ -226,6 +228,16 @@ options = {
     "smooth_l1_loss": (2, lambda n: [x0, x1, {"options": {"beta": encode(n)}}], lambda x, y, n: F.smooth_l1_loss(x, y, beta=n)),
     "add_layer_norm": (2, lambda n: [x0, x1, [4], {"options": {"eps": encode(n)}}], lambda x, y, n: (F.layer_norm(x + y, (4,), eps=n), x + y)),
 }
+options |= {
+    "trapezoid": (1, lambda n: [x0, {"options": {"dx": encode(n)}}], lambda y, n: torch.trapezoid(y, dx=n)),
+    "var_mean": (1, lambda n: [x0, {"nil": True}, {"options": {"correction": encode(n)}}],
+                 lambda x, n: torch.var_mean(x, None, correction=n)),
+    "std_mean": (1, lambda n: [x0, {"nil": True}, {"options": {"correction": encode(n)}}],
+                 lambda x, n: torch.std_mean(x, None, correction=n)),
+    "dist": (2, lambda n: [x0, x1, encode(n)], lambda x, y, n: torch.dist(x, y, n)),
+    "quantile": (1, lambda n: [x0, encode(n)], lambda x, n: x.quantile(n)),
+    "nanquantile": (1, lambda n: [x0, encode(n)], lambda x, n: x.nanquantile(n)),
+}
 s = torch.tensor(0.7)
 for other in (s, s.double()):
     record("lerp", "0-d", [d, p, other], [x0, x1, x2], torch.lerp if other.dtype == torch.float64 else lambda x, y, z: torch.lerp(x, y, z.double()), 0)
@@ -248,6 +260,15 @@ for n in (0.3, nan):
                lambda x, y, z, n=n: torch.addmm(x, y, z, beta=n, alpha=0.7), by)
         record("baddbmm", kind, [a[None], b[None], c[None]], [x0, x1, x2, {"options": {"beta": encode(0.7), "alpha": encode(n)}}],
                lambda x, y, z, n=n: torch.baddbmm(x, y, z, beta=0.7, alpha=n), by)
+        record("addmv", kind, [a[0], b, c[0]], [x0, x1, x2, {"options": {"beta": encode(n), "alpha": encode(0.7)}}],
+               lambda x, y, z, n=n: torch.addmv(x, y, z, beta=n, alpha=0.7), by)
+        record("addr", kind, [a, b[0], c[0]], [x0, x1, x2, {"options": {"beta": encode(0.7), "alpha": encode(n)}}],
+               lambda x, y, z, n=n: torch.addr(x, y, z, beta=0.7, alpha=n), by)
+        record("addbmm", kind, [a, b[None], c[None]], [x0, x1, x2, {"options": {"beta": encode(n), "alpha": encode(0.7)}}],
+               lambda x, y, z, n=n: torch.addbmm(x, y, z, beta=n, alpha=0.7), by)
+    index = torch.tensor([1])
+    record("index_fill", kind, [a, index], [x0, 1, x1, encode(n)], lambda x, i, n=n: x.index_fill(0, i, n), 0)
+    record("scatter", kind, [a, index[None]], [x0, 1, x1, encode(n)], lambda x, i, n=n: x.scatter(0, i, n), 0)
     record("cross_entropy", kind, [a, torch.tensor([1, 0])], [x0, x1, {"options": {"label_smoothing": encode(n)}}],
            lambda x, t, n=n: F.cross_entropy(x, t, label_smoothing=n), 0)
     record("binary_cross_entropy_with_logits", kind, [a, b / 3], [x0, x1, {"options": {"pos_weight": encode(n)}}],

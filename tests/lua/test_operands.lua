@@ -99,7 +99,7 @@ local deviations = {
   { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
   { "masked_fill", "*", "%.5", "refused", "a fraction is not cut in silence" },
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
-  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d", "integer beyond 2^53", "int", "refused",
+  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d cov corrcoef tensordot inner vdot addmv addbmm", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
   { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
   { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss gaussian_nll_loss dice_loss "
@@ -121,7 +121,9 @@ local deviations = {
   { "celu", "number", "0%.3", "other", "PyTorch divides by alpha in float32" },
   { "logit", "nan", "nan", "other", "a bound that is NaN leaves nothing else, as in clamp" },
   { "hardtanh", "nan", "nan", "refused", "a bound that is NaN is a mistake, and said to be one" },
-  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
+  { "trapezoid", "beyond 2^53", "int64, int64", "other", "integers count as float32" },
+  { "index_fill scatter", "*", "%.5", "refused", "a fraction is not cut in silence" },
+  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm dist", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
 }
 
 local function describe_call(record)
@@ -195,7 +197,10 @@ local one_dtype = {
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
   group_norm = "the result has the dtype of x",
   cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x", scatter_add = "the result has the dtype of x",
-  rotary_embedding = "the result has the dtype of x", index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
+  rotary_embedding = "the result has the dtype of x",
+  index_copy = "the result has the dtype of x", scatter = "the result has the dtype of x",
+  select_scatter = "the result has the dtype of x", quantile = "the result has the dtype of x",
+  index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
 }
 local refused = {} -- those of them that a case has met
 
@@ -322,6 +327,8 @@ local excuses = {
 local random = "draws: test_random.lua"
 local float_result = "integers are floats before the number meets them"
 local floating = "one floating tensor"
+local moves = "moves and compares elements: tests/lua/test_compose.lua"
+local counted = "its integers are positions in the result"
 local without = {
   addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
   logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
@@ -329,6 +336,14 @@ local without = {
   masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   multilabel_margin_loss = { mixed = floating }, ctc_loss = { mixed = floating },
+  take_along_dim = { mixed = floating }, index_fill = { mixed = floating }, nanquantile = { mixed = "as quantile" },
+  trapezoid = { ["out of range"] = "integers count as float32" },
+  renorm = { number = "its golden case has two", nan = "a bound is compared with it" },
+  searchsorted = { number = moves, ["out of range"] = moves }, bucketize = { number = moves, ["out of range"] = moves },
+  isin = { number = moves, ["out of range"] = moves, ["beyond 2^53"] = moves },
+  bincount = { ["beyond 2^53"] = counted }, histc = { number = "its golden case has two" },
+  unique = { ["beyond 2^53"] = moves }, unique_consecutive = { ["beyond 2^53"] = moves },
+  cov = { number = "its golden case has one", nan = "every element is NaN then" },
   bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },
 }
 

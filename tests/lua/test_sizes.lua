@@ -12,6 +12,7 @@ local refused = {
   ["scaled_dot_product_attention"] = "head_dim, at least 1", ["scaled_dot_product_attention (causal)"] = "head_dim, at least 1",
   ["scaled_dot_product_attention (cross, scale)"] = "head_dim, at least 1", ["scaled_dot_product_attention (bool mask)"] = "head_dim, at least 1",
   ["scaled_dot_product_attention (float mask)"] = "head_dim, at least 1",
+  take_along_dim = "out of range", ["take_along_dim (broadcast)"] = "out of range",
   slice = "out of range", -- positions 2 .. 8 of what has fewer
 }
 local otherwise = { expand = "a size of -1 keeps what is there; the reference names it" }

@@ -1,0 +1,484 @@
+/* ops/order.c - what sorting tells: medians, quantiles, positions among sorted values, unique elements, histograms; and
+ * covariances. All are made of other ops and have their gradients.
+ *
+ * NaN sorts as the largest value, so that one at the end says that there is one. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "graph/chain.h"
+#include "graph/ops.h"
+
+/* {==== steps ==== */
+
+static gb_tensor *shaped(gb_chain *chain, gb_tensor *x, int ndim, const int64_t *shape) {
+  return GB_CHAIN(chain, reshape, .x = x, .shape = gb_attr_ints(ndim, shape));
+}
+
+static gb_tensor *flat(gb_chain *chain, gb_tensor *x) { return shaped(chain, x, 1, (int64_t[]){ -1 }); }
+
+static gb_tensor *part(gb_chain *chain, gb_tensor *x, int dim, int64_t start, int64_t length) {
+  return GB_CHAIN(chain, narrow, .x = x, .dim = gb_attr_int(dim), .start = gb_attr_int(start),
+                  .length = gb_attr_int(length));
+}
+
+static gb_tensor *sorted(gb_chain *chain, gb_tensor *x, int dim, gb_tensor **indices) {
+  return gb_chain_pair(chain, GB_OP_sort, &(gb_arguments_sort){ .x = x, .dim = gb_attr_int(dim) }, indices);
+}
+
+static gb_tensor *picked(gb_chain *chain, gb_tensor *x, int dim, gb_tensor *index) {
+  return GB_CHAIN(chain, gather, .x = x, .dim = gb_attr_int(dim), .index = index);
+}
+
+static gb_tensor *full(gb_chain *chain, const gb_tensor *like, gb_dtype dtype, int ndim, const int64_t *shape, double value) {
+  return gb_chain_full(chain, dtype, ndim, shape, like->storage->device, value);
+}
+
+/* Sums over dim, which stays. */
+static gb_tensor *summed(gb_chain *chain, gb_tensor *x, int64_t dim) {
+  return GB_CHAIN(chain, sum, .x = x, .dim = gb_attr_ints(1, &dim), .keepdim = gb_attr_int(true));
+}
+
+/* x op an integer, which keeps the dtype of an integer x, and all bits. */
+static gb_tensor *whole(gb_chain *chain, gb_op op, gb_tensor *x, int64_t number) {
+  gb_tensor *wrapped = NULL;
+  if (chain->status == GB_OK) chain->status = gb_tensor_wrap_integer(chain->context, number, &wrapped);
+  gb_tensor *made = gb_chain_2(chain, op, x, wrapped, NULL);
+  gb_tensor_release(wrapped);
+  return made;
+}
+
+static bool is_float(const gb_tensor *x) { return gb_dtype_is_float((gb_dtype)x->dtype); }
+
+/* ====} */
+
+/* {==== sorted, and picked by rank ==== */
+
+static gb_status argsort_compose(gb_call *call) {
+  const gb_attrs_argsort *attrs = GB_ATTRS(call, argsort);
+  gb_out_sort made = { NULL };
+  GB_TRY(GB_RUN(call->context, sort, &made.values, .x = GB_IN(call, argsort)->x, .dim = attrs->dim,
+                .descending = attrs->descending));
+  gb_tensor_release(made.values);
+  GB_OUT(call, argsort)->indices = made.indices;
+  return GB_OK;
+}
+
+static gb_status msort_compose(gb_call *call) {
+  gb_out_sort made = { NULL };
+  GB_TRY(GB_RUN(call->context, sort, &made.values, .x = GB_IN(call, msort)->x, .dim = gb_attr_int(0)));
+  gb_tensor_release(made.indices);
+  GB_OUT(call, msort)->values = made.values;
+  return GB_OK;
+}
+
+/* The rank that an op picks: k - 1, or the middle of all or of what is not NaN. */
+typedef enum rank { RANK_K, RANK_MIDDLE, RANK_MIDDLE_OF_NUMBERS } rank;
+
+/* Where the picked element lies among sorted values, along dim, which has n. */
+static gb_tensor *position_of(gb_chain *chain, gb_tensor *values, int dim, int64_t n, rank rule) {
+  gb_tensor *nans = summed(chain, GB_CHAIN(chain, isnan, .x = values), dim);
+  gb_tensor *numbers = whole(chain, GB_OP_add, GB_CHAIN(chain, neg, .x = nans), n);
+  if (rule == RANK_MIDDLE_OF_NUMBERS) {
+    gb_tensor *middle = whole(chain, GB_OP_floor_divide, whole(chain, GB_OP_sub, numbers, 1), 2);
+    return whole(chain, GB_OP_maximum, middle, 0);
+  }
+  return GB_CHAIN(chain, masked_fill, .x = numbers, .mask = GB_CHAIN(chain, logical_not, .x = nans),
+                  .value = gb_attr_whole((n - 1) / 2));
+}
+
+/* The element of a rank along dim and its index, or of all (named not given) the element alone. */
+static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, rank rule, int64_t k) {
+  gb_tensor *x = GB_IN(call, kthvalue)->x, *indices;
+  gb_out_kthvalue *out = GB_OUT(call, kthvalue);
+  int dim = 0, ndim = x->ndim;
+  bool all = !named->given;
+  if (!all) GB_TRY(gb_call_dim(call, named->integer, ndim ? ndim : 1, &dim));
+  int64_t n = all ? x->numel : ndim ? x->shape[dim] : 1, shape[GB_MAX_NDIM];
+  if (n == 0 && !(all && is_float(x))) return gb_call_fail(call, GB_ESHAPE, "there are no elements to choose from");
+  if (k > n) return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1, n);
+  int count = 0;
+  for (int i = 0; !all && i < ndim; i++)
+    if (i != dim) shape[count++] = x->shape[i];
+    else if (keepdim) shape[count++] = 1;
+  gb_chain chain, second;
+  gb_chain_begin(&chain, call->context);
+  if (n == 0) return gb_chain_end(&chain, full(&chain, x, (gb_dtype)x->dtype, 0, NULL, (double)NAN), &out->values);
+  gb_tensor *values = sorted(&chain, all || !ndim ? flat(&chain, x) : x, dim, &indices);
+  if (rule == RANK_K || !is_float(x)) {
+    int64_t at = rule == RANK_K ? k - 1 : (n - 1) / 2;
+    values = part(&chain, values, dim, at, 1), indices = part(&chain, indices, dim, at, 1);
+  } else {
+    gb_tensor *at = position_of(&chain, values, dim, n, rule);
+    values = picked(&chain, values, dim, at), indices = picked(&chain, indices, dim, at);
+  }
+  values = shaped(&chain, values, count, shape), indices = shaped(&chain, indices, count, shape);
+  if (!all && chain.status == GB_OK) {
+    gb_chain_begin(&second, call->context);
+    GB_TRY(gb_chain_end(&second, indices, &out->indices));
+  }
+  return gb_chain_end(&chain, values, &out->values);
+}
+_Static_assert(GB_OUT_AT(median, indices) == GB_OUT_AT(kthvalue, indices) && GB_OUT_AT(nanmedian, indices) == GB_OUT_AT(kthvalue, indices),
+               "read as kthvalue");
+
+static gb_status kthvalue_compose(gb_call *call) {
+  const gb_attrs_kthvalue *attrs = GB_ATTRS(call, kthvalue);
+  gb_attr dim = attrs->dim;
+  dim.given = true;
+  return pick_rank(call, &dim, attrs->keepdim.integer, RANK_K, attrs->k.integer);
+}
+
+static gb_status median_compose(gb_call *call) {
+  const gb_attrs_median *attrs = GB_ATTRS(call, median);
+  return pick_rank(call, &attrs->dim, attrs->keepdim.integer, RANK_MIDDLE, 0);
+}
+
+static gb_status nanmedian_compose(gb_call *call) {
+  const gb_attrs_nanmedian *attrs = GB_ATTRS(call, nanmedian);
+  return pick_rank(call, &attrs->dim, attrs->keepdim.integer, RANK_MIDDLE_OF_NUMBERS, 0);
+}
+
+/* ====} */
+
+/* {==== quantiles ==== */
+
+/* All of q lies in 0 .. 1. */
+static gb_status check_q(gb_call *call, gb_tensor *q) {
+  gb_tensor *fits = NULL;
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *low = gb_chain_number(&chain, GB_OP_ge, q, 0), *high = gb_chain_number(&chain, GB_OP_le, q, 1);
+  gb_tensor *all = GB_CHAIN(&chain, all, .x = GB_CHAIN(&chain, logical_and, .x = low, .y = high));
+  GB_TRY(gb_chain_end(&chain, all, &fits));
+  int64_t yes = 0;
+  gb_status status = gb_tensor_item(fits, NULL, &yes);
+  gb_drop(&fits);
+  if (status != GB_OK || yes) return status;
+  return gb_call_fail(call, GB_EINVAL, "'q' must lie in 0 .. 1");
+}
+
+/* The ranks, with a fraction, that q means among the n sorted values of each row. */
+static gb_tensor *ranks_of(gb_chain *chain, gb_tensor *values, gb_tensor *q, int64_t n, bool ignore_nan) {
+  int last = values ? values->ndim - 1 : 0;
+  if (ignore_nan) {
+    gb_tensor *numbers = summed(chain, GB_CHAIN(chain, logical_not, .x = GB_CHAIN(chain, isnan, .x = values)), last);
+    numbers = gb_chain_cast(chain, gb_chain_number(chain, GB_OP_sub, numbers, 1), q ? (gb_dtype)q->dtype : GB_FLOAT32);
+    return gb_chain_number(chain, GB_OP_maximum, GB_CHAIN(chain, mul, .x = q, .y = numbers), 0);
+  }
+  gb_tensor *nan = GB_CHAIN(chain, isnan, .x = part(chain, values, last, n - 1, 1));
+  gb_tensor *ranks = gb_chain_number(chain, GB_OP_mul, q, (double)(n - 1));
+  gb_tensor *end = full(chain, values ? values : q, q ? (gb_dtype)q->dtype : GB_FLOAT32, 0, NULL, (double)(n - 1));
+  return GB_CHAIN(chain, where, .condition = nan, .x = end, .y = ranks);
+}
+
+/* The values at ranks with a fraction. */
+static gb_tensor *between(gb_chain *chain, gb_tensor *values, gb_tensor *ranks, int64_t how) {
+  int last = values ? values->ndim - 1 : 0;
+  gb_tensor *low = GB_CHAIN(chain, floor, .x = ranks), *high = GB_CHAIN(chain, ceil, .x = ranks);
+  if (how == GB_WORD_nearest) low = GB_CHAIN(chain, round, .x = ranks);
+  if (how == GB_WORD_higher) low = high;
+  gb_tensor *below = picked(chain, values, last, gb_chain_cast(chain, low, GB_INT64));
+  if (how != GB_WORD_linear && how != GB_WORD_midpoint) return below;
+  gb_tensor *above = picked(chain, values, last, gb_chain_cast(chain, high, GB_INT64));
+  gb_tensor *weight = GB_CHAIN(chain, sub, .x = ranks, .y = low);
+  if (how == GB_WORD_midpoint && weight)
+    weight = full(chain, weight, (gb_dtype)weight->dtype, weight->ndim, weight->shape, 0.5);
+  return GB_CHAIN(chain, lerp, .x = below, .y = above, .weight = weight);
+}
+
+static gb_status quantile_of(gb_call *call, bool ignore_nan) {
+  const gb_attrs_quantile *attrs = GB_ATTRS(call, quantile);
+  gb_tensor *x = GB_IN(call, quantile)->x, *q = GB_IN(call, quantile)->q, *indices, *values = x;
+  int dim = 0, count = 0, ndim = x->ndim;
+  bool all = !attrs->dim.given || !ndim;
+  GB_TRY(gb_require_float(call, GB_IN_AT(quantile, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(quantile, q), 0, 1));
+  if (q->ndim) GB_TRY(gb_require_float(call, GB_IN_AT(quantile, q)));
+  if (attrs->dim.given) GB_TRY(gb_call_dim(call, attrs->dim.integer, ndim ? ndim : 1, &dim));
+  int64_t n = all ? x->numel : x->shape[dim], shape[GB_MAX_NDIM + 1];
+  if (n == 0) return gb_call_fail(call, GB_ESHAPE, "there are no elements to choose from");
+  if (ndim + q->ndim > GB_MAX_NDIM)
+    return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
+  GB_TRY(check_q(call, q));
+  if (q->ndim) shape[count++] = q->numel;
+  for (int i = 0; i < ndim; i++) {
+    if (!all && i != dim) shape[count++] = x->shape[i];
+    else if (attrs->keepdim.integer) shape[count++] = 1;
+  }
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  if (all) values = flat(&chain, x);
+  else if (dim != ndim - 1)
+    values = GB_CHAIN(&chain, movedim, .x = x, .source = gb_attr_ints(1, (int64_t[]){ dim }),
+                      .destination = gb_attr_ints(1, (int64_t[]){ -1 }));
+  values = gb_chain_widen(&chain, sorted(&chain, values, -1, &indices));
+  q = gb_chain_cast(&chain, flat(&chain, q), x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  gb_tensor *ranks = ranks_of(&chain, values, q, n, ignore_nan);
+  int64_t wide[GB_MAX_NDIM], last = -1, first = 0;
+  for (int i = 0; values && i < values->ndim; i++) wide[i] = i == values->ndim - 1 ? q->numel : values->shape[i];
+  if (values) ranks = GB_CHAIN(&chain, expand, .x = ranks, .shape = gb_attr_ints(values->ndim, wide));
+  gb_tensor *y = between(&chain, values, ranks, attrs->interpolation.integer);
+  y = GB_CHAIN(&chain, movedim, .x = y, .source = gb_attr_ints(1, &last), .destination = gb_attr_ints(1, &first));
+  y = gb_chain_cast(&chain, shaped(&chain, y, count, shape), (gb_dtype)x->dtype);
+  return gb_chain_end(&chain, y, &GB_OUT(call, quantile)->y);
+}
+_Static_assert(GB_ATTR_AT(nanquantile, interpolation) == GB_ATTR_AT(quantile, interpolation), "read as quantile");
+
+static gb_status quantile_compose(gb_call *call) { return quantile_of(call, false); }
+static gb_status nanquantile_compose(gb_call *call) { return quantile_of(call, true); }
+
+/* ====} */
+
+/* {==== positions among sorted values ==== */
+
+/* How many of each row of `line` are smaller than each of `values` (right: not larger), the rows of both matching. Both
+ * are sorted as one, the side that comes first among equals in front, and boundaries counted on the way. */
+static gb_tensor *positions(gb_chain *chain, gb_tensor *line, gb_tensor *values, bool right) {
+  if (chain->status != GB_OK) return NULL;
+  int last = line->ndim - 1;
+  int64_t n = line->shape[last], m = values->shape[last];
+  gb_tensor *order, *parts[] = { right ? line : values, right ? values : line };
+  gb_tensor *merged = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(last));
+  sorted(chain, merged, last, &order);
+  gb_tensor *boundary = whole(chain, right ? GB_OP_lt : GB_OP_ge, order, right ? n : m);
+  gb_tensor *before = GB_CHAIN(chain, cumsum, .x = boundary, .dim = gb_attr_int(last));
+  if (chain->status != GB_OK) return NULL;
+  gb_tensor *none = full(chain, order, GB_INT64, order->ndim, order->shape, 0);
+  gb_tensor *counts = GB_CHAIN(chain, scatter_add, .x = none, .dim = gb_attr_int(last), .index = order, .source = before);
+  return part(chain, counts, last, right ? n : 0, m);
+}
+
+/* Positions of values of any shape in a vector; else rows of both match. */
+static gb_status find_positions(gb_call *call, gb_tensor *line, gb_tensor *values, bool right, gb_tensor **out) {
+  char a[96], b[96];
+  bool fits = line->ndim == 1 || (line->ndim == values->ndim && line->ndim > 0);
+  for (int i = 0; fits && line->ndim > 1 && i + 1 < line->ndim; i++) fits = line->shape[i] == values->shape[i];
+  if (!fits)
+    return gb_call_fail(call, GB_ESHAPE, "the sorted tensor is %s, the values %s: it is a vector, or alike in all dimensions but the last",
+                        gb_shape_text(line->ndim, line->shape, a, sizeof a),
+                        gb_shape_text(values->ndim, values->shape, b, sizeof b));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *found = positions(&chain, line, line->ndim == 1 ? flat(&chain, values) : values, right);
+  return gb_chain_end(&chain, shaped(&chain, found, values->ndim, values->shape), out);
+}
+
+static gb_status searchsorted_compose(gb_call *call) {
+  const gb_in_searchsorted *in = GB_IN(call, searchsorted);
+  bool right = GB_ATTRS(call, searchsorted)->right.integer;
+  return find_positions(call, in->x, in->values, right, &GB_OUT(call, searchsorted)->indices);
+}
+
+static gb_status bucketize_compose(gb_call *call) {
+  const gb_in_bucketize *in = GB_IN(call, bucketize);
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(bucketize, boundaries), 1, 1));
+  bool right = GB_ATTRS(call, bucketize)->right.integer;
+  return find_positions(call, in->boundaries, in->values, right, &GB_OUT(call, bucketize)->indices);
+}
+
+/* The first of the sorted values that is not smaller is equal, or none is. */
+static gb_status isin_compose(gb_call *call) {
+  gb_tensor *x = GB_IN(call, isin)->x, *values = GB_IN(call, isin)->values, *order, *y;
+  bool invert = GB_ATTRS(call, isin)->invert.integer;
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  if (values->numel == 0) y = full(&chain, x, GB_BOOL, x->ndim, x->shape, invert);
+  else {
+    gb_tensor *line = sorted(&chain, flat(&chain, values), 0, &order), *all = flat(&chain, x);
+    gb_tensor *at = whole(&chain, GB_OP_minimum, positions(&chain, line, all, false), values->numel - 1);
+    gb_tensor *nearest = picked(&chain, line, 0, at);
+    y = invert ? GB_CHAIN(&chain, ne, .x = all, .y = nearest) : GB_CHAIN(&chain, eq, .x = all, .y = nearest);
+    y = shaped(&chain, y, x->ndim, x->shape);
+  }
+  return gb_chain_end(&chain, y, &GB_OUT(call, isin)->y);
+}
+
+/* ====} */
+
+/* {==== counting ==== */
+
+/* An integer that is known on the host. */
+static gb_status read_integer(gb_chain *chain, gb_tensor *x, int64_t *out) {
+  if (chain->status == GB_OK) chain->status = gb_tensor_item(x, NULL, out);
+  return chain->status;
+}
+
+/* `weights` (NULL: ones) added at index in a vector of n. */
+static gb_tensor *tally(gb_chain *chain, gb_tensor *index, gb_tensor *weights, int64_t n, gb_dtype dtype) {
+  if (chain->status != GB_OK) return NULL;
+  gb_tensor *none = full(chain, index, dtype, 1, &n, 0);
+  if (!weights) weights = full(chain, index, dtype, 1, index->shape, 1);
+  return GB_CHAIN(chain, index_add, .x = none, .dim = gb_attr_int(0), .index = index, .source = weights);
+}
+
+static gb_status bincount_compose(gb_call *call) {
+  gb_tensor *x = GB_IN(call, bincount)->x, *weights = GB_IN(call, bincount)->weights;
+  int64_t n = GB_ATTRS(call, bincount)->minlength.integer, most = -1, least = 0;
+  GB_TRY(gb_require_integer(call, GB_IN_AT(bincount, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(bincount, x), 1, 1));
+  if (weights && (weights->ndim != 1 || weights->numel != x->numel))
+    return gb_call_fail(call, GB_ESHAPE, "weights must be a vector of %" PRId64 " elements, one for each of x", x->numel);
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  if (x->numel > 0) {
+    read_integer(&chain, GB_CHAIN(&chain, amax, .x = x), &most);
+    read_integer(&chain, GB_CHAIN(&chain, amin, .x = x), &least);
+  }
+  if (chain.status == GB_OK && least < 0)
+    chain.status = gb_call_fail(call, GB_EINVAL, "x has the element %" PRId64 "; it counts integers from 0", least);
+  if (most == INT64_MAX) most--; /* no memory holds so many; the allocation says so */
+  gb_dtype dtype = !weights ? GB_INT64 : weights->dtype == GB_FLOAT32 ? GB_FLOAT32 : GB_FLOAT64;
+  if (weights) weights = gb_chain_cast(&chain, weights, dtype);
+  gb_tensor *counts = tally(&chain, gb_chain_cast(&chain, x, GB_INT64), weights, most + 1 > n ? most + 1 : n, dtype);
+  return gb_chain_end(&chain, counts, &GB_OUT(call, bincount)->counts);
+}
+
+/* The smallest and the largest element, for a histogram of all. */
+static void read_span(gb_chain *chain, gb_tensor *x, double *least, double *most) {
+  int64_t whole;
+  gb_tensor *low = GB_CHAIN(chain, amin, .x = x), *high = GB_CHAIN(chain, amax, .x = x);
+  if (chain->status == GB_OK) chain->status = gb_tensor_item(low, least, &whole);
+  if (chain->status == GB_OK) chain->status = gb_tensor_item(high, most, &whole);
+}
+
+static gb_status histc_compose(gb_call *call) {
+  const gb_attrs_histc *attrs = GB_ATTRS(call, histc);
+  gb_tensor *x = GB_IN(call, histc)->x;
+  int64_t bins = attrs->bins.integer;
+  double least = attrs->min.number, most = attrs->max.number;
+  GB_TRY(gb_require_float(call, GB_IN_AT(histc, x)));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  if (least == most && x->numel > 0) read_span(&chain, x, &least, &most);
+  if (least == most) least -= 1, most += 1;
+  if (chain.status == GB_OK && !(least < most && isfinite(most - least)))
+    chain.status = gb_call_fail(call, GB_EINVAL, "the range %g .. %g is empty or not finite", least, most);
+  gb_tensor *wide = gb_chain_widen(&chain, flat(&chain, x));
+  gb_tensor *low = gb_chain_number(&chain, GB_OP_ge, wide, least), *high = gb_chain_number(&chain, GB_OP_le, wide, most);
+  gb_tensor *inside = GB_CHAIN(&chain, masked_select, .x = wide, .mask = GB_CHAIN(&chain, logical_and, .x = low, .y = high));
+  gb_tensor *at = gb_chain_number(&chain, GB_OP_mul, gb_chain_number(&chain, GB_OP_sub, inside, least), (double)bins);
+  at = GB_CHAIN(&chain, floor, .x = gb_chain_number(&chain, GB_OP_div, at, most - least));
+  at = gb_chain_cast(&chain, GB_CHAIN(&chain, clamp, .x = at, .max = gb_attr_whole(bins - 1)), GB_INT64);
+  gb_tensor *counts = gb_chain_cast(&chain, tally(&chain, at, NULL, bins, GB_INT64), (gb_dtype)x->dtype);
+  return gb_chain_end(&chain, counts, &GB_OUT(call, histc)->counts);
+}
+
+/* Give a chain's tensor to the next output that is asked for. */
+static void hand_out(gb_call *call, gb_chain *chain, int *output, gb_tensor *made) {
+  if (chain->status == GB_OK) gb_tensor_retain(call->out[(*output)++] = made);
+}
+
+/* Runs of equal elements in a vector: their first elements, and if asked for the number of each element's run and the
+ * lengths. `order` (NULL: none) says where the vector's elements stand in x. */
+static gb_status runs_of(gb_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order) {
+  const gb_attrs_unique *attrs = GB_ATTRS(call, unique);
+  gb_tensor *x = GB_IN(call, unique)->x;
+  int64_t n = x->numel, one = n > 0;
+  int output = 0;
+  gb_tensor *changes = n > 1 ? GB_CHAIN(chain, ne, .x = part(chain, line, 0, 1, n - 1), .y = part(chain, line, 0, 0, n - 1)) : NULL;
+  gb_tensor *parts[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
+  gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)) : parts[0];
+  gb_tensor *values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
+  gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
+  gb_tensor *counts = attrs->return_counts.integer && values ? tally(chain, numbers, NULL, values->numel, GB_INT64) : NULL;
+  hand_out(call, chain, &output, values);
+  if (attrs->return_inverse.integer) {
+    gb_tensor *inverse = order ? GB_CHAIN(chain, index_put, .x = numbers, .index = order, .source = numbers) : numbers;
+    inverse = shaped(chain, inverse, x->ndim, x->shape);
+    hand_out(call, chain, &output, inverse);
+  }
+  if (attrs->return_counts.integer) hand_out(call, chain, &output, counts);
+  gb_tensor *done;
+  GB_TRY(gb_chain_end(chain, x, &done));
+  gb_tensor_release(done);
+  return GB_OK;
+}
+_Static_assert(GB_ATTR_AT(unique_consecutive, return_counts) == GB_ATTR_AT(unique, return_counts), "read as unique");
+
+static gb_status unique_compose(gb_call *call) {
+  gb_tensor *order;
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *line = sorted(&chain, flat(&chain, GB_IN(call, unique)->x), 0, &order);
+  return runs_of(call, &chain, line, order);
+}
+
+static gb_status unique_consecutive_compose(gb_call *call) {
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  return runs_of(call, &chain, flat(&chain, GB_IN(call, unique_consecutive)->x), NULL);
+}
+
+/* ====} */
+
+/* {==== covariances ==== */
+
+/* The covariances of the rows of x [rows, n]. */
+static gb_tensor *covariances(gb_chain *chain, gb_tensor *x, double divisor) {
+  int64_t last = 1;
+  gb_tensor *mean = GB_CHAIN(chain, mean, .x = x, .dim = gb_attr_ints(1, &last), .keepdim = gb_attr_int(true));
+  gb_tensor *centred = GB_CHAIN(chain, sub, .x = x, .y = mean);
+  gb_tensor *products = GB_CHAIN(chain, matmul, .x = centred, .y = GB_CHAIN(chain, t, .x = centred));
+  return gb_chain_number(chain, GB_OP_div, products, divisor);
+}
+
+/* x as rows of observations; a vector is one row, and gives a scalar. */
+static gb_status rows_of(gb_call *call, int64_t *shape) {
+  const gb_tensor *x = GB_IN(call, cov)->x;
+  GB_TRY(gb_require_float(call, GB_IN_AT(cov, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(cov, x), 0, 2));
+  shape[0] = x->ndim == 2 ? x->shape[0] : 1;
+  shape[1] = x->ndim == 2 ? x->shape[1] : x->numel;
+  return GB_OK;
+}
+
+static gb_status cov_compose(gb_call *call) {
+  int64_t shape[2];
+  gb_tensor *x = GB_IN(call, cov)->x;
+  GB_TRY(rows_of(call, shape));
+  double divisor = (double)shape[1] - GB_ATTRS(call, cov)->correction.number;
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *y = covariances(&chain, shaped(&chain, x, 2, shape), divisor > 0 ? divisor : 0);
+  if (shape[0] == 1) y = shaped(&chain, y, 0, NULL);
+  return gb_chain_end(&chain, y, &GB_OUT(call, cov)->y);
+}
+
+static gb_status corrcoef_compose(gb_call *call) {
+  int64_t shape[2];
+  GB_TRY(rows_of(call, shape));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *wide = gb_chain_widen(&chain, shaped(&chain, GB_IN(call, corrcoef)->x, 2, shape));
+  gb_tensor *c = covariances(&chain, wide, shape[1] > 1 ? (double)shape[1] - 1 : 0);
+  gb_tensor *deviation = GB_CHAIN(&chain, sqrt, .x = GB_CHAIN(&chain, diagonal, .x = c));
+  gb_tensor *y = GB_CHAIN(&chain, div, .x = c, .y = GB_CHAIN(&chain, unsqueeze, .x = deviation, .dim = gb_attr_int(1)));
+  y = GB_CHAIN(&chain, div, .x = y, .y = deviation);
+  if (shape[0] == 1) y = shaped(&chain, y, 0, NULL);
+  else y = GB_CHAIN(&chain, clamp, .x = y, .min = gb_attr_whole(-1), .max = gb_attr_whole(1));
+  y = gb_chain_cast(&chain, y, (gb_dtype)GB_IN(call, corrcoef)->x->dtype);
+  return gb_chain_end(&chain, y, &GB_OUT(call, corrcoef)->y);
+}
+
+/* ====} */
+
+const gb_op_impl gb_family_order[] = {
+  { .op = GB_OP_argsort, .compose = argsort_compose },
+  { .op = GB_OP_msort, .compose = msort_compose },
+  { .op = GB_OP_kthvalue, .compose = kthvalue_compose },
+  { .op = GB_OP_median, .compose = median_compose },
+  { .op = GB_OP_nanmedian, .compose = nanmedian_compose },
+  { .op = GB_OP_quantile, .compose = quantile_compose },
+  { .op = GB_OP_nanquantile, .compose = nanquantile_compose },
+  { .op = GB_OP_searchsorted, .compose = searchsorted_compose },
+  { .op = GB_OP_bucketize, .compose = bucketize_compose },
+  { .op = GB_OP_isin, .compose = isin_compose },
+  { .op = GB_OP_bincount, .compose = bincount_compose },
+  { .op = GB_OP_histc, .compose = histc_compose },
+  { .op = GB_OP_unique, .compose = unique_compose },
+  { .op = GB_OP_unique_consecutive, .compose = unique_consecutive_compose },
+  { .op = GB_OP_cov, .compose = cov_compose },
+  { .op = GB_OP_corrcoef, .compose = corrcoef_compose },
+  { .op = GB_OP_COUNT },
+};
