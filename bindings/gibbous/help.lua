@@ -64,6 +64,8 @@ local op_shapes = { -- where an op differs from its family
   diagonal = "like x without the two dimensions, and their diagonal as the last one",
   movedim = "like x, the dimensions in another order", swapaxes = "like x, two dimensions exchanged",
   swapdims = "like x, two dimensions exchanged", broadcast_to = "shape, to which x broadcasts",
+  cumprod = like_x, logcumsumexp = like_x, cummax = like_x, cummin = like_x, mode = reduced,
+  unfold = "like x, fewer positions along dim, and size as the last dimension",
   roll = like_x, fliplr = like_x, flipud = like_x, rot90 = "like x, the two dimensions exchanged for an odd k",
   index_fill = like_x, index_copy = like_x, select_scatter = like_x, scatter = like_x, renorm = like_x, msort = like_x,
   argsort = like_x, bucketize = "the result is shaped like values", searchsorted = "the result is shaped like values",

@@ -22,7 +22,8 @@
   X(attention) \
   X(compose) \
   X(product) \
-  X(order)
+  X(order) \
+  X(scan)
 
 #define GB_DECLARE(name) extern const gb_op_impl gb_family_##name[];
 GB_FAMILIES(GB_DECLARE)

@@ -101,7 +101,7 @@ static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, ra
   for (int i = 0; !all && i < ndim; i++)
     if (i != dim) shape[count++] = x->shape[i];
     else if (keepdim) shape[count++] = 1;
-  gb_chain chain, second;
+  gb_chain chain;
   gb_chain_begin(&chain, call->context);
   if (n == 0) return gb_chain_end(&chain, full(&chain, x, (gb_dtype)x->dtype, 0, NULL, (double)NAN), &out->values);
   gb_tensor *values = sorted(&chain, all || !ndim ? flat(&chain, x) : x, dim, &indices);
@@ -113,10 +113,7 @@ static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, ra
     values = picked(&chain, values, dim, at), indices = picked(&chain, indices, dim, at);
   }
   values = shaped(&chain, values, count, shape), indices = shaped(&chain, indices, count, shape);
-  if (!all && chain.status == GB_OK) {
-    gb_chain_begin(&second, call->context);
-    GB_TRY(gb_chain_end(&second, indices, &out->indices));
-  }
+  if (!all && chain.status == GB_OK) gb_tensor_retain(out->indices = indices);
   return gb_chain_end(&chain, values, &out->values);
 }
 _Static_assert(GB_OUT_AT(median, indices) == GB_OUT_AT(kthvalue, indices) && GB_OUT_AT(nanmedian, indices) == GB_OUT_AT(kthvalue, indices),
@@ -137,6 +134,44 @@ static gb_status median_compose(gb_call *call) {
 static gb_status nanmedian_compose(gb_call *call) {
   const gb_attrs_nanmedian *attrs = GB_ATTRS(call, nanmedian);
   return pick_rank(call, &attrs->dim, attrs->keepdim.integer, RANK_MIDDLE_OF_NUMBERS, 0);
+}
+
+/* Of the sorted elements, how long the run is that ends at each: its position less that of the last start. */
+static gb_status mode_compose(gb_call *call) {
+  const gb_attrs_mode *attrs = GB_ATTRS(call, mode);
+  gb_tensor *x = GB_IN(call, mode)->x, *indices, *starts_at = NULL;
+  gb_out_mode *out = GB_OUT(call, mode);
+  int dim, ndim = x->ndim ? x->ndim : 1, count = 0;
+  GB_TRY(gb_call_dim(call, attrs->dim.integer, ndim, &dim));
+  int64_t n = x->ndim ? x->shape[dim] : 1, shape[GB_MAX_NDIM], ones[GB_MAX_NDIM];
+  if (n == 0) return gb_call_fail(call, GB_ESHAPE, "there are no elements to choose from");
+  for (int i = 0; i < x->ndim; i++) {
+    ones[i] = i == dim ? n : 1;
+    if (i != dim) shape[count++] = x->shape[i];
+    else if (attrs->keepdim.integer) shape[count++] = 1;
+  }
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *all = x->ndim ? x : flat(&chain, x);
+  gb_tensor *values = sorted(&chain, gb_chain_detach(&chain, all), dim, &indices);
+  gb_tensor *line = full(&chain, x, GB_INT64, 1, &n, 0);
+  if (line) chain.status = GB_RUN(call->context, sequence, NULL, .x = line);
+  if (x->ndim) line = shaped(&chain, line, ndim, ones);
+  gb_tensor *same = GB_CHAIN(&chain, eq, .x = part(&chain, values, dim, 1, n - 1), .y = part(&chain, values, dim, 0, n - 1));
+  gb_tensor *begin = GB_CHAIN(&chain, masked_fill, .x = GB_CHAIN(&chain, expand, .x = part(&chain, line, dim, 1, n - 1),
+                              .shape = same ? gb_attr_ints(same->ndim, same->shape) : gb_attr_int(0)), .mask = same,
+                              .value = gb_attr_whole(0));
+  gb_chain_pair(&chain, GB_OP_cummax, &(gb_arguments_cummax){ .x = begin, .dim = gb_attr_int(dim) }, &starts_at);
+  gb_tensor *last = GB_CHAIN(&chain, sub, .x = part(&chain, line, dim, 1, n - 1), .y = picked(&chain, begin, dim, starts_at));
+  int64_t first[GB_MAX_NDIM];
+  for (int i = 0; i < ndim; i++) first[i] = i == dim ? 1 : all ? all->shape[i] : 1;
+  gb_tensor *parts[] = { full(&chain, x, GB_INT64, ndim, first, 0), last };
+  gb_tensor *lengths = GB_CHAIN(&chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(dim));
+  gb_tensor *at = GB_CHAIN(&chain, argmax, .x = lengths, .dim = gb_attr_int(dim), .keepdim = gb_attr_int(true));
+  gb_tensor *index = picked(&chain, indices, dim, at), *value = picked(&chain, all, dim, index);
+  index = shaped(&chain, index, count, shape);
+  if (chain.status == GB_OK) gb_tensor_retain(out->indices = index);
+  return gb_chain_end(&chain, shaped(&chain, value, count, shape), &out->values);
 }
 
 /* ====} */
@@ -469,6 +504,7 @@ const gb_op_impl gb_family_order[] = {
   { .op = GB_OP_kthvalue, .compose = kthvalue_compose },
   { .op = GB_OP_median, .compose = median_compose },
   { .op = GB_OP_nanmedian, .compose = nanmedian_compose },
+  { .op = GB_OP_mode, .compose = mode_compose },
   { .op = GB_OP_quantile, .compose = quantile_compose },
   { .op = GB_OP_nanquantile, .compose = nanquantile_compose },
   { .op = GB_OP_searchsorted, .compose = searchsorted_compose },

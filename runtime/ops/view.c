@@ -430,6 +430,26 @@ static gb_status slice_layout(gb_call *call, layout *l) {
 static gb_status slice_check(gb_call *call) { return view_by(call, slice_layout); }
 static gb_status slice_gradient(gb_grad_call *grad) { return taken_gradient(grad, slice_layout); }
 
+/* Windows along dim: a new last dim that steps as dim did, which now steps from window to window. */
+static gb_status unfold_layout(gb_call *call, layout *l) {
+  const gb_attrs_unfold *attrs = GB_ATTRS(call, unfold);
+  int64_t window = attrs->size.integer, step = attrs->step.integer;
+  int dim;
+  GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
+  int64_t size = l->shape[dim], stride = l->stride[dim], apart;
+  if (window > size)
+    return gb_call_fail(call, GB_EINDEX, "windows of %" PRId64 " positions do not lie in dimension %d of size %" PRId64, window,
+                        dim + 1, size);
+  int64_t count = (size - window) / step + 1;
+  if (count == 1 || __builtin_mul_overflow(stride, step, &apart)) apart = stride; /* one window steps nowhere */
+  l->shape[dim] = count;
+  l->stride[dim] = apart;
+  return insert_dim(call, l, l->ndim, window, stride);
+}
+
+static gb_status unfold_check(gb_call *call) { return view_by(call, unfold_layout); }
+static gb_status unfold_gradient(gb_grad_call *grad) { return taken_gradient(grad, unfold_layout); }
+
 /* Along a diagonal both dims step together; offset above 0 starts to the right, below 0 further down. */
 static gb_status diagonal_layout(gb_call *call, layout *l) {
   const gb_attrs_diagonal *attrs = GB_ATTRS(call, diagonal);
@@ -570,6 +590,7 @@ const gb_op_impl gb_family_view[] = {
   { .op = GB_OP_select, .check = select_check, .gradient = select_gradient },
   { .op = GB_OP_slice, .check = slice_check, .gradient = slice_gradient },
   { .op = GB_OP_diagonal, .check = diagonal_check, .gradient = diagonal_gradient },
+  { .op = GB_OP_unfold, .check = unfold_check, .gradient = unfold_gradient },
   { .op = GB_OP_as_strided, .check = as_strided_check, .gradient = as_strided_gradient },
   { .op = GB_OP_as_strided_backward, .check = as_strided_backward_check, .gradient = as_strided_backward_gradient },
   { .op = GB_OP_COUNT },

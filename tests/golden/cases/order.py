@@ -13,6 +13,8 @@ case("median", [distinct(3, 6)], [x0, 2], lambda x: tuple(x.median(1)))
 case("median", [distinct(3, 6)], [x0], lambda x: x.median(), tag="all")
 case("nanmedian", [distinct(3, 6)], [x0, 2, {"keepdim": True}], lambda x: tuple(x.nanmedian(1, True)))
 case("nanmedian", [distinct(3, 6)], [x0], lambda x: x.nanmedian(), tag="all")
+case("mode", [distinct(3, 6)], [x0], lambda x: tuple(x.mode()))
+case("mode", [ints(7, 3, high=3)], [x0, 1, {"keepdim": True}], lambda x: tuple(x.mode(0, True)), grad=[], tag="equal")
 case("quantile", [distinct(3, 6)], [x0, 0.375, 2], lambda x: x.quantile(0.375, 1), growth=8)
 case("quantile", [distinct(3, 6), torch.tensor([0.25, 0.75, 1.0], dtype=torch.float64)], [x0, x1, 1, {"keepdim": True}],
      lambda x, q: x.quantile(q.to(x.dtype), 0, True), grad=[0], growth=8, tag="several")
