@@ -71,7 +71,7 @@ static void add_int(const arguments *a, const gb_attr_info *attr, gb_attr *out, 
 
 static void read_ints(const arguments *a, const gb_attr_info *attr, gb_attr *out, int index) {
   lua_State *L = a->L;
-  out->count = 0;
+  *out = gb_attr_empty();
   if (lua_type(L, index) != LUA_TTABLE) { add_int(a, attr, out, index); return; }
   int64_t count = (int64_t)lua_rawlen(L, index);
   for (int64_t i = 1; i <= count; i++) {
@@ -107,7 +107,10 @@ static void read_attr(arguments *a, int which, int index) {
       out->integer = attr->type == GB_ARG_DIM ? dim_value(a, attr, integer) : integer;
       break;
     case GB_ARG_INTS:
-    case GB_ARG_DIMS: read_ints(a, attr, out, index); break;
+    case GB_ARG_DIMS:
+      if (attr->choices && lua_type(L, index) == LUA_TSTRING) read_string(a, attr, out, index);
+      else read_ints(a, attr, out, index);
+      break;
     case GB_ARG_NUMBER:
       if (lua_type(L, index) != LUA_TNUMBER && !(lua_isboolean(L, index) && !strcmp(attr->name, "value"))) wrong_type(a, attr, index); /* mask fills */
       *out = gbl_number_attr(L, index);

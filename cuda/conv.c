@@ -11,6 +11,7 @@
 
 #include "cuda/conv_graph.h"
 #include "cuda/cuda.h"
+#include "ops/conv.h"
 
 #define MOST_WORKSPACE ((size_t)512 << 20)
 
@@ -34,12 +35,18 @@ static void finish(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part from, gb_dn
   if (conv->relu) gb_dnn_pointwise(g, CUDNN_POINTWISE_RELU_FWD, from, NULL, NULL, y);
 }
 
+/* The padding behind the input. */
+static int64_t after_of(const gb_conv *c, int i) {
+  return gb_padding_after(c->in[i], c->out[i], c->kernel[i], c->stride[i], c->padding[i], c->dilation[i]);
+}
+
 void gb_conv_graph(gb_dnn_graph *g, const void *what) {
   static const gb_dnn_convolution kinds[] = { [GB_CONV_FORWARD] = GB_DNN_FORWARD, [GB_CONV_BACKWARD_INPUT] = GB_DNN_BACKWARD_INPUT,
                                               [GB_CONV_BACKWARD_WEIGHT] = GB_DNN_BACKWARD_WEIGHT };
   const gb_conv *conv = what;
   cudnnDataType_t type = gb_dnn_type(conv->dtype), compute = conv->dtype == GB_FLOAT64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-  gb_dnn_window window = { { conv->stride[0], conv->stride[1] }, { conv->padding[0], conv->padding[1] }, { conv->dilation[0], conv->dilation[1] } };
+  gb_dnn_window window = { { conv->stride[0], conv->stride[1] }, { conv->padding[0], conv->padding[1] },
+                           { conv->dilation[0], conv->dilation[1] }, { after_of(conv, 0), after_of(conv, 1) } };
   gb_dnn_part x = gb_dnn_image(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n, conv->c, conv->in);
   gb_dnn_part weight = gb_dnn_image(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type, conv->o,
                                      conv->c / conv->groups, conv->kernel);

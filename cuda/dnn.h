@@ -56,7 +56,8 @@ void gb_dnn_reshape(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part y);
 
 /* The two-dimensional convolutions; compute is the type of the sums. */
 typedef enum gb_dnn_convolution { GB_DNN_FORWARD, GB_DNN_BACKWARD_INPUT, GB_DNN_BACKWARD_WEIGHT } gb_dnn_convolution;
-typedef struct gb_dnn_window { int64_t stride[2], padding[2], dilation[2]; } gb_dnn_window;
+/* after: the padding behind the input. */
+typedef struct gb_dnn_window { int64_t stride[2], padding[2], dilation[2], after[2]; } gb_dnn_window;
 void gb_dnn_convolve(gb_dnn_graph *g, gb_dnn_convolution kind, cudnnDataType_t compute, const gb_dnn_window *window, gb_dnn_part x, gb_dnn_part weight,
                      gb_dnn_part y);
 

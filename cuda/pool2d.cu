@@ -11,7 +11,8 @@
 /* {==== windows ==== */
 
 /* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) - 1. */
-typedef struct window_axis { int64_t in, out, kernel, stride, padding; } window_axis;
+/* step: how far apart the elements of a window are, which only maxima with places read; else 1. */
+typedef struct window_axis { int64_t in, out, kernel, stride, padding, step; } window_axis;
 
 /* Positions first .. end - 1. */
 typedef struct span { int64_t first, end; } span;
@@ -27,8 +28,9 @@ static GB_DEVICE int64_t divide_up(int64_t a, int64_t b) { return a > 0 ? (a + b
 /* The inputs of window `out`. */
 static GB_DEVICE span window_of(const window_axis &a, int64_t out) {
   span adaptive = { out * a.in / a.out, divide_up((out + 1) * a.in, a.out) };
-  int64_t first = out * a.stride - a.padding;
-  return a.kernel ? clip(first, first + a.kernel, a.in) : adaptive;
+  int64_t first = out * a.stride - a.padding, end = first + (a.kernel - 1) * a.step + 1;
+  if (first < 0) first += divide_up(-first, a.step) * a.step;
+  return a.kernel ? clip(first, end, a.in) : adaptive;
 }
 
 /* The windows that input `in` lies in. */
@@ -38,10 +40,12 @@ static GB_DEVICE span windows_with(const window_axis &a, int64_t in) {
   return adaptive;
 }
 
-/* What the mean over window `out` divides by, along this dimension: padding counts. */
-static GB_DEVICE int64_t divisor_of(const window_axis &a, int64_t out) {
+/* What the mean over window `out` divides by, along this dimension: padding counts unless `bare`, what lies beyond it
+ * does not. */
+static GB_DEVICE int64_t divisor_of(const window_axis &a, int64_t out, bool bare) {
   span w = window_of(a, out);
-  return a.kernel ? a.kernel : w.end - w.first;
+  int64_t first = out * a.stride - a.padding, end = first + a.kernel, most = a.in + a.padding;
+  return !a.kernel || bare ? w.end - w.first : (end < most ? end : most) - first;
 }
 
 /* ====} */
@@ -57,6 +61,8 @@ typedef struct pool {
   int64_t shape[4];                /* of the result */
   int order[4];                    /* its dims from the largest stride to the smallest */
   int64_t numel;
+  bool bare;                       /* of means: padding does not count; */
+  int64_t divisor;                 /* and what they divide by, 0: what counts */
 } pool;
 
 /* The place of an element of the result: image, channel, row, column. */
@@ -106,6 +112,24 @@ template <typename T> struct largest {
   }
 };
 
+/* The same over windows with gaps, or adaptive ones; positions: the places in the image, of int64. */
+template <typename T> struct placed {
+  static GB_DEVICE T of(const pool &p, const place &r) {
+    span rows = window_of(p.axis[0], r.at[2]), columns = window_of(p.axis[1], r.at[3]);
+    T best = load_at<T>(p.from, r, rows.first, columns.first);
+    int64_t which = rows.first * p.axis[1].in + columns.first;
+    for (int64_t y = rows.first; y < rows.end; y += p.axis[0].step)
+      for (int64_t x = columns.first; x < columns.end; x += p.axis[1].step) {
+        T value = load_at<T>(p.from, r, y, x);
+        if (!(value > best || value != value)) continue;
+        best = value;
+        which = y * p.axis[1].in + x;
+      }
+    if (p.positions.data) ((int64_t *)p.positions.data)[offset_of(p.positions, r, r.at[2], r.at[3])] = which;
+    return best;
+  }
+};
+
 /* The gradients of the windows whose maximum was here. */
 template <typename T> struct largest_backward {
   static GB_DEVICE T of(const pool &p, const place &r) {
@@ -131,13 +155,19 @@ template <typename T> struct gathered {
   }
 };
 
+/* What one element of window (y, x) has of its mean. */
+static GB_DEVICE double share_of(const pool &p, int64_t y, int64_t x) {
+  if (p.divisor) return 1.0 / (double)p.divisor;
+  return 1.0 / (double)(divisor_of(p.axis[0], y, p.bare) * divisor_of(p.axis[1], x, p.bare));
+}
+
 template <typename T> struct averaged {
   static GB_DEVICE T of(const pool &p, const place &r) {
     span rows = window_of(p.axis[0], r.at[2]), columns = window_of(p.axis[1], r.at[3]);
     T sum = 0;
     for (int64_t y = rows.first; y < rows.end; y++)
       for (int64_t x = columns.first; x < columns.end; x++) sum += load_at<T>(p.from, r, y, x);
-    return sum * (T)(1.0 / (double)(divisor_of(p.axis[0], r.at[2]) * divisor_of(p.axis[1], r.at[3])));
+    return sum * (T)share_of(p, r.at[2], r.at[3]);
   }
 };
 
@@ -147,7 +177,7 @@ template <typename T> struct averaged_backward {
     T sum = 0;
     for (int64_t y = rows.first; y < rows.end; y++)
       for (int64_t x = columns.first; x < columns.end; x++)
-        sum += load_at<T>(p.from, r, y, x) * (T)(1.0 / (double)(divisor_of(p.axis[0], y) * divisor_of(p.axis[1], x)));
+        sum += load_at<T>(p.from, r, y, x) * (T)share_of(p, y, x);
     return sum;
   }
 };
@@ -174,23 +204,33 @@ static plane plane_of(const gb_cuda_tensor *t) {
 
 static int64_t pair_at(const gb_attr *attr, int i) { return attr->ints[i < attr->count ? i : 0]; }
 
-/* The windows that a row is told of; NULL: adaptive. */
-struct told { const gb_attr *kernel_size, *stride, *padding; };
+/* The windows that a row is told of; NULL: adaptive, or no such option. bare, divisor: as of a pool. */
+struct told { const gb_attr *kernel_size, *stride, *padding, *dilation; bool bare; int64_t divisor; };
 template <typename A> static told told_by(const A *attrs) {
-  return told{ &attrs->kernel_size, &attrs->stride, &attrs->padding };
+  return told{ &attrs->kernel_size, &attrs->stride, &attrs->padding, NULL, false, 0 };
+}
+/* Of means. */
+template <typename A> static told told_of_mean(const A *attrs) {
+  told t = told_by(attrs);
+  t.bare = !attrs->count_include_pad.integer;
+  t.divisor = attrs->divisor_override.given ? attrs->divisor_override.integer : 0;
+  return t;
 }
 
 /* The dims of a pooling of an input of [.., in, in] into [.., out, out]. */
 static void set_axes(pool *p, const int64_t *in, const int64_t *out, const told &windows) {
   for (int i = 0; i < 2; i++) {
-    window_axis a = { in[i], out[i], 0, 0, 0 };
+    window_axis a = { in[i], out[i], 0, 0, 0, 1 };
     if (windows.kernel_size) {
       a.kernel = pair_at(windows.kernel_size, i);
       a.stride = pair_at(windows.stride->given ? windows.stride : windows.kernel_size, i);
       a.padding = pair_at(windows.padding, i);
+      if (windows.dilation) a.step = pair_at(windows.dilation, i);
     }
     p->axis[i] = a;
   }
+  p->bare = windows.bare;
+  p->divisor = windows.divisor;
 }
 
 /* Run F over the result `to`; backward `from` is the gradient of what the windows of `to` made. */
@@ -226,8 +266,10 @@ static bool describe_windows(gb_pool *p, const pool *windows) {
     p->kernel[i] = adaptive ? a->in / a->out : a->kernel;
     p->stride[i] = adaptive ? p->kernel[i] : a->stride;
     p->padding[i] = a->padding;
+    /* the library's windows all end in the padding, which counts */
+    if (!adaptive && (a->out - 1) * a->stride + a->kernel > a->in + 2 * a->padding) return false;
   }
-  return true;
+  return !windows->bare && !windows->divisor;
 }
 
 /* By the library where it can, else by ourselves. */
@@ -255,8 +297,20 @@ static gb_status run_either(gb_cuda_call *call, gb_pool_kind kind, const gb_cuda
 static gb_status max_pool2d(gb_cuda_call *call) {
   const gb_cuda_tensor *x = GB_CUDA_IN(call, max_pool2d)->x;
   const gb_cuda_out_max_pool2d *out = GB_CUDA_OUT(call, max_pool2d);
-  if (!out->positions) return run_either<largest>(call, GB_POOL_MAX, x, out->y, told_by(GB_ATTRS(call, max_pool2d)));
+  const gb_attrs_max_pool2d *attrs = GB_ATTRS(call, max_pool2d);
+  const gb_cuda_tensor *wanted = out->indices ? out->indices : out->places;
+  if (wanted || pair_at(&attrs->dilation, 0) > 1 || pair_at(&attrs->dilation, 1) > 1) {
+    told windows = told_by(attrs);
+    windows.dilation = &attrs->dilation;
+    return run<placed>(call, x, out->y, false, windows, wanted);
+  }
+  if (!out->positions) return run_either<largest>(call, GB_POOL_MAX, x, out->y, told_by(attrs));
   return run<largest>(call, x, out->y, false, told_by(GB_ATTRS(call, max_pool2d)), out->positions);
+}
+static gb_status adaptive_max_pool2d(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, adaptive_max_pool2d)->x;
+  const gb_cuda_out_adaptive_max_pool2d *out = GB_CUDA_OUT(call, adaptive_max_pool2d);
+  return run<placed>(call, x, out->y, false, told{}, out->indices ? out->indices : out->places);
 }
 static gb_status max_pool2d_backward(gb_cuda_call *call) {
   const gb_cuda_in_max_pool2d_backward *in = GB_CUDA_IN(call, max_pool2d_backward);
@@ -270,12 +324,12 @@ static gb_status max_pool2d_gather(gb_cuda_call *call) {
 }
 static gb_status avg_pool2d(gb_cuda_call *call) {
   const gb_cuda_tensor *x = GB_CUDA_IN(call, avg_pool2d)->x, *y = GB_CUDA_OUT(call, avg_pool2d)->y;
-  return run_either<averaged>(call, GB_POOL_MEAN, x, y, told_by(GB_ATTRS(call, avg_pool2d)));
+  return run_either<averaged>(call, GB_POOL_MEAN, x, y, told_of_mean(GB_ATTRS(call, avg_pool2d)));
 }
 static gb_status avg_pool2d_backward(gb_cuda_call *call) {
   const gb_cuda_tensor *grad = GB_CUDA_IN(call, avg_pool2d_backward)->grad;
   const gb_cuda_tensor *dx = GB_CUDA_OUT(call, avg_pool2d_backward)->dx;
-  const told windows = told_by(GB_ATTRS(call, avg_pool2d_backward));
+  const told windows = told_of_mean(GB_ATTRS(call, avg_pool2d_backward));
   return run_either<averaged_backward>(call, GB_POOL_MEAN_BACKWARD, grad, dx, windows);
 }
 static gb_status adaptive_avg_pool2d(gb_cuda_call *call) {
@@ -289,6 +343,7 @@ static gb_status adaptive_avg_pool2d_backward(gb_cuda_call *call) {
 }
 
 const gb_cuda_row gb_cuda_pool2d[] = {
+  { GB_OP_adaptive_max_pool2d, adaptive_max_pool2d, false },
   { GB_OP_max_pool2d, max_pool2d, false }, { GB_OP_max_pool2d_backward, max_pool2d_backward, false },
   { GB_OP_max_pool2d_gather, max_pool2d_gather, false }, { GB_OP_avg_pool2d, avg_pool2d, false },
   { GB_OP_avg_pool2d_backward, avg_pool2d_backward, false }, { GB_OP_adaptive_avg_pool2d, adaptive_avg_pool2d, false },

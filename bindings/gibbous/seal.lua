@@ -8,7 +8,7 @@ local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
   ["gb.nn"] = { "Conv1d", "Conv3d",
     "ConvTranspose1d", "ConvTranspose2d", "InstanceNorm2d" },
-  ["gb.nn.functional"] = { "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "instance_norm",
+  ["gb.nn.functional"] = { "instance_norm",
     "interpolate", "grid_sample", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},

@@ -26,7 +26,7 @@
  * frees. Version 2 makes a primitive's descriptor in two steps, version 3 in one. */
 
 /* How a convolution goes over its input. */
-typedef struct geometry { dnnl_dims_t stride, dilation, padding; } geometry;
+typedef struct geometry { dnnl_dims_t stride, dilation, padding, after; } geometry;
 
 #if DNNL_VERSION_MAJOR == 2
 
@@ -63,21 +63,21 @@ static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_convolution_desc_t desc;
   return make(dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y, g->stride,
-                                                         g->dilation, g->padding, g->padding), &desc, engine, attr, NULL);
+                                                         g->dilation, g->padding, g->after), &desc, engine, attr, NULL);
 }
 
 static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
   return make(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation, g->padding,
-                                                               g->padding), &desc, engine, attr, hint);
+                                                               g->after), &desc, engine, attr, hint);
 }
 
 static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
                                                       const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
   return make(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y, g->stride, g->dilation,
-                                                                  g->padding, g->padding), &desc, engine, attr, hint);
+                                                                  g->padding, g->after), &desc, engine, attr, hint);
 }
 
 #else
@@ -103,21 +103,21 @@ static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_primitive_desc_t made = NULL;
   return dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y,
-                                                        g->stride, g->dilation, g->padding, g->padding, attr) == dnnl_success ? made : NULL;
+                                                        g->stride, g->dilation, g->padding, g->after, attr) == dnnl_success ? made : NULL;
 }
 
 static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
   return dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation,
-                                                              g->padding, g->padding, hint, attr) == dnnl_success ? made : NULL;
+                                                              g->padding, g->after, hint, attr) == dnnl_success ? made : NULL;
 }
 
 static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
                                                       const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
   return dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, NULL, y, g->stride,
-                                                                 g->dilation, g->padding, g->padding, hint, attr) == dnnl_success ? made : NULL;
+                                                                 g->dilation, g->padding, g->after, hint, attr) == dnnl_success ? made : NULL;
 }
 
 #endif
@@ -270,12 +270,18 @@ static bool lay_out(gb_onednn_conv *conv, const gb_conv_sizes *s) {
          layout_by_tag(&conv->any, 5 - skip, shape + skip, weight_type, dnnl_format_tag_any);
 }
 
+/* The padding behind the input. */
+static int64_t after_of(const gb_conv_sizes *s, int i) {
+  return gb_padding_after(s->in[i], s->out[i], s->kernel[i], s->stride[i], s->padding[i], s->dilation[i]);
+}
+
 /* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
 static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr,
                                       const_dnnl_primitive_desc_t hint) {
   dnnl_engine_t engine = conv->onednn->engine;
   const geometry g = { .stride = { s->stride[0], s->stride[1] }, .padding = { s->padding[0], s->padding[1] },
-                       .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 } }; /* oneDNN counts the gaps */
+                       .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 }, /* oneDNN counts the gaps */
+                       .after = { after_of(s, 0), after_of(s, 1) } };
   if (kind == GB_ONEDNN_FORWARD) return describe_forward(engine, conv->x, conv->any, conv->bias ? conv->bias_layout : NULL, conv->y, &g, attr);
   if (kind == GB_ONEDNN_BACKWARD_INPUT) return describe_backward_input(engine, conv->x, conv->any, conv->y, &g, attr, hint);
   return describe_backward_weight(engine, conv->x, conv->any, conv->y, &g, attr, hint);

@@ -16,7 +16,8 @@
 /* {==== Windows ==== */
 
 /* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) - 1. */
-typedef struct axis { int64_t in, out, kernel, stride, padding; } axis;
+/* step: how far apart the elements of a window are, which only maxima with places read; else 1. */
+typedef struct axis { int64_t in, out, kernel, stride, padding, step; } axis;
 
 /* Positions first .. end - 1. */
 typedef struct span { int64_t first, end; } span;
@@ -29,8 +30,9 @@ static int64_t divide_up(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b 
 /* The inputs of window `out`. */
 static span window_of(const axis *a, int64_t out) {
   if (!a->kernel) return (span){ out * a->in / a->out, divide_up((out + 1) * a->in, a->out) };
-  int64_t first = out * a->stride - a->padding;
-  return clip(first, first + a->kernel, a->in);
+  int64_t first = out * a->stride - a->padding, end = first + (a->kernel - 1) * a->step + 1;
+  if (first < 0) first += divide_up(-first, a->step) * a->step;
+  return clip(first, end, a->in);
 }
 
 /* The windows that input `in` lies in. */
@@ -39,10 +41,13 @@ static span windows_with(const axis *a, int64_t in) {
   return clip(divide_up(in + a->padding - a->kernel + 1, a->stride), (in + a->padding) / a->stride + 1, a->out);
 }
 
-/* What the mean over window `out` divides by, along this dimension: padding counts. */
-static int64_t divisor_of(const axis *a, int64_t out) {
+/* What the mean over window `out` divides by, along this dimension: padding counts unless `bare`, what lies beyond it
+ * does not. */
+static int64_t divisor_of(const axis *a, int64_t out, bool bare) {
   span w = window_of(a, out);
-  return a->kernel ? a->kernel : w.end - w.first;
+  if (!a->kernel || bare) return w.end - w.first;
+  int64_t first = out * a->stride - a->padding, end = first + a->kernel, most = a->in + a->padding;
+  return (end < most ? end : most) - first;
 }
 
 /* ====} */
@@ -66,6 +71,8 @@ typedef struct pool_kind {
   pool_cell cell;
   pool_wide wide;                              /* NULL: by cells alone */
   span (*reach)(const axis *a, int64_t at);    /* what a position of the result reads along one dimension */
+  bool bare;                                   /* of means: padding does not count; */
+  int64_t divisor;                             /* and what they divide by, 0: what counts */
 } pool_kind;
 
 /* A pooling as all its chunks see it. */
@@ -139,8 +146,10 @@ static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *
   p.lane = gb_lane_of(p.from.dtype, p.to.dtype);
   memcpy(p.shape, to->shape, sizeof p.shape);
   for (int i = 0; i < 2; i++) {
-    p.axis[i] = (axis){ .in = in[i], .out = out[i] };
-    if (sizes) p.axis[i] = (axis){ sizes->in[i], sizes->out[i], sizes->kernel[i], sizes->stride[i], sizes->padding[i] };
+    p.axis[i] = (axis){ .in = in[i], .out = out[i], .step = 1 };
+    if (sizes)
+      p.axis[i] = (axis){ sizes->in[i], sizes->out[i], sizes->kernel[i], sizes->stride[i], sizes->padding[i],
+                          sizes->dilation[i] };
   }
   if (to->numel == 0) return GB_OK;
   if (kind->wide && is_wide(&p)) p.whole = p.shape[1] / GB_WIDE * GB_WIDE;
@@ -310,12 +319,56 @@ GB_ALWAYS_INLINE int max_row_of(gb_dtype dtype, const pool *p, const pool_row *r
 
 static void max_row(const pool *p, const pool_row *r, int64_t whole) { (void)GB_WIDE_FOR(p->from.dtype, max_row_of, p, r, whole); }
 
+/* keep_larger with the place in the image. */
+static void keep_larger_place(gb_lane lane, void *best, int64_t *which, const void *x, int64_t at, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    double b = lane == GB_LANE_F32 ? (double)((float *)best)[i] : ((double *)best)[i];
+    double v = lane == GB_LANE_F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
+    if (!(v > b || v != v)) continue;
+    gb_row_put(lane, best, i, v);
+    which[i] = at;
+  }
+}
+
+/* max_cell over windows with gaps, or adaptive ones; positions: the places in the image, of int64, if wanted. */
+static void place_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
+  double best[GB_TILE], room[GB_TILE];
+  int64_t which[GB_TILE];
+  span rows = r->reach, columns = p->columns[at];
+  const void *start = channels(p->lane, &p->from, r->image, first, rows.first, columns.first, n, room);
+  memcpy(best, start, (size_t)n * gb_lane_bytes(p->lane));
+  for (int64_t i = 0; i < n; i++) which[i] = rows.first * p->axis[1].in + columns.first;
+  for (int64_t y = rows.first; y < rows.end; y += p->axis[0].step)
+    for (int64_t x = columns.first; x < columns.end; x += p->axis[1].step) {
+      if (gb_long_work(p->call, r->work, n)) return;
+      keep_larger_place(p->lane, best, which, channels(p->lane, &p->from, r->image, first, y, x, n, room),
+                        y * p->axis[1].in + x, n);
+    }
+  put_channels(p, r, at, first, best, n);
+  if (!p->positions.data) return;
+  int64_t *to = (int64_t *)(void *)place(&p->positions, r->image, first, r->y, at);
+  for (int64_t i = 0; i < n; i++) to[i * p->positions.stride[1]] = which[i];
+}
+
+static const pool_kind places = { .cell = place_cell, .reach = window_of };
+
+/* With places where somebody wants them, or windows have gaps. */
 static gb_status max_pool2d(gb_call *call) {
-  static const pool_kind kind = { max_cell, max_row, window_of };
+  static const pool_kind kind = { .cell = max_cell, .wide = max_row, .reach = window_of };
   const gb_tensor *x = GB_IN(call, max_pool2d)->x;
   const gb_out_max_pool2d *out = GB_OUT(call, max_pool2d);
-  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d)));
+  const gb_tensor *wanted = out->indices ? out->indices : out->places;
+  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_MAX_POOL_ATTRS(GB_ATTRS(call, max_pool2d)));
+  if (wanted || s.dilation[0] > 1 || s.dilation[1] > 1) return run_over(call, &places, &s, x, wanted, out->y);
   return run_over(call, &kind, &s, x, out->positions, out->y);
+}
+
+static gb_status adaptive_max_pool2d(gb_call *call) {
+  const gb_tensor *x = GB_IN(call, adaptive_max_pool2d)->x;
+  const gb_out_adaptive_max_pool2d *out = GB_OUT(call, adaptive_max_pool2d);
+  plane from = plane_of(x);
+  return run(call, &places, NULL, x->shape + 2, out->y->shape + 2, &from, out->indices ? out->indices : out->places,
+             out->y);
 }
 
 /* sums += grad where the window's position is this one. */
@@ -383,7 +436,7 @@ static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
 
 /* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does not. */
 static gb_status max_pool2d_backward(gb_call *call) {
-  static const pool_kind kind = { max_backward_cell, max_backward_row, windows_with };
+  static const pool_kind kind = { .cell = max_backward_cell, .wide = max_backward_row, .reach = windows_with };
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
   const gb_in_max_pool2d_backward *in = GB_IN(call, max_pool2d_backward);
@@ -419,7 +472,7 @@ static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t fi
 }
 
 static gb_status max_pool2d_gather(gb_call *call) {
-  static const pool_kind kind = { gather_cell, NULL, window_of };
+  static const pool_kind kind = { .cell = gather_cell, .reach = window_of };
   const gb_in_max_pool2d_gather *in = GB_IN(call, max_pool2d_gather);
   gb_conv_sizes s = gb_pool_sizes_of(2, in->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d_gather)));
   return run_over(call, &kind, &s, in->x, in->positions, GB_OUT(call, max_pool2d_gather)->y);
@@ -428,6 +481,13 @@ static gb_status max_pool2d_gather(gb_call *call) {
 /* ====} */
 
 /* {==== Mean ==== */
+
+/* What one element of window (y, x) has of its mean. */
+static double share_of(const pool *p, int64_t y, int64_t x) {
+  const pool_kind *k = p->kind;
+  if (k->divisor) return 1.0 / (double)k->divisor;
+  return 1.0 / (double)(divisor_of(&p->axis[0], y, k->bare) * divisor_of(&p->axis[1], x, k->bare));
+}
 
 static void mean_cell(const pool *p, const pool_row *r, int64_t at, int64_t first, int64_t n) {
   double sums[GB_TILE], room[GB_TILE];
@@ -438,7 +498,7 @@ static void mean_cell(const pool *p, const pool_row *r, int64_t at, int64_t firs
       if (gb_long_work(p->call, r->work, n)) return;
       gb_row_add(p->lane, sums, channels(p->lane, &p->from, r->image, first, y, x, n, room), n, 1);
     }
-  gb_row_scale(p->lane, sums, n, 1.0 / (double)(divisor_of(&p->axis[0], r->y) * divisor_of(&p->axis[1], at)));
+  gb_row_scale(p->lane, sums, n, share_of(p, r->y, at));
   put_channels(p, r, at, first, sums, n);
 }
 
@@ -449,24 +509,34 @@ static void mean_backward_cell(const pool *p, const pool_row *r, int64_t at, int
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
       if (gb_long_work(p->call, r->work, n)) return;
-      gb_row_add(p->lane, sums, channels(p->lane, &p->from, r->image, first, y, x, n, room), n,
-                 1.0 / (double)(divisor_of(&p->axis[0], y) * divisor_of(&p->axis[1], x)));
+      gb_row_add(p->lane, sums, channels(p->lane, &p->from, r->image, first, y, x, n, room), n, share_of(p, y, x));
     }
   put_channels(p, r, at, first, sums, n);
 }
 
-static const pool_kind mean = { mean_cell, NULL, window_of }, mean_backward = { mean_backward_cell, NULL, windows_with };
+static const pool_kind mean = { .cell = mean_cell, .reach = window_of };
+static const pool_kind mean_backward = { .cell = mean_backward_cell, .reach = windows_with };
+
+/* Means with what the options of avg_pool2d say of their divisor. */
+static pool_kind divided(pool_kind kind, const gb_attr *count_include_pad, const gb_attr *divisor) {
+  kind.bare = !count_include_pad->integer;
+  kind.divisor = divisor->given ? divisor->integer : 0;
+  return kind;
+}
 
 static gb_status avg_pool2d(gb_call *call) {
   const gb_tensor *x = GB_IN(call, avg_pool2d)->x;
-  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)));
-  return run_over(call, &mean, &s, x, NULL, GB_OUT(call, avg_pool2d)->y);
+  const gb_attrs_avg_pool2d *attrs = GB_ATTRS(call, avg_pool2d);
+  gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_MEAN_POOL_ATTRS(attrs));
+  pool_kind kind = divided(mean, &attrs->count_include_pad, &attrs->divisor_override);
+  return run_over(call, &kind, &s, x, NULL, GB_OUT(call, avg_pool2d)->y);
 }
 
 static gb_status avg_pool2d_backward(gb_call *call) {
   const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(call, avg_pool2d_backward);
-  gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
-  return run_over(call, &mean_backward, &s, GB_IN(call, avg_pool2d_backward)->grad, NULL,
+  gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_MEAN_POOL_ATTRS(attrs));
+  pool_kind kind = divided(mean_backward, &attrs->count_include_pad, &attrs->divisor_override);
+  return run_over(call, &kind, &s, GB_IN(call, avg_pool2d_backward)->grad, NULL,
                   GB_OUT(call, avg_pool2d_backward)->dx);
 }
 
@@ -488,6 +558,7 @@ static gb_status adaptive_avg_pool2d_backward(gb_call *call) {
 void GB_CPU_FILL(pool2d)(gb_backend *backend);
 void GB_CPU_FILL(pool2d)(gb_backend *backend) {
   backend->run[GB_OP_max_pool2d] = max_pool2d;
+  backend->run[GB_OP_adaptive_max_pool2d] = adaptive_max_pool2d;
   backend->run[GB_OP_max_pool2d_backward] = max_pool2d_backward;
   backend->run[GB_OP_max_pool2d_gather] = max_pool2d_gather;
   backend->run[GB_OP_avg_pool2d] = avg_pool2d;

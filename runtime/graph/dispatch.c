@@ -121,6 +121,20 @@ static gb_status keep_rule(gb_call *call, const gb_attr_info *info, gb_attr *a) 
   return GB_OK;
 }
 
+/* Is a word given where there could be integers? */
+static bool is_word_for_ints(const gb_attr_info *info, const gb_attr *a) {
+  return info->type == GB_ARG_INTS && info->choices && a->count == 0 && a->text;
+}
+
+/* The word in `exact`, beside zeros. */
+static gb_status choose_for_ints(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+  GB_TRY(choose(call, info, a));
+  const int64_t zeros[GB_MAX_NDIM] = { 0 }, word = a->integer;
+  *a = gb_attr_ints(info->rule.count, zeros);
+  a->exact = word;
+  return GB_OK;
+}
+
 static gb_status fill_attrs(road *r, const gb_attr *given) {
   gb_call *call = &r->call;
   const gb_op_info *info = call->info;
@@ -134,6 +148,7 @@ static gb_status fill_attrs(road *r, const gb_attr *given) {
     if (own && !is_sound(attr->type, &given[i]))
       return gb_call_fail(call, GB_EINVAL, "'%s' is no value of its type (%s)", attr->name, GB_SIGNATURE(info));
     if (own && attr->type == GB_ARG_CHOICE) GB_TRY(choose(call, attr, &r->attrs[i]));
+    if (own && is_word_for_ints(attr, &given[i])) GB_TRY(choose_for_ints(call, attr, &r->attrs[i]));
     GB_TRY(keep_rule(call, attr, &r->attrs[i]));
   }
   return GB_OK;

@@ -106,6 +106,16 @@ static gb_status rule(const gb_op_info *row, const gb_item *item, gb_rule *r, co
   return GB_OK;
 }
 
+/* The words of an attribute, which end its facts. */
+static gb_status add_words(const gb_op_info *row, const gb_item *item, gb_attr_info *attr, const char *at) {
+  char part[64];
+  while (*at == ' ') at++;
+  attr->choices = at;
+  while (next_part(&at, "|", part, sizeof part))
+    if (gb_word_find(part) == GB_WORD_UNKNOWN) return bad(row, item, "has a word that words.def does not list");
+  return attr->choices[0] ? GB_OK : bad(row, item, "has no choices");
+}
+
 static gb_status add_attribute(gb_op_info *info, const gb_item *item, bool positional, gb_attr_info *attr) {
   const char *at = item->facts;
   char part[64];
@@ -114,14 +124,10 @@ static gb_status add_attribute(gb_op_info *info, const gb_item *item, bool posit
   attr->required = !strcmp(part, "REQUIRED");
   if (!attr->required && strcmp(part, "OPTIONAL")) GB_TRY(preset(info, item, attr, part));
   if (attr->type == GB_ARG_TEXT && info->kind != GB_KIND_COMPOSITE) return bad(info, item, "is a text, which only composites take");
-  if (attr->type == GB_ARG_CHOICE) {
-    while (*at == ' ') at++;
-    attr->choices = at;
-    for (; next_part(&at, "|", part, sizeof part);)
-      if (gb_word_find(part) == GB_WORD_UNKNOWN) return bad(info, item, "has a word that words.def does not list");
-    return attr->choices[0] ? GB_OK : bad(info, item, "has no choices");
-  }
-  while (next_part(&at, ",", part, sizeof part)) GB_TRY(rule(info, item, &attr->rule, part));
+  if (attr->type == GB_ARG_CHOICE) return add_words(info, item, attr, at);
+  for (const char *begin = at; next_part(&at, ",", part, sizeof part); begin = at)
+    if (*part < 'a' || attr->type != GB_ARG_INTS) GB_TRY(rule(info, item, &attr->rule, part));
+    else GB_TRY(add_words(info, item, attr, begin));
   return GB_OK;
 }
 
@@ -199,8 +205,9 @@ static int attribute_text(const gb_item *item, char *text, size_t size) {
   const char *at = item->facts;
   if (!next_part(&at, ",", value, sizeof value)) *value = 0;
   bool optional = !strcmp(value, "OPTIONAL"), required = !strcmp(value, "REQUIRED");
-  return snprintf(text, size, "%s%s: %s%s%s", item->name, optional ? "?" : "", types[item->flags], optional || required ? "" : " = ",
-                  optional || required ? "" : value);
+  bool worded = item->flags == GB_ARG_INTS && strchr(at, '|');
+  return snprintf(text, size, "%s%s: %s%s%s%s", item->name, optional ? "?" : "", types[item->flags],
+                  worded ? "|string" : "", optional || required ? "" : " = ", optional || required ? "" : value);
 }
 
 const char *gb_op_signature(const gb_op_info *info, char *text, size_t size) {

@@ -81,6 +81,10 @@ static gb_status check_conv(gb_call *call, const int64_t *x, const int64_t *weig
     return gb_call_fail(call, GB_ESHAPE, "weight expects %" PRId64 " input channels, input has %" PRId64 " (input %s, weight %s, groups %" PRId64 ")",
                         weight[1] * groups, x[1], t.x, t.weight, groups);
   *s = gb_conv_sizes_of(2, x, weight, attrs);
+  for (int i = 0; i < 2; i++)
+    if (attrs.padding->exact == GB_WORD_same && s->stride[i] != 1)
+      return gb_call_fail(call, GB_EINVAL, "padding = 'same' keeps the size of the input, and stride is %" PRId64
+                          "; it must be 1", s->stride[i]);
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE,
                       "the kernel does not fit into the padded input (input %s, weight %s, padding %" PRId64 "x%" PRId64 ", dilation %" PRId64
@@ -240,26 +244,29 @@ static gb_status conv2d_backward_weight_gradient(gb_grad_call *g) {
 static gb_status check_pool(gb_call *call, const int64_t *x, gb_pool_attrs attrs, gb_conv_sizes *s) {
   char text[96];
   *s = gb_pool_sizes_of(2, x, attrs);
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     if (s->padding[i] > s->kernel[i] / 2)
       return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64, s->padding[i],
                           s->kernel[i]);
+    for (int64_t at = -s->padding[i], k = 0; s->dilation[i] > s->in[i] && s->out[i] > 0; at += s->dilation[i], k++) {
+      if (at >= 0 && at < s->in[i]) break;
+      if (at < 0 && k + 1 < s->kernel[i]) continue;
+      return gb_call_fail(call, GB_ESHAPE, "a window has nothing but padding: its elements are %" PRId64
+                          " apart, and the input has %" PRId64 "; use a smaller dilation", s->dilation[i], s->in[i]);
+    }
+  }
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input (%s); use a smaller kernel_size",
                       s->kernel[0], s->kernel[1], gb_shape_text(4, x, text, sizeof text));
 }
 
-/* Window positions are kept in a byte each. */
-static gb_status check_window(gb_call *call, const gb_conv_sizes *s) {
-  if (s->kernel[0] * s->kernel[1] <= 255) return GB_OK;
-  return gb_call_fail(call, GB_EUNSUPPORTED, "a window of %" PRId64 "x%" PRId64 " has more than 255 elements; use a smaller kernel_size, "
-                      "or amax over the dimensions", s->kernel[0], s->kernel[1]);
-}
+/* Window positions are kept in a byte each, where they fit one. */
+static bool fits_byte(const gb_conv_sizes *s) { return s->kernel[0] * s->kernel[1] <= 255; }
 
 /* The input that holds positions is uint8, with one for each window. */
 static gb_status check_positions(gb_call *call, int input, const gb_conv_sizes *s) {
   if (call->in[input]->dtype != GB_UINT8) return gb_call_fail(call, GB_EDTYPE, "positions must be uint8");
-  GB_TRY(check_window(call, s));
+  if (!fits_byte(s)) return gb_call_fail(call, GB_EUNSUPPORTED, "a window has more than 255 elements");
   return check_sizes(call, input, s->n, s->c, s->out);
 }
 
@@ -271,16 +278,32 @@ static gb_status output_in_layout(gb_call *call, int i, const int64_t *shape, co
   return gb_call_output_strided(call, i, 4, shape, strides, dtype);
 }
 
-/* x -> y, and for backward where in its window each maximum was. */
+/* x -> y, and for backward where in its window each maximum was; or where in its image, which the caller may have. */
 static gb_status max_pool2d_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, max_pool2d)->x;
+  const gb_attrs_max_pool2d *attrs = GB_ATTRS(call, max_pool2d);
   gb_conv_sizes s;
   GB_TRY(check_images(call, GB_IN_AT(max_pool2d, x)));
-  GB_TRY(check_pool(call, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d)), &s));
-  GB_TRY(check_window(call, &s));
+  GB_TRY(check_pool(call, x->shape, GB_MAX_POOL_ATTRS(attrs), &s));
   const int64_t shape[4] = { s.n, s.c, s.out[0], s.out[1] };
   GB_TRY(output_in_layout(call, GB_OUT_AT(max_pool2d, y), shape, x, (gb_dtype)x->dtype));
-  return call->needs_grad ? output_in_layout(call, GB_OUT_AT(max_pool2d, positions), shape, x, GB_UINT8) : GB_OK;
+  if (attrs->return_indices.integer) return output_in_layout(call, GB_OUT_AT(max_pool2d, indices), shape, x, GB_INT64);
+  if (!call->needs_grad) return GB_OK;
+  bool plain = fits_byte(&s) && s.dilation[0] == 1 && s.dilation[1] == 1 && !attrs->ceil_mode.integer;
+  return plain ? output_in_layout(call, GB_OUT_AT(max_pool2d, positions), shape, x, GB_UINT8)
+               : output_in_layout(call, GB_OUT_AT(max_pool2d, places), shape, x, GB_INT64);
+}
+
+/* The same over windows that the sizes say. */
+static gb_status adaptive_max_pool2d_check(gb_call *call) {
+  const gb_tensor *x = GB_IN(call, adaptive_max_pool2d)->x;
+  const gb_attrs_adaptive_max_pool2d *attrs = GB_ATTRS(call, adaptive_max_pool2d);
+  GB_TRY(check_images(call, GB_IN_AT(adaptive_max_pool2d, x)));
+  const int64_t shape[4] = { x->shape[0], x->shape[1], attrs->size.ints[0], attrs->size.ints[1] };
+  const int indices = GB_OUT_AT(adaptive_max_pool2d, indices), places = GB_OUT_AT(adaptive_max_pool2d, places);
+  GB_TRY(output_in_layout(call, GB_OUT_AT(adaptive_max_pool2d, y), shape, x, (gb_dtype)x->dtype));
+  if (attrs->return_indices.integer) return output_in_layout(call, indices, shape, x, GB_INT64);
+  return call->needs_grad ? output_in_layout(call, places, shape, x, GB_INT64) : GB_OK;
 }
 
 /* grad and positions -> dx of the attribute `shape`, in the layout of the positions, which is x's: the ops before this
@@ -313,7 +336,7 @@ static gb_status avg_pool2d_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, avg_pool2d)->x;
   gb_conv_sizes s;
   GB_TRY(check_images(call, GB_IN_AT(avg_pool2d, x)));
-  GB_TRY(check_pool(call, x->shape, GB_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)), &s));
+  GB_TRY(check_pool(call, x->shape, GB_MEAN_POOL_ATTRS(GB_ATTRS(call, avg_pool2d)), &s));
   const int64_t shape[4] = { s.n, s.c, s.out[0], s.out[1] };
   return output_in_layout(call, GB_OUT_AT(avg_pool2d, y), shape, x, (gb_dtype)x->dtype);
 }
@@ -324,7 +347,7 @@ static gb_status avg_pool2d_backward_check(gb_call *call) {
   gb_conv_sizes s;
   GB_TRY(check_images(call, GB_IN_AT(avg_pool2d_backward, grad)));
   GB_TRY(check_shape(call, &attrs->shape));
-  GB_TRY(check_pool(call, attrs->shape.ints, GB_POOL_ATTRS(attrs), &s));
+  GB_TRY(check_pool(call, attrs->shape.ints, GB_MEAN_POOL_ATTRS(attrs), &s));
   GB_TRY(check_sizes(call, GB_IN_AT(avg_pool2d_backward, grad), s.n, s.c, s.out));
   return output_in_layout(call, GB_OUT_AT(avg_pool2d_backward, dx), attrs->shape.ints, grad, (gb_dtype)grad->dtype);
 }
@@ -357,7 +380,18 @@ _Static_assert(GB_IN_AT(max_pool2d, x) == GB_IN_AT(max_pool2d_gather, x), "at_po
 _Static_assert(GB_OUT_AT(max_pool2d, y) == GB_OUT_AT(max_pool2d_gather, y), "at_positions reads both");
 
 static gb_status max_pool2d_gradient(gb_grad_call *g) {
+  const gb_out_max_pool2d *kept = GB_KEPT(g, max_pool2d);
+  if (!kept->positions)
+    return gb_scatter_places(g->context, GB_GRAD_OUT(g, max_pool2d)->y, kept->indices ? kept->indices : kept->places,
+                             GB_EDGE(g, max_pool2d, x)->shape, &GB_GRAD_IN(g, max_pool2d)->x);
   return at_positions(g, GB_POOL_ATTRS(GB_ATTRS(g, max_pool2d)), GB_KEPT(g, max_pool2d)->positions);
+}
+
+static gb_status adaptive_max_pool2d_gradient(gb_grad_call *g) {
+  const gb_out_adaptive_max_pool2d *kept = GB_KEPT(g, adaptive_max_pool2d);
+  return gb_scatter_places(g->context, GB_GRAD_OUT(g, adaptive_max_pool2d)->y,
+                           kept->indices ? kept->indices : kept->places, GB_EDGE(g, adaptive_max_pool2d, x)->shape,
+                           &GB_GRAD_IN(g, adaptive_max_pool2d)->x);
 }
 
 static gb_status max_pool2d_gather_gradient(gb_grad_call *g) {
@@ -375,14 +409,16 @@ static gb_status avg_pool2d_gradient(gb_grad_call *g) {
   const gb_attrs_avg_pool2d *attrs = GB_ATTRS(g, avg_pool2d);
   return GB_RUN(g->context, avg_pool2d_backward, &GB_GRAD_IN(g, avg_pool2d)->x, .grad = GB_GRAD_OUT(g, avg_pool2d)->y,
                 .shape = gb_attr_ints(4, GB_EDGE(g, avg_pool2d, x)->shape), .kernel_size = attrs->kernel_size,
-                .stride = attrs->stride, .padding = attrs->padding);
+                .stride = attrs->stride, .padding = attrs->padding, .ceil_mode = attrs->ceil_mode,
+                .count_include_pad = attrs->count_include_pad, .divisor_override = attrs->divisor_override);
 }
 
 static gb_status avg_pool2d_backward_gradient(gb_grad_call *g) {
   const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(g, avg_pool2d_backward);
   return GB_RUN(g->context, avg_pool2d, &GB_GRAD_IN(g, avg_pool2d_backward)->grad,
                 .x = GB_GRAD_OUT(g, avg_pool2d_backward)->dx, .kernel_size = attrs->kernel_size,
-                .stride = attrs->stride, .padding = attrs->padding);
+                .stride = attrs->stride, .padding = attrs->padding, .ceil_mode = attrs->ceil_mode,
+                .count_include_pad = attrs->count_include_pad, .divisor_override = attrs->divisor_override);
 }
 
 static gb_status adaptive_avg_pool2d_gradient(gb_grad_call *g) {
@@ -409,8 +445,16 @@ const gb_op_impl gb_family_conv[] = {
   { .op = GB_OP_conv2d_backward_weight, .check = conv2d_backward_weight_check,
     .gradient = conv2d_backward_weight_gradient,
     .save_in = GB_SAVE_IN(conv2d_backward_weight, grad) | GB_SAVE_IN(conv2d_backward_weight, x), .save_other = true },
+  { .op = GB_OP_conv1d, .compose = gb_conv1d_compose },
+  { .op = GB_OP_conv3d, .compose = gb_conv3d_compose },
+  { .op = GB_OP_conv_transpose1d, .compose = gb_conv_transpose1d_compose },
+  { .op = GB_OP_conv_transpose2d, .compose = gb_conv_transpose2d_compose },
+  { .op = GB_OP_conv_transpose3d, .compose = gb_conv_transpose3d_compose },
   { .op = GB_OP_max_pool2d, .check = max_pool2d_check, .gradient = max_pool2d_gradient,
-    .save_out = GB_SAVE_OUT(max_pool2d, positions) },
+    .save_out = GB_SAVE_OUT(max_pool2d, positions) | GB_SAVE_OUT(max_pool2d, indices) |
+                GB_SAVE_OUT(max_pool2d, places) },
+  { .op = GB_OP_adaptive_max_pool2d, .check = adaptive_max_pool2d_check, .gradient = adaptive_max_pool2d_gradient,
+    .save_out = GB_SAVE_OUT(adaptive_max_pool2d, indices) | GB_SAVE_OUT(adaptive_max_pool2d, places) },
   { .op = GB_OP_max_pool2d_backward, .check = max_pool2d_backward_check, .gradient = max_pool2d_backward_gradient,
     .save_in = GB_SAVE_IN(max_pool2d_backward, positions) },
   { .op = GB_OP_max_pool2d_gather, .check = max_pool2d_gather_check, .gradient = max_pool2d_gather_gradient,
@@ -420,5 +464,18 @@ const gb_op_impl gb_family_conv[] = {
   { .op = GB_OP_adaptive_avg_pool2d, .check = adaptive_avg_pool2d_check, .gradient = adaptive_avg_pool2d_gradient },
   { .op = GB_OP_adaptive_avg_pool2d_backward, .check = adaptive_avg_pool2d_backward_check,
     .gradient = adaptive_avg_pool2d_backward_gradient },
+  { .op = GB_OP_max_pool1d, .compose = gb_max_pool1d_compose },
+  { .op = GB_OP_max_pool3d, .compose = gb_max_pool3d_compose },
+  { .op = GB_OP_avg_pool1d, .compose = gb_avg_pool1d_compose },
+  { .op = GB_OP_avg_pool3d, .compose = gb_avg_pool3d_compose },
+  { .op = GB_OP_adaptive_avg_pool1d, .compose = gb_adaptive_avg_pool1d_compose },
+  { .op = GB_OP_adaptive_avg_pool3d, .compose = gb_adaptive_avg_pool3d_compose },
+  { .op = GB_OP_adaptive_max_pool1d, .compose = gb_adaptive_max_pool1d_compose },
+  { .op = GB_OP_adaptive_max_pool3d, .compose = gb_adaptive_max_pool3d_compose },
+  { .op = GB_OP_lp_pool1d, .compose = gb_lp_pool1d_compose },
+  { .op = GB_OP_lp_pool2d, .compose = gb_lp_pool2d_compose },
+  { .op = GB_OP_max_unpool1d, .compose = gb_max_unpool1d_compose },
+  { .op = GB_OP_max_unpool2d, .compose = gb_max_unpool2d_compose },
+  { .op = GB_OP_max_unpool3d, .compose = gb_max_unpool3d_compose },
   { .op = GB_OP_COUNT },
 };

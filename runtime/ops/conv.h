@@ -20,15 +20,38 @@ typedef struct gb_conv_sizes {
 
 /* These attributes of a row that has them: GB_CONV_ATTRS(GB_ATTRS(call, conv2d)). */
 typedef struct gb_conv_attrs { const gb_attr *stride, *padding, *dilation, *groups; } gb_conv_attrs;
-typedef struct gb_pool_attrs { const gb_attr *kernel_size, *stride, *padding; } gb_pool_attrs;
+/* dilation, ceil_mode: NULL where a row has none. */
+typedef struct gb_pool_attrs { const gb_attr *kernel_size, *stride, *padding, *dilation, *ceil_mode; } gb_pool_attrs;
 #define GB_CONV_ATTRS(attrs)                                                                                           \
   ((gb_conv_attrs){ &(attrs)->stride, &(attrs)->padding, &(attrs)->dilation, &(attrs)->groups })
-#define GB_POOL_ATTRS(attrs) ((gb_pool_attrs){ &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding })
+#define GB_POOL_ATTRS(attrs)                                                                                           \
+  ((gb_pool_attrs){ &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding, NULL, NULL })
+#define GB_MAX_POOL_ATTRS(attrs)                                                                                       \
+  ((gb_pool_attrs){ &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding, &(attrs)->dilation,                    \
+                    &(attrs)->ceil_mode })
+#define GB_MEAN_POOL_ATTRS(attrs)                                                                                      \
+  ((gb_pool_attrs){ &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding, NULL, &(attrs)->ceil_mode })
 
 /* How many windows fit along one dimension; 0 when not even one does. */
 static inline int64_t gb_window_count(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
   int64_t room = in + 2 * padding - dilation * (kernel - 1) - 1;
   return room < 0 ? 0 : room / stride + 1;
+}
+
+/* The same, where windows may begin in the input, or in the padding before it, and end beyond the padding (`ceil`). */
+static inline int64_t gb_window_count_of(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
+                                         bool ceil) {
+  int64_t room = in + 2 * padding - dilation * (kernel - 1) - 1, more = ceil ? stride - 1 : 0;
+  if (room + more < 0) return 0;
+  int64_t count = (room + more) / stride + 1;
+  return ceil && (count - 1) * stride >= in + padding ? count - 1 : count;
+}
+
+/* The padding behind the input that the windows reach into: as much as before it, or, with a stride of 1, what the
+ * last window needs, which for padding = "same" may be one more. */
+static inline int64_t gb_padding_after(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding,
+                                       int64_t dilation) {
+  return stride == 1 ? out + dilation * (kernel - 1) - in - padding : padding;
 }
 
 /* The sizes of a convolution over so many spatial dims of x by weight. */
@@ -38,6 +61,7 @@ static inline gb_conv_sizes gb_conv_sizes_of(int dims, const int64_t *x, const i
     s.in[i] = x[2 + i], s.kernel[i] = weight[2 + i];
     s.stride[i] = attrs.stride->ints[i], s.padding[i] = attrs.padding->ints[i], s.dilation[i] = attrs.dilation->ints[i];
     s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], s.dilation[i]);
+    if (attrs.padding->exact == GB_WORD_same) s.padding[i] = s.dilation[i] * (s.kernel[i] - 1) / 2, s.out[i] = s.in[i];
   }
   return s;
 }
@@ -48,8 +72,9 @@ static inline gb_conv_sizes gb_pool_sizes_of(int dims, const int64_t *x, gb_pool
   const gb_attr *stride = attrs.stride->given ? attrs.stride : attrs.kernel_size;
   for (int i = 0; i < dims; i++) {
     s.in[i] = x[2 + i], s.kernel[i] = attrs.kernel_size->ints[i], s.stride[i] = stride->ints[i];
-    s.padding[i] = attrs.padding->ints[i], s.dilation[i] = 1;
-    s.out[i] = gb_window_count(s.in[i], s.kernel[i], s.stride[i], s.padding[i], 1);
+    s.padding[i] = attrs.padding->ints[i], s.dilation[i] = attrs.dilation ? attrs.dilation->ints[i] : 1;
+    s.out[i] = gb_window_count_of(s.in[i], s.kernel[i], s.stride[i], s.padding[i], s.dilation[i],
+                                  attrs.ceil_mode && attrs.ceil_mode->integer);
   }
   return s;
 }
@@ -61,5 +86,28 @@ static inline void gb_channels_last_strides(const int64_t *shape, int64_t *strid
   strides[2] = shape[1] * shape[3];
   strides[0] = shape[1] * shape[3] * shape[2];
 }
+
+/* Convolutions that are made of those over two dimensions: conv_more.c. */
+gb_status gb_conv1d_compose(gb_call *call);
+gb_status gb_conv3d_compose(gb_call *call);
+gb_status gb_conv_transpose1d_compose(gb_call *call);
+gb_status gb_conv_transpose2d_compose(gb_call *call);
+gb_status gb_conv_transpose3d_compose(gb_call *call);
+
+/* Poolings of the positions in an image, and those that are made of others: pool.c. */
+gb_status gb_scatter_places(gb_context *c, gb_tensor *grad, gb_tensor *places, const int64_t *shape, gb_tensor **out);
+gb_status gb_max_pool1d_compose(gb_call *call);
+gb_status gb_max_pool3d_compose(gb_call *call);
+gb_status gb_avg_pool1d_compose(gb_call *call);
+gb_status gb_avg_pool3d_compose(gb_call *call);
+gb_status gb_adaptive_avg_pool1d_compose(gb_call *call);
+gb_status gb_adaptive_avg_pool3d_compose(gb_call *call);
+gb_status gb_adaptive_max_pool1d_compose(gb_call *call);
+gb_status gb_adaptive_max_pool3d_compose(gb_call *call);
+gb_status gb_lp_pool1d_compose(gb_call *call);
+gb_status gb_lp_pool2d_compose(gb_call *call);
+gb_status gb_max_unpool1d_compose(gb_call *call);
+gb_status gb_max_unpool2d_compose(gb_call *call);
+gb_status gb_max_unpool3d_compose(gb_call *call);
 
 #endif

@@ -101,6 +101,7 @@ static const op_case long_cases[] = {
   { "max_pool2d, one window", GB_OP_max_pool2d, { LEAF(4, 1, 1, 200, 1000) }, { A_INTS(2, 15, 15), A_INTS(2, 1, 1) } },
   { "avg_pool2d, one window", GB_OP_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(2, 800, 1000) } },
   { "adaptive_avg_pool2d", GB_OP_adaptive_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(1, 1) } },
+  { "adaptive_max_pool2d", GB_OP_adaptive_max_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(1, 1) } },
   { "attention, long", GB_OP_scaled_dot_product_attention, { LEAF(4, 1, 1, 100, 16), LEAF(4, 1, 1, 20000, 16), LEAF(4, 1, 1, 20000, 16) }, { A_INT(0) } },
   { "attention, one query", GB_OP_scaled_dot_product_attention, { LEAF(4, 1, 1, 1, 4), LEAF(4, 1, 1, 200000, 4), LEAF(4, 1, 1, 200000, 4) }, { A_INT(0) } },
   { "embedding, one row", GB_OP_embedding, { INDEX(1, 1, ROW / 4), LEAF(2, 1, 4) }, { A_DEFAULT } },

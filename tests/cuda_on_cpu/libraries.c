@@ -93,9 +93,14 @@ static void run_conv(void *argument) {
   gb_in_conv2d in = { .x = wrap(&room[0], w->context, c->x, c->dtype, 4, x),
                       .weight = wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
                       .bias = wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
-  const gb_attrs_conv2d attrs = { .stride = pair_of(c->stride), .padding = pair_of(c->padding),
+  gb_attrs_conv2d attrs = { .stride = pair_of(c->stride), .padding = pair_of(c->padding),
                                   .dilation = pair_of(c->dilation), .groups = gb_attr_int(c->groups),
                                   .activation = gb_attr_word(c->relu ? GB_WORD_relu : GB_WORD_none) };
+  bool uneven = false;
+  for (int i = 0; i < 2; i++)
+    uneven |= gb_padding_after(c->in[i], c->out[i], c->kernel[i], c->stride[i], c->padding[i], c->dilation[i]) !=
+              c->padding[i];
+  if (uneven) attrs.padding.exact = GB_WORD_same;
   run_op(w->context, GB_OP_conv2d, &in, &(gb_out_conv2d){ .y = result }, &attrs);
   for (int64_t i = 0; c->relu && drops_nan() && i < result->numel; i++)
     if (isnan(load(c->y, c->result, i))) store(c->y, c->result, i, 0);
@@ -178,16 +183,18 @@ static void run_pool(void *argument) {
   gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in), *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
   gb_attr kernel = pair_of(p->kernel), stride = pair_of(p->stride), padding = pair_of(p->padding);
   if (p->kind == GB_POOL_MAX) {
-    gb_attrs_max_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding };
+    gb_attrs_max_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding,
+                                  .dilation = pair_of((int64_t[]){ 1, 1 }) };
     run_op(w->context, GB_OP_max_pool2d, &(gb_in_max_pool2d){ .x = operand }, &(gb_out_max_pool2d){ .y = result },
            &attrs);
   } else if (!backward) {
-    gb_attrs_avg_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding };
+    gb_attrs_avg_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding,
+                                  .count_include_pad = gb_attr_int(1) };
     run_op(w->context, GB_OP_avg_pool2d, &(gb_in_avg_pool2d){ .x = operand }, &(gb_out_avg_pool2d){ .y = result },
            &attrs);
   } else {
     gb_attrs_avg_pool2d_backward attrs = { .shape = gb_attr_ints(4, in), .kernel_size = kernel, .stride = stride,
-                                           .padding = padding };
+                                           .padding = padding, .count_include_pad = gb_attr_int(1) };
     run_op(w->context, GB_OP_avg_pool2d_backward, &(gb_in_avg_pool2d_backward){ .grad = operand },
            &(gb_out_avg_pool2d_backward){ .dx = result }, &attrs);
   }

@@ -99,7 +99,10 @@ local deviations = {
   { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
   { "masked_fill", "*", "%.5", "refused", "a fraction is not cut in silence" },
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
-  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d cov corrcoef tensordot inner vdot addmv addbmm", "integer beyond 2^53", "int", "refused",
+  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d "
+      .. "max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d "
+      .. "adaptive_max_pool2d adaptive_max_pool3d lp_pool1d lp_pool2d max_unpool1d max_unpool2d max_unpool3d "
+      .. "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cov corrcoef tensordot inner vdot addmv addbmm", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
   { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
   { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss gaussian_nll_loss dice_loss "
@@ -193,6 +196,8 @@ end)
 
 -- Rows that want one dtype and say so, and rows whose parts are computed by themselves.
 local one_dtype = {
+  conv1d = "refused: as conv2d", conv3d = "refused: as conv2d", conv_transpose1d = "refused: as conv2d",
+  conv_transpose2d = "refused: as conv2d", conv_transpose3d = "refused: as conv2d",
   conv2d = "refused: convert one, or use autocast", linear_cross_entropy = "refused: convert one, or use autocast",
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
   group_norm = "the result has the dtype of x",
@@ -330,6 +335,9 @@ local floating = "one floating tensor"
 local moves = "moves and compares elements: tests/lua/test_compose.lua"
 local counted = "its integers are positions in the result"
 local without = {
+  lp_pool1d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
+  lp_pool2d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
+  max_unpool1d = { mixed = floating }, max_unpool2d = { mixed = floating }, max_unpool3d = { mixed = floating },
   addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
   logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
   isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },

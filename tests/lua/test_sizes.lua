@@ -8,6 +8,9 @@ local UP = 0.75
 
 -- What PyTorch takes and ours refuses, with this text; and what is said otherwise in Lua, so that the sizes mean something else.
 local refused = {
+  ["conv2d (same)"] = "only the batch may be empty", ["conv2d (valid)"] = "only the batch may be empty",
+  ["conv1d"] = "only the batch may be empty", ["conv1d (relu)"] = "only the batch may be empty",
+  ["conv1d (same)"] = "only the batch may be empty",
   ["conv2d (1x1)"] = "only the batch may be empty", adaptive_avg_pool2d = "only the batch may be empty",
   ["scaled_dot_product_attention"] = "head_dim, at least 1", ["scaled_dot_product_attention (causal)"] = "head_dim, at least 1",
   ["scaled_dot_product_attention (cross, scale)"] = "head_dim, at least 1", ["scaled_dot_product_attention (bool mask)"] = "head_dim, at least 1",
