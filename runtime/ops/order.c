@@ -394,7 +394,7 @@ static gb_status histc_compose(gb_call *call) {
   gb_tensor *inside = GB_CHAIN(&chain, masked_select, .x = wide, .mask = GB_CHAIN(&chain, logical_and, .x = low, .y = high));
   gb_tensor *at = gb_chain_number(&chain, GB_OP_mul, gb_chain_number(&chain, GB_OP_sub, inside, least), (double)bins);
   at = GB_CHAIN(&chain, floor, .x = gb_chain_number(&chain, GB_OP_div, at, most - least));
-  at = gb_chain_cast(&chain, GB_CHAIN(&chain, clamp, .x = at, .max = gb_attr_whole(bins - 1)), GB_INT64);
+  at = whole(&chain, GB_OP_minimum, gb_chain_cast(&chain, at, GB_INT64), bins - 1);
   gb_tensor *counts = gb_chain_cast(&chain, tally(&chain, at, NULL, bins, GB_INT64), (gb_dtype)x->dtype);
   return gb_chain_end(&chain, counts, &GB_OUT(call, histc)->counts);
 }
@@ -491,7 +491,7 @@ static gb_status corrcoef_compose(gb_call *call) {
   gb_tensor *y = GB_CHAIN(&chain, div, .x = c, .y = GB_CHAIN(&chain, unsqueeze, .x = deviation, .dim = gb_attr_int(1)));
   y = GB_CHAIN(&chain, div, .x = y, .y = deviation);
   if (shape[0] == 1) y = shaped(&chain, y, 0, NULL);
-  else y = GB_CHAIN(&chain, clamp, .x = y, .min = gb_attr_whole(-1), .max = gb_attr_whole(1));
+  else y = whole(&chain, GB_OP_maximum, whole(&chain, GB_OP_minimum, y, 1), -1);
   y = gb_chain_cast(&chain, y, (gb_dtype)GB_IN(call, corrcoef)->x->dtype);
   return gb_chain_end(&chain, y, &GB_OUT(call, corrcoef)->y);
 }
