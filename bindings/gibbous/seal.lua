@@ -6,8 +6,7 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 -- Names of the API that come in a later version; help() says so too.
 local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
-  ["gb.nn"] = { "Conv1d", "Conv3d",
-    "ConvTranspose1d", "ConvTranspose2d", "InstanceNorm2d" },
+  ["gb.nn"] = { "InstanceNorm2d" },
   ["gb.nn.functional"] = { "instance_norm",
     "interpolate", "grid_sample", "embedding_bag", "pad" },
   ["gb.nn.init"] = {},
