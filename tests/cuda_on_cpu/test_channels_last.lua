@@ -82,6 +82,9 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
       it("mean of " .. c .. " channels", function()
         expect_alike(dtype, { x }, {}, pool(F.avg_pool2d, 2))
         expect_alike(dtype, { x }, {}, pool(F.avg_pool2d, { 3, 2 }, { stride = { 2, 1 }, padding = 1 }))
+        expect_alike(dtype, { x }, {}, pool(F.avg_pool2d, 3, { stride = 2, padding = 1, ceil_mode = true }))
+        expect_alike(dtype, { x }, {}, pool(F.avg_pool2d, 3, { stride = 2, padding = 1, count_include_pad = false }))
+        expect_alike(dtype, { x }, {}, pool(F.avg_pool2d, 2, { divisor_override = 3 }))
       end)
       it("adaptive mean of " .. c .. " channels", function()
         expect_alike(dtype, { x }, {}, pool(F.adaptive_avg_pool2d, { 1, 1 }))
@@ -90,6 +93,8 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
       end)
       it("maximum of " .. c .. " channels, with a gradient and without", function()
         expect_alike(dtype, { x }, {}, pool(F.max_pool2d, 3, { stride = 2, padding = 1 }))
+        expect_alike(dtype, { x }, {}, pool(F.max_pool2d, 3, { stride = 2, padding = 1, ceil_mode = true }))
+        expect_alike(dtype, { x }, {}, pool(F.max_pool2d, 2, { dilation = 2 }))
         local given = channels_last(x)
         given[{ 1, 1, 2, 2 }] = 0 / 0
         local a, b = F.max_pool2d(given, 2), F.max_pool2d(given:to("cuda"), 2)
