@@ -108,8 +108,13 @@ static void read_attr(arguments *a, int which, int index) {
       break;
     case GB_ARG_INTS:
     case GB_ARG_DIMS:
-      if (attr->choices && lua_type(L, index) == LUA_TSTRING) read_string(a, attr, out, index);
-      else read_ints(a, attr, out, index);
+      if (!attr->choices || lua_type(L, index) != LUA_TSTRING) { read_ints(a, attr, out, index); break; }
+      read_string(a, attr, out, index);
+      integer = gb_word_find(out->text);
+      if (integer == GB_WORD_UNKNOWN) reject(a, "'%s' is '%s'; it is %s, or one of %s", attr->name, out->text,
+                                             expected[attr->type], attr->choices);
+      *out = gb_attr_empty();
+      out->exact = integer;
       break;
     case GB_ARG_NUMBER:
       if (lua_type(L, index) != LUA_TNUMBER && !(lua_isboolean(L, index) && !strcmp(attr->name, "value"))) wrong_type(a, attr, index); /* mask fills */

@@ -123,15 +123,17 @@ static gb_status keep_rule(gb_call *call, const gb_attr_info *info, gb_attr *a) 
 
 /* Is a word given where there could be integers? */
 static bool is_word_for_ints(const gb_attr_info *info, const gb_attr *a) {
-  return info->type == GB_ARG_INTS && info->choices && a->count == 0 && a->text;
+  return info->type == GB_ARG_INTS && info->choices && a->count == 0 && a->exact;
 }
 
 /* The word in `exact`, beside zeros. */
 static gb_status choose_for_ints(gb_call *call, const gb_attr_info *info, gb_attr *a) {
-  GB_TRY(choose(call, info, a));
-  const int64_t zeros[GB_MAX_NDIM] = { 0 }, word = a->integer;
+  const int64_t zeros[GB_MAX_NDIM] = { 0 };
+  gb_attr word = gb_attr_word(GB_WORD_UNKNOWN);
+  word.integer = a->exact;
+  GB_TRY(choose(call, info, &word));
   *a = gb_attr_ints(info->rule.count, zeros);
-  a->exact = word;
+  a->exact = word.integer;
   return GB_OK;
 }
 
@@ -145,6 +147,7 @@ static gb_status fill_attrs(road *r, const gb_attr *given) {
     r->attrs[i] = own ? given[i] : attr->preset;
     if (!own && attr->required) return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", attr->name, GB_SIGNATURE(info));
     if (!own && attr->rule.count == 0) continue;
+    if (!own && attr->required) return gb_call_fail(call, GB_EINVAL, "'%s' is missing", attr->name);
     if (own && !is_sound(attr->type, &given[i]))
       return gb_call_fail(call, GB_EINVAL, "'%s' is no value of its type (%s)", attr->name, GB_SIGNATURE(info));
     if (own && attr->type == GB_ARG_CHOICE) GB_TRY(choose(call, attr, &r->attrs[i]));

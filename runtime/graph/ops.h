@@ -21,8 +21,8 @@ enum { GB_WHERE_NONE = 0, GB_WHERE_GB = 1, GB_WHERE_METHOD = 2, GB_WHERE_F = 4, 
 typedef enum gb_arg_type {
   GB_ARG_INT,      /* an integer                                    attr.integer */
   GB_ARG_DIM,      /* a dimension: from 1 in Lua, from 0 here, negative from the end (-1 is the last)  attr.integer */
-  GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count. A word in its place is attr.text with a
-                    * count of 0; from dispatch on zeros, and attr.exact is the GB_WORD */
+  GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count. In its place attr.exact may be a GB_WORD,
+                    * with a count of 0; from dispatch on there are zeros beside it */
   GB_ARG_DIMS,     /* a dimension or a list of them                 attr.ints, attr.count */
   GB_ARG_NUMBER,   /* attr.number; attr.whole and attr.exact where it came as an integer: see number.h */
   GB_ARG_BOOL,     /* attr.integer */
