@@ -33,7 +33,8 @@ gb.amp.audit = native.define("gb.amp.audit(model: module, step: function|tensor,
   gb.amp.audit(model, x, { precision = \"16-mixed\" })", "strict", lazily("audit", "audit"))
 
 for _, name in ipairs {
-  "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/recurrent", "nn/transformer", "nn/utils",
+  "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
+  "nn/recurrent", "nn/transformer", "nn/utils",
   "amp", "numerics", "optim", "schedules", "average", "cuda", "data", "io",
   "args", "progress", "test", "seal",
 } do

@@ -6,9 +6,8 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 -- Names of the API that come in a later version; help() says so too.
 local later = {
   ["gb"] = { "Trainer", "profile", "dist", "linalg" },
-  ["gb.nn"] = { "InstanceNorm2d" },
-  ["gb.nn.functional"] = { "instance_norm",
-    "interpolate", "grid_sample", "embedding_bag", "pad" },
+  ["gb.nn"] = {},
+  ["gb.nn.functional"] = {},
   ["gb.nn.init"] = {},
   ["gb.nn.utils"] = {},
   ["gb.optim"] = { "Adafactor", "LBFGS" },

@@ -19,6 +19,7 @@
   X(ctc) \
   X(distance) \
   X(index) \
+  X(vision) \
   X(attention) \
   X(compose) \
   X(product) \

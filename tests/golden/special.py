@@ -13,6 +13,7 @@ import torch
 
 INF, NAN = float("inf"), float("nan")
 ELEMENTS = 300  # of all inputs of a case, at most
+CRASHES = {("grid_sample", 1)}  # ops and inputs that end PyTorch's process where they are not finite: they stay as they are
 
 
 # How inputs change: each function gets an input as float32 and a place in it that differs from input to input.
@@ -57,7 +58,8 @@ def row(case, name, which):
 
 def rows(family):
     for case in cases.of_family(family):
-        floating = [i for i, x in enumerate(case.inputs) if x is not None and x.is_floating_point() and x.numel() > 0]
+        floating = [i for i, x in enumerate(case.inputs) if x is not None and x.is_floating_point() and x.numel() > 0
+                    and (case.row["op"], i) not in CRASHES]
         if not floating or sum(x.numel() for x in case.inputs if x is not None) > ELEMENTS:
             continue
         for name in CHANGES:

@@ -97,9 +97,9 @@ local deviations = {
   { "addcdiv", "*", "int", "allowed", "as division: integers give float32" },
   { "addcdiv", "0-d", "float32 0%-d", "other", "PyTorch divides by the float32 operand in float32" },
   { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
-  { "masked_fill", "*", "%.5", "refused", "a fraction is not cut in silence" },
+  { "masked_fill pad", "*", "%.5", "refused", "a fraction is not cut in silence" },
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
-  { "rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d "
+  { "local_response_norm rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d "
       .. "max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d "
       .. "adaptive_max_pool2d adaptive_max_pool3d lp_pool1d lp_pool2d max_unpool1d max_unpool2d max_unpool3d "
       .. "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cov corrcoef tensordot inner vdot addmv addbmm", "integer beyond 2^53", "int", "refused",
@@ -200,7 +200,7 @@ local one_dtype = {
   conv_transpose2d = "refused: as conv2d", conv_transpose3d = "refused: as conv2d",
   conv2d = "refused: convert one, or use autocast", linear_cross_entropy = "refused: convert one, or use autocast",
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
-  group_norm = "the result has the dtype of x",
+  group_norm = "the result has the dtype of x", instance_norm = "the result has the dtype of x",
   cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x", scatter_add = "the result has the dtype of x",
   rotary_embedding = "the result has the dtype of x",
   index_copy = "the result has the dtype of x", scatter = "the result has the dtype of x",
@@ -334,10 +334,18 @@ local float_result = "integers are floats before the number meets them"
 local floating = "one floating tensor"
 local moves = "moves and compares elements: tests/lua/test_compose.lua"
 local counted = "its integers are positions in the result"
+local whole_channels = { ["out of range"] = "a probability",
+  number = "a probability: test_vision.lua", nan = "a probability: test_vision.lua" }
 local without = {
   lp_pool1d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
   lp_pool2d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
   max_unpool1d = { mixed = floating }, max_unpool2d = { mixed = floating }, max_unpool3d = { mixed = floating },
+  pad = { number = "test_vision.lua", nan = "test_vision.lua", ["out of range"] = "test_vision.lua" },
+  interpolate = { number = "a scale: test_vision.lua", nan = "a scale: test_vision.lua" },
+  instance_norm = { number = "constants of its formula", nan = "constants of its formula" },
+  local_response_norm = { number = "constants of its formula", nan = "constants of its formula" },
+  dropout1d = whole_channels, dropout2d = whole_channels, dropout3d = whole_channels, alpha_dropout = whole_channels,
+  feature_alpha_dropout = whole_channels,
   addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
   logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
   isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },

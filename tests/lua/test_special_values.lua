@@ -129,6 +129,16 @@ local exceptions = {
     "what is masked has no part in the sums; PyTorch adds -inf to it" },
   { "scaled_dot_product_attention (bool mask)", "inf nan huge", "grad", "as above; PyTorch multiplies it by 0" },
   { "scaled_dot_product_attention (cross, scale)", "nan mixed", "out", "as above" },
+  { "embedding_bag (max by offsets)", "mixed", "grad", "a bag whose largest is NaN shares its gradient among none" },
+  { "grid_sample (bicubic) | grid_sample (bicubic, border) | grid_sample (bicubic, reflection) | grid_sample (reflection) | "
+    .. "grid_sample (reflection, corners) | grid_sample (zeros) | grid_sample (border) | grid_sample (corners) | "
+    .. "grid_sample (volume)",
+    "inf nan huge mixed", "grad", "infinities and overflows of a sum meet in another order; the slope of a bound is 0" },
+  { "instance_norm | instance_norm (evaluation)", "inf huge", "out", "PyTorch folds an infinite weight into the bias" },
+  { "instance_norm | instance_norm (evaluation)", "inf huge", "grad", "as above, and overflows in another order" },
+  { "interpolate (bicubic) | interpolate (bilinear, corners) | interpolate (bilinear, smooth)", "mixed", "out",
+    "one dimension after the other, where infinities meet in another order; nothing beyond an edge is multiplied by 0" },
+  { "local_response_norm | local_response_norm (even)", "huge mixed", "grad", "a square overflows, and 0 * inf is NaN" },
 }
 
 -- The reason why this part of a variant is not compared, if there is one.

@@ -182,6 +182,7 @@ local function batch_norm(name, shapes, example, ndim_low, ndim_high)
 end
 batch_norm("BatchNorm1d", "[n, c] or [n, c, l]", "gb.nn.BatchNorm1d(4)(x)", 2, 3)
 batch_norm("BatchNorm2d", "[n, c, h, w]", "gb.nn.BatchNorm2d(1)(gb.rand(2, 1, 8, 8))", 4, 4)
+batch_norm("BatchNorm3d", "[n, c, d, h, w]", "gb.nn.BatchNorm3d(1)(gb.rand(2, 1, 2, 4, 4))", 5, 5)
 
 -- ====}
 

@@ -1,0 +1,195 @@
+/* cpu/resample.c - resample and its gradient: every element along one dim a weighted sum of a window of the row.
+ *
+ * The windows are found once, as a table; the gradient's table is the same one turned around, so both are one loop that
+ * writes every element once, in a fixed order. Where elements beside each other share a window (inner dims) sums run
+ * along them; else a row is brought into lanes and its elements are gathered. Traffic: x is read once per window it
+ * lies in, mostly from cache, the result written once. */
+#include <string.h>
+
+#include "base/resample.h"
+#include "cpu/scratch.h"
+#include "cpu/walk.h"
+
+/* Elements side by side from which sums run along them. */
+enum { LEAST_INNER = 16 };
+
+/* What element o of the result reads: elements first[o] .. of the row, their weights from weight[begin[o]] to
+ * weight[begin[o + 1]]. */
+typedef struct table { int64_t *first, *begin; double *weight; float *weight32; } table;
+
+/* One resampling as all its chunks see it: x [outer, n, inner] -> y [outer, m, inner]. */
+typedef struct job {
+  gb_call *call;
+  gb_lane lane;
+  const gb_tensor *x, *y;
+  int64_t outer, n, m, inner, per_chunk, count;  /* count: rows of the result that a chunk has per_chunk of */
+  table t;
+  gb_scratch scratch;
+} job;
+
+/* {==== the table ==== */
+
+/* The windows of r in order. */
+static void fill_forward(const gb_resampling *r, table *t) {
+  int64_t at = 0;
+  for (int64_t o = 0; o < r->out; o++) {
+    gb_resample_window w = gb_resample_window_of(r, o);
+    t->first[o] = w.first;
+    t->begin[o] = at;
+    for (int64_t k = 0; k < w.count; k++) t->weight[at++] = gb_resample_weight(r, &w, w.first + k);
+  }
+  t->begin[r->out] = at;
+}
+
+/* The same turned around: the results whose windows an element of the row lies in, which follow one another. */
+static void fill_backward(const gb_resampling *r, table *t) {
+  int64_t low = 0, at = 0;
+  for (int64_t i = 0; i < r->in; i++) {
+    gb_resample_window w;
+    for (; low < r->out; low++) {
+      w = gb_resample_window_of(r, low);
+      if (w.first + w.count > i) break;
+    }
+    t->first[i] = low;
+    t->begin[i] = at;
+    for (int64_t o = low; o < r->out; o++) {
+      w = gb_resample_window_of(r, o);
+      if (w.first > i) break;
+      t->weight[at++] = gb_resample_weight(r, &w, i);
+    }
+  }
+  t->begin[r->in] = at;
+}
+
+/* The weights of all windows together. */
+static int64_t count_weights(const gb_resampling *r) {
+  int64_t count = 0;
+  for (int64_t o = 0; o < r->out; o++) count += gb_resample_window_of(r, o).count;
+  return count;
+}
+
+/* ====} */
+
+/* {==== the loops ==== */
+
+/* Row `row` of `inner` elements side by side, a tile of them at a time. */
+static void sum_rows(const job *j, int64_t row) {
+  double sum[GB_TILE], room[GB_TILE]; /* or that many float32 */
+  int64_t outer = row / j->m, o = row % j->m, xb = (int64_t)gb_dtype_bytes((gb_dtype)j->x->dtype);
+  const double *weight = j->t.weight + j->t.begin[o];
+  int64_t count = j->t.begin[o + 1] - j->t.begin[o];
+  char *to = gb_data(j->y) + row * j->inner * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype);
+  for (int64_t at = 0; at < j->inner; at += GB_TILE) {
+    int64_t n = j->inner - at < GB_TILE ? j->inner - at : GB_TILE;
+    memset(sum, 0, sizeof sum);
+    for (int64_t k = 0; k < count && !gb_work(n); k++) {
+      const char *from = gb_data(j->x) + ((outer * j->n + j->t.first[o] + k) * j->inner + at) * xb;
+      const void *x = from;
+      if (j->x->dtype != gb_lane_dtype(j->lane)) gb_lane_load(j->lane, room, from, (gb_dtype)j->x->dtype, 1, n), x = room;
+      gb_row_add(j->lane, sum, x, n, weight[k]);
+    }
+    gb_lane_store(j->lane, to + at * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype), (gb_dtype)j->y->dtype, 1, sum, n);
+  }
+}
+
+/* Row `row` of m elements, each a few side by side: brought into lanes as a whole. */
+static void gather_row(const job *j, int64_t row) {
+  int64_t from_count = j->n * j->inner, to_count = j->m * j->inner;
+  char *x = gb_scratch_room(&j->scratch), *y = x + (size_t)from_count * gb_lane_bytes(j->lane);
+  gb_lane_load(j->lane, x, gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes((gb_dtype)j->x->dtype),
+               (gb_dtype)j->x->dtype, 1, from_count);
+  const float *f = (const float *)(const void *)x;
+  const double *d = (const double *)(const void *)x;
+  float *g = (float *)(void *)y;
+  double *e = (double *)(void *)y;
+  for (int64_t o = 0; o < j->m && !gb_work(j->t.begin[o + 1] - j->t.begin[o]); o++) {
+    int64_t begin = j->t.begin[o], count = j->t.begin[o + 1] - begin;
+    for (int64_t i = 0; i < j->inner; i++) {
+      int64_t from = j->t.first[o] * j->inner + i, to = o * j->inner + i;
+      if (j->lane == GB_LANE_F32) {
+        float sum = 0;
+        for (int64_t k = 0; k < count; k++) sum += f[from + k * j->inner] * j->t.weight32[begin + k];
+        g[to] = sum;
+      } else {
+        double sum = 0;
+        for (int64_t k = 0; k < count; k++) sum += d[from + k * j->inner] * j->t.weight[begin + k];
+        e[to] = sum;
+      }
+    }
+  }
+  gb_lane_store(j->lane, gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype),
+                (gb_dtype)j->y->dtype, 1, y, to_count);
+}
+
+static void run_chunk(void *arg, int64_t chunk) {
+  const job *j = arg;
+  int64_t end = (chunk + 1) * j->per_chunk;
+  for (int64_t row = chunk * j->per_chunk; row < end && row < j->count; row++) {
+    if (gb_was_stopped(j->call)) return;
+    if (j->inner >= LEAST_INNER) sum_rows(j, row);
+    else gather_row(j, row);
+  }
+}
+
+/* ====} */
+
+/* Scratch for the table, and for a row in lanes of each thread. */
+static gb_status open_job(job *j, const gb_resampling *r) {
+  int64_t weights = count_weights(r);
+  size_t shared = 0, room = 0;
+  size_t first = gb_scratch_take(&shared, j->m * 8), begin = gb_scratch_take(&shared, (j->m + 1) * 8);
+  size_t weight = gb_scratch_take(&shared, weights * 8), weight32 = gb_scratch_take(&shared, weights * 4);
+  if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
+  GB_TRY(gb_scratch_open(j->call, shared, room, &j->scratch));
+  char *base = j->scratch.shared;
+  j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin), (double *)(void *)(base + weight),
+                  (float *)(void *)(base + weight32) };
+  return GB_OK;
+}
+
+/* x along `named` by the table that `backward` asks for. */
+static gb_status run(gb_call *call, const gb_tensor *x, const gb_tensor *y, int64_t named, const gb_resampling *r,
+                     bool backward) {
+  if (y->numel == 0) return GB_OK;
+  int dim = gb_wrap_dim(named, x->ndim);
+  job j = { .call = call, .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype), .x = x, .y = y, .outer = 1,
+            .n = x->shape[dim], .m = y->shape[dim], .inner = 1 };
+  for (int i = 0; i < dim; i++) j.outer *= x->shape[i];
+  for (int i = dim + 1; i < x->ndim; i++) j.inner *= x->shape[i];
+  GB_TRY(open_job(&j, r));
+  if (backward) fill_backward(r, &j.t);
+  else fill_forward(r, &j.t);
+  for (int64_t i = 0; i < j.t.begin[j.m]; i++) j.t.weight32[i] = (float)j.t.weight[i];
+  bool along = j.inner >= LEAST_INNER;
+  int64_t cost = along ? j.inner : (j.n + j.m) * j.inner;
+  j.count = along ? j.outer * j.m : j.outer;
+  j.per_chunk = cost < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / cost : 1;
+  gb_parallel(call, (j.count + j.per_chunk - 1) / j.per_chunk, run_chunk, &j);
+  gb_scratch_close(call, &j.scratch);
+  return GB_OK;
+}
+
+/* The size of a tensor along a dim that an attribute names. */
+static int64_t size_along(const gb_tensor *t, int64_t dim) { return t->shape[gb_wrap_dim(dim, t->ndim)]; }
+
+static gb_status resample(gb_call *call) {
+  const gb_attrs_resample *attrs = GB_ATTRS(call, resample);
+  const gb_tensor *x = GB_IN(call, resample)->x, *y = GB_OUT(call, resample)->y;
+  int64_t dim = attrs->dim.integer;
+  gb_resampling r = GB_RESAMPLING(attrs, size_along(x, dim), size_along(y, dim));
+  return run(call, x, y, dim, &r, false);
+}
+
+static gb_status resample_backward(gb_call *call) {
+  const gb_attrs_resample_backward *attrs = GB_ATTRS(call, resample_backward);
+  const gb_tensor *grad = GB_IN(call, resample_backward)->grad, *dx = GB_OUT(call, resample_backward)->dx;
+  int64_t dim = attrs->dim.integer;
+  gb_resampling r = GB_RESAMPLING(attrs, size_along(dx, dim), size_along(grad, dim));
+  return run(call, grad, dx, dim, &r, true);
+}
+
+void GB_CPU_FILL(resample)(gb_backend *backend);
+void GB_CPU_FILL(resample)(gb_backend *backend) {
+  backend->run[GB_OP_resample] = resample;
+  backend->run[GB_OP_resample_backward] = resample_backward;
+}

@@ -1,0 +1,282 @@
+-- test_vision.lua - padding, resampling, windows and shuffles of images, whole channels dropped or normalised, bags of
+-- embeddings: what golden numbers do not say. Draws, options that are refused, running statistics, layouts, and a
+-- module for each.
+
+local gb = require "gibbous"
+local nn, F = gb.nn, gb.nn.functional
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+-- A list of lists as text; whole floats as integers.
+local function shown(value)
+  if type(value) ~= "table" then return tostring(math.tointeger(value) or value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = shown(part) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
+describe("pad", function()
+  local x = gb.arange(1, 7):reshape(2, 3)
+  it("takes integers and values of their dtype", function()
+    expect(F.pad(x, { 1, 0 }, "constant", 9).dtype):to_be(x.dtype)
+    expect(shown(F.pad(x, { 1, 0 }, "constant", 9):tolist())):to_be(shown { { 9, 1, 2, 3 }, { 9, 4, 5, 6 } })
+    expect(function() F.pad(x, { 1, 0 }, "constant", 0.5) end):to_fail("pad")
+  end)
+  it("puts NaN and infinities", function()
+    local y = F.pad(gb.zeros(2), { 1, 1 }, "constant", math.huge)
+    expect(shown(y:tolist())):to_be(shown { math.huge, 0, 0, math.huge })
+    expect(shown(F.pad(gb.zeros(1), { 1, 0 }, "constant", 0 / 0):isnan():tolist())):to_be(shown { true, false })
+  end)
+  it("cuts and copies", function()
+    expect(shown(F.pad(x, { -1, -1 }):tolist())):to_be(shown { { 2 }, { 5 } })
+    local y = F.pad(x, { 0, 0 })
+    y:add_(1)
+    expect(shown(x:tolist())):to_be(shown { { 1, 2, 3 }, { 4, 5, 6 } })
+  end)
+  it("keeps channels last", function()
+    local image = gb.randn(1, 4, 5, 3):permute(1, 4, 2, 3)
+    local y = F.pad(image, { 1, 2, 2, 1 })
+    expect(y:stride(2)):to_be(1)
+    expect(y):to_equal_bits(F.pad(image:contiguous(), { 1, 2, 2, 1 }))
+  end)
+  it("says what does not fit", function()
+    expect(function() F.pad(x, { 1 }) end):to_fail("pair")
+    expect(function() F.pad(x, { 1, 1, 1, 1, 1, 1 }) end):to_fail("2 dimensions")
+    expect(function() F.pad(x, { 3, 0 }, "reflect") end):to_fail("3 elements")
+    expect(function() F.pad(x, { 4, 0 }, "circular") end):to_fail("3 elements")
+    expect(function() F.pad(x, { -2, -2 }) end):to_fail("has 3")
+    expect(function() F.pad(x, { 1, 1 }, "same") end):to_fail("replicate")
+  end)
+end)
+
+describe("interpolate", function()
+  local x = gb.randn(2, 3, 5, 4)
+  it("gives the bits of rows first with channels last", function()
+    for _, mode in ipairs { "nearest", "bilinear", "bicubic", "area" } do
+      local last = x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
+      local y = F.interpolate(last, { 7, 3 }, { mode = mode })
+      expect(y:stride(2)):to_be(1)
+      expect(y):to_be_close(F.interpolate(x, { 7, 3 }, { mode = mode }), 1e-6)
+    end
+  end)
+  it("rounds 16 bits once", function()
+    local low = x:to("bfloat16")
+    local want = F.interpolate(low:to("float32"), 9, { mode = "bilinear" }):to("bfloat16")
+    expect(F.interpolate(low, 9, { mode = "bilinear" })):to_equal_bits(want)
+  end)
+  it("resamples rows wider than a tile, and those of one element", function()
+    local wide = gb.randn(2, 3, 2, 3000)
+    local y = F.interpolate(wide, { 4, 3000 }, { mode = "bilinear", align_corners = true })
+    local third = wide[{ {}, {}, 1, {} }] * (2 / 3) + wide[{ {}, {}, 2, {} }] / 3
+    expect(y[{ {}, {}, 2, {} }]):to_be_close(third, 1e-5)
+    expect(F.interpolate(gb.ones(1, 1, 1, 1), 3, { mode = "bicubic" }):sum():item()):to_be(9.0)
+  end)
+  it("says what does not fit", function()
+    expect(function() F.interpolate(x) end):to_fail("either size or scale_factor")
+    expect(function() F.interpolate(x, 3, { scale_factor = 2 }) end):to_fail("either size or scale_factor")
+    expect(function() F.interpolate(x, 3, { mode = "linear" }) end):to_fail("1 dimensions")
+    expect(function() F.interpolate(x, 3, { align_corners = true }) end):to_fail("align_corners")
+    expect(function() F.interpolate(x, 3, { antialias = true }) end):to_fail("antialias")
+    expect(function() F.interpolate(x, { 1, 2, 3 }) end):to_fail("3 values")
+    expect(function() F.interpolate(x, nil, { scale_factor = 0.1 }) end):to_fail("would get 0")
+    expect(function() F.interpolate(x, nil, { scale_factor = 0 / 0 }) end):to_fail("scale_factor")
+    expect(function() F.interpolate(x, 3, { mode = "cubic" }) end):to_fail("bicubic")
+  end)
+end)
+
+describe("windows and shuffles", function()
+  local x = gb.randn(2, 4, 6, 6)
+  it("col2im undoes im2col where windows do not overlap", function()
+    expect(F.col2im(F.im2col(x, 2, { stride = 2 }), 6, 2, { stride = 2 })):to_equal_bits(x)
+  end)
+  it("im2col of a part of a tensor takes that part", function()
+    local part = x[{ 2, {}, {}, {} }]
+    expect(F.im2col(part, 3)):to_equal_bits(F.im2col(part:clone(), 3))
+  end)
+  it("pixel_unshuffle undoes pixel_shuffle", function()
+    expect(F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2)):to_equal_bits(x)
+    expect(F.channel_shuffle(F.channel_shuffle(x, 2), 2)):to_equal_bits(x)
+  end)
+  it("say what does not fit", function()
+    expect(function() F.pixel_shuffle(x, 3) end):to_fail("factor")
+    expect(function() F.pixel_unshuffle(x, 4) end):to_fail("factor")
+    expect(function() F.channel_shuffle(x, 3) end):to_fail("3 groups")
+    expect(function() F.im2col(x, 7) end):to_fail("does not fit")
+    expect(function() F.col2im(gb.ones(1, 4, 5), 3, 2) end):to_fail("columns")
+  end)
+end)
+
+describe("grid_sample", function()
+  local x = gb.randn(1, 2, 3, 4)
+  it("finds every element again at its own place", function()
+    local grid = F.affine_grid(gb.tensor { { { 1.0, 0, 0 }, { 0, 1, 0 } } }, { 1, 2, 3, 4 })
+    for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+      expect(F.grid_sample(x, grid, { mode = mode })):to_be_close(x, 1e-5)
+    end
+  end)
+  it("takes a grid of anything", function()
+    local grid = gb.tensor { { { { 0 / 0, 0 }, { math.huge, -math.huge }, { 1e30, -1e30 } } } }
+    for _, padding in ipairs { "zeros", "border", "reflection" } do
+      for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+        expect(shown(F.grid_sample(x, grid, { mode = mode, padding_mode = padding }).shape)):to_be(shown { 1, 2, 1, 3 })
+      end
+    end
+  end)
+  it("says what does not fit", function()
+    expect(function() F.grid_sample(x, gb.zeros(1, 2, 2, 3)) end):to_fail("2 coordinates")
+    expect(function() F.grid_sample(x, gb.zeros(2, 2, 2, 2)) end):to_fail("batch")
+    expect(function() F.grid_sample(gb.zeros(1, 1, 2, 2, 2), gb.zeros(1, 1, 1, 1, 3), { mode = "bicubic" }) end):to_fail("bicubic")
+    expect(function() F.affine_grid(gb.zeros(1, 2, 3), { 2, 1, 3, 3 }) end):to_fail("theta")
+  end)
+end)
+
+describe("whole channels dropped", function()
+  local kinds = { { F.dropout1d, { 40, 50, 3 } }, { F.dropout2d, { 40, 50, 3, 2 } }, { F.dropout3d, { 40, 50, 1, 3, 2 } } }
+  for places, kind in ipairs(kinds) do
+    it(("dropout%dd keeps or zeroes a channel as one"):format(places), function()
+      local p = 0.25
+      local y = kind[1](gb.ones(kind[2]), p, true):reshape(2000, -1)
+      local first = y[{ {}, 1 }]
+      expect(y):to_equal_bits(first:unsqueeze(2):expand(2000, y:size(2)):contiguous())
+      expect(first:sub(1 / (1 - p)):mul(first):abs():amax():item() < 1e-6):to_be(true)
+      local share = first:eq(0):to("float32"):mean():item()
+      expect(share > 0.2 and share < 0.3):to_be(true)
+    end)
+    it(("dropout%dd passes the gradient of what it keeps"):format(places), function()
+      local x = gb.ones(kind[2]):requires_grad_()
+      local y = kind[1](x, 0.5)
+      y:sum():backward()
+      expect(x.grad):to_be_close(y:detach(), 0)
+    end)
+    it(("dropout%dd at 0 and 1"):format(places), function()
+      expect(kind[1](gb.ones(kind[2]), 1):abs():sum():item()):to_be(0.0)
+      expect(kind[1](gb.ones(kind[2]), 0):sum():item()):to_be(gb.ones(kind[2]):numel() + 0.0)
+      expect(function() kind[1](gb.ones(kind[2]), 1.5) end):to_fail("p' is 1.5")
+      expect(function() kind[1](gb.ones(kind[2]), 0 / 0) end):to_fail("it must be at least 0")
+    end)
+  end
+  it("alpha_dropout keeps mean and variance", function()
+    local y = F.alpha_dropout(gb.randn(200000), 0.2, true)
+    expect(math.abs(y:mean():item()) < 0.02):to_be(true)
+    expect(math.abs(y:var():item() - 1) < 0.03):to_be(true)
+    expect(F.alpha_dropout(gb.randn(9), 1, true):abs():sum():item()):to_be(0.0)
+  end)
+  it("feature_alpha_dropout draws once per channel", function()
+    local y = F.feature_alpha_dropout(gb.zeros(30, 20, 4), 0.5, true)
+    expect(y:sub(y[{ {}, {}, { 1, 1 } }]):abs():amax():item()):to_be(0.0)
+    expect(y:amin():item() < y:amax():item()):to_be(true)
+  end)
+  it("draws the same with the same seed", function()
+    local function draw()
+      gb.manual_seed(7)
+      return F.dropout2d(gb.ones(5, 6, 2, 2)), F.alpha_dropout(gb.ones(100), 0.5, true)
+    end
+    local a, b = draw()
+    local c, d = draw()
+    expect(a):to_equal_bits(c)
+    expect(b):to_equal_bits(d)
+  end)
+end)
+
+describe("instance_norm", function()
+  it("updates running statistics as PyTorch does", function()
+    local x = gb.arange(1, 13, { dtype = "float32" }):reshape(2, 2, 3)
+    local mean, var = gb.zeros(2), gb.ones(2)
+    F.instance_norm(x, mean, var, nil, nil, { momentum = 0.5 })
+    expect(mean):to_be_close(gb.tensor { 2.5, 4.0 }, 1e-6) -- 0.5 * mean of (2, 8) and of (5, 11)
+    expect(var):to_be_close(gb.tensor { 1.0, 1.0 }, 1e-6)  -- 0.5 + 0.5 * 1
+  end)
+  it("says what does not fit", function()
+    expect(function() F.instance_norm(gb.ones(2, 3, 1)) end):to_fail("more than one value")
+    expect(function() F.instance_norm(gb.ones(2, 3, 4), gb.ones(2)) end):to_fail("3 channels")
+    expect(function() F.instance_norm(gb.ones(2, 3, 4), nil, nil, nil, nil, { use_input_stats = false }) end):to_fail("running_mean")
+    expect(function() F.instance_norm(gb.ones(2, 3, 4), nil, nil, gb.ones(2)) end):to_fail("weight")
+  end)
+end)
+
+describe("embedding_bag", function()
+  local weight = gb.arange(10, { dtype = "float32" }):reshape(5, 2)
+  local ids, starts = gb.tensor { 0, 4, 1, 1 }, gb.tensor { 0, 0, 3 }
+  it("gives 0 for empty bags in every mode", function()
+    for _, mode in ipairs { "sum", "mean", "max" } do
+      expect(shown(F.embedding_bag(ids, weight, starts, nil, { mode = mode })[1]:tolist())):to_be(shown { 0, 0 })
+      expect(shown(F.embedding_bag(ids[{ { 1, 0 } }], weight, gb.tensor { 0, 0 }, nil, { mode = mode }):tolist())):to_be(shown { { 0, 0 }, { 0, 0 } })
+    end
+  end)
+  it("leaves rows of padding_idx out, and without a gradient", function()
+    local w = weight:clone():requires_grad_()
+    local y = F.embedding_bag(ids, w, starts, nil, { mode = "mean", padding_idx = 4 })
+    expect(shown(y[2]:tolist())):to_be(shown { 1, 2 })
+    y:sum():backward()
+    expect(shown(w.grad[5]:tolist())):to_be(shown { 0, 0 })
+  end)
+  it("says what does not fit", function()
+    expect(function() F.embedding_bag(ids, weight) end):to_fail("offsets")
+    expect(function() F.embedding_bag(ids:reshape(2, 2), weight, starts) end):to_fail("offsets")
+    expect(function() F.embedding_bag(ids, weight, gb.tensor { 1, 2 }) end):to_fail("begin at 0")
+    expect(function() F.embedding_bag(ids, weight, gb.tensor { 0, 3, 2 }) end):to_fail("never fall")
+    expect(function() F.embedding_bag(ids, weight, gb.tensor { 0, 9 }) end):to_fail("4 ids")
+    expect(function() F.embedding_bag(ids, weight, starts, gb.ones(4)) end):to_fail("mode sum")
+    expect(function() F.embedding_bag(ids, weight, starts, gb.ones(3), { mode = "sum" }) end):to_fail("shape of index")
+    expect(function() F.embedding_bag(ids, weight, starts, nil, { padding_idx = 5 }) end):to_fail("padding_idx")
+  end)
+end)
+
+describe("modules", function()
+  local image = gb.randn(2, 4, 6, 6)
+  local made = {
+    { nn.ZeroPad2d({ 1, 2, 0, 1 }), image, function(x) return F.pad(x, { 1, 2, 0, 1 }) end },
+    { nn.ConstantPad1d(1, 0.5), image[1], function(x) return F.pad(x, { 1, 1 }, "constant", 0.5) end },
+    { nn.ReflectionPad2d(2), image, function(x) return F.pad(x, { 2, 2, 2, 2 }, "reflect") end },
+    { nn.ReplicationPad3d(1), image, function(x) return F.pad(x, { 1, 1, 1, 1, 1, 1 }, "replicate") end },
+    { nn.CircularPad1d({ 1, 3 }), image[1], function(x) return F.pad(x, { 1, 3 }, "circular") end },
+    { nn.Upsample({ scale_factor = 2, mode = "bilinear" }), image, function(x) return F.interpolate(x, nil, { scale_factor = 2, mode = "bilinear" }) end },
+    { nn.Upsample({ 3, 9 }), image, function(x) return F.interpolate(x, { 3, 9 }) end },
+    { nn.PixelShuffle(2), image, function(x) return F.pixel_shuffle(x, 2) end },
+    { nn.PixelUnshuffle(2), image, function(x) return F.pixel_unshuffle(x, 2) end },
+    { nn.ChannelShuffle(2), image, function(x) return F.channel_shuffle(x, 2) end },
+    { nn.Unfold(3, { padding = 1 }), image, function(x) return F.im2col(x, 3, { padding = 1 }) end },
+    { nn.Fold({ 3, 7 }, { 2, 2 }), gb.randn(2, 4, 12), function(x) return F.col2im(x, { 3, 7 }, 2) end },
+    { nn.Unflatten(2, { 2, -1 }), image, function(x) return x:unflatten(2, { 2, -1 }) end },
+    { nn.LocalResponseNorm(3, { alpha = 0.5 }), image, function(x) return F.local_response_norm(x, 3, { alpha = 0.5 }) end },
+    { nn.InstanceNorm2d(4), image, function(x) return F.instance_norm(x) end },
+    { nn.InstanceNorm1d(4), image[1][{ { 1, 4 }, 1, {} }], function(x) return F.instance_norm(x:unsqueeze(1))[1] end },
+    { nn.BatchNorm3d(2), image:reshape(2, 2, 2, 6, 6), function(x) return F.batch_norm(x, nil, nil, nil, nil, { training = true }) end },
+  }
+  for i, row in ipairs(made) do
+    it(("%d: %s is its function"):format(i, tostring(row[1])), function() expect(row[1](row[2])):to_be_close(row[3](row[2]), 1e-6) end)
+  end
+  it("drop in training only", function()
+    for _, name in ipairs { "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout" } do
+      local module = nn[name](0.5)
+      local x = name == "Dropout1d" and gb.ones(20, 30, 2) or name == "Dropout3d" and gb.ones(20, 30, 1, 1, 2) or gb.ones(20, 30, 1, 2)
+      expect(module(x):ne(x):any():item()):to_be(true)
+      expect(module:eval()(x)):to_equal_bits(x)
+      expect(function() nn[name](2) end):to_fail("between 0 and 1")
+    end
+  end)
+  it("InstanceNorm keeps statistics when asked", function()
+    local norm = nn.InstanceNorm2d(4, { affine = true, track_running_stats = true })
+    norm(image)
+    expect(norm.num_batches_tracked:item()):to_be(1)
+    expect(norm.running_mean:abs():sum():item() > 0):to_be(true)
+    local want = F.instance_norm(image, norm.running_mean, norm.running_var, norm.weight, norm.bias, { use_input_stats = false })
+    expect(norm:eval()(image)):to_be_close(want, 1e-6)
+    expect(#norm:parameters()):to_be(2)
+    expect(function() norm(gb.ones(2, 3, 4, 4)) end):to_fail("3 channels")
+  end)
+  it("EmbeddingBag trains", function()
+    local bag = nn.EmbeddingBag(10, 3, { mode = "sum", padding_idx = 0 })
+    expect(bag.weight[1]:abs():sum():item()):to_be(0.0)
+    bag(gb.tensor { 1, 2, 4 }, gb.tensor { 0, 2 }, gb.ones(3)):sum():backward()
+    expect(bag.weight.grad:sum():item()):to_be(9.0)
+  end)
+  it("say what does not fit", function()
+    expect(function() nn.ZeroPad2d({ 1, 2, 3 }) end):to_fail("list of 4")
+    expect(function() nn.ReflectionPad1d(1)(image[1][1][1]) end):to_fail("dimensions")
+    expect(function() nn.Upsample() end):to_fail("size or scale_factor")
+    expect(function() nn.EmbeddingBag(3, 2, { padding_idx = 3 }) end):to_fail("padding_idx")
+    expect(function() nn.PixelShuffle(2)(image, 3) end):to_fail("one argument more")
+  end)
+end)
+
+gb.test.finish()
