@@ -21,7 +21,8 @@ static gb_tensor *expanded(gb_chain *c, gb_tensor *x, int ndim, const int64_t *s
 
 /* length positions along dim from start on. */
 static gb_tensor *part(gb_chain *c, gb_tensor *x, int dim, int64_t start, int64_t length) {
-  return GB_CHAIN(c, narrow, .x = x, .dim = gb_attr_int(dim), .start = gb_attr_int(start), .length = gb_attr_int(length));
+  return GB_CHAIN(c, narrow, .x = x, .dim = gb_attr_int(dim), .start = gb_attr_int(start),
+                  .length = gb_attr_int(length));
 }
 
 static gb_tensor *joined(gb_chain *c, gb_tensor **xs, int count, int dim) {
@@ -62,7 +63,8 @@ static gb_status pad_sides_of(gb_call *call, pad_sides *sides) {
   int64_t mode = GB_ATTRS(call, pad)->mode.integer;
   char text[96];
   if (pad->count % 2 || pad->count / 2 > x->ndim)
-    return gb_call_fail(call, GB_EINVAL, "pad has %d values; it takes a pair {before, after} per dimension from the last "
+    return gb_call_fail(call, GB_EINVAL,
+                        "pad has %d values; it takes a pair {before, after} per dimension from the last "
                         "one on, and x (%s) has %d dimensions", (int)pad->count,
                         gb_shape_text(x->ndim, x->shape, text, sizeof text), x->ndim);
   for (int d = 0; d < x->ndim; d++) {
@@ -84,7 +86,8 @@ static gb_status pad_sides_of(gb_call *call, pad_sides *sides) {
     if (most == 0 || mode == GB_WORD_constant) continue;
     int64_t reach = mode == GB_WORD_reflect ? s->size - 1 : mode == GB_WORD_circular ? s->size : most;
     if (most > reach || s->size == 0)
-      return gb_call_fail(call, GB_ESHAPE, "pad of %" PRId64 " in mode %s, but dimension %d has %" PRId64 " elements", most,
+      return gb_call_fail(call, GB_ESHAPE, "pad of %" PRId64 " in mode %s, but dimension %d has %" PRId64 " elements",
+                          most,
                           gb_word_text(mode), d + 1, s->size);
   }
   return GB_OK;
@@ -95,7 +98,8 @@ static gb_tensor *pad_side(gb_chain *c, gb_tensor *x, int dim, int64_t size, int
   int64_t shape[GB_MAX_NDIM];
   if (mode == GB_WORD_circular) return part(c, x, dim, side ? 0 : size - n, n);
   if (mode == GB_WORD_reflect)
-    return GB_CHAIN(c, flip, .x = part(c, x, dim, side ? size - 1 - n : 1, n), .dim = gb_attr_ints(1, &(int64_t){ dim }));
+    return GB_CHAIN(c, flip, .x = part(c, x, dim, side ? size - 1 - n : 1, n),
+                    .dim = gb_attr_ints(1, &(int64_t){ dim }));
   gb_tensor *edge = part(c, x, dim, side ? size - 1 : 0, 1);
   if (!edge) return NULL;
   memcpy(shape, edge->shape, sizeof shape);
@@ -193,7 +197,8 @@ static gb_status pixel_shuffle_compose(gb_call *call) {
   image_sizes s;
   GB_TRY(image_sizes_of(call, GB_IN_AT(pixel_shuffle, x), &s));
   if (s.c % (r * r))
-    return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x are no multiple of factor^2, %" PRId64, s.c, r * r);
+    return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x are no multiple of factor^2, %" PRId64, s.c,
+                        r * r);
   const int64_t six[6] = { s.batch, s.c / (r * r), r, r, s.h, s.w }, last[3] = { s.c / (r * r), s.h * r, s.w * r };
   return rearranged(call, GB_IN(call, pixel_shuffle)->x, six, (int64_t[]){ 0, 1, 4, 2, 5, 3 }, last,
                     &GB_OUT(call, pixel_shuffle)->y);
@@ -204,7 +209,8 @@ static gb_status pixel_unshuffle_compose(gb_call *call) {
   image_sizes s;
   GB_TRY(image_sizes_of(call, GB_IN_AT(pixel_unshuffle, x), &s));
   if (s.h % r || s.w % r)
-    return gb_call_fail(call, GB_ESHAPE, "height %" PRId64 " and width %" PRId64 " of x are no multiples of factor, %" PRId64,
+    return gb_call_fail(call, GB_ESHAPE,
+                        "height %" PRId64 " and width %" PRId64 " of x are no multiples of factor, %" PRId64,
                         s.h, s.w, r);
   const int64_t six[6] = { s.batch, s.c, s.h / r, r, s.w / r, r }, last[3] = { s.c * r * r, s.h / r, s.w / r };
   return rearranged(call, GB_IN(call, pixel_unshuffle)->x, six, (int64_t[]){ 0, 1, 3, 5, 2, 4 }, last,
@@ -216,7 +222,8 @@ static gb_status channel_shuffle_compose(gb_call *call) {
   int64_t groups = GB_ATTRS(call, channel_shuffle)->groups.integer, places = 1;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(channel_shuffle, x), 3, GB_MAX_NDIM));
   if (x->shape[1] % groups)
-    return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x cannot be put into %" PRId64 " groups of one size",
+    return gb_call_fail(call, GB_ESHAPE,
+                        "the %" PRId64 " channels of x cannot be put into %" PRId64 " groups of one size",
                         x->shape[1], groups);
   for (int i = 2; i < x->ndim; i++) places *= x->shape[i];
   gb_chain c;
@@ -290,7 +297,8 @@ static gb_status col2im_compose(gb_call *call) {
   bool batched = x->ndim == 3;
   int64_t n = batched ? x->shape[0] : 1, rows = x->shape[x->ndim - 2], places = w.kernel[0] * w.kernel[1];
   if (rows % places || x->shape[x->ndim - 1] != w.count[0] * w.count[1])
-    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " rows and %" PRId64 " columns; windows of %" PRId64 " places over "
+    return gb_call_fail(call, GB_ESHAPE,
+                        "x has %" PRId64 " rows and %" PRId64 " columns; windows of %" PRId64 " places over "
                         "this output_size are %" PRId64 " columns, and the rows a multiple of the places", rows,
                         x->shape[x->ndim - 1], places, w.count[0] * w.count[1]);
   int64_t channels = rows / places, shape[6], strides[6], dense[4];
@@ -299,7 +307,8 @@ static gb_status col2im_compose(gb_call *call) {
   gb_contiguous_strides(4, padded, dense);
   gb_chain c;
   gb_chain_begin(&c, call->context);
-  gb_tensor *image = GB_CHAIN(&c, as_strided_backward, .grad = shaped(&c, x, 6, shape), .shape = gb_attr_ints(4, padded),
+  gb_tensor *image = GB_CHAIN(&c, as_strided_backward, .grad = shaped(&c, x, 6, shape),
+                              .shape = gb_attr_ints(4, padded),
                               .strides = gb_attr_ints(4, dense), .view_shape = gb_attr_ints(6, shape),
                               .view_strides = gb_attr_ints(6, strides), .view_offset = gb_attr_int(0));
   for (int i = 0; i < 2; i++)
@@ -331,7 +340,8 @@ static gb_status resample_check(gb_call *call) {
   GB_TRY(gb_call_dim(call, attrs->dim.integer, x->ndim, &dim));
   if (!gb_is_contiguous(x)) return gb_call_fail(call, GB_EINVAL, "x is not contiguous; use contiguous()");
   if (attrs->size.integer < 1 || x->shape[dim] < 1)
-    return gb_call_fail(call, GB_ESHAPE, "%" PRId64 " elements cannot become %" PRId64, x->shape[dim], attrs->size.integer);
+    return gb_call_fail(call, GB_ESHAPE, "%" PRId64 " elements cannot become %" PRId64, x->shape[dim],
+                        attrs->size.integer);
   memcpy(shape, x->shape, sizeof shape);
   shape[dim] = attrs->size.integer;
   return gb_call_output(call, GB_OUT_AT(resample, y), x->ndim, shape,
@@ -348,8 +358,8 @@ static gb_status resample_gradient(gb_grad_call *grad) {
   gb_tensor *g = NULL;
   GB_TRY(gb_op_contiguous(grad->context, GB_GRAD_OUT(grad, resample)->y, &g));
   gb_status status = grad->node->op == GB_OP_resample
-      ? GB_RUN(grad->context, resample_backward, &GB_GRAD_IN(grad, resample)->x, .grad = g, .dim = attrs->dim, .size = size,
-               .mode = attrs->mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
+      ? GB_RUN(grad->context, resample_backward, &GB_GRAD_IN(grad, resample)->x, .grad = g, .dim = attrs->dim,
+               .size = size, .mode = attrs->mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
                .scale = attrs->scale, .dtype = dtype)
       : GB_RUN(grad->context, resample, &GB_GRAD_IN(grad, resample)->x, .x = g, .dim = attrs->dim, .size = size,
                .mode = attrs->mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
@@ -377,7 +387,8 @@ static gb_status check_interpolation(gb_call *call, int places, size_t *which) {
     return gb_call_fail(call, GB_ESHAPE, "mode %s resamples %d dimensions after batch and channels, x has %d", name,
                         interpolations[i].places, places);
   if (attrs->align_corners.integer && !interpolations[i].corners)
-    return gb_call_fail(call, GB_EINVAL, "align_corners is for linear, bilinear, bicubic and trilinear, the mode is %s", name);
+    return gb_call_fail(call, GB_EINVAL,
+                        "align_corners is for linear, bilinear, bicubic and trilinear, the mode is %s", name);
   if (attrs->antialias.integer && attrs->mode.integer != GB_WORD_bilinear && attrs->mode.integer != GB_WORD_bicubic)
     return gb_call_fail(call, GB_EINVAL, "antialias is for bilinear and bicubic, the mode is %s", name);
   if (attrs->size.given == attrs->scale_factor.given)
@@ -393,7 +404,8 @@ static gb_status interpolated_size(gb_call *call, int64_t in, int i, int64_t *si
   double wanted = floor((double)in * attrs->scale_factor.number);
   *size = attrs->size.given ? attrs->size.ints[attrs->size.count == 1 ? 0 : i] : wanted < 1e9 ? (int64_t)wanted : 0;
   if (*size >= 1 && in >= 1) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements and would get %" PRId64, i + 3, in, *size);
+  return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements and would get %" PRId64, i + 3, in,
+                      *size);
 }
 
 /* One dim after the other, those that shrink most first, between which 16-bit x stays float32. x's order of dims in
@@ -451,12 +463,14 @@ static gb_tensor *brought_in(gb_chain *c, gb_tensor *at, int64_t size, int64_t p
     gb_tensor *away = gb_chain_1(c, GB_OP_abs, moved(c, at, -low), NULL);
     at = span > 0 ? moved(c, folded(c, away, span), low) : scaled(c, at, 0);
   }
-  return GB_CHAIN(c, clamp, .x = at, .min = gb_attr_num(0), .max = gb_attr_num((double)(size - 1)));
+  return GB_CHAIN(c, clamp, .x = at, .min = gb_chain_wrap(c, 0),
+                  .max = gb_chain_wrap(c, (double)(size - 1)));
 }
 
 /* One tap: the element at a whole coordinate, which counts nothing where that is outside of x. weight NULL: 1. */
 static void add_tap(gb_chain *c, taps *t, gb_tensor *at, gb_tensor *weight, int64_t size) {
-  gb_tensor *held = GB_CHAIN(c, clamp, .x = at, .min = gb_attr_num(0), .max = gb_attr_num((double)(size - 1)));
+  gb_tensor *held = GB_CHAIN(c, clamp, .x = at, .min = gb_chain_wrap(c, 0),
+                             .max = gb_chain_wrap(c, (double)(size - 1)));
   gb_tensor *known = GB_CHAIN(c, where, .condition = gb_chain_2(c, GB_OP_eq, held, held, NULL), .x = held,
                               .y = c->status == GB_OK ? gb_chain_zeros(c, held) : NULL); /* NaN is no index */
   t->outside[t->count] = gb_chain_2(c, GB_OP_ne, held, at, NULL);
@@ -473,7 +487,8 @@ static gb_tensor *cubic_weight(gb_chain *c, gb_tensor *x, bool near) {
 }
 
 /* The four taps of bicubic, each brought onto x by itself. */
-static void add_cubic(gb_chain *c, taps *t, gb_tensor *low, gb_tensor *up, gb_tensor *down, int64_t size, int64_t padding,
+static void add_cubic(gb_chain *c, taps *t, gb_tensor *low, gb_tensor *up, gb_tensor *down, int64_t size,
+                      int64_t padding,
                       bool corners) {
   gb_tensor *const weights[MOST_TAPS] = { cubic_weight(c, moved(c, up, 1), false), cubic_weight(c, up, true),
                                           cubic_weight(c, down, true), cubic_weight(c, moved(c, down, 1), false) };
@@ -547,7 +562,8 @@ static gb_status grid_sample_check(gb_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(grid_sample, x), 4, 5));
   gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(grid->ndim, grid->shape, b, sizeof b);
   if (grid->ndim != x->ndim || grid->shape[0] != x->shape[0] || grid->shape[grid->ndim - 1] != x->ndim - 2)
-    return gb_call_fail(call, GB_ESHAPE, "x is %s, grid %s: grid needs x's batch, as many dimensions, and %d coordinates last",
+    return gb_call_fail(call, GB_ESHAPE,
+                        "x is %s, grid %s: grid needs x's batch, as many dimensions, and %d coordinates last",
                         a, b, x->ndim - 2);
   for (int i = 2; i < x->ndim; i++)
     if (x->shape[i] < 1) return gb_call_fail(call, GB_ESHAPE, "dimension %d of x (%s) is empty", i + 1, a);
@@ -565,7 +581,8 @@ static gb_status grid_sample_compose(gb_call *call) {
   int64_t shape[GB_MAX_NDIM] = { x->shape[0], x->shape[1] }, places = 1;
   taps by_dim[MOST_PLACES];
   for (int i = 0; i < count; i++) places *= x->shape[2 + i], shape[2 + i] = grid->shape[1 + i];
-  gb_dtype dtype = gb_promote((gb_dtype)x->dtype, (gb_dtype)grid->dtype), inner = gb_is_16bit(dtype) ? GB_FLOAT32 : dtype;
+  gb_dtype dtype = gb_promote((gb_dtype)x->dtype, (gb_dtype)grid->dtype);
+  gb_dtype inner = gb_is_16bit(dtype) ? GB_FLOAT32 : dtype;
   gb_chain c, g; /* what is read where, and what is made of it */
   gb_chain_begin(&c, call->context);
   gb_chain_begin(&g, call->context);
@@ -605,11 +622,13 @@ static gb_status affine_grid_compose(gb_call *call) {
   int count = attrs->size.count - 2;
   char text[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(affine_grid, theta)));
-  bool fits = (count == 2 || count == 3) && theta->ndim == 3 && theta->shape[0] == size[0] && theta->shape[1] == count &&
+  bool fits = (count == 2 || count == 3) && theta->ndim == 3;
+  fits = fits && theta->shape[0] == size[0] && theta->shape[1] == count &&
               theta->shape[2] == count + 1;
   for (int i = 0; fits && i < count; i++) fits = size[2 + i] >= 1 && size[2 + i] <= INT64_C(1) << 30;
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "theta is %s; for images of size {n, c, h, w} it is [n, 2, 3], for volumes of size "
+    return gb_call_fail(call, GB_ESHAPE,
+                        "theta is %s; for images of size {n, c, h, w} it is [n, 2, 3], for volumes of size "
                         "{n, c, d, h, w} [n, 3, 4], and no size is 0",
                         gb_shape_text(theta->ndim, theta->shape, text, sizeof text));
   int64_t places = 1, column[GB_MAX_NDIM], all[GB_MAX_NDIM], shape[GB_MAX_NDIM] = { size[0] };
@@ -690,7 +709,8 @@ static gb_status instance_norm_compose(gb_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(instance_norm, x), 3, GB_MAX_NDIM));
   for (int i = 0; i < 2; i++)
     if (running[i] && (running[i]->ndim != 1 || running[i]->shape[0] != x->shape[1] || gb_tensor_in_graph(running[i])))
-      return gb_call_fail(call, GB_ESHAPE, "running_mean and running_var are vectors of the %" PRId64 " channels of x that ask "
+      return gb_call_fail(call, GB_ESHAPE,
+                          "running_mean and running_var are vectors of the %" PRId64 " channels of x that ask "
                           "for no gradient", x->shape[1]);
   if (!attrs->use_input_stats.integer) return fixed_norm(call);
   if (x->shape[0] && x->shape[1] && x->numel / (x->shape[0] * x->shape[1]) == 1)
@@ -840,14 +860,16 @@ static void rows_of_bags(gb_chain *c, gb_call *call, gb_tensor *ends, gb_tensor 
   if (in->index->numel > 0) b->index = GB_CHAIN(c, index_select, .x = in->index, .dim = gb_attr_int(0), .index = where);
   else b->index = gb_chain_full(c, GB_INT64, 1, &flat, in->index->storage->device, 0); /* no bag has any id */
   if (in->per_sample_weights && in->index->numel > 0)
-    b->weights = shaped(c, GB_CHAIN(c, index_select, .x = in->per_sample_weights, .dim = gb_attr_int(0), .index = where), 2, rows);
+    b->weights = shaped(c, GB_CHAIN(c, index_select, .x = in->per_sample_weights, .dim = gb_attr_int(0),
+                                    .index = where), 2, rows);
   b->index = shaped(c, b->index, 2, rows);
   gb_tensor *live = live_ids(c, b->index, &GB_ATTRS(call, embedding_bag)->padding_idx);
   b->live = live ? gb_chain_2(c, GB_OP_logical_and, live, within, NULL) : within;
 }
 
 /* Offsets rise from 0 and stay within index. */
-static gb_status check_offsets(gb_call *call, gb_chain *c, gb_tensor *starts, gb_tensor *ends, int64_t ids, int64_t count) {
+static gb_status check_offsets(gb_call *call, gb_chain *c, gb_tensor *starts, gb_tensor *ends, int64_t ids,
+                               int64_t count) {
   int64_t first = 0, falls = 0;
   if (count == 0) return GB_OK;
   gb_tensor *bad = GB_CHAIN(c, sum, .x = gb_chain_2(c, GB_OP_gt, starts, ends, NULL));
@@ -855,7 +877,8 @@ static gb_status check_offsets(gb_call *call, gb_chain *c, gb_tensor *starts, gb
   if (c->status == GB_OK) c->status = gb_tensor_item(bad, NULL, &falls);
   if (c->status == GB_OK) c->status = gb_tensor_item(head, NULL, &first);
   if (c->status != GB_OK || (falls == 0 && first == 0)) return c->status;
-  return gb_call_fail(call, GB_EINDEX, "offsets begin at 0, never fall, and stay within the %" PRId64 " ids of index", ids);
+  return gb_call_fail(call, GB_EINDEX, "offsets begin at 0, never fall, and stay within the %" PRId64 " ids of index",
+                      ids);
 }
 
 /* The bags of a vector by its offsets, or the rows of a matrix. */
@@ -908,14 +931,17 @@ static gb_status embedding_bag_check(gb_call *call) {
     if (attrs->include_last_offset.integer && in->offsets->shape[0] == 0)
       return gb_call_fail(call, GB_EINVAL, "include_last_offset needs at least one offset");
   }
-  if (attrs->padding_idx.given && (attrs->padding_idx.integer < 0 || attrs->padding_idx.integer >= in->weight->shape[0]))
-    return gb_call_fail(call, GB_EINDEX, "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)",
-                        attrs->padding_idx.integer, in->weight->shape[0] - 1);
+  int64_t padding = attrs->padding_idx.given ? attrs->padding_idx.integer : 0, rows = in->weight->shape[0];
+  if (attrs->padding_idx.given && (padding < 0 || padding >= rows))
+    return gb_call_fail(call, GB_EINDEX,
+                        "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)",
+                        padding, rows - 1);
   const gb_tensor *w = in->per_sample_weights;
   if (!w) return GB_OK;
   GB_TRY(gb_require_float(call, GB_IN_AT(embedding_bag, per_sample_weights)));
   if (attrs->mode.integer != GB_WORD_sum) return gb_call_fail(call, GB_EINVAL, "per_sample_weights are for mode sum");
-  if (w->ndim == in->index->ndim && !memcmp(w->shape, in->index->shape, (size_t)w->ndim * sizeof *w->shape)) return GB_OK;
+  size_t bytes = (size_t)w->ndim * sizeof *w->shape;
+  if (w->ndim == in->index->ndim && !memcmp(w->shape, in->index->shape, bytes)) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "per_sample_weights needs the shape of index");
 }
 
@@ -945,7 +971,8 @@ static gb_status embedding_bag_compose(gb_call *call) {
   if (c.status == GB_OK && (b.count == 0 || b.longest == 0)) y = constant(&c, in->weight, 2, none, 0);
   else {
     const int64_t flat = b.count * b.longest, each[3] = { b.count, b.longest, in->weight->shape[1] };
-    gb_tensor *picked = GB_CHAIN(&c, index_select, .x = in->weight, .dim = gb_attr_int(0), .index = shaped(&c, b.index, 1, &flat));
+    gb_tensor *ids = shaped(&c, b.index, 1, &flat);
+    gb_tensor *picked = GB_CHAIN(&c, index_select, .x = in->weight, .dim = gb_attr_int(0), .index = ids);
     gb_tensor *rows = shaped(&c, picked, 3, each);
     gb_tensor *live = b.live ? shaped(&c, b.live, 3, size) : NULL;
     if (mode == GB_WORD_max) y = bag_max(&c, rows, live);
@@ -958,8 +985,8 @@ static gb_status embedding_bag_compose(gb_call *call) {
     if (mode == GB_WORD_mean && !live) y = scaled(&c, y, 1 / (double)b.longest);
     else if (mode == GB_WORD_mean) {
       gb_tensor *count = GB_CHAIN(&c, sum, .x = live, .dim = dim);
-      gb_tensor *least = GB_CHAIN(&c, clamp, .x = count, .min = gb_attr_whole(1));
-      y = gb_chain_2(&c, GB_OP_div, y, gb_chain_cast(&c, least, (gb_dtype)in->weight->dtype), NULL);
+      gb_tensor *known = gb_chain_cast(&c, count, (gb_dtype)in->weight->dtype);
+      y = gb_chain_2(&c, GB_OP_div, y, GB_CHAIN(&c, clamp, .x = known, .min = gb_chain_wrap(&c, 1)), NULL);
     }
   }
   return gb_chain_end(&c, y, &GB_OUT(call, embedding_bag)->y);
