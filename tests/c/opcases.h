@@ -66,6 +66,8 @@ static const op_case op_cases[] = {
   { "mse_loss", GB_OP_mse_loss, { LEAF(2, 333, 97), PLAIN(2, 333, 97) }, { A_DEFAULT } },
   { "ctc_loss", GB_OP_ctc_loss, { LEAF(3, 60, 9, 40), INDEX(40, 2, 9, 12), INDEX(61, 1, 9), INDEX(13, 1, 9) },
     { A_DEFAULT, A_DEFAULT, A_INT(1) } },
+  { "resample, along a dim", GB_OP_resample, { LEAF(3, 30, 41, 35) }, { A_INT(1), A_INT(63), A_TEXT("bicubic") } },
+  { "resample, the last dim", GB_OP_resample, { LEAF(2, 300, 97) }, { A_INT(1), A_INT(150), A_TEXT("linear") } },
   { "embedding", GB_OP_embedding, { INDEX(57, 2, 31, 67), LEAF(2, 57, 33) }, { A_DEFAULT } },
   { "index_select", GB_OP_index_select, { LEAF(2, 57, 301), INDEX(57, 1, 400) }, { A_INT(0) } },
   { "scatter_add", GB_OP_scatter_add, { LEAF(2, 57, 41), INDEX(57, 2, 300, 41), LEAF(2, 300, 41) }, { A_INT(0) } },
