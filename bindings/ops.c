@@ -482,6 +482,17 @@ static const char *const in_place_records[] = {
   NULL,
 };
 
+/* The ops that functions of the Lua half are made of, as native.inner: rows without a place of their own. */
+static void set_inner_ops(lua_State *L, const gb_context *context) {
+  gbl_push_module(L, "_native");
+  gbl_push_module(L, "inner");
+  for (int op = 0; op < GB_OP_COUNT; op++) {
+    const gb_op_info *info = gb_op_get(context, op);
+    if (!strcmp(info->family, "linalg")) set_op(L, lua_gettop(L), info->name, info->op, call_op);
+  }
+  lua_pop(L, 2);
+}
+
 void gbl_open_ops(lua_State *L) {
   static const struct { const char *name; gb_op op; } in_place[] = {
     { "copy_", GB_OP_copy }, { "fill_", GB_OP_fill }, { "uniform_", GB_OP_uniform }, { "normal_", GB_OP_normal },
@@ -499,6 +510,7 @@ void gbl_open_ops(lua_State *L) {
   for (int i = 0; i < ALIASES; i++) set_everywhere(L, gb, gb_op_get(context, aliases[i].op), aliases[i].name);
   for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++) set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
   lua_settop(L, gb);
+  set_inner_ops(L, context);
   gbl_describe(L, in_place_records);
   set_operators(L);
 }

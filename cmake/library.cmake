@@ -9,6 +9,9 @@ set(ENGINE_LIBRARIES ZLIB::ZLIB Threads::Threads m ${CMAKE_DL_LIBS})
 if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
   list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:dnnl>)
 endif()
+if(LAPACK_LIBRARIES)
+  list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${LAPACK_LIBRARIES}> "$<INSTALL_INTERFACE:lapack$<SEMICOLON>blas>")
+endif()
 
 # The public headers as they are installed, and the table of ops that gibbous_ops.h reads.
 set(PUBLIC_HEADERS)

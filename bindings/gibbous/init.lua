@@ -35,7 +35,7 @@ gb.amp.audit = native.define("gb.amp.audit(model: module, step: function|tensor,
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
-  "amp", "numerics", "optim", "schedules", "average", "cuda", "data", "io",
+  "amp", "numerics", "linalg", "optim", "schedules", "average", "cuda", "data", "io",
   "args", "progress", "test", "seal",
 } do
   run(name)

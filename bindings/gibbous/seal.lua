@@ -5,7 +5,8 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 
 -- Names of the API that come in a later version; help() says so too.
 local later = {
-  ["gb"] = { "Trainer", "profile", "dist", "linalg" },
+  ["gb"] = { "Trainer", "profile", "dist" },
+  ["gb.linalg"] = {},
   ["gb.nn"] = {},
   ["gb.nn.functional"] = {},
   ["gb.nn.init"] = {},
@@ -23,7 +24,7 @@ local modules = {
   ["gb"] = gb, ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
   ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
-  ["gb.random"] = gb.random,
+  ["gb.random"] = gb.random, ["gb.linalg"] = gb.linalg,
 }
 
 native.later = {}

@@ -12,6 +12,7 @@
   X(view) \
   X(create) \
   X(matmul) \
+  X(linalg) \
   X(conv) \
   X(norm) \
   X(loss) \

@@ -1,0 +1,304 @@
+-- test_linalg.lua - gb.linalg against PyTorch (tests/golden/linalg.py): results and gradients in float64, results in
+-- float32; first and second derivatives against differences; factors that make their matrix again; layouts, threads,
+-- autocast, and errors. LAPACK runs on the CPU; on another device the functions say so.
+
+local gb = require "gibbous"
+local goldens = dofile("tests/lua/goldens.lua")
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local L = gb.linalg
+local cpu = { device = "cpu" }
+
+-- Without LAPACK every function says so, and nothing else can be tested.
+local works, why = pcall(L.inv, gb.eye(2, cpu))
+if not works then
+  describe("gb.linalg without LAPACK", function()
+    it("says what to install", function()
+      for _, name in ipairs { "inv", "det", "svdvals", "eigvalsh", "pinv", "cholesky", "qr" } do
+        expect(function() L[name](gb.eye(2, cpu)) end):to_fail("install liblapack-dev")
+      end
+    end)
+  end)
+  print("skipped: this build has no LAPACK: " .. tostring(why))
+  gb.test.finish()
+  return
+end
+
+-- {==== Goldens ====
+
+-- What does not depend on the signs of vectors.
+local function rebuilt(a, full)
+  local u, s, vh = L.svd(a, { full_matrices = full })
+  local k = s.shape[s.ndim]
+  return s, (u:narrow(-1, 1, k) * s:square():unsqueeze(-2)):matmul(vh:narrow(-2, 1, k))
+end
+
+local function of_symmetric(a, uplo)
+  local w, v = L.eigh((a + a:transpose(-2, -1)) / 2, uplo)
+  return w, (v * (w * w * w):unsqueeze(-2)):matmul(v:transpose(-2, -1))
+end
+
+-- The call of a line on its inputs.
+local function call_of(line)
+  return assert(load("return function(L, rebuilt, of_symmetric, a, b, c, d) return " .. line.lua .. " end"))()
+end
+
+-- Values, shape and dtype agree; the tolerance is that of the largest element, or 1.
+local function same(what, got, text, tolerance)
+  local want = goldens.tensor(text)
+  expect(table.concat(got.shape, "x")):to_be(table.concat(want.shape, "x"))
+  if want:numel() == 0 then return end
+  local scale = math.max(1, want:double():abs():amax():item())
+  local off = (got:detach():double() - want:double()):abs():amax():item()
+  if not (off <= tolerance * scale) then error(("%s is off by %g of %g"):format(what, off, scale), 0) end
+end
+
+local lines = goldens.read("linalg", { "linalg" })
+
+local function inputs_of(line, dtype)
+  local inputs = {}
+  for i = 1, line.inputs do inputs[i] = goldens.tensor(line.tensors["in" .. i - 1]):to(dtype) end
+  return inputs
+end
+
+local function run(line, inputs) return { call_of(line)(L, rebuilt, of_symmetric, table.unpack(inputs)) } end
+
+describe("goldens in float64", function()
+  for _, line in ipairs(lines) do
+    it(line.name, function()
+      local inputs, total = inputs_of(line, "float64"), nil
+      for _, x in ipairs(inputs) do x:requires_grad_(line.grad) end
+      local outs = run(line, inputs)
+      expect(#outs):to_be(line.outputs)
+      for i, y in ipairs(outs) do
+        same("output " .. i, y, line.tensors["out" .. i - 1], 1e-10)
+        if line.grad and y.requires_grad then
+          local part = (y * goldens.tensor(line.tensors["up" .. i - 1])):sum()
+          total = total and total + part or part
+        end
+      end
+      if not line.grad then return end
+      local grads = gb.grad(total, inputs, { allow_unused = true })
+      for i, x in ipairs(inputs) do
+        same("gradient " .. i, grads[i] or gb.zeros_like(x), line.tensors["grad" .. i - 1], 1e-9)
+      end
+    end)
+  end
+end)
+
+describe("goldens in float32", function()
+  for _, line in ipairs(lines) do
+    it(line.name, function()
+      for i, y in ipairs(run(line, inputs_of(line, "float32"))) do
+        if y:is_floating_point() then expect(y.dtype):to_be("float32") end
+        same("output " .. i, y, line.tensors["out" .. i - 1], 2e-3)
+      end
+    end)
+  end
+end)
+
+-- ====}
+
+-- {==== Differences ====
+
+-- Symmetric positive definite, all eigenvalues apart.
+local function positive(n)
+  local x = gb.randn({ 2, n, n }, { dtype = "float64", device = "cpu" })
+  return x:matmul(x:transpose(-2, -1)) + gb.eye(n, { dtype = "float64", device = "cpu" })
+end
+
+local smooth = {
+  inv = L.inv, det = L.det, cholesky = L.cholesky, pinv = L.pinv,
+  slogdet = function(a) return select(2, L.slogdet(a)) end,
+  solve = function(a) return L.solve(a, a:tril()) end,
+  solve_triangular = function(a) return L.solve_triangular(a, a:triu(), { upper = false }) end,
+  ["solve_triangular, unit"] = function(a) return L.solve_triangular(a, a, { upper = true, unitriangular = true }) end,
+  ["qr, q"] = function(a) return (L.qr(a)) end, ["qr, r"] = function(a) return select(2, L.qr(a)) end,
+  ["qr, wide"] = function(a)
+    local q, r = L.qr(a:narrow(-2, 1, 2))
+    return q:matmul(r:square())
+  end,
+  ["qr, tall"] = function(a)
+    local q, r = L.qr(a:narrow(-1, 1, 2))
+    return q:matmul(r:square())
+  end,
+  ["svd, tall"] = function(a) return select(2, rebuilt(a:narrow(-1, 1, 2), true)) end,
+  ["svd, wide"] = function(a) return select(2, rebuilt(a:narrow(-2, 1, 2), false)) end,
+  svdvals = L.svdvals,
+  eigh = function(a) return select(2, of_symmetric(a, "L")) end,
+  ["pinv, tall"] = function(a) return L.pinv(a:narrow(-1, 1, 2)) end,
+  ["matrix_norm, nuc"] = function(a) return L.matrix_norm(a, "nuc") end,
+  ["matrix_norm, 2"] = function(a) return L.matrix_norm(a, 2) end,
+  cond = L.cond, ["cond, 1"] = function(a) return L.cond(a, 1) end,
+  matrix_power = function(a) return L.matrix_power(a, -2) end,
+  lstsq = function(a) return (L.lstsq(a:narrow(-1, 1, 2), a)) end,
+}
+
+local function weighed(y)
+  return (y * gb.arange(y:numel(), { dtype = "float64", device = "cpu" }):mul(0.37):add(1):sin():reshape(y.shape)):sum()
+end
+
+describe("gradients against differences", function()
+  local h = 2 ^ -17
+  for name, f in pairs(smooth) do
+    it(name, function()
+      gb.manual_seed(7)
+      local a, d = positive(3):requires_grad_(), gb.randn({ 2, 3, 3 }, { dtype = "float64", device = "cpu" })
+      d = d + d:transpose(-2, -1)
+      local function value(x) return weighed(f(x)) end
+      local function slope(x)
+        x = x:detach():requires_grad_()
+        return gb.grad(value(x), x, { create_graph = true })
+      end
+      local got = (gb.grad(value(a), a) * d):sum():item()
+      local want = (value(a:detach() + d * h):item() - value(a:detach() - d * h):item()) / (2 * h)
+      if math.abs(got - want) > 1e-5 * (1 + math.abs(want)) then
+        error(("%.9g, differences say %.9g"):format(got, want))
+      end
+      local leaf = a:detach():requires_grad_()
+      local second = gb.grad((gb.grad(value(leaf), leaf, { create_graph = true }) * d):sum(), leaf)
+      got = (second * d):sum():item()
+      want = ((slope(a + d * h) * d):sum():item() - (slope(a - d * h) * d):sum():item()) / (2 * h)
+      if math.abs(got - want) > 1e-4 * (1 + math.abs(want)) then
+        error(("second: %.9g, differences say %.9g"):format(got, want))
+      end
+    end)
+  end
+end)
+
+-- ====}
+
+-- {==== Factors, layouts, threads ====
+
+describe("factors", function()
+  local function close(x, y) expect((x - y):abs():amax():item() < 1e-10):to_be(true) end
+  local function is_unit(x) close(x, gb.eye(x.shape[x.ndim], { dtype = "float64", device = "cpu" })) end
+
+  it("of svd are orthonormal and make the matrix again, at every size", function()
+    for _, shape in ipairs { { 1, 1 }, { 7, 3 }, { 3, 7 }, { 40, 40 }, { 130, 20 } } do
+      local a = gb.randn(shape, { dtype = "float64", device = "cpu" })
+      local u, s, vh = L.svd(a)
+      local k = s.shape[1]
+      is_unit(u:t():matmul(u))
+      is_unit(vh:matmul(vh:t()))
+      close((u:narrow(2, 1, k) * s):matmul(vh:narrow(1, 1, k)), a)
+    end
+  end)
+
+  it("of qr and eigh too", function()
+    for _, n in ipairs { 1, 5, 90 } do
+      local a = gb.randn({ n + 3, n }, { dtype = "float64", device = "cpu" })
+      for _, mode in ipairs { "reduced", "complete" } do
+        local q, r = L.qr(a, { mode = mode })
+        is_unit(q:t():matmul(q))
+        close(q:matmul(r), a)
+      end
+      local square = a:t():matmul(a)
+      local w, v = L.eigh(square)
+      is_unit(v:t():matmul(v))
+      close(((v * w):matmul(v:t()) - square) / square:abs():amax(), gb.zeros(1, cpu))
+    end
+  end)
+
+  it("read any layout, and only the triangle that they are told", function()
+    local a = positive(4)
+    close(L.inv(a:transpose(-2, -1)), L.inv(a:contiguous():transpose(-2, -1):contiguous()))
+    close(L.cholesky(a:tril()), L.cholesky(a))
+    close(L.eigvalsh(a:triu(), "U"), L.eigvalsh(a))
+  end)
+
+  it("of nothing are units", function()
+    local q = L.qr(gb.zeros(3, 0, cpu), { mode = "complete" })
+    expect(q:sum():item()):to_be(3.0)
+    local u, s, vh = L.svd(gb.zeros(2, 0, 3, cpu))
+    expect(u:numel()):to_be(0)
+    expect(s:numel()):to_be(0)
+    expect(vh:sum():item()):to_be(6.0)
+    expect(L.inv(gb.zeros(0, 3, 3, cpu)):numel()):to_be(0)
+  end)
+end)
+
+describe("the number of threads", function()
+  it("changes no bit", function()
+    local a = positive(24):repeat_interleave(9, 1)
+    local threads, results = gb.get_num_threads(), {}
+    for _, n in ipairs { 1, 3 } do
+      gb.set_num_threads(n)
+      local u, s = L.svd(a)
+      local w = L.eigh(a)
+      results[n] = { L.inv(a):sum():item(), u:sum():item(), s:sum():item(), w:sum():item(), L.det(a):sum():item() }
+    end
+    gb.set_num_threads(threads)
+    for i, v in ipairs(results[1]) do expect(results[3][i]):to_be(v) end
+  end)
+end)
+
+-- ====}
+
+-- {==== Autocast and errors ====
+
+describe("16 bits", function()
+  it("are refused outside of autocast", function()
+    expect(function() L.inv(gb.eye(2, cpu):half()) end):to_fail("float32 or float64")
+  end)
+  it("become float32 inside, with gradients in 16 bits", function()
+    gb.amp.autocast("bfloat16", function()
+      local a = (gb.eye(2, cpu) * 4):bfloat16():requires_grad_()
+      local y = L.inv(a)
+      expect(y.dtype):to_be("float32")
+      expect(y:sum():item()):to_be(0.5)
+      y:sum():backward()
+      expect(a.grad.dtype):to_be("bfloat16")
+      local x = L.solve(a, gb.ones(2, cpu):bfloat16())
+      expect(x.dtype):to_be("float32")
+      x:sum():backward()
+    end)
+  end)
+end)
+
+describe("errors", function()
+  local eye = gb.eye(3, cpu)
+  local bad = gb.stack { eye, eye * 0, eye * 0 }
+  local nan = gb.stack { eye, eye * (0 / 0) }
+  local wrong = {
+    ["matrix 2 of the batch of 3 (from 1) is singular"] = function() L.inv(bad) end,
+    ["batch of 3 (from 1) is singular; add"] = function() L.solve(bad, gb.ones(3, 3, cpu)) end,
+    ["the matrix is singular"] = function() L.solve_triangular(eye * 0, eye, { upper = true }) end,
+    ["matrix 2 of the batch of 3 (from 1) is not positive definite"] = function() L.cholesky(bad) end,
+    ["last two sizes must be equal"] = function() L.det(gb.ones(2, 3, cpu)) end,
+    ["at least 2"] = function() L.inv(gb.ones(3, cpu)) end,
+    ["floating"] = function() L.inv(gb.ones(3, 3, { dtype = "int64", device = "cpu" })) end,
+    ["do not fit: b needs as many rows"] = function() L.solve(eye, gb.ones(2, 2, cpu)) end,
+    ["ord 3 is no norm of a matrix"] = function() L.matrix_norm(eye, 3) end,
+    ["give dim = { rows, columns }"] = function() L.matrix_norm(eye, "fro", 1) end,
+    ["no dimension 4"] = function() L.matrix_norm(eye, "fro", { 1, 4 }) end,
+    ["'fro' is for matrices"] = function() L.norm(gb.ones(3, cpu), "fro") end,
+    ["no vector and no matrix"] = function() L.norm(gb.ones(2, 2, 2, cpu), 1) end,
+    ["use mode 'reduced'"] = function()
+      local q = L.qr(gb.ones(3, 2, cpu):requires_grad_(), { mode = "complete" })
+      q:sum():backward()
+    end,
+    ["at least two tensors"] = function() L.multi_dot({ eye }) end,
+    ["tensor 2 has the shape 2x3x3"] = function() L.multi_dot({ eye, nan, eye }) end,
+    ["'rtol' is -1"] = function() L.pinv(eye, { rtol = -1 }) end,
+    ["LAPACK takes 16384"] = function() L.inv(gb.zeros(1, 1, cpu):expand({ 16385, 16385 })) end,
+  }
+  for text, call in pairs(wrong) do
+    it(text, function() expect(call):to_fail(text) end)
+  end
+  it("elements that are not finite are refused by all", function()
+    for _, name in ipairs { "inv", "det", "slogdet", "cholesky", "qr", "svd", "svdvals", "eigh", "eigvalsh", "pinv",
+      "matrix_rank", "cond" } do
+      expect(function() L[name](nan) end):to_fail("matrix 2 of the batch of 2 (from 1) has elements that are NaN")
+    end
+    expect(function() L.solve(eye, gb.full({ 3 }, math.huge, cpu)) end):to_fail("NaN or infinite")
+  end)
+  if gb.get_default_device():find("cuda") then
+    it("a device without LAPACK says where to go", function()
+      expect(function() L.inv(gb.eye(3)) end):to_fail("move the tensors to 'cpu'")
+    end)
+  end
+end)
+
+-- ====}
+
+gb.test.finish()
