@@ -1,0 +1,212 @@
+"""make.py - what PyTorch makes of small models with random weights: tests/models/data/NAME.{json,safetensors}.
+
+    python tests/models/make.py [NAME ...]
+
+Needs torch, torchvision and transformers. A model comes from its library's own configuration class, dropout 0. The truth
+is its logits, loss and gradients in float64; beside it stand the errors of PyTorch's own autocast on the CPU. Weights are
+float32 numbers under the library's names. Those of a model that cannot be tiny are drawn instead, from a generator that
+run.lua has too, and of each gradient of such a model the file keeps its norm, eight projections and sixteen elements.
+"""
+import contextlib
+import json
+import math
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+FOLDER = pathlib.Path(__file__).parent / "data"
+SCALE = 1024.0  # of the loss, in every run with autocast
+PRIME = 67108859  # below 2^26: squares of what it leaves are exact in float64
+
+
+def words(count, stream):
+    """Numbers 0 .. PRIME - 1 by their positions; run.lua has the same function."""
+    h = torch.arange(count, dtype=torch.float64)
+    for salt in (12345, 777767, 31337, 5040):
+        h = torch.remainder(h + (salt + 7919 * stream), PRIME)
+        h = torch.remainder(h * h + salt, PRIME)
+    return h
+
+
+def drawn(name, shape, stream):
+    """A weight: uniform with variance 1 / fan_in, about 1 for a norm's scale, about 0 for other vectors."""
+    u = words(math.prod(shape), stream) / PRIME * 2 - 1
+    if len(shape) > 1:
+        u = u * math.sqrt(3 / math.prod(shape[1:]))
+    else:
+        u = 1 + 0.2 * u if name.endswith("weight") else 0.1 * u
+    return u.reshape(shape).float()
+
+
+def summary(t, stream):
+    """Norm, eight projections on random signs, sixteen elements."""
+    t = t.detach().double().flatten()
+    w, n = words(t.numel(), stream), t.numel()
+    signs = [torch.remainder(torch.floor(w / 2**k), 2) * 2 - 1 for k in range(8)]
+    return {"norm": t.norm().item(), "projections": [(t * s).sum().item() for s in signs],
+            "elements": [t[i * (n - 1) // 15].item() for i in range(16)]}
+
+
+@contextlib.contextmanager
+def exact():
+    """Within it nothing narrows to float32: libraries cast to it inside their norms and rotary tables."""
+    to, narrow = torch.Tensor.to, torch.Tensor.float
+
+    def wide(self, *args, **named):
+        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+        if named.get("dtype") is torch.float32:
+            named["dtype"] = torch.float64
+        return to(self, *args, **named)
+
+    torch.Tensor.to, torch.Tensor.float = wide, lambda self: self.double()
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float = to, narrow
+
+
+# {==== the models: each gives a module, its inputs by name, and how logits come from them ====
+
+def ids(high, *shape):
+    return torch.randint(0, high, shape)
+
+
+def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+    config = GPT2Config(vocab_size=61, n_positions=16, n_embd=24, n_layer=2, n_head=3, resid_pdrop=0, embd_pdrop=0,
+                        attn_pdrop=0)
+    inputs = {"ids": ids(61, 2, 12), "targets": ids(61, 2, 12)}
+    return GPT2LMHeadModel(config), inputs, lambda m, i: m(i["ids"], use_cache=False).logits
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+    config = LlamaConfig(vocab_size=61, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+                         num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=1e-6)
+    inputs = {"ids": ids(61, 2, 12), "targets": ids(61, 2, 12)}
+    return LlamaForCausalLM(config), inputs, lambda m, i: m(i["ids"], use_cache=False).logits
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+    config = BertConfig(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
+                        max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    mask = torch.ones(2, 12, dtype=torch.int64)
+    mask[1, 9:] = 0  # the second text is shorter
+    inputs = {"ids": ids(61, 2, 12), "types": ids(2, 2, 12), "mask": mask, "targets": ids(61, 2, 12)}
+    return BertForMaskedLM(config), inputs, lambda m, i: m(i["ids"], i["mask"], i["types"]).logits
+
+
+def vit():
+    from transformers import ViTConfig, ViTForImageClassification
+    config = ViTConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48, image_size=16,
+                       patch_size=4, num_labels=7, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    inputs = {"x": torch.randn(3, 3, 16, 16), "targets": ids(7, 3)}
+    return ViTForImageClassification(config), inputs, lambda m, i: m(i["x"]).logits
+
+
+def resnet18():
+    from torchvision.models import resnet18 as make
+    return make(num_classes=10), {"x": (12, 3, 32, 32), "targets": ids(10, 12)}, lambda m, i: m(i["x"])
+
+
+class LanguageLSTM(torch.nn.Module):
+    """Embedding, two layers of LSTM, a projection: PyTorch's word_language_model."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Embedding(61, 20)
+        self.rnn = torch.nn.LSTM(20, 24, 2, batch_first=True)
+        self.decoder = torch.nn.Linear(24, 61)
+
+    def forward(self, x):
+        return self.decoder(self.rnn(self.encoder(x))[0])
+
+
+def lstm():
+    inputs = {"ids": ids(61, 2, 12), "targets": ids(61, 2, 12)}
+    return LanguageLSTM(), inputs, lambda m, i: m(i["ids"])
+
+
+MODELS = {f.__name__: f for f in (gpt2, llama, bert, vit, resnet18, lstm)}
+LARGE = {"resnet18"}  # drawn, and summed up
+# ====}
+
+
+def run(module, inputs, forward, dtype, autocast=None):
+    """Logits, loss and gradients by name, in float64."""
+    module = module.to(dtype).train()
+    module.zero_grad()
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    with torch.autocast("cpu", autocast) if autocast else exact():
+        logits = forward(module, inputs)
+        loss = F.cross_entropy(logits.flatten(0, -2), inputs["targets"].flatten())
+    scale = SCALE if autocast else 1
+    (loss * scale).backward()
+    results = {"logits": logits.detach().double(), "loss": loss.detach().double()}
+    for name, p in module.named_parameters():
+        if p.grad is not None:
+            results["grad." + name] = p.grad.double() / scale
+    return results
+
+
+def rotary_exact(module):
+    """The rates of rotary positions, which a library keeps in float32, in float64."""
+    for m in module.modules():
+        if hasattr(m, "inv_freq"):
+            half = m.inv_freq.numel()
+            m.inv_freq = 10000.0 ** -(torch.arange(half, dtype=torch.float64) / half)
+
+
+def make(name):
+    torch.manual_seed(1)
+    module, inputs, forward = MODELS[name]()
+    large = name in LARGE
+    names = [k for k, _ in module.named_parameters()]
+    with torch.no_grad():
+        for k, (key, p) in enumerate(module.named_parameters()):
+            if large:
+                p.copy_(drawn(key, p.shape, k + 1))
+            elif p.dim() == 1:  # biases of 0 and scales of 1 would hide a mistake
+                p.add_(torch.randn_like(p) * 0.1)
+            else:
+                p.mul_(3)  # so that attention is not the same everywhere
+    shapes = {k: list(p.shape) for k, p in module.named_parameters()}
+    weights = {"weight." + k: p.detach().clone() for k, p in module.named_parameters()}
+    made = {}
+    for k, v in inputs.items():
+        if isinstance(v, tuple):
+            made[k], inputs[k] = list(v), (words(math.prod(v), 0) / PRIME * 2 - 1).reshape(v).float()
+    errors = {}
+    start = {k: v.clone() for k, v in module.state_dict().items()}
+    for dtype in (torch.bfloat16, torch.float16):
+        module.load_state_dict(start)
+        errors[str(dtype)[6:]] = run(module, inputs, forward, torch.float32, dtype)
+    module.double().load_state_dict(start)
+    rotary_exact(module)
+    truth = run(module, inputs, forward, torch.float64)
+    largest = max(v.abs().max().item() for k, v in truth.items() if k.startswith("grad."))
+    zero = [k for k, v in truth.items() if v.abs().max().item() < 1e-10 * largest]
+    for dtype, results in errors.items():
+        errors[dtype] = {k: ((results[k] - v).norm() / v.norm()).item() for k, v in truth.items() if k not in zero}
+    record = {"torch": torch.__version__, "names": names, "shapes": shapes, "drawn": made, "scale": SCALE,
+              "large": large, "largest": largest, "zero": zero, "errors": errors}
+    tensors = {"input." + k: v for k, v in inputs.items() if k not in made}
+    if large:
+        record["gradients"] = {k: summary(truth["grad." + k], i + 1001) for i, k in enumerate(names)}
+        tensors |= {k: truth[k] for k in ("logits", "loss")}
+    else:
+        tensors |= weights | truth
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    save_file({k: v.contiguous() for k, v in tensors.items()}, FOLDER / f"{name}.safetensors")
+    print(name, sum(math.prod(s) for s in shapes.values()), "parameters; without a gradient:", zero)
+    print({d: (f"{sorted(e.values())[len(e) // 2]:.2g}", f"{max(e.values()):.2g}") for d, e in errors.items()})
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or MODELS:
+        make(chosen)
