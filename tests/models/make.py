@@ -131,8 +131,89 @@ def lstm():
     return LanguageLSTM(), inputs, lambda m, i: m(i["ids"])
 
 
-MODELS = {f.__name__: f for f in (gpt2, llama, bert, vit, resnet18, lstm)}
-LARGE = {"resnet18"}  # drawn, and summed up
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+    config = T5Config(vocab_size=61, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3, dropout_rate=0,
+                      relative_attention_num_buckets=8, relative_attention_max_distance=16, decoder_start_token_id=0)
+    inputs = {"ids": ids(61, 2, 14), "decoder": ids(61, 2, 9), "targets": ids(61, 2, 9)}
+    return (T5ForConditionalGeneration(config), inputs,
+            lambda m, i: m(input_ids=i["ids"], decoder_input_ids=i["decoder"], use_cache=False).logits)
+
+
+class Whisper(torch.nn.Module):
+    """Whisper's encoder, and a head, so that there is a loss."""
+
+    def __init__(self):
+        super().__init__()
+        from transformers import WhisperConfig
+        from transformers.models.whisper.modeling_whisper import WhisperEncoder
+        self.encoder = WhisperEncoder(WhisperConfig(
+            d_model=24, encoder_layers=2, encoder_attention_heads=3, encoder_ffn_dim=48, num_mel_bins=10,
+            max_source_positions=12, dropout=0, attention_dropout=0, activation_dropout=0, encoder_layerdrop=0))
+        self.head = torch.nn.Linear(24, 7)
+
+    def forward(self, x):
+        return self.head(self.encoder(x).last_hidden_state)
+
+
+def whisper():
+    inputs = {"x": torch.randn(2, 10, 24), "targets": ids(7, 2, 12)}
+    return Whisper(), inputs, lambda m, i: m(i["x"])
+
+
+class UNet(torch.nn.Module):
+    """Ronneberger et al. 2015, with padding and batch norm: two levels, joined by concatenation."""
+
+    def __init__(self):
+        super().__init__()
+        nn = torch.nn
+
+        def double(c, d):
+            return nn.Sequential(nn.Conv2d(c, d, 3, padding=1), nn.BatchNorm2d(d), nn.ReLU(),
+                                 nn.Conv2d(d, d, 3, padding=1), nn.BatchNorm2d(d), nn.ReLU())
+        self.down1, self.down2, self.bottom = double(3, 6), double(6, 8), double(8, 12)
+        self.up2, self.join2 = nn.ConvTranspose2d(12, 8, 2, stride=2), double(16, 8)
+        self.up1, self.join1 = nn.ConvTranspose2d(8, 6, 2, stride=2), double(12, 6)
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def forward(self, x):
+        a = self.down1(x)
+        b = self.down2(F.max_pool2d(a, 2))
+        c = self.bottom(F.max_pool2d(b, 2))
+        b = self.join2(torch.cat([b, self.up2(c)], 1))
+        return self.head(self.join1(torch.cat([a, self.up1(b)], 1)))
+
+
+def unet():
+    inputs = {"x": torch.randn(2, 3, 16, 16), "targets": ids(4, 2, 16, 16)}
+    return UNet(), inputs, lambda m, i: m(i["x"]).permute(0, 2, 3, 1)
+
+
+def mobilenet():
+    from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
+    rows = [(8, 3, 8, 8, True, "RE", 2, 1), (8, 3, 24, 12, False, "RE", 2, 1), (12, 5, 32, 12, True, "HS", 1, 1)]
+    module = MobileNetV3([InvertedResidualConfig(*r, 1.0) for r in rows], 40, num_classes=7, dropout=0)
+    inputs = {"x": torch.randn(4, 3, 32, 32), "targets": ids(7, 4)}
+    return module, inputs, lambda m, i: m(i["x"])
+
+
+def efficientnet():
+    from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+    rows = [(1, 3, 1, 8, 8, 1), (4, 3, 2, 8, 12, 2), (4, 5, 2, 12, 16, 1)]
+    module = EfficientNet([MBConvConfig(*r) for r in rows], 0.0, stochastic_depth_prob=0.0, num_classes=7,
+                          last_channel=32)
+    inputs = {"x": torch.randn(4, 3, 32, 32), "targets": ids(7, 4)}
+    return module, inputs, lambda m, i: m(i["x"])
+
+
+def resnet50():
+    from torchvision.models import resnet50 as make
+    return make(num_classes=10), {"x": (8, 3, 32, 32), "targets": ids(10, 8)}, lambda m, i: m(i["x"])
+
+
+BUILDERS = (gpt2, llama, bert, vit, resnet18, lstm, t5, whisper, unet, mobilenet, efficientnet, resnet50)
+MODELS = {f.__name__: f for f in BUILDERS}
+LARGE = {"resnet18", "resnet50"}  # drawn, and summed up
 # ====}
 
 
@@ -141,11 +222,13 @@ def run(module, inputs, forward, dtype, autocast=None):
     module = module.to(dtype).train()
     module.zero_grad()
     inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
-    with torch.autocast("cpu", autocast) if autocast else exact():
+    # oneDNN has no LSTM in float16 on some processors.
+    onednn = torch.backends.mkldnn.flags(enabled=not isinstance(module, LanguageLSTM))
+    with onednn, torch.autocast("cpu", autocast) if autocast else exact():
         logits = forward(module, inputs)
         loss = F.cross_entropy(logits.flatten(0, -2), inputs["targets"].flatten())
-    scale = SCALE if autocast else 1
-    (loss * scale).backward()
+        scale = SCALE if autocast else 1
+        (loss * scale).backward()
     results = {"logits": logits.detach().double(), "loss": loss.detach().double()}
     for name, p in module.named_parameters():
         if p.grad is not None:
@@ -173,7 +256,7 @@ def make(name):
             elif p.dim() == 1:  # biases of 0 and scales of 1 would hide a mistake
                 p.add_(torch.randn_like(p) * 0.1)
             else:
-                p.mul_(3)  # so that attention is not the same everywhere
+                p.mul_(1 if name == "t5" else 3)  # so that attention is not the same everywhere
     shapes = {k: list(p.shape) for k, p in module.named_parameters()}
     weights = {"weight." + k: p.detach().clone() for k, p in module.named_parameters()}
     made = {}
