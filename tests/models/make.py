@@ -52,8 +52,9 @@ def summary(t, stream):
 
 @contextlib.contextmanager
 def exact():
-    """Within it nothing narrows to float32: libraries cast to it inside their norms and rotary tables."""
-    to, narrow = torch.Tensor.to, torch.Tensor.float
+    """Within it nothing narrows to float32: libraries cast to it inside their norms and rotary tables, and PyTorch's
+    hardsigmoid and hardswish hold 1 / 6 in it."""
+    to, narrow, sigmoid, swish = torch.Tensor.to, torch.Tensor.float, F.hardsigmoid, F.hardswish
 
     def wide(self, *args, **named):
         args = tuple(torch.float64 if a is torch.float32 else a for a in args)
@@ -62,10 +63,12 @@ def exact():
         return to(self, *args, **named)
 
     torch.Tensor.to, torch.Tensor.float = wide, lambda self: self.double()
+    F.hardsigmoid = lambda x, inplace=False: (x + 3).clamp(0, 6) / 6
+    F.hardswish = lambda x, inplace=False: x * (x + 3).clamp(0, 6) / 6
     try:
         yield
     finally:
-        torch.Tensor.to, torch.Tensor.float = to, narrow
+        torch.Tensor.to, torch.Tensor.float, F.hardsigmoid, F.hardswish = to, narrow, sigmoid, swish
 
 
 # {==== the models: each gives a module, its inputs by name, and how logits come from them ====
@@ -199,7 +202,7 @@ def mobilenet():
 
 def efficientnet():
     from torchvision.models.efficientnet import EfficientNet, MBConvConfig
-    rows = [(1, 3, 1, 8, 8, 1), (4, 3, 2, 8, 12, 2), (4, 5, 2, 12, 16, 1)]
+    rows = [(1, 3, 1, 8, 8, 1), (4, 3, 2, 8, 16, 2), (4, 5, 2, 16, 16, 1)]
     module = EfficientNet([MBConvConfig(*r) for r in rows], 0.0, stochastic_depth_prob=0.0, num_classes=7,
                           last_channel=32)
     inputs = {"x": torch.randn(4, 3, 32, 32), "targets": ids(7, 4)}
