@@ -115,7 +115,7 @@ local function relative(y, exact)
   return math.sqrt(sum / 8) / exact.summary.norm
 end
 
-local models = { "gpt2", "llama", "bert", "vit", "whisper", "lstm", "t5", "efficientnet" }
+local models = { "gpt2", "llama", "bert", "vit", "whisper", "lstm", "t5", "efficientnet", "mobilenet" }
 if arg and arg[1] then models = { arg[1] } end
 
 for _, name in ipairs(models) do
