@@ -4,7 +4,7 @@ local gb = require "gibbous"
 local F = gb.nn.functional
 local common = dofile("tests/models/common.lua")
 -- Expansion, kernel, stride of the first block, channels in and out, blocks.
-local STAGES = { { 1, 3, 1, 8, 8, 1 }, { 4, 3, 2, 8, 16, 2 }, { 4, 5, 2, 16, 16, 1 } }
+local STAGES = { { 1, 3, 1, 16, 16, 1 }, { 4, 3, 2, 16, 24, 2 } }
 
 -- A convolution that keeps the size but for its stride, its batch norm, and silu if wanted.
 local function conv(w, name, x, active, kernel, stride, groups)

@@ -202,7 +202,7 @@ def mobilenet():
 
 def efficientnet():
     from torchvision.models.efficientnet import EfficientNet, MBConvConfig
-    rows = [(1, 3, 1, 8, 8, 1), (4, 3, 2, 8, 16, 2), (4, 5, 2, 16, 16, 1)]
+    rows = [(1, 3, 1, 16, 16, 1), (4, 3, 2, 16, 24, 2)]
     module = EfficientNet([MBConvConfig(*r) for r in rows], 0.0, stochastic_depth_prob=0.0, num_classes=7,
                           last_channel=32)
     inputs = {"x": torch.randn(4, 3, 32, 32), "targets": ids(7, 4)}
