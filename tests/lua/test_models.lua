@@ -8,6 +8,7 @@ local F, amp = gb.nn.functional, gb.amp
 local device = gb.get_default_device()
 local PRIME = 67108859
 local FEW = 16 -- elements
+local KINKS = 1e-2 -- of a large model in float32, in L2
 
 -- Numbers 0 .. PRIME - 1 by their positions; make.py has the same function.
 local function words(count, stream)
@@ -132,6 +133,8 @@ for _, name in ipairs(models) do
           if not results[key] then error(("there is no %s"):format(key)) end
           local off, largest = distance(results[key], exact)
           if zero[key] then largest = record.largest end
+          -- In float32 a deep network of relu jumps where an argument changes its sign: a share of the whole tensor.
+          if record.large and dtype == "float32" then off, largest = relative(results[key], exact) * most / KINKS, 1 end
           if not (off <= most * largest) then error(("%s: off by %g of its largest magnitude"):format(key, off / largest)) end
         end
       end)

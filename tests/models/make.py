@@ -209,14 +209,9 @@ def efficientnet():
     return module, inputs, lambda m, i: m(i["x"])
 
 
-def resnet50():
-    from torchvision.models import resnet50 as make
-    return make(num_classes=10), {"x": (8, 3, 32, 32), "targets": ids(10, 8)}, lambda m, i: m(i["x"])
-
-
-BUILDERS = (gpt2, llama, bert, vit, resnet18, lstm, t5, whisper, unet, mobilenet, efficientnet, resnet50)
+BUILDERS = (gpt2, llama, bert, vit, resnet18, lstm, t5, whisper, unet, mobilenet, efficientnet)
 MODELS = {f.__name__: f for f in BUILDERS}
-LARGE = {"resnet18", "resnet50"}  # drawn, and summed up
+LARGE = {"resnet18"}  # drawn, and summed up
 # ====}
 
 
