@@ -116,7 +116,7 @@ local function relative(y, exact)
   return math.sqrt(sum / 8) / exact.summary.norm
 end
 
-local models = { "gpt2", "llama", "bert", "vit", "whisper", "lstm", "t5", "efficientnet", "mobilenet" }
+local models = { "gpt2", "llama", "bert", "vit", "whisper", "lstm", "t5", "efficientnet", "mobilenet", "unet" }
 if arg and arg[1] then models = { arg[1] } end
 
 for _, name in ipairs(models) do
