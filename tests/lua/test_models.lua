@@ -1,5 +1,5 @@
--- test_models.lua - real models: the logits, loss and gradients of tests/models/NAME.lua against PyTorch's, which tests/models/make.py saved in
--- float64, and the errors of 16-bit autocast against those of PyTorch's own. NAME as an argument runs one model.
+-- test_models.lua - real models: the logits, loss and gradients of tests/models/NAME.lua against PyTorch's, which
+-- tests/models/make.py saved in float64, and the errors of 16-bit autocast against those of PyTorch's own. NAME as an argument runs one model.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect

@@ -6,7 +6,8 @@ local common = dofile("tests/models/common.lua")
 local linear, layer_norm = common.linear, common.layer_norm
 local HEADS, LAYERS, EPS = 3, 2, 1e-12
 
--- The logits of inputs.ids [batch, time] by the weights w; inputs.mask is 0 at padding, inputs.types says which sentence a token is of.
+-- The logits of inputs.ids [batch, time] by the weights w; inputs.mask is 0 at padding, inputs.types says which
+-- sentence a token is of.
 return function(w, inputs)
   local ids, embeddings = inputs.ids, "bert.embeddings."
   local places = gb.arange(ids:size(2), { dtype = "int64", device = ids.device })

@@ -22,7 +22,8 @@ function common.side_by_side(x) return x:transpose(2, 3):flatten(3) end
 -- Attention over heads of q, k, v [batch, time, width].
 function common.attention(q, k, v, heads, mask, options)
   local split = common.by_heads
-  return common.side_by_side(F.scaled_dot_product_attention(split(q, heads), split(k, heads), split(v, heads), mask, options))
+  q, k, v = split(q, heads), split(k, heads), split(v, heads)
+  return common.side_by_side(F.scaled_dot_product_attention(q, k, v, mask, options))
 end
 
 -- Batch norm of a batch's own statistics, as in training.

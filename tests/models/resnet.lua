@@ -5,7 +5,9 @@ local F = gb.nn.functional
 local common = dofile("tests/models/common.lua")
 
 -- A convolution without bias, and its batch norm.
-local function conv_norm(w, conv, norm, x, options) return common.batch_norm(w, norm, common.conv(w, conv, x, options)) end
+local function conv_norm(w, conv, norm, x, options)
+  return common.batch_norm(w, norm, common.conv(w, conv, x, options))
+end
 
 -- The convolutions of a block, by kind: kernel sizes, and which of them has the stride.
 local kinds = { basic = { { 3, 3 }, 1 }, bottleneck = { { 1, 3, 1 }, 2 } }

@@ -9,7 +9,8 @@ local HEADS, LAYERS, EPS = 3, 2, 1e-5
 -- A convolution over time and gelu: [batch, channels, time] as an image one row high.
 local function conv(w, name, x, stride)
   local weight = w[name .. ".weight"]:unsqueeze(3)
-  return F.gelu(F.conv2d(x:unsqueeze(3), weight, w[name .. ".bias"], { stride = { 1, stride }, padding = { 0, 1 } }):squeeze(3))
+  local options = { stride = { 1, stride }, padding = { 0, 1 } }
+  return F.gelu(F.conv2d(x:unsqueeze(3), weight, w[name .. ".bias"], options):squeeze(3))
 end
 
 -- The logits of inputs.x [batch, bins, time] by the weights w.
