@@ -266,6 +266,8 @@ local family_titles = {
   composed = "Element by element, of other ops", reduce = "Reductions and softmax", matmul = "Matrix products",
   conv = "Convolution and pooling", norm = "Norms", loss = "Losses", distance = "Distances",
   attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
+  compose = "Arranging tensors, and reductions in pairs", product = "Products over named dimensions",
+  order = "Order statistics, counting and searching", scan = "Running results", vision = "Images, windows and channels",
 }
 
 -- Sections of what is no op: title, pattern of the names, a sentence.
@@ -278,6 +280,7 @@ local sections = {
   { "Methods of some layers", "^%u%a+:", "" },
   { "gb.nn.init", "^gb%.nn%.init%.", "Each fills a tensor in place, without gradients, and returns it." },
   { "gb.nn.utils", "^gb%.nn%.utils%.", "" },
+  { "gb.linalg", "^gb%.linalg%.", "Linear algebra of matrices and batches of them, by LAPACK on the CPU." },
   { "gb.optim", "^gb%.optim%.[%w_]+$", "" },
   { "Optimizers", "^Optimizer:", "" },
   { "gb.optim.lr", "^gb%.optim%.lr%.", "Learning rate schedules: call schedule:step() after each step that happened." },
