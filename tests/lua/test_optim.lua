@@ -310,11 +310,11 @@ describe("Muon", function()
     optim.AdamW({ net.bias })
   end)
   it("refuses options out of bounds", function()
-    for name, values in pairs {
+    for name, wrong in pairs {
       momentum = { -0.1, 1.5 }, ns_steps = { 1.5, -1, 100, "5" }, ns_coefficients = { { 1, 2 }, { 1, 2, 0 / 0 }, 5, { 1, 2, "3" } },
       adjust_lr_fn = { "other", "original|", 1, "" }, nesterov = { 1 }, eps = { -1 },
     } do
-      for _, value in ipairs(values) do
+      for _, value in ipairs(wrong) do
         expect(function() optim.Muon({ matrix(2, 2) }, { [name] = value }) end):to_fail(name)
       end
     end
