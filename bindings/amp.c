@@ -19,7 +19,9 @@ static int schedule_body(lua_State *L) {
   lua_call(L, 1, 1);
   int is_number = 0;
   *call->scale = lua_tonumberx(L, -1, &is_number);
-  if (!is_number) return gbl_error(L, "GradScaler: the function given as 'scale' must return a number, it returned %s", gbl_type_name(L, -1));
+  if (!is_number)
+    return gbl_error(L, "GradScaler: the function given as 'scale' must return a number, it returned %s",
+                     gbl_type_name(L, -1));
   return 0;
 }
 
@@ -31,7 +33,8 @@ static gb_status run_schedule(gb_context *context, void *user, int64_t step, dou
 
 /* ----} */
 
-/* The options of a new scaler. A precision in front of them says whether a scaler is needed; scale makes it static, or scheduled. */
+/* The options of a new scaler. A precision in front of them says whether a scaler is needed; scale makes it static, or
+ * scheduled. */
 static gb_scaler_options read_options(lua_State *L, const gbl_call *call) {
   gb_scaler_options options;
   gb_scaler_options_init(&options, sizeof options);
@@ -44,7 +47,8 @@ static gb_scaler_options read_options(lua_State *L, const gbl_call *call) {
     lua_pop(L, 2);
   }
   options.dynamic = !scale->given;
-  options.init_scale = options.dynamic ? gbl_number(call, "init_scale") : !strcmp(scale->kind, "number") ? scale->number : 1;
+  options.init_scale = options.dynamic ? gbl_number(call, "init_scale") : !strcmp(scale->kind, "number") ? scale->number
+      : 1;
   options.growth_factor = gbl_number(call, "growth_factor");
   options.backoff_factor = gbl_number(call, "backoff_factor");
   options.growth_interval = gbl_integer(call, "growth_interval");
@@ -100,7 +104,8 @@ static int step(lua_State *L, gbl_call *call) {
   if (!clips && gbl_given(call, "norm_type")) return gbl_refuse(call, "'norm_type' needs 'clip'");
   gbl_note_step(L);
   gbl_box *box = clips ? gbl_new_tensor(L) : NULL;
-  gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, gbl_number(call, "clip"), gbl_number(call, "norm_type"), &box->tensor)
+  gbl_check_status(L, clips ? gb_scaler_step_clipped(scaler, optimizer, gbl_number(call, "clip"),
+                                                     gbl_number(call, "norm_type"), &box->tensor)
                             : gb_scaler_step(scaler, optimizer));
   if (clips) gbl_finish_measure(L);
   gbl_collect(L);
@@ -119,7 +124,8 @@ static gb_scaler_stats stats_of(lua_State *L, const gbl_call *call) {
   return stats;
 }
 
-static const gb_scaler_options *options_of(const gbl_call *call) { return gb_scaler_get_options(gbl_object(call, "self")); }
+static const gb_scaler_options *options_of(const gbl_call *call) { return gb_scaler_get_options(gbl_object(call,
+    "self")); }
 
 static int get_scale(lua_State *L, gbl_call *call) {
   lua_pushnumber(L, options_of(call)->enabled ? stats_of(L, call).scale : 1);
@@ -156,15 +162,19 @@ static int scaler_text(lua_State *L) {
   const gb_scaler *scaler = gbl_test_object(L, 1, &gbl_scaler_type);
   if (!scaler) lua_pushliteral(L, "GradScaler (closed)");
   else if (!gb_scaler_get_options(scaler)->enabled) lua_pushliteral(L, "GradScaler (disabled)");
-  else lua_pushfstring(L, "GradScaler (%s)", gb_scaler_get_options(scaler)->dynamic ? "dynamic" : "static or scheduled");
+  else lua_pushfstring(L, "GradScaler (%s)", gb_scaler_get_options(scaler)->dynamic ? "dynamic"
+                       : "static or scheduled");
   return 1;
 }
 
 /* {---- options that may change between steps, by getters and setters as PyTorch has them ---- */
 
-static int get_growth_factor(lua_State *L, gbl_call *call) { return lua_pushnumber(L, options_of(call)->growth_factor), 1; }
-static int get_backoff_factor(lua_State *L, gbl_call *call) { return lua_pushnumber(L, options_of(call)->backoff_factor), 1; }
-static int get_growth_interval(lua_State *L, gbl_call *call) { return lua_pushinteger(L, options_of(call)->growth_interval), 1; }
+static int get_growth_factor(lua_State *L, gbl_call *call) { return lua_pushnumber(L, options_of(call)->growth_factor),
+                                                             1; }
+static int get_backoff_factor(lua_State *L,
+                              gbl_call *call) { return lua_pushnumber(L, options_of(call)->backoff_factor), 1; }
+static int get_growth_interval(lua_State *L,
+                               gbl_call *call) { return lua_pushinteger(L, options_of(call)->growth_interval), 1; }
 
 static int set_options(lua_State *L, const gbl_call *call, gb_scaler_options options) {
   return gbl_check_status(L, gb_scaler_set_options(gbl_object(call, "self"), &options));
@@ -207,7 +217,8 @@ static int state_dict(lua_State *L, gbl_call *call) {
 }
 
 static double state_number(lua_State *L, const gbl_call *call, const char *name) {
-  if (gbl_raw_field(L, gbl_argument(call, "state")->index, name) != LUA_TNUMBER) gbl_refuse(call, "the scaler's state has no number '%s'", name);
+  if (gbl_raw_field(L, gbl_argument(call, "state")->index, name) != LUA_TNUMBER)
+    gbl_refuse(call, "the scaler's state has no number '%s'", name);
   double value = lua_tonumber(L, -1);
   lua_pop(L, 1);
   return value;
@@ -260,32 +271,43 @@ static int load_state_dict(lua_State *L, gbl_call *call) {
 
 static const gbl_function scaler_functions[] = {
   { scale, GB_SANDBOX_STRICT,
-    "GradScaler:scale(loss: tensors) -> tensor: The loss, or a list of losses, times the scale, in float32; their gradients carry the "
+    "GradScaler:scale(loss: tensors) -> tensor: The loss, or a list of losses, times the scale, in float32; their "
+    "gradients carry the "
     "scale with them. Example: scaler:scale(loss):backward()" },
   { unscale, GB_SANDBOX_STRICT,
-    "GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped or read, and "
-    "measure their 2-norm on the way: clip_grad_norm_ over the same gradients, untouched since, needs no pass for it. Errors: twice "
+    "GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped "
+    "or read, and "
+    "measure their 2-norm on the way: clip_grad_norm_ over the same gradients, untouched since, needs no pass for "
+    "it. Errors: twice "
     "between two updates. Example: scaler:scale(loss):backward() scaler:unscale_(opt)" },
   { step, GB_SANDBOX_STRICT,
-    "GradScaler:step(optimizer: optimizer; clip?: number, norm_type: number = 2) -> number: The optimizer's step, unless a gradient is "
-    "not finite. With clip, the largest norm, all that unscale_, clip_grad_norm_ and step do, bit for bit, the clip within the update "
-    "itself: grad is unscaled and clipped afterwards; returns the norm before, on a device as a tensor. Errors: max_skips skips in a "
+    "GradScaler:step(optimizer: optimizer; clip?: number, norm_type: number = 2) -> number: The optimizer's step, "
+    "unless a gradient is "
+    "not finite. With clip, the largest norm, all that unscale_, clip_grad_norm_ and step do, bit for bit, the clip "
+    "within the update "
+    "itself: grad is unscaled and clipped afterwards; returns the norm before, on a device as a tensor. Errors: "
+    "max_skips skips in a "
     "row, with the report. Example: scaler:scale(loss):backward() scaler:step(opt) scaler:update()" },
   { update, GB_SANDBOX_STRICT,
-    "GradScaler:update(new_scale?: number): After the steps of an iteration: grow the scale, or back off after a skip. Example: "
+    "GradScaler:update(new_scale?: number): After the steps of an iteration: grow the scale, or back off after a "
+    "skip. Example: "
     "scaler:scale(loss):backward() scaler:step(opt) scaler:update()" },
   { get_scale, GB_SANDBOX_STRICT,
     "GradScaler:get_scale() -> number: The scale; 1 if the scaler is disabled. Example: print(scaler:get_scale())" },
-  { is_enabled, GB_SANDBOX_STRICT, "GradScaler:is_enabled() -> bool: True if it scales. Example: print(scaler:is_enabled())" },
+  { is_enabled, GB_SANDBOX_STRICT, "GradScaler:is_enabled() -> bool: True if it scales. Example: "
+                                   "print(scaler:is_enabled())" },
   { stats, GB_SANDBOX_STRICT,
     "GradScaler:stats() -> table: scale, steps, skipped, skipped_in_a_row, growth_tracker, last_skipped. Example: "
     "print(scaler:stats().skipped)" },
   { report, GB_SANDBOX_STRICT,
-    "GradScaler:report() -> string, string: The names of the parameters whose gradients were not finite at the last skip, \"\" when "
-    "there was none; and from the second skip in a row on what made the first such value: the op, the recipe's line, whether it is "
+    "GradScaler:report() -> string, string: The names of the parameters whose gradients were not finite at the last "
+    "skip, \"\" when "
+    "there was none; and from the second skip in a row on what made the first such value: the op, the recipe's "
+    "line, whether it is "
     "finite at half the scale. Example: print(scaler:report())" },
   { get_growth_factor, GB_SANDBOX_STRICT,
-    "GradScaler:get_growth_factor() -> number: What the scale is multiplied by after growth_interval finite steps. Example: "
+    "GradScaler:get_growth_factor() -> number: What the scale is multiplied by after growth_interval finite steps. "
+    "Example: "
     "print(scaler:get_growth_factor())" },
   { get_backoff_factor, GB_SANDBOX_STRICT,
     "GradScaler:get_backoff_factor() -> number: What the scale is multiplied by after a skip. Example: "
@@ -294,19 +316,24 @@ static const gbl_function scaler_functions[] = {
     "GradScaler:get_growth_interval() -> int: How many finite steps in a row let the scale grow. Example: "
     "print(scaler:get_growth_interval())" },
   { set_growth_factor, GB_SANDBOX_STRICT,
-    "GradScaler:set_growth_factor(factor: number): What the scale is multiplied by after growth_interval finite steps. Errors: a "
+    "GradScaler:set_growth_factor(factor: number): What the scale is multiplied by after growth_interval finite "
+    "steps. Errors: a "
     "factor that is not above 1. Example: scaler:set_growth_factor(2)" },
   { set_backoff_factor, GB_SANDBOX_STRICT,
-    "GradScaler:set_backoff_factor(factor: number): What the scale is multiplied by after a skip. Errors: a factor that is not between "
+    "GradScaler:set_backoff_factor(factor: number): What the scale is multiplied by after a skip. Errors: a factor "
+    "that is not between "
     "0 and 1. Example: scaler:set_backoff_factor(0.5)" },
   { set_growth_interval, GB_SANDBOX_STRICT,
-    "GradScaler:set_growth_interval(interval: int): How many finite steps in a row let the scale grow. Errors: an interval below 1. "
+    "GradScaler:set_growth_interval(interval: int): How many finite steps in a row let the scale grow. Errors: an "
+    "interval below 1. "
     "Example: scaler:set_growth_interval(2000)" },
   { state_dict, GB_SANDBOX_STRICT,
-    "GradScaler:state_dict() -> table: PyTorch's keys, and the counters that schedules and hysteresis go on from; empty when disabled. "
+    "GradScaler:state_dict() -> table: PyTorch's keys, and the counters that schedules and hysteresis go on from; "
+    "empty when disabled. "
     "Example: local state = scaler:state_dict()" },
   { load_state_dict, GB_SANDBOX_STRICT,
-    "GradScaler:load_state_dict(state: table): Go on from a state, ours or one that PyTorch wrote. Errors: a state without the "
+    "GradScaler:load_state_dict(state: table): Go on from a state, ours or one that PyTorch wrote. Errors: a state "
+    "without the "
     "numbers, or of a disabled scaler. Example: scaler:load_state_dict(scaler:state_dict())" },
   { NULL, 0, NULL },
 };
@@ -329,11 +356,16 @@ static int cache_info(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { new, GB_SANDBOX_STRICT,
-    "gb.amp.GradScaler(precision?: precision; enabled: bool = true, init_scale: number = 65536, growth_factor: number = 2, "
-    "backoff_factor: number = 0.5, growth_interval: int = 2000, min_scale?: number, max_scale?: number, max_skips: int = 64, "
-    "hysteresis: int = 1, per_loss: bool = false, scale?: number|function) -> scaler: Scales losses so that float16 gradients do "
-    "not vanish, and skips steps whose gradients are not finite. precision (of amp.precision) says whether one is needed; a disabled "
-    "scaler passes everything on. scale is a number (static) or a function of the step (scheduled). Errors: at step, after max_skips "
+    "gb.amp.GradScaler(precision?: precision; enabled: bool = true, init_scale: number = 65536, growth_factor: "
+    "number = 2, "
+    "backoff_factor: number = 0.5, growth_interval: int = 2000, min_scale?: number, max_scale?: number, max_skips: "
+    "int = 64, "
+    "hysteresis: int = 1, per_loss: bool = false, scale?: number|function) -> scaler: Scales losses so that float16 "
+    "gradients do "
+    "not vanish, and skips steps whose gradients are not finite. precision (of amp.precision) says whether one is "
+    "needed; a disabled "
+    "scaler passes everything on. scale is a number (static) or a function of the step (scheduled). Errors: at "
+    "step, after max_skips "
     "skips in a row. Example: local scaler = gb.amp.GradScaler(gb.amp.precision(\"16-mixed\"))" },
   { cache_info, GB_SANDBOX_STRICT,
     "gb.amp.cache_info() -> table: bytes and peak_bytes of the 16-bit weight copies that parameters keep. Example: "

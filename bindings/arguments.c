@@ -1,7 +1,8 @@
-/* arguments.c - reading values that Lua passes: dtypes, devices, integers, shapes, positions, and the trailing table of options.
+/* arguments.c - reading values that Lua passes: dtypes, devices, integers, shapes, positions, and the trailing table of
+ * options.
  *
- * Positions count from 1 in Lua and from 0 in the engine, and this is the one place that converts. A float with an integer value is an
- * integer. Every error says which function and which argument. */
+ * Positions count from 1 in Lua and from 0 in the engine, and this is the one place that converts. A float with an
+ * integer value is an integer. Every error says which function and which argument. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,7 +19,8 @@ static const char *const dtype_names[] = {
 };
 
 gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who) {
-  if (lua_type(L, arg) != LUA_TSTRING) gbl_error(L, "%s: expects the name of a dtype, such as 'float32', got %s", who, gbl_type_name(L, arg));
+  if (lua_type(L, arg) != LUA_TSTRING)
+    gbl_error(L, "%s: expects the name of a dtype, such as 'float32', got %s", who, gbl_type_name(L, arg));
   const char *name = lua_tostring(L, arg);
   gb_dtype dtype = gb_dtype_from_name(name);
   if (dtype != GB_DTYPE_NONE) return dtype;
@@ -63,13 +65,15 @@ bool gbl_test_integer(lua_State *L, int arg, int64_t *out) {
 int64_t gbl_check_integer(lua_State *L, int arg, const char *who, const char *name) {
   int64_t value = 0;
   if (gbl_test_integer(L, arg, &value)) return value;
-  if (lua_type(L, arg) == LUA_TNUMBER && !isnan(lua_tonumber(L, arg))) gbl_error(L, "%s: '%s' must be an integer, got %f", who, name, lua_tonumber(L, arg));
+  if (lua_type(L, arg) == LUA_TNUMBER && !isnan(lua_tonumber(L, arg)))
+    gbl_error(L, "%s: '%s' must be an integer, got %f", who, name, lua_tonumber(L, arg));
   gbl_error(L, "%s: '%s' must be an integer, got %s", who, name, gbl_type_name(L, arg));
   return 0;
 }
 
 double gbl_check_number(lua_State *L, int arg, const char *who, const char *name) {
-  if (lua_type(L, arg) != LUA_TNUMBER) gbl_error(L, "%s: '%s' must be a number, got %s", who, name, gbl_type_name(L, arg));
+  if (lua_type(L, arg) != LUA_TNUMBER)
+    gbl_error(L, "%s: '%s' must be a number, got %s", who, name, gbl_type_name(L, arg));
   return lua_tonumber(L, arg);
 }
 
@@ -116,7 +120,8 @@ int gbl_check_shape(lua_State *L, int arg, const char *who, int64_t shape[GB_MAX
 
 /* {==== lists of tensors ==== */
 
-/* The list is copied first, into a table that the buffer keeps: what it holds stays, whatever becomes of the recipe's table. */
+/* The list is copied first, into a table that the buffer keeps: what it holds stays, whatever becomes of the recipe's
+ * table. */
 gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char *name, int *count) {
   gb_tensor *single = gbl_test_tensor(L, arg);
   if (!single && lua_type(L, arg) != LUA_TTABLE)
@@ -136,7 +141,8 @@ gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char
   for (int i = 0; i < n && !single; i++) {
     lua_rawgeti(L, -2, i + 1);
     list[i] = gbl_test_tensor(L, lua_gettop(L));
-    if (!list[i]) gbl_error(L, "%s: '%s' must hold tensors, but [%d] is %s", who, name, i + 1, gbl_type_name(L, lua_gettop(L)));
+    if (!list[i])
+      gbl_error(L, "%s: '%s' must hold tensors, but [%d] is %s", who, name, i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
   lua_insert(L, -2);
@@ -155,11 +161,13 @@ static bool is_known(const char *key, const char *const *known) {
 
 void gbl_check_options(lua_State *L, int arg, const char *who, const char *const *known) {
   if (lua_isnoneornil(L, arg)) return;
-  if (lua_type(L, arg) != LUA_TTABLE) gbl_error(L, "%s: expects a table of options, got %s", who, gbl_type_name(L, arg));
+  if (lua_type(L, arg) != LUA_TTABLE)
+    gbl_error(L, "%s: expects a table of options, got %s", who, gbl_type_name(L, arg));
   luaL_checkstack(L, 4, NULL);
   lua_pushnil(L);
   while (lua_next(L, arg)) {
-    if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "%s: options have names, such as {%s = ...}", who, *known ? *known : "name");
+    if (lua_type(L, -2) != LUA_TSTRING)
+      gbl_error(L, "%s: options have names, such as {%s = ...}", who, *known ? *known : "name");
     const char *key = lua_tostring(L, -2);
     const char *nearest = is_known(key, known) ? key : gbl_nearest(key, known);
     if (nearest && nearest != key) gbl_error(L, "%s: unknown option '%s'; did you mean '%s'?", who, key, nearest);
@@ -203,7 +211,8 @@ int64_t gbl_option_integer(lua_State *L, int arg, const char *who, const char *n
 
 bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name, bool otherwise) {
   if (!gbl_push_option(L, arg, name)) return otherwise;
-  if (!lua_isboolean(L, -1)) gbl_error(L, "%s: '%s' must be true or false, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
+  if (!lua_isboolean(L, -1))
+    gbl_error(L, "%s: '%s' must be true or false, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   bool value = lua_toboolean(L, -1);
   lua_pop(L, 1);
   return value;
@@ -211,7 +220,8 @@ bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name
 
 const char *gbl_option_string(lua_State *L, int arg, const char *who, const char *name, const char *otherwise) {
   if (!gbl_push_option(L, arg, name)) return otherwise;
-  if (lua_type(L, -1) != LUA_TSTRING) gbl_error(L, "%s: '%s' must be a string, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
+  if (lua_type(L, -1) != LUA_TSTRING)
+    gbl_error(L, "%s: '%s' must be a string, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   const char *value = lua_tostring(L, -1);
   lua_pop(L, 1);
   return value;
@@ -226,7 +236,8 @@ gb_dtype gbl_option_dtype(lua_State *L, int arg, const char *who, const char *na
 
 gb_device gbl_option_device(lua_State *L, int arg, const char *who, const char *name, gb_device otherwise) {
   if (!gbl_push_option(L, arg, name)) return otherwise;
-  if (lua_type(L, -1) != LUA_TSTRING) gbl_error(L, "%s: '%s' must be a device, such as 'cpu', got %s", who, name, gbl_type_name(L, lua_gettop(L)));
+  if (lua_type(L, -1) != LUA_TSTRING)
+    gbl_error(L, "%s: '%s' must be a device, such as 'cpu', got %s", who, name, gbl_type_name(L, lua_gettop(L)));
   gb_device value = gbl_check_device(L, lua_gettop(L));
   lua_pop(L, 1);
   return value;

@@ -132,8 +132,8 @@ static void push_row(lua_State *L, const gb_audit *audit, const gb_audit_row *ro
 
 /* ====} */
 
-/* audit(step, ...): call step(...) under an audit; the rows. The audit ends with the call, also where that fails, and the call cannot yield: nobody
- * could say whose ops came in between. */
+/* audit(step, ...): call step(...) under an audit; the rows. The audit ends with the call, also where that fails, and
+ * the call cannot yield: nobody could say whose ops came in between. */
 static int run(lua_State *L) {
   gb_context *context = gbl_context(L);
   int arguments = lua_gettop(L) - 1;

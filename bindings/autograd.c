@@ -1,7 +1,7 @@
 /* autograd.c - backward, gb.grad, gb.Function, hooks, and what a tensor says of its gradient.
  *
- * Backward begins with a minor collection: handles of intermediates that the forward pass dropped are dead by then, and nothing that lives is
- * made old. Functions of the recipe run inside gbl_protect; they cannot yield. */
+ * Backward begins with a minor collection: handles of intermediates that the forward pass dropped are dead by then, and
+ * nothing that lives is made old. Functions of the recipe run inside gbl_protect; they cannot yield. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,12 +28,14 @@ static void push_boxes(lua_State *L, int n) {
 }
 
 static int grad(lua_State *L, gbl_call *call) {
-  const gbl_value *outputs = gbl_argument(call, "outputs"), *inputs = gbl_argument(call, "inputs"), *given = gbl_argument(call, "grad_outputs");
+  const gbl_value *outputs = gbl_argument(call, "outputs"), *inputs = gbl_argument(call, "inputs"),
+      *given = gbl_argument(call, "grad_outputs");
   int n_out = outputs->count, n_in = inputs->count;
   bool create = gbl_boolean(call, "create_graph"), single = lua_type(L, inputs->index) == LUA_TUSERDATA;
   bool retain = gbl_given(call, "retain_graph") ? gbl_boolean(call, "retain_graph") : create;
   if (n_out == 0) return gbl_refuse(call, "'outputs' is empty");
-  if (given->given && given->count != n_out) return gbl_refuse(call, "there are %d outputs and %d grad_outputs", n_out, given->count);
+  if (given->given && given->count != n_out)
+    return gbl_refuse(call, "there are %d outputs and %d grad_outputs", n_out, given->count);
   gb_tensor **results = lua_newuserdatauv(L, sizeof *results * (size_t)(n_in + 1), 0);
   push_boxes(L, n_in);
   gbl_collect(L);
@@ -86,10 +88,12 @@ static int hook_body(lua_State *L) {
   if (lua_isnil(L, -1)) return 0;
   gb_tensor *replacement = gbl_test_tensor(L, lua_gettop(L)), *old = *call->grad;
   if (!replacement) return gbl_error(L, "a hook returns nothing or a tensor, got %s", gbl_type_name(L, lua_gettop(L)));
-  if (replacement->ndim != old->ndim || memcmp(replacement->shape, old->shape, sizeof *old->shape * (size_t)old->ndim)) {
+  if (replacement->ndim != old->ndim || memcmp(replacement->shape, old->shape, sizeof *old->shape * (size_t)old->ndim))
+    {
     char a[96], b[96];
     return gbl_error(L, "a hook returned a gradient of shape %s for one of shape %s",
-                      gb_shape_text(replacement->ndim, replacement->shape, a, sizeof a), gb_shape_text(old->ndim, old->shape, b, sizeof b));
+                      gb_shape_text(replacement->ndim, replacement->shape, a, sizeof a),
+                          gb_shape_text(old->ndim, old->shape, b, sizeof b));
   }
   gb_tensor_retain(replacement);
   *call->grad = replacement;
@@ -179,7 +183,8 @@ static void custom_release(void *user) {
   gb_counted_free(call);
 }
 
-/* What is kept of the context that a recipe sees: the list `saved`, of their versions `versions`, and how many, `count`. */
+/* What is kept of the context that a recipe sees: the list `saved`, of their versions `versions`, and how many,
+ * `count`. */
 static int ctx_save(lua_State *L, gbl_call *call) {
   const gbl_value *xs = gbl_argument(call, "xs");
   gbl_push_private(L, 1, "ctx");
@@ -189,7 +194,8 @@ static int ctx_save(lua_State *L, gbl_call *call) {
   for (int i = 0; i < xs->count; i++) {
     int at = xs->index + i;
     const gb_tensor *t = gbl_test_tensor(L, at);
-    if (!t && !lua_isnil(L, at)) return gbl_refuse(call, "it saves tensors and nil, but value %d is %s", i + 1, gbl_type_name(L, at));
+    if (!t && !lua_isnil(L, at))
+      return gbl_refuse(call, "it saves tensors and nil, but value %d is %s", i + 1, gbl_type_name(L, at));
     lua_pushvalue(L, at);
     lua_rawseti(L, -3, i + 1);
     lua_pushinteger(L, t ? (lua_Integer)gb_tensor_version(t) : 0);
@@ -225,8 +231,10 @@ static int ctx_saved(lua_State *L, gbl_call *call) {
 
 static const gbl_function ctx_functions[] = {
   { ctx_save, GB_SANDBOX_STRICT,
-    "ctx:save_for_backward(xs...: any): In the forward of a gb.Function: tensors that backward needs; changing them in place before "
-    "it is an error then. Example: gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x end, backward = "
+    "ctx:save_for_backward(xs...: any): In the forward of a gb.Function: tensors that backward needs; changing them "
+    "in place before "
+    "it is an error then. Example: gb.Function { forward = function(ctx, x) ctx:save_for_backward(x) return x * x "
+    "end, backward = "
     "function(ctx, g) return g * 2 * ctx:saved_tensors() end }" },
   { ctx_saved, GB_SANDBOX_STRICT,
     "ctx:saved_tensors() -> tensors: In the backward of a gb.Function: what forward saved, as several values." },
@@ -270,15 +278,18 @@ static int custom_body(lua_State *L) {
   for (int i = 0; i < call->n_out; i++) push_output_gradient(L, call, i, g->out[i]);
   lua_call(L, call->n_out + 1, LUA_MULTRET);
   int results = lua_gettop(L) - 3;
-  if (results > call->arguments) return gbl_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
+  if (results > call->arguments)
+    return gbl_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
   for (int i = 0; i < call->n_in; i++) {
     int at = 3 + call->in[i].argument;
     if (call->in[i].argument > results || lua_isnil(L, at)) continue;
     gb_tensor *gradient = gbl_test_tensor(L, at);
     const likeness *like = &call->in[i].like;
     if (!gradient)
-      return gbl_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at), call->in[i].argument);
-    if (gradient->ndim != like->ndim || memcmp(gradient->shape, like->shape, sizeof *like->shape * (size_t)like->ndim)) {
+      return gbl_error(L, "backward returned %s as gradient %d; it must be a tensor or nil", gbl_type_name(L, at),
+                       call->in[i].argument);
+    if (gradient->ndim != like->ndim || memcmp(gradient->shape, like->shape, sizeof *like->shape * (size_t)like->ndim))
+      {
       char a[96], b[96];
       return gbl_error(L, "backward returned a gradient of shape %s for argument %d of shape %s",
                         gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a), call->in[i].argument,
@@ -290,7 +301,8 @@ static int custom_body(lua_State *L) {
   return 0;
 }
 
-static gb_status custom_backward(gb_context *context, void *user, gb_tensor *const *out, int n_out, gb_tensor **in, int n_in) {
+static gb_status custom_backward(gb_context *context, void *user, gb_tensor *const *out, int n_out, gb_tensor **in,
+                                 int n_in) {
   (void)context, (void)n_out;
   custom_gradients g = { user, out, in };
   gb_status status = gbl_protect(g.call->callback->state, custom_body, &g);
@@ -325,8 +337,10 @@ static void separate_saved(lua_State *L, int ctx, int first, int count) {
   lua_pop(L, 2);
 }
 
-/* Attach a node from the tensor arguments (positions at[]) to the outputs at first .. . The table {spec, ctx} is at the top. */
-static void attach(lua_State *L, gb_context *context, const char *name, int arguments, int n_in, const int *at, int first, int n_out) {
+/* Attach a node from the tensor arguments (positions at[]) to the outputs at first .. . The table {spec, ctx} is at the
+ * top. */
+static void attach(lua_State *L, gb_context *context, const char *name, int arguments, int n_in, const int *at,
+                   int first, int n_out) {
   gb_tensor **in = lua_newuserdatauv(L, sizeof *in * (size_t)(n_in + 1), 0), *out[GB_MAX_OUT];
   lua_insert(L, -2);
   for (int i = 0; i < n_in; i++) in[i] = gbl_check_tensor(L, at[i]);
@@ -347,8 +361,8 @@ static void attach(lua_State *L, gb_context *context, const char *name, int argu
   gbl_check_status(L, gb_custom_function(context, name, in, n_in, out, n_out, custom_backward, call, custom_release));
 }
 
-/* Push the ctx of a call with `arguments` arguments; at[]: where the tensors among them are. Returns how many, and whether one of them
- * is in the graph. */
+/* Push the ctx of a call with `arguments` arguments; at[]: where the tensors among them are. Returns how many, and
+ * whether one of them is in the graph. */
 static int push_call_ctx(lua_State *L, int arguments, int *at, bool *needed) {
   int n_in = 0;
   *needed = false;
@@ -380,7 +394,8 @@ static int call_forward(lua_State *L, gbl_state *state, int arguments, int ctx) 
   return scope + 1;
 }
 
-/* f(...) of f = gb.Function{...}: forward without gradients, then a node when one is needed. Upvalues: the state, the spec. */
+/* f(...) of f = gb.Function{...}: forward without gradients, then a node when one is needed. Upvalues: the state, the
+ * spec. */
 static int function_call(lua_State *L) {
   gbl_state *state = gbl_upvalue(L);
   int arguments = lua_gettop(L);
@@ -391,9 +406,11 @@ static int function_call(lua_State *L) {
   int first = call_forward(L, state, arguments, ctx), n_out = lua_gettop(L) - first + 1;
   luaL_checkstack(L, n_out + 16, NULL);
   for (int i = 0; i < n_out; i++)
-    if (!gbl_test_tensor(L, first + i)) return gbl_error(L, "forward of a gb.Function returns tensors, got %s", gbl_type_name(L, first + i));
+    if (!gbl_test_tensor(L, first + i))
+      return gbl_error(L, "forward of a gb.Function returns tensors, got %s", gbl_type_name(L, first + i));
   if (!needed || n_out == 0 || !state->context->modes->grad) return n_out;
-  if (n_out > GB_MAX_OUT) return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
+  if (n_out > GB_MAX_OUT)
+    return gbl_error(L, "forward of a gb.Function returns at most %d tensors, got %d", GB_MAX_OUT, n_out);
   separate_saved(L, ctx, first, n_out);
   for (int i = 0; i < n_out; i++) gbl_separate_output(L, first + i);
   gbl_raw_field(L, lua_upvalueindex(2), "name");
@@ -425,34 +442,48 @@ static int function_new(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { grad, GB_SANDBOX_STRICT | GBL_CALLS,
-    "gb.grad(outputs: tensors, inputs: tensors; grad_outputs?: tensors, retain_graph?: bool, create_graph: bool = false, "
-    "allow_unused: bool = false) -> any: The gradient of outputs by one tensor, or the list of those by a list; leaves' .grad stays as "
-    "it is. retain_graph is create_graph unless given; with allow_unused an input that was not used gives nil. Example: local w = "
+    "gb.grad(outputs: tensors, inputs: tensors; grad_outputs?: tensors, retain_graph?: bool, create_graph: bool = "
+    "false, "
+    "allow_unused: bool = false) -> any: The gradient of outputs by one tensor, or the list of those by a list; "
+    "leaves' .grad stays as "
+    "it is. retain_graph is create_graph unless given; with allow_unused an input that was not used gives nil. "
+    "Example: local w = "
     "gb.ones(2, { requires_grad = true }) local g = gb.grad((w * w):sum(), w)" },
   { function_new, GB_SANDBOX_STRICT,
-    "gb.Function(; forward: function, backward: function, name: string = \"function\") -> function: A function that gradients pass "
-    "through: forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor argument, and a name. Example: "
-    "local double = gb.Function { name = \"double\", forward = function(ctx, x) return x * 2 end, backward = function(ctx, g) return g "
+    "gb.Function(; forward: function, backward: function, name: string = \"function\") -> function: A function that "
+    "gradients pass "
+    "through: forward(ctx, ...), backward(ctx, gradients...), which returns a gradient for each tensor argument, "
+    "and a name. Example: "
+    "local double = gb.Function { name = \"double\", forward = function(ctx, x) return x * 2 end, backward = "
+    "function(ctx, g) return g "
     "* 2 end }" },
   { NULL, 0, NULL },
 };
 
 static const gbl_function methods[] = {
   { tensor_backward, GB_SANDBOX_STRICT | GBL_CALLS,
-    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): Compute the gradients of this tensor with "
-    "respect to every leaf that requires them, and add them to leaf.grad; gradient is 1 for a single element. retain_graph is create_graph unless given. With "
-    "create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad, else both stay until "
-    "the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next try. Errors: no graph, a graph "
+    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): Compute the gradients of "
+    "this tensor with "
+    "respect to every leaf that requires them, and add them to leaf.grad; gradient is 1 for a single element. "
+    "retain_graph is create_graph unless given. With "
+    "create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad, "
+    "else both stay until "
+    "the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next try. "
+    "Errors: no graph, a graph "
     "that was freed, a value that was changed in place. Example: loss:backward()" },
   { tensor_requires_grad_, GB_SANDBOX_STRICT,
-    "tensor:requires_grad_(on: bool = true) -> tensor: Turn gradients with respect to this tensor on or off. Errors: integers; false for a "
+    "tensor:requires_grad_(on: bool = true) -> tensor: Turn gradients with respect to this tensor on or off. "
+    "Errors: integers; false for a "
     "result of ops. Example: local w = gb.zeros(2):requires_grad_()" },
   { tensor_retain_grad, GB_SANDBOX_STRICT,
-    "tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { requires_grad = "
+    "tensor:retain_grad() -> tensor: Keep the gradient of a result of ops in .grad. Example: local y = gb.ones(2, { "
+    "requires_grad = "
     "true }) * 2 y:retain_grad()" },
   { tensor_register_hook, GB_SANDBOX_STRICT,
-    "tensor:register_hook(fn: function) -> hook: fn(grad) is called with each gradient that reaches this tensor; a tensor that it "
-    "returns takes the gradient's place. Example: local hook = gb.ones(2, { requires_grad = true }):register_hook(function(g) return g "
+    "tensor:register_hook(fn: function) -> hook: fn(grad) is called with each gradient that reaches this tensor; a "
+    "tensor that it "
+    "returns takes the gradient's place. Example: local hook = gb.ones(2, { requires_grad = true "
+    "}):register_hook(function(g) return g "
     "* 2 end)" },
   { NULL, 0, NULL },
 };

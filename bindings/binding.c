@@ -1,6 +1,8 @@
-/* binding.c - the state of one Lua universe, errors with the recipe's position, callbacks from the engine, and collection.
+/* binding.c - the state of one Lua universe, errors with the recipe's position, callbacks from the engine, and
+ * collection.
  *
- * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets the value be. */
+ * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets
+ * the value be. */
 #include "watch/audit.h"
 #include "base/stack.h"
 #include "binding.h"
@@ -20,8 +22,10 @@ static const char state_key = 0, owner_key = 0, noted_key = 0, error_key = 0, op
 #define SOFT_MARK_STEP ((size_t)8 << 20)   /* how often the pool is asked: per bytes made */
 #define COLLECT_SHARE 0.005                /* of the time may go into full collections at steps */
 #define COLLECT_HANDLES 256                /* that may be dead make a minor collection worth it */
-#define COLLECT_LEAST ((size_t)16 << 10)   /* bytes that may be dead below which it is not for their sake: a collection costs as much as a small op */
-#define GENERATION 128                     /* handles of small tensors, which with what they hold are not a tenth of a cache of the second level */
+/* bytes that may be dead below which it is not for their sake: a collection costs as much as a small op */
+#define COLLECT_LEAST ((size_t)16 << 10)
+/* handles of small tensors, which with what they hold are not a tenth of a cache of the second level */
+#define GENERATION 128
 #define GENERATION_MOST 16384
 #define GENERATION_BYTES 1024              /* of a tensor that counts as small, on the average of a generation */
 #define FRAMES_NEAR 200                    /* innermost frames in which the recipe's line is looked for, */
@@ -86,8 +90,9 @@ static int owner_gc(lua_State *L) {
   return 0;
 }
 
-/* The engine has no memory: collect what Lua has let go of, on the coroutine that runs. An op is under way, so finalisers of the recipe that
- * would start another, or change what this one reads, get an error: no coroutine counts as noted, and gbl_switch refuses. */
+/* The engine has no memory: collect what Lua has let go of, on the coroutine that runs. An op is under way, so
+ * finalisers of the recipe that would start another, or change what this one reads, get an error: no coroutine counts
+ * as noted, and gbl_switch refuses. */
 static void reclaim(void *user) {
   gbl_state *state = user;
   if (!state->running || state->reclaims) return;
@@ -105,9 +110,9 @@ static bool is_recipe(lua_State *L, lua_Debug *frame) {
   return *frame->what != 'C' && strncmp(frame->source, "=gibbous/", 9) != 0 && frame->currentline > 0;
 }
 
-/* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. lua_getstack walks to a level from the innermost
- * one, so a search level by level is quadratic in the depth. Beyond FRAMES_NEAR only the outermost frames are looked at, where
- * the recipe began; how deep they lie is found by doubling and halving. */
+/* The innermost frame whose chunk is the recipe's; raises nothing and allocates nothing. lua_getstack walks to a level
+ * from the innermost one, so a search level by level is quadratic in the depth. Beyond FRAMES_NEAR only the outermost
+ * frames are looked at, where the recipe began; how deep they lie is found by doubling and halving. */
 static bool find_recipe(lua_State *L, lua_Debug *frame) {
   int level = 0, low = FRAMES_NEAR, high = FRAMES_NEAR;
   for (; level < FRAMES_NEAR; level++) {
@@ -130,7 +135,8 @@ static bool find_recipe(lua_State *L, lua_Debug *frame) {
 static void where(void *user, char *text, size_t size) {
   gbl_state *state = user;
   lua_Debug frame;
-  if (state->running && find_recipe(state->running, &frame)) snprintf(text, size, "%s:%d", frame.short_src, frame.currentline);
+  if (state->running && find_recipe(state->running, &frame))
+    snprintf(text, size, "%s:%d", frame.short_src, frame.currentline);
 }
 
 void gbl_set_context_options(lua_State *L, const gb_context_options *options) {
@@ -146,7 +152,8 @@ static bool ignores_environment(lua_State *L) {
   return ignores;
 }
 
-/* Opening may fail at any allocation of Lua's and be tried again: then a state that was registered serves, and what was not is collected. */
+/* Opening may fail at any allocation of Lua's and be tried again: then a state that was registered serves, and what was
+ * not is collected. */
 gbl_state *gbl_open_state(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key) == LUA_TLIGHTUSERDATA) return gbl_note(L, lua_touserdata(L, -1));
   lua_rawgetp(L, LUA_REGISTRYINDEX, &options_key);
@@ -207,7 +214,8 @@ int gbl_error(lua_State *L, const char *format, ...) {
 }
 
 void gbl_check_stack(lua_State *L) {
-  if (gb_stack_left() < GB_STACK_LEAST) gbl_error(L, "stack overflow: too many calls within each other for this thread's stack");
+  if (gb_stack_left() < GB_STACK_LEAST)
+    gbl_error(L, "stack overflow: too many calls within each other for this thread's stack");
 }
 
 int gbl_check_status(lua_State *L, gb_status status) {
@@ -228,7 +236,8 @@ int gbl_check_status(lua_State *L, gb_status status) {
   return lua_error(L);
 }
 
-int gbl_bad_argument(lua_State *L, const char *who, const char *name, const char *text) { return gbl_error(L, "%s: '%s' %s", who, name, text); }
+int gbl_bad_argument(lua_State *L, const char *who, const char *name,
+                     const char *text) { return gbl_error(L, "%s: '%s' %s", who, name, text); }
 
 const char *gbl_type_name(lua_State *L, int arg) {
   if (gbl_test_tensor(L, arg)) return "a tensor";
@@ -240,7 +249,8 @@ const char *gbl_type_name(lua_State *L, int arg) {
   switch (lua_type(L, arg)) {
     case LUA_TNONE: return "nothing";
     case LUA_TNIL: return "nil";
-    case LUA_TNUMBER: return isnan(lua_tonumber(L, arg)) ? "nan" : "number"; /* whose sign, which printf shows, means nothing */
+    /* whose sign, which printf shows, means nothing */
+    case LUA_TNUMBER: return isnan(lua_tonumber(L, arg)) ? "nan" : "number";
     default: return luaL_typename(L, arg);
   }
 }
@@ -295,16 +305,19 @@ gbl_callback *gbl_callback_new(lua_State *L, int index) {
   return callback;
 }
 
-/* Runs wherever the last reference goes, a finaliser included; the coroutine that runs is the one noted by whoever called the engine. */
+/* Runs wherever the last reference goes, a finaliser included; the coroutine that runs is the one noted by whoever
+ * called the engine. */
 void gbl_callback_release(void *user) {
   gbl_callback *callback = user;
   gbl_state *state = callback->state;
-  if (state->context && state->running && lua_checkstack(state->running, 4)) luaL_unref(state->running, LUA_REGISTRYINDEX, callback->reference);
+  if (state->context && state->running && lua_checkstack(state->running, 4))
+    luaL_unref(state->running, LUA_REGISTRYINDEX, callback->reference);
   gb_counted_free(callback);
   state_release(state);
 }
 
-void gbl_callback_push(lua_State *L, const gbl_callback *callback) { lua_rawgeti(L, LUA_REGISTRYINDEX, callback->reference); }
+void gbl_callback_push(lua_State *L, const gbl_callback *callback) { lua_rawgeti(L, LUA_REGISTRYINDEX,
+    callback->reference); }
 
 /* Keep the error value at the top of the stack for gbl_check_status, and say so to the engine. */
 static gb_status keep_error(lua_State *L, gbl_state *state) {
@@ -390,8 +403,8 @@ static gbl_made made_since(const gbl_state *state, gbl_made before) {
   return (gbl_made){ state->made.handles - before.handles, state->made.bytes - before.bytes };
 }
 
-/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections close together would make
- * old, and so keep, what is alive at both. */
+/* Is there enough to gain: a tenth of the live bytes that is more than a trifle, or many handles? Two minor collections
+ * close together would make old, and so keep, what is alive at both. */
 static bool worth_it(const gbl_state *state) {
   gb_memory_stats stats;
   gbl_made since = made_since(state, state->collected);
@@ -401,23 +414,26 @@ static bool worth_it(const gbl_state *state) {
   return since.bytes > stats.current_total / 10;
 }
 
-/* Does Lua collect in steps, as stock Lua does, or because the recipe asked for it? Only asking for the other way tells. */
+/* Does Lua collect in steps, as stock Lua does, or because the recipe asked for it? Only asking for the other way
+ * tells. */
 static bool is_incremental(lua_State *L) {
   if (lua_gc(L, LUA_GCGEN, 0, 0) == LUA_GCGEN) return false;
   lua_gc(L, LUA_GCINC, 0, 0, 0);
   return true;
 }
 
-/* A generation has ended where no place comes that is known to have little alive. Lua would let garbage lie until its heap has grown by a fifth,
- * and much longer when handles are most of it, since it counts what finalisers are still to see as alive: by then what small tensors hold is
- * out of the cache. The debt that is asked for makes Lua see whether a full collection is due. What takes as long as what ran in between (large
- * weak tables are looked through every time) is done less often. */
+/* A generation has ended where no place comes that is known to have little alive. Lua would let garbage lie until its
+ * heap has grown by a fifth, and much longer when handles are most of it, since it counts what finalisers are still to
+ * see as alive: by then what small tensors hold is out of the cache. The debt that is asked for makes Lua see whether a
+ * full collection is due. What takes as long as what ran in between (large weak tables are looked through every time)
+ * is done less often. */
 static void end_generation(lua_State *L, gbl_state *state) {
   gbl_made since = made_since(state, state->young);
   state->young = state->made;
   state->young_end = state->generation ? state->made.handles + state->generation : INT64_MAX;
   if (!state->generation || since.bytes / GENERATION_BYTES > (size_t)since.handles) return;
-  if (lua_gc(L, LUA_GCISRUNNING) <= 0) return; /* stopped, or this is a finaliser, where Lua answers nothing else either */
+  if (lua_gc(L, LUA_GCISRUNNING) <= 0) return; /* stopped, or this is a finaliser, where Lua answers nothing else
+                                                  either */
   if (is_incremental(L)) {
     state->generation = 0;
     return;
@@ -431,9 +447,10 @@ static void end_generation(lua_State *L, gbl_state *state) {
   state->collected = state->made;
 }
 
-/* A minor collection (one step in a stock Lua) where it is worth it. That alone is not enough: what lives through two of them (a loss,
- * where steps are short) counts as old, and the collector, which does not see tensor memory, would leave it for hours. A full one is as
- * cheap as the Lua heap is small, so one is run instead whenever all of them take less than COLLECT_SHARE of the time. */
+/* A minor collection (one step in a stock Lua) where it is worth it. That alone is not enough: what lives through two
+ * of them (a loss, where steps are short) counts as old, and the collector, which does not see tensor memory, would
+ * leave it for hours. A full one is as cheap as the Lua heap is small, so one is run instead whenever all of them take
+ * less than COLLECT_SHARE of the time. */
 void gbl_collect(lua_State *L) {
   gbl_state *state = gbl_get_state(L);
   state->young = state->made;

@@ -1,6 +1,7 @@
 /* bytes.c - gb.from_bytes and gb.to_bytes: a Lua string as the memory of a tensor, and back.
  *
- * Bytes are those of memory: row-major, in this machine's order (little-endian). Both ways copy. Device memory goes through the CPU. */
+ * Bytes are those of memory: row-major, in this machine's order (little-endian). Both ways copy. Device memory goes
+ * through the CPU. */
 #include <inttypes.h>
 
 #include "reader.h"
@@ -13,7 +14,8 @@ static int shape_of(const gbl_call *call, size_t length, gb_dtype dtype, int64_t
   const gbl_value *given = gbl_argument(call, "shape");
   size_t width = gb_dtype_bytes(dtype);
   if (!given->given && length % width)
-    gbl_refuse(call, "%zu bytes are not a whole number of %s elements, which take %zu bytes each", length, gb_dtype_name(dtype), width);
+    gbl_refuse(call, "%zu bytes are not a whole number of %s elements, which take %zu bytes each", length,
+               gb_dtype_name(dtype), width);
   shape[0] = (int64_t)(length / width);
   for (int d = 0; d < given->count; d++) shape[d] = given->ints[d];
   return given->given ? given->count : 1;
@@ -31,7 +33,8 @@ static void check_length(const gbl_call *call, size_t length, gb_dtype dtype, in
     if (!shape[d]) bytes = 0, fits = true;
   if (!fits) gbl_refuse(call, "the shape has more elements than memory can hold");
   if ((uint64_t)bytes != length)
-    gbl_refuse(call, "the shape takes %" PRId64 " bytes of %s, the string has %zu", bytes, gb_dtype_name(dtype), length);
+    gbl_refuse(call, "the shape takes %" PRId64 " bytes of %s, the string has %zu", bytes, gb_dtype_name(dtype),
+               length);
 }
 
 /* A bool is a byte of 0 or 1; kernels rely on it. */
@@ -54,7 +57,8 @@ static int from_bytes(lua_State *L, gbl_call *call) {
   gbl_soft_mark(L, state);
   gbl_box *box = gbl_new_tensor(L);
   state->context->op = gbl_who(call);
-  gb_status status = gb_tensor_new(state->context, dtype, ndim, shape, on->given ? on->device : state->default_device, &box->tensor);
+  gb_status status = gb_tensor_new(state->context, dtype, ndim, shape, on->given ? on->device : state->default_device,
+                                   &box->tensor);
   state->context->op = NULL;
   gbl_check_status(L, status);
   gbl_check_status(L, gb_tensor_write(box->tensor, bytes->string, bytes->length));
@@ -74,11 +78,15 @@ static int to_bytes(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { from_bytes, GB_SANDBOX_STRICT,
-    "gb.from_bytes(bytes: string, dtype: dtype, shape?: sizes; device?: device) -> tensor: A new tensor whose memory is a copy of the "
-    "string: row-major, little-endian. Without a shape it has one dimension. Errors: a string that is longer or shorter than the "
-    "shape, a byte of a bool that is neither 0 nor 1. Example: local x = gb.from_bytes(string.pack(\"<fff\", 1, 2, 3), \"float32\")" },
+    "gb.from_bytes(bytes: string, dtype: dtype, shape?: sizes; device?: device) -> tensor: A new tensor whose "
+    "memory is a copy of the "
+    "string: row-major, little-endian. Without a shape it has one dimension. Errors: a string that is longer or "
+    "shorter than the "
+    "shape, a byte of a bool that is neither 0 nor 1. Example: local x = gb.from_bytes(string.pack(\"<fff\", 1, 2, "
+    "3), \"float32\")" },
   { to_bytes, GB_SANDBOX_STRICT,
-    "gb.to_bytes(x: tensor) -> string: The elements of x as a string, row-major and little-endian whatever its layout and device are. "
+    "gb.to_bytes(x: tensor) -> string: The elements of x as a string, row-major and little-endian whatever its "
+    "layout and device are. "
     "Errors: a string that would be longer than the limit on Lua's memory. "
     "Example: local text = gb.to_bytes(gb.tensor({ 72, 105 }, { dtype = \"uint8\" }))" },
   { NULL, 0, NULL },

@@ -1,8 +1,9 @@
 /* call.c - functions of the host's that recipes call.
  *
- * The public gb_call is opaque; here it stands for a host_call, a userdata that ends with the function, or by its __gc where that raises. (The
- * engine has a struct of that name too, one run of one op; the two never meet.) The function runs where nothing raises: its arguments were made
- * before, what it asks of Lua goes through gbl_host_protect, and its failure is raised after it has returned. */
+ * The public gb_call is opaque; here it stands for a host_call, a userdata that ends with the function, or by its __gc
+ * where that raises. (The engine has a struct of that name too, one run of one op; the two never meet.) The function
+ * runs where nothing raises: its arguments were made before, what it asks of Lua goes through gbl_host_protect, and its
+ * failure is raised after it has returned. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,8 +95,8 @@ gb_status gb_call_error(gb_call *call, gb_status status, const char *format, ...
 
 /* {==== The call ==== */
 
-/* Make a value of the argument at index that lasts as long as the call does: a string by the stack, a tensor, which the recipe may free meanwhile,
- * by a reference of its own. */
+/* Make a value of the argument at index that lasts as long as the call does: a string by the stack, a tensor, which the
+ * recipe may free meanwhile, by a reference of its own. */
 static void lend(lua_State *L, int index, gb_value *out) {
   size_t length;
   gb_tensor *tensor = gbl_test_tensor(L, index);
@@ -135,7 +136,8 @@ static int call_host(lua_State *L) {
   gb_status status = r->fn((gb_call *)c, r->user);
   host->current = outer;
   gbl_note(L, state);
-  if (status != GB_OK) return gbl_check_status(L, gb_fail(state->context, status, "%s", *c->error ? c->error : gb_status_text(status)));
+  if (status != GB_OK)
+    return gbl_check_status(L, gb_fail(state->context, status, "%s", *c->error ? c->error : gb_status_text(status)));
   int results = c->results;
   luaL_checkstack(L, results + 4, "too many results");
   for (int i = 0; i < results; i++) lua_rawgeti(L, LUA_REGISTRYINDEX, c->result[i]);
@@ -160,7 +162,8 @@ static int register_body(lua_State *L) {
 }
 
 gb_status gb_host_register(gb_host *host, const char *name, gb_host_fn fn, void *user) {
-  return gbl_host_do(host, name && fn ? NULL : "gb_host_register: name or fn is NULL", register_body, &(registration){ name, { fn, user } });
+  return gbl_host_do(host, name && fn ? NULL : "gb_host_register: name or fn is NULL", register_body,
+                     &(registration){ name, { fn, user } });
 }
 
 /* ====} */

@@ -1,7 +1,8 @@
-/* create.c - tensors from nothing and from Lua values: gb.tensor, zeros, arange, rand, ..., their *_like and t:new_* forms.
+/* create.c - tensors from nothing and from Lua values: gb.tensor, zeros, arange, rand, ..., their *_like and t:new_*
+ * forms.
  *
- * Integers in a list give int64, as in PyTorch; one float among them gives the default dtype. Errors of the ops that fill a new tensor
- * carry the name of the function that the recipe called. */
+ * Integers in a list give int64, as in PyTorch; one float among them gives the default dtype. Errors of the ops that
+ * fill a new tensor carry the name of the function that the recipe called. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -22,10 +23,12 @@ static target read_target(const gbl_call *call, gb_dtype dtype, gb_device device
   return (target){ call, as->given ? as->dtype : dtype, on->given ? on->device : device };
 }
 
-static target defaults(const gbl_call *call) { return read_target(call, call->state->default_dtype, call->state->default_device); }
+static target defaults(const gbl_call *call) { return read_target(call, call->state->default_dtype,
+                                                                  call->state->default_device); }
 
 /* As a tensor is. */
-static target like_tensor(const gbl_call *call, const gb_tensor *x) { return read_target(call, gb_tensor_dtype(x), gb_tensor_device(x)); }
+static target like_tensor(const gbl_call *call,
+                          const gb_tensor *x) { return read_target(call, gb_tensor_dtype(x), gb_tensor_device(x)); }
 
 /* The tensor at the top is complete: mark it as asked. */
 static int finish(lua_State *L, const target *t) {
@@ -56,14 +59,16 @@ static void make(lua_State *L, const target *t, gb_tensor *x, gb_op op, const gb
   gbl_check_status(L, status);
 }
 
-static void make_filled(lua_State *L, const target *t, gb_tensor *x, gb_attr value) { make(L, t, x, GB_OP_fill, &value); }
+static void make_filled(lua_State *L, const target *t, gb_tensor *x,
+                        gb_attr value) { make(L, t, x, GB_OP_fill, &value); }
 
 /* ====} */
 
 /* {==== gb.tensor ==== */
 
 /* What nested lists hold. */
-typedef struct survey { int ndim; int64_t shape[GB_MAX_NDIM]; bool has_float, has_integer, has_bool; uint64_t steps; } survey;
+typedef struct survey { int ndim; int64_t shape[GB_MAX_NDIM]; bool has_float, has_integer,
+                        has_bool; uint64_t steps; } survey;
 
 /* Follow the first elements down to learn the shape. */
 static void measure(lua_State *L, int index, survey *s) {
@@ -97,7 +102,8 @@ static void inspect(lua_State *L, int index, int dim, survey *s) {
   gbl_charge_step(L, &s->steps);
   if (dim == s->ndim) { note_element(L, index, s); return; }
   if (lua_type(L, index) != LUA_TTABLE || (int64_t)lua_rawlen(L, index) != s->shape[dim])
-    gbl_error(L, "tensor: the lists have different depths or lengths (dimension %d has %" PRId64 " elements elsewhere)", dim + 1, s->shape[dim]);
+    gbl_error(L, "tensor: the lists have different depths or lengths (dimension %d has %" PRId64 " elements elsewhere)",
+              dim + 1, s->shape[dim]);
   luaL_checkstack(L, 4, NULL);
   for (int64_t i = 1; i <= s->shape[dim]; i++) {
     lua_rawgeti(L, index, i);
@@ -149,7 +155,8 @@ static void convert_top(lua_State *L, gb_dtype dtype, gb_device device) {
   if (from.type == device.type && from.index == device.index) return;
   gbl_box *box = gbl_new_tensor(L);
   if (from.type != GB_CPU) { /* by way of the CPU */
-    gbl_check_status(L, gb_tensor_new(gb_tensor_context(x), dtype, x->ndim, x->shape, (gb_device){ GB_CPU, 0 }, &box->tensor));
+    gbl_check_status(L, gb_tensor_new(gb_tensor_context(x), dtype, x->ndim, x->shape, (gb_device){ GB_CPU, 0 },
+                                      &box->tensor));
     gbl_check_status(L, gb_tensor_read(x, gb_data(box->tensor), (size_t)x->numel * gb_dtype_bytes(dtype)));
     gbl_end_handle(L, -2);
     lua_replace(L, -2);
@@ -171,7 +178,8 @@ void gbl_push_data(lua_State *L, int arg, gb_dtype dtype, gb_device device) {
   gbl_soft_mark(L, state);
   gbl_box *box = gbl_new_tensor(L);
   state->context->op = "tensor";
-  gb_status status = gb_tensor_new(state->context, s.has_float ? GB_FLOAT64 : GB_INT64, s.ndim, s.shape, (gb_device){ GB_CPU, 0 }, &box->tensor);
+  gb_status status = gb_tensor_new(state->context, s.has_float ? GB_FLOAT64 : GB_INT64, s.ndim, s.shape,
+                                   (gb_device){ GB_CPU, 0 }, &box->tensor);
   state->context->op = NULL;
   gbl_check_status(L, status);
   write_elements(L, arg, 0, &s, gb_data(box->tensor), &at);
@@ -226,20 +234,26 @@ static int shaped(lua_State *L, const char *name, target t, content what, gb_att
 static int zeros(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), FILLED, gb_attr_whole(0)); }
 static int ones(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), FILLED, gb_attr_whole(1)); }
 static int empty(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), EMPTY, gb_attr_whole(0)); }
-static int rand_uniform(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), RAND, gb_attr_whole(0)); }
-static int rand_normal(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), RANDN, gb_attr_whole(0)); }
+static int rand_uniform(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), RAND,
+                                                                      gb_attr_whole(0)); }
+static int rand_normal(lua_State *L, gbl_call *call) { return shaped(L, "sizes", defaults(call), RANDN,
+                                                                     gb_attr_whole(0)); }
 
 static target as_self(const gbl_call *call) { return like_tensor(call, gbl_tensor(call, "self")); }
 
-static int new_zeros(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), FILLED, gb_attr_whole(0)); }
-static int new_ones(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), FILLED, gb_attr_whole(1)); }
-static int new_empty(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), EMPTY, gb_attr_whole(0)); }
+static int new_zeros(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), FILLED, gb_attr_whole(0));
+                                                     }
+static int new_ones(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), FILLED, gb_attr_whole(1));
+                                                    }
+static int new_empty(lua_State *L, gbl_call *call) { return shaped(L, "sizes", as_self(call), EMPTY, gb_attr_whole(0));
+                                                     }
 
 /* In the layout of x. */
 static int like(lua_State *L, const gbl_call *call, content what, gb_attr value) {
   const gb_tensor *of = gbl_tensor(call, "x");
   target t = like_tensor(call, of);
-  if (t.device.type != gb_tensor_device(of).type) fill_content(L, &t, push_new(L, &t, of->ndim, of->shape), what, value);
+  if (t.device.type != gb_tensor_device(of).type)
+    fill_content(L, &t, push_new(L, &t, of->ndim, of->shape), what, value);
   else {
     gbl_box *box = gbl_new_tensor(L);
     gbl_check_status(L, gb_tensor_new_like(of, t.dtype, GB_MEM_OTHER, &box->tensor));
@@ -256,15 +270,18 @@ static int rand_like(lua_State *L, gbl_call *call) { return like(L, call, RAND, 
 static int randn_like(lua_State *L, gbl_call *call) { return like(L, call, RANDN, gb_attr_whole(0)); }
 
 /* The value to fill with; an integer keeps all its bits. */
-static gb_attr fill_value(lua_State *L, const gbl_call *call) { return gbl_number_attr(L, gbl_argument(call, "value")->index); }
+static gb_attr fill_value(lua_State *L, const gbl_call *call) { return gbl_number_attr(L,
+    gbl_argument(call, "value")->index); }
 
 static int full(lua_State *L, gbl_call *call) {
   int value = gbl_argument(call, "value")->index;
-  gb_dtype natural = lua_isboolean(L, value) ? GB_BOOL : lua_isinteger(L, value) ? GB_INT64 : call->state->default_dtype;
+  gb_dtype natural = lua_isboolean(L, value) ? GB_BOOL : lua_isinteger(L, value) ? GB_INT64
+      : call->state->default_dtype;
   return shaped(L, "shape", read_target(call, natural, call->state->default_device), FILLED, fill_value(L, call));
 }
 
-static int new_full(lua_State *L, gbl_call *call) { return shaped(L, "shape", as_self(call), FILLED, fill_value(L, call)); }
+static int new_full(lua_State *L, gbl_call *call) { return shaped(L, "shape", as_self(call), FILLED,
+                                                                  fill_value(L, call)); }
 static int full_like(lua_State *L, gbl_call *call) { return like(L, call, FILLED, fill_value(L, call)); }
 
 /* ====} */
@@ -281,7 +298,8 @@ static int64_t integers_between(int64_t first, int64_t last, int64_t step) {
 
 /* Numbers that are all integers count in integers, which double could not hold. */
 static int arange(lua_State *L, gbl_call *call) {
-  const gbl_value *first = gbl_argument(call, "first"), *last = gbl_argument(call, "last"), *step = gbl_argument(call, "step");
+  const gbl_value *first = gbl_argument(call, "first"), *last = gbl_argument(call, "last"),
+      *step = gbl_argument(call, "step");
   const gbl_value zero = { .given = false };
   if (!last->given) last = first, first = &zero;
   const gbl_value *all[] = { first, last, step };
@@ -322,10 +340,13 @@ static int eye(lua_State *L, gbl_call *call) {
 
 /* (high, shape) or (low, high, shape). */
 static int randint(lua_State *L, gbl_call *call) {
-  const gbl_value *low = gbl_argument(call, "low"), *high = gbl_argument(call, "high"), *shape = gbl_argument(call, "shape");
+  const gbl_value *low = gbl_argument(call, "low"), *high = gbl_argument(call, "high"),
+      *shape = gbl_argument(call, "shape");
   const gbl_value zero = { .given = false };
   if (!strcmp(high->kind, "shape")) {
-    if (shape->given) return gbl_refuse(call, "the shape is given twice: gb.randint(high, { 2, 3 }) or gb.randint(low, high, { 2, 3 })");
+    if (shape->given)
+      return gbl_refuse(call,
+                        "the shape is given twice: gb.randint(high, { 2, 3 }) or gb.randint(low, high, { 2, 3 })");
     shape = high, high = low, low = &zero;
   } else if (!shape->given) return gbl_refuse(call, "pass the shape as a table: gb.randint(low, high, { 2, 3 })");
   target t = read_target(call, GB_INT64, call->state->default_device);
@@ -369,8 +390,10 @@ static int meshgrid(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { tensor, GB_SANDBOX_STRICT,
-    "gb.tensor(value: any" OPTIONS "A copy of what value holds: a number, a boolean, nested lists, or a tensor, which loses its "
-    "history. Integers give int64, one float among them the default dtype. Errors: lists of different lengths or depths. "
+    "gb.tensor(value: any" OPTIONS "A copy of what value holds: a number, a boolean, nested lists, or a tensor, "
+                                   "which loses its "
+    "history. Integers give int64, one float among them the default dtype. Errors: lists of different lengths or "
+    "depths. "
     "Example: local x = gb.tensor({ { 1, 2 }, { 3, 4 } }, { dtype = \"float32\" })" },
   { zeros, GB_SANDBOX_STRICT,
     "gb.zeros(sizes?: sizes" OPTIONS "Zeros of a shape, given as numbers or as one list. "
@@ -379,40 +402,54 @@ static const gbl_function functions[] = {
   { empty, GB_SANDBOX_STRICT,
     "gb.empty(sizes?: sizes" OPTIONS "Memory for a shape, with whatever it holds. Example: local x = gb.empty(2, 3)" },
   { full, GB_SANDBOX_STRICT,
-    "gb.full(shape: shape, value: number|bool" OPTIONS "value everywhere; the shape is a list. An integer gives int64, a boolean bool. "
+    "gb.full(shape: shape, value: number|bool" OPTIONS "value everywhere; the shape is a list. An integer gives "
+                                                       "int64, a boolean bool. "
     "Example: local x = gb.full({ 2, 3 }, 0.5)" },
   { rand_uniform, GB_SANDBOX_STRICT,
     "gb.rand(sizes?: sizes" OPTIONS "Uniform random numbers in [0, 1). Example: local x = gb.rand(2, 3)" },
   { rand_normal, GB_SANDBOX_STRICT,
-    "gb.randn(sizes?: sizes" OPTIONS "Normal random numbers of mean 0 and deviation 1. Example: local x = gb.randn(2, 3)" },
+    "gb.randn(sizes?: sizes" OPTIONS "Normal random numbers of mean 0 and deviation 1. Example: local x = "
+                                     "gb.randn(2, 3)" },
   { zeros_like, GB_SANDBOX_STRICT,
-    "gb.zeros_like(x: tensor" OPTIONS "Zeros in the shape, dtype, device and memory order of x. Example: local y = gb.zeros_like(x)" },
+    "gb.zeros_like(x: tensor" OPTIONS "Zeros in the shape, dtype, device and memory order of x. Example: local y = "
+                                      "gb.zeros_like(x)" },
   { ones_like, GB_SANDBOX_STRICT,
-    "gb.ones_like(x: tensor" OPTIONS "Ones in the shape, dtype, device and memory order of x. Example: local y = gb.ones_like(x)" },
+    "gb.ones_like(x: tensor" OPTIONS "Ones in the shape, dtype, device and memory order of x. Example: local y = "
+                                     "gb.ones_like(x)" },
   { empty_like, GB_SANDBOX_STRICT,
-    "gb.empty_like(x: tensor" OPTIONS "Memory in the shape, dtype, device and memory order of x. Example: local y = gb.empty_like(x)" },
+    "gb.empty_like(x: tensor" OPTIONS "Memory in the shape, dtype, device and memory order of x. Example: local y = "
+                                      "gb.empty_like(x)" },
   { full_like, GB_SANDBOX_STRICT,
-    "gb.full_like(x: tensor, value: number|bool" OPTIONS "value everywhere, in the shape, dtype, device and memory order of x. "
+    "gb.full_like(x: tensor, value: number|bool" OPTIONS "value everywhere, in the shape, dtype, device and memory "
+                                                         "order of x. "
     "Example: local y = gb.full_like(x, 0.5)" },
   { rand_like, GB_SANDBOX_STRICT,
-    "gb.rand_like(x: tensor" OPTIONS "Uniform random numbers in [0, 1), in the shape, dtype, device and memory order of x. "
+    "gb.rand_like(x: tensor" OPTIONS "Uniform random numbers in [0, 1), in the shape, dtype, device and memory "
+                                     "order of x. "
     "Example: local y = gb.rand_like(x)" },
   { randn_like, GB_SANDBOX_STRICT,
     "gb.randn_like(x: tensor" OPTIONS "Normal random numbers in the shape, dtype, device and memory order of x. "
     "Example: local y = gb.randn_like(x)" },
   { arange, GB_SANDBOX_STRICT,
-    "gb.arange(first: number, last?: number, step: number = 1" OPTIONS "first, first + step, ... below last. A single number is last, "
-    "and first is 0: it is data, so it counts from 0. Whole numbers give int64. Errors: a step of 0. Example: local x = gb.arange(10)" },
+    "gb.arange(first: number, last?: number, step: number = 1" OPTIONS "first, first + step, ... below last. A "
+                                                                       "single number is last, "
+    "and first is 0: it is data, so it counts from 0. Whole numbers give int64. Errors: a step of 0. Example: local "
+    "x = gb.arange(10)" },
   { linspace, GB_SANDBOX_STRICT,
-    "gb.linspace(first: number, last: number, steps: int" OPTIONS "steps numbers at equal distances, both ends included. "
+    "gb.linspace(first: number, last: number, steps: int" OPTIONS "steps numbers at equal distances, both ends "
+                                                                  "included. "
     "Example: local x = gb.linspace(0, 1, 11)" },
   { eye, GB_SANDBOX_STRICT,
-    "gb.eye(rows: int, columns?: int" OPTIONS "Ones on the diagonal of a matrix of zeros. Example: local x = gb.eye(3)" },
+    "gb.eye(rows: int, columns?: int" OPTIONS
+    "Ones on the diagonal of a matrix of zeros. Example: local x = gb.eye(3)" },
   { randint, GB_SANDBOX_STRICT,
-    "gb.randint(low: int, high: int|shape, shape?: shape" OPTIONS "Random integers low .. high - 1 as int64; the shape is a list. In "
-    "gb.randint(high, shape) low is 0, since it is data. Errors: high not above low. Example: local x = gb.randint(10, { 2, 3 })" },
+    "gb.randint(low: int, high: int|shape, shape?: shape" OPTIONS "Random integers low .. high - 1 as int64; the "
+                                                                  "shape is a list. In "
+    "gb.randint(high, shape) low is 0, since it is data. Errors: high not above low. Example: local x = "
+    "gb.randint(10, { 2, 3 })" },
   { randperm, GB_SANDBOX_STRICT,
-    "gb.randperm(n: int; device?: device) -> tensor: 0 .. n-1 in random order, as int64. Example: local order = gb.randperm(10)" },
+    "gb.randperm(n: int; device?: device) -> tensor: 0 .. n-1 in random order, as int64. Example: local order = "
+    "gb.randperm(10)" },
   { meshgrid, GB_SANDBOX_STRICT,
     "gb.meshgrid(xs...: tensor) -> tensors: Each vector spread over the grid of all, the first along dimension 1. "
     "Example: local x, y = gb.meshgrid(gb.arange(3), gb.arange(4))" },
@@ -421,14 +458,17 @@ static const gbl_function functions[] = {
 
 static const gbl_function methods[] = {
   { new_zeros, GB_SANDBOX_STRICT,
-    "tensor:new_zeros(sizes?: sizes" OPTIONS "Zeros in the dtype and on the device of this tensor. Example: local y = x:new_zeros(2, 3)" },
+    "tensor:new_zeros(sizes?: sizes" OPTIONS "Zeros in the dtype and on the device of this tensor. Example: local y "
+                                             "= x:new_zeros(2, 3)" },
   { new_ones, GB_SANDBOX_STRICT,
-    "tensor:new_ones(sizes?: sizes" OPTIONS "Ones in the dtype and on the device of this tensor. Example: local y = x:new_ones(2, 3)" },
+    "tensor:new_ones(sizes?: sizes" OPTIONS "Ones in the dtype and on the device of this tensor. Example: local y = "
+                                            "x:new_ones(2, 3)" },
   { new_empty, GB_SANDBOX_STRICT,
     "tensor:new_empty(sizes?: sizes" OPTIONS "Memory in the dtype and on the device of this tensor. "
     "Example: local y = x:new_empty(2, 3)" },
   { new_full, GB_SANDBOX_STRICT,
-    "tensor:new_full(shape: shape, value: number|bool" OPTIONS "value everywhere, in the dtype and on the device of this tensor. "
+    "tensor:new_full(shape: shape, value: number|bool" OPTIONS "value everywhere, in the dtype and on the device of "
+                                                               "this tensor. "
     "Example: local y = x:new_full({ 2, 3 }, 0.5)" },
   { new_tensor, GB_SANDBOX_STRICT,
     "tensor:new_tensor(value: any" OPTIONS "gb.tensor in the dtype and on the device of this tensor. "

@@ -1,4 +1,5 @@
-/* data.c - native datasets, texts and the native loader as Lua objects. The DataLoader that recipes see is in gibbous/data.lua. */
+/* data.c - native datasets, texts and the native loader as Lua objects. The DataLoader that recipes see is in
+ * gibbous/data.lua. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -30,7 +31,8 @@ static int dataset_text(lua_State *L) {
 /* A position from 0 among count samples, negative ones counted from the end. */
 static int64_t check_sample(const gbl_call *call, int64_t position, int64_t count) {
   int64_t i = position < 0 ? position + count : position;
-  if (i < 0 || i >= count) gbl_refuse(call, "there is no sample %" PRId64 " among %" PRId64, position < 0 ? position : position + 1, count);
+  if (i < 0 || i >= count)
+    gbl_refuse(call, "there is no sample %" PRId64 " among %" PRId64, position < 0 ? position : position + 1, count);
   return i;
 }
 
@@ -61,7 +63,8 @@ static int subset_of_list(lua_State *L, gbl_call *call, gb_dataset *of, const gb
     int64_t position;
     gbl_charge_step(L, &steps);
     lua_rawgeti(L, list->index, i + 1);
-    if (!gbl_test_integer(L, lua_gettop(L), &position)) gbl_refuse(call, "[%d] of the list is %s, no position", i + 1, gbl_type_name(L, -1));
+    if (!gbl_test_integer(L, lua_gettop(L), &position))
+      gbl_refuse(call, "[%d] of the list is %s, no position", i + 1, gbl_type_name(L, -1));
     if (position == 0) gbl_refuse(call, "position 0: positions count from 1, and -1 is the last");
     indices[i] = check_sample(call, position > 0 ? position - 1 : position, of->count);
     lua_pop(L, 1);
@@ -81,7 +84,8 @@ static int dataset_subset(lua_State *L, gbl_call *call) {
   int64_t first = which->integer, last = until->integer;
   if (!until->given) return gbl_refuse(call, "'last' is missing: the samples first .. last, or a list of positions");
   if (first < 1 || last < first - 1 || last > of->count)
-    return gbl_refuse(call, "positions %" PRId64 " .. %" PRId64 " do not lie within 1 .. %" PRId64, first, last, of->count);
+    return gbl_refuse(call, "positions %" PRId64 " .. %" PRId64 " do not lie within 1 .. %" PRId64, first, last,
+                      of->count);
   void **slot = gbl_new_object(L, &dataset_type, 0);
   gb_status status = gb_dataset_range(call->state->context, of, first - 1, last - first + 1, &made);
   return finish_dataset(L, slot, made, status);
@@ -127,25 +131,32 @@ static const gbl_function dataset_functions[] = {
     "dataset:get(i: position) -> tensors: The tensors of sample i (from 1, -1 is the last). Example: local dataset = "
     "gb.data.TensorDataset(gb.rand(8, 4)) local row = dataset:get(1)" },
   { dataset_columns, GB_SANDBOX_STRICT,
-    "dataset:columns() -> list: What gb.data.csv learned, a table for each column of the file that is used: name, kind (\"number\" or "
-    "\"category\"), tensor (\"x\", \"ids\" or \"y\", in whose order the columns stand), mean and std of numbers, categories in the order "
-    "of their ids, and how many values of this file were missing or unseen in the fitted data. Empty for any other dataset. Example: "
+    "dataset:columns() -> list: What gb.data.csv learned, a table for each column of the file that is used: name, "
+    "kind (\"number\" or "
+    "\"category\"), tensor (\"x\", \"ids\" or \"y\", in whose order the columns stand), mean and std of numbers, "
+    "categories in the order "
+    "of their ids, and how many values of this file were missing or unseen in the fitted data. Empty for any other "
+    "dataset. Example: "
     "print(#gb.data.TensorDataset(gb.rand(8, 4)):columns())" },
   { dataset_subset, GB_SANDBOX_STRICT,
-    "dataset:subset(first: int|list, last?: int) -> dataset: The samples first .. last, both included, from 1; or those of a list of "
+    "dataset:subset(first: int|list, last?: int) -> dataset: The samples first .. last, both included, from 1; or "
+    "those of a list of "
     "positions. Example: local half = gb.data.TensorDataset(gb.rand(8, 4)):subset(1, 4)" },
   { NULL, 0, NULL },
 };
 
-static const luaL_Reg dataset_events[] = { { "__len", dataset_length }, { "__tostring", dataset_text }, { NULL, NULL } };
+static const luaL_Reg dataset_events[] = { { "__len", dataset_length }, { "__tostring", dataset_text },
+                                           { NULL, NULL } };
 static const gbl_type dataset_type = {
   "gibbous.dataset", release_dataset, dataset_events, dataset_functions,
-  "dataset:close(): Release the dataset now instead of when it is collected. Example: gb.data.TensorDataset(gb.rand(8, 4)):close()",
+  "dataset:close(): Release the dataset now instead of when it is collected. Example: "
+  "gb.data.TensorDataset(gb.rand(8, 4)):close()",
 };
 
 static int tensor_dataset(lua_State *L, gbl_call *call) {
   const gbl_value *xs = gbl_argument(call, "xs");
-  if (xs->count < 1 || xs->count > GB_MAX_COLUMNS) return gbl_refuse(call, "takes 1 to %d tensors, got %d", GB_MAX_COLUMNS, xs->count);
+  if (xs->count < 1 || xs->count > GB_MAX_COLUMNS)
+    return gbl_refuse(call, "takes 1 to %d tensors, got %d", GB_MAX_COLUMNS, xs->count);
   gb_tensor *columns[GB_MAX_COLUMNS];
   for (int i = 0; i < xs->count; i++) {
     gbl_box *box = gbl_new_tensor(L);
@@ -170,8 +181,9 @@ static int dataset_readers(lua_State *L) {
   return 1;
 }
 
-/* The table at index, one of our own, as a list of options in a buffer that the table at `keep` holds. nested: a list in an option, which holds
- * no others: what is neither a number, bool, string nor dataset is of no kind there, and the reader says so. */
+/* The table at index, one of our own, as a list of options in a buffer that the table at `keep` holds. nested: a list
+ * in an option, which holds no others: what is neither a number, bool, string nor dataset is of no kind there, and the
+ * reader says so. */
 static void read_options(lua_State *L, int table, int keep, bool nested, gb_option *out) {
   uint64_t steps = 0;
   size_t count = 0;
@@ -187,12 +199,14 @@ static void read_options(lua_State *L, int table, int keep, bool nested, gb_opti
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), at++) {
     int value = lua_gettop(L), type = lua_type(L, value);
     if (lua_type(L, value - 1) == LUA_TSTRING) at->name = lua_tostring(L, value - 1);
-    else if (!gbl_test_integer(L, value - 1, &at->position)) gbl_error(L, "the keys of an option are names or positions");
+    else if (!gbl_test_integer(L, value - 1, &at->position))
+      gbl_error(L, "the keys of an option are names or positions");
     if (type == LUA_TNUMBER) at->kind = GB_OPTION_NUMBER, at->number = lua_tonumber(L, value);
     else if (type == LUA_TBOOLEAN) at->kind = GB_OPTION_BOOL, at->number = lua_toboolean(L, value);
     else if (type == LUA_TSTRING) at->kind = GB_OPTION_STRING, at->string = lua_tolstring(L, value, &at->length);
     else if (type == LUA_TTABLE && !nested) read_options(L, value, keep, true, at);
-    else if (luaL_testudata(L, value, dataset_type.name)) at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
+    else if (luaL_testudata(L, value, dataset_type.name))
+      at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
   }
 }
 
@@ -258,7 +272,8 @@ static int text_open(lua_State *L, gbl_call *call) {
   const gbl_value *vocabulary = gbl_argument(call, "vocabulary");
   gb_text_kind kind = strcmp(gbl_string(call, "kind"), "bytes") ? GB_TEXT_CHARACTERS : GB_TEXT_BYTES;
   text_part *part = push_part(L, &text_type);
-  gbl_check_status(L, gb_text_open(call->state->context, gbl_string(call, "path"), kind, vocabulary->string, vocabulary->length, &part->text));
+  gbl_check_status(L, gb_text_open(call->state->context, gbl_string(call, "path"), kind, vocabulary->string,
+                                   vocabulary->length, &part->text));
   part->count = gb_text_length(part->text);
   return 1;
 }
@@ -269,7 +284,8 @@ static int tokens_open(lua_State *L, gbl_call *call) {
   int kind = 0;
   while (strcmp(names[kind], dtype)) kind++; /* the signature has no other words */
   text_part *part = push_part(L, &tokens_type);
-  gbl_check_status(L, gb_tokens_open(call->state->context, gbl_string(call, "path"), (gb_token_kind)kind, &part->tokens));
+  gbl_check_status(L, gb_tokens_open(call->state->context, gbl_string(call, "path"), (gb_token_kind)kind,
+                                     &part->tokens));
   part->count = gb_tokens_length(part->tokens);
   return 1;
 }
@@ -292,7 +308,9 @@ static int part_text(lua_State *L) {
 
 static gb_text *text_of(const gbl_call *call) { return ((const text_part *)gbl_object(call, "self"))->text; }
 
-static int text_vocabulary_size(lua_State *L, gbl_call *call) { return lua_pushinteger(L, gb_text_vocabulary_size(text_of(call))), 1; }
+static int text_vocabulary_size(lua_State *L,
+                                gbl_call *call) { return lua_pushinteger(L, gb_text_vocabulary_size(text_of(call))),
+                                                  1; }
 
 static int text_vocabulary(lua_State *L, gbl_call *call) {
   size_t bytes;
@@ -351,26 +369,31 @@ static int part_windows(lua_State *L, gbl_call *call) {
   int64_t block = gbl_integer(call, "block");
   gb_dataset *made = NULL;
   void **slot = gbl_new_object(L, &dataset_type, 0);
-  gb_status status = part->tokens ? gb_dataset_token_windows(context, part->tokens, part->first, part->count, block, &made)
+  gb_status status = part->tokens ? gb_dataset_token_windows(context, part->tokens, part->first, part->count, block,
+                                                             &made)
                                   : gb_dataset_windows(context, part->text, part->first, part->count, block, &made);
   return finish_dataset(L, slot, made, status);
 }
 
 static const gbl_function text_functions[] = {
   { text_vocabulary_size, GB_SANDBOX_FILES, "text:vocabulary_size() -> int: How many ids there are." },
-  { text_vocabulary, GB_SANDBOX_FILES, "text:vocabulary() -> string: The characters in the order of their ids; nil for bytes." },
+  { text_vocabulary, GB_SANDBOX_FILES, "text:vocabulary() -> string: The characters in the order of their ids; nil "
+                                       "for bytes." },
   { text_encode, GB_SANDBOX_FILES,
-    "text:encode(string: string) -> tensor: The ids of a string, an int64 vector. Errors: a character that the vocabulary lacks." },
+    "text:encode(string: string) -> tensor: The ids of a string, an int64 vector. Errors: a character that the "
+    "vocabulary lacks." },
   { text_decode, GB_SANDBOX_FILES,
     "text:decode(ids: tensor) -> string: The string of an integer tensor. Errors: an id that the vocabulary lacks." },
-  { part_split, GB_SANDBOX_FILES, "text:split(share: number) -> text, text: The first share of the ids, and the rest." },
+  { part_split, GB_SANDBOX_FILES,
+    "text:split(share: number) -> text, text: The first share of the ids, and the rest." },
   { part_windows, GB_SANDBOX_FILES,
     "text:windows(block: int) -> dataset: Samples x = ids[i .. i+block-1], y = the ids one further." },
   { NULL, 0, NULL },
 };
 
 static const gbl_function tokens_functions[] = {
-  { part_split, GB_SANDBOX_FILES, "tokens:split(share: number) -> tokens, tokens: The first share of the ids, and the rest." },
+  { part_split, GB_SANDBOX_FILES, "tokens:split(share: number) -> tokens, tokens: The first share of the ids, and "
+                                  "the rest." },
   { part_windows, GB_SANDBOX_FILES,
     "tokens:windows(block: int) -> dataset: Samples x = ids[i .. i+block-1], y = the ids one further." },
   { NULL, 0, NULL },
@@ -378,10 +401,12 @@ static const gbl_function tokens_functions[] = {
 
 static const luaL_Reg part_events[] = { { "__len", part_length }, { "__tostring", part_text }, { NULL, NULL } };
 static const gbl_type text_type = {
-  "gibbous.text", release_text, part_events, text_functions, "text:close(): Release the text now instead of when it is collected.",
+  "gibbous.text", release_text, part_events, text_functions,
+      "text:close(): Release the text now instead of when it is collected.",
 };
 static const gbl_type tokens_type = {
-  "gibbous.tokens", release_text, part_events, tokens_functions, "tokens:close(): Release the file now instead of when it is collected.",
+  "gibbous.tokens", release_text, part_events, tokens_functions,
+      "tokens:close(): Release the file now instead of when it is collected.",
 };
 
 /* ====} */
@@ -403,7 +428,8 @@ static int loader_new(lua_State *L) {
   options.drop_last = lua_toboolean(L, 4);
   lua_Integer prefetch = luaL_checkinteger(L, 5);
   if (gbl_in_sandbox(L) && prefetch > 0) prefetch = 0; /* the same batches, without a thread for each loader */
-  options.prefetch = prefetch < 0 ? -1 : prefetch > INT_MAX ? INT_MAX : (int)prefetch; /* out of range: the engine turns it down */
+  /* out of range: the engine turns it down */
+  options.prefetch = prefetch < 0 ? -1 : prefetch > INT_MAX ? INT_MAX : (int)prefetch;
   options.seed = (uint64_t)luaL_checkinteger(L, 6);
   options.random_batches = luaL_optinteger(L, 7, 0);
   gb_loader *loader = NULL;
@@ -437,13 +463,15 @@ static int loader_seek(lua_State *L) {
   return 0;
 }
 
-static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek }, { "batches", loader_batches }, { NULL, NULL } };
+static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek },
+                                           { "batches", loader_batches }, { NULL, NULL } };
 static const gbl_type loader_type = { "gibbous.batches", release_loader, loader_methods, NULL, NULL };
 
 /* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */
 static int shuffled(lua_State *L) {
   int64_t n = luaL_checkinteger(L, 1);
-  if (n < 0 || n >= INT_MAX) return gbl_error(L, "DataLoader: %" PRId64 " samples cannot be shuffled; there may be %d", n, INT_MAX - 1);
+  if (n < 0 || n >= INT_MAX)
+    return gbl_error(L, "DataLoader: %" PRId64 " samples cannot be shuffled; there may be %d", n, INT_MAX - 1);
   gbl_charge(L, (uint64_t)n);
   int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
   gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
@@ -461,14 +489,18 @@ static int shuffled(lua_State *L) {
 
 static const gbl_function functions[] = {
   { tensor_dataset, GB_SANDBOX_STRICT,
-    "gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers of rows. Example: "
+    "gb.data.TensorDataset(xs...: tensor) -> dataset: Sample i is row i of each tensor. Errors: different numbers "
+    "of rows. Example: "
     "local dataset = gb.data.TensorDataset(gb.rand(8, 4), gb.arange(8))" },
   { text_open, GB_SANDBOX_FILES,
-    "gb.data.text(path: path; kind: \"characters\"|\"bytes\" = \"characters\", vocabulary?: string) -> text: A file as a sequence of "
-    "ids, one for each character, or byte; the vocabulary is a string of the characters in the order of their ids. Errors: a character "
+    "gb.data.text(path: path; kind: \"characters\"|\"bytes\" = \"characters\", vocabulary?: string) -> text: A file "
+    "as a sequence of "
+    "ids, one for each character, or byte; the vocabulary is a string of the characters in the order of their ids. "
+    "Errors: a character "
     "that the vocabulary lacks." },
   { tokens_open, GB_SANDBOX_FILES,
-    "gb.data.tokens(path: path; dtype: \"uint8\"|\"uint16\"|\"int32\" = \"uint16\") -> tokens: A file of token ids, read window by "
+    "gb.data.tokens(path: path; dtype: \"uint8\"|\"uint16\"|\"int32\" = \"uint16\") -> tokens: A file of token ids, "
+    "read window by "
     "window; with 16 bits also one with llm.c's header." },
   { NULL, 0, NULL },
 };
@@ -483,7 +515,9 @@ void gbl_open_data(lua_State *L) {
   gbl_define(L, functions);
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new }, { "shuffled", shuffled },
-                                           { "dataset_readers", dataset_readers }, { "read_dataset", read_dataset }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "is_dataset", is_dataset }, { "loader", loader_new },
+                                           { "shuffled", shuffled },
+                                           { "dataset_readers", dataset_readers }, { "read_dataset", read_dataset },
+                                               { NULL, NULL } });
   lua_pop(L, 1);
 }

@@ -1,6 +1,8 @@
-/* doctor.c - what gb.doctor asks of the machine that Lua cannot: versions of libraries, which are opened for that alone, and CUDA's devices.
+/* doctor.c - what gb.doctor asks of the machine that Lua cannot: versions of libraries, which are opened for that
+ * alone, and CUDA's devices.
  *
- * No header of theirs is used: the functions are few, and have kept their types since the first version that is looked for. */
+ * No header of theirs is used: the functions are few, and have kept their types since the first version that is looked
+ * for. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +19,8 @@ typedef struct library { const char *key, *function; asking how; const char *fil
 
 static const library libraries[] = {
   { "cudart", "cudaRuntimeGetVersion", INT_OUT, { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", NULL } },
-  { "cublaslt", "cublasLtGetVersion", SIZE_RETURNED, { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL } },
+  { "cublaslt", "cublasLtGetVersion", SIZE_RETURNED,
+    { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL } },
   { "cudnn", "cudnnGetVersion", SIZE_RETURNED, { "libcudnn.so.9", "libcudnn.so.8", NULL } },
   { "nccl", "ncclGetVersion", INT_OUT, { "libnccl.so.2", NULL } },
 };
@@ -67,7 +70,8 @@ static void push_device(lua_State *L, void *driver, int index) {
   if (find(driver, "cuDeviceGet", &get) && get(&device, index) == 0) {
     if (find(driver, "cuDeviceGetName", &name)) name(text, sizeof text, device);
     if (find(driver, "cuDeviceTotalMem_v2", &bytes)) bytes(&memory, device);
-    if (find(driver, "cuDeviceGetAttribute", &attribute)) attribute(&major, MAJOR, device), attribute(&minor, MINOR, device);
+    if (find(driver, "cuDeviceGetAttribute", &attribute))
+      attribute(&major, MAJOR, device), attribute(&minor, MINOR, device);
   }
   lua_createtable(L, 0, 4);
   lua_pushstring(L, text), gbl_set_raw(L, -2, "name");
@@ -84,14 +88,15 @@ static void push_reason(lua_State *L, void *driver, int code) {
   lua_pushfstring(L, "error %d%s%s", code, text ? ", " : "", text ? text : "");
 }
 
-/* The driver's version, the list of devices, and why there are none if the driver says; nothing where there is no driver. It stays open: it does
- * not like to be closed. */
+/* The driver's version, the list of devices, and why there are none if the driver says; nothing where there is no
+ * driver. It stays open: it does not like to be closed. */
 static int push_driver(lua_State *L) {
   int (*version)(int *), (*init)(unsigned), (*count)(int *);
   int number = 0, devices = 0, code = 0;
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!driver || !find(driver, "cuDriverGetVersion", &version) || version(&number) != 0) return 0;
-  if (find(driver, "cuInit", &init) && (code = init(0)) == 0 && find(driver, "cuDeviceGetCount", &count) && (code = count(&devices)) != 0) devices = 0;
+  if (find(driver, "cuInit", &init) && (code = init(0)) == 0 && find(driver, "cuDeviceGetCount", &count) &&
+      (code = count(&devices)) != 0) devices = 0;
   lua_pushinteger(L, number);
   lua_newtable(L);
   for (int i = 0; i < devices; i++) {
@@ -103,7 +108,8 @@ static int push_driver(lua_State *L) {
   return 3;
 }
 
-/* library(key, most): the version of a library that can be opened, or nothing; of several that of CUDA `most` at the latest, if there is one. */
+/* library(key, most): the version of a library that can be opened, or nothing; of several that of CUDA `most` at the
+ * latest, if there is one. */
 static int library_version(lua_State *L) {
   static const char *const others[] = { "driver", "onednn", "cudart", "cublaslt", "cudnn", "nccl", NULL };
   int which = luaL_checkoption(L, 1, NULL, others);

@@ -1,5 +1,5 @@
-/* gibbous.c - luaopen_gibbous: opens the engine for this Lua universe, puts the table gb together, and runs the Lua half, which lies inside
- * the binary. A second require in the same universe gives the same table. */
+/* gibbous.c - luaopen_gibbous: opens the engine for this Lua universe, puts the table gb together, and runs the Lua
+ * half, which lies inside the binary. A second require in the same universe gives the same table. */
 #include <string.h>
 
 #include "embedded.h"
@@ -43,9 +43,11 @@ int gbl_push_global(lua_State *L, const char *name) {
 
 /* {==== The Lua half ==== */
 
-/* What the Lua half uses of the globals. Left out is what hosts and prompts put something else in the place of, or users to see what is printed. */
+/* What the Lua half uses of the globals. Left out is what hosts and prompts put something else in the place of, or
+ * users to see what is printed. */
 static const char *const own_names[] = {
-  "assert", "collectgarbage", "coroutine", "debug", "error", "getmetatable", "io", "ipairs", "math", "next", "os", "pairs", "pcall", "rawequal", "rawget",
+  "assert", "collectgarbage", "coroutine", "debug", "error", "getmetatable", "io", "ipairs", "math", "next", "os",
+      "pairs", "pcall", "rawequal", "rawget",
   "rawlen", "rawset", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "utf8",
 };
 static const char *const own_libraries[] = { "math", "string", "table", "utf8" }; /* of these, what is in them too */
@@ -88,8 +90,8 @@ void gbl_push_own_name(lua_State *L, const char *name) {
   lua_remove(L, -2);
 }
 
-/* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from itself, and the globals behind.
- * Methods of strings are found in the table that all share. */
+/* A table that stands for the globals: with names of its own, so that a script that takes one away takes it from
+ * itself, and the globals behind. Methods of strings are found in the table that all share. */
 static void open_names(lua_State *L) {
   lua_newtable(L);
   lua_createtable(L, 0, 1);

@@ -1,5 +1,6 @@
-/* guards.c - library functions in the form that sandboxes have them: work that a short call can make long is checked before it starts, bytecode
- * and finalisers are refused, addresses are not shown, and files are opened under the engine's policy.
+/* guards.c - library functions in the form that sandboxes have them: work that a short call can make long is checked
+ * before it starts, bytecode and finalisers are refused, addresses are not shown, and files are opened under the
+ * engine's policy.
  *
  * Most of them check and then call the function of the standard library, which is an upvalue. */
 #define _DEFAULT_SOURCE /* fdopen */
@@ -42,7 +43,8 @@ static int forward(lua_State *L) {
 
 /* Charge what a call is going to cost, or refuse it. */
 static void expect(lua_State *L, const char *who, double steps) {
-  if (!(steps <= MOST_STEPS)) gbl_error(L, "%s: %.0f steps in one call are more than a sandbox allows (%d)", who, steps, MOST_STEPS);
+  if (!(steps <= MOST_STEPS))
+    gbl_error(L, "%s: %.0f steps in one call are more than a sandbox allows (%d)", who, steps, MOST_STEPS);
   gbl_charge(L, steps > 0 ? (uint64_t)steps : 0);
 }
 
@@ -70,7 +72,8 @@ static void charge_strings(lua_State *L) {
   if (bytes >= BYTES_PER_STEP) gbl_charge(L, bytes / BYTES_PER_STEP);
 }
 
-/* A function whose time is that of looking through its strings. It runs in this frame, so that its errors keep their names. */
+/* A function whose time is that of looking through its strings. It runs in this frame, so that its errors keep their
+ * names. */
 static int charged(lua_State *L) {
   charge_strings(L);
   return lua_tocfunction(L, lua_upvalueindex(1))(L);
@@ -113,7 +116,8 @@ static int guarded_tostring(lua_State *L) {
 static int guarded_format(lua_State *L) {
   int arg = 1;
   size_t length;
-  const char *f = luaL_checklstring(L, 1, &length), *end = f + length; /* it may hold zeros, behind which format goes on */
+  /* it may hold zeros, behind which format goes on */
+  const char *f = luaL_checklstring(L, 1, &length), *end = f + length;
   gbl_charge(L, length / BYTES_PER_STEP);
   for (; f < end; f++) {
     if (*f != '%') continue;
@@ -156,11 +160,13 @@ static int guarded_codes(lua_State *L) {
   return lua_gettop(L);
 }
 
-/* Functions that are linear in their strings and make none. "": of the globals; "__": the metamethods by which strings are numbers. */
+/* Functions that are linear in their strings and make none. "": of the globals; "__": the metamethods by which strings
+ * are numbers. */
 static void guard_linear(lua_State *L) {
   static const struct { const char *table, *name; } linear[] = {
     { "", "tonumber" }, { "string", "packsize" }, { "utf8", "len" }, { "utf8", "offset" }, { "utf8", "codepoint" },
-    { "__", "__add" }, { "__", "__sub" }, { "__", "__mul" }, { "__", "__mod" }, { "__", "__pow" }, { "__", "__div" }, { "__", "__idiv" }, { "__", "__unm" },
+    { "__", "__add" }, { "__", "__sub" }, { "__", "__mul" }, { "__", "__mod" }, { "__", "__pow" }, { "__", "__div" },
+        { "__", "__idiv" }, { "__", "__unm" },
   };
   for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
     lua_pushliteral(L, "");
@@ -209,7 +215,8 @@ static double access_cost(lua_State *L, int index) {
 /* The length of the table at 1, which no metamethod may make up. */
 static double length_of(lua_State *L, const char *who) {
   luaL_checktype(L, 1, LUA_TTABLE);
-  if (luaL_getmetafield(L, 1, "__len") != LUA_TNIL) gbl_error(L, "%s: the table has a __len, which a sandbox does not trust", who);
+  if (luaL_getmetafield(L, 1, "__len") != LUA_TNIL)
+    gbl_error(L, "%s: the table has a __len, which a sandbox does not trust", who);
   return (double)lua_rawlen(L, 1);
 }
 
@@ -295,13 +302,15 @@ static void guard_table(lua_State *L) {
 static int guarded_setmetatable(lua_State *L) {
   if (lua_istable(L, 2)) {
     lua_pushliteral(L, "__gc");
-    if (lua_rawget(L, 2) != LUA_TNIL) return gbl_error(L, "setmetatable: a sandbox has no finalisers, so the metatable must have no __gc");
+    if (lua_rawget(L, 2) != LUA_TNIL)
+      return gbl_error(L, "setmetatable: a sandbox has no finalisers, so the metatable must have no __gc");
     lua_pop(L, 1);
   }
   return forward(L);
 }
 
-/* next(t, k) looks through the places that are empty, of which a large table that was emptied has many. Upvalue 2 is the host. */
+/* next(t, k) looks through the places that are empty, of which a large table that was emptied has many. Upvalue 2 is
+ * the host. */
 static int guarded_next(lua_State *L) {
   const gb_host *host = lua_touserdata(L, lua_upvalueindex(2));
   if (host->lua_bytes >= LARGE_HEAP) gbl_charge(L, 1);
@@ -339,7 +348,8 @@ static void collect(lua_State *L) {
   lua_gc(L, LUA_GCCOLLECT);
 }
 
-/* collectgarbage: "count" as ever; "collect" and "step" cost what they look at; the collector's settings are the host's. */
+/* collectgarbage: "count" as ever; "collect" and "step" cost what they look at; the collector's settings are the
+ * host's. */
 static int guarded_collect(lua_State *L) {
   static const char *const allowed[] = { "collect", "step", "count", "isrunning", NULL };
   int choice = luaL_checkoption(L, 1, "collect", allowed);

@@ -4,7 +4,8 @@
 
 #include "host.h"
 
-/* Put guarded functions in the place of those of Lua's libraries; files: with those that open files beneath the host's folder. */
+/* Put guarded functions in the place of those of Lua's libraries; files: with those that open files beneath the host's
+ * folder. */
 void gbl_replace_library(lua_State *L, bool files);
 
 #endif

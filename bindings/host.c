@@ -1,7 +1,9 @@
-/* host.c - a Lua universe inside another program: options, opening and closing, Lua's memory and its limit, running, errors.
+/* host.c - a Lua universe inside another program: options, opening and closing, Lua's memory and its limit, running,
+ * errors.
  *
- * What may raise runs in gbl_host_protect. Limits and interrupts are those of interrupt.h; the allocator here adds the one on Lua bytes, and
- * charges large blocks, since library functions that make long strings do not pass the count hook. */
+ * What may raise runs in gbl_host_protect. Limits and interrupts are those of interrupt.h; the allocator here adds the
+ * one on Lua bytes, and charges large blocks, since library functions that make long strings do not pass the count
+ * hook. */
 #include "host.h"
 #include "reader.h"
 
@@ -18,7 +20,8 @@
 #define SLOT ((size_t)16)              /* bytes of a place on a stack of Lua's */
 #define STACK_LEAST (40 * SLOT)        /* no stack has less */
 #define STACK_EXTRA (5 * SLOT)         /* that Lua does not count when it doubles one */
-#define STACK_DEEP (41000 * SLOT)      /* in a sandbox one instruction, a chain of __call for example, deepens a stack no further; */
+/* in a sandbox one instruction, a chain of __call for example, deepens a stack no further; */
+#define STACK_DEEP (41000 * SLOT)
 #define STACK_MOST (82000 * SLOT)      /* calls may, up to here, and have an error at the next instruction */
 
 /* {==== Errors ==== */
@@ -36,7 +39,8 @@ const char *gb_host_error(const gb_host *host) {
   return is_elsewhere(host) ? gb_status_text(GB_ETHREAD) : host->error;
 }
 
-/* Keep a text and tell the callback, which may call the host: what fails there is not told, and leaves this text as it is. */
+/* Keep a text and tell the callback, which may call the host: what fails there is not told, and leaves this text as it
+ * is. */
 static gb_status keep(gb_host *host, gb_status status, const char *text) {
   char copy[sizeof host->error];
   snprintf(copy, sizeof copy, "%s", text);
@@ -140,7 +144,8 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
   int lua_status = lua_pcall(L, 1, 0, top + 1);
   if (lua_status != LUA_OK && p.modes) gbl_close_scopes(p.modes, p.scopes);
   gb_status reason = gbl_interrupt_end(L, lua_status == LUA_OK);
-  gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason : (gb_status)atomic_load(&host->state->interrupt.reason));
+  gb_status status = outcome(host, L, lua_status, reason != GB_OK ? reason
+                             : (gb_status)atomic_load(&host->state->interrupt.reason));
   lua_settop(L, top);
   gbl_note(L, host->state); /* what the host does with the engine is done in this coroutine's modes */
   return status;
@@ -150,8 +155,11 @@ gb_status gbl_host_protect(gb_host *host, lua_CFunction body, void *request) {
 gb_status gbl_host_enter(gb_host *host) {
   uintptr_t self = this_thread(), none = 0;
   if (!host) return GB_EINVAL;
-  if (atomic_load_explicit(&host->user, memory_order_relaxed) != self && !atomic_compare_exchange_strong(&host->user, &none, self)) return GB_ETHREAD;
-  if (host->barred) return gbl_host_fail(host, GB_ESTATE, "this callback runs where the host cannot be called; note what is wanted, and do it later");
+  if (atomic_load_explicit(&host->user, memory_order_relaxed) != self &&
+      !atomic_compare_exchange_strong(&host->user, &none, self)) return GB_ETHREAD;
+  if (host->barred)
+    return gbl_host_fail(host, GB_ESTATE, "this callback runs where the host cannot be called; note what is wanted, "
+                                          "and do it later");
   host->depth++;
   return GB_OK;
 }
@@ -175,10 +183,11 @@ gb_status gbl_host_do(gb_host *host, const char *bad, lua_CFunction body, void *
 /* The state that allocations are told to, or NULL: it is not there yet, or goes. */
 static gbl_state *told(const gb_host *host) { return host->closing ? NULL : host->state; }
 
-/* The limit refuses. Lua collects and asks once more; what is refused twice, or is more than the limit by itself, is out of reach, and everything
- * must unwind. */
+/* The limit refuses. Lua collects and asks once more; what is refused twice, or is more than the limit by itself, is
+ * out of reach, and everything must unwind. */
 static void *refuse(gb_host *host, size_t bytes) {
-  if ((host->refused == bytes || bytes > host->options.lua_bytes) && told(host)) gbl_interrupt_request(told(host), GB_ELUABYTES);
+  if ((host->refused == bytes || bytes > host->options.lua_bytes) && told(host))
+    gbl_interrupt_request(told(host), GB_ELUABYTES);
   host->refused = bytes;
   host->limited = true;
   return NULL;
@@ -229,7 +238,8 @@ static void forget_string(gb_host *host, const void *block) {
   }
 }
 
-/* Is the request about a stack? Lua makes one right after the coroutine that has it; `before` is a type where there is no block. */
+/* Is the request about a stack? Lua makes one right after the coroutine that has it; `before` is a type where there is
+ * no block. */
 static bool is_stack(gb_host *host, const void *block, size_t before) {
   if (host->options.sandbox == GB_SANDBOX_NONE) return false;
   if (block) return before >= STACK_LEAST && gbl_stacks_has(&host->stacks, block);
@@ -243,8 +253,8 @@ static void note_depth(const gb_host *host, size_t bytes) {
   if (bytes > STACK_DEEP && told(host)) gbl_note_deep(told(host));
 }
 
-/* May a stack have so much room? Some versions of Lua ask for a new block, which is known by its length. The collection that Lua tries then is
- * charged. */
+/* May a stack have so much room? Some versions of Lua ask for a new block, which is known by its length. The collection
+ * that Lua tries then is charged. */
 static bool may_deepen(gb_host *host, bool of_stack, size_t bytes) {
   if (bytes <= STACK_DEEP || (bytes <= STACK_MOST && told(host) && told(host)->interrupt.looked)) return true;
   if (!of_stack && !gbl_stacks_of(&host->stacks, (bytes + STACK_EXTRA) / 2)) return true;
@@ -254,7 +264,8 @@ static bool may_deepen(gb_host *host, bool of_stack, size_t bytes) {
   return false;
 }
 
-/* Was the stack at block, which goes, copied to the block that was made just before? What is compared are values and types, with gaps. */
+/* Was the stack at block, which goes, copied to the block that was made just before? What is compared are values and
+ * types, with gaps. */
 static bool has_moved(const gb_host *host, const char *block, size_t before) {
   const char *to = host->newest.block;
   size_t bytes = before < host->newest.bytes ? before : host->newest.bytes;
@@ -271,7 +282,8 @@ static void note_stack(gb_host *host, const void *block, const void *fresh, size
   else host->thread_made = false;
   if (bytes) gbl_stacks_add(&host->stacks, fresh, bytes);
   if (bytes > STACK_DEEP / 4 && told(host)) told(host)->interrupt.looked = false;
-  if (told(host) && gbl_stacks_most(&host->stacks) != most) gbl_note_deepest(told(host), gbl_stacks_most(&host->stacks) / SLOT);
+  if (told(host) && gbl_stacks_most(&host->stacks) != most)
+    gbl_note_deepest(told(host), gbl_stacks_most(&host->stacks) / SLOT);
 }
 
 /* A stack goes, perhaps because it has moved. */
@@ -293,7 +305,8 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
   if (grows && plain && !may_deepen(host, of_stack, bytes)) return NULL;
   if (of_stack && !bytes) end_stack(host, block, before);
   host->newest.block = NULL;
-  if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before))) return refuse(host, bytes);
+  if (grows && o->lua_bytes && (bytes - before > o->lua_bytes || host->lua_bytes > o->lua_bytes - (bytes - before)))
+    return refuse(host, bytes);
   void *fresh = NULL;
   if (o->lua_alloc) {
     bool barred = host->barred;
@@ -317,7 +330,8 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
 void gb_host_get_usage(const gb_host *host, gb_host_usage *out) {
   if (!out) return;
   *out = (gb_host_usage){ 0 };
-  if (host && !is_elsewhere(host)) *out = (gb_host_usage){ host->lua_bytes, host->lua_peak, host->state->interrupt.instructions };
+  if (host && !is_elsewhere(host))
+    *out = (gb_host_usage){ host->lua_bytes, host->lua_peak, host->state->interrupt.instructions };
 }
 
 /* ====} */
@@ -367,14 +381,16 @@ static gb_status ask_file(void *user, const char *path, bool write) {
 }
 
 /* A number at index, or NAN. */
-static double number_or_nan(lua_State *L, int index) { return lua_type(L, index) == LUA_TNUMBER ? lua_tonumber(L, index) : NAN; }
+static double number_or_nan(lua_State *L, int index) { return lua_type(L, index) == LUA_TNUMBER ? lua_tonumber(L, index)
+                                                       : NAN; }
 
 /* event(title, step, total, loss, scale, skipped): tell the host; false where nobody listens. */
 static int event(lua_State *L) {
   gb_host *host = gbl_host_of(L);
   bool heard = host && host->options.on_event;
   if (heard) {
-    gb_event e = { sizeof e, luaL_checkstring(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), number_or_nan(L, 4), number_or_nan(L, 5),
+    gb_event e = { sizeof e, luaL_checkstring(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
+                   number_or_nan(L, 4), number_or_nan(L, 5),
                    lua_isinteger(L, 6) ? lua_tointeger(L, 6) : -1 };
     lua_State *before = turn_to(host, L);
     host->options.on_event(host->options.user, &e);
@@ -386,11 +402,13 @@ static int event(lua_State *L) {
 }
 
 /* os.exit in a host: the process is not the recipe's. */
-static int refuse_exit(lua_State *L) { return gbl_error(L, "os.exit: this recipe runs inside another program; end it by returning, or by an error"); }
+static int refuse_exit(lua_State *L) { return gbl_error(L, "os.exit: this recipe runs inside another program; end "
+                                                           "it by returning, or by an error"); }
 
 /* os.setlocale in a host: the locale is the whole process's. Asking is allowed. */
 static int refuse_locale(lua_State *L) {
-  if (!lua_isnoneornil(L, 1)) return gbl_error(L, "os.setlocale: the locale belongs to the program this recipe runs in");
+  if (!lua_isnoneornil(L, 1))
+    return gbl_error(L, "os.setlocale: the locale belongs to the program this recipe runs in");
   lua_pushliteral(L, "C");
   return 1;
 }
@@ -473,7 +491,8 @@ static int open_universe(lua_State *L) {
   if (o->on_file) host->context->files = (gb_file_policy){ .root = GB_FILES_ANY, .ask = ask_file, .user = host };
   gbl_open_sandbox(L, host);
   host->state->interrupt.limits_tensors = o->tensor_bytes != 0;
-  if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible) gbl_interrupt_count(L, o->instructions, o->seconds);
+  if (o->sandbox != GB_SANDBOX_NONE || o->instructions || o->seconds > 0 || o->interruptible)
+    gbl_interrupt_count(L, o->instructions, o->seconds);
   lua_gc(L, LUA_GCRESTART);
   return 0;
 }
@@ -496,7 +515,8 @@ static bool copy_options(const gb_host_options *from, gb_host_options *to) {
 static const char *bad_size(const gb_host_options *o) {
   if (o && o->size < offsetof(gb_host_options, root)) /* a sandbox that was asked for would not be looked at */
     return "options.size is too small to hold options; gb_host_options_init sets it";
-  if (o && o->size % _Alignof(gb_host_options)) return "options.size is the size of no such struct; gb_host_options_init sets it";
+  if (o && o->size % _Alignof(gb_host_options))
+    return "options.size is the size of no such struct; gb_host_options_init sets it";
   return NULL;
 }
 
@@ -504,11 +524,13 @@ static const char *bad_size(const gb_host_options *o) {
 static const char *bad_options(const gb_host_options *o) {
   if (o->sandbox != GB_SANDBOX_NONE && o->sandbox != GB_SANDBOX_FILES && o->sandbox != GB_SANDBOX_STRICT)
     return "options.sandbox is none of gb_sandbox";
-  if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL)) return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
+  if ((o->sandbox == GB_SANDBOX_FILES) != (o->root != NULL))
+    return "options.root names the folder of GB_SANDBOX_FILES, and goes with it alone";
   if (!o->tensor_alloc != !o->tensor_free) return "options.tensor_alloc and tensor_free go together";
   if (o->threads < 0 || o->threads > 1024) return "options.threads is 0 .. 1024";
   if (!(o->seconds >= 0)) return "options.seconds must not be negative";
-  if (o->file_bytes && o->sandbox != GB_SANDBOX_FILES) return "options.file_bytes is a limit of GB_SANDBOX_FILES, and goes with it alone";
+  if (o->file_bytes && o->sandbox != GB_SANDBOX_FILES)
+    return "options.file_bytes is a limit of GB_SANDBOX_FILES, and goes with it alone";
   return NULL;
 }
 
@@ -554,7 +576,8 @@ gb_status gb_host_open(const gb_host_options *options, gb_host **out, char *erro
   }
   gb_host *host = calloc(1, sizeof *host);
   gb_status status = GB_EMEMORY;
-  if (host) status = copy_options(options, &host->options) ? open_host(host) : gbl_host_fail(host, GB_EMEMORY, "there is no memory for the options");
+  if (host) status = copy_options(options, &host->options) ? open_host(host)
+      : gbl_host_fail(host, GB_EMEMORY, "there is no memory for the options");
   if (status == GB_OK) {
     atomic_store(&host->stoppable, host->state);
     *out = host;
@@ -609,7 +632,8 @@ gb_status gb_host_run_file(gb_host *host, const char *path) {
 }
 
 gb_status gb_host_run_string(gb_host *host, const char *text, const char *name) {
-  return gbl_host_do(host, text ? NULL : "gb_host_run_string: text is NULL", run_chunk, &(chunk){ .text = text, .name = name });
+  return gbl_host_do(host, text ? NULL : "gb_host_run_string: text is NULL", run_chunk,
+                     &(chunk){ .text = text, .name = name });
 }
 
 /* ====} */

@@ -1,8 +1,9 @@
 /* index.c - t[key] and t[key] = value.
  *
- * A key is a position, a tensor, or a table with an item per dimension: a position selects (the dimension goes), {} is all, {a, b} and
- * {a, b, step} are ranges with both ends included, a tensor picks. Positions count from 1, -1 is the last; integers inside tensors count
- * from 0; a bool tensor is a mask over the dimensions it covers. Selections and ranges are views, so an assignment writes through them. */
+ * A key is a position, a tensor, or a table with an item per dimension: a position selects (the dimension goes), {} is
+ * all, {a, b} and {a, b, step} are ranges with both ends included, a tensor picks. Positions count from 1, -1 is the
+ * last; integers inside tensors count from 0; a bool tensor is a mask over the dimensions it covers. Selections and
+ * ranges are views, so an assignment writes through them. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -35,8 +36,11 @@ static int64_t locate(lua_State *L, const cursor *c, int64_t position, int64_t s
   if (position == 0) gbl_error(L, "position 0 in dimension %d: positions count from 1, and -1 is the last", c->item);
   int64_t from0 = position > 0 ? position - 1 : position + size;
   if (from0 < 0 || from0 >= size)
-    gbl_error(L, "position %" PRId64 " is out of range: dimension %d has size %" PRId64 " (positions 1 .. %" PRId64 ", or -1 for the last)%s", position,
-              c->item, size, size, position == size + 1 ? ". To loop, use `for i = 1, #t` or `ipairs(t:unbind())`" : "");
+    gbl_error(L,
+            "position %" PRId64 " is out of range: dimension %d has size %" PRId64 " (positions 1 .. %" PRId64
+            ", or -1 for the last)%s", position,
+              c->item, size, size, position == size + 1 ? ". To loop, use `for i = 1, #t` or `ipairs(t:unbind())`"
+                  : "");
   return from0;
 }
 
@@ -56,7 +60,9 @@ static int64_t range_part(lua_State *L, int item, int which, int64_t otherwise) 
 /* {}, {a}, {a, b} or {a, b, step} at stack index `item`. A range may end just before it starts: it is empty. */
 static void range_item(lua_State *L, cursor *c, int item) {
   int64_t size = size_here(L, c), count = (int64_t)lua_rawlen(L, item);
-  if (count > 3) gbl_error(L, "a range is {first, last} or {first, last, step}; pick positions with an integer tensor (item %d)", c->item);
+  if (count > 3)
+    gbl_error(L, "a range is {first, last} or {first, last, step}; pick positions with an integer tensor (item %d)",
+              c->item);
   if (count > 0) {
     int64_t first = range_part(L, item, 1, 1), last = range_part(L, item, 2, first), step = range_part(L, item, 3, 1);
     if (step < 1) gbl_error(L, "a range's step is 1 or more, got %" PRId64 "; x:flip(dim) reverses", step);
@@ -65,7 +71,8 @@ static void range_item(lua_State *L, cursor *c, int item) {
     if (!empty) {
       from = locate(L, c, first, size);
       to = locate(L, c, last, size);
-      if (to < from) gbl_error(L, "the range {%" PRId64 ", %" PRId64 "} ends before it starts (dimension %d)", first, last, c->item);
+      if (to < from)
+        gbl_error(L, "the range {%" PRId64 ", %" PRId64 "} ends before it starts (dimension %d)", first, last, c->item);
     }
     gb_attr narrow[] = { gb_attr_int(c->dim), gb_attr_int(from), gb_attr_int(empty ? 0 : to - from + 1) };
     gb_attr slice[] = { gb_attr_int(c->dim), gb_attr_int(from), gb_attr_int(to), gb_attr_int(step) };
@@ -75,8 +82,8 @@ static void range_item(lua_State *L, cursor *c, int item) {
   c->dim++;
 }
 
-/* One item of the key, at the top of the stack; removed, and the view below it moved on. Views between the tensor at 1 and the last one
- * end at once. */
+/* One item of the key, at the top of the stack; removed, and the view below it moved on. Views between the tensor at 1
+ * and the last one end at once. */
 static void take_item(lua_State *L, cursor *c) {
   int64_t position;
   int item = lua_gettop(L);
@@ -92,7 +99,8 @@ static void take_item(lua_State *L, cursor *c) {
     c->dim += picked->dtype == GB_BOOL ? picked->ndim : 1;
   } else if (gbl_test_integer(L, item, &position)) select_item(L, c, position);
   else if (lua_type(L, item) == LUA_TTABLE) range_item(L, c, item);
-  else gbl_error(L, "item %d of an index is a position, a range {first, last}, {} for all, or a tensor; got %s", c->item, gbl_type_name(L, item));
+  else gbl_error(L, "item %d of an index is a position, a range {first, last}, {} for all, or a tensor; got %s",
+                 c->item, gbl_type_name(L, item));
   bool ours = lua_touserdata(L, item - 1) != lua_touserdata(L, 1) && !lua_rawequal(L, -1, item - 1);
   if (ours) gbl_end_handle(L, item - 1);
   lua_replace(L, item - 1);
@@ -114,7 +122,8 @@ static cursor walk(lua_State *L) {
   } else if (gbl_test_tensor(L, 2)) {
     lua_pushvalue(L, 2);
     take_item(L, &c);
-  } else gbl_error(L, "a tensor is indexed by a position, a table of positions and ranges, or a tensor; got %s", gbl_type_name(L, 2));
+  } else gbl_error(L, "a tensor is indexed by a position, a table of positions and ranges, or a tensor; got %s",
+                   gbl_type_name(L, 2));
   return c;
 }
 
@@ -128,7 +137,8 @@ static void check_mask(lua_State *L, const gb_tensor *x, const gb_tensor *mask, 
   for (int i = 0; fits && i < mask->ndim; i++) fits = mask->shape[i] == x->shape[dim + i];
   if (!fits)
     gbl_error(L, "a mask of shape %s does not match dimensions %d and on of a tensor of shape %s",
-              gb_shape_text(mask->ndim, mask->shape, a, sizeof a), dim + 1, gb_shape_text(x->ndim, x->shape, b, sizeof b));
+              gb_shape_text(mask->ndim, mask->shape, a, sizeof a), dim + 1,
+                  gb_shape_text(x->ndim, x->shape, b, sizeof b));
 }
 
 /* Push the places (from 0) where a mask is true, its dimensions taken as one: an int64 vector. */
@@ -169,7 +179,8 @@ static void pick_by_integers(lua_State *L, int dim, gb_tensor *index) {
   gb_tensor *vector = top(L);
   lua_pushvalue(L, -2);
   push_selected(L, dim, vector);
-  gb_attr first[] = { gb_attr_int(dim), gb_attr_int(0) }, shaped[] = { gb_attr_int(dim), gb_attr_ints(index->ndim, index->shape) };
+  gb_attr first[] = { gb_attr_int(dim), gb_attr_int(0) },
+      shaped[] = { gb_attr_int(dim), gb_attr_ints(index->ndim, index->shape) };
   if (index->ndim == 0) gbl_step(L, GB_OP_select, first, true);
   else if (index->ndim > 1) gbl_step(L, GB_OP_unflatten, shaped, true);
 }
@@ -202,7 +213,8 @@ static gb_tensor *value_as_tensor(lua_State *L, const gb_tensor *t) {
     int64_t integer = type == LUA_TBOOLEAN ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
     gbl_check_status(L, whole ? gb_tensor_wrap_integer(context, integer, &box->tensor)
                               : gb_tensor_wrap_number(context, lua_tonumber(L, 3), &box->tensor));
-  } else gbl_error(L, "cannot assign a %s into a tensor; assign a number, a tensor or a list of numbers", gbl_type_name(L, 3));
+  } else gbl_error(L, "cannot assign a %s into a tensor; assign a number, a tensor or a list of numbers",
+                   gbl_type_name(L, 3));
   lua_replace(L, 3);
   return gbl_check_tensor(L, 3);
 }
@@ -243,7 +255,8 @@ static void assign_picked(lua_State *L, int dim, gb_tensor *index) {
   gb_tensor *view = top(L), *value = value_as_tensor(L, view);
   if (dim > 0) {
     if (index->ndim != 1)
-      gbl_error(L, "an index tensor after the first dimension must be a vector in an assignment; this one has %d dimensions", index->ndim);
+      gbl_error(L, "an index tensor after the first dimension must be a vector in an assignment; this one has %d "
+                   "dimensions", index->ndim);
     gb_attr swap[] = { gb_attr_int(0), gb_attr_int(dim) };
     if (value->ndim > 0) {
       push_expanded(L, view, dim, index->numel, value);
@@ -290,7 +303,8 @@ int gbl_index_set(lua_State *L) {
   else {
     check_mask(L, top(L), c.picked, c.picked_dim);
     if (c.picked->ndim > 1) {
-      if (c.picked_dim > 0) return gbl_error(L, "a mask of several dimensions must start at the first dimension in an assignment");
+      if (c.picked_dim > 0)
+        return gbl_error(L, "a mask of several dimensions must start at the first dimension in an assignment");
       assign_masked(L, c.picked);
     } else {
       push_places(L, c.picked);

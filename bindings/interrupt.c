@@ -9,7 +9,8 @@
 
 #define BYTES_PER_INSTRUCTION 32 /* that a library function moves */
 #define PERIOD 1000 /* instructions between two looks of the count hook: about ten microseconds */
-#define BYTES_PER_PERIOD ((size_t)16 << 20) /* of strings that they may look through: up to a quarter of a second where each byte is a zero */
+/* of strings that they may look through: up to a quarter of a second where each byte is a zero */
+#define BYTES_PER_PERIOD ((size_t)16 << 20)
 
 #define MOVES_PER_PERIOD 1.28e8 /* of values on a stack: about as long */
 
@@ -26,16 +27,20 @@ static void stop_hook(lua_State *L, lua_Debug *event);
 static void silence_handler(lua_State *L);
 
 /* Instructions between two looks, when one of them costs `cost` of a `budget`. */
-static int looks_for(double budget, double cost) { return cost * PERIOD <= budget ? PERIOD : cost < budget ? (int)(budget / cost) : 1; }
+static int looks_for(double budget, double cost) { return cost * PERIOD <= budget ? PERIOD : cost < budget
+                                                   ? (int)(budget / cost) : 1; }
 
-/* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the longest string there is; or
- * follow a chain of __call, which moves what lies on the stack at each link, for as long as the stack has room. */
+/* Instructions between two looks. One of them may compare two strings, or read one as a number, for as long as the
+ * longest string there is; or follow a chain of __call, which moves what lies on the stack at each link, for as long as
+ * the stack has room. */
 static int period_of(const gbl_interrupt *interrupt) {
-  int strings = looks_for(BYTES_PER_PERIOD, (double)interrupt->longest), stacks = looks_for(MOVES_PER_PERIOD, (double)interrupt->deepest * (double)interrupt->deepest / 2);
+  int strings = looks_for(BYTES_PER_PERIOD, (double)interrupt->longest),
+      stacks = looks_for(MOVES_PER_PERIOD, (double)interrupt->deepest * (double)interrupt->deepest / 2);
   return strings < stacks ? strings : stacks;
 }
 
-/* The hook that a coroutine has while nothing was asked for: ours where there are limits, else none, or one that a script has set. */
+/* The hook that a coroutine has while nothing was asked for: ours where there are limits, else none, or one that a
+ * script has set. */
 static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
   if (interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, period_of(interrupt));
   else if (lua_gethook(L) == stop_hook || lua_gethook(L) == count_hook) lua_sethook(L, NULL, 0, 0);
@@ -43,7 +48,9 @@ static void disarm(lua_State *L, const gbl_interrupt *interrupt) {
 
 void gbl_interrupt_text(const gbl_state *state, gb_status reason, char *text, size_t size) {
   const gbl_interrupt *interrupt = &state->interrupt;
-  if (reason == GB_EINSTRUCTIONS) snprintf(text, size, "the limit of %llu instructions was reached", (unsigned long long)interrupt->most_instructions);
+  if (reason == GB_EINSTRUCTIONS)
+    snprintf(text, size, "the limit of %llu instructions was reached",
+             (unsigned long long)interrupt->most_instructions);
   else if (reason == GB_ETIME) snprintf(text, size, "the limit of %g seconds was reached", interrupt->most_seconds);
   else snprintf(text, size, "%s", gb_status_text(reason));
 }
@@ -146,7 +153,8 @@ static void count_hook(lua_State *L, lua_Debug *event) {
 void gbl_interrupt_post(gbl_state *state, gb_status reason) {
   int none = GB_OK;
   if (!atomic_load(&state->interrupt.current)) return;
-  atomic_compare_exchange_strong(&state->interrupt.reason, &none, (int)reason); /* the first reason is the one that is told */
+  /* the first reason is the one that is told */
+  atomic_compare_exchange_strong(&state->interrupt.reason, &none, (int)reason);
   gb_interrupt(state->context);
 }
 
@@ -161,7 +169,8 @@ void gbl_note_current(gbl_state *state, lua_State *co) {
   if (!state->interrupt.depth) return; /* the universe closes, or nobody asks for stops here */
   atomic_store(&state->interrupt.current, co);
   if (atomic_load(&state->interrupt.reason)) arm(co);
-  else if (state->interrupt.counts && lua_gethookcount(co) != period_of(&state->interrupt)) disarm(co, &state->interrupt);
+  else if (state->interrupt.counts && lua_gethookcount(co) != period_of(&state->interrupt))
+    disarm(co, &state->interrupt);
 }
 
 bool gbl_is_stopping(lua_State *L) { return atomic_load(&gbl_get_state(L)->interrupt.reason) != GB_OK; }
@@ -258,7 +267,8 @@ void gbl_step_boundary(lua_State *L) {
     interrupt->grace = true;
     state->context->deadline = end;
   }
-  if (!interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD); /* the end of the grace period must be seen */
+  /* the end of the grace period must be seen */
+  if (!interrupt->counts) lua_sethook(L, count_hook, LUA_MASKCOUNT, PERIOD);
   gbl_raw_field(L, -2, "fn");
   lua_call(L, 0, 0);
   gbl_interrupt_request(state, GB_EINTERRUPT);
@@ -267,8 +277,10 @@ void gbl_step_boundary(lua_State *L) {
 
 static const gbl_function functions[] = {
   { on_stop, GB_SANDBOX_STRICT,
-    "gb.on_stop(fn?: function; grace: number = 10): When a stop is asked for, fn runs between two steps of training, for at most grace "
-    "seconds, and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that runs. Example: "
+    "gb.on_stop(fn?: function; grace: number = 10): When a stop is asked for, fn runs between two steps of "
+    "training, for at most grace "
+    "seconds, and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that "
+    "runs. Example: "
     "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })" },
   { NULL, 0, NULL },
 };
@@ -278,14 +290,17 @@ void gbl_open_interrupt(lua_State *L) { gbl_define(L, functions); }
 /* ====} */
 
 /* {==== xpcall ====
- * Lua runs a message handler with hooks off when a hook raised the error, so a handler that loops would hold up a stop. A wrapper around
- * handlers would show in tracebacks and levels. So this xpcall, which is that of the standard library frame by frame, notes where its
+ * Lua runs a message handler with hooks off when a hook raised the error, so a handler that loops would hold up a stop.
+ * A wrapper around
+ * handlers would show in tracebacks and levels. So this xpcall, which is that of the standard library frame by frame,
+ * notes where its
  * handler lies on the stack, and a stop puts one there that passes the error on. */
 
 /* One xpcall that runs: a userdata in the first slot of its frame. The coroutine's modes know the innermost. */
 typedef struct gbl_handler { lua_Debug frame; struct gbl_handler *outer; } gbl_handler;
 
-/* The call came back, perhaps after yields: what lies above the handler are its results behind a true, or one error value. */
+/* The call came back, perhaps after yields: what lies above the handler are its results behind a true, or one error
+ * value. */
 static int finish_xpcall(lua_State *L, int status, lua_KContext context) {
   (void)context;
   const gbl_handler *handler = lua_touserdata(L, 1);

@@ -1,4 +1,5 @@
-/* io.c - JSON, and safetensors for the Lua half: whole files in and out. gb.save, gb.load and checkpoints are in gibbous/io.lua. */
+/* io.c - JSON, and safetensors for the Lua half: whole files in and out. gb.save, gb.load and checkpoints are in
+ * gibbous/io.lua. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,8 @@
 
 const char *gbl_check_path(lua_State *L, int arg, const char *who) {
   size_t length;
-  if (lua_type(L, arg) != LUA_TSTRING) gbl_error(L, "%s takes the path of a file, a string, got %s", who, gbl_type_name(L, arg));
+  if (lua_type(L, arg) != LUA_TSTRING)
+    gbl_error(L, "%s takes the path of a file, a string, got %s", who, gbl_type_name(L, arg));
   const char *path = lua_tolstring(L, arg, &length);
   if (strlen(path) != length) gbl_error(L, "%s: the path holds a NUL after '%s'; no file can be named so", who, path);
   return path;
@@ -27,7 +29,8 @@ static lua_Integer push_sorted_keys(lua_State *L, int index, const char *what) {
   uint64_t steps = 0;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     gbl_charge_step(L, &steps);
-    if (lua_type(L, -2) != LUA_TSTRING) gbl_error(L, "%s are named by strings, not by a %s", what, luaL_typename(L, -2));
+    if (lua_type(L, -2) != LUA_TSTRING)
+      gbl_error(L, "%s are named by strings, not by a %s", what, luaL_typename(L, -2));
     lua_pushvalue(L, -2);
     lua_rawseti(L, -4, ++n);
   }
@@ -68,16 +71,20 @@ static int save_tensors(lua_State *L) {
     lua_rawgeti(L, 5, i + 1);
     texts[count + i] = check_text(L, "save: the name of metadata");
     lua_rawget(L, 3);
-    if (lua_type(L, -1) != LUA_TSTRING) return gbl_error(L, "save: the metadata '%s' is a %s; it must be a string", texts[count + i], luaL_typename(L, -1));
+    if (lua_type(L, -1) != LUA_TSTRING)
+      return gbl_error(L, "save: the metadata '%s' is a %s; it must be a string", texts[count + i],
+                       luaL_typename(L, -1));
     texts[count + metadata + i] = check_text(L, "save: metadata");
     lua_rawseti(L, 6, count + i + 1);
   }
-  gbl_check_status(L, gb_safetensors_save(context, path, texts, tensors, count, texts + count, texts + count + metadata, metadata));
+  gbl_check_status(L, gb_safetensors_save(context, path, texts, tensors, count, texts + count, texts + count + metadata,
+                                          metadata));
   return 0;
 }
 
 static void close_file(void *file) { gb_safetensors_close(file); }
-static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL, NULL };
+static const gbl_type file_type = { "gibbous.safetensors", close_file, (const luaL_Reg[]){ { NULL, NULL } }, NULL,
+                                    NULL };
 
 /* For the table at the top, of what is left out: [name] = { dtype =, shape =, message = }. */
 static void note_left_out(lua_State *L, gb_context *context, const gb_safetensors *file, int64_t i) {
@@ -97,7 +104,8 @@ static void note_left_out(lua_State *L, gb_context *context, const gb_safetensor
   gbl_set_raw(L, -2, gb_safetensors_name(file, i));
 }
 
-/* load_tensors(path): { name = tensor }, { key = string }, and what the engine has no dtype or too few dimensions for. */
+/* load_tensors(path): { name = tensor }, { key = string }, and what the engine has no dtype or too few dimensions
+ * for. */
 static int load_tensors(lua_State *L) {
   gb_context *context = gbl_context(L);
   const char *path = gbl_check_path(L, 1, "load");
@@ -198,7 +206,8 @@ static void free_writer(void *object) {
   gb_json_writer_free(&w->json);
   gb_counted_free(w);
 }
-static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL, NULL };
+static const gbl_type writer_type = { "gibbous.json_writer", free_writer, (const luaL_Reg[]){ { NULL, NULL } }, NULL,
+                                      NULL };
 
 static void write_json(lua_State *L, writer *to, int depth);
 
@@ -244,13 +253,15 @@ static void write_table(lua_State *L, writer *to, int depth) {
   lua_pop(L, 1);
 }
 
-/* Numbers that JSON cannot hold (inf, nan) are an error here; checkpoints write them in a form of their own (gibbous/io.lua). */
+/* Numbers that JSON cannot hold (inf, nan) are an error here; checkpoints write them in a form of their own
+ * (gibbous/io.lua). */
 static void write_json(lua_State *L, writer *to, int depth) {
   gb_json_writer *w = &to->json;
   size_t length;
   const char *text;
   gbl_charge_step(L, &to->steps);
-  if (depth > GB_JSON_MOST_DEPTH - 1) gbl_error(L, "json_encode: the value is nested deeper than %d tables, or holds itself", GB_JSON_MOST_DEPTH - 1);
+  if (depth > GB_JSON_MOST_DEPTH - 1)
+    gbl_error(L, "json_encode: the value is nested deeper than %d tables, or holds itself", GB_JSON_MOST_DEPTH - 1);
   luaL_checkstack(L, 8, "the value is nested too deep");
   switch (lua_type(L, -1)) {
     case LUA_TNIL: gb_json_null(w); break;
@@ -290,10 +301,12 @@ static int json_encode(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { json_decode, GB_SANDBOX_STRICT,
-    "gb.io.json_decode(text: string) -> any: The Lua value of JSON text: arrays count from 1, integers stay integers. Errors: text that "
+    "gb.io.json_decode(text: string) -> any: The Lua value of JSON text: arrays count from 1, integers stay "
+    "integers. Errors: text that "
     "is not JSON, with the place. Example: local value = gb.io.json_decode('{\"a\": [1, 2]}')" },
   { json_encode, GB_SANDBOX_STRICT,
-    "gb.io.json_encode(value?: any) -> string: A Lua value as JSON text; metamethods are not asked. Errors: a value that JSON cannot "
+    "gb.io.json_encode(value?: any) -> string: A Lua value as JSON text; metamethods are not asked. Errors: a value "
+    "that JSON cannot "
     "hold. Example: print(gb.io.json_encode { a = { 1, 2 } })" },
   { NULL, 0, NULL },
 };
@@ -319,6 +332,7 @@ void gbl_open_io(lua_State *L) {
   gbl_define(L, functions);
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors },
+                                           { NULL, NULL } });
   lua_pop(L, 1);
 }

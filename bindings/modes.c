@@ -1,8 +1,9 @@
 /* modes.c - gradients on or off and autocast, per coroutine, and the scopes that change them.
  *
- * Each coroutine has modes of its own, keyed weakly by the thread object. A scope is a value (local _ <close> = gb.no_grad()) or a call
- * (gb.no_grad(fn, ...), which may yield). Scopes of one kind form a list from the innermost outwards; one that is closed out of order
- * hands what it would restore to the scope just inside it, so what is open keeps its effect and the end is as it was before all. */
+ * Each coroutine has modes of its own, keyed weakly by the thread object. A scope is a value (local _ <close> =
+ * gb.no_grad()) or a call (gb.no_grad(fn, ...), which may yield). Scopes of one kind form a list from the innermost
+ * outwards; one that is closed out of order hands what it would restore to the scope just inside it, so what is open
+ * keeps its effect and the end is as it was before all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,14 +94,16 @@ void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind) {
 bool gbl_close_scopes(gbl_modes *modes, int64_t before) {
   bool any = false;
   for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
-    for (; modes->top[kind] && modes->top[kind]->number > before; any = true) gbl_close_top(modes, (gbl_scope_kind)kind);
+    for (; modes->top[kind] && modes->top[kind]->number > before; any = true)
+      gbl_close_top(modes, (gbl_scope_kind)kind);
   return any;
 }
 
 /* What Lua holds of a scope. Its user value is the modes. */
 typedef struct handle { gbl_modes *modes; gbl_scope_kind kind; int64_t number; } handle;
 
-/* Close the scope that the handle stands for; nothing when it is closed already. True when gradients came back on by it. */
+/* Close the scope that the handle stands for; nothing when it is closed already. True when gradients came back on by
+ * it. */
 static bool close_handle(const handle *h) {
   gbl_modes *modes = h->modes;
   gbl_scope *inside = NULL, *scope = modes->top[h->kind];
@@ -130,7 +133,8 @@ static int scope_method_close(lua_State *L, gbl_call *call) {
 
 static const gbl_function scope_functions[] = {
   { scope_method_close, GB_SANDBOX_STRICT,
-    "scope:close(): End the scope: what was before it holds again. Closing twice does nothing; so does collecting an open scope. Also "
+    "scope:close(): End the scope: what was before it holds again. Closing twice does nothing; so does collecting "
+    "an open scope. Also "
     "its end as a to-be-closed variable. Example: local scope = gb.no_grad() scope:close()" },
   { NULL, 0, NULL },
 };
@@ -177,7 +181,8 @@ static void push_scope(lua_State *L, gbl_scope_kind kind, const char *what, gb_m
   restore(&modes->now, &to, kind);
 }
 
-/* The function of a scope returned, perhaps after yields: the scope, at the bottom of the stack, ends, and what is above it is returned. */
+/* The function of a scope returned, perhaps after yields: the scope, at the bottom of the stack, ends, and what is
+ * above it is returned. */
 static int finish_call(lua_State *L, int status, lua_KContext context) {
   (void)status, (void)context;
   const handle *h = lua_touserdata(L, 1);
@@ -186,9 +191,10 @@ static int finish_call(lua_State *L, int status, lua_KContext context) {
   return lua_gettop(L) - 1;
 }
 
-/* Give out a scope; or, with a function at the index `fn`, call it inside the scope with the arguments after it. An error inside ends the scope
- * by its __close, with the traceback whole. */
-static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_kind kind, const char *what, gb_modes to) {
+/* Give out a scope; or, with a function at the index `fn`, call it inside the scope with the arguments after it. An
+ * error inside ends the scope by its __close, with the traceback whole. */
+static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_kind kind, const char *what,
+                         gb_modes to) {
   if (!fn) {
     if (gbl_argument(call, "arguments")->count > 0) return gbl_refuse(call, "'fn' is nil, but arguments for it follow");
     push_scope(L, kind, what, to, true);
@@ -216,7 +222,8 @@ bool gbl_push_open_scope(lua_State *L) {
   for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
     if (modes->top[kind] && (!last || modes->top[kind]->number > last->number)) last = modes->top[kind];
   if (!last) return false;
-  lua_pushfstring(L, "%sthe scope of %s that was opened here is still open at the end of the chunk; write 'local _ <close> = %s()', "
+  lua_pushfstring(L, "%sthe scope of %s that was opened here is still open at the end of the chunk; write 'local _ "
+                     "<close> = %s()', "
                      "or call its :close()", last->where, last->what, last->what);
   return true;
 }
@@ -226,15 +233,18 @@ bool gbl_push_open_scope(lua_State *L) {
 /* {==== Gradients ==== */
 
 static int no_grad(lua_State *L, gbl_call *call) {
-  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.no_grad", (gb_modes){ .grad = false });
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.no_grad",
+                       (gb_modes){ .grad = false });
 }
 
 static int enable_grad(lua_State *L, gbl_call *call) {
-  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.enable_grad", (gb_modes){ .grad = true });
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_GRAD, "gb.enable_grad",
+                       (gb_modes){ .grad = true });
 }
 
 static int anomaly(lua_State *L, gbl_call *call) {
-  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_ANOMALY, "gb.anomaly", (gb_modes){ .anomaly = true });
+  return scope_or_call(L, call, gbl_argument(call, "fn")->index, GBL_SCOPE_ANOMALY, "gb.anomaly",
+                       (gb_modes){ .anomaly = true });
 }
 
 static int set_grad_enabled(lua_State *L, gbl_call *call) {
@@ -250,16 +260,21 @@ static int is_grad_enabled(lua_State *L, gbl_call *call) {
 
 static const gbl_function gradient_functions[] = {
   { no_grad, GB_SANDBOX_STRICT,
-    "gb.no_grad(fn?: function, arguments...: any) -> any: Inside it nothing is recorded for gradients. With a function: calls it with "
-    "the arguments that follow and returns what it returns; without: a scope, which :close() or a to-be-closed variable ends. Example: "
+    "gb.no_grad(fn?: function, arguments...: any) -> any: Inside it nothing is recorded for gradients. With a "
+    "function: calls it with "
+    "the arguments that follow and returns what it returns; without: a scope, which :close() or a to-be-closed "
+    "variable ends. Example: "
     "local y = gb.no_grad(function() return model(x) end)" },
   { enable_grad, GB_SANDBOX_STRICT,
-    "gb.enable_grad(fn?: function, arguments...: any) -> any: Inside it ops are recorded for gradients; forms as no_grad's. Example: "
+    "gb.enable_grad(fn?: function, arguments...: any) -> any: Inside it ops are recorded for gradients; forms as "
+    "no_grad's. Example: "
     "local y = gb.enable_grad(function() return model(x) end)" },
   { anomaly, GB_SANDBOX_STRICT,
     "gb.anomaly(fn?: function, arguments...: any) -> any: Report mistakes where they were made, at the cost of speed. "
-    "Devices wait after every op, so that what a kernel found wrong is the error of that op, on the recipe's own line; and backward "
-    "stops at the first gradient that is NaN, with the op and the line that called it. Forms as no_grad's. Errors: capturing a graph "
+    "Devices wait after every op, so that what a kernel found wrong is the error of that op, on the recipe's own "
+    "line; and backward "
+    "stops at the first gradient that is NaN, with the op and the line that called it. Forms as no_grad's. Errors: "
+    "capturing a graph "
     "inside. Example: gb.anomaly(function() local x = gb.ones(2, { requires_grad = true }) x:sum():backward() end)" },
   { set_grad_enabled, GB_SANDBOX_STRICT,
     "gb.set_grad_enabled(on: bool): Recording for gradients on or off from here on, for the prompt. Example: "
@@ -320,7 +335,8 @@ static int autocast(lua_State *L, gbl_call *call) {
       return gbl_refuse(call, "'fn' must be a function, got %s", gbl_type_name(L, fn->index));
     lua_pop(L, 1);
   }
-  return scope_or_call(L, call, leads ? precision->index : fn->index, GBL_SCOPE_AUTOCAST, "amp.autocast", read_autocast(L, call));
+  return scope_or_call(L, call, leads ? precision->index : fn->index, GBL_SCOPE_AUTOCAST, "amp.autocast",
+                       read_autocast(L, call));
 }
 
 static int disable(lua_State *L, gbl_call *call) {
@@ -349,27 +365,37 @@ static int autocast_dtype(lua_State *L, gbl_call *call) {
 
 static const gbl_function autocast_functions[] = {
   { autocast, GB_SANDBOX_STRICT,
-    "gb.amp.autocast(precision?: precision|dtype|function|table, fn?: any, arguments...: any) -> any: Inside it each op runs in "
-    "the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or what amp.precision "
-    "gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope. Errors: a dtype "
-    "that is not float16 or bfloat16. Example: local y = gb.amp.autocast({ dtype = \"float16\" }, function() return model(x) end)" },
+    "gb.amp.autocast(precision?: precision|dtype|function|table, fn?: any, arguments...: any) -> any: Inside it "
+    "each op runs in "
+    "the dtype of its autocast class. precision: nothing (bfloat16), a dtype's name, { dtype =, enabled = }, or "
+    "what amp.precision "
+    "gave. With a function: calls it with the arguments that follow and returns what it returns; without: a scope. "
+    "Errors: a dtype "
+    "that is not float16 or bfloat16. Example: local y = gb.amp.autocast({ dtype = \"float16\" }, function() return "
+    "model(x) end)" },
   { disable, GB_SANDBOX_STRICT,
-    "gb.amp.disable(fn?: function, arguments...: any) -> any: Inside it autocast is off; forms as no_grad's. Example: local y = "
+    "gb.amp.disable(fn?: function, arguments...: any) -> any: Inside it autocast is off; forms as no_grad's. "
+    "Example: local y = "
     "gb.amp.disable(function() return model(x) end)" },
   { set_autocast, GB_SANDBOX_STRICT,
-    "gb.amp.set_autocast(precision: bool|precision|dtype|table): Autocast from here on: false, true (bfloat16), or what autocast "
+    "gb.amp.set_autocast(precision: bool|precision|dtype|table): Autocast from here on: false, true (bfloat16), or "
+    "what autocast "
     "takes; for the prompt. Example: gb.amp.set_autocast(false)" },
-  { is_enabled, GB_SANDBOX_STRICT, "gb.amp.is_enabled() -> bool: True if autocast is on here. Example: print(gb.amp.is_enabled())" },
+  { is_enabled, GB_SANDBOX_STRICT, "gb.amp.is_enabled() -> bool: True if autocast is on here. Example: "
+                                   "print(gb.amp.is_enabled())" },
   { autocast_dtype, GB_SANDBOX_STRICT,
-    "gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: print(gb.amp.dtype())" },
+    "gb.amp.dtype() -> string: What ops of the class `lower` run in here, or nil where autocast is off. Example: "
+    "print(gb.amp.dtype())" },
   { NULL, 0, NULL },
 };
 
 /* ====} */
 
 /* {==== coroutine.create, resume, wrap and close that hand modes on exactly and note what runs ====
- * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a copy of the modes of
- * whoever resumes it (elsewhere, in a stock Lua, it gets those of the coroutine that last called the library), and who runs is noted, for
+ * As in the standard library (lcorolib.c), with two additions: a coroutine that is resumed for the first time gets a
+ * copy of the modes of
+ * whoever resumes it (elsewhere, in a stock Lua, it gets those of the coroutine that last called the library), and who
+ * runs is noted, for
  * requests to stop. */
 
 /* Move arguments over, resume, and move results back; their number, or -1 with an error value. */

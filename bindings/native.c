@@ -1,4 +1,5 @@
-/* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of ops. */
+/* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of
+ * ops. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,8 @@ static int parameter(lua_State *L) {
   if (gb_dtype_is_float((gb_dtype)t->dtype)) gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 2)));
   t->is_parameter = true;
   if (t->storage->category == GB_MEM_OTHER && t->storage->block) {
-    gb_pool_set_category(gb_context_pool(t->storage->context, t->storage->device), t->storage->block, GB_MEM_PARAMETERS);
+    gb_pool_set_category(gb_context_pool(t->storage->context, t->storage->device), t->storage->block,
+                         GB_MEM_PARAMETERS);
     t->storage->category = GB_MEM_PARAMETERS;
   }
   gbl_share_tensor(L, lua_gettop(L));
@@ -68,12 +70,13 @@ static int dtypes(lua_State *L) {
   return 1;
 }
 
-static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a,
+                                                                       *(const char *const *)b); }
 
 enum { NEAREST_MOST = 4096 }; /* keys that are compared, each for about a microsecond */
 
-/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table (of equals the first in the alphabet), or "", as for a table of
- * very many keys. */
+/* nearest(text, table): "; did you mean 'x'?" for the nearest key of the table (of equals the first in the alphabet),
+ * or "", as for a table of very many keys. */
 static int nearest(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -121,7 +124,8 @@ static int channels_last(lua_State *L) {
   if (x->ndim != 4) return gbl_error(L, "channels_last: the tensor has %d dimensions, it needs 4", x->ndim);
   int64_t c = x->shape[1], h = x->shape[2], w = x->shape[3];
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_tensor_new_as(context, (gb_dtype)x->dtype, 4, x->shape, (int64_t[]){ h * w * c, 1, w * c, c }, x->storage->device,
+  gbl_check_status(L, gb_tensor_new_as(context, (gb_dtype)x->dtype, 4, x->shape, (int64_t[]){ h * w * c, 1, w * c, c },
+                                       x->storage->device,
                                        GB_MEM_OTHER, &box->tensor));
   gbl_check_status(L, gb_apply_(context, GB_OP_copy, (gb_tensor *[]){ box->tensor, x }, 2, NULL));
   gbl_finish_tensor(L);
@@ -240,7 +244,8 @@ static int set_rng(lua_State *L) {
 static int same_bits(lua_State *L) {
   gbl_enter(L);
   gb_tensor *a = gbl_check_tensor(L, 1), *b = gbl_check_tensor(L, 2);
-  bool same = a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->ndim);
+  bool same = a->dtype == b->dtype && a->ndim == b->ndim &&
+      !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->ndim);
   if (same) {
     size_t bytes = (size_t)a->numel * gb_dtype_bytes((gb_dtype)a->dtype);
     char *room = lua_newuserdatauv(L, 2 * bytes + 1, 0);
@@ -264,8 +269,8 @@ static int environment(lua_State *L) {
   return 1;
 }
 
-/* methods(type): the methods of a kind of userdata ("gibbous.tensor", "gibbous.scaler", ...) as a table, or nil where none was made yet. Those of
- * tensors have fields among them, which are numbers. */
+/* methods(type): the methods of a kind of userdata ("gibbous.tensor", "gibbous.scaler", ...) as a table, or nil where
+ * none was made yet. Those of tensors have fields among them, which are numbers. */
 static int methods(lua_State *L) {
   const char *type = luaL_checkstring(L, 1);
   if (luaL_getmetatable(L, type) != LUA_TTABLE) return 1;
@@ -274,13 +279,15 @@ static int methods(lua_State *L) {
   return 1;
 }
 
-/* kinds(): { [name] = methods } of every kind of object that has a table of methods and was made so far; without "gibbous.". */
+/* kinds(): { [name] = methods } of every kind of object that has a table of methods and was made so far; without
+ * "gibbous.". */
 static int kinds(lua_State *L) {
   static const char prefix[] = "gibbous.";
   lua_newtable(L);
   for (lua_pushnil(L); lua_next(L, LUA_REGISTRYINDEX); lua_settop(L, 2)) {
     const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
-    if (strncmp(name, prefix, sizeof prefix - 1) || !lua_istable(L, 3) || gbl_raw_field(L, 3, "__index") != LUA_TTABLE) continue;
+    if (strncmp(name, prefix, sizeof prefix - 1) || !lua_istable(L, 3) || gbl_raw_field(L, 3, "__index") != LUA_TTABLE)
+      continue;
     gbl_set_raw(L, 1, name + sizeof prefix - 1);
   }
   return 1;
@@ -298,8 +305,9 @@ static void push_aliases(lua_State *L, gb_op op) {
   }
 }
 
-/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public, aliases }; where has a letter for each
- * place that it appears in: G gb.name, M x:name, F F.name, I x:name_ in place. */
+/* ops(): the table of ops as a list of { name, family, kind, autocast, derivative, signature, doc, where, public,
+ * aliases }; where has a letter for each place that it appears in: G gb.name, M x:name, F F.name, I x:name_ in
+ * place. */
 static int ops(lua_State *L) {
   static const char *const kinds[] = { "kernel", "view", "composite", "backward" };
   static const char *const classes[] = { "keep", "lower", "float32", "widest", "banned" };
@@ -326,8 +334,10 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts, const double *range) {
-  static const char *const names[GB_NUMERICS_FIRST_BIN] = { "zero", "infinite", "nan", "flushed", "subnormal", "overflowed" };
+void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts,
+                       const double *range) {
+  static const char *const names[GB_NUMERICS_FIRST_BIN] = { "zero", "infinite", "nan", "flushed", "subnormal",
+                                                            "overflowed" };
   lua_createtable(L, 0, 16);
   lua_pushinteger(L, (lua_Integer)numel), gbl_set_raw(L, -2, "numel");
   gbl_push_dtype_name(L, dtype), gbl_set_raw(L, -2, "dtype");
@@ -335,7 +345,8 @@ void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t nu
   lua_pushnumber(L, range[GB_NUMERICS_AMAX]), gbl_set_raw(L, -2, "amax");
   lua_pushnumber(L, range[GB_NUMERICS_AMIN]), gbl_set_raw(L, -2, "amin");
   lua_createtable(L, 0, GB_NUMERICS_FIRST_BIN);
-  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) lua_pushinteger(L, (lua_Integer)counts[i]), gbl_set_raw(L, -2, names[i]);
+  for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++)
+    lua_pushinteger(L, (lua_Integer)counts[i]), gbl_set_raw(L, -2, names[i]);
   gbl_set_raw(L, -2, "counts");
   lua_newtable(L);
   for (int i = 0; i < GB_NUMERICS_BINS; i++)
@@ -357,7 +368,8 @@ static int numerics(lua_State *L) {
   return 1;
 }
 
-/* float_format(dtype): precision in bits, and the exponents of its least and largest normal numbers; nothing where it is no floating one. */
+/* float_format(dtype): precision in bits, and the exponents of its least and largest normal numbers; nothing where it
+ * is no floating one. */
 static int float_format(lua_State *L) {
   gb_dtype dtype = lua_type(L, 1) == LUA_TSTRING ? gb_dtype_from_name(lua_tostring(L, 1)) : GB_DTYPE_NONE;
   if (!gb_dtype_is_float(dtype)) return 0;
@@ -369,12 +381,17 @@ static int float_format(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-  { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype }, { "dtypes", dtypes }, { "nearest", nearest }, { "convert_", convert },
-  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop }, { "is_watched", is_watched },
+  { "fail", fail }, { "is_parameter", is_parameter }, { "parameter", parameter }, { "is_dtype", is_dtype },
+      { "dtypes", dtypes }, { "nearest", nearest }, { "convert_", convert },
+  { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop },
+      { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
-  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment }, { "file_exists", file_exists },
-  { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits }, { "ops", ops }, { "methods", methods },
-  { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line }, { "scale_of", scale_of }, { NULL, NULL },
+  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment },
+      { "file_exists", file_exists },
+  { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits },
+      { "ops", ops }, { "methods", methods },
+  { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line },
+      { "scale_of", scale_of }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

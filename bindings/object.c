@@ -5,7 +5,8 @@
 
 #include "reader.h"
 
-/* The payload of the userdata; the type stands in the metatable, under its address. pins: calls that use the object now. */
+/* The payload of the userdata; the type stands in the metatable, under its address. pins: calls that use the object
+ * now. */
 typedef struct object { void *object; int pins; } object;
 
 /* Release once. The type is an upvalue. */
@@ -23,13 +24,16 @@ static int object_release(lua_State *L) {
   return 0;
 }
 
-/* Released by the recipe: __close and :close(). Not what a call uses, and not by a finaliser, which may run within any call. */
+/* Released by the recipe: __close and :close(). Not what a call uses, and not by a finaliser, which may run within any
+ * call. */
 static int object_close(lua_State *L) {
   const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
   const object *o = luaL_checkudata(L, 1, type->name);
   const char *name = type->name + strlen("gibbous.");
-  if (o->pins) return gbl_error(L, "close: this %s is in use by a call that has not returned; close it after that", name);
-  if (o->object && lua_gc(L, LUA_GCISRUNNING) < 0) return gbl_error(L, "close: a finaliser cannot close a %s; it goes when it is collected", name);
+  if (o->pins)
+    return gbl_error(L, "close: this %s is in use by a call that has not returned; close it after that", name);
+  if (o->object && lua_gc(L, LUA_GCISRUNNING) < 0)
+    return gbl_error(L, "close: a finaliser cannot close a %s; it goes when it is collected", name);
   return object_release(L);
 }
 
@@ -41,7 +45,8 @@ static int object_text(lua_State *L) {
   return 1;
 }
 
-/* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type has one). */
+/* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type
+ * has one). */
 static void set_methods(lua_State *L, const gbl_type *type) {
   lua_newtable(L);
   for (const luaL_Reg *f = type->methods; f && f->name; f++) {
@@ -84,7 +89,8 @@ void gbl_new_type(lua_State *L, const gbl_type *type) {
   set_methods(L, type);
   lua_pushboolean(L, false);
   gbl_set_raw(L, -2, "__metatable");
-  gbl_set_raw(L, LUA_REGISTRYINDEX, type->name); /* now that it is whole: opening may fail anywhere and be tried again */
+  gbl_set_raw(L, LUA_REGISTRYINDEX, type->name); /* now that it is whole: opening may fail anywhere and be tried
+                                                    again */
 }
 
 void **gbl_new_object(lua_State *L, const gbl_type *type, int uservalues) {

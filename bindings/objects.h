@@ -8,10 +8,13 @@
 
 extern const gbl_type gbl_optimizer_type, gbl_scaler_type;
 
-/* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has run. */
+/* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has
+ * run. */
 void gbl_open_native(lua_State *L);
-/* Push { numel, dtype, format, amax, amin, counts = { by name }, exponents = { [e] = elements } }, from what the op numerics gives. */
-void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts, const double *range);
+/* Push { numel, dtype, format, amax, amin, counts = { by name }, exponents = { [e] = elements } }, from what the op
+ * numerics gives. */
+void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t numel, const int64_t *counts,
+                       const double *range);
 /* settings.c: what is asked of the engine as a whole. */
 void gbl_open_settings(lua_State *L);
 void gbl_open_capture(lua_State *L);

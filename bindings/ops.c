@@ -1,8 +1,8 @@
 /* ops.c - one Lua function per row of the op table: gb.<op>, x:<op>, F.<op> and x:<op>_ in place, and the operators.
  *
- * Arguments are read by the row's signature: positional ones in order, then a table of options, in which any argument may also be named.
- * Everything that can raise comes first; then the outputs' boxes, then wrapped numbers, then the engine. `x + y` allocates its result and
- * nothing else. */
+ * Arguments are read by the row's signature: positional ones in order, then a table of options, in which any argument
+ * may also be named. Everything that can raise comes first; then the outputs' boxes, then wrapped numbers, then the
+ * engine. `x + y` allocates its result and nothing else. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@ typedef struct arguments {
   bool in_place;
   int first, last;                 /* stack indices of the recipe's arguments */
   int n_in;
-  gb_tensor *in[GB_MAX_IN], **list;/* inputs, borrowed; list: a row of "xs..." has all of its in a buffer on the stack */
+  gb_tensor *in[GB_MAX_IN], **list;/* inputs, borrowed; list: a row of "xs..." has all of its in a buffer on the
+                                      stack */
   int at[GB_MAX_IN];               /* stack index of each input, 0: not there */
   bool number[GB_MAX_IN];          /* a Lua number at at[i], to be wrapped */
   gb_attr attrs[GB_MAX_ATTRS];
@@ -35,13 +36,16 @@ static int reject(const arguments *a, const char *format, ...) {
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
-  if (gbl_is_library(a->L, a->first)) return gbl_error(a->L, "%s: called with a colon; it is a function: gb.%s(...)", a->info->name, a->info->name);
+  if (gbl_is_library(a->L, a->first))
+    return gbl_error(a->L, "%s: called with a colon; it is a function: gb.%s(...)", a->info->name, a->info->name);
   return gbl_error(a->L, "%s%s: %s (%s)", a->info->name, a->in_place ? "_" : "", text, GB_SIGNATURE(a->info));
 }
 
 static const char *const expected[] = {
-  [GB_ARG_INT] = "an integer", [GB_ARG_DIM] = "a position (from 1; -1 is the last)", [GB_ARG_INTS] = "an integer or a list of integers",
-  [GB_ARG_DIMS] = "a dimension or a list of dimensions (from 1; -1 is the last)", [GB_ARG_NUMBER] = "a number", [GB_ARG_BOOL] = "true or false",
+  [GB_ARG_INT] = "an integer", [GB_ARG_DIM] = "a position (from 1; -1 is the last)",
+      [GB_ARG_INTS] = "an integer or a list of integers",
+  [GB_ARG_DIMS] = "a dimension or a list of dimensions (from 1; -1 is the last)", [GB_ARG_NUMBER] = "a number",
+      [GB_ARG_BOOL] = "true or false",
   [GB_ARG_CHOICE] = "a string", [GB_ARG_TEXT] = "a string", [GB_ARG_DTYPE] = "the name of a dtype",
 };
 
@@ -57,7 +61,8 @@ static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
 
 static int64_t dim_value(const arguments *a, const gb_attr_info *attr, int64_t value) {
   if (value == 0)
-    reject(a, "%s 0 for '%s': positions count from 1, and -1 is the last", strstr(attr->name, "dim") ? "dimension" : "position", attr->name);
+    reject(a, "%s 0 for '%s': positions count from 1, and -1 is the last",
+           strstr(attr->name, "dim") ? "dimension" : "position", attr->name);
   return value > 0 ? value - 1 : value;
 }
 
@@ -117,7 +122,9 @@ static void read_attr(arguments *a, int which, int index) {
       out->exact = integer;
       break;
     case GB_ARG_NUMBER:
-      if (lua_type(L, index) != LUA_TNUMBER && !(lua_isboolean(L, index) && !strcmp(attr->name, "value"))) wrong_type(a, attr, index); /* mask fills */
+      /* mask fills */
+      if (lua_type(L, index) != LUA_TNUMBER && !(lua_isboolean(L, index) && !strcmp(attr->name, "value")))
+        wrong_type(a, attr, index);
       *out = gbl_number_attr(L, index);
       break;
     case GB_ARG_BOOL:
@@ -141,10 +148,12 @@ static void read_tensor(arguments *a, int which, int index) {
   if ((a->in[which] = gbl_tensor_at(L, a->state, index))) return;
   if (info->number && lua_type(L, index) == LUA_TNUMBER && !(a->in_place && which == 0)) a->number[which] = true;
   else if (luaL_testudata(L, index, "gibbous.tensor")) reject(a, "'%s' is a tensor that was freed", info->name);
-  else reject(a, "'%s' must be a tensor%s, got %s", info->name, info->number ? " or a number" : "", gbl_type_name(L, index));
+  else reject(a, "'%s' must be a tensor%s, got %s", info->name, info->number ? " or a number" : "",
+              gbl_type_name(L, index));
 }
 
-/* "xs...": one table of tensors, or tensors one after another, behind room for the row's other tensors. Returns how many arguments they took. */
+/* "xs...": one table of tensors, or tensors one after another, behind room for the row's other tensors. Returns how
+ * many arguments they took. */
 static int read_list(arguments *a, int index) {
   lua_State *L = a->L;
   int before = a->info->list, count = 0;
@@ -209,7 +218,8 @@ static void read_options(arguments *a, int index) {
   const gb_op_info *info = a->info;
   luaL_checkstack(L, 2 * (GB_MAX_IN + GB_MAX_ATTRS) + 8, NULL);
   for (lua_pushnil(L); lua_next(L, index);) { /* values stay on the stack: the table may be weak */
-    if (lua_type(L, -2) != LUA_TSTRING) reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
+    if (lua_type(L, -2) != LUA_TSTRING)
+      reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
     const char *name = lua_tostring(L, -2), *known[GB_MAX_IN + GB_MAX_ATTRS + 1];
     int key = lua_gettop(L) - 1;
     if (read_option(a, name, key + 1)) { lua_pushvalue(L, key); continue; }
@@ -224,11 +234,12 @@ static void read_options(arguments *a, int index) {
   }
 }
 
-/* A shape or dimensions as the last positional argument may be written out: x:view(2, 3), x:permute(2, 1). Sizes of windows may not, since
- * what follows them is a stride elsewhere. */
+/* A shape or dimensions as the last positional argument may be written out: x:view(2, 3), x:permute(2, 1). Sizes of
+ * windows may not, since what follows them is a stride elsewhere. */
 static bool may_spread(const gb_op_info *info, int position) {
   const gb_attr_info *attr = &info->attrs[info->position[position].index];
-  return position == info->n_positions - 1 && (attr->type == GB_ARG_DIMS || (attr->type == GB_ARG_INTS && !strcmp(attr->name, "shape")));
+  return position == info->n_positions - 1 &&
+      (attr->type == GB_ARG_DIMS || (attr->type == GB_ARG_INTS && !strcmp(attr->name, "shape")));
 }
 
 /* Read the positional argument p at stack index `index`; how many values it took, or -1 where the options begin. */
@@ -264,14 +275,16 @@ static void read_rest(arguments *a, int index) {
   int named = 0;
   while (named < a->info->n_attrs && a->info->attrs[named].positional) named++;
   if (named < a->info->n_attrs)
-    reject(a, "too many arguments; what comes after the first %d is named, in a table: {%s = ...}", a->info->n_positions, a->info->attrs[named].name);
+    reject(a, "too many arguments; what comes after the first %d is named, in a table: {%s = ...}",
+           a->info->n_positions, a->info->attrs[named].name);
   reject(a, "too many arguments: it takes %d", a->info->n_positions);
 }
 
 static void check_complete(const arguments *a) {
   const gb_op_info *info = a->info;
   for (int i = 0; i < info->n_in; i++)
-    if (i == info->list ? !a->list : !a->in[i] && !a->number[i] && !info->in[i].optional) reject(a, "'%s' is missing", info->in[i].name);
+    if (i == info->list ? !a->list : !a->in[i] && !a->number[i] && !info->in[i].optional)
+      reject(a, "'%s' is missing", info->in[i].name);
   for (int i = 0; i < info->n_attrs; i++)
     if (info->attrs[i].required && !a->attrs[i].given) reject(a, "'%s' is missing", info->attrs[i].name);
 }
@@ -304,11 +317,13 @@ static void read_arguments(arguments *a) {
   check_complete(a);
 }
 
-/* The number at index as a wrapped 0-d tensor. Most ops do not keep theirs, so the last one is used again, when nobody else holds it. */
+/* The number at index as a wrapped 0-d tensor. Most ops do not keep theirs, so the last one is used again, when nobody
+ * else holds it. */
 static gb_status wrap_number(lua_State *L, gbl_state *state, int index, gb_tensor **out) {
   bool whole = lua_isinteger(L, index);
   gb_tensor *last = state->numbers[whole];
-  if (last && atomic_load(&last->refs) == 1 && atomic_load(&last->storage->refs) == 1 && !last->node && !last->requires_grad) {
+  if (last && atomic_load(&last->refs) == 1 && atomic_load(&last->storage->refs) == 1 && !last->node &&
+      !last->requires_grad) {
     if (whole) *(int64_t *)gb_data(last) = lua_tointeger(L, index);
     else *(double *)gb_data(last) = lua_tonumber(L, index);
   } else {
@@ -335,7 +350,8 @@ static void release_numbers(arguments *a) {
     if (a->number[i]) gb_drop(&a->in[i]);
 }
 
-/* The output in the box at `slot` becomes a value: the input's own where an op gave its input back, the known one, or the box. */
+/* The output in the box at `slot` becomes a value: the input's own where an op gave its input back, the known one, or
+ * the box. */
 static void finish_output(const arguments *a, int slot, gb_tensor *out) {
   lua_State *L = a->L;
   for (int i = 0; i < a->info->n_in && !a->list; i++) {
@@ -368,7 +384,8 @@ static int run(arguments *a) {
   gbl_box *box[GB_MAX_OUT];
   for (int i = 0; i < visible; i++) box[i] = gbl_new_tensor_in(L, a->state);
   gb_status status = wrap_numbers(a);
-  if (status == GB_OK) status = gb_apply(a->state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
+  if (status == GB_OK)
+    status = gb_apply(a->state->context, a->info->op, a->list ? a->list : a->in, a->n_in, a->attrs, out);
   release_numbers(a);
   gbl_check_status(L, status);
   while (visible > 1 && !out[visible - 1]) visible--; /* max without a dimension gives no indices */
@@ -458,9 +475,11 @@ static void set_everywhere(lua_State *L, int gb, const gb_op_info *info, const c
 
 static void set_operators(lua_State *L) {
   static const struct { const char *event; gb_op op; lua_CFunction function; } operators[] = {
-    { "__add", GB_OP_add, call_op }, { "__sub", GB_OP_sub, call_op }, { "__mul", GB_OP_mul, call_op }, { "__div", GB_OP_div, call_op },
+    { "__add", GB_OP_add, call_op }, { "__sub", GB_OP_sub, call_op }, { "__mul", GB_OP_mul, call_op },
+        { "__div", GB_OP_div, call_op },
     { "__idiv", GB_OP_floor_divide, call_op }, { "__mod", GB_OP_remainder, call_op }, { "__pow", GB_OP_pow, call_op },
-    { "__unm", GB_OP_neg, call_unary }, { "__band", GB_OP_bitwise_and, call_commutative }, { "__bor", GB_OP_bitwise_or, call_commutative },
+    { "__unm", GB_OP_neg, call_unary }, { "__band", GB_OP_bitwise_and, call_commutative },
+        { "__bor", GB_OP_bitwise_or, call_commutative },
     { "__bxor", GB_OP_bitwise_xor, call_commutative }, { "__bnot", GB_OP_bitwise_not, call_unary },
   };
   luaL_getmetatable(L, "gibbous.tensor");
@@ -471,11 +490,14 @@ static void set_operators(lua_State *L) {
 
 /* Rows that have no name of their own in a recipe, but are methods in place. */
 static const char *const in_place_records[] = {
-  "tensor:copy_(source: tensor) -> tensor: The values of source, broadcast and converted. Example: gb.zeros(2):copy_(gb.ones(2))",
+  "tensor:copy_(source: tensor) -> tensor: The values of source, broadcast and converted. Example: "
+  "gb.zeros(2):copy_(gb.ones(2))",
   "tensor:fill_(value: number) -> tensor: Every element becomes value. Example: gb.zeros(2):fill_(1)",
-  "tensor:uniform_(low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless given. "
+  "tensor:uniform_(low?: number, high?: number) -> tensor: Uniform random numbers in [low, high), 0 and 1 unless "
+  "given. "
   "Example: gb.zeros(2):uniform_()",
-  "tensor:normal_(mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless given. "
+  "tensor:normal_(mean?: number, std?: number) -> tensor: Normal random numbers, of mean 0 and deviation 1 unless "
+  "given. "
   "Example: gb.zeros(2):normal_()",
   "tensor:random_integers_(low: int, high: int) -> tensor: Random integers low .. high - 1. "
   "Example: gb.zeros(2):random_integers_(0, 10)",
@@ -508,7 +530,8 @@ void gbl_open_ops(lua_State *L) {
     set_everywhere(L, gb, info, info->name);
   }
   for (int i = 0; i < ALIASES; i++) set_everywhere(L, gb, gb_op_get(context, aliases[i].op), aliases[i].name);
-  for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++) set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
+  for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++)
+    set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
   lua_settop(L, gb);
   set_inner_ops(L, context);
   gbl_describe(L, in_place_records);

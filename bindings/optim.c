@@ -1,6 +1,8 @@
-/* optim.c - the native half of gb.optim: an object per optimizer. The Lua half (gibbous/optim.lua) wraps it in the classes that recipes see.
+/* optim.c - the native half of gb.optim: an object per optimizer. The Lua half (gibbous/optim.lua) wraps it in the
+ * classes that recipes see.
  *
- * The optimizer holds its parameters in C; a list of their Lua values is kept as a user value, so that the same values come back. */
+ * The optimizer holds its parameters in C; a list of their Lua values is kept as a user value, so that the same values
+ * come back. */
 #include <string.h>
 
 #include "objects.h"
@@ -15,7 +17,8 @@ static void unknown_option(lua_State *L, gb_optimizer_kind kind, const char *nam
   for (int i = 0; i < info->n_hypers; i++) known[i] = info->hypers[i].name;
   known[info->n_hypers] = NULL;
   const char *near = gbl_nearest(name, known);
-  gbl_error(L, "optimizer: there is no option '%s' of %s%s%s%s", name, info->name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  gbl_error(L, "optimizer: there is no option '%s' of %s%s%s%s", name, info->name, near ? "; did you mean '" : "",
+            near ? near : "", near ? "'?" : "");
 }
 
 /* A number that the hyperparameter can have. */
@@ -33,7 +36,8 @@ static void set_list(lua_State *L, const gb_hyper *hyper, double *at, int index)
     gbl_error(L, "optimizer: '%s' must be a list of %s numbers, got %s", hyper->name, count, gbl_type_name(L, index));
   for (int i = 0; i < hyper->count; i++) {
     if (lua_rawgeti(L, index, i + 1) != LUA_TNUMBER)
-      gbl_error(L, "optimizer: '%s' must be a list of %s numbers, but [%d] is %s", hyper->name, count, i + 1, gbl_type_name(L, -1));
+      gbl_error(L, "optimizer: '%s' must be a list of %s numbers, but [%d] is %s", hyper->name, count, i + 1,
+                gbl_type_name(L, -1));
     list[i] = check_value(L, lua_gettop(L), hyper);
     lua_pop(L, 1);
   }
@@ -75,7 +79,8 @@ static void set_option(lua_State *L, gb_optimizer_kind kind, gb_optim_options *o
   else if (hyper->type == GB_HYPER_CHOICE) set_choice(L, hyper, at, index);
   else if (hyper->type == GB_HYPER_NUMBER) *at = check_value(L, index, hyper);
   else {
-    if (!lua_isboolean(L, index)) gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
+    if (!lua_isboolean(L, index))
+      gbl_error(L, "optimizer: '%s' must be true or false, got %s", name, gbl_type_name(L, index));
     *at = lua_toboolean(L, index);
   }
 }
@@ -133,7 +138,8 @@ static void push_record(lua_State *L, const gb_optimizer_info *info) {
     luaL_addvalue(&b);
   }
   lua_pushfstring(L, ". Example: local opt = gb.optim.%s(%s, { %s = %s })", info->name,
-                  info->shaped ? "{ gb.nn.Linear(2, 2).weight }" : "gb.nn.Linear(2, 2):parameters()", info->hypers[0].name,
+                  info->shaped ? "{ gb.nn.Linear(2, 2).weight }" : "gb.nn.Linear(2, 2):parameters()",
+                      info->hypers[0].name,
                   info->hypers[0].preset_text);
   luaL_addvalue(&b);
   luaL_pushresult(&b);
@@ -179,7 +185,8 @@ static int add_group(lua_State *L) {
     if (!lua_istable(L, 3)) continue;
     lua_rawgeti(L, 3, i + 1);
     if (lua_type(L, -1) == LUA_TSTRING) names[i] = lua_tostring(L, -1); /* the table of names keeps it */
-    else if (!lua_isnil(L, -1)) return gbl_error(L, "optimizer: names are strings, but [%d] is %s", i + 1, gbl_type_name(L, lua_gettop(L)));
+    else if (!lua_isnil(L, -1))
+      return gbl_error(L, "optimizer: names are strings, but [%d] is %s", i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
   gb_status status = gb_optimizer_add_group(optimizer, parameters, names, count, &options);
@@ -208,7 +215,8 @@ static const gbl_function public_methods[] = {
   { step, GB_SANDBOX_STRICT | GBL_CALLS,
     "Optimizer:step(): Change the parameters by their gradients; those without a gradient stay as they are. Example: "
     "loss:backward() opt:step()" },
-  { zero_grad, GB_SANDBOX_STRICT | GBL_CALLS, "Optimizer:zero_grad(): Forget the gradients of all parameters. Example: opt:zero_grad()" },
+  { zero_grad, GB_SANDBOX_STRICT | GBL_CALLS, "Optimizer:zero_grad(): Forget the gradients of all parameters. "
+                                              "Example: opt:zero_grad()" },
   { NULL, 0, NULL },
 };
 
@@ -218,7 +226,8 @@ static gb_optim_options *check_group(lua_State *L, gb_optimizer *optimizer) {
   return gb_optimizer_group(optimizer, (int)i - 1);
 }
 
-/* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name; without a name a table of all. */
+/* optimizer:get(group, name): a hyperparameter, or nil where there is none of that name; without a name a table of
+ * all. */
 static int get(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   const gb_optim_options *options = check_group(L, optimizer);
@@ -277,13 +286,15 @@ static int state(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2);
-  if (i < 1 || i > gb_optimizer_params(optimizer, &list)) return gbl_error(L, "optimizer: there is no parameter %d", (int)i);
+  if (i < 1 || i > gb_optimizer_params(optimizer, &list))
+    return gbl_error(L, "optimizer: there is no parameter %d", (int)i);
   enum { MOST = GB_OPTIM_STATE_TENSORS };
   gb_optim_state states[MOST];
   gbl_box *boxes[MOST];
   int64_t steps;
   lua_settop(L, 2);
-  for (int k = 0; k < MOST; k++) boxes[k] = gbl_new_tensor(L); /* from 3 on: they hold what comes, whatever raises after that */
+  for (int k = 0; k < MOST; k++) boxes[k] = gbl_new_tensor(L); /* from 3 on: they hold what comes, whatever raises after
+                                                                  that */
   int count = gb_optimizer_state(optimizer, (int)i - 1, states, &steps);
   for (int k = 0; k < count; k++) boxes[k]->tensor = states[k].tensor;
   if (count < 0) gbl_check_status(L, GB_EMEMORY);
@@ -300,14 +311,16 @@ static int set_steps(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2), steps = luaL_checkinteger(L, 3);
-  if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0) return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
+  if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0)
+    return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
   gbl_check_status(L, gb_optimizer_set_steps(optimizer, (int)i - 1, steps));
   return 0;
 }
 
 /* Of the native object, which recipes do not see. */
 static const luaL_Reg methods[] = {
-  { "add_group", add_group }, { "get", get }, { "set", set }, { "groups", groups }, { "params", params }, { "state", state },
+  { "add_group", add_group }, { "get", get }, { "set", set }, { "groups", groups }, { "params", params },
+      { "state", state },
   { "set_steps", set_steps }, { NULL, NULL },
 };
 
@@ -318,8 +331,10 @@ const gbl_type gbl_optimizer_type = { "gibbous.optimizer", release, methods, NUL
 static int clip_grad_norm(lua_State *L, gbl_call *call) {
   const gbl_value *parameters = gbl_argument(call, "parameters");
   gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_clip_grad_norm_tensor(call->state->context, parameters->tensors, parameters->count, gbl_number(call, "max_norm"),
-                                               gbl_number(call, "norm_type"), gbl_boolean(call, "error_if_nonfinite"), &box->tensor));
+  gbl_check_status(L, gb_clip_grad_norm_tensor(call->state->context, parameters->tensors, parameters->count,
+                                               gbl_number(call, "max_norm"),
+                                               gbl_number(call, "norm_type"), gbl_boolean(call, "error_if_nonfinite"),
+                                                   &box->tensor));
   gbl_finish_measure(L);
   return 1;
 }
@@ -327,18 +342,24 @@ static int clip_grad_norm(lua_State *L, gbl_call *call) {
 static int clip_grad_value(lua_State *L, gbl_call *call) {
   (void)L;
   const gbl_value *parameters = gbl_argument(call, "parameters");
-  gbl_check_status(L, gb_clip_grad_value(call->state->context, parameters->tensors, parameters->count, gbl_number(call, "value")));
+  gbl_check_status(L, gb_clip_grad_value(call->state->context, parameters->tensors, parameters->count,
+                                         gbl_number(call, "value")));
   return 0;
 }
 
 static const gbl_function clipping[] = {
   { clip_grad_norm, GB_SANDBOX_STRICT,
-    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2, error_if_nonfinite: bool = false) "
-    "-> number: Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a device as a "
-    "tensor, so that nothing waits for it. Where it is inf or NaN and no scaler skips the step, gradients become 0 or NaN, as in "
-    "PyTorch. Errors: such a norm, where error_if_nonfinite is true. Example: gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)" },
+    "gb.nn.utils.clip_grad_norm_(parameters: tensors, max_norm: number, norm_type: number = 2, error_if_nonfinite: "
+    "bool = false) "
+    "-> number: Scale the gradients so that their norm together is at most max_norm; returns the norm before, on a "
+    "device as a "
+    "tensor, so that nothing waits for it. Where it is inf or NaN and no scaler skips the step, gradients become 0 "
+    "or NaN, as in "
+    "PyTorch. Errors: such a norm, where error_if_nonfinite is true. Example: "
+    "gb.nn.utils.clip_grad_norm_(model:parameters(), 1.0)" },
   { clip_grad_value, GB_SANDBOX_STRICT,
-    "gb.nn.utils.clip_grad_value_(parameters: tensors, value: number): Limit each element of the gradients to -value .. value. "
+    "gb.nn.utils.clip_grad_value_(parameters: tensors, value: number): Limit each element of the gradients to "
+    "-value .. value. "
     "Example: gb.nn.utils.clip_grad_value_(model:parameters(), 0.5)" },
   { NULL, 0, NULL },
 };

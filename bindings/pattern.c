@@ -1,8 +1,8 @@
 /* pattern.c - Lua's patterns by a matcher that can be stopped.
  *
- * A pattern of a few quantifiers can keep the standard library's matcher busy for hours, and no hook runs inside it. This one accepts the same
- * patterns, gives the same results and the same errors (reference manual, section 6.4.1), and charges its steps to the host, so that limits and
- * interrupts reach into a match. Only sandboxes use it. */
+ * A pattern of a few quantifiers can keep the standard library's matcher busy for hours, and no hook runs inside it.
+ * This one accepts the same patterns, gives the same results and the same errors (reference manual, section 6.4.1), and
+ * charges its steps to the host, so that limits and interrupts reach into a match. Only sandboxes use it. */
 #include "pattern.h"
 
 #include <ctype.h>
@@ -78,7 +78,8 @@ static const char *item_end(matcher *m, const char *p) {
   return p + 1;
 }
 
-/* Is c in the set that begins at '[' and whose ']' is at `last`? A set may be as long as a string, so its length is what a look costs. */
+/* Is c in the set that begins at '[' and whose ']' is at `last`? A set may be as long as a string, so its length is
+ * what a look costs. */
 static bool in_set(matcher *m, int c, const char *p, const char *last) {
   bool wanted = true;
   spend(m, (size_t)(last - p));
@@ -190,7 +191,8 @@ static const char *match_quantified(matcher *m, const char *s, const char *p, co
   }
 }
 
-/* The items that are no single characters; *p moves behind one that consumed its text, *s with it. False: it did not fit. */
+/* The items that are no single characters; *p moves behind one that consumed its text, *s with it. False: it did not
+ * fit. */
 static bool match_special(matcher *m, const char **s, const char **p) {
   const char *set, *end;
   if ((*p)[1] == 'b') {
@@ -209,12 +211,14 @@ static bool match_special(matcher *m, const char **s, const char **p) {
   return *s != NULL;
 }
 
-/* Match from p on at s; the end of the match, or NULL. Plain characters are gone through here, so that only choices nest. */
+/* Match from p on at s; the end of the match, or NULL. Plain characters are gone through here, so that only choices
+ * nest. */
 static const char *match_from(matcher *m, const char *s, const char *p) {
   for (;;) {
     if (p == m->pattern_end) return s;
     step(m);
-    if (*p == '(') return p + 1 < m->pattern_end && p[1] == ')' ? open_capture(m, s, p + 2, POSITION) : open_capture(m, s, p + 1, OPEN);
+    if (*p == '(') return p + 1 < m->pattern_end && p[1] == ')' ? open_capture(m, s, p + 2, POSITION)
+        : open_capture(m, s, p + 1, OPEN);
     if (*p == ')') return close_capture(m, s, p + 1);
     if (*p == '$' && p + 1 == m->pattern_end) return s == m->end ? s : NULL;
     if (*p == '%' && p + 1 < m->pattern_end && (p[1] == 'b' || p[1] == 'f' || isdigit((unsigned char)p[1]))) {
@@ -316,7 +320,8 @@ static bool has_specials(const char *p, size_t length) {
 static int find_or_match(lua_State *L, bool find) {
   const char *p;
   matcher m = prepare(L, &p);
-  size_t length = (size_t)(m.end - m.subject), start = start_of(L, 3, length), pattern_length = (size_t)(m.pattern_end - p);
+  size_t length = (size_t)(m.end - m.subject), start = start_of(L, 3, length),
+      pattern_length = (size_t)(m.pattern_end - p);
   const char *s = m.subject + start, *e;
   if (start > length) { lua_pushnil(L); return 1; }
   spend(&m, pattern_length);
@@ -349,7 +354,8 @@ typedef struct iteration { size_t at, last; } iteration; /* last: the end of the
 static int gmatch_next(lua_State *L) {
   iteration *it = lua_touserdata(L, lua_upvalueindex(3));
   size_t length, pattern_length;
-  const char *subject = lua_tolstring(L, lua_upvalueindex(1), &length), *p = lua_tolstring(L, lua_upvalueindex(2), &pattern_length), *e;
+  const char *subject = lua_tolstring(L, lua_upvalueindex(1), &length),
+      *p = lua_tolstring(L, lua_upvalueindex(2), &pattern_length), *e;
   matcher m = { .L = L, .subject = subject, .end = subject + length, .pattern_end = p + pattern_length };
   for (; it->at <= length; it->at++) {
     const char *s = subject + it->at;
@@ -419,7 +425,8 @@ static int gsub(lua_State *L) {
   const char *p, *last = NULL;
   matcher m = prepare(L, &p);
   int type = lua_type(L, 3);
-  luaL_argexpected(L, type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION || type == LUA_TTABLE, 3, "string/function/table");
+  luaL_argexpected(L, type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION || type == LUA_TTABLE, 3,
+                   "string/function/table");
   lua_Integer most = luaL_optinteger(L, 4, m.end - m.subject + 1), count = 0;
   bool anchored = p < m.pattern_end && *p == '^', changed = false;
   const char *s = m.subject;
@@ -445,7 +452,8 @@ static int gsub(lua_State *L) {
 }
 
 void gbl_replace_patterns(lua_State *L) {
-  luaL_setfuncs(L, (const luaL_Reg[]){ { "find", find }, { "match", match_first }, { "gmatch", gmatch }, { "gsub", gsub }, { NULL, NULL } }, 0);
+  luaL_setfuncs(L, (const luaL_Reg[]){ { "find", find }, { "match", match_first }, { "gmatch", gmatch },
+                                       { "gsub", gsub }, { NULL, NULL } }, 0);
 }
 
 /* ====} */

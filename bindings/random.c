@@ -1,7 +1,8 @@
 /* random.c - the random stream as numbers: gb.random, which draws for recipes what math.random would.
  *
- * Every draw takes one place in the stream of the context, as an op does, so get_rng_state and checkpoints keep it. manual_seed seeds
- * math.random too, for recipes that use it; but Lua's state cannot be read, so no checkpoint can keep that one. */
+ * Every draw takes one place in the stream of the context, as an op does, so get_rng_state and checkpoints keep it.
+ * manual_seed seeds math.random too, for recipes that use it; but Lua's state cannot be read, so no checkpoint can keep
+ * that one. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -72,7 +73,8 @@ static double finite_number(const gbl_call *call, const char *name) {
 
 static int number(lua_State *L, gbl_call *call) {
   double low = 0, high = 1;
-  if (gbl_given(call, "low") || gbl_given(call, "high")) low = finite_number(call, "low"), high = finite_number(call, "high");
+  if (gbl_given(call, "low") || gbl_given(call, "high"))
+    low = finite_number(call, "low"), high = finite_number(call, "high");
   if (high < low) return gbl_refuse(call, "high is below low: %f and %f", low, high);
   words w = take_words(call->state->context);
   double u = (double)(next_word(&w) >> 11) * 0x1p-53, range = high - low;
@@ -109,16 +111,21 @@ static int shuffle(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { number, GB_SANDBOX_STRICT,
-    "gb.random.number(low?: number, high?: number) -> number: A random number in [low, high), in [0, 1) where neither is given; 53 "
-    "bits of it are random. It comes from the stream of manual_seed, which checkpoints keep. Errors: only one end, an end that is not "
+    "gb.random.number(low?: number, high?: number) -> number: A random number in [low, high), in [0, 1) where "
+    "neither is given; 53 "
+    "bits of it are random. It comes from the stream of manual_seed, which checkpoints keep. Errors: only one end, "
+    "an end that is not "
     "finite, high below low. Example: local x = gb.random.number(-1, 1)" },
   { integer, GB_SANDBOX_STRICT,
-    "gb.random.integer(low: int, high: int) -> int: A random integer low .. high, both ends included as in math.random(low, high), "
+    "gb.random.integer(low: int, high: int) -> int: A random integer low .. high, both ends included as in "
+    "math.random(low, high), "
     "each equally likely. It comes from the stream of manual_seed, which checkpoints keep. Errors: high below low. "
     "Example: local die = gb.random.integer(1, 6)" },
   { shuffle, GB_SANDBOX_STRICT,
-    "gb.random.shuffle(list: any) -> list: Put the elements 1 .. #list in random order, each order equally likely, and return the "
-    "list, which is the same table. Metamethods are not asked. The order comes from the stream of manual_seed, which checkpoints "
+    "gb.random.shuffle(list: any) -> list: Put the elements 1 .. #list in random order, each order equally likely, "
+    "and return the "
+    "list, which is the same table. Metamethods are not asked. The order comes from the stream of manual_seed, "
+    "which checkpoints "
     "keep. Example: local order = gb.random.shuffle({ \"a\", \"b\", \"c\" })" },
   { NULL, 0, NULL },
 };

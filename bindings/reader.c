@@ -1,5 +1,6 @@
-/* reader.c - the one reader of arguments, and the records of public functions. reader.h says how signatures are written and
- * what a call may rely on; here are the kinds of arguments, each with what it takes and what it leaves in a gbl_value. */
+/* reader.c - the one reader of arguments, and the records of public functions. reader.h says how signatures are written
+ * and what a call may rely on; here are the kinds of arguments, each with what it takes and what it leaves in a
+ * gbl_value. */
 #include "reader.h"
 
 #include <inttypes.h>
@@ -12,7 +13,8 @@
 #include "host.h"
 #include "objects.h"
 
-static const char private_key = 0, records_key = 0; /* of the registry: what objects keep; the texts and levels of all records */
+static const char private_key = 0, records_key = 0; /* of the registry: what objects keep; the texts and levels of all
+                                                       records */
 
 enum {
   MOST_KINDS = 6,                /* that one argument may have */
@@ -46,20 +48,22 @@ struct gbl_signature {
   char text[];
 };
 
-/* What an argument of this kind takes. read: false where the value at index is of another kind; what is at fault inside a value of this kind
- * is an error at once. takes_table: a table in its place is no table of options. */
+/* What an argument of this kind takes. read: false where the value at index is of another kind; what is at fault inside
+ * a value of this kind is an error at once. takes_table: a table in its place is no table of options. */
 struct kind {
   const char *name, *expected;
   bool (*read)(gbl_call *call, const parameter *p, int index, gbl_value *out);
   enum { NO_TABLE, LIST, ANY_TABLE } table;
 };
 
-/* Objects by the name of their kind, the class that paths of methods name, and the words of errors. The kind of a userdata is "gibbous." and
- * the name; an object of the Lua half is one that own() was told of. */
+/* Objects by the name of their kind, the class that paths of methods name, and the words of errors. The kind of a
+ * userdata is "gibbous." and the name; an object of the Lua half is one that own() was told of. */
 static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "optimizer", "Optimizer", "an optimizer of gb.optim" }, { "scaler", "GradScaler", "a GradScaler" },
-  { "schedule", "Schedule", "a schedule of gb.optim.lr" }, { "average", "Average", "an average of gb.optim.Average or EMA" }, { "loader", "DataLoader", "a DataLoader" },
-  { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" }, { "tokens", "tokens", "a token file of gb.data" },
+  { "schedule", "Schedule", "a schedule of gb.optim.lr" },
+      { "average", "Average", "an average of gb.optim.Average or EMA" }, { "loader", "DataLoader", "a DataLoader" },
+  { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" },
+      { "tokens", "tokens", "a token file of gb.data" },
   { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },
   { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
@@ -87,7 +91,8 @@ int gbl_refuse(const gbl_call *call, const char *format, ...) {
   va_end(list);
   bool is_self = call->signature->count > 0 && call->signature->parameter[0].is_self;
   if (call->top > 0 && !is_self && gbl_is_library(call->L, 1))
-    return gbl_error(call->L, "%s: called with a colon; it is a function: gb.%s(...)", call->signature->who, call->signature->who);
+    return gbl_error(call->L, "%s: called with a colon; it is a function: gb.%s(...)", call->signature->who,
+                     call->signature->who);
   return gbl_error(call->L, "%s: %s", call->signature->who, text);
 }
 
@@ -122,13 +127,16 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   lua_State *L = call->L;
   char got[96];
   luaL_checkstack(L, 8, NULL);
-  if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index))) snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
+  if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index)))
+    snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
   else if (lua_type(L, index) == LUA_TSTRING) snprintf(got, sizeof got, "string '%.60s'", lua_tostring(L, index));
-  else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index)) snprintf(got, sizeof got, "a tensor that was freed");
+  else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index))
+    snprintf(got, sizeof got, "a tensor that was freed");
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
   const char *expected = push_expected(L, p);
   if (p->is_self)
-    return gbl_refuse(call, "it is a method of %s, called with a colon: object:%s(...); got %s", expected, call->signature->who, got);
+    return gbl_refuse(call, "it is a method of %s, called with a colon: object:%s(...); got %s", expected,
+                      call->signature->who, got);
   return gbl_refuse(call, "'%s' must be %s, got %s", p->name, expected, got);
 }
 
@@ -144,11 +152,13 @@ static bool read_any(gbl_call *call, const parameter *p, int index, gbl_value *o
 static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   (void)p;
   out->tensor = gbl_tensor_at(call->L, call->state, index);
-  if (!out->tensor && !strcmp(gbl_who(call), "free")) return luaL_testudata(call->L, index, "gibbous.tensor") != NULL; /* it may come twice */
+  /* it may come twice */
+  if (!out->tensor && !strcmp(gbl_who(call), "free")) return luaL_testudata(call->L, index, "gibbous.tensor") != NULL;
   return out->tensor != NULL;
 }
 
-/* Raise where the table at index is a module, a class or another object of the library: to a raw reader it would be an empty table. */
+/* Raise where the table at index is a module, a class or another object of the library: to a raw reader it would be an
+ * empty table. */
 static void refuse_object(const gbl_call *call, const char *name, int index) {
   lua_State *L = call->L;
   luaL_checkstack(L, 6, NULL);
@@ -207,7 +217,8 @@ static bool read_tensors(gbl_call *call, const parameter *p, int index, gbl_valu
   for (int i = 0; i < n && !single; i++) {
     lua_rawgeti(L, out->index, i + 1);
     out->tensors[i] = gbl_tensor_at(L, call->state, lua_gettop(L));
-    if (!out->tensors[i]) gbl_refuse(call, "'%s' must hold tensors, but [%d] is %s", p->name, i + 1, gbl_type_name(L, lua_gettop(L)));
+    if (!out->tensors[i])
+      gbl_refuse(call, "'%s' must hold tensors, but [%d] is %s", p->name, i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
   return true;
@@ -246,7 +257,8 @@ static bool read_count(gbl_call *call, const parameter *p, int index, gbl_value 
 /* A position from 1 made one from 0; a negative one stays. */
 static int64_t from_zero(const gbl_call *call, const parameter *p, int64_t value) {
   if (value == 0)
-    gbl_refuse(call, "%s 0 for '%s': positions count from 1, and -1 is the last", strstr(p->name, "dim") ? "dimension" : "position", p->name);
+    gbl_refuse(call, "%s 0 for '%s': positions count from 1, and -1 is the last",
+               strstr(p->name, "dim") ? "dimension" : "position", p->name);
   return value > 0 ? value - 1 : value;
 }
 
@@ -279,12 +291,14 @@ static bool read_int_list(gbl_call *call, const parameter *p, int index, gbl_val
   return true;
 }
 
-static bool read_ints(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, false); }
+static bool read_ints(gbl_call *call, const parameter *p, int index,
+                      gbl_value *out) { return read_int_list(call, p, index, out, false); }
 /* A list of sizes, where numbers that are written out would pass for what follows. */
 static bool read_shape(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   return lua_type(call->L, index) == LUA_TTABLE && read_int_list(call, p, index, out, false);
 }
-static bool read_dims(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_int_list(call, p, index, out, true); }
+static bool read_dims(gbl_call *call, const parameter *p, int index,
+                      gbl_value *out) { return read_int_list(call, p, index, out, true); }
 
 static bool read_number(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   (void)p;
@@ -359,7 +373,8 @@ static bool read_scope(gbl_call *call, const parameter *p, int index, gbl_value 
 }
 
 /* A word in quotes is matched by the reader itself. */
-static bool read_word(gbl_call *call, const parameter *p, int index, gbl_value *out) { return read_string(call, p, index, out); }
+static bool read_word(gbl_call *call, const parameter *p, int index,
+                      gbl_value *out) { return read_string(call, p, index, out); }
 
 /* Objects are read by read_object, which has the name of their kind. */
 static bool read_nothing(gbl_call *call, const parameter *p, int index, gbl_value *out) {
@@ -395,9 +410,11 @@ static const kind kinds[] = {
   { "any", "a value", read_any, ANY_TABLE },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
-static const kind word_kind = { "word", NULL, read_word, NO_TABLE }, object_kind = { "object", NULL, read_nothing, ANY_TABLE };
+static const kind word_kind = { "word", NULL, read_word, NO_TABLE },
+    object_kind = { "object", NULL, read_nothing, ANY_TABLE };
 
-/* The object at index, where it is one of this kind: the userdata itself, or the native object that the Lua half keeps for it. */
+/* The object at index, where it is one of this kind: the userdata itself, or the native object that the Lua half keeps
+ * for it. */
 static bool read_object(gbl_call *call, const char *name, int index, gbl_value *out) {
   lua_State *L = call->L;
   char type[48];
@@ -442,7 +459,8 @@ static void read_value(gbl_call *call, const parameter *p, int index, gbl_value 
       if (p->choices[i].kind == &word_kind) known[n++] = p->choices[i].word;
     known[n] = NULL;
     const char *near = gbl_nearest(lua_tostring(L, index), known), *expected = push_expected(L, p);
-    gbl_refuse(call, "'%s' must be %s, got '%.60s'%s%s%s", p->name, expected, lua_tostring(L, index), near ? "; did you mean '" : "",
+    gbl_refuse(call, "'%s' must be %s, got '%.60s'%s%s%s", p->name, expected, lua_tostring(L, index),
+               near ? "; did you mean '" : "",
                near ? near : "", near ? "'?" : "");
   }
   wrong_kind(call, p, index);
@@ -483,7 +501,8 @@ static void parse_choice(lua_State *L, const char *record, char **at, choice *c)
   *end = '\0';
   const kind *known = find_kind(start);
   if (known) *c = (choice){ known, NULL };
-  else if (find_object_kind(start, false) >= 0) *c = (choice){ &object_kind, object_kinds[find_object_kind(start, false)].name };
+  else if (find_object_kind(start, false) >= 0)
+    *c = (choice){ &object_kind, object_kinds[find_object_kind(start, false)].name };
   else bad_signature(L, record, start);
   *end = after;
   *at = end;
@@ -542,7 +561,8 @@ static choice self_choice(const char *class) {
   int object = find_object_kind(class, true);
   if (object >= 0) return (choice){ &object_kind, object_kinds[object].name };
   const kind *known = find_kind(class);
-  return (choice){ known ? known : find_kind("module"), NULL }; /* a method of a layer: any module, since classes descend from it */
+  return (choice){ known ? known : find_kind("module"), NULL }; /* a method of a layer: any module, since classes
+                                                                   descend from it */
 }
 
 /* The last comma or semicolon before which arguments end, outside quotes and brackets; or the end. */
@@ -558,7 +578,8 @@ static char *argument_end(char *at) {
   return at;
 }
 
-/* Push the signature of a record, parsed. method: it has a self, a module, though its path does not say so (constructors of layers). */
+/* Push the signature of a record, parsed. method: it has a self, a module, though its path does not say so
+ * (constructors of layers). */
 static gbl_signature *push_signature(lua_State *L, const char *record, bool method) {
   const char *open = strchr(record, '('), *close = open;
   for (int depth = 0; close && *close; close++) {
@@ -668,10 +689,12 @@ static void read_options(gbl_call *call, int index) {
   refuse_object(call, "options", index);
   luaL_checkstack(L, 4 * GBL_MOST_ARGUMENTS + 8, NULL);
   for (lua_pushnil(L); lua_next(L, index);) {
-    if (lua_type(L, -2) != LUA_TSTRING) gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
+    if (lua_type(L, -2) != LUA_TSTRING)
+      gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
     const char *name = lua_tostring(L, -2);
     int key = lua_gettop(L) - 1, i = 0;
-    while (i < s->count && (!(s->parameter[i].optional || s->parameter[i].named) || s->parameter[i].rest || strcmp(s->parameter[i].name, name))) i++;
+    while (i < s->count && (!(s->parameter[i].optional || s->parameter[i].named) || s->parameter[i].rest ||
+                            strcmp(s->parameter[i].name, name))) i++;
     if (i == s->count || strlen(name) != lua_rawlen(L, key)) unknown_option(call, name);
     if (call->value[i].given) gbl_refuse(call, "'%s' is given twice", name);
     read_value(call, &s->parameter[i], key + 1, &call->value[i]);
@@ -683,7 +706,8 @@ static void read_options(gbl_call *call, int index) {
 static void read_rest(gbl_call *call, const parameter *p, int index, int last, gbl_value *out) {
   lua_State *L = call->L;
   bool tensors = p->choices[0].kind->read == read_tensor;
-  *out = (gbl_value){ .kind = p->choices[0].kind->name, .given = last >= index, .index = index, .count = last - index + 1 };
+  *out = (gbl_value){ .kind = p->choices[0].kind->name, .given = last >= index, .index = index,
+                      .count = last - index + 1 };
   if (out->count < 0) out->count = 0;
   luaL_checkstack(L, 4, NULL);
   if (tensors) out->tensors = lua_newuserdatauv(L, sizeof *out->tensors * ((size_t)out->count + 1), 0);
@@ -697,7 +721,8 @@ static void read_rest(gbl_call *call, const parameter *p, int index, int last, g
 /* Sizes that are written out: zeros(2, 3). Returns how many values they took. */
 static int read_written_out(gbl_call *call, const parameter *p, int index, int last, gbl_value *out) {
   int taken = 0;
-  for (; index + taken <= last && lua_type(call->L, index + taken) == LUA_TNUMBER; taken++) add_int(call, p, index + taken, out, false);
+  for (; index + taken <= last && lua_type(call->L, index + taken) == LUA_TNUMBER; taken++)
+    add_int(call, p, index + taken, out, false);
   out->kind = "sizes";
   out->given = true;
   out->index = index;
@@ -708,12 +733,14 @@ static int too_many(gbl_call *call) {
   const gbl_signature *s = call->signature;
   int most = s->positional - (s->count > 0 && s->parameter[0].is_self);
   if (s->positional < s->count)
-    return gbl_refuse(call, "too many arguments; what comes after the first %d is named, in a table: { %s = ... }", most, s->parameter[s->positional].name);
+    return gbl_refuse(call, "too many arguments; what comes after the first %d is named, in a table: { %s = ... }",
+                      most, s->parameter[s->positional].name);
   return gbl_refuse(call, "too many arguments: it takes %d (%s%s)", most, s->who, s->shown);
 }
 
 /* Is the first argument any value, a module of the library among them? */
-static bool takes_any(const gbl_signature *s) { return s->count > 0 && s->parameter[0].choices[0].kind->read == read_any; }
+static bool takes_any(const gbl_signature *s) { return s->count > 0 &&
+                                                s->parameter[0].choices[0].kind->read == read_any; }
 
 /* Read all arguments of the call, which are the whole stack. */
 static void read_arguments(gbl_call *call) {
@@ -729,7 +756,8 @@ static void read_arguments(gbl_call *call) {
     const parameter *p = &s->parameter[i];
     gbl_value *out = &call->value[i];
     if (p->rest) {
-      int end = s->has_options && lua_type(L, last) == LUA_TTABLE && last >= index && p->choices[0].kind->read != read_any ? last - 1 : last;
+      int end = s->has_options && lua_type(L, last) == LUA_TTABLE && last >= index &&
+          p->choices[0].kind->read != read_any ? last - 1 : last;
       read_rest(call, p, index, end, out);
       index = end + 1;
     } else if (lua_isnil(L, index)) index++;
@@ -739,7 +767,8 @@ static void read_arguments(gbl_call *call) {
   }
   if (index <= last) {
     if (index == last && s->has_options && lua_type(L, index) == LUA_TTABLE) read_options(call, index);
-    else if (index == last && s->has_options) gbl_refuse(call, "expects a table of options, got %s", gbl_type_name(L, index));
+    else if (index == last && s->has_options)
+      gbl_refuse(call, "expects a table of options, got %s", gbl_type_name(L, index));
     else too_many(call);
   }
   for (int k = 0; k < s->count; k++) {
@@ -855,9 +884,11 @@ static void push_value(lua_State *L, const gbl_call *call, int i) {
     else lua_stringtonumber(L, p->preset);
     return;
   }
-  if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count"))) lua_pushinteger(L, v->integer);
+  if (v->kind && (!strcmp(v->kind, "int") || !strcmp(v->kind, "size") || !strcmp(v->kind, "count")))
+    lua_pushinteger(L, v->integer);
   else if (v->kind && !strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TNUMBER) lua_pushinteger(L, v->ints[0]);
-  else if (v->kind && (!strcmp(v->kind, "sizes") || !strcmp(v->kind, "shape") || (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
+  else if (v->kind && (!strcmp(v->kind, "sizes") || !strcmp(v->kind, "shape") ||
+                       (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
   else lua_pushvalue(L, v->index);
 }
 
@@ -866,9 +897,9 @@ static int finish_lua(lua_State *L, int status, lua_KContext base) {
   return lua_gettop(L) - (int)base;
 }
 
-/* A function in Lua: upvalue 2 is its text, 4 the function, 5 whether it has a self that its path does not name. It gets its
- * positional arguments and then, where it has options, a table of them all with the defaults filled in. Tables are copies, so no
- * metatable of the recipe's is reached through them. */
+/* A function in Lua: upvalue 2 is its text, 4 the function, 5 whether it has a self that its path does not name. It
+ * gets its positional arguments and then, where it has options, a table of them all with the defaults filled in. Tables
+ * are copies, so no metatable of the recipe's is reached through them. */
 static int call_lua(lua_State *L) {
   gbl_check_stack(L); /* the call lies there, and goes into Lua */
   gbl_call call;
@@ -946,8 +977,8 @@ void gbl_describe(lua_State *L, const char *const *texts) {
 static const char *const level_names[] = { "none", "files", "strict", NULL };
 static const gb_sandbox levels[] = { GB_SANDBOX_NONE, GB_SANDBOX_FILES, GB_SANDBOX_STRICT };
 
-/* define(text, level, fn, method?) -> function: fn behind the reader; level is "none", "files" or "strict"; method: fn has a self, a module, as
- * constructors of layers do. */
+/* define(text, level, fn, method?) -> function: fn behind the reader; level is "none", "files" or "strict"; method: fn
+ * has a self, a module, as constructors of layers do. */
 static int define(lua_State *L) {
   luaL_checktype(L, 1, LUA_TSTRING);
   gb_sandbox level = levels[luaL_checkoption(L, 2, NULL, level_names)];
@@ -1090,7 +1121,8 @@ void gbl_own(lua_State *L, int index, const char *name) {
   keep_private(L, index, name);
 }
 
-/* own(object, kind, private) -> object: private is what the library keeps of this object; what is a native object there is its field native. */
+/* own(object, kind, private) -> object: private is what the library keeps of this object; what is a native object there
+ * is its field native. */
 static int own(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const char *name = luaL_checkstring(L, 2);
@@ -1131,7 +1163,8 @@ void gbl_open_reader(lua_State *L) {
   make_table(L, &private_key, true);
   make_table(L, &records_key, false);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own }, { "private", private },
+  gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own },
+                                           { "private", private },
                                            { "records", records }, { "copy", copy }, { NULL, NULL } });
   lua_pop(L, 1);
 }

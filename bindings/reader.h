@@ -1,17 +1,19 @@
 /* reader.h - public functions as records, and the one reader of what a recipe hands them.
  *
- * A record is one text: "gb.nn.utils.clip(x: tensor, most: number; dim: dim = -1) -> tensor: What it does. Errors: what it
- * turns down. Example: one line of Lua". The part in parentheses is the signature; the reader reads by it, help(), the
- * reference, editors' types and completion show the rest. A path with ':' is a method; its first argument, self, is of the
- * path's kind.
+ * A record is one text: "gb.nn.utils.clip(x: tensor, most: number; dim: dim = -1) -> tensor: What it does. Errors: what
+ * it turns down. Example: one line of Lua". The part in parentheses is the signature; the reader reads by it, help(),
+ * the reference, editors' types and completion show the rest. A path with ':' is a method; its first argument, self, is
+ * of the path's kind.
  *
- * Grammar of a signature: arguments `name`, `name?` (may be left out), `name...` (all that follow), each with `: kind` (a tensor
- * without one) and perhaps `= default`; kinds may be joined by `|`, and a kind in quotes is a word that is allowed. What follows
- * `;` is named: it goes into a table after the positional arguments, in which those that may be left out can be named too.
+ * Grammar of a signature: arguments `name`, `name?` (may be left out), `name...` (all that follow), each with `: kind`
+ * (a tensor without one) and perhaps `= default`; kinds may be joined by `|`, and a kind in quotes is a word that is
+ * allowed. What follows `;` is named: it goes into a table after the positional arguments, in which those that may be
+ * left out can be named too.
  *
- * Read first, then act: all that a call needs is read before its body runs, past metatables, and stays on the stack of the call
- * or in tables and buffers there, so neither a weak table nor a collection takes it away. While a body runs that holds objects,
- * or that may call the recipe (`calls`), its objects are pinned (closing one is an error) and its tensors retained. */
+ * Read first, then act: all that a call needs is read before its body runs, past metatables, and stays on the stack of
+ * the call or in tables and buffers there, so neither a weak table nor a collection takes it away. While a body runs
+ * that holds objects, or that may call the recipe (`calls`), its objects are pinned (closing one is an error) and its
+ * tensors retained. */
 #ifndef GB_BINDINGS_READER_H
 #define GB_BINDINGS_READER_H
 
@@ -35,7 +37,8 @@ typedef struct gbl_value {
   gb_tensor **tensors;           /* tensors: as many as count; borrowed */
   int count;                     /* of tensors, ints, list, and of `name...` */
   int64_t ints[GB_MAX_NDIM];     /* ints, sizes; dims from 0, or negative */
-  void *object;                  /* of a userdata of ours, or the native one of an object of the Lua half; NULL where that has none */
+  void *object;                  /* of a userdata of ours, or the native one of an object of the Lua half; NULL where
+                                    that has none */
   int native;                    /* where that userdata lies on the stack */
 } gbl_value;
 
@@ -63,14 +66,16 @@ struct gbl_call {
 
 /* {==== Defining ==== */
 
-/* Set the functions, up to one without a body, into the table at the top of the stack by the last part of their paths. */
+/* Set the functions, up to one without a body, into the table at the top of the stack by the last part of their
+ * paths. */
 void gbl_define(lua_State *L, const gbl_function *functions);
-/* Note the records, up to NULL, of what is no function of gbl_define but is there for every sandbox: fields, and methods set otherwise. */
+/* Note the records, up to NULL, of what is no function of gbl_define but is there for every sandbox: fields, and
+ * methods set otherwise. */
 void gbl_describe(lua_State *L, const char *const *texts);
 /* Push a table from the paths of all records to their levels. */
 void gbl_push_levels(lua_State *L);
-/* Add to the native functions of the Lua half: define(text, level, fn) -> function, describe(text, level), own(object, kind, private),
- * private(object, kind), records(). */
+/* Add to the native functions of the Lua half: define(text, level, fn) -> function, describe(text, level), own(object,
+ * kind, private), private(object, kind), records(). */
 void gbl_open_reader(lua_State *L);
 
 /* ====} */
@@ -83,8 +88,10 @@ static inline bool gbl_given(const gbl_call *call, const char *name) { return gb
 static inline gb_tensor *gbl_tensor(const gbl_call *call, const char *name) { return gbl_argument(call, name)->tensor; }
 static inline int64_t gbl_integer(const gbl_call *call, const char *name) { return gbl_argument(call, name)->integer; }
 static inline double gbl_number(const gbl_call *call, const char *name) { return gbl_argument(call, name)->number; }
-static inline bool gbl_boolean(const gbl_call *call, const char *name) { return gbl_argument(call, name)->integer != 0; }
-static inline const char *gbl_string(const gbl_call *call, const char *name) { return gbl_argument(call, name)->string; }
+static inline bool gbl_boolean(const gbl_call *call,
+                               const char *name) { return gbl_argument(call, name)->integer != 0; }
+static inline const char *gbl_string(const gbl_call *call,
+                                     const char *name) { return gbl_argument(call, name)->string; }
 static inline void *gbl_object(const gbl_call *call, const char *name) { return gbl_argument(call, name)->object; }
 /* Raise "function: text". */
 int gbl_refuse(const gbl_call *call, const char *format, ...) GB_PRINTF(2, 3);
@@ -98,13 +105,14 @@ void gbl_check_dot(lua_State *L, int index, const char *who);
 
 /* Push table[name], and tell its type. */
 int gbl_raw_field(lua_State *L, int table, const char *name);
-/* Push a copy of the table at index, of its first level or of all levels, without metatables. Errors: nesting that is too deep. */
+/* Push a copy of the table at index, of its first level or of all levels, without metatables. Errors: nesting that is
+ * too deep. */
 void gbl_push_copy(lua_State *L, int index, bool deep, const char *who);
 
 /* ----} */
 
-/* Push what the Lua half keeps of this object, a table that no recipe reaches; false, and nothing is pushed, where it is no object of this
- * kind. A kind of NULL stands for all. */
+/* Push what the Lua half keeps of this object, a table that no recipe reaches; false, and nothing is pushed, where it
+ * is no object of this kind. A kind of NULL stands for all. */
 bool gbl_push_private(lua_State *L, int index, const char *kind);
 /* Make the table at index an object of this kind, and push the empty table that is kept for it. */
 void gbl_own(lua_State *L, int index, const char *kind);

@@ -1,7 +1,8 @@
 /* recompute.c - gb.recompute: a part of the forward pass that keeps its inputs only, and is run again in backward.
  *
- * The first run records nothing. Where an op in it took anything that requires gradients, its floating results become those of one node
- * (graph/recompute.c), which keeps the tensors among the arguments and, through a callback, the function and the other arguments. */
+ * The first run records nothing. Where an op in it took anything that requires gradients, its floating results become
+ * those of one node (graph/recompute.c), which keeps the tensors among the arguments and, through a callback, the
+ * function and the other arguments. */
 #include <stdlib.h>
 
 #include "graph/autograd.h"
@@ -40,10 +41,14 @@ static int rerun_body(lua_State *L) {
   }
   lua_call(L, call->arguments, LUA_MULTRET);
   int results = lua_gettop(L) - 2;
-  if (results != call->results) return luaL_error(L, "recompute: the function returned %d values the first time and %d the second", call->results, results);
+  if (results != call->results)
+    return luaL_error(L, "recompute: the function returned %d values the first time and %d the second", call->results,
+                      results);
   for (int i = 0; i < call->n_out; i++) {
     gb_tensor *t = gbl_test_tensor(L, 2 + call->out[i]);
-    if (!t) return luaL_error(L, "recompute: value %d was a tensor at first and %s when the function ran again", call->out[i], gbl_type_name(L, 2 + call->out[i]));
+    if (!t)
+      return luaL_error(L, "recompute: value %d was a tensor at first and %s when the function ran again", call->out[i],
+                        gbl_type_name(L, 2 + call->out[i]));
     gb_tensor_retain(r->out[i] = t);
   }
   lua_settop(L, 0);
@@ -96,7 +101,8 @@ static gb_node **push_node(lua_State *L, gb_context *context, int arguments, rec
   return slot;
 }
 
-/* The first run, without gradients; its results are from *first to the top. True when an op in it took what requires gradients. */
+/* The first run, without gradients; its results are from *first to the top. True when an op in it took what requires
+ * gradients. */
 static bool run_first(lua_State *L, gbl_state *state, int arguments, int *first) {
   bool before = state->context->graph->untracked;
   gbl_push_grad_scope(L, "gb.recompute", false);
@@ -133,7 +139,8 @@ static int recompute(lua_State *L, gbl_call *of) {
   for (int i = 0; needed && i < call->results; i++) {
     const gb_tensor *t = gbl_test_tensor(L, first + i);
     if (!t || !gb_dtype_is_float(gb_tensor_dtype(t))) continue;
-    if (call->n_out == GB_MAX_OUT) return gbl_error(L, "recompute: the function gives more than %d floating tensors; join some of them", GB_MAX_OUT);
+    if (call->n_out == GB_MAX_OUT)
+      return gbl_error(L, "recompute: the function gives more than %d floating tensors; join some of them", GB_MAX_OUT);
     gbl_separate_output(L, first + i);
     out[call->n_out] = gbl_check_tensor(L, first + i);
     call->out[call->n_out++] = i + 1;
@@ -153,13 +160,18 @@ static int is_recomputing(lua_State *L, gbl_call *call) {
 
 static const gbl_function functions[] = {
   { recompute, GB_SANDBOX_STRICT,
-    "gb.recompute(fn: function, arguments...: any) -> any: What fn(...) gives, but of what it computes only the tensors among its "
-    "arguments are kept; backward runs it again, in the autocast scope and with the random numbers of this call. fn must compute the "
-    "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must still be as they "
-    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most six floating "
+    "gb.recompute(fn: function, arguments...: any) -> any: What fn(...) gives, but of what it computes only the "
+    "tensors among its "
+    "arguments are kept; backward runs it again, in the autocast scope and with the random numbers of this call. fn "
+    "must compute the "
+    "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must "
+    "still be as they "
+    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most six "
+    "floating "
     "tensors. Example: local y = gb.recompute(model, x)" },
   { is_recomputing, GB_SANDBOX_STRICT,
-    "gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: print(gb.is_recomputing())" },
+    "gb.is_recomputing() -> bool: Is this the second run of a function given to gb.recompute? Example: "
+    "print(gb.is_recomputing())" },
   { NULL, 0, NULL },
 };
 

@@ -1,9 +1,9 @@
 /* sandbox.c - what recipes may reach: an allow-list by name.
  *
- * Every name of Lua's libraries has its row here, with the level up to which it is there; of gb the records say it (reader.h). What
- * has neither is taken away in every sandbox, so a function that is new is out of reach until somebody has thought about it
- * (tests/host/test_sandbox.c fails until then). Ops need no records: they come from the table of ops, have no side effects, and count
- * what they allocate. */
+ * Every name of Lua's libraries has its row here, with the level up to which it is there; of gb the records say it
+ * (reader.h). What has neither is taken away in every sandbox, so a function that is new is out of reach until somebody
+ * has thought about it (tests/host/test_sandbox.c fails until then). Ops need no records: they come from the table of
+ * ops, have no side effects, and count what they allocate. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -19,23 +19,28 @@
 
 /* Names of one table, "" for the globals; level: the strictest sandbox that has them. */
 static const struct { const char *table; gb_sandbox level; const char *names; } rows[] = {
-  { "", GB_SANDBOX_STRICT, "_G _VERSION assert collectgarbage error getmetatable ipairs load next pairs pcall print rawequal rawget rawlen rawset "
-                           "require select setmetatable tonumber tostring type warn xpcall coroutine gb math os string table utf8" },
+  { "", GB_SANDBOX_STRICT, "_G _VERSION assert collectgarbage error getmetatable ipairs load next pairs pcall print "
+                           "rawequal rawget rawlen rawset "
+                           "require select setmetatable tonumber tostring type warn xpcall coroutine gb math os "
+                           "string table utf8" },
   { "", GB_SANDBOX_FILES, "dofile io loadfile" },
   { "", GB_SANDBOX_NONE, "debug package" },
   { "coroutine", GB_SANDBOX_STRICT, "close create isyieldable resume running status wrap yield" },
-  { "math", GB_SANDBOX_STRICT, "abs acos asin atan ceil cos deg exp floor fmod huge log max maxinteger min mininteger modf pi rad random "
-                               "randomseed sin sqrt tan tointeger type ult atan2 cosh frexp ldexp log10 pow sinh tanh" },
+  { "math", GB_SANDBOX_STRICT, "abs acos asin atan ceil cos deg exp floor fmod huge log max maxinteger min "
+                               "mininteger modf pi rad random "
+                              "randomseed sin sqrt tan tointeger type ult atan2 cosh frexp ldexp log10 pow sinh tanh" },
   /* math: the last eight only where Lua was built for compatibility */
   { "os", GB_SANDBOX_STRICT, "clock date difftime time" },
   { "os", GB_SANDBOX_NONE, "execute exit getenv remove rename setlocale tmpname" },
-  { "string", GB_SANDBOX_STRICT, "byte char find format gmatch gsub len lower match pack packsize rep reverse sub unpack upper" },
+  { "string", GB_SANDBOX_STRICT, "byte char find format gmatch gsub len lower match pack packsize rep reverse sub "
+                                 "unpack upper" },
   { "string", GB_SANDBOX_NONE, "dump" },
   { "table", GB_SANDBOX_STRICT, "concat insert move pack remove sort unpack" },
   { "utf8", GB_SANDBOX_STRICT, "char charpattern codepoint codes len offset" },
   { "io", GB_SANDBOX_FILES, "lines open type" },
   { "io", GB_SANDBOX_NONE, "close flush input output popen read stderr stdin stdout tmpfile write" },
-  { "debug", GB_SANDBOX_NONE, "debug gethook getinfo getlocal getmetatable getregistry getupvalue getuservalue setcstacklimit sethook setlocal "
+  { "debug", GB_SANDBOX_NONE, "debug gethook getinfo getlocal getmetatable getregistry getupvalue getuservalue "
+                              "setcstacklimit sethook setlocal "
                               "setmetatable setupvalue setuservalue traceback upvalueid upvaluejoin" },
   { "package", GB_SANDBOX_NONE, "config cpath loaded loadlib path preload searchers searchpath" },
 };
@@ -94,8 +99,8 @@ static void filter(lua_State *L, const gb_host *host, const char *table) {
   }
 }
 
-/* The same for a module of gb, the table at the top. A table without a record is a module: it stays where something of it does. Returns
- * whether something is left. */
+/* The same for a module of gb, the table at the top. A table without a record is a module: it stays where something of
+ * it does. Returns whether something is left. */
 static bool filter_module(lua_State *L, const gb_host *host, int records, const char *path, int depth) {
   int table = lua_gettop(L);
   bool left = false;

@@ -1,4 +1,5 @@
-/* settings.c - what a recipe asks of the engine as a whole: random state, threads, devices, defaults, printing, memory, the last error. */
+/* settings.c - what a recipe asks of the engine as a whole: random state, threads, devices, defaults, printing, memory,
+ * the last error. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 
 /* {==== Random state, threads, devices, settings ==== */
 
-static const char *const category_names[] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch" };
+static const char *const category_names[] = { "parameters", "gradients", "optimizer", "weight_copies", "saved", "other",
+                                              "scratch" };
 
 static int is_tensor(lua_State *L, gbl_call *call) {
   (void)call;
@@ -103,7 +105,8 @@ static int cuda_device_count(lua_State *L, gbl_call *call) {
   return 1;
 }
 
-/* The CUDA device that the argument `device` names, open: "cuda:N" or N; where there is none the default device if that is one, else cuda:0. */
+/* The CUDA device that the argument `device` names, open: "cuda:N" or N; where there is none the default device if that
+ * is one, else cuda:0. */
 static gb_device check_cuda(lua_State *L, const gbl_call *call) {
   const gbl_value *given = gbl_argument(call, "device");
   gb_context *context = call->state->context;
@@ -113,7 +116,8 @@ static gb_device check_cuda(lua_State *L, const gbl_call *call) {
   if (!gb_context_has_device(context, GB_CUDA, &why)) gbl_refuse(call, "there is no CUDA device: %s", why);
   if (given->given && !strcmp(given->kind, "device")) device = given->device;
   else if (given->given) snprintf(name, sizeof name, "cuda:%" PRId64, given->integer);
-  if (given->given ? !strcmp(given->kind, "int") : device.type != GB_CUDA) gbl_check_status(L, gb_device_parse(context, name, &device));
+  if (given->given ? !strcmp(given->kind, "int") : device.type != GB_CUDA)
+    gbl_check_status(L, gb_device_parse(context, name, &device));
   if (device.type != GB_CUDA) gbl_refuse(call, "expects a CUDA device, got '%s'", lua_tostring(L, given->index));
   return device;
 }
@@ -138,7 +142,8 @@ static int cuda_properties(lua_State *L, gbl_call *call) {
   lua_pushstring(L, info.name);
   gbl_set_raw(L, -2, "name");
   const struct { const char *name; int64_t value; } numbers[] = {
-    { "major", info.major }, { "minor", info.minor }, { "multiprocessors", info.multiprocessors }, { "driver", info.driver },
+    { "major", info.major }, { "minor", info.minor }, { "multiprocessors", info.multiprocessors },
+        { "driver", info.driver },
     { "runtime", info.runtime }, { "total_memory", info.total_memory }, { "free_memory", info.free_memory },
   };
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -208,9 +213,11 @@ static int cuda_memory_summary(lua_State *L, gbl_call *call) {
   char line[128], name[24];
   luaL_Buffer text;
   luaL_buffinit(L, &text);
-  snprintf(line, sizeof line, "MiB on %-13s %10s %10s\n", gb_device_text(context, device, name, sizeof name), "now", "peak");
+  snprintf(line, sizeof line, "MiB on %-13s %10s %10s\n", gb_device_text(context, device, name, sizeof name), "now",
+           "peak");
   luaL_addstring(&text, line);
-  for (int i = 0; i < GB_MEM_CATEGORIES; i++) add_row(&text, category_names[i], (double)stats.current[i], (double)stats.peak[i]);
+  for (int i = 0; i < GB_MEM_CATEGORIES; i++)
+    add_row(&text, category_names[i], (double)stats.current[i], (double)stats.peak[i]);
   add_row(&text, "in tensors", (double)stats.current_total, (double)stats.peak_total);
   add_row(&text, "reserved", (double)stats.reserved, (double)stats.peak_reserved);
   add_row(&text, "  of it cached", (double)(stats.reserved - stats.current_total), -1);
@@ -263,9 +270,12 @@ static int64_t given_or(const gbl_call *call, const char *name, int64_t otherwis
 static int set_printoptions(lua_State *L, gbl_call *call) {
   (void)L;
   gb_print_options *print = &call->state->print;
-  int64_t precision = given_or(call, "precision", print->precision), width = given_or(call, "line_width", print->line_width);
-  int64_t threshold = given_or(call, "threshold", print->threshold), edge = given_or(call, "edge_items", print->edge_items);
-  if (precision < 0 || precision > 17) return gbl_refuse(call, "'precision' is 0 .. 17 digits, got %" PRId64, precision);
+  int64_t precision = given_or(call, "precision", print->precision),
+      width = given_or(call, "line_width", print->line_width);
+  int64_t threshold = given_or(call, "threshold", print->threshold),
+      edge = given_or(call, "edge_items", print->edge_items);
+  if (precision < 0 || precision > 17)
+    return gbl_refuse(call, "'precision' is 0 .. 17 digits, got %" PRId64, precision);
   if (width < 10 || width > 10000) return gbl_refuse(call, "'line_width' is 10 .. 10000, got %" PRId64, width);
   if (threshold < 0) return gbl_refuse(call, "'threshold' is 0 or more elements, got %" PRId64, threshold);
   if (edge < 1 || edge > 1000000) return gbl_refuse(call, "'edge_items' is 1 .. 1000000, got %" PRId64, edge);
@@ -363,7 +373,8 @@ static const gbl_function functions[] = {
     "print(gb.is_tensor(gb.zeros(2)))" },
   { manual_seed, GB_SANDBOX_STRICT,
     "gb.manual_seed(seed: int): Begin the random stream anew from seed: the same seed gives the same bits. It seeds "
-    "math.random too, whose state no checkpoint can keep; gb.random draws from the stream. Example: gb.manual_seed(1)" },
+    "math.random too, whose state no checkpoint can keep; gb.random draws from the stream. "
+    "Example: gb.manual_seed(1)" },
   { seed, GB_SANDBOX_STRICT,
     "gb.seed() -> int: The seed of the random stream. Example: print(gb.seed())" },
   { get_rng_state, GB_SANDBOX_STRICT,

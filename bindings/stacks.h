@@ -1,5 +1,5 @@
-/* stacks.h - which blocks of Lua's memory are stacks of coroutines, and how deep the deepest is: what one instruction may
- * move depends on it. */
+/* stacks.h - which blocks of Lua's memory are stacks of coroutines, and how deep the deepest is: what one instruction
+ * may move depends on it. */
 #ifndef GB_BINDINGS_STACKS_H
 #define GB_BINDINGS_STACKS_H
 

@@ -1,7 +1,8 @@
-/* tensor.c - the Lua value of a tensor: its metatable, fields and plain methods. Ops come from ops.c, indexing from index.c.
+/* tensor.c - the Lua value of a tensor: its metatable, fields and plain methods. Ops come from ops.c, indexing from
+ * index.c.
  *
- * A tensor has one known Lua value (t->binding, and a weak table from tensors to values) where C hands it out again: leaves, gradients, what
- * hooks see. Temporaries are never entered there and pay one comparison. */
+ * A tensor has one known Lua value (t->binding, and a weak table from tensors to values) where C hands it out again:
+ * leaves, gradients, what hooks see. Temporaries are never entered there and pay one comparison. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ gb_tensor *gbl_test_tensor(lua_State *L, int arg) { return gbl_tensor_at(L, gbl_
 
 gb_tensor *gbl_check_tensor(lua_State *L, int arg) {
   gbl_box *box = box_at(L, gbl_get_state(L), arg);
-  if (!box && !luaL_testudata(L, arg, tensor_meta)) gbl_error(L, "expects a tensor as argument %d, got %s", arg, gbl_type_name(L, arg));
+  if (!box && !luaL_testudata(L, arg, tensor_meta))
+    gbl_error(L, "expects a tensor as argument %d, got %s", arg, gbl_type_name(L, arg));
   if (!box || !box->tensor) gbl_error(L, "this tensor was freed");
   return box->tensor;
 }
@@ -151,7 +153,8 @@ void gbl_push_op(lua_State *L, gb_op op, gb_tensor *const *in, int n_in, const g
   gbl_finish_tensor(L);
 }
 
-/* A known value is the recipe's, even where an op gave its input back. Nobody sees another one again, so it needs no finaliser either. */
+/* A known value is the recipe's, even where an op gave its input back. Nobody sees another one again, so it needs no
+ * finaliser either. */
 void gbl_end_handle(lua_State *L, int index) {
   gbl_box *box = lua_touserdata(L, index);
   if (!box->tensor || box->tensor->binding == box) return;
@@ -183,16 +186,19 @@ void gbl_finish_measure(lua_State *L) {
 /* {==== Fields ==== */
 
 typedef enum field {
-  FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF, FIELD_IS_PARAMETER
+  FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF,
+      FIELD_IS_PARAMETER
 } field;
 
 static const char *const field_records[] = {
   "tensor.shape -> list: The sizes of the dimensions. Example: print(x.shape[1])",
   "tensor.dtype -> string: The type of the elements, such as \"float32\". Example: print(x.dtype)",
   "tensor.device -> string: Where the elements lie, such as \"cpu\" or \"cuda:0\". Example: print(x.device)",
-  "tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor of the same shape and dtype (of a "
+  "tensor.grad -> tensor: The gradient that backward added up, or nil; may be set to nil or a tensor of the same "
+  "shape and dtype (of a "
   "16-bit one in float32 too, as an optimizer keeps them). Example: x.grad = nil",
-  "tensor.requires_grad -> bool: True if gradients with respect to this tensor are wanted, or if it was computed from such a tensor. May "
+  "tensor.requires_grad -> bool: True if gradients with respect to this tensor are wanted, or if it was computed "
+  "from such a tensor. May "
   "be set. Example: print(x.requires_grad)",
   "tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)",
   "tensor.is_leaf -> bool: True if the recipe made it, not an op that is recorded. Example: print(x.is_leaf)",
@@ -202,7 +208,8 @@ static const char *const field_records[] = {
 
 static const struct { const char *name; field field; } fields[] = {
   { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
-  { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF }, { "is_parameter", FIELD_IS_PARAMETER },
+  { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF },
+      { "is_parameter", FIELD_IS_PARAMETER },
 };
 
 /* A shape is a plain list that prints as one and compares by its elements. */
@@ -273,12 +280,14 @@ static int push_field(lua_State *L, gb_tensor *t, field which) {
   return 1;
 }
 
-/* A name that tensors do not have. Of two names equally near the first in the alphabet is shown: a table's order is no order. */
+/* A name that tensors do not have. Of two names equally near the first in the alphabet is shown: a table's order is no
+ * order. */
 static int unknown_name(lua_State *L, const char *name) {
   const char *best = NULL;
   for (lua_pushnil(L); lua_next(L, lua_upvalueindex(2)); lua_pop(L, 1)) {
     const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
-    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }), *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
+    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }),
+        *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
     if (a && b) best = strcmp(a, b) <= 0 ? a : b;
   }
   if (best) return gbl_error(L, "a tensor has no field or method '%s'; did you mean '%s'?", name, best);
@@ -304,14 +313,16 @@ static int tensor_newindex(lua_State *L) {
   gb_tensor *t = gbl_check_tensor(L, 1);
   const char *name = lua_tostring(L, 2);
   if (!strcmp(name, "grad")) {
-    if (!lua_isnil(L, 3) && !gbl_test_tensor(L, 3)) return gbl_error(L, "the field 'grad' takes a tensor or nil, got %s", gbl_type_name(L, 3));
+    if (!lua_isnil(L, 3) && !gbl_test_tensor(L, 3))
+      return gbl_error(L, "the field 'grad' takes a tensor or nil, got %s", gbl_type_name(L, 3));
     gb_tensor *grad = gbl_opt_tensor(L, 3);
     if (grad) gbl_share_tensor(L, 3); /* reading it gives the same value */
     gbl_check_status(L, gb_tensor_set_grad(t, grad));
   } else if (!strcmp(name, "requires_grad") && lua_isboolean(L, 3)) {
     gbl_check_status(L, gb_tensor_set_requires_grad(t, lua_toboolean(L, 3)));
     gbl_share_tensor(L, 1);
-  } else return gbl_error(L, "cannot set '%s' of a tensor to %s; only grad and requires_grad can be set", name, gbl_type_name(L, 3));
+  } else return gbl_error(L, "cannot set '%s' of a tensor to %s; only grad and requires_grad can be set", name,
+                          gbl_type_name(L, 3));
   return 0;
 }
 
@@ -323,7 +334,8 @@ static int tensor_newindex(lua_State *L) {
 static int check_dim(const gbl_call *call, const gb_tensor *t) {
   int64_t dim = gbl_integer(call, "dim");
   if (dim >= t->ndim || dim < -t->ndim)
-    gbl_refuse(call, "dimension %" PRId64 " is out of range for a tensor of %d dimensions", dim < 0 ? dim : dim + 1, t->ndim);
+    gbl_refuse(call, "dimension %" PRId64 " is out of range for a tensor of %d dimensions", dim < 0 ? dim : dim + 1,
+               t->ndim);
   return (int)(dim < 0 ? dim + t->ndim : dim);
 }
 
@@ -529,15 +541,18 @@ static int push_converted(lua_State *L, gb_tensor *t, gb_dtype dtype, gb_device 
   return 1;
 }
 
-/* What a precision, or a table {dtype =, device =}, asks for: its dtype is for floating tensors and leaves that of others. */
-static void read_target_table(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
+/* What a precision, or a table {dtype =, device =}, asks for: its dtype is for floating tensors and leaves that of
+ * others. */
+static void read_target_table(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype,
+                              gb_device *device) {
   if (gbl_push_private(L, arg, "precision")) gbl_raw_field(L, -1, "parameters");
   else if (lua_type(L, arg) != LUA_TTABLE || luaL_getmetafield(L, arg, "__index") != LUA_TNIL)
     gbl_refuse(call, "expects a dtype, a device, a tensor or a precision, got %s", gbl_type_name(L, arg));
   else {
     static const char *const known[] = { "dtype", "device", NULL };
     gbl_check_options(L, arg, gbl_who(call), known);
-    if (gbl_raw_field(L, arg, "device") != LUA_TNIL) *device = gbl_option_device(L, arg, gbl_who(call), "device", *device);
+    if (gbl_raw_field(L, arg, "device") != LUA_TNIL)
+      *device = gbl_option_device(L, arg, gbl_who(call), "device", *device);
     gbl_raw_field(L, arg, "dtype");
   }
   if (!lua_isnil(L, -1) && floating) *dtype = gbl_check_dtype(L, lua_gettop(L), gbl_who(call));
@@ -545,7 +560,8 @@ static void read_target_table(lua_State *L, const gbl_call *call, int arg, bool 
 }
 
 /* What one value of a conversion asks for. */
-static void read_target(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype, gb_device *device) {
+static void read_target(lua_State *L, const gbl_call *call, int arg, bool floating, gb_dtype *dtype,
+                        gb_device *device) {
   const gb_tensor *other = gbl_test_tensor(L, arg);
   if (other) {
     *dtype = gb_tensor_dtype(other);
@@ -553,7 +569,8 @@ static void read_target(lua_State *L, const gbl_call *call, int arg, bool floati
   } else if (lua_type(L, arg) == LUA_TSTRING) {
     gb_dtype named = gb_dtype_from_name(lua_tostring(L, arg));
     bool is_device = !strncmp(lua_tostring(L, arg), "cpu", 3) || !strncmp(lua_tostring(L, arg), "cuda", 4);
-    if (named != GB_DTYPE_NONE || !is_device) *dtype = gbl_check_dtype(L, arg, "to: no device (cpu, cuda or cuda:N) and no dtype");
+    if (named != GB_DTYPE_NONE || !is_device)
+      *dtype = gbl_check_dtype(L, arg, "to: no device (cpu, cuda or cuda:N) and no dtype");
     else *device = gbl_check_device(L, arg);
   } else if (!lua_isnil(L, arg)) read_target_table(L, call, arg, floating, dtype, device);
 }
@@ -645,7 +662,8 @@ static int tensor_split(lua_State *L, gbl_call *call) {
   int dim = part_dim(call, t);
   lua_newtable(L);
   if (strcmp(length->kind, "list")) {
-    if (length->integer < 1) return gbl_refuse(call, "the length of a part must be positive, got %" PRId64, length->integer);
+    if (length->integer < 1)
+      return gbl_refuse(call, "the length of a part must be positive, got %" PRId64, length->integer);
     append_equal_parts(L, t, dim, length->integer);
     return 1;
   }
@@ -657,7 +675,8 @@ static int tensor_split(lua_State *L, gbl_call *call) {
     append_part(L, t, dim, at, part);
     at += part;
   }
-  if (at != t->shape[dim]) return gbl_refuse(call, "the lengths add up to %" PRId64 ", the dimension has %" PRId64, at, t->shape[dim]);
+  if (at != t->shape[dim])
+    return gbl_refuse(call, "the lengths add up to %" PRId64 ", the dimension has %" PRId64, at, t->shape[dim]);
   return 1;
 }
 
@@ -690,12 +709,15 @@ static int tensor_tile(lua_State *L, gbl_call *call) {
   const int64_t *counts = given->ints;
   int n = given->count;
   lua_pushvalue(L, 1);
-  for (int i = t->ndim; i < n; i++) gbl_step(L, GB_OP_unsqueeze, &(gb_attr){ .given = true, .integer = 0 }, i > t->ndim);
+  for (int i = t->ndim; i < n; i++)
+    gbl_step(L, GB_OP_unsqueeze, &(gb_attr){ .given = true, .integer = 0 }, i > t->ndim);
   int ndim = n > t->ndim ? n : t->ndim;
   for (int i = 0; i < n; i++) {
     if (counts[i] == 1) continue;
-    if (counts[i] < 1 || counts[i] > 1 << 20) return gbl_refuse(call, "counts must be positive, got %" PRId64, counts[i]);
-    gb_tensor *x = gbl_check_tensor(L, lua_gettop(L)), **list = lua_newuserdatauv(L, sizeof *list * (size_t)counts[i], 0);
+    if (counts[i] < 1 || counts[i] > 1 << 20)
+      return gbl_refuse(call, "counts must be positive, got %" PRId64, counts[i]);
+    gb_tensor *x = gbl_check_tensor(L, lua_gettop(L)),
+        **list = lua_newuserdatauv(L, sizeof *list * (size_t)counts[i], 0);
     for (int64_t j = 0; j < counts[i]; j++) list[j] = x;
     gb_attr dim = gb_attr_int(ndim - n + i);
     gbl_push_op(L, GB_OP_cat, list, (int)counts[i], &dim);
@@ -739,7 +761,8 @@ static void make_shared_table(lua_State *L) {
 
 static const gbl_function methods[] = {
   { tensor_free, GB_SANDBOX_STRICT,
-    "tensor:free(): Release this handle now; the memory is freed when nothing else holds it. Also the end of a to-be-closed "
+    "tensor:free(): Release this handle now; the memory is freed when nothing else holds it. Also the end of a "
+    "to-be-closed "
     "variable. Example: local y = gb.zeros(2) y:free()" },
   { tensor_size, GB_SANDBOX_STRICT,
     "tensor:size(dim?: dim) -> any: The size of a dimension, or the list of all. Example: local rows = x:size(1)" },
@@ -845,10 +868,13 @@ static void make_methods(lua_State *L) {
 
 void gbl_open_tensor(lua_State *L) {
   static const luaL_Reg meta[] = {
-    { "__newindex", tensor_newindex }, { "__len", tensor_len }, { "__tostring", tensor_tostring }, { "__gc", tensor_gc },
-    { "__close", free_handle }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered }, { NULL, NULL },
+    { "__newindex", tensor_newindex }, { "__len", tensor_len }, { "__tostring", tensor_tostring },
+        { "__gc", tensor_gc },
+    { "__close", free_handle }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered },
+        { NULL, NULL },
   };
-  static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat }, { NULL, NULL } };
+  static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat },
+                                    { NULL, NULL } };
   gbl_state *state = gbl_get_state(L);
   gbl_define(L, functions);
   make_shared_table(L);

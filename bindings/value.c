@@ -12,13 +12,16 @@ gb_value gb_value_boolean(bool boolean) { return (gb_value){ .type = GB_VALUE_BO
 gb_value gb_value_integer(int64_t integer) { return (gb_value){ .type = GB_VALUE_INTEGER, .as.integer = integer }; }
 gb_value gb_value_number(double number) { return (gb_value){ .type = GB_VALUE_NUMBER, .as.number = number }; }
 gb_value gb_value_string(const char *text) { return text ? gb_value_bytes(text, strlen(text)) : gb_value_nil(); }
-gb_value gb_value_bytes(const char *data, size_t length) { return (gb_value){ .type = GB_VALUE_STRING, .as.string = { data, length } }; }
-gb_value gb_value_tensor(gb_tensor *tensor) { return tensor ? (gb_value){ .type = GB_VALUE_TENSOR, .as.tensor = tensor } : gb_value_nil(); }
+gb_value gb_value_bytes(const char *data, size_t length) { return (gb_value){ .type = GB_VALUE_STRING,
+    .as.string = { data, length } }; }
+gb_value gb_value_tensor(gb_tensor *tensor) { return tensor ? (gb_value){ .type = GB_VALUE_TENSOR, .as.tensor = tensor }
+                                              : gb_value_nil(); }
 
 static bool is_handle(const gb_value *value) { return value->type >= GB_VALUE_TABLE && value->type <= GB_VALUE_OBJECT; }
 
 /* {---- handles ----
- * A table of the registry has the Lua values that the host holds, by numbers that are never used twice: what was released stands for nothing. */
+ * A table of the registry has the Lua values that the host holds, by numbers that are never used twice: what was
+ * released stands for nothing. */
 
 static const char handles_key = 0;
 
@@ -34,7 +37,8 @@ void gbl_open_handles(lua_State *L, gb_host *host) {
 /* A handle for the value at the top, which is popped. */
 static void take_handle(lua_State *L, gb_value *out) {
   gb_host *host = gbl_host_of(L);
-  gb_value_type type = lua_istable(L, -1) ? GB_VALUE_TABLE : lua_isfunction(L, -1) ? GB_VALUE_FUNCTION : GB_VALUE_OBJECT;
+  gb_value_type type = lua_istable(L, -1) ? GB_VALUE_TABLE : lua_isfunction(L, -1) ? GB_VALUE_FUNCTION
+      : GB_VALUE_OBJECT;
   int64_t number = ++host->next_handle;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &handles_key);
   lua_insert(L, -2);
@@ -83,13 +87,15 @@ static void push_tensor(lua_State *L, gb_tensor *tensor) {
 
 /* What the handle stands for. */
 static void push_handle(lua_State *L, const gb_value *value) {
-  static const char *const kinds[] = { [GB_VALUE_TABLE] = "table", [GB_VALUE_FUNCTION] = "function", [GB_VALUE_OBJECT] = "object" };
+  static const char *const kinds[] = { [GB_VALUE_TABLE] = "table", [GB_VALUE_FUNCTION] = "function",
+                                       [GB_VALUE_OBJECT] = "object" };
   lua_rawgetp(L, LUA_REGISTRYINDEX, &handles_key);
   int type = value->as.handle.host == gbl_host_of(L) ? lua_rawgeti(L, -1, value->as.handle.number) : LUA_TNIL;
   bool right = value->type == GB_VALUE_TABLE ? type == LUA_TTABLE
              : value->type == GB_VALUE_FUNCTION ? type == LUA_TFUNCTION
              : type == LUA_TUSERDATA || type == LUA_TLIGHTUSERDATA || type == LUA_TTHREAD;
-  if (!right) gbl_host_refuse(L, "the handle stands for no %s; it was released, or is of another host", kinds[value->type]);
+  if (!right)
+    gbl_host_refuse(L, "the handle stands for no %s; it was released, or is of another host", kinds[value->type]);
   lua_remove(L, -2);
 }
 
@@ -133,7 +139,8 @@ void gbl_take_value(lua_State *L, int index, gb_value *out) {
     case LUA_TNONE:
     case LUA_TNIL: *out = gb_value_nil(); return;
     case LUA_TBOOLEAN: *out = gb_value_boolean(lua_toboolean(L, index)); return;
-    case LUA_TNUMBER: *out = lua_isinteger(L, index) ? gb_value_integer(lua_tointeger(L, index)) : gb_value_number(lua_tonumber(L, index)); return;
+    case LUA_TNUMBER: *out = lua_isinteger(L, index) ? gb_value_integer(lua_tointeger(L, index))
+        : gb_value_number(lua_tonumber(L, index)); return;
     case LUA_TSTRING: take_string(L, index, out); break;
     case LUA_TUSERDATA: tensor = gbl_test_tensor(L, index); /* fall through */
     default:
@@ -156,8 +163,8 @@ static const char *next_part(const char *path, size_t *length) {
   return dot ? dot + 1 : NULL;
 }
 
-/* Replace the value at the top by its field; nil where it has none. Looked for in a table itself, then in the tables that metatables name as
- * __index, as methods are; no function runs for it. */
+/* Replace the value at the top by its field; nil where it has none. Looked for in a table itself, then in the tables
+ * that metatables name as __index, as methods are; no function runs for it. */
 static void push_field(lua_State *L, const char *part, size_t length) {
   luaL_checkstack(L, 4, NULL);
   for (int most = 100; most > 0; most--) {
@@ -260,7 +267,8 @@ static gb_status call(gb_host *host, request *r) {
   gb_value few[8], *out = r->out, *room = r->n_out <= 8 ? few : calloc((size_t)r->n_out, sizeof *room);
   for (int i = 0; room && i < r->n_out; i++) room[i] = gb_value_nil();
   r->out = room;
-  status = room ? gbl_host_protect(host, call_body, r) : gbl_host_fail(host, GB_EMEMORY, "there is no memory for %d results", r->n_out);
+  status = room ? gbl_host_protect(host, call_body, r)
+      : gbl_host_fail(host, GB_EMEMORY, "there is no memory for %d results", r->n_out);
   for (int i = 0; room && i < r->n_out; i++) {
     if (status == GB_OK) out[i] = room[i];
     else gb_value_release(host, &room[i]);
@@ -274,7 +282,8 @@ gb_status gb_host_call(gb_host *host, const char *name, const gb_value *in, int 
   return call(host, &(request){ .name = name, .in = in, .n_in = n_in, .out = out, .n_out = n_out });
 }
 
-gb_status gb_host_call_value(gb_host *host, const gb_value *function, const gb_value *in, int n_in, gb_value *out, int n_out) {
+gb_status gb_host_call_value(gb_host *host, const gb_value *function, const gb_value *in, int n_in, gb_value *out,
+                             int n_out) {
   return call(host, &(request){ .object = function, .in = in, .n_in = n_in, .out = out, .n_out = n_out });
 }
 
@@ -286,7 +295,8 @@ static int get_body(lua_State *L) {
 }
 
 gb_status gb_host_get(gb_host *host, const char *name, gb_value *out) {
-  return gbl_host_do(host, name && out ? NULL : "gb_host_get: name or out is NULL", get_body, &(request){ .name = name, .out = out });
+  return gbl_host_do(host, name && out ? NULL : "gb_host_get: name or out is NULL", get_body,
+                     &(request){ .name = name, .out = out });
 }
 
 static int set_body(lua_State *L) {
@@ -297,7 +307,8 @@ static int set_body(lua_State *L) {
 }
 
 gb_status gb_host_set(gb_host *host, const char *name, const gb_value *value) {
-  return gbl_host_do(host, name ? NULL : "gb_host_set: name is NULL", set_body, &(request){ .name = name, .in = value });
+  return gbl_host_do(host, name ? NULL : "gb_host_set: name is NULL", set_body,
+                     &(request){ .name = name, .in = value });
 }
 
 static int new_body(lua_State *L) {
@@ -326,7 +337,8 @@ static int table_get_body(lua_State *L) {
 }
 
 gb_status gb_table_get(gb_host *host, const gb_value *table, const gb_value *key, gb_value *out) {
-  return gbl_host_do(host, out ? NULL : "gb_table_get: out is NULL", table_get_body, &(request){ .object = table, .key = key, .out = out });
+  return gbl_host_do(host, out ? NULL : "gb_table_get: out is NULL", table_get_body,
+                     &(request){ .object = table, .key = key, .out = out });
 }
 
 static int table_set_body(lua_State *L) {
@@ -369,7 +381,8 @@ static int table_next_body(lua_State *L) {
 gb_status gb_table_next(gb_host *host, const gb_value *table, gb_value *key, gb_value *value) {
   gb_value next = gb_value_nil(), found = gb_value_nil();
   request r = { .object = table, .key = key, .out_key = &next, .out = &found };
-  gb_status status = gbl_host_do(host, key && value ? NULL : "gb_table_next: key or value is NULL", table_next_body, &r);
+  gb_status status = gbl_host_do(host, key && value ? NULL : "gb_table_next: key or value is NULL", table_next_body,
+                                 &r);
   if (status != GB_OK) {
     gb_value_release(host, &next);
     return status;

@@ -1,6 +1,6 @@
-/* compile_lua.c - at build time, writes a C file with the Lua half of the library as bytecode, in the form of embed.cmake: a host then opens in a
- * third of the time. It is linked with the very Lua that will read the bytecode; a build that cannot tell that embeds text. Lines and names stay,
- * for error messages.
+/* compile_lua.c - at build time, writes a C file with the Lua half of the library as bytecode, in the form of
+ * embed.cmake: a host then opens in a third of the time. It is linked with the very Lua that will read the bytecode; a
+ * build that cannot tell that embeds text. Lines and names stay, for error messages.
  *
  *   compile_lua OUTPUT TABLE ROOT FILE... */
 #include <lauxlib.h>
@@ -31,7 +31,8 @@ static int compile(lua_State *L, FILE *out, const char *root, const char *file, 
   luaL_pushresult(&text);
   const char *bytes = lua_tolstring(L, -1, &length);
   lua_pushfstring(L, "=gibbous/%s", file);
-  if (luaL_loadbufferx(L, bytes, length, lua_tostring(L, -1), "t") != LUA_OK) return fprintf(stderr, "compile_lua: %s\n", lua_tostring(L, -1)), 0;
+  if (luaL_loadbufferx(L, bytes, length, lua_tostring(L, -1), "t") != LUA_OK)
+    return fprintf(stderr, "compile_lua: %s\n", lua_tostring(L, -1)), 0;
   fprintf(out, "static const unsigned char chunk%d[] = {\n", index);
   int failed = lua_dump(L, write_bytes, out, 0);
   fprintf(out, "};\n");
@@ -47,7 +48,8 @@ int main(int argc, char **argv) {
   for (int i = 4; good && i < argc; i++) good = compile(L, out, argv[3], argv[i], i);
   if (good) fprintf(out, "extern const gbl_chunk %s[];\nconst gbl_chunk %s[] = {\n", argv[2], argv[2]);
   for (int i = 4; good && i < argc; i++)
-    fprintf(out, "  { \"%.*s\", (const char *)chunk%d, sizeof chunk%d },\n", (int)(strlen(argv[i]) - strlen(".lua")), argv[i], i, i);
+    fprintf(out, "  { \"%.*s\", (const char *)chunk%d, sizeof chunk%d },\n", (int)(strlen(argv[i]) - strlen(".lua")),
+            argv[i], i, i);
   if (good) fprintf(out, "  { NULL, NULL, 0 }\n};\n");
   if (out && fclose(out)) good = 0;
   if (L) lua_close(L);

@@ -1,4 +1,5 @@
--- cmake/reference.lua - writes what is made from the table of ops and from the records of public functions (bindings/reader.h):
+-- cmake/reference.lua - writes what is made from the table of ops and from the records of public functions
+-- (bindings/reader.h):
 --
 --   docs/reference.md    the reference, which is committed; `./dev docs` writes it
 --   --types FILE         types for the Lua language server, so that editors complete and check; a build makes them
@@ -12,9 +13,11 @@ local problems = {}
 -- {==== what there is ====
 
 -- Objects whose kinds get their methods when the first one is made.
-gb.Function { forward = function(_, x) return x * 1 end, backward = function(_, g) return g end }(gb.ones(1):requires_grad_())
+gb.Function { forward = function(_, x) return x * 1 end,
+  backward = function(_, g) return g end }(gb.ones(1):requires_grad_())
 
-local names, entries = {}, {} -- of everything that is no op; arguments and result of an entry are parts of its signature
+-- of everything that is no op; arguments and result of an entry are parts of its signature
+local names, entries = {}, {}
 for _, row in ipairs(gb.test.public_names()) do
   local entry = not row.op and gb.test.help_entry(row.name)
   if entry and entry.name == row.name then
@@ -50,13 +53,17 @@ end
 
 -- The types of signatures as the language server writes them.
 local types = {
-  int = "integer", size = "integer", count = "integer", position = "integer", sizes = "integer|integer[]", shape = "integer[]",
-  ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean", string = "string",
+  int = "integer", size = "integer", count = "integer", position = "integer", sizes = "integer|integer[]",
+    shape = "integer[]",
+  ints = "integer|integer[]", dim = "integer", dims = "integer|integer[]", number = "number", bool = "boolean",
+    string = "string",
   path = "string", device = "string", tree = "table",
   dtype = "gb.DType", tensor = "gb.Tensor", tensors = "gb.Tensor|gb.Tensor[]",
   list = "any[]", table = "table", any = "any", ["function"] = "function",
-  module = "gb.Module", class = "gb.Module", optimizer = "gb.Optimizer", scaler = "gb.GradScaler", schedule = "gb.Schedule", loader = "gb.DataLoader",
-  dataset = "gb.dataset", text = "gb.text", tokens = "gb.tokens", precision = "gb.precision", policy = "gb.policy", hook = "gb.hook", progress = "gb.progress",
+  module = "gb.Module", class = "gb.Module", optimizer = "gb.Optimizer", scaler = "gb.GradScaler",
+    schedule = "gb.Schedule", loader = "gb.DataLoader",
+  dataset = "gb.dataset", text = "gb.text", tokens = "gb.tokens", precision = "gb.precision", policy = "gb.policy",
+    hook = "gb.hook", progress = "gb.progress",
   expect = "gb.expect",
 }
 
@@ -66,21 +73,24 @@ local function parameter_name(name) return name == "end" and "last" or name end
 -- The annotations of one argument of an op: x, x|number, x?, xs..., name: type, name?: type = default.
 local function op_argument(word)
   local name, optional, number, kind, default = word:match("^%s*([%w_]+)%.?%.?%.?(%??)|?(%a*):?%s*(%a*)%s*(=?.*)$")
-  local type_ = kind ~= "" and types[kind] or word:find("%.%.%.") and "gb.Tensor[]" or number ~= "" and "gb.Tensor|number" or "gb.Tensor"
+  local type_ = kind ~= "" and types[kind] or word:find("%.%.%.") and "gb.Tensor[]" or number ~= "" and
+    "gb.Tensor|number" or "gb.Tensor"
   return parameter_name(name), optional == "?" or default ~= "", type_
 end
 
 -- A text as a comment of annotations.
 local function comment(text) return "--- " .. table.concat(lines_of(text, 140), "\n--- ") end
 
--- The parameters of an op: a list of { name, optional, type, spread (may its numbers be written out?) }, and the type of its options or nil.
+-- The parameters of an op: a list of { name, optional, type, spread (may its numbers be written out?) }, and the type
+-- of its options or nil.
 local function parameters_of(row)
   local arguments = row.signature:match("^(.-)%s*%->")
   local positional, named = arguments:match("^([^;]*);?(.*)$")
   local list, fields = {}, {}
   for word in positional:gmatch("[^,]+") do
     local name, optional, type_ = op_argument(word)
-    list[#list + 1] = { name = name, optional = optional, type = type_, spread = word:find(":%s*dims") or word:find("^%s*shape: ints") }
+    list[#list + 1] = { name = name, optional = optional, type = type_,
+      spread = word:find(":%s*dims") or word:find("^%s*shape: ints") }
     if optional then fields[#fields + 1] = ("%s?: %s"):format(name, type_) end
   end
   for word in named:gmatch("[^,]+") do
@@ -90,10 +100,13 @@ local function parameters_of(row)
   return list, #fields > 0 and ("{ %s }"):format(table.concat(fields, ", ")) or nil
 end
 
--- The other ways to call an op: with its options in place of positional arguments that may be left out, and with sizes or dimensions in a row.
+-- The other ways to call an op: with its options in place of positional arguments that may be left out, and with sizes
+-- or dimensions in a row.
 local function add_overloads(lines, list, options, is_method, result)
   local shown = {}
-  for i, p in ipairs(list) do shown[i] = ("%s%s: %s"):format(is_method and i == 1 and "self" or p.name, p.optional and "?" or "", p.type) end
+  for i, p in ipairs(list) do
+    shown[i] = ("%s%s: %s"):format(is_method and i == 1 and "self" or p.name, p.optional and "?" or "", p.type)
+  end
   local function add(count, last)
     local words = table.move(shown, 1, count, 1, {})
     words[#words + 1] = last
@@ -147,7 +160,8 @@ local function arguments_of(entry)
       local kinds = rest:match("^%s*:%s*([^=]*)") or "tensor"
       local spread = optional == "..." or kinds:find("^sizes") or kinds:find("^ints") and not named
       if rest:find("=", 1, true) and optional == "" then optional = "?" end
-      list[#list + 1] = { name = parameter_name(name), mark = spread and "..." or optional, type = type_of(kinds), named = named }
+      list[#list + 1] = { name = parameter_name(name), mark = spread and "..." or optional, type = type_of(kinds),
+        named = named }
     end
     if mark == ";" then named = true end
   end
@@ -181,23 +195,28 @@ local function entry_lines(entry, path)
   return table.concat(lines, "\n")
 end
 
-local class_names = { tensor = "gb.Tensor", Module = "gb.Module", precision = "gb.precision" } -- where the name is not "gb." and the kind
+-- where the name is not "gb." and the kind
+local class_names = { tensor = "gb.Tensor", Module = "gb.Module", precision = "gb.precision" }
 local function class_of(kind) return class_names[kind] or "gb." .. kind end
 
 local operators = { add = "+", sub = "-", mul = "*", div = "/", idiv = "//", mod = "%", pow = "^" }
 
 -- The class of a kind of object: its fields, and what it can be called or computed with.
 local function class_lines(kind)
-  local lines = { ("---@class %s%s"):format(class_of(kind), kind ~= "Module" and rawget(gb.nn, kind) and ": gb.Module" or "") }
+  local lines = { ("---@class %s%s"):format(class_of(kind), kind ~= "Module" and rawget(gb.nn, kind) and
+    ": gb.Module" or "") }
   for _, name in ipairs(names) do
     local field = name:match("^" .. kind .. "%.([%w_]+)$")
-    if field then lines[#lines + 1] = ("---@field %s%s %s %s"):format(field, field == "grad" and "?" or "", types[entries[name].result] or "any", entries[name].doc) end
+    if field then lines[#lines + 1] = ("---@field %s%s %s %s"):format(field, field == "grad" and "?" or "",
+      types[entries[name].result] or "any", entries[name].doc) end
   end
   if kind == "tensor" then
     local sorted = {}
     for operator in pairs(operators) do sorted[#sorted + 1] = operator end
     table.sort(sorted)
-    for _, operator in ipairs(sorted) do lines[#lines + 1] = ("---@operator %s(gb.Tensor|number): gb.Tensor"):format(operator) end
+    for _, operator in ipairs(sorted) do
+      lines[#lines + 1] = ("---@operator %s(gb.Tensor|number): gb.Tensor"):format(operator)
+    end
     lines[#lines + 1] = "---@operator unm: gb.Tensor"
     lines[#lines + 1] = "---@operator len: integer"
   elseif kind == "Module" then
@@ -207,7 +226,8 @@ local function class_lines(kind)
   return table.concat(lines, "\n")
 end
 
-local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp", "gb.data", "gb.io",
+local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp",
+  "gb.data", "gb.io",
   "gb.cuda", "gb.random", "gb.test" }
 
 -- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
@@ -231,7 +251,8 @@ local function write_types()
   local out = {
     "---@meta gibbous", "-- Made by cmake/reference.lua: types for the Lua language server.", "-- luacheck: ignore", "",
     "---@alias gb.DType " .. table.concat(dtypes, "|"),
-    "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType", "---@field autocast string|false",
+    "---@class gb.precision", "---@field name string", "---@field parameters? gb.DType",
+      "---@field autocast string|false",
     "---@field scaler boolean", "",
   }
   for _, kind in ipairs(kinds()) do out[#out + 1] = class_lines(kind) .. "\n" end
@@ -251,7 +272,9 @@ local function write_types()
     local entry = entries[name]
     if name == "gb.nn.Module" then out[#out + 1] = "gb.nn.Module = Module\n"
     elseif entry.arguments then out[#out + 1] = entry_lines(entry, name) .. "\n"
-    elseif name:find("^gb%.") then out[#out + 1] = ("%s\n---@type %s\n%s = nil\n"):format(comment(entry.doc), types[entry.result] or "any", name) end
+    elseif name:find("^gb%.") then
+      out[#out + 1] = ("%s\n---@type %s\n%s = nil\n"):format(comment(entry.doc), types[entry.result] or "any", name)
+    end
   end
   out[#out + 1] = "return gb\n"
   return table.concat(out, "\n")
@@ -274,7 +297,8 @@ local family_titles = {
 local sections = {
   { "gb", "^gb%.[%w_]+$", "" },
   { "Tensors", "^tensor[.:]", "Fields and methods of tensors that are no ops. A trailing `_` means in place." },
-  { "gb.nn", "^gb%.nn%.[%w_]+$", "Layers, activations and losses as modules; each takes its sizes, then a table of options." },
+  { "gb.nn", "^gb%.nn%.[%w_]+$", "Layers, activations and losses as modules; each takes its sizes, then a table of \z
+    options." },
   { "gb.nn.functional", "^gb%.nn%.functional%.", "What recipes call F, beside the ops that say so." },
   { "Modules", "^Module:", "What every module and model can do." },
   { "Methods of some layers", "^%u%a+:", "" },
@@ -291,7 +315,8 @@ local sections = {
   { "DataLoader", "^DataLoader:", "" },
   { "gb.io", "^gb%.io%.", "" },
   { "gb.cuda", "^gb%.cuda%.", "" },
-  { "gb.random", "^gb%.random%.", "Numbers of the random stream: the same seed gives the same ones, and checkpoints keep where it is." },
+  { "gb.random", "^gb%.random%.", "Numbers of the random stream: the same seed gives the same ones, and checkpoints \z
+    keep where it is." },
   { "gb.test", "^gb%.test%.", "What our own tests are written with." },
   { "Other objects", "^%l+:", "" },
 }
@@ -302,14 +327,16 @@ local function op_text(row)
   local e = gb.test.help_entry(row.name)
   local calls = {}
   for i, call in ipairs(e.calls) do calls[i] = "`" .. call .. "`" end
-  local facts = ("%s. Autocast: %s. Derivative: %s. Shapes: %s."):format(table.concat(calls, ", "), e.autocast, e.derivative, e.shapes)
+  local facts = ("%s. Autocast: %s. Derivative: %s. Shapes: %s."):format(table.concat(calls, ", "), e.autocast,
+    e.derivative, e.shapes)
   return ("#### %s\n\n`%s`\n\n%s\n\n%s\n\n`%s`\n"):format(row.name, e.signature, prose(e.doc), prose(facts), e.example)
 end
 
 local function entry_text(name)
   local e = entries[name]
   local text = e.errors and ("%s Errors: %s."):format(e.doc, e.errors) or e.doc
-  return ("#### %s\n\n`%s`\n\n%s\n%s"):format(name, e.signature, prose(text), e.example and ("\n`%s`\n"):format(e.example) or "")
+  return ("#### %s\n\n`%s`\n\n%s\n%s"):format(name, e.signature, prose(text),
+    e.example and ("\n`%s`\n"):format(e.example) or "")
 end
 
 local intro = [[
@@ -337,7 +364,8 @@ local function write_reference()
   for _, section in ipairs(sections) do
     local list = {}
     for _, name in ipairs(names) do
-      if not used[name] and name:find(section[2]) and not (section[2]:find("%%u") and (name:find("^GradScaler") or name:find("^Optimizer")
+      if not used[name] and name:find(section[2]) and
+        not (section[2]:find("%%u") and (name:find("^GradScaler") or name:find("^Optimizer")
         or name:find("^Schedule") or name:find("^DataLoader"))) then
         used[name] = true
         list[#list + 1] = entry_text(name)

@@ -1,11 +1,12 @@
-/* cuda/attend.c - attention by matrix products: scores of some heads at a time, their probabilities, and what these are multiplied with.
+/* cuda/attend.c - attention by matrix products: scores of some heads at a time, their probabilities, and what these are
+ * multiplied with.
  *
- * For what the library does not run. Gradients go to attend_backward.cu, which writes no scores down, where it takes them; the products are for the rest:
- * float64, TF32, operands of several dtypes, and heads of more columns than it holds. They write the scores of some heads down, SCORES of
- * them at once, so that they move more bytes; they run on Tensor Cores all the same. Probabilities and their gradients are rounded to
- * the result's dtype where that has 16 bits, before they are multiplied; sums over blocks of queries, and over the query heads that share a key
- * head, are float32 (float64 for float64).
- * 4 tq tk head_dim operations forward, 10 backward, whether causal or not. */
+ * For what the library does not run. Gradients go to attend_backward.cu, which writes no scores down, where it takes
+ * them; the products are for the rest: float64, TF32, operands of several dtypes, and heads of more columns than it
+ * holds. They write the scores of some heads down, SCORES of them at once, so that they move more bytes; they run on
+ * Tensor Cores all the same. Probabilities and their gradients are rounded to the result's dtype where that has 16
+ * bits, before they are multiplied; sums over blocks of queries, and over the query heads that share a key head, are
+ * float32 (float64 for float64). 4 tq tk head_dim operations forward, 10 backward, whether causal or not. */
 #include "cuda/attend.h"
 
 #include <inttypes.h>
@@ -37,7 +38,8 @@ typedef struct attend {
 
 /* {==== reading the call ==== */
 
-static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end
+                                                                ? t->shape[t->ndim - 1 - from_end] : 1; }
 
 static gb_heads_view view_of(const gb_cuda_tensor *t) {
   gb_heads_view v = { .data = t->data, .dtype = t->dtype };
@@ -113,9 +115,11 @@ static gb_status clear_product(const attend *a, void *c, int64_t size, gb_dtype 
 }
 
 /* c[m, n] = alpha * x @ y for each of the part's heads, one behind the other. */
-static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, double alpha, heads x, heads y, void *c, gb_dtype dtype, bool accumulate) {
+static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, double alpha, heads x, heads y, void *c,
+                          gb_dtype dtype, bool accumulate) {
   if (alpha == 0) return clear_product(a, c, m * n, dtype, accumulate);
-  gb_product p = { .m = m, .n = n, .k = k, .alpha = alpha, .a = x.m, .b = y.m, .c = c, .dtype = dtype, .accumulate = accumulate };
+  gb_product p = { .m = m, .n = n, .k = k, .alpha = alpha, .a = x.m, .b = y.m, .c = c, .dtype = dtype,
+                   .accumulate = accumulate };
   if (a->s.heads > 1) {
     p.batch_ndim = 1;
     p.batch[0] = a->s.heads;
@@ -126,8 +130,10 @@ static gb_status multiply(const attend *a, int64_t m, int64_t n, int64_t k, doub
 }
 
 /* Copy a dense [heads, rows, columns] into rows of a tensor. */
-static gb_status put(const attend *a, const gb_heads_view *v, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t columns, char *dense, gb_dtype dtype) {
-  gb_cuda_tensor whole = { .data = dense, .dtype = dtype, .ndim = 3, .shape = { a->s.heads, rows, columns }, .stride = { rows * columns, columns, 1 },
+static gb_status put(const attend *a, const gb_heads_view *v, int64_t b, int64_t head, int64_t row, int64_t rows,
+                     int64_t columns, char *dense, gb_dtype dtype) {
+  gb_cuda_tensor whole = { .data = dense, .dtype = dtype, .ndim = 3, .shape = { a->s.heads, rows, columns },
+                           .stride = { rows * columns, columns, 1 },
                            .numel = a->s.heads * rows * columns };
   gb_cuda_tensor part = whole;
   part.data = at(a, v, b, head, row);
@@ -166,7 +172,8 @@ static gb_status forward_part(attend *a, int64_t b, int64_t h, int64_t r) {
   heads query = operand(a, &a->query, b, h, r, false), key = operand(a, &a->key, b, key_head, 0, true);
   GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, key, s->scores, s->lane, false));
   gb_scores_soften(a->call, s, a->shares);
-  GB_TRY(multiply(a, s->rows, a->ev, a->tk, 1, scores_of(a, a->shares, false), operand(a, &a->value, b, key_head, 0, false), a->dense, s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->ev, a->tk, 1, scores_of(a, a->shares, false),
+                  operand(a, &a->value, b, key_head, 0, false), a->dense, s->lane, false));
   gb_scores_divide(a->call, s, a->dense, a->ev, at(a, &a->y, b, h, r), a->y.dtype, a->y.stride + 1);
   return GB_OK;
 }
@@ -179,7 +186,8 @@ gb_status gb_attend(gb_cuda_call *call) {
   a.s.lse = out->lse ? out->lse->data : NULL;
   size_t scores = (size_t)(a.heads_at_once * a.rows_at_once * a.tk), rows = (size_t)(a.heads_at_once * a.rows_at_once);
   char *lanes = NULL, *total = NULL;
-  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes }, { &a.dense, rows * (size_t)a.ev * a.lane_bytes },
+  const piece pieces[] = { { &lanes, scores * a.lane_bytes }, { &a.shares, scores * a.rounded_bytes },
+                           { &a.dense, rows * (size_t)a.ev * a.lane_bytes },
                            { &total, rows * a.lane_bytes } };
   GB_TRY(take_room(call, pieces, 4));
   a.s.scores = lanes, a.s.total = total;
@@ -197,9 +205,10 @@ gb_status gb_attend(gb_cuda_call *call) {
 
 /* {==== backward ==== */
 
-/* The gradient of a key or a value from one part: [tk, columns] = scores^T @ rows of `by`. What is whole goes straight into the tensor; the rest
- * is added up in `sum`. */
-static gb_status key_gradient(const attend *a, const char *scores, double alpha, heads by, int64_t columns, const gb_heads_view *to, int64_t b, int64_t h, char *sum,
+/* The gradient of a key or a value from one part: [tk, columns] = scores^T @ rows of `by`. What is whole goes straight
+ * into the tensor; the rest is added up in `sum`. */
+static gb_status key_gradient(const attend *a, const char *scores, double alpha, heads by, int64_t columns,
+                              const gb_heads_view *to, int64_t b, int64_t h, char *sum,
                               bool first) {
   if (a->group == 1 && a->rows_at_once == a->tq) {
     GB_TRY(multiply(a, a->tk, columns, a->s.rows, alpha, scores_of(a, scores, true), by, a->dense, to->dtype, false));
@@ -213,11 +222,14 @@ static gb_status backward_part(attend *a, int64_t b, int64_t h, int64_t r, bool 
   int64_t key_head = h / a->group;
   take_part(a, b, h, r);
   heads query = operand(a, &a->query, b, h, r, false), grad = operand(a, &a->grad, b, h, r, false);
-  GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, operand(a, &a->key, b, key_head, 0, true), s->scores, s->lane, false));
-  GB_TRY(multiply(a, s->rows, a->tk, a->ev, 1, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->tk, a->e, a->scale, query, operand(a, &a->key, b, key_head, 0, true), s->scores,
+                  s->lane, false));
+  GB_TRY(multiply(a, s->rows, a->tk, a->ev, 1, grad, operand(a, &a->value, b, key_head, 0, true), s->gradients, s->lane,
+                  false));
   gb_scores_soften_backward(a->call, s, a->shares, a->slopes);
   heads slopes = scores_of(a, a->slopes, false);
-  GB_TRY(multiply(a, s->rows, a->e, a->tk, a->scale, slopes, operand(a, &a->key, b, key_head, 0, false), a->dense, a->dquery.dtype, false));
+  GB_TRY(multiply(a, s->rows, a->e, a->tk, a->scale, slopes, operand(a, &a->key, b, key_head, 0, false), a->dense,
+                  a->dquery.dtype, false));
   GB_TRY(put(a, &a->dquery, b, h, r, s->rows, a->e, a->dense, a->dquery.dtype));
   GB_TRY(key_gradient(a, a->shares, 1, grad, a->ev, &a->dvalue, b, key_head, a->dvalue_sum, first));
   return key_gradient(a, a->slopes, a->scale, query, a->e, &a->dkey, b, key_head, a->dkey_sum, first);
@@ -265,7 +277,8 @@ static bool fits_tiles(const attend *a) {
   for (size_t i = 0; i < sizeof views / sizeof *views; i++)
     if (views[i]->dtype != dtype) return false;
   bool is_short = gb_is_16bit(dtype);
-  return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS && a->ev <= GB_ATTEND_COLUMNS &&
+  return (is_short || (dtype == GB_FLOAT32 && !a->call->tf32)) && a->e <= GB_ATTEND_COLUMNS &&
+      a->ev <= GB_ATTEND_COLUMNS &&
          a->tq < LONG_TIME && a->tk < LONG_TIME && a->call->cuda->piece == 0;
 }
 
@@ -277,7 +290,8 @@ static gb_heads_view with_alignment(const attend *a, gb_heads_view v, int64_t co
   return v;
 }
 
-/* Tiles read masks of bool and float32: another one is brought to float32, of the shape it has before it is broadcast. */
+/* Tiles read masks of bool and float32: another one is brought to float32, of the shape it has before it is
+ * broadcast. */
 static gb_status mask_for_tiles(attend *a, const gb_cuda_tensor *mask) {
   if (!mask || mask->dtype == GB_BOOL || mask->dtype == GB_FLOAT32) return GB_OK;
   gb_cuda_tensor dense = *mask;
@@ -293,11 +307,16 @@ static gb_status mask_for_tiles(attend *a, const gb_cuda_tensor *mask) {
 static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
   GB_TRY(mask_for_tiles(a, mask));
   double dropout = a->s.dropout;
-  gb_attend_tiles t = { .query = with_alignment(a, a->query, a->e), .key = with_alignment(a, a->key, a->e), .value = with_alignment(a, a->value, a->ev),
-                        .grad = with_alignment(a, a->grad, a->ev), .mask = a->mask, .dquery = a->dquery, .dkey = a->dkey, .dvalue = a->dvalue,
-                        .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq, .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
-                        .causal = a->s.causal, .scale = (float)a->scale, .keep = (float)(dropout < 1 ? 1 / (1 - dropout) : 0),
-                        .drop_bound = gb_drop_bound(dropout), .place = a->s.place, .lse = a->s.lse, .shift = a->s.shift };
+  gb_attend_tiles t = { .query = with_alignment(a, a->query, a->e), .key = with_alignment(a, a->key, a->e),
+                        .value = with_alignment(a, a->value, a->ev),
+                        .grad = with_alignment(a, a->grad, a->ev), .mask = a->mask, .dquery = a->dquery,
+                            .dkey = a->dkey, .dvalue = a->dvalue,
+                        .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq,
+                            .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
+                        .causal = a->s.causal, .scale = (float)a->scale,
+                            .keep = (float)(dropout < 1 ? 1 / (1 - dropout) : 0),
+                        .drop_bound = gb_drop_bound(dropout), .place = a->s.place, .lse = a->s.lse,
+                            .shift = a->s.shift };
   gb_attend_run_tiles(a->call, &t);
   return GB_OK;
 }
@@ -307,11 +326,14 @@ static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
 /* {---- by products ---- */
 
 static gb_status run_products(attend *a) {
-  size_t rows = (size_t)(a->heads_at_once * a->rows_at_once), scores = rows * (size_t)a->tk, keys = (size_t)(a->heads_at_once * a->tk);
+  size_t rows = (size_t)(a->heads_at_once * a->rows_at_once), scores = rows * (size_t)a->tk,
+      keys = (size_t)(a->heads_at_once * a->tk);
   size_t dense = (rows > keys ? rows : keys) * (size_t)most(a->e, a->ev) * 8;
   char *lanes = NULL, *gradients = NULL;
-  const piece pieces[] = { { &lanes, scores * a->lane_bytes }, { &gradients, scores * a->lane_bytes }, { &a->shares, scores * a->rounded_bytes },
-                           { &a->slopes, scores * a->rounded_bytes }, { &a->dense, dense }, { &a->dkey_sum, (size_t)(a->tk * a->e) * a->lane_bytes },
+  const piece pieces[] = { { &lanes, scores * a->lane_bytes }, { &gradients, scores * a->lane_bytes },
+                           { &a->shares, scores * a->rounded_bytes },
+                           { &a->slopes, scores * a->rounded_bytes }, { &a->dense, dense },
+                               { &a->dkey_sum, (size_t)(a->tk * a->e) * a->lane_bytes },
                            { &a->dvalue_sum, (size_t)(a->tk * a->ev) * a->lane_bytes } };
   GB_TRY(take_room(a->call, pieces, 7));
   a->s.scores = lanes, a->s.gradients = gradients;
@@ -322,8 +344,11 @@ static gb_status run_products(attend *a) {
 /* Said where it was asked for. */
 static void say_products(const attend *a) {
   if (a->call->cuda->verbose)
-    fprintf(stderr, "gibbous: the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64
-            " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a head_dim of %d at most\n",
+    fprintf(stderr,
+            "gibbous: the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
+            " positions, head_dim %" PRId64
+            " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a "
+            "head_dim of %d at most\n",
             a->batch, a->heads, a->tq, a->tk, most(a->e, a->ev), GB_ATTEND_COLUMNS);
 }
 

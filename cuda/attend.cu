@@ -1,4 +1,5 @@
-/* cuda/attend.cu - what happens to scores between the products of attend.c. A block, or a warp, works on a row of scores. */
+/* cuda/attend.cu - what happens to scores between the products of attend.c. A block, or a warp, works on a row of
+ * scores. */
 #include "cuda/attend.h"
 #include "cuda/rows.cuh"
 
@@ -23,17 +24,20 @@ template <typename T> static GB_DEVICE T score(const gb_scores &s, int64_t row, 
 /* Is an element kept? Random numbers belong to the element of [batch, heads, tq, tk], as on the CPU. */
 static GB_DEVICE bool is_kept(const gb_scores &s, int64_t row, int64_t j) {
   if (!(s.dropout > 0)) return true;
-  uint64_t element = ((uint64_t)(s.first_head + row / s.rows) * (uint64_t)s.tq + (uint64_t)(s.first_row + row % s.rows)) * (uint64_t)s.tk + (uint64_t)j;
+  uint64_t element = ((uint64_t)(s.first_head + row / s.rows) * (uint64_t)s.tq +
+                      (uint64_t)(s.first_row + row % s.rows)) * (uint64_t)s.tk + (uint64_t)j;
   return !gb_is_dropped(gb_random_word(s.place, element), gb_drop_bound(s.dropout));
 }
 
 /* What the elements that are kept are multiplied by. */
 static GB_DEVICE double keep_factor(const gb_scores &s) { return s.dropout < 1 ? 1 / (1 - s.dropout) : 0; }
 
-static GB_DEVICE int64_t lse_at(const gb_scores &s, int64_t row) { return (s.first_head + row / s.rows) * s.tq + s.first_row + row % s.rows; }
+static GB_DEVICE int64_t lse_at(const gb_scores &s, int64_t row) { return (s.first_head + row / s.rows) * s.tq +
+                                                                   s.first_row + row % s.rows; }
 
 /* A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
-template <typename T> static __global__ void __launch_bounds__(gb_most_threads(0)) soften_kernel(gb_scores s, void *out) {
+template <typename T> static __global__ void __launch_bounds__(gb_most_threads(0)) soften_kernel(gb_scores s,
+    void *out) {
   for (int64_t row = gb_first_row(); row < s.heads * s.rows; row += gb_rows_at_once()) {
     int64_t seen = visible(s, row);
     gb_max_sum<T> sum = { (T)-INFINITY, 0 };
@@ -61,7 +65,8 @@ template <typename T> static __global__ void soften_backward_kernel(gb_scores s,
     int64_t row = i / s.tk, j = i % s.tk;
     T share = j < visible(s, row) ? gb_row_exp(score<T>(s, row, j) - ((const T *)s.lse)[lse_at(s, row)]) : (T)0;
     T keep = is_kept(s, row, j) ? (T)keep_factor(s) : (T)0;
-    T gradient = share == 0 ? (T)0 : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[lse_at(s, row)]);
+    T gradient = share == 0 ? (T)0
+        : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[lse_at(s, row)]);
     gb_store<T>(out, s.rounded, i, share * keep);
     gb_store<T>(gradients_out, s.rounded, i, gradient);
   }
@@ -69,7 +74,8 @@ template <typename T> static __global__ void soften_backward_kernel(gb_scores s,
 
 typedef struct strides3 { int64_t by[3]; } strides3;
 
-template <typename T> static __global__ void divide_kernel(gb_scores s, const T *sums, int64_t n, void *y, int dtype, strides3 stride) {
+template <typename T> static __global__ void divide_kernel(gb_scores s, const T *sums, int64_t n, void *y, int dtype,
+                                                           strides3 stride) {
   for (int64_t i = gb_thread<int64_t>(); i < s.heads * s.rows * n; i += gb_grid_size<int64_t>()) {
     int64_t row = i / n, to = row / s.rows * stride.by[0] + row % s.rows * stride.by[1] + i % n * stride.by[2];
     gb_store<T>(y, dtype, to, sums[i] * ((T)keep_factor(s) / ((const T *)s.total)[row]));
@@ -77,14 +83,17 @@ template <typename T> static __global__ void divide_kernel(gb_scores s, const T 
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(gb_most_threads(0)) shift_kernel(gb_heads_view grad, gb_heads_view y, int64_t rows, int64_t heads, int64_t tq,
+static __global__ void __launch_bounds__(gb_most_threads(0)) shift_kernel(gb_heads_view grad, gb_heads_view y,
+                                                                          int64_t rows, int64_t heads, int64_t tq,
                                                                           int64_t n, T *shift) {
   for (int64_t row = gb_first_row(); row < rows; row += gb_rows_at_once()) {
     int64_t b = row / tq / heads, head = row / tq % heads, i = row % tq;
-    int64_t from = b * grad.stride[0] + head * grad.stride[1] + i * grad.stride[2], at = b * y.stride[0] + head * y.stride[1] + i * y.stride[2];
+    int64_t from = b * grad.stride[0] + head * grad.stride[1] + i * grad.stride[2],
+        at = b * y.stride[0] + head * y.stride[1] + i * y.stride[2];
     T sum = 0;
     for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
-      sum += gb_load<T>(grad.data, grad.dtype, from + j * grad.stride[3]) * gb_load<T>(y.data, y.dtype, at + j * y.stride[3]);
+      sum += gb_load<T>(grad.data, grad.dtype, from + j * grad.stride[3]) *
+          gb_load<T>(y.data, y.dtype, at + j * y.stride[3]);
     sum = gb_row_sum(sum);
     if (threadIdx.x == 0) shift[row] = sum;
     __syncwarp();
@@ -97,22 +106,31 @@ extern "C" void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *o
   else GB_LAUNCH(call->stream, soften_kernel<float>, shape.grid, shape.block, 0, *s, out);
 }
 
-extern "C" void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype, const int64_t *stride) {
+extern "C" void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y,
+                                 gb_dtype dtype, const int64_t *stride) {
   unsigned blocks = gb_blocks(s->heads * s->rows * n, GB_THREADS);
   strides3 by = { { stride[0], stride[1], stride[2] } };
-  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, divide_kernel<double>, blocks, GB_THREADS, 0, *s, (const double *)sums, n, y, (int)dtype, by);
-  else GB_LAUNCH(call->stream, divide_kernel<float>, blocks, GB_THREADS, 0, *s, (const float *)sums, n, y, (int)dtype, by);
+  if (s->lane == GB_FLOAT64)
+    GB_LAUNCH(call->stream, divide_kernel<double>, blocks, GB_THREADS, 0, *s, (const double *)sums, n, y, (int)dtype,
+              by);
+  else GB_LAUNCH(call->stream, divide_kernel<float>, blocks, GB_THREADS, 0, *s, (const float *)sums, n, y, (int)dtype,
+                 by);
 }
 
 extern "C" void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out) {
   unsigned blocks = gb_blocks(s->heads * s->rows * s->tk, GB_THREADS);
-  if (s->lane == GB_FLOAT64) GB_LAUNCH(call->stream, soften_backward_kernel<double>, blocks, GB_THREADS, 0, *s, out, gradients_out);
+  if (s->lane == GB_FLOAT64)
+    GB_LAUNCH(call->stream, soften_backward_kernel<double>, blocks, GB_THREADS, 0, *s, out, gradients_out);
   else GB_LAUNCH(call->stream, soften_backward_kernel<float>, blocks, GB_THREADS, 0, *s, out, gradients_out);
 }
 
-extern "C" void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows, int64_t heads, int64_t tq,
+extern "C" void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y,
+                                int64_t rows, int64_t heads, int64_t tq,
                                 int64_t n, void *shift) {
   gb_row_shape shape = gb_shape_rows(rows, n);
-  if (lane == GB_FLOAT64) GB_LAUNCH(call->stream, shift_kernel<double>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n, (double *)shift);
-  else GB_LAUNCH(call->stream, shift_kernel<float>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n, (float *)shift);
+  if (lane == GB_FLOAT64)
+    GB_LAUNCH(call->stream, shift_kernel<double>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n,
+              (double *)shift);
+  else GB_LAUNCH(call->stream, shift_kernel<float>, shape.grid, shape.block, 0, *grad, *y, rows, heads, tq, n,
+                 (float *)shift);
 }

@@ -8,7 +8,8 @@
 
 #include "cuda/call.h"
 
-/* A tensor as [batch, heads, rows, columns]; strides in elements, 0 for dimensions of size 1 and those it does not have. */
+/* A tensor as [batch, heads, rows, columns]; strides in elements, 0 for dimensions of size 1 and those it does not
+ * have. */
 typedef struct gb_heads_view {
   char *data;
   gb_dtype dtype;
@@ -16,11 +17,13 @@ typedef struct gb_heads_view {
   int64_t stride[4];
 } gb_heads_view;
 
-/* Scores (scaled) of some heads of one batch and some of their queries: [heads, rows, tk] in float32 or float64 (lane), one head behind the other. */
+/* Scores (scaled) of some heads of one batch and some of their queries: [heads, rows, tk] in float32 or float64 (lane),
+ * one head behind the other. */
 typedef struct gb_scores {
   gb_dtype lane, rounded;              /* rounded: the dtype that probabilities and their gradients are stored in */
   int64_t heads, rows, tk;
-  int64_t first_row, first_head;       /* place of the first row in its head, and of the first head among all, batches included */
+  int64_t first_row, first_head;       /* place of the first row in its head, and of the first head among all, batches
+                                          included */
   int64_t tq;                          /* rows of a whole head */
   bool causal;
   double dropout;
@@ -38,7 +41,8 @@ typedef struct gb_scores {
 
 /* The gradients of one attention by tiles: operands and results have one dtype, float32 or 16 bits. */
 typedef struct gb_attend_tiles {
-  gb_heads_view query, key, value, mask, grad, dquery, dkey, dvalue; /* mask: bool or float32; without data where there is none */
+  /* mask: bool or float32; without data where there is none */
+  gb_heads_view query, key, value, mask, grad, dquery, dkey, dvalue;
   int64_t batch, heads, key_heads, tq, tk;
   int e, ev;                           /* columns of query and key, and of value */
   bool causal;
@@ -58,12 +62,14 @@ extern "C" {
  * Their sums go to total, and log(total) + largest to lse unless it is NULL. */
 void gb_scores_soften(gb_cuda_call *call, const gb_scores *s, void *out);
 /* y = sums / total, scaled for dropout. sums are dense lanes [heads, rows, n]; y has strides by head, row, column. */
-void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype, const int64_t *stride);
+void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, int64_t n, void *y, gb_dtype dtype,
+                      const int64_t *stride);
 /* Compute the probabilities again, dropped as in forward, into out, and the gradients of the scores into gradients_out.
  * Both in `rounded`. */
 void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out);
 /* shift [rows of all heads] = sum(grad * y) of every query, in lanes; both are [.., heads, tq, n]. */
-void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows, int64_t heads, int64_t tq, int64_t n,
+void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows,
+                     int64_t heads, int64_t tq, int64_t n,
                      void *shift);
 
 /* ----} */

@@ -1,14 +1,17 @@
-/* cuda/attend_backward.cu - the gradients of attention in two passes, in a fixed order, without a matrix of time x time.
+/* cuda/attend_backward.cu - the gradients of attention in two passes, in a fixed order, without a matrix of time x
+ * time.
  *
- * The first pass gives a block some keys of one head and lets it look at every query, tile by tile: dkey += dscores^T query, dvalue +=
- * shares^T grad. The second gives a block some queries and lets it look at every key: dquery += dscores key. Both compute a tile of
- * shares again from the log of the sum that forward kept, and draw again what forward dropped. So nothing is added by two blocks,
- * and no atomics are needed (Dao: "FlashAttention-2", 2023, section 3.1, with the second pass in place of its atomic additions).
- * A warp owns 16 rows, whose shares it computes with its own rows down and the others across: so they lie in its registers as the next product takes
- * them. Where a head has more than 128 columns the first pass runs once for dvalue and once for dkey, which fit in registers one by one.
+ * The first pass gives a block some keys of one head and lets it look at every query, tile by tile: dkey += dscores^T
+ * query, dvalue += shares^T grad. The second gives a block some queries and lets it look at every key: dquery +=
+ * dscores key. Both compute a tile of shares again from the log of the sum that forward kept, and draw again what
+ * forward dropped. So nothing is added by two blocks, and no atomics are needed (Dao: "FlashAttention-2", 2023, section
+ * 3.1, with the second pass in place of its atomic additions). A warp owns 16 rows, whose shares it computes with its
+ * own rows down and the others across: so they lie in its registers as the next product takes them. Where a head has
+ * more than 128 columns the first pass runs once for dvalue and once for dkey, which fit in registers one by one.
  *
- * Operations: 8 tq tk head_dim in the first pass (10 in two) and 6 in the second, half of it when causal. Bytes: a block reads its own rows once, and the
- * rows of query and grad (key and value) once for each 64 rows of its own, mostly from the L2 cache; results are written once. */
+ * Operations: 8 tq tk head_dim in the first pass (10 in two) and 6 in the second, half of it when causal. Bytes: a
+ * block reads its own rows once, and the rows of query and grad (key and value) once for each 64 rows of its own,
+ * mostly from the L2 cache; results are written once. */
 #include "cuda/attend.h"
 #include "cuda/mma.cuh"
 #include "cuda/rows.cuh"
@@ -16,14 +19,16 @@
 /* What a launch computes. */
 enum { OF_KEY = 1, OF_VALUE = 2, OF_QUERY = 4 };
 
-/* A block has WARPS warps of 16 rows, and takes OTHER of the other rows at a time, while the next ones are on their way: as many as leave its shared
- * memory within GB_LARGE_SHARED. Heads have at most D columns. */
+/* A block has WARPS warps of 16 rows, and takes OTHER of the other rows at a time, while the next ones are on their
+ * way: as many as leave its shared memory within GB_LARGE_SHARED. Heads have at most D columns. */
 template <class P, int D> struct shape {
   enum {
     WARPS = D > 128 && !P::IS_SHORT ? 2 : 4, OWN = 16 * WARPS, THREADS = GB_WARP * WARPS,
     OTHER = P::IS_SHORT ? (D <= 64 ? 64 : D <= 128 ? 32 : 16) : (D <= 64 ? 32 : 8),
-    STRIDE = D + P::STRIDE_PAD, ROOM = P::IS_SHORT ? 0 : 16 * (OTHER + 4), /* of a warp's shares, between two products */
-    PAIR = 2 * OTHER * STRIDE, /* a tile of other rows: what scores are products of, then what the gradients of shares are */
+    /* of a warp's shares, between two products */
+    STRIDE = D + P::STRIDE_PAD, ROOM = P::IS_SHORT ? 0 : 16 * (OTHER + 4),
+    PAIR = 2 * OTHER * STRIDE, /* a tile of other rows: what scores are products of, then what the gradients of shares
+                                  are */
     BYTES = (2 * OWN * STRIDE + 2 * PAIR + WARPS * ROOM) * (int)sizeof(typename P::element)
   };
   static_assert(BYTES <= (int)GB_LARGE_SHARED, "a block has more shared memory than every device gives");
@@ -34,9 +39,10 @@ template <class P, int D> struct shape {
 /* A product with 0 is 0, whatever the sum is: a scale may be 0. */
 static GB_DEVICE float scaled(float sum, float by) { return by == 0 ? 0 : sum * by; }
 
-/* `count` rows from `first` on of a head into shared memory, as columns of a multiple of 16: zeros beyond the last row and column. Some of it is
- * on its way when this returns. */
-template <class P> static __device__ void fill(gb_copies *copies, typename P::element *to, int stride, int count, const gb_heads_view &v, int64_t b,
+/* `count` rows from `first` on of a head into shared memory, as columns of a multiple of 16: zeros beyond the last row
+ * and column. Some of it is on its way when this returns. */
+template <class P> static __device__ void fill(gb_copies *copies, typename P::element *to, int stride, int count,
+                                               const gb_heads_view &v, int64_t b,
                                                int64_t head, int first, int rows, int columns) {
   typedef typename P::element element;
   typedef gb_vector<element> vector;
@@ -59,7 +65,8 @@ template <int N> static GB_DEVICE void clear(gb_tile (&tiles)[N]) {
 }
 
 /* The warp's 16 rows of sums, times alpha, into a head's rows from `first` on. */
-template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], float alpha, const gb_heads_view &v, int64_t b, int64_t head, int first,
+template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], float alpha, const gb_heads_view &v,
+                                                     int64_t b, int64_t head, int first,
                                                      int rows, int columns) {
   typename P::element *to = (typename P::element *)v.data + b * v.stride[0] + head * v.stride[1];
   int g = gb_lane() / 4, t = gb_lane() % 4;
@@ -75,7 +82,8 @@ template <class P, int N> static __device__ void put(const gb_tile (&sums)[N], f
 
 /* {==== shares ==== */
 
-/* What was rounded to 16 bits anyway needs no more than the device's own exponential: 2 ulp, and one more for each unit of x. */
+/* What was rounded to 16 bits anyway needs no more than the device's own exponential: 2 ulp, and one more for each unit
+ * of x. */
 template <class P> static GB_DEVICE float power(float x) {
 #if defined(__CUDA_ARCH__)
   return P::IS_SHORT ? __expf(x) : expf(x);
@@ -84,33 +92,39 @@ template <class P> static GB_DEVICE float power(float x) {
 #endif
 }
 
-/* Which of the lane's elements of N tiles forward kept: bit 4 n + i for element i of tile n. The word of an element is the one that its place in
- * [batch, heads, tq, tk] has; neighbours in a row mostly share the four words of a draw. */
-template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept(const gb_attend_tiles &a, uint64_t first_element, int own, int other) {
+/* Which of the lane's elements of N tiles forward kept: bit 4 n + i for element i of tile n. The word of an element is
+ * the one that its place in [batch, heads, tq, tk] has; neighbours in a row mostly share the four words of a draw. */
+template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept(const gb_attend_tiles &a,
+    uint64_t first_element, int own, int other) {
   uint32_t kept = 0, words[4] = { 0, 0, 0, 0 };
   uint64_t drawn = ~(uint64_t)0;
   if (a.drop_bound == 0) return ~(uint32_t)0;
   GB_ROLLED for (int n = 0; n < 4 * N; n++) {
-    uint64_t down = (uint64_t)(own + gb_lane() / 4 + n / 2 % 2 * 8), across = (uint64_t)(other + n / 4 * 8 + gb_lane() % 4 * 2 + n % 2);
+    uint64_t down = (uint64_t)(own + gb_lane() / 4 + n / 2 % 2 * 8),
+        across = (uint64_t)(other + n / 4 * 8 + gb_lane() % 4 * 2 + n % 2);
     uint64_t element = first_element + (KEYS ? across : down) * (uint64_t)a.tk + (KEYS ? down : across);
     if (drawn != element / 4) gb_philox(gb_random_seed(a.place), gb_random_offset(a.place), drawn = element / 4, words);
-    uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2]; /* indexed, the array would leave the registers */
+    /* indexed, the array would leave the registers */
+    uint32_t low = element & 1 ? words[1] : words[0], high = element & 1 ? words[3] : words[2];
     if (!gb_is_dropped(element & 2 ? high : low, a.drop_bound)) kept |= 1u << n;
   }
   return kept;
 }
 
 /* The score of a key with the mask. */
-static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float score, int64_t b, int64_t head, int query, int key) {
+static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float score, int64_t b, int64_t head,
+                                               int query, int key) {
   int64_t at = b * a.mask.stride[0] + head * a.mask.stride[1] + query * a.mask.stride[2] + key * a.mask.stride[3];
   if (a.mask.dtype == GB_BOOL) return a.mask.data[at] ? score : -INFINITY;
   return score + ((const float *)(const void *)a.mask.data)[at];
 }
 
-/* Products query key become shares as they met the values, products grad value the gradients of the scores. own and other: the first row of the warp's
- * 16 and of the tile's. Keys are down in the first pass (KEYS), queries in the second. */
+/* Products query key become shares as they met the values, products grad value the gradients of the scores. own and
+ * other: the first row of the warp's 16 and of the tile's. Keys are down in the first pass (KEYS), queries in the
+ * second. */
 template <class P, bool KEYS, int N>
-static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile (&shares)[N], gb_tile (&gradients)[N], int64_t b, int64_t head, int own,
+static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile (&shares)[N], gb_tile (&gradients)[N],
+                                              int64_t b, int64_t head, int own,
                                               int other) {
   int g = gb_lane() / 4, t = gb_lane() % 4;
   const int tq = (int)a.tq, tk = (int)a.tk;
@@ -119,7 +133,8 @@ static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile 
   const uint32_t kept = draw_kept<KEYS, N>(a, (uint64_t)line * (uint64_t)a.tq * (uint64_t)a.tk, own, other);
   GB_UNROLL for (int n = 0; n < N; n++)
     GB_UNROLL for (int i = 0; i < 4; i++) {
-      int down = own + g + i / 2 * 8, across = other + 8 * n + 2 * t + i % 2, query = KEYS ? across : down, key = KEYS ? down : across;
+      int down = own + g + i / 2 * 8, across = other + 8 * n + 2 * t + i % 2, query = KEYS ? across : down,
+          key = KEYS ? down : across;
       float share = 0, gradient = 0;
       if (query < tq && key < tk && (!a.causal || key <= query)) {
         float score = scaled(shares[n].at[i], a.scale);
@@ -138,15 +153,22 @@ static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile 
 /* {==== passes ==== */
 
 /* The rows that a block owns: keys of a key head, or queries of a head. */
-template <class P, int D, int WHAT> static __device__ void run_job(const gb_attend_tiles &a, typename P::element *memory, int64_t b, int64_t own_head, int first) {
+template <class P, int D, int WHAT> static __device__ void run_job(const gb_attend_tiles &a,
+                                                                   typename P::element *memory, int64_t b,
+    int64_t own_head, int first) {
   typedef shape<P, D> S;
   typedef typename P::element element;
   const bool keys = WHAT != OF_QUERY;
-  const int own_rows = (int)(keys ? a.tk : a.tq), other_rows = (int)(keys ? a.tq : a.tk), group = (int)(a.heads / a.key_heads);
+  const int own_rows = (int)(keys ? a.tk : a.tq), other_rows = (int)(keys ? a.tq : a.tk),
+      group = (int)(a.heads / a.key_heads);
   const int warp = (int)threadIdx.x / GB_WARP, wide = (a.e + 15) / 16 * 16, wide_value = (a.ev + 15) / 16 * 16;
-  element *own = memory, *own_value = own + S::OWN * S::STRIDE, *others = own_value + S::OWN * S::STRIDE, *room = others + 2 * S::PAIR + warp * S::ROOM;
-  const int from = keys && a.causal ? first : 0, seen = first + S::OWN, to = !keys && a.causal && seen < other_rows ? seen : other_rows; /* what a causal mask leaves */
-  const int64_t first_head = keys ? own_head * group : own_head, steps = to > from ? (to - from + S::OTHER - 1) / S::OTHER : 0;
+  element *own = memory, *own_value = own + S::OWN * S::STRIDE, *others = own_value + S::OWN * S::STRIDE,
+      *room = others + 2 * S::PAIR + warp * S::ROOM;
+  /* what a causal mask leaves */
+  const int from = keys && a.causal ? first : 0, seen = first + S::OWN, to = !keys && a.causal &&
+      seen < other_rows ? seen : other_rows;
+  const int64_t first_head = keys ? own_head * group : own_head,
+      steps = to > from ? (to - from + S::OTHER - 1) / S::OTHER : 0;
   const int64_t all_steps = steps * (keys ? group : 1);
   gb_copies copies;
   gb_tile sums[D / 8], value_sums[D / 8];
@@ -154,11 +176,14 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
   clear(value_sums);
   __syncthreads(); /* what was here before has been read */
   fill<P>(&copies, own, S::STRIDE, S::OWN, keys ? a.key : a.query, b, own_head, first, own_rows, a.e);
-  if (WHAT != OF_VALUE) fill<P>(&copies, own_value, S::STRIDE, S::OWN, keys ? a.value : a.grad, b, own_head, first, own_rows, a.ev);
-  int64_t head = first_head, head_before = first_head; /* of the tile that is fetched, and of the one before it, which is computed with */
+  if (WHAT != OF_VALUE)
+    fill<P>(&copies, own_value, S::STRIDE, S::OWN, keys ? a.value : a.grad, b, own_head, first, own_rows, a.ev);
+  int64_t head = first_head, head_before = first_head; /* of the tile that is fetched, and of the one before it, which
+                                                          is computed with */
   int at = from, at_before = from;
   for (int64_t step = 0; step <= all_steps; step++) {
-    element *next = others + step % 2 * S::PAIR, *other = others + (step + 1) % 2 * S::PAIR, *other_value = other + S::OTHER * S::STRIDE;
+    element *next = others + step % 2 * S::PAIR, *other = others + (step + 1) % 2 * S::PAIR,
+        *other_value = other + S::OTHER * S::STRIDE;
     if (step > 0) {
       copies.wait();
       __syncthreads(); /* the tile is here, and the one before it has been read */
@@ -166,14 +191,16 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
     if (step < all_steps) {
       int64_t other_head = keys ? head : head / group;
       fill<P>(&copies, next, S::STRIDE, S::OTHER, keys ? a.query : a.key, b, other_head, at, other_rows, a.e);
-      fill<P>(&copies, next + S::OTHER * S::STRIDE, S::STRIDE, S::OTHER, keys ? a.grad : a.value, b, other_head, at, other_rows, a.ev);
+      fill<P>(&copies, next + S::OTHER * S::STRIDE, S::STRIDE, S::OTHER, keys ? a.grad : a.value, b, other_head, at,
+              other_rows, a.ev);
     }
     if (step > 0) {
       gb_tile shares[S::OTHER / 8], gradients[S::OTHER / 8];
       clear(shares);
       clear(gradients);
       P::add_rows(shares, own + warp * 16 * S::STRIDE, other, S::STRIDE, wide);
-      if (WHAT != OF_VALUE) P::add_rows(gradients, own_value + warp * 16 * S::STRIDE, other_value, S::STRIDE, wide_value);
+      if (WHAT != OF_VALUE)
+        P::add_rows(gradients, own_value + warp * 16 * S::STRIDE, other_value, S::STRIDE, wide_value);
       soften<P, keys>(a, shares, gradients, b, head_before, first + warp * 16, at_before);
       if (WHAT & OF_VALUE) P::add_columns(value_sums, shares, other_value, S::STRIDE, wide_value, room);
       if (WHAT != OF_VALUE) P::add_columns(sums, gradients, other, S::STRIDE, wide, room);
@@ -189,7 +216,8 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
 }
 
 /* Tiles of own rows are counted head by head; those that see most when causal come first. */
-template <class P, int D, int WHAT> static __global__ void __launch_bounds__(shape<P, D>::THREADS) pass_kernel(gb_attend_tiles a, int64_t tiles, int64_t jobs) {
+template <class P, int D, int WHAT> static __global__ void __launch_bounds__(shape<P,
+    D>::THREADS) pass_kernel(gb_attend_tiles a, int64_t tiles, int64_t jobs) {
   GB_SHARED_BYTES(memory);
   const int64_t heads = WHAT == OF_QUERY ? a.heads : a.key_heads;
   for (int64_t job = blockIdx.x; job < jobs; job += gridDim.x) {
@@ -201,9 +229,11 @@ template <class P, int D, int WHAT> static __global__ void __launch_bounds__(sha
 
 template <class P, int D, int WHAT> static void launch_pass(gb_cuda_call *call, const gb_attend_tiles *a) {
   typedef shape<P, D> S;
-  int64_t rows = WHAT == OF_QUERY ? a->tq : a->tk, heads = WHAT == OF_QUERY ? a->heads : a->key_heads, tiles = (rows + S::OWN - 1) / S::OWN;
+  int64_t rows = WHAT == OF_QUERY ? a->tq : a->tk, heads = WHAT == OF_QUERY ? a->heads : a->key_heads,
+      tiles = (rows + S::OWN - 1) / S::OWN;
   int64_t jobs = tiles * heads * a->batch;
-  GB_LAUNCH_LARGE(call->stream, GB_KERNEL(pass_kernel<P, D, WHAT>), gb_blocks(jobs, 1), S::THREADS, S::BYTES, *a, tiles, jobs);
+  GB_LAUNCH_LARGE(call->stream, GB_KERNEL(pass_kernel<P, D, WHAT>), gb_blocks(jobs, 1), S::THREADS, S::BYTES, *a, tiles,
+                  jobs);
 }
 
 template <class P> static void launch_passes(gb_cuda_call *call, const gb_attend_tiles *a) {

@@ -1,8 +1,10 @@
-/* cuda/attention.c - attention as one cuDNN graph of primitive operations, which the library recognises and runs as one kernel.
+/* cuda/attention.c - attention as one cuDNN graph of primitive operations, which the library recognises and runs as one
+ * kernel.
  *
- * The order of the operations is the one that the library's pattern matcher looks for (products, scale, causal mask, maximum, difference,
- * exponential, sum, quotient, product), and the types too: scores in float32, probabilities in the dtype of the operands.
- * Floor: 4 tq tk head_dim operations a head forward and 10 backward, half of it when causal; the operands read once, the results written once. */
+ * The order of the operations is the one that the library's pattern matcher looks for (products, scale, causal mask,
+ * maximum, difference, exponential, sum, quotient, product), and the types too: scores in float32, probabilities in the
+ * dtype of the operands. Floor: 4 tq tk head_dim operations a head forward and 10 backward, half of it when causal; the
+ * operands read once, the results written once. */
 #include "cuda/attention.h"
 
 #include <inttypes.h>
@@ -14,29 +16,36 @@
 #include "cuda/cuda.h"
 
 /* The tensors that are bound to memory when a graph runs. */
-enum { QUERY = 1, KEY, VALUE, OUT, STATS, SCALE, MINUS_INFINITY, GRAD, DQUERY, DKEY, DVALUE, ONE, ROW_SUMS, DQUERY_SUMS };
+enum { QUERY = 1, KEY, VALUE, OUT, STATS, SCALE, MINUS_INFINITY, GRAD, DQUERY, DKEY, DVALUE, ONE, ROW_SUMS,
+       DQUERY_SUMS };
 
 /* {==== forward ==== */
 
 /* [batch, heads, rows, columns], as an array. */
 typedef struct shape4 { int64_t size[4]; } shape4;
-static shape4 shape_of(const gb_attention *a, int64_t heads, int64_t rows, int64_t columns) { return (shape4){ { a->batch, heads, rows, columns } }; }
+static shape4 shape_of(const gb_attention *a, int64_t heads, int64_t rows,
+                       int64_t columns) { return (shape4){ { a->batch, heads, rows, columns } }; }
 
 /* A tensor in memory with its last two dimensions exchanged. */
 static gb_dnn_part transposed(gb_dnn_graph *g, int64_t id, gb_dtype dtype, shape4 shape, const int64_t *stride) {
   int64_t turned[4] = { stride[0], stride[1], stride[3], stride[2] };
-  return gb_dnn_tensor(g, id, gb_dnn_type(dtype), 4, (int64_t[]){ shape.size[0], shape.size[1], shape.size[3], shape.size[2] }, turned);
+  return gb_dnn_tensor(g, id, gb_dnn_type(dtype), 4,
+                       (int64_t[]){ shape.size[0], shape.size[1], shape.size[3], shape.size[2] }, turned);
 }
 
 /* scale * query @ key^T, with minus infinity where a query may not look. */
-static gb_dnn_part scores(gb_dnn_graph *g, const gb_attention *a, gb_dnn_part query, gb_dnn_part key, gb_dnn_part scale) {
+static gb_dnn_part scores(gb_dnn_graph *g, const gb_attention *a, gb_dnn_part query, gb_dnn_part key,
+                          gb_dnn_part scale) {
   shape4 s = shape_of(a, a->heads, a->tq, a->tk);
-  gb_dnn_part product = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL), scaled = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
+  gb_dnn_part product = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL),
+      scaled = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
   gb_dnn_matmul(g, query, key, product);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, product, scale, NULL, scaled);
   if (!a->causal) return scaled;
-  gb_dnn_part row = gb_dnn_virtual(g, CUDNN_DATA_INT32, 4, s.size, NULL), column = gb_dnn_virtual(g, CUDNN_DATA_INT32, 4, s.size, NULL);
-  gb_dnn_part seen = gb_dnn_virtual(g, CUDNN_DATA_BOOLEAN, 4, s.size, NULL), masked = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
+  gb_dnn_part row = gb_dnn_virtual(g, CUDNN_DATA_INT32, 4, s.size, NULL),
+      column = gb_dnn_virtual(g, CUDNN_DATA_INT32, 4, s.size, NULL);
+  gb_dnn_part seen = gb_dnn_virtual(g, CUDNN_DATA_BOOLEAN, 4, s.size, NULL),
+      masked = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
   gb_dnn_position(g, 2, scaled, row);
   gb_dnn_position(g, 3, scaled, column);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_CMP_GE, row, column, NULL, seen);
@@ -47,20 +56,24 @@ static gb_dnn_part scores(gb_dnn_graph *g, const gb_attention *a, gb_dnn_part qu
 void gb_attention_forward_graph(gb_dnn_graph *g, const void *what) {
   const gb_attention *a = what;
   cudnnDataType_t type = gb_dnn_type(a->dtype);
-  shape4 s = shape_of(a, a->heads, a->tq, a->tk), one = shape_of(a, a->heads, a->tq, 1), y = shape_of(a, a->heads, a->tq, a->ev);
+  shape4 s = shape_of(a, a->heads, a->tq, a->tk), one = shape_of(a, a->heads, a->tq, 1),
+      y = shape_of(a, a->heads, a->tq, a->ev);
   gb_dnn_part query = gb_dnn_tensor(g, QUERY, type, 4, shape_of(a, a->heads, a->tq, a->e).size, a->query_stride);
   gb_dnn_part key = transposed(g, KEY, a->dtype, shape_of(a, a->key_heads, a->tk, a->e), a->key_stride);
   gb_dnn_part value = gb_dnn_tensor(g, VALUE, type, 4, shape_of(a, a->key_heads, a->tk, a->ev).size, a->value_stride);
   gb_dnn_part masked = scores(g, a, query, key, gb_dnn_scalar(g, SCALE, 4));
-  gb_dnn_part largest = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL), sum = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
-  gb_dnn_part less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL), powers = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
+  gb_dnn_part largest = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL),
+      sum = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
+  gb_dnn_part less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL),
+      powers = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
   gb_dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, masked, largest);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_SUB, masked, largest, NULL, less);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_EXP, less, NULL, NULL, powers);
   gb_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, powers, sum);
   if (a->lse) {
     gb_dnn_part log = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
-    gb_dnn_part stats = gb_dnn_tensor(g, STATS, CUDNN_DATA_FLOAT, 4, one.size, (int64_t[]){ a->heads * a->tq, a->tq, 1, 1 });
+    gb_dnn_part stats = gb_dnn_tensor(g, STATS, CUDNN_DATA_FLOAT, 4, one.size,
+                                      (int64_t[]){ a->heads * a->tq, a->tq, 1, 1 });
     gb_dnn_pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, NULL, log);
     gb_dnn_pointwise(g, CUDNN_POINTWISE_ADD, largest, log, NULL, stats);
   }
@@ -84,16 +97,21 @@ static gb_dnn_part turned(gb_dnn_graph *g, cudnnDataType_t type, const gb_attent
 void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
   const gb_attention *a = what;
   cudnnDataType_t type = gb_dnn_type(a->dtype);
-  shape4 q = shape_of(a, a->heads, a->tq, a->e), k = shape_of(a, a->key_heads, a->tk, a->e), v = shape_of(a, a->key_heads, a->tk, a->ev);
-  shape4 s = shape_of(a, a->heads, a->tq, a->tk), one = shape_of(a, a->heads, a->tq, 1), y = shape_of(a, a->heads, a->tq, a->ev);
+  shape4 q = shape_of(a, a->heads, a->tq, a->e), k = shape_of(a, a->key_heads, a->tk, a->e),
+      v = shape_of(a, a->key_heads, a->tk, a->ev);
+  shape4 s = shape_of(a, a->heads, a->tq, a->tk), one = shape_of(a, a->heads, a->tq, 1),
+      y = shape_of(a, a->heads, a->tq, a->ev);
   const int64_t one_stride[4] = { a->heads * a->tq, a->tq, 1, 1 };
-  gb_dnn_part grad = gb_dnn_tensor(g, GRAD, type, 4, y.size, a->grad_stride), out = gb_dnn_tensor(g, OUT, type, 4, y.size, a->y_stride);
-  gb_dnn_part query = gb_dnn_tensor(g, QUERY, type, 4, q.size, a->query_stride), key = transposed(g, KEY, a->dtype, k, a->key_stride);
+  gb_dnn_part grad = gb_dnn_tensor(g, GRAD, type, 4, y.size, a->grad_stride),
+      out = gb_dnn_tensor(g, OUT, type, 4, y.size, a->y_stride);
+  gb_dnn_part query = gb_dnn_tensor(g, QUERY, type, 4, q.size, a->query_stride),
+      key = transposed(g, KEY, a->dtype, k, a->key_stride);
   gb_dnn_part value = transposed(g, VALUE, a->dtype, v, a->value_stride);
   gb_dnn_part stats = gb_dnn_tensor(g, STATS, CUDNN_DATA_FLOAT, 4, one.size, one_stride);
 
   /* row sums of grad * y: what softmax's gradient subtracts */
-  gb_dnn_part both = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, y.size, NULL), sums = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
+  gb_dnn_part both = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, y.size, NULL),
+      sums = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
   gb_dnn_part row_sums = gb_dnn_tensor(g, ROW_SUMS, CUDNN_DATA_FLOAT, 4, one.size, one_stride);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, grad, out, NULL, both);
   gb_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, both, sums);
@@ -101,14 +119,17 @@ void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
 
   /* probabilities again, and dvalue from them */
   gb_dnn_part scale = gb_dnn_scalar(g, SCALE, 4), masked = scores(g, a, query, key, scale);
-  gb_dnn_part less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL), shares = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
+  gb_dnn_part less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL),
+      shares = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_SUB, masked, stats, NULL, less);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_EXP, less, NULL, NULL, shares);
   gb_dnn_matmul(g, turned(g, type, a, shares), grad, gb_dnn_tensor(g, DVALUE, type, 4, v.size, a->dvalue_stride));
 
   /* the gradient of the scores */
-  gb_dnn_part d = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL), d_less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
-  gb_dnn_part d_shares = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL), d_scores = gb_dnn_virtual(g, type, 4, s.size, NULL);
+  gb_dnn_part d = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL),
+      d_less = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL);
+  gb_dnn_part d_shares = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, s.size, NULL),
+      d_scores = gb_dnn_virtual(g, type, 4, s.size, NULL);
   gb_dnn_matmul(g, grad, value, d);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_SUB, d, row_sums, NULL, d_less);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, d_less, shares, NULL, d_shares);
@@ -117,10 +138,12 @@ void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
   /* dkey, and dquery added up in float32 */
   gb_dnn_matmul(g, turned(g, type, a, d_scores), query, gb_dnn_tensor(g, DKEY, type, 4, k.size, a->dkey_stride));
   gb_dnn_part key_rows = gb_dnn_virtual(g, type, 4, k.size, a->key_stride);
-  gb_dnn_part query_sums = gb_dnn_tensor(g, DQUERY_SUMS, CUDNN_DATA_FLOAT, 4, q.size, (int64_t[]){ a->heads * a->tq * a->e, a->tq * a->e, a->e, 1 });
+  gb_dnn_part query_sums = gb_dnn_tensor(g, DQUERY_SUMS, CUDNN_DATA_FLOAT, 4, q.size,
+                                         (int64_t[]){ a->heads * a->tq * a->e, a->tq * a->e, a->e, 1 });
   gb_dnn_reshape(g, key, key_rows);
   gb_dnn_matmul(g, d_scores, key_rows, query_sums);
-  gb_dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, query_sums, NULL, NULL, gb_dnn_tensor(g, DQUERY, type, 4, q.size, a->dquery_stride));
+  gb_dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, query_sums, NULL, NULL,
+                   gb_dnn_tensor(g, DQUERY, type, 4, q.size, a->dquery_stride));
 }
 
 /* ====} */
@@ -130,12 +153,15 @@ void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
 /* What the graph can run: 16 bits, sizes and addresses in multiples of 16 bytes, head_dim innermost; in backward, as
  * many key heads as query heads. */
 static bool fits(const gb_attention *a, bool backward) {
-  const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride, a->dquery_stride, a->dkey_stride,
+  const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride,
+                               a->dquery_stride, a->dkey_stride,
                                a->dvalue_stride };
-  const void *memory[] = { a->query, a->key, a->value, backward ? a->y : a->out, a->grad, a->dquery, a->dkey, a->dvalue };
+  const void *memory[] = { a->query, a->key, a->value, backward ? a->y : a->out, a->grad, a->dquery, a->dkey,
+                           a->dvalue };
   if (!gb_is_16bit(a->dtype) || a->e > 256 || a->ev > 256 || a->e % 8 || a->ev % 8) return false;
   if (backward && a->heads != a->key_heads) return false;
-  if (cudnnGetVersion() < 91600 && a->tk % 128) return false; /* before 9.16 keys beyond the last whole tile were not masked */
+  if (cudnnGetVersion() < 91600 && a->tk % 128) return false; /* before 9.16 keys beyond the last whole tile were not
+                                                                 masked */
   for (int i = 0; i < (backward ? 8 : 4); i++) {
     if (strides[i][3] != 1 || (uintptr_t)memory[i] % 16) return false;
     for (int d = 0; d < 3; d++)
@@ -149,8 +175,10 @@ static gb_dnn_key key_of(const gb_attention *a, bool backward) {
   gb_dnn_key key;
   memset(&key, 0, sizeof key);
   int64_t *at = key.values;
-  const int64_t sizes[] = { backward ? 2 : 1, a->batch, a->heads, a->key_heads, a->tq, a->tk, a->e, a->ev, a->dtype, a->causal, a->lse != NULL };
-  const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride, a->dquery_stride, a->dkey_stride,
+  const int64_t sizes[] = { backward ? 2 : 1, a->batch, a->heads, a->key_heads, a->tq, a->tk, a->e, a->ev, a->dtype,
+                            a->causal, a->lse != NULL };
+  const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride,
+                               a->dquery_stride, a->dkey_stride,
                                a->dvalue_stride };
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) *at++ = sizes[i];
   for (int i = 0; i < (backward ? 8 : 4); i++)
@@ -172,7 +200,9 @@ static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
 /* The library has no engine for the graph, so products do it, which is slower. Printed if asked for. */
 static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const char *what, const gb_dnn_plan *plan) {
   if (call->cuda->verbose)
-    fprintf(stderr, "gibbous: %s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64 " runs as products, which is slow: %s\n",
+    fprintf(stderr,
+            "gibbous: %s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
+            " positions, head_dim %" PRId64 " runs as products, which is slow: %s\n",
             what, a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
   return GB_OK;
 }
@@ -208,7 +238,8 @@ gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool 
   size_t rows = (size_t)(a->batch * a->heads * a->tq), bytes = rows * (size_t)a->e * sizeof(float);
   void *row_sums = gb_cuda_scratch(call, rows * sizeof(float)), *query_sums = gb_cuda_scratch(call, bytes);
   if (!row_sums || !query_sums) return GB_EMEMORY;
-  if (gb_rt_set(call->stream, query_sums, 0, bytes)) return gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared");
+  if (gb_rt_set(call->stream, query_sums, 0, bytes))
+    return gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared");
   gb_dnn_bound bound = { 0 };
   bind_operands(&bound, a);
   gb_dnn_bind(&bound, OUT, a->y);

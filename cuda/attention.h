@@ -1,4 +1,5 @@
-/* cuda/attention.h - the seam to the library's attention: attention.c runs it as a cuDNN graph, tests/cuda_on_cpu/attention.c on the CPU. */
+/* cuda/attention.h - the seam to the library's attention: attention.c runs it as a cuDNN graph,
+ * tests/cuda_on_cpu/attention.c on the CPU. */
 #ifndef GB_CUDA_ATTENTION_H
 #define GB_CUDA_ATTENTION_H
 
@@ -13,7 +14,8 @@ typedef struct gb_attention {
   const void *query, *key, *value, *y, *grad;     /* y and grad: backward only */
   void *out, *dquery, *dkey, *dvalue;
   float *lse;                                     /* [batch, heads, tq]; forward: written unless NULL */
-  int64_t query_stride[4], key_stride[4], value_stride[4], y_stride[4], grad_stride[4], dquery_stride[4], dkey_stride[4], dvalue_stride[4];
+  int64_t query_stride[4], key_stride[4], value_stride[4], y_stride[4], grad_stride[4], dquery_stride[4],
+      dkey_stride[4], dvalue_stride[4];
 } gb_attention;
 
 #ifdef __cplusplus

@@ -1,8 +1,10 @@
-/* cuda/backend.c - the entrance of the plugin: opens a device, puts the tables of kernels together, and brings the engine's calls to them.
+/* cuda/backend.c - the entrance of the plugin: opens a device, puts the tables of kernels together, and brings the
+ * engine's calls to them.
  *
- * Everything is computed on one stream per device, and nothing waits, except reads, synchronisation, a host that is more than a step ahead, and what
- * frees memory of the device. What the host writes crosses the bus beside the kernels (upload.h). What kernels found wrong in data, and what else
- * failed after its op had returned, is told by the next wait; under gb.anomaly every op waits. Each function first selects its device. */
+ * Everything is computed on one stream per device, and nothing waits, except reads, synchronisation, a host that is
+ * more than a step ahead, and what frees memory of the device. What the host writes crosses the bus beside the kernels
+ * (upload.h). What kernels found wrong in data, and what else failed after its op had returned, is told by the next
+ * wait; under gb.anomaly every op waits. Each function first selects its device. */
 #include "cuda/cuda.h"
 #include "cuda/cache.h"
 #include "cuda/conv.h"
@@ -47,7 +49,8 @@ void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
 }
 
 void gb_cuda_scratch_back(gb_cuda_call *call, int mark) {
-  while (call->scratches > mark) call->cuda->engine->free(call->cuda->context, device_of(call->cuda), call->scratch[--call->scratches]);
+  while (call->scratches > mark)
+    call->cuda->engine->free(call->cuda->context, device_of(call->cuda), call->scratch[--call->scratches]);
 }
 
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
@@ -105,15 +108,18 @@ static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
   cuda->context->op = cuda->engine->op_name(fault->op);
   switch ((gb_cuda_fault_kind)fault->kind) {
     case GB_FAULT_INDEX:
-      status = fail(cuda->context, GB_EINDEX, "%s %lld is out of range 0 .. %lld", index_name(fault->op), (long long)fault->value,
+      status = fail(cuda->context, GB_EINDEX, "%s %lld is out of range 0 .. %lld", index_name(fault->op),
+                    (long long)fault->value,
                     (long long)fault->limit - 1);
       break;
-    case GB_FAULT_DIVISION: fail(cuda->context, status, "integer division by zero; use floating tensors to get inf or nan"); break;
+    case GB_FAULT_DIVISION: fail(cuda->context, status, "integer division by zero; use floating tensors to get inf "
+                                                        "or nan"); break;
     case GB_FAULT_PROBABILITY: fail(cuda->context, status, "probabilities must be 0 to 1"); break;
     case GB_FAULT_WEIGHTS: fail(cuda->context, status, "weights must be finite and not negative"); break;
     case GB_FAULT_ZERO_WEIGHTS: fail(cuda->context, status, "a row of weights has nothing but zeros"); break;
     case GB_FAULT_FEW_WEIGHTS:
-      fail(cuda->context, status, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)fault->value,
+      fail(cuda->context, status, "%lld samples without replacement, but a row has only %lld weights that are not 0",
+           (long long)fault->value,
            (long long)fault->limit);
       break;
     case GB_FAULT_LENGTH:
@@ -141,13 +147,15 @@ static gb_status launch_failure(gb_cuda *cuda) {
 /* Refuse what the host cannot do during a capture, when nothing runs. */
 static gb_status refuse_in_capture(gb_cuda *cuda, const char *what) {
   if (!cuda->capturing) return GB_OK;
-  return cuda->engine->fail(cuda->context, GB_ESTATE, "cannot %s while a graph is captured, since nothing runs then; do it outside of the step", what);
+  return cuda->engine->fail(cuda->context, GB_ESTATE, "cannot %s while a graph is captured, since nothing runs "
+                                                      "then; do it outside of the step", what);
 }
 
 /* Called before any work is given to the device. */
 static gb_status enter(gb_cuda *cuda) {
   if (cuda->context->capturing && !cuda->capturing)
-    return cuda->engine->fail(cuda->context, GB_ESTATE, "cuda:%d is asked to work while a graph of another device is captured; a graph is of one device",
+    return cuda->engine->fail(cuda->context, GB_ESTATE, "cuda:%d is asked to work while a graph of another device "
+                                                        "is captured; a graph is of one device",
                               cuda->device);
   int code = gb_rt_select(cuda->device);
   return code ? runtime_failure(cuda, code, "choosing the device") : GB_OK;
@@ -158,7 +166,8 @@ static bool waits_for_each(const gb_cuda *cuda) { return cuda->blocking || cuda-
 /* The device failed at earlier work; which work is not known here. */
 static gb_status late_failure(gb_cuda *cuda, int code) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "the device failed: %s%s", gb_rt_text(code),
-                            waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly to learn which");
+                            waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly "
+                                                        "to learn which");
 }
 
 /* Wait for the stream; then report, once, what a kernel found. */
@@ -203,8 +212,10 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 /* Describe the operands and run the kernel. `in` and `tensors` have room for n_in; the outputs follow in `tensors`. */
 static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
-  gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs, .stream = cuda->stream,
-                     .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL }, .fault = cuda->fault, .in_place = call->in_place,
+  gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs,
+                     .stream = cuda->stream,
+                     .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL },
+                         .fault = cuda->fault, .in_place = call->in_place,
                      .tf32 = call->context->tf32, .cuda = cuda, .call = call };
   gb_status status = GB_OK;
   for (int i = 0; i < call->n_in; i++) {
@@ -250,7 +261,8 @@ static gb_status run(gb_call *call) {
   else { /* a long list of tensors */
     size_t count = (size_t)call->n_in;
     gb_cuda_tensor *more = malloc((count + GB_CUDA_MOST_OUT) * sizeof *more + count * sizeof *in);
-    if (!more) return cuda->engine->fail(call->context, GB_EMEMORY, "out of memory for a list of %d tensors", call->n_in);
+    if (!more)
+      return cuda->engine->fail(call->context, GB_EMEMORY, "out of memory for a list of %d tensors", call->n_in);
     status = run_in_room(cuda, call, (const gb_cuda_tensor **)(void *)(more + count + GB_CUDA_MOST_OUT), more);
     free(more);
   }
@@ -287,8 +299,8 @@ static gb_status device_read(void *state, void *host, const void *device, size_t
   return code ? late_failure(cuda, code) : wait_for(cuda);
 }
 
-/* Each device's stream waits for the other's where memory changes hands: the source's for what writes it, and what comes after in the source's
- * stream, which may use that memory again, for the copy. */
+/* Each device's stream waits for the other's where memory changes hands: the source's for what writes it, and what
+ * comes after in the source's stream, which may use that memory again, for the copy. */
 static gb_status device_fetch(void *state, void *to, void *source, const void *from, size_t bytes) {
   gb_cuda *cuda = state, *other = source;
   GB_TRY(refuse_in_capture(cuda, "copy from another device"));
@@ -369,7 +381,8 @@ static void device_graph_close(void *state, void *graph) {
 static gb_status device_capture_begin(void *state) {
   gb_cuda *cuda = state;
   if (cuda->context->modes->anomaly)
-    return cuda->engine->fail(cuda->context, GB_ESTATE, "a graph cannot be captured under gb.anomaly, which waits for every op; leave the scope, or the graph");
+    return cuda->engine->fail(cuda->context, GB_ESTATE, "a graph cannot be captured under gb.anomaly, which waits "
+                                                        "for every op; leave the scope, or the graph");
   GB_TRY(enter(cuda));
   cuda->keeper = gb_keeper_open();
   if (!cuda->keeper) return cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
@@ -395,7 +408,8 @@ static gb_status device_capture_end(void *state, void **graph) {
   int code = gb_rt_capture_end(cuda->stream, &made.graph);
   if (status == GB_OK) status = launch_failure(cuda);
   if (status == GB_OK && code) status = runtime_failure(cuda, code, "capturing a graph");
-  if (status == GB_OK && (!kept || !gb_keeper_is_whole(made.keeper))) status = cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
+  if (status == GB_OK && (!kept || !gb_keeper_is_whole(made.keeper)))
+    status = cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
   if (status != GB_OK) {
     gb_rt_graph_close(made.graph);
     gb_keeper_close(made.keeper);
@@ -432,7 +446,8 @@ static gb_status device_describe(void *state, gb_device_info *out) {
   int code = gb_rt_properties(cuda->device, &p);
   if (!code) code = gb_rt_memory(&available, &total);
   if (code) return runtime_failure(cuda, code, "asking for the device's properties");
-  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver, .runtime = p.runtime,
+  *out = (gb_device_info){ .major = p.major, .minor = p.minor, .multiprocessors = p.multiprocessors, .driver = p.driver,
+                           .runtime = p.runtime,
                            .total_memory = (int64_t)total, .free_memory = (int64_t)available,
                            .staging = (int64_t)gb_uploads_bytes(cuda->uploads) };
   memcpy(out->name, p.name, sizeof out->name);
@@ -502,8 +517,10 @@ static int open_device(gb_cuda *cuda, int *count) {
 }
 
 static gb_status open_failure(gb_cuda *cuda, int code, int count) {
-  const char *why = code == NO_DEVICE ? "there is no CUDA device" : code == NO_MEMORY ? "out of memory" : code < 0 ? "" : gb_rt_text(code);
-  if (code == NOT_SO_MANY) return cuda->engine->fail(cuda->context, GB_EDEVICE, "there are %d of them, cuda:0 .. cuda:%d", count, count - 1);
+  const char *why = code == NO_DEVICE ? "there is no CUDA device" : code == NO_MEMORY ? "out of memory" : code < 0 ? ""
+      : gb_rt_text(code);
+  if (code == NOT_SO_MANY)
+    return cuda->engine->fail(cuda->context, GB_EDEVICE, "there are %d of them, cuda:0 .. cuda:%d", count, count - 1);
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s", why);
 }
 
@@ -520,7 +537,8 @@ static bool wants_ranges(void) {
 }
 
 gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out) {
-  if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_hash() != gb_op_table_hash()) return GB_EUNSUPPORTED;
+  if (abi != GB_BACKEND_ABI || engine->size < sizeof *engine || engine->op_hash() != gb_op_table_hash())
+    return GB_EUNSUPPORTED;
   gb_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return GB_EMEMORY;
   cuda->engine = engine;
@@ -537,11 +555,16 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
     return status;
   }
   bool ranges = wants_ranges();
-  *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .index = cuda->device, .devices = count, .alloc = device_alloc,
-                       .free = device_free, .write = device_write, .read = device_read, .fetch = device_fetch, .clear = device_clear, .pin = device_pin,
-                       .unpin = device_unpin, .post = device_post, .arrive = device_arrive, .pace = device_pace, .synchronize = device_synchronize,
-                       .describe = device_describe, .capture_begin = device_capture_begin, .capture_end = device_capture_end, .replay = device_replay,
-                       .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL, .range_pop = ranges ? range_pop : NULL,
+  *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .index = cuda->device, .devices = count,
+                       .alloc = device_alloc,
+                       .free = device_free, .write = device_write, .read = device_read, .fetch = device_fetch,
+                           .clear = device_clear, .pin = device_pin,
+                       .unpin = device_unpin, .post = device_post, .arrive = device_arrive, .pace = device_pace,
+                           .synchronize = device_synchronize,
+                       .describe = device_describe, .capture_begin = device_capture_begin,
+                           .capture_end = device_capture_end, .replay = device_replay,
+                       .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL,
+                           .range_pop = ranges ? range_pop : NULL,
                        .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;

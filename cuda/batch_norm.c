@@ -1,9 +1,10 @@
-/* cuda/batch_norm.c - batch normalization by cuDNN's graph API: in training and its gradients as the library's own operation, in evaluation as
- * three element-by-element ones that it fuses.
+/* cuda/batch_norm.c - batch normalization by cuDNN's graph API: in training and its gradients as the library's own
+ * operation, in evaluation as three element-by-element ones that it fuses.
  *
- * Running statistics are not the library's: it would move them whatever the batch holds, and ours stay where they are when a batch overflowed (norm.cu).
- * Images are [n, c, inner, 1] to the library, channels innermost; parameters and statistics are float32.
- * Floor: x in and y out; backward, x and grad in and dx out; what is larger than the L2 cache is read twice, as sums must be whole first. */
+ * Running statistics are not the library's: it would move them whatever the batch holds, and ours stay where they are
+ * when a batch overflowed (norm.cu). Images are [n, c, inner, 1] to the library, channels innermost; parameters and
+ * statistics are float32. Floor: x in and y out; backward, x and grad in and dx out; what is larger than the L2 cache
+ * is read twice, as sums must be whole first. */
 #include "cuda/batch_norm.h"
 
 #include <inttypes.h>
@@ -26,7 +27,8 @@ static gb_dnn_part image(gb_dnn_graph *g, int64_t id, const gb_batch_norm *b) {
 /* (x - mean) * scale + bias, in float32 until the end. */
 static void inference_graph(gb_dnn_graph *g, const gb_batch_norm *b) {
   const int64_t shape[4] = { b->n, b->c, b->inner, 1 }, like[4] = { b->c * b->inner, 1, b->c, b->c };
-  gb_dnn_part apart = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, shape, like), scaled = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, shape, like);
+  gb_dnn_part apart = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, shape, like),
+      scaled = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, shape, like);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_SUB, image(g, X, b), vector(g, MEAN, b), NULL, apart);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, apart, vector(g, SCALE, b), NULL, scaled);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_ADD, scaled, vector(g, BIAS, b), NULL, image(g, RESULT, b));
@@ -35,10 +37,12 @@ static void inference_graph(gb_dnn_graph *g, const gb_batch_norm *b) {
 void gb_batch_norm_graph(gb_dnn_graph *g, const void *what) {
   const gb_batch_norm *b = what;
   if (b->kind == GB_BATCH_NORM_TRAINING)
-    gb_dnn_norm_forward(g, image(g, X, b), vector(g, SCALE, b), vector(g, BIAS, b), gb_dnn_scalar(g, EPSILON, 4), image(g, RESULT, b), vector(g, MEAN, b),
+    gb_dnn_norm_forward(g, image(g, X, b), vector(g, SCALE, b), vector(g, BIAS, b), gb_dnn_scalar(g, EPSILON, 4),
+                        image(g, RESULT, b), vector(g, MEAN, b),
                         vector(g, RSTD, b));
   else if (b->kind == GB_BATCH_NORM_BACKWARD)
-    gb_dnn_norm_backward(g, image(g, X, b), image(g, GRAD, b), vector(g, SCALE, b), vector(g, MEAN, b), vector(g, RSTD, b), image(g, RESULT, b),
+    gb_dnn_norm_backward(g, image(g, X, b), image(g, GRAD, b), vector(g, SCALE, b), vector(g, MEAN, b),
+                         vector(g, RSTD, b), image(g, RESULT, b),
                          vector(g, DSCALE, b), vector(g, DBIAS, b));
   else inference_graph(g, b);
 }
@@ -46,7 +50,8 @@ void gb_batch_norm_graph(gb_dnn_graph *g, const void *what) {
 /* The plan of its shape, which may hold none of the library's. */
 static gb_status plan_of(gb_cuda_call *call, const gb_batch_norm *b, gb_dnns **dnns, gb_dnn_plan **plan) {
   bool deterministic = !call->call->context->nondeterministic;
-  gb_dnn_wish wish = { .deterministic = deterministic, .exact = b->dtype == GB_FLOAT32, .workspace = (size_t)256 << 20 };
+  gb_dnn_wish wish = { .deterministic = deterministic, .exact = b->dtype == GB_FLOAT32,
+                       .workspace = (size_t)256 << 20 };
   gb_dnn_key key;
   memset(&key, 0, sizeof key);
   const int64_t values[] = { 32 + (int64_t)b->kind, b->n, b->c, b->inner, b->dtype, deterministic };
@@ -67,7 +72,8 @@ gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *ha
     why = plan->error;
   }
   if (!*has && call->cuda->verbose)
-    fprintf(stderr, "gibbous: a batch norm of [%" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: %s\n", b->n, b->c, b->inner, why);
+    fprintf(stderr, "gibbous: a batch norm of [%" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: %s\n",
+            b->n, b->c, b->inner, why);
   return GB_OK;
 }
 
@@ -77,7 +83,8 @@ gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b) {
   const void *of_training[] = { b->x, b->result, b->scale, b->bias, b->mean, b->rstd, &b->eps };
   const void *of_inference[] = { b->x, b->result, b->scale, b->bias, b->mean };
   const void *of_backward[] = { b->x, b->result, b->scale, b->grad, b->mean, b->rstd, b->dscale, b->dbias };
-  static const int64_t training_ids[] = { X, RESULT, SCALE, BIAS, MEAN, RSTD, EPSILON }, backward_ids[] = { X, RESULT, SCALE, GRAD, MEAN, RSTD, DSCALE, DBIAS };
+  static const int64_t training_ids[] = { X, RESULT, SCALE, BIAS, MEAN, RSTD, EPSILON },
+      backward_ids[] = { X, RESULT, SCALE, GRAD, MEAN, RSTD, DSCALE, DBIAS };
   bool backward = b->kind == GB_BATCH_NORM_BACKWARD, training = b->kind == GB_BATCH_NORM_TRAINING;
   const void **data = backward ? of_backward : training ? of_training : of_inference;
   int n = backward ? 8 : training ? 7 : 5; /* evaluation has the first five of training */

@@ -1,17 +1,19 @@
-/* cuda/batch_norm.h - the seam to the library's batch normalization: batch_norm.c runs it as cuDNN graphs; where there is no engine, and on the emulated
- * device, which has no library, the kernels of norm.cu run. */
+/* cuda/batch_norm.h - the seam to the library's batch normalization: batch_norm.c runs it as cuDNN graphs; where there
+ * is no engine, and on the emulated device, which has no library, the kernels of norm.cu run. */
 #ifndef GB_CUDA_BATCH_NORM_H
 #define GB_CUDA_BATCH_NORM_H
 
 #include "cuda/call.h"
 
-/* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. BACKWARD: result (the gradient of x), dscale and
- * dbias from x, grad, scale, mean and rstd. */
-typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE, GB_BATCH_NORM_BACKWARD } gb_batch_norm_kind;
+/* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. BACKWARD:
+ * result (the gradient of x), dscale and dbias from x, grad, scale, mean and rstd. */
+typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE,
+                                  GB_BATCH_NORM_BACKWARD } gb_batch_norm_kind;
 
 typedef struct gb_batch_norm {
   gb_batch_norm_kind kind;
-  int64_t n, c, inner;                 /* images, channels, and positions of an image; channels lie innermost, everything is dense */
+  int64_t n, c, inner;                 /* images, channels, and positions of an image; channels lie innermost,
+                                          everything is dense */
   gb_dtype dtype;                      /* of x, grad and result */
   const void *x, *grad;
   void *result;

@@ -73,7 +73,8 @@ gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)
   gb_cache *cache = calloc(1, sizeof *cache);
   if (!cache) return NULL;
   size_t n = (size_t)most;
-  *cache = (gb_cache){ .key_bytes = key_bytes, .most = most, .release = release, .slots = calloc(n, sizeof *cache->slots),
+  *cache = (gb_cache){ .key_bytes = key_bytes, .most = most, .release = release,
+                       .slots = calloc(n, sizeof *cache->slots),
                        .heads = malloc(2 * n * sizeof *cache->heads), .keys = malloc(n * key_bytes) };
   if (!cache->slots || !cache->heads || !cache->keys) { gb_cache_close(cache); return NULL; }
   for (int i = 0; i < 2 * most; i++) cache->heads[i] = -1;

@@ -1,7 +1,9 @@
-/* cuda/cache.h - a bounded table from keys of fixed size to what was prepared for them; what was used longest ago makes room.
+/* cuda/cache.h - a bounded table from keys of fixed size to what was prepared for them; what was used longest ago makes
+ * room.
  *
- * Keys are compared as bytes, so a key struct is zeroed before it is filled. What a capture used must outlive the table's forgetting: a graph's
- * kernels may lie in code that a library unloads with its plan. So while a keeper is named, all that is found or put is held by it too. */
+ * Keys are compared as bytes, so a key struct is zeroed before it is filled. What a capture used must outlive the
+ * table's forgetting: a graph's kernels may lie in code that a library unloads with its plan. So while a keeper is
+ * named, all that is found or put is held by it too. */
 #ifndef GB_CUDA_CACHE_H
 #define GB_CUDA_CACHE_H
 

@@ -28,7 +28,8 @@ typedef struct gb_cuda_tensor gb_cuda_tensor;
 #define GB_TAKE_ATTR(type, name, text, facts)
 #define GB_TAKE_NAMED
 #define GB_TAKE_OUT(name, text, kept)
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_cuda_in_##name { arguments } gb_cuda_in_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  __extension__ typedef struct gb_cuda_in_##name { arguments } gb_cuda_in_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_IN
@@ -38,7 +39,8 @@ typedef struct gb_cuda_tensor gb_cuda_tensor;
 #define GB_TAKE_IN(name, text, flags)
 #define GB_TAKE_LIST(name, text)
 #define GB_TAKE_OUT(name, text, kept) const gb_cuda_tensor *name;
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_cuda_out_##name { arguments } gb_cuda_out_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  __extension__ typedef struct gb_cuda_out_##name { arguments } gb_cuda_out_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_IN
@@ -71,14 +73,16 @@ struct gb_cuda_tensor {
 /* A fault that a kernel found in data. There is one record per device, in its memory. The first report stays until the
  * next synchronisation turns it into an error. Kernels continue with a value in range, so memory is never touched out
  * of bounds. */
-typedef enum gb_cuda_fault_kind { GB_FAULT_NONE, GB_FAULT_INDEX, GB_FAULT_DIVISION, GB_FAULT_PROBABILITY, GB_FAULT_WEIGHTS, GB_FAULT_ZERO_WEIGHTS,
+typedef enum gb_cuda_fault_kind { GB_FAULT_NONE, GB_FAULT_INDEX, GB_FAULT_DIVISION, GB_FAULT_PROBABILITY,
+                                  GB_FAULT_WEIGHTS, GB_FAULT_ZERO_WEIGHTS,
                                   GB_FAULT_FEW_WEIGHTS, GB_FAULT_LENGTH, GB_FAULT_KINDS } gb_cuda_fault_kind;
 typedef struct gb_cuda_fault {
   int32_t kind, op;       /* a gb_cuda_fault_kind, set once; the gb_op */
   int64_t value, limit;   /* of an index: the value, and the number of valid ones */
 } gb_cuda_fault;
 
-/* The place of a call in the random stream. In a captured graph advance[0] and advance[1] are what a replay adds to offset and seed. */
+/* The place of a call in the random stream. In a captured graph advance[0] and advance[1] are what a replay adds to
+ * offset and seed. */
 typedef struct gb_cuda_place { uint64_t seed, offset; const uint64_t *advance; } gb_cuda_place;
 
 /* Is t [n, c, ...] dense with its channels innermost in memory? Strides of dimensions of size 1 do not count. */
@@ -112,19 +116,21 @@ typedef struct gb_cuda_call {
   int scratches;
 } gb_cuda_call;
 
-/* Launch what computes call->out from call->in; never waits. Shapes, dtypes and devices were checked, the outputs allocated. */
+/* Launch what computes call->out from call->in; never waits. Shapes, dtypes and devices were checked, the outputs
+ * allocated. */
 typedef gb_status (*gb_cuda_kernel)(gb_cuda_call *call);
 
-/* A row of a family's table, which ends with {GB_OP_COUNT}. A kernel that takes numbers gets 0-d inputs of the host as they are; for the
- * others they are brought to the device first. */
+/* A row of a family's table, which ends with {GB_OP_COUNT}. A kernel that takes numbers gets 0-d inputs of the host as
+ * they are; for the others they are brought to the device first. */
 typedef struct gb_cuda_row { gb_op op; gb_cuda_kernel kernel; bool takes_numbers; } gb_cuda_row;
 
 /* {---- backend.c ---- */
 
-/* The failure text (the op's name is put before it) and its status: `return gb_cuda_fail(call, GB_EUNSUPPORTED, "...", ...)`. */
+/* The failure text (the op's name is put before it) and its status: `return gb_cuda_fail(call, GB_EUNSUPPORTED, "...",
+ * ...)`. */
 gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
-/* Device memory for this call alone, aligned to 256 bytes; it goes back when the kernel function has returned, since the stream keeps the
- * order. NULL: out of memory, text set: return GB_EMEMORY. */
+/* Device memory for this call alone, aligned to 256 bytes; it goes back when the kernel function has returned, since
+ * the stream keeps the order. NULL: out of memory, text set: return GB_EMEMORY. */
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
 /* Free the scratch taken since call->scratches was `mark`, for loops: later launches may use it again. */
 void gb_cuda_scratch_back(gb_cuda_call *call, int mark);

@@ -1,4 +1,5 @@
-/* cuda/cat.cu - joining, reversing, triangles, and the gradient of a view at its place: strided copies, but for overlapping views.
+/* cuda/cat.cu - joining, reversing, triangles, and the gradient of a view at its place: strided copies, but for
+ * overlapping views.
  *
  * Each element is read and written once. */
 #include "base/strides.h"
@@ -41,8 +42,10 @@ static gb_status flip(gb_cuda_call *call) {
 
 /* {==== tril, triu ==== */
 
-/* Elements on one side of a diagonal as they are, zeros on the other: column - row is at most `diagonal` (lower) or at least. */
-template <typename S> __global__ void triangle(gb_walk w, S *y, const S *x, int64_t rows, int64_t columns, int64_t diagonal, bool lower) {
+/* Elements on one side of a diagonal as they are, zeros on the other: column - row is at most `diagonal` (lower) or at
+ * least. */
+template <typename S> __global__ void triangle(gb_walk w, S *y, const S *x, int64_t rows, int64_t columns,
+                                               int64_t diagonal, bool lower) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t offset[2], apart = i % columns - i / columns % rows;
     gb_seek<2>(w, i, offset);
@@ -85,7 +88,8 @@ static gb_status triu(gb_cuda_call *call) {
 
 /* The place of each element of the view in the result's memory. */
 static __global__ void view_places(gb_axes view, int64_t offset, int64_t n, uint64_t *keys) {
-  for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) keys[i] = (uint64_t)(offset + gb_at(view, i));
+  for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>())
+    keys[i] = (uint64_t)(offset + gb_at(view, i));
 }
 
 /* grad of a view added at its place in zeros: elements that share memory add up in the view's row-major order. */

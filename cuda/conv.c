@@ -1,9 +1,9 @@
 /* cuda/conv.c - convolutions by cuDNN's graph API: forward with bias and ReLU fused behind it, and both gradients.
  *
- * The library counts dimensions as n, c, h, w whatever lies innermost; strides say that the channels do. Sums are float32 (float64 for
- * float64); the weight's gradient may leave in float32 while its operands have 16 bits. Engines that use Winograd's algorithm or FFT, that
- * round float32 operands unasked, or that are not deterministic, are left out (dnn.c).
- * Floor: n oh ow o kh kw c / groups multiply-adds, each operand read once, the result written once. */
+ * The library counts dimensions as n, c, h, w whatever lies innermost; strides say that the channels do. Sums are
+ * float32 (float64 for float64); the weight's gradient may leave in float32 while its operands have 16 bits. Engines
+ * that use Winograd's algorithm or FFT, that round float32 operands unasked, or that are not deterministic, are left
+ * out (dnn.c). Floor: n oh ow o kh kw c / groups multiply-adds, each operand read once, the result written once. */
 #include "cuda/conv.h"
 
 #include <stdio.h>
@@ -41,16 +41,21 @@ static int64_t after_of(const gb_conv *c, int i) {
 }
 
 void gb_conv_graph(gb_dnn_graph *g, const void *what) {
-  static const gb_dnn_convolution kinds[] = { [GB_CONV_FORWARD] = GB_DNN_FORWARD, [GB_CONV_BACKWARD_INPUT] = GB_DNN_BACKWARD_INPUT,
+  static const gb_dnn_convolution kinds[] = { [GB_CONV_FORWARD] = GB_DNN_FORWARD,
+                                              [GB_CONV_BACKWARD_INPUT] = GB_DNN_BACKWARD_INPUT,
                                               [GB_CONV_BACKWARD_WEIGHT] = GB_DNN_BACKWARD_WEIGHT };
   const gb_conv *conv = what;
-  cudnnDataType_t type = gb_dnn_type(conv->dtype), compute = conv->dtype == GB_FLOAT64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+  cudnnDataType_t type = gb_dnn_type(conv->dtype), compute = conv->dtype == GB_FLOAT64 ? CUDNN_DATA_DOUBLE
+      : CUDNN_DATA_FLOAT;
   gb_dnn_window window = { { conv->stride[0], conv->stride[1] }, { conv->padding[0], conv->padding[1] },
                            { conv->dilation[0], conv->dilation[1] }, { after_of(conv, 0), after_of(conv, 1) } };
-  gb_dnn_part x = gb_dnn_image(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n, conv->c, conv->in);
-  gb_dnn_part weight = gb_dnn_image(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type, conv->o,
+  gb_dnn_part x = gb_dnn_image(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n,
+                               conv->c, conv->in);
+  gb_dnn_part weight = gb_dnn_image(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type,
+                                    conv->o,
                                      conv->c / conv->groups, conv->kernel);
-  gb_dnn_part y = gb_dnn_image(g, Y, conv->kind == GB_CONV_FORWARD ? gb_dnn_type(conv->result) : type, conv->n, conv->o, conv->out);
+  gb_dnn_part y = gb_dnn_image(g, Y, conv->kind == GB_CONV_FORWARD ? gb_dnn_type(conv->result) : type, conv->n, conv->o,
+                               conv->out);
   gb_dnn_part sum = conv->kind == GB_CONV_FORWARD ? sums(g, conv, y, compute) : y;
   gb_dnn_convolve(g, kinds[conv->kind], compute, &window, x, weight, sum);
   if (sum != y) finish(g, conv, sum, y, compute);
@@ -60,8 +65,10 @@ void gb_conv_graph(gb_dnn_graph *g, const void *what) {
 static gb_dnn_key key_of(const gb_conv *conv) {
   gb_dnn_key key;
   memset(&key, 0, sizeof key);
-  const int64_t values[] = { 16 + (int64_t)conv->kind, conv->n, conv->c, conv->in[0], conv->in[1], conv->o, conv->kernel[0], conv->kernel[1], conv->out[0],
-                             conv->out[1], conv->stride[0], conv->stride[1], conv->padding[0], conv->padding[1], conv->dilation[0], conv->dilation[1],
+  const int64_t values[] = { 16 + (int64_t)conv->kind, conv->n, conv->c, conv->in[0], conv->in[1], conv->o,
+                             conv->kernel[0], conv->kernel[1], conv->out[0],
+                             conv->out[1], conv->stride[0], conv->stride[1], conv->padding[0], conv->padding[1],
+                                 conv->dilation[0], conv->dilation[1],
                              conv->groups, conv->dtype, conv->result, conv->bias != NULL, conv->relu, conv->tf32 };
   memcpy(key.values, values, sizeof values);
   return key;
@@ -69,7 +76,8 @@ static gb_dnn_key key_of(const gb_conv *conv) {
 
 gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size) {
   gb_dnns *dnns = NULL;
-  gb_dnn_wish wish = { .deterministic = true, .exact = conv->dtype == GB_FLOAT32 && !conv->tf32, .workspace = MOST_WORKSPACE };
+  gb_dnn_wish wish = { .deterministic = true, .exact = conv->dtype == GB_FLOAT32 && !conv->tf32,
+                       .workspace = MOST_WORKSPACE };
   gb_dnn_key key = key_of(conv);
   *served = false;
   if (((uintptr_t)conv->x | (uintptr_t)conv->weight | (uintptr_t)conv->y | (uintptr_t)conv->bias) % 16) {

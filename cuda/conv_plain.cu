@@ -1,12 +1,15 @@
-/* cuda/conv_plain.cu - convolutions where the library has no engine: the plain fallback, right for every dtype, layout and size, and slow.
+/* cuda/conv_plain.cu - convolutions where the library has no engine: the plain fallback, right for every dtype, layout
+ * and size, and slow.
  *
- * One thread for each element of the result adds up its products in one fixed order, in float32 (float64 for float64), and rounds once.
- * Nothing is kept in shared memory, so operands come from the caches again and again: many times the floor of bytes and operations. */
+ * One thread for each element of the result adds up its products in one fixed order, in float32 (float64 for float64),
+ * and rounds once. Nothing is kept in shared memory, so operands come from the caches again and again: many times the
+ * floor of bytes and operations. */
 #include "cuda/conv_plain.h"
 #include "cuda/device.cuh"
 
 /* A tensor of four dims, in the order in which its shape names them. */
-typedef struct view4 { char *data; int dtype; int64_t stride[4]; bool tf32; } view4; /* tf32: elements are rounded to 10 bits of mantissa */
+/* tf32: elements are rounded to 10 bits of mantissa */
+typedef struct view4 { char *data; int dtype; int64_t stride[4]; bool tf32; } view4;
 
 typedef struct plain_conv {
   gb_conv c;
@@ -27,13 +30,15 @@ template <typename T> static GB_DEVICE void put(const view4 &v, int64_t a, int64
 }
 
 /* The place in x that tap k of window `at` reads; negative or beyond it: padding. */
-static GB_DEVICE int64_t tap(const gb_conv &c, int dim, int64_t at, int64_t k) { return at * c.stride[dim] + k * c.dilation[dim] - c.padding[dim]; }
+static GB_DEVICE int64_t tap(const gb_conv &c, int dim, int64_t at,
+                             int64_t k) { return at * c.stride[dim] + k * c.dilation[dim] - c.padding[dim]; }
 
 /* y[n, o, i, j]: over the channels of o's group and the taps of the window. */
 template <typename T> static __global__ void forward_kernel(plain_conv p) {
   const gb_conv &c = p.c;
   for (int64_t at = gb_thread<int64_t>(); at < c.n * c.o * c.out[0] * c.out[1]; at += gb_grid_size<int64_t>()) {
-    int64_t o = at % c.o, j = at / c.o % c.out[1], i = at / c.o / c.out[1] % c.out[0], n = at / c.o / c.out[1] / c.out[0], group = o / p.per_group_out;
+    int64_t o = at % c.o, j = at / c.o % c.out[1], i = at / c.o / c.out[1] % c.out[0],
+        n = at / c.o / c.out[1] / c.out[0], group = o / p.per_group_out;
     T sum = 0;
     for (int64_t a = 0; a < c.kernel[0]; a++) {
       int64_t row = tap(c, 0, i, a);
@@ -58,7 +63,8 @@ static GB_DEVICE int64_t window_over(const gb_conv &c, int dim, int64_t at, int6
 template <typename T> static __global__ void backward_input_kernel(plain_conv p) {
   const gb_conv &c = p.c;
   for (int64_t at = gb_thread<int64_t>(); at < c.n * c.c * c.in[0] * c.in[1]; at += gb_grid_size<int64_t>()) {
-    int64_t k = at % c.c, column = at / c.c % c.in[1], row = at / c.c / c.in[1] % c.in[0], n = at / c.c / c.in[1] / c.in[0], group = k / p.per_group_in;
+    int64_t k = at % c.c, column = at / c.c % c.in[1], row = at / c.c / c.in[1] % c.in[0],
+        n = at / c.c / c.in[1] / c.in[0], group = k / p.per_group_in;
     T sum = 0;
     for (int64_t a = 0; a < c.kernel[0]; a++) {
       int64_t i = window_over(c, 0, row, a);
@@ -77,8 +83,10 @@ template <typename T> static __global__ void backward_input_kernel(plain_conv p)
 /* dweight[o, k, a, b]: over the batch and all windows. */
 template <typename T> static __global__ void backward_weight_kernel(plain_conv p) {
   const gb_conv &c = p.c;
-  for (int64_t at = gb_thread<int64_t>(); at < c.o * p.per_group_in * c.kernel[0] * c.kernel[1]; at += gb_grid_size<int64_t>()) {
-    int64_t k = at % p.per_group_in, b = at / p.per_group_in % c.kernel[1], a = at / p.per_group_in / c.kernel[1] % c.kernel[0];
+  for (int64_t at = gb_thread<int64_t>(); at < c.o * p.per_group_in * c.kernel[0] *
+       c.kernel[1]; at += gb_grid_size<int64_t>()) {
+    int64_t k = at % p.per_group_in, b = at / p.per_group_in % c.kernel[1],
+        a = at / p.per_group_in / c.kernel[1] % c.kernel[0];
     int64_t o = at / p.per_group_in / c.kernel[1] / c.kernel[0], channel = o / p.per_group_out * p.per_group_in + k;
     T sum = 0;
     for (int64_t n = 0; n < c.n; n++) {
@@ -86,7 +94,8 @@ template <typename T> static __global__ void backward_weight_kernel(plain_conv p
         int64_t row = tap(c, 0, i, a);
         for (int64_t j = 0; row >= 0 && row < c.in[0] && j < c.out[1]; j++) {
           int64_t column = tap(c, 1, j, b);
-          if (column >= 0 && column < c.in[1]) sum += element<T>(p.y, n, o, i, j) * element<T>(p.x, n, channel, row, column);
+          if (column >= 0 && column < c.in[1])
+            sum += element<T>(p.y, n, o, i, j) * element<T>(p.x, n, channel, row, column);
         }
       }
     }
@@ -106,19 +115,24 @@ static view4 view_of(const gb_cuda_tensor *t) {
 template <typename T> static void launch(gb_cuda_call *call, const plain_conv &p) {
   const gb_conv &c = p.c;
   switch (c.kind) {
-    case GB_CONV_FORWARD: GB_LAUNCH(call->stream, forward_kernel<T>, gb_blocks(c.n * c.o * c.out[0] * c.out[1], GB_THREADS), GB_THREADS, 0, p); break;
+    case GB_CONV_FORWARD: GB_LAUNCH(call->stream, forward_kernel<T>,
+                                    gb_blocks(c.n * c.o * c.out[0] * c.out[1], GB_THREADS), GB_THREADS, 0, p); break;
     case GB_CONV_BACKWARD_INPUT:
-      GB_LAUNCH(call->stream, backward_input_kernel<T>, gb_blocks(c.n * c.c * c.in[0] * c.in[1], GB_THREADS), GB_THREADS, 0, p);
+      GB_LAUNCH(call->stream, backward_input_kernel<T>, gb_blocks(c.n * c.c * c.in[0] * c.in[1], GB_THREADS),
+                GB_THREADS, 0, p);
       break;
     case GB_CONV_BACKWARD_WEIGHT:
-      GB_LAUNCH(call->stream, backward_weight_kernel<T>, gb_blocks(c.o * p.per_group_in * c.kernel[0] * c.kernel[1], GB_THREADS), GB_THREADS, 0, p);
+      GB_LAUNCH(call->stream, backward_weight_kernel<T>,
+                gb_blocks(c.o * p.per_group_in * c.kernel[0] * c.kernel[1], GB_THREADS), GB_THREADS, 0, p);
       break;
   }
 }
 
-extern "C" void gb_conv_plain(gb_cuda_call *call, const gb_conv *conv, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_cuda_tensor *y,
+extern "C" void gb_conv_plain(gb_cuda_call *call, const gb_conv *conv, const gb_cuda_tensor *x,
+                              const gb_cuda_tensor *weight, const gb_cuda_tensor *y,
                               const gb_cuda_tensor *bias) {
-  plain_conv p = { *conv, view_of(x), view_of(weight), view_of(y), view_of(bias), conv->c / conv->groups, conv->o / conv->groups };
+  plain_conv p = { *conv, view_of(x), view_of(weight), view_of(y), view_of(bias), conv->c / conv->groups,
+                   conv->o / conv->groups };
   p.x.tf32 = p.weight.tf32 = p.y.tf32 = conv->tf32 && conv->dtype == GB_FLOAT32;
   if (conv->dtype == GB_FLOAT64) launch<double>(call, p);
   else launch<float>(call, p);

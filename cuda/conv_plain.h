@@ -10,7 +10,8 @@ extern "C" {
 
 /* Launch conv on tensors of any layout: x [n, c, h, w], weight [o, c / groups, kh, kw], y [n, o, oh, ow], bias [o] or
  * NULL. The addresses in conv itself are not used. */
-void gb_conv_plain(gb_cuda_call *call, const gb_conv *conv, const gb_cuda_tensor *x, const gb_cuda_tensor *weight, const gb_cuda_tensor *y,
+void gb_conv_plain(gb_cuda_call *call, const gb_conv *conv, const gb_cuda_tensor *x, const gb_cuda_tensor *weight,
+                   const gb_cuda_tensor *y,
                    const gb_cuda_tensor *bias);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
-/* cuda/convolve.c - conv2d and its gradients: brings operands to the layout that the library convolves, and falls back where it has no engine.
+/* cuda/convolve.c - conv2d and its gradients: brings operands to the layout that the library convolves, and falls back
+ * where it has no engine.
  *
- * First as they are, channels last. Where 16-bit channels are no multiple of 8 and the library has no engine for that, once more with channels
- * of zeros beside them. What is left is done by the plain kernels of conv_plain.cu, which are slow: with GIBBOUS_CUDA_VERBOSE=1 in the
- * environment they say so. */
+ * First as they are, channels last. Where 16-bit channels are no multiple of 8 and the library has no engine for that,
+ * once more with channels of zeros beside them. What is left is done by the plain kernels of conv_plain.cu, which are
+ * slow: with GIBBOUS_CUDA_VERBOSE=1 in the environment they say so. */
 #include "cuda/conv_plain.h"
 #include "cuda/cuda.h"
 #include "ops/conv.h"
@@ -28,7 +29,8 @@ static gb_cuda_tensor channels_last_tensor(gb_dtype dtype, const int64_t *shape)
   return t;
 }
 
-static size_t bytes_of(gb_cuda_call *call, const gb_cuda_tensor *t) { return (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype); }
+static size_t bytes_of(gb_cuda_call *call, const gb_cuda_tensor *t) { return (size_t)t->numel *
+                                                                      call->cuda->engine->dtype_bytes(t->dtype); }
 
 /* An operand as the library reads it: itself or a copy in scratch, which is not filled for the result. */
 static gb_status arrange(gb_cuda_call *call, const gb_cuda_tensor *t, gb_cuda_tensor *out, bool fill) {
@@ -49,10 +51,13 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
   gb_conv conv = *(const gb_conv *)what;
   char why[256];
   bool served = false;
-  size_t bytes = (size_t)(conv.o * (conv.c / conv.groups) * conv.kernel[0] * conv.kernel[1]) * call->cuda->engine->dtype_bytes(conv.dtype);
+  size_t bytes = (size_t)(conv.o * (conv.c / conv.groups) * conv.kernel[0] * conv.kernel[1]) *
+      call->cuda->engine->dtype_bytes(conv.dtype);
   conv.weight = gb_rt_alloc(bytes);
   if (!conv.weight) return GB_EMEMORY;
-  gb_status status = gb_rt_set(call->stream, conv.weight, 0xff, bytes) ? GB_EDEVICE : gb_conv_run(call, &conv, &served, why, sizeof why); /* NaN in every format */
+  /* NaN in every format */
+  gb_status status = gb_rt_set(call->stream, conv.weight, 0xff, bytes) ? GB_EDEVICE
+      : gb_conv_run(call, &conv, &served, why, sizeof why);
   gb_rt_free(conv.weight, bytes);
   return status == GB_OK && !served ? GB_EUNSUPPORTED : status;
 }
@@ -65,23 +70,28 @@ static void say(gb_cuda_call *call, const gb_conv *conv, const char *what, const
 }
 
 /* With the library's ReLU, if it may be used and there is an engine for it; else with ours behind it. */
-static gb_status run_relu(gb_cuda_call *call, gb_conv *conv, const gb_cuda_tensor *y, bool *served, char *why, size_t why_size) {
-  const char *refusal = gb_relu_refusal(call, &call->cuda->conv_relu[conv->dtype][conv->tf32][conv->bias != NULL], try_nan, conv, conv->y, conv->result);
+static gb_status run_relu(gb_cuda_call *call, gb_conv *conv, const gb_cuda_tensor *y, bool *served, char *why,
+                          size_t why_size) {
+  const char *refusal = gb_relu_refusal(call, &call->cuda->conv_relu[conv->dtype][conv->tf32][conv->bias != NULL],
+                                        try_nan, conv, conv->y, conv->result);
   if (!refusal) GB_TRY(gb_conv_run(call, conv, served, why, why_size));
   if (*served) return GB_OK;
   conv->relu = false;
   GB_TRY(gb_conv_run(call, conv, served, why, why_size));
   if (!*served) return GB_OK;
-  say(call, conv, "ReLU beside a convolution", "apart, which is slower", refusal ? refusal : "cuDNN has no engine for both");
+  say(call, conv, "ReLU beside a convolution", "apart, which is slower",
+      refusal ? refusal : "cuDNN has no engine for both");
   return gb_relu_in_place(call, y);
 }
 
 /* Convolve tensors that lie as the library reads them. */
-static gb_status run(gb_cuda_call *call, const work *w, const gb_cuda_tensor *t, const void *bias, bool *served, char *why, size_t why_size) {
+static gb_status run(gb_cuda_call *call, const work *w, const gb_cuda_tensor *t, const void *bias, bool *served,
+                     char *why, size_t why_size) {
   gb_conv conv = w->conv;
   conv.x = t[X].data, conv.weight = t[WEIGHT].data, conv.y = t[Y].data, conv.bias = bias;
   conv.c = t[X].shape[1], conv.o = t[Y].shape[1];
-  return conv.relu ? run_relu(call, &conv, &t[Y], served, why, why_size) : gb_conv_run(call, &conv, served, why, why_size);
+  return conv.relu ? run_relu(call, &conv, &t[Y], served, why, why_size)
+      : gb_conv_run(call, &conv, served, why, why_size);
 }
 
 /* As it is. */
@@ -103,8 +113,10 @@ static gb_status try_plainly(gb_cuda_call *call, const work *w, bool *served, ch
 
 static int64_t round_up(int64_t n) { return (n + 7) / 8 * 8; }
 
-/* Room for t with its channels a multiple of 8 (a weight's on both sides), the new ones 0; *inside is the part that t itself has. */
-static gb_status widen(gb_cuda_call *call, const gb_cuda_tensor *t, bool weight, gb_cuda_tensor *out, gb_cuda_tensor *inside) {
+/* Room for t with its channels a multiple of 8 (a weight's on both sides), the new ones 0; *inside is the part that t
+ * itself has. */
+static gb_status widen(gb_cuda_call *call, const gb_cuda_tensor *t, bool weight, gb_cuda_tensor *out,
+                       gb_cuda_tensor *inside) {
   int64_t shape[4] = { weight ? round_up(t->shape[0]) : t->shape[0], round_up(t->shape[1]), t->shape[2], t->shape[3] };
   *out = channels_last_tensor(t->dtype, shape);
   out->data = gb_cuda_scratch(call, bytes_of(call, out));
@@ -112,7 +124,8 @@ static gb_status widen(gb_cuda_call *call, const gb_cuda_tensor *t, bool weight,
   *inside = *out;
   for (int d = 0; d < 4; d++) inside->shape[d] = t->shape[d];
   inside->numel = t->numel;
-  return gb_rt_set(call->stream, out->data, 0, bytes_of(call, out)) ? gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared") : GB_OK;
+  return gb_rt_set(call->stream, out->data, 0, bytes_of(call, out))
+      ? gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared") : GB_OK;
 }
 
 /* With channels of zeros beside those that there are. */
@@ -125,7 +138,8 @@ static gb_status try_widened(gb_cuda_call *call, const work *w, bool *served, ch
   if (w->bias) {
     gb_cuda_tensor row = *w->bias;
     row.ndim = 4;
-    for (int d = 0; d < 4; d++) row.shape[d] = d == 1 ? w->bias->shape[0] : 1, row.stride[d] = d == 1 ? w->bias->stride[0] : 1;
+    for (int d = 0; d < 4; d++) row.shape[d] = d == 1 ? w->bias->shape[0] : 1,
+        row.stride[d] = d == 1 ? w->bias->stride[0] : 1;
     GB_TRY(widen(call, &row, false, &bias, &inside_bias));
     GB_TRY(gb_cuda_copy(call, &inside_bias, &row));
   }
@@ -142,7 +156,8 @@ static gb_status convolve(gb_cuda_call *call, const work *w) {
   char why[256] = "";
   if (c->n == 0) {
     gb_cuda_tensor result = w->t[w->result];
-    return gb_rt_set(call->stream, result.data, 0, bytes_of(call, &result)) ? gb_cuda_fail(call, GB_EDEVICE, "the result could not be cleared") : GB_OK;
+    return gb_rt_set(call->stream, result.data, 0, bytes_of(call, &result))
+        ? gb_cuda_fail(call, GB_EDEVICE, "the result could not be cleared") : GB_OK;
   }
   GB_TRY(try_plainly(call, w, &served, why, sizeof why));
   gb_cuda_scratch_back(call, 0);

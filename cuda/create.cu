@@ -1,6 +1,7 @@
 /* cuda/create.cu - kernels that fill tensors, and copies between dtypes and layouts.
  *
- * A copy moves its bytes once in and once out. Equal dtypes are copied as they are, by size; a copy in one piece is left to the runtime. */
+ * A copy moves its bytes once in and once out. Equal dtypes are copied as they are, by size; a copy in one piece is
+ * left to the runtime. */
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 
@@ -25,7 +26,8 @@ static gb_status fill(gb_cuda_call *call) {
 
 /* start + i * step for element i of the row-major order; floats in float64, rounded once, integers wrapping. */
 static GB_DEVICE double term_of(double start, double step, int64_t i) { return start + (double)i * step; }
-static GB_DEVICE int64_t term_of(int64_t start, int64_t step, int64_t i) { return (int64_t)((uint64_t)start + (uint64_t)i * (uint64_t)step); }
+static GB_DEVICE int64_t term_of(int64_t start, int64_t step,
+                                 int64_t i) { return (int64_t)((uint64_t)start + (uint64_t)i * (uint64_t)step); }
 
 template <typename T> static __global__ void sequence_kernel(gb_walk w, char *out, int dtype, T start, T step) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
@@ -70,8 +72,9 @@ template <typename S> static __global__ void move_kernel(gb_walk w, S *to, const
   }
 }
 
-/* A source whose memory runs across the rows of the result is read and written by tiles of shared memory, so that both sides are coalesced.
- * Dims `across` (where the source runs) and the last (where the result runs); the others are the batch. */
+/* A source whose memory runs across the rows of the result is read and written by tiles of shared memory, so that both
+ * sides are coalesced. Dims `across` (where the source runs) and the last (where the result runs); the others are the
+ * batch. */
 template <typename S> static __global__ void turn_kernel(gb_walk w, int across, S *to, const S *from) {
   GB_SHARED(S, tile, [GB_WARP][GB_WARP + 1]);
   int last = w.ndim - 1;
@@ -85,11 +88,13 @@ template <typename S> static __global__ void turn_kernel(gb_walk w, int across, 
   int64_t row = (int64_t)blockIdx.y * GB_WARP, column = (int64_t)blockIdx.x * GB_WARP;
   for (int k = threadIdx.y; k < GB_WARP; k += blockDim.y)
     if (row + threadIdx.x < w.shape[across] && column + k < w.shape[last])
-      tile[k][threadIdx.x] = from[from_offset + (row + threadIdx.x) * w.stride[1][across] + (column + k) * w.stride[1][last]];
+      tile[k][threadIdx.x] = from[from_offset + (row + threadIdx.x) * w.stride[1][across] + (column + k) *
+                                  w.stride[1][last]];
   __syncthreads();
   for (int k = threadIdx.y; k < GB_WARP; k += blockDim.y)
     if (row + k < w.shape[across] && column + threadIdx.x < w.shape[last])
-      to[to_offset + (row + k) * w.stride[0][across] + (column + threadIdx.x) * w.stride[0][last]] = tile[threadIdx.x][k];
+      to[to_offset + (row + k) * w.stride[0][across] + (column + threadIdx.x) * w.stride[0][last]] =
+          tile[threadIdx.x][k];
 }
 
 /* The dim along which the source's memory runs while the result's runs along the last, both worth tiles; -1: none. */
@@ -104,11 +109,13 @@ static int dim_across(const gb_walk &w) {
 /* 16 bytes that are moved together. */
 struct alignas(16) quad { uint64_t half[2]; };
 
-/* How many bytes can be moved together where both sides run along the last dim: the walk is made one over units of so many. */
+/* How many bytes can be moved together where both sides run along the last dim: the walk is made one over units of so
+ * many. */
 static size_t widen(gb_walk *w, const char *to, const char *from, size_t bytes) {
   int last = w->ndim - 1;
   if (w->stride[0][last] != 1 || w->stride[1][last] != 1) return bytes;
-  int64_t joint = (int64_t)((uintptr_t)to | (uintptr_t)from) | w->shape[last] * (int64_t)bytes; /* its lowest bit says what divides all */
+  /* its lowest bit says what divides all */
+  int64_t joint = (int64_t)((uintptr_t)to | (uintptr_t)from) | w->shape[last] * (int64_t)bytes;
   for (int k = 0; k < 2; k++)
     for (int d = 0; d < last; d++) joint |= w->stride[k][d] * (int64_t)bytes;
   size_t unit = 16;
@@ -148,16 +155,19 @@ static gb_status copy_same(gb_cuda_call *call, const gb_cuda_tensor *out, const 
     case 4: copy_as_stored<uint32_t>(call, w, out->data, in->data); break;
     case 8: copy_as_stored<uint64_t>(call, w, out->data, in->data); break;
     default:
-      GB_LAUNCH(call->stream, move_kernel<quad>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (quad *)out->data, (const quad *)in->data);
+      GB_LAUNCH(call->stream, move_kernel<quad>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, (quad *)out->data,
+                (const quad *)in->data);
       break;
   }
   return GB_OK;
 }
 
-/* Converted through the type that the CPU converts them through; uint8 and bool through float32, which holds them, by strips. */
+/* Converted through the type that the CPU converts them through; uint8 and bool through float32, which holds them, by
+ * strips. */
 extern "C" gb_status gb_cuda_copy(gb_cuda_call *call, const gb_cuda_tensor *out, const gb_cuda_tensor *in) {
   bool same_place = out->data == in->data && out->dtype == in->dtype && out->ndim == in->ndim;
-  for (int d = 0; same_place && d < out->ndim; d++) same_place = out->shape[d] == in->shape[d] && out->stride[d] == in->stride[d];
+  for (int d = 0; same_place && d < out->ndim; d++)
+    same_place = out->shape[d] == in->shape[d] && out->stride[d] == in->stride[d];
   if (same_place) return GB_OK;
   if (out->dtype == in->dtype && !in->host) return copy_same(call, out, in);
   gb_elements e = gb_elements_of(call, out, 0);
@@ -183,7 +193,8 @@ static gb_status copy(gb_cuda_call *call) {
 
 static __global__ void put_kernel(uint64_t *to, uint64_t bits) { *to = bits; }
 
-extern "C" void gb_cuda_put(gb_stream stream, void *to, uint64_t bits) { GB_LAUNCH(stream, put_kernel, 1, 1, 0, (uint64_t *)to, bits); }
+extern "C" void gb_cuda_put(gb_stream stream, void *to,
+                            uint64_t bits) { GB_LAUNCH(stream, put_kernel, 1, 1, 0, (uint64_t *)to, bits); }
 
 /* ====} */
 

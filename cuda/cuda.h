@@ -20,7 +20,8 @@ typedef struct gb_cuda {
   uint64_t *advance;                      /* in device memory: places and seeds that a replay is ahead of its capture */
   bool capturing;
   struct gb_keeper *keeper;               /* of the capture that runs: the plans that it uses */
-  bool blocking;                          /* wait after every op, so that the op at fault reports it: GIBBOUS_CUDA_BLOCKING */
+  bool blocking;                          /* wait after every op, so that the op at fault reports it:
+                                             GIBBOUS_CUDA_BLOCKING */
   bool verbose;                           /* print to standard error what runs slower than it should:
                                              GIBBOUS_CUDA_VERBOSE */
   int64_t piece;                          /* elements per piece, for ops that work in pieces; 0: the best number.

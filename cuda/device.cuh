@@ -1,8 +1,10 @@
-/* cuda/device.cuh - what every kernel file includes: the built-ins of CUDA, launches, conversions of dtypes, and reports of bad data.
+/* cuda/device.cuh - what every kernel file includes: the built-ins of CUDA, launches, conversions of dtypes, and
+ * reports of bad data.
  *
- * The same text is compiled by nvcc and, with GB_CUDA_EMULATE, as plain C++ for the CPU (tests/cuda_on_cpu/). So kernels are written in a
- * small subset: GB_SHARED for shared memory, GB_LAUNCH for launches, 16-bit floats stored as uint16_t, no float atomics, no inline PTX
- * outside this file and mma.cuh. Whatever gives a number has one fixed order, so that the same seed gives the same bits. */
+ * The same text is compiled by nvcc and, with GB_CUDA_EMULATE, as plain C++ for the CPU (tests/cuda_on_cpu/). So
+ * kernels are written in a small subset: GB_SHARED for shared memory, GB_LAUNCH for launches, 16-bit floats stored as
+ * uint16_t, no float atomics, no inline PTX outside this file and mma.cuh. Whatever gives a number has one fixed order,
+ * so that the same seed gives the same bits. */
 #ifndef GB_CUDA_DEVICE_CUH
 #define GB_CUDA_DEVICE_CUH
 
@@ -28,7 +30,8 @@
 #define GB_SHARED(type, name, size) __shared__ type name size
 /* The shared memory whose bytes the launch gives, as an array of bytes aligned to 16. */
 #define GB_SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
-/* Launch a kernel on a stream: GB_LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...). An empty grid launches nothing. */
+/* Launch a kernel on a stream: GB_LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...). An empty grid
+ * launches nothing. */
 #define GB_LAUNCH(stream, kernel, grid, block, shared, ...)                                        \
   do {                                                                                             \
     dim3 gb_grid(grid), gb_block(block);                                                           \
@@ -52,7 +55,8 @@
 /* A name with commas in it, such as a template with its arguments, as one argument of GB_LAUNCH. */
 #define GB_KERNEL(...) __VA_ARGS__
 
-#define GB_LARGE_SHARED (99u << 10) /* bytes that a block may have, on every device since compute capability 8.0, where its launch asks for them */
+/* bytes that a block may have, on every device since compute capability 8.0, where its launch asks for them */
+#define GB_LARGE_SHARED (99u << 10)
 #define GB_THREADS 256 /* of a block, unless a kernel has a reason */
 #define GB_WARP 32
 #define GB_ALL_LANES 0xffffffffu
@@ -64,8 +68,10 @@ static inline unsigned gb_blocks(int64_t n, int64_t each) {
 }
 
 /* This thread's index in the grid, and the number of threads in the grid. */
-template <typename Index> static __device__ __forceinline__ Index gb_thread(void) { return (Index)blockIdx.x * (Index)blockDim.x + (Index)threadIdx.x; }
-template <typename Index> static __device__ __forceinline__ Index gb_grid_size(void) { return (Index)gridDim.x * (Index)blockDim.x; }
+template <typename Index> static __device__ __forceinline__ Index gb_thread(void) { return (Index)blockIdx.x *
+    (Index)blockDim.x + (Index)threadIdx.x; }
+template <typename Index> static __device__ __forceinline__ Index gb_grid_size(void) { return (Index)gridDim.x *
+    (Index)blockDim.x; }
 
 /* {==== 16-bit floats ==== */
 
@@ -176,8 +182,10 @@ template <typename T> static GB_DEVICE T gb_through(T x, int dtype) {
 
 /* {==== random words ==== */
 
-static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset + (place.advance ? place.advance[0] : 0); }
-static GB_DEVICE uint64_t gb_random_seed(const gb_cuda_place &place) { return place.seed + (place.advance ? place.advance[1] : 0); }
+static GB_DEVICE uint64_t gb_random_offset(const gb_cuda_place &place) { return place.offset +
+                                                                         (place.advance ? place.advance[0] : 0); }
+static GB_DEVICE uint64_t gb_random_seed(const gb_cuda_place &place) { return place.seed +
+                                                                       (place.advance ? place.advance[1] : 0); }
 
 /* Word i of the stream at a place: the same one that the CPU gives the element. */
 static GB_DEVICE uint32_t gb_random_word(const gb_cuda_place &place, uint64_t i) {

@@ -26,12 +26,15 @@ static bool note(gb_dnn_graph *g, cudnnStatus_t status, const char *what) {
 static gb_dnn_part create(gb_dnn_graph *g, cudnnBackendDescriptorType_t type) {
   gb_dnn_part part = NULL;
   if (g->n_pieces == GB_DNN_PIECES) note(g, CUDNN_STATUS_BAD_PARAM, "the graph has too many descriptors");
-  if (g->status != CUDNN_STATUS_SUCCESS || !note(g, cudnnBackendCreateDescriptor(type, &part), "a descriptor")) return NULL;
+  if (g->status != CUDNN_STATUS_SUCCESS || !note(g, cudnnBackendCreateDescriptor(type, &part), "a descriptor"))
+    return NULL;
   return g->pieces[g->n_pieces++] = part;
 }
 
-static void set(gb_dnn_graph *g, gb_dnn_part part, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void *values) {
-  if (g->status == CUDNN_STATUS_SUCCESS) note(g, cudnnBackendSetAttribute(part, name, type, count, values), "an attribute");
+static void set(gb_dnn_graph *g, gb_dnn_part part, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values) {
+  if (g->status == CUDNN_STATUS_SUCCESS)
+    note(g, cudnnBackendSetAttribute(part, name, type, count, values), "an attribute");
 }
 
 static void set_part(gb_dnn_graph *g, gb_dnn_part part, cudnnBackendAttributeName_t name, gb_dnn_part value) {
@@ -72,12 +75,14 @@ void gb_dnn_release(gb_dnn_graph *g) {
 /* {==== tensors ==== */
 
 cudnnDataType_t gb_dnn_type(gb_dtype dtype) {
-  static const cudnnDataType_t types[] = { [GB_FLOAT64] = CUDNN_DATA_DOUBLE, [GB_FLOAT32] = CUDNN_DATA_FLOAT, [GB_FLOAT16] = CUDNN_DATA_HALF,
+  static const cudnnDataType_t types[] = { [GB_FLOAT64] = CUDNN_DATA_DOUBLE, [GB_FLOAT32] = CUDNN_DATA_FLOAT,
+                                           [GB_FLOAT16] = CUDNN_DATA_HALF,
                                            [GB_BFLOAT16] = CUDNN_DATA_BFLOAT16 };
   return types[dtype];
 }
 
-static gb_dnn_part tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *stride, bool is_virtual,
+static gb_dnn_part tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape,
+                          const int64_t *stride, bool is_virtual,
                           bool by_value) {
   static const int64_t alignment = 16;
   gb_dnn_part t = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -92,12 +97,14 @@ static gb_dnn_part tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int
   return t;
 }
 
-gb_dnn_part gb_dnn_tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *stride) {
+gb_dnn_part gb_dnn_tensor(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int ndim, const int64_t *shape,
+                          const int64_t *stride) {
   return tensor(g, id, type, ndim, shape, stride, false, false);
 }
 
 gb_dnn_part gb_dnn_image(gb_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, const int64_t hw[2]) {
-  return gb_dnn_tensor(g, id, type, 4, (int64_t[]){ a, b, hw[0], hw[1] }, (int64_t[]){ b * hw[0] * hw[1], 1, hw[1] * b, b });
+  return gb_dnn_tensor(g, id, type, 4, (int64_t[]){ a, b, hw[0], hw[1] },
+                       (int64_t[]){ b * hw[0] * hw[1], 1, hw[1] * b, b });
 }
 
 gb_dnn_part gb_dnn_virtual(gb_dnn_graph *g, cudnnDataType_t type, int ndim, const int64_t *shape, const int64_t *like) {
@@ -124,13 +131,17 @@ static gb_dnn_part pointwise_mode(gb_dnn_graph *g, cudnnPointwiseMode_t mode) {
   gb_dnn_part part = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   set(g, part, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
-  cudnnDataType_t math = compares ? CUDNN_DATA_BOOLEAN : mode == CUDNN_POINTWISE_GEN_INDEX ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT;
+  cudnnDataType_t math = compares ? CUDNN_DATA_BOOLEAN : mode == CUDNN_POINTWISE_GEN_INDEX ? CUDNN_DATA_INT32
+      : CUDNN_DATA_FLOAT;
   set_type(g, part, CUDNN_ATTR_POINTWISE_MATH_PREC, math);
-  if (mode == CUDNN_POINTWISE_RELU_FWD) set(g, part, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan); /* else it drops them */
+  /* else it drops them */
+  if (mode == CUDNN_POINTWISE_RELU_FWD)
+    set(g, part, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan);
   return part;
 }
 
-void gb_dnn_pointwise(gb_dnn_graph *g, cudnnPointwiseMode_t mode, gb_dnn_part x, gb_dnn_part b, gb_dnn_part t, gb_dnn_part y) {
+void gb_dnn_pointwise(gb_dnn_graph *g, cudnnPointwiseMode_t mode, gb_dnn_part x, gb_dnn_part b, gb_dnn_part t,
+                      gb_dnn_part y) {
   gb_dnn_part how = pointwise_mode(g, mode);
   finalize(g, how, "a pointwise mode");
   gb_dnn_part op = create(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
@@ -189,17 +200,23 @@ static const struct {
   cudnnBackendDescriptorType_t op;
   cudnnBackendAttributeName_t how, x, weight, y, alpha, beta;
 } convolutions[] = {
-  [GB_DNN_FORWARD] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+  [GB_DNN_FORWARD] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA },
-  [GB_DNN_BACKWARD_INPUT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+  [GB_DNN_BACKWARD_INPUT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                                  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA },
-  [GB_DNN_BACKWARD_WEIGHT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+  [GB_DNN_BACKWARD_WEIGHT] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
 };
 
@@ -219,7 +236,8 @@ static gb_dnn_part window_of(gb_dnn_graph *g, cudnnDataType_t compute, const gb_
   return how;
 }
 
-void gb_dnn_convolve(gb_dnn_graph *g, gb_dnn_convolution kind, cudnnDataType_t compute, const gb_dnn_window *window, gb_dnn_part x, gb_dnn_part weight,
+void gb_dnn_convolve(gb_dnn_graph *g, gb_dnn_convolution kind, cudnnDataType_t compute, const gb_dnn_window *window,
+                     gb_dnn_part x, gb_dnn_part weight,
                      gb_dnn_part y) {
   static const double one = 1, zero = 0;
   static const float one32 = 1, zero32 = 0;
@@ -248,12 +266,16 @@ static void add_operands(gb_dnn_graph *g, gb_dnn_part op, const operand *operand
 
 static const cudnnBackendNormMode_t by_channels = CUDNN_BATCH_NORM;
 
-void gb_dnn_norm_forward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part scale, gb_dnn_part bias, gb_dnn_part epsilon, gb_dnn_part y, gb_dnn_part mean,
+void gb_dnn_norm_forward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part scale, gb_dnn_part bias, gb_dnn_part epsilon,
+                         gb_dnn_part y, gb_dnn_part mean,
                          gb_dnn_part rstd) {
   static const cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
-  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x }, { CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, scale },
-                               { CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC, bias }, { CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, epsilon },
-                               { CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, y }, { CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, mean },
+  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, scale },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC, bias },
+                                   { CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, epsilon },
+                               { CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, y },
+                                   { CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, mean },
                                { CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, rstd } };
   gb_dnn_part op = create(g, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
   set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &by_channels);
@@ -261,12 +283,17 @@ void gb_dnn_norm_forward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part scale, gb_d
   add_operands(g, op, operands, 7, "a normalization");
 }
 
-void gb_dnn_norm_backward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part grad, gb_dnn_part scale, gb_dnn_part mean, gb_dnn_part rstd, gb_dnn_part dx,
+void gb_dnn_norm_backward(gb_dnn_graph *g, gb_dnn_part x, gb_dnn_part grad, gb_dnn_part scale, gb_dnn_part mean,
+                          gb_dnn_part rstd, gb_dnn_part dx,
                           gb_dnn_part dscale, gb_dnn_part dbias) {
-  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, x }, { CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, grad },
-                               { CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC, scale }, { CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC, mean },
-                               { CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC, rstd }, { CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, dx },
-                               { CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, dscale }, { CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, dbias } };
+  const operand operands[] = { { CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, x },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, grad },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC, scale },
+                                   { CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC, mean },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC, rstd },
+                                   { CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, dx },
+                               { CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, dscale },
+                                   { CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, dbias } };
   gb_dnn_part op = create(g, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
   set(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &by_channels);
   add_operands(g, op, operands, 8, "the gradient of a normalization");
@@ -291,13 +318,17 @@ static gb_dnn_part pool_of(gb_dnn_graph *g, cudnnResampleMode_t mode, const gb_d
   return how;
 }
 
-void gb_dnn_resample(gb_dnn_graph *g, cudnnResampleMode_t mode, bool backward, const gb_dnn_pool *window, gb_dnn_part from, gb_dnn_part to) {
+void gb_dnn_resample(gb_dnn_graph *g, cudnnResampleMode_t mode, bool backward, const gb_dnn_pool *window,
+                     gb_dnn_part from, gb_dnn_part to) {
   gb_dnn_part how = pool_of(g, mode, window);
-  const operand forward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC, from }, { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC, to },
+  const operand forward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC, from },
+                                       { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC, to },
                                        { CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC, how } };
-  const operand backward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC, from }, { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC, to },
+  const operand backward_operands[] = { { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC, from },
+                                        { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC, to },
                                         { CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC, how } };
-  gb_dnn_part op = create(g, backward ? CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR : CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR);
+  gb_dnn_part op = create(g, backward ? CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR
+                          : CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR);
   add_operands(g, op, backward ? backward_operands : forward_operands, 3, "a pooling");
 }
 
@@ -311,8 +342,10 @@ enum { MOST_CONFIGS = 32, MOST_PLANS = 512 };
 static cudnnStatus_t open_heuristics(gb_dnn_graph *g, cudnnBackendHeurMode_t mode, gb_dnn_part *out) {
   cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, out);
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->graph);
-  if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                      &g->graph);
+  if (status == CUDNN_STATUS_SUCCESS)
+    status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   return status == CUDNN_STATUS_SUCCESS ? cudnnBackendFinalize(*out) : status;
 }
 
@@ -327,7 +360,8 @@ static void ask_heuristics(gb_dnn_graph *g, cudnnBackendHeurMode_t mode, gb_dnn_
     *count += status == CUDNN_STATUS_SUCCESS;
   }
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &found, configs);
+    status = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                      MOST_CONFIGS, &found, configs);
   if (heuristics) cudnnBackendDestroyDescriptor(heuristics);
   if (status != CUDNN_STATUS_SUCCESS) found = 0;
   while (*count > found) cudnnBackendDestroyDescriptor(configs[--*count]);
@@ -342,21 +376,27 @@ int gb_dnn_count_configs(gb_dnn_graph *g, cudnnBackendHeurMode_t mode) {
   return (int)found;
 }
 
-/* May this engine be used? Winograd and FFT sum in orders whose error grows with the tile; what rounds inputs or sums to fewer bits breaks
- * the promise of one rounding. */
+/* May this engine be used? Winograd and FFT sum in orders whose error grows with the tile; what rounds inputs or sums
+ * to fewer bits breaks the promise of one rounding. */
 static bool may_use(gb_dnn_part config, const gb_dnn_wish *wish) {
   gb_dnn_part engine = NULL;
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   int64_t count = 0;
   if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS) return false;
-  bool good = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) == CUDNN_STATUS_SUCCESS &&
-              cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
+  bool good = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                       &engine) == CUDNN_STATUS_SUCCESS &&
+              cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count,
                                        notes) == CUDNN_STATUS_SUCCESS;
   for (int64_t i = 0; good && i < count; i++) {
-    bool short_inputs = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-    bool other_sums = notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION || notes[i] == CUDNN_NUMERICAL_NOTE_FFT ||
-                      (notes[i] >= CUDNN_NUMERICAL_NOTE_WINOGRAD && notes[i] <= CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13);
-    good = !other_sums && !(wish->exact && short_inputs) && !(wish->deterministic && notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+    bool short_inputs = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+        notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+    bool other_sums = notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
+        notes[i] == CUDNN_NUMERICAL_NOTE_FFT ||
+                      (notes[i] >= CUDNN_NUMERICAL_NOTE_WINOGRAD &&
+                       notes[i] <= CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13);
+    good = !other_sums && !(wish->exact && short_inputs) &&
+        !(wish->deterministic && notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   }
   cudnnBackendDestroyDescriptor(engine);
   return good;
@@ -367,12 +407,15 @@ static bool try_config(gb_dnn_plan *p, cudnnHandle_t handle, gb_dnn_part config,
   gb_dnn_part plan = NULL;
   int64_t workspace = 0, count = 0;
   cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
-  if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  if (status == CUDNN_STATUS_SUCCESS)
+    status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                      &config);
   if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(plan);
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &workspace);
+    status = cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
+                                      &workspace);
   bool good = status == CUDNN_STATUS_SUCCESS && (size_t)workspace <= wish->workspace;
   if (good) p->plan = plan, p->config = config, p->workspace = (size_t)workspace;
   else if (plan) cudnnBackendDestroyDescriptor(plan);
@@ -393,7 +436,9 @@ static void choose_config(gb_dnn_plan *p, cudnnHandle_t handle, const gb_dnn_wis
       if (!usable || !try_config(p, handle, configs[i], wish)) cudnnBackendDestroyDescriptor(configs[i]);
     }
   }
-  if (!p->plan) snprintf(p->error, sizeof p->error, "none of cuDNN's %d engines can run it (%d of them round or sum in ways that were not asked for)",
+  if (!p->plan)
+    snprintf(p->error, sizeof p->error, "none of cuDNN's %d engines can run it (%d of them round or sum in ways "
+                                        "that were not asked for)",
                          seen, refused);
 }
 
@@ -434,7 +479,8 @@ void gb_dnns_close(gb_dnns *dnns) {
   free(dnns);
 }
 
-gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build build, const void *what, const gb_dnn_wish *wish) {
+gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build build, const void *what,
+                            const gb_dnn_wish *wish) {
   gb_dnn_plan *p = gb_cache_find(dnns->plans, key);
   if (p) return p;
   p = calloc(1, sizeof *p);
@@ -454,8 +500,10 @@ static cudnnStatus_t make_pack(gb_dnn_part *pack, const gb_dnn_bound *bound, voi
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnBackendSetAttribute(*pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, bound->n, bound->id);
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendSetAttribute(*pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, bound->n, bound->data);
-  if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendSetAttribute(*pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    status = cudnnBackendSetAttribute(*pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, bound->n,
+                                      bound->data);
+  if (status == CUDNN_STATUS_SUCCESS)
+    status = cudnnBackendSetAttribute(*pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   return status == CUDNN_STATUS_SUCCESS ? cudnnBackendFinalize(*pack) : status;
 }
 
@@ -467,7 +515,8 @@ gb_status gb_dnn_run(gb_cuda_call *call, gb_dnns *dnns, const gb_dnn_plan *plan,
   if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(dnns->handle, call->stream);
   if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendExecute(dnns->handle, plan->plan, pack);
   if (pack) cudnnBackendDestroyDescriptor(pack);
-  return status == CUDNN_STATUS_SUCCESS ? GB_OK : gb_cuda_fail(call, GB_EDEVICE, "cuDNN: %s", cudnnGetErrorString(status));
+  return status == CUDNN_STATUS_SUCCESS ? GB_OK : gb_cuda_fail(call, GB_EDEVICE, "cuDNN: %s",
+                                                               cudnnGetErrorString(status));
 }
 
 /* ====} */

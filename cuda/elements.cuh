@@ -1,10 +1,12 @@
-/* cuda/elements.cuh - the walk over the elements that several tensors have in common, for kernels that compute element by element.
+/* cuda/elements.cuh - the walk over the elements that several tensors have in common, for kernels that compute element
+ * by element.
  *
- * A plan broadcasts the inputs to the result's shape, orders the dims by the result's strides (or keeps row-major order where the place of an
- * element counts), and merges dims wherever all operands allow it. elements_kernel takes any dtype and layout; strips_kernel is the fast
- * one: operands of floats up to 32 bits and of bytes that run along the last dim of the walk, or are one element there, 16 bytes at a time. The
- * walk divides by 32-bit numbers wherever they hold every offset, by a branch that all threads take alike: instances for both widths would
- * double what nvcc compiles, and a 64-bit division costs more than the branch. */
+ * A plan broadcasts the inputs to the result's shape, orders the dims by the result's strides (or keeps row-major order
+ * where the place of an element counts), and merges dims wherever all operands allow it. elements_kernel takes any
+ * dtype and layout; strips_kernel is the fast one: operands of floats up to 32 bits and of bytes that run along the
+ * last dim of the walk, or are one element there, 16 bytes at a time. The walk divides by 32-bit numbers wherever they
+ * hold every offset, by a branch that all threads take alike: instances for both widths would double what nvcc
+ * compiles, and a 64-bit division costs more than the branch. */
 #ifndef GB_CUDA_ELEMENTS_CUH
 #define GB_CUDA_ELEMENTS_CUH
 
@@ -45,13 +47,15 @@ static inline bool gb_is_narrow(const gb_walk &w, int count) {
   const int64_t most = INT32_MAX;
   for (int k = 0; k < count; k++) {
     int64_t reach = 0;
-    for (int d = 0; d < w.ndim; d++) reach += (w.shape[d] - 1) * (w.stride[k][d] < 0 ? -w.stride[k][d] : w.stride[k][d]);
+    for (int d = 0; d < w.ndim; d++)
+      reach += (w.shape[d] - 1) * (w.stride[k][d] < 0 ? -w.stride[k][d] : w.stride[k][d]);
     if (reach > most) return false;
   }
   return w.numel <= most;
 }
 
-/* Plan the walk over operands[0] (the result) and the others. logical: in row-major order of the result's shape, whatever its layout. */
+/* Plan the walk over operands[0] (the result) and the others. logical: in row-major order of the result's shape,
+ * whatever its layout. */
 static inline gb_walk gb_plan(const gb_cuda_tensor *const *operands, int count, bool logical) {
   const gb_cuda_tensor *out = operands[0];
   gb_walk w = {};
@@ -60,7 +64,8 @@ static inline gb_walk gb_plan(const gb_cuda_tensor *const *operands, int count, 
   for (int i = 0; i < n; i++) {
     int64_t size = out->shape[order[i]];
     bool merge = w.ndim > 0;
-    for (int k = 0; k < count && merge; k++) merge = w.stride[k][w.ndim - 1] == gb_stride_along(operands[k], out, order[i]) * size;
+    for (int k = 0; k < count && merge; k++)
+      merge = w.stride[k][w.ndim - 1] == gb_stride_along(operands[k], out, order[i]) * size;
     if (!merge) w.shape[w.ndim++] = 1;
     w.shape[w.ndim - 1] *= size;
     for (int k = 0; k < count; k++) w.stride[k][w.ndim - 1] = gb_stride_along(operands[k], out, order[i]);
@@ -71,7 +76,8 @@ static inline gb_walk gb_plan(const gb_cuda_tensor *const *operands, int count, 
 }
 
 /* Operand k is read or written in one piece, in the order of the walk. */
-static inline bool gb_is_flat(const gb_walk &w, int k) { return w.ndim == 1 && (w.stride[k][0] == 1 || w.shape[0] == 1); }
+static inline bool gb_is_flat(const gb_walk &w, int k) { return w.ndim == 1 &&
+                                                         (w.stride[k][0] == 1 || w.shape[0] == 1); }
 
 /* ====} */
 
@@ -101,8 +107,8 @@ template <typename T> struct gb_numbers {
   int op, function;                /* function: which one, for functors that are several */
 };
 
-/* The operands of a launch: memory, or (data NULL) one number for all elements. through: a dtype that a single element is converted to on the
- * way, or -1. */
+/* The operands of a launch: memory, or (data NULL) one number for all elements. through: a dtype that a single element
+ * is converted to on the way, or -1. */
 template <typename T> struct gb_operands {
   char *data[GB_OPERANDS];
   int dtype[GB_OPERANDS], through[GB_OPERANDS];
@@ -110,7 +116,8 @@ template <typename T> struct gb_operands {
 };
 
 /* out = F(x, y, z) for every element of the walk; inputs of them. Moves each operand's bytes once. */
-template <class F, typename T, int inputs> static __global__ void elements_kernel(gb_walk w, gb_operands<T> o, gb_numbers<T> numbers) {
+template <class F, typename T, int inputs> static __global__ void elements_kernel(gb_walk w, gb_operands<T> o,
+    gb_numbers<T> numbers) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t offset[inputs + 1];
     T v[3] = { 0, 0, 0 };
@@ -126,8 +133,9 @@ template <class F, typename T, int inputs> static __global__ void elements_kerne
 /* Strips of a row of `length` elements: wherever the row begins, strips but its first and last are aligned. */
 static GB_DEVICE int64_t gb_strips_of(int64_t length, int width) { return (length + 2 * width - 2) / width; }
 
-/* As elements_kernel for operands that run along the last dim of the walk or stand still there (gb_strip_width says where). A thread makes W
- * elements of one row at once. shift: how many elements the result's memory lies beyond W aligned ones; it is cut where those begin. */
+/* As elements_kernel for operands that run along the last dim of the walk or stand still there (gb_strip_width says
+ * where). A thread makes W elements of one row at once. shift: how many elements the result's memory lies beyond W
+ * aligned ones; it is cut where those begin. */
 template <class F, int inputs, int W>
 static __global__ void strips_kernel(gb_walk w, gb_operands<float> o, gb_numbers<float> numbers, int shift) {
   int last = w.ndim - 1, bytes = gb_lane_bytes(o.dtype[0]);
@@ -141,7 +149,8 @@ static __global__ void strips_kernel(gb_walk w, gb_operands<float> o, gb_numbers
     gb_bits bits[inputs > 0 ? inputs : 1];
     float v[inputs > 0 ? inputs : 1][W], result[W];
     GB_UNROLL for (int k = 1; k <= inputs; k++)
-      if (o.data[k] && w.stride[k][last]) bits[k - 1] = gb_lanes_load<W>(o.data[k], gb_lane_bytes(o.dtype[k]), offset[k] + from, first, end);
+      if (o.data[k] && w.stride[k][last])
+        bits[k - 1] = gb_lanes_load<W>(o.data[k], gb_lane_bytes(o.dtype[k]), offset[k] + from, first, end);
     GB_UNROLL for (int k = 1; k <= inputs; k++) {
       if (o.data[k] && w.stride[k][last]) {
         gb_lanes_unpack<float, W>(bits[k - 1], o.dtype[k], v[k - 1]);
@@ -152,7 +161,8 @@ static __global__ void strips_kernel(gb_walk w, gb_operands<float> o, gb_numbers
       GB_UNROLL for (int l = 0; l < W; l++) v[k - 1][l] = x;
     }
     GB_UNROLL for (int l = 0; l < W; l++)
-      result[l] = F::of(inputs > 0 ? v[0][l] : 0.0f, inputs > 1 ? v[inputs > 1 ? 1 : 0][l] : 0.0f, inputs > 2 ? v[inputs > 2 ? 2 : 0][l] : 0.0f, numbers);
+      result[l] = F::of(inputs > 0 ? v[0][l] : 0.0f, inputs > 1 ? v[inputs > 1 ? 1 : 0][l] : 0.0f,
+                        inputs > 2 ? v[inputs > 2 ? 2 : 0][l] : 0.0f, numbers);
     gb_lanes_store<W>(o.data[0], bytes, offset[0] + from, first, end, gb_lanes_pack<float, W>(result, o.dtype[0]));
   }
 }
@@ -202,7 +212,8 @@ template <typename T> static gb_operands<T> gb_operands_of(const gb_elements &e,
   return o;
 }
 
-/* Elements of a strip that suit the operands: 4, or 8 where all that run along it have at most 2 bytes; 0: the walk is not for strips. */
+/* Elements of a strip that suit the operands: 4, or 8 where all that run along it have at most 2 bytes; 0: the walk is
+ * not for strips. */
 static inline int gb_strip_width(const gb_elements &e, const gb_walk &w, int count) {
   int last = w.ndim - 1, widest = 0;
   for (int k = 0; k < count; k++) {
@@ -215,12 +226,14 @@ static inline int gb_strip_width(const gb_elements &e, const gb_walk &w, int cou
   return w.shape[last] >= 4 * width ? width : 0; /* shorter rows would be mostly heads and tails */
 }
 
-template <class F, int W> static void gb_run_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
+template <class F, int W> static void gb_run_strips(const gb_elements &e, const gb_walk &w,
+                                                    const gb_numbers<float> &numbers) {
   const gb_cuda_tensor *out = e.operand[0];
   int64_t length = w.shape[w.ndim - 1], strips = w.numel / length * gb_strips_of(length, W);
   int shift = (int)((uintptr_t)out->data / gb_bytes_of(out->dtype) % W);
   gb_operands<float> o = gb_operands_of<float>(e, F::inputs + 1);
-  GB_LAUNCH(e.call->stream, GB_KERNEL(strips_kernel<F, F::inputs, W>), gb_blocks(strips, GB_THREADS), GB_THREADS, 0, w, o, numbers, shift);
+  GB_LAUNCH(e.call->stream, GB_KERNEL(strips_kernel<F, F::inputs, W>), gb_blocks(strips, GB_THREADS), GB_THREADS, 0, w,
+            o, numbers, shift);
 }
 
 template <class F> static bool gb_try_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
@@ -244,7 +257,8 @@ template <typename T> static gb_numbers<T> gb_numbers_of(const gb_elements &e) {
 /* Run a function F that computes in T over a walk of any layout. F has `inputs` and of(x, y, z, numbers). */
 template <class F, typename T> static void gb_run_walk(const gb_elements &e, const gb_walk &w) {
   gb_operands<T> o = gb_operands_of<T>(e, F::inputs + 1);
-  GB_LAUNCH(e.call->stream, GB_KERNEL(elements_kernel<F, T, F::inputs>), gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, o, gb_numbers_of<T>(e));
+  GB_LAUNCH(e.call->stream, GB_KERNEL(elements_kernel<F, T, F::inputs>), gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0,
+            w, o, gb_numbers_of<T>(e));
 }
 
 /* As gb_run_walk, over strips where the layout allows. F says by `vector` that T is float. */

@@ -29,7 +29,8 @@ static void convert_constants(gb_elements *e, const row *r, gb_dtype common, int
   bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
   for (int k = 1; k <= inputs; k++) {
     const gb_cuda_tensor *t = e->operand[k];
-    if (t->numel == 1 && t->dtype != common && k != r->mask && (test || (integer && !t->wrapped))) e->through[k] = common;
+    if (t->numel == 1 && t->dtype != common && k != r->mask && (test || (integer && !t->wrapped)))
+      e->through[k] = common;
   }
 }
 

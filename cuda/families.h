@@ -1,4 +1,5 @@
-/* cuda/families.h - the tables of kernels, one per file: cuda/NAME.cu, or cuda/NAME.c for what a library does, defines gb_cuda_NAME.
+/* cuda/families.h - the tables of kernels, one per file: cuda/NAME.cu, or cuda/NAME.c for what a library does, defines
+ * gb_cuda_NAME.
  *
  * matmul, convolve and sdpa bring their ops to the seams of cuBLASLt and cuDNN: gemm.h, conv.h and attention.h. */
 #ifndef GB_CUDA_FAMILIES_H
@@ -6,8 +7,9 @@
 
 #include "cuda/call.h"
 
-#define GB_CUDA_FAMILIES(X)                                                                                                           \
-  X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(group_norm) X(loss) X(index) X(cat) X(pool2d) X(sort) X(numerics)      \
+#define GB_CUDA_FAMILIES(X) \
+  X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(group_norm) X(loss) X(index) X(cat) \
+  X(pool2d) X(sort) X(numerics) \
   X(matmul) X(linear_loss) X(convolve) X(sdpa) X(ctc) X(resample)
 
 #ifdef __cplusplus

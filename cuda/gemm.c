@@ -1,11 +1,12 @@
 /* cuda/gemm.c - matrix products by cuBLASLt. See gemm.h.
  *
- * cuBLASLt counts columns first: our row-major c = a @ b is its c^T = b^T @ a^T, so its first operand is our b, and a bias along its rows
- * is one along our columns. Descriptors and the algorithm that the library's heuristic names first are kept per shape. Algorithms are not
- * timed against each other: another choice in the next run would sum in another order, and the same seed must give the same bits. A product
- * that is split along k may only be added up in the type it is computed in, in a separate step, never in the dtype of the result: the
- * preference asks for that in every mode, and what the heuristic names is looked at before it is taken.
- * Floor: m * n * k multiply-adds, each operand read once, the result written once. */
+ * cuBLASLt counts columns first: our row-major c = a @ b is its c^T = b^T @ a^T, so its first operand is our b, and a
+ * bias along its rows is one along our columns. Descriptors and the algorithm that the library's heuristic names first
+ * are kept per shape. Algorithms are not timed against each other: another choice in the next run would sum in another
+ * order, and the same seed must give the same bits. A product that is split along k may only be added up in the type it
+ * is computed in, in a separate step, never in the dtype of the result: the preference asks for that in every mode, and
+ * what the heuristic names is looked at before it is taken. Floor: m * n * k multiply-adds, each operand read once, the
+ * result written once. */
 #include "cuda/gemm.h"
 
 #include <cublasLt.h>
@@ -85,7 +86,8 @@ void gb_gemms_close(gb_gemms *gemms) {
 /* {==== shapes ==== */
 
 static cudaDataType_t type_of(gb_dtype dtype) {
-  static const cudaDataType_t types[] = { [GB_FLOAT64] = CUDA_R_64F, [GB_FLOAT32] = CUDA_R_32F, [GB_FLOAT16] = CUDA_R_16F, [GB_BFLOAT16] = CUDA_R_16BF };
+  static const cudaDataType_t types[] = { [GB_FLOAT64] = CUDA_R_64F, [GB_FLOAT32] = CUDA_R_32F,
+                                          [GB_FLOAT16] = CUDA_R_16F, [GB_BFLOAT16] = CUDA_R_16BF };
   return types[dtype];
 }
 
@@ -135,14 +137,17 @@ static cublasStatus_t set_int(cublasLtMatmulDesc_t product, cublasLtMatmulDescAt
 }
 
 /* A layout of [rows, columns] in our sense, and its batches. */
-static cublasStatus_t make_layout(cublasLtMatrixLayout_t *out, gb_dtype dtype, int64_t rows, int64_t columns, bool transposed, int64_t ld, int64_t batch,
+static cublasStatus_t make_layout(cublasLtMatrixLayout_t *out, gb_dtype dtype, int64_t rows, int64_t columns,
+                                  bool transposed, int64_t ld, int64_t batch,
                                   int64_t stride) {
   int64_t across = transposed ? rows : columns, down = transposed ? columns : rows;
   int32_t count = (int32_t)batch;
   cublasStatus_t status = cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)across, (uint64_t)down, ld);
-  if (status == CUBLAS_STATUS_SUCCESS && batch > 1) status = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
   if (status == CUBLAS_STATUS_SUCCESS && batch > 1)
-    status = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+    status = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+  if (status == CUBLAS_STATUS_SUCCESS && batch > 1)
+    status = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                              sizeof stride);
   return status;
 }
 
@@ -154,7 +159,8 @@ static cublasLtEpilogue_t epilogue_of(const gb_gemm *g) {
     [GB_GEMM_GELU_SLOPE] = { CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU },
     [GB_GEMM_ROW_SUMS] = { CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_EPILOGUE_BGRADB }, /* its B is our a */
   };
-  if (g->epilogue == GB_GEMM_GELU && g->aux) return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (g->epilogue == GB_GEMM_GELU && g->aux)
+    return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   return g->bias ? table[g->epilogue].biased : table[g->epilogue].plain;
 }
 
@@ -162,7 +168,8 @@ static cublasLtEpilogue_t epilogue_of(const gb_gemm *g) {
 static cublasStatus_t set_pointers(cublasLtMatmulDesc_t product, const gb_gemm *g) {
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   const void *vector = vector_of(g);
-  if (vector) status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+  if (vector)
+    status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
   if (status == CUBLAS_STATUS_SUCCESS && g->aux)
     status = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux);
   return status;
@@ -171,10 +178,13 @@ static cublasStatus_t set_pointers(cublasLtMatmulDesc_t product, const gb_gemm *
 /* The descriptor: arithmetic, transposes, epilogue. */
 static cublasStatus_t make_product(cublasLtMatmulDesc_t *out, const gb_gemm *g, const plan_key *key) {
   bool doubles = g->dtype == GB_FLOAT64;
-  cublasComputeType_t compute = doubles ? CUBLAS_COMPUTE_64F : key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasComputeType_t compute = doubles ? CUBLAS_COMPUTE_64F : key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+      : CUBLAS_COMPUTE_32F;
   cublasStatus_t status = cublasLtMatmulDescCreate(out, compute, doubles ? CUDA_R_64F : CUDA_R_32F);
-  if (status == CUBLAS_STATUS_SUCCESS) status = set_int(*out, CUBLASLT_MATMUL_DESC_TRANSA, key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (status == CUBLAS_STATUS_SUCCESS) status = set_int(*out, CUBLASLT_MATMUL_DESC_TRANSB, key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = set_int(*out, CUBLASLT_MATMUL_DESC_TRANSA, key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = set_int(*out, CUBLASLT_MATMUL_DESC_TRANSB, key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (status == CUBLAS_STATUS_SUCCESS) status = set_int(*out, CUBLASLT_MATMUL_DESC_EPILOGUE, (int32_t)epilogue_of(g));
   if (status == CUBLAS_STATUS_SUCCESS && g->aux)
     status = cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc);
@@ -185,22 +195,28 @@ static cublasStatus_t make_product(cublasLtMatmulDesc_t *out, const gb_gemm *g, 
 static cublasStatus_t make_preference(cublasLtMatmulPreference_t preference, size_t workspace, const plan_key *key) {
   const struct { cublasLtMatmulPreferenceAttributes_t attribute; uint32_t value; } rows[] = {
     { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE },
-    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->b_align }, { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->a_align },
-    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->c_align }, { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->c_align },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->b_align },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->a_align },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->c_align },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->c_align },
   };
   uint64_t most = workspace;
-  cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+  cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                               &most, sizeof most);
   for (size_t i = 0; i < sizeof rows / sizeof *rows && status == CUBLAS_STATUS_SUCCESS; i++)
     status = cublasLtMatmulPreferenceSetAttribute(preference, rows[i].attribute, &rows[i].value, sizeof rows[i].value);
   return status;
 }
 
-/* Does the algorithm add up what it splits along k in the output's dtype or place? One that does not tell keeps to the preference. */
+/* Does the algorithm add up what it splits along k in the output's dtype or place? One that does not tell keeps to the
+ * preference. */
 static bool sums_roughly(const cublasLtMatmulAlgo_t *algorithm) {
   uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   size_t written;
-  cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written);
-  return status == CUBLAS_STATUS_SUCCESS && (scheme & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+  cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                               &scheme, sizeof scheme, &written);
+  return status == CUBLAS_STATUS_SUCCESS &&
+      (scheme & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
 }
 
 /* The first algorithm that the library offers and that keeps the rules. */
@@ -211,32 +227,40 @@ static cublasStatus_t choose_algorithm(gb_gemms *gemms, plan *p, const plan_key 
   cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
   if (status == CUBLAS_STATUS_SUCCESS) status = make_preference(preference, gemms->bytes, key);
   if (status == CUBLAS_STATUS_SUCCESS)
-    status = cublasLtMatmulAlgoGetHeuristic(gemms->handle, p->product, p->b, p->a, p->c, p->c, preference, MOST_OFFERS, offers, &count);
+    status = cublasLtMatmulAlgoGetHeuristic(gemms->handle, p->product, p->b, p->a, p->c, p->c, preference, MOST_OFFERS,
+                                            offers, &count);
   if (preference) cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   for (int i = 0; i < count; i++) {
-    if (offers[i].state != CUBLAS_STATUS_SUCCESS || offers[i].workspaceSize > gemms->bytes || sums_roughly(&offers[i].algo)) continue;
+    if (offers[i].state != CUBLAS_STATUS_SUCCESS || offers[i].workspaceSize > gemms->bytes ||
+        sums_roughly(&offers[i].algo)) continue;
     p->algorithm = offers[i].algo;
     return CUBLAS_STATUS_SUCCESS;
   }
   return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Does the library lack this product? Of an epilogue that it does not have it may also say that a value or the device is wrong. */
+/* Does the library lack this product? Of an epilogue that it does not have it may also say that a value or the device
+ * is wrong. */
 static bool is_refusal(const gb_gemm *g, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return true;
-  return (g->epilogue != GB_GEMM_PLAIN || g->bias) && (status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH);
+  return (g->epilogue != GB_GEMM_PLAIN || g->bias) &&
+      (status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH);
 }
 
-/* Everything about a product that does not change from call to call; refused where no algorithm has it. NULL with *status set: out of memory. */
+/* Everything about a product that does not change from call to call; refused where no algorithm has it. NULL with
+ * *status set: out of memory. */
 static plan *make_plan(gb_gemms *gemms, const gb_gemm *g, const plan_key *key, cublasStatus_t *status) {
   plan *p = calloc(1, sizeof *p);
   *status = CUBLAS_STATUS_ALLOC_FAILED;
   if (!p) return NULL;
   *status = make_product(&p->product, g, key);
-  if (*status == CUBLAS_STATUS_SUCCESS) *status = make_layout(&p->a, g->a.dtype, g->m, g->k, key->a_transposed, key->lda, g->batch, key->a_stride);
-  if (*status == CUBLAS_STATUS_SUCCESS) *status = make_layout(&p->b, g->b.dtype, g->k, g->n, key->b_transposed, key->ldb, g->batch, key->b_stride);
-  if (*status == CUBLAS_STATUS_SUCCESS) *status = make_layout(&p->c, g->dtype, g->m, g->n, false, g->ldc, g->batch, key->c_stride);
+  if (*status == CUBLAS_STATUS_SUCCESS)
+    *status = make_layout(&p->a, g->a.dtype, g->m, g->k, key->a_transposed, key->lda, g->batch, key->a_stride);
+  if (*status == CUBLAS_STATUS_SUCCESS)
+    *status = make_layout(&p->b, g->b.dtype, g->k, g->n, key->b_transposed, key->ldb, g->batch, key->b_stride);
+  if (*status == CUBLAS_STATUS_SUCCESS)
+    *status = make_layout(&p->c, g->dtype, g->m, g->n, false, g->ldc, g->batch, key->c_stride);
   if (*status == CUBLAS_STATUS_SUCCESS) *status = choose_algorithm(gemms, p, key);
   p->refused = is_refusal(g, *status);
   if (*status == CUBLAS_STATUS_SUCCESS || p->refused) return p;
@@ -248,7 +272,9 @@ static plan *make_plan(gb_gemms *gemms, const gb_gemm *g, const plan_key *key, c
 
 /* What the library said of a product. */
 static gb_status fail_product(gb_cuda_call *call, const gb_gemm *g, gb_status status, const char *why) {
-  return gb_cuda_fail(call, status, "cuBLASLt cannot multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] (batch %" PRId64 "): %s", g->m, g->k,
+  return gb_cuda_fail(call, status,
+                      "cuBLASLt cannot multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64
+                      "] (batch %" PRId64 "): %s", g->m, g->k,
                       g->k, g->n, g->batch, why);
 }
 
@@ -257,8 +283,10 @@ static cublasStatus_t launch(gb_gemms *gemms, const plan *p, const gb_gemm *g, g
   const float factors[] = { (float)g->alpha, g->accumulate ? 1 : 0 };
   const double wide_factors[] = { g->alpha, g->accumulate ? 1 : 0 };
   bool wide = g->dtype == GB_FLOAT64;
-  const void *alpha = wide ? (const void *)&wide_factors[0] : &factors[0], *beta = wide ? (const void *)&wide_factors[1] : &factors[1];
-  return cublasLtMatmul(gemms->handle, p->product, alpha, g->b.data, p->b, g->a.data, p->a, beta, g->c, p->c, g->c, p->c, &p->algorithm, gemms->workspace,
+  const void *alpha = wide ? (const void *)&wide_factors[0] : &factors[0],
+      *beta = wide ? (const void *)&wide_factors[1] : &factors[1];
+  return cublasLtMatmul(gemms->handle, p->product, alpha, g->b.data, p->b, g->a.data, p->a, beta, g->c, p->c, g->c,
+                        p->c, &p->algorithm, gemms->workspace,
                         gemms->bytes, stream);
 }
 

@@ -1,8 +1,9 @@
 /* cuda/group_norm.cu - group_norm and its gradients, in any layout.
  *
- * A cell is one channel of one image, a group some cells of one image, one after another. Sums are folds over the places of a group or of a
- * cell (fold.cuh), in a fixed order; what an element needs is brought to its cell first, so that a pass over the elements reads them, the
- * cell's numbers, and writes the result. Two passes over x for the statistics, one for the result; backward two over grad and x each. */
+ * A cell is one channel of one image, a group some cells of one image, one after another. Sums are folds over the
+ * places of a group or of a cell (fold.cuh), in a fixed order; what an element needs is brought to its cell first, so
+ * that a pass over the elements reads them, the cell's numbers, and writes the result. Two passes over x for the
+ * statistics, one for the result; backward two over grad and x each. */
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/fold.cuh"
@@ -25,7 +26,8 @@ static gb_rows one_row(const gb_cuda_tensor *t) {
   return t ? gb_rows_of(t, (1u << t->ndim) - 1u) : none;
 }
 
-template <typename T> static GB_DEVICE T parameter(const gb_rows &p, int64_t i, T absent) { return p.data ? gb_row_load<T>(p, 0, i) : absent; }
+template <typename T> static GB_DEVICE T parameter(const gb_rows &p, int64_t i,
+                                                   T absent) { return p.data ? gb_row_load<T>(p, 0, i) : absent; }
 
 /* x's elements in the order of the result's memory, with the number of each one's cell as a place. */
 static gb_walk walk_cells(const gb_cuda_tensor *out, const gb_cuda_tensor *x, const gb_cuda_tensor *grad) {
@@ -56,7 +58,8 @@ static gb_rows rows_of(const gb_cuda_tensor *x, int64_t per) {
   return r;
 }
 
-static gb_status fold(gb_cuda_call *call, gb_rows x, gb_map_kind map, const void *center, double divisor, gb_dtype compute, void *out,
+static gb_status fold(gb_cuda_call *call, gb_rows x, gb_map_kind map, const void *center, double divisor,
+                      gb_dtype compute, void *out,
                       const gb_rows *other) {
   gb_fold f = {};
   f.x = x;
@@ -71,7 +74,8 @@ static gb_status fold(gb_cuda_call *call, gb_rows x, gb_map_kind map, const void
 }
 
 /* What the sizes of x say, and scratch for six numbers per cell. */
-static gb_status open_job(gb_cuda_call *call, const gb_cuda_tensor *x, int64_t groups, gb_dtype compute, group_job *job) {
+static gb_status open_job(gb_cuda_call *call, const gb_cuda_tensor *x, int64_t groups, gb_dtype compute,
+                          group_job *job) {
   job->images = x->shape[0];
   job->channels = x->shape[1];
   job->per = job->channels / groups;
@@ -110,10 +114,12 @@ template <typename T> __global__ void apply_cells(gb_walk w, char *x, int x_dtyp
   }
 }
 
-template <typename T> static void launch_forward(gb_cuda_call *call, const group_job *job, const gb_cuda_tensor *x, const gb_cuda_tensor *y) {
+template <typename T> static void launch_forward(gb_cuda_call *call, const group_job *job, const gb_cuda_tensor *x,
+                                                 const gb_cuda_tensor *y) {
   gb_walk w = walk_cells(y, x, y);
   GB_LAUNCH(call->stream, prepare_cells<T>, gb_blocks(job->images * job->channels, GB_THREADS), GB_THREADS, 0, *job);
-  GB_LAUNCH(call->stream, apply_cells<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c);
+  GB_LAUNCH(call->stream, apply_cells<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data,
+            y->dtype, job->c);
 }
 
 static gb_status group_norm(gb_cuda_call *call) {
@@ -151,10 +157,13 @@ template <typename T> __global__ void load_means(group_job job) {
     ((T *)job.c.mean)[i] = gb_row_load<T>(job.mean, 0, i / job.per);
 }
 
-/* c.sums and c.products hold each cell's sum of grad and of grad * (x - mean). A thread per group makes what its cells need of them. */
+/* c.sums and c.products hold each cell's sum of grad and of grad * (x - mean). A thread per group makes what its cells
+ * need of them. */
 template <typename T> __global__ void prepare_gradients(group_job job) {
-  for (int64_t group = gb_thread<int64_t>(); group < job.images * job.channels / job.per; group += gb_grid_size<int64_t>()) {
-    double rstd = (double)gb_row_load<T>(job.rstd, 0, group), plain = 0, along = 0, size = (double)(job.per * job.places);
+  for (int64_t group = gb_thread<int64_t>(); group < job.images * job.channels /
+       job.per; group += gb_grid_size<int64_t>()) {
+    double rstd = (double)gb_row_load<T>(job.rstd, 0, group), plain = 0, along = 0,
+        size = (double)(job.per * job.places);
     for (int64_t i = group * job.per; i < (group + 1) * job.per; i++) {
       double weight = (double)parameter<T>(job.weight, i % job.channels, 1);
       plain += weight * (double)((const T *)job.c.sums)[i];
@@ -183,12 +192,14 @@ template <typename T> __global__ void sum_images(group_job job) {
 
 /* dx = scale * grad - plain - (x - mean) * along */
 template <typename T>
-__global__ void differentiate_cells(gb_walk w, char *x, int x_dtype, char *grad, int grad_dtype, char *dx, int dx_dtype, cells c) {
+__global__ void differentiate_cells(gb_walk w, char *x, int x_dtype, char *grad, int grad_dtype, char *dx, int dx_dtype,
+                                    cells c) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t at[PLACES];
     gb_seek<PLACES>(w, i, at);
     int64_t cell = at[PLACE_CELL];
-    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[cell], g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]);
+    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[cell],
+        g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]);
     T value = ((const T *)c.scale)[cell] * g - ((const T *)c.plain)[cell] - apart * ((const T *)c.along)[cell];
     gb_store<T>(dx, dx_dtype, at[PLACE_OUT], value);
   }
@@ -202,11 +213,13 @@ template <typename T> static gb_status launch_backward(gb_cuda_call *call, const
   gb_walk w = walk_cells(dx, x, grad);
   GB_LAUNCH(call->stream, load_means<T>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, *job);
   gb_status status = fold(call, grads, GB_MAP_PLAIN, NULL, 0, compute, job->c.sums, NULL);
-  if (status == GB_OK) status = fold(call, rows_of(x, 1), GB_MAP_TIMES_CENTERED, job->c.mean, 0, compute, job->c.products, &grads);
+  if (status == GB_OK)
+    status = fold(call, rows_of(x, 1), GB_MAP_TIMES_CENTERED, job->c.mean, 0, compute, job->c.products, &grads);
   if (status != GB_OK) return status;
   GB_LAUNCH(call->stream, prepare_gradients<T>, gb_blocks(n / job->per, GB_THREADS), GB_THREADS, 0, *job);
   GB_LAUNCH(call->stream, sum_images<T>, gb_blocks(job->channels, GB_THREADS), GB_THREADS, 0, *job);
-  GB_LAUNCH(call->stream, differentiate_cells<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, grad->data, grad->dtype,
+  GB_LAUNCH(call->stream, differentiate_cells<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype,
+            grad->data, grad->dtype,
             dx->data, dx->dtype, job->c);
   return GB_OK;
 }
@@ -232,11 +245,13 @@ static gb_status group_norm_backward(gb_cuda_call *call) {
   job.rstd = one_row(in->rstd);
   job.dweight = one_row(out->dweight);
   job.dbias = one_row(out->dbias);
-  return compute == GB_FLOAT64 ? launch_backward<double>(call, &job, compute) : launch_backward<float>(call, &job, compute);
+  return compute == GB_FLOAT64 ? launch_backward<double>(call, &job, compute)
+      : launch_backward<float>(call, &job, compute);
 }
 
 /* ====} */
 
 const gb_cuda_row gb_cuda_group_norm[] = {
-  { GB_OP_group_norm, group_norm, false }, { GB_OP_group_norm_backward, group_norm_backward, false }, { GB_OP_COUNT, NULL, false },
+  { GB_OP_group_norm, group_norm, false }, { GB_OP_group_norm_backward, group_norm_backward, false },
+      { GB_OP_COUNT, NULL, false },
 };

@@ -1,25 +1,28 @@
 /* cuda/index.cu - picking and adding by index.
  *
- * Index values are checked where they are used: one that is out of range is reported, and position 0 is read in its place (nothing is
- * written for it). What adds goes through ordered.cuh: sums in the order of the index. Masks are counted block by block, then every block
- * knows where its elements go. Every element is read and written once; sorting keys reads 16 bytes a key eight times more. */
+ * Index values are checked where they are used: one that is out of range is reported, and position 0 is read in its
+ * place (nothing is written for it). What adds goes through ordered.cuh: sums in the order of the index. Masks are
+ * counted block by block, then every block knows where its elements go. Every element is read and written once; sorting
+ * keys reads 16 bytes a key eight times more. */
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/ordered.cuh"
 
 /* Element i of an index in row-major order. */
-static GB_DEVICE int64_t index_at(const gb_rows &index, int64_t i) { return gb_load<int64_t>(index.data, index.dtype, gb_at(index.outer, i)); }
+static GB_DEVICE int64_t index_at(const gb_rows &index,
+                                  int64_t i) { return gb_load<int64_t>(index.data, index.dtype, gb_at(index.outer, i));
+                                               }
 
 /* A dim from 0 for one that may count from the end. */
 static int wrap(int64_t dim, int ndim) { return (int)(dim < 0 ? dim + (ndim ? ndim : 1) : dim); }
 
 /* Run a kernel template instance for the size of an element. */
-#define BY_SIZE(dtype, kernel, n, ...)                                                                                    \
-  switch (gb_bytes_of(dtype)) {                                                                                           \
-    case 1: GB_LAUNCH(call->stream, kernel<uint8_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;        \
-    case 2: GB_LAUNCH(call->stream, kernel<uint16_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;       \
-    case 4: GB_LAUNCH(call->stream, kernel<uint32_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;       \
-    default: GB_LAUNCH(call->stream, kernel<uint64_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;      \
+#define BY_SIZE(dtype, kernel, n, ...)                                                                               \
+  switch (gb_bytes_of(dtype)) {                                                                                      \
+    case 1: GB_LAUNCH(call->stream, kernel<uint8_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;   \
+    case 2: GB_LAUNCH(call->stream, kernel<uint16_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;  \
+    case 4: GB_LAUNCH(call->stream, kernel<uint32_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break;  \
+    default: GB_LAUNCH(call->stream, kernel<uint64_t>, gb_blocks(n, GB_THREADS), GB_THREADS, 0, __VA_ARGS__); break; \
   }
 
 /* {==== sums in order (ordered.cuh) ==== */
@@ -47,8 +50,10 @@ static GB_DEVICE int64_t end_of_key(const uint64_t *keys, int64_t at, int64_t n)
 
 enum { AHEAD = 8 }; /* parts that a sum has under way */
 
-/* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts, in order. */
-template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys, const int64_t *positions, int64_t n, bool narrow) {
+/* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts, in
+ * order. */
+template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys,
+                                                 const int64_t *positions, int64_t n, bool narrow) {
   int64_t width = to.length;
   for (int64_t i = gb_thread<int64_t>(); i < n * width; i += gb_grid_size<int64_t>()) {
     int64_t column, first = gb_divide(i, width, narrow, &column);
@@ -57,7 +62,8 @@ template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const
     int64_t start = gb_at(to.outer, (int64_t)key), at = first, end = end_of_key(keys, first, n);
     T sum = gb_row_load<T>(to, start, column), part[AHEAD];
     for (; at + AHEAD <= end; at += AHEAD) {
-      GB_UNROLL for (int k = 0; k < AHEAD; k++) part[k] = gb_row_load<T>(from, gb_at(from.outer, positions[at + k]), column);
+      GB_UNROLL for (int k = 0; k < AHEAD; k++) part[k] = gb_row_load<T>(from, gb_at(from.outer, positions[at + k]),
+                                                                         column);
       GB_UNROLL for (int k = 0; k < AHEAD; k++) sum = plus(sum, part[k]);
     }
     for (; at < end; at++) sum = plus(sum, gb_row_load<T>(from, gb_at(from.outer, positions[at]), column));
@@ -73,15 +79,19 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
   if (!keys || !positions) return GB_EMEMORY;
   GB_LAUNCH(call->stream, number_rows, gb_blocks(n, GB_THREADS), GB_THREADS, 0, positions, n);
   int bits = 1;
-  while (bits < 64 && sum->limit >> bits) bits++; /* of a number above all keys, such as the low bits of GB_NO_ROW make */
+  while (bits < 64 && sum->limit >> bits) bits++; /* of a number above all keys, such as the low bits of GB_NO_ROW
+                                                     make */
   gb_status status = gb_sort_pairs(call, sum->keys, keys, positions, positions + n, 1, n, 0, bits);
   if (status != GB_OK) return status;
   unsigned grid = gb_blocks(all, GB_THREADS);
   bool narrow = all <= INT32_MAX;
-  if (sum->to.dtype == GB_FLOAT64) GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
+  if (sum->to.dtype == GB_FLOAT64)
+    GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
+              narrow);
   else if (gb_is_float((gb_dtype)sum->to.dtype))
     GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
-  else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
+  else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
+                 narrow);
   return GB_OK;
 }
 
@@ -93,11 +103,14 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
 struct alignas(16) quad { uint64_t half[2]; };
 
 /* y[i] = weight[index[i]] */
-template <typename S> __global__ void pick_rows(gb_rows weight, gb_rows index, gb_rows y, bool narrow, gb_cuda_fault *fault, int op) {
+template <typename S> __global__ void pick_rows(gb_rows weight, gb_rows index, gb_rows y, bool narrow,
+                                                gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
-    int64_t column, place = gb_divide(i, y.length, narrow, &column), row = gb_checked_index(fault, op, index_at(index, place), weight.count);
+    int64_t column, place = gb_divide(i, y.length, narrow, &column),
+        row = gb_checked_index(fault, op, index_at(index, place), weight.count);
     if (weight.count)
-      ((S *)y.data)[gb_at(y.outer, place) + gb_at(y.inner, column)] = ((const S *)weight.data)[gb_at(weight.outer, row) + gb_at(weight.inner, column)];
+      ((S *)y.data)[gb_at(y.outer, place) + gb_at(y.inner, column)] =
+          ((const S *)weight.data)[gb_at(weight.outer, row) + gb_at(weight.inner, column)];
   }
 }
 
@@ -123,7 +136,8 @@ static gb_status embedding(gb_cuda_call *call) {
   bool narrow = y->numel <= INT32_MAX;
   if (in_quads(&from) && in_quads(&to)) {
     widen(&from), widen(&to);
-    GB_LAUNCH(call->stream, pick_rows<quad>, gb_blocks(to.count * to.length, GB_THREADS), GB_THREADS, 0, from, index, to, narrow, call->fault, (int)call->op);
+    GB_LAUNCH(call->stream, pick_rows<quad>, gb_blocks(to.count * to.length, GB_THREADS), GB_THREADS, 0, from, index,
+              to, narrow, call->fault, (int)call->op);
     return GB_OK;
   }
   BY_SIZE(y->dtype, pick_rows, y->numel, from, index, to, narrow, call->fault, call->op);
@@ -131,7 +145,8 @@ static gb_status embedding(gb_cuda_call *call) {
 }
 
 /* The rows that n index values name, as keys; `skip` (-1: none) and what is out of range name none. */
-static __global__ void rows_named(gb_rows index, int64_t limit, int64_t skip, uint64_t *keys, gb_cuda_fault *fault, int op) {
+static __global__ void rows_named(gb_rows index, int64_t limit, int64_t skip, uint64_t *keys, gb_cuda_fault *fault,
+                                  int op) {
   for (int64_t i = gb_thread<int64_t>(); i < index.count; i += gb_grid_size<int64_t>()) {
     int64_t value = index_at(index, i);
     bool fits = value >= 0 && value < limit;
@@ -144,7 +159,9 @@ static __global__ void rows_named(gb_rows index, int64_t limit, int64_t skip, ui
 static uint64_t *keys_of(gb_cuda_call *call, const gb_cuda_tensor *index, int64_t limit, int64_t skip) {
   uint64_t *keys = (uint64_t *)gb_cuda_scratch(call, (size_t)(index->numel > 0 ? index->numel : 1) * sizeof *keys);
   gb_rows values = gb_rows_of(index, 0);
-  if (keys) GB_LAUNCH(call->stream, rows_named, gb_blocks(index->numel, GB_THREADS), GB_THREADS, 0, values, limit, skip, keys, call->fault, call->op);
+  if (keys)
+    GB_LAUNCH(call->stream, rows_named, gb_blocks(index->numel, GB_THREADS), GB_THREADS, 0, values, limit, skip, keys,
+              call->fault, call->op);
   return keys;
 }
 
@@ -167,9 +184,11 @@ static gb_status embedding_backward(gb_cuda_call *call) {
 
 /* {==== gather, scatter_add, index_select, index_add ==== */
 
-/* y[i] = x at i's place with index[i] along dim. index has y's shape; step: of x along dim. others: x's other dims, over y's shape. */
+/* y[i] = x at i's place with index[i] along dim. index has y's shape; step: of x along dim. others: x's other dims,
+ * over y's shape. */
 template <typename S>
-__global__ void gather_elements(const char *x, gb_axes others, int64_t step, int64_t limit, gb_rows index, gb_rows y, gb_cuda_fault *fault, int op) {
+__global__ void gather_elements(const char *x, gb_axes others, int64_t step, int64_t limit, gb_rows index, gb_rows y,
+                                gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count; i += gb_grid_size<int64_t>()) {
     int64_t value = gb_checked_index(fault, op, index_at(index, i), limit);
     if (limit) ((S *)y.data)[gb_at(y.outer, i)] = ((const S *)x)[gb_at(others, i) + value * step];
@@ -189,12 +208,14 @@ static gb_status gather(gb_cuda_call *call) {
   int64_t limit = x->ndim ? x->shape[dim] : 1, step = x->ndim ? x->stride[dim] : 0;
   gb_rows values = gb_rows_of(GB_CUDA_IN(call, gather)->index, 0), to = gb_rows_of(y, 0);
   gb_axes others = axes_without(x, y->ndim, y->shape, dim);
-  BY_SIZE(x->dtype, gather_elements, y->numel, (const char *)x->data, others, step, limit, values, to, call->fault, call->op);
+  BY_SIZE(x->dtype, gather_elements, y->numel, (const char *)x->data, others, step, limit, values, to, call->fault,
+          call->op);
   return GB_OK;
 }
 
 /* Where each element of the source goes, as an element of memory: its place with index[i] along dim. */
-static __global__ void places_named(gb_rows index, gb_axes others, int64_t step, int64_t limit, uint64_t *keys, gb_cuda_fault *fault, int op) {
+static __global__ void places_named(gb_rows index, gb_axes others, int64_t step, int64_t limit, uint64_t *keys,
+                                    gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < index.count; i += gb_grid_size<int64_t>()) {
     int64_t value = index_at(index, i);
     bool fits = value >= 0 && value < limit;
@@ -226,16 +247,21 @@ static gb_status scatter_add(gb_cuda_call *call) {
   sum.keys = (uint64_t *)gb_cuda_scratch(call, (size_t)sum.n * sizeof *sum.keys);
   if (!sum.keys) return GB_EMEMORY;
   gb_axes others = axes_without(y, index->ndim, index->shape, dim);
-  GB_LAUNCH(call->stream, places_named, gb_blocks(sum.n, GB_THREADS), GB_THREADS, 0, gb_rows_of(index, 0), others, y->ndim ? y->stride[dim] : 0,
+  GB_LAUNCH(call->stream, places_named, gb_blocks(sum.n, GB_THREADS), GB_THREADS, 0, gb_rows_of(index, 0), others,
+            y->ndim ? y->stride[dim] : 0,
             y->ndim ? y->shape[dim] : 1, sum.keys, call->fault, call->op);
   return gb_ordered_sum_run(call, &sum);
 }
 
 /* Slices of x along dim, picked by a vector: rows of x and y are the other dims. */
-template <typename S> __global__ void select_slices(gb_rows x, gb_rows index, gb_rows y, bool narrow, gb_cuda_fault *fault, int op) {
+template <typename S> __global__ void select_slices(gb_rows x, gb_rows index, gb_rows y, bool narrow,
+                                                    gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
-    int64_t at, row = gb_divide(i, y.length, narrow, &at), value = gb_checked_index(fault, op, index_at(index, at), x.length);
-    if (x.length) ((S *)y.data)[gb_at(y.outer, row) + gb_at(y.inner, at)] = ((const S *)x.data)[gb_at(x.outer, row) + gb_at(x.inner, value)];
+    int64_t at, row = gb_divide(i, y.length, narrow, &at),
+        value = gb_checked_index(fault, op, index_at(index, at), x.length);
+    if (x.length)
+      ((S *)y.data)[gb_at(y.outer, row) + gb_at(y.inner, at)] =
+          ((const S *)x.data)[gb_at(x.outer, row) + gb_at(x.inner, value)];
   }
 }
 
@@ -279,7 +305,8 @@ static __global__ void find_last(gb_rows index, int64_t limit, unsigned long lon
 }
 
 /* y[index[i]] = source[i] where i is the last place that names the row. */
-template <typename T> __global__ void put_rows(gb_rows index, const unsigned long long *last, gb_rows source, gb_rows y) {
+template <typename T> __global__ void put_rows(gb_rows index, const unsigned long long *last, gb_rows source,
+                                               gb_rows y) {
   for (int64_t i = gb_thread<int64_t>(); i < index.count * y.length; i += gb_grid_size<int64_t>()) {
     int64_t place = i / y.length, column = i % y.length, row = index_at(index, place);
     if (row < 0 || row >= y.count || last[row] != (unsigned long long)place + 1) continue;
@@ -315,7 +342,8 @@ static gb_status index_put(gb_cuda_call *call) {
   unsigned long long *last = (unsigned long long *)gb_cuda_scratch(call, bytes);
   if (!last) return GB_EMEMORY;
   gb_rt_set(call->stream, last, 0, bytes);
-  GB_LAUNCH(call->stream, find_last, gb_blocks(index->numel, GB_THREADS), GB_THREADS, 0, values, x->shape[0], last, call->fault, call->op);
+  GB_LAUNCH(call->stream, find_last, gb_blocks(index->numel, GB_THREADS), GB_THREADS, 0, values, x->shape[0], last,
+            call->fault, call->op);
   unsigned grid = gb_blocks(index->numel * block, GB_THREADS);
   if (y->dtype == GB_FLOAT64) GB_LAUNCH(call->stream, put_rows<double>, grid, GB_THREADS, 0, values, last, from, to);
   else if (gb_is_float(y->dtype)) GB_LAUNCH(call->stream, put_rows<float>, grid, GB_THREADS, 0, values, last, from, to);
@@ -382,14 +410,16 @@ static __global__ void __launch_bounds__(START_THREADS) start_blocks(int64_t *co
 /* A mask over a shape, counted; starts holds blocks + 1 numbers. */
 typedef struct mask_job { gb_rows mask; int64_t n, blocks, *starts; } mask_job;
 
-static gb_status mask_begin(gb_cuda_call *call, const gb_cuda_tensor *mask, int ndim, const int64_t *shape, mask_job *job) {
+static gb_status mask_begin(gb_cuda_call *call, const gb_cuda_tensor *mask, int ndim, const int64_t *shape,
+                            mask_job *job) {
   gb_cuda_tensor spread = broadcast(mask, ndim, shape);
   job->mask = gb_rows_of(&spread, 0);
   job->n = job->mask.count;
   job->blocks = (job->n + MASK_BLOCK - 1) / MASK_BLOCK;
   job->starts = (int64_t *)gb_cuda_scratch(call, (size_t)(job->blocks + 1) * sizeof *job->starts);
   if (!job->starts) return GB_EMEMORY;
-  GB_LAUNCH(call->stream, count_flags, gb_blocks(job->blocks, 1), MASK_THREADS, 0, job->mask, job->n, job->blocks, job->starts);
+  GB_LAUNCH(call->stream, count_flags, gb_blocks(job->blocks, 1), MASK_THREADS, 0, job->mask, job->n, job->blocks,
+            job->starts);
   GB_LAUNCH(call->stream, start_blocks, 1, START_THREADS, 0, job->starts, job->blocks);
   return GB_OK;
 }
@@ -444,7 +474,8 @@ template <typename T> __global__ void put_masked(mask_job job, gb_rows source, g
       int total;
       bool yes = i < job.n && flag_at(job.mask, i);
       int64_t at = from + rank_in_block(yes, parts, &total);
-      if (yes && at < source.count) gb_store<T>(y.data, y.dtype, gb_at(y.outer, i), gb_load<T>(source.data, source.dtype, gb_at(source.outer, at)));
+      if (yes && at < source.count)
+        gb_store<T>(y.data, y.dtype, gb_at(y.outer, i), gb_load<T>(source.data, source.dtype, gb_at(source.outer, at)));
       from += total;
     }
   }
@@ -461,7 +492,8 @@ static gb_status masked_scatter(gb_cuda_call *call) {
   int code = gb_rt_copy(call->stream, &total, job.starts + job.blocks, sizeof total, GB_COPY_TO_HOST);
   if (code) return gb_cuda_fail(call, GB_EDEVICE, "the mask could not be counted: %s", gb_rt_text(code));
   if (total > source->numel)
-    return gb_cuda_fail(call, GB_ESHAPE, "mask has %lld true elements, source only %lld values for them", (long long)total, (long long)source->numel);
+    return gb_cuda_fail(call, GB_ESHAPE, "mask has %lld true elements, source only %lld values for them",
+                        (long long)total, (long long)source->numel);
   status = gb_cuda_copy(call, y, x);
   if (status != GB_OK) return status;
   gb_rows from = gb_rows_of(source, 0), to = gb_rows_of(y, 0);
@@ -501,7 +533,8 @@ static gb_status nonzero(gb_cuda_call *call) {
   if (status != GB_OK || y->numel == 0) return status;
   shape.n = x->ndim;
   for (int d = 0; d < x->ndim; d++) shape.size[d] = x->shape[d];
-  GB_LAUNCH(call->stream, place_nonzero, gb_blocks(job.blocks, 1), MASK_THREADS, 0, job, shape, (int64_t *)y->data, y->shape[0]);
+  GB_LAUNCH(call->stream, place_nonzero, gb_blocks(job.blocks, 1), MASK_THREADS, 0, job, shape, (int64_t *)y->data,
+            y->shape[0]);
   return GB_OK;
 }
 
@@ -524,8 +557,11 @@ static gb_status one_hot(gb_cuda_call *call) {
 }
 
 const gb_cuda_row gb_cuda_index[] = {
-  { GB_OP_embedding, embedding, false }, { GB_OP_embedding_backward, embedding_backward, false }, { GB_OP_gather, gather, false },
-  { GB_OP_scatter_add, scatter_add, false }, { GB_OP_index_select, index_select, false }, { GB_OP_index_add, index_add, false },
-  { GB_OP_index_put, index_put, false }, { GB_OP_masked_select, masked_select, false }, { GB_OP_masked_scatter, masked_scatter, false },
+  { GB_OP_embedding, embedding, false }, { GB_OP_embedding_backward, embedding_backward, false },
+      { GB_OP_gather, gather, false },
+  { GB_OP_scatter_add, scatter_add, false }, { GB_OP_index_select, index_select, false },
+      { GB_OP_index_add, index_add, false },
+  { GB_OP_index_put, index_put, false }, { GB_OP_masked_select, masked_select, false },
+      { GB_OP_masked_scatter, masked_scatter, false },
   { GB_OP_nonzero, nonzero, false }, { GB_OP_one_hot, one_hot, false }, { GB_OP_COUNT, NULL, false },
 };

@@ -1,8 +1,9 @@
-/* cuda/lanes.cuh - a few neighbouring elements of float32, a 16-bit float, uint8 or bool, moved by a thread in one access.
+/* cuda/lanes.cuh - a few neighbouring elements of float32, a 16-bit float, uint8 or bool, moved by a thread in one
+ * access.
  *
- * W elements (4, or 8 of at most 2 bytes) are loaded as the bits they are, at once where all are wanted and memory is aligned to them, else one by
- * one: so a row that begins anywhere costs its head and tail alone. Loading and converting are apart, so that a thread has all of its loads
- * under way before it waits for the first. */
+ * W elements (4, or 8 of at most 2 bytes) are loaded as the bits they are, at once where all are wanted and memory is
+ * aligned to them, else one by one: so a row that begins anywhere costs its head and tail alone. Loading and converting
+ * are apart, so that a thread has all of its loads under way before it waits for the first. */
 #ifndef GB_CUDA_LANES_CUH
 #define GB_CUDA_LANES_CUH
 
@@ -22,7 +23,8 @@ struct gb_bits { uint32_t word[4]; };
 
 template <int words> struct alignas(4 * words) gb_words { uint32_t word[words]; };
 
-/* Aligned words in one store; of an assignment nvcc makes several, to share the first with the branches for fewer words. */
+/* Aligned words in one store; of an assignment nvcc makes several, to share the first with the branches for fewer
+ * words. */
 template <int words> static GB_DEVICE void gb_words_store(void *to, const gb_bits &bits) {
 #if defined(__CUDA_ARCH__)
   if constexpr (words == 4) __stwb((uint4 *)to, make_uint4(bits.word[0], bits.word[1], bits.word[2], bits.word[3]));
@@ -75,7 +77,8 @@ template <int W> static GB_DEVICE gb_bits gb_lanes_load(const void *data, int by
   return gb_bits_fetch<uint8_t, W>((const uint8_t *)data + at, first, last);
 }
 
-template <int W> static GB_DEVICE void gb_lanes_store(void *data, int bytes, int64_t at, int first, int last, gb_bits bits) {
+template <int W> static GB_DEVICE void gb_lanes_store(void *data, int bytes, int64_t at, int first, int last,
+                                                      gb_bits bits) {
   if constexpr (W == 4)
     if (bytes == 4) return gb_bits_put<uint32_t, W>((uint32_t *)data + at, first, last, bits);
   if (bytes == 2) return gb_bits_put<uint16_t, W>((uint16_t *)data + at, first, last, bits);
@@ -87,9 +90,11 @@ template <typename T, int W> static GB_DEVICE void gb_lanes_unpack(const gb_bits
   if (W == 4 && dtype == GB_FLOAT32) {
     GB_UNROLL for (int l = 0; l < W; l++) v[l] = gb_as<T>::from(gb_bits_float(bits.word[l % 4]));
   } else if (dtype == GB_BFLOAT16) {
-    GB_UNROLL for (int l = 0; l < W; l++) v[l] = gb_as<T>::from(gb_bits_float(l % 2 ? bits.word[l / 2] & 0xffff0000u : bits.word[l / 2] << 16));
+    GB_UNROLL for (int l = 0; l < W; l++) v[l] =
+        gb_as<T>::from(gb_bits_float(l % 2 ? bits.word[l / 2] & 0xffff0000u : bits.word[l / 2] << 16));
   } else if (dtype == GB_FLOAT16) {
-    GB_UNROLL for (int l = 0; l < W; l++) v[l] = gb_as<T>::from(gb_half_value((uint16_t)(bits.word[l / 2] >> (l % 2 * 16))));
+    GB_UNROLL for (int l = 0; l < W; l++) v[l] =
+        gb_as<T>::from(gb_half_value((uint16_t)(bits.word[l / 2] >> (l % 2 * 16))));
   } else {
     uint32_t most = dtype == GB_BOOL ? 1u : 255u; /* a bool's byte is anything but 0 */
     GB_UNROLL for (int l = 0; l < W; l++) {
@@ -109,7 +114,8 @@ template <typename T, int W> static GB_DEVICE gb_bits gb_lanes_pack(const T *v, 
     GB_UNROLL for (int l = 0; l < W; l++) bits.word[l / 2] |= (uint32_t)gb_as<T>::half(v[l]) << (l % 2 * 16);
   } else {
     bool test = dtype == GB_BOOL;
-    GB_UNROLL for (int l = 0; l < W; l++) bits.word[l / 4] |= (test ? (uint32_t)(v[l] != 0) : (uint32_t)(uint8_t)gb_as<T>::i64(v[l])) << (l % 4 * 8);
+    GB_UNROLL for (int l = 0; l < W; l++) bits.word[l / 4] |= (test ? (uint32_t)(v[l] != 0)
+                                                               : (uint32_t)(uint8_t)gb_as<T>::i64(v[l])) << (l % 4 * 8);
   }
   return bits;
 }

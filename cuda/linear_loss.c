@@ -1,8 +1,9 @@
-/* cuda/linear_loss.c - linear_cross_entropy: products of some rows at a time, so that the logits never exist whole; the gradients, which are those
- * of the sum of the losses, are made with them, and backward scales them.
+/* cuda/linear_loss.c - linear_cross_entropy: products of some rows at a time, so that the logits never exist whole; the
+ * gradients, which are those of the sum of the losses, are made with them, and backward scales them.
  *
- * Floor: 2 rows classes features operations forward and twice that for the gradients; x and weight read once, dx and dweight written once. What
- * is above it are the logits of a chunk: written once, read twice, and their gradient written once and read twice. */
+ * Floor: 2 rows classes features operations forward and twice that for the gradients; x and weight read once, dx and
+ * dweight written once. What is above it are the logits of a chunk: written once, read twice, and their gradient
+ * written once and read twice. */
 #include "cuda/linear_loss.h"
 
 #include <string.h>
@@ -10,8 +11,8 @@
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 
-/* Of a chunk, 128 MiB in float32: every chunk reads and writes the whole of dweight, so with half of that the traffic of a large vocabulary would cost as
- * much time as the products; twice as much would only take more memory. */
+/* Of a chunk, 128 MiB in float32: every chunk reads and writes the whole of dweight, so with half of that the traffic
+ * of a large vocabulary would cost as much time as the products; twice as much would only take more memory. */
 #define LOGITS ((int64_t)1 << 25)
 #define FEWEST_ROWS 128           /* rows of a chunk at least: fewer would leave the device idle */
 
@@ -24,7 +25,8 @@ typedef struct linear_loss {
   size_t lane_bytes, operand_bytes;
 } linear_loss;
 
-static gb_gemm_matrix transposed(gb_gemm_matrix m) { return (gb_gemm_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
+static gb_gemm_matrix transposed(gb_gemm_matrix m) { return (gb_gemm_matrix){ m.data, m.dtype, m.column_stride,
+    m.row_stride }; }
 
 /* Rows of x from `first` on. */
 static gb_gemm_matrix rows_from(const linear_loss *j, int64_t first) {
@@ -40,7 +42,8 @@ static gb_status gradients(gb_cuda_call *call, const linear_loss *j, int64_t fir
   const gb_logits *l = &j->chunk;
   gb_gemm_matrix slope = { l->slope, j->operand, l->classes, 1 };
   gb_product by_x = { .m = l->rows, .n = j->features, .k = l->classes, .a = slope, .b = j->weight, .dtype = dx->dtype };
-  gb_product by_weight = { .m = l->classes, .n = j->features, .k = l->rows, .a = transposed(slope), .b = rows_from(j, first), .c = dweight->data,
+  gb_product by_weight = { .m = l->classes, .n = j->features, .k = l->rows, .a = transposed(slope),
+                           .b = rows_from(j, first), .c = dweight->data,
                            .dtype = dweight->dtype, .accumulate = first > 0 };
   by_x.c = dx->data + first * j->features * (int64_t)j->operand_bytes;
   GB_TRY(gb_product_run(call, &by_x));
@@ -59,7 +62,8 @@ static gb_status run_chunks(gb_cuda_call *call, linear_loss *j, char *losses) {
     l->rows = j->rows - first < j->at_once ? j->rows - first : j->at_once;
     l->target = target + first * l->target_stride * (int64_t)target_bytes;
     l->losses = losses + (size_t)first * j->lane_bytes;
-    gb_product p = { .m = l->rows, .n = l->classes, .k = j->features, .a = rows_from(j, first), .b = transposed(j->weight), .c = l->logits,
+    gb_product p = { .m = l->rows, .n = l->classes, .k = j->features, .a = rows_from(j, first),
+                     .b = transposed(j->weight), .c = l->logits,
                      .dtype = l->lane, .bias = GB_CUDA_IN(call, linear_cross_entropy)->bias };
     GB_TRY(gb_product_run(call, &p));
     gb_logits_run(call, l);
@@ -103,7 +107,8 @@ static gb_status linear_cross_entropy(gb_cuda_call *call) {
   const gb_cuda_tensor *x = in->x, *weight = in->weight, *target = in->target;
   const gb_cuda_tensor *loss = GB_CUDA_OUT(call, linear_cross_entropy)->loss;
   gb_dtype lane = x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
-  linear_loss j = { .x = { x->data, x->dtype, x->stride[0], x->stride[1] }, .weight = { weight->data, weight->dtype, weight->stride[0], weight->stride[1] },
+  linear_loss j = { .x = { x->data, x->dtype, x->stride[0], x->stride[1] },
+                    .weight = { weight->data, weight->dtype, weight->stride[0], weight->stride[1] },
                     .operand = x->dtype, .rows = x->shape[0], .features = x->shape[1] };
   j.chunk = (gb_logits){ .classes = weight->shape[0], .ignore = attrs->ignore_index.integer, .lane = lane,
                          .slope_dtype = x->dtype, .target_dtype = target->dtype, .target = target->data,
@@ -124,4 +129,5 @@ static gb_status linear_cross_entropy(gb_cuda_call *call) {
   return GB_OK;
 }
 
-const gb_cuda_row gb_cuda_linear_loss[] = { { GB_OP_linear_cross_entropy, linear_cross_entropy, false }, { GB_OP_COUNT, NULL, false } };
+const gb_cuda_row gb_cuda_linear_loss[] = { { GB_OP_linear_cross_entropy, linear_cross_entropy, false },
+                                            { GB_OP_COUNT, NULL, false } };

@@ -1,4 +1,5 @@
-/* cuda/linear_loss.cu - between the products of linear_cross_entropy: losses of rows of logits, and the logits' gradient. */
+/* cuda/linear_loss.cu - between the products of linear_cross_entropy: losses of rows of logits, and the logits'
+ * gradient. */
 #include "cuda/linear_loss.h"
 #include "cuda/rows.cuh"
 
@@ -14,8 +15,10 @@ static __device__ int64_t class_of(const gb_logits &l, int64_t row, int op, gb_c
   return -1;
 }
 
-/* Once for the largest logit and the sum, once for the slope: the second time a row comes from the cache, where it was a moment ago. */
-template <typename T> static __global__ void __launch_bounds__(GB_TILE_THREADS) logits_kernel(gb_logits l, gb_rows logits, gb_rows slope, int op, gb_cuda_fault *fault) {
+/* Once for the largest logit and the sum, once for the slope: the second time a row comes from the cache, where it was
+ * a moment ago. */
+template <typename T> static __global__ void __launch_bounds__(GB_TILE_THREADS) logits_kernel(gb_logits l,
+    gb_rows logits, gb_rows slope, int op, gb_cuda_fault *fault) {
   for (int64_t row = gb_first_row(); row < l.rows; row += gb_rows_at_once()) {
     int64_t index = class_of(l, row, op, fault), start = row * l.classes;
     gb_max_sum<T> s = { (T)-INFINITY, 0 };
@@ -46,19 +49,23 @@ template <typename T> static __global__ void __launch_bounds__(GB_TILE_THREADS) 
 
 extern "C" void gb_logits_run(gb_cuda_call *call, const gb_logits *l) {
   gb_row_shape s = gb_shape_tiles(l->rows, l->classes);
-  gb_rows logits = gb_rows_over(l->logits, l->lane, l->rows, l->classes), slope = gb_rows_over(l->slope, l->slope_dtype, l->rows, l->classes);
-  if (l->lane == GB_FLOAT64) GB_LAUNCH(call->stream, logits_kernel<double>, s.grid, s.block, 0, *l, logits, slope, (int)call->op, call->fault);
+  gb_rows logits = gb_rows_over(l->logits, l->lane, l->rows, l->classes),
+      slope = gb_rows_over(l->slope, l->slope_dtype, l->rows, l->classes);
+  if (l->lane == GB_FLOAT64)
+    GB_LAUNCH(call->stream, logits_kernel<double>, s.grid, s.block, 0, *l, logits, slope, (int)call->op, call->fault);
   else GB_LAUNCH(call->stream, logits_kernel<float>, s.grid, s.block, 0, *l, logits, slope, (int)call->op, call->fault);
 }
 
 enum { BIAS_LANES = 16 }; /* threads that share a class */
 
 /* Thread y of a class adds up every BIAS_LANES-th row, then the threads' sums are joined in order. */
-template <typename T> static __global__ void __launch_bounds__(GB_WARP *BIAS_LANES) bias_kernel(gb_logits l, T *dbias, bool add) {
+template <typename T> static __global__ void __launch_bounds__(GB_WARP *BIAS_LANES) bias_kernel(gb_logits l, T *dbias,
+    bool add) {
   GB_SHARED(double, sums, [BIAS_LANES][GB_WARP + 1]);
   int64_t i = (int64_t)blockIdx.x * GB_WARP + threadIdx.x;
   double sum = 0;
-  for (int64_t row = threadIdx.y; i < l.classes && row < l.rows; row += BIAS_LANES) sum += gb_load<double>(l.slope, l.slope_dtype, row * l.classes + i);
+  for (int64_t row = threadIdx.y; i < l.classes && row < l.rows; row += BIAS_LANES)
+    sum += gb_load<double>(l.slope, l.slope_dtype, row * l.classes + i);
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y || i >= l.classes) return;
@@ -86,6 +93,7 @@ template <typename T> static __global__ void reduce_kernel(gb_logits l, bool mea
 }
 
 extern "C" void gb_logits_reduce(gb_cuda_call *call, const gb_logits *l, bool mean, void *out, gb_dtype dtype) {
-  if (l->lane == GB_FLOAT64) GB_LAUNCH(call->stream, reduce_kernel<double>, 1, GB_THREADS, 0, *l, mean, out, (int)dtype);
+  if (l->lane == GB_FLOAT64)
+    GB_LAUNCH(call->stream, reduce_kernel<double>, 1, GB_THREADS, 0, *l, mean, out, (int)dtype);
   else GB_LAUNCH(call->stream, reduce_kernel<float>, 1, GB_THREADS, 0, *l, mean, out, (int)dtype);
 }

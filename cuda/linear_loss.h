@@ -8,7 +8,8 @@
 typedef struct gb_logits {
   int64_t rows, classes, ignore;
   gb_dtype lane, slope_dtype, target_dtype;
-  void *logits, *slope;                /* [rows, classes]; slope: their gradient, may be the logits themselves; NULL: not wanted */
+  void *logits, *slope;                /* [rows, classes]; slope: their gradient, may be the logits themselves; NULL:
+                                          not wanted */
   const char *target;                  /* of the first of the rows */
   int64_t target_stride;               /* in elements */
   void *losses;                        /* a lane per row */

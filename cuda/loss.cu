@@ -1,9 +1,10 @@
 /* cuda/loss.cu - cross_entropy and nll_loss, forward and backward.
  *
- * Forward reads a row of logits once: its largest element and the sum of exponentials come from one pass. Backward reads it once more and
- * writes the gradient. Losses of rows are kept apart and added up by one block, in an order that depends on their number alone. A target
- * may be ignored, smoothed and weighted; all of that is a mass per class: loss = sum of mass * (lse - x), and its gradient is
- * sum(mass) * softmax(x) - mass. A target that is no class is reported, and does not count. */
+ * Forward reads a row of logits once: its largest element and the sum of exponentials come from one pass. Backward
+ * reads it once more and writes the gradient. Losses of rows are kept apart and added up by one block, in an order that
+ * depends on their number alone. A target may be ignored, smoothed and weighted; all of that is a mass per class: loss
+ * = sum of mass * (lse - x), and its gradient is sum(mass) * softmax(x) - mass. A target that is no class is reported,
+ * and does not count. */
 #include <string.h>
 
 #include "cuda/families.h"
@@ -15,12 +16,14 @@ typedef enum loss_reduction { LOSS_NONE, LOSS_MEAN, LOSS_SUM } loss_reduction;
 
 typedef struct loss_job {
   int op;
-  gb_rows x, target, dx, grad, weight; /* target: class indices, one a row, or rows of probabilities; weight: one row, data NULL: none */
+  gb_rows x, target, dx, grad, weight; /* target: class indices, one a row, or rows of probabilities; weight: one row,
+                                          data NULL: none */
   bool indices;
   int64_t ignore, classes, rows;
   double smoothing;
   loss_reduction reduction;
-  void *losses, *totals, *lse;         /* one a row in the compute dtype; totals: the weight of the row's target; lse NULL: not wanted */
+  void *losses, *totals, *lse;         /* one a row in the compute dtype; totals: the weight of the row's target; lse
+                                          NULL: not wanted */
   const void *total;                   /* backward: what a mean was divided by */
   gb_cuda_fault *fault;
 } loss_job;
@@ -31,9 +34,12 @@ static loss_reduction reduction_of(const gb_attr &name) {
 
 static uint32_t class_mask(const gb_cuda_tensor *x) { return x->ndim > 1 ? 2u : 1u; }
 
-template <typename T> static GB_DEVICE T weight_of(const loss_job &job, int64_t i) { return job.weight.data ? gb_row_load<T>(job.weight, 0, i) : (T)1; }
+template <typename T> static GB_DEVICE T weight_of(const loss_job &job,
+                                                   int64_t i) { return job.weight.data
+                                                                ? gb_row_load<T>(job.weight, 0, i) : (T)1; }
 
-/* The class of a row, or -1 where the row does not count: its target is ignored, or no class (which one thread of the row reports). */
+/* The class of a row, or -1 where the row does not count: its target is ignored, or no class (which one thread of the
+ * row reports). */
 static __device__ int64_t class_of(const loss_job &job, int64_t row) {
   int64_t index = gb_load<int64_t>(job.target.data, job.target.dtype, gb_at(job.target.outer, row));
   if (index == job.ignore) return -1;
@@ -50,7 +56,8 @@ template <typename T> static GB_DEVICE T row_gradient(const loss_job &job, int64
 }
 
 /* One block adds up the rows' losses and weights. */
-template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) finish_loss(loss_job job, void *out, int out_dtype, void *total_out) {
+template <typename T> __global__ void __launch_bounds__(gb_most_threads(0)) finish_loss(loss_job job, void *out,
+    int out_dtype, void *total_out) {
   double loss = 0, total = 0;
   for (int64_t i = threadIdx.x; i < job.rows; i += blockDim.x) {
     loss += (double)((const T *)job.losses)[i];
@@ -78,7 +85,8 @@ static void launch_finish(gb_cuda_call *call, const loss_job *job, const gb_cuda
                           const gb_cuda_tensor *total) {
   int64_t threads = (job->rows + GB_WARP - 1) / GB_WARP * GB_WARP;
   threads = threads < GB_WARP ? GB_WARP : threads > 1024 ? 1024 : threads;
-  GB_LAUNCH(call->stream, finish_loss<T>, 1, (unsigned)threads, 0, *job, out->data, out->dtype, total ? total->data : NULL);
+  GB_LAUNCH(call->stream, finish_loss<T>, 1, (unsigned)threads, 0, *job, out->data, out->dtype,
+            total ? total->data : NULL);
 }
 
 static gb_rows row_or_none(const gb_cuda_tensor *t) {
@@ -87,7 +95,8 @@ static gb_rows row_or_none(const gb_cuda_tensor *t) {
 }
 
 /* What every job says of x (or of its gradient), the target and the weights. */
-static loss_job job_of(gb_cuda_call *call, const gb_cuda_tensor *x, const gb_cuda_tensor *target, const gb_cuda_tensor *weight, int64_t ignore) {
+static loss_job job_of(gb_cuda_call *call, const gb_cuda_tensor *x, const gb_cuda_tensor *target,
+                       const gb_cuda_tensor *weight, int64_t ignore) {
   loss_job job = {};
   job.op = call->op;
   job.x = gb_rows_of(x, class_mask(x));
@@ -113,7 +122,8 @@ template <typename T> static GB_DEVICE T mass_of(const loss_job &job, int64_t st
 }
 
 /* The sum of mass over the classes, and of mass * (x - most): for smoothing the mass of a class is its weight. */
-template <typename T> static __device__ void mass_sums(const loss_job &job, int64_t x, int64_t target, T most, T *mass, T *weighted) {
+template <typename T> static __device__ void mass_sums(const loss_job &job, int64_t x, int64_t target, T most, T *mass,
+                                                       T *weighted) {
   T sum = 0, dot = 0;
   for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) {
     T m = job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
@@ -129,7 +139,8 @@ static GB_DEVICE double log_of(double x) { return log(x); }
 
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_entropy_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
-    int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), target = job.indices ? 0 : gb_at(job.target.outer, row);
+    int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row),
+        target = job.indices ? 0 : gb_at(job.target.outer, row);
     T loss = 0, total = 0, lse = 0, mass, weighted;
     if (index >= 0) { /* the same for all threads of the row */
       gb_max_sum<T> s = { (T)-INFINITY, 0 };
@@ -145,7 +156,8 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_e
       if (job.indices) loss = (T)(1 - job.smoothing) * total * (log_sum - (gb_row_load<T>(job.x, x, index) - s.max));
       if (!job.indices || job.smoothing > 0) {
         mass_sums<T>(job, x, target, s.max, &mass, &weighted);
-        loss = job.indices ? loss + (T)(job.smoothing / (double)job.classes) * (mass * log_sum - weighted) : mass * log_sum - weighted;
+        loss = job.indices ? loss + (T)(job.smoothing / (double)job.classes) * (mass * log_sum - weighted)
+            : mass * log_sum - weighted;
       }
     }
     if (threadIdx.x == 0) {
@@ -183,15 +195,18 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_e
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), to = gb_at(job.dx.outer, row);
     int64_t target = job.indices ? 0 : gb_at(job.target.outer, row);
-    T g = row_gradient<T>(job, row), lse = ((const T *)job.lse)[row], each = (T)(job.smoothing / (double)job.classes), own = 0, mass = 0;
+    T g = row_gradient<T>(job, row), lse = ((const T *)job.lse)[row], each = (T)(job.smoothing / (double)job.classes),
+        own = 0, mass = 0;
     T held[GB_TILE] = {};
     if (index < 0) {
-      for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share)) gb_row_put<T, GB_TILE>(job.dx, to, share, held);
+      for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share))
+        gb_row_put<T, GB_TILE>(job.dx, to, share, held);
       continue; /* all threads of the row do */
     }
     if (job.indices) own = (T)(1 - job.smoothing) * weight_of<T>(job, index);
     if (!job.indices || job.smoothing > 0) {
-      for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x) mass += job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
+      for (int64_t i = threadIdx.x; i < job.classes; i += blockDim.x)
+        mass += job.indices ? weight_of<T>(job, i) : mass_of<T>(job, target, i);
       mass = gb_row_sum(mass);
     }
     T factor = g * (job.indices ? own + each * mass : mass);
@@ -273,7 +288,8 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) nll_bac
     T slope = index < 0 ? (T)0 : -weight_of<T>(job, index) * row_gradient<T>(job, row);
     for (gb_share share = gb_share_of(job.dx, to); gb_is_tile(share, job.classes); gb_next_tile(&share)) {
       T held[GB_TILE];
-      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = gb_four_at(share, k / GB_LANES) + k % GB_LANES == index ? slope : (T)0;
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = gb_four_at(share, k / GB_LANES) + k % GB_LANES == index
+          ? slope : (T)0;
       gb_row_put<T, GB_TILE>(job.dx, to, share, held);
     }
   }
@@ -302,6 +318,7 @@ static gb_status nll_loss_backward(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_loss[] = {
-  { GB_OP_cross_entropy, cross_entropy, false }, { GB_OP_cross_entropy_backward, cross_entropy_backward, false }, { GB_OP_nll_loss, nll_loss, false },
+  { GB_OP_cross_entropy, cross_entropy, false }, { GB_OP_cross_entropy_backward, cross_entropy_backward, false },
+      { GB_OP_nll_loss, nll_loss, false },
   { GB_OP_nll_loss_backward, nll_loss_backward, false }, { GB_OP_COUNT, NULL, false },
 };

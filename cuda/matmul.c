@@ -1,11 +1,12 @@
-/* cuda/matmul.c - matmul, linear and mlp, and their gradients: brings operands to what the library multiplies, and lets it fuse what it can.
+/* cuda/matmul.c - matmul, linear and mlp, and their gradients: brings operands to what the library multiplies, and lets
+ * it fuse what it can.
  *
- * 16-bit operands are multiplied as they are and added up in float32. Bias, ReLU and the tanh form of GELU go into the product's epilogue;
- * other activations, and results that the library does not write, take a second pass over the sums (product.cu), and a ReLU that would lose NaN
- * one over the result (relu.h). In backward the derivative of tanh-GELU goes into the product that makes its argument, rounded once where apart it
- * is rounded twice, and a bias gradient into the product that makes the weight's; what the library refuses runs as kernels of their own, and
- * GIBBOUS_CUDA_VERBOSE says so.
- * Floor: 2 m n k operations; each operand read once, each result written once. */
+ * 16-bit operands are multiplied as they are and added up in float32. Bias, ReLU and the tanh form of GELU go into the
+ * product's epilogue; other activations, and results that the library does not write, take a second pass over the sums
+ * (product.cu), and a ReLU that would lose NaN one over the result (relu.h). In backward the derivative of tanh-GELU
+ * goes into the product that makes its argument, rounded once where apart it is rounded twice, and a bias gradient into
+ * the product that makes the weight's; what the library refuses runs as kernels of their own, and GIBBOUS_CUDA_VERBOSE
+ * says so. Floor: 2 m n k operations; each operand read once, each result written once. */
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 #include "cuda/relu.h"
@@ -16,7 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SUMS_BYTES ((int64_t)128 << 20)   /* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
+/* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
+#define SUMS_BYTES ((int64_t)128 << 20)
 #define SUMS_ROWS 256
 #define HIDDEN_BYTES ((int64_t)256 << 20) /* of mlp's hidden layer that exist at once */
 #define HIDDEN_ROWS 8192                  /* fewer would leave the device idle */
@@ -59,8 +61,10 @@ static bool is_regular(const gb_gemm_matrix *m, int64_t rows, int64_t columns) {
   return gb_operand_is_regular(rows, columns, m->row_stride, m->column_stride);
 }
 
-/* A batch of matrices in dtype and a layout that the library takes. What is broadcast stays so; the rest is copied where it must be. */
-static gb_status prepare_batch(gb_cuda_call *call, gb_gemm_matrix *m, int64_t rows, int64_t columns, gb_dtype dtype, int ndim, const int64_t *batch,
+/* A batch of matrices in dtype and a layout that the library takes. What is broadcast stays so; the rest is copied
+ * where it must be. */
+static gb_status prepare_batch(gb_cuda_call *call, gb_gemm_matrix *m, int64_t rows, int64_t columns, gb_dtype dtype,
+                               int ndim, const int64_t *batch,
                                int64_t *stride) {
   if (m->dtype == dtype && is_regular(m, rows, columns)) return GB_OK;
   gb_cuda_tensor from = { .data = (char *)m->data, .dtype = m->dtype, .ndim = ndim + 2, .numel = rows * columns }, to;
@@ -77,7 +81,8 @@ static gb_status prepare_batch(gb_cuda_call *call, gb_gemm_matrix *m, int64_t ro
   return GB_OK;
 }
 
-gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t rows, int64_t columns, gb_dtype dtype) {
+gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t rows, int64_t columns,
+                             gb_dtype dtype) {
   return prepare_batch(call, matrix, rows, columns, dtype, 0, NULL, NULL);
 }
 
@@ -108,7 +113,8 @@ static gb_status run_row(gb_cuda_call *call, const gb_gemm *g, int64_t count) {
   return GB_OK;
 }
 
-/* Launch a product of every matrix of the batch: the last batch dim goes to the library at once, the others one after another. */
+/* Launch a product of every matrix of the batch: the last batch dim goes to the library at once, the others one after
+ * another. */
 static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g) {
   int64_t at[GB_MAX_NDIM] = { 0 }, count = 1, size = p->m * p->n;
   int outer = p->batch_ndim > 0 ? p->batch_ndim - 1 : 0;
@@ -130,12 +136,14 @@ static gb_status run_batches(gb_cuda_call *call, const gb_product *p, gb_gemm *g
 }
 
 static gb_gemm gemm_of(const gb_product *p, gb_dtype result) {
-  return (gb_gemm){ .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b, .c = p->c, .ldc = p->n, .dtype = result, .batch = 1,
+  return (gb_gemm){ .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b, .c = p->c, .ldc = p->n, .dtype = result,
+                    .batch = 1,
                     .alpha = p->alpha != 0 ? p->alpha : 1 };
 }
 
 /* Does the library write this dtype from these operands? */
-static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype || (g->dtype == GB_FLOAT32 && gb_is_16bit(g->a.dtype)); }
+static bool writes(const gb_gemm *g) { return g->dtype == g->a.dtype ||
+                                       (g->dtype == GB_FLOAT32 && gb_is_16bit(g->a.dtype)); }
 
 /* Test whether ReLU passes NaN on, by a product whose sums are all NaN; the kernel that writes c here will write it
  * again. */
@@ -148,13 +156,15 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
 /* Why the library's ReLU is not used here, or NULL. */
 static const char *relu_refusal(gb_cuda_call *call, const gb_gemm *g) {
   bool other = g->dtype != g->a.dtype || (g->tf32 && g->a.dtype == GB_FLOAT32);
-  return gb_relu_refusal(call, &call->cuda->product_relu[g->a.dtype][other][g->bias != NULL], try_nan, g, g->c, g->dtype);
+  return gb_relu_refusal(call, &call->cuda->product_relu[g->a.dtype][other][g->bias != NULL], try_nan, g, g->c,
+                         g->dtype);
 }
 
 /* Run the product with what the library fuses. False: it cannot or may not, and nothing was done. Printed if asked
  * for. */
 static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
-  static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU", "the gradient of the bias" };
+  static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU",
+                                                        "the gradient of the bias" };
   const char *why = p->batch_ndim > 0 || !gb_gemm_fuses(g) ? "cuBLASLt does not take its dtype or layout" : NULL;
   if (!why && g->epilogue == GB_GEMM_RELU) why = relu_refusal(call, g);
   if (!why) {
@@ -164,14 +174,18 @@ static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_st
   }
   *status = GB_OK;
   if (call->cuda->verbose)
-    fprintf(stderr, "gibbous: %s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, which is slower: %s\n",
+    fprintf(stderr,
+            "gibbous: %s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, "
+                                                                                                   "which is "
+                                                                                                   "slower: %s\n",
             names[g->epilogue], g->m, g->k, g->k, g->n, why);
   return false;
 }
 
 /* The library's product with the bias, then ReLU in place. False: it has no such product, and nothing was done. */
 static bool run_then_relu(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
-  gb_cuda_tensor c = { .data = p->c, .dtype = p->dtype, .ndim = 2, .shape = { p->m, p->n }, .stride = { p->n, 1 }, .numel = p->m * p->n };
+  gb_cuda_tensor c = { .data = p->c, .dtype = p->dtype, .ndim = 2, .shape = { p->m, p->n }, .stride = { p->n, 1 },
+                       .numel = p->m * p->n };
   g->epilogue = GB_GEMM_PLAIN;
   if (p->batch_ndim > 0 || !gb_gemm_fuses(g)) return false;
   *status = run_batches(call, p, g);
@@ -192,7 +206,8 @@ static bool fuse_extra(gb_cuda_call *call, const gb_product *p, const gb_gemm *p
 
 /* Let the library do all of it. False: it cannot, and nothing was done. */
 static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
-  bool epilogue = p->bias || p->activation != GB_ACTIVATION_NONE || p->pre, gelu = p->activation == GB_ACTIVATION_GELU_TANH;
+  bool epilogue = p->bias || p->activation != GB_ACTIVATION_NONE ||
+      p->pre, gelu = p->activation == GB_ACTIVATION_GELU_TANH;
   bool known = gelu || ((p->activation == GB_ACTIVATION_NONE || p->activation == GB_ACTIVATION_RELU) && !p->pre);
   if (fuse_extra(call, p, g, status)) return true;
   g->epilogue = gelu ? GB_GEMM_GELU : p->activation == GB_ACTIVATION_RELU ? GB_GEMM_RELU : GB_GEMM_PLAIN;
@@ -201,7 +216,8 @@ static bool fuse(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status 
   if (!writes(g) || (epilogue && !known)) return false;
   *status = p->bias ? prepare_bias(call, p->bias, p->dtype, &g->bias) : GB_OK;
   if (*status != GB_OK) return true;
-  if (epilogue) return run_fused(call, p, g, status) || (g->epilogue == GB_GEMM_RELU && run_then_relu(call, p, g, status));
+  if (epilogue) return run_fused(call, p, g, status) ||
+      (g->epilogue == GB_GEMM_RELU && run_then_relu(call, p, g, status));
   *status = run_batches(call, p, g);
   return true;
 }
@@ -211,7 +227,8 @@ static gb_status finish_apart(gb_cuda_call *call, const gb_product *p, gb_dtype 
   int64_t batches = 1, rows = p->m;
   for (int i = 0; i < p->batch_ndim; i++) batches *= p->batch[i];
   int64_t piece = call->cuda->piece;
-  if (p->batch_ndim == 0) rows = piece > 0 ? least(p->m, most(1, piece / p->n)) : least(p->m, most(SUMS_ROWS, SUMS_BYTES / (8 * p->n)));
+  if (p->batch_ndim == 0)
+    rows = piece > 0 ? least(p->m, most(1, piece / p->n)) : least(p->m, most(SUMS_ROWS, SUMS_BYTES / (8 * p->n)));
   bool in_place = p->dtype == lane;
   char *sums = in_place ? p->c : gb_cuda_scratch(call, (size_t)(batches * rows * p->n) * bytes_of(call, lane));
   if (!sums) return GB_EMEMORY;
@@ -224,14 +241,16 @@ static gb_status finish_apart(gb_cuda_call *call, const gb_product *p, gb_dtype 
     g.tf32 = call->tf32;
     if (p->k > 0) GB_TRY(run_batches(call, &part, &g));
     gb_product_finish(call, p->k > 0 ? part.c : NULL, lane, batches * part.m, p->n, p->bias, p->activation,
-                      p->pre ? offset(call, p->pre, p->dtype, row * p->n) : NULL, offset(call, p->c, p->dtype, row * p->n), p->dtype);
+                      p->pre ? offset(call, p->pre, p->dtype, row * p->n) : NULL,
+                          offset(call, p->c, p->dtype, row * p->n), p->dtype);
   }
   return GB_OK;
 }
 
 gb_status gb_product_run(gb_cuda_call *call, const gb_product *product) {
   gb_product p = *product;
-  gb_dtype operand = gb_product_dtype(p.a.dtype, p.b.dtype, p.dtype), lane = operand == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
+  gb_dtype operand = gb_product_dtype(p.a.dtype, p.b.dtype, p.dtype),
+      lane = operand == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   bool empty = p.m == 0 || p.n == 0;
   for (int i = 0; i < p.batch_ndim; i++) empty = empty || p.batch[i] == 0;
   if (empty || (p.accumulate && p.k == 0)) return GB_OK;
@@ -325,7 +344,8 @@ static gb_status mlp(gb_cuda_call *call) {
   int64_t rows, bytes = (int64_t)bytes_of(call, y->dtype);
   GB_TRY(fold(call, in->x, &first.a, &rows));
   int64_t width = most(first.n, 1), piece = call->cuda->piece;
-  int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1) : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
+  int64_t at_once = least(most(rows, 1), piece > 0 ? most(piece / width, 1)
+                          : most(HIDDEN_ROWS, HIDDEN_BYTES / (bytes * width)));
   void *hidden = kept ? kept->data : gb_cuda_scratch(call, (size_t)(at_once * first.n * bytes));
   if (!hidden) return GB_EMEMORY;
   first.c = hidden;
@@ -352,8 +372,10 @@ static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t
   gb_attrs_gelu_backward attrs;
   gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear_backward)->activation);
   gb_op backward = gb_activation_backward(activation, &attrs.approximate);
-  bool fused = false, like_dx = kept && kept->dtype == dx->dtype && !memcmp(kept->stride, dx->stride, sizeof *dx->stride * (size_t)dx->ndim);
-  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = dx->data, .dtype = dx->dtype, .fused = &fused };
+  bool fused = false, like_dx = kept && kept->dtype == dx->dtype &&
+      !memcmp(kept->stride, dx->stride, sizeof *dx->stride * (size_t)dx->ndim);
+  gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = dx->data,
+                   .dtype = dx->dtype, .fused = &fused };
   p.b = (gb_gemm_matrix){ weight->data, weight->dtype, weight->stride[0], weight->stride[1] };
   if (activation == GB_ACTIVATION_GELU_TANH && like_dx) p.extra = GB_GEMM_GELU_SLOPE, p.kept = kept->data;
   GB_TRY(gb_product_run(call, &p));
@@ -361,11 +383,14 @@ static gb_status input_gradient(gb_cuda_call *call, gb_gemm_matrix grad, int64_t
   return GB_CUDA_RUN(call, backward, gelu_backward, dx, &attrs, .grad = dx, .x = kept);
 }
 
-/* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same dtype. */
-static gb_status weight_gradient(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix grad, int64_t rows, bool *with_bias) {
+/* grad^T @ x, or that added to a sum; with the sum of grad's rows, if the library has that and it is wanted in the same
+ * dtype. */
+static gb_status weight_gradient(gb_cuda_call *call, const gb_cuda_tensor *x, gb_gemm_matrix grad, int64_t rows,
+                                 bool *with_bias) {
   const gb_cuda_out_linear_backward *out = GB_CUDA_OUT(call, linear_backward);
   const gb_cuda_tensor *dweight = out->dweight, *dbias = out->dbias;
-  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows, .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
+  gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows,
+                   .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride },
                    .c = dweight->data, .dtype = dweight->dtype,
                    .accumulate = GB_ATTRS(call, linear_backward)->add.integer, .fused = with_bias };
   GB_TRY(fold(call, x, &p.b, &p.k));

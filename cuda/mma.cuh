@@ -1,9 +1,10 @@
 /* cuda/mma.cuh - products of small matrices by one warp, whose results stay in registers.
  *
- * Where a value lies in a warp is the layout of the instruction mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane l has
- * g = l / 4 and t = l % 4. On the emulated device lanes exchange what the instructions exchange, so that it proves the layout and the addresses;
- * the order of the sums within one instruction is the device's own. float32 operands are multiplied by plain fused multiply-adds, with
- * the sums in the same layout. Every lane of the warp takes part; matrices lie in shared memory, rows `stride` elements apart. */
+ * Where a value lies in a warp is the layout of the instruction mma.m16n8k16 (PTX ISA, "Matrix Fragments for
+ * mma.m16n8k16"): lane l has g = l / 4 and t = l % 4. On the emulated device lanes exchange what the instructions
+ * exchange, so that it proves the layout and the addresses; the order of the sums within one instruction is the
+ * device's own. float32 operands are multiplied by plain fused multiply-adds, with the sums in the same layout. Every
+ * lane of the warp takes part; matrices lie in shared memory, rows `stride` elements apart. */
 #ifndef GB_CUDA_MMA_CUH
 #define GB_CUDA_MMA_CUH
 
@@ -11,7 +12,8 @@
 
 /* 16 x 8 sums: columns 2t and 2t + 1 of row g, and the same of row g + 8. */
 struct gb_tile { float at[4]; };
-/* 16 x 16 operands of 16 bits, two to a word: columns 2t and 2t + 1 of row g, and of row g + 8; columns 2t + 8 and 2t + 9 of the two rows. */
+/* 16 x 16 operands of 16 bits, two to a word: columns 2t and 2t + 1 of row g, and of row g + 8; columns 2t + 8 and 2t +
+ * 9 of the two rows. */
 struct gb_tile16 { uint32_t at[4]; };
 
 static __device__ __forceinline__ int gb_lane(void) { return (int)(threadIdx.x % GB_WARP); }
@@ -21,7 +23,8 @@ template <typename S> struct alignas(16) gb_vector { S lane[16 / sizeof(S)]; };
 
 /* {==== copies that go on while the warp computes ==== */
 
-/* A thread's copies from global into shared memory that are on their way. On the emulated device none arrives before it is waited for. */
+/* A thread's copies from global into shared memory that are on their way. On the emulated device none arrives before it
+ * is waited for. */
 struct gb_copies {
 #ifdef GB_CUDA_EMULATE
   enum { MOST = 256 };
@@ -32,7 +35,8 @@ struct gb_copies {
   /* 16 bytes; both begin at multiples of 16. */
   __device__ __forceinline__ void add(void *to, const void *from) {
 #if defined(__CUDA_ARCH__)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from) : "memory");
 #elif defined(GB_CUDA_EMULATE)
     if (n == MOST) wait();
     on_way[n].to = (gb_vector<float> *)to;
@@ -67,9 +71,10 @@ template <typename T, class Take> static inline void gb_exchange(const T &mine, 
 }
 #endif
 
-/* A tile, or (TRANSPOSED) the transpose of one, from a matrix whose rows begin at multiples of 16 bytes: ldmatrix, where lane 8 i + r gives the
- * address of row r of the i-th 8 x 8 matrix. */
-template <bool TRANSPOSED> static __device__ __forceinline__ gb_tile16 gb_tile16_load(const uint16_t *matrix, int stride) {
+/* A tile, or (TRANSPOSED) the transpose of one, from a matrix whose rows begin at multiples of 16 bytes: ldmatrix,
+ * where lane 8 i + r gives the address of row r of the i-th 8 x 8 matrix. */
+template <bool TRANSPOSED> static __device__ __forceinline__ gb_tile16 gb_tile16_load(const uint16_t *matrix,
+    int stride) {
   int lane = gb_lane(), first = lane / 8 % 2 * 8, second = lane / 16 * 8;
   const uint16_t *row = matrix + (lane % 8 + (TRANSPOSED ? second : first)) * stride + (TRANSPOSED ? first : second);
   gb_tile16 tile;
@@ -86,25 +91,31 @@ template <bool TRANSPOSED> static __device__ __forceinline__ gb_tile16 gb_tile16
   gb_exchange(row, [&](const uint16_t *const *rows) {
     for (int i = 0; i < 4; i++) {
       const uint16_t *const *of = rows + 8 * i;
-      tile.at[i] = TRANSPOSED ? of[2 * t][g] | (uint32_t)of[2 * t + 1][g] << 16 : of[g][2 * t] | (uint32_t)of[g][2 * t + 1] << 16;
+      tile.at[i] = TRANSPOSED ? of[2 * t][g] | (uint32_t)of[2 * t + 1][g] << 16
+          : of[g][2 * t] | (uint32_t)of[g][2 * t + 1] << 16;
     }
   });
 #endif
   return tile;
 }
 
-template <bool BFLOAT> static GB_DEVICE float gb_short_value(uint16_t bits) { return BFLOAT ? gb_bfloat16_to_float(bits) : gb_half_value(bits); }
-template <bool BFLOAT> static GB_DEVICE uint16_t gb_short_bits(float x) { return BFLOAT ? gb_bfloat_bits(x) : gb_half_bits(x); }
+template <bool BFLOAT> static GB_DEVICE float gb_short_value(uint16_t bits) { return BFLOAT ? gb_bfloat16_to_float(bits)
+    : gb_half_value(bits); }
+template <bool BFLOAT> static GB_DEVICE uint16_t gb_short_bits(float x) { return BFLOAT ? gb_bfloat_bits(x)
+                                                                          : gb_half_bits(x); }
 
 /* c += a b, where b [16, 8] has in its words rows 2t and 2t + 1 of column g, and rows 2t + 8 and 2t + 9. */
-template <bool BFLOAT> static __device__ __forceinline__ void gb_tile_multiply(gb_tile *c, const gb_tile16 &a, uint32_t b0, uint32_t b1) {
+template <bool BFLOAT> static __device__ __forceinline__ void gb_tile_multiply(gb_tile *c, const gb_tile16 &a,
+    uint32_t b0, uint32_t b1) {
 #if defined(__CUDA_ARCH__)
   if (BFLOAT)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(c->at[0]), "+f"(c->at[1]), "+f"(c->at[2]), "+f"(c->at[3])
                  : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(c->at[0]), "+f"(c->at[1]), "+f"(c->at[2]), "+f"(c->at[3])
                  : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
 #elif defined(GB_CUDA_EMULATE)
@@ -115,7 +126,8 @@ template <bool BFLOAT> static __device__ __forceinline__ void gb_tile_multiply(g
       int column = 2 * t + i % 2;
       for (int k = 0; k < 16; k++) {
         uint32_t x = lanes[4 * g + k % 8 / 2].a[i / 2 + k / 8 * 2], y = lanes[4 * column + k % 8 / 2].b[k / 8];
-        c->at[i] += gb_short_value<BFLOAT>((uint16_t)(x >> k % 2 * 16)) * gb_short_value<BFLOAT>((uint16_t)(y >> k % 2 * 16));
+        c->at[i] += gb_short_value<BFLOAT>((uint16_t)(x >> k % 2 * 16)) *
+            gb_short_value<BFLOAT>((uint16_t)(y >> k % 2 * 16));
       }
     }
   });
@@ -135,7 +147,8 @@ template <bool BFLOAT> static __device__ __forceinline__ uint32_t gb_short_pair(
 }
 
 /* Two tiles of sums beside each other, rounded, as one operand. */
-template <bool BFLOAT> static __device__ __forceinline__ gb_tile16 gb_tile16_round(const gb_tile &left, const gb_tile &right) {
+template <bool BFLOAT> static __device__ __forceinline__ gb_tile16 gb_tile16_round(const gb_tile &left,
+    const gb_tile &right) {
   gb_tile16 tile;
   GB_UNROLL for (int i = 0; i < 4; i++) {
     const gb_tile &from = i < 2 ? left : right;
@@ -151,7 +164,8 @@ template <bool BFLOAT> struct gb_short_products {
   static GB_DEVICE element round(float x) { return gb_short_bits<BFLOAT>(x); }
 
   /* c [16, 8 N] += x [16, depth] y [8 N, depth]^T; depth is a multiple of 16. */
-  template <int N> static __device__ __forceinline__ void add_rows(gb_tile (&c)[N], const element *x, const element *y, int stride, int depth) {
+  template <int N> static __device__ __forceinline__ void add_rows(gb_tile (&c)[N], const element *x, const element *y,
+                                                                   int stride, int depth) {
     for (int k = 0; k < depth; k += 16) {
       gb_tile16 a = gb_tile16_load<false>(x + k, stride);
       GB_UNROLL for (int n = 0; n < N; n += 2) {
@@ -162,9 +176,11 @@ template <bool BFLOAT> struct gb_short_products {
     }
   }
 
-  /* c [16, columns] += p [16, 8 K] y [8 K, columns], p rounded; columns is a multiple of 16, and at most 8 N. No room is needed. */
+  /* c [16, columns] += p [16, 8 K] y [8 K, columns], p rounded; columns is a multiple of 16, and at most 8 N. No room
+   * is needed. */
   template <int N, int K>
-  static __device__ __forceinline__ void add_columns(gb_tile (&c)[N], const gb_tile (&p)[K], const element *y, int stride, int columns, element *) {
+  static __device__ __forceinline__ void add_columns(gb_tile (&c)[N], const gb_tile (&p)[K], const element *y,
+                                                     int stride, int columns, element *) {
     GB_UNROLL for (int k = 0; k < K; k += 2) {
       gb_tile16 a = gb_tile16_round<BFLOAT>(p[k], p[k + 1]);
       GB_UNROLL for (int n = 0; n < N; n += 2) {
@@ -187,13 +203,15 @@ struct gb_float_products {
   enum { STRIDE_PAD = 4, IS_SHORT = 0 };
   static GB_DEVICE element round(float x) { return x; }
 
-  template <int N> static __device__ __forceinline__ void add_rows(gb_tile (&c)[N], const element *x, const element *y, int stride, int depth) {
+  template <int N> static __device__ __forceinline__ void add_rows(gb_tile (&c)[N], const element *x, const element *y,
+                                                                   int stride, int depth) {
     typedef gb_vector<float> four;
     int g = gb_lane() / 4, t = gb_lane() % 4;
     for (int k = 0; k < depth; k += 4) {
       four x0 = *(const four *)(x + g * stride + k), x1 = *(const four *)(x + (g + 8) * stride + k);
       GB_UNROLL for (int n = 0; n < N; n++) {
-        four y0 = *(const four *)(y + (8 * n + 2 * t) * stride + k), y1 = *(const four *)(y + (8 * n + 2 * t + 1) * stride + k);
+        four y0 = *(const four *)(y + (8 * n + 2 * t) * stride + k),
+            y1 = *(const four *)(y + (8 * n + 2 * t + 1) * stride + k);
         GB_UNROLL for (int i = 0; i < 4; i++) {
           c[n].at[0] += x0.lane[i] * y0.lane[i];
           c[n].at[1] += x0.lane[i] * y1.lane[i];
@@ -205,7 +223,8 @@ struct gb_float_products {
   }
 
   template <int N, int K>
-  static __device__ __forceinline__ void add_columns(gb_tile (&c)[N], const gb_tile (&p)[K], const element *y, int stride, int columns, element *room) {
+  static __device__ __forceinline__ void add_columns(gb_tile (&c)[N], const gb_tile (&p)[K], const element *y,
+                                                     int stride, int columns, element *room) {
     int g = gb_lane() / 4, t = gb_lane() % 4, across = 8 * K + 4;
     GB_UNROLL for (int k = 0; k < K; k++)
       GB_UNROLL for (int i = 0; i < 4; i++) room[(g + i / 2 * 8) * across + 8 * k + 2 * t + i % 2] = p[k].at[i];

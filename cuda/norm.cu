@@ -1,10 +1,11 @@
 /* cuda/norm.cu - layer_norm, rms_norm, add_layer_norm, batch_norm and their gradients.
  *
- * A row that fits in registers is read once and written once: its mean, then the sum of squares about it, then the result. Gradients of
- * weight and bias are kept by the threads that own the columns, in parts that a second kernel adds up in order. Statistics
- * of batch_norm are folds (fold.cuh): a mean per channel, then squares about it. rms_norm is layer_norm with a mean of 0.
- * Where x lies channels last the library is asked first (batch_norm.h); the running statistics are ours all the same.
- * Traffic: x and y forward, x, grad and dx backward; batch_norm reads its inputs twice more. */
+ * A row that fits in registers is read once and written once: its mean, then the sum of squares about it, then the
+ * result. Gradients of weight and bias are kept by the threads that own the columns, in parts that a second kernel adds
+ * up in order. Statistics of batch_norm are folds (fold.cuh): a mean per channel, then squares about it. rms_norm is
+ * layer_norm with a mean of 0. Where x lies channels last the library is asked first (batch_norm.h); the running
+ * statistics are ours all the same. Traffic: x and y forward, x, grad and dx backward; batch_norm reads its inputs
+ * twice more. */
 #include "cuda/batch_norm.h"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
@@ -15,7 +16,8 @@
 /* One norm: groups of elements that are normalised together are rows. */
 typedef struct norm_job {
   gb_rows x, residual, sum, y;       /* residual and sum: of add_layer_norm */
-  gb_rows normalised;                /* what is: x, or the sum. Chosen here, since a kernel that chooses copies all of this into local memory */
+  gb_rows normalised;                /* what is: x, or the sum. Chosen here, since a kernel that chooses copies all of
+                                        this into local memory */
   gb_rows weight, bias;              /* one row; data NULL: none */
   bool adds, centre;                 /* x + residual comes first; the mean is taken off */
   double eps;
@@ -26,7 +28,8 @@ static GB_DEVICE float root_of(float x) { return 1 / sqrtf(x); }
 static GB_DEVICE double root_of(double x) { return 1 / sqrt(x); }
 
 /* A parameter at position i, or `absent`. */
-template <typename T> static GB_DEVICE T parameter(const gb_rows &p, int64_t i, T absent) { return p.data ? gb_row_load<T>(p, 0, i) : absent; }
+template <typename T> static GB_DEVICE T parameter(const gb_rows &p, int64_t i,
+                                                   T absent) { return p.data ? gb_row_load<T>(p, 0, i) : absent; }
 
 template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job, int64_t row, T mean, T rstd) {
   if (threadIdx.x) return;
@@ -35,7 +38,8 @@ template <typename T> static GB_DEVICE void keep_statistics(const norm_job &job,
 }
 
 /* This thread's share of a parameter, or `absent`. */
-template <typename T, int PER, bool LANES> static GB_DEVICE void hold_parameter(const gb_rows &p, const gb_share &share, T *held, T absent) {
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_parameter(const gb_rows &p, const gb_share &share,
+    T *held, T absent) {
   if (p.data) {
     gb_row_hold<T, PER, LANES>(p, 0, share, held, (T)0);
     return;
@@ -44,7 +48,8 @@ template <typename T, int PER, bool LANES> static GB_DEVICE void hold_parameter(
 }
 
 /* y of a share, from x; four elements of the parameters at a time, which all rows find in the cache. */
-template <typename T, int PER, bool LANES> static GB_DEVICE void normalise(const norm_job &job, gb_share share, T mean, T rstd, T *held) {
+template <typename T, int PER, bool LANES> static GB_DEVICE void normalise(const norm_job &job, gb_share share, T mean,
+                                                                           T rstd, T *held) {
   GB_UNROLL for (int c = 0; c < PER; c += GB_LANES) {
     T weight[GB_LANES], bias[GB_LANES];
     hold_parameter<T, GB_LANES, LANES>(job.weight, share, weight, (T)1);
@@ -55,14 +60,16 @@ template <typename T, int PER, bool LANES> static GB_DEVICE void normalise(const
 }
 
 /* x, or x + residual as `sum` holds it, which is written. */
-template <typename T, int PER, bool LANES> static GB_DEVICE void hold_input(const norm_job &job, int64_t row, const gb_share &share, T *held) {
+template <typename T, int PER, bool LANES> static GB_DEVICE void hold_input(const norm_job &job, int64_t row,
+                                                                            const gb_share &share, T *held) {
   gb_row_hold<T, PER, LANES>(job.x, gb_at(job.x.outer, row), share, held, (T)0);
   if (!job.adds) return;
   T other[PER];
   gb_row_hold<T, PER, LANES>(job.residual, gb_at(job.residual.outer, row), share, other, (T)0);
   GB_UNROLL for (int k = 0; k < PER; k++) held[k] += other[k];
   if (gb_lane_bytes(job.sum.dtype)) {
-    GB_UNROLL for (int k = 0; k < PER; k += GB_LANES) gb_lanes_unpack<T, GB_LANES>(gb_lanes_pack<T, GB_LANES>(held + k, job.sum.dtype), job.sum.dtype, held + k);
+    GB_UNROLL for (int k = 0; k < PER; k += GB_LANES) gb_lanes_unpack<T,
+        GB_LANES>(gb_lanes_pack<T, GB_LANES>(held + k, job.sum.dtype), job.sum.dtype, held + k);
   }
   gb_row_put<T, PER, LANES>(job.sum, gb_at(job.sum.outer, row), share, held);
 }
@@ -88,14 +95,16 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_
   }
 }
 
-/* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room for the rows under way. */
+/* Rows too long to hold, and those without lanes: read three times, all but the first from the cache where it has room
+ * for the rows under way. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_long(norm_job job) {
   int64_t n = job.x.length;
   const gb_rows &from = job.normalised;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     int64_t at = gb_at(from.outer, row), to = gb_at(job.y.outer, row);
     T held[GB_TILE], mean = 0, squares = 0;
-    for (gb_share share = gb_share_of(job.y, to); (job.centre || job.adds) && gb_is_tile(share, n); gb_next_tile(&share)) {
+    for (gb_share share = gb_share_of(job.y, to); (job.centre || job.adds) &&
+         gb_is_tile(share, n); gb_next_tile(&share)) {
       hold_input<T, GB_TILE, false>(job, row, share, held);
       GB_UNROLL for (int k = 0; k < GB_TILE; k++) mean += held[k];
     }
@@ -117,7 +126,8 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm
 static bool has_lanes_or_none(const gb_rows &r) { return !r.data || gb_has_lanes(r); }
 
 template <typename T> static void launch_norm(gb_cuda_call *call, const norm_job *job) {
-  bool lanes = sizeof(T) == 4 && gb_has_lanes(job->x) && gb_has_lanes(job->y) && has_lanes_or_none(job->residual) && has_lanes_or_none(job->sum) &&
+  bool lanes = sizeof(T) == 4 && gb_has_lanes(job->x) && gb_has_lanes(job->y) && has_lanes_or_none(job->residual) &&
+      has_lanes_or_none(job->sum) &&
                has_lanes_or_none(job->weight) && has_lanes_or_none(job->bias);
   gb_row_shape s = gb_shape_held(job->y, lanes, 32);
   if (s.per == 4) GB_LAUNCH(call->stream, norm_held<4>, s.grid, s.block, 0, *job);
@@ -193,7 +203,8 @@ static gb_status add_layer_norm(gb_cuda_call *call) {
 
 /* {---- their gradients ---- */
 
-/* One gradient of a norm. parts: sums by column of grad * normal and of grad, 2 * n of each worker (a row of threads), as rows of n. */
+/* One gradient of a norm. parts: sums by column of grad * normal and of grad, 2 * n of each worker (a row of threads),
+ * as rows of n. */
 typedef struct norm_backward_job {
   gb_rows grad, x, dx, weight;
   bool centre;
@@ -216,7 +227,8 @@ template <typename T> static __device__ row_means<T> means_of(T plain, T along, 
   return m;
 }
 
-/* A thread keeps the sums of the columns it owns: so all rows of a worker must begin alike, and a shift that differs is not taken. */
+/* A thread keeps the sums of the columns it owns: so all rows of a worker must begin alike, and a shift that differs is
+ * not taken. */
 static GB_DEVICE gb_share worker_share(const norm_backward_job &job) {
   bool alike = job.dx.outer.n == 0 || (job.dx.outer.n == 1 && job.dx.outer.step[0] % GB_LANES == 0);
   return gb_share{ alike ? -(int64_t)gb_row_shift(job.dx, 0) : 0, (int)threadIdx.x, (int)blockDim.x };
@@ -228,12 +240,14 @@ static GB_DEVICE gb_share later(gb_share share, int k) {
   return share;
 }
 
-template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) norm_backward_held(norm_backward_job job) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
+                                                     1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
   gb_share share = worker_share(job);
   float dweight[PER] = {}, dbias[PER] = {};
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
-    float grad[PER], normal[PER], weight[GB_LANES], plain = 0, along = 0, mean = job.mean ? ((const float *)job.mean)[row] : (float)0;
+    float grad[PER], normal[PER], weight[GB_LANES], plain = 0, along = 0,
+        mean = job.mean ? ((const float *)job.mean)[row] : (float)0;
     float rstd = ((const float *)job.rstd)[row];
     gb_row_hold<float, PER, true>(job.grad, gb_at(job.grad.outer, row), share, grad, (float)0);
     gb_row_hold<float, PER, true>(job.x, gb_at(job.x.outer, row), share, normal, mean);
@@ -248,7 +262,8 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) no
     }
     row_means<float> m = means_of(plain, along, job.centre, n);
     GB_UNROLL for (int k = 0; k < PER; k++) {
-      if (k % GB_LANES == 0) hold_parameter<float, GB_LANES, true>(job.weight, later(share, k), weight, (float)1); /* again: registers are short */
+      /* again: registers are short */
+      if (k % GB_LANES == 0) hold_parameter<float, GB_LANES, true>(job.weight, later(share, k), weight, (float)1);
       grad[k] = slope_of(grad[k], normal[k], weight[k % GB_LANES], rstd, m);
     }
     gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
@@ -258,7 +273,8 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), 1) no
   gb_row_put<float, PER, true>(job.parts, worker * 2 * n + n, share, dbias);
 }
 
-/* Rows too long to hold, and those without lanes: x and grad are read twice, and the columns' sums are kept in memory. */
+/* Rows too long to hold, and those without lanes: x and grad are read twice, and the columns' sums are kept in
+ * memory. */
 template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm_backward_long(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row(), part = worker * 2 * n;
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
@@ -287,15 +303,17 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm
       gb_row_put<T, GB_LANES>(job.dx, dx, share, slope);
       for (int which = 0; job.parts.data && which < 2; which++) { /* a column belongs to one thread of the worker */
         if (row > worker) gb_row_hold<T, GB_LANES>(job.parts, part + which * n, share, sum, (T)0);
-        GB_UNROLL for (int l = 0; l < GB_LANES; l++) sum[l] = (row > worker ? sum[l] : (T)0) + (which ? grad[l] : grad[l] * normal[l]);
+        GB_UNROLL for (int l = 0; l < GB_LANES; l++) sum[l] = (row > worker ? sum[l] : (T)0) +
+            (which ? grad[l] : grad[l] * normal[l]);
         gb_row_put<T, GB_LANES>(job.parts, part + which * n, share, sum);
       }
     }
   }
 }
 
-/* Rows of threads that work at once, each with a part of its own: as many as fill a large device with what a thread of theirs holds, since each
- * costs 2 * n sums that are written and read. By the shape alone, so that the order of the sums is. */
+/* Rows of threads that work at once, each with a part of its own: as many as fill a large device with what a thread of
+ * theirs holds, since each costs 2 * n sums that are written and read. By the shape alone, so that the order of the
+ * sums is. */
 static int64_t workers_of(int64_t rows, int64_t n, const gb_row_shape *s) {
   int64_t most = ((int64_t)1 << 16) / s->block.x;
   if (s->per == 0 && most * n > (int64_t)1 << 22) most = ((int64_t)1 << 22) / n;
@@ -304,7 +322,8 @@ static int64_t workers_of(int64_t rows, int64_t n, const gb_row_shape *s) {
 }
 
 /* Launch the gradient of a norm; the sums of its workers are left in job->parts. */
-template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job, const gb_row_shape *s, int64_t workers) {
+template <typename T> static void launch_backward(gb_cuda_call *call, const norm_backward_job *job,
+                                                  const gb_row_shape *s, int64_t workers) {
   dim3 grid((unsigned)workers), block(s->block.x);
   if (s->per == 4) GB_LAUNCH(call->stream, norm_backward_held<4>, grid, block, 0, *job);
   else if (s->per == 16) GB_LAUNCH(call->stream, norm_backward_held<16>, grid, block, 0, *job);
@@ -317,8 +336,10 @@ template <typename T> static GB_DEVICE void store_parameter(const gb_rows &to, i
 
 enum { PART_LANES = 32 }; /* threads that share a column */
 
-/* The sums of both parameters' columns: thread y of a column adds up every PART_LANES-th worker's, then the threads' sums are joined in order. */
-template <typename T> __global__ void __launch_bounds__(GB_WARP *PART_LANES) sum_parts(const T *parts, int64_t workers, int64_t n, gb_rows dweight, gb_rows dbias) {
+/* The sums of both parameters' columns: thread y of a column adds up every PART_LANES-th worker's, then the threads'
+ * sums are joined in order. */
+template <typename T> __global__ void __launch_bounds__(GB_WARP *PART_LANES) sum_parts(const T *parts, int64_t workers,
+    int64_t n, gb_rows dweight, gb_rows dbias) {
   GB_SHARED(T, sums, [PART_LANES][GB_WARP + 1]);
   int64_t column = (int64_t)blockIdx.x * GB_WARP + threadIdx.x;
   T sum = 0;
@@ -331,9 +352,11 @@ template <typename T> __global__ void __launch_bounds__(GB_WARP *PART_LANES) sum
   else store_parameter(dbias, column - n, sum);
 }
 
-template <typename T> static void launch_parts(gb_cuda_call *call, const norm_backward_job *job, int64_t workers, gb_rows dweight, gb_rows dbias) {
+template <typename T> static void launch_parts(gb_cuda_call *call, const norm_backward_job *job, int64_t workers,
+                                               gb_rows dweight, gb_rows dbias) {
   int64_t n = job->x.length;
-  GB_LAUNCH(call->stream, sum_parts<T>, (unsigned)((2 * n + GB_WARP - 1) / GB_WARP), dim3(GB_WARP, PART_LANES), 0, (const T *)(const void *)job->parts.data,
+  GB_LAUNCH(call->stream, sum_parts<T>, (unsigned)((2 * n + GB_WARP - 1) / GB_WARP), dim3(GB_WARP, PART_LANES), 0,
+            (const T *)(const void *)job->parts.data,
             workers, n, dweight, dbias);
 }
 
@@ -361,7 +384,8 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backwa
   job.mean = data_of(in->mean);
   job.rstd = rstd->data;
   int64_t n = job.x.length;
-  bool lanes = compute == GB_FLOAT32 && gb_has_lanes(job.grad) && gb_has_lanes(job.x) && gb_has_lanes(job.dx) && has_lanes_or_none(job.weight);
+  bool lanes = compute == GB_FLOAT32 && gb_has_lanes(job.grad) && gb_has_lanes(job.x) && gb_has_lanes(job.dx) &&
+      has_lanes_or_none(job.weight);
   gb_row_shape s = gb_shape_held(job.dx, lanes, 16);
   int64_t workers = workers_of(job.x.count, n, &s);
   if (dweight || dbias) {
@@ -413,24 +437,29 @@ static gb_walk walk_channels(const gb_cuda_tensor *out, const gb_cuda_tensor *x,
 }
 
 /* y = (x - mean) * scale + bias */
-template <typename T> __global__ void apply_channels(gb_walk w, char *x, int x_dtype, char *y, int y_dtype, channels c, gb_rows bias) {
+template <typename T> __global__ void apply_channels(gb_walk w, char *x, int x_dtype, char *y, int y_dtype, channels c,
+                                                     gb_rows bias) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t at[PLACES];
     gb_seek<PLACES>(w, i, at);
     T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[at[PLACE_CHANNEL]];
-    gb_store<T>(y, y_dtype, at[PLACE_OUT], apart * ((const T *)c.scale)[at[PLACE_CHANNEL]] + parameter<T>(bias, at[PLACE_CHANNEL], 0));
+    gb_store<T>(y, y_dtype, at[PLACE_OUT], apart * ((const T *)c.scale)[at[PLACE_CHANNEL]] +
+                parameter<T>(bias, at[PLACE_CHANNEL], 0));
   }
 }
 
 /* dx = scale * (grad - plain - (x - mean) * along) */
 template <typename T>
-__global__ void differentiate_channels(gb_walk w, char *x, int x_dtype, char *grad, int grad_dtype, char *dx, int dx_dtype, channels c) {
+__global__ void differentiate_channels(gb_walk w, char *x, int x_dtype, char *grad, int grad_dtype, char *dx,
+                                       int dx_dtype, channels c) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t at[PLACES];
     gb_seek<PLACES>(w, i, at);
     int64_t k = at[PLACE_CHANNEL];
-    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k], g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]), along = ((const T *)c.along)[k];
-    T back = along == 0 ? (T)0 : apart * along; /* in evaluation nothing flows back through the variance, not even from an infinite x */
+    T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k],
+        g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]), along = ((const T *)c.along)[k];
+    T back = along == 0 ? (T)0 : apart * along; /* in evaluation nothing flows back through the variance, not even from
+                                                   an infinite x */
     gb_store<T>(dx, dx_dtype, at[PLACE_OUT], ((const T *)c.scale)[k] * (g - ((const T *)c.plain)[k] - back));
   }
 }
@@ -444,15 +473,16 @@ typedef struct channel_job {
   bool training, update;
 } channel_job;
 
-/* c.mean and c.rstd hold the batch's mean and variance (training), or nothing yet. One block: running statistics move only if all of the
- * batch's are finite, since a batch that overflowed must not leave its mark. */
+/* c.mean and c.rstd hold the batch's mean and variance (training), or nothing yet. One block: running statistics move
+ * only if all of the batch's are finite, since a batch that overflowed must not leave its mark. */
 template <typename T> __global__ void prepare_channels(channel_job job) {
   GB_SHARED(int, broken, [1]);
   T *mean = (T *)job.c.mean, *rstd = (T *)job.c.rstd, *scale = (T *)job.c.scale;
   if (threadIdx.x == 0) broken[0] = 0;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
-    if (!job.training) mean[i] = gb_row_load<T>(job.running_mean, 0, i), rstd[i] = gb_row_load<T>(job.running_var, 0, i);
+    if (!job.training) mean[i] = gb_row_load<T>(job.running_mean, 0, i),
+        rstd[i] = gb_row_load<T>(job.running_var, 0, i);
     else if (!isfinite(mean[i]) || !isfinite(rstd[i])) broken[0] = 1; /* whoever writes it, it is 1 */
   }
   __syncthreads();
@@ -464,7 +494,8 @@ template <typename T> __global__ void prepare_channels(channel_job job) {
     }
     if (update && job.running_var.data) {
       double before = (double)gb_row_load<T>(job.running_var, 0, i), unbiased = job.count / (job.count - 1);
-      gb_row_store<T>(job.running_var, 0, i, (T)((1 - job.momentum) * before + job.momentum * unbiased * (double)rstd[i]));
+      gb_row_store<T>(job.running_var, 0, i,
+                      (T)((1 - job.momentum) * before + job.momentum * unbiased * (double)rstd[i]));
     }
     rstd[i] = (T)(1 / sqrt((double)rstd[i] + job.eps));
     scale[i] = rstd[i] * parameter<T>(job.weight, i, 1);
@@ -476,7 +507,8 @@ template <typename T> __global__ void prepare_channels(channel_job job) {
 /* {---- by the library ---- */
 
 /* What the library is asked with: statistics, where there are some, weights or 1, and biases or 0. */
-static __global__ void load_parameters(channels c, gb_rows mean, gb_rows rstd, gb_rows weight, gb_rows bias, int64_t n) {
+static __global__ void load_parameters(channels c, gb_rows mean, gb_rows rstd, gb_rows weight, gb_rows bias,
+                                       int64_t n) {
   for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
     if (mean.data) ((float *)c.mean)[i] = gb_row_load<float>(mean, 0, i);
     if (rstd.data) ((float *)c.rstd)[i] = gb_row_load<float>(rstd, 0, i);
@@ -485,7 +517,8 @@ static __global__ void load_parameters(channels c, gb_rows mean, gb_rows rstd, g
   }
 }
 
-/* 1 / sqrt(variance + eps) becomes the variance again: good to some ulp of variance + eps, which is all that is ever made of it. */
+/* 1 / sqrt(variance + eps) becomes the variance again: good to some ulp of variance + eps, which is all that is ever
+ * made of it. */
 static __global__ void find_variances(float *rstd, double eps, int64_t n) {
   for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
     double variance = 1 / ((double)rstd[i] * (double)rstd[i]) - eps;
@@ -494,11 +527,13 @@ static __global__ void find_variances(float *rstd, double eps, int64_t n) {
 }
 
 /* Does the library have an engine for it? `other` is x again, or the gradient that comes in. */
-static gb_status ask_library(gb_cuda_call *call, gb_batch_norm *b, const gb_cuda_tensor *x, const gb_cuda_tensor *other, const gb_cuda_tensor *result,
+static gb_status ask_library(gb_cuda_call *call, gb_batch_norm *b, const gb_cuda_tensor *x, const gb_cuda_tensor *other,
+                             const gb_cuda_tensor *result,
                              bool *has) {
   *has = false;
   if (x->dtype == GB_FLOAT64 || other->dtype != x->dtype || result->dtype != x->dtype || x->numel == 0) return GB_OK;
-  if (!gb_cuda_is_channels_last(x) || !gb_cuda_is_channels_last(other) || !gb_cuda_is_channels_last(result)) return GB_OK;
+  if (!gb_cuda_is_channels_last(x) || !gb_cuda_is_channels_last(other) || !gb_cuda_is_channels_last(result))
+    return GB_OK;
   b->n = x->shape[0];
   b->c = x->shape[1];
   b->inner = x->numel / (b->n * b->c);
@@ -533,7 +568,8 @@ static gb_status take_channels(gb_cuda_call *call, int64_t n, gb_dtype compute, 
 }
 
 /* The fold of x over all dims but the channels'. */
-static gb_fold over_channels(const gb_cuda_tensor *x, gb_dtype compute, gb_map_kind map, const void *center, void *out) {
+static gb_fold over_channels(const gb_cuda_tensor *x, gb_dtype compute, gb_map_kind map, const void *center,
+                             void *out) {
   gb_fold f = {};
   f.x = gb_rows_of(x, ((1u << x->ndim) - 1u) & ~2u);
   f.map = map;
@@ -545,7 +581,8 @@ static gb_fold over_channels(const gb_cuda_tensor *x, gb_dtype compute, gb_map_k
 
 /* The mean of each channel, and its variance (divided by the number of elements). */
 static gb_status moments(gb_cuda_call *call, const gb_cuda_tensor *x, gb_dtype compute, const channels *c) {
-  gb_fold mean = over_channels(x, compute, GB_MAP_PLAIN, NULL, c->mean), spread = over_channels(x, compute, GB_MAP_CENTERED_SQUARE, c->mean, c->rstd);
+  gb_fold mean = over_channels(x, compute, GB_MAP_PLAIN, NULL, c->mean),
+      spread = over_channels(x, compute, GB_MAP_CENTERED_SQUARE, c->mean, c->rstd);
   mean.finish = spread.finish = GB_FINISH_SCALED;
   mean.a = spread.a = (double)mean.x.length;
   gb_status status = gb_fold_run(call, &mean);
@@ -577,10 +614,12 @@ static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype c
   gb_rows bias = one_row(GB_CUDA_IN(call, batch_norm)->bias);
   if (compute == GB_FLOAT64) {
     GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, *job);
-    GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c, bias);
+    GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype,
+              y->data, y->dtype, job->c, bias);
   } else {
     GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, *job);
-    GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, y->data, y->dtype, job->c, bias);
+    GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype,
+              y->data, y->dtype, job->c, bias);
   }
   return GB_OK;
 }
@@ -621,7 +660,8 @@ static gb_status batch_norm(gb_cuda_call *call) {
 
 /* One gradient of batch_norm: the vectors of forward and where the sums go. */
 typedef struct channel_backward_job {
-  channels c;                                                          /* plain and along hold the sums of grad and of grad * (x - mean) */
+  /* plain and along hold the sums of grad and of grad * (x - mean) */
+  channels c;
   gb_rows mean, rstd, weight, dweight, dbias;
   int64_t n;
   double count;
@@ -629,10 +669,12 @@ typedef struct channel_backward_job {
 } channel_backward_job;
 
 template <typename T> __global__ void load_means(channel_backward_job job) {
-  for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>()) ((T *)job.c.mean)[i] = gb_row_load<T>(job.mean, 0, i);
+  for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>())
+    ((T *)job.c.mean)[i] = gb_row_load<T>(job.mean, 0, i);
 }
 
-/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
+/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through
+ * mean and variance. */
 template <typename T> __global__ void prepare_gradients(channel_backward_job job) {
   T *plain = (T *)job.c.plain, *along = (T *)job.c.along, *scale = (T *)job.c.scale;
   for (int64_t i = gb_thread<int64_t>(); i < job.n; i += gb_grid_size<int64_t>()) {
@@ -655,7 +697,8 @@ template <typename T> static void launch_gradients(gb_cuda_call *call, const cha
   const gb_cuda_tensor *grad = in->grad, *x = in->x, *dx = GB_CUDA_OUT(call, batch_norm_backward)->dx;
   gb_walk w = walk_channels(dx, x, grad);
   GB_LAUNCH(call->stream, prepare_gradients<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
-  GB_LAUNCH(call->stream, differentiate_channels<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype, grad->data, grad->dtype,
+  GB_LAUNCH(call->stream, differentiate_channels<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data,
+            x->dtype, grad->data, grad->dtype,
             dx->data, dx->dtype, job->c);
 }
 
@@ -666,7 +709,8 @@ static gb_status differentiate_by_library(gb_cuda_call *call, const channel_back
   use_channels(b, &job->c);
   b->dscale = (float *)(out->dweight ? (void *)out->dweight->data : job->c.along);
   b->dbias = (float *)(out->dbias ? (void *)out->dbias->data : job->c.plain);
-  GB_LAUNCH(call->stream, load_parameters, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, job->c, job->mean, job->rstd, job->weight, none, job->n);
+  GB_LAUNCH(call->stream, load_parameters, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, job->c, job->mean, job->rstd,
+            job->weight, none, job->n);
   return gb_batch_norm_run(call, b);
 }
 
@@ -712,7 +756,9 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_norm[] = {
-  { GB_OP_layer_norm, layer_norm, false }, { GB_OP_layer_norm_backward, layer_norm_backward, false }, { GB_OP_rms_norm, rms_norm, false },
-  { GB_OP_rms_norm_backward, rms_norm_backward, false }, { GB_OP_add_layer_norm, add_layer_norm, false }, { GB_OP_batch_norm, batch_norm, false },
+  { GB_OP_layer_norm, layer_norm, false }, { GB_OP_layer_norm_backward, layer_norm_backward, false },
+      { GB_OP_rms_norm, rms_norm, false },
+  { GB_OP_rms_norm_backward, rms_norm_backward, false }, { GB_OP_add_layer_norm, add_layer_norm, false },
+      { GB_OP_batch_norm, batch_norm, false },
   { GB_OP_batch_norm_backward, batch_norm_backward, false }, { GB_OP_COUNT, NULL, false },
 };

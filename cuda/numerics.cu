@@ -1,22 +1,25 @@
 /* cuda/numerics.cu - how many elements a floating format cannot hold, and a histogram of their exponents.
  *
- * Reads every element once. A block counts in shared memory, in several copies of the histogram, since most lanes of a warp meet in few bins;
- * what it found is added to the result, which was cleared before. All are integers, whose sums and extremes do not depend on who comes
- * first, so the atomics here keep the rule that the same input gives the same bits. */
+ * Reads every element once. A block counts in shared memory, in several copies of the histogram, since most lanes of a
+ * warp meet in few bins; what it found is added to the result, which was cleared before. All are integers, whose sums
+ * and extremes do not depend on who comes first, so the atomics here keep the rule that the same input gives the same
+ * bits. */
 #include "cuda/block.cuh"
 #include "base/numerics.h"
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 
 enum {
-  COPIES = 8,          /* of the histogram: lanes l, l + 8, ... share one; neighbouring copies lie in neighbouring banks */
+  COPIES = 8,          /* of the histogram: lanes l, l + 8, ... share one; neighbouring copies lie in neighbouring
+                          banks */
   EACH = 4,            /* strips or elements that a thread has at least, where there are enough */
   BLOCKS = 1024,       /* at most: as many as run at once; each has a histogram to clear and to add up */
 };
 
 typedef unsigned long long word;
 
-/* What is surveyed, and where the counts go. range holds the bits of float64, which are in the order of what they stand for. */
+/* What is surveyed, and where the counts go. range holds the bits of float64, which are in the order of what they stand
+ * for. */
 struct survey {
   gb_walk walk;
   const char *data;
@@ -56,7 +59,8 @@ template <typename Bits> struct findings {
   Bits largest, smallest; /* 0: none */
 };
 
-template <typename T, typename Bits> static __device__ __forceinline__ void look_at(const survey &s, T x, uint32_t *bins, findings<Bits> *f) {
+template <typename T, typename Bits> static __device__ __forceinline__ void look_at(const survey &s, T x,
+    uint32_t *bins, findings<Bits> *f) {
   Bits m = magnitude_of(x), infinity = (Bits)s.bounds.infinity;
   f->count[GB_NUMERICS_ZERO] += m == 0;
   f->count[GB_NUMERICS_INFINITE] += m == infinity;
@@ -89,12 +93,14 @@ static __device__ __forceinline__ void lower_to(word *to, word value) {
 }
 
 /* All threads of the block together: its histogram and what they found, added to the result. */
-template <typename Bits> static __device__ __forceinline__ void deliver(const survey &s, const uint32_t *bins, const findings<Bits> &f) {
+template <typename Bits> static __device__ __forceinline__ void deliver(const survey &s, const uint32_t *bins,
+                                                                        const findings<Bits> &f) {
   for (int i = 0; i < GB_NUMERICS_FIRST_BIN; i++) {
     word n = gb_block_reduce<gb_sum_of>((word)f.count[i], (word)0);
     if (threadIdx.x == 0 && n) atomicAdd(&s.counts[i], n);
   }
-  Bits largest = gb_block_reduce<gb_most_of>(f.largest, (Bits)0), smallest = gb_block_reduce<least_above_zero>(f.smallest, (Bits)0);
+  Bits largest = gb_block_reduce<gb_most_of>(f.largest, (Bits)0),
+      smallest = gb_block_reduce<least_above_zero>(f.smallest, (Bits)0);
   if (threadIdx.x == 0 && largest > 0) {
     atomicMax(&s.range[GB_NUMERICS_AMAX], wide_bits(largest));
     lower_to(&s.range[GB_NUMERICS_AMIN], wide_bits(smallest));
@@ -146,19 +152,22 @@ template <typename T, typename Bits> static __global__ void __launch_bounds__(GB
 
 /* Blocks for so many strips or elements. */
 static unsigned grid_for(int64_t n) {
-  return gb_blocks(n < (int64_t)BLOCKS * GB_THREADS * EACH ? n : (int64_t)BLOCKS * GB_THREADS * EACH, GB_THREADS * EACH);
+  return gb_blocks(n < (int64_t)BLOCKS * GB_THREADS * EACH ? n : (int64_t)BLOCKS * GB_THREADS * EACH,
+                   GB_THREADS * EACH);
 }
 
 template <int W> static void launch_strips(gb_cuda_call *call, survey *s) {
   int64_t length = s->walk.shape[s->walk.ndim - 1];
   s->shift = (int)((uintptr_t)s->data / gb_bytes_of((gb_dtype)s->dtype) % W);
-  GB_LAUNCH(call->stream, survey_strips<W>, grid_for(s->walk.numel / length * gb_strips_of(length, W)), GB_THREADS, 0, *s);
+  GB_LAUNCH(call->stream, survey_strips<W>, grid_for(s->walk.numel / length * gb_strips_of(length, W)), GB_THREADS, 0,
+            *s);
 }
 
 static gb_status numerics(gb_cuda_call *call) {
   const gb_cuda_tensor *x = GB_CUDA_IN(call, numerics)->x;
   const gb_cuda_tensor *counts = GB_CUDA_OUT(call, numerics)->counts, *range = GB_CUDA_OUT(call, numerics)->range;
-  if (gb_rt_set(call->stream, counts->data, 0, GB_NUMERICS_COUNTS * sizeof(word)) || gb_rt_set(call->stream, range->data, 0, GB_NUMERICS_RANGE * sizeof(word)))
+  if (gb_rt_set(call->stream, counts->data, 0, GB_NUMERICS_COUNTS * sizeof(word)) ||
+      gb_rt_set(call->stream, range->data, 0, GB_NUMERICS_RANGE * sizeof(word)))
     return gb_cuda_fail(call, GB_EDEVICE, "the counts could not be cleared");
   if (x->numel == 0) return GB_OK;
   survey s = {};
@@ -170,11 +179,13 @@ static gb_status numerics(gb_cuda_call *call) {
   s.counts = (word *)counts->data;
   s.range = (word *)range->data;
   int last = s.walk.ndim - 1, width = gb_lane_bytes(x->dtype) == 4 ? 4 : 8;
-  bool strips = x->dtype != GB_FLOAT64 && s.walk.stride[0][last] == 1 && s.walk.shape[last] >= 4 * width; /* as gb_strip_width says */
+  /* as gb_strip_width says */
+  bool strips = x->dtype != GB_FLOAT64 && s.walk.stride[0][last] == 1 && s.walk.shape[last] >= 4 * width;
   unsigned grid = grid_for(x->numel);
   if (strips && width == 4) launch_strips<4>(call, &s);
   else if (strips) launch_strips<8>(call, &s);
-  else if (x->dtype == GB_FLOAT64) GB_LAUNCH(call->stream, GB_KERNEL(survey_elements<double, int64_t>), grid, GB_THREADS, 0, s);
+  else if (x->dtype == GB_FLOAT64)
+    GB_LAUNCH(call->stream, GB_KERNEL(survey_elements<double, int64_t>), grid, GB_THREADS, 0, s);
   else GB_LAUNCH(call->stream, GB_KERNEL(survey_elements<float, int32_t>), grid, GB_THREADS, 0, s);
   return GB_OK;
 }

@@ -1,7 +1,7 @@
 /* cuda/optim.c - passes over a slab: brings what the engine's call says into the form of the kernels of optim.cu.
  *
- * The segments with a gradient travel with the launch, so nothing is uploaded and a captured graph keeps them. Counts of steps, flags and the
- * scale live on the device, and no pass waits for them. */
+ * The segments with a gradient travel with the launch, so nothing is uploaded and a captured graph keeps them. Counts
+ * of steps, flags and the scale live on the device, and no pass waits for them. */
 #include "cuda/optim.h"
 
 #include "cuda/cuda.h"
@@ -14,10 +14,13 @@ static char *data_of(const gb_tensor *t) { return t ? gb_data(t) : NULL; }
 /* Everything but the segments. */
 static gb_pass pass_of(const gb_step_call *c) {
   const gb_slab *slab = c->slab;
-  gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype, .dtype = (int)slab->dtype,
-                .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = c->scale, .found = c->found,
+  gb_pass p = { .gradients = gb_data(slab->gradients), .gradient_dtype = slab->gradients->dtype,
+                .dtype = (int)slab->dtype,
+                .is_f64 = slab->dtype == GB_FLOAT64, .has_masters = slab->masters != NULL, .scale = c->scale,
+                    .found = c->found,
                 .owner = c->owner, .scaled = c->scaled, .maximize = c->maximize, .norm = c->norm, .spares = c->spares,
-                .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor, .clip_value = c->clip_value,
+                .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor,
+                    .clip_value = c->clip_value,
                 .optimizer = c->kind, .live = c->live };
   if (c->numbers) p.numbers = *c->numbers;
   p.parameters = data_of(slab->parameters);
@@ -39,7 +42,8 @@ static gb_pass pass_of(const gb_step_call *c) {
 }
 
 /* Launch the pass over the segments that have a gradient, and then `after` with the same ones (or NULL). */
-static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind kind, gb_pass *p, void (*after)(gb_stream stream, const gb_pass *pass)) {
+static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind kind, gb_pass *p,
+                         void (*after)(gb_stream stream, const gb_pass *pass)) {
   for (int64_t s = 0; s < slab->count;) {
     p->count = 0;
     for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s++) {
@@ -83,8 +87,10 @@ static gb_status run_one(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind
 static gb_status check_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_CHECK); }
 static gb_status unscale_pass(gb_cuda_call *call, const gb_step_call *c) { return check(call, c, GB_PASS_UNSCALE); }
 static gb_status clip_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_CLIP, NULL); }
-static gb_status direct_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_DIRECT, NULL); }
-static gb_status update_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_STEP, gb_pass_count); }
+static gb_status direct_pass(gb_cuda_call *call,
+                             const gb_step_call *c) { return run_one(call, c, GB_PASS_DIRECT, NULL); }
+static gb_status update_pass(gb_cuda_call *call,
+                             const gb_step_call *c) { return run_one(call, c, GB_PASS_STEP, gb_pass_count); }
 
 static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
   gb_pass_update_scale(call->stream, c->scale, &c->rule);

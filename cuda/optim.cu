@@ -1,11 +1,11 @@
 /* cuda/optim.cu - passes over the segments of a slab: check, unscale, clip, steps, and the scaler's update.
  *
- * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the same for
- * all elements is read from the scalars on the device, so nothing waits for the host. Norms are of gradients in their true
- * size, as unscaling rounds them, added in a fixed order: threads, then chunks. A step reads and writes each element once: SGD
- * moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2 more per 16-bit copy that it
- * refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers of a whole segment are made in
- * double. What a step does to an element stands in base/updates.h. */
+ * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the
+ * same for all elements is read from the scalars on the device, so nothing waits for the host. Norms are of gradients
+ * in their true size, as unscaling rounds them, added in a fixed order: threads, then chunks. A step reads and writes
+ * each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2
+ * more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the
+ * numbers of a whole segment are made in double. What a step does to an element stands in base/updates.h. */
 #include "cuda/optim.h"
 
 #include <float.h>
@@ -33,17 +33,20 @@ static __device__ __forceinline__ int segment_at(const gb_pass &p, int64_t at) {
 }
 
 /* visitor(segment's number, first, last) for every run of this block's chunk; all threads visit the same runs. */
-template <class Visitor> static __device__ __forceinline__ void visit_chunk(const gb_pass &p, int64_t chunk, Visitor &visitor) {
+template <class Visitor> static __device__ __forceinline__ void visit_chunk(const gb_pass &p, int64_t chunk,
+                                                                            Visitor &visitor) {
   int64_t from = p.start + chunk * CHUNK, end = from + CHUNK;
   for (int s = segment_at(p, from); s < p.count && p.segment[s].offset < end; s++) {
-    int64_t first = p.segment[s].offset > from ? p.segment[s].offset : from, stop = p.segment[s].offset + p.segment[s].size;
+    int64_t first = p.segment[s].offset > from ? p.segment[s].offset : from,
+        stop = p.segment[s].offset + p.segment[s].size;
     visitor.run(p, s, first, stop < end ? stop : end);
   }
 }
 
 /* {---- four neighbouring elements to a thread ---- */
 
-/* The first four of this thread in a run, and those of them that are in it: for (f = ...; f.at < last; next_four(&f, last)). */
+/* The first four of this thread in a run, and those of them that are in it: for (f = ...; f.at < last; next_four(&f,
+ * last)). */
 struct four { int64_t at; int first, end; };
 
 static __device__ __forceinline__ void bound(four *f, int64_t first, int64_t last) {
@@ -62,7 +65,8 @@ static __device__ __forceinline__ void next_four(four *f, int64_t last) {
 static __device__ __forceinline__ bool is_in(const four &f, int lane) { return lane >= f.first && lane < f.end; }
 
 /* Four elements of a dtype; 0 for those that are not in the run. */
-template <typename T> static __device__ __forceinline__ void load_four(const void *data, int dtype, const four &f, T *v) {
+template <typename T> static __device__ __forceinline__ void load_four(const void *data, int dtype, const four &f,
+                                                                       T *v) {
   if (gb_lane_bytes(dtype)) {
     gb_lanes_unpack<T, GB_LANES>(gb_lanes_load<GB_LANES>(data, gb_lane_bytes(dtype), f.at, f.first, f.end), dtype, v);
     return;
@@ -70,7 +74,8 @@ template <typename T> static __device__ __forceinline__ void load_four(const voi
   GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = is_in(f, l) ? gb_load<T>(data, dtype, f.at + l) : (T)0;
 }
 
-template <typename T> static __device__ __forceinline__ void store_four(void *data, int dtype, const four &f, const T *v) {
+template <typename T> static __device__ __forceinline__ void store_four(void *data, int dtype, const four &f,
+                                                                        const T *v) {
   if (gb_lane_bytes(dtype)) {
     gb_lanes_store<GB_LANES>(data, gb_lane_bytes(dtype), f.at, f.first, f.end, gb_lanes_pack<T, GB_LANES>(v, dtype));
     return;
@@ -86,20 +91,24 @@ static __device__ __forceinline__ int dtype_of(double) { return GB_FLOAT64; }
 /* ----} */
 
 /* The chunk of this block: the first one that the launch's segments touch is block 0's. */
-static __device__ __forceinline__ int64_t this_chunk(const gb_pass &p) { return (p.segment[0].offset - p.start) / CHUNK + blockIdx.x; }
+static __device__ __forceinline__ int64_t this_chunk(const gb_pass &p) { return (p.segment[0].offset - p.start) /
+                                                                         CHUNK + blockIdx.x; }
 
-static __device__ __forceinline__ double inverse_of(const gb_pass &p) { return p.scaled ? (double)p.scale->inverse : 1.0; }
+static __device__ __forceinline__ double inverse_of(const gb_pass &p) { return p.scaled ? (double)p.scale->inverse
+                                                                        : 1.0; }
 
 static __device__ __forceinline__ bool is_skipped(const gb_pass &p) { return p.found && p.found->found_inf != 0; }
 
-static __device__ __forceinline__ void raise_flag(float *flag) { atomicExch((int *)flag, 0x3f800000); } /* 1.0f, whoever writes it */
+/* 1.0f, whoever writes it */
+static __device__ __forceinline__ void raise_flag(float *flag) { atomicExch((int *)flag, 0x3f800000); }
 
 /* ====} */
 
 /* {==== checking ==== */
 
 /* Join what two places add to a norm of a type: a sum, or the larger one; NaN wins. */
-static __device__ __forceinline__ double join_norms(double type, double a, double b) { return isinf(type) ? gb_most_of::of(a, b) : a + b; }
+static __device__ __forceinline__ double join_norms(double type, double a,
+                                                    double b) { return isinf(type) ? gb_most_of::of(a, b) : a + b; }
 
 static __device__ __forceinline__ double norm_of(double type, double g) {
   double size = fabs(g);
@@ -116,8 +125,10 @@ struct check_run {
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
       double g[GB_LANES];
       load_four<double>(p.gradients, p.gradient_dtype, f, g);
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) bad |= !(fabs(g[l]) <= DBL_MAX); /* those that are not in the run are 0 */
-      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = p.gradient_dtype == GB_FLOAT64 ? g[l] * inverse : (double)((float)g[l] * (float)inverse);
+      /* those that are not in the run are 0 */
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) bad |= !(fabs(g[l]) <= DBL_MAX);
+      GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = p.gradient_dtype == GB_FLOAT64 ? g[l] * inverse
+          : (double)((float)g[l] * (float)inverse);
       if (unscale) store_four<double>(p.gradients, p.gradient_dtype, f, g);
       if (!p.norms) continue;
       GB_UNROLL for (int l = 0; l < GB_LANES; l++)
@@ -126,7 +137,9 @@ struct check_run {
     if (!bad) return;
     if (p.found) raise_flag(&p.found->found_inf);
     if (p.scale) raise_flag(&p.scale->found_inf);
-    if (p.blame && p.scale) atomicExch((unsigned long long *)&p.blame[p.segment[s].index], (unsigned long long)(p.scale->steps + p.scale->skipped + 1));
+    if (p.blame && p.scale)
+      atomicExch((unsigned long long *)&p.blame[p.segment[s].index],
+                 (unsigned long long)(p.scale->steps + p.scale->skipped + 1));
   }
 };
 
@@ -135,8 +148,10 @@ static __global__ void check_kernel(gb_pass p, bool unscale) {
   int64_t chunk = this_chunk(p);
   visit_chunk(p, chunk, visitor);
   if (!p.norms) return;
-  double norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(visitor.norm, 0.0) : gb_block_reduce<gb_sum_of>(visitor.norm, 0.0);
-  if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm); /* a chunk may be shared by two launches */
+  double norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(visitor.norm, 0.0)
+      : gb_block_reduce<gb_sum_of>(visitor.norm, 0.0);
+  /* a chunk may be shared by two launches */
+  if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm);
 }
 
 /* The norm of the slab, joined to what the scalars hold. */
@@ -155,12 +170,13 @@ extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chun
 
 /* {==== clipping ==== */
 
-/* What brings a norm down to max_norm; 1: nothing to do. One that is not finite raises the owner's flag, and gives 0 or NaN, as in PyTorch, unless a
- * scaler will skip the step. */
+/* What brings a norm down to max_norm; 1: nothing to do. One that is not finite raises the owner's flag, and gives 0 or
+ * NaN, as in PyTorch, unless a scaler will skip the step. */
 struct norm_clip { double factor; bool finite; };
 
 static __device__ __forceinline__ norm_clip clip_by_norm(const gb_pass &p) {
-  double norm = p.norm->norm_squared, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm) : pow(norm, 1 / p.norm_type);
+  double norm = p.norm->norm_squared, total = isinf(p.norm_type) ? norm : p.norm_type == 2 ? sqrt(norm)
+      : pow(norm, 1 / p.norm_type);
   double factor = p.max_norm / (total + 1e-6);
   bool finite = total - total == 0;
   if (!finite && p.owner && threadIdx.x == 0 && blockIdx.x == 0) raise_flag(&p.owner->found_inf);
@@ -180,7 +196,8 @@ struct clip_run {
   template <typename T> __device__ __forceinline__ void clip(const gb_pass &p, const four &f) {
     T g[GB_LANES], most = (T)limit;
     load_four<T>(p.gradients, p.gradient_dtype, f, g);
-    GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = most > 0 ? (g[l] > most ? most : g[l] < -most ? -most : g[l]) : g[l] * (T)factor;
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) g[l] = most > 0 ? (g[l] > most ? most : g[l] < -most ? -most : g[l])
+        : g[l] * (T)factor;
     store_four<T>(p.gradients, p.gradient_dtype, f, g);
   }
 };
@@ -196,7 +213,8 @@ static __global__ void clip_kernel(gb_pass p) {
 
 /* {==== what steps share ==== */
 
-/* New weights: as they are, and rounded into what is kept of them in 16 bits (the parameter that has a master, and the copies). */
+/* New weights: as they are, and rounded into what is kept of them in 16 bits (the parameter that has a master, and the
+ * copies). */
 static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const float *w) {
   store_four<float>(p.weights, GB_FLOAT32, f, w);
   if (p.has_masters) store_four<float>(p.parameters, p.dtype, f, w);
@@ -205,12 +223,15 @@ static __device__ __forceinline__ void write_weights(const gb_pass &p, const fou
   GB_COPY_LIST(WRITE_COPY)
 #undef WRITE_COPY
 }
-static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f, const double *w) { store_four<double>(p.weights, GB_FLOAT64, f, w); }
+static __device__ __forceinline__ void write_weights(const gb_pass &p, const four &f,
+                                                     const double *w) { store_four<double>(p.weights, GB_FLOAT64, f, w);
+                                                                        }
 
 /* What a step does with gradients on reading. */
 template <typename T> struct reading {
   bool writes;          /* a step that clips: gradients stay behind in their true size and clipped, ... */
-  T inverse, clip;      /* ... by two products, as by unscale_ and then by a clip, so that the bits are those of one after the other */
+  T inverse, clip;      /* ... by two products, as by unscale_ and then by a clip, so that the bits are those of one
+                           after the other */
   T factor;             /* without the scale, and with the sign that descends */
   bool skipped;         /* the flag was up, or the norm is not finite: no step, and the scaler hears of it */
 
@@ -252,7 +273,8 @@ static __global__ void count_kernel(gb_pass p) {
   for (int s = (int)threadIdx.x; s < p.count; s += (int)blockDim.x) p.steps[p.segment[s].index]++;
 }
 
-extern "C" void gb_pass_count(gb_stream stream, const gb_pass *pass) { GB_LAUNCH(stream, count_kernel, 1, GB_PASS_SEGMENTS, 0, *pass); }
+extern "C" void gb_pass_count(gb_stream stream,
+                              const gb_pass *pass) { GB_LAUNCH(stream, count_kernel, 1, GB_PASS_SEGMENTS, 0, *pass); }
 
 /* ====} */
 
@@ -275,53 +297,56 @@ typedef T (*M(state_room))[GB_LANES];
 #undef M
 
 /* What a step measures of a parameter first: nothing, or two norms. */
-#define DIRECTIONS(NAME, real, suffix)                                                                                       \
-  NO_MEASURES(NAME, real, suffix)                                                                                            \
-  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
-    NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                              \
-    return NAME##_direction##suffix(w, g, &s, n);                                                                            \
+#define DIRECTIONS(NAME, real, suffix) \
+  NO_MEASURES(NAME, real, suffix) \
+  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, \
+      const numbers *n) { \
+    NAME##_states##suffix s = NAME##_load##suffix(state, lane); \
+    return NAME##_direction##suffix(w, g, &s, n); \
   }
-#define NO_MEASURES(NAME, real, suffix)                                                                                      \
+#define NO_MEASURES(NAME, real, suffix) \
   static __device__ __forceinline__ void measured(const gb_optim_numbers &, const double *, numbers *) {}
-#define MEASURES(NAME, real, suffix)                                                                                         \
-  static __device__ __forceinline__ void measured(const gb_optim_numbers &hyper, const double *sum, numbers *n) {            \
-    NAME##_measured##suffix(&hyper.NAME, sqrt(sum[0]), sqrt(sum[1]), n);                                                     \
-  }                                                                                                                          \
-  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
-    NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                              \
-    return NAME##_direction##suffix(w, g, &s, n);                                                                            \
+#define MEASURES(NAME, real, suffix) \
+  static __device__ __forceinline__ void measured(const gb_optim_numbers &hyper, const double *sum, numbers *n) { \
+    NAME##_measured##suffix(&hyper.NAME, sqrt(sum[0]), sqrt(sum[1]), n); \
+  } \
+  static __device__ __forceinline__ real direction(real w, real g, real (*state)[GB_LANES], int lane, \
+      const numbers *n) { \
+    NAME##_states##suffix s = NAME##_load##suffix(state, lane); \
+    return NAME##_direction##suffix(w, g, &s, n); \
   }
 
 /* An optimizer in a precision as a type: X_f32 and X_f64. */
-#define RULE(NAME, real, suffix, measures)                                                                                             \
-  struct NAME##suffix {                                                                                                      \
-    typedef real number;                                                                                                     \
-    typedef NAME##_numbers##suffix numbers;                                                                                  \
-    static const int states = sizeof(NAME##_states_count);                                                                   \
-    static __device__ __forceinline__ void segment(const gb_optim_numbers &hyper, int64_t steps, numbers *n) {               \
-      NAME##_segment##suffix(&hyper.NAME, steps, n);                                                                         \
-    }                                                                                                                        \
-    static __device__ __forceinline__ real element(real w, real g, real (*state)[GB_LANES], int lane, const numbers *n) {    \
-      NAME##_states##suffix s = NAME##_load##suffix(state, lane);                                                            \
-      w = NAME##_element##suffix(w, g, &s, n);                                                                               \
-      NAME##_store##suffix(state, lane, s);                                                                                  \
-      return w;                                                                                                              \
-    }                                                                                                                        \
-    measures(NAME, real, suffix)                                                                                             \
+#define RULE(NAME, real, suffix, measures) \
+  struct NAME##suffix { \
+    typedef real number; \
+    typedef NAME##_numbers##suffix numbers; \
+    static const int states = sizeof(NAME##_states_count); \
+    static __device__ __forceinline__ void segment(const gb_optim_numbers &hyper, int64_t steps, numbers *n) { \
+      NAME##_segment##suffix(&hyper.NAME, steps, n); \
+    } \
+    static __device__ __forceinline__ real element(real w, real g, real (*state)[GB_LANES], int lane, \
+        const numbers *n) { \
+      NAME##_states##suffix s = NAME##_load##suffix(state, lane); \
+      w = NAME##_element##suffix(w, g, &s, n); \
+      NAME##_store##suffix(state, lane, s); \
+      return w; \
+    } \
+    measures(NAME, real, suffix) \
   };
 #define STATE(name) char name;
 #define STATE_WHERE(name, condition) char name;
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
-  struct NAME##_states_count { STATES };                                                                                     \
-  RULE(NAME, float, _f32, NO_MEASURES)                                                                                       \
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
+  struct NAME##_states_count { STATES };     \
+  RULE(NAME, float, _f32, NO_MEASURES)       \
   RULE(NAME, double, _f64, NO_MEASURES)
-#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                                  \
-  struct NAME##_states_count { STATES };                                                                                     \
-  RULE(NAME, float, _f32, MEASURES)                                                                                          \
+#define MEASURED(NAME, HYPERS, STATES, DOC) \
+  struct NAME##_states_count { STATES };    \
+  RULE(NAME, float, _f32, MEASURES)         \
   RULE(NAME, double, _f64, MEASURES)
-#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                                    \
-  struct NAME##_states_count { STATES };                                                                                     \
-  RULE(NAME, float, _f32, DIRECTIONS)                                                                                        \
+#define SHAPED(NAME, HYPERS, STATES, DOC) \
+  struct NAME##_states_count { STATES };  \
+  RULE(NAME, float, _f32, DIRECTIONS)     \
   RULE(NAME, double, _f64, DIRECTIONS)
 #include "base/optimizers.def"
 #undef OPTIMIZER
@@ -414,12 +439,12 @@ template <class Rule> static __global__ void __launch_bounds__(GB_THREADS) direc
 
 static void run_direct(gb_stream stream, unsigned grid, const gb_pass *pass) {
   switch (pass->optimizer) {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
   case GB_##NAME: return;
-#define SHAPED(NAME, HYPERS, STATES, DOC)                                                                                    \
-  case GB_##NAME:                                                                                                            \
-    if (pass->is_f64) { GB_LAUNCH(stream, direct_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                          \
-    else { GB_LAUNCH(stream, direct_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                       \
+#define SHAPED(NAME, HYPERS, STATES, DOC)                                                           \
+  case GB_##NAME:                                                                                   \
+    if (pass->is_f64) { GB_LAUNCH(stream, direct_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); } \
+    else { GB_LAUNCH(stream, direct_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
     return;
 #include "base/optimizers.def"
 #undef OPTIMIZER
@@ -452,7 +477,9 @@ template <class Rule> struct step_run {
 };
 
 /* In float32 four blocks to a multiprocessor, which as many registers as the compiler would take leave no room for. */
-template <class Rule> static __global__ void __launch_bounds__(GB_THREADS, sizeof(typename Rule::number) == 4 ? 4 : 2) step_kernel(gb_pass p) {
+template <class Rule> static __global__ void __launch_bounds__(GB_THREADS,
+                                                               sizeof(typename Rule::number) == 4 ? 4
+    : 2) step_kernel(gb_pass p) {
   step_run<Rule> visitor = { p.numbers, reading_of<typename Rule::number>(p) };
   if (p.live) visitor.hyper = *p.live;
   if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
@@ -461,16 +488,16 @@ template <class Rule> static __global__ void __launch_bounds__(GB_THREADS, sizeo
 
 static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
   switch (pass->optimizer) {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                                 \
-  case GB_##NAME:                                                                                                            \
-    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                            \
-    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                         \
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                      \
+  case GB_##NAME:                                                                                 \
+    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); } \
+    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
     return;
-#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                                  \
-  case GB_##NAME:                                                                                                            \
-    (pass->is_f64 ? measure<NAME##_f64> : measure<NAME##_f32>)(stream, grid, pass);                                          \
-    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); }                            \
-    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }                                         \
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                       \
+  case GB_##NAME:                                                                                 \
+    (pass->is_f64 ? measure<NAME##_f64> : measure<NAME##_f32>)(stream, grid, pass);               \
+    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); } \
+    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
     return;
 #include "base/optimizers.def"
 #undef OPTIMIZER
@@ -482,7 +509,8 @@ static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
 
 extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *pass) {
   const gb_pass_segment *last = &pass->segment[pass->count - 1];
-  int64_t first_chunk = (pass->segment[0].offset - pass->start) / CHUNK, end = gb_pass_chunks(last->offset + last->size - pass->start);
+  int64_t first_chunk = (pass->segment[0].offset - pass->start) / CHUNK,
+      end = gb_pass_chunks(last->offset + last->size - pass->start);
   unsigned grid = (unsigned)(end - first_chunk);
   switch (kind) {
     case GB_PASS_CHECK: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, false); return;

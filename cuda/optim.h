@@ -20,11 +20,13 @@ typedef struct gb_pass {
   int count;
   gb_pass_segment segment[GB_PASS_SEGMENTS];
   int64_t start;                         /* of the slab's first segment with a gradient: chunks are counted from here */
-  char *gradients, *parameters, *weights, *copy[GB_COPIES]; /* weights: what a step updates, the masters where there are some */
+  char *gradients, *parameters, *weights, *copy[GB_COPIES]; /* weights: what a step updates, the masters where there are
+                                                               some */
   char *state[GB_OPTIM_STATES];          /* those that the step uses */
   int gradient_dtype, dtype;             /* dtype: of the parameters */
   bool is_f64, has_masters;              /* the precision of a step */
-  int64_t *steps, *blame;                /* per segment: steps taken; the update at which a gradient was last not finite */
+  int64_t *steps, *blame;                /* per segment: steps taken; the update at which a gradient was last not
+                                            finite */
   gb_scale_state *scale;
   gb_found_state *found, *owner;          /* owner: the flag that goes up where a norm is not finite */
   const gb_found_state *norm;             /* clip by the norm in there; NULL: not by norm */
@@ -35,7 +37,8 @@ typedef struct gb_pass {
   double *measures, *parts;              /* of segments, and of parts of them: see gb_measures_of */
   gb_optimizer_kind optimizer;           /* of a step */
   gb_optim_numbers numbers;
-  const gb_optim_numbers *live;          /* in a captured graph the numbers are read from device memory; NULL: those above */
+  const gb_optim_numbers *live;          /* in a captured graph the numbers are read from device memory; NULL: those
+                                            above */
 } gb_pass;
 
 typedef enum gb_pass_kind { GB_PASS_CHECK, GB_PASS_UNSCALE, GB_PASS_CLIP, GB_PASS_DIRECT, GB_PASS_STEP } gb_pass_kind;

@@ -1,7 +1,7 @@
 /* cuda/ordered.cuh - rows added to rows of a result, many to one, each sum in the order of its parts and rounded once.
  *
- * Keys say to which row of the result each row of the source goes. They are sorted, stably; then one thread owns a sum from the first of its
- * parts to the last. So there are no atomics, and the bits do not depend on who came first. */
+ * Keys say to which row of the result each row of the source goes. They are sorted, stably; then one thread owns a sum
+ * from the first of its parts to the last. So there are no atomics, and the bits do not depend on who came first. */
 #ifndef GB_CUDA_ORDERED_CUH
 #define GB_CUDA_ORDERED_CUH
 

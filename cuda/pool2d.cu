@@ -1,16 +1,17 @@
 /* cuda/pool2d.cu - maximum and average pooling and their gradients.
  *
- * One thread to an element of the result, in the order of its memory. Forward it gathers its window; backward, the windows that it lies in,
- * so every element is written once, rounded once, and summed in a fixed order.
- * Where tensors lie channels last the library is asked first (pool.h), but for a maximum whose positions somebody needs.
- * Traffic: x (or grad) is read kernel / stride times per dimension, mostly from cache, the result written once. */
+ * One thread to an element of the result, in the order of its memory. Forward it gathers its window; backward, the
+ * windows that it lies in, so every element is written once, rounded once, and summed in a fixed order. Where tensors
+ * lie channels last the library is asked first (pool.h), but for a maximum whose positions somebody needs. Traffic: x
+ * (or grad) is read kernel / stride times per dimension, mostly from cache, the result written once. */
 #include "cuda/elements.cuh"
 #include "cuda/families.h"
 #include "cuda/pool.h"
 
 /* {==== windows ==== */
 
-/* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) - 1. */
+/* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) -
+ * 1. */
 /* step: how far apart the elements of a window are, which only maxima with places read; else 1. */
 typedef struct window_axis { int64_t in, out, kernel, stride, padding, step; } window_axis;
 
@@ -57,7 +58,8 @@ typedef struct plane { char *data; int dtype; int64_t stride[4]; } plane;
 
 typedef struct pool {
   window_axis axis[2];
-  plane from, positions, to;       /* positions: uint8, written by the forward pass, read by the others; data NULL: none */
+  plane from, positions, to;       /* positions: uint8, written by the forward pass, read by the others; data NULL:
+                                      none */
   int64_t shape[4];                /* of the result */
   int order[4];                    /* its dims from the largest stride to the smallest */
   int64_t numel;
@@ -87,7 +89,8 @@ template <typename T> static GB_DEVICE T load_at(const plane &t, const place &r,
 
 /* The position of input (y, x) in the window of output (row, column): row by row, padding counted. */
 static GB_DEVICE int position_in(const pool &p, int64_t row, int64_t column, int64_t y, int64_t x) {
-  return (int)((y - row * p.axis[0].stride + p.axis[0].padding) * p.axis[1].kernel + x - column * p.axis[1].stride + p.axis[1].padding);
+  return (int)((y - row * p.axis[0].stride + p.axis[0].padding) * p.axis[1].kernel + x - column * p.axis[1].stride +
+               p.axis[1].padding);
 }
 
 /* ====} */
@@ -250,7 +253,8 @@ static gb_status run(gb_cuda_call *call, const gb_cuda_tensor *from, const gb_cu
     p.order[at] = d;
   }
   unsigned grid = gb_blocks(p.numel, GB_THREADS);
-  if (from->dtype == GB_FLOAT64 || to->dtype == GB_FLOAT64) GB_LAUNCH(call->stream, GB_KERNEL(pool_elements<F, double>), grid, GB_THREADS, 0, p);
+  if (from->dtype == GB_FLOAT64 || to->dtype == GB_FLOAT64)
+    GB_LAUNCH(call->stream, GB_KERNEL(pool_elements<F, double>), grid, GB_THREADS, 0, p);
   else GB_LAUNCH(call->stream, GB_KERNEL(pool_elements<F, float>), grid, GB_THREADS, 0, p);
   return GB_OK;
 }
@@ -286,7 +290,8 @@ static gb_status run_either(gb_cuda_call *call, gb_pool_kind kind, const gb_cuda
   p.from = from->data;
   p.to = to->data;
   set_axes(&windows, (backward ? to : from)->shape + 2, (backward ? from : to)->shape + 2, asked);
-  bool fits = from->dtype != GB_FLOAT64 && gb_is_float(from->dtype) && to->dtype == from->dtype && from->numel > 0 && to->numel > 0;
+  bool fits = from->dtype != GB_FLOAT64 && gb_is_float(from->dtype) && to->dtype == from->dtype && from->numel > 0 &&
+      to->numel > 0;
   if (fits && gb_cuda_is_channels_last(from) && gb_cuda_is_channels_last(to) && describe_windows(&p, &windows)) {
     gb_status status = gb_pool_run(call, &p, &served);
     if (status != GB_OK) return status;

@@ -1,4 +1,5 @@
-/* cuda/product.cu - what follows a matrix product where the library cannot fuse it: bias, activation, one rounding. Bound by memory. */
+/* cuda/product.cu - what follows a matrix product where the library cannot fuse it: bias, activation, one rounding.
+ * Bound by memory. */
 #include "cuda/device.cuh"
 #include "cuda/product.h"
 #include "base/functions.h" /* compiled for the device as device.cuh says */
@@ -19,7 +20,8 @@ ACTIVATE(double, f64)
 typedef struct bias_view { const void *data; int dtype; int64_t stride; } bias_view;
 
 template <typename T>
-static __global__ void finish_kernel(const T *sums, int64_t rows, int64_t n, bias_view bias, int activation, void *pre, void *out, int dtype) {
+static __global__ void finish_kernel(const T *sums, int64_t rows, int64_t n, bias_view bias, int activation, void *pre,
+                                     void *out, int dtype) {
   for (int64_t i = gb_thread<int64_t>(); i < rows * n; i += gb_grid_size<int64_t>()) {
     T x = sums ? sums[i] : 0;
     if (bias.data) x += gb_load<T>(bias.data, bias.dtype, i % n * bias.stride);
@@ -28,11 +30,14 @@ static __global__ void finish_kernel(const T *sums, int64_t rows, int64_t n, bia
   }
 }
 
-extern "C" void gb_product_finish(gb_cuda_call *call, const void *sums, gb_dtype lane, int64_t rows, int64_t n, const gb_cuda_tensor *bias,
+extern "C" void gb_product_finish(gb_cuda_call *call, const void *sums, gb_dtype lane, int64_t rows, int64_t n,
+                                  const gb_cuda_tensor *bias,
                                   gb_activation activation, void *pre, void *out, gb_dtype dtype) {
   bias_view view = { bias ? bias->data : NULL, bias ? (int)bias->dtype : 0, bias ? bias->stride[0] : 0 };
   unsigned blocks = gb_blocks(rows * n, GB_THREADS);
   if (lane == GB_FLOAT64)
-    GB_LAUNCH(call->stream, finish_kernel<double>, blocks, GB_THREADS, 0, (const double *)sums, rows, n, view, (int)activation, pre, out, (int)dtype);
-  else GB_LAUNCH(call->stream, finish_kernel<float>, blocks, GB_THREADS, 0, (const float *)sums, rows, n, view, (int)activation, pre, out, (int)dtype);
+    GB_LAUNCH(call->stream, finish_kernel<double>, blocks, GB_THREADS, 0, (const double *)sums, rows, n, view,
+              (int)activation, pre, out, (int)dtype);
+  else GB_LAUNCH(call->stream, finish_kernel<float>, blocks, GB_THREADS, 0, (const float *)sums, rows, n, view,
+                 (int)activation, pre, out, (int)dtype);
 }

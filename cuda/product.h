@@ -11,8 +11,9 @@
 extern "C" {
 #endif
 
-/* c[i] = activation(alpha * a[i] @ b[i] + bias) for every i of the batch (strides in elements, 0 where broadcast); results lie one behind the other,
- * row-major. Sums are float32 (float64 where an operand or the result is) and rounded once. */
+/* c[i] = activation(alpha * a[i] @ b[i] + bias) for every i of the batch (strides in elements, 0 where broadcast);
+ * results lie one behind the other, row-major. Sums are float32 (float64 where an operand or the result is) and rounded
+ * once. */
 typedef struct gb_product {
   int64_t m, n, k;
   gb_gemm_matrix a, b;                 /* of the first of the batch; both strides may be anything */
@@ -22,8 +23,10 @@ typedef struct gb_product {
   void *pre;                           /* like c: receives the activation's argument; or NULL */
   gb_activation activation;
   double alpha;                        /* 0 stands for 1 */
-  bool accumulate;                     /* add to what c holds; without bias, pre and activation; float32 or float64, in which the operands fit */
-  gb_gemm_epilogue extra;              /* what the library may do beside, or leave: GELU_SLOPE at kept, or ROW_SUMS of a into sums; or PLAIN */
+  bool accumulate;                     /* add to what c holds; without bias, pre and activation; float32 or float64, in
+                                          which the operands fit */
+  gb_gemm_epilogue extra;              /* what the library may do beside, or leave: GELU_SLOPE at kept, or ROW_SUMS of a
+                                          into sums; or PLAIN */
   const void *kept;                    /* like c */
   void *sums;                          /* [m], of dtype */
   bool *fused;                         /* set where the library did the extra */
@@ -41,9 +44,10 @@ gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t
 
 /* {---- product.cu ---- */
 
-/* out = activation(sums + bias), and pre = sums + bias, each rounded once to dtype: rows of n. sums are float32 or float64 (lane) and may be
- * out itself, or NULL for zeros. Moves sums once in, and pre and out once out. */
-void gb_product_finish(gb_cuda_call *call, const void *sums, gb_dtype lane, int64_t rows, int64_t n, const gb_cuda_tensor *bias, gb_activation activation,
+/* out = activation(sums + bias), and pre = sums + bias, each rounded once to dtype: rows of n. sums are float32 or
+ * float64 (lane) and may be out itself, or NULL for zeros. Moves sums once in, and pre and out once out. */
+void gb_product_finish(gb_cuda_call *call, const void *sums, gb_dtype lane, int64_t rows, int64_t n,
+                       const gb_cuda_tensor *bias, gb_activation activation,
                        void *pre, void *out, gb_dtype dtype);
 
 /* ----} */

@@ -1,4 +1,5 @@
-/* cuda/random.cu - kernels that draw random numbers: the words of Philox are those that the CPU gives the same elements.
+/* cuda/random.cu - kernels that draw random numbers: the words of Philox are those that the CPU gives the same
+ * elements.
  *
  * Numbers depend on (seed, offset, logical element) alone; what is made of a word stands in base/random.h. One call of
  * Philox makes four words, so a thread computes what they are for. */
@@ -73,7 +74,8 @@ template <typename T> struct dropout_of {
 /* {==== element by element ==== */
 
 /* Both lie in memory in the order of the draw, and lanes move them: four elements to a block of words. */
-template <class D> static __global__ void draw_four_kernel(int64_t n, gb_operands<float> o, gb_cuda_place place, draw_numbers numbers) {
+template <class D> static __global__ void draw_four_kernel(int64_t n, gb_operands<float> o, gb_cuda_place place,
+                                                           draw_numbers numbers) {
   uint64_t offset = gb_random_offset(place);
   for (int64_t block = gb_thread<int64_t>(); block * GB_LANES < n; block += gb_grid_size<int64_t>()) {
     int last = n - block * GB_LANES < GB_LANES ? (int)(n - block * GB_LANES) : GB_LANES;
@@ -84,12 +86,14 @@ template <class D> static __global__ void draw_four_kernel(int64_t n, gb_operand
     gb_philox(gb_random_seed(place), offset, (uint64_t)block, word);
     if (D::inputs) gb_lanes_unpack<float, GB_LANES>(bits, o.dtype[1], x);
     GB_UNROLL for (int l = 0; l < GB_LANES; l++) x[l] = D::of(word + l, x[l], numbers);
-    gb_lanes_store<GB_LANES>(o.data[0], gb_lane_bytes(o.dtype[0]), block * GB_LANES, 0, last, gb_lanes_pack<float, GB_LANES>(x, o.dtype[0]));
+    gb_lanes_store<GB_LANES>(o.data[0], gb_lane_bytes(o.dtype[0]), block * GB_LANES, 0, last, gb_lanes_pack<float,
+                             GB_LANES>(x, o.dtype[0]));
   }
 }
 
 /* One thread makes the 4 / D::words elements of one block of words. */
-template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typename D::type> o, gb_cuda_place place, draw_numbers numbers) {
+template <class D> static __global__ void draw_kernel(gb_walk w, gb_operands<typename D::type> o, gb_cuda_place place,
+                                                      draw_numbers numbers) {
   typedef typename D::type T;
   const int each = 4 / D::words;
   uint64_t offset = gb_random_offset(place);
@@ -178,7 +182,8 @@ static GB_DEVICE void normal_pair(const uint32_t *word, double mean, double std,
 }
 
 /* A thread makes as many pairs as four words are good for. */
-template <typename T> static __global__ void normal_kernel(gb_walk w, char *out, int dtype, gb_cuda_place place, T mean, T std) {
+template <typename T> static __global__ void normal_kernel(gb_walk w, char *out, int dtype, gb_cuda_place place, T mean,
+                                                           T std) {
   const int each = sizeof(T) == 4 ? 4 : 2;
   uint64_t offset = gb_random_offset(place);
   for (int64_t block = gb_thread<int64_t>(); block * each < w.numel; block += gb_grid_size<int64_t>()) {
@@ -199,9 +204,11 @@ static gb_status normal(gb_cuda_call *call) {
   double mean = GB_ATTRS(call, normal)->mean.number, std = GB_ATTRS(call, normal)->std.number;
   gb_walk w = gb_plan(&out, 1, true);
   if (out->dtype == GB_FLOAT64) {
-    GB_LAUNCH(call->stream, normal_kernel<double>, gb_blocks(w.numel, 2 * GB_THREADS), GB_THREADS, 0, w, out->data, out->dtype, call->place, mean, std);
+    GB_LAUNCH(call->stream, normal_kernel<double>, gb_blocks(w.numel, 2 * GB_THREADS), GB_THREADS, 0, w, out->data,
+              out->dtype, call->place, mean, std);
   } else {
-    GB_LAUNCH(call->stream, normal_kernel<float>, gb_blocks(w.numel, 4 * GB_THREADS), GB_THREADS, 0, w, out->data, out->dtype, call->place, (float)mean,
+    GB_LAUNCH(call->stream, normal_kernel<float>, gb_blocks(w.numel, 4 * GB_THREADS), GB_THREADS, 0, w, out->data,
+              out->dtype, call->place, (float)mean,
               (float)std);
   }
   return GB_OK;
@@ -212,13 +219,15 @@ static gb_status normal(gb_cuda_call *call) {
 
 /* {==== what draws one thing after another ==== */
 
-/* Fisher and Yates, from the inside out: element i goes to a place j(i) <= i, and what was there moves to place i. So what a place holds at the
- * end is the last i that came to it, or, where none did, what moved there at its own step: what place j held just before, which is the last
- * i' < i with j(i') = j(i), or what j got at its own step, and so on: a few steps back, log(n) at most to be expected. Sorting the i by j(i)
- * tells them all at once; one after another would take a memory latency each. */
+/* Fisher and Yates, from the inside out: element i goes to a place j(i) <= i, and what was there moves to place i. So
+ * what a place holds at the end is the last i that came to it, or, where none did, what moved there at its own step:
+ * what place j held just before, which is the last i' < i with j(i') = j(i), or what j got at its own step, and so on:
+ * a few steps back, log(n) at most to be expected. Sorting the i by j(i) tells them all at once; one after another
+ * would take a memory latency each. */
 
 /* Keys j(i) and values i; no place holds anything yet. */
-static __global__ void choose_places(uint64_t *keys, int64_t *values, int64_t *p, int64_t stride, int64_t n, gb_cuda_place place) {
+static __global__ void choose_places(uint64_t *keys, int64_t *values, int64_t *p, int64_t stride, int64_t n,
+                                     gb_cuda_place place) {
   uint64_t offset = gb_random_offset(place);
   for (int64_t i = gb_thread<int64_t>(); i < n; i += gb_grid_size<int64_t>()) {
     uint32_t word[4];
@@ -230,7 +239,8 @@ static __global__ void choose_places(uint64_t *keys, int64_t *values, int64_t *p
 }
 
 /* Sorted: the last that came to each place stays there. rank[i]: where i is among the sorted. */
-static __global__ void settle_last(const uint64_t *keys, const int64_t *values, int64_t *rank, int64_t *p, int64_t stride, int64_t n) {
+static __global__ void settle_last(const uint64_t *keys, const int64_t *values, int64_t *rank, int64_t *p,
+                                   int64_t stride, int64_t n) {
   for (int64_t r = gb_thread<int64_t>(); r < n; r += gb_grid_size<int64_t>()) {
     rank[values[r]] = r;
     if (r + 1 == n || keys[r + 1] != keys[r]) p[(int64_t)keys[r] * stride] = values[r];
@@ -238,11 +248,13 @@ static __global__ void settle_last(const uint64_t *keys, const int64_t *values, 
 }
 
 /* Places to which nobody came hold what moved there. */
-static __global__ void settle_moved(const uint64_t *keys, const int64_t *values, const int64_t *rank, int64_t *p, int64_t stride, int64_t n) {
+static __global__ void settle_moved(const uint64_t *keys, const int64_t *values, const int64_t *rank, int64_t *p,
+                                    int64_t stride, int64_t n) {
   for (int64_t c = gb_thread<int64_t>(); c < n; c += gb_grid_size<int64_t>()) {
     if (p[c * stride] >= 0) continue;
     int64_t at = c, r = rank[c];
-    while ((int64_t)keys[r] != at && (r == 0 || keys[r - 1] != keys[r])) { /* nobody came to j(at) between its own step and this one */
+    /* nobody came to j(at) between its own step and this one */
+    while ((int64_t)keys[r] != at && (r == 0 || keys[r - 1] != keys[r])) {
       at = (int64_t)keys[r];
       r = rank[at];
     }
@@ -263,7 +275,8 @@ static gb_status permutation(gb_cuda_call *call) {
   GB_LAUNCH(call->stream, choose_places, grid, GB_THREADS, 0, keys, values, p, stride, n, call->place);
   gb_status status = gb_sort_pairs(call, keys, keys + n, values, values + n, 1, n, 0, bits);
   if (status != GB_OK) return status;
-  GB_LAUNCH(call->stream, settle_last, grid, GB_THREADS, 0, keys + n, values + n, values, p, stride, n); /* the unsorted are not needed any more */
+  /* the unsorted are not needed any more */
+  GB_LAUNCH(call->stream, settle_last, grid, GB_THREADS, 0, keys + n, values + n, values, p, stride, n);
   GB_LAUNCH(call->stream, settle_moved, grid, GB_THREADS, 0, keys + n, values + n, values, p, stride, n);
   return GB_OK;
 }
@@ -286,7 +299,8 @@ static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cud
   const int op = GB_OP_multinomial;
   int64_t positive = 0, bad = 0;
   for (int64_t i = threadIdx.x; i < l.size; i += blockDim.x) {
-    double weight = i < l.n ? gb_load<double>(l.weights, l.dtype, (int64_t)blockIdx.x * l.row_stride + i * l.stride) : 0;
+    double weight = i < l.n ? gb_load<double>(l.weights, l.dtype, (int64_t)blockIdx.x * l.row_stride + i * l.stride)
+        : 0;
     bool sound = weight >= 0 && weight < (double)INFINITY;
     tree[l.size + i] = sound ? weight : 0;
     positive += sound && weight > 0;
@@ -300,9 +314,11 @@ static __global__ void multinomial_kernel(lottery l, gb_cuda_place place, gb_cud
   }
   if (threadIdx.x == 0 && bad) gb_report(fault, GB_FAULT_WEIGHTS, op, 0, 0);
   else if (threadIdx.x == 0 && positive == 0) gb_report(fault, GB_FAULT_ZERO_WEIGHTS, op, 0, 0);
-  else if (threadIdx.x == 0 && !l.replacement && positive < l.samples) gb_report(fault, GB_FAULT_FEW_WEIGHTS, op, l.samples, positive);
+  else if (threadIdx.x == 0 && !l.replacement && positive < l.samples)
+    gb_report(fault, GB_FAULT_FEW_WEIGHTS, op, l.samples, positive);
   bool alone = !l.replacement;
-  for (int64_t s = alone ? 0 : threadIdx.x; s < l.samples && (!alone || threadIdx.x == 0); s += alone ? 1 : blockDim.x) {
+  for (int64_t s = alone ? 0 : threadIdx.x; s < l.samples && (!alone || threadIdx.x == 0); s += alone ? 1 : blockDim.x)
+    {
     uint64_t index = 2 * ((uint64_t)blockIdx.x * (uint64_t)l.samples + (uint64_t)s);
     double u = gb_uniform64(gb_random_word(place, index), gb_random_word(place, index + 1));
     int64_t leaf = gb_draw_leaf(tree, l.size, u);
@@ -332,6 +348,7 @@ static gb_status multinomial(gb_cuda_call *call) {
 
 const gb_cuda_row gb_cuda_random[] = {
   { GB_OP_uniform, uniform, false }, { GB_OP_normal, normal, false }, { GB_OP_random_integers, random_integers, false },
-  { GB_OP_permutation, permutation, false }, { GB_OP_bernoulli, bernoulli, false }, { GB_OP_multinomial, multinomial, false },
+  { GB_OP_permutation, permutation, false }, { GB_OP_bernoulli, bernoulli, false },
+      { GB_OP_multinomial, multinomial, false },
   { GB_OP_dropout, dropout, false }, { GB_OP_dropout_backward, dropout_backward, false }, { GB_OP_COUNT, NULL, false },
 };

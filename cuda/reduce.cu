@@ -1,9 +1,9 @@
 /* cuda/reduce.cu - reductions over any set of dims, largest elements with their index, and running sums.
  *
- * A fold is a fixed tree: threads take elements in turn, a butterfly joins the threads, long reductions are cut into pieces that are joined
- * by a second fold. Where the nearest neighbours in memory are reduced together, the threads of a row run along the reduction; otherwise
- * they run across the results (as in the gradient of a bias), eight threads to a result. Traffic: every element once, except var, std and
- * logsumexp, which read twice. */
+ * A fold is a fixed tree: threads take elements in turn, a butterfly joins the threads, long reductions are cut into
+ * pieces that are joined by a second fold. Where the nearest neighbours in memory are reduced together, the threads of
+ * a row run along the reduction; otherwise they run across the results (as in the gradient of a bias), eight threads to
+ * a result. Traffic: every element once, except var, std and logsumexp, which read twice. */
 #include "cuda/families.h"
 #include "cuda/fold.cuh"
 
@@ -86,17 +86,20 @@ template <typename T> static GB_DEVICE void deliver(const gb_fold &f, int64_t at
   gb_store<T>(f.out, f.out_dtype, at, value);
 }
 
-template <typename T> static GB_DEVICE T center_of(const gb_fold &f, int64_t row) { return f.center ? ((const T *)f.center)[row] : (T)0; }
+template <typename T> static GB_DEVICE T center_of(const gb_fold &f,
+                                                   int64_t row) { return f.center ? ((const T *)f.center)[row] : (T)0; }
 
 /* The threads of a row run along it. Unit u is piece u % pieces of row u / pieces. */
 template <typename T> __global__ void fold_along(fold_job job) {
   const gb_fold &f = job.f;
   folding<T> fold = { f.fold };
   for (int64_t unit = gb_first_row(); unit < f.x.count * job.pieces; unit += gb_rows_at_once()) {
-    int64_t row = unit / job.pieces, from = unit % job.pieces * job.piece, to = from + job.piece < f.x.length ? from + job.piece : f.x.length;
+    int64_t row = unit / job.pieces, from = unit % job.pieces * job.piece,
+        to = from + job.piece < f.x.length ? from + job.piece : f.x.length;
     int64_t start = gb_at(f.x.outer, row), other = f.map == GB_MAP_TIMES_CENTERED ? gb_at(f.other.outer, row) : 0;
     T center = center_of<T>(f, row), mine = identity_of<T>(f.fold);
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) mine = fold(mine, mapping<T>::load(f, start, other, center, i));
+    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
+      mine = fold(mine, mapping<T>::load(f, start, other, center, i));
     mine = gb_row_fold(mine, identity_of<T>(f.fold), fold);
     if (threadIdx.x == 0) deliver<T>(f, unit, mine, center);
   }
@@ -117,7 +120,8 @@ template <typename T> __global__ void fold_across(fold_job job) {
     if (row < f.x.count) {
       int64_t start = gb_at(f.x.outer, row), other = f.map == GB_MAP_TIMES_CENTERED ? gb_at(f.other.outer, row) : 0;
       center = center_of<T>(f, row);
-      for (int64_t i = from + threadIdx.y; i < to; i += ACROSS_LANES) mine = fold(mine, mapping<T>::load(f, start, other, center, i));
+      for (int64_t i = from + threadIdx.y; i < to; i += ACROSS_LANES)
+        mine = fold(mine, mapping<T>::load(f, start, other, center, i));
     }
     parts[threadIdx.y][threadIdx.x] = mine;
     __syncthreads();
@@ -140,7 +144,8 @@ static bool is_across(const gb_rows *x) {
 
 /* Elements of a piece, so that a few results still fill a device; by the shape alone. */
 static void cut(fold_job *job, bool across) {
-  int64_t n = job->f.x.length, results = across ? job->f.x.count / GB_WARP : job->f.x.count, least = across ? 256 : 8192, most = 1024;
+  int64_t n = job->f.x.length, results = across ? job->f.x.count / GB_WARP : job->f.x.count,
+      least = across ? 256 : 8192, most = 1024;
   job->pieces = results >= 1024 ? 1 : (n + least - 1) / least;
   if (job->pieces > most) job->pieces = most;
   if (job->pieces < 1) job->pieces = 1;
@@ -159,7 +164,8 @@ template <typename T> static void launch_fold(gb_cuda_call *call, const fold_job
   threads = threads > 256 ? 256 : (threads + GB_WARP - 1) / GB_WARP * GB_WARP;
   unsigned together = threads <= GB_WARP ? 4 : 1;
   if (threads < GB_WARP) threads = GB_WARP;
-  GB_LAUNCH(call->stream, fold_along<T>, gb_blocks(job->f.x.count * job->pieces, together), dim3((unsigned)threads, together), 0, *job);
+  GB_LAUNCH(call->stream, fold_along<T>, gb_blocks(job->f.x.count * job->pieces, together),
+            dim3((unsigned)threads, together), 0, *job);
 }
 
 static void launch_by_dtype(gb_cuda_call *call, const fold_job *job, bool across) {
@@ -240,7 +246,8 @@ static gb_status mean(gb_cuda_call *call) {
   return gb_fold_run(call, &f);
 }
 
-/* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. The largest of no flags would be true, so `any` adds up. */
+/* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. The largest of no flags would be true,
+ * so `any` adds up. */
 static gb_status truth(gb_cuda_call *call, const folded &row, gb_fold_kind kind) {
   gb_fold f = fold_of(row, kind, GB_MAP_NONZERO);
   f.compute = gb_compute_dtype(row.x->dtype, row.x->dtype);
@@ -253,7 +260,8 @@ static gb_status any(gb_cuda_call *call) { return truth(call, FOLDED(call, any),
 static gb_status norm(gb_cuda_call *call) {
   double p = GB_ATTRS(call, norm)->p.number;
   gb_fold_kind kind = isinf(p) ? (p > 0 ? GB_FOLD_LARGEST : GB_FOLD_SMALLEST) : GB_FOLD_SUM;
-  gb_map_kind map = p == 2 ? GB_MAP_SQUARE : p == 0 ? GB_MAP_NONZERO : p == 1 || isinf(p) ? GB_MAP_ABSOLUTE : GB_MAP_POWER;
+  gb_map_kind map = p == 2 ? GB_MAP_SQUARE : p == 0 ? GB_MAP_NONZERO : p == 1 ||
+      isinf(p) ? GB_MAP_ABSOLUTE : GB_MAP_POWER;
   gb_fold f = fold_of(FOLDED(call, norm), kind, map);
   f.power = f.a = p;
   f.finish = p == 2 ? GB_FINISH_ROOT : map == GB_MAP_POWER ? GB_FINISH_POWER_ROOT : GB_FINISH_AS_IS;
@@ -270,7 +278,8 @@ static gb_status around_center(gb_cuda_call *call, const folded &row, gb_fold_ki
   if (!scratch) return GB_EMEMORY;
   center.fold = first;
   center.map = GB_MAP_PLAIN;
-  center.finish = first == GB_FOLD_SUM ? GB_FINISH_SCALED : GB_FINISH_FINITE; /* an infinite largest element would make inf - inf */
+  /* an infinite largest element would make inf - inf */
+  center.finish = first == GB_FOLD_SUM ? GB_FINISH_SCALED : GB_FINISH_FINITE;
   center.a = (double)f.x.length;
   center.out = scratch;
   center.out_dtype = f.compute;
@@ -298,7 +307,8 @@ static gb_status logsumexp(gb_cuda_call *call) {
 
 /* {==== largest elements with their index ==== */
 
-/* One search: the first largest element of each row, NaN being larger than all. The smallest is found among elements in reversed order. */
+/* One search: the first largest element of each row, NaN being larger than all. The smallest is found among elements in
+ * reversed order. */
 typedef struct search {
   gb_rows x;
   bool reverse, restore;          /* turn the order around on reading; on writing */
@@ -327,7 +337,8 @@ template <typename T> __global__ void search_rows(search s) {
   GB_SHARED(T, values, [GB_WARP]);
   GB_SHARED(int64_t, places, [GB_WARP]);
   for (int64_t unit = gb_first_row(); unit < s.x.count * s.pieces; unit += gb_rows_at_once()) {
-    int64_t row = unit / s.pieces, from = unit % s.pieces * s.piece, to = from + s.piece < s.x.length ? from + s.piece : s.x.length;
+    int64_t row = unit / s.pieces, from = unit % s.pieces * s.piece,
+        to = from + s.piece < s.x.length ? from + s.piece : s.x.length;
     int64_t start = gb_at(s.x.outer, row);
     found<T> best = { (T)0, -1 };
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
@@ -340,7 +351,8 @@ template <typename T> __global__ void search_rows(search s) {
       if (is_better(other, best)) best = other;
     }
     if (blockDim.x > GB_WARP) {
-      if (threadIdx.x % GB_WARP == 0) values[threadIdx.x / GB_WARP] = best.value, places[threadIdx.x / GB_WARP] = best.at;
+      if (threadIdx.x % GB_WARP == 0)
+        values[threadIdx.x / GB_WARP] = best.value, places[threadIdx.x / GB_WARP] = best.at;
       __syncthreads();
       for (int w = 0; w < (int)blockDim.x / GB_WARP; w++) {
         found<T> other = { values[w], places[w] };
@@ -358,7 +370,8 @@ template <typename T> __global__ void search_rows(search s) {
 template <typename T> static void launch_search(gb_cuda_call *call, const search *s) {
   int64_t threads = s->piece >= 1024 ? 256 : GB_WARP;
   unsigned together = threads == GB_WARP ? 4 : 1;
-  GB_LAUNCH(call->stream, search_rows<T>, gb_blocks(s->x.count * s->pieces, together), dim3((unsigned)threads, together), 0, *s);
+  GB_LAUNCH(call->stream, search_rows<T>, gb_blocks(s->x.count * s->pieces, together),
+            dim3((unsigned)threads, together), 0, *s);
 }
 
 static void search_by_dtype(gb_cuda_call *call, gb_dtype compute, const search *s) {
@@ -441,11 +454,14 @@ template <typename T> struct chaining { GB_DEVICE T operator()(T a, T b) const {
 
 enum { SCAN_THREADS = 256 };
 
-/* Rows of x in pieces, a block to each: their running sums, on top of what the pieces before hold (totals[unit - 1]; NULL: there is one piece); or
- * (sum_up) each piece's sum alone, into totals[unit]. A thread takes four neighbours at a time. */
-template <typename T> __global__ void __launch_bounds__(SCAN_THREADS) scan_pieces(gb_rows x, gb_rows out, int64_t piece, int64_t pieces, T *totals, bool sum_up) {
+/* Rows of x in pieces, a block to each: their running sums, on top of what the pieces before hold (totals[unit - 1];
+ * NULL: there is one piece); or (sum_up) each piece's sum alone, into totals[unit]. A thread takes four neighbours at a
+ * time. */
+template <typename T> __global__ void __launch_bounds__(SCAN_THREADS) scan_pieces(gb_rows x, gb_rows out, int64_t piece,
+    int64_t pieces, T *totals, bool sum_up) {
   for (int64_t unit = blockIdx.x; unit < x.count * pieces; unit += gridDim.x) {
-    int64_t row = unit / pieces, first = unit % pieces * piece, last = first + piece < x.length ? first + piece : x.length;
+    int64_t row = unit / pieces, first = unit % pieces * piece,
+        last = first + piece < x.length ? first + piece : x.length;
     int64_t from = gb_at(x.outer, row), to = gb_at(out.outer, row);
     T before = !sum_up && first > 0 ? totals[unit - 1] : (T)0;
     for (; first < last; first += SCAN_THREADS * GB_LANES) {
@@ -467,7 +483,8 @@ template <typename T> __global__ void __launch_bounds__(SCAN_THREADS) scan_piece
   }
 }
 
-/* A long row is cut where that keeps a device busy, by the shape alone: sums of pieces, their running sums, and every piece on top of those before. */
+/* A long row is cut where that keeps a device busy, by the shape alone: sums of pieces, their running sums, and every
+ * piece on top of those before. */
 template <typename T> static gb_status scan(gb_cuda_call *call, const gb_rows *x, const gb_rows *out) {
   const int64_t strip = SCAN_THREADS * GB_LANES;
   int64_t pieces = x->count >= 1024 ? 1 : (x->length + 8 * strip - 1) / (8 * strip);
@@ -482,7 +499,8 @@ template <typename T> static gb_status scan(gb_cuda_call *call, const gb_rows *x
     if (!totals) return GB_EMEMORY;
     gb_rows sums = gb_rows_over(totals, gb_is_float((gb_dtype)out->dtype) ? GB_FLOAT64 : GB_INT64, x->count, pieces);
     GB_LAUNCH(call->stream, scan_pieces<T>, grid, SCAN_THREADS, 0, *x, *out, piece, pieces, totals, true);
-    GB_LAUNCH(call->stream, scan_pieces<T>, gb_blocks(x->count, 1), SCAN_THREADS, 0, sums, sums, strip, 1, (T *)NULL, false);
+    GB_LAUNCH(call->stream, scan_pieces<T>, gb_blocks(x->count, 1), SCAN_THREADS, 0, sums, sums, strip, 1, (T *)NULL,
+              false);
   }
   GB_LAUNCH(call->stream, scan_pieces<T>, grid, SCAN_THREADS, 0, *x, *out, piece, pieces, totals, false);
   return GB_OK;
@@ -499,8 +517,11 @@ static gb_status cumsum(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_reduce[] = {
-  { GB_OP_sum, sum, false }, { GB_OP_mean, mean, false }, { GB_OP_prod, prod, false }, { GB_OP_var, var, false }, { GB_OP_std, std_, false },
-  { GB_OP_amax, amax, false }, { GB_OP_amin, amin, false }, { GB_OP_max, max_, false }, { GB_OP_min, min_, false }, { GB_OP_argmax, argmax, false },
-  { GB_OP_argmin, argmin, false }, { GB_OP_norm, norm, false }, { GB_OP_logsumexp, logsumexp, false }, { GB_OP_all, all, false },
+  { GB_OP_sum, sum, false }, { GB_OP_mean, mean, false }, { GB_OP_prod, prod, false }, { GB_OP_var, var, false },
+      { GB_OP_std, std_, false },
+  { GB_OP_amax, amax, false }, { GB_OP_amin, amin, false }, { GB_OP_max, max_, false }, { GB_OP_min, min_, false },
+      { GB_OP_argmax, argmax, false },
+  { GB_OP_argmin, argmin, false }, { GB_OP_norm, norm, false }, { GB_OP_logsumexp, logsumexp, false },
+      { GB_OP_all, all, false },
   { GB_OP_any, any, false }, { GB_OP_cumsum, cumsum, false }, { GB_OP_COUNT, NULL, false },
 };

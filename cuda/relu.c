@@ -12,7 +12,8 @@ static bool is_nan(uint64_t bits, gb_dtype dtype, size_t bytes) {
   return bits << sign_out > (uint64_t)gb_numerics_bounds_of(dtype, dtype).infinity << sign_out;
 }
 
-const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_trial trial, const void *what, const void *result, gb_dtype dtype) {
+const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_trial trial, const void *what,
+                            const void *result, gb_dtype dtype) {
   if (answer->known) return answer->why;
   size_t bytes = call->cuda->engine->dtype_bytes(dtype);
   int mark = call->scratches;

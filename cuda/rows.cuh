@@ -1,9 +1,10 @@
 /* cuda/rows.cuh - a tensor as rows of elements that belong together, and what the threads of a row compute together.
  *
- * A row is worked on by blockDim.x threads, a multiple of a warp; a block holds blockDim.y rows, more than one only where a row has one
- * warp. Elements are dealt out in turn: to thread t go t, t + threads, ... or, where they are moved by lanes, the t-th four, the one after
- * `threads` more, ..., counted from the aligned element at which the row begins or before it. What threads found is put together as block.cuh
- * does: the order depends on the length of the row, and by lanes on where it begins within four elements. */
+ * A row is worked on by blockDim.x threads, a multiple of a warp; a block holds blockDim.y rows, more than one only
+ * where a row has one warp. Elements are dealt out in turn: to thread t go t, t + threads, ... or, where they are moved
+ * by lanes, the t-th four, the one after `threads` more, ..., counted from the aligned element at which the row begins
+ * or before it. What threads found is put together as block.cuh does: the order depends on the length of the row, and
+ * by lanes on where it begins within four elements. */
 #ifndef GB_CUDA_ROWS_CUH
 #define GB_CUDA_ROWS_CUH
 
@@ -34,7 +35,8 @@ static inline void gb_axes_push(gb_axes *a, int64_t size, int64_t step) {
   a->step[a->n++] = step;
 }
 
-/* Rows of t: the dims in `inner` (bit d: dim d) run along a row, the others from row to row, each in the order of the shape. */
+/* Rows of t: the dims in `inner` (bit d: dim d) run along a row, the others from row to row, each in the order of the
+ * shape. */
 static inline gb_rows gb_rows_of(const gb_cuda_tensor *t, uint32_t inner) {
   gb_rows r = {};
   r.data = t->data;
@@ -86,12 +88,15 @@ template <typename T> static GB_DEVICE void gb_row_store(const gb_rows &r, int64
 /* {==== a row by lanes ==== */
 
 /* True if the elements of rows are contiguous, in a dtype that lanes know. */
-static GB_DEVICE bool gb_has_lanes(const gb_rows &r) { return (r.inner.n == 0 || (r.inner.n == 1 && r.inner.step[0] == 1)) && gb_lane_bytes(r.dtype) > 0; }
+static GB_DEVICE bool gb_has_lanes(const gb_rows &r) { return (r.inner.n == 0 ||
+                                                               (r.inner.n == 1 && r.inner.step[0] == 1)) &&
+    gb_lane_bytes(r.dtype) > 0; }
 
 /* How many elements the row at `start` begins beyond an aligned one. */
 static GB_DEVICE int gb_row_shift(const gb_rows &r, int64_t start) {
   int bytes = gb_lane_bytes(r.dtype);
-  return gb_has_lanes(r) ? (int)(((uintptr_t)r.data >> (bytes / 2)) + (uint64_t)start) & (GB_LANES - 1) : 0; /* 4, 2, 1 bytes: 2, 1, 0 */
+  /* 4, 2, 1 bytes: 2, 1, 0 */
+  return gb_has_lanes(r) ? (int)(((uintptr_t)r.data >> (bytes / 2)) + (uint64_t)start) & (GB_LANES - 1) : 0;
 }
 
 /* The elements of a row that are among four from `at` on. */
@@ -100,20 +105,22 @@ static GB_DEVICE gb_span gb_span_of(const gb_rows &r, int64_t at) {
   return gb_span{ at < 0 ? (int)-at : 0, r.length - at < GB_LANES ? (int)(r.length - at) : GB_LANES };
 }
 
-/* Which elements of a row a thread has: fours, `threads` of them apart, the first one of all threads at `base` (below 0 where the row does not begin
- * aligned). */
+/* Which elements of a row a thread has: fours, `threads` of them apart, the first one of all threads at `base` (below 0
+ * where the row does not begin aligned). */
 struct gb_share { int64_t base; int first, threads; };
 
-static GB_DEVICE int64_t gb_four_at(const gb_share &s, int k) { return s.base + (int64_t)(k * s.threads + s.first) * GB_LANES; }
+static GB_DEVICE int64_t gb_four_at(const gb_share &s,
+                                    int k) { return s.base + (int64_t)(k * s.threads + s.first) * GB_LANES; }
 /* Is the k-th element of a share within a row that is held whole? */
 static GB_DEVICE bool gb_is_held(const gb_share &s, int64_t n, int k) {
   int at = (int)s.base + (k / GB_LANES * s.threads + s.first) * GB_LANES + k % GB_LANES;
   return at >= 0 && at < (int)n;
 }
 
-/* PER elements of this thread, those beyond the ends of the row as `fill`. All loads are under way before the first is waited for. LANES: the caller
- * knows that the row has lanes, and nothing is compiled for one that has not. */
-template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start, const gb_share &share, T *held, T fill) {
+/* PER elements of this thread, those beyond the ends of the row as `fill`. All loads are under way before the first is
+ * waited for. LANES: the caller knows that the row has lanes, and nothing is compiled for one that has not. */
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_hold(const gb_rows &r, int64_t start,
+    const gb_share &share, T *held, T fill) {
   if (LANES || gb_has_lanes(r)) {
     int bytes = gb_lane_bytes(r.dtype);
     gb_bits bits[PER / GB_LANES];
@@ -130,7 +137,8 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
     }
     return;
   }
-  GB_ROLLED for (int k = 0; k < PER; k++) { /* unrolled, so many divisions and conversions would take all registers and minutes of nvcc */
+  GB_ROLLED for (int k = 0; k < PER; k++) { /* unrolled, so many divisions and conversions would take all registers and
+                                               minutes of nvcc */
     int64_t at = gb_four_at(share, k / GB_LANES) + k % GB_LANES;
     T x = at >= 0 && at < r.length ? gb_row_load<T>(r, start, at) : fill;
     GB_UNROLL for (int j = 0; j < PER; j++) /* indexed, the array would leave the registers */
@@ -139,12 +147,14 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
 }
 
 /* The share goes where it belongs. */
-template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start, const gb_share &share, const T *held) {
+template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_put(const gb_rows &r, int64_t start,
+    const gb_share &share, const T *held) {
   if (LANES || gb_has_lanes(r)) {
     GB_UNROLL for (int c = 0; c < PER / GB_LANES; c++) {
       int64_t at = gb_four_at(share, c);
       gb_span span = gb_span_of(r, at);
-      gb_lanes_store<GB_LANES>(r.data, gb_lane_bytes(r.dtype), start + at, span.first, span.last, gb_lanes_pack<T, GB_LANES>(held + c * GB_LANES, r.dtype));
+      gb_lanes_store<GB_LANES>(r.data, gb_lane_bytes(r.dtype), start + at, span.first, span.last, gb_lanes_pack<T,
+                               GB_LANES>(held + c * GB_LANES, r.dtype));
     }
     return;
   }
@@ -157,12 +167,14 @@ template <typename T, int PER, bool LANES = false> static GB_DEVICE void gb_row_
   }
 }
 
-/* The share of this thread in a row that is held whole, or in its first tile. `aligned` is the tensor that is written, or the one that is read. */
+/* The share of this thread in a row that is held whole, or in its first tile. `aligned` is the tensor that is written,
+ * or the one that is read. */
 static __device__ __forceinline__ gb_share gb_share_of(const gb_rows &aligned, int64_t start) {
   return gb_share{ -(int64_t)gb_row_shift(aligned, start), (int)threadIdx.x, (int)blockDim.x };
 }
 
-/* Rows of any length are worked on in tiles of GB_TILE elements a thread: for (share = ...; gb_is_tile(share, n); gb_next_tile(&share)). */
+/* Rows of any length are worked on in tiles of GB_TILE elements a thread: for (share = ...; gb_is_tile(share, n);
+ * gb_next_tile(&share)). */
 enum { GB_TILE = 16 };
 static GB_DEVICE bool gb_is_tile(const gb_share &s, int64_t n) { return s.base < n; }
 static GB_DEVICE void gb_next_tile(gb_share *s) { s->base += (int64_t)s->threads * GB_TILE; }
@@ -177,7 +189,8 @@ template <typename T, class Fold> static __device__ T gb_row_fold(T x, T nothing
 }
 
 template <typename T> static __device__ T gb_row_sum(T x) { return gb_row_fold(x, (T)0, gb_folding<gb_sum_of>()); }
-template <typename T> static __device__ T gb_row_largest(T x) { return gb_row_fold(x, (T)-INFINITY, gb_folding<gb_most_of>()); }
+template <typename T> static __device__ T gb_row_largest(T x) { return gb_row_fold(x, (T)-INFINITY,
+    gb_folding<gb_most_of>()); }
 
 static GB_DEVICE float gb_row_exp(float x) {
 #if defined(__CUDA_ARCH__)
@@ -188,8 +201,8 @@ static GB_DEVICE float gb_row_exp(float x) {
 }
 static GB_DEVICE double gb_row_exp(double x) { return exp(x); }
 
-/* The largest element (NaN is the largest), and the sum of exp(x - largest): elements one after another. A row of -inf alone has the sum NaN,
- * as exp(-inf + inf). */
+/* The largest element (NaN is the largest), and the sum of exp(x - largest): elements one after another. A row of -inf
+ * alone has the sum NaN, as exp(-inf + inf). */
 template <typename T> struct gb_max_sum { T max, sum; };
 
 template <typename T> static GB_DEVICE void gb_max_sum_add(gb_max_sum<T> *s, T x) {
@@ -212,8 +225,10 @@ template <typename T, int PER> static GB_DEVICE void gb_max_sum_add_all(gb_max_s
 }
 
 template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum<T> mine) {
-  T most = gb_row_largest(mine.max), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0) : mine.max == most ? mine.sum
-                                                                                                         : mine.sum * gb_row_exp(mine.max - most);
+  T most = gb_row_largest(mine.max), part = mine.max == (T)-INFINITY ? (mine.sum != mine.sum ? mine.sum : 0)
+      : mine.max == most ? mine.sum
+                                                                                                         : mine.sum *
+                                                                                            gb_row_exp(mine.max - most);
   gb_max_sum<T> all = { most, gb_row_sum(part) };
   if (most == (T)-INFINITY) all.sum = (T)NAN;
   return all;
@@ -226,9 +241,9 @@ template <typename T> static __device__ gb_max_sum<T> gb_max_sum_join(gb_max_sum
 /* Threads of a row of n elements, and rows of a block. */
 typedef struct gb_row_shape { dim3 grid, block; int per; } gb_row_shape;
 
-/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers, and gives them to four warps at a time: 64
- * for each of 1,024 threads, 128 for each of 512, and 96 for one warp more. Kernels say it with __launch_bounds__, or a compiler that takes
- * more makes launches fail. */
+/* The most threads of a block whose threads hold so many elements. A multiprocessor has 65,536 registers, and gives
+ * them to four warps at a time: 64 for each of 1,024 threads, 128 for each of 512, and 96 for one warp more. Kernels
+ * say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
 static constexpr int gb_most_threads(int per) { return per == 16 ? 512 : per > 0 ? 128 : 1024; }
 enum { GB_TILE_THREADS = 512 };
 
@@ -250,9 +265,10 @@ static inline int gb_row_slack(const gb_rows &r) {
   return slack ? GB_LANES - 1 : 0;
 }
 
-/* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4 or (up to `most` elements to a
- * thread) 32 in one warp to a row, or 16 (up to 8,192 elements, less what the first one lies beyond an aligned one). 0: the row is too long for
- * that, or it is not (`lanes`) float32 that is computed in and operands that all have lanes. */
+/* For rows that are held whole, shared out as gb_share_of(aligned) does: per says how many elements a thread holds, 4
+ * or (up to `most` elements to a thread) 32 in one warp to a row, or 16 (up to 8,192 elements, less what the first one
+ * lies beyond an aligned one). 0: the row is too long for that, or it is not (`lanes`) float32 that is computed in and
+ * operands that all have lanes. */
 static inline gb_row_shape gb_shape_held(const gb_rows &aligned, bool lanes, int most) {
   int64_t slots = aligned.length + gb_row_slack(aligned);
   int per = !lanes ? 0 : slots <= 4 * GB_WARP ? 4 : most == 32 && slots > 16 * GB_WARP && slots <= 32 * GB_WARP ? 32

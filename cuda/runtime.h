@@ -1,7 +1,8 @@
 /* cuda/runtime.h - the runtime calls that the backend makes: memory, streams, events, copies, graphs.
  *
- * runtime_cuda.c implements it with the CUDA runtime; tests/cuda_on_cpu/runtime.cc stands in for it on machines without a GPU.
- * A call gives 0, or a code whose text is gb_rt_text(code). Everything but what says that it waits returns before the device has done it. */
+ * runtime_cuda.c implements it with the CUDA runtime; tests/cuda_on_cpu/runtime.cc stands in for it on machines without
+ * a GPU. A call gives 0, or a code whose text is gb_rt_text(code). Everything but what says that it waits returns
+ * before the device has done it. */
 #ifndef GB_CUDA_RUNTIME_H
 #define GB_CUDA_RUNTIME_H
 
@@ -41,8 +42,8 @@ void gb_rt_host_free(void *block);
 int gb_rt_stream_open(gb_stream *out);
 void gb_rt_stream_close(gb_stream stream);
 int gb_rt_synchronize(gb_stream stream); /* waits */
-/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns; a copy to the host waits, and fails
- * while the stream captures. Pinned memory is read and written some time later. */
+/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns; a copy to the
+ * host waits, and fails while the stream captures. Pinned memory is read and written some time later. */
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind);
 /* From the memory of one device to another's, on a stream of either; neither host waits. */
 int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes);

@@ -1,4 +1,5 @@
-/* cuda/runtime_cuda.c - cuda/runtime.h by the CUDA runtime, which is linked statically: without a driver the plugin opens and says so. */
+/* cuda/runtime_cuda.c - cuda/runtime.h by the CUDA runtime, which is linked statically: without a driver the plugin
+ * opens and says so. */
 #include "cuda/runtime.h"
 
 #include <cuda_runtime_api.h>
@@ -38,8 +39,8 @@ int gb_rt_properties(int device, gb_device_properties *out) {
 
 int gb_rt_memory(size_t *available, size_t *total) { return told(cudaMemGetInfo(available, total)); }
 
-/* Memory may be taken and given back while a graph is captured, which the strict modes of a host's own capture forbid. Between these two calls they do
- * not hold. */
+/* Memory may be taken and given back while a graph is captured, which the strict modes of a host's own capture forbid.
+ * Between these two calls they do not hold. */
 static enum cudaStreamCaptureMode relax(void) {
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
@@ -98,7 +99,8 @@ static bool is_only_noted(gb_stream stream, const void *host) {
 }
 
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
-  static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+  static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                               cudaMemcpyDeviceToDevice };
   if (kind == GB_COPY_TO_HOST && is_only_noted(stream, to)) return (int)cudaErrorStreamCaptureUnsupported;
   return told(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
 }
@@ -107,7 +109,8 @@ int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from,
   return told(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream));
 }
 
-int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) { return told(cudaMemsetAsync(block, byte, bytes, stream)); }
+int gb_rt_set(gb_stream stream, void *block, int byte,
+              size_t bytes) { return told(cudaMemsetAsync(block, byte, bytes, stream)); }
 
 int gb_rt_event_open(gb_event *out) { return told(cudaEventCreateWithFlags(out, cudaEventDisableTiming)); }
 void gb_rt_event_close(gb_event event) { cudaEventDestroy(event); }
@@ -121,8 +124,9 @@ int gb_rt_event_done(gb_event event, bool *done) {
 }
 int gb_rt_event_wait(gb_stream stream, gb_event event) { return told(cudaStreamWaitEvent(stream, event, 0)); }
 
-/* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels or open a handle, which the strict modes forbid. What
- * a capture cannot have (backend.c's refuse_in_capture) is refused before the runtime is asked. */
+/* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels or open a handle,
+ * which the strict modes forbid. What a capture cannot have (backend.c's refuse_in_capture) is refused before the
+ * runtime is asked. */
 int gb_rt_capture_begin(gb_stream stream) { return told(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)); }
 
 int gb_rt_capture_end(gb_stream stream, gb_graph **out) {

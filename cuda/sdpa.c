@@ -1,7 +1,8 @@
-/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by products (attend.c).
+/* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by products
+ * (attend.c).
  *
- * The library runs what has 16 bits, no mask and no dropout. Its backward adds parts of a gradient in an order that changes from run to run, so
- * that it is asked only where the context allows that. */
+ * The library runs what has 16 bits, no mask and no dropout. Its backward adds parts of a gradient in an order that
+ * changes from run to run, so that it is asked only where the context allows that. */
 #include "cuda/attend.h"
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
-static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+static int64_t size_at(const gb_cuda_tensor *t, int from_end) { return t->ndim > from_end
+                                                                ? t->shape[t->ndim - 1 - from_end] : 1; }
 
 /* Strides of t as [batch, heads, time, head_dim]: those of missing dimensions step over the whole tensor. */
 static void strides_of(const gb_cuda_tensor *t, int64_t *stride) {
@@ -28,7 +30,8 @@ static bool is_plain(const gb_attended *in, gb_dtype result) {
 /* What both directions have in common. */
 static gb_attention attention_of(const gb_attended *in) {
   const gb_cuda_tensor *query = in->query, *key = in->key, *value = in->value;
-  gb_attention a = { .batch = size_at(query, 3), .heads = size_at(query, 2), .key_heads = size_at(key, 2), .tq = size_at(query, 1), .tk = size_at(key, 1),
+  gb_attention a = { .batch = size_at(query, 3), .heads = size_at(query, 2), .key_heads = size_at(key, 2),
+                     .tq = size_at(query, 1), .tk = size_at(key, 1),
                      .e = size_at(query, 0), .ev = size_at(value, 0), .dtype = query->dtype,
                      .causal = in->is_causal->integer, .query = query->data, .key = key->data, .value = value->data };
   a.scale = (float)(in->scale->given ? in->scale->number : 1 / sqrt((double)a.e));
@@ -81,6 +84,7 @@ static gb_status attention_backward(gb_cuda_call *call) {
 }
 
 const gb_cuda_row gb_cuda_sdpa[] = {
-  { GB_OP_scaled_dot_product_attention, attention, false }, { GB_OP_scaled_dot_product_attention_backward, attention_backward, false },
+  { GB_OP_scaled_dot_product_attention, attention, false },
+      { GB_OP_scaled_dot_product_attention_backward, attention_backward, false },
   { GB_OP_COUNT, NULL, false },
 };

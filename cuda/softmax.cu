@@ -1,8 +1,8 @@
 /* cuda/softmax.cu - softmax, log_softmax and their gradients, along any one dim.
  *
- * A row that fits in the registers of its threads (8,192 elements, some fewer where it does not begin aligned; up to 1,024 those of one warp) is
- * read once and written once; a longer one is read twice (its largest element and its sum come from one pass). Traffic: x and y forward; grad, y
- * and dx backward. One exponential per element. */
+ * A row that fits in the registers of its threads (8,192 elements, some fewer where it does not begin aligned; up to
+ * 1,024 those of one warp) is read once and written once; a longer one is read twice (its largest element and its sum
+ * come from one pass). Traffic: x and y forward; grad, y and dx backward. One exponential per element. */
 #include "cuda/families.h"
 #include "cuda/rows.cuh"
 
@@ -12,7 +12,8 @@ static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
 /* PER elements of a row in each thread. */
-template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_held(gb_rows x, gb_rows y, bool log) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_held(gb_rows x, gb_rows y,
+    bool log) {
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(y.outer, row);
     gb_share share = gb_share_of(y, to);
@@ -47,7 +48,8 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
     T log_sum = log ? log_of(s.sum) : (T)0, scale = 1 / s.sum;
     for (gb_share share = gb_share_of(y, to); gb_is_tile(share, x.length); gb_next_tile(&share)) {
       gb_row_hold<T, GB_TILE>(x, from, share, held, (T)-INFINITY);
-      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? held[k] - s.max - log_sum : gb_row_exp(held[k] - s.max) * scale;
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? held[k] - s.max - log_sum
+          : gb_row_exp(held[k] - s.max) * scale;
       gb_row_put<T, GB_TILE>(y, to, share, held);
     }
   }
@@ -90,7 +92,8 @@ static gb_status log_softmax(gb_cuda_call *call) {
 /* {==== backward ==== */
 
 /* dx = y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g). */
-template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_backward_held(gb_rows g, gb_rows y, gb_rows dx, bool log) {
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softmax_backward_held(gb_rows g, gb_rows y,
+    gb_rows dx, bool log) {
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(dx.outer, row);
     gb_share share = gb_share_of(dx, to);
@@ -99,12 +102,14 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softm
     gb_row_hold<float, PER, true>(y, gb_at(y.outer, row), share, held, (float)0);
     GB_UNROLL for (int k = 0; k < PER; k++) sum += log ? grad[k] : grad[k] * held[k];
     sum = gb_row_sum(sum);
-    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum : held[k] * (grad[k] - sum);
+    GB_UNROLL for (int k = 0; k < PER; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum
+        : held[k] * (grad[k] - sum);
     gb_row_put<float, PER, true>(dx, to, share, held);
   }
 }
 
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax_backward_long(gb_rows g, gb_rows y, gb_rows dx, bool log) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax_backward_long(gb_rows g, gb_rows y,
+    gb_rows dx, bool log) {
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(g.outer, row), by = gb_at(y.outer, row), to = gb_at(dx.outer, row);
     T grad[GB_TILE], held[GB_TILE], sum = 0;
@@ -117,13 +122,15 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax
     for (gb_share share = gb_share_of(dx, to); gb_is_tile(share, y.length); gb_next_tile(&share)) {
       gb_row_hold<T, GB_TILE>(g, from, share, grad, (T)0);
       gb_row_hold<T, GB_TILE>(y, by, share, held, (T)0);
-      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum : held[k] * (grad[k] - sum);
+      GB_UNROLL for (int k = 0; k < GB_TILE; k++) held[k] = log ? grad[k] - gb_row_exp(held[k]) * sum
+          : held[k] * (grad[k] - sum);
       gb_row_put<T, GB_TILE>(dx, to, share, held);
     }
   }
 }
 
-template <typename T> static void launch_backward(gb_cuda_call *call, const gb_rows *g, const gb_rows *y, const gb_rows *dx, bool log) {
+template <typename T> static void launch_backward(gb_cuda_call *call, const gb_rows *g, const gb_rows *y,
+                                                  const gb_rows *dx, bool log) {
   gb_row_shape s = gb_shape_held(*dx, sizeof(T) == 4 && gb_has_lanes(*g) && gb_has_lanes(*y) && gb_has_lanes(*dx), 16);
   if (s.per == 4) GB_LAUNCH(call->stream, softmax_backward_held<4>, s.grid, s.block, 0, *g, *y, *dx, log);
   else if (s.per == 16) GB_LAUNCH(call->stream, softmax_backward_held<16>, s.grid, s.block, 0, *g, *y, *dx, log);
@@ -155,6 +162,7 @@ static gb_status log_softmax_backward(gb_cuda_call *call) {
 /* ====} */
 
 const gb_cuda_row gb_cuda_softmax[] = {
-  { GB_OP_softmax, softmax, false }, { GB_OP_log_softmax, log_softmax, false }, { GB_OP_softmax_backward, softmax_backward, false },
+  { GB_OP_softmax, softmax, false }, { GB_OP_log_softmax, log_softmax, false },
+      { GB_OP_softmax_backward, softmax_backward, false },
   { GB_OP_log_softmax_backward, log_softmax_backward, false }, { GB_OP_COUNT, NULL, false },
 };

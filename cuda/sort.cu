@@ -1,5 +1,6 @@
-/* cuda/sort.cu - sort and topk along a dim: elements become integer keys in the order of their values (NaN the largest, -0 equal to 0), and
- * keys with their positions are sorted stably. Descending order is ascending order of the inverted keys. The sort itself is sort.h's. */
+/* cuda/sort.cu - sort and topk along a dim: elements become integer keys in the order of their values (NaN the largest,
+ * -0 equal to 0), and keys with their positions are sorted stably. Descending order is ascending order of the inverted
+ * keys. The sort itself is sort.h's. */
 #include <string.h>
 
 #include "cuda/families.h"
@@ -19,14 +20,16 @@ static GB_DEVICE uint64_t float_key(double x) {
 static __global__ void make_keys(gb_rows x, bool is_float, bool descending, uint64_t *keys, int64_t *positions) {
   for (int64_t i = gb_thread<int64_t>(); i < x.count * x.length; i += gb_grid_size<int64_t>()) {
     int64_t row = i / x.length, at = i % x.length, start = gb_at(x.outer, row);
-    uint64_t key = is_float ? float_key(gb_row_load<double>(x, start, at)) : (uint64_t)gb_row_load<int64_t>(x, start, at) ^ (uint64_t)1 << 63;
+    uint64_t key = is_float ? float_key(gb_row_load<double>(x, start, at))
+        : (uint64_t)gb_row_load<int64_t>(x, start, at) ^ (uint64_t)1 << 63;
     keys[i] = descending ? ~key : key;
     positions[i] = at;
   }
 }
 
 /* The first k of each row: elements moved as they are, and where they were. */
-template <typename S> __global__ void pick_sorted(gb_rows x, gb_rows values, gb_rows indices, const int64_t *positions) {
+template <typename S> __global__ void pick_sorted(gb_rows x, gb_rows values, gb_rows indices,
+                                                  const int64_t *positions) {
   for (int64_t i = gb_thread<int64_t>(); i < values.count * values.length; i += gb_grid_size<int64_t>()) {
     int64_t row = i / values.length, at = i % values.length, position = positions[row * x.length + at];
     S *to = (S *)values.data + gb_at(values.outer, row) + gb_at(values.inner, at);
@@ -52,15 +55,21 @@ static gb_status order(gb_cuda_call *call, const gb_cuda_tensor *t, int64_t dim,
   uint64_t *keys = (uint64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *keys);
   int64_t *positions = (int64_t *)gb_cuda_scratch(call, 2 * (size_t)n * sizeof *positions);
   if (!keys || !positions) return GB_EMEMORY;
-  GB_LAUNCH(call->stream, make_keys, gb_blocks(n, GB_THREADS), GB_THREADS, 0, x, gb_is_float(t->dtype), descending, keys, positions);
-  gb_status status = gb_sort_pairs(call, keys, keys + n, positions, positions + n, x.count, x.length, first_bit_of(t->dtype), end_bit_of(t->dtype));
+  GB_LAUNCH(call->stream, make_keys, gb_blocks(n, GB_THREADS), GB_THREADS, 0, x, gb_is_float(t->dtype), descending,
+            keys, positions);
+  gb_status status = gb_sort_pairs(call, keys, keys + n, positions, positions + n, x.count, x.length,
+                                   first_bit_of(t->dtype), end_bit_of(t->dtype));
   if (status != GB_OK) return status;
   unsigned grid = gb_blocks(values.count * values.length, GB_THREADS);
   switch (gb_bytes_of(t->dtype)) {
-    case 1: GB_LAUNCH(call->stream, pick_sorted<uint8_t>, grid, GB_THREADS, 0, x, values, indices, positions + n); break;
-    case 2: GB_LAUNCH(call->stream, pick_sorted<uint16_t>, grid, GB_THREADS, 0, x, values, indices, positions + n); break;
-    case 4: GB_LAUNCH(call->stream, pick_sorted<uint32_t>, grid, GB_THREADS, 0, x, values, indices, positions + n); break;
-    default: GB_LAUNCH(call->stream, pick_sorted<uint64_t>, grid, GB_THREADS, 0, x, values, indices, positions + n); break;
+    case 1: GB_LAUNCH(call->stream, pick_sorted<uint8_t>, grid, GB_THREADS, 0, x, values, indices, positions + n);
+    break;
+    case 2: GB_LAUNCH(call->stream, pick_sorted<uint16_t>, grid, GB_THREADS, 0, x, values, indices, positions + n);
+    break;
+    case 4: GB_LAUNCH(call->stream, pick_sorted<uint32_t>, grid, GB_THREADS, 0, x, values, indices, positions + n);
+    break;
+    default: GB_LAUNCH(call->stream, pick_sorted<uint64_t>, grid, GB_THREADS, 0, x, values, indices, positions + n);
+    break;
   }
   return GB_OK;
 }
@@ -79,4 +88,5 @@ static gb_status topk(gb_cuda_call *call) {
                out->indices);
 }
 
-const gb_cuda_row gb_cuda_sort[] = { { GB_OP_sort, sort, false }, { GB_OP_topk, topk, false }, { GB_OP_COUNT, NULL, false } };
+const gb_cuda_row gb_cuda_sort[] = { { GB_OP_sort, sort, false }, { GB_OP_topk, topk, false },
+                                     { GB_OP_COUNT, NULL, false } };

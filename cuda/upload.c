@@ -1,5 +1,6 @@
-/* cuda/upload.c - the ring of upload.h: segments that are filled one after another, and used again only after an event says that the compute stream
- * has passed all that came from them. The ring grows while the device is behind, to MOST segments; then the host waits. */
+/* cuda/upload.c - the ring of upload.h: segments that are filled one after another, and used again only after an event
+ * says that the compute stream has passed all that came from them. The ring grows while the device is behind, to MOST
+ * segments; then the host waits. */
 #include "cuda/upload.h"
 
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 
 typedef struct segment {
   char *pinned, *landing;          /* SEGMENT bytes of the host, and of the device */
-  gb_event arrived, passed;        /* the last piece is in the landing zone; the compute stream is done with the segment */
+  gb_event arrived, passed;        /* the last piece is in the landing zone; the compute stream is done with the
+                                      segment */
 } segment;
 
 struct gb_uploads {
@@ -53,7 +55,8 @@ size_t gb_uploads_bytes(const gb_uploads *uploads) { return uploads ? (size_t)up
 /* One more segment at the end; false: no memory for it. */
 static bool grow(gb_uploads *uploads) {
   segment made = { .pinned = gb_rt_host_alloc(SEGMENT), .landing = gb_rt_alloc(SEGMENT) };
-  if (uploads->count < MOST && made.pinned && made.landing && !gb_rt_event_open(&made.arrived) && !gb_rt_event_open(&made.passed)) {
+  if (uploads->count < MOST && made.pinned && made.landing && !gb_rt_event_open(&made.arrived) &&
+      !gb_rt_event_open(&made.passed)) {
     uploads->segments[uploads->count++] = made;
     return true;
   }
@@ -64,7 +67,8 @@ static bool grow(gb_uploads *uploads) {
 /* Go on to a segment that nothing reads any more. */
 static int turn(gb_uploads *uploads) {
   bool passed = true;
-  int code = gb_rt_event_record(uploads->segments[uploads->now].passed, uploads->compute), next = (uploads->now + 1) % uploads->count;
+  int code = gb_rt_event_record(uploads->segments[uploads->now].passed, uploads->compute),
+      next = (uploads->now + 1) % uploads->count;
   if (code) return code;
   if (next == 0 && uploads->count < MOST) { /* the oldest one is the first: rather one more than a wait */
     code = gb_rt_event_done(uploads->segments[0].passed, &passed);
@@ -90,7 +94,8 @@ static int send(gb_uploads *uploads, void *device, size_t bytes, bool little) {
 
 int gb_uploads_write(gb_uploads *uploads, void *device, const void *host, size_t bytes) {
   bool little = bytes <= LITTLE;
-  if (!uploads->count && !grow(uploads)) return gb_rt_copy(uploads->compute, device, host, bytes, GB_COPY_TO_DEVICE); /* which takes its time */
+  /* which takes its time */
+  if (!uploads->count && !grow(uploads)) return gb_rt_copy(uploads->compute, device, host, bytes, GB_COPY_TO_DEVICE);
   while (bytes) {
     size_t room = SEGMENT - uploads->used, piece = bytes < room ? bytes : room;
     int code = room < (little ? bytes : LITTLE) ? turn(uploads) : 0;

@@ -1,7 +1,8 @@
-/* ctrl_c.c - Ctrl-C: a handler of SIGINT asks the universe to stop (bindings/interrupt.h says how that reaches what runs).
+/* ctrl_c.c - Ctrl-C: a handler of SIGINT asks the universe to stop (bindings/interrupt.h says how that reaches what
+ * runs).
  *
- * Where gb.on_stop was given a function, the first one only asks. The handler has no other way to the universe than a static. It is set without
- * SA_RESTART, so that io.read ends too. */
+ * Where gb.on_stop was given a function, the first one only asks. The handler has no other way to the universe than a
+ * static. It is set without SA_RESTART, so that io.read ends too. */
 #include "ctrl_c.h"
 
 #include <signal.h>

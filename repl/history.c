@@ -1,8 +1,9 @@
 /* history.c - the history file, shared by every prompt that runs.
  *
- * A line is appended by one write under a lock, so two prompts cannot mix or lose lines. When the file has grown to twice what is kept, who holds
- * the lock writes the newer half to a second file, which takes the place of the first by rename: whatever happens, one whole file is there.
- * A prompt sees the lines of others when it starts. Failures are silent: history is a comfort. */
+ * A line is appended by one write under a lock, so two prompts cannot mix or lose lines. When the file has grown to
+ * twice what is kept, who holds the lock writes the newer half to a second file, which takes the place of the first by
+ * rename: whatever happens, one whole file is there. A prompt sees the lines of others when it starts. Failures are
+ * silent: history is a comfort. */
 #include "history.h"
 
 #include <fcntl.h>
@@ -65,14 +66,16 @@ void history_load(const char *path, void (*line)(void *user, const char *text), 
   if (file) fclose(file);
 }
 
-/* Open the file for appending, locked; again when another prompt has replaced it while this one waited. -1: not possible. */
+/* Open the file for appending, locked; again when another prompt has replaced it while this one waited. -1: not
+ * possible. */
 static int open_locked(const char *path) {
   for (int attempt = 0; attempt < 10; attempt++) {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     struct stat opened, there;
     int file = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return -1;
-    if (fcntl(file, F_SETLKW, &lock) == 0 && fstat(file, &opened) == 0 && stat(path, &there) == 0 && opened.st_ino == there.st_ino &&
+    if (fcntl(file, F_SETLKW, &lock) == 0 && fstat(file, &opened) == 0 && stat(path, &there) == 0 &&
+        opened.st_ino == there.st_ino &&
         opened.st_dev == there.st_dev)
       return file;
     close(file);

@@ -1,7 +1,8 @@
 /* limits.c - reads the options that say what a run may use, and sets them.
  *
- * Lua's bytes are counted by an allocator in front of Lua's own. Lua collects and asks once more when it refuses; what is refused twice, or
- * is more than all there is, stops the run as Ctrl-C would (bindings/interrupt.h), so no pcall goes on without memory. Tensors have a limit of their own, of the same size. */
+ * Lua's bytes are counted by an allocator in front of Lua's own. Lua collects and asks once more when it refuses; what
+ * is refused twice, or is more than all there is, stops the run as Ctrl-C would (bindings/interrupt.h), so no pcall
+ * goes on without memory. Tensors have a limit of their own, of the same size. */
 #include "limits.h"
 
 #include <errno.h>
@@ -51,9 +52,12 @@ static bool refuse(const options *o, const char *name, const char *wanted, const
 bool limits_read(limits *l, const options *o) {
   *l = (limits){ .most = 0 };
   gb_context_options_init(&l->engine, sizeof l->engine);
-  if (o->threads && !read_count(o->threads, &l->engine.threads)) return refuse(o, "--threads", "a number of threads, 1 .. 1024", o->threads);
-  if (o->memory && !read_bytes(o->memory, &l->most)) return refuse(o, "--memory", "a number of bytes, such as 500K, 200M or 2G", o->memory);
-  if (o->time && !read_seconds(o->time, &l->seconds)) return refuse(o, "--time", "a number of seconds above 0", o->time);
+  if (o->threads && !read_count(o->threads, &l->engine.threads))
+    return refuse(o, "--threads", "a number of threads, 1 .. 1024", o->threads);
+  if (o->memory && !read_bytes(o->memory, &l->most))
+    return refuse(o, "--memory", "a number of bytes, such as 500K, 200M or 2G", o->memory);
+  if (o->time && !read_seconds(o->time, &l->seconds))
+    return refuse(o, "--time", "a number of seconds above 0", o->time);
   l->engine.tensor_bytes = l->most;
   l->engine.plugins = o->no_environment ? NULL : getenv("GIBBOUS_PLUGINS");
   return true;

@@ -1,13 +1,14 @@
 /* line.c - one line from the terminal, by libedit's own interface (histedit.h) where the build found it.
  *
- * Signals: while a line is read, SIGINT ends the read (the prompt then starts anew), SIGWINCH fits the line to the new width, SIGCONT puts the
- * terminal back into the editor's mode. Handlers only set flags. On a terminal signals are let in while it is waited for input, by pselect, and
- * at no other time: one that came just before would not end the wait. A SIGINT between two reads is kept by its flag and ends the next one; on a
- * terminal it takes along what was typed ahead, as the key itself does. The locale is that of the user while a line is read, and C again for
- * whatever runs: Lua's numbers and character classes do not change. Where the environment names no locale, UTF-8 is assumed.
+ * Signals: while a line is read, SIGINT ends the read (the prompt then starts anew), SIGWINCH fits the line to the new
+ * width, SIGCONT puts the terminal back into the editor's mode. Handlers only set flags. On a terminal signals are let
+ * in while it is waited for input, by pselect, and at no other time: one that came just before would not end the wait.
+ * A SIGINT between two reads is kept by its flag and ends the next one; on a terminal it takes along what was typed
+ * ahead, as the key itself does. The locale is that of the user while a line is read, and C again for whatever runs:
+ * Lua's numbers and character classes do not change. Where the environment names no locale, UTF-8 is assumed.
  *
- * Pastes: a terminal that can is asked to put brackets around what is pasted (xterm's mode 2004). What lies between them, newlines too, is one
- * text that Enter hands out. */
+ * Pastes: a terminal that can is asked to put brackets around what is pasted (xterm's mode 2004). What lies between
+ * them, newlines too, is one text that Enter hands out. */
 #include "line.h"
 
 #include <errno.h>
@@ -44,7 +45,8 @@ struct line {
   sigset_t outside;         /* the signals that are blocked while no line is read */
   struct sigaction before;  /* what SIGINT did before the lines were opened */
 #ifdef GB_HAVE_LIBEDIT
-  int input;                /* the terminal again, of which reads never wait: a Ctrl-C takes away what had made it readable */
+  int input;                /* the terminal again, of which reads never wait: a Ctrl-C takes away what had made it
+                               readable */
   EditLine *editor;         /* NULL: plain input */
   History *lines;
 #endif
@@ -64,7 +66,8 @@ static void note_signal(int signal) {
 static const int watched[] = { SIGINT, SIGWINCH, SIGCONT };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
-/* Set the handlers, and keep what was set before. On a terminal the signals are held back. A SIGINT that came before is not forgotten. */
+/* Set the handlers, and keep what was set before. On a terminal the signals are held back. A SIGINT that came before is
+ * not forgotten. */
 static void watch(line *l, struct sigaction before[WATCHED]) {
   struct sigaction action = { .sa_handler = note_signal };
   sigset_t held;
@@ -122,11 +125,13 @@ static locale_t user_locale(void) {
 
 /* {==== Plain input ==== */
 
-/* A row as the terminal, or the pipe, hands it out; its length, with its end, or -1. A window that changes its size does not end it. */
+/* A row as the terminal, or the pipe, hands it out; its length, with its end, or -1. A window that changes its size
+ * does not end it. */
 static ssize_t read_row(const line *l, char **text, size_t *room) {
   ssize_t n;
   while (l->terminal && !interrupted && !wait_for_input(l)) continue;
-  sigprocmask(SIG_SETMASK, &l->outside, NULL); /* a Ctrl-C takes the line away: then the read waits, and must be interrupted */
+  sigprocmask(SIG_SETMASK, &l->outside, NULL); /* a Ctrl-C takes the line away: then the read waits, and must be
+                                                  interrupted */
   do {
     clearerr(stdin); /* an io.read that Ctrl-C ended leaves its mark */
     n = interrupted ? -1 : getline(text, room, stdin);
@@ -141,7 +146,8 @@ static bool take_out(char *text, const char *mark) {
   return at != NULL;
 }
 
-/* Rows that belong to a paste whose first one is *text: they are one line. false: the input ended, or was interrupted, or there is no memory. */
+/* Rows that belong to a paste whose first one is *text: they are one line. false: the input ended, or was interrupted,
+ * or there is no memory. */
 static bool read_paste(const line *l, char **text) {
   char *row = NULL;
   size_t room = 0;
@@ -271,7 +277,8 @@ static wchar_t *read_pasted(EditLine *editor) {
   return text;
 }
 
-/* The bracket that opens a paste: what follows up to the other one goes in at the cursor as it is. The newline at its end is left to the user. */
+/* The bracket that opens a paste: what follows up to the other one goes in at the cursor as it is. The newline at its
+ * end is left to the user. */
 static unsigned char paste(EditLine *editor, wint_t character) {
   wchar_t *text = read_pasted(editor);
   (void)character;
@@ -284,7 +291,8 @@ static unsigned char paste(EditLine *editor, wint_t character) {
   return result;
 }
 
-/* The terminal of standard input, opened once more for reads that do not wait; standard input itself where that cannot be. */
+/* The terminal of standard input, opened once more for reads that do not wait; standard input itself where that cannot
+ * be. */
 static int reopen_terminal(void) {
   char name[128];
   int fd = ttyname_r(STDIN_FILENO, name, sizeof name) ? -1 : open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -303,7 +311,8 @@ static bool open_editor(line *l, const char *program) {
   el_set(l->editor, EL_PROMPT, give_prompt);
   el_set(l->editor, EL_GETCFN, read_character);
   el_set(l->editor, EL_HIST, history, l->lines);
-  el_wset(l->editor, EL_ADDFN, L"gb-complete", L"complete names", complete); /* wide: el_set would copy the names and lose them */
+  /* wide: el_set would copy the names and lose them */
+  el_wset(l->editor, EL_ADDFN, L"gb-complete", L"complete names", complete);
   el_wset(l->editor, EL_ADDFN, L"gb-paste", L"insert what is pasted", paste);
   el_set(l->editor, EL_BIND, "^I", "gb-complete", NULL);
   el_set(l->editor, EL_BIND, PASTE_BEGIN, "gb-paste", NULL);
@@ -319,7 +328,8 @@ static bool open_editor(line *l, const char *program) {
 /* A line from the editor. After an interrupt the terminal is given back and the editor forgets the line. */
 static line_end read_edited(line *l, char **out) {
   int n;
-  el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt is shown: what is typed as soon as it stands there belongs to the editor */
+  el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt is shown: what is typed as soon as it stands there belongs to
+                                         the editor */
   const char *text = el_gets(l->editor, &n);
   if (interrupted || !text || n <= 0) {
     el_set(l->editor, EL_PREP_TERM, 0);

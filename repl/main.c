@@ -1,7 +1,8 @@
 /* main.c - the `gibbous` executable: `lua` with the library at hand as the global gb.
  *
- * The collector runs in generational mode, as in `lua`, and coroutine.resume and coroutine.wrap hand the modes (gradients, autocast) on
- * exactly. The order of things is that of `lua`: version, libraries, arg, LUA_INIT, -e and -l, the script, the prompt. */
+ * The collector runs in generational mode, as in `lua`, and coroutine.resume and coroutine.wrap hand the modes
+ * (gradients, autocast) on exactly. The order of things is that of `lua`: version, libraries, arg, LUA_INIT, -e and -l,
+ * the script, the prompt. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,7 +69,8 @@ static int protected_main(lua_State *L) {
   return 1;
 }
 
-/* Run everything in a new state. The body gets two arguments, as that of `lua` does: stacks then overflow at the same depth. */
+/* Run everything in a new state. The body gets two arguments, as that of `lua` does: stacks then overflow at the same
+ * depth. */
 static script_end run(options *o, limits *l) {
   lua_State *L = luaL_newstate();
   if (!L) return options_complain(o, "cannot create state: not enough memory"), SCRIPT_FAILED;

@@ -1,7 +1,8 @@
 /* options.c - reads the command line.
  *
- * Options of one dash are those of `lua`, and what is said of a bad one is what `lua` says, to the letter: scripts that check messages and exit
- * codes must not see a difference. Options of two dashes are ours; all of them are checked before anything runs. */
+ * Options of one dash are those of `lua`, and what is said of a bad one is what `lua` says, to the letter: scripts that
+ * check messages and exit codes must not see a difference. Options of two dashes are ours; all of them are checked
+ * before anything runs. */
 #include "options.h"
 
 #include <stddef.h>
@@ -51,7 +52,8 @@ static void list_rows(FILE *to, bool ours) {
 }
 
 void options_list(FILE *to) {
-  fputs("usage: gibbous [options] [script [args]]\nWithout a script and -e, gibbous is interactive on a terminal and runs standard input elsewhere.\n", to);
+  fputs("usage: gibbous [options] [script [args]]\nWithout a script and -e, gibbous is interactive on a terminal "
+        "and runs standard input elsewhere.\n", to);
   list_rows(to, true);
 }
 

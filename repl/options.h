@@ -21,7 +21,8 @@ extern const option option_table[]; /* ended by a NULL name */
 
 /* Read the command line. False: it was not understood, which has been said on standard error. */
 bool options_read(options *o, int argc, char **argv);
-/* The value of the option -kind (e or l) at argv[*i], or NULL where another one stands there; *i moves to the option's last word. */
+/* The value of the option -kind (e or l) at argv[*i], or NULL where another one stands there; *i moves to the option's
+ * last word. */
 const char *options_value(const options *o, char kind, int *i);
 /* "program: text" on standard error. */
 void options_complain(const options *o, const char *text);

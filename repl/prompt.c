@@ -1,7 +1,9 @@
-/* prompt.c - the loop of the prompt: reads lines until they are a whole chunk, runs it where Ctrl-C can stop it, and shows what came of it.
+/* prompt.c - the loop of the prompt: reads lines until they are a whole chunk, runs it where Ctrl-C can stop it, and
+ * shows what came of it.
  *
- * What is a whole chunk, how values, errors and help look, and which names complete is said by the Lua half in lua/, which is embedded into
- * the binary and works on raw values only while a line is being edited: completion runs none of the user's code. */
+ * What is a whole chunk, how values, errors and help look, and which names complete is said by the Lua half in lua/,
+ * which is embedded into the binary and works on raw values only while a line is being edited: completion runs none of
+ * the user's code. */
 #include "prompt.h"
 
 #include <dirent.h>
@@ -92,7 +94,8 @@ static int run_chunk(lua_State *L) {
 
 /* Push the table of the Lua half, filled. */
 static void push_half(lua_State *L, bool terminal) {
-  static const luaL_Reg natives[] = { { "folder", folder }, { "width", width }, { "stopping", stopping }, { "is_finish", is_finish },
+  static const luaL_Reg natives[] = { { "folder", folder }, { "width", width }, { "stopping", stopping },
+                                      { "is_finish", is_finish },
                                       { "methods", methods }, { NULL, NULL } };
   static const char *const parts[] = { "show", "trouble", "scan", "complete", "help", "commands", "prompt" };
   luaL_newlib(L, natives);
@@ -143,7 +146,8 @@ static line_completion complete(void *user, const char *text, size_t cursor) {
 
 /* {==== The loop ==== */
 
-/* Call a function of the Lua half with the text at the top, protected, where Ctrl-C stops it; one result stays. What fails leaves no scope open. */
+/* Call a function of the Lua half with the text at the top, protected, where Ctrl-C stops it; one result stays. What
+ * fails leaves no scope open. */
 static script_end call_half(prompt *p, const char *name) {
   lua_State *L = p->L;
   gbl_modes *modes = gbl_modes_of(L);
@@ -162,7 +166,8 @@ static script_end call_half(prompt *p, const char *name) {
   return reason == GB_EINTERRUPT ? SCRIPT_INTERRUPTED : SCRIPT_FAILED;
 }
 
-/* Call what lies on the stack with its one argument, for one result, where Ctrl-C stops it. A Ctrl-C that did so counts for the next line. */
+/* Call what lies on the stack with its one argument, for one result, where Ctrl-C stops it. A Ctrl-C that did so counts
+ * for the next line. */
 static bool call_quietly(lua_State *L) {
   ctrl_c_begin(L);
   int status = lua_pcall(L, 1, 1, 0);
@@ -200,7 +205,8 @@ static line_end read_line(prompt *p, bool first) {
   return LINE_READ;
 }
 
-/* Is the text at the top a whole chunk, or wrong already? *end becomes LINE_INTERRUPTED where Ctrl-C came before that was known. */
+/* Is the text at the top a whole chunk, or wrong already? *end becomes LINE_INTERRUPTED where Ctrl-C came before that
+ * was known. */
 static bool is_whole(prompt *p, line_end *end) {
   lua_pushvalue(p->L, -1);
   script_end asked = call_half(p, "is_whole");
@@ -281,7 +287,8 @@ script_end prompt_run(lua_State *L, const options *o) {
   *box = p.line = line_open("gibbous", complete, &p);
   if (!p.line) return options_complain(o, "not enough memory for the prompt"), SCRIPT_FAILED;
   push_half(L, line_is_terminal(p.line));
-  if (line_is_terminal(p.line)) puts("Gibbous " GB_VERSION ", " LUA_RELEASE ". help() helps, :quit or Ctrl-D leaves."), fflush(stdout);
+  if (line_is_terminal(p.line)) puts("Gibbous " GB_VERSION ", " LUA_RELEASE ". help() helps, :quit or Ctrl-D leaves."),
+      fflush(stdout);
   loop(&p);
   lua_settop(L, 0);
   line_close(*box);

@@ -1,4 +1,5 @@
-/* recipes.c - --recipes: the scripts in ../share/gibbous/recipes of an installed program, or in ../recipes of a built one. */
+/* recipes.c - --recipes: the scripts in ../share/gibbous/recipes of an installed program, or in ../recipes of a built
+ * one. */
 #include "recipes.h"
 
 #include <dirent.h>
@@ -55,6 +56,7 @@ bool recipes_list(void) {
       if (list(folder)) return true;
     }
   }
-  fprintf(stderr, "gibbous: there are no recipes in %s/share/gibbous/recipes, where an installed gibbous has them\n", program);
+  fprintf(stderr, "gibbous: there are no recipes in %s/share/gibbous/recipes, where an installed gibbous has them\n",
+          program);
   return false;
 }

@@ -1,7 +1,7 @@
 /* sandbox.c - --sandbox: the program is a host like any other (gibbous_lua.h), whose recipes may compute and print.
  *
- * Statements and the script run as they do without it, but for what the sandbox takes away; arguments are in the table arg alone. There are no
- * modules to require but gibbous, no prompt, and LUA_INIT is not read. */
+ * Statements and the script run as they do without it, but for what the sandbox takes away; arguments are in the table
+ * arg alone. There are no modules to require but gibbous, no prompt, and LUA_INIT is not read. */
 #include "sandbox.h"
 
 #include <signal.h>
@@ -88,7 +88,8 @@ static gb_status run_statements(gb_host *host, const options *o) {
 static gb_status run_input(gb_host *host, const options *o) {
   size_t length = 0;
   char *text = read_input(&length);
-  const char *bad = !text ? "there is no memory for standard input" : strlen(text) != length ? "standard input holds a zero byte: it is no Lua text" : NULL;
+  const char *bad = !text ? "there is no memory for standard input" : strlen(text) != length
+      ? "standard input holds a zero byte: it is no Lua text" : NULL;
   gb_status status = bad ? (text ? GB_EINVAL : GB_EMEMORY) : gb_host_run_string(host, text, "stdin");
   if (status != GB_OK) options_complain(o, bad ? bad : gb_host_error(host));
   free(text);

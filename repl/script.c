@@ -1,6 +1,7 @@
 /* script.c - runs chunks as `lua` does: the same frames below them, so that tracebacks are the same to the letter.
  *
- * Nothing here stands between lua_pcall and what it calls. Beyond `lua`: a chunk that leaves a scope of the library open has failed. */
+ * Nothing here stands between lua_pcall and what it calls. Beyond `lua`: a chunk that leaves a scope of the library
+ * open has failed. */
 #include "script.h"
 
 #include <stdlib.h>
@@ -20,7 +21,8 @@ bool script_is_finish(lua_State *L) {
   return finish;
 }
 
-/* The message handler: a text gets a traceback, an object its own text or a word about its type; what ends a script passes. */
+/* The message handler: a text gets a traceback, an object its own text or a word about its type; what ends a script
+ * passes. */
 static int add_traceback(lua_State *L) {
   if (script_is_finish(L)) return 1;
   const char *text = lua_tostring(L, 1);
@@ -124,7 +126,8 @@ script_end script_options(lua_State *L, const options *o) {
     char kind = o->argv[i][1];
     if (kind == 'W') lua_warning(L, "@on", 0);
     const char *value = options_value(o, kind, &i);
-    script_end end = kind == 'e' ? run_statement(L, o, value, "=(command line)") : kind == 'l' ? require_module(L, o, value) : SCRIPT_DONE;
+    script_end end = kind == 'e' ? run_statement(L, o, value, "=(command line)") : kind == 'l'
+        ? require_module(L, o, value) : SCRIPT_DONE;
     if (end != SCRIPT_DONE) return end;
   }
   return SCRIPT_DONE;

@@ -6,7 +6,8 @@
 
 #include "options.h"
 
-/* How running something ended. FINISHED: it asked to end the program without a failure (gb.args showed its list). INTERRUPTED: by Ctrl-C. */
+/* How running something ended. FINISHED: it asked to end the program without a failure (gb.args showed its list).
+ * INTERRUPTED: by Ctrl-C. */
 typedef enum script_end { SCRIPT_DONE, SCRIPT_FAILED, SCRIPT_FINISHED, SCRIPT_INTERRUPTED } script_end;
 
 /* Call the function below its n arguments, protected; results are left on the stack, an error has been reported. */

@@ -120,7 +120,8 @@ typedef struct gb_context_options {
   int threads;             /* for kernels, the caller included; 0: one per core */
   size_t tensor_bytes;     /* limit on bytes in tensors; 0: none */
   uint64_t seed;           /* of the random stream */
-  gb_alloc_fn alloc;       /* both or neither; what they give is cleared before recipes see it. NULL: pages of the system */
+  gb_alloc_fn alloc;       /* both or neither; what they give is cleared before recipes see it. NULL: pages of the
+                              system */
   gb_free_fn free;
   void *alloc_user;
   const char *cpu_level;   /* "baseline", "v3", "v4", "v4-bf16", "v4-amx", or NULL: the fastest on this CPU. The last
@@ -134,10 +135,10 @@ GB_API void gb_context_options_init(gb_context_options *options, size_t size);
 
 /* Open an engine. On failure *out is NULL, and only the status says why. */
 GB_API gb_status gb_context_open(const gb_context_options *options, gb_context **out);
-/* Drop the caller's reference. Tensors may outlive it, but only as values: closing takes the gradient, the graph and the
- * hooks from every tensor of the engine (gb_tensor_grad then gives NULL, and gb_backward fails), so that tensors which
- * hold each other in a ring are freed too. Retain a gradient first if you still want it. Memory that a tensor's own
- * values need stays until it is released. */
+/* Drop the caller's reference. Tensors may outlive it, but only as values: closing takes the gradient, the graph and
+ * the hooks from every tensor of the engine (gb_tensor_grad then gives NULL, and gb_backward fails), so that tensors
+ * which hold each other in a ring are freed too. Retain a gradient first if you still want it. Memory that a tensor's
+ * own values need stays until it is released. */
 GB_API void gb_context_close(gb_context *context);
 
 /* The text of the last failure ("conv2d: weight expects 3 input channels, ..."); "" when there was none. */
@@ -220,7 +221,8 @@ GB_API int gb_tensor_ndim(const gb_tensor *tensor);
 GB_API const int64_t *gb_tensor_shape(const gb_tensor *tensor);   /* gb_tensor_ndim elements */
 GB_API const int64_t *gb_tensor_strides(const gb_tensor *tensor); /* in elements */
 GB_API int64_t gb_tensor_numel(const gb_tensor *tensor);
-GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);  /* a negative dim counts from the end; 0 where there is no such dim */
+/* a negative dim counts from the end; 0 where there is no such dim */
+GB_API int64_t gb_tensor_size(const gb_tensor *tensor, int dim);
 GB_API bool gb_tensor_is_contiguous(const gb_tensor *tensor);
 /* The address of the first element, in the device's memory. */
 GB_API void *gb_tensor_data(const gb_tensor *tensor);

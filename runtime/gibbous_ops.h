@@ -31,7 +31,8 @@ extern "C" {
 #define GB_TAKE_ATTR(type, name, text, facts)
 #define GB_TAKE_NAMED
 #define GB_TAKE_OUT(name, text, kept)
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_in_##name { arguments } gb_in_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  __extension__ typedef struct gb_in_##name { arguments } gb_in_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_IN
@@ -43,7 +44,8 @@ extern "C" {
 #define GB_TAKE_LIST(name, text)
 #define GB_TAKE_ATTR(type, name, text, facts) gb_attr name;
 #define GB_TAKE_OUT(name, text, kept)
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_attrs_##name { arguments } gb_attrs_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  __extension__ typedef struct gb_attrs_##name { arguments } gb_attrs_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_ATTR
@@ -51,7 +53,8 @@ extern "C" {
 
 #define GB_TAKE_ATTR(type, name, text, facts)
 #define GB_TAKE_OUT(name, text, kept) gb_tensor *name;
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) __extension__ typedef struct gb_out_##name { arguments } gb_out_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  __extension__ typedef struct gb_out_##name { arguments } gb_out_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_IN
@@ -64,7 +67,8 @@ extern "C" {
 #define GB_TAKE_LIST(name, text) gb_tensor *const *name;
 #define GB_TAKE_ATTR(type, name, text, facts) gb_attr name;
 #define GB_TAKE_OUT(name, text, kept)
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) typedef struct gb_arguments_##name { arguments int count; } gb_arguments_##name;
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  typedef struct gb_arguments_##name { arguments int count; } gb_arguments_##name;
 #include "graph/ops.def"
 #undef GB_OP
 #undef GB_TAKE_IN
@@ -77,15 +81,16 @@ extern "C" {
 
 /* {==== calls ==== */
 
-/* What GB_RUN calls. `op` is the id that `name` has in this process, looked up on the first call (0 before); `row` is the row that the
- * caller was compiled with; `arguments` is its struct of arguments. */
-GB_API gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row, const void *arguments,
+/* What GB_RUN calls. `op` is the id that `name` has in this process, looked up on the first call (0 before); `row` is
+ * the row that the caller was compiled with; `arguments` is its struct of arguments. */
+GB_API gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row,
+                                  const void *arguments,
                                   gb_tensor **out);
 
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc)                                                         \
-  static inline gb_status gb_run_##name(gb_context *context, const gb_arguments_##name *given, gb_tensor **out) {                      \
-    static int32_t op;                                                                                                                  \
-    return gb_run_arguments(context, &op, #name, #arguments, given, out);                                                               \
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc)                                    \
+  static inline gb_status gb_run_##name(gb_context *context, const gb_arguments_##name *given, gb_tensor **out) { \
+    static int32_t op;                                                                                            \
+    return gb_run_arguments(context, &op, #name, #arguments, given, out);                                         \
   }
 #include "graph/ops.def"
 #undef GB_OP

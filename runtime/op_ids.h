@@ -1,5 +1,5 @@
-/* op_ids.h - the ids of ops inside the engine and its backends: rows of graph/ops.def, in order. They change with the table, so a backend is
- * opened only where both were compiled with the same one. */
+/* op_ids.h - the ids of ops inside the engine and its backends: rows of graph/ops.def, in order. They change with the
+ * table, so a backend is opened only where both were compiled with the same one. */
 #ifndef GB_OP_IDS_H
 #define GB_OP_IDS_H
 

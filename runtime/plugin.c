@@ -1,6 +1,7 @@
-/* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA backend is looked for when
- * somebody asks for its device: in the folders that the context was opened with, beside the executable, and in lib/gibbous of the tree that the
- * executable or the library was installed in, wherever that tree was moved to. */
+/* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA
+ * backend is looked for when somebody asks for its device: in the folders that the context was opened with, beside the
+ * executable, and in lib/gibbous of the tree that the executable or the library was installed in, wherever that tree
+ * was moved to. */
 #define _GNU_SOURCE /* dladdr */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,11 +23,13 @@ static const char *op_name(int op) {
   return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
 }
 
-static void free_block(gb_context *context, gb_device device, gb_block *block) { gb_pool_free(gb_context_pool(context, device), block); }
+static void free_block(gb_context *context, gb_device device,
+                       gb_block *block) { gb_pool_free(gb_context_pool(context, device), block); }
 
 /* Ask the plugin's entrance for a device's table. */
 static gb_status open_plugin(gb_context *context, void *handle, const char *path, gb_backend *backend) {
-  static const gb_engine_table engine = { sizeof engine, gb_op_table_hash, op_name, gb_fail, gb_dtype_bytes, gb_result_type, gb_context_alloc, free_block,
+  static const gb_engine_table engine = { sizeof engine, gb_op_table_hash, op_name, gb_fail, gb_dtype_bytes,
+                                          gb_result_type, gb_context_alloc, free_block,
                                           gb_block_data };
   gb_backend_open_fn open;
   *(void **)&open = dlsym(handle, "gb_backend_open");
@@ -34,7 +37,9 @@ static gb_status open_plugin(gb_context *context, void *handle, const char *path
   backend->context = context;
   gb_status status = open(&engine, GB_BACKEND_ABI, backend);
   if (status == GB_EDEVICE) return status; /* the plugin has said why */
-  if (status != GB_OK) return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status), GB_BACKEND_ABI);
+  if (status != GB_OK)
+    return gb_fail(context, status, "%s is not available: %s (engine ABI %u)", path, gb_status_text(status),
+                   GB_BACKEND_ABI);
   if (!backend->name || !backend->alloc || !backend->free || !backend->read || !backend->write)
     return gb_fail(context, GB_EDEVICE, "%s is not a backend: its table lacks a name or memory", path);
   return GB_OK;
@@ -80,7 +85,9 @@ gb_status gb_context_load_backend(gb_context *context, const char *path) {
 }
 
 gb_status gb_context_open_device(gb_context *context, gb_device device) {
-  if (!gb_is_device(device)) return gb_fail(context, GB_EDEVICE, "the device number is too large: there are at most %d devices of a kind", GB_DEVICES_MOST);
+  if (!gb_is_device(device))
+    return gb_fail(context, GB_EDEVICE, "the device number is too large: there are at most %d devices of a kind",
+                   GB_DEVICES_MOST);
   if (gb_context_backend(context, device)) return GB_OK;
   gb_backend *backend = calloc(1, sizeof *backend);
   if (!backend) return gb_fail_memory(context, sizeof *backend);
@@ -121,7 +128,8 @@ static bool is_near_executable(char *path, size_t size) {
   return is_near(self, steps, path, size);
 }
 
-/* The same for an engine inside a shared library: lib/libgibbous.so, with or without a folder for the architecture, or lib/lua/5.4/gibbous.so. */
+/* The same for an engine inside a shared library: lib/libgibbous.so, with or without a folder for the architecture, or
+ * lib/lua/5.4/gibbous.so. */
 static bool is_near_library(char *path, size_t size) {
   static const char *const steps[] = { "/gibbous", "/../gibbous", "/../../gibbous", NULL };
   static const char here = 0; /* an address of ours */
@@ -146,10 +154,12 @@ static void open_cuda(gb_context *context) {
   memcpy(before_op, context->error_op, sizeof before_op);
   const char *op = context->op;
   context->op = NULL;
-  if (!find_cuda(context, path, sizeof path)) context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
+  if (!find_cuda(context, path, sizeof path))
+    context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
   else {
     gb_status status = gb_context_load_backend(context, path);
-    if (status != GB_OK && status != GB_EMEMORY) context->no_cuda = strdup(context->error); /* memory may be there the next time */
+    /* memory may be there the next time */
+    if (status != GB_OK && status != GB_EMEMORY) context->no_cuda = strdup(context->error);
   }
   context->op = op;
   context->error_code = before_code;

@@ -1,4 +1,5 @@
--- amp.lua - precisions: one object that says what to convert, what scope to open, and whether a scaler is needed; policies, which pin modules.
+-- amp.lua - precisions: one object that says what to convert, what scope to open, and whether a scaler is needed;
+-- policies, which pin modules.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -17,11 +18,13 @@ local precisions = {
   ["bf16-true"] = { parameters = "bfloat16", autocast = "bfloat16", scaler = false },
 }
 
--- What the names of others mean here. A precision's own name, and the dtype policies of Keras: float16 is 16 bits throughout, mixed_float16 is
--- not. Apex: O2 is 16-bit weights with float32 masters and norms and a scaler, which is what 16-true is.
+-- What the names of others mean here. A precision's own name, and the dtype policies of Keras: float16 is 16 bits
+-- throughout, mixed_float16 is not. Apex: O2 is 16-bit weights with float32 masters and norms and a scaler, which is
+-- what 16-true is.
 local spellings = {
   ["32"] = "32-true", ["16"] = "16-mixed", bf16 = "bf16-mixed", fp32 = "32-true", fp16 = "16-mixed",
-  mixed_float16 = "16-mixed", mixed_bfloat16 = "bf16-mixed", float32 = "32-true", float16 = "16-true", bfloat16 = "bf16-true",
+  mixed_float16 = "16-mixed", mixed_bfloat16 = "bf16-mixed", float32 = "32-true", float16 = "16-true",
+    bfloat16 = "bf16-true",
   O0 = "32-true", O1 = "16-mixed", O2 = "16-true",
 }
 local VARIABLE = "GIBBOUS_AMP" -- the environment's precision, which counts whatever the recipe says
@@ -37,31 +40,36 @@ function Precision:__tostring()
   return mine.asked and format("%s (%s; the recipe says %s)", mine.name, VARIABLE, mine.asked) or mine.name
 end
 
--- The house's own name for a spelling (a string, or the numbers 16 and 32); source says in errors where an unknown one came from.
+-- The house's own name for a spelling (a string, or the numbers 16 and 32); source says in errors where an unknown one
+-- came from.
 local function resolve(name, source)
   local text = math.type(name) == "integer" and tostring(name) or name
   local known = spellings[text] or text
   if type(known) == "string" and precisions[known] then return known end
-  fail(format("unknown precision '%s'%s; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true (also 32, 16, bf16; Keras's float32, "
+  fail(format("unknown precision '%s'%s; there are 32-true, 16-mixed, bf16-mixed, 16-true and bf16-true (also 32, \z
+    16, bf16; Keras's float32, "
     .. "mixed_float16, mixed_bfloat16, float16, bfloat16; Apex's O0, O1, O2)", tostring(name), source))
 end
 
-amp.precision = define("gb.amp.precision(name: any) -> precision: One object that says what to convert, what scope to open \z
-  and whether a scaler is needed: 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of one. The environment variable \z
-  GIBBOUS_AMP overrides the argument, so that a recipe can be tried in another precision from outside; tostring shows it. Errors: an unknown \z
-  name. Example: local precision = gb.amp.precision(\"bf16-mixed\")", "strict", function(name)
+amp.precision = define("gb.amp.precision(name: any) -> precision: One object that says what to convert, what scope \z
+  to open and whether a scaler is needed: 32-true, 16-mixed, bf16-mixed, 16-true, bf16-true, or another spelling of \z
+  one. The environment variable GIBBOUS_AMP overrides the argument, so that a recipe can be tried in another \z
+  precision from outside; tostring shows it. Errors: an unknown name. Example: local precision = \z
+  gb.amp.precision(\"bf16-mixed\")", "strict", function(name)
   if private(name, "precision") then return name end
   local asked, outside = resolve(name, ""), native.environment(VARIABLE)
   local known = outside and outside ~= "" and resolve(outside, " in the environment variable " .. VARIABLE) or asked
   local row = precisions[known]
   local said = outside and outside ~= "" and asked or nil
-  local shown = { name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler, asked = said }
+  local shown = { name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler,
+    asked = said }
   return own(setmetatable(shown, Precision), "precision", copy(shown))
 end)
 
-amp.grad = define("gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, grad_outputs?: tensors, retain_graph?: bool, create_graph?: \z
-  bool, allow_unused?: bool) -> any: Gradients of loss by inputs, unscaled float32, for penalties: options are those of gb.grad, and scaler. \z
-  Example: local w = gb.ones(2, { requires_grad = true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler, create_graph = true })",
+amp.grad = define("gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, grad_outputs?: tensors, \z
+  retain_graph?: bool, create_graph?: bool, allow_unused?: bool) -> any: Gradients of loss by inputs, unscaled \z
+  float32, for penalties: options are those of gb.grad, and scaler. Example: local w = gb.ones(2, { requires_grad = \z
+  true }) local g = gb.amp.grad((w * w):sum(), w, { scaler = scaler, create_graph = true })",
   "strict", function(loss, inputs, options)
     local scaler = options.scaler
     options.scaler = nil
@@ -88,7 +96,8 @@ end
 
 local pinnable = { float32 = true, float16 = true, bfloat16 = true }
 
--- Rule i of a policy, checked. Patterns are the recipe's, so the string.find in force matches them: in a sandbox one that can be stopped.
+-- Rule i of a policy, checked. Patterns are the recipe's, so the string.find in force matches them: in a sandbox one
+-- that can be stopped.
 local function check_rule(rule, i)
   local pattern, precision = type(rule) == "table" and rule[1], type(rule) == "table" and rule[2]
   if type(pattern) ~= "string" or type(precision) ~= "string" then
@@ -101,10 +110,13 @@ local function check_rule(rule, i)
   return { pattern = pattern, precision = precision }
 end
 
-amp.policy = define("gb.amp.policy(rules: tree) -> policy: Rules { pattern, precision }, which policy:apply pins modules by. Errors: a rule of \z
-  another form. Example: local policy = gb.amp.policy { { \"head%..*\", \"float32\" } }", "strict", function(rules)
+amp.policy = define("gb.amp.policy(rules: tree) -> policy: Rules { pattern, precision }, which policy:apply pins \z
+  modules by. Errors: a rule of another form. Example: local policy = gb.amp.policy { { \"head%..*\", \"float32\" } \z
+  }", "strict", function(rules)
   local list = {}
-  if #rules == 0 and next(rules) ~= nil then fail("amp.policy takes a list of rules: { { pattern, precision }, ... }") end
+  if #rules == 0 and next(rules) ~= nil then
+    fail("amp.policy takes a list of rules: { { pattern, precision }, ... }")
+  end
   for i = 1, #rules do list[i] = check_rule(rules[i], i) end
   return own(setmetatable({}, Policy), "policy", { rules = list })
 end)
@@ -116,7 +128,8 @@ local function rule_for(rules, name, used)
     if string.find(name, "^" .. rule.pattern .. "$") then
       used[i] = true
       if found and found.precision ~= rule.precision then
-        fail(format("amp.policy: module '%s' is matched by '%s' (%s) and by '%s' (%s); make one of them narrower", name, found.pattern,
+        fail(format("amp.policy: module '%s' is matched by '%s' (%s) and by '%s' (%s); make one of them narrower", name,
+          found.pattern,
           found.precision, rule.pattern, rule.precision))
       end
       found = found or rule
@@ -125,22 +138,26 @@ local function rule_for(rules, name, used)
   return found
 end
 
-Policy.apply = define("policy:apply(model: module) -> module: Pin each module whose whole name (as named_modules gives it) a pattern of Lua's \z
-  matches; those that no rule matches stay as they are. Errors: a rule that matches none, and two that match one module and differ; then nothing \z
-  is pinned. Example: gb.amp.policy({ { \".+\", \"float32\" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))", "strict", function(self, model)
+Policy.apply = define("policy:apply(model: module) -> module: Pin each module whose whole name (as named_modules \z
+  gives it) a pattern of Lua's matches; those that no rule matches stay as they are. Errors: a rule that matches \z
+  none, and two that match one module and differ; then nothing is pinned. Example: gb.amp.policy({ { \".+\", \z
+  \"float32\" } }):apply(gb.nn.Sequential(gb.nn.ReLU()))", "strict", function(self, model)
   local rules, used, resolved = private(self, "policy").rules, {}, {}
   for name, module in named_modules(model) do
     local rule = rule_for(rules, name, used)
     if rule then resolved[#resolved + 1] = { module, rule.precision } end
   end
   for i, rule in ipairs(rules) do
-    if not used[i] then fail(format("amp.policy: no module's name matches '%s'; amp.plan(model) lists them", rule.pattern)) end
+    if not used[i] then
+      fail(format("amp.policy: no module's name matches '%s'; amp.plan(model) lists them", rule.pattern))
+    end
   end
   for _, pin in ipairs(resolved) do precision_of(pin[1], pin[2]) end
   return model
 end)
 
--- Where the pin of the module of this name comes from: itself or the nearest module around it; and the pin. Nothing: the scope decides.
+-- Where the pin of the module of this name comes from: itself or the nearest module around it; and the pin. Nothing:
+-- the scope decides.
 local function origin(pins, name)
   while not pins[name] do
     if name == "" then return nil end
@@ -149,7 +166,8 @@ local function origin(pins, name)
   return name, pins[name]
 end
 
--- Text as wide as its column, to the left or to the right of it. string.format counts bytes, takes no width above 99, and no zero byte.
+-- Text as wide as its column, to the left or to the right of it. string.format counts bytes, takes no width above 99,
+-- and no zero byte.
 function native.pad(text, width, right)
   local space = rep(" ", width - (utf8.len(text) or #text))
   return right and space .. text or text .. space
@@ -158,19 +176,22 @@ end
 -- The name of a module's class.
 function native.class_name(module) return tostring(native.class_of(module).__name) end
 
-amp.plan = define("gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns the rows, { name =, class =, \z
-  precision = (nil: the scope's), from = }. Example: gb.amp.plan(model)", "strict", function(model)
+amp.plan = define("gb.amp.plan(model: module) -> list: Print what each module of the model runs in and why. Returns \z
+  the rows, { name =, class =, precision = (nil: the scope's), from = }. Example: gb.amp.plan(model)", "strict",
+  function(model)
   local rows, pins, width = {}, {}, #"module"
   for name, module in named_modules(model) do
     pins[name] = precision_of(module)
     rows[#rows + 1] = { name = name, class = native.class_name(module) }
     width = math.max(width, utf8.len(name) or #name)
   end
-  local function line(name, class, text) print(format("%s  %s  %s", native.pad(name, width), native.pad(class, 18), text)) end
+  local function line(name, class, text) print(format("%s  %s  %s", native.pad(name, width), native.pad(class, 18),
+    text)) end
   line("module", "class", "precision")
   for _, row in ipairs(rows) do
     row.from, row.precision = origin(pins, row.name)
-    local why = not row.from and "the scope's" or row.from == row.name and row.precision or format("%s, from '%s'", row.precision, row.from)
+    local why = not row.from and "the scope's" or row.from == row.name and row.precision or
+      format("%s, from '%s'", row.precision, row.from)
     line(row.name, row.class, why)
   end
   return rows

@@ -1,9 +1,10 @@
--- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least = number,
--- writes = true }.
+-- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least =
+-- number, writes = true }.
 --
--- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`. --help prints the
--- list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's: its error is an object with a text, which
--- the executable (and `lua`) shows alone, without a traceback, and ends with status 1.
+-- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`.
+-- --help prints the list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's:
+-- its error is an object with a text, which the executable (and `lua`) shows alone, without a traceback, and ends with
+-- status 1.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -29,11 +30,14 @@ end
 
 -- The number, if the row allows it. NaN is at least nothing.
 local function bounded(row, number)
-  if row.least and not (number >= row.least) then refuse(format("--%s is at least %s, got %s", row[1], tostring(row.least), tostring(number))) end
+  if row.least and not (number >= row.least) then
+    refuse(format("--%s is at least %s, got %s", row[1], tostring(row.least), tostring(number)))
+  end
   return number
 end
 
--- Whether files that the recipe will write can be written is better known before it has worked for hours. An empty name is no file.
+-- Whether files that the recipe will write can be written is better known before it has worked for hours. An empty name
+-- is no file.
 local function check_files(list, values)
   for _, row in ipairs(list) do
     local path = row.writes and values[row[1]] or ""
@@ -59,13 +63,18 @@ local function check_row(given, i)
   local row = type(given) == "table" and copy(given) or {}
   local kind = type(row[2])
   if type(row[1]) ~= "string" or not (kind == "string" or kind == "number" or kind == "boolean") then
-    fail(format("args: row %d is not { name, default, help } with a default that is a string, a number or a boolean", i))
+    fail(format("args: row %d is not { name, default, help } with a default that is a string, a number or a boolean",
+      i))
   end
-  if row[3] ~= nil and type(row[3]) ~= "string" then fail(format("args: row %d: the help is a string, got %s", i, type(row[3]))) end
+  if row[3] ~= nil and type(row[3]) ~= "string" then
+    fail(format("args: row %d: the help is a string, got %s", i, type(row[3])))
+  end
   if row.least ~= nil and not (type(row.least) == "number" and kind == "number" and row[2] >= row.least) then
     fail(format("args: row %d: least is a number, of a default that is a number from there on", i))
   end
-  if row.writes and kind ~= "string" then fail(format("args: row %d: writes is for names of files, the default is a %s", i, kind)) end
+  if row.writes and kind ~= "string" then
+    fail(format("args: row %d: writes is for names of files, the default is a %s", i, kind))
+  end
   return row
 end
 
@@ -80,18 +89,22 @@ local function rows_of(list)
   return rows, values, known
 end
 
-gb.args = define("gb.args(list: list, from?: table) -> table: The options of a recipe, declared as a list of { name, default, help }, from the \z
-  command line (or `from`, a list of strings): --name value, --name=value, --name and --no-name for booleans; --help prints the list. A row of a \z
-  number may carry least = number, below which a value is refused; one of a string writes = true: it names a file that will be written, \"\" none, \z
-  and is tried at once. Errors: an unknown option, a value of another type than the default's, a file that cannot be written. Example: local args = \z
-  gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })", "strict", function(list, from)
+gb.args = define("gb.args(list: list, from?: table) -> table: The options of a recipe, declared as a list of { \z
+  name, default, help }, from the command line (or `from`, a list of strings): --name value, --name=value, --name \z
+  and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which a \z
+  value is refused; one of a string writes = true: it names a file that will be written, \"\" none, and is tried at \z
+  once. Errors: an unknown option, a value of another type than the default's, a file that cannot be written. \z
+  Example: local args = gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })", "strict",
+  function(list, from)
   local rows, values, known = rows_of(list)
   local line = from or native.command_line()
   local function is_switch(key) return key and rows[key] and type(rows[key][2]) == "boolean" end
   local i = 1
   while i <= #line do
     local word = line[i]
-    if type(word) ~= "string" then fail(format("args: the command line is a list of strings, but [%d] is a %s", i, type(word))) end
+    if type(word) ~= "string" then
+      fail(format("args: the command line is a list of strings, but [%d] is a %s", i, type(word)))
+    end
     local name, text = match(word, "^%-%-([%w_%-]+)=(.*)$")
     name = name or match(word, "^%-%-([%w_%-]+)$")
     if word == "--help" or word == "-h" then
@@ -108,7 +121,9 @@ gb.args = define("gb.args(list: list, from?: table) -> table: The options of a r
       if not text then
         i = i + 1
         text = line[i] or refuse(format("--%s needs a value", name))
-        if type(text) ~= "string" then fail(format("args: the command line is a list of strings, but [%d] is a %s", i, type(text))) end
+        if type(text) ~= "string" then
+          fail(format("args: the command line is a list of strings, but [%d] is a %s", i, type(text)))
+        end
       end
       values[key] = convert(rows[key], text)
     else

@@ -1,5 +1,5 @@
--- audit.lua - gb.amp.audit: one step op by op, in which dtypes it ran and why, and what its numbers were. The engine's audit (watch/audit.h) makes the
--- rows; here they get the names of modules, what is said about them, and a text.
+-- audit.lua - gb.amp.audit: one step op by op, in which dtypes it ran and why, and what its numbers were. The engine's
+-- audit (watch/audit.h) makes the rows; here they get the names of modules, what is said about them, and a text.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -14,9 +14,12 @@ for _, op in ipairs(native.ops()) do classes[op.name] = op.autocast end
 
 -- {==== which module runs ====
 
-local current -- the audit that runs: { entries = by number, numbers = by module and pin, paths = by module, around = the entry that runs }
+-- the audit that runs: { entries = by number, numbers = by module and pin, paths = by module, around = the entry that
+-- runs }
+local current
 
--- The number of a module as it is called now, and its entry: a module that is not pinned is pinned as the one around it is.
+-- The number of a module as it is called now, and its entry: a module that is not pinned is pinned as the one around it
+-- is.
 local function entry_of(module)
   local class, pinned = class_name(module), precision_of(module)
   local known = current.paths[module] or { name = class, path = class }
@@ -28,7 +31,8 @@ local function entry_of(module)
   local key = pin and pin .. " " .. by or ""
   if not numbers[key] then
     numbers[key] = #current.entries + 1
-    current.entries[numbers[key]] = { name = known.name, path = known.path, class = class, pin = pin, pinned_by = pin and by }
+    current.entries[numbers[key]] = { name = known.name, path = known.path, class = class, pin = pin,
+      pinned_by = pin and by }
   end
   return numbers[key], current.entries[numbers[key]]
 end
@@ -60,11 +64,13 @@ local function reason(row, entry)
   local pin = entry and entry.pin
   local by = pin and format(" (%s)", entry.pinned_by) or ""
   if row.phase == "step" then return "optimizer" end
-  if row.phase == "backward" then return row.op == "cast" and "the dtype of what it is the gradient of" or "the graph" end
+  if row.phase == "backward" then return row.op == "cast" and "the dtype of what it is the gradient of" or
+    "the graph" end
   if row.op == "cast" then return "asked for" end
   if row.named then return "dtype named by the caller" end
   if not row.scope then return pin == "float32" and "pinned to float32" .. by or "autocast is off" end
-  if row.class == "lower" then return pin == row.scope and format("pinned to %s%s", pin, by) or "scope of " .. row.scope end
+  if row.class == "lower" then return pin == row.scope and format("pinned to %s%s", pin, by) or
+    "scope of " .. row.scope end
   return ({ float32 = "float32 class", widest = "widest of its inputs" })[row.class] or "keeps its inputs' dtype"
 end
 
@@ -96,8 +102,8 @@ local function judge_products(row)
   row.tensor_cores = not row.obstacle and "yes" or fit > 0 and "in part" or "no"
 end
 
--- The shares that a row shows, of its 16-bit results where it has some: { zero, flushed, subnormal, infinite, amax, would = (nothing has been
--- rounded to 16 bits yet) }. A cast is asked about what it was given.
+-- The shares that a row shows, of its 16-bit results where it has some: { zero, flushed, subnormal, infinite, amax,
+-- would = (nothing has been rounded to 16 bits yet) }. A cast is asked about what it was given.
 local function shares_of(row)
   local numel, zero, flushed, subnormal, infinite, amax, short = 0, 0, 0, 0, 0, 0, row.of_source
   for _, n in ipairs(row.numbers) do short = short or n and is_short(n.dtype) end
@@ -110,16 +116,20 @@ local function shares_of(row)
     end
   end
   if numel == 0 then return nil end
-  return { zero = zero / numel, flushed = flushed / numel, subnormal = subnormal / numel, infinite = infinite / numel, amax = amax, would = not short }
+  return { zero = zero / numel, flushed = flushed / numel, subnormal = subnormal / numel, infinite = infinite / numel,
+    amax = amax, would = not short }
 end
 
--- Did this row make, or pass on, what is not finite? In forward, minus infinity is what masks are made of; but no product makes a mask.
+-- Did this row make, or pass on, what is not finite? In forward, minus infinity is what masks are made of; but no
+-- product makes a mask.
 local function not_finite(row)
   local casts = row.cast_numbers
   if casts and casts.counts.overflowed > 0 then return "in the cast of its input to " .. casts.format end
   for _, n in ipairs(row.numbers) do
     if n and row.of_source and n.counts.overflowed > 0 then return "in the cast to " .. n.format end
-    if n and (n.plus or (row.products or row.phase == "backward") and n.counts.infinite + n.counts.nan > 0) then return "" end
+    if n and (n.plus or (row.products or row.phase == "backward") and n.counts.infinite + n.counts.nan > 0) then
+      return ""
+    end
   end
 end
 
@@ -132,12 +142,15 @@ local function add_bins(record, n, shift)
   record.numel = record.numel + n.numel
 end
 
--- The exponents of what backward made, without the scale it carried: of what lies in 16 bits, or where nothing does of all.
+-- The exponents of what backward made, without the scale it carried: of what lies in 16 bits, or where nothing does of
+-- all.
 local function gradients_of(rows, form, short)
-  local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0, overflowed = 0 }, numel = 0, format = form,
+  local record = { exponents = {}, counts = { zero = 0, infinite = 0, nan = 0, flushed = 0, subnormal = 0,
+    overflowed = 0 }, numel = 0, format = form,
     dtype = short and form or "float32", amax = 0, amin = 0 }
   for _, row in ipairs(rows) do
-    local made = row.phase == "backward" and row.of and not row.settling and not row.hook -- the walk begins with a 1, of no node
+    -- the walk begins with a 1, of no node
+    local made = row.phase == "backward" and row.of and not row.settling and not row.hook
     for _, n in ipairs(made and row.numbers or {}) do
       if n and (not short or row.of_source or is_short(n.dtype)) then
         add_bins(record, n, row.scale and row.scale > 0 and floor(log(row.scale, 2) + 1e-9) or 0)
@@ -149,8 +162,8 @@ end
 
 local around = { -8, -4, -2, 0, 2, 4, 8 } -- powers of two beside the advised scale that the table shows
 
--- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the format's largest number. None
--- where no gradient is finite and above 0.
+-- The static scale for these rows: the largest power of two that leaves the top exponent two bits below that of the
+-- format's largest number. None where no gradient is finite and above 0.
 local function advise(rows, form)
   local record = gradients_of(rows, form, true)
   if record.numel == 0 then record = gradients_of(rows, form, false) end
@@ -216,7 +229,8 @@ end
 local function bytes_text(n) return in_units(n, { "B", "KB", "MB", "GB" }) end
 
 local function operations_text(n)
-  return in_units(n, { "operations", "thousand operations", "million operations", "billion operations", "trillion operations" })
+  return in_units(n, { "operations", "thousand operations", "million operations", "billion operations",
+    "trillion operations" })
 end
 
 local function percent(share)
@@ -318,9 +332,12 @@ local columns = {
 -- Where a row belongs, for a line above it: "forward  blocks[1].mlp (MLP)  train.lua:12".
 local function heading(row)
   local parts = { row.phase }
-  if row.module then parts[2] = row.module == row.module_class and row.module or format("%s (%s)", row.module, row.module_class) end
+  if row.module then parts[2] = row.module == row.module_class and row.module or
+    format("%s (%s)", row.module, row.module_class) end
   if row.line then parts[#parts + 1] = row.line end
-  if row.pinned_by then parts[#parts + 1] = format("pinned to %s%s", row.pin, row.pinned_by ~= row.module and " by " .. row.pinned_by or "") end
+  if row.pinned_by then
+    parts[#parts + 1] = format("pinned to %s%s", row.pin, row.pinned_by ~= row.module and " by " .. row.pinned_by or "")
+  end
   return concat(parts, "  ")
 end
 
@@ -356,7 +373,8 @@ end
 
 -- A row in a sentence: "linear in fc2 (train.lua:12)".
 local function place_text(row)
-  return format("%s%s%s%s", row.phase == "backward" and "backward, " or "", name_text(row), row.module and " in " .. row.module or "",
+  return format("%s%s%s%s", row.phase == "backward" and "backward, " or "", name_text(row),
+    row.module and " in " .. row.module or "",
     row.line and " (" .. row.line .. ")" or "")
 end
 
@@ -376,32 +394,40 @@ local function advice_lines(report, lines)
     return
   end
   if not a.scale then
-    add(lines, "loss scale", a.infinite > 0 and "none advised: no gradient is finite and above 0; audit once more with a smaller scale" or
+    add(lines, "loss scale", a.infinite > 0 and "none advised: no gradient is finite and above 0; audit once more \z
+      with a smaller scale" or
       "none advised: all gradients are 0")
     return
   end
-  add(lines, "loss scale", format("%s advised: the largest power of two that leaves the top exponent of the gradients, 2^%d, two bits below that of",
+  add(lines, "loss scale", format("%s advised: the largest power of two that leaves the top exponent of the \z
+    gradients, 2^%d, two bits below that of",
     power_text(a.scale), a.top))
   add(lines, "", format("%s's largest number%s", a.format, a.now and "; the step ran with " .. power_text(a.now) or ""))
-  if a.infinite > 0 then add(lines, "", format("%d gradients were not finite and are not in it: audit once more with a smaller scale", a.infinite)) end
+  if a.infinite > 0 then add(lines, "", format("%d gradients were not finite and are not in it: audit once more \z
+    with a smaller scale", a.infinite)) end
   add(lines, "", format("%-10s %9s %11s %12s", "at", "flushed %", "subnormal %", "overflowed %"))
   local function share(of) return of == 0 and "0" or percent(of) end
   for _, row in ipairs(a.table) do
-    add(lines, "", format("%-10s %9s %11s %12s%s", power_text(row.scale), share(row.flushed), share(row.subnormal), share(row.overflowed),
+    add(lines, "", format("%-10s %9s %11s %12s%s", power_text(row.scale), share(row.flushed), share(row.subnormal),
+      share(row.overflowed),
       row.scale == a.scale and "  <- advised" or row.scale == a.now and "  <- now" or ""))
   end
 end
 
 local function summary_lines(report, lines)
-  add(lines, "casts", format("%d, which read and wrote %s; for %d more inputs a kept 16-bit copy of a weight served, at no cost", report.casts,
+  add(lines, "casts", format("%d, which read and wrote %s; for %d more inputs a kept 16-bit copy of a weight \z
+    served, at no cost", report.casts,
     bytes_text(report.cast_bytes), report.reused))
   if report.operations > 0 then
-    add(lines, "products", format("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are multiples of 8 in 16 bits, or of 4",
+    add(lines, "products", format("%s, %.1f %% of them fit Tensor Cores: M, N and K (channels, or head_dim) are \z
+      multiples of 8 in 16 bits, or of 4",
       operations_text(report.operations), 100 * report.eligible))
-    add(lines, "", "in TF32. Of other sizes cuBLASLt pads what it can, which is slower; an operand that lies otherwise is copied first")
+    add(lines, "", "in TF32. Of other sizes cuBLASLt pads what it can, which is slower; an operand that lies \z
+      otherwise is copied first")
   end
   local first = report.first_nonfinite
-  add(lines, "not finite", first and place_text(first.row) .. (first.how ~= "" and ", " .. first.how or "") .. " is the first" or "nothing")
+  add(lines, "not finite", first and place_text(first.row) .. (first.how ~= "" and ", " .. first.how or "") ..
+    " is the first" or "nothing")
   if #report.overflowing > 0 then add(lines, "overflow", worst_text(report.overflowing)) end
   if #report.flushing > 0 then add(lines, "flushed", worst_text(report.flushing)) end
   advice_lines(report, lines)
@@ -453,7 +479,8 @@ local function complete(row, entry)
 end
 
 local function report_of(model, rows, entries)
-  local report = { model = class_name(model), rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0, operations = 0,
+  local report = { model = class_name(model), rows = rows, calls = 0, casts = 0, cast_bytes = 0, reused = 0,
+    operations = 0,
     eligible_operations = 0, format = format_of(rows) }
   for _, row in ipairs(rows) do
     complete(row, entries[row.module])
@@ -461,7 +488,8 @@ local function report_of(model, rows, entries)
     report.operations = report.operations + row.calls * (row.operations or 0)
     report.eligible_operations = report.eligible_operations + row.calls * (row.eligible_operations or 0)
     local how = not report.first_nonfinite and not_finite(row)
-    if how then report.first_nonfinite = { row = row, how = how, phase = row.phase, module = row.module, op = row.op, line = row.line } end
+    if how then report.first_nonfinite = { row = row, how = how, phase = row.phase, module = row.module, op = row.op,
+      line = row.line } end
   end
   report.eligible = report.operations > 0 and report.eligible_operations / report.operations or 0
   report.overflowing, report.flushing = worst(rows, overflow_share), worst(rows, flushed_share)
@@ -472,11 +500,14 @@ end
 -- The options: a last plain table that has one of them. Returns a copy, and how many arguments come before.
 local function options_of(arguments)
   local last = arguments[arguments.n]
-  local plain = type(last) == "table" and not getmetatable(last) and (rawget(last, "precision") ~= nil or rawget(last, "print") ~= nil)
+  local plain = type(last) == "table" and not getmetatable(last) and
+    (rawget(last, "precision") ~= nil or rawget(last, "print") ~= nil)
   if not plain then return {}, arguments.n end
   local options = copy(last)
   for key in next, options do
-    if key ~= "precision" and key ~= "print" then fail(format("amp.audit has no option '%s'; there are precision and print", tostring(key))) end
+    if key ~= "precision" and key ~= "print" then
+      fail(format("amp.audit has no option '%s'; there are precision and print", tostring(key)))
+    end
   end
   if options.print ~= nil and type(options.print) ~= "boolean" then
     fail(format("amp.audit: 'print' must be true or false, got %s", type(options.print)))

@@ -9,7 +9,8 @@ local function fail(text, ...) native.fail("cuda.graph: " .. format(text, ...)) 
 
 local function shape_of(t) return #t.shape == 0 and "scalar" or concat(t.shape, "x") end
 
--- Where the step runs: on the CUDA device of the first example that lies on one, else on the default device if that is one, else on cuda:0.
+-- Where the step runs: on the CUDA device of the first example that lies on one, else on the default device if that is
+-- one, else on cuda:0.
 local function device_of(examples)
   for _, x in ipairs(examples) do
     if find(x.device, "^cuda") then return x.device end
@@ -26,7 +27,8 @@ local function bring(static, batch)
       local given = batch[i]
       if not gb.is_tensor(given) then fail("input %d is a %s; it takes a tensor, as its example", i, type(given)) end
       if shape_of(given) ~= shape_of(x) or given.dtype ~= x.dtype then
-        fail("input %d is %s %s, its example was %s %s; a graph has one shape: make another one, or drop the last, shorter batch", i, given.dtype,
+        fail("input %d is %s %s, its example was %s %s; a graph has one shape: make another one, or drop the last, \z
+          shorter batch", i, given.dtype,
           shape_of(given), x.dtype, shape_of(x))
       end
       x:copy_(given)
@@ -46,17 +48,20 @@ local function capture(step, static, device)
   return handle, results
 end
 
--- What is private of a graph: step, static (the tensors that it reads), device, warm (the step ran once), handle and results (once it is captured).
+-- What is private of a graph: step, static (the tensors that it reads), device, warm (the step ran once), handle and
+-- results (once it is captured).
 local Graph = { __name = "gb.cuda.graph" }
 Graph.__index = Graph
 native.classes.graph = Graph
 Graph.__tostring = function(self)
   local mine = private(self, "graph")
-  return mine and format("graph of %d inputs (%s)", #mine.static, mine.handle and "captured" or "not captured yet") or "graph"
+  return mine and format("graph of %d inputs (%s)", #mine.static, mine.handle and "captured" or "not captured yet") or
+    "graph"
 end
 
-Graph.replay = define("graph:replay(inputs...: any) -> any: What calling the graph does: the step on these inputs, replayed once it is captured. \z
-  Example: if gb.cuda.is_available() then local y = gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }):replay(gb.ones(2)) end", "strict",
+Graph.replay = define("graph:replay(inputs...: any) -> any: What calling the graph does: the step on these inputs, \z
+  replayed once it is captured. Example: if gb.cuda.is_available() then local y = gb.cuda.graph(function(v) return v \z
+  * 2 end, { gb.ones(2) }):replay(gb.ones(2)) end", "strict",
   function(self, ...)
     local mine = private(self, "graph")
     bring(mine.static, pack(...))
@@ -70,12 +75,14 @@ Graph.replay = define("graph:replay(inputs...: any) -> any: What calling the gra
   end)
 Graph.__call = Graph.replay
 
-cuda.graph = define("gb.cuda.graph(step: function, examples: tensors) -> graph: An object to call as step(...) is, which does what the step does to \z
-  tensors, in one launch: the first call runs the step as it is, the second captures it, the others replay it on the values they are given. The \z
-  examples say the shapes and dtypes of the inputs. What changes from step to step is followed: learning rate and weight decay, random numbers, the \z
-  scale. A replay runs no Lua: schedules, printing and reading belong outside, and the results are the same tensors again, with new values. Errors: \z
-  another shape, reading a value in the step, no CUDA device. Example: if gb.cuda.is_available() then local double = \z
-  gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }) end", "strict", function(step, examples)
+cuda.graph = define("gb.cuda.graph(step: function, examples: tensors) -> graph: An object to call as step(...) is, \z
+  which does what the step does to tensors, in one launch: the first call runs the step as it is, the second \z
+  captures it, the others replay it on the values they are given. The examples say the shapes and dtypes of the \z
+  inputs. What changes from step to step is followed: learning rate and weight decay, random numbers, the scale. A \z
+  replay runs no Lua: schedules, printing and reading belong outside, and the results are the same tensors again, \z
+  with new values. Errors: another shape, reading a value in the step, no CUDA device. Example: if \z
+  gb.cuda.is_available() then local double = gb.cuda.graph(function(v) return v * 2 end, { gb.ones(2) }) end", "strict",
+  function(step, examples)
   if gb.is_tensor(examples) then fail("the examples are a list of tensors: gb.cuda.graph(step, { x, y })") end
   local static, device = {}, device_of(examples)
   for i, x in ipairs(examples) do static[i] = x:detach():to(device):clone() end

@@ -1,10 +1,11 @@
 -- doctor.lua - gb.doctor: what this machine can do for mixed precision, line by line, and what is wrong with it.
 --
--- Each line is { subject, status, text, cure }; status is "ok", "warning" or "error". Libraries of NVIDIA's are asked for their versions where
--- they can be opened, whether or not this build uses them.
+-- Each line is { subject, status, text, cure }; status is "ok", "warning" or "error". Libraries of NVIDIA's are asked
+-- for their versions where they can be opened, whether or not this build uses them.
 
 local gb, native = ...
-local format, match, gmatch, gsub, find, byte, rep = string.format, string.match, string.gmatch, string.gsub, string.find, string.byte, string.rep
+local format, match, gmatch, gsub, find, byte, rep = string.format, string.match, string.gmatch, string.gsub,
+  string.find, string.byte, string.rep
 local concat, open = table.concat, io.open
 
 -- {==== reading the machine ====
@@ -51,17 +52,23 @@ local function add_cpu(add)
   if engine.level == "baseline" and features.avx2 then
     add("cpu level", "warning", "the CPU has AVX2, the build has no kernels for it", "build with -DGIBBOUS_LEVELS=ON")
   elseif engine.level == "baseline" and not features.asimd then
-    add("cpu level", "warning", "without AVX2 and FMA products of matrices take several times as long", "a CPU of 2013 or later")
+    add("cpu level", "warning", "without AVX2 and FMA products of matrices take several times as long",
+      "a CPU of 2013 or later")
   end
-  if features.f16c or features.asimdhp or features.fphp then add("float16", "ok", "converted by the CPU while it is loaded; arithmetic is float32")
+  if features.f16c or features.asimdhp or features.fphp then
+    add("float16", "ok", "converted by the CPU while it is loaded; arithmetic is float32")
   elseif features.asimd then add("float16", "ok", "converted by the CPU; arithmetic is float32")
-  else add("float16", "warning", "without F16C it is converted bit by bit", "use bfloat16, which is half of a float32") end
+  else add("float16", "warning", "without F16C it is converted bit by bit",
+    "use bfloat16, which is half of a float32") end
   local unit = units[engine.level]
-  add("bfloat16", "ok", "half of a float32: loading it costs a shift; arithmetic is float32" .. (unit and "; products of matrices by " .. unit or ""))
+  add("bfloat16", "ok", "half of a float32: loading it costs a shift; arithmetic is float32" ..
+    (unit and "; products of matrices by " .. unit or ""))
   if features.amx_bf16 and engine.level ~= "v4-amx" then
-    add("amx", "warning", "the CPU has AMX, the system or the build does not let it be used", "Linux 5.16 or later, and -DGIBBOUS_LEVELS=ON")
+    add("amx", "warning", "the CPU has AMX, the system or the build does not let it be used",
+      "Linux 5.16 or later, and -DGIBBOUS_LEVELS=ON")
   end
-  add("dtypes", "ok", engine.level == "v4-amx" and "products of 16-bit matrices are several times as fast as of float32" or
+  add("dtypes", "ok", engine.level == "v4-amx" and
+    "products of 16-bit matrices are several times as fast as of float32" or
     "on the CPU 16-bit saves memory and bandwidth, not arithmetic; expect the speed of float32")
   local threads = gb.get_num_threads()
   if threads > engine.cores then
@@ -73,11 +80,15 @@ end
 
 local function add_libraries(add)
   add("matrix products", "ok", "kernels of our own; no BLAS is used")
-  if pcall(gb.linalg.inv, gb.eye(1, { device = "cpu" })) then add("LAPACK", "ok", "gb.linalg runs on it, a thread for each matrix")
-  else add("LAPACK", "warning", "not part of this build; gb.linalg needs it", "install liblapack-dev and build again") end
+  if pcall(gb.linalg.inv, gb.eye(1, { device = "cpu" })) then
+    add("LAPACK", "ok", "gb.linalg runs on it, a thread for each matrix")
+  else add("LAPACK", "warning", "not part of this build; gb.linalg needs it",
+    "install liblapack-dev and build again") end
   local version = native.library("onednn")
-  if version then add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 where it has AMX tiles", version))
-  else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long", "install libdnnl-dev and build again") end
+  if version then
+    add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 where it has AMX tiles", version))
+  else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long",
+    "install libdnnl-dev and build again") end
 end
 
 -- What a compute capability can do natively.
@@ -92,14 +103,17 @@ end
 local function add_devices(add, devices)
   for i, device in ipairs(devices) do
     local capability = device.major + device.minor / 10
-    local text = format("%s, compute capability %.1f, %s; %s", device.name, capability, gigabytes(device.memory), dtypes_of(device.major, device.minor))
+    local text = format("%s, compute capability %.1f, %s; %s", device.name, capability, gigabytes(device.memory),
+      dtypes_of(device.major, device.minor))
     if device.major < 8 then
-      add("cuda:" .. i - 1, "warning", text .. "; the CUDA backend has no kernels for it", "train on the CPU, or on a GPU of capability 8.0 (2020) or later")
+      add("cuda:" .. i - 1, "warning", text .. "; the CUDA backend has no kernels for it",
+        "train on the CPU, or on a GPU of capability 8.0 (2020) or later")
     else add("cuda:" .. i - 1, "ok", text) end
   end
 end
 
--- The libraries that the CUDA backend uses: name, how to ask, weights of the version's parts, what is wrong with one that is missing.
+-- The libraries that the CUDA backend uses: name, how to ask, weights of the version's parts, what is wrong with one
+-- that is missing.
 local parts = {
   { "CUDA runtime", "cudart", 1000, 10, "the CUDA backend cannot start", "install cuda-cudart" },
   { "cuBLASLt", "cublaslt", 10000, 100, "no products of matrices on the GPU", "install libcublas" },
@@ -113,33 +127,41 @@ local function add_backend(add, available, why)
   elseif find(why, "not installed", 1, true) then
     add("CUDA backend", "warning", "gibbous_cuda.so is not installed: everything runs on the CPU",
       "build it (GIBBOUS_CUDA=on), install the package gibbous-cuda, or name its folder in GIBBOUS_PLUGINS")
-  else add("CUDA backend", "error", "gibbous_cuda.so does not start: " .. why, "what is wrong above; or a gibbous_cuda.so of version " .. gb.version) end
+  else add("CUDA backend", "error", "gibbous_cuda.so does not start: " .. why, "what is wrong above; or a \z
+    gibbous_cuda.so of version " .. gb.version) end
 end
 
 local function add_cuda(add)
-  local available, why = gb.cuda.is_available() -- first: the libraries that it has loaded are those that are asked below
+  -- first: the libraries that it has loaded are those that are asked below
+  local available, why = gb.cuda.is_available()
   local driver, devices, reason = native.library("driver")
   if not driver then
     add("CUDA driver", "ok", "none: everything runs on the CPU")
     return
   end
-  add("CUDA driver", #devices > 0 and "ok" or "error", format("for CUDA %s, %d device%s%s", version_text(driver, 1000, 10), #devices,
-    #devices == 1 and "" or "s", reason and format(" (%s)", reason) or ""), #devices == 0 and "nvidia-smi says why no device answers" or nil)
+  add("CUDA driver", #devices > 0 and "ok" or "error",
+    format("for CUDA %s, %d device%s%s", version_text(driver, 1000, 10), #devices,
+    #devices == 1 and "" or "s", reason and format(" (%s)", reason) or ""), #devices == 0 and
+      "nvidia-smi says why no device answers" or nil)
   add_devices(add, devices)
   local runtime
   for _, part in ipairs(parts) do
     local name, key, major, minor, lack, cure = table.unpack(part)
-    local version = native.library(key, key == "cudart" and driver // 1000 or key == "cublaslt" and runtime and runtime // 1000 or nil)
+    local version = native.library(key, key == "cudart" and driver // 1000 or key == "cublaslt" and runtime and
+      runtime // 1000 or nil)
     if key == "cudnn" and version and version < 9000 then major = 1000 end
     if not version and key == "nccl" and #devices < 2 then add(name, "ok", "not found; one GPU does not need it")
     elseif not version then add(name, key == "nccl" and "warning" or "error", "not found: " .. lack, cure)
     elseif key == "cudart" and version // 1000 > driver // 1000 then
-      add(name, "error", format("%s needs a newer driver than the one for CUDA %s", version_text(version, 1000, 10), version_text(driver, 1000, 10)),
+      add(name, "error", format("%s needs a newer driver than the one for CUDA %s", version_text(version, 1000, 10),
+        version_text(driver, 1000, 10)),
         "update the driver, or install the runtime of CUDA " .. driver // 1000)
     elseif key == "cublaslt" and runtime and version // 10000 ~= runtime // 1000 then
-      add(name, "error", format("%s does not fit the runtime %s", version_text(version, major, minor), version_text(runtime, 1000, 10)),
+      add(name, "error", format("%s does not fit the runtime %s", version_text(version, major, minor),
+        version_text(runtime, 1000, 10)),
         "install the libcublas of CUDA " .. runtime // 1000)
-    elseif key == "cudnn" and version < 90000 then add(name, "error", version_text(version, major, minor) .. " is too old", "install cuDNN 9")
+    elseif key == "cudnn" and version < 90000 then
+      add(name, "error", version_text(version, major, minor) .. " is too old", "install cuDNN 9")
     else add(name, "ok", version_text(version, major, minor)) end
     if key == "cudart" then runtime = version end
   end

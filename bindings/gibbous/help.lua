@@ -1,11 +1,13 @@
--- help.lua - what help() says of a name or a value, and the list of all public names. Ops are described by their rows in the table of ops;
--- everything else by its record, which stands beside its code (reader.h) and is cut into its parts here, when it is first asked for.
+-- help.lua - what help() says of a name or a value, and the list of all public names. Ops are described by their rows
+-- in the table of ops; everything else by its record, which stands beside its code (reader.h) and is cut into its parts
+-- here, when it is first asked for.
 --
--- An entry is { name, signature, doc, example, errors } and, of a record, also { level (of the strictest sandbox that has it) }, of an op
--- also { calls (its spellings), shapes, dtypes, autocast, derivative }.
+-- An entry is { name, signature, doc, example, errors } and, of a record, also { level (of the strictest sandbox that
+-- has it) }, of an op also { calls (its spellings), shapes, dtypes, autocast, derivative }.
 
 local gb, native = ...
-local find, match, gmatch, gsub, format = string.find, string.match, string.gmatch, string.gsub, string.format -- a script may take methods away
+-- a script may take methods away
+local find, match, gmatch, gsub, format = string.find, string.match, string.gmatch, string.gsub, string.format
 
 -- {==== ops ====
 
@@ -30,7 +32,8 @@ local op_shapes = { -- where an op differs from its family
   multinomial = "x [n] or [rows, n]: y [samples] or [rows, samples]",
   cumsum = like_x, softmax = like_x, log_softmax = like_x,
   matmul = "[..., n, k] by [..., k, m] gives [..., n, m], the dimensions in front broadcast; vectors lose theirs",
-  mm = "[n, k] by [k, m] gives [n, m]", bmm = "[batch, n, k] by [batch, k, m] gives [batch, n, m]", mv = "[n, k] by [k] gives [n]",
+  mm = "[n, k] by [k, m] gives [n, m]", bmm = "[batch, n, k] by [batch, k, m] gives [batch, n, m]",
+    mv = "[n, k] by [k] gives [n]",
   addmm = "a [n, k], b [k, m]: z [n, m]; x broadcasts to it",
   baddbmm = "a [batch, n, k], b [batch, k, m]: z [batch, n, m]; x broadcasts to it",
   dot = "two vectors of one length give a 0-d tensor", outer = "vectors of n and m elements give [n, m]",
@@ -55,36 +58,50 @@ local op_shapes = { -- where an op differs from its family
   adaptive_max_pool2d = "x [n, c, h, w]: y and indices [n, c, size]",
   adaptive_max_pool3d = "x [n, c, d, h, w]: y and indices [n, c, size]", add_layer_norm = "y and sum are shaped like x",
   cross_entropy = each_loss .. "target", nll_loss = each_loss .. "target", linear_cross_entropy = each_loss .. "target",
-  ctc_loss = "log_probs [time, n, classes], targets [n, length] or one after another, lengths [n]: " .. each_loss .. "sample",
-  triplet_margin_loss = each_loss .. "sample: all but the last dimension", cosine_embedding_loss = each_loss .. "target",
-  multilabel_margin_loss = each_loss .. "row of x", multilabel_soft_margin_loss = each_loss .. "row of x", multi_margin_loss = each_loss .. "target",
-  dice_loss = each_loss .. "sample: the first dimension", sigmoid_focal_loss = "like x; with reduction \"mean\" or \"sum\" a 0-d tensor",
-  cosine_similarity = "x1 and x2 broadcast; dim goes away", pairwise_distance = "x1 and x2 broadcast; the last dimension goes away",
-  cdist = "[..., n, size] and [..., m, size] give [..., n, m]", normalize = like_x, bilinear = "x1 [..., n], x2 [..., m], weight [out, n, m]: y [..., out]",
-  scaled_dot_product_attention = "query [batch, heads, time, head_dim], key and value [batch, heads, source, head_dim]: y shaped like query",
+  ctc_loss = "log_probs [time, n, classes], targets [n, length] or one after another, lengths [n]: " .. each_loss ..
+    "sample",
+  triplet_margin_loss = each_loss .. "sample: all but the last dimension",
+    cosine_embedding_loss = each_loss .. "target",
+  multilabel_margin_loss = each_loss .. "row of x", multilabel_soft_margin_loss = each_loss .. "row of x",
+    multi_margin_loss = each_loss .. "target",
+  dice_loss = each_loss .. "sample: the first dimension",
+    sigmoid_focal_loss = "like x; with reduction \"mean\" or \"sum\" a 0-d tensor",
+  cosine_similarity = "x1 and x2 broadcast; dim goes away",
+    pairwise_distance = "x1 and x2 broadcast; the last dimension goes away",
+  cdist = "[..., n, size] and [..., m, size] give [..., n, m]", normalize = like_x,
+    bilinear = "x1 [..., n], x2 [..., m], weight [out, n, m]: y [..., out]",
+  scaled_dot_product_attention = "query [batch, heads, time, head_dim], key and value [batch, heads, source, \z
+    head_dim]: y shaped like query",
   rotary_embedding = "x [..., dim], cos and sin [..., n] with 2 n <= dim, broadcast to x: y shaped like x",
   pad = "like x, longer or shorter by what pad says", channel_shuffle = "x [n, c, ...]: y like it",
   instance_norm = "x [n, c, ...]: y like it", local_response_norm = "x [n, c, ...]: y like it",
-  dropout1d = "x [n, c, l]: y like it", dropout2d = "x [n, c, h, w]: y like it", dropout3d = "x [n, c, d, h, w]: y like it",
+  dropout1d = "x [n, c, l]: y like it", dropout2d = "x [n, c, h, w]: y like it",
+    dropout3d = "x [n, c, d, h, w]: y like it",
   alpha_dropout = like_x, feature_alpha_dropout = "x [n, c, ...]: y like it",
   pixel_shuffle = "x [..., c * factor^2, h, w]: y [..., c, h * factor, w * factor]",
   pixel_unshuffle = "x [..., c, h * factor, w * factor]: y [..., c * factor^2, h, w]",
-  im2col = "x [n, c, h, w]: y [n, c * kernel places, windows]", col2im = "x [n, c * kernel places, windows]: y [n, c, output_size]",
+  im2col = "x [n, c, h, w]: y [n, c * kernel places, windows]",
+    col2im = "x [n, c * kernel places, windows]: y [n, c, output_size]",
   interpolate = "x [n, c, ...]: y [n, c, size]", grid_sample = "x [n, c, h, w], grid [n, h', w', 2]: y [n, c, h', w']",
   affine_grid = "theta [n, 2, 3]: y [n, h, w, 2] for size { n, c, h, w }",
   embedding_bag = "index [bags, n], or [n] with offsets [bags]; weight [rows, size]: y [bags, size]",
   embedding = "index [...], weight [rows, size]: y [..., size]", gather = "the result is shaped like index",
   scatter_add = like_x, index_add = like_x, index_put = like_x, masked_scatter = like_x, flip = like_x,
-  sort = "values and indices are shaped like x", topk = "values and indices are shaped like x, with k elements along dim",
-  index_select = "shaped like x, with as many elements along dim as index has", masked_select = "a vector of the elements picked",
+  sort = "values and indices are shaped like x", topk = "values and indices are shaped like x, with k elements \z
+    along dim",
+  index_select = "shaped like x, with as many elements along dim as index has",
+    masked_select = "a vector of the elements picked",
   nonzero = "[count, dimensions of x]", one_hot = "x [...]: y [..., classes]",
-  cat = "alike but along dim, where the sizes add up", stack = "all of one shape; the result has one dimension more, dim",
+  cat = "alike but along dim, where the sizes add up",
+    stack = "all of one shape; the result has one dimension more, dim",
   repeat_interleave = "shaped like x, repeats times as long along dim",
   view = "the elements of x in another shape", reshape = "the elements of x in another shape",
   flatten = "dimensions first .. last become one", unflatten = "dim becomes the dimensions of shape",
-  transpose = "like x, two dimensions exchanged", permute = "like x, the dimensions in another order", t = "[n, m] gives [m, n]",
+  transpose = "like x, two dimensions exchanged", permute = "like x, the dimensions in another order",
+    t = "[n, m] gives [m, n]",
   squeeze = "like x without dimensions of size 1", unsqueeze = "like x with one dimension more, of size 1",
-  expand = "shape, to which x broadcasts", narrow = "like x, with length elements along dim", select = "like x without dim",
+  expand = "shape, to which x broadcasts", narrow = "like x, with length elements along dim",
+    select = "like x without dim",
   slice = "like x, with the elements first, first + step, ... last along dim",
   diagonal = "like x without the two dimensions, and their diagonal as the last one",
   movedim = "like x, the dimensions in another order", swapaxes = "like x, two dimensions exchanged",
@@ -94,20 +111,25 @@ local op_shapes = { -- where an op differs from its family
   roll = like_x, fliplr = like_x, flipud = like_x, rot90 = "like x, the two dimensions exchanged for an odd k",
   index_fill = like_x, index_copy = like_x, select_scatter = like_x, scatter = like_x, renorm = like_x, msort = like_x,
   argsort = like_x, bucketize = "the result is shaped like values", searchsorted = "the result is shaped like values",
-  isin = like_x, diag = "a vector gives a matrix, a matrix a vector", diag_embed = "x [..., n]: y [..., n + |offset|, n + |offset|]",
-  diff = "like x, n elements fewer along dim", trapezoid = "like y without dim", take_along_dim = "the result is shaped like index",
+  isin = like_x, diag = "a vector gives a matrix, a matrix a vector",
+    diag_embed = "x [..., n]: y [..., n + |offset|, n + |offset|]",
+  diff = "like x, n elements fewer along dim", trapezoid = "like y without dim",
+    take_along_dim = "the result is shaped like index",
   dist = "the result is 0-d", unique = "a vector of values, inverse shaped like x, a vector of counts",
   unique_consecutive = "a vector of values, inverse shaped like x, a vector of counts",
   bincount = "a vector of the largest element of x and 1 more, or of minlength", histc = "a vector of bins elements",
   einsum = "what the equation says", inner = "the dimensions of x and then of y, each without the last one",
-  tensordot = "the dimensions of x and then of y that do not meet", vdot = "two vectors of one length give a 0-d tensor",
+  tensordot = "the dimensions of x and then of y that do not meet",
+    vdot = "two vectors of one length give a 0-d tensor",
   ger = "vectors of n and m elements give [n, m]", kron = "each dimension is x's times y's", cross = broadcast,
   addmv = "a [n, k], b [k]: z [n]; x broadcasts to it", addr = "a [n], b [m]: z [n, m]; x broadcasts to it",
   addbmm = "a [batch, n, k], b [batch, k, m]: z [n, m]; x broadcasts to it",
-  quantile = "a vector q gives a first dimension; " .. reduced, nanquantile = "a vector q gives a first dimension; " .. reduced,
+  quantile = "a vector q gives a first dimension; " .. reduced,
+    nanquantile = "a vector q gives a first dimension; " .. reduced,
   kthvalue = reduced, median = reduced, nanmedian = reduced, nansum = reduced, nanmean = reduced, var_mean = reduced,
   std_mean = reduced, aminmax = reduced, count_nonzero = "dim goes away; without dim the result is 0-d",
-  cov = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor", corrcoef = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor",
+  cov = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor",
+    corrcoef = "x [rows, n]: y [rows, rows]; a vector gives a 0-d tensor",
 }
 
 -- What is true of the shapes of an op: of elementwise ones and reductions its signature says it.
@@ -115,16 +137,20 @@ local function shapes_of(row)
   if op_shapes[row.name] then return op_shapes[row.name] end
   if row.family == "elementwise" then
     local tensors = 0
-    for word in gmatch(match(row.signature, "^[^;%-]*"), "[^,]+") do tensors = tensors + (find(word, ":", 1, true) and 0 or 1) end
+    for word in gmatch(match(row.signature, "^[^;%-]*"), "[^,]+") do
+      tensors = tensors + (find(word, ":", 1, true) and 0 or 1)
+    end
     return tensors > 1 and broadcast or like_x
   end
-  if row.family == "reduce" then return find(row.signature, "dim?", 1, true) and reduced .. "; without dim the result is 0-d" or reduced end
+  if row.family == "reduce" then return find(row.signature, "dim?", 1, true) and
+    reduced .. "; without dim the result is 0-d" or reduced end
   return family_shapes[row.family] or "as the description says"
 end
 
 -- Arguments of an example by their names, then by their types.
 local samples = {
-  shape = "{ 2, -1 }", dims = "{ 2, 1 }", second = "2", classes = "10", start = "1", position = "1", first = "1", size = "1",
+  shape = "{ 2, -1 }", dims = "{ 2, 1 }", second = "2", classes = "10", start = "1", position = "1", first = "1",
+    size = "1",
   dim = "-1", int = "2", ints = "2", number = "0.5", dtype = "\"float16\"", ["xs..."] = "{ x, y }",
 }
 local examples = { -- where the rule gives what would not run
@@ -132,9 +158,11 @@ local examples = { -- where the rule gives what would not run
   nanquantile = "local y = x:nanquantile(0.5, -1)", searchsorted = "local indices = gb.searchsorted(boundaries, x)",
   isin = "local y = gb.isin(x, { values = 2 })", scatter = "local y = x:scatter(2, index, 0.5)",
   renorm = "local y = x:renorm(2, 1, 5)", roll = "local y = x:roll(1, 2)", histc = "local counts = x:histc(10, -1, 1)",
-  clamp = "local y = x:clamp(0, 1)", expand = "local y = x:expand({ 4, 4 })", layer_norm = "local y = F.layer_norm(x, { 4 })",
+  clamp = "local y = x:clamp(0, 1)", expand = "local y = x:expand({ 4, 4 })",
+    layer_norm = "local y = F.layer_norm(x, { 4 })",
   rms_norm = "local y = F.rms_norm(x, { 4 })", add_layer_norm = "local y, sum = F.add_layer_norm(x, residual, { 4 })",
-  max = "local value = x:max() local values, indices = x:max(-1)", min = "local value = x:min() local values, indices = x:min(-1)",
+  max = "local value = x:max() local values, indices = x:max(-1)",
+    min = "local value = x:min() local values, indices = x:min(-1)",
 }
 
 -- The parts of a signature: its arguments as written, and the visible outputs.
@@ -167,7 +195,9 @@ local spellings = { G = "gb.%s", M = "x:%s", F = "F.%s", I = "x:%s_" } -- by the
 local function calls_of(row)
   local calls = {}
   for i = 0, #row.aliases do
-    for letter in gmatch(row.where, "%a") do calls[#calls + 1] = format(spellings[letter], row.aliases[i] or row.name) end
+    for letter in gmatch(row.where, "%a") do
+      calls[#calls + 1] = format(spellings[letter], row.aliases[i] or row.name)
+    end
   end
   return calls
 end
@@ -178,9 +208,11 @@ local function op_entry(row)
   if row.autocast == "banned" then errors = errors .. "; any call under autocast" end
   if row.derivative == "once" then errors = errors .. "; a second derivative" end
   return {
-    name = row.name, signature = format("%s(%s) -> %s", row.name, arguments, outputs), doc = row.doc, calls = calls_of(row),
+    name = row.name, signature = format("%s(%s) -> %s", row.name, arguments, outputs), doc = row.doc,
+      calls = calls_of(row),
     shapes = shapes_of(row), dtypes = dtypes[row.autocast],
-    autocast = row.autocast, derivative = row.derivative, errors = errors, example = example_of(row, arguments, outputs),
+    autocast = row.autocast, derivative = row.derivative, errors = errors,
+      example = example_of(row, arguments, outputs),
   }
 end
 
@@ -226,7 +258,8 @@ local function text_entry(name)
   before = before or said
   local doc, errors = match(before, "^(.-)%s*Errors: (.-)%.?$")
   return {
-    name = path, signature = path .. arguments .. (result and " -> " .. result or ""), doc = doc or before, errors = errors,
+    name = path, signature = path .. arguments .. (result and " -> " .. result or ""), doc = doc or
+      before, errors = errors,
     example = example, level = levels[name],
   }
 end
@@ -254,13 +287,14 @@ end
 
 local function is_class(value) return type(value) == "table" and rawget(value, "__values") ~= nil end
 
--- Functions of a class that it does not share with the one it extends; what Lua and Module call stays unsaid where a layer has no record
--- of its own for it.
+-- Functions of a class that it does not share with the one it extends; what Lua and Module call stays unsaid where a
+-- layer has no record of its own for it.
 local silent = { init = true, forward = true, extra = true, describe = true }
 
 local function add_class(list, name, class, is_layer)
   for _, key in ipairs(sorted(class)) do
-    if type(class[key]) == "function" and not find(key, "^_") and not (is_layer and silent[key] and not texts[name .. ":" .. key]) then
+    if type(class[key]) == "function" and not find(key, "^_") and
+      not (is_layer and silent[key] and not texts[name .. ":" .. key]) then
       list[#list + 1] = { name = name .. ":" .. key, value = class[key] }
     end
   end
@@ -278,10 +312,12 @@ local function add_module(list, path, module)
 end
 
 -- Kinds of native objects that the Lua half keeps to itself; recipes can hold all others.
-local inner = { audit = true, batches = true, capture = true, decoded = true, json = true, json_writer = true, optimizer = true, recompute = true,
+local inner = { audit = true, batches = true, capture = true, decoded = true, json = true, json_writer = true,
+  optimizer = true, recompute = true,
                 safetensors = true }
 
--- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has no records.
+-- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has
+-- no records.
 local function parts()
   local modules, kinds = { ["nn.functional"] = true }, {}
   for name in pairs(texts) do
@@ -298,7 +334,8 @@ end
 
 local native_names = { GradScaler = "scaler" } -- of kinds of userdata, where the reference has another
 
--- Every public name: a list of { name, value, op }, sorted. It is what can be reached, so that a name without a record shows.
+-- Every public name: a list of { name, value, op }, sorted. It is what can be reached, so that a name without a record
+-- shows.
 function native.late.public_names()
   read_records()
   local list, modules, kinds = {}, parts()
@@ -310,7 +347,8 @@ function native.late.public_names()
   end
   for key, value in pairs(native.methods("gibbous.tensor")) do
     local field = type(value) ~= "function"
-    list[#list + 1] = { name = (field and "tensor." or "tensor:") .. key, value = not field and value or nil, op = not field and op_of(key) or nil }
+    list[#list + 1] = { name = (field and "tensor." or "tensor:") .. key, value = not field and value or nil,
+      op = not field and op_of(key) or nil }
   end
   add_class(list, "Module", gb.nn.Module)
   for _, kind in ipairs(kinds) do
@@ -331,7 +369,8 @@ end
 local function named(name) return text_entry(name) or op_rows()[name] and op_entry(op_rows()[name]) end
 
 -- What people leave out of a name.
-local prefixes = { "gb.", "gb.nn.", "tensor:", "tensor.", "Module:", "gb.optim.", "gb.optim.lr.", "gb.amp.", "gb.data.", "gb.io.", "gb.nn.init.",
+local prefixes = { "gb.", "gb.nn.", "tensor:", "tensor.", "Module:", "gb.optim.", "gb.optim.lr.", "gb.amp.", "gb.data.",
+  "gb.io.", "gb.nn.init.",
                    "gb.nn.utils.", "gb.cuda.", "gb.random.", "gb.test." }
 
 local function by_name(what)
@@ -358,7 +397,8 @@ local function planned(what)
   return nil
 end
 
--- What help(what) shows: what is a name in any of its spellings, a function, a class, or a module. nil and "; did you mean ...?" for what has none.
+-- What help(what) shows: what is a name in any of its spellings, a function, a class, or a module. nil and "; did you
+-- mean ...?" for what has none.
 function native.late.help_entry(what)
   read_records()
   if type(what) == "string" then

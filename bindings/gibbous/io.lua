@@ -1,13 +1,15 @@
--- io.lua - checkpoints: everything a run needs to go on with the same bits, in one safetensors file. Tensors are stored by name, numbers and
--- structure as JSON in the metadata; nothing in a file is ever run.
+-- io.lua - checkpoints: everything a run needs to go on with the same bits, in one safetensors file. Tensors are stored
+-- by name, numbers and structure as JSON in the metadata; nothing in a file is ever run.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 
 local define, copy = native.define, native.copy
-local save_tensors, load_tensors, get_rng, set_rng = native.save_tensors, native.load_tensors, native.get_rng, native.set_rng
+local save_tensors, load_tensors, get_rng, set_rng = native.save_tensors, native.load_tensors, native.get_rng,
+  native.set_rng
 local json_decode, json_encode, is_tensor = gb.io.json_decode, gb.io.json_encode, gb.is_tensor
-local format, sub, concat, sort, utf8_len, math_type = string.format, string.sub, table.concat, table.sort, utf8.len, math.type
+local format, sub, concat, sort, utf8_len, math_type = string.format, string.sub, table.concat, table.sort, utf8.len,
+  math.type
 
 local FORMAT = "gibbous-checkpoint-1"
 
@@ -26,11 +28,12 @@ end
 local function check_utf8(text, what)
   local length, at = utf8_len(text)
   if length then return text end
-  fail(format("save_checkpoint: %s is not UTF-8 from byte %d on; checkpoints hold text: keep bytes in a uint8 tensor, or \z
-    spell them in hexadecimal", what, at))
+  fail(format("save_checkpoint: %s is not UTF-8 from byte %d on; checkpoints hold text: keep bytes in a uint8 \z
+    tensor, or spell them in hexadecimal", what, at))
 end
 
--- Split a tree into tensors (by path) and a plain tree in which each tensor is { ["$tensor"] = path }, each inf or nan { ["$number"] = name }.
+-- Split a tree into tensors (by path) and a plain tree in which each tensor is { ["$tensor"] = path }, each inf or nan
+-- { ["$number"] = name }.
 local function split(value, path, tensors, depth)
   if is_tensor(value) then
     tensors[path] = value
@@ -41,19 +44,26 @@ local function split(value, path, tensors, depth)
   if kind == "boolean" then return value end
   if kind == "string" then return check_utf8(value, "the string " .. path) end
   if kind ~= "table" then
-    fail(format("save_checkpoint: %s is a %s; only tensors, numbers, strings, booleans and tables of them are saved", path, kind))
+    fail(format("save_checkpoint: %s is a %s; only tensors, numbers, strings, booleans and tables of them are saved",
+      path, kind))
   end
   if depth > MOST_DEPTH then
-    fail(format("save_checkpoint: %s... is nested deeper than %d tables, or holds itself", sub(path, 1, 40), MOST_DEPTH))
+    fail(format("save_checkpoint: %s... is nested deeper than %d tables, or holds itself", sub(path, 1, 40),
+      MOST_DEPTH))
   end
-  if gb.nn.is_module(value) then fail(format("save_checkpoint: %s is a module; save its state_dict(), or give it as model", path)) end
+  if gb.nn.is_module(value) then
+    fail(format("save_checkpoint: %s is a module; save its state_dict(), or give it as model", path))
+  end
   local plain = {}
   value = copy(value)
   for key, item in next, value do
-    if math_type(key) == "integer" and not (key >= 1 and key <= #value) or type(key) ~= "string" and math_type(key) ~= "integer" then
+    if math_type(key) == "integer" and not (key >= 1 and key <= #value) or type(key) ~= "string" and
+      math_type(key) ~= "integer" then
       fail(format("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list", path, tostring(key)))
     end
-    if key == "$tensor" or key == "$number" then fail(format("save_checkpoint: %s has the key %s, which is reserved", path, key)) end
+    if key == "$tensor" or key == "$number" then
+      fail(format("save_checkpoint: %s has the key %s, which is reserved", path, key))
+    end
     if type(key) == "string" then check_utf8(key, format("the key %q of %s", key, path)) end
     plain[key] = split(item, path .. "/" .. tostring(key), tensors, depth + 1)
   end
@@ -66,7 +76,8 @@ local function join(plain, tensors)
   local path = plain["$tensor"]
   if path then return tensors[path] or fail(format("load_checkpoint: the tensor %s is missing", tostring(path))) end
   local number = plain["$number"]
-  if number then return not_finite[number] or fail(format("load_checkpoint: there is no number %s", tostring(number))) end
+  if number then return not_finite[number] or
+    fail(format("load_checkpoint: there is no number %s", tostring(number))) end
   local value = {}
   for key, item in next, plain do value[key] = join(item, tensors) end
   return value
@@ -75,16 +86,21 @@ end
 -- Each part but `extra` must be an object with the method; parts is a copy of ours.
 local function check_parts(who, method, parts)
   for name, part in next, parts do
-    if type(name) ~= "string" then fail(format("%s takes a table of parts by name, got the key %s", who, tostring(name))) end
+    if type(name) ~= "string" then
+      fail(format("%s takes a table of parts by name, got the key %s", who, tostring(name)))
+    end
     local is_object = type(part) == "table" or type(part) == "userdata" and not is_tensor(part)
-    if name ~= "extra" and not (is_object and part[method]) then fail(format("%s: '%s' has no %s", who, name, method)) end
+    if name ~= "extra" and not (is_object and part[method]) then
+      fail(format("%s: '%s' has no %s", who, name, method))
+    end
   end
 end
 
-gb.io.save_checkpoint = define("gb.io.save_checkpoint(path: path, parts: table): Write the state of every named part: anything with \z
-  state_dict (model, optimizer, scaler, schedule, loader), and `extra`, a plain table. The random state is always saved. The file \z
-  appears whole or not at all. Errors: a part without state_dict, a value that cannot be saved. Example: local path = os.tmpname() \z
-  gb.io.save_checkpoint(path, { model = model, optimizer = opt, extra = { epoch = 1 } }) os.remove(path)", "files",
+gb.io.save_checkpoint = define("gb.io.save_checkpoint(path: path, parts: table): Write the state of every named \z
+  part: anything with state_dict (model, optimizer, scaler, schedule, loader), and `extra`, a plain table. The \z
+  random state is always saved. The file appears whole or not at all. Errors: a part without state_dict, a value \z
+  that cannot be saved. Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model = model, optimizer = \z
+  opt, extra = { epoch = 1 } }) os.remove(path)", "files",
   function(path, parts)
     local tensors, tree = {}, {}
     check_parts("save_checkpoint", "state_dict", parts)
@@ -98,7 +114,8 @@ gb.io.save_checkpoint = define("gb.io.save_checkpoint(path: path, parts: table):
     save_tensors(path, tensors, { format = FORMAT, tree = json_encode(tree) })
   end)
 
--- A copy of a state that nothing else writes to, tensors in the CPU's memory. What is no tensor, table or plain value is the same object.
+-- A copy of a state that nothing else writes to, tensors in the CPU's memory. What is no tensor, table or plain value
+-- is the same object.
 local function copied(value, seen, depth)
   if is_tensor(value) then
     local plain = value:detach()
@@ -106,29 +123,37 @@ local function copied(value, seen, depth)
   end
   if type(value) ~= "table" then return value end
   if seen[value] then return seen[value] end
-  if depth > MOST_DEPTH then fail(format("load_checkpoint: the state of a part is nested deeper than %d tables", MOST_DEPTH)) end
+  if depth > MOST_DEPTH then
+    fail(format("load_checkpoint: the state of a part is nested deeper than %d tables", MOST_DEPTH))
+  end
   local made = {}
   seen[value] = made
   for key, item in next, copy(value) do made[key] = copied(item, seen, depth + 1) end
   return made
 end
 
--- What is read of a checkpoint: the state of each part asked for, the extra table and the random state. All of it is there and well-formed.
+-- What is read of a checkpoint: the state of each part asked for, the extra table and the random state. All of it is
+-- there and well-formed.
 local function read_states(path, names)
   local tensors, metadata = load_tensors(path)
   if metadata.format ~= FORMAT then
     fail(format("load_checkpoint: %s is not a checkpoint (format '%s')", path, tostring(metadata.format)))
   end
   local tree, states = metadata.tree and json_decode(metadata.tree), {}
-  if type(tree) ~= "table" then fail(format("load_checkpoint: %s is damaged: its tree is missing or not a table", path)) end
+  if type(tree) ~= "table" then
+    fail(format("load_checkpoint: %s is damaged: its tree is missing or not a table", path))
+  end
   for i = 1, #names do
     local name = names[i]
     if tree[name] == nil then fail(format("load_checkpoint: %s holds no '%s'", path, name)) end
     states[name] = join(tree[name], tensors)
   end
   local rng = tree["$rng"]
-  local seed, offset = type(rng) == "table" and math.tointeger(rng.seed), type(rng) == "table" and math.tointeger(rng.offset)
-  if rng ~= nil and not (seed and offset) then fail(format("load_checkpoint: the random state in %s is malformed", path)) end
+  local seed, offset = type(rng) == "table" and math.tointeger(rng.seed), type(rng) == "table" and
+    math.tointeger(rng.offset)
+  if rng ~= nil and not (seed and offset) then
+    fail(format("load_checkpoint: the random state in %s is malformed", path))
+  end
   return states, join(tree.extra, tensors), seed, offset
 end
 
@@ -143,12 +168,13 @@ local function put_back(changed)
   return text
 end
 
-gb.io.load_checkpoint = define("gb.io.load_checkpoint(path: path, parts: table) -> any: Read a checkpoint into the parts given, restore \z
-  the random state, and return `extra`. All or nothing: what cannot be read changes no part, and where a part turns its state down, \z
-  those before it are put back; for that their states are copied to the CPU's memory first. Parts without state_dict come last, since \z
-  they cannot be put back. Errors: parts that the file lacks or that turn their state down, a file that is damaged or not a checkpoint. \z
-  Example: local path = os.tmpname() gb.io.save_checkpoint(path, { model = model }) gb.io.load_checkpoint(path, { model = model }) \z
-  os.remove(path)", "files",
+gb.io.load_checkpoint = define("gb.io.load_checkpoint(path: path, parts: table) -> any: Read a checkpoint into the \z
+  parts given, restore the random state, and return `extra`. All or nothing: what cannot be read changes no part, \z
+  and where a part turns its state down, those before it are put back; for that their states are copied to the CPU's \z
+  memory first. Parts without state_dict come last, since they cannot be put back. Errors: parts that the file lacks \z
+  or that turn their state down, a file that is damaged or not a checkpoint. Example: local path = os.tmpname() \z
+  gb.io.save_checkpoint(path, { model = model }) gb.io.load_checkpoint(path, { model = model }) os.remove(path)",
+  "files",
   function(path, parts)
     check_parts("load_checkpoint", "load_state_dict", parts)
     local entries, names = {}, {}
@@ -156,7 +182,8 @@ gb.io.load_checkpoint = define("gb.io.load_checkpoint(path: path, parts: table) 
       names[#names + 1] = name
       if name ~= "extra" then
         local save = part.state_dict
-        entries[#entries + 1] = { name = name, part = part, load = part.load_state_dict, save = save, rank = (save and "1" or "2") .. name }
+        entries[#entries + 1] = { name = name, part = part, load = part.load_state_dict, save = save,
+          rank = (save and "1" or "2") .. name }
       end
     end
     sort(names)
@@ -184,9 +211,9 @@ gb.io.load_checkpoint = define("gb.io.load_checkpoint(path: path, parts: table) 
     return extra
   end)
 
-gb.save = define("gb.save(path: path, tensors: table; metadata?: table): A table of tensors by name, as safetensors; metadata is a table \z
-  of strings. The file appears whole or not at all. Example: local path = os.tmpname() gb.save(path, model:state_dict()) \z
-  os.remove(path)", "files",
+gb.save = define("gb.save(path: path, tensors: table; metadata?: table): A table of tensors by name, as \z
+  safetensors; metadata is a table of strings. The file appears whole or not at all. Example: local path = \z
+  os.tmpname() gb.save(path, model:state_dict()) os.remove(path)", "files",
   function(path, tensors, options)
     for name, t in next, tensors do
       if type(name) ~= "string" or not is_tensor(t) then fail("save: 'tensors' must be a table of tensors by name") end
@@ -207,12 +234,13 @@ local function left_out_text(path, left_out, count)
   return format("gb.load left out %d of %d tensors of '%s': %s%s", #names, count, path, first, rest)
 end
 
-gb.load = define("gb.load(path: path) -> table, table, table: The tensors of a safetensors file by name, and its metadata. Tensors of a \z
-  dtype that the engine does not have (F8_E4M3, C64, ...) are left out: a line is printed that names them and the cure, asking the \z
-  table for one by its name is an error that says the same, and the third table describes them: { name = { dtype =, shape =, \z
-  message = } }. Errors: a file that is damaged or of another format, which is named where it is known (a .pt, a zip, a pickle, GGUF, \z
-  HDF5, ...); one of which no tensor can be loaded. Example: local path = os.tmpname() gb.save(path, { x = x }) \z
-  local tensors = gb.load(path) os.remove(path)", "files",
+gb.load = define("gb.load(path: path) -> table, table, table: The tensors of a safetensors file by name, and its \z
+  metadata. Tensors of a dtype that the engine does not have (F8_E4M3, C64, ...) are left out: a line is printed \z
+  that names them and the cure, asking the table for one by its name is an error that says the same, and the third \z
+  table describes them: { name = { dtype =, shape =, message = } }. Errors: a file that is damaged or of another \z
+  format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, ...); one of which no tensor can be \z
+  loaded. Example: local path = os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)",
+  "files",
   function(path)
     local tensors, metadata, left_out = load_tensors(path)
     if next(left_out) == nil then return tensors, metadata, left_out end

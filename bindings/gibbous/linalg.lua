@@ -144,7 +144,8 @@ linalg.norm = define("gb.linalg.norm(A: tensor, ord?: number|\"fro\"|\"nuc\", di
     local count = type(dim) == "table" and #dim or dim and 1 or A.ndim
     if ord == nil then return vector_norm(A, 2, dim, options) end
     if not dim and count > 2 then
-      fail(format("linalg.norm: the shape %s is no vector and no matrix; give dim, one or two dimensions", shape_text(A)))
+      fail(format("linalg.norm: the shape %s is no vector and no matrix; give dim, one or two dimensions",
+        shape_text(A)))
     end
     if count == 2 then return matrix_norm("norm", A, ord, dim or { -2, -1 }, options) end
     if type(ord) ~= "number" then
@@ -157,9 +158,10 @@ linalg.norm = define("gb.linalg.norm(A: tensor, ord?: number|\"fro\"|\"nuc\", di
 
 -- {==== Systems of equations ====
 
-linalg.inv = define("gb.linalg.inv(A: tensor) -> tensor: The inverse of each square matrix. Errors: a singular matrix, \z
-  with its place in the batch; no square; elements that are not finite; 16-bit floats outside of autocast. Example: \z
-  print(gb.linalg.inv(gb.tensor({ { 2.0, 0.0 }, { 0.0, 4.0 } })))", "strict", function(A) return inner.linalg_inv(A) end)
+linalg.inv = define("gb.linalg.inv(A: tensor) -> tensor: The inverse of each square matrix. Errors: a singular \z
+  matrix, with its place in the batch; no square; elements that are not finite; 16-bit floats outside of autocast. \z
+  Example: print(gb.linalg.inv(gb.tensor({ { 2.0, 0.0 }, { 0.0, 4.0 } })))", "strict",
+  function(A) return inner.linalg_inv(A) end)
 
 -- Is B a batch of vectors for these matrices?
 local function is_vector(A, B)
@@ -202,8 +204,8 @@ linalg.det = define("gb.linalg.det(A: tensor) -> tensor: The determinant of each
   needs matrices that are not singular. Errors: no square; elements that are not finite. Example: \z
   print(gb.linalg.det(gb.eye(3) * 2))", "strict", function(A) return inner.linalg_det(A) end)
 
-linalg.slogdet = define("gb.linalg.slogdet(A: tensor) -> tensor, tensor: The sign of each determinant, -1, 0 or 1, and \z
-  the logarithm of its magnitude, -inf of a singular matrix, which has no gradient. Errors: as det. Example: \z
+linalg.slogdet = define("gb.linalg.slogdet(A: tensor) -> tensor, tensor: The sign of each determinant, -1, 0 or 1, \z
+  and the logarithm of its magnitude, -inf of a singular matrix, which has no gradient. Errors: as det. Example: \z
   local sign, logabsdet = gb.linalg.slogdet(gb.eye(3) * 2)", "strict", function(A) return inner.linalg_slogdet(A) end)
 
 -- The matrix by its singular values, some of them taken as 0, turned around.
@@ -250,25 +252,26 @@ linalg.lstsq = define("gb.linalg.lstsq(A: tensor, B: tensor; rcond?: number) -> 
 
 -- {==== Decompositions ====
 
-linalg.cholesky = define("gb.linalg.cholesky(A: tensor; upper: bool = false) -> tensor: The lower triangular L of which \z
-  A = L L^T, or with upper the upper U of which A = U^T U, of symmetric positive definite matrices, of which that \z
-  triangle is read. Errors: a matrix that is not positive definite, with its place in the batch; elements that are \z
-  not finite. Example: print(gb.linalg.cholesky(gb.eye(2) * 4))", "strict", function(A, options)
+linalg.cholesky = define("gb.linalg.cholesky(A: tensor; upper: bool = false) -> tensor: The lower triangular L of \z
+  which A = L L^T, or with upper the upper U of which A = U^T U, of symmetric positive definite matrices, of which \z
+  that triangle is read. Errors: a matrix that is not positive definite, with its place in the batch; elements that \z
+  are not finite. Example: print(gb.linalg.cholesky(gb.eye(2) * 4))", "strict", function(A, options)
     return inner.linalg_cholesky(A, { upper = options.upper })
   end)
 
-linalg.qr = define("gb.linalg.qr(A: tensor; mode: \"reduced\"|\"complete\"|\"r\" = \"reduced\") -> tensor, tensor: A = \z
-  Q R, the columns of Q orthonormal, R upper triangular, with the signs that LAPACK gives. \"complete\": Q is square; \z
-  \"r\": only R, Q is empty. Errors: elements that are not finite; a gradient of \"complete\" with more rows than \z
-  columns. Example: local Q, R = gb.linalg.qr(gb.ones(3, 2))", "strict", function(A, options)
+linalg.qr = define("gb.linalg.qr(A: tensor; mode: \"reduced\"|\"complete\"|\"r\" = \"reduced\") -> tensor, tensor: \z
+  A = Q R, the columns of Q orthonormal, R upper triangular, with the signs that LAPACK gives. \"complete\": Q is \z
+  square; \"r\": only R, Q is empty. Errors: elements that are not finite; a gradient of \"complete\" with more rows \z
+  than columns. Example: local Q, R = gb.linalg.qr(gb.ones(3, 2))", "strict", function(A, options)
     local Q, R = inner.linalg_qr(A, { complete = options.mode == "complete" })
     if options.mode == "r" then Q = gb.empty(0, { dtype = R.dtype, device = R.device }) end
     return Q, R
   end)
 
-linalg.svd = define("gb.linalg.svd(A: tensor; full_matrices: bool = true) -> tensor, tensor, tensor: A = U diag(S) Vh, \z
-  S falling; full_matrices: U and Vh are square. Signs are LAPACK's; gradients through U and Vh need singular values \z
-  that differ. Errors: elements that are not finite. Example: local U, S, Vh = gb.linalg.svd(gb.ones(3, 2))", "strict",
+linalg.svd = define("gb.linalg.svd(A: tensor; full_matrices: bool = true) -> tensor, tensor, tensor: A = U diag(S) \z
+  Vh, S falling; full_matrices: U and Vh are square. Signs are LAPACK's; gradients through U and Vh need singular \z
+  values that differ. Errors: elements that are not finite. Example: local U, S, Vh = gb.linalg.svd(gb.ones(3, 2))",
+  "strict",
   function(A, options) return inner.linalg_svd(A, { full_matrices = options.full_matrices }) end)
 
 local function svdvals(A)
@@ -322,8 +325,8 @@ linalg.cond = define("gb.linalg.cond(A: tensor, p?: number|\"fro\"|\"nuc\") -> t
     return own * matrix_norm("cond", inner.linalg_inv(A), p, { -2, -1 }, {})
   end)
 
-linalg.matrix_power = define("gb.linalg.matrix_power(A: tensor, n: int) -> tensor: A times itself, n of them; the unit \z
-  matrix for 0, the inverse to the power -n below 0. Errors: no square; below 0 as inv. Example: \z
+linalg.matrix_power = define("gb.linalg.matrix_power(A: tensor, n: int) -> tensor: A times itself, n of them; the \z
+  unit matrix for 0, the inverse to the power -n below 0. Errors: no square; below 0 as inv. Example: \z
   print(gb.linalg.matrix_power(gb.eye(2) * 2, 10))", "strict", function(A, n)
     local rows = square("matrix_power", A)
     if n == 0 then return unit_like(A, rows) end

@@ -1,4 +1,5 @@
--- numerics.lua - gb.amp.numerics: what a floating format would lose of a tensor, and where its exponents lie. The op counts; this shows.
+-- numerics.lua - gb.amp.numerics: what a floating format would lose of a tensor, and where its exponents lie. The op
+-- counts; this shows.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -41,7 +42,8 @@ local function exponent_range(record)
   return least, most
 end
 
--- What rounding to the format makes of magnitudes from 2^e up to the next power of two, but for those that a tie or a carry takes further.
+-- What rounding to the format makes of magnitudes from 2^e up to the next power of two, but for those that a tie or a
+-- carry takes further.
 local function fate(form, e)
   local bits, least, most = native.float_format(form)
   return e < least - bits and "flushed" or e < least and "subnormal" or e > most and "overflowed" or nil
@@ -58,18 +60,22 @@ local function at_shift(record, shift)
   return counts
 end
 
-Record.at_scale = define("numerics:at_scale(scale: number) -> table: flushed, subnormal and overflowed, as shares, if every element were multiplied \z
-  by a power of two. Estimated from the histogram: exact but for values within half a step of a boundary, and for float64 ones beyond the range \z
-  of float32, which share its end bins. Errors: a scale that is no power of two. Example: \z
-  print(gb.amp.numerics(gb.rand(9)):at_scale(2^16).flushed)", "strict", function(self, scale)
+Record.at_scale = define("numerics:at_scale(scale: number) -> table: flushed, subnormal and overflowed, as shares, \z
+  if every element were multiplied by a power of two. Estimated from the histogram: exact but for values within half \z
+  a step of a boundary, and for float64 ones beyond the range of float32, which share its end bins. Errors: a scale \z
+  that is no power of two. Example: print(gb.amp.numerics(gb.rand(9)):at_scale(2^16).flushed)", "strict",
+  function(self, scale)
   local shift = scale > 0 and scale < huge and floor(log(scale, 2) + 0.5)
-  if not shift or 2.0 ^ shift ~= scale then fail(format("numerics:at_scale: the scale must be a power of two, got %s", tostring(scale))) end
+  if not shift or 2.0 ^ shift ~= scale then
+    fail(format("numerics:at_scale: the scale must be a power of two, got %s", tostring(scale)))
+  end
   return at_shift(private(self, "numerics"), shift)
 end)
 
-Record.advise = define("numerics:advise() -> number: The largest power of two, 2^127 at most, by which elements may be multiplied so that the \z
-  largest exponent stays two below the format's: for gradients, a static loss scale. nil where no element is finite and above 0. Example: \z
-  print(gb.amp.numerics(gb.rand(9)):advise())", "strict", function(self)
+Record.advise = define("numerics:advise() -> number: The largest power of two, 2^127 at most, by which elements may \z
+  be multiplied so that the largest exponent stays two below the format's: for gradients, a static loss scale. nil \z
+  where no element is finite and above 0. Example: print(gb.amp.numerics(gb.rand(9)):advise())", "strict",
+  function(self)
   local mine = private(self, "numerics")
   local _, top = exponent_range(mine)
   local _, _, most = native.float_format(mine.format)
@@ -106,7 +112,8 @@ local function histogram(record, lines)
   for _, row in ipairs(rows) do
     local label = row.from == row.to and format("2^%d", row.from) or format("2^%d..%d", row.from, row.to)
     local bar = rep("#", ceil(WIDTH * row.count / largest))
-    local line = format("  %-12s %8s  %-" .. WIDTH .. "s  %s", label, percent(share(row.count, record.numel)), bar, concat(row.remarks, ", "))
+    local line = format("  %-12s %8s  %-" .. WIDTH .. "s  %s", label, percent(share(row.count, record.numel)), bar,
+      concat(row.remarks, ", "))
     lines[#lines + 1] = match(line, "^(.-) *$")
   end
 end
@@ -116,7 +123,8 @@ function Record:__tostring()
   if not mine then return "record of gb.amp.numerics" end
   for i, name in ipairs(names) do parts[i] = name .. " " .. percent(mine[name]) end
   local lines = {
-    format("%d elements of %s in %s: largest %.4g, smallest above 0 %.4g", mine.numel, mine.dtype, mine.format, mine.amax, mine.amin),
+    format("%d elements of %s in %s: largest %.4g, smallest above 0 %.4g", mine.numel, mine.dtype, mine.format,
+      mine.amax, mine.amin),
     "  " .. concat(parts, ", "),
   }
   histogram(mine, lines)
@@ -140,7 +148,8 @@ function Report:__tostring()
   for _, row in ipairs(rows) do
     local r, shares = row[2], {}
     for i, name in ipairs(names) do shares[i] = percent(r[name]) end
-    lines[#lines + 1] = format(COLUMNS, native.pad(row[1], width), r.dtype, r.numel, format("%.4g", r.amax), unpack(shares))
+    lines[#lines + 1] = format(COLUMNS, native.pad(row[1], width), r.dtype, r.numel, format("%.4g", r.amax),
+      unpack(shares))
   end
   return concat(lines, "\n")
 end
@@ -186,19 +195,23 @@ local function entries_of(x, form)
   return entries
 end
 
-amp.numerics = define("gb.amp.numerics(x: tensor|module|any; format?: \"float16\"|\"bfloat16\"|\"float32\"|\"float64\") -> numerics: What a floating \z
-  format would make of a tensor's elements, exact at every boundary. The format is the scope's dtype unless it is named, else float16. A record: \z
-  numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 of elements that are zero, \z
-  infinite, nan, and of the others that rounding to the format makes 0 (flushed), subnormal or infinite (overflowed); the same as integers in \z
-  counts; exponents[e], how many lie from 2^e up to 2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value = record, grad \z
-  = record or nil }, without what is not floating. print shows either. Waits for the device. Errors: a tensor of integers. Example: \z
+amp.numerics = define("gb.amp.numerics(x: tensor|module|any; format?: \z
+  \"float16\"|\"bfloat16\"|\"float32\"|\"float64\") -> numerics: What a floating format would make of a tensor's \z
+  elements, exact at every boundary. The format is the scope's dtype unless it is named, else float16. A record: \z
+  numel, dtype, format, amax and amin (the largest finite magnitude, and the smallest above 0), shares from 0 to 1 \z
+  of elements that are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), \z
+  subnormal or infinite (overflowed); the same as integers in counts; exponents[e], how many lie from 2^e up to \z
+  2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value = record, grad = record or nil }, \z
+  without what is not floating. print shows either. Waits for the device. Errors: a tensor of integers. Example: \z
   print(gb.amp.numerics(gb.randn(1000) * 1e-6))", "strict", function(x, options)
   local form = options.format or amp.dtype() or "float16"
   if gb.is_tensor(x) then
     if not is_float(x) then fail(format("amp.numerics takes floating tensors, this one is %s", x.dtype)) end
     return survey(x, form)
   end
-  if type(x) ~= "table" then fail(format("amp.numerics takes a tensor, a module or a table of tensors, got %s", type(x))) end
+  if type(x) ~= "table" then
+    fail(format("amp.numerics takes a tensor, a module or a table of tensors, got %s", type(x)))
+  end
   local entries = entries_of(x, form)
   return own(setmetatable(copy(entries, false), Report), "numerics_report", { entries = entries })
 end)

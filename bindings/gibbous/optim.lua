@@ -5,8 +5,9 @@ local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
 local format, concat, find = string.format, table.concat, string.find
 
--- The class; its step and zero_grad are native. What is private of an optimizer: native (the native object), groups (what a recipe's
--- param_groups was made with), initial (the lr of each group that schedules start from, once there was one).
+-- The class; its step and zero_grad are native. What is private of an optimizer: native (the native object), groups
+-- (what a recipe's param_groups was made with), initial (the lr of each group that schedules start from, once there was
+-- one).
 local Optimizer = native.Optimizer
 Optimizer.__index = Optimizer
 Optimizer.__name = "gb.optim.Optimizer"
@@ -30,17 +31,22 @@ local function group_of(mine, index, params)
   })
 end
 
--- The parameters of a group as a list of our own, with the names that Module:parameters() gave them; each is listed once.
+-- The parameters of a group as a list of our own, with the names that Module:parameters() gave them; each is listed
+-- once.
 local function parameters_of(given, names)
   if gb.is_tensor(given) then return { given }, names end
-  if gb.nn.is_module(given) then fail("optimizer: params is a list of tensors; give model:parameters(), not the model") end
+  if gb.nn.is_module(given) then
+    fail("optimizer: params is a list of tensors; give model:parameters(), not the model")
+  end
   if type(given) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
   local meta = getmetatable(given)
   if names == nil and type(meta) == "table" then names = rawget(meta, "names") end
   local params, first = copy(given), {}
   for i = 1, #params do
     local p = params[i]
-    if first[p] then fail(format("optimizer: parameters %d and %d of the list are the same tensor; list it once", first[p], i)) end
+    if first[p] then
+      fail(format("optimizer: parameters %d and %d of the list are the same tensor; list it once", first[p], i))
+    end
     if gb.is_tensor(p) then first[p] = i end
   end
   return params, type(names) == "table" and copy(names) or nil
@@ -60,12 +66,13 @@ local function add_group(self, group)
   self.param_groups[index] = mine.groups[index]
 end
 
-Optimizer.add_param_group = define("Optimizer:add_param_group(group: table): One more group { params = list, names = list or nil, and \z
-  hyperparameters of its own }. Errors: parameters that another optimizer has. Example: opt:add_param_group { params = \z
-  gb.nn.Linear(2, 2):parameters(), lr = 1e-4 }", "strict", add_group)
+Optimizer.add_param_group = define("Optimizer:add_param_group(group: table): One more group { params = list, names \z
+  = list or nil, and hyperparameters of its own }. Errors: parameters that another optimizer has. Example: \z
+  opt:add_param_group { params = gb.nn.Linear(2, 2):parameters(), lr = 1e-4 }", "strict", add_group)
 
-Optimizer.close = define("Optimizer:close(): Let go of the optimizer and of its state now, not when it is collected; its parameters stay, and \z
-  another optimizer can take them. Example: gb.optim.SGD(gb.nn.Linear(2, 2):parameters()):close()", "strict",
+Optimizer.close = define("Optimizer:close(): Let go of the optimizer and of its state now, not when it is \z
+  collected; its parameters stay, and another optimizer can take them. Example: gb.optim.SGD(gb.nn.Linear(2, \z
+  2):parameters()):close()", "strict",
   function(self) private(self, "optimizer").native:close() end)
 
 -- The hyperparameters of every group.
@@ -78,8 +85,8 @@ local function groups_of(mine)
   return groups
 end
 
-Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), and the hyperparameters of \z
-  every group. Example: local state = opt:state_dict()", "strict", function(self)
+Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), \z
+  and the hyperparameters of every group. Example: local state = opt:state_dict()", "strict", function(self)
   local mine = private(self, "optimizer")
   local state = { kind = mine.name, state = {}, groups = groups_of(mine) }
   for i, entry in ipairs(mine.native:params()) do
@@ -99,7 +106,8 @@ local function set_groups(mine, groups)
       if type(values[g]) ~= "table" then fail(format("load_state_dict: group %d of the state is no table", g)) end
       local initial = values[g].initial_lr
       if initial ~= nil and not (type(initial) == "number" and initial >= 0 and initial < math.huge) then
-        fail(format("load_state_dict: initial_lr of group %d of the state is %s; it is a number from 0", g, tostring(initial)))
+        fail(format("load_state_dict: initial_lr of group %d of the state is %s; it is a number from 0", g,
+          tostring(initial)))
       end
       for name in next, before[g] do
         if name ~= "initial_lr" and values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
@@ -117,28 +125,35 @@ end
 -- The saved state of parameter i must have the tensors that the optimizer has, in their shapes.
 local function check_saved(i, saved, tensors)
   local steps = type(saved) == "table" and math.type(saved.steps) and math.tointeger(saved.steps)
-  if not steps or steps < 0 then fail(format("load_state_dict: the state of parameter %d has no number of steps", i)) end
+  if not steps or steps < 0 then
+    fail(format("load_state_dict: the state of parameter %d has no number of steps", i))
+  end
   for name, t in next, tensors do
     local given = saved[name]
     if not gb.is_tensor(given) then fail(format("load_state_dict: the state of parameter %d has no %s", i, name)) end
     if concat(t.shape, "x") ~= concat(given.shape, "x") then
-      fail(format("load_state_dict: %s of parameter %d has shape %s in the state, %s in the optimizer", name, i, concat(given.shape, "x"),
+      fail(format("load_state_dict: %s of parameter %d has shape %s in the state, %s in the optimizer", name, i,
+        concat(given.shape, "x"),
         concat(t.shape, "x")))
     end
   end
 end
 
-Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go on from what state_dict gave; everything is checked before \z
-  anything is changed. Errors: a state of another kind, or of other parameters. Example: opt:load_state_dict(opt:state_dict())", "strict",
+Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go on from what state_dict gave; \z
+  everything is checked before anything is changed. Errors: a state of another kind, or of other parameters. \z
+  Example: opt:load_state_dict(opt:state_dict())", "strict",
   function(self, state)
     local mine = private(self, "optimizer")
-    if type(state.state) ~= "table" or type(state.groups) ~= "table" then fail("load_state_dict takes what an optimizer's state_dict gave") end
+    if type(state.state) ~= "table" or type(state.groups) ~= "table" then
+      fail("load_state_dict takes what an optimizer's state_dict gave")
+    end
     if state.kind ~= mine.name then
       fail(format("load_state_dict: the state is of %s, the optimizer is %s", tostring(state.kind), mine.name))
     end
     local params = mine.native:params()
     if #state.state ~= #params or #state.groups ~= #mine.groups then
-      fail(format("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d", #state.state, #state.groups, #params,
+      fail(format("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d", #state.state,
+        #state.groups, #params,
         #mine.groups))
     end
     for i = 1, #params do check_saved(i, state.state[i], (mine.native:state(i))) end
@@ -155,7 +170,8 @@ Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go o
 -- The options that were given, as they were: what was not is a group's own default.
 local function new_optimizer(kind, params, options)
   local mine = { native = native.optimizer(kind), name = kind, defaults = options, groups = {}, initial = {} }
-  local self = own(setmetatable({ kind = kind, defaults = copy(options), param_groups = {} }, Optimizer), "optimizer", mine)
+  local self = own(setmetatable({ kind = kind, defaults = copy(options), param_groups = {} }, Optimizer), "optimizer",
+    mine)
   local first = type(params) == "table" and rawget(params, 1)
   if type(params) == "table" and not first and rawget(params, "params") ~= nil then
     fail(format("%s: that is one group; a list of groups is wanted: { { params = ... } }", kind))
@@ -163,7 +179,9 @@ local function new_optimizer(kind, params, options)
   if type(first) == "table" and not gb.nn.is_module(first) and rawget(first, "params") ~= nil then
     local groups = copy(params)
     for i = 1, #groups do
-      if type(groups[i]) ~= "table" then fail(format("%s: group %d is a %s; a group is a table with params", kind, i, type(groups[i]))) end
+      if type(groups[i]) ~= "table" then
+        fail(format("%s: group %d is a %s; a group is a table with params", kind, i, type(groups[i])))
+      end
       add_group(self, copy(groups[i]))
     end
   else
@@ -172,10 +190,11 @@ local function new_optimizer(kind, params, options)
   return self
 end
 
--- A class per kind that the engine declares. params: a list of tensors (as model:parameters() gives), or a list of groups
--- { params =, lr =, ... }.
+-- A class per kind that the engine declares. params: a list of tensors (as model:parameters() gives), or a list of
+-- groups { params =, lr =, ... }.
 for _, kind in ipairs(native.optimizer_kinds()) do
-  gb.optim[kind.name] = define(kind.record, "strict", function(params, options) return new_optimizer(kind.name, params, options) end)
+  gb.optim[kind.name] = define(kind.record, "strict",
+    function(params, options) return new_optimizer(kind.name, params, options) end)
 end
 
 -- {==== groups without decay ====

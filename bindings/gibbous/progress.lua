@@ -1,4 +1,5 @@
--- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.plot: a curve drawn in text.
+-- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.plot: a curve drawn in
+-- text.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -7,11 +8,13 @@ local format, gsub, rep, concat, unpack = string.format, string.gsub, string.rep
 local floor, abs, min, max, huge = math.floor, math.abs, math.min, math.max, math.huge
 local clock, stderr = native.clock, io and io.stderr
 
-gb.clock = define("gb.clock() -> number: Seconds of a clock that only goes forward, for measuring. Example: local started = gb.clock()", "strict",
+gb.clock = define("gb.clock() -> number: Seconds of a clock that only goes forward, for measuring. Example: local \z
+  started = gb.clock()", "strict",
   clock)
 
-gb.time = define("gb.time(fn: function, arguments...: any) -> number, any: The seconds that fn(...) took, devices waited for before and after, and \z
-  what it returned. Example: local seconds, y = gb.time(model, x)", "strict", function(fn, ...)
+gb.time = define("gb.time(fn: function, arguments...: any) -> number, any: The seconds that fn(...) took, devices \z
+  waited for before and after, and what it returned. Example: local seconds, y = gb.time(model, x)", "strict",
+  function(fn, ...)
   native.synchronize()
   local started = clock()
   local results = table.pack(fn(...))
@@ -30,12 +33,13 @@ end
 local function shown(value)
   if gb.is_tensor(value) then value = value:item() end
   value = native.scale_of(value) or value
-  if math.type(value) == "float" then return (abs(value) >= 1e4 or value == 0) and format("%.0f", value) or format("%.4g", value) end
+  if math.type(value) == "float" then return (abs(value) >= 1e4 or value == 0) and format("%.0f", value) or
+    format("%.4g", value) end
   return tostring(value)
 end
 
--- What is private of a bar: total, title, done, names and values (what is shown), started and drawn (times), terminal, interval, unit, unit_size,
--- told (the program around listens), closed.
+-- What is private of a bar: total, title, done, names and values (what is shown), started and drawn (times), terminal,
+-- interval, unit, unit_size, told (the program around listens), closed.
 local Bar = { __name = "gb.progress" }
 Bar.__index = Bar
 native.classes.progress = Bar
@@ -89,7 +93,9 @@ local function before(a, b) return (a == "loss" and "" or a) < (b == "loss" and 
 -- Take the values of an update.
 local function take(bar, values)
   for name, value in next, values do
-    if type(name) ~= "string" then fail(format("progress:update takes values by name, but one has a %s for a name", type(name))) end
+    if type(name) ~= "string" then
+      fail(format("progress:update takes values by name, but one has a %s for a name", type(name)))
+    end
     if bar.values[name] == nil then
       bar.names[#bar.names + 1] = name
       table.sort(bar.names, before)
@@ -98,8 +104,9 @@ local function take(bar, values)
   end
 end
 
-Bar.update = define("progress:update(n: int = 1, values?: table): n more steps are done; values, a table by name, are shown. Reading a tensor waits \z
-  for it, so values are read only when the line is drawn. Example: local bar = gb.progress(1, \"epoch\") bar:update(1, { loss = 0.5 }) bar:close()",
+Bar.update = define("progress:update(n: int = 1, values?: table): n more steps are done; values, a table by name, \z
+  are shown. Reading a tensor waits for it, so values are read only when the line is drawn. Example: local bar = \z
+  gb.progress(1, \"epoch\") bar:update(1, { loss = 0.5 }) bar:close()",
   "strict", function(self, n, values)
     local bar = private(self, "progress")
     bar.done = bar.done + n
@@ -116,7 +123,8 @@ Bar.update = define("progress:update(n: int = 1, values?: table): n more steps a
     end
   end)
 
-Bar.close = define("progress:close(text: string = \"done\"): End the bar with a last line of text. Example: gb.progress(0, \"epoch\"):close(\"over\")",
+Bar.close = define("progress:close(text: string = \"done\"): End the bar with a last line of text. Example: \z
+  gb.progress(0, \"epoch\"):close(\"over\")",
   "strict", function(self, text)
     local bar = private(self, "progress")
     if bar.closed then return end
@@ -129,13 +137,15 @@ Bar.close = define("progress:close(text: string = \"done\"): End the bar with a 
     log(finished)
   end)
 
-gb.progress = define("gb.progress(total: count, title: string = \"\"; unit?: string, unit_size?: number, interval: number = 10) -> progress: A bar \z
-  over total steps on a terminal, one plain line per interval elsewhere. unit and unit_size say what a step is worth, for example \"tokens\" and \z
-  768; interval is in seconds, between plain lines. Example: local bar = gb.progress(0, \"epoch 1\") bar:close()", "strict",
+gb.progress = define("gb.progress(total: count, title: string = \"\"; unit?: string, unit_size?: number, interval: \z
+  number = 10) -> progress: A bar over total steps on a terminal, one plain line per interval elsewhere. unit and \z
+  unit_size say what a step is worth, for example \"tokens\" and 768; interval is in seconds, between plain lines. \z
+  Example: local bar = gb.progress(0, \"epoch 1\") bar:close()", "strict",
   function(total, title, options)
     local terminal = stderr ~= nil and native.is_terminal()
     local now = clock()
-    local bar = { total = total, title = title, done = 0, names = {}, values = {}, started = now, drawn = now, terminal = terminal,
+    local bar = { total = total, title = title, done = 0, names = {}, values = {}, started = now, drawn = now,
+      terminal = terminal,
       interval = terminal and 0.1 or options.interval, unit = options.unit, unit_size = options.unit_size }
     bar.told = tell(bar)
     return own(setmetatable({}, Bar), "progress", bar)
@@ -158,10 +168,14 @@ end
 -- The points as a list of numbers of our own.
 local function points_of(given)
   local points = gb.is_tensor(given) and given:tolist() or given
-  if type(points) ~= "table" or #points == 0 then fail("plot: there are no points; give a list of numbers or a vector") end
+  if type(points) ~= "table" or #points == 0 then
+    fail("plot: there are no points; give a list of numbers or a vector")
+  end
   for i = 1, #points do
     local y = points[i]
-    if type(y) ~= "number" then fail(format("plot: points must be numbers, but [%d] is %s", i, y == nil and "nil" or "a " .. type(y))) end
+    if type(y) ~= "number" then
+      fail(format("plot: points must be numbers, but [%d] is %s", i, y == nil and "nil" or "a " .. type(y)))
+    end
   end
   return points
 end
@@ -172,9 +186,11 @@ local function check_side(name, size)
   return size
 end
 
-gb.plot = define("gb.plot(points: tensor|list; width: size = 64, height: size = 12, title?: string, quiet: bool = false) -> string: Draw numbers as a \z
-  curve. Returns the text; prints it unless quiet. Example: gb.plot({ 3, 2, 1 }, { title = \"loss\" })", "strict", function(given, options)
-  local points, width, height = points_of(given), check_side("width", options.width), check_side("height", options.height)
+gb.plot = define("gb.plot(points: tensor|list; width: size = 64, height: size = 12, title?: string, quiet: bool = \z
+  false) -> string: Draw numbers as a curve. Returns the text; prints it unless quiet. Example: gb.plot({ 3, 2, 1 }, \z
+  { title = \"loss\" })", "strict", function(given, options)
+  local points, width, height = points_of(given), check_side("width", options.width),
+    check_side("height", options.height)
   local columns = columns_of(points, width)
   local low, high = huge, -huge
   for _, y in ipairs(columns) do

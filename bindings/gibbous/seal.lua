@@ -1,4 +1,5 @@
--- seal.lua - asking a module of the library for a name that it does not have is an error: one that says so, and names the nearest that is there.
+-- seal.lua - asking a module of the library for a name that it does not have is an error: one that says so, and names
+-- the nearest that is there.
 
 local gb, native = ...
 local fail, nearest, format = native.fail, native.nearest, string.format -- fail raises with the recipe's line

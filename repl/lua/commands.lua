@@ -2,7 +2,8 @@
 
 local repl = ...
 local gb = repl.gb
-local ipairs, pairs, error, format, match, sort, concat = ipairs, pairs, error, string.format, string.match, table.sort, table.concat
+local ipairs, pairs, error, format, match, sort, concat = ipairs, pairs, error, string.format, string.match, table.sort,
+  table.concat
 local tointeger, collectgarbage = math.tointeger, collectgarbage
 local stdout = io.stdout
 local write = stdout.write
@@ -12,7 +13,8 @@ local function out(...) write(stdout, format(...), "\n") end
 -- A number of bytes as people read it.
 local function bytes_text(bytes)
   for _, unit in ipairs { "bytes", "KiB", "MiB", "GiB" } do
-    if bytes < 1024 or unit == "GiB" then return unit == "bytes" and format("%d bytes", bytes) or format("%.1f %s", bytes, unit) end
+    if bytes < 1024 or unit == "GiB" then return unit == "bytes" and format("%d bytes", bytes) or
+      format("%.1f %s", bytes, unit) end
     bytes = bytes / 1024
   end
 end
@@ -21,7 +23,8 @@ local commands = {}
 
 -- :time code - an expression or statements.
 function commands.time(text)
-  if text == "" then error("there is nothing to time; write :time and an expression or statements, for example :time gb.randn(512, 512)", 0) end
+  if text == "" then error("there is nothing to time; write :time and an expression or statements, for example \z
+    :time gb.randn(512, 512)", 0) end
   local chunk, why = repl.compile(text)
   if not chunk then error(why, 0) end
   local seconds = gb.time(chunk)
@@ -35,7 +38,9 @@ function commands.mem()
   for kind in pairs(stats.current) do kinds[#kinds + 1] = kind end
   sort(kinds)
   for _, kind in ipairs(kinds) do
-    if stats.peak[kind] > 0 then out("  %-14s %12s   peak %12s", kind, bytes_text(stats.current[kind]), bytes_text(stats.peak[kind])) end
+    if stats.peak[kind] > 0 then
+      out("  %-14s %12s   peak %12s", kind, bytes_text(stats.current[kind]), bytes_text(stats.peak[kind]))
+    end
   end
   out("  %-14s %12s   peak %12s", "tensors, all", bytes_text(stats.current_total), bytes_text(stats.peak_total))
   out("  %-14s %12s   peak %12s", "reserved", bytes_text(stats.reserved), bytes_text(stats.peak_reserved))

@@ -1,5 +1,5 @@
--- complete.lua - what Tab offers: globals and keywords, fields and methods of the value before a dot or colon, keys of a table of options
--- inside a call, file names inside strings.
+-- complete.lua - what Tab offers: globals and keywords, fields and methods of the value before a dot or colon, keys of
+-- a table of options inside a call, file names inside strings.
 --
 -- Values are looked at raw: no metamethod and no function is called, so pressing Tab changes nothing.
 

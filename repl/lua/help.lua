@@ -1,11 +1,12 @@
--- help.lua - help(x) and ? x: what an op, a function, a class or a value is. The library knows the texts (gb.test.help_entry); this finds who is
--- meant, and lays them out.
+-- help.lua - help(x) and ? x: what an op, a function, a class or a value is. The library knows the texts
+-- (gb.test.help_entry); this finds who is meant, and lays them out.
 
 local repl = ...
 local gb = repl.gb
 local type, next, ipairs, tostring, pcall = type, next, ipairs, tostring, pcall
 local concat, sort, unpack, select, load, error = table.concat, table.sort, table.unpack, select, load, error
-local find, match, gmatch, gsub, sub, rep, format = string.find, string.match, string.gmatch, string.gsub, string.sub, string.rep, string.format
+local find, match, gmatch, gsub, sub, rep, format = string.find, string.match, string.gmatch, string.gsub, string.sub,
+  string.rep, string.format
 local getinfo, open, is_tensor = debug.getinfo, io.open, gb.is_tensor
 local stdout = io.stdout
 local write = stdout.write
@@ -39,7 +40,8 @@ end
 local function option_part(value)
   if rows[value] then return match(rows[value].signature, "^[^;]-;(.-)%->") end
   local entry = names[value] and help_entry(value)
-  local named = entry and match(entry.signature, "^[^;]-%([^;]*;(.-)%)%s*%->") or entry and match(entry.signature, "^[^;]-%([^;]*;(.*)%)$")
+  local named = entry and match(entry.signature, "^[^;]-%([^;]*;(.-)%)%s*%->") or entry and
+    match(entry.signature, "^[^;]-%([^;]*;(.*)%)$")
   if named then return gsub(gsub(named, "%b{}", ""), '%b""', "") end
   local part = entry and match(entry.doc, "[Oo]ptions: (.*)$")
   return part and gsub(gsub(part, "%b()", ""), "%b{}", "")
@@ -92,7 +94,9 @@ end
 local function names_text(value)
   local list = {}
   for key, field in next, value do
-    if repl.is_name(key) and sub(key, 1, 1) ~= "_" then list[#list + 1] = type(field) == "function" and key .. "()" or key end
+    if repl.is_name(key) and sub(key, 1, 1) ~= "_" then
+      list[#list + 1] = type(field) == "function" and key .. "()" or key
+    end
   end
   sort(list)
   return paragraph("", concat(list, " "))

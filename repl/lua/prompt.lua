@@ -13,7 +13,8 @@ local count, told = 0, false
 -- "= x" is lua's old way to ask for x.
 local function without_sign(text) return match(text, "^=(.*)$") or text end
 
--- An expression first, then statements. The newline makes an unfinished short string wrong at once, where a long one waits for more.
+-- An expression first, then statements. The newline makes an unfinished short string wrong at once, where a long one
+-- waits for more.
 local function try(text, name)
   text = without_sign(text)
   local chunk = load("return " .. text .. "\n", name, "t")
@@ -40,7 +41,9 @@ function repl.is_whole(text)
   local chunk, why = try(text, "=in")
   if chunk or not find(why, "near <eof>$") then
     local _, other = load("return " .. without_sign(text) .. "\n", "=in", "t")
-    if chunk or not (other and find(other, "near <eof>$") and not find(other, "'?<eof>'? expected")) then return true end
+    if chunk or not (other and find(other, "near <eof>$") and not find(other, "'?<eof>'? expected")) then
+      return true
+    end
   end
   repl.pending = text .. "\n"
   return false
@@ -52,7 +55,8 @@ local function notice_local(text)
   if told or not word then return end
   if name == "function" then name = match(text, "^%s*local%s+function%s+([%a_][%w_]*)") or name end
   told = true
-  write(stdout, repl.dim(format("note: a local ends with the input it is declared in; leave out 'local' to keep '%s'", name)), "\n")
+  write(stdout, repl.dim(format("note: a local ends with the input it is declared in; leave out 'local' to keep '%s'",
+    name)), "\n")
 end
 
 -- Print results, and keep the first in _ .

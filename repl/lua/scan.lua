@@ -26,7 +26,8 @@ local function string_end(text, at)
   end
 end
 
--- Scan a text. Gives { open = list of positions of brackets that are open, string = where the open string's text begins, comment = true }.
+-- Scan a text. Gives { open = list of positions of brackets that are open, string = where the open string's text
+-- begins, comment = true }.
 function repl.scan(text)
   local open, i = {}, 1
   while i <= #text do

@@ -1,19 +1,23 @@
--- show.lua - values as the prompt shows them: strings quoted, tables to a depth of 4, tensors with dtype, shape and device.
+-- show.lua - values as the prompt shows them: strings quoted, tables to a depth of 4, tensors with dtype, shape and
+-- device.
 --
 -- Nothing here calls code of the user's but __tostring and __name. A table is shown once on each path, so cycles end.
 
 local repl = ...
 local gb = repl.gb
 local type, tostring, next, rawget, rawlen, ipairs = type, tostring, next, rawget, rawlen, ipairs
-local getmetatable, getinfo, math_type, format, rep = debug.getmetatable, debug.getinfo, math.type, string.format, string.rep
-local find, match, gmatch, gsub, byte, utf8_length = string.find, string.match, string.gmatch, string.gsub, string.byte, utf8.len
+local getmetatable, getinfo, math_type, format, rep = debug.getmetatable, debug.getinfo, math.type, string.format,
+  string.rep
+local find, match, gmatch, gsub, byte, utf8_length = string.find, string.match, string.gmatch, string.gsub, string.byte,
+  utf8.len
 local is_tensor = gb.is_tensor
 local concat, sort = table.concat, table.sort
 
 local DEPTH, ITEMS = 4, 60 -- levels of tables, and entries of one, that are shown
 
 local keywords = {}
-for word in gmatch("and break do else elseif end false for function goto if in local nil not or repeat return then true until while", "%a+") do
+for word in gmatch("and break do else elseif end false for function goto if in local nil not or repeat return then \z
+  true until while", "%a+") do
   keywords[word] = true
 end
 repl.keywords = keywords

@@ -1,5 +1,5 @@
--- trouble.lua - errors as the prompt shows them: the message, the line of source it happened in with a caret where Lua says what it stumbled
--- over, and the frames of the recipe's own code.
+-- trouble.lua - errors as the prompt shows them: the message, the line of source it happened in with a caret where Lua
+-- says what it stumbled over, and the frames of the recipe's own code.
 
 local repl = ...
 local type, tostring, pcall, ipairs, load = type, tostring, pcall, ipairs, load
@@ -56,7 +56,8 @@ local function column_of(line, message, before)
   local token = match(message, " near '(.+)'$")
   if token then return place_of_token(line, token, before) end
   if find(message, "near <eof>$") then return #line + 1 end
-  local name = match(message, "%(%a+ '([^']+)'%)") or match(message, "^([%a_][%w_]*): ") or match(message, "has no '([%w_]+)'")
+  local name = match(message, "%(%a+ '([^']+)'%)") or match(message, "^([%a_][%w_]*): ") or
+    match(message, "has no '([%w_]+)'")
   return name and only_place(line, name)
 end
 
@@ -128,7 +129,8 @@ end
 -- The text of an error, with the frames given.
 function repl.report(value, frames)
   local message = text_of(value)
-  return repl.bad(match(message, "^[^\n]*")) .. match(message, "^[^\n]*(.*)$") .. "\n" .. excerpt(message) .. frames_text(frames or {})
+  return repl.bad(match(message, "^[^\n]*")) .. match(message, "^[^\n]*(.*)$") .. "\n" .. excerpt(message) ..
+    frames_text(frames or {})
 end
 
 -- The message handler of the prompt: what is printed, or nil for the value that ends a recipe without a failure.

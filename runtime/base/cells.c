@@ -11,7 +11,8 @@
 static size_t size_of(size_t bytes) { return (bytes + GB_CELL_UNIT - 1) / GB_CELL_UNIT; }
 
 /* Are there free lists for this size, and does this thread own them? */
-static bool is_ours(const gb_cells *cells, size_t size) { return size <= GB_CELL_SIZES && pthread_equal(cells->owner, pthread_self()); }
+static bool is_ours(const gb_cells *cells, size_t size) { return size <= GB_CELL_SIZES &&
+                                                          pthread_equal(cells->owner, pthread_self()); }
 
 void gb_cells_open(gb_cells *cells) { *cells = (gb_cells){ .owner = pthread_self(), .most = WAIT }; }
 

@@ -1,7 +1,8 @@
 /* base/float.h - conversions between float32 and the 16-bit formats.
  *
- * Round to nearest even; subnormals kept; overflow to infinity; NaN stays NaN (quiet, sign and top payload bits kept). The scalar
- * functions are the reference; the array functions give the same bits and are vectorised by the level the file is compiled for. */
+ * Round to nearest even; subnormals kept; overflow to infinity; NaN stays NaN (quiet, sign and top payload bits kept).
+ * The scalar functions are the reference; the array functions give the same bits and are vectorised by the level the
+ * file is compiled for. */
 #ifndef GB_BASE_FLOAT_H
 #define GB_BASE_FLOAT_H
 
@@ -24,10 +25,12 @@ GB_INLINE uint16_t gb_float_to_bfloat16(float x) {
   return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* Widening shifts the fields into place and lets one multiplication by 2^112 fix the exponent: exact for subnormals too. */
+/* Widening shifts the fields into place and lets one multiplication by 2^112 fix the exponent: exact for subnormals
+ * too. */
 GB_INLINE float gb_float16_to_float(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000u) << 16, body = h & 0x7fffu;
-  if (body >= 0x7c00u) return gb_bits_float(sign | 0x7f800000u | ((body & 0x3ffu) << 13) | ((body & 0x3ffu) ? 0x400000u : 0u));
+  if (body >= 0x7c00u)
+    return gb_bits_float(sign | 0x7f800000u | ((body & 0x3ffu) << 13) | ((body & 0x3ffu) ? 0x400000u : 0u));
   return gb_bits_float(sign | gb_float_bits(gb_bits_float(body << 13) * 0x1p112f));
 }
 
@@ -35,7 +38,8 @@ GB_INLINE uint16_t gb_float_to_float16(float x) {
   uint32_t u = gb_float_bits(x), sign = (u >> 16) & 0x8000u, body = u & 0x7fffffffu;
   if (body > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((body >> 13) & 0x1ffu));
   if (body >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);              /* rounds to 65536 or more */
-  if (body < 0x38800000u) {                                                /* below 2^-14: adding 0.5 rounds at bit 2^-24 */
+  /* below 2^-14: adding 0.5 rounds at bit 2^-24 */
+  if (body < 0x38800000u) {
     uint32_t r = gb_float_bits(gb_bits_float(body) + 0.5f) - 0x3f000000u;
     return (uint16_t)(sign | r);
   }
@@ -51,9 +55,12 @@ GB_INLINE float gb_float_to_tf32(float x) {
 
 /* {---- float64 to 16 bits, rounded once ----
  *
- * Going through float32 would round twice. So the step to float32 rounds to odd: what is cut off leaves its trace in the last bit, and
- * the second rounding then gives what a single one would (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE
- * Trans. Comput. 57(4), 2008, section 3). float32 has more than two bits to spare over both formats, subnormals included. */
+ * Going through float32 would round twice. So the step to float32 rounds to odd: what is cut off leaves its trace in
+ * the last bit, and
+ * the second rounding then gives what a single one would (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+ * sums", IEEE
+ * Trans. Comput. 57(4), 2008, section 3). float32 has more than two bits to spare over both formats, subnormals
+ * included. */
 
 /* x as a float32, rounded to odd: cut toward zero, with the last bit set when anything was lost. NaN stays NaN. */
 GB_INLINE float gb_double_to_odd_float(double x) {

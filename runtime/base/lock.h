@@ -1,7 +1,9 @@
-/* base/lock.h - a lock that is held for a few dozen instructions, by the one thread that runs a context and now and then by another.
+/* base/lock.h - a lock that is held for a few dozen instructions, by the one thread that runs a context and now and
+ * then by another.
  *
- * A pthread mutex was a third of a small tensor's way through the pool. Who waits lets others run, since one of them may have been stopped
- * inside; and sleeps if that takes long: a host's thread of higher priority would else keep the other from ever leaving. */
+ * A pthread mutex was a third of a small tensor's way through the pool. Who waits lets others run, since one of them
+ * may have been stopped inside; and sleeps if that takes long: a host's thread of higher priority would else keep the
+ * other from ever leaving. */
 #ifndef GB_BASE_LOCK_H
 #define GB_BASE_LOCK_H
 

@@ -135,8 +135,8 @@ GB_INLINE float gb_erff(float x) {
   return size < 0.925f ? inner : copysignf(outer, x);
 }
 
-/* 3.65 ulp. x times a polynomial in the logarithm of 1 - x^2, or in its root where x is near 1 (Giles, "Approximating the
- * erfinv function", 2010). */
+/* 3.65 ulp. x times a polynomial in the logarithm of 1 - x^2, or in its root where x is near 1 (Giles, "Approximating
+ * the erfinv function", 2010). */
 GB_INLINE float gb_erfinvf(float x) {
   float w = -gb_logf((1.0f - x) * (1.0f + x)), t = w - 2.5f, s = sqrtf(w) - 3.0f;
   float p = 3.43273939e-7f + 2.81022636e-8f * t;

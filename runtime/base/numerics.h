@@ -1,7 +1,8 @@
 /* base/numerics.h - what the op `numerics` counts, and where a floating format begins and ends in the bits of another.
  *
- * The bits of a positive float, taken as an integer, are in the order of its value. So whether an element rounds to zero, to a subnormal
- * or to infinity is one comparison of integers each, exact at every boundary and the same on every device. */
+ * The bits of a positive float, taken as an integer, are in the order of its value. So whether an element rounds to
+ * zero, to a subnormal or to infinity is one comparison of integers each, exact at every boundary and the same on every
+ * device. */
 #ifndef GB_BASE_NUMERICS_H
 #define GB_BASE_NUMERICS_H
 
@@ -14,14 +15,16 @@ enum { GB_NUMERICS_LEAST = -149, GB_NUMERICS_MOST = 127, GB_NUMERICS_BINS = GB_N
 /* Indices into `counts`: elements that are 0, infinite or NaN; of the others, those that rounding to the format (to
  * nearest even) makes 0, subnormal or infinite; then the bins of these others. */
 enum {
-  GB_NUMERICS_ZERO, GB_NUMERICS_INFINITE, GB_NUMERICS_NAN, GB_NUMERICS_FLUSHED, GB_NUMERICS_SUBNORMAL, GB_NUMERICS_OVERFLOWED,
+  GB_NUMERICS_ZERO, GB_NUMERICS_INFINITE, GB_NUMERICS_NAN, GB_NUMERICS_FLUSHED, GB_NUMERICS_SUBNORMAL,
+      GB_NUMERICS_OVERFLOWED,
   GB_NUMERICS_FIRST_BIN, GB_NUMERICS_COUNTS = GB_NUMERICS_FIRST_BIN + GB_NUMERICS_BINS
 };
 
 /* Places in `range`: the largest finite magnitude, and the smallest that is not 0; 0 where there is none. */
 enum { GB_NUMERICS_AMAX, GB_NUMERICS_AMIN, GB_NUMERICS_RANGE };
 
-/* A binary format: bits of the significand, the hidden one included; the exponents of the smallest and the largest normal number. */
+/* A binary format: bits of the significand, the hidden one included; the exponents of the smallest and the largest
+ * normal number. */
 typedef struct gb_float_format { int bits, least, most; } gb_float_format;
 
 static inline gb_float_format gb_float_format_of(gb_dtype dtype) {
@@ -44,13 +47,15 @@ static inline int64_t gb_power_bits(gb_float_format f, int exponent) {
 }
 
 /* 2^exponent in steps of 2^step; 0 for less than one. */
-static inline int64_t gb_power_steps(int exponent, int step) { return exponent >= step ? (int64_t)1 << (exponent - step) : 0; }
+static inline int64_t gb_power_steps(int exponent, int step) { return exponent >= step ? (int64_t)1 << (exponent - step)
+                                                               : 0; }
 
 /* The bounds of format `to` in bits of format `from`. A tie goes to the even neighbour: half the smallest subnormal to
  * 0, half a step below the smallest normal number to that number, half a step above the largest to infinity. */
 static inline gb_numerics_bounds gb_numerics_bounds_of(gb_dtype from, gb_dtype to) {
   gb_float_format x = gb_float_format_of(from), y = gb_float_format_of(to);
-  int below = y.least - 1 > x.least ? y.least - 1 : x.least; /* the exponent of what lies just below y's normal numbers */
+  int below = y.least - 1 > x.least ? y.least - 1 : x.least; /* the exponent of what lies just below y's normal
+                                                                numbers */
   gb_numerics_bounds b;
   b.infinity = gb_power_bits(x, x.most + 1);
   b.flushed = gb_power_bits(x, y.least - y.bits);

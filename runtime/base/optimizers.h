@@ -21,7 +21,8 @@ typedef enum gb_optimizer_kind {
 #define FLAG_ON FLAG
 #define CHOICE(name, words) double name;
 #define NEEDS(condition, text)
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC) typedef struct gb_##NAME##_hyper { HYPERS FLAG(maximize) } gb_##NAME##_hyper;
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
+  typedef struct gb_##NAME##_hyper { HYPERS FLAG(maximize) } gb_##NAME##_hyper;
 #include "base/optimizers.def"
 #undef OPTIMIZER
 #undef HYPER

@@ -1,7 +1,9 @@
-/* base/philox.h - Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3).
+/* base/philox.h - Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+ * section 3.3).
  *
- * A counter-based generator: the words at (seed, offset, index) depend on nothing else, so any thread and any device can make any of
- * them. `index` is the logical element divided by 4 (one call makes four words); `offset` numbers the random op in its stream. */
+ * A counter-based generator: the words at (seed, offset, index) depend on nothing else, so any thread and any device
+ * can make any of them. `index` is the logical element divided by 4 (one call makes four words); `offset` numbers the
+ * random op in its stream. */
 #ifndef GB_BASE_PHILOX_H
 #define GB_BASE_PHILOX_H
 
@@ -22,6 +24,7 @@ GB_INLINE void gb_philox(uint64_t seed, uint64_t offset, uint64_t index, uint32_
 /* A word as a float32 in [0, 1): its top 24 bits. */
 GB_INLINE float gb_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 /* Two words as a float64 in [0, 1): 53 bits. */
-GB_INLINE double gb_uniform64(uint32_t high, uint32_t low) { return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53; }
+GB_INLINE double gb_uniform64(uint32_t high, uint32_t low) { return (double)((((uint64_t)high << 32) | low) >> 11) *
+                                                             0x1p-53; }
 
 #endif

@@ -1,12 +1,13 @@
 /* base/pool.c - the caching pool: free blocks in two-level size classes over large segments.
  *
- * A class is a power of two of 256-byte units cut in 16 (Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems",
- * ECRTS 2004, section 3): two bit scans find a block. Its own class is looked through first, so that the sizes of a training loop, which
- * come again and again, find the very blocks that were freed. Requests up to SMALL_MOST come from segments of their own, so that a small
- * tensor that lives long does not hold a large segment. What describes a block lies outside it: the memory may be a device's.
- * A block that cannot be split for want of memory for its description is handed out whole.
- * Blocks of the smallest sizes are not merged when they are freed: they wait, as they are, for the next request of their size. A larger request
- * beside them merges all of them first, so that it finds the places that it would have found without. */
+ * A class is a power of two of 256-byte units cut in 16 (Masmano et al., "TLSF: a new dynamic memory allocator for
+ * real-time systems", ECRTS 2004, section 3): two bit scans find a block. Its own class is looked through first, so
+ * that the sizes of a training loop, which come again and again, find the very blocks that were freed. Requests up to
+ * SMALL_MOST come from segments of their own, so that a small tensor that lives long does not hold a large segment.
+ * What describes a block lies outside it: the memory may be a device's. A block that cannot be split for want of memory
+ * for its description is handed out whole. Blocks of the smallest sizes are not merged when they are freed: they wait,
+ * as they are, for the next request of their size. A larger request beside them merges all of them first, so that it
+ * finds the places that it would have found without. */
 #include "base/pool.h"
 
 #include <stdlib.h>
@@ -40,7 +41,8 @@ struct gb_block {
   bool used;
   segment *segment;
   gb_block *before, *after;          /* neighbours in the segment */
-  gb_block *previous, *next;         /* in the bin of its class; next also links spare descriptions, and blocks that wait */
+  gb_block *previous, *next;         /* in the bin of its class; next also links spare descriptions, and blocks that
+                                        wait */
 };
 
 /* The free blocks of one area, by class, with bits for the classes that have any. */
@@ -64,7 +66,8 @@ struct gb_pool {
   gb_memory_stats stats;
   segment *segments;
   gb_block *spare;                   /* descriptions not in use */
-  struct { gb_block *first; int count; } waiting[WAITING_SIZES]; /* freed blocks that count as used by their neighbours, by size */
+  /* freed blocks that count as used by their neighbours, by size */
+  struct { gb_block *first; int count; } waiting[WAITING_SIZES];
   int waiting_count;                 /* of all sizes */
   bins bins[AREAS];
 };
@@ -266,7 +269,8 @@ static gb_block *segment_new(gb_pool *pool, size_t bytes, int area) {
 static void split(gb_pool *pool, gb_block *block, size_t bytes) {
   gb_block *rest = block->bytes > bytes ? describe(pool) : NULL;
   if (!rest) return;
-  *rest = (gb_block){ .data = block->data + bytes, .bytes = block->bytes - bytes, .segment = block->segment, .before = block, .after = block->after };
+  *rest = (gb_block){ .data = block->data + bytes, .bytes = block->bytes - bytes, .segment = block->segment,
+                      .before = block, .after = block->after };
   if (rest->after) rest->after->before = rest;
   block->after = rest;
   block->bytes = bytes;
@@ -297,7 +301,8 @@ bool gb_budget_take(gb_budget *budget, size_t bytes) {
   bool fits;
   do {
     fits = bytes <= budget->limit && used <= budget->limit - bytes;
-  } while (fits && !atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed, memory_order_relaxed));
+  } while (fits && !atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed,
+                                                          memory_order_relaxed));
   if (!fits) atomic_store_explicit(&budget->refused, true, memory_order_relaxed);
   return fits;
 }
@@ -373,7 +378,8 @@ gb_block *gb_pool_alloc(gb_pool *pool, size_t bytes, gb_memory_category category
   bytes = round_up(bytes ? bytes : 1, UNIT);
   bool allowed = !pool->budget || gb_budget_take(pool->budget, bytes);
   gb_block *block = allowed ? take(pool, bytes, category) : NULL;
-  if (pool->budget && allowed) block ? charge(pool->budget, block->bytes - bytes) : gb_budget_give_back(pool->budget, bytes);
+  if (pool->budget && allowed)
+    block ? charge(pool->budget, block->bytes - bytes) : gb_budget_give_back(pool->budget, bytes);
   unlock(pool);
   return block;
 }

@@ -1,10 +1,10 @@
 /* base/pool.h - the caching pool that every tensor's memory comes from.
  *
- * Size classes over large segments; blocks are aligned to 256 bytes and padded to a multiple of it. A freed block goes back to the
- * pool, neighbours are merged, and whole free segments are returned to the system only by gb_pool_flush or under memory pressure.
- * Byte counts are kept by category, in blocks as handed out. One lock; any thread may allocate and free.
- * The memory beneath comes from a pair of callbacks, so the pool serves every device. Backends give memory that holds nothing of other contexts: a
- * recipe sees with gb.empty what is there. */
+ * Size classes over large segments; blocks are aligned to 256 bytes and padded to a multiple of it. A freed block goes
+ * back to the pool, neighbours are merged, and whole free segments are returned to the system only by gb_pool_flush or
+ * under memory pressure. Byte counts are kept by category, in blocks as handed out. One lock; any thread may allocate
+ * and free. The memory beneath comes from a pair of callbacks, so the pool serves every device. Backends give memory
+ * that holds nothing of other contexts: a recipe sees with gb.empty what is there. */
 #ifndef GB_BASE_POOL_H
 #define GB_BASE_POOL_H
 

@@ -34,21 +34,22 @@ GB_INLINE double gb_resample_scale(int64_t in, int64_t out, bool align_corners, 
 }
 
 /* A row of `in` elements made one of `out`. */
-GB_INLINE gb_resampling gb_resampling_of(gb_resample_mode mode, bool align_corners, bool antialias, double scale, int64_t in,
+GB_INLINE gb_resampling gb_resampling_of(gb_resample_mode mode, bool align_corners, bool antialias, double scale,
+                                         int64_t in,
                                          int64_t out) {
   gb_resampling r = { mode, align_corners, antialias, in, out, gb_resample_scale(in, out, align_corners, scale) };
   return r;
 }
 
 /* The same of the attributes of resample or resample_backward, in files that know the words of ops. */
-#define GB_RESAMPLE_MODE(word)                                                                                          \
-  ((word) == GB_WORD_nearest         ? GB_RESAMPLE_NEAREST                                                             \
-   : (word) == GB_WORD_nearest_exact ? GB_RESAMPLE_NEAREST_EXACT                                                       \
-   : (word) == GB_WORD_linear        ? GB_RESAMPLE_LINEAR                                                              \
-   : (word) == GB_WORD_bicubic       ? GB_RESAMPLE_CUBIC                                                               \
+#define GB_RESAMPLE_MODE(word)                                   \
+  ((word) == GB_WORD_nearest         ? GB_RESAMPLE_NEAREST       \
+   : (word) == GB_WORD_nearest_exact ? GB_RESAMPLE_NEAREST_EXACT \
+   : (word) == GB_WORD_linear        ? GB_RESAMPLE_LINEAR        \
+   : (word) == GB_WORD_bicubic       ? GB_RESAMPLE_CUBIC         \
                                      : GB_RESAMPLE_AREA)
-#define GB_RESAMPLING(attrs, in, out)                                                                                   \
-  gb_resampling_of(GB_RESAMPLE_MODE((attrs)->mode.integer), (attrs)->align_corners.integer != 0,                       \
+#define GB_RESAMPLING(attrs, in, out)                                                            \
+  gb_resampling_of(GB_RESAMPLE_MODE((attrs)->mode.integer), (attrs)->align_corners.integer != 0, \
                    (attrs)->antialias.integer != 0, (attrs)->scale.number, (in), (out))
 
 GB_INLINE int64_t gb_resample_clamp(int64_t i, int64_t size) { return i < 0 ? 0 : i < size ? i : size - 1; }

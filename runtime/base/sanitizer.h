@@ -1,4 +1,5 @@
-/* base/sanitizer.h - is this built with the address sanitizer? It sees uses of freed memory only where memory comes from its own allocator. */
+/* base/sanitizer.h - is this built with the address sanitizer? It sees uses of freed memory only where memory comes
+ * from its own allocator. */
 #ifndef GB_BASE_SANITIZER_H
 #define GB_BASE_SANITIZER_H
 

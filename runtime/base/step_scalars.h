@@ -20,7 +20,8 @@ typedef struct gb_scale_state {
 /* What one optimizer found since the last update, on its device. One per optimizer. */
 typedef struct gb_found_state {
   float found_inf;           /* 1 when a gradient was not finite */
-  double norm_squared;       /* of gradients in their true size, when asked: the sum of |g|^p, or the largest |g| for the infinite norm */
+  double norm_squared;       /* of gradients in their true size, when asked: the sum of |g|^p, or the largest |g| for
+                                the infinite norm */
 } gb_found_state;
 
 /* {==== the scale's rule ==== */
@@ -32,7 +33,8 @@ typedef struct gb_scale_rule {
 
 /* Smaller, but not below the floor; never so small that its inverse is not finite. */
 GB_INLINE float gb_scale_backed_off(const gb_scale_rule *rule, float scale) {
-  float next = (float)(scale * rule->backoff_factor), least = rule->min_scale > FLT_MIN ? (float)rule->min_scale : FLT_MIN;
+  float next = (float)(scale * rule->backoff_factor), least = rule->min_scale > FLT_MIN ? (float)rule->min_scale
+      : FLT_MIN;
   return next >= least ? next : scale < least ? scale : least;
 }
 

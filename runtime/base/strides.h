@@ -7,7 +7,8 @@
 
 #include "gibbous.h"
 
-/* No two positions of a view are the same element: dims in order of stride, each step beyond all that the smaller ones reach. */
+/* No two positions of a view are the same element: dims in order of stride, each step beyond all that the smaller ones
+ * reach. */
 static inline bool gb_is_disjoint(int ndim, const int64_t *shape, const int64_t *strides) {
   int order[GB_MAX_NDIM], n = 0;
   for (int i = 0; i < ndim; i++) {

@@ -1,12 +1,14 @@
 /* base/threads.c - worker threads that take chunks from a shared counter.
  *
- * A job is published through one word, the gate: (job number, open, workers inside). A worker enters a job at most once, by adding
- * itself to an open gate, and reads the job only while it is counted there; the caller closes the gate when no chunk is left to take
- * and waits until the last worker has gone. So a worker that wakes late misses the job instead of delaying it, and nothing is
- * overwritten under a reader. Whether a chunk runs here or there changes no result: what a chunk is was decided by the caller.
+ * A job is published through one word, the gate: (job number, open, workers inside). A worker enters a job at most
+ * once, by adding itself to an open gate, and reads the job only while it is counted there; the caller closes the gate
+ * when no chunk is left to take and waits until the last worker has gone. So a worker that wakes late misses the job
+ * instead of delaying it, and nothing is overwritten under a reader. Whether a chunk runs here or there changes no
+ * result: what a chunk is was decided by the caller.
  *
- * Workers spin before they sleep, for a time that adapts between SPIN_LEAST and SPIN_MOST nanoseconds to what has paid off lately, and
- * not at all where there are more threads than cores. They are created by the first call that has work for them, with signals blocked. */
+ * Workers spin before they sleep, for a time that adapts between SPIN_LEAST and SPIN_MOST nanoseconds to what has paid
+ * off lately, and not at all where there are more threads than cores. They are created by the first call that has work
+ * for them, with signals blocked. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/threads.h"
 
@@ -105,7 +107,8 @@ static bool is_empty(gb_threads *pool, uint64_t job) {
   return !(atomic_load(&pool->gate) & (GATE_OPEN | GATE_INSIDE));
 }
 
-/* Sleep until there is work. The count of sleepers goes up before the last look, so the caller either is seen or sees. */
+/* Sleep until there is work. The count of sleepers goes up before the last look, so the caller either is seen or
+ * sees. */
 static void sleep_for_work(gb_threads *pool, uint64_t job) {
   pthread_mutex_lock(&pool->mutex);
   atomic_fetch_add(&pool->sleepers, 1);
@@ -157,7 +160,8 @@ static void create_workers(gb_threads *pool) {
   sigfillset(&all);
   pool->created = true;
   if (pthread_sigmask(SIG_SETMASK, &all, &before)) return;
-  while (pool->started < pool->count - 1 && !pthread_create(&pool->workers[pool->started], NULL, work, pool)) pool->started++;
+  while (pool->started < pool->count - 1 && !pthread_create(&pool->workers[pool->started], NULL, work, pool))
+    pool->started++;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pool->count = pool->started + 1;
 }

@@ -1,14 +1,17 @@
-/* base/updates.h - how each optimizer of optimizers.def changes one element: the formulas, once for all loops that run them.
+/* base/updates.h - how each optimizer of optimizers.def changes one element: the formulas, once for all loops that run
+ * them.
  *
  * A loop includes this for float and for double, having defined T, M(name) (the name with a suffix for T), the type
  * M(state_room), and in it STATE_AT(room, k, i), state k of element i, and STATE_IN(room, k), whether the step uses
- * that state. It loads and stores: a rule sees the weight w (of 16-bit
- * parameters the float32 master), the gradient g (in its true size, clipped, turned around where maximize is set) and its
- * states, all of them T, and returns the new weight. Choices are written as a ? b : c of numbers, so that the loops vectorise.
+ * that state. It loads and stores: a rule sees the weight w (of 16-bit parameters the float32 master), the gradient g
+ * (in its true size, clipped, turned around where maximize is set) and its states, all of them T, and returns the new
+ * weight. Choices are written as a ? b : c of numbers, so that the loops vectorise.
  *
  *   NUMBERS(X, a, b)     what is the same for all elements of a parameter, as T (or a type X_numbers of its own)
- *   PER_SEGMENT(X)       makes them in double from the hyperparameters h and the steps that the parameter took before this one
- *   DIRECTION(X)         of one that is MEASURED or SHAPED: what is measured of an element, or where ops begin, by its states s and the numbers n
+ *   PER_SEGMENT(X)       makes them in double from the hyperparameters h and the steps that the parameter took before
+ *   this one
+ *   DIRECTION(X)         of one that is MEASURED or SHAPED: what is measured of an element, or where ops begin, by its
+ *   states s and the numbers n
  *   MEASURED_SEGMENT(X)  numbers from h and the norms of the weights and of the directions, which are added in double
  *   PER_ELEMENT(X)       the update, with its states s and the numbers n; a state that the step does not use is 0 */
 
@@ -53,11 +56,12 @@
 #undef PLACE
 
 #define NUMBERS(NAME, ...) typedef struct M(NAME##_numbers) { T __VA_ARGS__; } M(NAME##_numbers);
-#define PER_SEGMENT(NAME) GB_INLINE void M(NAME##_segment)(const gb_##NAME##_hyper *h, int64_t steps, M(NAME##_numbers) *n)
+#define PER_SEGMENT(NAME) \
+  GB_INLINE void M(NAME##_segment)(const gb_##NAME##_hyper *h, int64_t steps, M(NAME##_numbers) *n)
 #define PER_ELEMENT(NAME) GB_INLINE T M(NAME##_element)(T w, T g, M(NAME##_states) *s, const M(NAME##_numbers) *n)
 
 #define DIRECTION(NAME) GB_INLINE T M(NAME##_direction)(T w, T g, M(NAME##_states) *s, const M(NAME##_numbers) *n)
-#define MEASURED_SEGMENT(NAME)                                                                                                  \
+#define MEASURED_SEGMENT(NAME) \
   GB_INLINE void M(NAME##_measured)(const gb_##NAME##_hyper *h, double weights, double directions, M(NAME##_numbers) *n)
 
 #define SQRT(x) (T)(sizeof(T) == 4 ? sqrtf((float)(x)) : sqrt((double)(x)))
@@ -253,8 +257,8 @@ PER_ELEMENT(Adamax) {
 /* along, onward: the shares of the gradient and of its average in the step. */
 NUMBERS(NAdam, along, onward, rate1, beta2, rate2, root, eps, decay, keep)
 
-/* The product of the momenta of all steps so far is made anew, so that it need not be kept: after some dozens of them it is
- * nothing beside 1. */
+/* The product of the momenta of all steps so far is made anew, so that it need not be kept: after some dozens of them
+ * it is nothing beside 1. */
 PER_SEGMENT(NAdam) {
   double slower = pow(0.96, h->momentum_decay), power = 1, product = 1, momentum = 0;
   int64_t count = steps + 1;

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The code point that starts at text, of which `left` bytes are there; its length in bytes, or 0 when it is malformed. */
+/* The code point that starts at text, of which `left` bytes are there; its length in bytes, or 0 when it is
+ * malformed. */
 static inline int gb_utf8_decode(const char *text, size_t left, uint32_t *code) {
   static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
   const unsigned char *s = (const unsigned char *)text;

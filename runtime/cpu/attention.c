@@ -1,10 +1,12 @@
-/* cpu/attention.c - scaled_dot_product_attention, tile by tile (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", 2022, algorithms 1 and 4).
+/* cpu/attention.c - scaled_dot_product_attention, tile by tile (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", 2022,
+ * algorithms 1 and 4).
  *
- * Forward keeps a running maximum and sum per query while it walks the keys; backward computes each tile of probabilities again from the
- * log of that sum. No time x time matrix exists. Arithmetic is float32 (float64 for float64); where the result is a 16-bit float, the
- * probabilities and their gradients are rounded to it before they are multiplied, as Tensor Cores need.
- * Forward runs in parallel over blocks of queries, backward over the heads of key and value; inside, tiles go in a fixed order.
- * Memory: query, key, value and result once per block; 4 tq tk head_dim operations forward and 10 backward, half of it when causal. */
+ * Forward keeps a running maximum and sum per query while it walks the keys; backward computes each tile of
+ * probabilities again from the log of that sum. No time x time matrix exists. Arithmetic is float32 (float64 for
+ * float64); where the result is a 16-bit float, the probabilities and their gradients are rounded to it before they are
+ * multiplied, as Tensor Cores need. Forward runs in parallel over blocks of queries, backward over the heads of key and
+ * value; inside, tiles go in a fixed order. Memory: query, key, value and result once per block; 4 tq tk head_dim
+ * operations forward and 10 backward, half of it when causal. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +26,8 @@ typedef struct attention {
   const gb_call *call;
   gb_lane lane;
   size_t size;                                   /* bytes of a lane */
-  gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or GB_DTYPE_NONE */
+  gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or
+                                                    GB_DTYPE_NONE */
   int64_t batch, heads, key_heads, tq, tk, e, ev; /* head_dim of query and key, and of value */
   view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
@@ -50,7 +53,8 @@ static view4 view_of(const gb_tensor *t) {
 }
 
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
-static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end]
+                                                           : 1; }
 
 #define SAME_ATTR(name)                                                         \
   _Static_assert(GB_ATTR_AT(scaled_dot_product_attention, name) ==              \
@@ -63,7 +67,8 @@ SAME_ATTR(dropout_p)
 static attention attention_of(gb_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
                               const gb_tensor *mask, const gb_tensor *result) {
   const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(call, scaled_dot_product_attention);
-  attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .rounded = GB_DTYPE_NONE,
+  attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32,
+                  .rounded = GB_DTYPE_NONE,
                   .threads = call->context->threads };
   a.size = gb_lane_bytes(a.lane);
   if (gb_is_16bit((gb_dtype)result->dtype)) a.rounded = (gb_dtype)result->dtype;
@@ -122,7 +127,8 @@ static gb_matrix rows_of(const view4 *v, int64_t b, int64_t h, int64_t row) {
   return (gb_matrix){ row_at(v, b, h, row), v->dtype, v->stride[2], v->stride[3] };
 }
 
-/* A tile of probabilities, or of their gradients: lanes, or what round_row() left at the beginning of each row of them. */
+/* A tile of probabilities, or of their gradients: lanes, or what round_row() left at the beginning of each row of
+ * them. */
 static gb_matrix tile_of(const attention *a, const char *data) {
   if (a->rounded == GB_DTYPE_NONE) return (gb_matrix){ data, gb_lane_dtype(a->lane), TILE_K, 1 };
   return (gb_matrix){ data, a->rounded, TILE_K * (int64_t)(a->size / gb_dtype_bytes(a->rounded)), 1 };
@@ -135,25 +141,30 @@ typedef struct head_sums { char *data; int64_t ld; } head_sums;
 
 static bool is_own(const attention *a, const view4 *v) { return v->dtype == gb_lane_dtype(a->lane); }
 
-static head_sums sums_of(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t columns, char *scratch) {
+static head_sums sums_of(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t columns,
+                         char *scratch) {
   return is_own(a, v) ? (head_sums){ row_at(v, b, h, row), v->stride[2] } : (head_sums){ scratch, columns };
 }
 
-static char *sums_at(const attention *a, const head_sums *s, int64_t row) { return s->data + (size_t)(row * s->ld) * a->size; }
+static char *sums_at(const attention *a, const head_sums *s,
+                     int64_t row) { return s->data + (size_t)(row * s->ld) * a->size; }
 
 static void clear(const attention *a, const head_sums *s, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows && !gb_work(columns); i++) memset(sums_at(a, s, i), 0, (size_t)columns * a->size);
 }
 
 /* Round sums that were formed in scratch into the tensor that they are for. */
-static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns, const head_sums *from) {
+static void put(const attention *a, const view4 *v, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t columns,
+                const head_sums *from) {
   char *to = row_at(v, b, h, row);
   int64_t bytes = v->stride[2] * (int64_t)gb_dtype_bytes(v->dtype);
-  for (int64_t i = 0; i < rows && !is_own(a, v) && !gb_work(columns); i++) gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], sums_at(a, from, i), columns);
+  for (int64_t i = 0; i < rows && !is_own(a, v) && !gb_work(columns); i++)
+    gb_lane_store(a->lane, to + i * bytes, v->dtype, v->stride[3], sums_at(a, from, i), columns);
 }
 
 /* c[m, n] = beta * c + alpha * x @ y over k. */
-static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y, double beta, char *c, int64_t ldc,
+static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double alpha, gb_matrix x, gb_matrix y,
+                     double beta, char *c, int64_t ldc,
                      char *work) {
   gb_block_product(a->how, a->lane, m, n, k, alpha, &x, &y, NULL, beta, c, ldc, gb_lane_dtype(a->lane), work);
 }
@@ -161,7 +172,8 @@ static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double
 /* Lanes of scratch that the largest product of tiles with q queries takes. */
 static int64_t product_lanes(const attention *a, int64_t q) {
   int64_t e = most(a->e, a->ev);
-  size_t scores = gb_block_product_scratch(a->how, a->lane, q, TILE_K, e), sums = gb_block_product_scratch(a->how, a->lane, q, e, TILE_K);
+  size_t scores = gb_block_product_scratch(a->how, a->lane, q, TILE_K, e),
+      sums = gb_block_product_scratch(a->how, a->lane, q, e, TILE_K);
   size_t keys = gb_block_product_scratch(a->how, a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
   return (int64_t)((largest > keys ? largest : keys) / a->size);
 }
@@ -181,9 +193,10 @@ static void mask_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_
     if (!from[j * m->stride[3]]) gb_row_put(a->lane, scores, j, -INFINITY);
 }
 
-/* Drop elements of query i's row, keys first .. first + n - 1, as the random stream says; keep: what the others are multiplied by. The
- * numbers belong to the element of [batch, heads, tq, tk], so backward finds the same ones. */
-static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, double keep, char *row) {
+/* Drop elements of query i's row, keys first .. first + n - 1, as the random stream says; keep: what the others are
+ * multiplied by. The numbers belong to the element of [batch, heads, tq, tk], so backward finds the same ones. */
+static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, double keep,
+                     char *row) {
   uint64_t element = ((uint64_t)(b * a->heads + h) * (uint64_t)a->tq + (uint64_t)i) * (uint64_t)a->tk + (uint64_t)first;
   uint32_t words[4], bound = gb_drop_bound(a->dropout);
   for (int64_t j = 0; j < n; j++, element++) {
@@ -201,7 +214,8 @@ static void round_row(const attention *a, char *row, int64_t n) {
   memcpy(row, low, (size_t)n * sizeof *low);
 }
 
-/* Make the elements of a row of scores that are not seen -infinity up to the end of a vector, which costs less than a row that ends within one. */
+/* Make the elements of a row of scores that are not seen -infinity up to the end of a vector, which costs less than a
+ * row that ends within one. */
 static int64_t fill_up(const attention *a, char *scores, int64_t seen) {
   float *f = (float *)(void *)scores;
   int64_t whole = a->lane == GB_LANE_F32 ? (seen + GB_WIDE - 1) / GB_WIDE * GB_WIDE : seen;
@@ -210,7 +224,8 @@ static int64_t fill_up(const attention *a, char *scores, int64_t seen) {
 }
 
 /* How many of the n keys from `first` on query i may look at. */
-static int64_t visible(const attention *a, int64_t i, int64_t first, int64_t n) { return a->causal ? most(0, least(n, i + 1 - first)) : n; }
+static int64_t visible(const attention *a, int64_t i, int64_t first,
+                       int64_t n) { return a->causal ? most(0, least(n, i + 1 - first)) : n; }
 
 /* What the surviving probabilities are multiplied by. */
 static double keep_factor(const attention *a) { return a->dropout < 1 ? 1 / (1 - a->dropout) : 0; }
@@ -234,7 +249,8 @@ static forward_room forward_room_of(const attention *a, room r) {
 }
 
 /* One query's scores become probabilities that lack their common divisor: the running maximum, total and sum follow. */
-static void soften_row(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
+static void soften_row(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t i,
+                       int64_t at, int64_t first, int64_t n) {
   char *scores = f->scores + (size_t)(at * TILE_K) * a->size;
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, scores, seen);
   mask_row(a, b, h, i, first, seen, scores);
@@ -244,20 +260,25 @@ static void soften_row(const attention *a, const forward_room *f, const head_sum
   double shrink = before == -INFINITY ? 0 : exp(before - high);
   gb_row_exp(a->lane, scores, scores, whole, high, 1);
   gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, whole));
-  memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size); /* which a NaN has reached, if there is one */
+  /* which a NaN has reached, if there is one */
+  memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   gb_row_put(a->lane, f->high, at, high);
-  if (shrink != 1 && before != -INFINITY) gb_row_scale(a->lane, sums_at(a, sum, at), a->ev, shrink); /* no sum yet: nothing to shrink */
+  /* no sum yet: nothing to shrink */
+  if (shrink != 1 && before != -INFINITY) gb_row_scale(a->lane, sums_at(a, sum, at), a->ev, shrink);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, 1, scores);
   round_row(a, scores, n);
 }
 
-/* Divide by the totals and write result and lse. A query that saw nothing gives 0, and an lse that makes its probabilities 0 in backward. */
-static void forward_finish(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t first, int64_t rows) {
+/* Divide by the totals and write result and lse. A query that saw nothing gives 0, and an lse that makes its
+ * probabilities 0 in backward. */
+static void forward_finish(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h,
+                           int64_t first, int64_t rows) {
   for (int64_t i = 0; i < rows; i++) {
     double total = gb_row_get(a->lane, f->total, i), high = gb_row_get(a->lane, f->high, i);
     bool empty = high == -INFINITY;
     gb_row_scale(a->lane, sums_at(a, sum, i), a->ev, empty ? 0 : keep_factor(a) / total);
-    if (a->lse) gb_row_put(a->lane, a->lse, (b * a->heads + h) * a->tq + first + i, empty ? INFINITY : high + log(total));
+    if (a->lse)
+      gb_row_put(a->lane, a->lse, (b * a->heads + h) * a->tq + first + i, empty ? INFINITY : high + log(total));
   }
   put(a, &a->y, b, h, first, rows, a->ev, sum);
 }
@@ -266,16 +287,19 @@ static void forward_finish(const attention *a, const forward_room *f, const head
 static void forward_block(void *arg, int64_t chunk) {
   const attention *a = arg;
   forward_room f = forward_room_of(a, thread_room(a));
-  int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q, rows = least(FORWARD_Q, a->tq - q);
+  int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q,
+      rows = least(FORWARD_Q, a->tq - q);
   int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
   head_sums sum = sums_of(a, &a->y, b, h, q, a->ev, f.sum);
   if (a->tk == 0) clear(a, &sum, rows, a->ev);
   for (int64_t i = 0; i < rows; i++) gb_row_put(a->lane, f.high, i, -INFINITY), gb_row_put(a->lane, f.total, i, 0);
   for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
-    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0; /* queries before the first key see none of the tile */
+    /* queries before the first key see none of the tile */
+    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0;
     char *scores = f.scores + (size_t)(skip * TILE_K) * a->size;
     if (gb_work((rows - skip) * (n + a->ev))) return; /* exponentials; the products count themselves */
-    gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
+    gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k),
+        value = rows_of(&a->value, b, key_head, k);
     multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
     for (int64_t i = skip; i < rows; i++) soften_row(a, &f, &sum, b, h, q + i, i, k, n);
     multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, k > 0, sums_at(a, &sum, skip), sum.ld, f.work);
@@ -301,7 +325,8 @@ static gb_status scaled_dot_product_attention(gb_call *call) {
 /* {==== backward ==== */
 
 /* The scratch of one head of key and value: its gradient sums whole, and tiles. shift: sum(grad * y) per query. */
-typedef struct backward_room { char *dkey, *dvalue, *dquery, *scores, *dscores, *shift, *grad_row, *y_row, *work; size_t bytes; } backward_room;
+typedef struct backward_room { char *dkey, *dvalue, *dquery, *scores, *dscores, *shift, *grad_row, *y_row,
+                               *work; size_t bytes; } backward_room;
 
 static backward_room backward_room_of(const attention *a, room r) {
   backward_room f;
@@ -331,8 +356,10 @@ static void score_gradient(const attention *a, char *ds, const char *p, int64_t 
   }
 }
 
-/* One query's scores become the probabilities that met the values, and the gradients of the probabilities those of the scores. */
-static void soften_row_backward(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t i, int64_t at, int64_t first, int64_t n) {
+/* One query's scores become the probabilities that met the values, and the gradients of the probabilities those of the
+ * scores. */
+static void soften_row_backward(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t i, int64_t at,
+                                int64_t first, int64_t n) {
   char *p = f->scores + (size_t)(at * TILE_K) * a->size, *ds = f->dscores + (size_t)(at * TILE_K) * a->size;
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, p, seen);
   memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
@@ -358,9 +385,10 @@ static void find_shifts(const attention *a, const backward_room *f, int64_t b, i
   }
 }
 
-/* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue, whose sums the first block of the first head of
- * the group that sees a key begins. */
-static void backward_block(const attention *a, const backward_room *f, const head_sums *dkey, const head_sums *dvalue, int64_t b, int64_t h, int64_t key_head,
+/* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue, whose sums the first
+ * block of the first head of the group that sees a key begins. */
+static void backward_block(const attention *a, const backward_room *f, const head_sums *dkey, const head_sums *dvalue,
+                           int64_t b, int64_t h, int64_t key_head,
                            int64_t q) {
   int64_t rows = least(BACKWARD_Q, a->tq - q);
   head_sums dquery = sums_of(a, &a->dquery, b, h, q, a->e, f->dquery);
@@ -369,7 +397,8 @@ static void backward_block(const attention *a, const backward_room *f, const hea
   for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
     bool first = h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
-    char *scores = f->scores + (size_t)(skip * TILE_K) * a->size, *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
+    char *scores = f->scores + (size_t)(skip * TILE_K) * a->size,
+        *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
     if (gb_work(left * (n + a->ev))) return;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
     gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
@@ -384,15 +413,20 @@ static void backward_block(const attention *a, const backward_room *f, const hea
   put(a, &a->dquery, b, h, q, rows, a->e, &dquery);
 }
 
-/* Chunk: one head of key and value, with all the heads of query that look at it; its work grows with the square of a sequence. */
+/* Chunk: one head of key and value, with all the heads of query that look at it; its work grows with the square of a
+ * sequence. */
 static void backward_head(void *arg, int64_t chunk) {
   const attention *a = arg;
   backward_room f = backward_room_of(a, thread_room(a));
   int64_t key_head = chunk % a->key_heads, b = chunk / a->key_heads, group = a->heads / a->key_heads;
-  head_sums dkey = sums_of(a, &a->dkey, b, key_head, 0, a->e, f.dkey), dvalue = sums_of(a, &a->dvalue, b, key_head, 0, a->ev, f.dvalue);
-  if (group == 0 || a->tq == 0 || (a->causal && a->tq < a->tk)) clear(a, &dkey, a->tk, a->e), clear(a, &dvalue, a->tk, a->ev); /* keys that no query sees */
+  head_sums dkey = sums_of(a, &a->dkey, b, key_head, 0, a->e, f.dkey),
+      dvalue = sums_of(a, &a->dvalue, b, key_head, 0, a->ev, f.dvalue);
+  /* keys that no query sees */
+  if (group == 0 || a->tq == 0 || (a->causal && a->tq < a->tk))
+    clear(a, &dkey, a->tk, a->e), clear(a, &dvalue, a->tk, a->ev);
   for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
-    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q) backward_block(a, &f, &dkey, &dvalue, b, h, key_head, q);
+    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q)
+      backward_block(a, &f, &dkey, &dvalue, b, h, key_head, q);
   put(a, &a->dkey, b, key_head, 0, a->tk, a->e, &dkey);
   put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, &dvalue);
 }

@@ -1,8 +1,10 @@
-/* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad index values.
+/* cpu/backend.c - opens the CPU backend: picks the level, collects the kernels, and serves memory, scratch and bad
+ * index values.
  *
- * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose vectors, fused products and
- * float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4 are the levels of the x86-64 psABI. Levels that were
- * not compiled are left out by GB_HAVE_LEVEL_V3 and GB_HAVE_LEVEL_V4. v4-bf16 and v4-amx are v4 with a unit that multiplies 16-bit operands. */
+ * A level is a set of instructions the kernel files were compiled for. baseline is any x86-64; or any ARMv8-A, whose
+ * vectors, fused products and float16 conversions every such CPU has; or whatever the compiler's target is. v3 and v4
+ * are the levels of the x86-64 psABI. Levels that were not compiled are left out by GB_HAVE_LEVEL_V3 and
+ * GB_HAVE_LEVEL_V4. v4-bf16 and v4-amx are v4 with a unit that multiplies 16-bit operands. */
 #define _GNU_SOURCE /* madvise, syscall */
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +22,11 @@
 /* {==== levels ==== */
 
 /* Every function that fills a part of the table, once per level. */
-#define FILLS(X, level)                                                                                                    \
-  X(elementwise, level) X(create, level) X(reduce, level) X(softmax, level) X(norm, level) X(channel_norm, level) X(loss, level)       \
-  X(matmul, level) X(conv, level) X(pool2d, level) X(attention, level) X(index, level) X(cat, level) X(sort, level) X(view, level)          \
-  X(optim, level) X(numerics, level) X(ctc, level) X(resample, level) X(linalg, level)
+#define FILLS(X, level) \
+  X(elementwise, level) X(create, level) X(reduce, level) X(softmax, level) X(norm, level) \
+  X(channel_norm, level) X(loss, level) X(matmul, level) X(conv, level) X(pool2d, level) X(attention, level) \
+  X(index, level) X(cat, level) X(sort, level) X(view, level) X(optim, level) X(numerics, level) X(ctc, level) \
+  X(resample, level) X(linalg, level)
 #define DECLARE(family, level) void gb_cpu_fill_##family##_##level(gb_backend *backend);
 #define CALL(family, level) gb_cpu_fill_##family##_##level(backend);
 
@@ -34,7 +37,8 @@ static void fill_baseline(gb_backend *backend) { FILLS(CALL, baseline) }
 FILLS(DECLARE, v3)
 static void fill_v3(gb_backend *backend) { FILLS(CALL, v3) }
 static bool has_v3(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+      __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt");
 }
 #endif
@@ -43,18 +47,21 @@ static bool has_v3(void) {
 FILLS(DECLARE, v4)
 static void fill_v4(gb_backend *backend) { FILLS(CALL, v4) }
 static bool has_v4(void) {
-  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
 }
 
 static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
 
-/* Are dot products faster than float32's multiply-adds? Published tables say so of AMD's Zen 4 and later: as many per cycle, each of twice the
- * products. On Sapphire Rapids a product of matrices by them had 0.7 of float32's rate (tests/bench/NOTES.md): there they are for who asks. */
+/* Are dot products faster than float32's multiply-adds? Published tables say so of AMD's Zen 4 and later: as many per
+ * cycle, each of twice the products. On Sapphire Rapids a product of matrices by them had 0.7 of float32's rate
+ * (tests/bench/NOTES.md): there they are for who asks. */
 static bool dots_pay(void) { return __builtin_cpu_is("amd"); }
 
-/* Tiles are 8 KiB of state of every thread, which Linux gives to processes that ask (Documentation/arch/x86/xstate.rst, since 5.16); it refuses
- * where a thread's alternate signal stack is too small for them, or a filter of system calls does not know the question. */
+/* Tiles are 8 KiB of state of every thread, which Linux gives to processes that ask (Documentation/arch/x86/xstate.rst,
+ * since 5.16); it refuses where a thread's alternate signal stack is too small for them, or a filter of system calls
+ * does not know the question. */
 static bool may_use_tiles(void) {
   enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, which older headers do not have */
 #ifdef SYS_arch_prctl
@@ -75,7 +82,8 @@ static bool has_v4_amx(void) {
 static bool always(void) { return true; }
 
 /* The levels that were compiled, best first. pays: is it faster here than those below? */
-typedef struct cpu_level { const char *name; bool (*pays)(void), (*runs)(void); void (*fill)(gb_backend *backend); gb_unit unit; } cpu_level;
+typedef struct cpu_level { const char *name; bool (*pays)(void),
+                           (*runs)(void); void (*fill)(gb_backend *backend); gb_unit unit; } cpu_level;
 static const cpu_level levels[] = {
 #ifdef GB_HAVE_LEVEL_V4
   { "v4-amx", always, has_v4_amx, fill_v4, GB_UNIT_TILES },
@@ -97,8 +105,12 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
     return GB_OK;
   }
   while (i < count && strcmp(levels[i].name, name)) i++;
-  if (i == count) return gb_fail(context, GB_EINVAL, "cpu_level '%s' is not part of this build; the best one it has is '%s'", name, levels[0].name);
-  if (!levels[i].runs()) return gb_fail(context, GB_EUNSUPPORTED, "this CPU does not run level '%s'; leave cpu_level out to get the best it runs",
+  if (i == count)
+    return gb_fail(context, GB_EINVAL, "cpu_level '%s' is not part of this build; the best one it has is '%s'", name,
+                   levels[0].name);
+  if (!levels[i].runs())
+    return gb_fail(context, GB_EUNSUPPORTED, "this CPU does not run level '%s'; leave cpu_level out to get the best "
+                                             "it runs",
                                         name);
   *out = &levels[i];
   return GB_OK;
@@ -169,9 +181,9 @@ static void host_free(void *state, void *block, size_t bytes) {
 /* The size of a large page on x86-64, and on aarch64 with pages of 4 KiB. */
 #define LARGE_PAGE ((size_t)2 << 20)
 
-/* Whole pages from the system, which gives them as zeros: what malloc gives may still hold what another host of the process wrote, and a recipe
- * can look at it with gb.empty. Large memory asks for large pages: kernels walk arrays of megabytes, and the processor's table of pages is short.
- * What is too much for their alignment goes back at once. */
+/* Whole pages from the system, which gives them as zeros: what malloc gives may still hold what another host of the
+ * process wrote, and a recipe can look at it with gb.empty. Large memory asks for large pages: kernels walk arrays of
+ * megabytes, and the processor's table of pages is short. What is too much for their alignment goes back at once. */
 static void *host_alloc(void *state, size_t bytes, size_t alignment) {
   (void)state, (void)alignment; /* a page is aligned for anything */
   size_t extra = bytes >= LARGE_PAGE ? LARGE_PAGE : 0, page = (size_t)sysconf(_SC_PAGESIZE);
@@ -183,7 +195,8 @@ static void *host_alloc(void *state, size_t bytes, size_t alignment) {
   if (before) munmap(all, before);
   if (extra > before) munmap(all + before + bytes, extra - before);
 #ifdef MADV_HUGEPAGE
-  if (extra) (void)madvise(all + before, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: nothing depends on the answer */
+  /* a wish: nothing depends on the answer */
+  if (extra) (void)madvise(all + before, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
 #endif
   return all + before;
 }
@@ -208,7 +221,8 @@ static gb_status host_clear(void *state, void *device, size_t bytes) {
   return GB_OK;
 }
 
-static gb_status host_copy_out(void *state, void *host, const void *device, size_t bytes) { return host_copy_in(state, host, device, bytes); }
+static gb_status host_copy_out(void *state, void *host, const void *device,
+                               size_t bytes) { return host_copy_in(state, host, device, bytes); }
 
 /* Kernels have finished when they return. */
 static gb_status host_synchronize(void *state) {
@@ -223,7 +237,9 @@ static void host_close(void *state) {
   free(room);
 }
 
-gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH); }
+gb_block *gb_cpu_scratch(const gb_call *call,
+                         size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes,
+                                                                 GB_MEM_SCRATCH); }
 
 void gb_cpu_scratch_free(const gb_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
 
@@ -237,7 +253,8 @@ void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit) {
 
 gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char *what) {
   if (!atomic_load(&bad->set)) return GB_OK;
-  return gb_call_fail(call, GB_EINDEX, "%s %lld is out of range 0 .. %lld", what, (long long)bad->value, (long long)bad->limit - 1);
+  return gb_call_fail(call, GB_EINDEX, "%s %lld is out of range 0 .. %lld", what, (long long)bad->value,
+                      (long long)bad->limit - 1);
 }
 
 gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
@@ -246,7 +263,8 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   gb_cpu_room *room = calloc(1, sizeof *room);
   if (!room) return GB_EMEMORY;
   *room = (gb_cpu_room){ .level = picked->name, .unit = picked->unit };
-  *out = (gb_backend){ .name = "cpu", .state = room, .context = context, .close = host_close, .alloc = host_alloc, .free = host_free, .write = host_copy_in,
+  *out = (gb_backend){ .name = "cpu", .state = room, .context = context, .close = host_close, .alloc = host_alloc,
+                       .free = host_free, .write = host_copy_in,
                        .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   return GB_OK;

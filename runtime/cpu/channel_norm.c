@@ -1,9 +1,10 @@
 /* cpu/channel_norm.c - norms by channel: batch_norm, group_norm and their gradients, in any layout.
  *
- * A row is the channels at one place of one image. Rows are read in batches, chunks of them are summed up apart, and what they found is put
- * together in the order of the chunks; variances are sums of squares about the mean, never differences of large numbers. batch_norm puts the
- * rows of all images together for one channel, group_norm the rows of one image for `per` channels. x is read twice for the statistics and
- * once for the result; backward reads grad and x twice. */
+ * A row is the channels at one place of one image. Rows are read in batches, chunks of them are summed up apart, and
+ * what they found is put together in the order of the chunks; variances are sums of squares about the mean, never
+ * differences of large numbers. batch_norm puts the rows of all images together for one channel, group_norm the rows of
+ * one image for `per` channels. x is read twice for the statistics and once for the result; backward reads grad and x
+ * twice. */
 #include <math.h>
 #include <string.h>
 
@@ -40,7 +41,8 @@ typedef struct batch {
 } batch;
 
 /* Sizes, and scratch with room for everything above. */
-static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y, int64_t images,
+static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y,
+                            int64_t images,
                             int64_t per) {
   *b = (batch){ .call = call, .lane = gb_norm_lane(x, other), .images = images, .c = x->shape[1], .per = per };
   b->cells = images * b->c;
@@ -89,7 +91,8 @@ static void add_squares(gb_lane lane, void *sums, const void *x, const void *off
 }
 
 /* plain += grad, along += grad * (x - offset), by channel. */
-static void add_gradients(gb_lane lane, void *plain, void *along, const void *grad, const void *x, const void *offset, int64_t n) {
+static void add_gradients(gb_lane lane, void *plain, void *along, const void *grad, const void *x, const void *offset,
+                          int64_t n) {
   float *restrict s = plain, *restrict a = along;
   const float *restrict g = grad, *restrict f = x, *restrict o = offset;
   double *restrict t = plain, *restrict e = along;
@@ -157,8 +160,8 @@ static void moments_chunk(void *arg, int64_t chunk) {
   sum_rows(b, &r, rows.first, rows.end, r.sums[1], spread);
 }
 
-/* Moments of chunks and channels put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample
- * variances", 1979). Leaves the variance, divided by the number of elements, in rstd's place. */
+/* Moments of chunks and channels put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for
+ * computing sample variances", 1979). Leaves the variance, divided by the number of elements, in rstd's place. */
 static void merge_moments(batch *b) {
   for (int64_t first = 0; first < b->cells && !gb_work(4 * b->per * b->chunks); first += b->per) {
     const double *parts = b->parts + first / b->c * b->chunks * 2 * b->c + first % b->c;
@@ -179,22 +182,26 @@ static void merge_moments(batch *b) {
 }
 
 /* A vector by channel as doubles, from or to a tensor. */
-static void channel_values(const gb_tensor *t, double *values, bool store) { gb_norm_statistics(t, 0, t->numel, values, store); }
+static void channel_values(const gb_tensor *t, double *values,
+                           bool store) { gb_norm_statistics(t, 0, t->numel, values, store); }
 
 /* running = (1 - momentum) * running + momentum * value * correction; scratch holds c doubles. */
-static void move_towards(gb_tensor *running, const double *values, double correction, double momentum, double *scratch) {
+static void move_towards(gb_tensor *running, const double *values, double correction, double momentum,
+                         double *scratch) {
   if (!running) return;
   channel_values(running, scratch, false);
-  for (int64_t i = 0; i < running->numel; i++) scratch[i] = (1 - momentum) * scratch[i] + momentum * correction * values[i];
+  for (int64_t i = 0; i < running->numel; i++)
+    scratch[i] = (1 - momentum) * scratch[i] + momentum * correction * values[i];
   channel_values(running, scratch, true);
   gb_tensor_bump(running);
 }
 
 /* Is a value finite in the type of the lanes? */
-static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value) : isfinite(value); }
+static bool is_finite(gb_lane lane, double value) { return lane == GB_LANE_F32 ? isfinite((float)value)
+                                                    : isfinite(value); }
 
-/* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or forward did so before.
- * b->parts is free. */
+/* Update the running statistics, unless the batch's are not finite (a batch that overflowed must not leave its mark) or
+ * forward did so before. b->parts is free. */
 static void update_running(batch *b) {
   const gb_in_batch_norm *in = GB_IN(b->call, batch_norm);
   double momentum = GB_ATTRS(b->call, batch_norm)->momentum.number, n = (double)b->count;
@@ -203,7 +210,8 @@ static void update_running(batch *b) {
     if (!is_finite(b->lane, b->mean[i]) || !is_finite(b->lane, b->rstd[i])) return;
   if (gb_was_stopped(b->call)) return;
   gb_running outer = gb_running_here;
-  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop ends */
+  gb_running_here = (gb_running){ NULL, 0 }; /* both are updated, or none: a few passes over the channels that no stop
+                                                ends */
   move_towards(in->running_mean, b->mean, 1, momentum, b->parts);
   move_towards(in->running_var, b->rstd, n / (n - 1), momentum, b->parts);
   gb_running_here = outer;
@@ -282,7 +290,8 @@ static void gradients_chunk(void *arg, int64_t chunk) {
     gb_rows_load(&b->x, b->lane, first, n, r.x);
     gb_rows_load(&b->grad, b->lane, first, n, r.grad);
     for (int64_t i = 0; i < n; i++)
-      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, offset, b->c);
+      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, offset,
+                    b->c);
     for (int k = 0; k < 2; k++) drain(b->lane, part + k * b->c, r.sums[k], b->c);
   }
 }
@@ -295,15 +304,17 @@ static void sum_chunks(const batch *b, int64_t cell, double sums[2]) {
     for (int k = 0; k < 2; k++) sums[k] += parts[(2 * chunk + k) * b->c];
 }
 
-/* x = scale * weight * (grad - plain - (x - offset) * along) for the channels from cell `first` on; of groups, whose sums are of grad * weight,
- * scale * (weight * grad - plain - (x - offset) * along). */
+/* x = scale * weight * (grad - plain - (x - offset) * along) for the channels from cell `first` on; of groups, whose
+ * sums are of grad * weight, scale * (weight * grad - plain - (x - offset) * along). */
 static void differentiate_channels(const batch *b, int64_t first, void *x, const void *grad) {
   bool grouped = b->grouped;
   float *restrict f = x;
-  const float *restrict g = grad, *o = (float *)b->offset + first, *s = (float *)b->scale + first, *w = (float *)b->weight + first,
+  const float *restrict g = grad, *o = (float *)b->offset + first, *s = (float *)b->scale + first,
+      *w = (float *)b->weight + first,
                                  *p = (float *)b->plain + first, *a = (float *)b->along + first;
   double *restrict d = x;
-  const double *restrict h = grad, *q = (double *)b->offset + first, *t = (double *)b->scale + first, *v = (double *)b->weight + first,
+  const double *restrict h = grad, *q = (double *)b->offset + first, *t = (double *)b->scale + first,
+      *v = (double *)b->weight + first,
                                   *m = (double *)b->plain + first, *e = (double *)b->along + first;
   for GB_PIECES(at, n, b->c) {
     if (b->lane == GB_LANE_F32 && grouped)
@@ -333,7 +344,8 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   }
 }
 
-/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through mean and variance. */
+/* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through
+ * mean and variance. */
 static gb_status batch_norm_backward(gb_call *call) {
   const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
   const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
@@ -413,7 +425,8 @@ static void group_gradients(const batch *b, int64_t first) {
   }
 }
 
-/* The gradient of a parameter, over images and places: of the bias the sum of grad, of the weight that of grad * normal. b->mean is free. */
+/* The gradient of a parameter, over images and places: of the bias the sum of grad, of the weight that of grad *
+ * normal. b->mean is free. */
 static void group_parameter(const batch *b, bool weight, const gb_tensor *to) {
   double sums[2];
   for (int64_t c = 0; to && c < b->c && !gb_work(4 * b->images * b->chunks); c++) {

@@ -1,10 +1,11 @@
 /* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and two ways to compute each.
  *
- * oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the CPU has tiles for it and nothing could be as small as what they
- * take for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the way out.
- * The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. Both cut their work by shape
- * alone. A weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any number of
- * threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
+ * oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the CPU has tiles for it and nothing
+ * could be as small as what they take for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by
+ * slice. Results are rounded once on the way out. The plain way is im2col and GEMM on tiles of output pixels: it serves
+ * float64, TF32 and whatever oneDNN refuses. Both cut their work by shape alone. A weight's gradient is a sum over
+ * slices of the batch, each kept apart and added up in the order of the slices, so any number of threads gives the same
+ * bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
 #include <string.h>
 
 #include "cpu/conv_onednn.h"
@@ -13,12 +14,13 @@
 
 /* Elements of a tile of im2col's columns: 256 KiB of float32, which stay in L2 beside the weight's panel. */
 #define COLUMN_ELEMENTS 65536
-/* Slices that a batch is cut into at most; and where each needs a weight's gradient of its own, that many and that many bytes. */
+/* Slices that a batch is cut into at most; and where each needs a weight's gradient of its own, that many and that many
+ * bytes. */
 enum { MOST_SLICES = 16, MOST_PARTIALS = 8 };
 #define MOST_PARTIAL_BYTES ((int64_t)64 << 20)
 
-/* A convolution, forward or backward, as all its chunks see it. x, weight and y stand for themselves or for their gradients; one of them
- * is the result. Inside, everything is a lane: float32, or float64 for float64. */
+/* A convolution, forward or backward, as all its chunks see it. x, weight and y stand for themselves or for their
+ * gradients; one of them is the result. Inside, everything is a lane: float32, or float64 for float64. */
 typedef struct conv {
   gb_call *call;
   gb_conv_sizes s;
@@ -78,18 +80,21 @@ static bool is_ready(const conv *v, const gb_tensor *t) { return t->dtype == v->
 static char *images_in(const conv *v, const gb_tensor *t, int64_t first, int64_t count, char *room) {
   char *from = gb_data(t) + first * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
   if (is_ready(v, t)) return from;
-  const int64_t shape[4] = { count, t->shape[2], t->shape[3], t->shape[1] }, strides[4] = { t->stride[0], t->stride[2], t->stride[3], t->stride[1] };
+  const int64_t shape[4] = { count, t->shape[2], t->shape[3], t->shape[1] },
+      strides[4] = { t->stride[0], t->stride[2], t->stride[3], t->stride[1] };
   int64_t packed[4];
   gb_contiguous_strides(4, shape, packed);
   gb_copy_strided(v->call, 4, shape, room, v->operand, packed, from, (gb_dtype)t->dtype, strides);
   return room;
 }
 
-/* The whole weight as [o][kh][kw][cg], as an operand; where it is turned, o and c are what they are to the convolution that it serves then. */
+/* The whole weight as [o][kh][kw][cg], as an operand; where it is turned, o and c are what they are to the convolution
+ * that it serves then. */
 static char *weight_in(const conv *v, char *room) {
   const gb_tensor *w = v->weight;
   if (!v->turned) return images_in(v, w, 0, v->s.o, room);
-  const int64_t shape[4] = { w->shape[1], w->shape[2], w->shape[3], w->shape[0] }, strides[4] = { w->stride[1], -w->stride[2], -w->stride[3], w->stride[0] };
+  const int64_t shape[4] = { w->shape[1], w->shape[2], w->shape[3], w->shape[0] },
+      strides[4] = { w->stride[1], -w->stride[2], -w->stride[3], w->stride[0] };
   int64_t packed[4], last = (w->shape[2] - 1) * w->stride[2] + (w->shape[3] - 1) * w->stride[3];
   gb_contiguous_strides(4, shape, packed);
   const char *from = gb_data(w) + last * (int64_t)gb_dtype_bytes((gb_dtype)w->dtype);
@@ -125,7 +130,8 @@ static void relu_row(gb_lane lane, void *row, int64_t n) {
 static gb_status run_and_free(conv *v, int64_t chunks, gb_chunk_fn fn) {
   gb_parallel(v->call, chunks, fn, v);
   gb_scratch_close(v->call, &v->scratch);
-  return atomic_load(&v->failed) ? gb_call_fail(v->call, GB_EMEMORY, "no memory for the working space of a convolution") : GB_OK;
+  return atomic_load(&v->failed) ? gb_call_fail(v->call, GB_EMEMORY, "no memory for the working space of a convolution")
+      : GB_OK;
 }
 
 /* ====} */
@@ -140,12 +146,14 @@ static int64_t taps_inside(int64_t base, int64_t dilation, int64_t size, int64_t
   return least(first, *end);
 }
 
-/* Where one row of taps of one output pixel lies in its image: row `y`, columns x + q * dilation for q in first .. end - 1. */
+/* Where one row of taps of one output pixel lies in its image: row `y`, columns x + q * dilation for q in first .. end
+ * - 1. */
 typedef struct tap_row { int64_t y, x, first, end; } tap_row;
 
 /* Taps of row r of the kernel at output pixel `pixel`; none where the row lies in the padding. */
 static tap_row taps_at(const gb_conv_sizes *s, int64_t pixel, int64_t r) {
-  tap_row t = { .y = pixel / s->out[1] * s->stride[0] - s->padding[0] + r * s->dilation[0], .x = pixel % s->out[1] * s->stride[1] - s->padding[1] };
+  tap_row t = { .y = pixel / s->out[1] * s->stride[0] - s->padding[0] + r * s->dilation[0],
+                .x = pixel % s->out[1] * s->stride[1] - s->padding[1] };
   if (t.y >= 0 && t.y < s->in[0]) t.first = taps_inside(t.x, s->dilation[1], s->in[1], s->kernel[1], &t.end);
   return t;
 }
@@ -166,7 +174,8 @@ static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t r
       memset(columns + t.end * step, 0, (size_t)((s->kernel[1] - t.end) * step));
       int64_t run = together ? t.end - t.first : 1;
       for (int64_t q = t.first; q < t.end; q += run)
-        gb_copy_run(columns + q * step, v->dtype, 1, base + (t.y * x->stride[2] + (t.x + q * s->dilation[1]) * x->stride[3]) * size, dtype,
+        gb_copy_run(columns + q * step, v->dtype, 1,
+                    base + (t.y * x->stride[2] + (t.x + q * s->dilation[1]) * x->stride[3]) * size, dtype,
                     together ? 1 : x->stride[1], run * v->cg);
     }
 }
@@ -180,24 +189,28 @@ static void col2im(const conv *v, char *image, int64_t first, int64_t rows, cons
       tap_row t = taps_at(s, first + p, r);
       int64_t run = s->dilation[1] == 1 ? t.end - t.first : 1;
       for (int64_t q = t.first; q < t.end; q += run)
-        gb_row_add(v->lane, image + (t.y * s->in[1] + t.x + q * s->dilation[1]) * step, columns + q * step, run * v->cg, 1);
+        gb_row_add(v->lane, image + (t.y * s->in[1] + t.x + q * s->dilation[1]) * step, columns + q * step, run * v->cg,
+                   1);
     }
 }
 
-/* Pixels first .. first + rows - 1 of image n of y's gradient, group g, as rows of og lanes: where they are, or copied into room. */
+/* Pixels first .. first + rows - 1 of image n of y's gradient, group g, as rows of og lanes: where they are, or copied
+ * into room. */
 static gb_matrix grad_rows(const conv *v, int64_t n, int64_t g, int64_t first, int64_t rows, char *room) {
   const gb_tensor *y = v->y;
   int64_t size = (int64_t)gb_dtype_bytes((gb_dtype)y->dtype), row = v->s.out[1];
   const char *base = gb_data(y) + (n * y->stride[0] + g * v->og * y->stride[1]) * size;
   if (is_ready(v, y)) return (gb_matrix){ base + first * v->s.o * size, v->dtype, v->s.o, 1 };
   for (int64_t p = 0; p < rows && !gb_work(v->og); p++)
-    gb_copy_run(room + p * v->og * v->bytes, v->dtype, 1, base + ((first + p) / row * y->stride[2] + (first + p) % row * y->stride[3]) * size,
+    gb_copy_run(room + p * v->og * v->bytes, v->dtype, 1,
+                base + ((first + p) / row * y->stride[2] + (first + p) % row * y->stride[3]) * size,
                 (gb_dtype)y->dtype, y->stride[1], v->og);
   return (gb_matrix){ room, v->dtype, v->og, 1 };
 }
 
 /* c = beta * c + a @ b in lanes; a failure is kept for the end. */
-static void multiply(conv *v, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, char *c, int64_t ldc) {
+static void multiply(conv *v, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, char *c,
+                     int64_t ldc) {
   if (GB_CPU_NAME(gemm)(v->call, m, n, k, a, b, beta, c, ldc, v->dtype) != GB_OK) atomic_store(&v->failed, true);
 }
 
@@ -211,11 +224,13 @@ static gb_matrix group_weight(const conv *v, int64_t g, bool transposed) {
   return transposed ? (gb_matrix){ data, v->dtype, 1, v->depth } : (gb_matrix){ data, v->dtype, v->depth, 1 };
 }
 
-/* One tile of pixels of one group of one image. Sums are made in y itself where it has lanes, else beside it and rounded once. */
+/* One tile of pixels of one group of one image. Sums are made in y itself where it has lanes, else beside it and
+ * rounded once. */
 static void forward_chunk(void *arg, int64_t chunk) {
   conv *v = arg;
   int64_t o = v->s.o, first = chunk % v->tiles * v->tile, rows = least(v->tile, v->pixels - first);
-  int64_t g = chunk / v->tiles % v->s.groups, n = chunk / v->tiles / v->s.groups, at = (n * v->pixels + first) * o + g * v->og;
+  int64_t g = chunk / v->tiles % v->s.groups, n = chunk / v->tiles / v->s.groups,
+      at = (n * v->pixels + first) * o + g * v->og;
   char *columns = gb_scratch_room(&v->scratch), *sums = columns + v->tile * v->depth * v->bytes;
   bool in_place = v->y->dtype == v->dtype;
   int64_t ld = in_place ? o : v->og;
@@ -223,7 +238,8 @@ static void forward_chunk(void *arg, int64_t chunk) {
   im2col(v, n, g, first, rows, columns);
   for (int64_t p = 0; v->bias_lanes && p < rows; p++)
     memcpy(sums + p * ld * v->bytes, v->bias_lanes + g * v->og * v->bytes, (size_t)(v->og * v->bytes));
-  multiply(v, rows, v->og, v->depth, (gb_matrix){ columns, v->dtype, v->depth, 1 }, group_weight(v, g, true), v->bias_lanes ? 1 : 0, sums, ld);
+  multiply(v, rows, v->og, v->depth, (gb_matrix){ columns, v->dtype, v->depth, 1 }, group_weight(v, g, true),
+           v->bias_lanes ? 1 : 0, sums, ld);
   for (int64_t p = 0; p < rows; p++) {
     if (v->relu) relu_row(v->lane, sums + p * ld * v->bytes, v->og);
     if (!in_place) store(v->y, at + p * o, v->lane, sums + p * ld * v->bytes, v->og);
@@ -244,16 +260,19 @@ static gb_status forward_plain(conv *v) {
 static void backward_input_chunk(void *arg, int64_t chunk) {
   conv *v = arg;
   int64_t g = chunk % v->s.groups, n = chunk / v->s.groups, area = v->s.in[0] * v->s.in[1];
-  char *columns = gb_scratch_room(&v->scratch), *grad = columns + v->tile * v->depth * v->bytes, *image = grad + v->tile * v->og * v->bytes;
+  char *columns = gb_scratch_room(&v->scratch), *grad = columns + v->tile * v->depth * v->bytes,
+      *image = grad + v->tile * v->og * v->bytes;
   gb_clear_bytes(image, (size_t)(area * v->cg * v->bytes));
   for (int64_t first = 0; first < v->pixels && !gb_was_stopped(v->call); first += v->tile) {
     int64_t rows = least(v->tile, v->pixels - first);
-    multiply(v, rows, v->depth, v->og, grad_rows(v, n, g, first, rows, grad), group_weight(v, g, false), 0, columns, v->depth);
+    multiply(v, rows, v->depth, v->og, grad_rows(v, n, g, first, rows, grad), group_weight(v, g, false), 0, columns,
+             v->depth);
     col2im(v, image, first, rows, columns);
   }
   if (v->s.groups == 1) store(v->x, n * area * v->s.c, v->lane, image, area * v->s.c);
   else
-    for (int64_t p = 0; p < area && !gb_work(v->cg); p++) store(v->x, (n * area + p) * v->s.c + g * v->cg, v->lane, image + p * v->cg * v->bytes, v->cg);
+    for (int64_t p = 0; p < area && !gb_work(v->cg); p++)
+      store(v->x, (n * area + p) * v->s.c + g * v->cg, v->lane, image + p * v->cg * v->bytes, v->cg);
 }
 
 static gb_status backward_input_plain(conv *v) {
@@ -275,8 +294,10 @@ static void backward_weight_chunk(void *arg, int64_t chunk) {
     for (int64_t first = 0; first < v->pixels && !gb_was_stopped(v->call); first += v->tile, beta = 1) {
       int64_t rows = least(v->tile, v->pixels - first);
       im2col(v, n, g, first, rows, columns);
-      gb_matrix a = grad_rows(v, n, g, first, rows, grad), transposed = { a.data, a.dtype, a.column_stride, a.row_stride };
-      multiply(v, v->og, v->depth, rows, transposed, (gb_matrix){ columns, v->dtype, v->depth, 1 }, beta, sums, v->depth);
+      gb_matrix a = grad_rows(v, n, g, first, rows, grad),
+          transposed = { a.data, a.dtype, a.column_stride, a.row_stride };
+      multiply(v, v->og, v->depth, rows, transposed, (gb_matrix){ columns, v->dtype, v->depth, 1 }, beta, sums,
+               v->depth);
     }
 }
 
@@ -306,15 +327,16 @@ static gb_status backward_weight_plain(conv *v) {
 /* Multiply-adds of one image. */
 static double image_products(const conv *v) { return (double)v->pixels * (double)v->s.o * (double)v->depth; }
 
-/* The largest number of images that divides the batch evenly, leaves it in at least `slices` parts (or in single images), and is no more than one
- * piece of work, which a run of oneDNN is to us. */
+/* The largest number of images that divides the batch evenly, leaves it in at least `slices` parts (or in single
+ * images), and is no more than one piece of work, which a run of oneDNN is to us. */
 static int64_t images_of_slice(const conv *v, int64_t slices) {
   int64_t n = v->s.n, images = n / slices;
   while (images > 1 && (n % images || (double)images * image_products(v) > (double)GB_PIECE_PRODUCTS)) images--;
   return most(images, 1);
 }
 
-/* Is what oneDNN does without looking for a stop too much for one piece: an image, or the way of a weight into its layout? */
+/* Is what oneDNN does without looking for a stop too much for one piece: an image, or the way of a weight into its
+ * layout? */
 static bool is_too_long(const conv *v) {
   return image_products(v) > (double)GB_PIECE_PRODUCTS || v->weight->numel > 4 * GB_PIECE;
 }
@@ -344,7 +366,8 @@ static void look_chunk(void *arg, int64_t chunk) {
   while (smallest < seen && !atomic_compare_exchange_weak(&job->smallest, &seen, smallest)) continue;
 }
 
-/* A power of 2 that no element of a bfloat16 tensor without holes but 0 is below, as its exponent; one far too low where one is subnormal. */
+/* A power of 2 that no element of a bfloat16 tensor without holes but 0 is below, as its exponent; one far too low
+ * where one is subnormal. */
 static int least_exponent(const gb_call *call, const gb_tensor *t) {
   look_job job = { .data = (const uint16_t *)(const void *)gb_data(t), .numel = t->numel };
   atomic_init(&job.smallest, UINT16_MAX);
@@ -355,11 +378,13 @@ static int least_exponent(const gb_call *call, const gb_tensor *t) {
   return exponent == 0 ? -1000 : exponent - 127;
 }
 
-/* May AMX's tiles multiply these? The last bits of the operands are worth 2^-7 of them; every product and sum is a multiple of their product. */
+/* May AMX's tiles multiply these? The last bits of the operands are worth 2^-7 of them; every product and sum is a
+ * multiple of their product. */
 static bool takes_tiles(const conv *v) {
   const gb_tensor *a = operands(v->call)->x, *b = operands(v->call)->weight;
   bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
-  if (gb_cpu(v->call->context)->unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
+  if (gb_cpu(v->call->context)->unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense ||
+      !other) return false;
   if (least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
   return least_exponent(v->call, a) + least_exponent(v->call, b) - 14 >= -126;
 }
@@ -369,7 +394,8 @@ static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
   if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call) || is_too_long(v)) return false;
   gb_conv_sizes s = v->s;
   s.n = v->images = images_of_slice(v, slices);
-  if (takes_tiles(v) && (v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, true))) v->operand = GB_BFLOAT16;
+  if (takes_tiles(v) && (v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, true)))
+    v->operand = GB_BFLOAT16;
   else v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, false);
   return v->library != NULL;
 }
@@ -382,7 +408,8 @@ typedef struct slice_room { char *x, *y, *own; } slice_room;
 
 static slice_room room_of(const conv *v) {
   char *room = gb_scratch_room(&v->scratch);
-  size_t at = 0, x = gb_scratch_take(&at, v->images * x_image(v) * 4), y = gb_scratch_take(&at, v->images * y_image(v) * 4);
+  size_t at = 0, x = gb_scratch_take(&at, v->images * x_image(v) * 4),
+      y = gb_scratch_take(&at, v->images * y_image(v) * 4);
   return (slice_room){ room + x, room + y, room + at };
 }
 
@@ -421,7 +448,8 @@ static void backward_input_slice(void *arg, int64_t slice) {
 
 /* Bring the weight into oneDNN's layout, then run the slices. Forward and by the input. */
 static gb_status run_slices(conv *v, gb_chunk_fn fn) {
-  size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4), bias = gb_scratch_take(&shared, v->s.o * 4);
+  size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4),
+      bias = gb_scratch_take(&shared, v->s.o * 4);
   size_t packed = gb_scratch_take(&shared, (int64_t)gb_onednn_weight_bytes(v->library));
   size_rooms(v);
   GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
@@ -432,7 +460,8 @@ static gb_status run_slices(conv *v, gb_chunk_fn fn) {
   return run_and_free(v, good ? v->s.n / v->images : 0, fn);
 }
 
-/* The runs of one slice of the batch, added up in order: the first writes the slice's gradient, the others go through its second half. */
+/* The runs of one slice of the batch, added up in order: the first writes the slice's gradient, the others go through
+ * its second half. */
 static void backward_weight_slice(void *arg, int64_t slice) {
   conv *v = arg;
   slice_room room = room_of(v);
@@ -440,7 +469,8 @@ static void backward_weight_slice(void *arg, int64_t slice) {
   int64_t first = runs * slice / v->slices, end = runs * (slice + 1) / v->slices;
   char *sums = v->partials + slice * bytes, *more = v->partials + (v->slices + slice) * bytes;
   for (int64_t run = first; run < end && !gb_stop_long(v->call); run++) {
-    char *x = images_in(v, v->x, run * v->images, v->images, room.x), *y = images_in(v, v->y, run * v->images, v->images, room.y);
+    char *x = images_in(v, v->x, run * v->images, v->images, room.x),
+        *y = images_in(v, v->y, run * v->images, v->images, room.y);
     run_library(v, x, run == first ? sums : more, y, room.own);
     if (run > first) gb_row_add(GB_LANE_F32, sums, more, bytes / 4, 1);
   }
@@ -479,8 +509,8 @@ static gb_status conv2d(gb_call *call) {
   return forward_plain(&v);
 }
 
-/* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about, with what padding is left. oneDNN
- * is faster at it, and has one by tiles. false: it is not, or the library cannot. */
+/* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about,
+ * with what padding is left. oneDNN is faster at it, and has one by tiles. false: it is not, or the library cannot. */
 static bool find_turned(conv *v) {
   const gb_conv_sizes s = v->s;
   conv turned = *v;

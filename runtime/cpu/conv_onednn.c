@@ -1,16 +1,18 @@
 /* cpu/conv_onednn.c - the one file that knows oneDNN (C API of version 2 or 3); compiled once, not per level.
  *
- * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums, by that number when a
- * primitive is made. The number belongs to the calling thread; it is put back afterwards, because the host may use OpenMP too. The OpenMP
- * library is the one oneDNN brought along, so its functions are looked up, not linked. Scratchpads are the caller's: nothing is shared by
- * threads that run one primitive at once. Implementations named "ref" are slower than the plain convolution and are refused. */
+ * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums,
+ * by that number when a primitive is made. The number belongs to the calling thread; it is put back afterwards, because
+ * the host may use OpenMP too. The OpenMP library is the one oneDNN brought along, so its functions are looked up, not
+ * linked. Scratchpads are the caller's: nothing is shared by threads that run one primitive at once. Implementations
+ * named "ref" are slower than the plain convolution and are refused. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
 
 #if defined(GB_HAVE_ONEDNN)
 #include <dnnl.h>
-#if (DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3) && (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ)
+#if (DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3) && (DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP || \
+  DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ)
 #define USE_ONEDNN
 #endif
 #endif
@@ -22,7 +24,8 @@
 #include <string.h>
 
 /* {==== What the versions do differently ====
- * A layout (a memory descriptor) is a struct of the caller's in version 2 and a handle in version 3; here it is a pointer that layout_free
+ * A layout (a memory descriptor) is a struct of the caller's in version 2 and a handle in version 3; here it is a
+ * pointer that layout_free
  * frees. Version 2 makes a primitive's descriptor in two steps, version 3 in one. */
 
 /* How a convolution goes over its input. */
@@ -38,11 +41,13 @@ static void layout_free(layout l) { free(l); }
 /* A layout to be filled in. */
 static layout layout_new(void) { return calloc(1, sizeof(dnnl_memory_desc_t)); }
 
-static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
+                          dnnl_format_tag_t tag) {
   return (*out = layout_new()) && dnnl_memory_desc_init_by_tag(*out, ndim, shape, type, tag) == dnnl_success;
 }
 
-static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, const dnnl_dims_t strides) {
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
+                              const dnnl_dims_t strides) {
   return (*out = layout_new()) && dnnl_memory_desc_init_by_strides(*out, ndim, shape, type, strides) == dnnl_success;
 }
 
@@ -53,30 +58,40 @@ static bool layout_copy(layout *out, const_layout from) {
 }
 
 /* The second step: a primitive descriptor of what the first one described. */
-static dnnl_primitive_desc_t make(dnnl_status_t status, const dnnl_convolution_desc_t *desc, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
+static dnnl_primitive_desc_t make(dnnl_status_t status, const dnnl_convolution_desc_t *desc, dnnl_engine_t engine,
+                                  const_dnnl_primitive_attr_t attr,
                                   const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return status == dnnl_success && dnnl_primitive_desc_create(&made, desc, attr, engine, hint) == dnnl_success ? made : NULL;
+  return status == dnnl_success && dnnl_primitive_desc_create(&made, desc, attr, engine, hint) == dnnl_success ? made
+      : NULL;
 }
 
-static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout bias, const_layout y,
+static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                              const_layout bias, const_layout y,
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y, g->stride,
+  return make(dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x,
+                                                         weight, bias, y, g->stride,
                                                          g->dilation, g->padding, g->after), &desc, engine, attr, NULL);
 }
 
-static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
-                                                     const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                                     const_layout y, const geometry *g,
+                                                     const_dnnl_primitive_attr_t attr,
+                                                         const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation, g->padding,
+  return make(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride,
+                                                               g->dilation, g->padding,
                                                                g->after), &desc, engine, attr, hint);
 }
 
-static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
-                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                                      const_layout y, const geometry *g,
+                                                      const_dnnl_primitive_attr_t attr,
+                                                          const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y, g->stride, g->dilation,
+  return make(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y,
+                                                                  g->stride, g->dilation,
                                                                   g->padding, g->after), &desc, engine, attr, hint);
 }
 
@@ -89,35 +104,48 @@ static void layout_free(layout l) {
   if (l) dnnl_memory_desc_destroy(l);
 }
 
-static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
+                          dnnl_format_tag_t tag) {
   return dnnl_memory_desc_create_with_tag(out, ndim, shape, type, tag) == dnnl_success;
 }
 
-static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type, const dnnl_dims_t strides) {
+static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
+                              const dnnl_dims_t strides) {
   return dnnl_memory_desc_create_with_strides(out, ndim, shape, type, strides) == dnnl_success;
 }
 
 static bool layout_copy(layout *out, const_layout from) { return dnnl_memory_desc_clone(out, from) == dnnl_success; }
 
-static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout bias, const_layout y,
+static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                              const_layout bias, const_layout y,
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct, x, weight, bias, y,
-                                                        g->stride, g->dilation, g->padding, g->after, attr) == dnnl_success ? made : NULL;
+  return dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct,
+                                                        x, weight, bias, y,
+                                                        g->stride, g->dilation, g->padding, g->after,
+                                                            attr) == dnnl_success ? made : NULL;
 }
 
-static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
-                                                     const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                                     const_layout y, const geometry *g,
+                                                     const_dnnl_primitive_attr_t attr,
+                                                         const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y, g->stride, g->dilation,
-                                                              g->padding, g->after, hint, attr) == dnnl_success ? made : NULL;
+  return dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y,
+                                                              g->stride, g->dilation,
+                                                              g->padding, g->after, hint,
+                                                                  attr) == dnnl_success ? made : NULL;
 }
 
-static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight, const_layout y, const geometry *g,
-                                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, const_layout x, const_layout weight,
+                                                      const_layout y, const geometry *g,
+                                                      const_dnnl_primitive_attr_t attr,
+                                                          const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, NULL, y, g->stride,
-                                                                 g->dilation, g->padding, g->after, hint, attr) == dnnl_success ? made : NULL;
+  return dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight,
+                                                                 NULL, y, g->stride,
+                                                                 g->dilation, g->padding, g->after, hint,
+                                                                     attr) == dnnl_success ? made : NULL;
 }
 
 #endif
@@ -195,7 +223,8 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
     good = dnnl_memory_create(&args[made].memory, operands[made].lies, o->engine, operands[made].data) == dnnl_success;
     if (!good) break;
   }
-  good = good && dnnl_primitive_execute(s->primitive, stream, count, args) == dnnl_success && dnnl_stream_wait(stream) == dnnl_success;
+  good = good && dnnl_primitive_execute(s->primitive, stream, count, args) == dnnl_success &&
+      dnnl_stream_wait(stream) == dnnl_success;
   while (made > 0) dnnl_memory_destroy(args[--made].memory);
   if (stream) dnnl_stream_destroy(stream);
   end_alone(o, before);
@@ -203,7 +232,8 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
 }
 
 /* From one weight layout to the other. */
-static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const void *from, const_layout to_lies, void *to, void *scratch) {
+static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const void *from, const_layout to_lies,
+                    void *to, void *scratch) {
   if (!conv->reorder.primitive) {
     memcpy(to, from, dnnl_memory_desc_get_size(to_lies));
     return true;
@@ -236,7 +266,8 @@ bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const floa
 size_t gb_onednn_weight_bytes(const gb_onednn_conv *conv) { return dnnl_memory_desc_get_size(conv->packed); }
 
 size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
-  size_t run = dnnl_memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive ? dnnl_memory_desc_get_size(conv->reorder.scratch) : 0;
+  size_t run = dnnl_memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive
+      ? dnnl_memory_desc_get_size(conv->reorder.scratch) : 0;
   return ((run > order ? run : order) + 63) & ~(size_t)63;
 }
 
@@ -248,7 +279,8 @@ static void conv_free(gb_onednn_conv *conv) {
   if (!conv) return;
   if (conv->run.primitive) dnnl_primitive_destroy(conv->run.primitive);
   if (conv->reorder.primitive) dnnl_primitive_destroy(conv->reorder.primitive);
-  layout all[] = { conv->run.scratch, conv->reorder.scratch, conv->x, conv->weight, conv->packed, conv->any, conv->y, conv->bias_layout };
+  layout all[] = { conv->run.scratch, conv->reorder.scratch, conv->x, conv->weight, conv->packed, conv->any, conv->y,
+                   conv->bias_layout };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) layout_free(all[i]);
   free(conv);
 }
@@ -276,14 +308,17 @@ static int64_t after_of(const gb_conv_sizes *s, int i) {
 }
 
 /* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
-static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr,
+static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s,
+                                      const_dnnl_primitive_attr_t attr,
                                       const_dnnl_primitive_desc_t hint) {
   dnnl_engine_t engine = conv->onednn->engine;
   const geometry g = { .stride = { s->stride[0], s->stride[1] }, .padding = { s->padding[0], s->padding[1] },
                        .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 }, /* oneDNN counts the gaps */
                        .after = { after_of(s, 0), after_of(s, 1) } };
-  if (kind == GB_ONEDNN_FORWARD) return describe_forward(engine, conv->x, conv->any, conv->bias ? conv->bias_layout : NULL, conv->y, &g, attr);
-  if (kind == GB_ONEDNN_BACKWARD_INPUT) return describe_backward_input(engine, conv->x, conv->any, conv->y, &g, attr, hint);
+  if (kind == GB_ONEDNN_FORWARD)
+    return describe_forward(engine, conv->x, conv->any, conv->bias ? conv->bias_layout : NULL, conv->y, &g, attr);
+  if (kind == GB_ONEDNN_BACKWARD_INPUT)
+    return describe_backward_input(engine, conv->x, conv->any, conv->y, &g, attr, hint);
   return describe_backward_weight(engine, conv->x, conv->any, conv->y, &g, attr, hint);
 }
 
@@ -297,7 +332,8 @@ static bool compile(step *s, dnnl_primitive_desc_t desc) {
   return good;
 }
 
-/* Is this implementation slower than another that the caller has: one of oneDNN's references, or, of bfloat16, one without AMX's tiles? */
+/* Is this implementation slower than another that the caller has: one of oneDNN's references, or, of bfloat16, one
+ * without AMX's tiles? */
 static bool is_slow(const gb_onednn_conv *conv, const_dnnl_primitive_desc_t desc) {
   const char *name = NULL;
   if (dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name) return true;
@@ -310,7 +346,8 @@ static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t at
   const_layout from = out ? conv->packed : conv->weight, to = out ? conv->weight : conv->packed;
   dnnl_primitive_desc_t desc = NULL;
   if (dnnl_memory_desc_equal(from, to)) return true;
-  if (dnnl_reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine, attr) != dnnl_success) return false;
+  if (dnnl_reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine,
+                                         attr) != dnnl_success) return false;
   return compile(&conv->reorder, desc);
 }
 
@@ -327,12 +364,15 @@ static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl
     return false;
   }
   bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
-  bool known = layout_copy(&conv->packed, dnnl_primitive_desc_query_md(run, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0));
+  bool known = layout_copy(&conv->packed, dnnl_primitive_desc_query_md(run,
+                                                                       out ? dnnl_query_diff_weights_md
+      : dnnl_query_weights_md, 0));
   return compile(&conv->run, run) && known && compile_reorder(conv, attr);
 }
 
 /* A new convolution, or NULL where oneDNN cannot. */
-static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
+static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias,
+                                bool half) {
   gb_onednn_conv *conv = calloc(1, sizeof *conv);
   if (!conv) return NULL;
   conv->onednn = o;
@@ -342,7 +382,8 @@ static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, 
   dnnl_primitive_attr_t attr = NULL;
   int before = begin_alone(o);
   bool good = dnnl_primitive_attr_create(&attr) == dnnl_success &&
-              dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success && compile_all(conv, s, attr);
+              dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
+                  compile_all(conv, s, attr);
   if (attr) dnnl_primitive_attr_destroy(attr);
   end_alone(o, before);
   if (good) return conv;
@@ -358,7 +399,8 @@ static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, 
 static struct gb_onednn *onednn_open(void) {
   struct gb_onednn *o = calloc(1, sizeof *o);
   if (!o) return NULL;
-  if (dnnl_version()->major == DNNL_VERSION_MAJOR && find_openmp(o) && dnnl_engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
+  if (dnnl_version()->major == DNNL_VERSION_MAJOR && find_openmp(o) &&
+      dnnl_engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
   free(o);
   return NULL;
 }
@@ -380,7 +422,8 @@ static kept_conv *place(struct gb_onednn *o) {
   return oldest;
 }
 
-const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias,
+                                     bool half) {
   gb_cpu_room *room = gb_cpu(context);
   if (room->plain_convolution) return NULL;
   struct gb_onednn *o = room->onednn;
@@ -401,7 +444,8 @@ const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, c
 
 #else
 
-const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias, bool half) {
+const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, const gb_conv_sizes *s, bool bias,
+                                     bool half) {
   (void)context, (void)kind, (void)s, (void)bias, (void)half;
   return NULL;
 }

@@ -1,7 +1,8 @@
-/* cpu/cpu.h - what the CPU kernels share. Every kernel file is compiled once per level (baseline, v3, v4) with GB_LEVEL set to the
- * level's name; each defines one function that puts its kernels into a backend table:
+/* cpu/cpu.h - what the CPU kernels share. Every kernel file is compiled once per level (baseline, v3, v4) with GB_LEVEL
+ * set to the level's name; each defines one function that puts its kernels into a backend table:
  *     void GB_CPU_FILL(elementwise)(gb_backend *backend) { backend->run[GB_OP_add] = add; ... }
- * Arithmetic is float32 for 16- and 32-bit floats, float64 for float64, int64 for integers (which wrap at their width on storing). */
+ * Arithmetic is float32 for 16- and 32-bit floats, float64 for float64, int64 for integers (which wrap at their width
+ * on storing). */
 #ifndef GB_CPU_CPU_H
 #define GB_CPU_CPU_H
 
@@ -18,10 +19,12 @@
 #define GB_CPU_FILL(family) GB_CPU_PASTE(gb_cpu_fill_, family, GB_LEVEL)
 #define GB_CPU_NAME(name) GB_CPU_PASTE(gb_cpu_, name, GB_LEVEL)
 
-/* Elements a tile holds: three float32 tiles of it fit in L1. Chunks of parallel work are cut in multiples of it, by shape alone. */
+/* Elements a tile holds: three float32 tiles of it fit in L1. Chunks of parallel work are cut in multiples of it, by
+ * shape alone. */
 #define GB_TILE 1024
 
-/* {---- cpu/tile.c: bring any dtype and stride into an array of the compute type, and back (strides in elements) ---- */
+/* {---- cpu/tile.c: bring any dtype and stride into an array of the compute type, and back (strides in elements) ----
+ * */
 
 #define gb_load_f32 GB_CPU_NAME(load_f32)
 #define gb_load_f64 GB_CPU_NAME(load_f64)
@@ -40,7 +43,8 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 
 /* {---- cpu/backend.c ---- */
 
-/* What multiplies 16-bit operands: the kernels for float32 after they were widened, AVX512_BF16's dot products, or the tiles of AMX. */
+/* What multiplies 16-bit operands: the kernels for float32 after they were widened, AVX512_BF16's dot products, or the
+ * tiles of AMX. */
 typedef enum gb_unit { GB_UNIT_NONE, GB_UNIT_DOTS, GB_UNIT_TILES } gb_unit;
 
 /* What the backend keeps: the state of its table. */
@@ -53,14 +57,16 @@ typedef struct gb_cpu_room {
 
 static inline gb_cpu_room *gb_cpu(const gb_context *context) { return context->backend[GB_CPU]->state; }
 
-/* Run fn over chunks on the context's threads. Chunks that have not begun when a stop is asked for are left out, and the op fails with
- * GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays unset: code between two runs that takes it
- * for an index, or keeps it beyond the op, asks gb_was_stopped first. One chunk alone is not looked after: it is short, or asks by itself. */
+/* Run fn over chunks on the context's threads. Chunks that have not begun when a stop is asked for are left out, and
+ * the op fails with GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays
+ * unset: code between two runs that takes it for an index, or keeps it beyond the op, asks gb_was_stopped first. One
+ * chunk alone is not looked after: it is short, or asks by itself. */
 void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
 /* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
 bool gb_stop_long(const gb_call *call);
 /* Was a chunk of this op left out? */
-static inline bool gb_was_stopped(const gb_call *call) { return atomic_load_explicit(&call->stopped, memory_order_relaxed); }
+static inline bool gb_was_stopped(const gb_call *call) { return atomic_load_explicit(&call->stopped,
+    memory_order_relaxed); }
 /* The same inside a chunk, asked once in so many elements of work: *work counts them, from 0. */
 static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elements) {
   *work += elements;
@@ -68,12 +74,16 @@ static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elem
   *work = 0;
   return gb_stop_long(call);
 }
-/* So much more is about to be done for the call that runs on this thread: is a stop asked for? Looks once in GB_PIECE. */
+/* So much more is about to be done for the call that runs on this thread: is a stop asked for? Looks once in
+ * GB_PIECE. */
 bool gb_work(int64_t amount);
 /* The same for the multiply-adds of a block of a product, and for bringing its operands into panels. */
-static inline bool gb_work_products(int64_t m, int64_t n, int64_t k) { return gb_work(m * n * k / (GB_PIECE_PRODUCTS / GB_PIECE) + (m + n) * k); }
-/* As many elements from `at` on as a loop over n does at once; 0 at the end, and where a stop is asked for: then what is left is left out. Rows up to
- * GB_SHORT_ROW are done whole and not counted, since chunks have few of them. Pieces are whole tiles. */
+static inline bool gb_work_products(int64_t m, int64_t n,
+                                    int64_t k) { return gb_work(m * n * k / (GB_PIECE_PRODUCTS / GB_PIECE) + (m + n) *
+                                                                k); }
+/* As many elements from `at` on as a loop over n does at once; 0 at the end, and where a stop is asked for: then what
+ * is left is left out. Rows up to GB_SHORT_ROW are done whole and not counted, since chunks have few of them. Pieces
+ * are whole tiles. */
 #define GB_SHORT_ROW (4 * GB_TILE)
 int64_t gb_piece_of_long(int64_t at, int64_t n);
 static inline int64_t gb_piece(int64_t at, int64_t n) { return n <= GB_SHORT_ROW ? n - at : gb_piece_of_long(at, n); }
@@ -91,7 +101,8 @@ static inline void gb_copy_bytes(void *to, const void *from, size_t bytes) {
 gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes);
 void gb_cpu_scratch_free(const gb_call *call, gb_block *block);
 
-/* A kernel met a bad value in data (a label, a token id) inside a parallel loop: kept here, turned into an error at its end. */
+/* A kernel met a bad value in data (a label, a token id) inside a parallel loop: kept here, turned into an error at its
+ * end. */
 typedef struct gb_bad_index { atomic_bool set; int64_t value, limit; } gb_bad_index;
 void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit);
 /* GB_OK, or GB_EINDEX with "index 12 is out of range 0 .. 9". */
@@ -102,16 +113,19 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out);
 
 /* ----} */
 
-/* {---- base/math.h: inline float32 functions that the compiler can vectorise, accurate to 2 ulp ---- gb_expf gb_logf gb_tanhf gb_erff ... */
+/* {---- base/math.h: inline float32 functions that the compiler can vectorise, accurate to 2 ulp ---- gb_expf gb_logf
+ * gb_tanhf gb_erff ... */
 /* ----} */
 
 /* {---- cpu/gemm.c ---- */
 
-/* One matrix operand in memory: element (r, c) at data + r * row_stride + c * column_stride; one of the strides is 1 (others are packed). */
+/* One matrix operand in memory: element (r, c) at data + r * row_stride + c * column_stride; one of the strides is 1
+ * (others are packed). */
 typedef struct gb_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_matrix;
-/* c[m, n] (row-major, leading dimension ldc, dtype) = beta * c + a[m, k] @ b[k, n], accumulated in float32 (float64 for float64), rounded once.
- * Serial: callable from a chunk. */
-gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, void *c, int64_t ldc, gb_dtype dtype);
+/* c[m, n] (row-major, leading dimension ldc, dtype) = beta * c + a[m, k] @ b[k, n], accumulated in float32 (float64 for
+ * float64), rounded once. Serial: callable from a chunk. */
+gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
+                            void *c, int64_t ldc, gb_dtype dtype);
 
 /* ----} */
 

@@ -199,7 +199,8 @@ static gb_status bernoulli(gb_call *call) {
 
 /* {---- multinomial: weights at the leaves of a tree of sums, so that a draw and a removal take log(n) steps ---- */
 
-/* Fill the tree (2 * size numbers, the root at 1) with one row of weights; gives how many are not 0, or -1 where one is no weight. */
+/* Fill the tree (2 * size numbers, the root at 1) with one row of weights; gives how many are not 0, or -1 where one is
+ * no weight. */
 static int64_t plant(double *tree, int64_t size, const char *weights, gb_dtype dtype, int64_t stride, int64_t n) {
   int64_t positive = 0, bytes = (int64_t)gb_dtype_bytes(dtype);
   for GB_PIECES(at, m, n) gb_load_f64(tree + size + at, weights + at * stride * bytes, dtype, stride, m);
@@ -230,7 +231,8 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
     if (positive < 0) return gb_call_fail(call, GB_EINVAL, "weights must be finite and not negative");
     if (positive == 0) return gb_call_fail(call, GB_EINVAL, "a row of weights has nothing but zeros");
     if (!replacement && positive < samples)
-      return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement, but a row has only %lld weights that are not 0", (long long)samples,
+      return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement, but a row has only %lld weights that "
+                                           "are not 0", (long long)samples,
                           (long long)positive);
     for (int64_t s = 0; s < samples; s++, to++) {
       uint32_t words[2];
@@ -262,7 +264,8 @@ static gb_status multinomial(gb_call *call) {
 /* The elements of a tensor, broadcast and converted, into another. Equal dtypes are copied as they are. */
 static gb_status copy_from(gb_call *call, gb_tensor *out, gb_tensor *in) {
   /* contiguous: the input itself */
-  if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place) return GB_OK;
+  if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place)
+    return GB_OK;
   gb_tile_as type = out->dtype == in->dtype ? GB_AS_RAW : gb_tile_as_of((gb_dtype)in->dtype);
   gb_tile_job job = { .loop = NULL };
   gb_tiles_plan(&job.tiles, (gb_tensor *[]){ out, in }, 2, (gb_tile_as[]){ type, type }, false, 1);

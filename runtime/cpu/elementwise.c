@@ -96,7 +96,8 @@ static void kept_columns(const gb_tile_job *job, int64_t row, bool lower, int64_
 }
 
 /* Copy the tile, row by row of the matrix, with zeros outside the triangle. */
-static void triangle(const gb_tile_job *job, const gb_tile_place *place, char *out, const char *in, size_t bytes, bool lower) {
+static void triangle(const gb_tile_job *job, const gb_tile_place *place, char *out, const char *in, size_t bytes,
+                     bool lower) {
   int64_t rows = job->number.i64[0], columns = job->number.i64[1];
   for (int64_t done = 0; done < place->n;) {
     int64_t at = place->first + done, column = at % columns, from, to;
@@ -113,10 +114,14 @@ static void triangle(const gb_tile_job *job, const gb_tile_place *place, char *o
   }
 }
 
-static void tril_4(const gb_tile_job *job, const gb_tile_place *p, void *out, const void *const *in) { triangle(job, p, out, in[0], 4, true); }
-static void tril_8(const gb_tile_job *job, const gb_tile_place *p, void *out, const void *const *in) { triangle(job, p, out, in[0], 8, true); }
-static void triu_4(const gb_tile_job *job, const gb_tile_place *p, void *out, const void *const *in) { triangle(job, p, out, in[0], 4, false); }
-static void triu_8(const gb_tile_job *job, const gb_tile_place *p, void *out, const void *const *in) { triangle(job, p, out, in[0], 8, false); }
+static void tril_4(const gb_tile_job *job, const gb_tile_place *p, void *out,
+                   const void *const *in) { triangle(job, p, out, in[0], 4, true); }
+static void tril_8(const gb_tile_job *job, const gb_tile_place *p, void *out,
+                   const void *const *in) { triangle(job, p, out, in[0], 8, true); }
+static void triu_4(const gb_tile_job *job, const gb_tile_place *p, void *out,
+                   const void *const *in) { triangle(job, p, out, in[0], 4, false); }
+static void triu_8(const gb_tile_job *job, const gb_tile_place *p, void *out,
+                   const void *const *in) { triangle(job, p, out, in[0], 8, false); }
 
 /* ====} */
 
@@ -191,7 +196,8 @@ static void convert_constants(const gb_call *call, const row *r, gb_dtype common
   bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
   for (int k = 1; k < t->count; k++) {
     gb_tile_operand *o = &t->operand[k];
-    if (o->constant && o->dtype != common && k != r->mask && (test || (integer && !call->in[k - 1]->wrapped))) o->through = common;
+    if (o->constant && o->dtype != common && k != r->mask && (test || (integer && !call->in[k - 1]->wrapped)))
+      o->through = common;
   }
 }
 
@@ -214,7 +220,8 @@ static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *
   gb_dtype dtype = (gb_dtype)call->in[r->mask == 1]->dtype; /* of what is no mask */
   if (dtype != GB_FLOAT32 && dtype != GB_FLOAT64 && dtype != GB_INT64) return false;
   gb_tile_loop loop = r->loop[gb_tile_as_of(dtype)];
-  if (!loop || out->numel > GB_TILE || out->numel == 0 || (gb_dtype)out->dtype != (r->gives_bool ? GB_BOOL : dtype)) return false;
+  if (!loop || out->numel > GB_TILE || out->numel == 0 || (gb_dtype)out->dtype != (r->gives_bool ? GB_BOOL : dtype))
+    return false;
   for (int i = 0; i < n_in; i++) {
     const gb_tensor *x = call->in[i];
     in[i] = gb_data(x);
@@ -253,7 +260,8 @@ static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job
   atomic_init(&bad, false);
   job->bad = &bad;
   if (!run_small(call, r, n_in, job)) run_planned(call, r, n_in, job, logical);
-  return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero; use floating tensors to get inf or nan") : GB_OK;
+  return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero; use floating tensors to get "
+                                                           "inf or nan") : GB_OK;
 }
 
 /* Most ops: the row of the table. */

@@ -1,24 +1,27 @@
-/* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one rounding.
+/* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one
+ * rounding.
  *
- * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads gives the same bits.
- * Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by cpu/gemm_bf16.c. A small b that several tiles
- * share is packed before them, in parallel. Lanes of a float32 or
- * float64 result are summed in place; those of a 16-bit result in registers if k is short, else in scratch, and rounded once, after the bias
- * and the activation.
- * Traffic: each operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
+ * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads
+ * gives the same bits. Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by
+ * cpu/gemm_bf16.c. A small b that several tiles share is packed before them, in parallel. Lanes of a float32 or float64
+ * result are summed in place; those of a 16-bit result in registers if k is short, else in scratch, and rounded once,
+ * after the bias and the activation. Traffic: each operand panel is read once per tile that uses it, each result
+ * written once; 2 m n k operations. */
 #include "cpu/gemm.h"
 
 #include <string.h>
 
 #include "base/functions.h"
 
-/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth waking a thread: of the
- * float32 kernels, and of a unit for 16-bit operands, to which packing costs more than multiplying. */
+/* Chunks that make enough work for every thread of a small machine, and operations below which a chunk is not worth
+ * waking a thread: of the float32 kernels, and of a unit for 16-bit operands, to which packing costs more than
+ * multiplying. */
 #define WANTED_CHUNKS 8
 #define LEAST_OPERATIONS 2e6
 #define LEAST_UNIT_OPERATIONS 8e6
 
-/* Columns of b that are packed by one chunk where b is packed before the tiles, and the most that b may take then: a part of a core's cache. */
+/* Columns of b that are packed by one chunk where b is packed before the tiles, and the most that b may take then: a
+ * part of a core's cache. */
 #define PACKED_COLUMNS 32
 #define MOST_PACKED_BYTES ((size_t)1 << 21)
 
@@ -38,12 +41,14 @@ typedef struct gemm_plan {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
-static char *at(const void *data, gb_dtype dtype, int64_t element) { return (char *)data + element * (int64_t)gb_dtype_bytes(dtype); }
+static char *at(const void *data, gb_dtype dtype, int64_t element) { return (char *)data + element *
+                                                                     (int64_t)gb_dtype_bytes(dtype); }
 
 /* {==== epilogue ==== */
 
 /* Replace n numbers by an activation of them. */
-#define EACH(NAME, name, type) case GB_ACTIVATION_##NAME: for (int64_t i = 0; i < n; i++) v[i] = gb_##name##_##type(v[i]); break;
+#define EACH(NAME, name, type) \
+  case GB_ACTIVATION_##NAME: for (int64_t i = 0; i < n; i++) v[i] = gb_##name##_##type(v[i]); break;
 #define EACH_F32(NAME, name) EACH(NAME, name, f32)
 #define EACH_F64(NAME, name) EACH(NAME, name, f64)
 static void activate_f32(float *v, int64_t n, gb_activation activation) {
@@ -65,12 +70,16 @@ static void activate(gb_lane lane, void *v, int64_t n, gb_activation activation)
   else activate_f64(v, n, activation);
 }
 
-/* A block of sums whose first is `element` of the whole result, in column `column` of its matrix: + bias, keep, activate, round. */
-static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column, int64_t element, int64_t m, int64_t n) {
+/* A block of sums whose first is `element` of the whole result, in column `column` of its matrix: + bias, keep,
+ * activate, round. */
+static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column, int64_t element, int64_t m,
+                   int64_t n) {
   const gb_product *p = plan->p;
   const gb_epilogue *e = &p->epilogue;
   union { float f32[GB_BLOCK_N]; double f64[GB_BLOCK_N]; } bias;
-  if (e->bias) gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype, e->bias_stride, n);
+  if (e->bias)
+    gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype, e->bias_stride,
+                 n);
   for (int64_t i = 0; i < m; i++, element += p->ldc, sums += (size_t)ld * gb_lane_bytes(plan->lane)) {
     if (e->bias) gb_row_add(plan->lane, sums, &bias, n, 1);
     if (p->add) gb_row_add(plan->lane, sums, at(p->c, p->dtype, element), n, 1);
@@ -80,7 +89,8 @@ static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column
   }
 }
 
-static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->epilogue.pre || p->epilogue.activation != GB_ACTIVATION_NONE; }
+static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->epilogue.pre ||
+                                                p->epilogue.activation != GB_ACTIVATION_NONE; }
 
 /* ====} */
 
@@ -93,8 +103,8 @@ static bool could_pack_once(const gemm_plan *plan) {
   return gb_packed_bytes(plan->lane, p->n, p->k) <= MOST_PACKED_BYTES;
 }
 
-/* The size of parts of `whole`, a multiple of `unit` and at most a block: about that, but so that no 1 is left, which would be a vector's and summed
- * in another order. */
+/* The size of parts of `whole`, a multiple of `unit` and at most a block: about that, but so that no 1 is left, which
+ * would be a vector's and summed in another order. */
 static int64_t part_of(int64_t whole, int64_t about, int64_t unit, int64_t block) {
   int64_t part = round_up(divide_up(whole, divide_up(whole, about)), unit);
   if (part >= whole) return whole;
@@ -103,8 +113,8 @@ static int64_t part_of(int64_t whole, int64_t about, int64_t unit, int64_t block
   return part;
 }
 
-/* Tiles of c: about as many as there are threads to feed, none too small to pay for a thread; or, where one matrix is too small, several of
- * the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
+/* Tiles of c: about as many as there are threads to feed, none too small to pay for a thread; or, where one matrix is
+ * too small, several of the batch to a chunk. Sizes are multiples of what the kernels hold in registers. */
 static void choose_tiles(gemm_plan *plan) {
   const gb_product *p = plan->p;
   bool by_unit = plan->how.unit != GB_UNIT_NONE;
@@ -112,7 +122,8 @@ static void choose_tiles(gemm_plan *plan) {
   int64_t rows = by_unit ? 32 : 12;
   bool once = could_pack_once(plan);
   int64_t m = least(p->m, GB_BLOCK_M), n = least(p->n, GB_BLOCK_N);
-  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS && row * (double)m * (double)n >= 2 * enough) {
+  while (divide_up(p->m, m) * divide_up(p->n, n) * plan->batches < WANTED_CHUNKS &&
+         row * (double)m * (double)n >= 2 * enough) {
     if (m > 2 * rows && (m > n || n <= 64 || (once && m > 96 && p->m > 128))) m = round_up(m / 2, rows);
     else if (n > 64) n = round_up(n / 2, 32);
     else break;
@@ -125,8 +136,8 @@ static void choose_tiles(gemm_plan *plan) {
   plan->per_chunk = plan->down * plan->across == 1 && operations < enough ? (int64_t)(enough / operations) + 1 : 1;
 }
 
-/* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the kernel. So do sums that
- * are added to c. */
+/* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the
+ * kernel. So do sums that are added to c. */
 static bool is_staged(const gb_product *p) {
   if (p->add) return true;
   return gb_is_16bit(p->dtype) && (p->k > GB_BLOCK_K || has_epilogue(p) || p->m == 1 || p->n == 1);
@@ -134,16 +145,19 @@ static bool is_staged(const gb_product *p) {
 
 /* A product in tiles of at most m x n. */
 static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
-  gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p), .batches = 1 };
+  gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p),
+                     .batches = 1 };
   plan.how = gb_product_how_of(call->context);
-  if (plan.lane != GB_LANE_F32 || !gb_unit_takes(plan.how, p->a.dtype, p->b.dtype)) plan.how.unit = GB_UNIT_NONE; /* and no scratch for it */
+  /* and no scratch for it */
+  if (plan.lane != GB_LANE_F32 || !gb_unit_takes(plan.how, p->a.dtype, p->b.dtype)) plan.how.unit = GB_UNIT_NONE;
   plan.mt = m, plan.nt = n;
   for (int i = 0; i < p->batch_ndim; i++) plan.batches *= p->batch[i];
   return plan;
 }
 
 static size_t scratch_bytes(gemm_plan *plan) {
-  plan->product_bytes = (gb_block_product_scratch(plan->how, plan->lane, plan->mt, plan->nt, plan->p->k) + 255) / 256 * 256;
+  plan->product_bytes = (gb_block_product_scratch(plan->how, plan->lane, plan->mt, plan->nt, plan->p->k) + 255) / 256 *
+      256;
   plan->sum_bytes = plan->staged ? (size_t)round_up(plan->mt * plan->nt * (int64_t)gb_lane_bytes(plan->lane), 256) : 0;
   return plan->product_bytes + plan->sum_bytes;
 }
@@ -153,7 +167,8 @@ static size_t scratch_bytes(gemm_plan *plan) {
 /* {==== running ==== */
 
 /* m x n of c at (row, column) of the result that begins at element c: a tile. */
-static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c, int64_t row, int64_t column, char *scratch) {
+static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c, int64_t row, int64_t column,
+                     char *scratch) {
   const gb_product *p = plan->p;
   int64_t m = least(plan->mt, p->m - row), n = least(plan->nt, p->n - column), element = c + row * p->ldc + column;
   char *sums = plan->staged ? scratch + plan->product_bytes : at(p->c, p->dtype, element);
@@ -161,7 +176,8 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
   gb_packed packed = { plan->packed, gb_packed_columns(plan->lane, p->n), column };
-  gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->packed ? &packed : NULL, plan->staged ? 0 : (double)p->beta, sums, ld,
+  gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->packed ? &packed : NULL,
+                   plan->staged ? 0 : (double)p->beta, sums, ld,
                    plan->staged ? gb_lane_dtype(plan->lane) : p->dtype, scratch);
   if (plan->staged || has_epilogue(p)) finish(plan, sums, ld, column, element, m, n);
 }
@@ -187,7 +203,8 @@ static void pack_chunk(void *arg, int64_t chunk) {
   const gemm_plan *plan = arg;
   const gb_product *p = plan->p;
   int64_t first = chunk * PACKED_COLUMNS;
-  gb_pack_columns(plan->how, plan->lane, first, least(PACKED_COLUMNS, p->n - first), p->k, &p->b, gb_packed_columns(plan->lane, p->n), plan->packed,
+  gb_pack_columns(plan->how, plan->lane, first, least(PACKED_COLUMNS, p->n - first), p->k, &p->b,
+                  gb_packed_columns(plan->lane, p->n), plan->packed,
                   scratch_of_thread(plan));
 }
 
@@ -223,8 +240,10 @@ gb_status gb_product_run(gb_call *call, const gb_product *product) {
   return GB_OK;
 }
 
-/* Scratch comes straight from the pool: a chunk may run on any thread, where neither the error text may be written nor memory reclaimed. */
-gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta, void *c, int64_t ldc,
+/* Scratch comes straight from the pool: a chunk may run on any thread, where neither the error text may be written nor
+ * memory reclaimed. */
+gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
+                            void *c, int64_t ldc,
                             gb_dtype dtype) {
   gb_product product = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc, .dtype = dtype, .beta = beta };
   gemm_plan plan = plan_of(call, &product, least(m, GB_BLOCK_M), least(n, GB_BLOCK_N));

@@ -13,19 +13,22 @@ enum { GB_BLOCK_M = 240, GB_BLOCK_N = 512, GB_BLOCK_K = 256 };
 
 /* How operands are read and multiplied. */
 typedef struct gb_product_how {
-  bool tf32;                   /* float32 operands are rounded to 10 bits of mantissa as they are read, where lanes are float32 */
+  bool tf32;                   /* float32 operands are rounded to 10 bits of mantissa as they are read, where lanes are
+                                  float32 */
   gb_unit unit;                /* what multiplies two bfloat16 or two float16 operands where it is faster */
 } gb_product_how;
 
-static inline gb_product_how gb_product_how_of(const gb_context *context) { return (gb_product_how){ context->tf32, gb_cpu(context)->unit }; }
+static inline gb_product_how gb_product_how_of(const gb_context *context) { return (gb_product_how){ context->tf32,
+    gb_cpu(context)->unit }; }
 
 #define gb_block_product GB_CPU_NAME(block_product)
 #define gb_block_product_scratch GB_CPU_NAME(block_product_scratch)
 #define gb_packed_columns GB_CPU_NAME(packed_columns)
 #define gb_packed_bytes GB_CPU_NAME(packed_bytes)
 #define gb_pack_columns GB_CPU_NAME(pack_columns)
-/* The whole of b[k, n] packed beforehand, for many products of rows with it: bytes it takes, and columns with those that fill the last panel.
- * Columns first .. first + count - 1 of it are written to their place in `to`, first a multiple of 32; scratch as for a product of these. */
+/* The whole of b[k, n] packed beforehand, for many products of rows with it: bytes it takes, and columns with those
+ * that fill the last panel. Columns first .. first + count - 1 of it are written to their place in `to`, first a
+ * multiple of 32; scratch as for a product of these. */
 typedef struct gb_packed {
   const char *data;
   int64_t columns;             /* gb_packed_columns */
@@ -33,14 +36,17 @@ typedef struct gb_packed {
 } gb_packed;
 int64_t gb_packed_columns(gb_lane lane, int64_t n);
 size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k);
-void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b, int64_t columns, void *to,
+void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b,
+                     int64_t columns, void *to,
                      void *scratch);
 
-/* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides; serial. What beta 0
- * finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16 bits, to which sums are rounded. packed: b as
- * gb_pack_columns left it, where no unit takes the operands, or NULL. scratch: that many bytes, aligned to 64. */
+/* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides;
+ * serial. What beta 0 finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16
+ * bits, to which sums are rounded. packed: b as gb_pack_columns left it, where no unit takes the operands, or NULL.
+ * scratch: that many bytes, aligned to 64. */
 size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k);
-void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
+void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha,
+                      const gb_matrix *a, const gb_matrix *b,
                       const gb_packed *packed, double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch);
 
 /* ----} */
@@ -61,17 +67,19 @@ static inline bool gb_unit_takes(gb_product_how how, gb_dtype a, gb_dtype b) {
 
 #define gb_bf16_product GB_CPU_NAME(bf16_product)
 #define gb_bf16_product_scratch GB_CPU_NAME(bf16_product_scratch)
-/* gb_block_product where the unit takes the operands, lanes are float32 and k is not 0: the same but for the order of the sums. scratch: that
- * many bytes, then those that gb_block_product itself needs. */
+/* gb_block_product where the unit takes the operands, lanes are float32 and k is not 0: the same but for the order of
+ * the sums. scratch: that many bytes, then those that gb_block_product itself needs. */
 size_t gb_bf16_product_scratch(int64_t m, int64_t n, int64_t k);
-void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
+void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a,
+                     const gb_matrix *b, double beta, void *c,
                      int64_t ldc, gb_dtype dtype, void *scratch);
 
 /* ----} */
 
 /* {---- cpu/gemm.c ---- */
 
-/* What happens to an element between the sum over k and the one rounding: + bias[column], keep it in pre, apply the activation. */
+/* What happens to an element between the sum over k and the one rounding: + bias[column], keep it in pre, apply the
+ * activation. */
 typedef struct gb_epilogue {
   const void *bias;            /* [n], or NULL */
   gb_dtype bias_dtype;
@@ -80,10 +88,10 @@ typedef struct gb_epilogue {
   gb_activation activation;
 } gb_epilogue;
 
-/* c[i] = beta * c[i] + a[i] @ b[i] for every i of a batch of any rank (strides in elements, 0 where broadcast). The results are row-major,
- * m * ldc elements apart. Sums are float32 (float64 for a float64 result) and are rounded once. beta other than 0 is for float32 and
- * float64 results; it meets the sum of every piece of k, so what is large in c costs bits of each. add meets the whole sum alone, with the bits of
- * a product and an addition. */
+/* c[i] = beta * c[i] + a[i] @ b[i] for every i of a batch of any rank (strides in elements, 0 where broadcast). The
+ * results are row-major, m * ldc elements apart. Sums are float32 (float64 for a float64 result) and are rounded once.
+ * beta other than 0 is for float32 and float64 results; it meets the sum of every piece of k, so what is large in c
+ * costs bits of each. add meets the whole sum alone, with the bits of a product and an addition. */
 typedef struct gb_product {
   int64_t m, n, k;
   gb_matrix a, b;              /* of the first of the batch; here both strides may be anything */

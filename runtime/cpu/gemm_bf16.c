@@ -1,14 +1,18 @@
-/* cpu/gemm_bf16.c - products of 16-bit operands by the processor's own bfloat16 instructions, serial: AMX tiles, or AVX512_BF16's dot products.
+/* cpu/gemm_bf16.c - products of 16-bit operands by the processor's own bfloat16 instructions, serial: AMX tiles, or
+ * AVX512_BF16's dot products.
  *
- * Both multiply pairs of bfloat16 exactly and add in float32, but take what is below 2^-126 for zero, in operands and in sums. The numbers must
- * not depend on that: packing looks at every operand, and a block in which anything could become that small goes the way of gemm_kernel.c.
- * That is known beforehand: where the last bits of all elements of a are worth at least x, and those of b y, every product and every rounded
- * sum is 0 or at least x * y. What is left is another order of the sums. float16 is split into two bfloat16 numbers, of 8 and of 3 bits,
- * exactly; their four products are exact too and cannot be small (2^-48), but an infinity times the 0 of a second part would be NaN: blocks
- * with infinities or NaN take the other way. Four products of tiles are still several times as fast as float32; four dot products are not.
+ * Both multiply pairs of bfloat16 exactly and add in float32, but take what is below 2^-126 for zero, in operands and
+ * in sums. The numbers must not depend on that: packing looks at every operand, and a block in which anything could
+ * become that small goes the way of gemm_kernel.c. That is known beforehand: where the last bits of all elements of a
+ * are worth at least x, and those of b y, every product and every rounded sum is 0 or at least x * y. What is left is
+ * another order of the sums. float16 is split into two bfloat16 numbers, of 8 and of 3 bits, exactly; their four
+ * products are exact too and cannot be small (2^-48), but an infinity times the 0 of a second part would be NaN: blocks
+ * with infinities or NaN take the other way. Four products of tiles are still several times as fast as float32; four
+ * dot products are not.
  *
- * Packed operands are tiles of 16 lines (rows of a, columns of b) by 32 steps along k, 1 KiB each. Tiles of a hold line after line. Tiles of b,
- * as the instructions want them, hold pairs: two steps of line 0, of line 1 and so on, then the next two steps. */
+ * Packed operands are tiles of 16 lines (rows of a, columns of b) by 32 steps along k, 1 KiB each. Tiles of a hold line
+ * after line. Tiles of b, as the instructions want them, hold pairs: two steps of line 0, of line 1 and so on, then the
+ * next two steps. */
 #include "cpu/gemm.h"
 
 #if GB_HAVE_BF16_UNITS
@@ -64,7 +68,8 @@ static inline void transpose(__m512i *t) {
 #pragma GCC unroll 4
   for (int c = 0; c < 4; c++) {
     __m512i even = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x88), odd = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xdd);
-    __m512i even2 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88), odd2 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
+    __m512i even2 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x88),
+        odd2 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xdd);
     u[c] = _mm512_shuffle_i32x4(even, even2, 0x88);
     u[8 + c] = _mm512_shuffle_i32x4(even, even2, 0xdd);
     u[4 + c] = _mm512_shuffle_i32x4(odd, odd2, 0x88);
@@ -77,7 +82,8 @@ static inline void transpose(__m512i *t) {
 static inline void load_lines(__m512i *t, const uint16_t *from, int64_t stride, int64_t lines, int64_t steps) {
   __mmask32 inside = steps < STEPS ? (__mmask32)((1u << steps) - 1) : (__mmask32)-1;
 #pragma GCC unroll 16
-  for (int i = 0; i < LINES; i++) t[i] = i < lines ? _mm512_maskz_loadu_epi16(inside, from + i * stride) : _mm512_setzero_si512();
+  for (int i = 0; i < LINES; i++)
+    t[i] = i < lines ? _mm512_maskz_loadu_epi16(inside, from + i * stride) : _mm512_setzero_si512();
 }
 
 /* A tile of pairs from lines that lie side by side. */
@@ -101,14 +107,16 @@ static void gather_lines(__m512i *t, const uint16_t *from, const operand *o, int
 
 /* 32 float16 numbers as sums of two bfloat16: the upper 8 bits of each, and the 3 that are left. */
 static inline void split(__m512i x, __m512i *high, __m512i *low) {
-  const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13,
+  const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25,
+                                         23, 21, 19, 17, 15, 13,
                                          11, 9, 7, 5, 3, 1);
   const __m512i eight_bits = _mm512_set1_epi32((int)0xffff0000u);
   __m512 a = _mm512_cvtph_ps(_mm512_castsi512_si256(x)), b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
   __m512 a8 = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), eight_bits));
   __m512 b8 = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(b), eight_bits));
   *high = _mm512_permutex2var_epi16(_mm512_castps_si512(a8), upper, _mm512_castps_si512(b8));
-  *low = _mm512_permutex2var_epi16(_mm512_castps_si512(_mm512_sub_ps(a, a8)), upper, _mm512_castps_si512(_mm512_sub_ps(b, b8)));
+  *low = _mm512_permutex2var_epi16(_mm512_castps_si512(_mm512_sub_ps(a, a8)), upper,
+                                   _mm512_castps_si512(_mm512_sub_ps(b, b8)));
 }
 
 static inline void store_tile(uint16_t *to, __m512i *t, bool turn) {
@@ -118,7 +126,8 @@ static inline void store_tile(uint16_t *to, __m512i *t, bool turn) {
 }
 
 /* Up to 16 lines, and up to 32 steps of them, into one tile per part. */
-static void pack_tile(const operand *o, int64_t line, int64_t lines, int64_t step, int64_t steps, uint16_t *to, sizes *seen) {
+static void pack_tile(const operand *o, int64_t line, int64_t lines, int64_t step, int64_t steps, uint16_t *to,
+                      sizes *seen) {
   __m512i t[LINES], low[LINES];
   const uint16_t *from = o->data + line * o->line_stride + step * o->depth_stride;
   bool pairs = o->line_stride == 1 && o->depth_stride != 1;
@@ -164,8 +173,9 @@ static int largest_of(const sizes *s) {
   return largest;
 }
 
-/* Does the product of such operands come out as float32 arithmetic has it, but for the order? bfloat16 of exponent e (biased by 127) is a
- * multiple of 2^(e - 134), so products and sums are multiples of 2^(ea + eb - 268), which is to be at least 2^-126. Only zeros: e is 512. */
+/* Does the product of such operands come out as float32 arithmetic has it, but for the order? bfloat16 of exponent e
+ * (biased by 127) is a multiple of 2^(e - 134), so products and sums are multiples of 2^(ea + eb - 268), which is to be
+ * at least 2^-126. Only zeros: e is 512. */
 static bool is_exact(gb_dtype dtype, const sizes *a, const sizes *b) {
   if (dtype == GB_FLOAT16) return largest_of(a) < 0x7c00 && largest_of(b) < 0x7c00;
   int ea = smallest_of(a) >> 7, eb = smallest_of(b) >> 7;
@@ -182,7 +192,8 @@ typedef struct quad { const uint16_t *a, *b; int64_t panel, depth; int parts; fl
 /* The registers of AMX: 0 to 3 for sums, 4 and 5 for a, 6 and 7 for b. */
 #define AMX __attribute__((target("amx-tile,amx-bf16")))
 
-/* All eight have 16 rows of 64 bytes. gcc's intrinsics for loading do not say that they read memory: hence a constant, and the barrier. */
+/* All eight have 16 rows of 64 bytes. gcc's intrinsics for loading do not say that they read memory: hence a constant,
+ * and the barrier. */
 AMX static void begin_tiles(void) {
   static const struct { uint8_t palette, start_row, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; } config = {
     .palette = 1, .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } };
@@ -275,12 +286,14 @@ static inline void put_row(__m512 sums, __mmask16 inside, float alpha, float bet
     _mm512_mask_storeu_ps(c, inside, x);
     return;
   }
-  __m256i low = dtype == GB_FLOAT16 ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT) : _mm512_cvtepi32_epi16(_mm512_srli_epi32(gb_round_bf16(x), 16));
+  __m256i low = dtype == GB_FLOAT16 ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
+      : _mm512_cvtepi32_epi16(_mm512_srli_epi32(gb_round_bf16(x), 16));
   _mm256_mask_storeu_epi16(c, inside, low);
 }
 
 /* rows x columns (at most 32 each) of sums that lie 32 apart, into c. */
-static void put(const float *sums, int64_t rows, int64_t columns, float alpha, float beta, char *c, int64_t ldc, gb_dtype dtype) {
+static void put(const float *sums, int64_t rows, int64_t columns, float alpha, float beta, char *c, int64_t ldc,
+                gb_dtype dtype) {
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype);
   for (int64_t j = 0; j < columns; j += LINES) {
     __mmask16 inside = (__mmask16)(columns - j < LINES ? (1u << (columns - j)) - 1 : 0xffffu);
@@ -290,7 +303,8 @@ static void put(const float *sums, int64_t rows, int64_t columns, float alpha, f
 }
 
 /* Packed panels times packed panels. What needs nothing more than the sums is stored by the kernel. */
-static void multiply_packed(gb_unit unit, int64_t m, int64_t n, quad q, float alpha, float beta, char *c, int64_t ldc, gb_dtype dtype) {
+static void multiply_packed(gb_unit unit, int64_t m, int64_t n, quad q, float alpha, float beta, char *c, int64_t ldc,
+                            gb_dtype dtype) {
   float sums[SIDE * SIDE] __attribute__((aligned(64)));
   const uint16_t *a = q.a, *b = q.b;
   bool plain = dtype == GB_FLOAT32 && alpha == 1 && beta == 0;
@@ -313,12 +327,15 @@ static size_t packed_bytes(int64_t lines, int64_t most, int64_t k) {
   return (size_t)(round_up(least(lines, most), SIDE) * round_up(least(k, BLOCK_K), 2 * STEPS)) * sizeof(uint16_t);
 }
 
-size_t gb_bf16_product_scratch(int64_t m, int64_t n, int64_t k) { return packed_bytes(m, BLOCK_M, 2 * k) + packed_bytes(n, BLOCK_N, 2 * k); }
+size_t gb_bf16_product_scratch(int64_t m, int64_t n,
+                               int64_t k) { return packed_bytes(m, BLOCK_M, 2 * k) + packed_bytes(n, BLOCK_N, 2 * k); }
 
-void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b, double beta, void *c,
+void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a,
+                     const gb_matrix *b, double beta, void *c,
                      int64_t ldc, gb_dtype dtype, void *scratch) {
   int parts = a->dtype == GB_FLOAT16 ? 2 : 1;
-  operand rows = { a->data, a->row_stride, a->column_stride, parts, false }, columns = { b->data, b->column_stride, b->row_stride, parts, true };
+  operand rows = { a->data, a->row_stride, a->column_stride, parts, false },
+      columns = { b->data, b->column_stride, b->row_stride, parts, true };
   uint16_t *a_room = scratch, *b_room = (uint16_t *)(void *)((char *)scratch + packed_bytes(m, BLOCK_M, 2 * k));
   char *rest = (char *)scratch + gb_bf16_product_scratch(m, n, k);
   for (int64_t j = 0; j < n; j += BLOCK_N)
@@ -340,7 +357,8 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
         left.data = rows.data + i * rows.line_stride + p * rows.depth_stride;
         right.data = columns.data + j * columns.line_stride + p * columns.depth_stride;
         how.unit = GB_UNIT_NONE;
-        gb_block_product(how, GB_LANE_F32, down, across, depth, alpha, &left, &right, NULL, before, to, ldc, dtype, rest);
+        gb_block_product(how, GB_LANE_F32, down, across, depth, alpha, &left, &right, NULL, before, to, ldc, dtype,
+                         rest);
       }
     }
 }

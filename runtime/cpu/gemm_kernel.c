@@ -1,10 +1,12 @@
-/* cpu/gemm_kernel.c - the product of two blocks of matrices, serial: packing, and a kernel that holds a tile of c in registers.
+/* cpu/gemm_kernel.c - the product of two blocks of matrices, serial: packing, and a kernel that holds a tile of c in
+ * registers.
  *
- * The scheme is that of Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), as BLIS has it: panels of a and b
- * are packed so that the kernel reads both in order, and packing widens any dtype and takes any strides; rows of a which are lanes already
- * are read where they lie. It is our own because it must be called from many threads at once, with scratch that was allocated before: a serial
- * BLAS keeps its buffers in a table without a lock.
- * The kernel does 2 * MR * NR operations per MR + NR lanes read from cache; packing moves each operand once per block. */
+ * The scheme is that of Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), as BLIS has it:
+ * panels of a and b are packed so that the kernel reads both in order, and packing widens any dtype and takes any
+ * strides; rows of a which are lanes already are read where they lie. It is our own because it must be called from many
+ * threads at once, with scratch that was allocated before: a serial BLAS keeps its buffers in a table without a lock.
+ * The kernel does 2 * MR * NR operations per MR + NR lanes read from cache; packing moves each operand once per
+ * block. */
 #include <string.h>
 
 #include "base/float.h"
@@ -53,7 +55,8 @@ static const char *line_at(const lines *l, int64_t line, int64_t depth) {
   return l->data + (line * l->line_stride + depth * l->depth_stride) * l->bytes;
 }
 
-/* n elements from a stride apart, as lanes: where they lie if they are lanes side by side to be taken as they are, else brought to work. */
+/* n elements from a stride apart, as lanes: where they lie if they are lanes side by side to be taken as they are, else
+ * brought to work. */
 static const char *run_of(gb_lane lane, const lines *l, const char *from, int64_t stride, int64_t n, char *work) {
   if (stride == 1 && l->dtype == gb_lane_dtype(lane) && !l->tf32) return from;
   gb_lane_load(lane, work, from, l->dtype, stride, n);
@@ -91,8 +94,10 @@ static void interleave_f64(double *to, int width, const double *const *line, int
     for (int i = 0; i < width; i++) to[p * width + i] = line[i][p];
 }
 
-/* One panel of `width` lines whose elements along k lie together (or nowhere together). Lines from `count` on are zero. */
-static void pack_along_depth(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to,
+/* One panel of `width` lines whose elements along k lie together (or nowhere together). Lines from `count` on are
+ * zero. */
+static void pack_along_depth(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                             int width, char *to,
                              char *work) {
   const void *line[MOST_LINES];
   int64_t bytes = depth * (int64_t)gb_lane_bytes(lane);
@@ -113,7 +118,8 @@ static inline void copy_lanes(char *to, const char *from, size_t bytes) {
 }
 
 /* All panels of lines that lie side by side: each step along k is one run, cut into the panels. */
-static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to,
+static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                        int width, char *to,
                         char *work) {
   size_t size = gb_lane_bytes(lane), panel = (size_t)(depth * width) * size, row = (size_t)width * size;
   for (int64_t p = 0; p < depth; p++, to += row) {
@@ -134,7 +140,8 @@ static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t cou
 static inline __attribute__((always_inline)) __m512 widen_16(gb_dtype dtype, const char *from, __mmask16 inside) {
   if (dtype == GB_FLOAT32) return _mm512_maskz_loadu_ps(inside, from);
   __m256i bits = _mm256_maskz_loadu_epi16(inside, from);
-  return dtype == GB_FLOAT16 ? _mm512_cvtph_ps(bits) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  return dtype == GB_FLOAT16 ? _mm512_cvtph_ps(bits)
+      : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
 static inline __mmask16 first_of_16(int64_t n) { return (__mmask16)(n < 16 ? (1u << (n < 0 ? 0 : n)) - 1 : 0xffffu); }
@@ -143,17 +150,20 @@ static inline __mmask16 first_of_16(int64_t n) { return (__mmask16)(n < 16 ? (1u
 static inline __attribute__((always_inline)) void transpose_16(__m512 *t) {
   __m512 u[16];
 #pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) u[i] = _mm512_unpacklo_ps(t[i], t[i + 1]), u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
+  for (int i = 0; i < 16; i += 2)
+    u[i] = _mm512_unpacklo_ps(t[i], t[i + 1]), u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 4)
     for (int c = 0; c < 2; c++) {
       t[i + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(u[i + c]), _mm512_castps_pd(u[i + c + 2])));
-      t[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(u[i + c]), _mm512_castps_pd(u[i + c + 2])));
+      t[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(u[i + c]),
+                                                             _mm512_castps_pd(u[i + c + 2])));
     }
 #pragma GCC unroll 4
   for (int c = 0; c < 4; c++) {
     __m512 even = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88), odd = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd);
-    __m512 even2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88), odd2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
+    __m512 even2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88),
+        odd2 = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
     u[c] = _mm512_shuffle_f32x4(even, even2, 0x88), u[8 + c] = _mm512_shuffle_f32x4(even, even2, 0xdd);
     u[4 + c] = _mm512_shuffle_f32x4(odd, odd2, 0x88), u[12 + c] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
   }
@@ -161,8 +171,10 @@ static inline __attribute__((always_inline)) void transpose_16(__m512 *t) {
   for (int i = 0; i < 16; i++) t[i] = u[i];
 }
 
-/* One panel of float32 from lines whose elements along k lie together, 16 x 16 at a time: no float32 copy of 16-bit lines comes in between. */
-static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from,
+/* One panel of float32 from lines whose elements along k lie together, 16 x 16 at a time: no float32 copy of 16-bit
+ * lines comes in between. */
+static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, const lines *l, int64_t first,
+                                                                int64_t count, int64_t from,
                                                                int64_t depth, int width, float *to) {
   for (int line = 0; line < width; line += 16) {
     __mmask16 kept = first_of_16(width - line);
@@ -171,7 +183,8 @@ static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, 
       const char *at = line_at(l, first + line, from + p);
       __m512 t[16];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; i++) t[i] = line + i < count ? widen_16(dtype, at + i * l->line_stride * l->bytes, inside) : _mm512_setzero_ps();
+      for (int i = 0; i < 16; i++)
+        t[i] = line + i < count ? widen_16(dtype, at + i * l->line_stride * l->bytes, inside) : _mm512_setzero_ps();
       transpose_16(t);
       float *row = to + p * width + line;
       if (depth - p >= 16) {
@@ -185,18 +198,21 @@ static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, 
 }
 
 /* All panels of lines that lie side by side. */
-static inline __attribute__((always_inline)) void pack_across_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from,
+static inline __attribute__((always_inline)) void pack_across_16(gb_dtype dtype, const lines *l, int64_t first,
+                                                                 int64_t count, int64_t from,
                                                                 int64_t depth, int width, float *to) {
   for (int64_t p = 0; p < depth; p++, to += width) {
     const char *run = line_at(l, first, from + p);
     float *at = to;
     for (int64_t i = 0; i < count; i += width, at += depth * width)
       for (int j = 0; j < width; j += 16)
-        _mm512_mask_storeu_ps(at + j, first_of_16(width - j), widen_16(dtype, run + (i + j) * l->bytes, first_of_16(least(count - i, width) - j)));
+        _mm512_mask_storeu_ps(at + j, first_of_16(width - j),
+                              widen_16(dtype, run + (i + j) * l->bytes, first_of_16(least(count - i, width) - j)));
   }
 }
 
-static inline __attribute__((always_inline)) void pack_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+static inline __attribute__((always_inline)) void pack_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count,
+                                                          int64_t from, int64_t depth,
                                                          int width, float *to) {
   if (l->depth_stride != 1) { pack_across_16(dtype, l, first, count, from, depth, width, to); return; }
   for (int64_t i = 0; i < count; i += width, to += depth * width)
@@ -204,7 +220,8 @@ static inline __attribute__((always_inline)) void pack_16(gb_dtype dtype, const 
 }
 
 /* The same as pack() does for any lanes, with vectors of 16; false where the lines are not of a kind that it takes. */
-static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to) {
+static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                      int width, char *to) {
   float *lanes = (float *)(void *)to;
   if (lane != GB_LANE_F32 || l->tf32 || (l->depth_stride != 1 && l->line_stride != 1)) return false;
   if (l->dtype == GB_FLOAT32) pack_16(GB_FLOAT32, l, first, count, from, depth, width, lanes);
@@ -217,7 +234,8 @@ static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count
 #endif
 
 /* Lines first .. first + count - 1, k from .. from + depth - 1, into panels of `width` lines. */
-static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width, char *to, char *work) {
+static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width,
+                 char *to, char *work) {
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
   if (pack_wide(lane, l, first, count, from, depth, width, to)) return;
 #endif
@@ -226,18 +244,22 @@ static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int
     return;
   }
   size_t panel = (size_t)(depth * width) * gb_lane_bytes(lane);
-  for (int64_t i = 0; i < count; i += width, to += panel) pack_along_depth(lane, l, first + i, least(width, count - i), from, depth, width, to, work);
+  for (int64_t i = 0; i < count; i += width, to += panel)
+    pack_along_depth(lane, l, first + i, least(width, count - i), from, depth, width, to, work);
 }
 
 /* ====} */
 
 /* {==== kernels ==== */
 
-/* MR rows of a as the kernel reads them, lane by lane: from row to row and from step to step along k. Packed, or where they lie. */
+/* MR rows of a as the kernel reads them, lane by lane: from row to row and from step to step along k. Packed, or where
+ * they lie. */
 typedef struct panel_rows { const char *data; int64_t row, step; } panel_rows;
 
-/* sum[i] += row i of a times two registers of b, along k; a's rows and its steps along k are that far apart, one of them 1. */
-static inline __attribute__((always_inline)) void add_products_f32(int64_t k, const float *a, int64_t row, int64_t step, const float *b, f32x sum[MR][2]) {
+/* sum[i] += row i of a times two registers of b, along k; a's rows and its steps along k are that far apart, one of
+ * them 1. */
+static inline __attribute__((always_inline)) void add_products_f32(int64_t k, const float *a, int64_t row, int64_t step,
+                                                                   const float *b, f32x sum[MR][2]) {
   for (int64_t p = 0; p < k; p++, a += step, b += NR_F32) {
     f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
 #pragma GCC unroll 16
@@ -274,13 +296,15 @@ static void kernel_f64(int64_t k, double alpha, panel_rows rows, const double *b
   }
 }
 
-static void kernel(gb_lane lane, int64_t k, double alpha, panel_rows a, const void *b, double beta, void *c, int64_t ldc) {
+static void kernel(gb_lane lane, int64_t k, double alpha, panel_rows a, const void *b, double beta, void *c,
+                   int64_t ldc) {
   if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, b, (float)beta, c, ldc);
   else kernel_f64(k, alpha, a, b, beta, c, ldc);
 }
 
 /* beta * c + rows x columns of lanes, dense, into c. */
-static void combine(gb_lane lane, int64_t rows, int64_t columns, const char *from, int64_t ld, double beta, char *c, int64_t ldc) {
+static void combine(gb_lane lane, int64_t rows, int64_t columns, const char *from, int64_t ld, double beta, char *c,
+                    int64_t ldc) {
   size_t size = gb_lane_bytes(lane);
   for (int64_t i = 0; i < rows; i++, from += (size_t)ld * size, c += (size_t)ldc * size) {
     if (beta == 0) { memcpy(c, from, (size_t)columns * size); continue; }
@@ -298,9 +322,10 @@ static void round_tile(gb_dtype dtype, int64_t rows, int64_t columns, const floa
   }
 }
 
-/* Rows of a times packed panels of b; at the edges of c, and where it is to be rounded, the kernel works beside it. Rows that do not fill a panel
- * were packed with zeros, or are the last of MR rows that lie in a. */
-static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, panel_rows a, const char *b, double beta, char *c,
+/* Rows of a times packed panels of b; at the edges of c, and where it is to be rounded, the kernel works beside it.
+ * Rows that do not fill a panel were packed with zeros, or are the last of MR rows that lie in a. */
+static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, panel_rows a, const char *b,
+                            double beta, char *c,
                             int64_t ldc, gb_dtype dtype) {
   size_t size = gb_lane_bytes(lane);
   int nr = columns_of(lane);
@@ -316,17 +341,19 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
       if (rows == MR && n - j >= nr && !rounded) { kernel(lane, k, alpha, panel, columns, beta, to, ldc); continue; }
       kernel(lane, k, alpha, panel, columns, 0, edge, nr);
       const char *from = (const char *)edge + (size_t)(back * nr) * size;
-      if (rounded) round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
+      if (rounded)
+        round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
       else combine(lane, rows, least(nr, n - j), from, nr, beta, to, ldc);
     }
 }
 
-/* Is a read where it lies? Float32 as it is, at least one panel of it, side by side one way; not where its lines are a page or more apart: their
- * heads would share few sets of the cache. */
+/* Is a read where it lies? Float32 as it is, at least one panel of it, side by side one way; not where its lines are a
+ * page or more apart: their heads would share few sets of the cache. */
 static bool lies_well(gb_lane lane, const lines *a, int64_t m) {
   if (lane != GB_LANE_F32 || a->dtype != GB_FLOAT32 || a->tf32 || m < MR) return false;
   int64_t apart = a->depth_stride == 1 ? a->line_stride : a->depth_stride;
-  return (a->depth_stride == 1 || a->line_stride == 1) && apart > 0 && apart < 4096 / 4 && (a->depth_stride == 1 || apart != MR);
+  return (a->depth_stride == 1 || a->line_stride == 1) && apart > 0 && apart < 4096 / 4 &&
+      (a->depth_stride == 1 || apart != MR);
 }
 
 /* ====} */
@@ -355,15 +382,18 @@ static bool add_16bit(float *restrict sums, const uint16_t *restrict from, gb_dt
   return true;
 }
 
-/* sums[i] += line i @ v over k from .. from + depth - 1. Lines side by side are added up run by run, others are dotted. */
-static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, const char *v, char *sums,
+/* sums[i] += line i @ v over k from .. from + depth - 1. Lines side by side are added up run by run, others are
+ * dotted. */
+static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                      const char *v, char *sums,
                       char *work) {
   if (l->line_stride == 1 && l->depth_stride != 1) {
     for (int64_t p = 0; p < depth; p++) {
       const char *run = line_at(l, first, from + p);
       double scale = gb_row_get(lane, v, p);
       if (lane == GB_LANE_F32 && gb_is_16bit(l->dtype) &&
-          add_16bit((float *)(void *)sums, (const uint16_t *)(const void *)run, l->dtype, count, (float)scale)) continue;
+          add_16bit((float *)(void *)sums, (const uint16_t *)(const void *)run, l->dtype, count,
+                    (float)scale)) continue;
       gb_row_add(lane, sums, run_of(lane, l, run, 1, count, work), count, scale);
     }
     return;
@@ -375,7 +405,8 @@ static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count
 }
 
 /* c[i * stride] = beta * c + alpha * line i @ v, v one line: one of the operands is a vector, and nothing is packed. */
-static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const lines *v, int64_t k, double alpha, double beta, char *c,
+static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const lines *v, int64_t k, double alpha,
+                            double beta, char *c,
                             int64_t stride, char *work) {
   size_t size = gb_lane_bytes(lane);
   char *sums = work, *lanes = sums + GB_BLOCK_N * size, *run = lanes + GB_BLOCK_N * size;
@@ -398,7 +429,8 @@ static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const l
 
 /* Without a unit. */
 static size_t plain_scratch(gb_lane lane, int64_t m, int64_t n, int64_t k) {
-  int64_t depth = least(k, GB_BLOCK_K), rows = round_up(least(m, GB_BLOCK_M), MR), columns = round_up(least(n, GB_BLOCK_N), columns_of(lane));
+  int64_t depth = least(k, GB_BLOCK_K), rows = round_up(least(m, GB_BLOCK_M), MR),
+      columns = round_up(least(n, GB_BLOCK_N), columns_of(lane));
   int64_t packed = m == 1 || n == 1 ? 0 : round_up(rows * depth, 64) + round_up(columns * depth, 64);
   return (size_t)(packed + WORK_LANES) * gb_lane_bytes(lane);
 }
@@ -413,7 +445,8 @@ size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int
   return bytes;
 }
 
-void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a, const gb_matrix *b,
+void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha,
+                      const gb_matrix *a, const gb_matrix *b,
                       const gb_packed *packed, double beta, void *c, int64_t ldc, gb_dtype dtype, void *scratch) {
   lines rows = rows_of(a), columns = columns_as_lines(b);
   rows.tf32 = how.tf32 && lane == GB_LANE_F32 && a->dtype == GB_FLOAT32;
@@ -421,7 +454,8 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
   size_t size = gb_lane_bytes(lane);
   char *work = scratch, *a_room = work + WORK_LANES * size;
   if (m == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &columns, n, &rows, k, alpha, beta, c, 1, work); return; }
-  if (n == 1 && !gb_is_16bit(dtype)) { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
+  if (n == 1 && !gb_is_16bit(dtype))
+    { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
 #if GB_HAVE_BF16_UNITS
   if (k > 0 && lane == GB_LANE_F32 && gb_unit_takes(how, a->dtype, b->dtype)) {
     gb_bf16_product(how, m, n, k, alpha, a, b, beta, c, ldc, dtype, scratch);
@@ -433,7 +467,8 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
   for (int64_t j = 0; j < n; j += GB_BLOCK_N)
     for (int64_t p = 0; p == 0 || p < k; p += GB_BLOCK_K) { /* also once for no k at all: c = beta * c */
       int64_t across = least(GB_BLOCK_N, n - j), depth = least(GB_BLOCK_K, k - p);
-      const char *b_panels = packed ? packed->data + (size_t)(p * packed->columns + (packed->first + j) * depth) * size : b_room;
+      const char *b_panels = packed ? packed->data + (size_t)(p * packed->columns + (packed->first + j) * depth) * size
+          : b_room;
       if (!packed) pack(lane, &columns, j, across, p, depth, columns_of(lane), b_room, work);
       for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
         int64_t down = least(GB_BLOCK_M, m - i);
@@ -449,17 +484,20 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
     }
 }
 
-size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k) { return (size_t)(gb_packed_columns(lane, n) * k) * gb_lane_bytes(lane); }
+size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k) { return (size_t)(gb_packed_columns(lane, n) * k) *
+                                                             gb_lane_bytes(lane); }
 
 int64_t gb_packed_columns(gb_lane lane, int64_t n) { return round_up(n, columns_of(lane)); }
 
-void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b, int64_t columns, void *to,
+void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b,
+                     int64_t columns, void *to,
                      void *scratch) {
   lines l = columns_as_lines(b);
   l.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   for (int64_t p = 0; p < k; p += GB_BLOCK_K) {
     int64_t depth = least(GB_BLOCK_K, k - p);
     if (gb_work(count * depth)) return;
-    pack(lane, &l, first, count, p, depth, columns_of(lane), (char *)to + (size_t)(p * columns + first * depth) * gb_lane_bytes(lane), scratch);
+    pack(lane, &l, first, count, p, depth, columns_of(lane),
+         (char *)to + (size_t)(p * columns + first * depth) * gb_lane_bytes(lane), scratch);
   }
 }

@@ -1,7 +1,9 @@
-/* cpu/index.c - picking and adding by index. Index values are checked before anything is written; every kernel then trusts them.
+/* cpu/index.c - picking and adding by index. Index values are checked before anything is written; every kernel then
+ * trusts them.
  *
- * What adds (embedding_backward, scatter_add, index_add) adds in the order of the index: parallel work is cut over elements of the result
- * that no two chunks share, so sums are the same bits for any number of threads. Each kernel reads and writes every element once. */
+ * What adds (embedding_backward, scatter_add, index_add) adds in the order of the index: parallel work is cut over
+ * elements of the result that no two chunks share, so sums are the same bits for any number of threads. Each kernel
+ * reads and writes every element once. */
 #include "cpu/walk.h"
 
 /* What most kernels here share: a shape cut into runs, and up to three tensors walked over it. */
@@ -28,7 +30,8 @@ static void embedding_chunk(void *arg, int64_t chunk) {
     gb_run_at(&w->runs, run, at);
     int64_t row = gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, w->stride[1]));
     gb_copy_run(gb_data(y) + run * width * (int64_t)bytes_of(y), (gb_dtype)y->dtype, 1,
-                gb_data(weight) + row * weight->stride[0] * (int64_t)bytes_of(weight), (gb_dtype)weight->dtype, weight->stride[1], width);
+                gb_data(weight) + row * weight->stride[0] * (int64_t)bytes_of(weight), (gb_dtype)weight->dtype,
+                    weight->stride[1], width);
   }
 }
 
@@ -74,8 +77,10 @@ static void sort_by_row(row_lists *lists, const gb_tensor *index) {
   if (gb_was_stopped(lists->call)) return; /* these are no places */
   memset(at, 0, sizeof at);
   for (int64_t i = 0; i < n && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at))
-    lists->place[first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides))]++] = i;
-  for (int64_t r = lists->rows; r > 0 && !gb_long_loop(r); r--) first[r] = first[r - 1]; /* each had moved on to the next one's start */
+    lists->place[first[gb_index_value(gb_data(index), (gb_dtype)index->dtype,
+                                      gb_offset_at(index->ndim, at, strides))]++] = i;
+  /* each had moved on to the next one's start */
+  for (int64_t r = lists->rows; r > 0 && !gb_long_loop(r); r--) first[r] = first[r - 1];
   first[0] = 0;
 }
 
@@ -92,7 +97,8 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
   for (; i < end && !gb_work(FAR + n); i++) {
     gb_run_at(&lists->runs, lists->place[i], at);
-    const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) * bytes;
+    const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) *
+        bytes;
     if (wide) {
       gb_load_f64(part.f64, from, (gb_dtype)grad->dtype, stride, n);
       for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
@@ -158,7 +164,8 @@ static void gather_chunk(void *arg, int64_t chunk) {
   const gb_in_gather *in = GB_IN(w->call, gather);
   const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(w->call, gather)->y;
   size_t bytes = bytes_of(x);
-  int64_t end, at[GB_MAX_NDIM], x_stride = w->stride[0][w->dim], i_stride = w->stride[1][w->dim], y_stride = w->stride[2][w->dim];
+  int64_t end, at[GB_MAX_NDIM], x_stride = w->stride[0][w->dim], i_stride = w->stride[1][w->dim],
+      y_stride = w->stride[2][w->dim];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
     const char *from = gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * (int64_t)bytes;
@@ -193,16 +200,19 @@ static void scatter_line(const index_walk *w, int64_t sum_offset, int64_t index_
   if (w->sums.dtype == GB_FLOAT32) {
     float tile[GB_TILE], *to = (float *)w->sums.data + sum_offset;
     gb_load_f32(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+    for (int64_t j = 0; j < n; j++)
+      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
   } else if (w->sums.dtype == GB_FLOAT64) {
     double tile[GB_TILE], *to = (double *)w->sums.data + sum_offset;
     gb_load_f64(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+    for (int64_t j = 0; j < n; j++)
+      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
   } else {
     int64_t tile[GB_TILE];
     uint64_t *to = (uint64_t *)w->sums.data + sum_offset; /* unsigned: integers wrap */
     gb_load_i64(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++) to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += (uint64_t)tile[j];
+    for (int64_t j = 0; j < n; j++)
+      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += (uint64_t)tile[j];
   }
 }
 
@@ -212,11 +222,13 @@ static void scatter_add_chunk(void *arg, int64_t chunk) {
   int64_t end, at[GB_MAX_NDIM];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
-    int64_t sum_offset = gb_offset_at(w->runs.ndim, at, w->sums.strides), index_offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
+    int64_t sum_offset = gb_offset_at(w->runs.ndim, at, w->sums.strides),
+        index_offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
     int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[2]);
     for (int64_t j = 0; j < w->n && !gb_work(FAR * GB_TILE); j += GB_TILE)
       scatter_line(w, sum_offset, index_offset + j * w->stride[1][w->dim],
-                   gb_data(source) + (offset + j * w->stride[2][w->dim]) * (int64_t)bytes_of(source), w->n - j < GB_TILE ? w->n - j : GB_TILE);
+                   gb_data(source) + (offset + j * w->stride[2][w->dim]) * (int64_t)bytes_of(source),
+                       w->n - j < GB_TILE ? w->n - j : GB_TILE);
   }
 }
 
@@ -249,7 +261,8 @@ static void index_select_chunk(void *arg, int64_t chunk) {
     char *to = gb_data(y) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * bytes;
     if (w->dim != last) {
       at[w->dim] = gb_index_value(gb_data(index), (gb_dtype)index->dtype, start * i_stride);
-      gb_copy_run(to, (gb_dtype)y->dtype, w->stride[2][last], gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * bytes, (gb_dtype)x->dtype,
+      gb_copy_run(to, (gb_dtype)y->dtype, w->stride[2][last],
+                  gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * bytes, (gb_dtype)x->dtype,
                   w->stride[0][last], n);
       continue;
     }
@@ -275,7 +288,8 @@ static gb_status index_select(gb_call *call) {
 }
 
 /* Add n elements of a source run to a run of sums. */
-static void add_run(const index_walk *w, int64_t offset, int64_t stride, const char *from, int64_t from_stride, int64_t n) {
+static void add_run(const index_walk *w, int64_t offset, int64_t stride, const char *from, int64_t from_stride,
+                    int64_t n) {
   gb_dtype dtype = (gb_dtype)GB_IN(w->call, index_add)->source->dtype;
   if (w->sums.dtype == GB_FLOAT32) {
     float tile[GB_TILE], *to = (float *)w->sums.data + offset;
@@ -347,7 +361,8 @@ typedef struct put_job {
 static int64_t put_row(const put_job *job, int64_t i, int64_t *at) {
   const gb_tensor *index = GB_IN(job->call, index_put)->index;
   gb_run_at(&job->index_runs, i, at);
-  return gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(job->index_runs.ndim, at, job->index_strides));
+  return gb_index_value(gb_data(index), (gb_dtype)index->dtype,
+                        gb_offset_at(job->index_runs.ndim, at, job->index_strides));
 }
 
 static void index_put_chunk(void *arg, int64_t chunk) {
@@ -409,7 +424,8 @@ typedef struct mask_job {
 /* The flags of one run. */
 static int64_t run_flags(const mask_job *job, int64_t run, int64_t *at, uint8_t *flags) {
   int64_t n = gb_run_at(&job->runs, run, at);
-  gb_nonzero_run(flags, gb_data(job->mask) + gb_offset_at(job->runs.ndim, at, job->mask_strides) * (int64_t)bytes_of(job->mask),
+  gb_nonzero_run(flags, gb_data(job->mask) + gb_offset_at(job->runs.ndim, at, job->mask_strides) *
+                 (int64_t)bytes_of(job->mask),
                  (gb_dtype)job->mask->dtype, job->mask_strides[job->runs.ndim - 1], n);
   return n;
 }
@@ -426,7 +442,8 @@ static void count_chunk(void *arg, int64_t chunk) {
 }
 
 /* Count what is true in a mask seen over a shape; *scratch keeps the chunks' starts. */
-static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, const int64_t *shape, gb_block **scratch, int64_t *total) {
+static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, const int64_t *shape, gb_block **scratch,
+                            int64_t *total) {
   job->mask = mask;
   job->runs = gb_runs_of(ndim, shape, GB_TILE);
   gb_broadcast_strides(mask, ndim, shape, job->mask_strides);
@@ -495,7 +512,8 @@ static void masked_scatter_chunk(void *arg, int64_t chunk) {
   const mask_job *job = arg;
   const gb_tensor *source = GB_IN(job->call, masked_scatter)->source, *y = GB_OUT(job->call, masked_scatter)->y;
   uint8_t flags[GB_TILE];
-  int64_t end, at[GB_MAX_NDIM], next[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y), from_bytes = (int64_t)bytes_of(source);
+  int64_t end, at[GB_MAX_NDIM], next[GB_MAX_NDIM], to_bytes = (int64_t)bytes_of(y),
+      from_bytes = (int64_t)bytes_of(source);
   int64_t stride = job->x_strides[job->runs.ndim - 1] * to_bytes;
   position_of(source, job->start[chunk], next);
   for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
@@ -503,7 +521,8 @@ static void masked_scatter_chunk(void *arg, int64_t chunk) {
     char *to = gb_data(y) + gb_offset_at(job->runs.ndim, at, job->x_strides) * to_bytes;
     for (int64_t i = 0; i < n; i++) {
       if (!flags[i]) continue;
-      gb_copy_run(to + i * stride, (gb_dtype)y->dtype, 1, gb_data(source) + gb_offset_at(source->ndim, next, source->stride) * from_bytes,
+      gb_copy_run(to + i * stride, (gb_dtype)y->dtype, 1,
+                  gb_data(source) + gb_offset_at(source->ndim, next, source->stride) * from_bytes,
                   (gb_dtype)source->dtype, 1, 1);
       gb_next_at(source->ndim, source->shape, next);
     }
@@ -520,7 +539,8 @@ static gb_status masked_scatter(gb_call *call) {
   gb_broadcast_strides(y, y->ndim, y->shape, job.x_strides);
   gb_status status = GB_OK;
   if (total > source->numel)
-    status = gb_call_fail(call, GB_ESHAPE, "mask has %lld true elements, source only %lld values for them", (long long)total,
+    status = gb_call_fail(call, GB_ESHAPE, "mask has %lld true elements, source only %lld values for them",
+                          (long long)total,
                           (long long)source->numel);
   else gb_copy_values(call, y, x);
   if (status == GB_OK && total > 0) gb_parallel(call, job.runs.chunks, masked_scatter_chunk, &job);
@@ -582,8 +602,10 @@ static gb_status one_hot(gb_call *call) {
 void GB_CPU_FILL(index)(gb_backend *backend);
 void GB_CPU_FILL(index)(gb_backend *backend) {
   static const struct { gb_op op; gb_kernel kernel; } table[] = {
-    { GB_OP_embedding, embedding }, { GB_OP_embedding_backward, embedding_backward }, { GB_OP_gather, gather }, { GB_OP_scatter_add, scatter_add },
-    { GB_OP_index_select, index_select }, { GB_OP_index_add, index_add }, { GB_OP_index_put, index_put }, { GB_OP_masked_select, masked_select },
+    { GB_OP_embedding, embedding }, { GB_OP_embedding_backward, embedding_backward }, { GB_OP_gather, gather },
+        { GB_OP_scatter_add, scatter_add },
+    { GB_OP_index_select, index_select }, { GB_OP_index_add, index_add }, { GB_OP_index_put, index_put },
+        { GB_OP_masked_select, masked_select },
     { GB_OP_masked_scatter, masked_scatter }, { GB_OP_nonzero, nonzero }, { GB_OP_one_hot, one_hot },
   };
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) backend->run[table[i].op] = table[i].kernel;

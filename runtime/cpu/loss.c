@@ -1,9 +1,10 @@
 /* cpu/loss.c - cross_entropy and nll_loss, forward and backward, and linear_cross_entropy.
  *
- * A row of logits is read once from memory, where it lies if it lies as lanes: its largest element, the sum of exponentials and the loss
- * come from cache. Backward reads it once more, takes its exponentials and writes the gradient. One exponential per element each way.
- * Losses of rows are kept apart and added up in a fixed order. A target may be ignored, smoothed and weighted; all of that is a mass per
- * class: loss = sum of mass * (lse - x), and its gradient is sum(mass) * softmax(x) - mass. */
+ * A row of logits is read once from memory, where it lies if it lies as lanes: its largest element, the sum of
+ * exponentials and the loss come from cache. Backward reads it once more, takes its exponentials and writes the
+ * gradient. One exponential per element each way. Losses of rows are kept apart and added up in a fixed order. A target
+ * may be ignored, smoothed and weighted; all of that is a mass per class: loss = sum of mass * (lse - x), and its
+ * gradient is sum(mass) * softmax(x) - mass. */
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +35,8 @@ typedef struct loss_job {
   gb_row_plan plan;
   gb_threads *threads;
   char *buffers;                   /* per thread: a batch of x, one of probabilities, one of indices */
-  size_t buffer_bytes, row_bytes;  /* of a thread; of a row of x or of probabilities in a buffer, 0 where rows are used as they are */
+  size_t buffer_bytes, row_bytes;  /* of a thread; of a row of x or of probabilities in a buffer, 0 where rows are used
+                                      as they are */
   gb_block *scratch;
   gb_bad_index bad;
   void (*row)(struct loss_job *job, int64_t row, const char *x, char *out, char *mass, int64_t index);
@@ -55,15 +57,18 @@ static double element(const loss_job *job, const char *x, int64_t i) {
   return value;
 }
 
-/* Where one class is the target and nothing is spread over the others, rows that lie end to end are used as they are. */
+/* Where one class is the target and nothing is spread over the others, rows that lie end to end are used as they
+ * are. */
 static bool are_used_as_they_are(const loss_job *job) {
   gb_dtype dtype = job->x.dtype;
   bool plain = job->indices && job->smoothing == 0 && gb_dtype_is_float(dtype) && gb_rows_own(&job->x, dtype, 0);
   return plain && (!job->dx.data || gb_rows_own(&job->dx, dtype, 0));
 }
 
-/* Describe the rows and take scratch: weights, losses and totals of rows, and buffers for `batched` rows of x at a time. */
-static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight, bool batched) {
+/* Describe the rows and take scratch: weights, losses and totals of rows, and buffers for `batched` rows of x at a
+ * time. */
+static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight,
+                          bool batched) {
   int64_t classes = job->classes;
   job->bytes = gb_lane_bytes(job->lane);
   job->threads = call->context->threads;
@@ -74,8 +79,10 @@ static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target,
   job->streams = as_they_are && job->dx.data && (size_t)(job->rows * classes) * job->dx.bytes >= GB_STREAM_BYTES;
   job->row_bytes = as_they_are ? 0 : (size_t)classes * job->bytes;
   job->buffer_bytes = batched ? (size_t)job->plan.batch * (2 * job->row_bytes + 8) : 0;
-  size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8, row_bytes = ((size_t)job->rows * job->bytes + 7) / 8 * 8;
-  job->scratch = gb_cpu_scratch(call, weight_bytes + 2 * row_bytes + job->buffer_bytes * (size_t)gb_threads_count(job->threads));
+  size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8,
+      row_bytes = ((size_t)job->rows * job->bytes + 7) / 8 * 8;
+  job->scratch = gb_cpu_scratch(call, weight_bytes + 2 * row_bytes + job->buffer_bytes *
+                                (size_t)gb_threads_count(job->threads));
   if (!job->scratch) return GB_EMEMORY;
   char *at = gb_block_data(job->scratch);
   job->losses = at + weight_bytes;
@@ -100,8 +107,9 @@ static bool counts(loss_job *job, int64_t index) {
   return false;
 }
 
-/* Run job->row over the rows of one chunk, each with its logits, the place of its result, and its probabilities or its class index. Logits
- * are read, and gradients written, where they lie if they lie as lanes or are used as they are; else in a buffer that serves both. */
+/* Run job->row over the rows of one chunk, each with its logits, the place of its result, and its probabilities or its
+ * class index. Logits are read, and gradients written, where they lie if they lie as lanes or are used as they are;
+ * else in a buffer that serves both. */
 static void run_rows(void *arg, int64_t chunk) {
   loss_job *job = arg;
   int64_t batch = job->plan.batch, first = chunk * job->plan.chunk, end = least(first + job->plan.chunk, job->rows);
@@ -117,14 +125,16 @@ static void run_rows(void *arg, int64_t chunk) {
     if (job->indices) gb_rows_load(&job->target, GB_LANE_I64, first, count, index);
     else gb_rows_load(&job->target, job->lane, first, count, mass);
     for (size_t i = 0; i < (size_t)count; i++)
-      job->row(job, first + (int64_t)i, x + i * bytes, out + i * (own ? bytes : job->row_bytes), mass + i * job->row_bytes, job->indices ? index[i] : 0);
+      job->row(job, first + (int64_t)i, x + i * bytes, out + i * (own ? bytes : job->row_bytes),
+               mass + i * job->row_bytes, job->indices ? index[i] : 0);
     if (job->dx.data && !own) gb_rows_store(&job->dx, job->lane, first, count, room);
   }
   if (job->streams) gb_stream_end();
 }
 
 /* Reduce the rows' losses into out, and their weights into total where that is kept. */
-static void finish_loss(const loss_job *job, const gb_attr *reduction, const gb_tensor *out, const gb_tensor *total_out) {
+static void finish_loss(const loss_job *job, const gb_attr *reduction, const gb_tensor *out,
+                        const gb_tensor *total_out) {
   char result[8];
   double total = gb_row_sum(job->lane, job->totals, job->rows), sum = gb_row_sum(job->lane, job->losses, job->rows);
   if (total_out) put(job, gb_data(total_out), 0, total);
@@ -136,7 +146,8 @@ static void finish_loss(const loss_job *job, const gb_attr *reduction, const gb_
   gb_lane_store(job->lane, gb_data(out), (gb_dtype)out->dtype, 1, result, 1);
 }
 
-/* What backward multiplies the gradient of the loss with: 1, or 1 / total for a mean. A loss that was reduced has one gradient. */
+/* What backward multiplies the gradient of the loss with: 1, or 1 / total for a mean. A loss that was reduced has one
+ * gradient. */
 static void read_gradient(loss_job *job, const gb_attr *reduction, const gb_tensor *grad, const gb_tensor *total) {
   char value[8];
   job->grad_per_row = is_reduction(reduction, GB_WORD_none);
@@ -144,7 +155,8 @@ static void read_gradient(loss_job *job, const gb_attr *reduction, const gb_tens
   job->scale = 1;
   if (job->grad_per_row) return;
   gb_rows_load(&job->grad, job->lane, 0, 1, value);
-  job->scale = is_reduction(reduction, GB_WORD_mean) ? get(job, value, 0) / get(job, gb_data(total), 0) : get(job, value, 0);
+  job->scale = is_reduction(reduction, GB_WORD_mean) ? get(job, value, 0) / get(job, gb_data(total), 0)
+      : get(job, value, 0);
 }
 
 /* The gradient of one row's loss. */
@@ -179,19 +191,23 @@ static double make_mass(const loss_job *job, char *mass) {
 
 /* The sum over classes of weight * (log_sum - x): what smoothing spreads over all classes. */
 static double spread_loss(const loss_job *job, const char *x, double log_sum) {
-  double weighted = job->weight ? gb_row_dot(job->lane, job->weight, x, job->classes) : gb_row_sum(job->lane, x, job->classes);
+  double weighted = job->weight ? gb_row_dot(job->lane, job->weight, x, job->classes)
+      : gb_row_sum(job->lane, x, job->classes);
   return job->weight_sum * log_sum - weighted;
 }
 
-/* One row: the logarithm of the sum of exponentials, the loss. Sums of logits are made of those less the largest, which take their place. */
+/* One row: the logarithm of the sum of exponentials, the loss. Sums of logits are made of those less the largest, which
+ * take their place. */
 static void forward_row(loss_job *job, int64_t row, const char *x, char *shifted, char *mass, int64_t index) {
   int64_t n = job->classes;
   double loss = 0, total = 1, lse = 0;
   if (job->indices && !counts(job, index)) total = 0;
   else {
-    double most = gb_wide_max(job->dtype, x, n), log_sum = log(gb_wide_exp_sum(job->dtype, NULL, x, n, most) / GB_ROW_LIFT);
+    double most = gb_wide_max(job->dtype, x, n),
+        log_sum = log(gb_wide_exp_sum(job->dtype, NULL, x, n, most) / GB_ROW_LIFT);
     lse = most + log_sum;
-    if (job->indices) total = weight_of(job, index), loss = (1 - job->smoothing) * total * (log_sum - (element(job, x, index) - most));
+    if (job->indices)
+      total = weight_of(job, index), loss = (1 - job->smoothing) * total * (log_sum - (element(job, x, index) - most));
     if (job->changes_x) gb_row_shift(job->lane, shifted, n, most);
     if (job->indices && job->smoothing > 0) loss += job->smoothing / (double)n * spread_loss(job, shifted, log_sum);
     if (!job->indices) loss = make_mass(job, mass) * log_sum - gb_row_dot(job->lane, mass, shifted, n);
@@ -283,7 +299,9 @@ static void pick_forward(void *arg, int64_t chunk) {
     double total = counted ? weight_of(job, index) : 0;
     char x[8];
     put(job, x, 0, 0);
-    if (counted) gb_lane_load(job->lane, x, gb_rows_at(&job->x, row) + index * job->x.stride * (int64_t)job->x.bytes, job->x.dtype, 1, 1);
+    if (counted)
+      gb_lane_load(job->lane, x, gb_rows_at(&job->x, row) + index * job->x.stride * (int64_t)job->x.bytes, job->x.dtype,
+                   1, 1);
     put(job, job->losses, row, counted ? -total * get(job, x, 0) : 0);
     put(job, job->totals, row, total);
   }
@@ -312,7 +330,8 @@ static void pick_backward(void *arg, int64_t chunk) {
     char dx[8];
     if (!counts(job, index)) continue;
     put(job, dx, 0, -weight_of(job, index) * row_gradient(job, row));
-    gb_lane_store(job->lane, gb_rows_at(&job->dx, row) + index * job->dx.stride * (int64_t)job->dx.bytes, job->dx.dtype, 1, dx, 1);
+    gb_lane_store(job->lane, gb_rows_at(&job->dx, row) + index * job->dx.stride * (int64_t)job->dx.bytes, job->dx.dtype,
+                  1, dx, 1);
   }
 }
 
@@ -349,7 +368,8 @@ typedef struct linear_job {
   const int64_t *target;           /* of the chunk */
   char *losses;                    /* a lane per row of the chunk */
   char *logits;                    /* lanes [rows, classes] */
-  char *slope;                     /* their gradient, [rows, classes] of the operand's dtype; the logits themselves where that is the lane's */
+  char *slope;                     /* their gradient, [rows, classes] of the operand's dtype; the logits themselves
+                                      where that is the lane's */
   char *dbias;                     /* lanes [classes], or NULL */
   bool needs_grad;
   int64_t per_chunk;
@@ -360,7 +380,8 @@ static void linear_rows(void *arg, int64_t chunk) {
   linear_job *job = arg;
   int64_t n = job->classes, end = least((chunk + 1) * job->per_chunk, job->rows);
   for (int64_t row = chunk * job->per_chunk; row < end; row++) {
-    char *x = job->logits + (size_t)(row * n) * job->bytes, *slope = job->slope + (size_t)(row * n) * gb_dtype_bytes(job->operand);
+    char *x = job->logits + (size_t)(row * n) * job->bytes,
+        *slope = job->slope + (size_t)(row * n) * gb_dtype_bytes(job->operand);
     int64_t index = job->target[row];
     double loss = 0;
     if (index == job->ignore) gb_clear_bytes(x, (size_t)n * job->bytes);
@@ -382,15 +403,18 @@ static void linear_bias(void *arg, int64_t chunk) {
   int64_t first = chunk * GB_TILE, n = least(GB_TILE, job->classes - first);
   double sums[GB_TILE] = { 0 }, row[GB_TILE];
   for (int64_t i = 0; i < job->rows; i++) {
-    gb_load_f64(row, job->slope + (size_t)(i * job->classes + first) * gb_dtype_bytes(job->operand), job->operand, 1, n);
+    gb_load_f64(row, job->slope + (size_t)(i * job->classes + first) * gb_dtype_bytes(job->operand), job->operand, 1,
+                n);
     for (int64_t k = 0; k < n; k++) sums[k] += row[k];
   }
-  for (int64_t k = 0; k < n; k++) gb_row_put(job->lane, job->dbias, first + k, gb_row_get(job->lane, job->dbias, first + k) + sums[k]);
+  for (int64_t k = 0; k < n; k++)
+    gb_row_put(job->lane, job->dbias, first + k, gb_row_get(job->lane, job->dbias, first + k) + sums[k]);
 }
 
 /* A matrix as it lies in a tensor, from a row of it. */
 static gb_matrix matrix_of(const gb_tensor *t, int64_t row) {
-  return (gb_matrix){ gb_data(t) + row * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype), (gb_dtype)t->dtype, t->stride[0], t->stride[1] };
+  return (gb_matrix){ gb_data(t) + row * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype), (gb_dtype)t->dtype,
+                      t->stride[0], t->stride[1] };
 }
 
 static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
@@ -402,7 +426,9 @@ static gb_status linear_logits(gb_call *call, const linear_job *job, int64_t fir
   gb_product p = { .m = job->rows, .n = job->classes, .k = job->features, .a = matrix_of(in->x, first),
                    .b = transposed(matrix_of(in->weight, 0)),
                    .c = job->logits, .ldc = job->classes, .dtype = gb_lane_dtype(job->lane) };
-  if (bias) p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype, .bias_stride = bias->stride[0] };
+  if (bias)
+    p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype,
+                                .bias_stride = bias->stride[0] };
   return gb_product_run(call, &p);
 }
 
@@ -414,11 +440,13 @@ static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t 
   gb_matrix slope = { job->slope, job->operand, job->classes, 1 };
   gb_product by_x = { .m = job->rows, .n = job->features, .k = job->classes, .a = slope,
                       .b = matrix_of(in->weight, 0),
-                      .c = gb_data(dx) + (size_t)(first * job->features) * gb_dtype_bytes((gb_dtype)dx->dtype), .ldc = job->features,
+                      .c = gb_data(dx) + (size_t)(first * job->features) * gb_dtype_bytes((gb_dtype)dx->dtype),
+                          .ldc = job->features,
                       .dtype = (gb_dtype)dx->dtype };
   gb_product by_weight = { .m = job->classes, .n = job->features, .k = job->rows, .a = transposed(slope),
                            .b = matrix_of(in->x, first),
-                           .c = gb_data(dweight), .ldc = job->features, .dtype = (gb_dtype)dweight->dtype, .beta = first > 0 ? 1.0f : 0.0f };
+                           .c = gb_data(dweight), .ldc = job->features, .dtype = (gb_dtype)dweight->dtype,
+                               .beta = first > 0 ? 1.0f : 0.0f };
   GB_TRY(gb_product_run(call, &by_x));
   GB_TRY(gb_product_run(call, &by_weight));
   if (job->dbias) gb_parallel(call, (job->classes + GB_TILE - 1) / GB_TILE, linear_bias, (void *)job);
@@ -458,13 +486,15 @@ static void linear_zero(const gb_tensor *sum) {
   if (sum) gb_clear_bytes(gb_data(sum), (size_t)sum->numel * gb_dtype_bytes((gb_dtype)sum->dtype));
 }
 
-/* x [n, features], weight [classes, features], target [n]. The gradients are those of the sum of the losses; backward scales them. */
+/* x [n, features], weight [classes, features], target [n]. The gradients are those of the sum of the losses; backward
+ * scales them. */
 static gb_status linear_cross_entropy(gb_call *call) {
   const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
   const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
   const gb_out_linear_cross_entropy *out = GB_OUT(call, linear_cross_entropy);
   const gb_tensor *x = in->x, *weight = in->weight, *loss = out->loss;
-  linear_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .operand = (gb_dtype)x->dtype, .classes = weight->shape[0],
+  linear_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, GB_FLOAT32), .operand = (gb_dtype)x->dtype,
+                     .classes = weight->shape[0],
                      .features = weight->shape[1], .ignore = attrs->ignore_index.integer,
                      .needs_grad = out->dx != NULL };
   int64_t rows = x->shape[0], n = job.classes > 0 ? job.classes : 1, counted = 0, chunk_rows = LOGITS / n;

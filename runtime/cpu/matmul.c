@@ -1,7 +1,7 @@
 /* cpu/matmul.c - kernels of matmul, linear and mlp, and of their gradients: they describe their products to cpu/gemm.c.
  *
- * mlp goes in slabs of rows: its hidden layer never exists whole unless backward needs it or its argument. Products too small to be packed are
- * computed here. */
+ * mlp goes in slabs of rows: its hidden layer never exists whole unless backward needs it or its argument. Products too
+ * small to be packed are computed here. */
 #include <string.h>
 
 #include "base/math.h"
@@ -15,8 +15,8 @@
 
 /* {==== tiny products ==== */
 
-/* Lanes of a register, elements of one b on the stack, its rows filled up to whole registers, and multiplications up to which packing costs more
- * than the product. */
+/* Lanes of a register, elements of one b on the stack, its rows filled up to whole registers, and multiplications up to
+ * which packing costs more than the product. */
 #if defined(__AVX__)
 #define TINY_LANES 8
 #else
@@ -25,12 +25,15 @@
 enum { TINY_ELEMENTS = 1024, TINY_OPERATIONS = 4096 };
 typedef float tiny_lanes __attribute__((vector_size(4 * TINY_LANES), aligned(4), may_alias));
 
-/* All in float32, with nothing to do after the sum but the bias. A vector has a kernel of its own, which sums in another order. */
+/* All in float32, with nothing to do after the sum but the bias. A vector has a kernel of its own, which sums in
+ * another order. */
 static bool is_tiny(const gb_call *call, const gb_product *p) {
   const gb_epilogue *e = &p->epilogue;
   if (p->m < 2 || p->n < 2 || p->m > TINY_ELEMENTS || p->n > TINY_ELEMENTS || p->k > TINY_ELEMENTS) return false;
-  if (p->m * p->n * p->k > TINY_OPERATIONS || (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES * p->k > TINY_ELEMENTS) return false;
-  if (p->a.dtype != GB_FLOAT32 || p->b.dtype != GB_FLOAT32 || p->dtype != GB_FLOAT32 || (e->bias && e->bias_dtype != GB_FLOAT32)) return false;
+  if (p->m * p->n * p->k > TINY_OPERATIONS || (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES * p->k > TINY_ELEMENTS)
+    return false;
+  if (p->a.dtype != GB_FLOAT32 || p->b.dtype != GB_FLOAT32 || p->dtype != GB_FLOAT32 ||
+      (e->bias && e->bias_dtype != GB_FLOAT32)) return false;
   return p->batch_ndim == 0 && p->beta == 0 && !e->pre && e->activation == GB_ACTIVATION_NONE && !call->context->tf32;
 }
 
@@ -43,14 +46,17 @@ static void gather(const gb_product *p, int64_t width, float *to) {
   }
 }
 
-/* Add the products along k, from the first on, of this many rows of a and one register's width of b's columns. Rows share what is read of b. */
-static inline void add_tiny(const gb_product *p, int64_t row, int rows, const float *b, int64_t width, tiny_lanes *sums) {
+/* Add the products along k, from the first on, of this many rows of a and one register's width of b's columns. Rows
+ * share what is read of b. */
+static inline void add_tiny(const gb_product *p, int64_t row, int rows, const float *b, int64_t width,
+                            tiny_lanes *sums) {
   const float *a = (const float *)p->a.data + row * p->a.row_stride;
   for (int64_t k = 0; k < p->k; k++, a += p->a.column_stride, b += width)
     for (int i = 0; i < rows; i++) sums[i] += a[i * p->a.row_stride] * *(const tiny_lanes *)b;
 }
 
-/* Sums, bias and what is added to go into c as cpu/gemm_kernel.c forms them: the size of a product does not show in its bits. */
+/* Sums, bias and what is added to go into c as cpu/gemm_kernel.c forms them: the size of a product does not show in its
+ * bits. */
 static void run_tiny(const gb_product *p) {
   enum { ROWS = 4 };
   float gathered[TINY_ELEMENTS];
@@ -97,7 +103,8 @@ static gb_operand operand(const gb_tensor *t) { return (gb_operand){ t->ndim, t-
 static gb_status matmul(gb_call *call) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
-  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype, .batch_ndim = b.ndim };
+  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype,
+                   .batch_ndim = b.ndim };
   p.a = (gb_matrix){ gb_data(x), (gb_dtype)x->dtype, b.x.row, b.x.column };
   p.b = (gb_matrix){ gb_data(y), (gb_dtype)y->dtype, b.y.row, b.y.column };
   memcpy(p.batch, b.batch, sizeof p.batch);
@@ -110,7 +117,8 @@ static gb_status matmul(gb_call *call) {
 
 /* {==== linear and mlp ==== */
 
-/* x as a matrix of rows. Where its layout has no such view it is copied, in its dtype, into *copy, which the caller frees. */
+/* x as a matrix of rows. Where its layout has no such view it is copied, in its dtype, into *copy, which the caller
+ * frees. */
 static gb_status fold(gb_call *call, const gb_tensor *x, gb_matrix *m, int64_t *rows, gb_block **copy) {
   int64_t n = x->shape[x->ndim - 1];
   *m = (gb_matrix){ .data = gb_data(x), .dtype = (gb_dtype)x->dtype, .column_stride = x->stride[x->ndim - 1] };
@@ -125,12 +133,17 @@ static gb_status fold(gb_call *call, const gb_tensor *x, gb_matrix *m, int64_t *
   return GB_OK;
 }
 
-/* activation(x @ weight^T + bias) for rows x [rows, in], into c [rows, out]; the activation's argument into pre, or NULL. */
-static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, const gb_tensor *bias, gb_activation activation, void *pre,
+/* activation(x @ weight^T + bias) for rows x [rows, in], into c [rows, out]; the activation's argument into pre, or
+ * NULL. */
+static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, const gb_tensor *bias,
+                        gb_activation activation, void *pre,
                         void *c, gb_dtype dtype) {
-  gb_product p = { .m = rows, .n = weight->shape[0], .k = weight->shape[1], .a = x, .c = c, .ldc = weight->shape[0], .dtype = dtype };
+  gb_product p = { .m = rows, .n = weight->shape[0], .k = weight->shape[1], .a = x, .c = c, .ldc = weight->shape[0],
+                   .dtype = dtype };
   p.b = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, weight->stride[1], weight->stride[0] };
-  if (bias) p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype, .bias_stride = bias->stride[0] };
+  if (bias)
+    p.epilogue = (gb_epilogue){ .bias = gb_data(bias), .bias_dtype = (gb_dtype)bias->dtype,
+                                .bias_stride = bias->stride[0] };
   p.epilogue.activation = activation;
   p.epilogue.pre = pre;
   return p;
@@ -199,7 +212,8 @@ static gb_status mlp(gb_call *call) {
 
 /* Run the kernel of another op within this one; attrs: its struct of attributes. */
 static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const void *attrs) {
-  gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1, .in = in, .out = { out },
+  gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1,
+                    .in = in, .out = { out },
                     .attrs = attrs, .device = call->device, .result = GB_DTYPE_NONE };
   gb_status status = call->context->backend[GB_CPU]->run[op](&inner);
   if (atomic_load(&inner.stopped)) atomic_store(&call->stopped, true);
@@ -207,11 +221,13 @@ static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_te
 }
 
 /* Elements before an activation, the gradients of its results, which become those of the elements, and its results. */
-typedef struct unactivated { char *kept, *dx, *hidden; gb_dtype dtype, dx_dtype; int64_t n; gb_activation activation; } unactivated;
+typedef struct unactivated { char *kept, *dx, *hidden; gb_dtype dtype,
+                             dx_dtype; int64_t n; gb_activation activation; } unactivated;
 enum { UNACTIVATED_CHUNK = 16 * GB_TILE };
 
 /* x has what both functions of it share computed once. */
-static void unactivate_f32(gb_activation activation, const float *restrict x, float *restrict dx, float *restrict hidden, int64_t n) {
+static void unactivate_f32(gb_activation activation, const float *restrict x, float *restrict dx,
+                           float *restrict hidden, int64_t n) {
   switch (activation) {
     case GB_ACTIVATION_GELU:
 #pragma omp simd
@@ -234,9 +250,12 @@ static void unactivate_chunk(void *arg, int64_t chunk) {
   bool lanes = u->dtype == GB_FLOAT32 && u->dx_dtype == GB_FLOAT32;
   for (int64_t n; at < end; at += n) {
     n = end - at < GB_TILE ? end - at : GB_TILE;
-    char *from = u->kept + at * (int64_t)gb_dtype_bytes(u->dtype), *to = u->hidden + at * (int64_t)gb_dtype_bytes(u->dtype);
+    char *from = u->kept + at * (int64_t)gb_dtype_bytes(u->dtype),
+        *to = u->hidden + at * (int64_t)gb_dtype_bytes(u->dtype);
     char *gradient = u->dx + at * (int64_t)gb_dtype_bytes(u->dx_dtype);
-    if (lanes) { unactivate_f32(u->activation, (float *)(void *)from, (float *)(void *)gradient, (float *)(void *)to, n); continue; }
+    if (lanes)
+      { unactivate_f32(u->activation, (float *)(void *)from, (float *)(void *)gradient, (float *)(void *)to, n);
+        continue; }
     gb_load_f32(x, from, u->dtype, 1, n);
     gb_load_f32(dx, gradient, u->dx_dtype, 1, n);
     unactivate_f32(u->activation, x, dx, hidden, n);
@@ -245,16 +264,19 @@ static void unactivate_chunk(void *arg, int64_t chunk) {
   }
 }
 
-/* Take dx, in place, before the activation that made x, and compute x if there is room for it: in one pass, or op by op. */
+/* Take dx, in place, before the activation that made x, and compute x if there is room for it: in one pass, or op by
+ * op. */
 static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
   gb_tensor *dx = GB_OUT(call, linear_backward)->dx, *kept = GB_IN(call, linear_backward)->kept;
   gb_attr approximate;
   gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear_backward)->activation);
   gb_op backward = gb_activation_backward(activation, &approximate);
-  bool plain = hidden && dx->dtype != GB_FLOAT64 && kept->dtype != GB_FLOAT64 && gb_is_contiguous(kept) && gb_is_contiguous(dx);
+  bool plain = hidden && dx->dtype != GB_FLOAT64 && kept->dtype != GB_FLOAT64 && gb_is_contiguous(kept) &&
+      gb_is_contiguous(dx);
   if (backward == GB_OP_COUNT) return GB_OK;
   if (plain) {
-    unactivated u = { gb_data(kept), gb_data(dx), gb_data(hidden), (gb_dtype)kept->dtype, (gb_dtype)dx->dtype, dx->numel, activation };
+    unactivated u = { gb_data(kept), gb_data(dx), gb_data(hidden), (gb_dtype)kept->dtype, (gb_dtype)dx->dtype,
+                      dx->numel, activation };
     gb_parallel(call, (u.n + UNACTIVATED_CHUNK - 1) / UNACTIVATED_CHUNK, unactivate_chunk, &u);
     return GB_OK;
   }
@@ -312,7 +334,8 @@ static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
 static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows, gb_tensor *dbias) {
   gb_storage storage = { .context = call->context, .device = call->device, .data = (void *)grad.data };
   int64_t columns = dbias->shape[0];
-  gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns }, .stride = { grad.row_stride, grad.column_stride },
+  gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns },
+                       .stride = { grad.row_stride, grad.column_stride },
                        .numel = rows * columns, .storage = &storage }, *in = &matrix;
   gb_attrs_sum attrs = { .dim = { .given = true, .count = 1 } };
   return run_op(call, GB_OP_sum, &in, 1, dbias, &attrs);

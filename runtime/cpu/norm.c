@@ -1,9 +1,10 @@
 /* cpu/norm.c - layer_norm, rms_norm, add_layer_norm and their gradients.
  *
- * Sums are made in lanes (float32, or float64 for float64) of at most a tile and added up in float64; variances are sums of squares about
- * the mean, never differences of large numbers. Work is cut into chunks of rows by shape alone, and what chunks sum up apart (gradients of
- * parameters, statistics of a batch) is put together in the order of the chunks. rms_norm is layer_norm with a mean of 0.
- * Traffic: x is read once and y written once forward, x and grad read and dx written backward; batch_norm reads its inputs once more. */
+ * Sums are made in lanes (float32, or float64 for float64) of at most a tile and added up in float64; variances are
+ * sums of squares about the mean, never differences of large numbers. Work is cut into chunks of rows by shape alone,
+ * and what chunks sum up apart (gradients of parameters, statistics of a batch) is put together in the order of the
+ * chunks. rms_norm is layer_norm with a mean of 0. Traffic: x is read once and y written once forward, x and grad read
+ * and dx written backward; batch_norm reads its inputs once more. */
 #include <math.h>
 #include <string.h>
 
@@ -26,9 +27,11 @@ GB_ALWAYS_INLINE float squares_wide(gb_dtype dtype, const void *x, int64_t n, fl
   gb_wide sum[2] = { 0 };
   int64_t i = 0;
   for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
-    for (int k = 0; k < 2; k++) sum[k] = add_square(sum[k], gb_wide_load(dtype, x, i + k * GB_WIDE), gb_vector_of(mean));
+    for (int k = 0; k < 2; k++)
+      sum[k] = add_square(sum[k], gb_wide_load(dtype, x, i + k * GB_WIDE), gb_vector_of(mean));
   for (; i < n; i += GB_WIDE)
-    sum[0] = add_square(sum[0], i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, mean), gb_vector_of(mean));
+    sum[0] = add_square(sum[0], i + GB_WIDE <= n ? gb_wide_load(dtype, x, i)
+                        : gb_wide_load_last(dtype, x, i, n - i, mean), gb_vector_of(mean));
   return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
 }
 
@@ -49,19 +52,22 @@ static double squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
 typedef struct gradient_sum { gb_wide plain, along; } gradient_sum;
 
-GB_ALWAYS_INLINE void add_gradient(gradient_sum *sum, gb_wide grad, gb_wide x, gb_wide weight, gb_vector mean, gb_vector rstd) {
+GB_ALWAYS_INLINE void add_gradient(gradient_sum *sum, gb_wide grad, gb_wide x, gb_wide weight, gb_vector mean,
+                                   gb_vector rstd) {
   gb_wide g = { grad.a * weight.a, grad.b * weight.b };
   sum->plain = (gb_wide){ sum->plain.a + g.a, sum->plain.b + g.b };
   sum->along = (gb_wide){ sum->along.a + g.a * ((x.a - mean) * rstd), sum->along.b + g.b * ((x.b - mean) * rstd) };
 }
 
 /* Of at most a tile. */
-GB_ALWAYS_INLINE void gradient_wide(gb_dtype dtype, const void *grad, const void *x, const float *weight, float mean, float rstd, int64_t n,
+GB_ALWAYS_INLINE void gradient_wide(gb_dtype dtype, const void *grad, const void *x, const float *weight, float mean,
+                                    float rstd, int64_t n,
                                     double sums[2]) {
   gradient_sum sum = { 0 };
   int64_t i = 0;
   for (; i + GB_WIDE <= n; i += GB_WIDE)
-    add_gradient(&sum, gb_wide_load(dtype, grad, i), gb_wide_load(dtype, x, i), gb_wide_load(GB_FLOAT32, weight, i), gb_vector_of(mean),
+    add_gradient(&sum, gb_wide_load(dtype, grad, i), gb_wide_load(dtype, x, i), gb_wide_load(GB_FLOAT32, weight, i),
+                 gb_vector_of(mean),
                  gb_vector_of(rstd));
   if (i < n)
     add_gradient(&sum, gb_wide_load_last(dtype, grad, i, n - i, 0), gb_wide_load_last(dtype, x, i, n - i, mean),
@@ -70,7 +76,8 @@ GB_ALWAYS_INLINE void gradient_wide(gb_dtype dtype, const void *grad, const void
   sums[1] += gb_vector_sum(sum.along.a + sum.along.b);
 }
 
-static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const void *weight, double mean, double rstd, int64_t n,
+static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const void *weight, double mean, double rstd,
+                          int64_t n,
                           double sums[2]) {
   const float *w = weight;
   const double *h = grad, *d = x, *v = weight;
@@ -83,7 +90,8 @@ static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const
       }
     else
       for (int64_t at = first; at < first + m; at += GB_TILE)
-        GB_WIDE_FOR(dtype, gradient_wide, gb_norm_element(dtype, grad, at), gb_norm_element(dtype, x, at), w + at, (float)mean, (float)rstd,
+        GB_WIDE_FOR(dtype, gradient_wide, gb_norm_element(dtype, grad, at), gb_norm_element(dtype, x, at), w + at,
+                    (float)mean, (float)rstd,
                     least(n - at, GB_TILE), sums);
   }
 }
@@ -92,14 +100,16 @@ static void gradient_sums(gb_dtype dtype, const void *grad, const void *x, const
 typedef struct row_gradient { double mean, rstd, plain, along; } row_gradient;
 
 /* One vector of it. */
-GB_ALWAYS_INLINE gb_vector slope_of(gb_vector x, gb_vector grad, gb_vector weight, gb_vector *dweight, gb_vector *dbias, const float r[4]) {
+GB_ALWAYS_INLINE gb_vector slope_of(gb_vector x, gb_vector grad, gb_vector weight, gb_vector *dweight, gb_vector *dbias,
+                                    const float r[4]) {
   gb_vector normal = (x - gb_vector_of(r[0])) * gb_vector_of(r[1]);
   *dweight += grad * normal;
   *dbias += grad;
   return gb_vector_of(r[1]) * (grad * weight - gb_vector_of(r[2]) - normal * gb_vector_of(r[3]));
 }
 
-GB_ALWAYS_INLINE void differentiate_wide(gb_dtype dtype, void *dx, const void *x, const void *grad, const float *weight, float *dweight,
+GB_ALWAYS_INLINE void differentiate_wide(gb_dtype dtype, void *dx, const void *x, const void *grad, const float *weight,
+                                         float *dweight,
                                          float *dbias, int64_t n, row_gradient g, bool stream) {
   const float r[4] = { (float)g.mean, (float)g.rstd, (float)g.plain, (float)g.along };
   for (int64_t i = 0; i < n; i += GB_WIDE) {
@@ -124,9 +134,10 @@ GB_ALWAYS_INLINE void differentiate_wide(gb_dtype dtype, void *dx, const void *x
   }
 }
 
-/* dweight += grad * normal, dbias += grad, dx = rstd * (grad * weight - plain - normal * along), where normal is the normalised x; dx may be
- * x. */
-static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *grad, const void *weight, void *dweight, void *dbias, int64_t n,
+/* dweight += grad * normal, dbias += grad, dx = rstd * (grad * weight - plain - normal * along), where normal is the
+ * normalised x; dx may be x. */
+static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *grad, const void *weight, void *dweight,
+                          void *dbias, int64_t n,
                           row_gradient r, bool stream) {
   double *wide = dx, *dv = dweight, *dc = dbias;
   const double *d = x, *h = grad, *v = weight;
@@ -140,7 +151,8 @@ static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *g
         wide[i] = r.rstd * (h[i] * v[i] - r.plain - normal * r.along);
       }
     } else
-      GB_WIDE_FOR(dtype, differentiate_wide, (char *)gb_norm_element(dtype, dx, at), gb_norm_element(dtype, x, at), gb_norm_element(dtype, grad, at),
+      GB_WIDE_FOR(dtype, differentiate_wide, (char *)gb_norm_element(dtype, dx, at), gb_norm_element(dtype, x, at),
+                  gb_norm_element(dtype, grad, at),
                   (const float *)weight + at, (float *)dweight + at, (float *)dbias + at, m, r, stream);
   }
 }
@@ -154,11 +166,13 @@ static void differentiate(gb_dtype dtype, void *dx, const void *x, const void *g
 /* Gradients of weight and bias are summed in at most this many parts. */
 enum { MOST_PARTS = 64 };
 
-/* A norm over the last dims, as all its chunks see it. A group is what is normalised together: `lines` rows of the last dim. */
+/* A norm over the last dims, as all its chunks see it. A group is what is normalised together: `lines` rows of the last
+ * dim. */
 typedef struct layer {
   gb_call *call;
   gb_lane lane;
-  gb_dtype dtype;                       /* of rows as kernels see them: what all of them are as they lie, or the lane's */
+  gb_dtype dtype;                       /* of rows as kernels see them: what all of them are as they lie, or the
+                                           lane's */
   bool streams;                         /* results go past the caches */
   int64_t bytes;                        /* of a lane */
   int64_t n, groups, lines;
@@ -167,7 +181,8 @@ typedef struct layer {
   double eps;
   gb_rows x, other, sum, y;             /* other: the residual, or the gradient of y; y: the result */
   bool adds;                            /* sum = x + other comes first */
-  const gb_tensor *mean, *rstd;         /* one element per group; results forward (NULL: not wanted), inputs backward; mean NULL: 0 */
+  const gb_tensor *mean, *rstd;         /* one element per group; results forward (NULL: not wanted), inputs backward;
+                                           mean NULL: 0 */
   const char *weight, *bias;            /* n lanes each */
   char *parts;                          /* gradients of weight and bias of each chunk */
   int64_t apart, part;                  /* bytes from a chunk's gradient of weight to that of bias, and of both */
@@ -252,20 +267,24 @@ static void forward_chunk(void *arg, int64_t chunk) {
   if (l->streams) gb_stream_end();
 }
 
-/* Where in its memory an array that is walked along with the result begins: processors tell a load from the stores before it by the lower 12
- * bits of its address and wait where those agree, so it lies some quarters of a page away from the result, page for page. */
+/* Where in its memory an array that is walked along with the result begins: processors tell a load from the stores
+ * before it by the lower 12 bits of its address and wait where those agree, so it lies some quarters of a page away
+ * from the result, page for page. */
 static char *place(const layer *l, char *memory, int quarters) {
   char *own = gb_rows_own(&l->y, l->dtype, 0), *result = own ? own : room_of(l).x;
   if (l->n * l->bytes < LONG_ROW) return memory;
   return memory + (((uintptr_t)result / 64 * 64 + (uintptr_t)quarters * PAGE / 4 - (uintptr_t)memory) & (PAGE - 1));
 }
 
-/* Where x, the gradient if there is one and the result lie end to end in one dtype, kernels work on that; else on lanes. */
+/* Where x, the gradient if there is one and the result lie end to end in one dtype, kernels work on that; else on
+ * lanes. */
 static void choose_dtype(layer *l) {
   gb_dtype dtype = l->y.dtype;
-  bool same = !l->adds && gb_rows_own(&l->x, dtype, 0) && gb_rows_own(&l->y, dtype, 0) && (!l->other.data || gb_rows_own(&l->other, dtype, 0));
+  bool same = !l->adds && gb_rows_own(&l->x, dtype, 0) && gb_rows_own(&l->y, dtype, 0) &&
+      (!l->other.data || gb_rows_own(&l->other, dtype, 0));
   l->dtype = same ? dtype : gb_lane_dtype(l->lane);
-  l->streams = gb_rows_own(&l->y, l->dtype, 0) && l->dtype != GB_FLOAT64 && (size_t)(l->groups * l->n) * l->y.bytes >= GB_STREAM_BYTES;
+  l->streams = gb_rows_own(&l->y, l->dtype, 0) && l->dtype != GB_FLOAT64 &&
+      (size_t)(l->groups * l->n) * l->y.bytes >= GB_STREAM_BYTES;
 }
 
 /* Bring in the parameters, run the chunks. */
@@ -390,7 +409,8 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   int64_t row = l.n * l.bytes;
   l.apart = row < LONG_ROW ? row : round_up(row, PAGE) + PAGE / 4;
   l.part = row < LONG_ROW ? 2 * row : 2 * round_up(row, PAGE) + PAGE;
-  size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)), parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
+  size_t shared = 0, w = gb_scratch_take(&shared, array_bytes(&l)),
+      parts = gb_scratch_take(&shared, l.chunks * l.part + PAGE);
   GB_TRY(gb_scratch_open(call, shared, room_bytes(&l), &l.scratch));
   char *weights = place(&l, l.scratch.shared + w, 3);
   gb_norm_parameter(l.lane, l.dtype, in->weight, 1, l.n, weights);

@@ -11,9 +11,11 @@
 
 
 /* Where element `at` of a row lies. */
-static inline const char *gb_norm_element(gb_dtype dtype, const void *x, int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
+static inline const char *gb_norm_element(gb_dtype dtype, const void *x,
+                                          int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
 
-GB_ALWAYS_INLINE void gb_norm_wide(gb_dtype dtype, void *y, const void *x, int64_t n, gb_vector mean, gb_vector rstd, const float *weight,
+GB_ALWAYS_INLINE void gb_norm_wide(gb_dtype dtype, void *y, const void *x, int64_t n, gb_vector mean, gb_vector rstd,
+                                   const float *weight,
                                      const float *bias, bool stream) {
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
@@ -28,7 +30,8 @@ GB_ALWAYS_INLINE void gb_norm_wide(gb_dtype dtype, void *y, const void *x, int64
 }
 
 /* y = (x - mean) * rstd * weight + bias; y may be x. */
-static inline void gb_norm_row(gb_dtype dtype, void *y, const void *x, int64_t n, double mean, double rstd, const void *weight, const void *bias,
+static inline void gb_norm_row(gb_dtype dtype, void *y, const void *x, int64_t n, double mean, double rstd,
+                               const void *weight, const void *bias,
                       bool stream) {
   double *wide = y;
   const double *d = x, *v = weight, *c = bias;
@@ -37,7 +40,8 @@ static inline void gb_norm_row(gb_dtype dtype, void *y, const void *x, int64_t n
 #pragma omp simd
       for (int64_t i = at; i < at + m; i++) wide[i] = (d[i] - mean) * rstd * v[i] + c[i];
     } else
-      GB_WIDE_FOR(dtype, gb_norm_wide, (char *)gb_norm_element(dtype, y, at), gb_norm_element(dtype, x, at), m, gb_vector_of((float)mean),
+      GB_WIDE_FOR(dtype, gb_norm_wide, (char *)gb_norm_element(dtype, y, at), gb_norm_element(dtype, x, at), m,
+                  gb_vector_of((float)mean),
                   gb_vector_of((float)rstd), (const float *)weight + at, (const float *)bias + at, stream);
   }
 }
@@ -45,9 +49,10 @@ static inline void gb_norm_row(gb_dtype dtype, void *y, const void *x, int64_t n
 /* Rows of n elements that are brought into lanes at once: a few tiles of them. */
 static inline int64_t gb_norm_batch(int64_t n) { return n > 4 * GB_TILE ? 1 : 4 * GB_TILE / (n > 0 ? n : 1); }
 
-/* A parameter in lanes, or `fill` n times where it is absent: row-major, or for rows of 16 bits in the order of their vectors. Any NaN becomes the
- * usual one, whose lower half is 0, so that rounding need not look for it. */
-static inline void gb_norm_parameter(gb_lane lane, gb_dtype dtype, const gb_tensor *t, double fill, int64_t n, void *to) {
+/* A parameter in lanes, or `fill` n times where it is absent: row-major, or for rows of 16 bits in the order of their
+ * vectors. Any NaN becomes the usual one, whose lower half is 0, so that rounding need not look for it. */
+static inline void gb_norm_parameter(gb_lane lane, gb_dtype dtype, const gb_tensor *t, double fill, int64_t n,
+                                     void *to) {
   float *lanes = to;
   if (t) {
     gb_rows rows = gb_rows_of(t, t->ndim - 1);
@@ -73,6 +78,7 @@ static inline void gb_norm_statistics(const gb_tensor *t, int64_t first, int64_t
 }
 
 /* The lanes of a norm of x whose result is y. */
-static inline gb_lane gb_norm_lane(const gb_tensor *x, const gb_tensor *y) { return gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype); }
+static inline gb_lane gb_norm_lane(const gb_tensor *x,
+                                   const gb_tensor *y) { return gb_lane_of((gb_dtype)x->dtype, (gb_dtype)y->dtype); }
 
 #endif

@@ -1,8 +1,9 @@
 /* cpu/numerics.c - how many elements a floating format cannot hold, and a histogram of their exponents.
  *
- * A tile is looked at twice while it lies in L1: comparisons of its bits, all lanes at once, then an addition to a bin per element. Four
- * histograms take turns, since neighbours often share a bin and an addition must wait for the one before it to the same place. No more than
- * bits is looked at, so that a host which runs with subnormals off is counted right too. Counts are integers: any order gives them. */
+ * A tile is looked at twice while it lies in L1: comparisons of its bits, all lanes at once, then an addition to a bin
+ * per element. Four histograms take turns, since neighbours often share a bin and an addition must wait for the one
+ * before it to the same place. No more than bits is looked at, so that a host which runs with subnormals off is counted
+ * right too. Counts are integers: any order gives them. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@
 enum {
   LANES = 4,                              /* histograms that take turns */
   FIELDS_32 = 1 << 8, FIELDS_64 = 1 << 11, /* values of the field of the exponent */
-  LEAP = FIELDS_64 + 16,                  /* from a histogram to the next: places 4 KiB apart would be taken for the same one by the processor */
+  LEAP = FIELDS_64 + 16,                  /* from a histogram to the next: places 4 KiB apart would be taken for the
+                                             same one by the processor */
   PER_CHUNK = 4,                          /* of the walk's own chunks, so that adding a histogram up costs little */
 };
 
@@ -29,7 +31,8 @@ typedef struct survey {
 enum { PRESENT, ABOVE_FLUSHED, NORMAL, OVERFLOW, INFINITE, ABOVE_INFINITE, LIMITS };
 typedef struct share {
   int64_t n, at_least[LIMITS], largest, smallest;
-  uint32_t subnormal[23], fields[LANES * LEAP]; /* float32: by the place of the first bit; by the field of the exponent */
+  uint32_t subnormal[23], fields[LANES * LEAP]; /* float32: by the place of the first bit; by the field of the
+                                                   exponent */
 } share;
 
 /* What the comparisons of one tile found. */
@@ -45,9 +48,11 @@ static inline int32_t magnitude_32(float x) { return (int32_t)(gb_float_bits(x) 
 
 /* The comparisons of one tile. Returns whether one of its elements is subnormal. */
 static bool compare_32(share *s, const gb_numerics_bounds *b, const float *x, int64_t n) {
-  const int32_t flushed = (int32_t)b->flushed, normal = (int32_t)(b->normal - 1), overflow = (int32_t)(b->overflow - 1), infinity = 0x7f800000;
+  const int32_t flushed = (int32_t)b->flushed, normal = (int32_t)(b->normal - 1), overflow = (int32_t)(b->overflow - 1),
+      infinity = 0x7f800000;
   int32_t present = 0, above = 0, normals = 0, over = 0, infinite = 0, nan = 0, largest = 0, smallest = INT32_MAX;
-#pragma omp simd reduction(+ : present, above, normals, over, infinite, nan) reduction(max : largest) reduction(min : smallest)
+#pragma omp simd reduction(+ : present, above, normals, over, infinite, nan) reduction(max : largest) \
+  reduction(min : smallest)
   for (int64_t i = 0; i < n; i++) {
     int32_t m = magnitude_32(x[i]), finite = m < infinity ? m : 0, here = m > 0 ? m : INT32_MAX;
     present += m > 0;
@@ -94,7 +99,8 @@ static inline int64_t at_least_64(int64_t a, int64_t b) { return 1 - (int64_t)((
 static void compare_64(share *s, const gb_numerics_bounds *b, const double *x, int64_t n) {
   const int64_t flushed = b->flushed + 1, normal = b->normal, overflow = b->overflow, infinity = b->infinity;
   int64_t present = 0, above = 0, normals = 0, over = 0, infinite = 0, nan = 0, largest = 0, smallest = INT64_MAX;
-#pragma omp simd reduction(+ : present, above, normals, over, infinite, nan) reduction(max : largest) reduction(min : smallest)
+#pragma omp simd reduction(+ : present, above, normals, over, infinite, nan) reduction(max : largest) \
+  reduction(min : smallest)
   for (int64_t i = 0; i < n; i++) {
     int64_t m = magnitude_64(x[i]), finite = m < infinity ? m : 0, here = m > 0 ? m : INT64_MAX;
     present += at_least_64(m, 1);
@@ -137,16 +143,18 @@ static void add(_Atomic int64_t *to, int64_t n) {
 
 static void raise_to(_Atomic int64_t *to, int64_t value) {
   int64_t now = atomic_load_explicit(to, memory_order_relaxed);
-  while (value > now && !atomic_compare_exchange_weak_explicit(to, &now, value, memory_order_relaxed, memory_order_relaxed)) { }
+  while (value > now && !atomic_compare_exchange_weak_explicit(to, &now, value, memory_order_relaxed,
+                                                               memory_order_relaxed)) { }
 }
 
 static void lower_to(_Atomic int64_t *to, int64_t value) {
   int64_t now = atomic_load_explicit(to, memory_order_relaxed);
-  while (value < now && !atomic_compare_exchange_weak_explicit(to, &now, value, memory_order_relaxed, memory_order_relaxed)) { }
+  while (value < now && !atomic_compare_exchange_weak_explicit(to, &now, value, memory_order_relaxed,
+                                                               memory_order_relaxed)) { }
 }
 
-/* The elements of the fields in their bins. The last field is that of infinities and NaN; the first that of 0 and of subnormals, of which those
- * of float64 are far below the first bin. */
+/* The elements of the fields in their bins. The last field is that of infinities and NaN; the first that of 0 and of
+ * subnormals, of which those of float64 are far below the first bin. */
 static void deliver_fields(survey *all, const share *s, int64_t zeros) {
   int fields = all->wide ? FIELDS_64 : FIELDS_32;
   for (int e = 0; e < fields - 1; e++) {

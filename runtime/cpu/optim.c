@@ -1,10 +1,11 @@
 /* cpu/optim.c - passes over a slab: check, unscale, clip, and steps; and the scaler's update.
  *
- * A pass is cut into chunks by where gradients lie alone; a chunk visits the segments with a gradient that lie in it, tile by tile. Norms
- * are of gradients in their true size, as unscaling rounds them, summed in a fixed order: lanes, then tiles, then chunks; so every way to one
- * gives the same bits. A step reads and writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more
- * where it clips, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the
- * numbers that are the same for a whole segment are made in double, as PyTorch makes them on the host. */
+ * A pass is cut into chunks by where gradients lie alone; a chunk visits the segments with a gradient that lie in it,
+ * tile by tile. Norms are of gradients in their true size, as unscaling rounds them, summed in a fixed order: lanes,
+ * then tiles, then chunks; so every way to one gives the same bits. A step reads and writes each element once: SGD
+ * moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2 more per 16-bit copy
+ * that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers that are the same
+ * for a whole segment are made in double, as PyTorch makes them on the host. */
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
@@ -29,9 +30,11 @@ struct pass {
   run_fn run;
   int64_t start, end;                   /* elements of the slab that segments with a gradient span */
   gb_dtype dtype;                       /* of the gradients */
-  char *gradients, *parameters, *weights, *copy[GB_COPIES], *state[GB_OPTIM_STATES]; /* weights: what a step updates, the masters where there are some */
+  /* weights: what a step updates, the masters where there are some */
+  char *gradients, *parameters, *weights, *copy[GB_COPIES], *state[GB_OPTIM_STATES];
   double factor;                        /* of a gradient on reading */
-  bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and clipped */
+  bool writes;                          /* gradients are written: unscaled by a check; by a step, in their true size and
+                                           clipped */
   double inverse, clip;                 /* what a step that writes gradients multiplies them by, one after the other */
   double *norms;                        /* of each chunk; NULL: not wanted */
   double *measures;                     /* of segments, and from `parts` on of parts of them: see gb_measures_of */
@@ -48,7 +51,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* A pass over the call's slab that reads gradients unscaled where they carry a scale. */
 static pass pass_over(const gb_step_call *call, run_fn run) {
   const gb_slab *slab = call->slab;
-  pass p = { .call = call, .slab = slab, .run = run, .dtype = (gb_dtype)slab->gradients->dtype, .gradients = gb_data(slab->gradients) };
+  pass p = { .call = call, .slab = slab, .run = run, .dtype = (gb_dtype)slab->gradients->dtype,
+             .gradients = gb_data(slab->gradients) };
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
   for (int k = 0; k < GB_COPIES; k++) p.copy[k] = data_of(slab->copy[k]);
@@ -141,7 +145,8 @@ static double squares_f64(const double *g, int64_t n) {
 static double larger(double a, double b) { return a > b || a != a ? a : b; }
 
 /* Join what two places add to the call's norm. */
-static double join_norms(const gb_step_call *call, double a, double b) { return isinf(call->norm_type) ? larger(a, b) : a + b; }
+static double join_norms(const gb_step_call *call, double a, double b) { return isinf(call->norm_type) ? larger(a, b)
+                                                                         : a + b; }
 
 /* The largest |g|, or the sum of |g|^p: the norms that are seldom asked for. */
 static double other_norm(const gb_step_call *call, const float *f32, const double *f64, int64_t n) {
@@ -177,7 +182,9 @@ static void check_f32(pass *p, int64_t chunk, int64_t at, int64_t n) {
   const float *g = gradient_tile(p, at, n, room);
   if (!all_finite_f32(g, n)) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
   if (p->writes || (p->norms && p->factor != 1)) multiply_f32(to, g, n, (float)p->factor), g = to;
-  if (p->norms) p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f32(g, n) : other_norm(p->call, g, NULL, n));
+  if (p->norms)
+    p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f32(g, n)
+                                 : other_norm(p->call, g, NULL, n));
 }
 
 static void check_f64(pass *p, int64_t chunk, int64_t at, int64_t n) {
@@ -185,7 +192,9 @@ static void check_f64(pass *p, int64_t chunk, int64_t at, int64_t n) {
   const double *g = (const double *)p->gradients + at;
   if (!all_finite_f64(g, n)) atomic_store_explicit(&p->bad, true, memory_order_relaxed);
   if (p->writes || (p->norms && p->factor != 1)) multiply_f64(to, g, n, p->factor), g = to;
-  if (p->norms) p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f64(g, n) : other_norm(p->call, NULL, g, n));
+  if (p->norms)
+    p->norms[chunk] = join_norms(p->call, p->norms[chunk], p->call->norm_type == 2 ? squares_f64(g, n)
+                                 : other_norm(p->call, NULL, g, n));
 }
 
 static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t at, int64_t n) {
@@ -267,17 +276,19 @@ static void clip_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t 
   }
 }
 
-/* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's flag, and gives 0 or NaN, as in
- * PyTorch, unless a scaler will skip the step. */
+/* The factor that brings the norm down to max_norm; 1: nothing to do. A norm that is not finite raises the owner's
+ * flag, and gives 0 or NaN, as in PyTorch, unless a scaler will skip the step. */
 static double factor_by_norm(const gb_step_call *call) {
-  double norm = call->norm->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm) : pow(norm, 1 / call->norm_type);
+  double norm = call->norm->norm_squared, total = isinf(call->norm_type) ? norm : call->norm_type == 2 ? sqrt(norm)
+      : pow(norm, 1 / call->norm_type);
   if (!isfinite(total) && call->owner) call->owner->found_inf = 1;
   double factor = call->max_norm / (total + 1e-6);
   if (!isfinite(total)) return call->spares ? 1 : factor;
   return factor < 1 ? factor : 1;
 }
 
-/* Reads slab, clip_factor and clip_value, or norm, owner, max_norm and norm_type; with scaled also scale: gradients keep the scale they carry. */
+/* Reads slab, clip_factor and clip_value, or norm, owner, max_norm and norm_type; with scaled also scale: gradients
+ * keep the scale they carry. */
 static gb_status optim_clip(gb_step_call *call) {
   gb_step_call c = *call;
   if (c.norm) c.clip_factor = factor_by_norm(&c), c.clip_value = 0;
@@ -334,7 +345,8 @@ _Static_assert(GB_OPTIM_STATES <= 3, "cpu/steps.h has a loop for each choice amo
 
 /* measure, direct: NULL where a step measures nothing first, or is not shaped. */
 static const struct { run_fn step, measure, direct; } step_runs[][2] = {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = { { NAME##_run_f32, NULL, NULL }, { NAME##_run_f64, NULL, NULL } },
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
+  [GB_##NAME] = { { NAME##_run_f32, NULL, NULL }, { NAME##_run_f64, NULL, NULL } },
 #define MEASURED(NAME, HYPERS, STATES, DOC)                                                                            \
   [GB_##NAME] = { { NAME##_run_f32, NAME##_measure_f32, NULL }, { NAME##_run_f64, NAME##_measure_f64, NULL } },
 #define SHAPED(NAME, HYPERS, STATES, DOC)                                                                              \
@@ -352,7 +364,8 @@ static void measure(pass *p, run_fn run) {
   for (int64_t s = 0; s < p->slab->count; s++) {
     const gb_segment *segment = &p->slab->segments[s];
     if (!segment->has_grad || segment->size == 0) continue;
-    int64_t first = (segment->offset - p->start) / CHUNK, last = (segment->offset + segment->size - 1 - p->start) / CHUNK;
+    int64_t first = (segment->offset - p->start) / CHUNK,
+        last = (segment->offset + segment->size - 1 - p->start) / CHUNK;
     double *sum = p->measures + 2 * s;
     sum[0] = sum[1] = 0;
     for (int64_t c = first; c <= last; c++)
@@ -369,8 +382,9 @@ static gb_status optim_direct(gb_step_call *c) {
   return GB_OK;
 }
 
-/* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm, owner, max_norm and norm_type
- * too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers, uses, scale, scaled, found, maximize. */
+/* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm,
+ * owner, max_norm and norm_type too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers,
+ * uses, scale, scaled, found, maximize. */
 static gb_status optim_step(gb_step_call *c) {
   bool wide = c->slab->dtype == GB_FLOAT64;
   double clip = c->norm ? factor_by_norm(c) : 1; /* this comes first: it may raise the flag */

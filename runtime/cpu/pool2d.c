@@ -1,10 +1,11 @@
 /* cpu/pool2d.c - maximum and average pooling and their gradients.
  *
- * The inner loop runs over channels, up to a tile of them, at one position of one image: with the channels last in memory it is a run, in
- * any other layout a strided read. Forward, a position gathers its window; backward, it gathers the windows that it lies in, so every
- * element is written once, rounded once, and summed in a fixed order. A chunk is some rows of images. Where channels lie side by side, maxima
- * and their gradients are made a vector of channels at a time, from the first of a window to the last in registers.
- * Traffic: x (or grad) is read kernel / stride times per dimension, the result written once; one comparison or addition per element read. */
+ * The inner loop runs over channels, up to a tile of them, at one position of one image: with the channels last in
+ * memory it is a run, in any other layout a strided read. Forward, a position gathers its window; backward, it gathers
+ * the windows that it lies in, so every element is written once, rounded once, and summed in a fixed order. A chunk is
+ * some rows of images. Where channels lie side by side, maxima and their gradients are made a vector of channels at a
+ * time, from the first of a window to the last in registers. Traffic: x (or grad) is read kernel / stride times per
+ * dimension, the result written once; one comparison or addition per element read. */
 #include <math.h>
 #include <string.h>
 
@@ -15,14 +16,16 @@
 
 /* {==== Windows ==== */
 
-/* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) - 1. */
+/* One dimension of a pooling. kernel 0: adaptive, where window i is floor(i * in / out) .. ceil((i + 1) * in / out) -
+ * 1. */
 /* step: how far apart the elements of a window are, which only maxima with places read; else 1. */
 typedef struct axis { int64_t in, out, kernel, stride, padding, step; } axis;
 
 /* Positions first .. end - 1. */
 typedef struct span { int64_t first, end; } span;
 
-static span clip(int64_t first, int64_t end, int64_t size) { return (span){ first > 0 ? first : 0, end < size ? end : size }; }
+static span clip(int64_t first, int64_t end,
+                 int64_t size) { return (span){ first > 0 ? first : 0, end < size ? end : size }; }
 
 /* ceil(a / b) for b > 0 and any a. */
 static int64_t divide_up(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
@@ -57,7 +60,8 @@ static int64_t divisor_of(const axis *a, int64_t out, bool bare) {
 /* A [n, c, h, w] tensor in memory; data NULL: there is none. */
 typedef struct plane { char *data; gb_dtype dtype; int64_t stride[4]; } plane;
 
-/* A row of one image of the result, and what it reads along the height. *work counts for gb_long_work: a window may be as large as the image. */
+/* A row of one image of the result, and what it reads along the height. *work counts for gb_long_work: a window may be
+ * as large as the image. */
 typedef struct pool_row { int64_t image, y; span reach; int64_t *work; } pool_row;
 
 typedef struct pool pool;
@@ -97,7 +101,8 @@ static char *place(const plane *t, int64_t image, int64_t channel, int64_t y, in
 }
 
 /* n channels of t in lanes: where they lie if that is how they lie, else in room. */
-static const void *channels(gb_lane lane, const plane *t, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n, void *room) {
+static const void *channels(gb_lane lane, const plane *t, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n,
+                            void *room) {
   const char *from = place(t, image, first, y, x);
   if (t->dtype == gb_lane_dtype(lane) && (t->stride[1] == 1 || n == 1)) return from;
   gb_lane_load(lane, room, from, t->dtype, t->stride[1], n);
@@ -109,7 +114,8 @@ static void put_channels(const pool *p, const pool_row *r, int64_t x, int64_t fi
 }
 
 /* n window positions, where they are or brought together in room. */
-static const uint8_t *positions_at(const pool *p, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n, uint8_t *room) {
+static const uint8_t *positions_at(const pool *p, int64_t image, int64_t first, int64_t y, int64_t x, int64_t n,
+                                   uint8_t *room) {
   const uint8_t *from = (const uint8_t *)place(&p->positions, image, first, y, x);
   if (p->positions.stride[1] == 1) return from;
   for (int64_t i = 0; i < n; i++) room[i] = from[i * p->positions.stride[1]];
@@ -206,12 +212,14 @@ static void max_cell(const pool *p, const pool_row *r, int64_t at, int64_t first
   double best[GB_TILE], room[GB_TILE]; /* or that many float32 */
   uint8_t which[GB_TILE];
   span rows = r->reach, columns = p->columns[at];
-  memcpy(best, channels(p->lane, &p->from, r->image, first, rows.first, columns.first, n, room), (size_t)n * gb_lane_bytes(p->lane));
+  memcpy(best, channels(p->lane, &p->from, r->image, first, rows.first, columns.first, n, room),
+         (size_t)n * gb_lane_bytes(p->lane));
   memset(which, (int)position_in(p, r->y, at, rows.first, columns.first), (size_t)n);
   for (int64_t y = rows.first; y < rows.end; y++)
     for (int64_t x = columns.first; x < columns.end; x++) {
       if (gb_long_work(p->call, r->work, n)) return;
-      keep_larger(p->lane, best, which, channels(p->lane, &p->from, r->image, first, y, x, n, room), (uint8_t)position_in(p, r->y, at, y, x), n);
+      keep_larger(p->lane, best, which, channels(p->lane, &p->from, r->image, first, y, x, n, room),
+                  (uint8_t)position_in(p, r->y, at, y, x), n);
     }
   put_channels(p, r, at, first, best, n);
   if (!p->positions.data) return;
@@ -222,7 +230,8 @@ static void max_cell(const pool *p, const pool_row *r, int64_t at, int64_t first
 /* Window positions of the elements of a gb_wide. */
 typedef struct wide_positions { gb_vector_bits a, b; } wide_positions;
 
-/* Elements of a vector from and to as many bytes, or 16-bit numbers. By name where a compiler would take one element after the other. */
+/* Elements of a vector from and to as many bytes, or 16-bit numbers. By name where a compiler would take one element
+ * after the other. */
 GB_ALWAYS_INLINE gb_vector_bits widen_bytes(const uint8_t *from) {
 #if defined(__AVX512BW__)
   return (gb_vector_bits)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
@@ -286,8 +295,10 @@ GB_ALWAYS_INLINE void keep_larger_vector(gb_vector *best, gb_vector_bits *which,
   *which = (position & more) | (*which & ~more);
 }
 
-/* Channels i .. i + GB_WIDE - 1 of one cell. Its window is height x width elements at `from`, the first of them at `position`. */
-GB_ALWAYS_INLINE void max_of_window(gb_dtype dtype, const pool *p, const char *from, int64_t i, uint32_t position, int64_t height, int64_t width,
+/* Channels i .. i + GB_WIDE - 1 of one cell. Its window is height x width elements at `from`, the first of them at
+ * `position`. */
+GB_ALWAYS_INLINE void max_of_window(gb_dtype dtype, const pool *p, const char *from, int64_t i, uint32_t position,
+                                    int64_t height, int64_t width,
                                     char *to, uint8_t *which) {
   const int64_t size = dtype == GB_FLOAT32 ? 4 : 2, down = p->from.stride[2] * size, right = p->from.stride[3] * size;
   gb_wide best = gb_wide_load(dtype, from, i);
@@ -317,7 +328,8 @@ GB_ALWAYS_INLINE int max_row_of(gb_dtype dtype, const pool *p, const pool_row *r
   return 0;
 }
 
-static void max_row(const pool *p, const pool_row *r, int64_t whole) { (void)GB_WIDE_FOR(p->from.dtype, max_row_of, p, r, whole); }
+static void max_row(const pool *p, const pool_row *r,
+                    int64_t whole) { (void)GB_WIDE_FOR(p->from.dtype, max_row_of, p, r, whole); }
 
 /* keep_larger with the place in the image. */
 static void keep_larger_place(gb_lane lane, void *best, int64_t *which, const void *x, int64_t at, int64_t n) {
@@ -401,9 +413,11 @@ static void max_backward_cell(const pool *p, const pool_row *r, int64_t at, int6
 
 GB_ALWAYS_INLINE int max_backward_row_of(gb_dtype dtype, const pool *p, const pool_row *r, int64_t whole) {
   const int64_t size = dtype == GB_FLOAT32 ? 4 : 2, height = r->reach.end - r->reach.first;
-  const int64_t down = p->from.stride[2] * size, right = p->from.stride[3] * size, which_down = p->positions.stride[2], which_right = p->positions.stride[3];
+  const int64_t down = p->from.stride[2] * size, right = p->from.stride[3] * size, which_down = p->positions.stride[2],
+      which_right = p->positions.stride[3];
   /* by how much the position in a window is less than in the one above, and in the one to the left */
-  const uint32_t less_down = (uint32_t)(p->axis[0].stride * p->axis[1].kernel), less_right = (uint32_t)p->axis[1].stride;
+  const uint32_t less_down = (uint32_t)(p->axis[0].stride * p->axis[1].kernel),
+      less_right = (uint32_t)p->axis[1].stride;
   const char *grads = place(&p->from, r->image, 0, r->reach.first, 0);
   const uint8_t *positions = (const uint8_t *)place(&p->positions, r->image, 0, r->reach.first, 0);
   char *to = place(&p->to, r->image, 0, r->y, 0);
@@ -434,7 +448,8 @@ static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
   (void)GB_WIDE_FOR(p->from.dtype, max_backward_row_of, p, r, whole);
 }
 
-/* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does not. */
+/* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does
+ * not. */
 static gb_status max_pool2d_backward(gb_call *call) {
   static const pool_kind kind = { .cell = max_backward_cell, .wide = max_backward_row, .reach = windows_with };
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
@@ -462,7 +477,8 @@ static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t fi
   if (gb_long_work(p->call, r->work, n)) return;
   const uint8_t *which = positions_at(p, r->image, first, r->y, at, n, which_room);
   for (int64_t i = 0; i < n; i++) {
-    int64_t y = r->y * a[0].stride - a[0].padding + which[i] / a[1].kernel, x = at * a[1].stride - a[1].padding + which[i] % a[1].kernel;
+    int64_t y = r->y * a[0].stride - a[0].padding + which[i] / a[1].kernel,
+        x = at * a[1].stride - a[1].padding + which[i] % a[1].kernel;
     char *to = (char *)taken + i * (int64_t)gb_lane_bytes(p->lane);
     bool inside = y >= 0 && y < a[0].in && x >= 0 && x < a[1].in;
     if (inside) gb_lane_load(p->lane, to, place(&p->from, r->image, first + i, y, x), p->from.dtype, 1, 1);

@@ -1,10 +1,11 @@
 /* cpu/reduce.c - reductions over any set of dims, largest elements with their index, and running sums.
  *
- * A fold (sum, product, largest, smallest) of mapped elements is a fixed tree: tiles of 1024 lanes are added lane by lane, then halves of
- * the lanes onto each other; pieces of long reductions likewise. If the nearest neighbours in memory are reduced together, the lanes run
- * along the reduction ("rows"); otherwise along the result ("columns", as in the gradient of a bias). Either way memory is read in order,
- * once (twice for var, std and logsumexp, which first need a mean or a maximum), with one operation per element. The tree depends on
- * shapes and strides, never on the number of threads. */
+ * A fold (sum, product, largest, smallest) of mapped elements is a fixed tree: tiles of 1024 lanes are added lane by
+ * lane, then halves of the lanes onto each other; pieces of long reductions likewise. If the nearest neighbours in
+ * memory are reduced together, the lanes run along the reduction ("rows"); otherwise along the result ("columns", as in
+ * the gradient of a bias). Either way memory is read in order, once (twice for var, std and logsumexp, which first need
+ * a mean or a maximum), with one operation per element. The tree depends on shapes and strides, never on the number of
+ * threads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ typedef struct axis { int64_t size, stride, out; } axis;
 /* An array of a tile in the compute type. */
 typedef union lanes { float f32[GB_TILE]; double f64[GB_TILE]; int64_t i64[GB_TILE]; } lanes;
 
-/* One reduction. Its work is cut into units: a strip of up to `width` columns of one outer position, over one piece of the reduction. */
+/* One reduction. Its work is cut into units: a strip of up to `width` columns of one outer position, over one piece of
+ * the reduction. */
 typedef struct reduction {
   gb_lane lane;
   fold_kind fold;
@@ -89,7 +91,8 @@ static void fold_into(const reduction *r, void *a, const void *b, int64_t n) {
 static void fold_halves(const reduction *r, char *a, int64_t count, int64_t width) {
   while (count > 1) {
     int64_t half = (count + 1) / 2;
-    for GB_PIECES(at, n, (count / 2) * width) fold_into(r, a + (size_t)at * r->bytes, a + (size_t)(half * width + at) * r->bytes, n);
+    for GB_PIECES(at, n, (count / 2) * width)
+      fold_into(r, a + (size_t)at * r->bytes, a + (size_t)(half * width + at) * r->bytes, n);
     count = half;
   }
 }
@@ -150,7 +153,8 @@ static void map_lanes(const reduction *r, void *x, const void *center, int64_t n
 static void push_axis(axis *axes, int *n, axis a) {
   axis *last = &axes[*n - 1];
   if (a.size == 1) return;
-  if (*n && last->stride == a.size * a.stride && last->out == a.size * a.out) *last = (axis){ last->size * a.size, a.stride, a.out };
+  if (*n && last->stride == a.size * a.stride && last->out == a.size * a.out)
+    *last = (axis){ last->size * a.size, a.stride, a.out };
   else axes[(*n)++] = a;
 }
 
@@ -180,7 +184,8 @@ static void plan_kept(reduction *r, const gb_tensor *x, uint32_t mask) {
     if (!(mask >> d & 1u)) push_axis(r->kept, &r->n_kept, (axis){ x->shape[d], x->stride[d], strides[d] });
 }
 
-/* Take out the kept loop that walks memory more closely than every reduced one, if there is such a one, as the columns. */
+/* Take out the kept loop that walks memory more closely than every reduced one, if there is such a one, as the
+ * columns. */
 static void plan_columns(reduction *r) {
   int best = -1;
   for (int i = 0; i < r->n_kept; i++)
@@ -247,7 +252,9 @@ static void copy_lanes(char *to, int64_t to_step, const char *from, int64_t from
 /* Put n finished columns from `first` into the result. */
 static void deliver(const reduction *r, int64_t outer, int64_t first, int64_t n, const char *from) {
   char *to = r->result + (size_t)(result_of(r, outer) + first * r->column.out) * r->bytes;
-  for GB_PIECES(at, some, n) copy_lanes(to + at * r->column.out * (int64_t)r->bytes, r->column.out, from + (size_t)at * r->bytes, 1, some, r->bytes);
+  for GB_PIECES(at, some, n)
+    copy_lanes(to + at * r->column.out * (int64_t)r->bytes, r->column.out, from + (size_t)at * r->bytes, 1, some,
+               r->bytes);
 }
 
 /* The centers of `groups` groups of n columns from `first`. */
@@ -255,11 +262,13 @@ static void load_centers(const reduction *r, int64_t outer, int64_t first, int64
   const char *from = r->center + (size_t)(result_of(r, outer) + first * r->column.out) * r->bytes;
   if (n == 1) copy_lanes(to, 1, from, 0, groups, r->bytes);
   else
-    for (int64_t g = 0; g < groups; g++) copy_lanes(to + (size_t)(g * n) * r->bytes, 1, from, r->column.out, n, r->bytes);
+    for (int64_t g = 0; g < groups; g++)
+      copy_lanes(to + (size_t)(g * n) * r->bytes, 1, from, r->column.out, n, r->bytes);
 }
 
 /* n elements from x + offset, mapped: in `tile`, or where they lie if there is nothing to do. */
-static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride, int64_t n, const void *centers, void *tile) {
+static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride, int64_t n, const void *centers,
+                              void *tile) {
   const char *from = r->data + offset * (int64_t)r->x_bytes;
   if (r->map == PLAIN && stride == 1 && r->dtype == gb_lane_dtype(r->lane)) return from;
   gb_lane_load(r->lane, tile, from, r->dtype, stride, n);
@@ -267,7 +276,8 @@ static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride
   return tile;
 }
 
-/* Fold positions from .. to - 1 of the reduction, lanes along it, into the first lanes of acc; returns how many hold something. */
+/* Fold positions from .. to - 1 of the reduction, lanes along it, into the first lanes of acc; returns how many hold
+ * something. */
 static int64_t fold_along(const reduction *r, int64_t base, int64_t from, int64_t to, const void *centers, lanes *acc) {
   const axis *inner = &r->reduced[r->n_reduced - 1];
   int64_t lanes_used = to - from < GB_TILE ? to - from : GB_TILE, lane = 0;
@@ -285,9 +295,10 @@ static int64_t fold_along(const reduction *r, int64_t base, int64_t from, int64_
   return lanes_used;
 }
 
-/* The same, lanes along n columns; where several reduced positions lie side by side one load brings them all. Returns the groups of n
- * lanes that hold something. */
-static int64_t fold_across(const reduction *r, int64_t base, int64_t n, int64_t from, int64_t to, const void *centers, lanes *acc) {
+/* The same, lanes along n columns; where several reduced positions lie side by side one load brings them all. Returns
+ * the groups of n lanes that hold something. */
+static int64_t fold_across(const reduction *r, int64_t base, int64_t n, int64_t from, int64_t to, const void *centers,
+                           lanes *acc) {
   const axis *inner = &r->reduced[r->n_reduced - 1];
   int64_t groups = to - from < r->wide ? to - from : r->wide;
   if (groups < 1) groups = 1;
@@ -311,10 +322,12 @@ static void run_unit(const reduction *r, int64_t unit) {
   int64_t first = strip * r->width, n = r->column.size - first < r->width ? r->column.size - first : r->width;
   int64_t base = offset_in(r->kept, r->n_kept, outer) + first * r->column.stride;
   if (r->center) load_centers(r, outer, first, n, to - from < GB_TILE / n ? to - from : GB_TILE / n, (char *)&centers);
-  int64_t groups = r->column.size == 1 ? fold_along(r, base, from, to, &centers, &acc) : fold_across(r, base, n, from, to, &centers, &acc);
+  int64_t groups = r->column.size == 1 ? fold_along(r, base, from, to, &centers, &acc)
+      : fold_across(r, base, n, from, to, &centers, &acc);
   fold_halves(r, (char *)&acc, groups, n);
   if (r->pieces == 1) deliver(r, outer, first, n, (const char *)&acc);
-  else memcpy(r->partial + (size_t)((outer * r->pieces + piece) * r->column.size + first) * r->bytes, &acc, (size_t)n * r->bytes);
+  else memcpy(r->partial + (size_t)((outer * r->pieces + piece) * r->column.size + first) * r->bytes, &acc,
+              (size_t)n * r->bytes);
 }
 
 static void run_units(void *arg, int64_t chunk) {
@@ -355,7 +368,8 @@ static gb_tensor *result(gb_call *call) { return GB_OUT(call, sum)->y; }
 /* Plan the reduction of x that the call's attributes ask for, in the compute type of lane. */
 static reduction plan(const gb_call *call, gb_lane lane, fold_kind fold, map_kind map) {
   const gb_tensor *x = source(call);
-  reduction r = { .lane = lane, .fold = fold, .map = map, .bytes = gb_lane_bytes(lane), .data = gb_data(x), .dtype = (gb_dtype)x->dtype,
+  reduction r = { .lane = lane, .fold = fold, .map = map, .bytes = gb_lane_bytes(lane), .data = gb_data(x),
+                  .dtype = (gb_dtype)x->dtype,
                   .length = 1 };
   uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
   r.x_bytes = gb_dtype_bytes(r.dtype);
@@ -386,7 +400,8 @@ static double finished(finish_kind how, double value, double a, double center) {
 
 static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
   for (int64_t i = 0; how != AS_IS && i < n && !gb_long_loop(i); i++)
-    gb_row_put(r->lane, r->result, i, finished(how, gb_row_get(r->lane, r->result, i), a, r->center ? gb_row_get(r->lane, r->center, i) : 0));
+    gb_row_put(r->lane, r->result, i, finished(how, gb_row_get(r->lane, r->result, i), a,
+                                               r->center ? gb_row_get(r->lane, r->center, i) : 0));
 }
 
 /* Reduce into output 0. The result is made in the output itself where it has the compute type. */
@@ -478,7 +493,8 @@ static gb_status logsumexp(gb_call *call) { return around_center(call, LARGEST, 
 
 /* {==== largest elements with their index ==== */
 
-/* One run over rows: the first largest element of each, NaN being larger than all. The smallest is found in negated elements. */
+/* One run over rows: the first largest element of each, NaN being larger than all. The smallest is found in negated
+ * elements. */
 typedef struct search {
   gb_lane lane;
   bool smallest;
@@ -491,7 +507,8 @@ typedef struct search {
   int64_t *indices;                /* one per row */
 } search;
 
-/* Turn the order of n lanes around. For integers that is the complement, which, unlike the negative, exists for all of them. */
+/* Turn the order of n lanes around. For integers that is the complement, which, unlike the negative, exists for all of
+ * them. */
 static void reverse_order(gb_lane lane, void *x, int64_t n) {
   int64_t *whole = x;
   if (lane != GB_LANE_I64) { gb_row_scale(lane, x, n, -1); return; }
@@ -556,17 +573,20 @@ static search search_for(const gb_call *call, bool smallest) {
 /* Rows of length elements of a contiguous x, from one of them on, whatever its dims. */
 static gb_rows rows_of_flat(const gb_tensor *x, int64_t from, int64_t length, int64_t count) {
   size_t bytes = gb_dtype_bytes((gb_dtype)x->dtype);
-  return (gb_rows){ .data = gb_data(x) + (size_t)from * bytes, .dtype = (gb_dtype)x->dtype, .bytes = bytes, .length = length, .stride = 1,
+  return (gb_rows){ .data = gb_data(x) + (size_t)from * bytes, .dtype = (gb_dtype)x->dtype, .bytes = bytes,
+                    .length = length, .stride = 1,
                     .count = count, .n = 1, .size = { count }, .step = { length } };
 }
 
-/* The index in x flattened: search its rows, then their best elements. A contiguous x is cut into rows of a tile, and what is left of one: rows
- * as they come may be as long as x, or of one element, and scratch with them as large as x or larger. */
+/* The index in x flattened: search its rows, then their best elements. A contiguous x is cut into rows of a tile, and
+ * what is left of one: rows as they come may be as long as x, or of one element, and scratch with them as large as x or
+ * larger. */
 static gb_status search_flat(gb_call *call, bool smallest) {
   const gb_tensor *x = source(call);
   search s = search_for(call, smallest), last = s;
   bool cut = gb_is_contiguous(x) && x->numel > GB_TILE;
-  int64_t length = cut ? GB_TILE : x->ndim ? x->shape[x->ndim - 1] : 1, whole = x->numel / length, left = x->numel - whole * length;
+  int64_t length = cut ? GB_TILE : x->ndim ? x->shape[x->ndim - 1] : 1, whole = x->numel / length,
+      left = x->numel - whole * length;
   gb_block *scratch = gb_cpu_scratch(call, (size_t)(whole + 1) * 16);
   if (!scratch) return GB_EMEMORY;
   s.indices = gb_block_data(scratch);
@@ -657,7 +677,8 @@ static gb_status cumsum(gb_call *call) {
   const gb_tensor *x = GB_IN(call, cumsum)->x, *out = GB_OUT(call, cumsum)->y;
   int dim = gb_wrap_dim(GB_ATTRS(call, cumsum)->dim.integer, x->ndim);
   if (out->numel == 0) return GB_OK;
-  scan s = { .lane = gb_dtype_is_float((gb_dtype)out->dtype) ? GB_LANE_F64 : GB_LANE_I64, .x = gb_rows_of(x, dim), .out = gb_rows_of(out, dim) };
+  scan s = { .lane = gb_dtype_is_float((gb_dtype)out->dtype) ? GB_LANE_F64 : GB_LANE_I64, .x = gb_rows_of(x, dim),
+             .out = gb_rows_of(out, dim) };
   s.plan = gb_row_plan_for(&s.x);
   s.threads = call->context->threads;
   s.buffer_bytes = 8 * (size_t)(s.plan.batch * s.x.length);

@@ -85,7 +85,8 @@ static void sum_rows(const job *j, int64_t row) {
     for (int64_t k = 0; k < count && !gb_work(n); k++) {
       const char *from = gb_data(j->x) + ((outer * j->n + j->t.first[o] + k) * j->inner + at) * xb;
       const void *x = from;
-      if (j->x->dtype != gb_lane_dtype(j->lane)) gb_lane_load(j->lane, room, from, (gb_dtype)j->x->dtype, 1, n), x = room;
+      if (j->x->dtype != gb_lane_dtype(j->lane))
+        gb_lane_load(j->lane, room, from, (gb_dtype)j->x->dtype, 1, n), x = room;
       gb_row_add(j->lane, sum, x, n, weight[k]);
     }
     gb_lane_store(j->lane, to + at * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype), (gb_dtype)j->y->dtype, 1, sum, n);
@@ -142,7 +143,8 @@ static gb_status open_job(job *j, const gb_resampling *r) {
   if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
   GB_TRY(gb_scratch_open(j->call, shared, room, &j->scratch));
   char *base = j->scratch.shared;
-  j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin), (double *)(void *)(base + weight),
+  j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin),
+                  (double *)(void *)(base + weight),
                   (float *)(void *)(base + weight32) };
   return GB_OK;
 }

@@ -1,7 +1,7 @@
 /* cpu/rows.c - a tensor as rows along one dimension, and arithmetic on rows.
  *
- * Reading a row moves its bytes once. The sums below keep a partial sum per place of a few vector registers in blocks of 1024 elements, which
- * keeps the error of a long sum small; the blocks are added up in float64. */
+ * Reading a row moves its bytes once. The sums below keep a partial sum per place of a few vector registers in blocks
+ * of 1024 elements, which keeps the error of a long sum small; the blocks are added up in float64. */
 #include "cpu/rows.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@
 /* {==== lanes ==== */
 
 /* Elements `at` and on of a run with a stride, and of lanes. */
-static const char *run_at(const void *x, gb_dtype dtype, int64_t stride, int64_t at) { return (const char *)x + at * stride * (int64_t)gb_dtype_bytes(dtype); }
+static const char *run_at(const void *x, gb_dtype dtype, int64_t stride,
+                          int64_t at) { return (const char *)x + at * stride * (int64_t)gb_dtype_bytes(dtype); }
 static char *lanes_at(gb_lane lane, const void *x, int64_t at) { return (char *)x + at * (int64_t)gb_lane_bytes(lane); }
 
 void gb_lane_load(gb_lane lane, void *lanes, const void *run, gb_dtype dtype, int64_t stride, int64_t n) {
@@ -45,7 +46,8 @@ void gb_lane_store(gb_lane lane, void *run, gb_dtype dtype, int64_t stride, cons
 /* {==== rows ==== */
 
 gb_rows gb_rows_of(const gb_tensor *t, int dim) {
-  gb_rows r = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype, .bytes = gb_dtype_bytes((gb_dtype)t->dtype), .length = 1, .stride = 1, .count = 1 };
+  gb_rows r = { .data = gb_data(t), .dtype = (gb_dtype)t->dtype, .bytes = gb_dtype_bytes((gb_dtype)t->dtype),
+                .length = 1, .stride = 1, .count = 1 };
   for (int i = 0; i < t->ndim; i++) {
     if (i == dim) {
       r.length = t->shape[i];
@@ -92,13 +94,15 @@ enum { BLOCK = 16, BLOCK_ROWS = 64 };
 
 /* How many rows from `first` one step can handle: those of a block that lie a constant distance apart. */
 static int64_t run_of(const gb_rows *r, int64_t first, int64_t count) {
-  int64_t last = r->size[r->n - 1], left = last - first % last, most = r->length == 1 || end_to_end(r) ? GB_TILE : BLOCK_ROWS;
+  int64_t last = r->size[r->n - 1], left = last - first % last, most = r->length == 1 ||
+      end_to_end(r) ? GB_TILE : BLOCK_ROWS;
   if (!by_strips(r) && !end_to_end(r)) return 1;
   if (left > most) left = most;
   return count < left ? count : left;
 }
 
-/* Before a run of rows, one of many in a long load or store, each too short to be counted by itself: is a stop asked for? */
+/* Before a run of rows, one of many in a long load or store, each too short to be counted by itself: is a stop asked
+ * for? */
 static bool is_stopped_before(const gb_rows *r, int64_t run, int64_t count) {
   if (count * r->length <= 16 * GB_SHORT_ROW || run * r->length > GB_SHORT_ROW) return false;
   return gb_work(run * r->length);
@@ -136,7 +140,8 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
         int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
         if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
         for (int64_t k = 0; k < n; k++)
-          gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, from + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1],
+          gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, from + (j + k) * r->stride * (int64_t)r->bytes,
+                       r->dtype, r->step[r->n - 1],
                        run);
         block_to_rows(at + (size_t)j * bytes, (const char *)block, r->length, run, n, bytes);
       }
@@ -164,7 +169,8 @@ void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count,
         if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
         rows_to_block((char *)block, at + (size_t)j * bytes, r->length, run, n, bytes);
         for (int64_t k = 0; k < n; k++)
-          gb_lane_store(lane, to + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1], (char *)block + (size_t)(k * run) * bytes,
+          gb_lane_store(lane, to + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1],
+                        (char *)block + (size_t)(k * run) * bytes,
                         run);
       }
   }
@@ -187,7 +193,8 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows) {
 static int64_t block_of(int64_t at, int64_t n) { return n - at < GB_TILE ? n - at : GB_TILE; }
 
 /* Where the tile at element `at` of a row begins. */
-static const char *tile_at(gb_dtype dtype, const void *x, int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
+static const char *tile_at(gb_dtype dtype, const void *x,
+                           int64_t at) { return (const char *)x + (size_t)at * gb_dtype_bytes(dtype); }
 
 /* The largest element, or NaN where there is one: looked for beside, so that the maximum is one vector instruction. */
 static float max_f32(const float *x, int64_t n) {
@@ -214,7 +221,8 @@ double gb_row_max(gb_lane lane, const void *x, int64_t n) {
 }
 
 static float max_wide(const float *x, int64_t n) {
-  gb_wide most[2] = { { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) }, { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) } };
+  gb_wide most[2] = { { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) },
+                      { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) } };
   int64_t i = 0;
   for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
     for (int k = 0; k < 2; k++) {
@@ -222,14 +230,15 @@ static float max_wide(const float *x, int64_t n) {
       most[k] = (gb_wide){ gb_vector_max(v.a, most[k].a), gb_vector_max(v.b, most[k].b) };
     }
   for (; i < n; i += GB_WIDE) {
-    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(GB_FLOAT32, x, i) : gb_wide_load_last(GB_FLOAT32, x, i, n - i, -INFINITY);
+    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(GB_FLOAT32, x, i)
+        : gb_wide_load_last(GB_FLOAT32, x, i, n - i, -INFINITY);
     most[0] = (gb_wide){ gb_vector_max(v.a, most[0].a), gb_vector_max(v.b, most[0].b) };
   }
   return gb_vector_largest(gb_vector_max(gb_vector_max(most[0].a, most[0].b), gb_vector_max(most[1].a, most[1].b)));
 }
 
-/* 16-bit floats compare as whole numbers do, but those below 0 the other way round: the largest number with sign is the largest element, unless all
- * are below 0; then it is the least without sign. That takes no widening. */
+/* 16-bit floats compare as whole numbers do, but those below 0 the other way round: the largest number with sign is the
+ * largest element, unless all are below 0; then it is the least without sign. That takes no widening. */
 static uint16_t max_halves(const uint16_t *x, int64_t n, uint16_t minus_infinity) {
   int16_t most = INT16_MIN;
   uint16_t least = minus_infinity;
@@ -285,7 +294,8 @@ double gb_wide_sum(gb_dtype dtype, const void *x, int64_t n) {
     if (dtype == GB_FLOAT64)
       for (int64_t i = first; i < first + m; i++) total += d[i];
     else
-      for (int64_t at = first; at < first + m; at += GB_TILE) total += GB_WIDE_FOR(dtype, sum_wide, tile_at(dtype, x, at), block_of(at, n));
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, sum_wide, tile_at(dtype, x, at), block_of(at, n));
   }
   return total;
 }
@@ -365,7 +375,8 @@ double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, doubl
   return total;
 }
 
-GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t n, gb_vector shift, gb_vector scale, int64_t index, gb_vector own,
+GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t n, gb_vector shift, gb_vector scale,
+                               int64_t index, gb_vector own,
                                bool stream) {
   const gb_vector lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
   const int64_t owner = index < 0 ? -1 : index / GB_WIDE * GB_WIDE;
@@ -373,7 +384,8 @@ GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t 
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
     gb_wide_ahead(dtype, x, i);
-    v = (gb_wide){ scale * (lift * gb_vector_lift_of(dtype, v.a - shift)), scale * (lift * gb_vector_lift_of(dtype, v.b - shift)) };
+    v = (gb_wide){ scale * (lift * gb_vector_lift_of(dtype, v.a - shift)),
+                   scale * (lift * gb_vector_lift_of(dtype, v.b - shift)) };
     if (i == owner) v = gb_wide_put(whole ? dtype : GB_FLOAT32, v, index - i, own);
     if (whole) gb_wide_store(dtype, to, i, v, stream);
     else gb_wide_store_last(dtype, to, i, n - i, v);
@@ -383,7 +395,8 @@ GB_ALWAYS_INLINE void exp_wide(gb_dtype dtype, void *to, const void *x, int64_t 
 /* A number whose NaN is the usual one: a weight's may have bits that gb_round_up_bf16 does not take. */
 static gb_vector vector_of(double x) { return gb_vector_of(x != x ? NAN : (float)x); }
 
-void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index, double own, bool stream) {
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index,
+                 double own, bool stream) {
   double *d = to;
   const double *e = x;
   for GB_PIECES(at, m, n) {
@@ -392,7 +405,8 @@ void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shif
       for (int64_t i = at; i < at + m; i++) d[i] = scale * exp(e[i] - shift);
       if (here >= 0) d[index] = own;
     } else
-      GB_WIDE_FOR(dtype, exp_wide, (char *)tile_at(dtype, to, at), tile_at(dtype, x, at), m, gb_vector_of((float)shift), vector_of(scale), here,
+      GB_WIDE_FOR(dtype, exp_wide, (char *)tile_at(dtype, to, at), tile_at(dtype, x, at), m, gb_vector_of((float)shift),
+                  vector_of(scale), here,
                   vector_of(own), stream && gb_vector_aligned(to));
   }
 }

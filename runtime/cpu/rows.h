@@ -1,8 +1,9 @@
 /* cpu/rows.h - a tensor as rows along one dimension, and arithmetic on rows, for reductions, softmax and losses.
  *
- * A row is brought into an array of the compute type ("lanes": float32 for 16- and 32-bit floats, float64, int64) whatever its dtype
- * and strides. Where the elements of one row lie far apart but neighbouring rows lie side by side (a dim that is not the last), a batch
- * of rows is read strip by strip, so memory is still walked in order. Sums take a fixed order that depends on the length alone. */
+ * A row is brought into an array of the compute type ("lanes": float32 for 16- and 32-bit floats, float64, int64)
+ * whatever its dtype and strides. Where the elements of one row lie far apart but neighbouring rows lie side by side (a
+ * dim that is not the last), a batch of rows is read strip by strip, so memory is still walked in order. Sums take a
+ * fixed order that depends on the length alone. */
 #ifndef GB_CPU_ROWS_H
 #define GB_CPU_ROWS_H
 
@@ -13,7 +14,8 @@
 typedef enum gb_lane { GB_LANE_F32, GB_LANE_F64, GB_LANE_I64 } gb_lane;
 
 static inline size_t gb_lane_bytes(gb_lane lane) { return lane == GB_LANE_F32 ? 4 : 8; }
-static inline gb_dtype gb_lane_dtype(gb_lane lane) { return lane == GB_LANE_F32 ? GB_FLOAT32 : lane == GB_LANE_F64 ? GB_FLOAT64 : GB_INT64; }
+static inline gb_dtype gb_lane_dtype(gb_lane lane) { return lane == GB_LANE_F32 ? GB_FLOAT32 : lane == GB_LANE_F64
+                                                     ? GB_FLOAT64 : GB_INT64; }
 /* What a result of dtype `out` is computed in. */
 static inline gb_lane gb_lane_of(gb_dtype x, gb_dtype out) {
   if (!gb_dtype_is_float(out)) return GB_LANE_I64;
@@ -57,7 +59,8 @@ void gb_rows_store(const gb_rows *rows, gb_lane lane, int64_t first, int64_t cou
 /* Row `first` and those after it where they lie end to end in a dtype, so that no load is needed; else NULL. */
 void *gb_rows_own(const gb_rows *rows, gb_dtype dtype, int64_t first);
 
-/* How rows of a length are handled: `batch` at a time in a buffer, `chunk` (a multiple of it) by one chunk of parallel work. */
+/* How rows of a length are handled: `batch` at a time in a buffer, `chunk` (a multiple of it) by one chunk of parallel
+ * work. */
 typedef struct gb_row_plan { int64_t batch, chunk, chunks; } gb_row_plan;
 /* For rows whose elements lie side by side: count of them, of some length. */
 static inline gb_row_plan gb_row_plan_of(int64_t count, int64_t length) {
@@ -86,22 +89,27 @@ gb_row_plan gb_row_plan_for(const gb_rows *rows);
 #define gb_row_scale GB_CPU_NAME(row_scale)
 #define gb_row_add GB_CPU_NAME(row_add)
 
-/* On rows of any float dtype, as they lie. The largest element; a NaN in float32 or less may be left out, -infinity of none. */
+/* On rows of any float dtype, as they lie. The largest element; a NaN in float32 or less may be left out, -infinity of
+ * none. */
 double gb_wide_max(gb_dtype dtype, const void *x, int64_t n);
 double gb_wide_sum(gb_dtype dtype, const void *x, int64_t n);
 double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n);
-/* to = GB_ROW_LIFT * exp(x - shift) in lanes, in the order of cpu/wide.h, where no x is above shift; returns their sum. to may be x where x is of
- * lanes, or NULL: only the sum. */
+/* to = GB_ROW_LIFT * exp(x - shift) in lanes, in the order of cpu/wide.h, where no x is above shift; returns their sum.
+ * to may be x where x is of lanes, or NULL: only the sum. */
 #define GB_ROW_LIFT 0x1p32
 double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, double shift);
-/* to = scale * exp(x - shift), where no x is above shift but for rounding, and `own` at `index` (-1: nowhere); to may be x. stream: past the caches
- * if it can be. A store that came after it would wait for a line that has just gone to memory, and all later ones behind it. */
-void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index, double own, bool stream);
+/* to = scale * exp(x - shift), where no x is above shift but for rounding, and `own` at `index` (-1: nowhere); to may
+ * be x. stream: past the caches if it can be. A store that came after it would wait for a line that has just gone to
+ * memory, and all later ones behind it. */
+void gb_wide_exp(gb_dtype dtype, void *to, const void *x, int64_t n, double shift, double scale, int64_t index,
+                 double own, bool stream);
 
 /* The largest element, NaN where one is; -infinity of none. */
 double gb_row_max(gb_lane lane, const void *x, int64_t n);
-static inline double gb_row_sum(gb_lane lane, const void *x, int64_t n) { return gb_wide_sum(gb_lane_dtype(lane), x, n); }
-static inline double gb_row_dot(gb_lane lane, const void *x, const void *y, int64_t n) { return gb_wide_dot(gb_lane_dtype(lane), x, y, n); }
+static inline double gb_row_sum(gb_lane lane, const void *x,
+                                int64_t n) { return gb_wide_sum(gb_lane_dtype(lane), x, n); }
+static inline double gb_row_dot(gb_lane lane, const void *x, const void *y,
+                                int64_t n) { return gb_wide_dot(gb_lane_dtype(lane), x, y, n); }
 static inline double gb_row_exp_sum(gb_lane lane, void *to, const void *x, int64_t n, double shift) {
   return gb_wide_exp_sum(gb_lane_dtype(lane), to, x, n, shift);
 }

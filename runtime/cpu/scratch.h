@@ -1,4 +1,5 @@
-/* cpu/scratch.h - working memory of a kernel: bytes that all chunks share, and a room of its own for each thread; sums kept in parts. */
+/* cpu/scratch.h - working memory of a kernel: bytes that all chunks share, and a room of its own for each thread; sums
+ * kept in parts. */
 #ifndef GB_CPU_SCRATCH_H
 #define GB_CPU_SCRATCH_H
 
@@ -29,7 +30,8 @@ static inline gb_status gb_scratch_open(gb_call *call, size_t shared, size_t roo
 }
 
 /* The room of the running thread. */
-static inline char *gb_scratch_room(const gb_scratch *s) { return s->rooms + s->room_bytes * (size_t)gb_threads_current(s->threads); }
+static inline char *gb_scratch_room(const gb_scratch *s) { return s->rooms + s->room_bytes *
+                                                           (size_t)gb_threads_current(s->threads); }
 
 static inline void gb_scratch_close(gb_call *call, gb_scratch *s) { gb_cpu_scratch_free(call, s->block); }
 

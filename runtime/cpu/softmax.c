@@ -1,8 +1,8 @@
 /* cpu/softmax.c - softmax, log_softmax and their gradients, a row at a time.
  *
- * Forward reads and writes every element once and takes one exponential of it; backward reads two and writes one. Rows that lie end to end are
- * read and written where they lie, 16-bit ones too, others by way of lanes. A row stays in cache between the passes over it (largest element,
- * exponentials and their sum, scaling). */
+ * Forward reads and writes every element once and takes one exponential of it; backward reads two and writes one. Rows
+ * that lie end to end are read and written where they lie, 16-bit ones too, others by way of lanes. A row stays in
+ * cache between the passes over it (largest element, exponentials and their sum, scaling). */
 #include <math.h>
 
 #include "cpu/rows.h"
@@ -10,13 +10,15 @@
 #include "cpu/walk.h"
 #include "cpu/wide.h"
 
-/* A kernel of one row: out is none of the inputs; room takes lanes, and is out where that is of lanes and not streamed. */
+/* A kernel of one row: out is none of the inputs; room takes lanes, and is out where that is of lanes and not
+ * streamed. */
 typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
 
 /* One run over all rows: y from x, or dx from grad and y. */
 typedef struct softmax_job {
   gb_lane lane;
-  gb_dtype dtype;                  /* of rows as the kernel sees them: what all of them are as they lie, or the lane's */
+  gb_dtype dtype;                  /* of rows as the kernel sees them: what all of them are as they lie, or the
+                                      lane's */
   bool streams;
   gb_rows first, second, out;      /* second: y, in backward */
   gb_row_plan plan;
@@ -39,17 +41,21 @@ GB_ALWAYS_INLINE void scale_wide(gb_dtype dtype, void *out, const float *x, int6
 }
 
 /* Element `at` and those after it. */
-static char *from_element(gb_dtype dtype, const void *x, int64_t at) { return (char *)x + (size_t)at * gb_dtype_bytes(dtype); }
+static char *from_element(gb_dtype dtype, const void *x,
+                          int64_t at) { return (char *)x + (size_t)at * gb_dtype_bytes(dtype); }
 
-static void softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
+static void softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n,
+                        bool stream) {
   double scale = 1 / gb_wide_exp_sum(dtype, room, x, n, gb_wide_max(dtype, x, n));
   (void)unused;
   if (dtype == GB_FLOAT64) { gb_row_scale(GB_LANE_F64, out, n, scale); return; }
   for GB_PIECES(at, m, n)
-    GB_WIDE_FOR(dtype, scale_wide, from_element(dtype, out, at), (float *)room + at, m, gb_vector_of((float)scale), stream);
+    GB_WIDE_FOR(dtype, scale_wide, from_element(dtype, out, at), (float *)room + at, m, gb_vector_of((float)scale),
+                stream);
 }
 
-GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x, int64_t n, gb_vector most, gb_vector log_sum, bool stream) {
+GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x, int64_t n, gb_vector most,
+                                       gb_vector log_sum, bool stream) {
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
@@ -59,19 +65,22 @@ GB_ALWAYS_INLINE void log_softmax_wide(gb_dtype dtype, void *out, const void *x,
   }
 }
 
-static void log_softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n, bool stream) {
+static void log_softmax_row(gb_dtype dtype, void *out, const void *x, const void *unused, void *room, int64_t n,
+                            bool stream) {
   double most = gb_wide_max(dtype, x, n), log_sum = log(gb_wide_exp_sum(dtype, NULL, x, n, most) / GB_ROW_LIFT);
   (void)unused, (void)room;
   for GB_PIECES(at, m, n) {
     if (dtype == GB_FLOAT64)
       for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)x)[i] - most - log_sum;
     else
-      GB_WIDE_FOR(dtype, log_softmax_wide, from_element(dtype, out, at), from_element(dtype, x, at), m, gb_vector_of((float)most),
+      GB_WIDE_FOR(dtype, log_softmax_wide, from_element(dtype, out, at), from_element(dtype, x, at), m,
+                  gb_vector_of((float)most),
                   gb_vector_of((float)log_sum), stream);
   }
 }
 
-GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector dot, bool stream) {
+GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n,
+                                            gb_vector dot, bool stream) {
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
     gb_wide v = whole ? gb_wide_load(dtype, g, i) : gb_wide_load_last(dtype, g, i, n - i, 0);
@@ -85,19 +94,23 @@ GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const voi
 }
 
 /* y * (g - sum(g * y)) */
-static void softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
+static void softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n,
+                                 bool stream) {
   double dot = gb_wide_dot(dtype, g, y, n);
   (void)room;
   for GB_PIECES(at, m, n) {
     if (dtype == GB_FLOAT64)
-      for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)y)[i] * (((const double *)g)[i] - dot);
+      for (int64_t i = at; i < at + m; i++)
+        ((double *)out)[i] = ((const double *)y)[i] * (((const double *)g)[i] - dot);
     else
-      GB_WIDE_FOR(dtype, softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at), from_element(dtype, y, at), m,
+      GB_WIDE_FOR(dtype, softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at),
+                  from_element(dtype, y, at), m,
                   gb_vector_of((float)dot), stream);
   }
 }
 
-GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n, gb_vector sum, bool stream) {
+GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n,
+                                                gb_vector sum, bool stream) {
   const gb_vector lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
   for (int64_t i = 0; i < n; i += GB_WIDE) {
     bool whole = i + GB_WIDE <= n;
@@ -105,21 +118,25 @@ GB_ALWAYS_INLINE void log_softmax_backward_wide(gb_dtype dtype, void *out, const
     gb_wide w = whole ? gb_wide_load(dtype, y, i) : gb_wide_load_last(dtype, y, i, n - i, 0);
     gb_wide_ahead(dtype, g, i);
     gb_wide_ahead(dtype, y, i);
-    v = (gb_wide){ v.a - sum * (lift * gb_vector_lift_of(dtype, w.a)), v.b - sum * (lift * gb_vector_lift_of(dtype, w.b)) };
+    v = (gb_wide){ v.a - sum * (lift * gb_vector_lift_of(dtype, w.a)),
+                   v.b - sum * (lift * gb_vector_lift_of(dtype, w.b)) };
     if (whole) gb_wide_store(dtype, out, i, v, stream);
     else gb_wide_store_last(dtype, out, i, n - i, v);
   }
 }
 
 /* g - exp(y) * sum(g) */
-static void log_softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n, bool stream) {
+static void log_softmax_backward_row(gb_dtype dtype, void *out, const void *g, const void *y, void *room, int64_t n,
+                                     bool stream) {
   double sum = gb_wide_sum(dtype, g, n);
   (void)room;
   for GB_PIECES(at, m, n) {
     if (dtype == GB_FLOAT64)
-      for (int64_t i = at; i < at + m; i++) ((double *)out)[i] = ((const double *)g)[i] - exp(((const double *)y)[i]) * sum;
+      for (int64_t i = at; i < at + m; i++)
+        ((double *)out)[i] = ((const double *)g)[i] - exp(((const double *)y)[i]) * sum;
     else
-      GB_WIDE_FOR(dtype, log_softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at), from_element(dtype, y, at), m,
+      GB_WIDE_FOR(dtype, log_softmax_backward_wide, from_element(dtype, out, at), from_element(dtype, g, at),
+                  from_element(dtype, y, at), m,
                   gb_vector_of((float)sum), stream);
   }
 }
@@ -135,7 +152,8 @@ static const char *rows_in(const softmax_job *job, const gb_rows *rows, int64_t 
 
 static void run_rows(void *arg, int64_t chunk) {
   const softmax_job *job = arg;
-  char *room = job->buffers + 3 * job->buffer_bytes * (size_t)gb_threads_current(job->threads), *room_out = room + 2 * job->buffer_bytes;
+  char *room = job->buffers + 3 * job->buffer_bytes * (size_t)gb_threads_current(job->threads),
+      *room_out = room + 2 * job->buffer_bytes;
   int64_t n = job->out.length, first = chunk * job->plan.chunk, end = first + job->plan.chunk;
   size_t bytes = gb_dtype_bytes(job->dtype) * (size_t)n;
   if (end > job->out.count) end = job->out.count;
@@ -155,7 +173,8 @@ static void run_rows(void *arg, int64_t chunk) {
 /* The dtype that all rows have where they lie, end to end; else the lane's. */
 static gb_dtype dtype_of(const softmax_job *job) {
   gb_dtype dtype = job->out.dtype;
-  bool same = gb_rows_own(&job->first, dtype, 0) && gb_rows_own(&job->out, dtype, 0) && (!job->second.data || gb_rows_own(&job->second, dtype, 0));
+  bool same = gb_rows_own(&job->first, dtype, 0) && gb_rows_own(&job->out, dtype, 0) &&
+      (!job->second.data || gb_rows_own(&job->second, dtype, 0));
   return same ? dtype : gb_lane_dtype(job->lane);
 }
 
@@ -164,11 +183,13 @@ static gb_status run(gb_call *call, row_kernel *row, const gb_tensor *x, const g
                      int64_t named) {
   if (out->numel == 0) return GB_OK;
   int dim = gb_wrap_dim(named, x->ndim);
-  softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim), .out = gb_rows_of(out, dim),
+  softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim),
+                      .out = gb_rows_of(out, dim),
                       .row = row };
   if (y) job.second = gb_rows_of(y, dim);
   job.dtype = dtype_of(&job);
-  job.streams = gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 && (size_t)out->numel * job.out.bytes >= GB_STREAM_BYTES;
+  job.streams = gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
+      (size_t)out->numel * job.out.bytes >= GB_STREAM_BYTES;
   job.plan = gb_row_plan_for(&job.out);
   job.buffer_bytes = gb_lane_bytes(job.lane) * (size_t)(job.plan.batch * job.out.length);
   job.threads = call->context->threads;

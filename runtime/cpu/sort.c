@@ -1,12 +1,14 @@
 /* cpu/sort.c - sort and topk, line by line along dim.
  *
- * A line's elements become integer keys in the order of the values (NaN the largest, -0 equal to 0), paired with their positions; pairs are
- * all different, so sorting them is stable and topk is unique. Descending order is ascending order of the inverted keys. */
+ * A line's elements become integer keys in the order of the values (NaN the largest, -0 equal to 0), paired with their
+ * positions; pairs are all different, so sorting them is stable and topk is unique. Descending order is ascending order
+ * of the inverted keys. */
 #include "cpu/walk.h"
 
 typedef struct entry { uint64_t key; int64_t position; } entry;
 
-static inline bool before(const entry *a, const entry *b) { return a->key < b->key || (a->key == b->key && a->position < b->position); }
+static inline bool before(const entry *a, const entry *b) { return a->key < b->key ||
+                                                            (a->key == b->key && a->position < b->position); }
 
 /* {==== Keys ==== */
 
@@ -64,7 +66,8 @@ static void merge(entry *to, const entry *from, int64_t a, int64_t n) {
   }
 }
 
-/* Sort e, with room for as many; returns which of the two holds the result, or NULL: a stop is asked for. Short runs count as a whole. */
+/* Sort e, with room for as many; returns which of the two holds the result, or NULL: a stop is asked for. Short runs
+ * count as a whole. */
 static entry *merge_sort(entry *e, entry *room, int64_t n) {
   for (int64_t i = 0; i < n; i += INSERTION) {
     if (gb_work(INSERTION * SORT_STEP)) return NULL;
@@ -93,7 +96,8 @@ static void sift_down(entry *heap, int64_t n, int64_t at) {
   heap[at] = moving;
 }
 
-/* Bring the first k of n entries in order to the front, sorted; returns where they are, or NULL: a stop is asked for. */
+/* Bring the first k of n entries in order to the front, sorted; returns where they are, or NULL: a stop is asked
+ * for. */
 static entry *select_first(entry *e, entry *room, int64_t n, int64_t k) {
   if (k == 0) return e;
   for (int64_t i = k / 2 - 1; i >= 0; i--) {
@@ -128,7 +132,8 @@ static void sort_chunk(void *arg, int64_t chunk) {
   const gb_tensor *x = GB_IN(job->call, sort)->x, *values = out->values, *indices = out->indices;
   size_t bytes = gb_dtype_bytes((gb_dtype)x->dtype);
   entry *entries = job->room + 2 * job->n * gb_threads_current(job->call->context->threads);
-  int64_t stride = gb_stride_at(x, job->dim), v_stride = gb_stride_at(values, job->dim), i_stride = gb_stride_at(indices, job->dim);
+  int64_t stride = gb_stride_at(x, job->dim), v_stride = gb_stride_at(values, job->dim),
+      i_stride = gb_stride_at(indices, job->dim);
   int64_t end, at[GB_MAX_NDIM];
   for (int64_t line = gb_chunk_runs(&job->lines, chunk, &end); line < end; line++) {
     gb_run_at(&job->lines, line, at);
@@ -161,7 +166,8 @@ static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
   job.lines = gb_runs_of(x->ndim, others, 1);
   job.lines.per_chunk = 1 + 4096 / job.n;
   job.lines.chunks = (job.lines.count + job.lines.per_chunk - 1) / job.lines.per_chunk;
-  gb_block *scratch = gb_cpu_scratch(call, 2 * sizeof *job.room * (size_t)job.n * (size_t)gb_threads_count(call->context->threads));
+  gb_block *scratch = gb_cpu_scratch(call, 2 * sizeof *job.room * (size_t)job.n *
+                                     (size_t)gb_threads_count(call->context->threads));
   if (!scratch) return GB_EMEMORY;
   job.room = gb_block_data(scratch);
   gb_parallel(call, job.lines.chunks, sort_chunk, &job);

@@ -1,5 +1,5 @@
-/* cpu/stream.h - results too large for any cache are written past the caches: a processor would otherwise read each line before it is
- * overwritten, and throw out what is still wanted. */
+/* cpu/stream.h - results too large for any cache are written past the caches: a processor would otherwise read each
+ * line before it is overwritten, and throw out what is still wanted. */
 #ifndef GB_CPU_STREAM_H
 #define GB_CPU_STREAM_H
 
@@ -21,7 +21,8 @@ static inline void gb_stream(char *to, const char *from, size_t bytes) {
     for (; i + 64 <= bytes; i += 64) _mm512_stream_si512((__m512i *)(void *)(to + i), _mm512_loadu_si512(from + i));
 #elif defined(__SSE2__)
   if ((uintptr_t)to % 16 == 0)
-    for (; i + 16 <= bytes; i += 16) _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    for (; i + 16 <= bytes; i += 16)
+      _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
 #endif
   memcpy(to + i, from + i, bytes - i);
 }

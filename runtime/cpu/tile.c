@@ -26,7 +26,8 @@
 static void widen_f16(float *to, const uint16_t *from, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + i))));
+  for (; i + 16 <= n; i += 16)
+    _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + i))));
 #elif defined(__F16C__)
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
 #elif defined(__aarch64__)
@@ -61,7 +62,8 @@ GB_ALWAYS_INLINE void narrow_tile(gb_dtype dtype, void *to, const float *from, i
 
 /* {==== load and store: a row per dtype ==== */
 
-/* One row: the elements of `type` at p, each converted by `value` (of x). Two loops, since the contiguous one vectorises. */
+/* One row: the elements of `type` at p, each converted by `value` (of x). Two loops, since the contiguous one
+ * vectorises. */
 #define LOAD(DTYPE, type, value)                                                                 \
   case DTYPE: {                                                                                  \
     const type *p = from;                                                                        \
@@ -71,7 +73,8 @@ GB_ALWAYS_INLINE void narrow_tile(gb_dtype dtype, void *to, const float *from, i
   }
 #define LOAD_F32(NAME, name, type, reading, ...) LOAD(GB_##NAME, type, (float)GB_VALUE_##reading(x))
 #define LOAD_F64(NAME, name, type, reading, ...) LOAD(GB_##NAME, type, (double)GB_VALUE_##reading(x))
-#define LOAD_I64(NAME, name, type, reading, category, ...) LOAD(GB_##NAME, type, GB_INTEGER_##category(GB_VALUE_##reading(x)))
+#define LOAD_I64(NAME, name, type, reading, category, ...) \
+  LOAD(GB_##NAME, type, GB_INTEGER_##category(GB_VALUE_##reading(x)))
 
 #define STORE(DTYPE, type, value)                                                                \
   case DTYPE: {                                                                                  \
@@ -148,7 +151,8 @@ void gb_store_i64(void *to, gb_dtype dtype, int64_t stride, const int64_t *from,
 /* One element n times, side by side: by doubling what is there. */
 static void repeat_element(char *to, const char *from, int64_t n, size_t bytes) {
   if (n > 0) memcpy(to, from, bytes);
-  for (int64_t done = 1; done < n; done *= 2) memcpy(to + done * (int64_t)bytes, to, (size_t)(2 * done <= n ? done : n - done) * bytes);
+  for (int64_t done = 1; done < n; done *= 2)
+    memcpy(to + done * (int64_t)bytes, to, (size_t)(2 * done <= n ? done : n - done) * bytes);
 }
 
 void gb_move_run(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t bytes, int64_t n) {
@@ -197,7 +201,8 @@ static bool same_numbers(int n, const int64_t *a, const int64_t *b) {
   return true;
 }
 
-/* Operand k is walked in step with the result: the same shape, and both row-major, or (where order does not matter) the same strides. */
+/* Operand k is walked in step with the result: the same shape, and both row-major, or (where order does not matter) the
+ * same strides. */
 static bool in_step(const gb_tensor *out, bool out_contiguous, const gb_tensor *x, bool logical) {
   if (x->ndim != out->ndim || !same_numbers(out->ndim, x->shape, out->shape)) return false;
   if (out_contiguous) return gb_is_contiguous(x);
@@ -239,7 +244,8 @@ static bool continues(const gb_tiles *t, int64_t strides[][GB_MAX_NDIM], int d, 
   return true;
 }
 
-/* Any walk, by the strides of each operand over a shape: order the dims, merge neighbours, and see which operands happen to be in one piece. */
+/* Any walk, by the strides of each operand over a shape: order the dims, merge neighbours, and see which operands
+ * happen to be in one piece. */
 static void plan_strided(gb_tiles *t, int ndim, const int64_t *shape, int64_t strides[][GB_MAX_NDIM], bool logical) {
   int order[GB_MAX_NDIM], n = order_dims(ndim, shape, strides[0], logical, order);
   t->ndim = 0;
@@ -285,11 +291,13 @@ static void describe(gb_tiles *t, int k, char *data, gb_dtype dtype, gb_tile_as 
   o->constant = k > 0 && numel == 1;
 }
 
-void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_tile_as *as, bool logical, int64_t cost) {
+void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_tile_as *as, bool logical,
+                   int64_t cost) {
   const gb_tensor *out = tensors[0];
   t->count = count;
   t->numel = out->numel;
-  for (int k = 0; k < count; k++) describe(t, k, gb_data(tensors[k]), (gb_dtype)tensors[k]->dtype, as[k], tensors[k]->numel);
+  for (int k = 0; k < count; k++)
+    describe(t, k, gb_data(tensors[k]), (gb_dtype)tensors[k]->dtype, as[k], tensors[k]->numel);
   if (!plan_flat(t, tensors, logical)) {
     int64_t strides[GB_TILE_OPERANDS][GB_MAX_NDIM];
     for (int k = 0; k < count; k++) gb_broadcast_strides(tensors[k], out->ndim, out->shape, strides[k]);
@@ -301,7 +309,8 @@ void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_t
   cut(t, cost);
 }
 
-void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+                        const int64_t *to_strides, const char *from,
                         gb_dtype from_dtype, const int64_t *from_strides) {
   gb_tile_as as = to_dtype == from_dtype ? GB_AS_RAW : gb_tile_as_of(from_dtype);
   int64_t strides[2][GB_MAX_NDIM];
@@ -352,13 +361,15 @@ static bool is_one_run(const gb_tiles *t, const gb_tile_operand *o, const gb_til
   return o->flat || place->at[last] + place->n <= t->shape[last];
 }
 
-/* Each of n elements, `step` bytes apart, `times` times: what a small broadcast dim at the end is, as in nearest upsampling. As runs of their own
- * such rows would cost a call for two or three elements. Where numbers are constants, the compiler makes vectors of it. */
-#define SPREAD(type, step, times)                                                                                             \
-  for (int64_t i = 0; i < n; i++) {                                                                                           \
-    type element;                                                                                                             \
-    memcpy(&element, from + i * (step), sizeof element);                                                                      \
-    for (int64_t k = 0; k < (times); k++) memcpy(to + (i * (times) + k) * (int64_t)sizeof element, &element, sizeof element); \
+/* Each of n elements, `step` bytes apart, `times` times: what a small broadcast dim at the end is, as in nearest
+ * upsampling. As runs of their own such rows would cost a call for two or three elements. Where numbers are constants,
+ * the compiler makes vectors of it. */
+#define SPREAD(type, step, times) \
+  for (int64_t i = 0; i < n; i++) { \
+    type element; \
+    memcpy(&element, from + i * (step), sizeof element); \
+    for (int64_t k = 0; k < (times); k++) memcpy(to + (i * (times) + k) * (int64_t)sizeof element, &element, \
+        sizeof element); \
   }
 #define SPREAD_TYPE(type)                                                       \
   if (times == 2 && step == (int64_t)sizeof(type)) SPREAD(type, (int64_t)sizeof(type), 2) \
@@ -379,7 +390,8 @@ static void spread(char *restrict to, const char *restrict from, int64_t step, s
 #undef SPREAD
 
 /* Bring a tile that crosses rows into one piece (scatter: out of it), as it is stored. */
-static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece, bool scatter) {
+static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile_place *place, char *piece,
+                      bool scatter) {
   int last = t->ndim - 1, above = last - 1;
   size_t bytes = bytes_of(o);
   int64_t at[GB_MAX_NDIM], stride = o->stride[last], size = (int64_t)bytes;
@@ -387,7 +399,8 @@ static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile
   memcpy(at, place->at, sizeof at);
   for (int64_t done = 0, run; done < place->n;) {
     char *own = address(t, o, at);
-    int64_t whole = repeats && at[last] == 0 ? least(t->shape[above] - at[above], (place->n - done) / t->shape[last]) : 0;
+    int64_t whole = repeats && at[last] == 0 ? least(t->shape[above] - at[above], (place->n - done) / t->shape[last])
+        : 0;
     if (whole > 0) {
       spread(piece, own, o->stride[above] * size, bytes, t->shape[last], whole);
       own += whole * o->stride[above] * size;
@@ -395,7 +408,8 @@ static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile
       done += run = whole * t->shape[last];
       piece += run * size;
     }
-    for (; at[above] < t->shape[above] && done < place->n; at[above]++, at[last] = 0, done += run, piece += run * size) {
+    for (; at[above] < t->shape[above] && done < place->n; at[above]++, at[last] = 0, done += run, piece += run * size)
+      {
       run = least(t->shape[last] - at[last], place->n - done);
       if (scatter) gb_move_run(own, stride, piece, 1, bytes, run);
       else gb_move_run(piece, 1, own, stride, bytes, run);
@@ -406,7 +420,8 @@ static void copy_rows(const gb_tiles *t, const gb_tile_operand *o, const gb_tile
 }
 
 /* n elements at `from` as the loop sees them: where they are, or in room. */
-static const void *seen(const gb_tiles *t, const gb_tile_operand *o, const char *from, int64_t stride, int64_t n, void *room) {
+static const void *seen(const gb_tiles *t, const gb_tile_operand *o, const char *from, int64_t stride, int64_t n,
+                        void *room) {
   if (stride == 1 && is_native(o)) return from;
   if (t->halves) GB_WIDE_FOR(o->dtype, widen_tile, room, from, n);
   else gb_tile_load(o->as, room, from, o->dtype, stride, n);
@@ -418,7 +433,8 @@ const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *pl
   bool native = is_native(o);
   int64_t stride;
   if (is_one_run(t, o, place, &stride))
-    return seen(t, o, o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at), stride, place->n, room);
+    return seen(t, o, o->flat ? o->data + place->first * (int64_t)bytes_of(o) : address(t, o, place->at), stride,
+                place->n, room);
   double piece[GB_TILE];
   copy_rows(t, o, place, native ? room : (char *)piece, false);
   if (!native) gb_tile_load(o->as, room, piece, o->dtype, 1, place->n);
@@ -459,8 +475,10 @@ static void read_constant(const gb_tiles *t, int operand, void *room) {
   gb_tile_load(o->as, room, &middle, o->through, 0, n);
 }
 
-/* One tile: every operand's elements (those of piece[k] lie there, side by side), the loop, the result. A copy has no loop. */
-static void run_tile(const gb_tile_job *job, const gb_tile_place *place, const char *const *piece, const void **in, double (*room)[GB_TILE]) {
+/* One tile: every operand's elements (those of piece[k] lie there, side by side), the loop, the result. A copy has no
+ * loop. */
+static void run_tile(const gb_tile_job *job, const gb_tile_place *place, const char *const *piece, const void **in,
+                     double (*room)[GB_TILE]) {
   const gb_tiles *t = &job->tiles;
   void *out = gb_tile_target(t, place, room[0]);
   for (int k = 1; k < t->count; k++) {
@@ -499,10 +517,11 @@ static void run_chunk(void *arg, int64_t chunk) {
 
 /* {==== boxes: where an operand lies in another order than the result ==== */
 
-/* A walk by boxes of rows along one dim (`down`) and columns along the last, which follow one another as such an operand lies in memory. Those
- * whose memory runs along the rows' dim are turned, a box at a time, into scratch from which rows are read; so a run of theirs is read whole. Where
- * none does, but rows are short and leap, a box is a tile of whole rows. 64 MB transposed or permuted cost so what they cost straight; read in the
- * result's order, two to three times that. */
+/* A walk by boxes of rows along one dim (`down`) and columns along the last, which follow one another as such an
+ * operand lies in memory. Those whose memory runs along the rows' dim are turned, a box at a time, into scratch from
+ * which rows are read; so a run of theirs is read whole. Where none does, but rows are short and leap, a box is a tile
+ * of whole rows. 64 MB transposed or permuted cost so what they cost straight; read in the result's order, two to three
+ * times that. */
 typedef struct boxes {
   const gb_tile_job *job;
   int down;
@@ -518,12 +537,15 @@ typedef struct boxes {
   bool alone;                      /* all boxes on this thread, since it runs a chunk of another job */
 } boxes;
 
-/* A box's sides in bytes and at most in elements, half of that where a walk is not large: runs of 1 KiB are read nearly as fast as memory in order. */
+/* A box's sides in bytes and at most in elements, half of that where a walk is not large: runs of 1 KiB are read nearly
+ * as fast as memory in order. */
 enum { SIDE_BYTES = 1024, SIDE = 512, LARGE_WALK = 1 << 20 };
 
 /* What a box has of dim d, and boxes along it. */
-static int64_t side_of(const boxes *b, int d) { return d == b->down ? b->rows : d == b->job->tiles.ndim - 1 ? b->columns : 1; }
-static int64_t boxes_along(const boxes *b, int d) { return (b->job->tiles.shape[d] + side_of(b, d) - 1) / side_of(b, d); }
+static int64_t side_of(const boxes *b, int d) { return d == b->down ? b->rows : d == b->job->tiles.ndim - 1 ? b->columns
+                                                : 1; }
+static int64_t boxes_along(const boxes *b, int d) { return (b->job->tiles.shape[d] + side_of(b, d) - 1) /
+                                                    side_of(b, d); }
 
 /* Where a box begins, and its rows and columns. */
 static void seek_box(const boxes *b, int64_t box, int64_t *at, int64_t *rows, int64_t *columns) {
@@ -545,7 +567,8 @@ static int64_t number_of(const gb_tiles *t, const int64_t *at) {
   return number;
 }
 
-/* Ask for a row to come of the operands that are read where they lie: they leap from row to row, which no processor foresees. */
+/* Ask for a row to come of the operands that are read where they lie: they leap from row to row, which no processor
+ * foresees. */
 static void ask_ahead(const boxes *b, const gb_tile_place *place) {
   enum { AHEAD = 4, LINE = 64 };
   const gb_tiles *t = &b->job->tiles;
@@ -560,7 +583,8 @@ static void ask_ahead(const boxes *b, const gb_tile_place *place) {
 static void run_box(const boxes *b, int64_t box, const void **in, double (*room)[GB_TILE]) {
   const gb_tiles *t = &b->job->tiles;
   int last = t->ndim - 1;
-  char *scratch = b->turned ? b->scratch + b->bytes * (size_t)(b->turned * (b->alone ? 0 : gb_threads_current(b->threads))) : NULL;
+  char *scratch = b->turned ? b->scratch + b->bytes *
+      (size_t)(b->turned * (b->alone ? 0 : gb_threads_current(b->threads))) : NULL;
   char *turned[GB_TILE_OPERANDS] = { 0 };
   gb_tile_place place;
   int64_t start[GB_MAX_NDIM], rows, columns;
@@ -615,13 +639,15 @@ static void order_boxes(boxes *b, int k) {
   for (int d = t->ndim - 1; d >= 0; d--) {
     int at = b->n++;
     int64_t step = llabs(stride[d]) * side_of(b, d);
-    for (; at > 0 && llabs(stride[b->order[at - 1]]) * side_of(b, b->order[at - 1]) > step; at--) b->order[at] = b->order[at - 1];
+    for (; at > 0 && llabs(stride[b->order[at - 1]]) * side_of(b, b->order[at - 1]) > step; at--)
+      b->order[at] = b->order[at - 1];
     b->order[at] = d;
     b->count *= boxes_along(b, d);
   }
 }
 
-/* Boxes of an operand that runs along dim `down`, and of all others that do; columns lie in one piece unless they are too few. */
+/* Boxes of an operand that runs along dim `down`, and of all others that do; columns lie in one piece unless they are
+ * too few. */
 static bool plan_turns(boxes *b, int first, int down) {
   const gb_tiles *t = &b->job->tiles;
   int last = t->ndim - 1;
@@ -685,8 +711,8 @@ static bool are_halves(const gb_tiles *t, const bool *turns) {
   return true;
 }
 
-/* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. A straight copy is left to memcpy, which decides by
- * itself. */
+/* The result fills a cache, lies as the loop sees it or in halves, and none of it was read. A straight copy is left to
+ * memcpy, which decides by itself. */
 static bool should_stream(const gb_tile_job *job, bool boxed) {
   const gb_tiles *t = &job->tiles;
   const gb_tile_operand *out = &t->operand[0];
@@ -696,8 +722,8 @@ static bool should_stream(const gb_tile_job *job, bool boxed) {
   return job->loop || boxed;
 }
 
-/* Scratch comes straight from the pool: this may run inside a chunk, on any thread, where neither the error text may be written nor memory
- * reclaimed. */
+/* Scratch comes straight from the pool: this may run inside a chunk, on any thread, where neither the error text may be
+ * written nor memory reclaimed. */
 void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
   boxes b;
@@ -725,7 +751,8 @@ void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
 
 #define LANES 32
 
-/* A vector of 64-bit lanes, and the product of their lower halves: Philox needs no more, and what the upper halves hold never matters. */
+/* A vector of 64-bit lanes, and the product of their lower halves: Philox needs no more, and what the upper halves hold
+ * never matters. */
 #if defined(__AVX512F__)
 typedef __m512i wide;
 static inline wide product(wide a, wide b) { return _mm512_mul_epu32(a, b); }
@@ -749,7 +776,8 @@ static void philox_lanes(uint64_t seed, uint64_t offset, uint64_t index, uint32_
   }
   for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
     for (int v = 0; v < LANES / WIDTH; v++) {
-      lanes p0 = (lanes)product((wide)c0[v], (wide)(zero + 0xD2511F53u)), p1 = (lanes)product((wide)c2[v], (wide)(zero + 0xCD9E8D57u));
+      lanes p0 = (lanes)product((wide)c0[v], (wide)(zero + 0xD2511F53u)),
+          p1 = (lanes)product((wide)c2[v], (wide)(zero + 0xCD9E8D57u));
       c0[v] = (p1 >> 32) ^ c1[v] ^ k0, c2[v] = (p0 >> 32) ^ c3[v] ^ k1;
       c1[v] = p1, c3[v] = p0;
     }

@@ -1,11 +1,13 @@
-/* cpu/tile.h - the walk of elementwise kernels: the elements that several tensors have in common, cut into tiles of at most GB_TILE.
+/* cpu/tile.h - the walk of elementwise kernels: the elements that several tensors have in common, cut into tiles of at
+ * most GB_TILE.
  *
- * A plan broadcasts the operands, orders the dims by the result's strides, merges dims wherever all operands allow it, and cuts. Of each
- * tile every operand is handed out as an array of the type that the loop computes in: the tensor's own memory where it has that type
- * and lies in one piece, else a buffer on the stack that was loaded from it. Operand 0 is the result, stored back the same way.
- * Chunks of parallel work are a fixed number of tiles; what fits in one chunk never leaves the calling thread.
- * Where an operand runs across the rows of the result, gb_tiles_run goes by boxes of rows and columns and turns that operand a box at a
- * time: read along its own memory, each cache line comes in once. */
+ * A plan broadcasts the operands, orders the dims by the result's strides, merges dims wherever all operands allow it,
+ * and cuts. Of each tile every operand is handed out as an array of the type that the loop computes in: the tensor's
+ * own memory where it has that type and lies in one piece, else a buffer on the stack that was loaded from it. Operand
+ * 0 is the result, stored back the same way. Chunks of parallel work are a fixed number of tiles; what fits in one
+ * chunk never leaves the calling thread. Where an operand runs across the rows of the result, gb_tiles_run goes by
+ * boxes of rows and columns and turns that operand a box at a time: read along its own memory, each cache line comes in
+ * once. */
 #ifndef GB_CPU_TILE_H
 #define GB_CPU_TILE_H
 
@@ -36,7 +38,8 @@ typedef struct gb_tiles {
   int64_t row;                        /* tiles do not cross rows of this many elements; numel where they may */
   int64_t per_row, tiles, per_chunk;  /* tiles of a row, of all, of a chunk */
   bool streams;                       /* results go to memory past the caches */
-  bool halves;                        /* all but constants are of one 16-bit dtype and flat: see cpu/wide.h for the order within tiles */
+  bool halves;                        /* all but constants are of one 16-bit dtype and flat: see cpu/wide.h for the
+                                         order within tiles */
   int64_t cost;                       /* of an element, in additions */
   gb_tile_operand operand[GB_TILE_OPERANDS];
 } gb_tiles;
@@ -67,18 +70,20 @@ struct gb_tile_job {
 #define gb_move_run GB_CPU_NAME(move_run)
 #define gb_random_words GB_CPU_NAME(random_words)
 
-/* Plan the walk over tensors[0] (the result) and the rest, which broadcast to its shape. as[i] is what the loop sees of tensor i.
- * logical: walk in row-major order of the result's shape, whatever its layout. cost: of one element, in additions. */
+/* Plan the walk over tensors[0] (the result) and the rest, which broadcast to its shape. as[i] is what the loop sees of
+ * tensor i. logical: walk in row-major order of the result's shape, whatever its layout. cost: of one element, in
+ * additions. */
 void gb_tiles_plan(gb_tiles *t, gb_tensor *const *tensors, int count, const gb_tile_as *as, bool logical, int64_t cost);
-/* Plan a copy between any two layouts of a shape, converted where the dtypes differ: each value is rounded once. Strides may be zero or
- * negative; no two elements of `to` share memory. */
-void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+/* Plan a copy between any two layouts of a shape, converted where the dtypes differ: each value is rounded once.
+ * Strides may be zero or negative; no two elements of `to` share memory. */
+void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+                        const int64_t *to_strides, const char *from,
                         gb_dtype from_dtype, const int64_t *from_strides);
 /* Run job->loop over all tiles, on the context's threads. */
 void gb_tiles_run(const gb_call *call, gb_tile_job *job);
 
-/* For kernels that walk by themselves: where a tile lies, an operand's elements (room holds GB_TILE of 8 bytes), where the results go
- * (room, or the tensor's own memory) and their way from there into the tensor. */
+/* For kernels that walk by themselves: where a tile lies, an operand's elements (room holds GB_TILE of 8 bytes), where
+ * the results go (room, or the tensor's own memory) and their way from there into the tensor. */
 void gb_tile_seek(const gb_tiles *t, int64_t tile, gb_tile_place *place);
 const void *gb_tile_read(const gb_tiles *t, int operand, const gb_tile_place *place, void *room);
 void *gb_tile_target(const gb_tiles *t, const gb_tile_place *place, void *room);

@@ -1,7 +1,9 @@
-/* cpu/turn.h - elements of 1, 2, 4 or 8 bytes transposed in registers: rows of a matrix that run through memory become its columns.
+/* cpu/turn.h - elements of 1, 2, 4 or 8 bytes transposed in registers: rows of a matrix that run through memory become
+ * its columns.
  *
- * Both sides are touched in squares of a cache line by a cache line, so that a line is fetched once even where rows lie a power of two
- * apart and share a few places of the cache. Vectors of 16 bytes, which every level has: it is memory that takes the time. */
+ * Both sides are touched in squares of a cache line by a cache line, so that a line is fetched once even where rows lie
+ * a power of two apart and share a few places of the cache. Vectors of 16 bytes, which every level has: it is memory
+ * that takes the time. */
 #ifndef GB_CPU_TURN_H
 #define GB_CPU_TURN_H
 
@@ -30,8 +32,10 @@ static inline __attribute__((always_inline)) gb_turn_1 gb_turn_high(gb_turn_1 x,
   }
 }
 
-/* A square of side 16 / bytes: each round interleaves the first half of the rows with the second, which after log2(side) rounds is the transpose. */
-static inline __attribute__((always_inline)) void gb_turn_square(char *to, int64_t to_step, const char *from, int64_t from_step, const size_t bytes) {
+/* A square of side 16 / bytes: each round interleaves the first half of the rows with the second, which after
+ * log2(side) rounds is the transpose. */
+static inline __attribute__((always_inline)) void gb_turn_square(char *to, int64_t to_step, const char *from,
+                                                                 int64_t from_step, const size_t bytes) {
   const int side = (int)(16 / bytes);
   gb_turn_1 x[16], y[16];
 #pragma GCC unroll 16
@@ -51,27 +55,34 @@ static inline __attribute__((always_inline)) void gb_turn_square(char *to, int64
 }
 
 /* At most a line by a line of elements. */
-static inline __attribute__((always_inline)) void gb_turn_lines(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
+static inline __attribute__((always_inline)) void gb_turn_lines(char *to, int64_t to_step, const char *from,
+                                                                int64_t from_step, int64_t runs,
                                                                 int64_t length, const size_t bytes) {
   const int64_t side = (int64_t)(16 / bytes), b = (int64_t)bytes;
   int64_t whole_runs = runs / side * side, whole_length = length / side * side;
   for (int64_t c = 0; c < whole_runs; c += side)
-    for (int64_t r = 0; r < whole_length; r += side) gb_turn_square(to + r * to_step + c * b, to_step, from + c * from_step + r * b, from_step, bytes);
+    for (int64_t r = 0; r < whole_length; r += side)
+      gb_turn_square(to + r * to_step + c * b, to_step, from + c * from_step + r * b, from_step, bytes);
   for (int64_t c = 0; c < runs; c++)
-    for (int64_t r = c < whole_runs ? whole_length : 0; r < length; r++) memcpy(to + r * to_step + c * b, from + c * from_step + r * b, bytes);
+    for (int64_t r = c < whole_runs ? whole_length : 0; r < length; r++)
+      memcpy(to + r * to_step + c * b, from + c * from_step + r * b, bytes);
 }
 
-static inline __attribute__((always_inline)) void gb_turn_of(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
+static inline __attribute__((always_inline)) void gb_turn_of(char *to, int64_t to_step, const char *from,
+                                                             int64_t from_step, int64_t runs,
                                                              int64_t length, const size_t bytes) {
   const int64_t line = (int64_t)(64 / bytes), b = (int64_t)bytes;
   for (int64_t c = 0; c < runs; c += line)
     for (int64_t r = 0; r < length; r += line)
-      gb_turn_lines(to + r * to_step + c * b, to_step, from + c * from_step + r * b, from_step, runs - c < line ? runs - c : line,
+      gb_turn_lines(to + r * to_step + c * b, to_step, from + c * from_step + r * b, from_step,
+                    runs - c < line ? runs - c : line,
                     length - r < line ? length - r : line, bytes);
 }
 
-/* Element r of run c goes to column c of row r. Steps are in bytes, from one row of `to` to the next and from one run of `from` to the next. */
-static inline void gb_turn(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs, int64_t length, size_t bytes) {
+/* Element r of run c goes to column c of row r. Steps are in bytes, from one row of `to` to the next and from one run
+ * of `from` to the next. */
+static inline void gb_turn(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs, int64_t length,
+                           size_t bytes) {
   switch (bytes) {
     case 1: gb_turn_of(to, to_step, from, from_step, runs, length, 1); break;
     case 2: gb_turn_of(to, to_step, from, from_step, runs, length, 2); break;

@@ -1,12 +1,14 @@
-/* cpu/view.c - the one view op that moves data: as_strided_backward, which adds the gradient of a view at its place in zeros.
+/* cpu/view.c - the one view op that moves data: as_strided_backward, which adds the gradient of a view at its place in
+ * zeros.
  *
- * Elements of the view that share memory add up, in the view's row-major order and in float32 (float64); without sharing it is a copy.
- * Moves the bytes of the result (zeros) and twice those of the view. */
+ * Elements of the view that share memory add up, in the view's row-major order and in float32 (float64); without
+ * sharing it is a copy. Moves the bytes of the result (zeros) and twice those of the view. */
 #include "base/strides.h"
 #include "cpu/walk.h"
 
 /* Add at most a tile of grad to sums, one after another. */
-static void add_tile(const gb_sums *sums, int64_t offset, int64_t stride, const char *from, gb_dtype dtype, int64_t from_stride, int64_t n) {
+static void add_tile(const gb_sums *sums, int64_t offset, int64_t stride, const char *from, gb_dtype dtype,
+                     int64_t from_stride, int64_t n) {
   if (sums->dtype == GB_FLOAT64) {
     double tile[GB_TILE], *to = (double *)sums->data + offset;
     gb_load_f64(tile, from, dtype, from_stride, n);
@@ -18,8 +20,8 @@ static void add_tile(const gb_sums *sums, int64_t offset, int64_t stride, const 
   }
 }
 
-/* Add an overlapping view to the zeros in dx: one thread, in order. 16-bit results are added up in float32 scratch, which lies in memory as
- * the result does. */
+/* Add an overlapping view to the zeros in dx: one thread, in order. 16-bit results are added up in float32 scratch,
+ * which lies in memory as the result does. */
 static gb_status add_overlapping(gb_call *call, const int64_t *strides, int64_t offset) {
   const gb_tensor *grad = GB_IN(call, as_strided_backward)->grad, *dx = GB_OUT(call, as_strided_backward)->dx;
   gb_tensor flat = *dx; /* the result as the vector of memory it is */
@@ -32,7 +34,8 @@ static gb_status add_overlapping(gb_call *call, const int64_t *strides, int64_t 
   for (int64_t run = 0; run < runs.count; run++) {
     int64_t n = gb_run_at(&runs, run, at);
     add_tile(&sums, offset + gb_offset_at(grad->ndim, at, strides), grad->ndim ? strides[grad->ndim - 1] : 0,
-             gb_data(grad) + gb_offset_at(grad->ndim, at, from_strides) * bytes, (gb_dtype)grad->dtype, from_strides[runs.ndim - 1], n);
+             gb_data(grad) + gb_offset_at(grad->ndim, at, from_strides) * bytes, (gb_dtype)grad->dtype,
+                 from_strides[runs.ndim - 1], n);
   }
   gb_sums_end(call, &flat, &sums);
   return GB_OK;
@@ -46,7 +49,8 @@ static gb_status as_strided_backward(gb_call *call) {
   gb_zero_bytes(call, gb_data(dx), (size_t)dx->numel * gb_dtype_bytes(dtype));
   if (grad->numel == 0) return GB_OK;
   if (!gb_is_disjoint(grad->ndim, grad->shape, strides)) return add_overlapping(call, strides, offset);
-  gb_copy_strided(call, grad->ndim, grad->shape, gb_data(dx) + offset * (int64_t)gb_dtype_bytes(dtype), dtype, strides, gb_data(grad),
+  gb_copy_strided(call, grad->ndim, grad->shape, gb_data(dx) + offset * (int64_t)gb_dtype_bytes(dtype), dtype, strides,
+                  gb_data(grad),
                   (gb_dtype)grad->dtype, grad->stride);
   return GB_OK;
 }

@@ -6,7 +6,8 @@
 /* {==== Copies ==== */
 
 /* At most a tile of elements, through the type that holds both dtypes, so that each value is rounded once. */
-static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
+static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype,
+                         int64_t from_stride, int64_t n) {
   if (to_dtype == GB_FLOAT64 || from_dtype == GB_FLOAT64) {
     double tile[GB_TILE];
     gb_load_f64(tile, from, from_dtype, from_stride, n);
@@ -22,20 +23,24 @@ static void convert_tile(char *to, gb_dtype to_dtype, int64_t to_stride, const c
   }
 }
 
-void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n) {
+void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype,
+                 int64_t from_stride, int64_t n) {
   int64_t to_bytes = (int64_t)gb_dtype_bytes(to_dtype), from_bytes = (int64_t)gb_dtype_bytes(from_dtype);
   for GB_PIECES(first, m, n) {
     if (to_dtype == from_dtype) {
-      gb_move_run(to + first * to_stride * to_bytes, to_stride, from + first * from_stride * from_bytes, from_stride, (size_t)to_bytes, m);
+      gb_move_run(to + first * to_stride * to_bytes, to_stride, from + first * from_stride * from_bytes, from_stride,
+                  (size_t)to_bytes, m);
       continue;
     }
     for (int64_t i = first; i < first + m; i += GB_TILE)
-      convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype, from_stride,
+      convert_tile(to + i * to_stride * to_bytes, to_dtype, to_stride, from + i * from_stride * from_bytes, from_dtype,
+                   from_stride,
                    n - i < GB_TILE ? n - i : GB_TILE);
   }
 }
 
-void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+                     const int64_t *to_strides, const char *from,
                      gb_dtype from_dtype, const int64_t *from_strides) {
   gb_tile_job job = { .loop = NULL };
   gb_tiles_plan_copy(&job.tiles, ndim, shape, to, to_dtype, to_strides, from, from_dtype, from_strides);
@@ -45,7 +50,8 @@ void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *
 /* The same elements in the same places. */
 static bool same_place(const gb_tensor *a, const gb_tensor *b) {
   if (a == b) return true;
-  return gb_data(a) == gb_data(b) && a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)
+  return gb_data(a) == gb_data(b) && a->dtype == b->dtype && a->ndim == b->ndim &&
+      !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)
          && !memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride);
 }
 
@@ -53,7 +59,8 @@ void gb_copy_values(const gb_call *call, const gb_tensor *to, const gb_tensor *x
   if (same_place(to, x)) return;
   int64_t strides[GB_MAX_NDIM];
   gb_broadcast_strides(x, to->ndim, to->shape, strides);
-  gb_copy_strided(call, to->ndim, to->shape, gb_data(to), (gb_dtype)to->dtype, to->stride, gb_data(x), (gb_dtype)x->dtype, strides);
+  gb_copy_strided(call, to->ndim, to->shape, gb_data(to), (gb_dtype)to->dtype, to->stride, gb_data(x),
+                  (gb_dtype)x->dtype, strides);
 }
 
 typedef struct zero_job { char *data; size_t bytes; } zero_job;
@@ -113,7 +120,8 @@ gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, c
   job.runs = gb_runs_of(index->ndim, index->shape, GB_CHUNK_ELEMENTS);
   gb_broadcast_strides(index, index->ndim, index->shape, job.strides);
   if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, index_chunk, &job);
-  return gb_was_stopped(call) ? GB_EINTERRUPT : gb_bad_index_status(call, &job.bad, what); /* the rest was not checked */
+  /* the rest was not checked */
+  return gb_was_stopped(call) ? GB_EINTERRUPT : gb_bad_index_status(call, &job.bad, what);
 }
 
 /* ====} */
@@ -138,13 +146,15 @@ gb_status gb_sums_begin(gb_call *call, const gb_tensor *out, const gb_tensor *x,
   gb_contiguous_strides(out->ndim, out->shape, sums->strides);
   int64_t strides[GB_MAX_NDIM];
   gb_broadcast_strides(x, out->ndim, out->shape, strides);
-  gb_copy_strided(call, out->ndim, out->shape, sums->data, sums->dtype, sums->strides, gb_data(x), (gb_dtype)x->dtype, strides);
+  gb_copy_strided(call, out->ndim, out->shape, sums->data, sums->dtype, sums->strides, gb_data(x), (gb_dtype)x->dtype,
+                  strides);
   return GB_OK;
 }
 
 void gb_sums_end(gb_call *call, const gb_tensor *out, gb_sums *sums) {
   if (!sums->scratch) return;
-  gb_copy_strided(call, out->ndim, out->shape, gb_data(out), (gb_dtype)out->dtype, out->stride, sums->data, sums->dtype, sums->strides);
+  gb_copy_strided(call, out->ndim, out->shape, gb_data(out), (gb_dtype)out->dtype, out->stride, sums->data, sums->dtype,
+                  sums->strides);
   gb_cpu_scratch_free(call, sums->scratch);
   sums->scratch = NULL;
 }

@@ -1,7 +1,9 @@
-/* cpu/walk.h - ways through tensors that the view and index kernels share: runs along the last dimension, copies between any layouts and
- * dtypes, running sums in a wide type, and the check of index values before anything is written.
+/* cpu/walk.h - ways through tensors that the view and index kernels share: runs along the last dimension, copies
+ * between any layouts and dtypes, running sums in a wide type, and the check of index values before anything is
+ * written.
  *
- * Work is cut by shape alone, so any number of threads gives the same bits. A 0-d tensor is walked as a vector of one element. */
+ * Work is cut by shape alone, so any number of threads gives the same bits. A 0-d tensor is walked as a vector of one
+ * element. */
 #ifndef GB_CPU_WALK_H
 #define GB_CPU_WALK_H
 
@@ -70,7 +72,8 @@ static inline void gb_next_at(int ndim, const int64_t *shape, int64_t *at) {
   }
 }
 
-/* The strides of t seen as a tensor of a shape that it broadcasts to; for a 0-d shape one stride, of the vector of one element. */
+/* The strides of t seen as a tensor of a shape that it broadcasts to; for a 0-d shape one stride, of the vector of one
+ * element. */
 static inline void gb_broadcast_strides(const gb_tensor *t, int ndim, const int64_t *shape, int64_t *strides) {
   strides[0] = 0;
   for (int i = 0; i < ndim; i++) {
@@ -121,9 +124,11 @@ static inline int64_t gb_index_value(const char *data, gb_dtype dtype, int64_t o
 #define gb_sums_end GB_CPU_NAME(sums_end)
 
 /* n elements from one strided run to another, converted where the dtypes differ. */
-void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype, int64_t from_stride, int64_t n);
+void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype,
+                 int64_t from_stride, int64_t n);
 /* A whole block of a shape, in parallel. Strides may be zero or, for from, negative. */
-void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype, const int64_t *to_strides, const char *from,
+void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+                     const int64_t *to_strides, const char *from,
                      gb_dtype from_dtype, const int64_t *from_strides);
 /* The values of x in `to`, broadcast and converted; nothing where x already is `to`. */
 void gb_copy_values(const gb_call *call, const gb_tensor *to, const gb_tensor *x);
@@ -133,8 +138,8 @@ void gb_nonzero_run(uint8_t *flags, const char *data, gb_dtype dtype, int64_t st
 /* GB_EINDEX when a value of an integer tensor is not in 0 .. limit - 1. `what` names it in the text. */
 gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, const char *what);
 
-/* Sums being added up for a tensor: float32 for 16- and 32-bit floats, float64, or int64; rounded once at the end. They lie in the tensor
- * itself where its dtype is that type, otherwise in row-major scratch. */
+/* Sums being added up for a tensor: float32 for 16- and 32-bit floats, float64, or int64; rounded once at the end. They
+ * lie in the tensor itself where its dtype is that type, otherwise in row-major scratch. */
 typedef struct gb_sums {
   char *data;
   gb_dtype dtype;

@@ -1,9 +1,10 @@
-/* cpu/wide.h - two vectors of float32 at a time, from and to rows of float32, float16 or bfloat16 that lie side by side: widened and rounded in
- * registers, so that a kernel of 16-bit rows needs no pass of its own for either.
+/* cpu/wide.h - two vectors of float32 at a time, from and to rows of float32, float16 or bfloat16 that lie side by
+ * side: widened and rounded in registers, so that a kernel of 16-bit rows needs no pass of its own for either.
  *
- * A kernel is written once, for a dtype that is a constant where it is inlined: GB_WIDE_FOR makes the three. Of bfloat16 the first vector
- * holds the even elements and the second the odd ones, which takes no permutation either way; arrays of float32 that are walked along with
- * such rows are put in the same order first (gb_wide_sort). What is left at the end of a row comes in its natural order, filled up. */
+ * A kernel is written once, for a dtype that is a constant where it is inlined: GB_WIDE_FOR makes the three. Of
+ * bfloat16 the first vector holds the even elements and the second the odd ones, which takes no permutation either way;
+ * arrays of float32 that are walked along with such rows are put in the same order first (gb_wide_sort). What is left
+ * at the end of a row comes in its natural order, filled up. */
 #ifndef GB_CPU_WIDE_H
 #define GB_CPU_WIDE_H
 
@@ -40,8 +41,8 @@ typedef uint16_t gb_vector_half __attribute__((vector_size(2 * GB_VECTOR)));
 typedef struct gb_wide { gb_vector a, b; } gb_wide;
 
 /* The result of kernel(dtype, ...) for the dtype that a row has. */
-#define GB_WIDE_FOR(dtype, kernel, ...)                                                                                       \
-  ((dtype) == GB_BFLOAT16 ? kernel(GB_BFLOAT16, __VA_ARGS__) : (dtype) == GB_FLOAT16 ? kernel(GB_FLOAT16, __VA_ARGS__)       \
+#define GB_WIDE_FOR(dtype, kernel, ...)                                                                                \
+  ((dtype) == GB_BFLOAT16 ? kernel(GB_BFLOAT16, __VA_ARGS__) : (dtype) == GB_FLOAT16 ? kernel(GB_FLOAT16, __VA_ARGS__) \
                                                                                     : kernel(GB_FLOAT32, __VA_ARGS__))
 
 /* {---- vectors ---- */
@@ -106,17 +107,20 @@ static inline bool gb_vector_aligned(const void *row) { return (uintptr_t)row % 
 /* {---- elements i .. i + GB_WIDE - 1 of a row ---- */
 
 #if !defined(__AVX512BW__) && !defined(GB_WIDE_AVX2) && !defined(__aarch64__)
-/* The functions of base/float.h without their branches. All ones where bits, as a number with sign, are above a limit; a choice by such a mask. */
+/* The functions of base/float.h without their branches. All ones where bits, as a number with sign, are above a limit;
+ * a choice by such a mask. */
 GB_ALWAYS_INLINE gb_vector_bits gb_vector_above(gb_vector_bits x, int32_t limit) {
   typedef int32_t vector_of_ints __attribute__((vector_size(4 * GB_VECTOR)));
   return (gb_vector_bits)((vector_of_ints)x > limit);
 }
-GB_ALWAYS_INLINE gb_vector_bits gb_vector_choose(gb_vector_bits mask, gb_vector_bits x, gb_vector_bits y) { return (x & mask) | (y & ~mask); }
+GB_ALWAYS_INLINE gb_vector_bits gb_vector_choose(gb_vector_bits mask, gb_vector_bits x,
+                                                 gb_vector_bits y) { return (x & mask) | (y & ~mask); }
 
 GB_ALWAYS_INLINE gb_vector_half gb_vector_narrow_f16(gb_vector x) {
   gb_vector_bits u = (gb_vector_bits)x, body = u & 0x7fffffffu;
   gb_vector_bits normal = (body - 0x38000000u + 0xfffu + ((body >> 13) & 1u)) >> 13;
-  gb_vector_bits small = (gb_vector_bits)((gb_vector)body + 0.5f) - 0x3f000000u, nan = 0x7e00u | ((body >> 13) & 0x1ffu);
+  gb_vector_bits small = (gb_vector_bits)((gb_vector)body + 0.5f) - 0x3f000000u,
+      nan = 0x7e00u | ((body >> 13) & 0x1ffu);
   gb_vector_bits y = gb_vector_choose(gb_vector_above(body, 0x387fffff), normal, small);
   y = gb_vector_choose(gb_vector_above(body, 0x477fefff), (gb_vector_bits){ 0 } + 0x7c00u, y);
   y = gb_vector_choose(gb_vector_above(body, 0x7f800000), nan, y);
@@ -160,21 +164,22 @@ GB_ALWAYS_INLINE gb_wide gb_wide_load(gb_dtype dtype, const void *row, int64_t i
   return x;
 }
 
-/* Ask for what the last pass over a row will not read but the next rows will: a processor's own prefetching ends with the page, and waits while a
- * row is worked on in cache. Further ahead than a row of 1024 float32. */
+/* Ask for what the last pass over a row will not read but the next rows will: a processor's own prefetching ends with
+ * the page, and waits while a row is worked on in cache. Further ahead than a row of 1024 float32. */
 GB_ALWAYS_INLINE void gb_wide_ahead(gb_dtype dtype, const void *row, int64_t i) {
   enum { AHEAD = 8192, LINE = 64 };
   const uintptr_t bytes = dtype == GB_FLOAT32 ? 4 : 2, at = (uintptr_t)row + (uintptr_t)i * bytes + AHEAD;
   for (uintptr_t k = 0; k < GB_WIDE * bytes; k += LINE) __builtin_prefetch((const void *)(at + k));
 }
 
-/* A bfloat16 in the upper half of each element, rounded to nearest even. A NaN must have a lower half of 0: those that come of 16-bit elements and
- * of arithmetic have. */
+/* A bfloat16 in the upper half of each element, rounded to nearest even. A NaN must have a lower half of 0: those that
+ * come of 16-bit elements and of arithmetic have. */
 GB_ALWAYS_INLINE gb_vector_bits gb_round_up_bf16(gb_vector x) {
   gb_vector_bits bits = (gb_vector_bits)x;
 #if defined(__AVX512BW__)
   __m512i u = (__m512i)bits, up = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
-  return (gb_vector_bits)_mm512_mask_add_epi32(up, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), up, _mm512_set1_epi32(1));
+  return (gb_vector_bits)_mm512_mask_add_epi32(up, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), up,
+                                               _mm512_set1_epi32(1));
 #else
   return bits + 0x7fffu + ((bits >> 16) & 1u);
 #endif
@@ -184,7 +189,8 @@ GB_ALWAYS_INLINE gb_vector_bits gb_round_up_bf16(gb_vector x) {
 GB_ALWAYS_INLINE gb_vector gb_vector_nan_bf16(gb_vector x) {
 #if defined(__AVX512BW__)
   __m512i u = (__m512i)x, quiet = _mm512_set1_epi32(0x400000), upper = _mm512_set1_epi32((int)0xffff0000);
-  return (gb_vector)_mm512_mask_ternarylogic_epi32(u, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q), quiet, upper, 0xec);
+  return (gb_vector)_mm512_mask_ternarylogic_epi32(u, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q), quiet,
+                                                   upper, 0xec);
 #else
   gb_vector_bits bits = (gb_vector_bits)x, nan = (gb_vector_bits)(x != x);
   return (gb_vector)((bits & ~(nan & 0xffffu)) | (nan & 0x400000u));
@@ -204,10 +210,12 @@ GB_ALWAYS_INLINE gb_vector gb_wide_narrow_bf16(gb_wide x) {
 GB_ALWAYS_INLINE gb_vector gb_wide_narrow_f16(gb_wide x) {
   gb_vector packed;
 #if defined(__AVX512BW__)
-  __m256i low = _mm512_cvtps_ph((__m512)x.a, _MM_FROUND_TO_NEAREST_INT), high = _mm512_cvtps_ph((__m512)x.b, _MM_FROUND_TO_NEAREST_INT);
+  __m256i low = _mm512_cvtps_ph((__m512)x.a, _MM_FROUND_TO_NEAREST_INT),
+      high = _mm512_cvtps_ph((__m512)x.b, _MM_FROUND_TO_NEAREST_INT);
   packed = (gb_vector)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 #elif defined(GB_WIDE_AVX2)
-  packed = (gb_vector)_mm256_set_m128i(_mm256_cvtps_ph((__m256)x.b, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph((__m256)x.a, _MM_FROUND_TO_NEAREST_INT));
+  packed = (gb_vector)_mm256_set_m128i(_mm256_cvtps_ph((__m256)x.b, _MM_FROUND_TO_NEAREST_INT),
+                                       _mm256_cvtps_ph((__m256)x.a, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__aarch64__)
   packed = (gb_vector)vcvt_high_f16_f32(vcvt_f16_f32((float32x4_t)x.a), (float32x4_t)x.b);
 #else
@@ -238,7 +246,8 @@ static inline gb_wide gb_wide_load_last(gb_dtype dtype, const void *row, int64_t
   for (int64_t k = 0; k < GB_WIDE; k++) {
     if (k >= n) at[k] = fill;
     else if (dtype == GB_FLOAT32) at[k] = ((const float *)row)[i + k];
-    else at[k] = dtype == GB_FLOAT16 ? gb_float16_to_float(((const uint16_t *)row)[i + k]) : gb_bfloat16_to_float(((const uint16_t *)row)[i + k]);
+    else at[k] = dtype == GB_FLOAT16 ? gb_float16_to_float(((const uint16_t *)row)[i + k])
+        : gb_bfloat16_to_float(((const uint16_t *)row)[i + k]);
   }
   memcpy(&x, at, sizeof x);
   return x;
@@ -252,7 +261,8 @@ static inline void gb_wide_store_last(gb_dtype dtype, void *row, int64_t i, int6
   else gb_narrow_bf16((uint16_t *)row + i, at, n);
 }
 
-/* x with `value` in place of its element k. By masks: a store of one element would hold up the load of the vector around it. */
+/* x with `value` in place of its element k. By masks: a store of one element would hold up the load of the vector
+ * around it. */
 GB_ALWAYS_INLINE gb_wide gb_wide_put(gb_dtype dtype, gb_wide x, int64_t k, gb_vector value) {
   gb_vector_bits lane, here, bits = (gb_vector_bits)value;
   for (uint32_t i = 0; i < GB_VECTOR; i++) lane[i] = i;
@@ -282,23 +292,29 @@ static inline void gb_wide_sort(gb_dtype dtype, float *x, int64_t n, bool back) 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 /* 2^(32 + j/32) */
 static const float gb_roots_of_2[32] = {
-  0x1p+32f, 0x1.059b0ep+32f, 0x1.0b5586p+32f, 0x1.11301ep+32f, 0x1.172b84p+32f, 0x1.1d4874p+32f, 0x1.2387a6p+32f, 0x1.29e9ep+32f,
-  0x1.306fep+32f, 0x1.371a74p+32f, 0x1.3dea64p+32f, 0x1.44e086p+32f, 0x1.4bfdaep+32f, 0x1.5342b6p+32f, 0x1.5ab07ep+32f, 0x1.6247ecp+32f,
-  0x1.6a09e6p+32f, 0x1.71f75ep+32f, 0x1.7a1148p+32f, 0x1.82589ap+32f, 0x1.8ace54p+32f, 0x1.93737cp+32f, 0x1.9c4918p+32f, 0x1.a5503cp+32f,
-  0x1.ae89fap+32f, 0x1.b7f77p+32f, 0x1.c199bep+32f, 0x1.cb720ep+32f, 0x1.d5818ep+32f, 0x1.dfc974p+32f, 0x1.ea4afap+32f, 0x1.f50766p+32f,
+  0x1p+32f, 0x1.059b0ep+32f, 0x1.0b5586p+32f, 0x1.11301ep+32f, 0x1.172b84p+32f, 0x1.1d4874p+32f, 0x1.2387a6p+32f,
+      0x1.29e9ep+32f,
+  0x1.306fep+32f, 0x1.371a74p+32f, 0x1.3dea64p+32f, 0x1.44e086p+32f, 0x1.4bfdaep+32f, 0x1.5342b6p+32f, 0x1.5ab07ep+32f,
+      0x1.6247ecp+32f,
+  0x1.6a09e6p+32f, 0x1.71f75ep+32f, 0x1.7a1148p+32f, 0x1.82589ap+32f, 0x1.8ace54p+32f, 0x1.93737cp+32f, 0x1.9c4918p+32f,
+      0x1.a5503cp+32f,
+  0x1.ae89fap+32f, 0x1.b7f77p+32f, 0x1.c199bep+32f, 0x1.cb720ep+32f, 0x1.d5818ep+32f, 0x1.dfc974p+32f, 0x1.ea4afap+32f,
+      0x1.f50766p+32f,
 };
 
 /* Added to a float32 it leaves the 32nds in the lowest bits. */
 #define GB_IN_32NDS 0x1.8p+18f
 
-/* 2^(32 + n + j/32): the lowest bits of `index` hold j, and n is the largest whole number that is not above `exponent`. */
+/* 2^(32 + n + j/32): the lowest bits of `index` hold j, and n is the largest whole number that is not above
+ * `exponent`. */
 GB_ALWAYS_INLINE gb_vector gb_vector_power(__m512 index, __m512 exponent) {
-  __m512 root = _mm512_permutex2var_ps(_mm512_loadu_ps(gb_roots_of_2), _mm512_castps_si512(index), _mm512_loadu_ps(gb_roots_of_2 + 16));
+  __m512 root = _mm512_permutex2var_ps(_mm512_loadu_ps(gb_roots_of_2), _mm512_castps_si512(index),
+                                       _mm512_loadu_ps(gb_roots_of_2 + 16));
   return (gb_vector)_mm512_scalef_ps(root, exponent);
 }
 
-/* 2^32 * exp(x) = power * (1 + r * p) for x that is not above 0, by x / ln 2 rounded to 32nds. ln 2 as a float32 is off by 2^-28 of itself: a tenth
- * of what x lost when the largest element of its row was taken from it. */
+/* 2^32 * exp(x) = power * (1 + r * p) for x that is not above 0, by x / ln 2 rounded to 32nds. ln 2 as a float32 is off
+ * by 2^-28 of itself: a tenth of what x lost when the largest element of its row was taken from it. */
 GB_ALWAYS_INLINE gb_vector gb_vector_parts(gb_vector x, gb_vector *r, gb_vector *p) {
   __m512 index = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+0f), _mm512_set1_ps(GB_IN_32NDS));
   __m512 rounded = index - _mm512_set1_ps(GB_IN_32NDS);
@@ -308,7 +324,8 @@ GB_ALWAYS_INLINE gb_vector gb_vector_parts(gb_vector x, gb_vector *r, gb_vector 
 }
 
 /* exp is 0 from here on down. */
-GB_ALWAYS_INLINE __mmask16 gb_vector_counts(gb_vector x) { return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-104.0f), _CMP_NLT_UQ); }
+GB_ALWAYS_INLINE __mmask16 gb_vector_counts(gb_vector x) { return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-104.0f),
+    _CMP_NLT_UQ); }
 
 /* 2^32 * exp(x) where no x is above 0 but for rounding. */
 GB_ALWAYS_INLINE gb_vector gb_vector_lift(gb_vector x) {
@@ -316,9 +333,9 @@ GB_ALWAYS_INLINE gb_vector gb_vector_lift(gb_vector x) {
   return (gb_vector)_mm512_maskz_fmadd_ps(gb_vector_counts(x), (__m512)(power * r), (__m512)p, (__m512)power);
 }
 
-/* The same for an x that comes of 16-bit elements, as power * factor, in two operations less: x / ln 2 is rounded to a float32 and cut off at its 32nds,
- * half of one added before. That is off by |x| * 2^-23.7, which 16 bits do not show, and in a sum small elements weigh little. 1 for x = 0; 0 for
- * -infinity without being asked for. */
+/* The same for an x that comes of 16-bit elements, as power * factor, in two operations less: x / ln 2 is rounded to a
+ * float32 and cut off at its 32nds, half of one added before. That is off by |x| * 2^-23.7, which 16 bits do not show,
+ * and in a sum small elements weigh little. 1 for x = 0; 0 for -infinity without being asked for. */
 GB_ALWAYS_INLINE gb_vector gb_vector_parts_of_16(gb_vector x, gb_vector *factor) {
   enum { DOWN = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC };
   __m512 t = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+0f), _mm512_set1_ps(0x1p-6f));
@@ -358,7 +375,8 @@ GB_ALWAYS_INLINE gb_vector gb_vector_lift_of(gb_dtype dtype, gb_vector x) {
   (void)dtype;
   return gb_vector_lift(x);
 }
-GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum, gb_vector x) { return sum + gb_vector_lift_of(dtype, x); }
+GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum,
+                                              gb_vector x) { return sum + gb_vector_lift_of(dtype, x); }
 #endif
 
 /* ----} */

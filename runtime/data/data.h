@@ -28,10 +28,13 @@ typedef enum gb_text_kind { GB_TEXT_CHARACTERS, GB_TEXT_BYTES } gb_text_kind;
 
 typedef struct gb_text gb_text;      /* counted; unchanging, so any thread may read it */
 
-/* vocabulary (of characters): UTF-8 text with the characters the ids stand for, to encode one text as another was; NULL: its own. */
-gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_text_kind kind, const char *vocabulary, size_t vocabulary_bytes,
+/* vocabulary (of characters): UTF-8 text with the characters the ids stand for, to encode one text as another was;
+ * NULL: its own. */
+gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_text_kind kind, const char *vocabulary,
+                      size_t vocabulary_bytes,
                       gb_text **out);
-gb_status gb_text_open(gb_context *context, const char *path, gb_text_kind kind, const char *vocabulary, size_t vocabulary_bytes, gb_text **out);
+gb_status gb_text_open(gb_context *context, const char *path, gb_text_kind kind, const char *vocabulary,
+                       size_t vocabulary_bytes, gb_text **out);
 void gb_text_retain(gb_text *text);
 void gb_text_release(gb_text *text);             /* NULL is fine */
 
@@ -42,9 +45,11 @@ int64_t gb_text_vocabulary_size(const gb_text *text);
 const char *gb_text_vocabulary(const gb_text *text, size_t *bytes);
 
 /* ids[] has room for `bytes` ids; *count says how many there are. A character outside the vocabulary is an error. */
-gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids, int64_t *count);
+gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids,
+                         int64_t *count);
 /* The text of ids, NUL-terminated; the caller frees it. */
-gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data, size_t *bytes);
+gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data,
+                         size_t *bytes);
 
 /* ====} */
 
@@ -55,14 +60,17 @@ typedef struct gb_tokens gb_tokens;  /* counted; unchanging, so any thread may r
 /* How wide an id is in the file, little-endian. */
 typedef enum gb_token_kind { GB_TOKENS_UINT8, GB_TOKENS_UINT16, GB_TOKENS_INT32, GB_TOKEN_KINDS } gb_token_kind;
 
-/* For 16-bit ids the file may begin with llm.c's header (magic 20240520): then its version and length are checked and it is passed over. */
+/* For 16-bit ids the file may begin with llm.c's header (magic 20240520): then its version and length are checked and
+ * it is passed over. */
 gb_status gb_tokens_open(gb_context *context, const char *path, gb_token_kind kind, gb_tokens **out);
 void gb_tokens_retain(gb_tokens *tokens);
 void gb_tokens_release(gb_tokens *tokens);       /* NULL is fine */
 
 int64_t gb_tokens_length(const gb_tokens *tokens);
-/* ids first .. first + count - 1, which the file has. Any thread, several at once; on failure the text goes to error. */
-gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error, size_t error_size);
+/* ids first .. first + count - 1, which the file has. Any thread, several at once; on failure the text goes to
+ * error. */
+gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error,
+                         size_t error_size);
 
 /* ====} */
 

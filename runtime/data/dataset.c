@@ -1,4 +1,5 @@
-/* data/dataset.c - the life of a dataset, and the kinds there are. Each kind is a struct behind user, a get_batch and a release. */
+/* data/dataset.c - the life of a dataset, and the kinds there are. Each kind is a struct behind user, a get_batch and a
+ * release. */
 #include "data/dataset.h"
 
 #include <inttypes.h>
@@ -29,7 +30,8 @@ gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_datase
   if (status == GB_OK && (table->columns < 1 || table->columns > GB_MAX_COLUMNS || table->count < 0))
     status = gb_fail(context, GB_EINVAL, "a dataset has 1 to %d columns and no negative count", GB_MAX_COLUMNS);
   for (int c = 0; status == GB_OK && c < table->columns; c++)
-    if (!measure_column(&dataset->column[c])) status = gb_fail(context, GB_ESHAPE, "column %d of the dataset has no possible shape and dtype", c + 1);
+    if (!measure_column(&dataset->column[c]))
+      status = gb_fail(context, GB_ESHAPE, "column %d of the dataset has no possible shape and dtype", c + 1);
   if (status != GB_OK) {
     gb_counted_free(dataset);
     if (table->release) table->release(table->user);
@@ -56,10 +58,12 @@ void gb_dataset_release(gb_dataset *dataset) {
   gb_counted_free(dataset);
 }
 
-gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size) {
   for (int64_t i = 0; i < n; i++) {
     if (indices[i] >= 0 && indices[i] < dataset->count) continue;
-    snprintf(error, error_size, "sample %" PRId64 " is out of range; the dataset has %" PRId64 " (counted from 1)", indices[i] + 1, dataset->count);
+    snprintf(error, error_size, "sample %" PRId64 " is out of range; the dataset has %" PRId64 " (counted from 1)",
+             indices[i] + 1, dataset->count);
     return GB_EINDEX;
   }
   return dataset->get_batch(dataset->user, indices, n, out, error, error_size);
@@ -91,13 +95,15 @@ gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index
 
 typedef struct rows { int count; gb_tensor *tensor[GB_MAX_COLUMNS]; size_t bytes[GB_MAX_COLUMNS]; } rows;
 
-static gb_status rows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status rows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size) {
   const rows *set = user;
   (void)error, (void)error_size;
   for (int c = 0; c < set->count; c++) {
     const char *from = gb_data(set->tensor[c]);
     size_t bytes = set->bytes[c];
-    for (int64_t i = 0; bytes && i < n; i++) memcpy((char *)out[c] + (size_t)i * bytes, from + (size_t)indices[i] * bytes, bytes);
+    for (int64_t i = 0; bytes && i < n; i++)
+      memcpy((char *)out[c] + (size_t)i * bytes, from + (size_t)indices[i] * bytes, bytes);
   }
   return GB_OK;
 }
@@ -112,21 +118,28 @@ static void rows_release(void *user) {
 static gb_status check_rows(gb_context *context, gb_tensor *const *tensors, int c) {
   const gb_tensor *t = tensors[c];
   char device[32];
-  if (t->ndim < 1) return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset is a scalar; its first dimension must count the samples", c + 1);
+  if (t->ndim < 1)
+    return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset is a scalar; its first dimension must count the "
+                                       "samples", c + 1);
   if (t->storage->device.type != GB_CPU)
-    return gb_fail(context, GB_EDEVICE, "tensor %d of the dataset is on %s; datasets lie on the cpu: use :to('cpu')", c + 1,
+    return gb_fail(context, GB_EDEVICE, "tensor %d of the dataset is on %s; datasets lie on the cpu: use :to('cpu')",
+                   c + 1,
                    gb_device_text(context, t->storage->device, device, sizeof device));
-  if (!gb_is_contiguous(t)) return gb_fail(context, GB_EINVAL, "tensor %d of the dataset is not contiguous: use :contiguous()", c + 1);
+  if (!gb_is_contiguous(t))
+    return gb_fail(context, GB_EINVAL, "tensor %d of the dataset is not contiguous: use :contiguous()", c + 1);
   if (t->storage->loan != GB_OWNED) /* a loader's thread reads it */
-    return gb_fail(context, GB_ESTATE, "tensor %d of the dataset is a loan that can be taken back at any time: use :clone()", c + 1);
+    return gb_fail(context, GB_ESTATE, "tensor %d of the dataset is a loan that can be taken back at any time: use "
+                                       ":clone()", c + 1);
   if (t->shape[0] != tensors[0]->shape[0])
-    return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1, t->shape[0],
+    return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1,
+                   t->shape[0],
                    tensors[0]->shape[0]);
   return GB_OK;
 }
 
 gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int count, gb_dataset **out) {
-  if (count < 1 || count > GB_MAX_COLUMNS) return gb_fail(context, GB_EINVAL, "a dataset is made of 1 to %d tensors, not %d", GB_MAX_COLUMNS, count);
+  if (count < 1 || count > GB_MAX_COLUMNS)
+    return gb_fail(context, GB_EINVAL, "a dataset is made of 1 to %d tensors, not %d", GB_MAX_COLUMNS, count);
   gb_dataset table = { .columns = count, .get_batch = rows_get, .release = rows_release };
   for (int c = 0; c < count; c++) GB_TRY(check_rows(context, tensors, c));
   rows *set = gb_counted_alloc(context, sizeof *set);
@@ -161,7 +174,8 @@ static gb_status read_ids(const windows *set, int64_t at, int64_t count, int64_t
   return GB_OK;
 }
 
-static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                             size_t error_size) {
   const windows *set = user;
   int64_t *x = out[0], *y = out[1], block = set->block;
   for (int64_t i = 0; i < n; i++, x += block, y += block) {
@@ -180,57 +194,70 @@ static void windows_release(void *user) {
   gb_counted_free(set);
 }
 
-/* Windows of ids first .. first + count - 1 of `length`, from what source holds; source is retained when there is no failure. */
-static gb_status windows_new(gb_context *context, const windows *source, int64_t length, int64_t count, gb_dataset **out) {
+/* Windows of ids first .. first + count - 1 of `length`, from what source holds; source is retained when there is no
+ * failure. */
+static gb_status windows_new(gb_context *context, const windows *source, int64_t length, int64_t count,
+                             gb_dataset **out) {
   int64_t first = source->first, block = source->block;
   if (first < 0 || count < 0 || first > length || count > length - first)
-    return gb_fail(context, GB_EINDEX, "ids %" PRId64 " to %" PRId64 " are not all there; there are %" PRId64, first + 1, first + count, length);
+    return gb_fail(context, GB_EINDEX, "ids %" PRId64 " to %" PRId64 " are not all there; there are %" PRId64,
+                   first + 1, first + count, length);
   if (block < 1) return gb_fail(context, GB_EINVAL, "block must be at least 1, not %" PRId64, block);
   if (count <= block)
     return gb_fail(context, GB_EINVAL,
-                   "%" PRId64 " ids are too few for windows of %" PRId64 " and the next id: use a smaller block or a longer text", count, block);
+                   "%" PRId64 " ids are too few for windows of %" PRId64 " and the next id: use a smaller block or "
+                                                                         "a longer text", count, block);
   windows *set = gb_counted_alloc(context, sizeof *set);
   if (!set) return context->error_code;
   *set = *source;
   if (set->text) gb_text_retain(set->text);
   if (set->tokens) gb_tokens_retain(set->tokens);
   gb_column column = { .dtype = GB_INT64, .ndim = 1, .shape = { block } };
-  gb_dataset table = { .count = count - block, .columns = 2, .column = { column, column }, .get_batch = windows_get, .release = windows_release,
+  gb_dataset table = { .count = count - block, .columns = 2, .column = { column, column }, .get_batch = windows_get,
+                       .release = windows_release,
                       .user = set };
   return gb_dataset_new(context, &table, out);
 }
 
-gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
-  return windows_new(context, &(windows){ .text = text, .first = first, .block = block }, gb_text_length(text), count, out);
+gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block,
+                             gb_dataset **out) {
+  return windows_new(context, &(windows){ .text = text, .first = first, .block = block }, gb_text_length(text), count,
+                     out);
 }
 
-gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block, gb_dataset **out) {
-  return windows_new(context, &(windows){ .tokens = tokens, .first = first, .block = block }, gb_tokens_length(tokens), count, out);
+gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block,
+                                   gb_dataset **out) {
+  return windows_new(context, &(windows){ .tokens = tokens, .first = first, .block = block }, gb_tokens_length(tokens),
+                     count, out);
 }
 
 /* ====} */
 
 /* {==== Indices and parts ==== */
 
-static gb_status indices_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status indices_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                             size_t error_size) {
   (void)user, (void)error, (void)error_size;
   memcpy(out[0], indices, (size_t)n * sizeof *indices);
   return GB_OK;
 }
 
 gb_status gb_dataset_indices(gb_context *context, int64_t count, gb_dataset **out) {
-  return gb_dataset_new(context, &(gb_dataset){ .count = count, .columns = 1, .column = { { .dtype = GB_INT64 } }, .get_batch = indices_get }, out);
+  return gb_dataset_new(context, &(gb_dataset){ .count = count, .columns = 1, .column = { { .dtype = GB_INT64 } },
+                                                .get_batch = indices_get }, out);
 }
 
 /* A counted list of indices, which parts of parts share. */
 typedef struct list { _Atomic int32_t refs; int64_t index[]; } list;
 
-/* A part: sample i is sample first + i of another dataset, or list->index[first + i]. That other one is never a part itself: a part of a part is one
- * of the whole, so that however often a recipe takes parts of parts, reading and releasing go one step. */
+/* A part: sample i is sample first + i of another dataset, or list->index[first + i]. That other one is never a part
+ * itself: a part of a part is one of the whole, so that however often a recipe takes parts of parts, reading and
+ * releasing go one step. */
 typedef struct part { gb_dataset *of; int64_t first; list *list; } part;
 
 /* Translates a few indices at a time, on the stack. */
-static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size) {
   const part *p = user;
   int64_t translated[256];
   void *at[GB_MAX_COLUMNS];
@@ -263,7 +290,8 @@ static gb_status part_new(gb_context *context, part made, int64_t count, gb_data
   if (!p) { list_release(made.list); return context->error_code; }
   *p = made;
   gb_dataset_retain(p->of);
-  gb_dataset table = { .count = count, .columns = p->of->columns, .get_batch = part_get, .release = part_release, .user = p };
+  gb_dataset table = { .count = count, .columns = p->of->columns, .get_batch = part_get, .release = part_release,
+                       .user = p };
   memcpy(table.column, p->of->column, sizeof table.column);
   gb_fields *fields = p->of->fields;
   GB_TRY(gb_dataset_new(context, &table, out));
@@ -276,7 +304,8 @@ static part as_part(gb_dataset *of) { return of->get_batch == part_get ? *(const
 
 gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, int64_t count, gb_dataset **out) {
   if (first < 0 || count < 0 || first > of->count || count > of->count - first)
-    return gb_fail(context, GB_EINDEX, "samples %" PRId64 " to %" PRId64 " are not all in the dataset, which has %" PRId64, first + 1,
+    return gb_fail(context, GB_EINDEX,
+                   "samples %" PRId64 " to %" PRId64 " are not all in the dataset, which has %" PRId64, first + 1,
                    first + count, of->count);
   part p = as_part(of);
   p.first += first;
@@ -284,10 +313,12 @@ gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, i
   return part_new(context, p, count, out);
 }
 
-gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count, gb_dataset **out) {
+gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count,
+                            gb_dataset **out) {
   for (int64_t i = 0; i < count; i++)
     if (indices[i] < 0 || indices[i] >= of->count)
-      return gb_fail(context, GB_EINDEX, "sample %" PRId64 " is not in the dataset, which has %" PRId64 " (counted from 1)", indices[i] + 1,
+      return gb_fail(context, GB_EINDEX,
+                     "sample %" PRId64 " is not in the dataset, which has %" PRId64 " (counted from 1)", indices[i] + 1,
                      of->count);
   list *l = gb_counted_alloc(context, sizeof *l + (size_t)count * sizeof *l->index);
   if (!l) return context->error_code;

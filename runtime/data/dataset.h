@@ -1,7 +1,8 @@
-/* data/dataset.h - a dataset: so many samples, each of one to four columns of fixed dtype and shape, copied into plain buffers on demand.
+/* data/dataset.h - a dataset: so many samples, each of one to four columns of fixed dtype and shape, copied into plain
+ * buffers on demand.
  *
- * A dataset is counted and does not change while it is used, so that a loader's thread can read it; it holds no context. What it is made
- * from (tensors, texts) must not be written to while a loader runs over it. */
+ * A dataset is counted and does not change while it is used, so that a loader's thread can read it; it holds no
+ * context. What it is made from (tensors, texts) must not be written to while a loader runs over it. */
 #ifndef GB_DATA_DATASET_H
 #define GB_DATA_DATASET_H
 
@@ -25,7 +26,8 @@ typedef struct gb_field {
   const char *name, *tensor;           /* tensor: where its values are, "x", "ids" or "y"; NULL: nowhere */
   bool is_category;
   double mean, std;                    /* of numbers; as learned from the data that was fitted */
-  int64_t missing, unseen;             /* values of this data that were filled in; categories that the fitted data lacks */
+  int64_t missing, unseen;             /* values of this data that were filled in; categories that the fitted data
+                                          lacks */
   int64_t count;                       /* of categories, and these in the order of their ids */
   const char *const *words;
 } gb_field;
@@ -46,37 +48,44 @@ typedef struct gb_dataset {
   int64_t count;
   int columns;
   gb_column column[GB_MAX_COLUMNS];
-  /* Copy the samples indices[0 .. n-1] (checked: 0 .. count-1) into out[column], one behind the other. On failure the text goes to error.
-   * Any thread, several at once; touches no context. */
-  gb_status (*get_batch)(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size);
+  /* Copy the samples indices[0 .. n-1] (checked: 0 .. count-1) into out[column], one behind the other. On failure the
+   * text goes to error. Any thread, several at once; touches no context. */
+  gb_status (*get_batch)(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                         size_t error_size);
   void (*release)(void *user);         /* or NULL; any thread */
   void *user;
   gb_fields *fields;                   /* NULL: it was not made of such a file */
 } gb_dataset;
 
-/* A dataset from a table filled by the caller: count, columns, dtype, ndim and shape of each column, get_batch, release, user.
- * On failure user has been released. */
+/* A dataset from a table filled by the caller: count, columns, dtype, ndim and shape of each column, get_batch,
+ * release, user. On failure user has been released. */
 gb_status gb_dataset_new(gb_context *context, const gb_dataset *table, gb_dataset **out);
 void gb_dataset_retain(gb_dataset *dataset);
 void gb_dataset_release(gb_dataset *dataset);     /* NULL is fine; any thread */
 
-/* Images [n, height, width] and labels [n] of uint8 from idx files: float32 [1, height, width] = (pixel / 255 - mean) / std, and int64.
- * labels_path NULL: images alone. */
-gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean, double std, gb_dataset **out);
+/* Images [n, height, width] and labels [n] of uint8 from idx files: float32 [1, height, width] = (pixel / 255 - mean) /
+ * std, and int64. labels_path NULL: images alone. */
+gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean,
+                            double std, gb_dataset **out);
 /* Row i of each of 1 .. GB_MAX_COLUMNS contiguous CPU tensors, which are held. */
 gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int count, gb_dataset **out);
-/* Windows of a text: x = ids[i .. i+block-1], y = ids[i+1 .. i+block], int64, for i within ids first .. first+count-1. */
-gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block, gb_dataset **out);
+/* Windows of a text: x = ids[i .. i+block-1], y = ids[i+1 .. i+block], int64, for i within ids first ..
+ * first+count-1. */
+gb_status gb_dataset_windows(gb_context *context, gb_text *text, int64_t first, int64_t count, int64_t block,
+                             gb_dataset **out);
 /* The same of a token file. */
-gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block, gb_dataset **out);
+gb_status gb_dataset_token_windows(gb_context *context, gb_tokens *tokens, int64_t first, int64_t count, int64_t block,
+                                   gb_dataset **out);
 /* The numbers 0 .. count-1 themselves, int64: an order for those who fetch their samples themselves. */
 gb_status gb_dataset_indices(gb_context *context, int64_t count, gb_dataset **out);
 /* Part of a dataset: a range, or a list of indices, which is copied. */
 gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, int64_t count, gb_dataset **out);
-gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count, gb_dataset **out);
+gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count,
+                            gb_dataset **out);
 
 /* get_batch with its indices checked. */
-gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size);
+gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size);
 /* New tensors of one sample (without a batch dimension), one per column. */
 gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index, gb_tensor **out);
 

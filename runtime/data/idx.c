@@ -1,7 +1,9 @@
-/* data/idx.c - reads idx files through zlib, which passes plain files on as they are, and makes a dataset of images and labels.
+/* data/idx.c - reads idx files through zlib, which passes plain files on as they are, and makes a dataset of images and
+ * labels.
  *
- * Memory grows with what the file really holds, not with what its header claims; a file that ends early, goes on, or fails its checksum
- * is GB_EFORMAT. Layout: two zero bytes, a type, a rank, a 32-bit big-endian size per dimension, the elements, big-endian. */
+ * Memory grows with what the file really holds, not with what its header claims; a file that ends early, goes on, or
+ * fails its checksum is GB_EFORMAT. Layout: two zero bytes, a type, a rank, a 32-bit big-endian size per dimension, the
+ * elements, big-endian. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -47,9 +49,11 @@ static gb_status read_header(gb_context *context, gzFile file, const char *path,
   out->dtype = GB_DTYPE_NONE;
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (types[i].code == magic[2]) out->dtype = types[i].dtype;
-  if (magic[0] || magic[1]) return gb_fail(context, GB_EFORMAT, "'%s' is not an idx file: it must begin with two zero bytes", path);
+  if (magic[0] || magic[1])
+    return gb_fail(context, GB_EFORMAT, "'%s' is not an idx file: it must begin with two zero bytes", path);
   if (out->dtype == GB_DTYPE_NONE)
-    return gb_fail(context, GB_EFORMAT, "'%s': element type 0x%02x; idx files of uint8, int32, float32 and float64 can be read", path, magic[2]);
+    return gb_fail(context, GB_EFORMAT, "'%s': element type 0x%02x; idx files of uint8, int32, float32 and float64 "
+                                        "can be read", path, magic[2]);
   if (magic[3] < 1 || magic[3] > GB_MAX_NDIM)
     return gb_fail(context, GB_EFORMAT, "'%s' has %d dimensions; 1 to %d can be read", path, magic[3], GB_MAX_NDIM);
   out->ndim = magic[3];
@@ -60,7 +64,8 @@ static gb_status read_header(gb_context *context, gzFile file, const char *path,
     out->shape[d] = (int64_t)size[0] << 24 | (int64_t)size[1] << 16 | (int64_t)size[2] << 8 | size[3];
     overflow |= __builtin_mul_overflow(*bytes, (size_t)out->shape[d], bytes);
   }
-  if (overflow || *bytes > BYTES_MOST) return gb_fail(context, GB_EFORMAT, "'%s' claims more elements than memory can hold", path);
+  if (overflow || *bytes > BYTES_MOST)
+    return gb_fail(context, GB_EFORMAT, "'%s' claims more elements than memory can hold", path);
   return GB_OK;
 }
 
@@ -84,7 +89,8 @@ static gb_status check_end(gb_context *context, gzFile file, const char *path) {
   int done = gzread(file, &more, 1), code = Z_OK;
   const char *reason = gzerror(file, &code);
   if (done > 0) return gb_fail(context, GB_EFORMAT, "'%s' holds more than its header says", path);
-  if (done < 0 || (code != Z_OK && code != Z_STREAM_END)) return gb_fail(context, GB_EFORMAT, "'%s' is damaged: %s", path, reason);
+  if (done < 0 || (code != Z_OK && code != Z_STREAM_END))
+    return gb_fail(context, GB_EFORMAT, "'%s' is damaged: %s", path, reason);
   return GB_OK;
 }
 
@@ -132,7 +138,8 @@ typedef struct images {
   float value[256];                    /* of each pixel value, normalised */
 } images;
 
-static gb_status images_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status images_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                            size_t error_size) {
   const images *set = user;
   float *x = out[0];
   (void)error, (void)error_size;
@@ -157,20 +164,24 @@ static gb_status read_uint8(gb_context *context, const char *path, int ndim, con
   if (out->dtype == GB_UINT8 && out->ndim == ndim) return GB_OK;
   gb_counted_free(out->data);
   out->data = NULL;
-  return gb_fail(context, GB_EFORMAT, "'%s' holds %d-dimensional %s; %s are expected", path, out->ndim, gb_dtype_name(out->dtype), what);
+  return gb_fail(context, GB_EFORMAT, "'%s' holds %d-dimensional %s; %s are expected", path, out->ndim,
+                 gb_dtype_name(out->dtype), what);
 }
 
 /* Both files, which must have as many labels as images. */
-static gb_status read_pair(gb_context *context, const char *images_path, const char *labels_path, gb_idx *pixels, gb_idx *labels) {
+static gb_status read_pair(gb_context *context, const char *images_path, const char *labels_path, gb_idx *pixels,
+                           gb_idx *labels) {
   GB_TRY(read_uint8(context, images_path, 3, "images [n, height, width] of uint8", pixels));
   if (!labels_path) return GB_OK;
   GB_TRY(read_uint8(context, labels_path, 1, "labels [n] of uint8", labels));
   if (labels->shape[0] == pixels->shape[0]) return GB_OK;
-  return gb_fail(context, GB_EFORMAT, "'%s' has %" PRId64 " images, '%s' has %" PRId64 " labels", images_path, pixels->shape[0], labels_path,
+  return gb_fail(context, GB_EFORMAT, "'%s' has %" PRId64 " images, '%s' has %" PRId64 " labels", images_path,
+                 pixels->shape[0], labels_path,
                  labels->shape[0]);
 }
 
-gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean, double std, gb_dataset **out) {
+gb_status gb_dataset_images(gb_context *context, const char *images_path, const char *labels_path, double mean,
+                            double std, gb_dataset **out) {
   gb_idx pixels = { 0 }, labels = { 0 };
   if (!(std > 0)) return gb_fail(context, GB_EINVAL, "std must be above 0; it divides the pixels");
   gb_status status = read_pair(context, images_path, labels_path, &pixels, &labels);
@@ -186,16 +197,19 @@ gb_status gb_dataset_images(gb_context *context, const char *images_path, const 
   for (int v = 0; v < 256; v++) set->value[v] = ((float)v / 255.0f - (float)mean) / (float)std;
   return gb_dataset_new(context, &(gb_dataset){
     .count = pixels.shape[0], .columns = labels_path ? 2 : 1,
-    .column = { { .dtype = GB_FLOAT32, .ndim = 3, .shape = { 1, pixels.shape[1], pixels.shape[2] } }, { .dtype = GB_INT64 } },
+    .column = { { .dtype = GB_FLOAT32, .ndim = 3, .shape = { 1, pixels.shape[1], pixels.shape[2] } },
+                { .dtype = GB_INT64 } },
     .get_batch = images_get, .release = images_release, .user = set }, out);
 }
 
 static gb_status open_images(gb_context *context, const gb_reading *given, gb_dataset **out) {
-  return gb_dataset_images(context, given->path[0], given->path[1], gb_reading_number(given, "mean"), gb_reading_number(given, "std"), out);
+  return gb_dataset_images(context, given->path[0], given->path[1], gb_reading_number(given, "mean"),
+                           gb_reading_number(given, "std"), out);
 }
 
 const gb_reader gb_reader_idx = {
-  "gb.data.idx(images: path, labels?: path; mean: number = 0, std: number = 1) -> dataset: Files in MNIST's format, gzipped or not: "
+  "gb.data.idx(images: path, labels?: path; mean: number = 0, std: number = 1) -> dataset: Files in MNIST's format, "
+  "gzipped or not: "
   "images scaled to 0 .. 1, then normalised; labels as int64. Errors: a file that is not of this format, or damaged.",
   open_images,
 };

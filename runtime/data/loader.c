@@ -1,8 +1,9 @@
 /* data/loader.c - a ring of finished batches between one producer and one consumer.
  *
- * The producer runs ahead of the consumer, over the ends of epochs. A jump of the position, or an error, starts a new run: the ring is
- * emptied, and a batch that was being made for an older run is thrown away. After an error the producer waits until the consumer has seen
- * it. Buffers hold the loader's memory, so that tensors may outlive gb_loader_close; spare ones are kept, as many as the ring needs. */
+ * The producer runs ahead of the consumer, over the ends of epochs. A jump of the position, or an error, starts a new
+ * run: the ring is emptied, and a batch that was being made for an older run is thrown away. After an error the
+ * producer waits until the consumer has seen it. Buffers hold the loader's memory, so that tensors may outlive
+ * gb_loader_close; spare ones are kept, as many as the ring needs. */
 #define _DEFAULT_SOURCE /* pthread_sigmask, posix_memalign */
 #include "data/loader.h"
 
@@ -59,7 +60,8 @@ struct gb_loader {
 static void *buffer_data(buffer *b) { return (char *)b + ALIGNMENT; }
 
 /* Bytes of a buffer of this column. */
-static size_t buffer_bytes(const gb_loader *loader, int column) { return ALIGNMENT + (size_t)loader->most * loader->dataset->column[column].bytes; }
+static size_t buffer_bytes(const gb_loader *loader, int column) { return ALIGNMENT + (size_t)loader->most *
+                                                                  loader->dataset->column[column].bytes; }
 
 /* A new buffer, which counts towards the limit on tensor bytes; NULL: no memory. */
 static buffer *buffer_new(gb_loader *loader, int column) {
@@ -135,7 +137,8 @@ static void buffer_release(void *user) {
 /* {==== Producer ==== */
 
 static gb_loader_position after(const gb_loader *loader, gb_loader_position at) {
-  return at.batch + 1 < loader->batches ? (gb_loader_position){ at.epoch, at.batch + 1 } : (gb_loader_position){ at.epoch + 1, 0 };
+  return at.batch + 1 < loader->batches ? (gb_loader_position){ at.epoch, at.batch + 1 }
+      : (gb_loader_position){ at.epoch + 1, 0 };
 }
 
 /* Fill indices[] with the samples of a batch; gives their number. */
@@ -148,7 +151,8 @@ static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
     loader->order_epoch = at.epoch;
   }
   for (int64_t i = 0; i < n; i++) {
-    if (options->random_batches) loader->indices[i] = gb_sample(options->seed, (uint64_t)at.epoch, (uint64_t)(first + i), count);
+    if (options->random_batches)
+      loader->indices[i] = gb_sample(options->seed, (uint64_t)at.epoch, (uint64_t)(first + i), count);
     else loader->indices[i] = options->shuffle ? loader->order[first + i] : first + i;
   }
   return n;
@@ -163,7 +167,8 @@ static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
     if (b->buffer[c]) data[c] = buffer_data(b->buffer[c]);
     else b->status = GB_EMEMORY;
   }
-  if (b->status == GB_EMEMORY) snprintf(b->error, sizeof b->error, "out of memory for a batch of %" PRId64 " samples", loader->most);
+  if (b->status == GB_EMEMORY)
+    snprintf(b->error, sizeof b->error, "out of memory for a batch of %" PRId64 " samples", loader->most);
   else b->status = gb_dataset_read(loader->dataset, loader->indices, b->n, data, b->error, sizeof b->error);
   if (b->status == GB_OK) return;
   pthread_mutex_lock(&loader->mutex);
@@ -230,19 +235,27 @@ static void start(gb_loader *loader) {
 
 /* {==== Consumer ==== */
 
-void gb_loader_options_init(gb_loader_options *options) { *options = (gb_loader_options){ .batch_size = 32, .prefetch = 2 }; }
+void gb_loader_options_init(gb_loader_options *options) { *options = (gb_loader_options){ .batch_size = 32,
+    .prefetch = 2 }; }
 
 /* Options that make sense, for this dataset. */
 static gb_status check_options(gb_context *context, const gb_dataset *dataset, const gb_loader_options *options) {
-  if (options->batch_size < 1) return gb_fail(context, GB_EINVAL, "batch_size must be at least 1, not %" PRId64, options->batch_size);
+  if (options->batch_size < 1)
+    return gb_fail(context, GB_EINVAL, "batch_size must be at least 1, not %" PRId64, options->batch_size);
   if (options->prefetch < 0 || options->prefetch > GB_LOADER_MOST_PREFETCH)
-    return gb_fail(context, GB_EINVAL, "prefetch is 0 .. %d batches, not %d", GB_LOADER_MOST_PREFETCH, options->prefetch);
-  if (options->random_batches < 0) return gb_fail(context, GB_EINVAL, "an epoch cannot have %" PRId64 " batches", options->random_batches);
+    return gb_fail(context, GB_EINVAL, "prefetch is 0 .. %d batches, not %d", GB_LOADER_MOST_PREFETCH,
+                   options->prefetch);
+  if (options->random_batches < 0)
+    return gb_fail(context, GB_EINVAL, "an epoch cannot have %" PRId64 " batches", options->random_batches);
   if (options->random_batches && options->shuffle)
-    return gb_fail(context, GB_EINVAL, "shuffle visits every sample once, a random sampler draws with replacement: choose one of them");
-  if (options->random_batches && !dataset->count) return gb_fail(context, GB_EINVAL, "nothing can be drawn from an empty dataset");
+    return gb_fail(context, GB_EINVAL, "shuffle visits every sample once, a random sampler draws with replacement: "
+                                       "choose one of them");
+  if (options->random_batches && !dataset->count)
+    return gb_fail(context, GB_EINVAL, "nothing can be drawn from an empty dataset");
   if (options->drop_last && !options->random_batches && dataset->count < options->batch_size)
-    return gb_fail(context, GB_EINVAL, "%" PRId64 " samples make no full batch of %" PRId64 ": use a smaller batch_size, or drop_last = false",
+    return gb_fail(context, GB_EINVAL,
+                   "%" PRId64 " samples make no full batch of %" PRId64 ": use a smaller batch_size, or drop_last = "
+                                                                        "false",
                    dataset->count,
                    options->batch_size);
   return GB_OK;
@@ -252,11 +265,13 @@ static gb_status check_options(gb_context *context, const gb_dataset *dataset, c
 static bool measure(gb_loader *loader, size_t *batch_bytes) {
   int64_t count = loader->dataset->count, size = loader->options.batch_size, last;
   loader->most = loader->options.random_batches || size < count ? size : count;
-  loader->batches = loader->options.random_batches ? loader->options.random_batches : count / size + (!loader->options.drop_last && count % size);
+  loader->batches = loader->options.random_batches ? loader->options.random_batches
+      : count / size + (!loader->options.drop_last && count % size);
   if (__builtin_mul_overflow(loader->batches, size, &last)) return false;
   for (int c = 0; c < loader->dataset->columns; c++) {
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)loader->most, loader->dataset->column[c].bytes, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT) return false;
+    if (__builtin_mul_overflow((size_t)loader->most, loader->dataset->column[c].bytes, &bytes) ||
+        bytes > PTRDIFF_MAX - ALIGNMENT) return false;
     *batch_bytes = bytes > SIZE_MAX - *batch_bytes ? SIZE_MAX : *batch_bytes + bytes;
   }
   return (size_t)loader->most <= PTRDIFF_MAX / sizeof(int64_t);
@@ -284,12 +299,16 @@ gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_load
   loader->order_epoch = -1;
   gb_status status = GB_OK;
   size_t batch_bytes = 0;
-  if (!measure(loader, &batch_bytes)) status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory", options->batch_size);
+  if (!measure(loader, &batch_bytes))
+    status = gb_fail(context, GB_EINVAL, "batches of %" PRId64 " samples are too large for memory",
+                     options->batch_size);
   else status = gb_context_expect(context, batch_bytes);
   if (status == GB_OK) {
     loader->indices = gb_counted_alloc(context, ((size_t)loader->most + 1) * sizeof *loader->indices);
-    loader->ring = loader->indices ? gb_counted_alloc(context, ((size_t)options->prefetch + 1) * sizeof *loader->ring) : NULL;
-    if (loader->ring && options->shuffle) loader->order = gb_counted_alloc(context, ((size_t)dataset->count + 1) * sizeof *loader->order);
+    loader->ring = loader->indices ? gb_counted_alloc(context, ((size_t)options->prefetch + 1) * sizeof *loader->ring)
+        : NULL;
+    if (loader->ring && options->shuffle)
+      loader->order = gb_counted_alloc(context, ((size_t)dataset->count + 1) * sizeof *loader->order);
     if (!loader->ring || (options->shuffle && !loader->order)) status = context->error_code;
     else if (!init_locks(loader)) status = gb_fail_memory(context, sizeof *loader);
   }
@@ -315,7 +334,8 @@ void gb_loader_close(gb_loader *loader) {
   if (loader->has_thread) pthread_join(loader->thread, NULL);
   pthread_mutex_lock(&loader->mutex);
   loader->closed = true;
-  for (int i = 0; i < loader->used; i++) batch_drop(loader, &loader->ring[(loader->first + i) % loader->options.prefetch]);
+  for (int i = 0; i < loader->used; i++)
+    batch_drop(loader, &loader->ring[(loader->first + i) % loader->options.prefetch]);
   for (int c = 0; c < GB_MAX_COLUMNS; c++)
     while (loader->spare[c]) {
       buffer *next = loader->spare[c]->next;
@@ -335,7 +355,9 @@ gb_loader_position gb_loader_get_position(const gb_loader *loader) { return load
 
 gb_status gb_loader_set_position(gb_loader *loader, gb_loader_position position) {
   if (position.epoch < 0 || position.batch < 0 || position.batch > loader->batches)
-    return gb_fail(loader->context, GB_EINVAL, "no position: epoch %" PRId64 ", batch %" PRId64 " of an epoch of %" PRId64 " batches", position.epoch,
+    return gb_fail(loader->context, GB_EINVAL,
+                   "no position: epoch %" PRId64 ", batch %" PRId64 " of an epoch of %" PRId64 " batches",
+        position.epoch,
                    position.batch, loader->batches);
   loader->position = position;
   if (loader->has_thread) restart(loader);
@@ -361,7 +383,8 @@ static gb_status wrap_column(gb_loader *loader, batch *b, int c, gb_tensor **out
   const gb_column *column = &loader->dataset->column[c];
   int64_t shape[GB_MAX_NDIM] = { b->n };
   memcpy(shape + 1, column->shape, (size_t)column->ndim * sizeof *shape);
-  GB_TRY(gb_tensor_over(loader->context, buffer_data(b->buffer[c]), column->dtype, column->ndim + 1, shape, buffer_release, b->buffer[c], out));
+  GB_TRY(gb_tensor_over(loader->context, buffer_data(b->buffer[c]), column->dtype, column->ndim + 1, shape,
+                        buffer_release, b->buffer[c], out));
   atomic_fetch_add_explicit(&loader->refs, 1, memory_order_relaxed);
   b->buffer[c] = NULL;
   return GB_OK;
@@ -396,7 +419,8 @@ gb_status gb_loader_next(gb_loader *loader, gb_tensor **out) {
     if (loader->has_thread) restart(loader);
     fetch(loader, &b);
   }
-  gb_status status = b.status == GB_OK ? wrap(loader, &b, out) : gb_fail(loader->context, b.status, "data loader: %s", b.error);
+  gb_status status = b.status == GB_OK ? wrap(loader, &b, out)
+      : gb_fail(loader->context, b.status, "data loader: %s", b.error);
   if (status == GB_OK) loader->position.batch++;
   else if (loader->has_thread) restart(loader);
   return status;

@@ -1,8 +1,9 @@
 /* data/loader.h - batches of a dataset, made ahead of time by one thread.
  *
- * What a batch holds is a function of (dataset, options, epoch, batch): neither prefetching nor threads change it, and the position is two
- * numbers that can be saved and set, so a run resumes with the very batch it would have seen. The loader's thread fills plain buffers and
- * never touches a context; batches are tensors over those buffers, which are used again when the tensors are gone. */
+ * What a batch holds is a function of (dataset, options, epoch, batch): neither prefetching nor threads change it, and
+ * the position is two numbers that can be saved and set, so a run resumes with the very batch it would have seen. The
+ * loader's thread fills plain buffers and never touches a context; batches are tensors over those buffers, which are
+ * used again when the tensors are gone. */
 #ifndef GB_DATA_LOADER_H
 #define GB_DATA_LOADER_H
 
@@ -15,7 +16,8 @@ typedef struct gb_loader_options {
   bool shuffle;                /* a new order each epoch, from (seed, epoch) */
   bool drop_last;              /* leave out a last batch that is not full */
   uint64_t seed;
-  int prefetch;                /* batches made ahead, at most GB_LOADER_MOST_PREFETCH; 0: made when asked for, without a thread */
+  int prefetch;                /* batches made ahead, at most GB_LOADER_MOST_PREFETCH; 0: made when asked for, without a
+                                  thread */
   int64_t random_batches;      /* above 0: an epoch is so many batches of samples drawn at random, with replacement */
 } gb_loader_options;
 
@@ -36,8 +38,8 @@ int64_t gb_loader_batches(const gb_loader *loader);      /* in an epoch */
 gb_dataset *gb_loader_dataset(const gb_loader *loader);  /* borrowed */
 const gb_loader_options *gb_loader_get_options(const gb_loader *loader);
 
-/* The next batch: out[column] are new CPU tensors [n, ...]. At the end of an epoch out[0] is NULL and the position moves to the next epoch.
- * After a failure the position is unchanged, and the next call tries the same batch again. */
+/* The next batch: out[column] are new CPU tensors [n, ...]. At the end of an epoch out[0] is NULL and the position
+ * moves to the next epoch. After a failure the position is unchanged, and the next call tries the same batch again. */
 gb_status gb_loader_next(gb_loader *loader, gb_tensor **out);
 
 gb_loader_position gb_loader_get_position(const gb_loader *loader);

@@ -1,4 +1,5 @@
-/* data/shuffle.c - random orders from Philox words, apart from the streams of the ops: the top bits of the offset tell them apart. */
+/* data/shuffle.c - random orders from Philox words, apart from the streams of the ops: the top bits of the offset tell
+ * them apart. */
 #include "base/random.h"
 #include "data/data.h"
 
@@ -12,7 +13,8 @@ static int64_t bounded(uint64_t seed, uint64_t offset, uint64_t index, int64_t l
   return (int64_t)gb_random_below(r, (uint64_t)limit);
 }
 
-int64_t gb_sample(uint64_t seed, uint64_t epoch, uint64_t index, int64_t limit) { return bounded(seed, STREAM_SAMPLE | epoch, index, limit); }
+int64_t gb_sample(uint64_t seed, uint64_t epoch, uint64_t index,
+                  int64_t limit) { return bounded(seed, STREAM_SAMPLE | epoch, index, limit); }
 
 void gb_permutation(uint64_t seed, uint64_t epoch, int64_t count, int64_t *out) {
   for (int64_t i = 0; i < count; i++) out[i] = i;

@@ -1,5 +1,5 @@
-/* data/text.c - texts as ids. A table from code point to id, as long as the largest code point that occurs, serves both kinds: for bytes it
- * is the identity over 256. */
+/* data/text.c - texts as ids. A table from code point to id, as long as the largest code point that occurs, serves both
+ * kinds: for bytes it is the identity over 256. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,8 @@ static int next_code(gb_text_kind kind, const char *data, size_t left, uint32_t 
 }
 
 /* Check the text; count its units and find the largest code, plus one. */
-static gb_status measure(gb_context *context, gb_text_kind kind, const char *data, size_t bytes, int64_t *length, uint32_t *limit) {
+static gb_status measure(gb_context *context, gb_text_kind kind, const char *data, size_t bytes, int64_t *length,
+                         uint32_t *limit) {
   int64_t work = 0;
   *length = 0;
   *limit = 0;
@@ -40,7 +41,8 @@ static gb_status measure(gb_context *context, gb_text_kind kind, const char *dat
     uint32_t code;
     GB_TRY(gb_poll_work(context, &work, UNIT_WORK));
     int step = next_code(kind, data + i, bytes - i, &code);
-    if (!step) return gb_fail(context, GB_EFORMAT, "the text is not UTF-8 at byte %zu; read it as bytes instead", i + 1);
+    if (!step)
+      return gb_fail(context, GB_EFORMAT, "the text is not UTF-8 at byte %zu; read it as bytes instead", i + 1);
     if (code >= *limit) *limit = code + 1;
     i += (size_t)step;
   }
@@ -63,7 +65,8 @@ static gb_status make_table(gb_context *context, gb_text *text, const char *data
   }
   for (uint32_t code = 0; code < text->limit; code++) text->size += text->id_of[code] != NO_ID;
   if (text->size >= NO_ID)
-    return gb_fail(context, GB_EUNSUPPORTED, "the text has %" PRId64 " different characters; at most %u are possible: read it as bytes", text->size,
+    return gb_fail(context, GB_EUNSUPPORTED, "the text has %" PRId64 " different characters; at most %u are "
+                                                                     "possible: read it as bytes", text->size,
                    NO_ID - 1);
   text->codes = gb_counted_alloc(context, ((size_t)text->size + 1) * sizeof *text->codes);
   if (!text->codes) return context->error_code;
@@ -88,13 +91,16 @@ static gb_status make_vocabulary(gb_context *context, gb_text *text) {
 }
 
 /* The id at data[i], moving i on. */
-static gb_status next_id(gb_context *context, const gb_text *text, const char *data, size_t bytes, size_t *i, uint16_t *id) {
+static gb_status next_id(gb_context *context, const gb_text *text, const char *data, size_t bytes, size_t *i,
+                         uint16_t *id) {
   uint32_t code;
   int step = next_code(text->kind, data + *i, bytes - *i, &code);
   if (!step) return gb_fail(context, GB_EFORMAT, "the text is not UTF-8 at byte %zu", *i + 1);
   *id = code < text->limit ? text->id_of[code] : NO_ID;
   if (*id == NO_ID)
-    return gb_fail(context, GB_EINVAL, "the character '%.*s' (U+%04" PRIX32 ", byte %zu) is not among the %" PRId64 " of the vocabulary", step,
+    return gb_fail(context, GB_EINVAL,
+                   "the character '%.*s' (U+%04" PRIX32 ", byte %zu) is not among the %" PRId64 " of the vocabulary",
+        step,
                    data + *i, code, *i + 1, text->size);
   *i += (size_t)step;
   return GB_OK;
@@ -114,7 +120,8 @@ static gb_status make_ids(gb_context *context, gb_text *text, const char *data, 
   return GB_OK;
 }
 
-gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_text_kind kind, const char *vocabulary, size_t vocabulary_bytes,
+gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_text_kind kind, const char *vocabulary,
+                      size_t vocabulary_bytes,
                       gb_text **out) {
   gb_text *text = gb_counted_alloc(context, sizeof *text);
   if (!text) return context->error_code;
@@ -128,7 +135,8 @@ gb_status gb_text_new(gb_context *context, const char *data, size_t bytes, gb_te
   return GB_OK;
 }
 
-gb_status gb_text_open(gb_context *context, const char *path, gb_text_kind kind, const char *vocabulary, size_t vocabulary_bytes, gb_text **out) {
+gb_status gb_text_open(gb_context *context, const char *path, gb_text_kind kind, const char *vocabulary,
+                       size_t vocabulary_bytes, gb_text **out) {
   char *data;
   size_t bytes;
   GB_TRY(gb_file_load(context, path, &data, &bytes));
@@ -157,7 +165,8 @@ const char *gb_text_vocabulary(const gb_text *text, size_t *bytes) {
   return text->vocabulary;
 }
 
-gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids, int64_t *count) {
+gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *data, size_t bytes, int64_t *ids,
+                         int64_t *count) {
   int64_t n = 0, work = 0;
   for (size_t i = 0; i < bytes;) {
     uint16_t id;
@@ -170,7 +179,8 @@ gb_status gb_text_encode(gb_context *context, const gb_text *text, const char *d
 }
 
 /* Write what the ids stand for; returns how many bytes in *used. Every id was checked. */
-static gb_status write_text(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char *to, size_t *used) {
+static gb_status write_text(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char *to,
+                            size_t *used) {
   int64_t work = 0;
   for (int64_t i = 0; i < count; i++) {
     uint32_t code = text->codes[ids[i]];
@@ -182,11 +192,13 @@ static gb_status write_text(gb_context *context, const gb_text *text, const int6
   return GB_OK;
 }
 
-gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data, size_t *bytes) {
+gb_status gb_text_decode(gb_context *context, const gb_text *text, const int64_t *ids, int64_t count, char **data,
+                         size_t *bytes) {
   int64_t work = 0;
   for (int64_t i = 0; i < count; i++) {
     if (ids[i] < 0 || ids[i] >= text->size)
-      return gb_fail(context, GB_EINDEX, "id %" PRId64 " is out of range; the vocabulary has ids 0 .. %" PRId64, ids[i], text->size - 1);
+      return gb_fail(context, GB_EINDEX, "id %" PRId64 " is out of range; the vocabulary has ids 0 .. %" PRId64, ids[i],
+                     text->size - 1);
     GB_TRY(gb_poll_work(context, &work, 1));
   }
   char *decoded = malloc((size_t)count * 4 + 1);

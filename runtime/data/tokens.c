@@ -1,4 +1,5 @@
-/* data/tokens.c - files of token ids, which are larger than memory: every window is read when it is wanted, and the system keeps what is hot.
+/* data/tokens.c - files of token ids, which are larger than memory: every window is read when it is wanted, and the
+ * system keeps what is hot.
  *
  * Read and not mapped: a file that shrinks while it is mapped kills the process, a read gives an error. */
 #include <inttypes.h>
@@ -8,7 +9,8 @@
 #include "data/data.h"
 #include "io/file.h"
 
-#define HEADER_BYTES 1024            /* 256 little-endian int32: magic, version, number of ids, zeros (karpathy/llm.c, dev/data/data_common.py) */
+/* 256 little-endian int32: magic, version, number of ids, zeros (karpathy/llm.c, dev/data/data_common.py) */
+#define HEADER_BYTES 1024
 #define HEADER_MAGIC 20240520u
 #define HEADER_VERSION 1u            /* 16-bit ids */
 #define PIECE 2048                   /* ids read at once, on the stack */
@@ -37,9 +39,11 @@ static gb_status read_header(gb_context *context, gb_tokens *tokens, const char 
   if ((uint32_t)decode(head, 4) != HEADER_MAGIC) return GB_OK;
   uint32_t version = (uint32_t)decode(head + 4, 4), count = (uint32_t)decode(head + 8, 4);
   if (version != HEADER_VERSION)
-    return gb_fail(context, GB_EFORMAT, "'%s' has a token header of version %" PRIu32 "; version %u can be read", path, version, HEADER_VERSION);
+    return gb_fail(context, GB_EFORMAT, "'%s' has a token header of version %" PRIu32 "; version %u can be read", path,
+                   version, HEADER_VERSION);
   if (size - HEADER_BYTES != (uint64_t)count * 2)
-    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes of ids, its header says %" PRIu32 " ids of 2 bytes", path, size - HEADER_BYTES, count);
+    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes of ids, its header says %" PRIu32 " ids of 2 bytes",
+                   path, size - HEADER_BYTES, count);
   tokens->start = HEADER_BYTES;
   return GB_OK;
 }
@@ -50,7 +54,8 @@ static gb_status measure(gb_context *context, gb_tokens *tokens, const char *pat
   GB_TRY(read_header(context, tokens, path));
   uint64_t bytes = gb_file_size(tokens->file) - tokens->start;
   if (bytes % (uint64_t)tokens->width)
-    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes, which is not a multiple of %d, the size of an id", path, bytes, tokens->width);
+    return gb_fail(context, GB_EFORMAT, "'%s' has %" PRIu64 " bytes, which is not a multiple of %d, the size of an id",
+                   path, bytes, tokens->width);
   tokens->length = (int64_t)(bytes / (uint64_t)tokens->width);
   return GB_OK;
 }
@@ -77,7 +82,8 @@ void gb_tokens_release(gb_tokens *tokens) {
 
 int64_t gb_tokens_length(const gb_tokens *tokens) { return tokens->length; }
 
-gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error, size_t error_size) {
+gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error,
+                         size_t error_size) {
   unsigned char piece[PIECE * 4];
   for (int64_t done = 0; done < count; done += PIECE) {
     int64_t some = count - done < PIECE ? count - done : PIECE;

@@ -1,4 +1,5 @@
-/* graph/access.c - moving elements between tensors and host memory; these may need an op to bring a strided tensor into order. */
+/* graph/access.c - moving elements between tensors and host memory; these may need an op to bring a strided tensor into
+ * order. */
 #include <string.h>
 
 #include "graph/ops.h"
@@ -15,7 +16,8 @@ static gb_status expect_bytes(const gb_tensor *t, const char *what, const void *
 typedef gb_status (*copy_fn)(void *state, void *to, const void *from, size_t bytes);
 
 /* Copy by a function of a backend; on the CPU in pieces, between which a stop is heeded. */
-static gb_status copy_pieces(gb_context *context, gb_device device, copy_fn copy, void *to, const void *from, size_t bytes) {
+static gb_status copy_pieces(gb_context *context, gb_device device, copy_fn copy, void *to, const void *from,
+                             size_t bytes) {
   void *state = gb_context_backend(context, device)->state;
   size_t most = device.type == GB_CPU ? (size_t)GB_PIECE : bytes;
   for (size_t at = 0, piece; at < bytes; at += piece) {
@@ -61,11 +63,13 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
 }
 
 /* Bytes from one device's memory to another's; one side is host memory, or a buffer of it stands between. */
-static gb_status move_bytes(gb_context *context, gb_device to_device, void *to, gb_device from_device, const void *from, size_t bytes) {
+static gb_status move_bytes(gb_context *context, gb_device to_device, void *to, gb_device from_device, const void *from,
+                            size_t bytes) {
   gb_backend *target = gb_context_backend(context, to_device), *source = gb_context_backend(context, from_device);
   if (from_device.type == GB_CPU) return target->write(target->state, to, from, bytes);
   if (to_device.type == GB_CPU) return source->read(source->state, to, from, bytes);
-  if (to_device.type == from_device.type && target->fetch) return target->fetch(target->state, to, source->state, from, bytes);
+  if (to_device.type == from_device.type && target->fetch)
+    return target->fetch(target->state, to, source->state, from, bytes);
   gb_block *buffer = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_SCRATCH);
   if (!buffer) return GB_EMEMORY;
   gb_status status = source->read(source->state, gb_block_data(buffer), from, bytes);
@@ -87,15 +91,18 @@ gb_status gb_tensor_on(gb_tensor *x, gb_device device, gb_tensor **out) {
     GB_TRY(status);
   }
   size_t bytes = (size_t)x->numel * gb_dtype_bytes((gb_dtype)x->dtype);
-  gb_status status = gb_tensor_new_as(context, (gb_dtype)x->dtype, x->ndim, x->shape, dense->stride, device, GB_MEM_OTHER, out);
-  if (status == GB_OK) status = move_bytes(context, device, (*out)->storage->data, x->storage->device, gb_data(dense), bytes);
+  gb_status status = gb_tensor_new_as(context, (gb_dtype)x->dtype, x->ndim, x->shape, dense->stride, device,
+                                      GB_MEM_OTHER, out);
+  if (status == GB_OK)
+    status = move_bytes(context, device, (*out)->storage->data, x->storage->device, gb_data(dense), bytes);
   if (status != GB_OK && *out) gb_drop(out);
   gb_tensor_release(dense);
   return status;
 }
 
 gb_status gb_op_to_device(gb_context *c, gb_tensor *x, gb_device device, gb_tensor **out) {
-  GB_TRY(gb_tensor_new_as(c, (gb_dtype)x->dtype, x->ndim, x->shape, gb_is_dense(x) ? x->stride : NULL, device, GB_MEM_OTHER, out));
+  GB_TRY(gb_tensor_new_as(c, (gb_dtype)x->dtype, x->ndim, x->shape, gb_is_dense(x) ? x->stride : NULL, device,
+                          GB_MEM_OTHER, out));
   gb_modes *outer = c->modes, plain = *outer;
   plain.autocast = false;
   c->modes = &plain;
@@ -110,7 +117,8 @@ gb_status gb_tensor_item(gb_tensor *tensor, double *number, int64_t *integer) {
   if (!tensor) return GB_EINVAL;
   if (tensor->numel != 1) {
     char text[96];
-    return gb_fail(context, GB_ESHAPE, "item: the tensor has shape %s; only one element can become a number", gb_shape_text(tensor->ndim, tensor->shape, text, sizeof text));
+    return gb_fail(context, GB_ESHAPE, "item: the tensor has shape %s; only one element can become a number",
+                   gb_shape_text(tensor->ndim, tensor->shape, text, sizeof text));
   }
   bool is_float = gb_dtype_is_float((gb_dtype)tensor->dtype);
   bool grad = gb_set_grad_enabled(context, false);

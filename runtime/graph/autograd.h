@@ -11,17 +11,20 @@ void gb_node_edge(gb_node *node, int i, gb_tensor *x, gb_dtype cast);
 /* Make t output i of node. */
 void gb_node_output(gb_node *node, int i, gb_tensor *t);
 
-/* A custom function: its outputs become results of inputs, and backward calls fn. (fn, user, release) as everywhere; release runs with
- * the node. grads_out has NULL for a zero gradient; fn fills grads_in (new references or NULL). */
-typedef gb_status (*gb_custom_backward_fn)(gb_context *context, void *user, gb_tensor *const *grads_out, int n_out, gb_tensor **grads_in, int n_in);
-gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
+/* A custom function: its outputs become results of inputs, and backward calls fn. (fn, user, release) as everywhere;
+ * release runs with the node. grads_out has NULL for a zero gradient; fn fills grads_in (new references or NULL). */
+typedef gb_status (*gb_custom_backward_fn)(gb_context *context, void *user, gb_tensor *const *grads_out, int n_out,
+                                           gb_tensor **grads_in, int n_in);
+gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out,
+                             int n_out,
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user));
 
 /* Recompute, in two halves around a forward pass that records nothing. begin makes a node that keeps the inputs, the
  * modes and the place in the random stream; one reference. end takes the floating tensors that the pass gave as its
  * outputs. In backward fn makes them again from the inputs (new references); release runs when the node is freed. */
 typedef gb_status (*gb_recompute_fn)(gb_context *context, void *user, gb_tensor *const *in, gb_tensor **out);
-gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
+gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user,
+                             void (*release)(void *user),
                              gb_node **out);
 gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out);
 

@@ -1,7 +1,8 @@
 /* graph/backward.c - walking the graph: nodes in decreasing order of their numbers, from a heap.
  *
- * A node's number is larger than those of the nodes its inputs come from, so when it is taken from the heap every gradient that can reach it
- * has arrived. Sums are formed in that order, which is fixed, and a node's saved tensors are freed as soon as it has run. */
+ * A node's number is larger than those of the nodes its inputs come from, so when it is taken from the heap every
+ * gradient that can reach it has arrived. Sums are formed in that order, which is fixed, and a node's saved tensors are
+ * freed as soon as it has run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,8 @@
 #include "tensor/slab.h"
 
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
-typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful, visited; } arrival;
+typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful,
+                         visited; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
 typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
@@ -17,7 +19,8 @@ typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
 /* A result that gb_grad waits for. */
 typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
 
-/* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing are what costs. */
+/* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing
+ * are what costs. */
 enum { FIRST_ARRIVALS = 32, FIRST_HEAP = 32 };
 
 /* One walk; begins as zeros but for what it is asked to do. */
@@ -90,7 +93,8 @@ static gb_status push(walk *w, gb_node *node) {
   if (w->heap_used == w->heap_capacity) GB_TRY(grow_heap(w));
   gb_node_retain(node);
   size_t at = w->heap_used++;
-  for (; at > 0 && w->heap[(at - 1) / 2]->sequence < node->sequence; at = (at - 1) / 2) w->heap[at] = w->heap[(at - 1) / 2];
+  for (; at > 0 && w->heap[(at - 1) / 2]->sequence < node->sequence; at = (at - 1) / 2)
+    w->heap[at] = w->heap[(at - 1) / 2];
   w->heap[at] = node;
   return GB_OK;
 }
@@ -130,15 +134,19 @@ static bool same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler
 
 static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b) {
   if (a.scaler != b.scaler)
-    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler before backward%s, or zero the gradients in between",
+    return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler "
+                                          "before backward%s, or zero the gradients in between",
                    a.scaler && b.scaler ? "two scalers" : "a scaled and an unscaled loss",
-                   a.scaler && b.scaler ? ", or each with one of its own made with per_loss = true and call backward on each" : "");
-  return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call update only where the gradients are zeroed next");
+                   a.scaler && b.scaler ? ", or each with one of its own made with per_loss = true and call "
+                                          "backward on each" : "");
+  return gb_fail(context, GB_EAUTOGRAD, "backward: gradients scaled before and after scaler:update() meet; call "
+                                        "update only where the gradients are zeroed next");
 }
 
 /* Nobody else can see this tensor's memory, so it may be written. */
 static bool is_private(const gb_tensor *t) {
-  return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->base && !t->node && !t->storage->slab && gb_is_dense(t) &&
+  return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->base && !t->node &&
+      !t->storage->slab && gb_is_dense(t) &&
          !t->storage->release;
 }
 
@@ -178,7 +186,8 @@ static gb_hook *hook_after(gb_hook *hook, int64_t id) {
   return hook;
 }
 
-/* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any hook. */
+/* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any
+ * hook. */
 static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
   gb_modes *modes = context->modes;
   int64_t id = 0;
@@ -196,7 +205,8 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
 /* The first gradient of an adopted parameter is written, later ones are added. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
-  if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag)) return unequal_tags(context, segment->grad->tag, grad->tag);
+  if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag))
+    return unequal_tags(context, segment->grad->tag, grad->tag);
   bool before = gb_set_grad_enabled(context, false);
   gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
@@ -264,13 +274,15 @@ static bool receives(const gb_context *context, gb_grad_tag tag) {
   return weights && weights->receives(context, tag);
 }
 
-/* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be handed over. */
+/* See gb_grad_call. What has hooks, meets another gradient of the same node, or loses its scale on the way has to be
+ * handed over. */
 static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   const gb_edge *edge = &grad->node->edges[i];
   const gb_tensor *leaf = edge->leaf;
   const gb_slab *slab = leaf ? leaf->slab : NULL;
   gb_tensor *sum = sum_for(grad, i);
-  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) || sum->dtype != grad->want[i]) return NULL;
+  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) ||
+      sum->dtype != grad->want[i]) return NULL;
   if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
   if (slab && receives(grad->context, grad->tag)) return NULL;
   for (int k = 0; k < grad->n_in; k++)
@@ -290,14 +302,16 @@ static void settle(gb_tensor *leaf, gb_grad_tag tag) {
 
 /* {==== one node ==== */
 
-const char *gb_node_name(const gb_node *node) { return node->op >= 0 ? node->context->graph->infos[node->op].name : node->name; }
+const char *gb_node_name(const gb_node *node) { return node->op >= 0 ? node->context->graph->infos[node->op].name
+                                                : node->name; }
 
 static gb_status pass_gradient(gb_grad_call *grad) {
   gb_tensor_retain(*grad->in = *grad->out);
   return GB_OK;
 }
 
-/* With create_graph a saved tensor needs its history again: the value as a result of where the node's input came from. */
+/* With create_graph a saved tensor needs its history again: the value as a result of where the node's input came
+ * from. */
 static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor **out) {
   if (i >= node->n_in) { /* an output of this very node */
     GB_TRY(gb_tensor_detach(value, out));
@@ -311,7 +325,8 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
   }
   const gb_edge *edge = &node->edges[i];
   if (!edge->node && !edge->leaf) { gb_tensor_retain(*out = value); return GB_OK; }
-  if (edge->leaf && edge->leaf->storage == value->storage && edge->cast == edge->dtype) { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
+  if (edge->leaf && edge->leaf->storage == value->storage && edge->cast == edge->dtype)
+    { gb_tensor_retain(*out = edge->leaf); return GB_OK; }
   GB_TRY(gb_tensor_detach(value, out));
   if (edge->node && edge->cast == edge->dtype) {
     gb_tensor_tie(*out);
@@ -334,19 +349,23 @@ static gb_status with_history(gb_node *node, int i, gb_tensor *value, gb_tensor 
 
 static gb_status changed_since(const gb_node *node, const gb_saved *s) {
   return gb_fail(node->context, GB_EAUTOGRAD,
-                 "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the form without '_' or clone it first",
+                 "backward: a tensor that %s needs was changed in place since (version %llu, now %llu); use the "
+                 "form without '_' or clone it first",
                  gb_node_name(node), (unsigned long long)s->version, (unsigned long long)gb_tensor_version(s->tensor));
 }
 
-/* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new references. */
+/* Bring back what the node saved: check versions, find weight copies, restore history. Fills saved[] with new
+ * references. */
 static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
   for (int i = 0; i < node->n_saved; i++) {
     gb_saved *s = &node->saved[i];
     if (s->kind == GB_SAVED_NONE) continue;
     if (gb_tensor_version(s->tensor) != s->version) return changed_since(node, s);
-    if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that the next step refreshes */
+    if (s->kind == GB_SAVED_WEIGHT && w->create_graph) /* the parameter itself: a new graph must not keep a copy that
+                                                          the next step refreshes */
       GB_TRY(gb_op_cast(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
-    else if (s->kind == GB_SAVED_WEIGHT) GB_TRY(w->context->graph->weights->copy(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
+    else if (s->kind == GB_SAVED_WEIGHT)
+      GB_TRY(w->context->graph->weights->copy(w->context, s->tensor, (gb_dtype)s->dtype, &saved[i]));
     else if (w->create_graph) GB_TRY(with_history(node, i, s->tensor, &saved[i]));
     else gb_tensor_retain(saved[i] = s->tensor);
   }
@@ -354,7 +373,8 @@ static gb_status unpack(walk *w, gb_node *node, gb_tensor **saved) {
 }
 
 static gb_status zeros_for(gb_context *context, const gb_node *node, int i, gb_tensor **out) {
-  GB_TRY(gb_tensor_new(context, (gb_dtype)node->out[i].dtype, node->out[i].ndim, node->out[i].shape, node->out[i].device, out));
+  GB_TRY(gb_tensor_new(context, (gb_dtype)node->out[i].dtype, node->out[i].ndim, node->out[i].shape,
+                       node->out[i].device, out));
   gb_status status = GB_RUN(context, fill, NULL, .x = *out, .value = gb_attr_num(0));
   if (status != GB_OK) gb_drop(out);
   return status;
@@ -393,7 +413,8 @@ gb_status gb_edge_convert(gb_context *context, const gb_edge *edge, gb_tensor **
     gb_tensor_release(*grad);
     *grad = cast;
   }
-  if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index) return GB_OK;
+  if ((*grad)->storage->device.type == edge->device.type && (*grad)->storage->device.index == edge->device.index)
+    return GB_OK;
   gb_tensor *home;
   GB_TRY(gb_op_to_device(context, *grad, edge->device, &home));
   home->tag = (*grad)->tag;
@@ -432,7 +453,8 @@ static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *gra
   arrival *a;
   GB_TRY(arrive(w, node, &a));
   if (a->visited)
-    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: the function that ran again used a result of its own first run, or one made after it");
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: the function that ran again used a result of its own first "
+                                             "run, or one made after it");
   bool first = true;
   for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
   GB_TRY(add_to(w, &a->grads[output], grad));
@@ -453,8 +475,10 @@ static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
   const gb_edge *edge = &node->edges[i];
   if (!same_shape(*grad, edge)) {
     char a[96], b[96];
-    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s", gb_node_name(node), i + 1,
-                   gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a), gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
+    return gb_fail(w->context, GB_ESHAPE, "backward: %s gave input %d a gradient of shape %s, the input has %s",
+                   gb_node_name(node), i + 1,
+                   gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a),
+                       gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
   }
   GB_TRY(gb_edge_convert(w->context, edge, grad));
   return edge->leaf ? deliver_leaf(w, edge->leaf, *grad) : deliver_node(w, edge->node, edge->output, *grad);
@@ -472,7 +496,8 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
   }
   if (node->op != GB_OP_scale_loss) return GB_OK;
   gb_grad_tag own = { (uint32_t)node->rng_seed, (uint32_t)node->rng_offset };
-  if (same_tag(*tag, own)) return gb_fail(w->context, GB_EAUTOGRAD, "backward: a loss went through scaler:scale() twice; scale it once");
+  if (same_tag(*tag, own))
+    return gb_fail(w->context, GB_EAUTOGRAD, "backward: a loss went through scaler:scale() twice; scale it once");
   if (tag->scaler) return unequal_tags(w->context, *tag, own);
   *tag = own;
   return GB_OK;
@@ -483,7 +508,8 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
 /* The failure of a node's gradient, with the line that made the node. */
 static gb_status tell_where(walk *w, const gb_node *node, gb_status status) {
   if (!w->context->modes->anomaly || !node->where || status == GB_EINTERRUPT || status == GB_ECALLBACK) return status;
-  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, gb_node_name(node), node->where);
+  return gb_fail(w->context, status, "%s (in the gradient of %s, %s)", w->context->error, gb_node_name(node),
+                 node->where);
 }
 
 /* Is an element NaN? Infinities are what a scale is halved for. */
@@ -516,7 +542,8 @@ static gb_status check_numbers(walk *w, const gb_grad_call *call) {
   GB_TRY(status);
   if (!found) return GB_OK;
   const gb_node *node = call->node;
-  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s", gb_node_name(node), input, node->where ? " (" : "",
+  return gb_fail(context, GB_EAUTOGRAD, "anomaly: the gradient of %s has NaN for its input %d%s%s%s",
+                 gb_node_name(node), input, node->where ? " (" : "",
                  node->where ? node->where : "", node->where ? ")" : "");
 }
 
@@ -539,7 +566,8 @@ static gb_status show_gradient(const gb_grad_call *call) {
 /* ----} */
 
 /* Call the gradient and send its results on. in[], need[], want[], saved[] are zeroed room. */
-static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tensor **in, bool *need, int8_t *want, gb_tensor **saved) {
+static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tensor **in, bool *need, int8_t *want,
+                              gb_tensor **saved) {
   gb_context *context = w->context;
   gb_grad_tag tag;
   GB_TRY(tag_of(w, node, grads, &tag));
@@ -559,12 +587,16 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   for (int i = 0; i < node->n_out; i++)
     if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   GB_TRY(unpack(w, node, saved));
-  gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in, .n_out = node->n_out, .out = grads, .in = in,
-                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag, .walk = w };
-  bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does anomaly mode */
+  gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in,
+                        .n_out = node->n_out, .out = grads, .in = in,
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag,
+                            .walk = w };
+  bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does
+                                                anomaly mode */
   if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
   if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
-    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph", gb_node_name(node));
+    return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph",
+                   gb_node_name(node));
   gb_modes *modes = context->modes;
   gb_status status = node->gradient(&call);
   context->modes = modes;
@@ -615,7 +647,8 @@ static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
       if (status == GB_OK) order[used++] = node;
     }
   }
-  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts them. */
+  /* Inputs have smaller numbers than users, so going up in number settles every node after its inputs. A heap sorts
+   * them. */
   for (size_t i = 0; status == GB_OK && i < used; i++) status = push(&sorter, order[i]);
   for (size_t i = used; status == GB_OK && i-- > 0;) order[used - 1 - i] = pop(&sorter);
   for (size_t i = used; status == GB_OK && i-- > 0;) {
@@ -625,7 +658,8 @@ static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
     for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
     for (int k = 0; k < node->n_in && !a->useful; k++) {
       const gb_edge *edge = &node->edges[k];
-      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node && find_arrival(w, edge->node)->useful;
+      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node &&
+          find_arrival(w, edge->node)->useful;
     }
     gb_node_release(node); /* push had retained it */
   }
@@ -647,10 +681,13 @@ static gb_status unpack_inputs(gb_node *node, gb_tensor **in) {
 /* The gradient of output i goes on into the graph of what the second run gave for it. */
 static gb_status enter(walk *w, const gb_node *node, int i, gb_tensor *t, gb_tensor *grad) {
   GB_TRY(gb_view_refresh(t));
-  if (t->dtype != node->out[i].dtype || t->ndim != node->out[i].ndim || memcmp(t->shape, node->out[i].shape, sizeof *t->shape * (size_t)t->ndim)) {
+  if (t->dtype != node->out[i].dtype || t->ndim != node->out[i].ndim ||
+      memcmp(t->shape, node->out[i].shape, sizeof *t->shape * (size_t)t->ndim)) {
     char a[96], b[96];
-    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: output %d was %s %s at first and %s %s when the function ran again", i + 1,
-                   gb_dtype_name((gb_dtype)node->out[i].dtype), gb_shape_text(node->out[i].ndim, node->out[i].shape, a, sizeof a),
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: output %d was %s %s at first and %s %s when the function "
+                                             "ran again", i + 1,
+                   gb_dtype_name((gb_dtype)node->out[i].dtype),
+                       gb_shape_text(node->out[i].ndim, node->out[i].shape, a, sizeof a),
                    gb_dtype_name((gb_dtype)t->dtype), gb_shape_text(t->ndim, t->shape, b, sizeof b));
   }
   if (t->node) return deliver_node(w, t->node, t->output, grad);
@@ -665,12 +702,14 @@ static void forget(gb_node *node) {
   node->release = NULL;
 }
 
-/* A node of recompute: make its outputs again and let their gradients go on from there. The nodes made now have larger numbers than all that
- * wait, so they are next, in the order in which they would have run without recompute: sums are formed alike, to the bit. */
+/* A node of recompute: make its outputs again and let their gradients go on from there. The nodes made now have larger
+ * numbers than all that wait, so they are next, in the order in which they would have run without recompute: sums are
+ * formed alike, to the bit. */
 static gb_status run_again(walk *w, gb_node *node, gb_tensor **grads) {
   size_t bytes = sizeof(gb_tensor *) * ((size_t)node->n_in + 1);
   if (node->running)
-    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: a function that runs again for its gradient asked for that same gradient; take it outside");
+    return gb_fail(w->context, GB_EAUTOGRAD, "recompute: a function that runs again for its gradient asked for that "
+                                             "same gradient; take it outside");
   gb_tensor **in = calloc(1, bytes), *out[GB_MAX_OUT] = { NULL };
   if (!in) return gb_fail_memory(w->context, bytes);
   gb_modes *modes = w->context->modes;
@@ -713,7 +752,8 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
     }
   }
   if (node->ran)
-    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass retain_graph = true to the first one", gb_node_name(node));
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the graph of %s was freed by an earlier backward; pass "
+                                          "retain_graph = true to the first one", gb_node_name(node));
   if (node->rerun) return run_again(w, node, grads);
   size_t n_in = (size_t)node->n_in, n_saved = (size_t)node->n_saved;
   size_t bytes = n_in * (sizeof(gb_tensor *) + 2) + n_saved * sizeof(gb_tensor *);
@@ -734,19 +774,24 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
   gb_context *context = w->context;
   char a[96], b[96];
   if (!gb_tensor_in_graph(tensor))
-    return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed from does, or it was computed under no_grad");
+    return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor does not require gradients: nothing it was computed "
+                                          "from does, or it was computed under no_grad");
   gb_tensor *first = gradient;
   if (gradient) {
     GB_TRY(gb_expect_context(context, gradient));
-    if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape, sizeof *tensor->shape * (size_t)tensor->ndim))
-      return gb_fail(context, GB_ESHAPE, "backward: the gradient has shape %s, the tensor %s", gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
+    if (gradient->ndim != tensor->ndim || memcmp(gradient->shape, tensor->shape,
+                                                 sizeof *tensor->shape * (size_t)tensor->ndim))
+      return gb_fail(context, GB_ESHAPE, "backward: the gradient has shape %s, the tensor %s",
+                     gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
     gb_tensor_retain(first);
   } else {
     if (tensor->numel != 1)
-      return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or reduce it to one element (sum, mean)",
+      return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or "
+                                            "reduce it to one element (sum, mean)",
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
-    GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device, &first));
+    GB_TRY(gb_tensor_new(context, (gb_dtype)tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->device,
+                         &first));
     gb_status status = GB_RUN(context, fill, NULL, .x = first, .value = gb_attr_num(1));
     if (status != GB_OK) { gb_drop(&first); return status; }
   }
@@ -758,7 +803,8 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
     gb_drop(&first);
     first = cast;
   }
-  if (status == GB_OK) status = tensor->node ? deliver_node(w, tensor->node, tensor->output, first) : deliver_leaf(w, tensor, first);
+  if (status == GB_OK) status = tensor->node ? deliver_node(w, tensor->node, tensor->output, first)
+      : deliver_leaf(w, tensor, first);
   gb_drop(&first);
   return status;
 }
@@ -809,14 +855,17 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
 
 gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph, bool create_graph) {
   if (!tensor) return GB_EINVAL;
-  walk w = { .context = gb_tensor_context(tensor), .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
+  walk w = { .context = gb_tensor_context(tensor), .retain_graph = retain_graph || create_graph,
+             .create_graph = create_graph };
   return walk_run(&w, &tensor, &gradient, 1);
 }
 
-gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs, int n_inputs,
+gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs,
+                  int n_inputs,
                   bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
   gb_context *context = tensors && n_tensors > 0 ? gb_tensor_context(tensors[0]) : NULL;
-  if (!context || n_inputs < 0 || (n_inputs && (!inputs || !grads))) return gb_refuse(context, "grad: inputs or grads is NULL, or n_inputs negative");
+  if (!context || n_inputs < 0 || (n_inputs && (!inputs || !grads)))
+    return gb_refuse(context, "grad: inputs or grads is NULL, or n_inputs negative");
   for (int i = 0; i < n_tensors; i++) GB_TRY(gb_expect_context(context, tensors[i]));
   for (int i = 0; i < n_inputs; i++) GB_TRY(gb_expect_context(context, inputs[i]));
   capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
@@ -824,16 +873,19 @@ gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < n_inputs; i++) {
     captures[i].input = inputs[i];
-    if (!gb_tensor_in_graph(inputs[i])) status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
+    if (!gb_tensor_in_graph(inputs[i]))
+      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
     else status = gb_view_refresh(inputs[i]);
   }
-  walk w = { .context = context, .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures, .n_captures = n_inputs };
+  walk w = { .context = context, .retain_graph = retain_graph || create_graph, .create_graph = create_graph,
+             .captures = captures, .n_captures = n_inputs };
   if (status == GB_OK) status = walk_run(&w, tensors, gradients, n_tensors);
   for (int i = 0; status == GB_OK && i < n_inputs; i++) {
     for (int k = 0; !captures[i].grad && k < i; k++) /* the same tensor asked for twice */
       if (inputs[k] == inputs[i] && captures[k].grad) gb_tensor_retain(captures[i].grad = captures[k].grad);
     if (!captures[i].grad && !allow_unused)
-      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d was not used to compute the outputs; pass allow_unused = true to get nil for it", i + 1);
+      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d was not used to compute the outputs; pass "
+                                              "allow_unused = true to get nil for it", i + 1);
   }
   for (int i = 0; i < n_inputs; i++) {
     if (status == GB_OK) grads[i] = captures[i].grad;
@@ -865,13 +917,16 @@ gb_status gb_tensor_set_grad(gb_tensor *tensor, gb_tensor *grad) {
   gb_context *context = gb_tensor_context(tensor);
   if (!tensor) return GB_EINVAL;
   if (grad) GB_TRY(gb_expect_context(context, grad));
-  if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape, sizeof *grad->shape * (size_t)grad->ndim))) {
+  if (grad && (grad->ndim != tensor->ndim || memcmp(grad->shape, tensor->shape,
+                                                    sizeof *grad->shape * (size_t)grad->ndim))) {
     char a[96], b[96];
-    return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s", gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
+    return gb_fail(context, GB_ESHAPE, "grad: the gradient has shape %s, the tensor %s",
+                   gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
                    gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
   }
   if (grad && !fits_grad(tensor, grad))
-    return gb_fail(context, GB_EDTYPE, "grad: the gradient is %s, the tensor %s; convert it with g:to('%s')", gb_dtype_name((gb_dtype)grad->dtype),
+    return gb_fail(context, GB_EDTYPE, "grad: the gradient is %s, the tensor %s; convert it with g:to('%s')",
+                   gb_dtype_name((gb_dtype)grad->dtype),
                    gb_dtype_name((gb_dtype)tensor->dtype), gb_dtype_name((gb_dtype)tensor->dtype));
   if (tensor->slab) {
     gb_segment *segment = &tensor->slab->segments[tensor->segment];
@@ -892,7 +947,8 @@ gb_status gb_tensor_set_requires_grad(gb_tensor *tensor, bool requires_grad) {
     return gb_fail(context, GB_EAUTOGRAD, "requires_grad_: only a leaf can stop requiring gradients; use detach()");
   }
   if (requires_grad && !gb_dtype_is_float((gb_dtype)tensor->dtype))
-    return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s", gb_dtype_name((gb_dtype)tensor->dtype));
+    return gb_fail(context, GB_EDTYPE, "requires_grad_: only floating tensors have gradients, this one is %s",
+                   gb_dtype_name((gb_dtype)tensor->dtype));
   tensor->requires_grad = requires_grad;
   tensor->was_leaf |= requires_grad;
   return GB_OK;

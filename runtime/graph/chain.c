@@ -101,7 +101,8 @@ gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x) {
   return keep(chain, status, out);
 }
 
-gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, double value) {
+gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
+                         double value) {
   if (!ready(chain)) return NULL;
   gb_tensor *made = NULL;
   gb_status status = gb_tensor_new(chain->context, dtype, ndim, shape, device, &made);

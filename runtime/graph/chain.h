@@ -1,7 +1,8 @@
 /* graph/chain.h - several ops in a row, for composites and gradients.
  *
- * A chain owns what its steps make and remembers the first failure: a step after a failure does nothing and gives NULL, so an expression
- * is written down as it reads and its status asked once, at the end. Tensors handed in are borrowed. */
+ * A chain owns what its steps make and remembers the first failure: a step after a failure does nothing and gives NULL,
+ * so an expression is written down as it reads and its status asked once, at the end. Tensors handed in are
+ * borrowed. */
 #ifndef GB_GRAPH_CHAIN_H
 #define GB_GRAPH_CHAIN_H
 
@@ -18,7 +19,8 @@ typedef struct gb_chain {
 } gb_chain;
 
 void gb_chain_begin(gb_chain *chain, gb_context *context);
-/* Let go of every step; when all went well *out is a new reference to result, else the status of the step that failed. */
+/* Let go of every step; when all went well *out is a new reference to result, else the status of the step that
+ * failed. */
 gb_status gb_chain_end(gb_chain *chain, gb_tensor *result, gb_tensor **out);
 
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs);
@@ -42,6 +44,7 @@ gb_tensor *gb_chain_zeros(gb_chain *chain, const gb_tensor *x);
 /* x without its history: what is made of it has no gradient by x. */
 gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x);
 /* A new tensor full of one value. */
-gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, double value);
+gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
+                         double value);
 
 #endif

@@ -1,7 +1,8 @@
 /* graph/dispatch.c - the one road of an op: autocast, check, kernel, record, observe. Only this file knows the way.
  *
- * A cast by autocast is not a graph node: the node's edge keeps the original input and the dtype it was cast to, and the cast operand is
- * what backward saves. Kernels of the float32 class read 16-bit inputs directly, so nothing is cast for them. */
+ * A cast by autocast is not a graph node: the node's edge keeps the original input and the dtype it was cast to, and
+ * the cast operand is what backward saves. Kernels of the float32 class read 16-bit inputs directly, so nothing is cast
+ * for them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,11 +38,14 @@ static gb_status find_device(gb_call *call) {
     const gb_tensor *t = call->in[i];
     if (t) GB_TRY(gb_expect_context(call->context, t));
     if (t) GB_TRY(gb_check_loan(t));
-    if (!t || t->wrapped || may_lie_elsewhere(call, i) || (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
+    if (!t || t->wrapped || may_lie_elsewhere(call, i) ||
+        (t->ndim == 0 && t->storage->device.type == GB_CPU && call->n_in > 1)) continue;
     gb_device device = t->storage->device;
     if (first && (device.type != call->device.type || device.index != call->device.index))
-      return gb_call_fail(call, GB_EDEVICE, "all tensors must be on one device, found %s and %s; move one with x:to(device)",
-                          gb_device_text(call->context, call->device, a, sizeof a), gb_device_text(call->context, device, b, sizeof b));
+      return gb_call_fail(call, GB_EDEVICE, "all tensors must be on one device, found %s and %s; move one with "
+                                            "x:to(device)",
+                          gb_device_text(call->context, call->device, a, sizeof a),
+                              gb_device_text(call->context, device, b, sizeof b));
     if (!first) first = t, call->device = device;
   }
   if (!first)
@@ -53,7 +57,8 @@ static gb_status find_device(gb_call *call) {
 static gb_status check_inputs(gb_call *call) {
   const gb_op_info *info = call->info;
   if (info->list < 0 ? call->n_in != info->n_in : call->n_in < info->n_in)
-    return gb_call_fail(call, GB_EINVAL, info->list < 0 ? "takes %d tensors, got %d (%s)" : "needs at least %d tensors, got %d (%s)", info->n_in,
+    return gb_call_fail(call, GB_EINVAL, info->list < 0 ? "takes %d tensors, got %d (%s)"
+                        : "needs at least %d tensors, got %d (%s)", info->n_in,
                         call->n_in, GB_SIGNATURE(info));
   for (int i = 0; i < call->n_in; i++)
     if (!call->in[i] && !gb_op_input(info, i)->optional)
@@ -94,7 +99,8 @@ static gb_status choose(gb_call *call, const gb_attr_info *info, gb_attr *a) {
 static const char *rule_text(const gb_rule *rule, char *text, size_t size) {
   size_t at = 0;
   text[0] = 0;
-  if (rule->least > -INFINITY) at = (size_t)snprintf(text, size, "%s %.14g", rule->above ? "above" : "at least", rule->least);
+  if (rule->least > -INFINITY)
+    at = (size_t)snprintf(text, size, "%s %.14g", rule->above ? "above" : "at least", rule->least);
   if (rule->most < INFINITY)
     snprintf(text + at, size - at, "%s%s %.14g", at ? " and " : "", rule->below ? "below" : "at most", rule->most);
   return text;
@@ -106,17 +112,20 @@ static gb_status keep_rule(gb_call *call, const gb_attr_info *info, gb_attr *a) 
   bool list = info->type == GB_ARG_INTS;
   if (list && rule->count > 0 && a->given) {
     if (a->count != 1 && a->count != rule->count)
-      return gb_call_fail(call, GB_EINVAL, "'%s' has %d values, it takes 1%s%.0d", info->name, a->count, rule->count > 1 ? " or " : "",
+      return gb_call_fail(call, GB_EINVAL, "'%s' has %d values, it takes 1%s%.0d", info->name, a->count,
+                          rule->count > 1 ? " or " : "",
                           rule->count > 1 ? rule->count : 0);
     for (; a->count < rule->count; a->count++) a->ints[a->count] = a->ints[0];
   }
   if (!(rule->least > -INFINITY || rule->most < INFINITY) || !a->given) return GB_OK;
   for (int i = 0; i < (list ? a->count : 1); i++) {
     double value = info->type == GB_ARG_NUMBER ? a->number : list ? (double)a->ints[i] : (double)a->integer;
-    bool least = rule->above ? value > rule->least : value >= rule->least, most = rule->below ? value < rule->most : value <= rule->most;
+    bool least = rule->above ? value > rule->least : value >= rule->least,
+        most = rule->below ? value < rule->most : value <= rule->most;
     char text[80];
     if (!least || !most)
-      return gb_call_fail(call, GB_EINVAL, "'%s' is %.14g, it must be %s", info->name, value, rule_text(rule, text, sizeof text));
+      return gb_call_fail(call, GB_EINVAL, "'%s' is %.14g, it must be %s", info->name, value,
+                          rule_text(rule, text, sizeof text));
   }
   return GB_OK;
 }
@@ -145,7 +154,8 @@ static gb_status fill_attrs(road *r, const gb_attr *given) {
     const gb_attr_info *attr = &info->attrs[i];
     bool own = given && given[i].given;
     r->attrs[i] = own ? given[i] : attr->preset;
-    if (!own && attr->required) return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", attr->name, GB_SIGNATURE(info));
+    if (!own && attr->required)
+      return gb_call_fail(call, GB_EINVAL, "'%s' is missing (%s)", attr->name, GB_SIGNATURE(info));
     if (!own && attr->rule.count == 0) continue;
     if (!own && attr->required) return gb_call_fail(call, GB_EINVAL, "'%s' is missing", attr->name);
     if (own && !is_sound(attr->type, &given[i]))
@@ -223,7 +233,8 @@ static gb_status separate_aliases(road *r) {
   for (int i = 1; i < call->n_in; i++) {
     gb_tensor *x = call->in[i];
     if (!x || x->storage != to->storage) continue;
-    bool same = x->offset == to->offset && x->ndim == to->ndim && !memcmp(x->shape, to->shape, sizeof *x->shape * (size_t)x->ndim) &&
+    bool same = x->offset == to->offset && x->ndim == to->ndim &&
+        !memcmp(x->shape, to->shape, sizeof *x->shape * (size_t)x->ndim) &&
                 !memcmp(x->stride, to->stride, sizeof *x->stride * (size_t)x->ndim);
     if (same && strcmp(call->info->family, "index")) continue;
     gb_tensor *copy;
@@ -239,7 +250,9 @@ static gb_status separate_aliases(road *r) {
 /* {==== record ==== */
 
 /* In place, a row without a derivative is recorded too: the gradient of what it wrote over is zero. */
-static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0] ? gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0]) : GB_OK; }
+static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0]
+                                                   ? gb_op_zeros_like(grad->context, grad->out[0], &grad->in[0])
+    : GB_OK; }
 
 static bool wants_gradient(const road *r) {
   const gb_call *call = &r->call;
@@ -247,7 +260,8 @@ static bool wants_gradient(const road *r) {
   if (call->in_place && !gb_dtype_is_float((gb_dtype)r->call.original[0]->dtype)) return false;
   if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->call.original[0]);
   for (int i = 0; i < call->n_in; i++)
-    if (r->call.original[i] && gb_is_float(r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i])) return true;
+    if (r->call.original[i] && gb_is_float(r->call.original[i]->dtype) && gb_tensor_in_graph(r->call.original[i]))
+      return true;
   return false;
 }
 
@@ -264,8 +278,8 @@ static bool other_needs(const road *r, int input) {
   return false;
 }
 
-/* Keep input i for backward: a weight by itself (its copy is found again), what will be written over as a copy, anything else as an alias
- * (a leaf too, since its storage may be exchanged before backward). */
+/* Keep input i for backward: a weight by itself (its copy is found again), what will be written over as a copy,
+ * anything else as an alias (a leaf too, since its storage may be exchanged before backward). */
 static gb_status save_input(road *r, int i) {
   gb_saved *saved = &r->node->saved[i];
   gb_tensor *x = r->call.original[i], *operand = r->call.in[i];
@@ -291,7 +305,8 @@ static gb_status save_input(road *r, int i) {
 static gb_status make_node(road *r) {
   gb_call *call = &r->call;
   int n = call->n_in;
-  r->node = gb_node_new(call->context, call->op, n, call->info->n_out - call->info->n_hidden, n + call->info->n_out, call->info->n_attrs);
+  r->node = gb_node_new(call->context, call->op, n, call->info->n_out - call->info->n_hidden, n + call->info->n_out,
+                        call->info->n_attrs);
   if (!r->node) return call->context->error_code;
   r->node->gradient = call->info->derivative == GB_DERIVATIVE_NO ? no_gradient : r->impl->gradient;
   memcpy(r->node->attrs, r->attrs, sizeof *r->attrs * (size_t)call->info->n_attrs);
@@ -395,7 +410,8 @@ static gb_status run(road *r) {
   gb_running_here = (gb_running){ call, 0 };
   gb_status status = backend->run[call->op](call);
   gb_running_here = outer;
-  if (atomic_load_explicit(&call->stopped, memory_order_relaxed)) status = gb_fail(context, GB_EINTERRUPT, "interrupted");
+  if (atomic_load_explicit(&call->stopped, memory_order_relaxed))
+    status = gb_fail(context, GB_EINTERRUPT, "interrupted");
   bump_written(call);
   return status;
 }
@@ -424,13 +440,15 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   call->needs_grad = !composite && wants_gradient(r);
   if (call->given && (composite || call->needs_grad))
     return gb_call_fail(call, GB_EINVAL, composite ? "runs other ops, and cannot write into a given output"
-                                                   : "writes into a given output, which no graph records; call it under no_grad");
+                                                   : "writes into a given output, which no graph records; call it "
+                                                     "under no_grad");
   if (call->in_place) {
     GB_TRY(gb_inplace_prepare(call, r->call.original[0]));
     if (!composite) GB_TRY(separate_aliases(r));
   }
   if (call->needs_grad) {
-    if (!r->impl->gradient && call->info->derivative != GB_DERIVATIVE_NO) return gb_call_fail(call, GB_EAUTOGRAD, "has no gradient; call it under no_grad or detach its inputs");
+    if (!r->impl->gradient && call->info->derivative != GB_DERIVATIVE_NO)
+      return gb_call_fail(call, GB_EAUTOGRAD, "has no gradient; call it under no_grad or detach its inputs");
     GB_TRY(make_node(r));
   }
   GB_TRY(run(r));
@@ -440,9 +458,11 @@ static gb_status travel(road *r, const gb_attr *attrs) {
 }
 
 /* Run the op, give the visible outputs to the caller, and release everything else. */
-static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor *const *given,
+static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                       gb_tensor *const *given,
                        gb_tensor **out, bool in_place) {
-  if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in)) return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
+  if (!context || op < 0 || op >= GB_OP_COUNT || n_in < 0 || (n_in && !in))
+    return gb_refuse(context, "apply: there is no such op, or the inputs are NULL");
   const char *outer;
   const gb_op_info *info = &context->graph->infos[op];
   gb_status status = gb_run_begin(context, info->name, &outer);
@@ -484,7 +504,8 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
   return status;
 }
 
-gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out) {
+gb_status gb_apply(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                   gb_tensor **out) {
   return apply(context, op, in, n_in, attrs, NULL, out, false);
 }
 
@@ -516,8 +537,10 @@ gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_te
   }
   memcpy(&count, at, sizeof count);
   if (info->list < 0) return apply(context, op, in, n_in, attrs, given, out, !out);
-  if (count < 0 || (count && !list)) return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count is negative", info->name);
-  gb_block *room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, sizeof *in * (size_t)(n_in + count), GB_MEM_SCRATCH);
+  if (count < 0 || (count && !list))
+    return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count is negative", info->name);
+  gb_block *room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, sizeof *in * (size_t)(n_in + count),
+                                    GB_MEM_SCRATCH);
   if (!room) return context->error_code;
   gb_tensor **all = gb_block_data(room);
   for (int i = 0; i < n_in; i++) all[i] = in[i];
@@ -527,14 +550,17 @@ gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_te
   return status;
 }
 
-gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row, const void *arguments, gb_tensor **out) {
+gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row, const void *arguments,
+                           gb_tensor **out) {
   if (!context || !op || !name || !row || !arguments) return gb_refuse(context, "GB_RUN: an argument is NULL");
   int32_t known = __atomic_load_n(op, __ATOMIC_RELAXED); /* from 1 */
   if (known == 0) {
     gb_op id = gb_op_named(name);
-    if (id < 0) return gb_fail(context, GB_EUNSUPPORTED, "this engine has no op '%s'; compile with its own gibbous_ops.h", name);
+    if (id < 0)
+      return gb_fail(context, GB_EUNSUPPORTED, "this engine has no op '%s'; compile with its own gibbous_ops.h", name);
     if (strcmp(gb_op_get(context, id)->row, row))
-      return gb_fail(context, GB_EUNSUPPORTED, "%s has other arguments in this engine (%s) than in the gibbous_ops.h that the caller was compiled with",
+      return gb_fail(context, GB_EUNSUPPORTED, "%s has other arguments in this engine (%s) than in the "
+                                               "gibbous_ops.h that the caller was compiled with",
                      name, GB_SIGNATURE(gb_op_get(context, id)));
     __atomic_store_n(op, known = id + 1, __ATOMIC_RELAXED);
   }

@@ -1,4 +1,5 @@
-/* graph/helpers.c - what the families share: outputs and requirements of a check, and ops called from gradients and composites.
+/* graph/helpers.c - what the families share: outputs and requirements of a check, and ops called from gradients and
+ * composites.
  *
  * Ops called from here run with autocast off: their dtypes were decided when the outer op was. */
 #include <math.h>
@@ -18,32 +19,38 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
   gb_tensor *to = *call->in;
   char a[96], b[96];
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
-    return gb_call_fail(call, GB_ESHAPE, "in place, the result has shape %s but the tensor it goes into has %s; use the form without '_'",
+    return gb_call_fail(call, GB_ESHAPE, "in place, the result has shape %s but the tensor it goes into has %s; use "
+                                         "the form without '_'",
                         gb_shape_text(ndim, shape, a, sizeof a), gb_shape_text(to->ndim, to->shape, b, sizeof b));
   if (gb_dtype_category(dtype) > gb_dtype_category((gb_dtype)to->dtype))
-    return gb_call_fail(call, GB_EDTYPE, "in place, a result of %s cannot be stored in a tensor of %s; use the form without '_', or x:to('%s') first",
+    return gb_call_fail(call, GB_EDTYPE, "in place, a result of %s cannot be stored in a tensor of %s; use the form "
+                                         "without '_', or x:to('%s') first",
                         gb_dtype_name(dtype), gb_dtype_name((gb_dtype)to->dtype), gb_dtype_name(dtype));
   for (int d = 0; d < ndim; d++)
     if (to->numel && to->stride[d] == 0 && shape[d] > 1)
-      return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share memory; call x:clone() first",
+      return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share "
+                                           "memory; call x:clone() first",
                           d + 1);
   gb_tensor_retain(*call->out = to);
   return GB_OK;
 }
 
 /* The result goes into a tensor that the caller gave. strides NULL: row-major. */
-static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype) {
+static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+                              gb_dtype dtype) {
   gb_tensor *to = call->given[i];
   gb_device device = to->storage->device;
   char a[96], b[96];
   GB_TRY(gb_expect_context(call->context, to));
   GB_TRY(gb_check_loan(to));
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
-    return gb_call_fail(call, GB_ESHAPE, "the given output %d must have shape %s, it has %s", i + 1, gb_shape_text(ndim, shape, a, sizeof a),
+    return gb_call_fail(call, GB_ESHAPE, "the given output %d must have shape %s, it has %s", i + 1,
+                        gb_shape_text(ndim, shape, a, sizeof a),
                         gb_shape_text(to->ndim, to->shape, b, sizeof b));
   bool laid_out = strides ? !memcmp(strides, to->stride, sizeof *strides * (size_t)ndim) : gb_is_contiguous(to);
   if (to->dtype != (int8_t)dtype || !laid_out)
-    return gb_call_fail(call, GB_EINVAL, "the given output %d must be a %s tensor of %s", i + 1, strides ? "likewise dense" : "contiguous",
+    return gb_call_fail(call, GB_EINVAL, "the given output %d must be a %s tensor of %s", i + 1,
+                        strides ? "likewise dense" : "contiguous",
                         gb_dtype_name(dtype));
   if (device.type != call->device.type || device.index != call->device.index)
     return gb_call_fail(call, GB_EDEVICE, "the given output %d lies on another device than the inputs", i + 1);
@@ -54,7 +61,8 @@ static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *sha
   return GB_OK;
 }
 
-gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype) {
+gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+                                 gb_dtype dtype) {
   if (dtype == GB_DTYPE_NONE) dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
   if (call->in_place && i == 0) return output_in_place(call, ndim, shape, dtype);
   if (call->given && call->given[i]) return output_given(call, i, ndim, shape, strides, dtype);
@@ -89,7 +97,8 @@ gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
   if (from_front < 0 || from_front >= ndim) {
     long long lua = (long long)(dim < 0 || dim == INT64_MAX ? dim : dim + 1);
     if (ndim == 0) return gb_call_fail(call, GB_EINDEX, "dim %lld does not exist: the tensor is a scalar", lua);
-    return gb_call_fail(call, GB_EINDEX, "dim %lld does not exist; the tensor has dims 1 .. %d (or -%d .. -1)", lua, ndim, ndim);
+    return gb_call_fail(call, GB_EINDEX, "dim %lld does not exist; the tensor has dims 1 .. %d (or -%d .. -1)", lua,
+                        ndim, ndim);
   }
   *out = (int)from_front;
   return GB_OK;
@@ -98,14 +107,16 @@ gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
 gb_status gb_require_float(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_is_float(dtype)) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a floating tensor, it is %s; convert it with x:float()", input_name(call, input),
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a floating tensor, it is %s; convert it with x:float()",
+                      input_name(call, input),
                       gb_dtype_name(dtype));
 }
 
 gb_status gb_require_integer(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_category(dtype) == GB_CATEGORY_INT) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()", input_name(call, input),
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()",
+                      input_name(call, input),
                       gb_dtype_name(dtype));
 }
 
@@ -124,7 +135,8 @@ gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype) 
   char text[40];
   int side = gb_number_side(number, dtype);
   const gb_format *f = gb_format_of(dtype);
-  bool down = f->least == 0 && side < 0 && gb_number_integer(number) >= -f->most; /* without a sign, it counts down from 0 */
+  /* without a sign, it counts down from 0 */
+  bool down = f->least == 0 && side < 0 && gb_number_integer(number) >= -f->most;
   if (!gb_is_int(dtype) || side == 0 || down) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "the value %s does not fit into %s; convert the tensor with x:float()",
                       gb_number_text(number, text, sizeof text), gb_dtype_name(dtype));
@@ -143,8 +155,10 @@ gb_status gb_require_ndim(gb_call *call, int input, int least, int most) {
   if (least == most) snprintf(wanted, sizeof wanted, "%d", least);
   else if (most >= GB_MAX_NDIM) snprintf(wanted, sizeof wanted, "at least %d", least);
   else snprintf(wanted, sizeof wanted, "%d to %d", least, most);
-  return gb_call_fail(call, GB_ESHAPE, "'%s' must have %s dimension%s, it has %d (shape %s)", input_name(call, input), wanted,
-                      least == 1 && (most == 1 || most >= GB_MAX_NDIM) ? "" : "s", t->ndim, gb_shape_text(t->ndim, t->shape, text, sizeof text));
+  return gb_call_fail(call, GB_ESHAPE, "'%s' must have %s dimension%s, it has %d (shape %s)", input_name(call, input),
+                      wanted,
+                      least == 1 && (most == 1 || most >= GB_MAX_NDIM) ? "" : "s", t->ndim,
+                          gb_shape_text(t->ndim, t->shape, text, sizeof text));
 }
 
 /* ====} */
@@ -152,7 +166,8 @@ gb_status gb_require_ndim(gb_call *call, int input, int least, int most) {
 /* {==== ops called from ops ==== */
 
 /* gb_apply with autocast off. */
-static gb_status apply_plain(gb_context *c, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs, gb_tensor **out) {
+static gb_status apply_plain(gb_context *c, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
+                             gb_tensor **out) {
   gb_modes *modes = c->modes;
   bool autocast = modes->autocast;
   modes->autocast = false;
@@ -172,13 +187,15 @@ static gb_status run_plain(gb_context *c, gb_op op, const void *arguments, gb_te
   return status;
 }
 
-gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out) { return apply_plain(c, op, &x, 1, attrs, out); }
+gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs,
+                  gb_tensor **out) { return apply_plain(c, op, &x, 1, attrs, out); }
 
 gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out) {
   return apply_plain(c, op, (gb_tensor *[]){ x, y }, 2, attrs, out);
 }
 
-gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs, gb_tensor **out) {
+gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs,
+                  gb_tensor **out) {
   return apply_plain(c, op, (gb_tensor *[]){ x, y, z }, 3, attrs, out);
 }
 

@@ -1,7 +1,7 @@
 /* graph/node.c - the life of graph nodes, hooks, custom functions, and the history of tensors changed in place.
  *
- * A node is one block: the node, its edges, its outputs, its saved tensors and its attributes. Releasing is iterative (gb_bury), so a graph of a
- * million nodes does not recurse. */
+ * A node is one block: the node, its edges, its outputs, its saved tensors and its attributes. Releasing is iterative
+ * (gb_bury), so a graph of a million nodes does not recurse. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 /* {==== life ==== */
 
 static size_t node_bytes(int n_in, int room_out, int n_saved, int n_attrs) {
-  return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_node_out) * (size_t)room_out + sizeof(gb_saved) * (size_t)n_saved +
+  return sizeof(gb_node) + sizeof(gb_edge) * (size_t)n_in + sizeof(gb_node_out) * (size_t)room_out + sizeof(gb_saved) *
+      (size_t)n_saved +
          sizeof(gb_attr) * (size_t)n_attrs;
 }
 
@@ -32,7 +33,8 @@ gb_node *gb_node_new(gb_context *context, int op, int n_in, int n_out, int n_sav
     gb_fail_memory(context, bytes);
     return NULL;
   }
-  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .room_out = (int8_t)room_out, .n_saved = n_saved, .n_attrs = n_attrs,
+  *node = (gb_node){ .refs = 1, .op = (int16_t)op, .n_in = n_in, .n_out = (int16_t)n_out, .room_out = (int8_t)room_out,
+                     .n_saved = n_saved, .n_attrs = n_attrs,
                      .sequence = context->graph->sequence++, .context = context };
   memset(node + 1, 0, bytes - sizeof *node);
   node->edges = (gb_edge *)(node + 1);
@@ -74,7 +76,8 @@ static void bury(gb_grave *grave) {
   gb_cell_free(&node->context->cells, node, bytes);
 }
 
-/* The context is kept by something else, since the last storage may go with a node: by who runs it, or by the tensor that lets go of its node. */
+/* The context is kept by something else, since the last storage may go with a node: by who runs it, or by the tensor
+ * that lets go of its node. */
 void gb_node_release(gb_node *node) {
   if (!node || !gb_refs_drop(&node->refs)) return;
   node->grave.bury = bury;
@@ -159,7 +162,8 @@ static gb_hook **hooks_of(gb_tensor *t) { return t->node ? &t->node->hooks[t->ou
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
   gb_context *context = gb_tensor_context(t);
   GB_TRY(gb_view_refresh(t));
-  if (!gb_tensor_in_graph(t)) return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
+  if (!gb_tensor_in_graph(t))
+    return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
   if (!gb_context_count(context, GB_HOOK_BYTES)) return GB_EMEMORY;
   gb_hook *hook = calloc(1, sizeof *hook), **last = hooks_of(t);
   if (!hook) {
@@ -187,7 +191,8 @@ void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {
 
 gb_status gb_tensor_retain_grad(gb_tensor *t) {
   GB_TRY(gb_view_refresh(t));
-  if (!gb_tensor_in_graph(t)) return gb_fail(gb_tensor_context(t), GB_EAUTOGRAD, "retain_grad: the tensor does not require gradients");
+  if (!gb_tensor_in_graph(t))
+    return gb_fail(gb_tensor_context(t), GB_EAUTOGRAD, "retain_grad: the tensor does not require gradients");
   if (!t->node) return GB_OK; /* leaves keep theirs anyway */
   t->retain_grad = true;
   t->node->retain[t->output] = t;
@@ -212,7 +217,8 @@ static void custom_release(void *user) {
   gb_counted_free(c);
 }
 
-gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out, int n_out,
+gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *const *in, int n_in, gb_tensor **out,
+                             int n_out,
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user)) {
   custom *c = gb_counted_alloc(context, sizeof *c);
   gb_node *node = c ? gb_node_new(context, -1, n_in, n_out, 0, 0) : NULL;
@@ -227,7 +233,9 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
   node->release = custom_release;
   node->gradient = custom_gradient;
   node->name = name;
-  gb_status status = n_out <= GB_MAX_OUT ? GB_OK : gb_fail(context, GB_EINVAL, "%s: a function has at most %d outputs, not %d", name, GB_MAX_OUT, n_out);
+  gb_status status = n_out <= GB_MAX_OUT ? GB_OK : gb_fail(context, GB_EINVAL, "%s: a function has at most %d "
+                                                                               "outputs, not %d", name, GB_MAX_OUT,
+      n_out);
   for (int i = 0; status == GB_OK && i < n_in; i++)
     if (in[i]) gb_node_edge(node, i, in[i], (gb_dtype)in[i]->dtype);
   for (int i = 0; status == GB_OK && i < n_out; i++)
@@ -242,7 +250,8 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
 
 /* The place of a view in its base is known only if the base covers a whole span of memory. */
 static gb_status no_place(gb_context *context) {
-  return gb_fail(context, GB_EAUTOGRAD, "a view of a tensor with gaps in its memory, or the tensor itself, is changed in place while gradients are "
+  return gb_fail(context, GB_EAUTOGRAD, "a view of a tensor with gaps in its memory, or the tensor itself, is "
+                                        "changed in place while gradients are "
                                         "recorded; use the form without '_', or clone first");
 }
 
@@ -250,13 +259,17 @@ gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
   if (!call->context->modes->grad) return GB_OK;
   const gb_tensor *base = t->base;
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
-    return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under no_grad, or on a clone",
+    return gb_call_fail(call, GB_EAUTOGRAD, "a leaf that requires gradients%s is changed in place; do it under "
+                                            "no_grad, or on a clone",
                         base ? " (of which this is a view)" : "");
-  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node))) /* a cycle would never be freed */
-    return gb_call_fail(call, GB_EAUTOGRAD, "a tensor that once required gradients%s is changed in place by what requires them; clone it first",
+  /* a cycle would never be freed */
+  if (call->needs_grad && ((t->was_leaf && !t->node) || (base && base->was_leaf && !base->node)))
+    return gb_call_fail(call, GB_EAUTOGRAD, "a tensor that once required gradients%s is changed in place by what "
+                                            "requires them; clone it first",
                         base ? " (of which this is a view)" : "");
   if (base && base->node && !t->node)
-    return gb_call_fail(call, GB_EAUTOGRAD, "a view that was made under no_grad, of a tensor with a history, is changed in place; make the view "
+    return gb_call_fail(call, GB_EAUTOGRAD, "a view that was made under no_grad, of a tensor with a history, is "
+                                            "changed in place; make the view "
                                             "where gradients are recorded, or change it under no_grad");
   if (base && call->needs_grad && !gb_is_dense(base)) return no_place(call->context);
   return GB_OK;
@@ -279,7 +292,8 @@ static void set_place(gb_node *node, const gb_tensor *base, const gb_tensor *vie
 }
 
 /* The gradient of the base with only the view's place filled. */
-static gb_status spread(gb_context *c, const gb_node *node, int ndim, const int64_t *shape, gb_tensor *grad, gb_tensor **out) {
+static gb_status spread(gb_context *c, const gb_node *node, int ndim, const int64_t *shape, gb_tensor *grad,
+                        gb_tensor **out) {
   const place *p = place_in(node);
   return GB_RUN(c, as_strided_backward, out, .grad = grad, .shape = gb_attr_ints(ndim, shape),
                 .strides = p->base_strides, .view_shape = p->view.shape,
@@ -357,7 +371,8 @@ gb_status gb_view_refresh(gb_tensor *t) {
   return GB_OK;
 }
 
-/* t, a view, became output 0 of node: its base becomes the old base with that view replaced, and the view one of the new base. */
+/* t, a view, became output 0 of node: its base becomes the old base with that view replaced, and the view one of the
+ * new base. */
 static void rebase(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
   gb_tensor *base = t->base;
   gb_node *replaced = nodes->base;

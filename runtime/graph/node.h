@@ -1,7 +1,8 @@
 /* graph/node.h - a node of the graph that backward walks.
  *
- * Nodes are numbered in the order they were made; a node's inputs come from nodes with smaller numbers, so walking in decreasing order
- * meets every node after all that use it. An edge carries the dtype of the original input: the gradient is converted to it there. */
+ * Nodes are numbered in the order they were made; a node's inputs come from nodes with smaller numbers, so walking in
+ * decreasing order meets every node after all that use it. An edge carries the dtype of the original input: the
+ * gradient is converted to it there. */
 #ifndef GB_GRAPH_NODE_H
 #define GB_GRAPH_NODE_H
 
@@ -33,7 +34,8 @@ typedef struct gb_saved {
 struct gb_grad_call;
 /* Compute grad->in[i] for every i with grad->need[i]. */
 typedef gb_status (*gb_gradient_fn)(struct gb_grad_call *grad);
-/* Make the outputs of a node again from its inputs, with a graph from these: new references, NULL for an output that is no longer one. */
+/* Make the outputs of a node again from its inputs, with a graph from these: new references, NULL for an output that is
+ * no longer one. */
 struct gb_node;
 typedef gb_status (*gb_rerun_fn)(struct gb_node *node, gb_tensor *const *in, gb_tensor **out);
 
@@ -79,14 +81,15 @@ static inline uint64_t gb_node_history(const gb_node *node) { return node->seque
 static inline uint64_t gb_history(const gb_tensor *base) { return base->node ? gb_node_history(base->node) : 0; }
 
 void gb_node_retain(gb_node *node);
-/* The same op over the same inputs, with what was saved of these, but other attributes; one reference. NULL: out of memory (text set). */
+/* The same op over the same inputs, with what was saved of these, but other attributes; one reference. NULL: out of
+ * memory (text set). */
 gb_node *gb_node_again(const gb_node *node, const gb_attr *attrs);
 void gb_node_release(gb_node *node);             /* iterative: a long chain does not recurse */
 void gb_node_drop_saved(gb_node *node);
 /* The op's, or that of a custom function. */
 const char *gb_node_name(const gb_node *node);
-/* Round a gradient as casting by hand would, then to the dtype of the edge's original input, and bring it to that input's
- * device: what is sent on. */
+/* Round a gradient as casting by hand would, then to the dtype of the edge's original input, and bring it to that
+ * input's device: what is sent on. */
 gb_status gb_edge_convert(gb_context *context, const gb_edge *edge, gb_tensor **grad);
 
 #endif

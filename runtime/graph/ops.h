@@ -13,7 +13,8 @@
 /* {==== the table ==== */
 
 typedef enum gb_op_kind { GB_KIND_KERNEL, GB_KIND_VIEW, GB_KIND_COMPOSITE, GB_KIND_BACKWARD } gb_op_kind;
-typedef enum gb_op_class { GB_CLASS_KEEP, GB_CLASS_LOWER, GB_CLASS_FLOAT32, GB_CLASS_WIDEST, GB_CLASS_BANNED } gb_op_class;
+typedef enum gb_op_class { GB_CLASS_KEEP, GB_CLASS_LOWER, GB_CLASS_FLOAT32, GB_CLASS_WIDEST,
+                           GB_CLASS_BANNED } gb_op_class;
 typedef enum gb_op_derivative { GB_DERIVATIVE_NO, GB_DERIVATIVE_ONCE, GB_DERIVATIVE_TWICE } gb_op_derivative;
 enum { GB_WHERE_NONE = 0, GB_WHERE_GB = 1, GB_WHERE_METHOD = 2, GB_WHERE_F = 4, GB_WHERE_INPLACE = 8 };
 
@@ -21,8 +22,8 @@ enum { GB_WHERE_NONE = 0, GB_WHERE_GB = 1, GB_WHERE_METHOD = 2, GB_WHERE_F = 4, 
 typedef enum gb_arg_type {
   GB_ARG_INT,      /* an integer                                    attr.integer */
   GB_ARG_DIM,      /* a dimension: from 1 in Lua, from 0 here, negative from the end (-1 is the last)  attr.integer */
-  GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count. In its place attr.exact may be a GB_WORD,
-                    * with a count of 0; from dispatch on there are zeros beside it */
+  GB_ARG_INTS,     /* an integer or a list of them                  attr.ints, attr.count. In its place attr.exact may
+                      be a GB_WORD, with a count of 0; from dispatch on there are zeros beside it */
   GB_ARG_DIMS,     /* a dimension or a list of them                 attr.ints, attr.count */
   GB_ARG_NUMBER,   /* attr.number; attr.whole and attr.exact where it came as an integer: see number.h */
   GB_ARG_BOOL,     /* attr.integer */
@@ -71,9 +72,11 @@ typedef struct gb_op_info {
 } gb_op_info;
 
 /* What the row says of input i of a call, of which a list takes all from its place on. */
-static inline const gb_input_info *gb_op_input(const gb_op_info *info, int i) { return &info->in[info->list >= 0 && i > info->list ? info->list : i]; }
-/* "x, y|number, weight?, xs..., shape: ints; stride: ints = 1, eps: number = 1e-5 -> y, mean", for messages and help. Before ';' come
- * positional arguments, after it named options, after '->' what the caller gets. */
+static inline const gb_input_info *gb_op_input(const gb_op_info *info,
+                                               int i) { return &info->in[info->list >= 0 &&
+                                                                         i > info->list ? info->list : i]; }
+/* "x, y|number, weight?, xs..., shape: ints; stride: ints = 1, eps: number = 1e-5 -> y, mean", for messages and help.
+ * Before ';' come positional arguments, after it named options, after '->' what the caller gets. */
 const char *gb_op_signature(const gb_op_info *info, char *text, size_t size);
 #define GB_SIGNATURE(info) gb_op_signature((info), (char[640]){ 0 }, 640)
 
@@ -110,8 +113,8 @@ typedef struct gb_call {
   atomic_bool stopped;         /* the kernel was interrupted half way; its results are incomplete */
 } gb_call;
 
-/* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a stop (base/piece.h).
- * No call: nothing does, or what must not be done in part. */
+/* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a
+ * stop (base/piece.h). No call: nothing does, or what must not be done in part. */
 typedef struct gb_running { gb_call *call; int64_t work; } gb_running;
 extern _Thread_local gb_running gb_running_here;
 
@@ -130,12 +133,14 @@ static inline gb_tensor *gb_call_result(const gb_call *call) { return call->in_p
 
 /* {---- for checks ---- */
 
-/* Allocate output i, contiguous; in an in-place call check it against in[0] instead. dtype NONE: call->result, or the promoted dtype. */
+/* Allocate output i, contiguous; in an in-place call check it against in[0] instead. dtype NONE: call->result, or the
+ * promoted dtype. */
 gb_status gb_call_output(gb_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype);
 /* As above, in the dense layout of `like`. */
 gb_status gb_call_output_like(gb_call *call, int i, const gb_tensor *like, gb_dtype dtype);
 /* As gb_call_output with strides (dense in some order of the dims). */
-gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides, gb_dtype dtype);
+gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+                                 gb_dtype dtype);
 /* Output i is input x itself; where a node is recorded, a view of it, so that x keeps its own history. */
 gb_status gb_call_output_alias(gb_call *call, int i, gb_tensor *x);
 /* The dtype that a floating result has: call->result if set, else `natural`. */
@@ -148,7 +153,8 @@ void gb_call_random(gb_call *call);
 gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out);
 gb_status gb_require_float(gb_call *call, int input);
 gb_status gb_require_integer(gb_call *call, int input);
-/* A number that is stored in a tensor of an integer dtype is in its range; as in PyTorch, unsigned ones count down from 0 too. */
+/* A number that is stored in a tensor of an integer dtype is in its range; as in PyTorch, unsigned ones count down from
+ * 0 too. */
 gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype);
 /* The same of inputs that are numbers of the language. */
 gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype);
@@ -175,17 +181,21 @@ typedef struct gb_grad_call {
   const int8_t *want;
   bool create_graph;
   gb_grad_tag tag;             /* of the gradients */
-  /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add to; NULL: the
-   * gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is set. NULL: never. */
+  /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add
+   * to; NULL: the gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is
+   * set. NULL: never. */
   gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
   const struct walk *walk;     /* for the accumulator */
   uint32_t settled;
 } gb_grad_call;
 
 /* {---- arguments by name ----
- * GB_IN(call, linear)->weight, GB_ATTRS(call, linear)->activation, GB_OUT(call, linear)->y: tensors and attributes of a call, in checks and in
- * kernels. GB_LIST(call, cat, xs) is the list, of GB_LIST_COUNT(call, cat, xs) tensors. GB_IN_AT(linear, weight) is the number of an input, for what
- * takes one; 1u << GB_IN_AT(...) its bit among what is saved. A function that serves several rows names one of them: the
+ * GB_IN(call, linear)->weight, GB_ATTRS(call, linear)->activation, GB_OUT(call, linear)->y: tensors and attributes of a
+ * call, in checks and in
+ * kernels. GB_LIST(call, cat, xs) is the list, of GB_LIST_COUNT(call, cat, xs) tensors. GB_IN_AT(linear, weight) is the
+ * number of an input, for what
+ * takes one; 1u << GB_IN_AT(...) its bit among what is saved. A function that serves several rows names one of them:
+ * the
  * arguments it reads must stand at the same places in all (gb_same_... in its file asserts it). */
 #define GB_IN(call, op) ((gb_in_##op *)(void *)(call)->in)
 #define GB_ORIGINAL(call, op) ((const gb_in_##op *)(const void *)(call)->original)
@@ -199,8 +209,8 @@ typedef struct gb_grad_call {
 #define GB_SAVE_OUT(op, name) (1u << GB_OUT_AT(op, name))
 #define GB_LIST(call, op, name) ((call)->in + GB_IN_AT(op, name))
 #define GB_LIST_COUNT(call, op, name) ((call)->n_in - GB_IN_AT(op, name))
-/* Of a gradient: what was saved of the inputs and of the outputs, the gradients of the outputs, those to be made of the inputs, and whether one
- * is needed. */
+/* Of a gradient: what was saved of the inputs and of the outputs, the gradients of the outputs, those to be made of the
+ * inputs, and whether one is needed. */
 #define GB_SAVED(grad, op) ((const gb_in_##op *)(const void *)(grad)->saved)
 #define GB_KEPT(grad, op) ((const gb_out_##op *)(const void *)((grad)->saved + (grad)->n_in))
 #define GB_GRAD_OUT(grad, op) ((const gb_out_##op *)(const void *)(grad)->out)
@@ -223,15 +233,16 @@ gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_te
 
 /* {---- for gradients and composites: ops by name, status returned ---- */
 
-/* As gb_apply, but outputs for which a tensor is given (visible ones; NULL: none) are written into it: it has the shape, the
- * dtype and the layout that the op would have made, shares memory with no input, and belongs to no graph. out[] has new
- * references to these too. */
+/* As gb_apply, but outputs for which a tensor is given (visible ones; NULL: none) are written into it: it has the
+ * shape, the dtype and the layout that the op would have made, shares memory with no input, and belongs to no graph.
+ * out[] has new references to these too. */
 gb_status gb_apply_out(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
                        gb_tensor *const *given, gb_tensor **out);
 
 gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out);
 gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out);
-gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs, gb_tensor **out);
+gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs,
+                  gb_tensor **out);
 /* x op number, e.g. GB_OP_mul */
 gb_status gb_op_number(gb_context *c, gb_op op, gb_tensor *x, double number, gb_tensor **out);
 gb_status gb_op_cast(gb_context *c, gb_tensor *x, gb_dtype dtype, gb_tensor **out);

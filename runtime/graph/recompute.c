@@ -1,7 +1,9 @@
-/* graph/recompute.c - a node that keeps the inputs of a part of the forward pass, and runs that part again when gradients reach it.
+/* graph/recompute.c - a node that keeps the inputs of a part of the forward pass, and runs that part again when
+ * gradients reach it.
  *
- * The part runs again with the inputs' own history, in the modes and at the place in the random stream of the forward call. What it gives
- * then is an ordinary graph, which the walk (graph/backward.c) goes on into: parameters and captured tensors need no edge here. */
+ * The part runs again with the inputs' own history, in the modes and at the place in the random stream of the forward
+ * call. What it gives then is an ordinary graph, which the walk (graph/backward.c) goes on into: parameters and
+ * captured tensors need no edge here. */
 #include <stdlib.h>
 
 #include "graph/autograd.h"
@@ -41,7 +43,8 @@ static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) 
   return status;
 }
 
-/* Keep input i: an edge to where it came from, and an alias without history, which is an error in backward if it changes until then. */
+/* Keep input i: an edge to where it came from, and an alias without history, which is an error in backward if it
+ * changes until then. */
 static gb_status keep_input(gb_node *node, int i, gb_tensor *x) {
   gb_saved *saved = &node->saved[i];
   GB_TRY(gb_view_refresh(x));
@@ -53,7 +56,8 @@ static gb_status keep_input(gb_node *node, int i, gb_tensor *x) {
   return GB_OK;
 }
 
-gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user, void (*release)(void *user),
+gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user,
+                             void (*release)(void *user),
                              gb_node **out) {
   part *p = gb_counted_alloc(context, sizeof *p);
   gb_node *node = p ? gb_node_new(context, -1, n_in, GB_MAX_OUT, n_in, 0) : NULL;
@@ -78,7 +82,9 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
 }
 
 gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out) {
-  if (n_out > GB_MAX_OUT) return gb_fail(node->context, GB_EINVAL, "recompute: a function has at most %d floating outputs, not %d", GB_MAX_OUT, n_out);
+  if (n_out > GB_MAX_OUT)
+    return gb_fail(node->context, GB_EINVAL, "recompute: a function has at most %d floating outputs, not %d",
+                   GB_MAX_OUT, n_out);
   node->n_out = (int16_t)n_out;
   for (int i = 0; i < n_out; i++) gb_node_output(node, i, out[i]);
   return GB_OK;

@@ -1,4 +1,5 @@
-/* graph/rules.h - autocast's rules: from an op's class and its inputs' dtypes to casts. Pure: reads the call, changes nothing. */
+/* graph/rules.h - autocast's rules: from an op's class and its inputs' dtypes to casts. Pure: reads the call, changes
+ * nothing. */
 #ifndef GB_GRAPH_RULES_H
 #define GB_GRAPH_RULES_H
 
@@ -6,7 +7,8 @@
 
 typedef struct gb_autocast_plan {
   gb_dtype cast;     /* what eligible inputs are cast to; GB_DTYPE_NONE: they stay */
-  gb_dtype result;   /* the dtype floating results have, for ops that read their inputs as they are; GB_DTYPE_NONE: the natural one */
+  gb_dtype result;   /* the dtype floating results have, for ops that read their inputs as they are; GB_DTYPE_NONE: the
+                        natural one */
 } gb_autocast_plan;
 
 /* Floating, not float64, and no number of the calling language. */

@@ -1,4 +1,5 @@
-/* graph/table.c - the table of ops: the rows of ops.def, taken apart once per process. The grammar stands in ops.def. */
+/* graph/table.c - the table of ops: the rows of ops.def, taken apart once per process. The grammar stands in
+ * ops.def. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,14 +21,17 @@ enum {
 #define GB_TAKE_ATTR(type, name, text, facts) { GB_ITEM_ATTR, type, text, facts },
 #define GB_TAKE_NAMED { GB_ITEM_NAMED, 0, "", "" },
 #define GB_TAKE_OUT(name, text, kept) { GB_ITEM_OUT, kept, text, "" },
-#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) static const gb_item items_##name[] = { arguments { 0 } };
+#define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
+  static const gb_item items_##name[] = { arguments { 0 } };
 #include "graph/ops.def"
 #undef GB_OP
 
 static const gb_op_info rows[GB_OP_COUNT] = {
-#define GB_OP(name_, family_, kind_, arguments_, where_, autocast_, derivative_, doc_)                                                  \
-  { .op = GB_OP_##name_, .name = #name_, .family = #family_, .doc = doc_, .kind = GB_KIND_##kind_, .autocast = GB_CLASS_##autocast_,   \
-    .derivative = GB_DERIVATIVE_##derivative_, .where = where_, .items = items_##name_, .row = #arguments_, .list = -1 },
+#define GB_OP(name_, family_, kind_, arguments_, where_, autocast_, derivative_, doc_) \
+  { .op = GB_OP_##name_, .name = #name_, .family = #family_, .doc = doc_, .kind = GB_KIND_##kind_, \
+      .autocast = GB_CLASS_##autocast_, \
+    .derivative = GB_DERIVATIVE_##derivative_, .where = where_, .items = items_##name_, .row = #arguments_, \
+    .list = -1 },
 #include "graph/ops.def"
 #undef GB_OP
 };
@@ -119,11 +123,13 @@ static gb_status add_words(const gb_op_info *row, const gb_item *item, gb_attr_i
 static gb_status add_attribute(gb_op_info *info, const gb_item *item, bool positional, gb_attr_info *attr) {
   const char *at = item->facts;
   char part[64];
-  *attr = (gb_attr_info){ .name = item->name, .type = (gb_arg_type)item->flags, .positional = positional, .rule = { -INFINITY, INFINITY, 0, 0, 0 } };
+  *attr = (gb_attr_info){ .name = item->name, .type = (gb_arg_type)item->flags, .positional = positional,
+                          .rule = { -INFINITY, INFINITY, 0, 0, 0 } };
   if (!next_part(&at, ",", part, sizeof part)) return bad(info, item, "has no default; write REQUIRED or OPTIONAL");
   attr->required = !strcmp(part, "REQUIRED");
   if (!attr->required && strcmp(part, "OPTIONAL")) GB_TRY(preset(info, item, attr, part));
-  if (attr->type == GB_ARG_TEXT && info->kind != GB_KIND_COMPOSITE) return bad(info, item, "is a text, which only composites take");
+  if (attr->type == GB_ARG_TEXT && info->kind != GB_KIND_COMPOSITE)
+    return bad(info, item, "is a text, which only composites take");
   if (attr->type == GB_ARG_CHOICE) return add_words(info, item, attr, at);
   for (const char *begin = at; next_part(&at, ",", part, sizeof part); begin = at)
     if (*part < 'a' || attr->type != GB_ARG_INTS) GB_TRY(rule(info, item, &attr->rule, part));
@@ -150,7 +156,8 @@ static gb_status take_apart(gb_op_info *info, gb_input_info *in, gb_attr_info *a
     if (!tensor) GB_TRY(add_attribute(info, item, positional, &attrs[info->n_attrs++]));
     else {
       if (item->kind == GB_ITEM_LIST) info->list = info->n_in;
-      in[info->n_in++] = (gb_input_info){ item->name, item->flags & GB_IN_OPTIONAL, item->kind == GB_ITEM_LIST, item->flags & GB_IN_NUMBER };
+      in[info->n_in++] = (gb_input_info){ item->name, item->flags & GB_IN_OPTIONAL, item->kind == GB_ITEM_LIST,
+                                          item->flags & GB_IN_NUMBER };
     }
   }
   return info->n_out <= GB_MAX_OUT ? GB_OK : bad(info, info->items, "begins a row of too many outputs");
@@ -198,7 +205,8 @@ gb_op gb_op_named(const char *name) {
 /* "int = 1", or the words of a choice. */
 static int attribute_text(const gb_item *item, char *text, size_t size) {
   static const char *const types[] = {
-    [GB_ARG_INT] = "int", [GB_ARG_DIM] = "dim", [GB_ARG_INTS] = "ints", [GB_ARG_DIMS] = "dims", [GB_ARG_NUMBER] = "number", [GB_ARG_BOOL] = "bool",
+    [GB_ARG_INT] = "int", [GB_ARG_DIM] = "dim", [GB_ARG_INTS] = "ints", [GB_ARG_DIMS] = "dims",
+        [GB_ARG_NUMBER] = "number", [GB_ARG_BOOL] = "bool",
     [GB_ARG_DTYPE] = "dtype", [GB_ARG_CHOICE] = "string", [GB_ARG_TEXT] = "string",
   };
   char value[64];
@@ -225,8 +233,10 @@ const char *gb_op_signature(const gb_op_info *info, char *text, size_t size) {
     if (at + 1 >= size) break;
     if (item->kind == GB_ITEM_ATTR) at += (size_t)attribute_text(item, text + at, size - at);
     else
-      at += (size_t)snprintf(text + at, size - at, "%s%s%s%s", item->name, item->flags & GB_IN_NUMBER && item->kind == GB_ITEM_IN ? "|number" : "",
-                             item->flags & GB_IN_OPTIONAL && item->kind == GB_ITEM_IN ? "?" : "", item->kind == GB_ITEM_LIST ? "..." : "");
+      at += (size_t)snprintf(text + at, size - at, "%s%s%s%s", item->name,
+                             item->flags & GB_IN_NUMBER && item->kind == GB_ITEM_IN ? "|number" : "",
+                             item->flags & GB_IN_OPTIONAL && item->kind == GB_ITEM_IN ? "?" : "",
+                                 item->kind == GB_ITEM_LIST ? "..." : "");
   }
   return text;
 }

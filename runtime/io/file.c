@@ -41,10 +41,12 @@ static void follow_links(gb_place *place) {
   place->name = real;
 }
 
-/* Is the open temporary file still the one that its name names? Another writer may have renamed it before we locked it. */
+/* Is the open temporary file still the one that its name names? Another writer may have renamed it before we locked
+ * it. */
 static bool is_ours(int fd, int folder, const char *name) {
   struct stat open_file, named;
-  return !fstat(fd, &open_file) && !fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) && open_file.st_dev == named.st_dev &&
+  return !fstat(fd, &open_file) && !fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) &&
+      open_file.st_dev == named.st_dev &&
          open_file.st_ino == named.st_ino && S_ISREG(open_file.st_mode);
 }
 
@@ -52,7 +54,8 @@ static bool is_ours(int fd, int folder, const char *name) {
 static int open_temporary(int folder, const char *name) {
   int fd = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (fd < 0) return -1;
-  int error = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? EWOULDBLOCK : !is_ours(fd, folder, name) ? EWOULDBLOCK : 0;
+  int error = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? EWOULDBLOCK : !is_ours(fd, folder, name)
+      ? EWOULDBLOCK : 0;
   if (!error) {
     if (!ftruncate(fd, 0)) return fd;
     error = errno;
@@ -82,8 +85,10 @@ static gb_status look_at_target(gb_file_writer *file) {
   struct stat target;
   const gb_place *at = &file->place;
   if (fstatat(at->folder, at->name, &target, at->confined ? AT_SYMLINK_NOFOLLOW : 0)) return GB_OK;
-  if (!S_ISREG(target.st_mode)) return gb_fail(file->context, GB_EIO, "cannot write '%s': it exists and is no regular file", at->name);
-  return fchmod(file->fd, target.st_mode & 07777) ? gb_fail_errno(file->context, "write", file->temporary, errno) : GB_OK;
+  if (!S_ISREG(target.st_mode))
+    return gb_fail(file->context, GB_EIO, "cannot write '%s': it exists and is no regular file", at->name);
+  return fchmod(file->fd, target.st_mode & 07777) ? gb_fail_errno(file->context, "write", file->temporary, errno)
+      : GB_OK;
 }
 
 gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer **out) {
@@ -123,7 +128,8 @@ static gb_status sync_folder(gb_file_writer *file) {
   char *name = file->place.name, *slash = strrchr(name, '/');
   if (slash) *(slash == name ? slash + 1 : slash) = 0; /* the name is not needed any more */
   int fd = openat(file->place.folder, slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return errno == EACCES ? GB_OK : gb_fail_errno(file->context, "open the folder of", file->temporary, errno);
+  if (fd < 0)
+    return errno == EACCES ? GB_OK : gb_fail_errno(file->context, "open the folder of", file->temporary, errno);
   int error = fsync(fd) && errno != EINVAL && errno != ENOTSUP && errno != EROFS ? errno : 0;
   close(fd);
   return error ? gb_fail_errno(file->context, "sync the folder of", file->temporary, error) : GB_OK;
@@ -162,7 +168,8 @@ static gb_status open_regular(gb_file_reader *file) {
   struct stat info;
   GB_TRY(gb_place_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
   if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
-  if (!S_ISREG(info.st_mode)) return gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);
+  if (!S_ISREG(info.st_mode))
+    return gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);
   file->size = (uint64_t)info.st_size;
   return GB_OK;
 }
@@ -181,14 +188,18 @@ gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **o
 
 uint64_t gb_file_size(const gb_file_reader *file) { return file->size; }
 
-gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size) {
+gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error,
+                             size_t error_size) {
   char *at = data, reason[128] = "unknown error";
   while (bytes) {
     ssize_t done = pread(file->fd, at, bytes, (off_t)offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return snprintf(error, error_size, "cannot read '%s': %s", file->path, gb_reason_of(errno, reason, sizeof reason)), GB_EIO;
+    if (done < 0)
+      return snprintf(error, error_size, "cannot read '%s': %s", file->path,
+                      gb_reason_of(errno, reason, sizeof reason)), GB_EIO;
     if (done == 0)
-      return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path, offset, bytes), GB_EFORMAT;
+      return snprintf(error, error_size, "'%s' ends at byte %" PRIu64 ", where %zu more were expected", file->path,
+                      offset, bytes), GB_EFORMAT;
     at += done;
     offset += (uint64_t)done;
     bytes -= (size_t)done;

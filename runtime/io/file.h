@@ -1,7 +1,8 @@
 /* io/file.h - whole files, written so that a reader meets the old one or the new one, and read without mapping.
  *
- * A writer fills a temporary file beside the target ("name.tmp") and puts it in the target's place only when all of it has reached the
- * disk. What a killed process leaves behind is reused by the next writer of the same name; two writers at once use two names. */
+ * A writer fills a temporary file beside the target ("name.tmp") and puts it in the target's place only when all of it
+ * has reached the disk. What a killed process leaves behind is reused by the next writer of the same name; two writers
+ * at once use two names. */
 #ifndef GB_IO_FILE_H
 #define GB_IO_FILE_H
 
@@ -23,7 +24,8 @@ uint64_t gb_file_size(const gb_file_reader *file);
 /* All of [offset, offset + bytes), or an error (a file that ends before is GB_EFORMAT). */
 gb_status gb_file_read(gb_file_reader *file, uint64_t offset, void *data, size_t bytes);
 /* The same without the context, for any thread and several at once: on failure the text goes to error. */
-gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error, size_t error_size);
+gb_status gb_file_read_plain(const gb_file_reader *file, uint64_t offset, void *data, size_t bytes, char *error,
+                             size_t error_size);
 void gb_file_close(gb_file_reader *file);     /* NULL is fine */
 
 /* The whole file, with a NUL behind it that is not counted; the caller ends it by gb_counted_free. */

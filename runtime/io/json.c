@@ -1,5 +1,5 @@
-/* io/json.c - the reader decodes strings in place in a copy of the text (no escape is shorter than what it stands for) and takes its
- * values from chunks; the writer appends to one growing buffer. */
+/* io/json.c - the reader decodes strings in place in a copy of the text (no escape is shorter than what it stands for)
+ * and takes its values from chunks; the writer appends to one growing buffer. */
 #include "io/json.h"
 
 #include <inttypes.h>
@@ -92,7 +92,8 @@ static int32_t hex4(const char *s) {
   int32_t value = 0;
   for (int i = 0; i < 4; i++) {
     char c = s[i];
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' &&
+        c <= 'F' ? c - 'A' + 10 : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }
@@ -174,7 +175,8 @@ static gb_status parse_real(parser *p, const char *first, const char *last, gb_j
   const char *point = memchr(first, '.', (size_t)(last - first));
   int whole = (int)((point ? point : last) - first), rest = point ? (int)(last - point) - 1 : 0;
   if (last - first > NUMBER_MOST - 16) return fail(p, "a number of more than %d characters", NUMBER_MOST - 16);
-  snprintf(digits, sizeof digits, "%.*s%s%.*s", whole, first, point ? localeconv()->decimal_point : "", rest, point ? point + 1 : "");
+  snprintf(digits, sizeof digits, "%.*s%s%.*s", whole, first, point ? localeconv()->decimal_point : "", rest,
+           point ? point + 1 : "");
   out->type = GB_JSON_NUMBER;
   out->as.number = strtod(digits, NULL);
   return isfinite(out->as.number) ? GB_OK : fail(p, "a number that is too large");
@@ -218,7 +220,8 @@ static gb_status merge_keys(parser *p, const gb_json **to, const gb_json *const 
   return GB_OK;
 }
 
-/* Sort n members, with room for as many behind them, by merging; qsort could not be stopped. Equal keys meet in some merge. */
+/* Sort n members, with room for as many behind them, by merging; qsort could not be stopped. Equal keys meet in some
+ * merge. */
 static gb_status sort_keys(parser *p, const gb_json **members, size_t n) {
   const gb_json **from = members, **to = members + n;
   for (size_t width = 1; width < n; width *= 2) {
@@ -315,7 +318,8 @@ static gb_status parse_value(parser *p, gb_json *out) {
   return status;
 }
 
-gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error, size_t error_size) {
+gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error,
+                        size_t error_size) {
   document *d = gb_counted_alloc(context, sizeof *d);
   parser p = { .document = d, .error = error, .error_size = error_size };
   if (d) d->text = gb_counted_resize(context, NULL, bytes + 1);

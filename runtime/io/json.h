@@ -1,8 +1,9 @@
 /* io/json.h - a small strict JSON reader and writer for metadata.
  *
- * The reader refuses what parsers disagree about: duplicate keys, integers beyond 64 bits, numbers that overflow, malformed UTF-8, lone
- * surrogates, anything after the value but white space. Depth and the count of values are capped. Works in memory; what it holds (48 bytes
- * a value, for two of text at the least) counts against the context's limit on tensor bytes until it is freed, and long texts heed a stop. */
+ * The reader refuses what parsers disagree about: duplicate keys, integers beyond 64 bits, numbers that overflow,
+ * malformed UTF-8, lone surrogates, anything after the value but white space. Depth and the count of values are capped.
+ * Works in memory; what it holds (48 bytes a value, for two of text at the least) counts against the context's limit on
+ * tensor bytes until it is freed, and long texts heed a stop. */
 #ifndef GB_IO_JSON_H
 #define GB_IO_JSON_H
 
@@ -11,7 +12,8 @@
 #define GB_JSON_MOST_DEPTH 64
 #define GB_JSON_MOST_VALUES (1 << 22)
 
-typedef enum gb_json_type { GB_JSON_NULL, GB_JSON_BOOL, GB_JSON_INTEGER, GB_JSON_NUMBER, GB_JSON_STRING, GB_JSON_ARRAY, GB_JSON_OBJECT } gb_json_type;
+typedef enum gb_json_type { GB_JSON_NULL, GB_JSON_BOOL, GB_JSON_INTEGER, GB_JSON_NUMBER, GB_JSON_STRING, GB_JSON_ARRAY,
+                            GB_JSON_OBJECT } gb_json_type;
 
 /* A value; members and elements are linked in the order of the text. */
 typedef struct gb_json {
@@ -29,8 +31,10 @@ typedef struct gb_json {
   struct gb_json *next;
 } gb_json;
 
-/* Parse all of text. GB_EFORMAT: error says what is wrong at which byte; GB_EMEMORY, GB_EINTERRUPT: it says so, and so does the context. */
-gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error, size_t error_size);
+/* Parse all of text. GB_EFORMAT: error says what is wrong at which byte; GB_EMEMORY, GB_EINTERRUPT: it says so, and so
+ * does the context. */
+gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error,
+                        size_t error_size);
 void gb_json_free(gb_json *root);    /* NULL is fine */
 
 /* A member of an object, or NULL. */
@@ -40,8 +44,9 @@ bool gb_json_int64(const gb_json *value, int64_t *out);
 /* The value of an integer or a number. */
 bool gb_json_double(const gb_json *value, double *out);
 
-/* The writer: { .context = context } to begin with. The first failure stays in status (GB_EMEMORY; GB_EINVAL for text that is not UTF-8 and for numbers that
- * are not finite, which JSON cannot hold) and makes the calls that follow do nothing. text is NUL-terminated. */
+/* The writer: { .context = context } to begin with. The first failure stays in status (GB_EMEMORY; GB_EINVAL for text
+ * that is not UTF-8 and for numbers that are not finite, which JSON cannot hold) and makes the calls that follow do
+ * nothing. text is NUL-terminated. */
 typedef struct gb_json_writer {
   gb_context *context;
   char *text;

@@ -21,7 +21,8 @@ const char *gb_reason_of(int error, char *buffer, size_t size) {
 
 gb_status gb_fail_errno(gb_context *context, const char *what, const char *path, int error) {
   char reason[128] = "unknown error";
-  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path, gb_reason_of(error, reason, sizeof reason));
+  return gb_fail(context, error == ENOMEM ? GB_EMEMORY : GB_EIO, "cannot %s '%s': %s", what, path,
+                 gb_reason_of(error, reason, sizeof reason));
 }
 
 /* One step down: the folder `name` in `from`, which is closed. */
@@ -70,9 +71,11 @@ static gb_status find_beneath(gb_context *context, const char *path, gb_place *o
 
 gb_status gb_place_find(gb_context *context, const char *path, bool write, gb_place *out) {
   const gb_file_policy *files = &context->files;
-  if (files->root == GB_FILES_NONE) return gb_fail(context, GB_EIO, "cannot %s '%s': files are not allowed here", write ? "write" : "read", path);
+  if (files->root == GB_FILES_NONE)
+    return gb_fail(context, GB_EIO, "cannot %s '%s': files are not allowed here", write ? "write" : "read", path);
   if (files->ask && files->ask(files->user, path, write) != GB_OK)
-    return gb_fail(context, GB_EIO, "cannot %s '%s': the program around does not allow it", write ? "write" : "read", path);
+    return gb_fail(context, GB_EIO, "cannot %s '%s': the program around does not allow it", write ? "write" : "read",
+                   path);
   if (files->root != GB_FILES_ANY) return find_beneath(context, path, out);
   *out = (gb_place){ .folder = AT_FDCWD, .name = strdup(path) };
   return out->name ? GB_OK : gb_fail_memory(context, strlen(path) + 1);
@@ -90,7 +93,8 @@ gb_status gb_place_open(gb_context *context, const char *path, int flags, int *f
   GB_TRY(gb_place_find(context, path, write, &place));
   gb_status charged = write ? gb_place_charge(context, GB_FILE_BLOCK) : GB_OK;
   if (charged != GB_OK) { gb_place_close(&place); return charged; }
-  int opened = openat(place.folder, place.name, flags | O_CLOEXEC | (place.confined ? O_NOFOLLOW | O_NONBLOCK : 0), 0666), error = errno;
+  int opened = openat(place.folder, place.name, flags | O_CLOEXEC | (place.confined ? O_NOFOLLOW | O_NONBLOCK : 0),
+                      0666), error = errno;
   struct stat info;
   if (opened >= 0 && place.confined && (fstat(opened, &info) || !S_ISREG(info.st_mode))) {
     close(opened); /* no device, no pipe */

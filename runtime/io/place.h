@@ -1,7 +1,8 @@
 /* io/place.h - where a path leads, under the context's policy on files: anywhere, beneath one folder, or nowhere.
  *
- * Beneath a folder a path is walked name by name from an open descriptor: it may not begin with '/', hold '..', or meet a symbolic link, so
- * nothing that is renamed meanwhile leads out. Whoever opens, renames or looks uses the *at functions with the place's folder, name, flags. */
+ * Beneath a folder a path is walked name by name from an open descriptor: it may not begin with '/', hold '..', or meet
+ * a symbolic link, so nothing that is renamed meanwhile leads out. Whoever opens, renames or looks uses the *at
+ * functions with the place's folder, name, flags. */
 #ifndef GB_IO_PLACE_H
 #define GB_IO_PLACE_H
 
@@ -19,8 +20,8 @@ void gb_place_close(gb_place *place);
 
 /* open(2) under the policy; flags are those of open. GB_EIO where it cannot be. */
 gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd);
-/* So many bytes are about to be written to a file; each that is opened to be written counts as a block of GB_FILE_BLOCK besides. GB_EFILEBYTES, and
- * nothing is counted, where the policy does not allow them. */
+/* So many bytes are about to be written to a file; each that is opened to be written counts as a block of GB_FILE_BLOCK
+ * besides. GB_EFILEBYTES, and nothing is counted, where the policy does not allow them. */
 enum { GB_FILE_BLOCK = 4096 };
 gb_status gb_place_charge(gb_context *context, uint64_t bytes);
 /* Is there a file that may be read? */

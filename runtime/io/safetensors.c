@@ -1,5 +1,6 @@
-/* io/safetensors.c - see safetensors.h. The rules of the reader are those of the format's own (safetensors/src/tensor.rs, Metadata::validate),
- * and, beyond them, no duplicate keys, dtypes in capitals and digits, at most MOST_RANK dimensions, no NUL in names and values, and bool bytes of 0 or 1. */
+/* io/safetensors.c - see safetensors.h. The rules of the reader are those of the format's own
+ * (safetensors/src/tensor.rs, Metadata::validate), and, beyond them, no duplicate keys, dtypes in capitals and digits,
+ * at most MOST_RANK dimensions, no NUL in names and values, and bool bytes of 0 or 1. */
 #include "io/safetensors.h"
 
 #include <inttypes.h>
@@ -18,10 +19,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written a
 #define MOST_DTYPE_NAME 24 /* of those that are not known here */
 #define METADATA "__metadata__"
 
-/* The dtypes of the format; dtype is the engine's, NONE where it has none; cure: what PyTorch makes of such a tensor that the engine has. A dtype
- * that is in no row came after this was written: its row is the last, and its elements are of no known size. */
+/* The dtypes of the format; dtype is the engine's, NONE where it has none; cure: what PyTorch makes of such a tensor
+ * that the engine has. A dtype that is in no row came after this was written: its row is the last, and its elements are
+ * of no known size. */
 static const struct { const char *name; uint64_t bits; gb_dtype dtype; const char *cure; } dtypes[] = {
-#define OURS(NAME, name, type, reading, category, digits, least, most, file, ...) { file, 8 * sizeof(type), GB_##NAME, NULL },
+#define OURS(NAME, name, type, reading, category, digits, least, most, file, ...) \
+  { file, 8 * sizeof(type), GB_##NAME, NULL },
   GB_DTYPE_LIST(OURS)
 #undef OURS
   { "U16", 16, GB_DTYPE_NONE, "to(torch.int32)" }, { "U32", 32, GB_DTYPE_NONE, "to(torch.int64)" },
@@ -38,14 +41,16 @@ static const struct { const char *name; uint64_t bits; gb_dtype dtype; const cha
 
 typedef struct item { const char *name; gb_tensor *tensor; } item;
 
-/* Wide elements first, so that everything is aligned to its own size; then by name, so that the file depends on nothing else. */
+/* Wide elements first, so that everything is aligned to its own size; then by name, so that the file depends on nothing
+ * else. */
 static int compare_items(const void *a, const void *b) {
   const item *x = a, *y = b;
   size_t wide = gb_dtype_bytes(gb_tensor_dtype(x->tensor)), other = gb_dtype_bytes(gb_tensor_dtype(y->tensor));
   return wide != other ? (wide < other) - (wide > other) : strcmp(x->name, y->name);
 }
 
-static size_t bytes_of(const gb_tensor *tensor) { return (size_t)gb_tensor_numel(tensor) * gb_dtype_bytes(gb_tensor_dtype(tensor)); }
+static size_t bytes_of(const gb_tensor *tensor) { return (size_t)gb_tensor_numel(tensor) *
+                                                  gb_dtype_bytes(gb_tensor_dtype(tensor)); }
 
 static const char *file_dtype(gb_dtype dtype) {
   for (int i = 0; i < DTYPES; i++)
@@ -74,7 +79,8 @@ static void write_entry(gb_json_writer *w, const item *entry, uint64_t begin) {
 }
 
 /* The header, padded with spaces to a multiple of eight. */
-static gb_status write_header(gb_context *context, const item *items, int64_t count, const char *const *keys, const char *const *values,
+static gb_status write_header(gb_context *context, const item *items, int64_t count, const char *const *keys,
+                              const char *const *values,
                               int64_t metadata_count, gb_json_writer *w) {
   uint64_t begin = 0;
   gb_json_open(w, '{');
@@ -92,7 +98,8 @@ static gb_status write_header(gb_context *context, const item *items, int64_t co
   if (w->status == GB_EMEMORY) return gb_fail_memory(context, w->length);
   if (w->status != GB_OK) return gb_fail(context, GB_EINVAL, "safetensors: names and metadata must be UTF-8 text");
   if (w->length + 8 > HEADER_MOST)
-    return gb_fail(context, GB_EINVAL, "safetensors: names and metadata take %zu bytes; a file can hold %u", w->length, HEADER_MOST);
+    return gb_fail(context, GB_EINVAL, "safetensors: names and metadata take %zu bytes; a file can hold %u", w->length,
+                   HEADER_MOST);
   return GB_OK;
 }
 
@@ -101,7 +108,8 @@ static gb_status write_tensor(gb_context *context, gb_file_writer *file, gb_tens
   size_t bytes = bytes_of(tensor);
   if (!bytes) return GB_OK;
   GB_TRY(gb_check_loan(tensor));
-  if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor)) return gb_file_write(file, gb_data(tensor), bytes);
+  if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor))
+    return gb_file_write(file, gb_data(tensor), bytes);
   void *ordered = gb_counted_resize(context, NULL, bytes);
   if (!ordered) return gb_error_code(context);
   gb_status status = gb_tensor_read(tensor, ordered, bytes);
@@ -111,7 +119,8 @@ static gb_status write_tensor(gb_context *context, gb_file_writer *file, gb_tens
 }
 
 /* Length, header, tensors. */
-static gb_status write_all(gb_context *context, gb_file_writer *file, const gb_json_writer *header, const item *items, int64_t count) {
+static gb_status write_all(gb_context *context, gb_file_writer *file, const gb_json_writer *header, const item *items,
+                           int64_t count) {
   static const char spaces[8] = "        ";
   unsigned char length[8];
   uint64_t padded = (header->length + 7) / 8 * 8;
@@ -123,7 +132,8 @@ static gb_status write_all(gb_context *context, gb_file_writer *file, const gb_j
   return GB_OK;
 }
 
-static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a,
+                                                                       *(const char *const *)b); }
 
 /* No text comes twice. */
 static gb_status check_different(gb_context *context, const char *what, const char *const *texts, int64_t count) {
@@ -133,14 +143,16 @@ static gb_status check_different(gb_context *context, const char *what, const ch
   qsort(sorted, (size_t)count, sizeof *sorted, compare_texts);
   gb_status status = GB_OK;
   for (int64_t i = 1; i < count && status == GB_OK; i++)
-    if (!strcmp(sorted[i - 1], sorted[i])) status = gb_fail(context, GB_EINVAL, "safetensors: the %s '%s' is given twice", what, sorted[i]);
+    if (!strcmp(sorted[i - 1], sorted[i]))
+      status = gb_fail(context, GB_EINVAL, "safetensors: the %s '%s' is given twice", what, sorted[i]);
   free(sorted);
   return status;
 }
 
 static gb_status check_names(gb_context *context, const char *const *names, gb_tensor *const *tensors, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
-    if (!strcmp(names[i], METADATA)) return gb_fail(context, GB_EINVAL, "safetensors: a tensor cannot be called '%s'", METADATA);
+    if (!strcmp(names[i], METADATA))
+      return gb_fail(context, GB_EINVAL, "safetensors: a tensor cannot be called '%s'", METADATA);
     if (!file_dtype(gb_tensor_dtype(tensors[i])))
       return gb_fail(context, GB_EDTYPE, "safetensors: '%s' is %s, which the format does not have", names[i],
                      gb_dtype_name(gb_tensor_dtype(tensors[i])));
@@ -149,7 +161,8 @@ static gb_status check_names(gb_context *context, const char *const *names, gb_t
 }
 
 /* With the items sorted: make the header, then write the file. */
-static gb_status save_items(gb_context *context, const char *path, const item *items, int64_t count, const char *const *keys,
+static gb_status save_items(gb_context *context, const char *path, const item *items, int64_t count,
+                            const char *const *keys,
                             const char *const *values, int64_t metadata_count) {
   gb_json_writer header = { .context = context };
   gb_file_writer *file = NULL;
@@ -164,7 +177,8 @@ static gb_status save_items(gb_context *context, const char *path, const item *i
   return status;
 }
 
-gb_status gb_safetensors_save(gb_context *context, const char *path, const char *const *names, gb_tensor *const *tensors, int64_t count,
+gb_status gb_safetensors_save(gb_context *context, const char *path, const char *const *names,
+                              gb_tensor *const *tensors, int64_t count,
                               const char *const *keys, const char *const *values, int64_t metadata_count) {
   GB_TRY(check_names(context, names, tensors, count));
   GB_TRY(check_different(context, "metadata key", keys, metadata_count));
@@ -221,8 +235,10 @@ static gb_status read_shape(gb_context *context, const gb_json *member, entry *o
 static gb_status read_offsets(gb_context *context, const gb_json *member, entry *out) {
   const gb_json *offsets = gb_json_get(member, "data_offsets");
   int64_t begin, end;
-  if (!offsets || offsets->type != GB_JSON_ARRAY || offsets->as.list.count != 2) return bad_entry(context, member, "has no pair of data_offsets");
-  if (!gb_json_int64(offsets->as.list.first, &begin) || !gb_json_int64(offsets->as.list.first->next, &end) || begin < 0 || end < begin)
+  if (!offsets || offsets->type != GB_JSON_ARRAY || offsets->as.list.count != 2)
+    return bad_entry(context, member, "has no pair of data_offsets");
+  if (!gb_json_int64(offsets->as.list.first, &begin) || !gb_json_int64(offsets->as.list.first->next, &end) ||
+      begin < 0 || end < begin)
     return bad_entry(context, member, "has data_offsets that are no range");
   out->begin = (uint64_t)begin;
   out->end = (uint64_t)end;
@@ -233,7 +249,8 @@ static gb_status read_dtype(gb_context *context, const gb_json *member, entry *o
   const gb_json *dtype = gb_json_get(member, "dtype");
   if (!dtype || dtype->type != GB_JSON_STRING) return bad_entry(context, member, "has no dtype");
   out->dtype_name = dtype->as.string.text;
-  if (strspn(out->dtype_name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != dtype->as.string.length || dtype->as.string.length > MOST_DTYPE_NAME)
+  if (strspn(out->dtype_name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != dtype->as.string.length ||
+      dtype->as.string.length > MOST_DTYPE_NAME)
     return bad_entry(context, member, "has a dtype that is no name of one");
   while (out->dtype < DTYPES && strcmp(dtypes[out->dtype].name, out->dtype_name)) out->dtype++;
   return GB_OK;
@@ -253,13 +270,15 @@ static gb_status read_entry(gb_context *context, const gb_json *member, entry *o
   overflow |= __builtin_mul_overflow(bits, dtypes[out->dtype].bits, &bits);
   if (overflow) return bad_entry(context, member, "has a shape whose size overflows");
   if (out->dtype == DTYPES) return GB_OK; /* nobody here knows what it should be */
-  if (bits % 8 || bits / 8 != out->end - out->begin) return bad_entry(context, member, "has data_offsets that do not fit its shape and dtype");
+  if (bits % 8 || bits / 8 != out->end - out->begin)
+    return bad_entry(context, member, "has data_offsets that do not fit its shape and dtype");
   return GB_OK;
 }
 
 /* __metadata__: strings only. */
 static gb_status read_metadata(gb_safetensors *file, const gb_json *member) {
-  if (member->type != GB_JSON_OBJECT) return gb_fail(file->context, GB_EFORMAT, "safetensors: %s is no object", METADATA);
+  if (member->type != GB_JSON_OBJECT)
+    return gb_fail(file->context, GB_EFORMAT, "safetensors: %s is no object", METADATA);
   size_t count = (size_t)member->as.list.count;
   file->metadata = gb_counted_alloc(file->context, (count + 1) * sizeof *file->metadata);
   if (!file->metadata) return gb_error_code(file->context);
@@ -284,10 +303,12 @@ static gb_status check_layout(gb_safetensors *file) {
   qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_entries);
   for (int64_t i = 0; i < file->count; end = file->entries[i++].end)
     if (file->entries[i].begin != end)
-      return gb_fail(file->context, GB_EFORMAT, "safetensors: tensor '%.200s' begins at %" PRIu64 ", the one before ends at %" PRIu64,
+      return gb_fail(file->context, GB_EFORMAT,
+                     "safetensors: tensor '%.200s' begins at %" PRIu64 ", the one before ends at %" PRIu64,
                      file->entries[i].name, file->entries[i].begin, end);
   if (end != bytes)
-    return gb_fail(file->context, GB_EFORMAT, "safetensors: the tensors take %" PRIu64 " bytes, the file holds %" PRIu64, end, bytes);
+    return gb_fail(file->context, GB_EFORMAT,
+                   "safetensors: the tensors take %" PRIu64 " bytes, the file holds %" PRIu64, end, bytes);
   return GB_OK;
 }
 
@@ -308,11 +329,13 @@ static gb_status read_entries(gb_safetensors *file) {
 static gb_status parse_header(gb_safetensors *file, const char *text, size_t bytes) {
   char error[256];
   gb_status status = gb_json_parse(file->context, text, bytes, &file->header, error, sizeof error);
-  return status != GB_EFORMAT ? status : gb_fail(file->context, status, "safetensors: the header is malformed: %s", error);
+  return status != GB_EFORMAT ? status : gb_fail(file->context, status, "safetensors: the header is malformed: %s",
+                                                 error);
 }
 
 /* GB_EFORMAT: there is no header; a file that begins as another format does is named as that, with what can be done. */
-static gb_status no_header(const gb_safetensors *file, const unsigned char *first, size_t bytes, const char *otherwise) {
+static gb_status no_header(const gb_safetensors *file, const unsigned char *first, size_t bytes,
+                           const char *otherwise) {
   const gb_kind *kind = gb_kind_of(first, bytes);
   if (kind) return gb_fail(file->context, GB_EFORMAT, "this is %s, not a safetensors file; %s", kind->what, kind->cure);
   return gb_fail(file->context, GB_EFORMAT, "safetensors: %s", otherwise);
@@ -384,7 +407,9 @@ int64_t gb_safetensors_find(const gb_safetensors *file, const char *name) {
 /* The engine holds bools as 0 or 1, and reads them as that. */
 static gb_status check_bools(gb_context *context, const entry *e, const unsigned char *data) {
   for (uint64_t i = 0; i < e->end - e->begin; i++)
-    if (data[i] > 1) return gb_fail(context, GB_EFORMAT, "safetensors: tensor '%.200s' is BOOL and holds the byte %d", e->name, data[i]);
+    if (data[i] > 1)
+      return gb_fail(context, GB_EFORMAT, "safetensors: tensor '%.200s' is BOOL and holds the byte %d", e->name,
+                     data[i]);
   return GB_OK;
 }
 
@@ -393,10 +418,13 @@ gb_status gb_safetensors_load(gb_safetensors *file, int64_t i, gb_tensor **out) 
   gb_dtype dtype = dtypes[e->dtype].dtype;
   if (dtype == GB_DTYPE_NONE)
     return gb_fail(file->context, GB_EDTYPE,
-                   "safetensors: tensor '%.200s' is %.40s; only F64, F32, F16, BF16, I64, I32, U8 and BOOL can be loaded; convert it in Python, "
-                   "with tensor.%s, and save the file again by safetensors.torch.save_file", e->name, e->dtype_name, dtypes[e->dtype].cure);
+                   "safetensors: tensor '%.200s' is %.40s; only F64, F32, F16, BF16, I64, I32, U8 and BOOL can be "
+                   "loaded; convert it in Python, "
+                   "with tensor.%s, and save the file again by safetensors.torch.save_file", e->name, e->dtype_name,
+                       dtypes[e->dtype].cure);
   if (e->ndim > GB_MAX_NDIM)
-    return gb_fail(file->context, GB_EUNSUPPORTED, "safetensors: tensor '%.200s' has %d dimensions; at most %d can be loaded", e->name, e->ndim,
+    return gb_fail(file->context, GB_EUNSUPPORTED, "safetensors: tensor '%.200s' has %d dimensions; at most %d can "
+                                                   "be loaded", e->name, e->ndim,
                    GB_MAX_NDIM);
   gb_tensor *tensor;
   GB_TRY(gb_tensor_new(file->context, dtype, e->ndim, e->shape, (gb_device){ GB_CPU, 0 }, &tensor));
@@ -409,7 +437,8 @@ gb_status gb_safetensors_load(gb_safetensors *file, int64_t i, gb_tensor **out) 
 
 int64_t gb_safetensors_metadata_count(const gb_safetensors *file) { return file->metadata_count; }
 const char *gb_safetensors_metadata_key(const gb_safetensors *file, int64_t i) { return file->metadata[i]->key; }
-const char *gb_safetensors_metadata_value(const gb_safetensors *file, int64_t i) { return file->metadata[i]->as.string.text; }
+const char *gb_safetensors_metadata_value(const gb_safetensors *file,
+                                          int64_t i) { return file->metadata[i]->as.string.text; }
 
 const char *gb_safetensors_metadata(const gb_safetensors *file, const char *key) {
   for (int64_t i = 0; i < file->metadata_count; i++)

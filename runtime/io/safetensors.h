@@ -1,8 +1,10 @@
-/* io/safetensors.h - named tensors and string metadata in one file (https://github.com/huggingface/safetensors, README, "Format").
+/* io/safetensors.h - named tensors and string metadata in one file (https://github.com/huggingface/safetensors, README,
+ * "Format").
  *
- * An unsigned 64-bit length, that many bytes of JSON, then the tensors: row-major, little-endian, sorted, without holes. The reader trusts
- * nothing: whatever breaks the format is GB_EFORMAT before any tensor is made, and it reads, never maps. Tensors that share storage are
- * for the caller to name once. A dtype of the format that the engine does not have can be listed, not loaded. */
+ * An unsigned 64-bit length, that many bytes of JSON, then the tensors: row-major, little-endian, sorted, without
+ * holes. The reader trusts nothing: whatever breaks the format is GB_EFORMAT before any tensor is made, and it reads,
+ * never maps. Tensors that share storage are for the caller to name once. A dtype of the format that the engine does
+ * not have can be listed, not loaded. */
 #ifndef GB_IO_SAFETENSORS_H
 #define GB_IO_SAFETENSORS_H
 
@@ -11,9 +13,10 @@
 
 typedef struct gb_safetensors gb_safetensors;
 
-/* Write tensors of any strides and devices, and metadata, to path (atomically: io/file.h). Names, keys and values are UTF-8; names and keys
- * are different among themselves. */
-gb_status gb_safetensors_save(gb_context *context, const char *path, const char *const *names, gb_tensor *const *tensors, int64_t count,
+/* Write tensors of any strides and devices, and metadata, to path (atomically: io/file.h). Names, keys and values are
+ * UTF-8; names and keys are different among themselves. */
+gb_status gb_safetensors_save(gb_context *context, const char *path, const char *const *names,
+                              gb_tensor *const *tensors, int64_t count,
                               const char *const *keys, const char *const *values, int64_t metadata_count);
 
 gb_status gb_safetensors_open(gb_context *context, const char *path, gb_safetensors **out);

@@ -7,7 +7,8 @@
 #include "op_ids.h"
 
 /* Each with the name of its function (base/functions.def). */
-#define GB_ACTIVATIONS(X) X(RELU, relu) X(GELU, gelu) X(GELU_TANH, gelu_tanh) X(SILU, silu) X(TANH, tanh) X(SIGMOID, sigmoid)
+#define GB_ACTIVATIONS(X) \
+  X(RELU, relu) X(GELU, gelu) X(GELU_TANH, gelu_tanh) X(SILU, silu) X(TANH, tanh) X(SIGMOID, sigmoid)
 
 typedef enum gb_activation {
   GB_ACTIVATION_NONE,
@@ -37,10 +38,11 @@ static inline void gb_activation_attribute(gb_activation a, gb_attr *approximate
   *approximate = gb_attr_word(a == GB_ACTIVATION_GELU_TANH ? GB_WORD_tanh : GB_WORD_none);
 }
 
-/* The op that computes the gradient at the activation's argument from (the gradient of its result, what is kept), with its attribute;
- * GB_OP_COUNT where there is no activation. */
+/* The op that computes the gradient at the activation's argument from (the gradient of its result, what is kept), with
+ * its attribute; GB_OP_COUNT where there is no activation. */
 static inline gb_op gb_activation_backward(gb_activation a, gb_attr *approximate) {
-  static const gb_op ops[] = { GB_OP_COUNT, GB_OP_relu_backward, GB_OP_gelu_backward, GB_OP_gelu_backward, GB_OP_silu_backward, GB_OP_tanh_backward,
+  static const gb_op ops[] = { GB_OP_COUNT, GB_OP_relu_backward, GB_OP_gelu_backward, GB_OP_gelu_backward,
+                               GB_OP_silu_backward, GB_OP_tanh_backward,
                                GB_OP_sigmoid_backward };
   gb_activation_attribute(a, approximate);
   return ops[a];

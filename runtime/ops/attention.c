@@ -1,7 +1,7 @@
 /* ops/attention.c - scaled_dot_product_attention: shapes, layout of the results, gradient.
  *
- * Results lie in memory in the order of dims that their counterpart has, dense and head_dim innermost: attention over [b, h, t, d] views of
- * [b, t, h, d] gives such a view again, so that joining the heads afterwards moves nothing. */
+ * Results lie in memory in the order of dims that their counterpart has, dense and head_dim innermost: attention over
+ * [b, h, t, d] views of [b, t, h, d] gives such a view again, so that joining the heads afterwards moves nothing. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@
 #include "graph/ops.h"
 
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
-static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end] : 1; }
+static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end]
+                                                           : 1; }
 
 /* Output i with a shape whose dims lie in memory as those of `like`, dense, the last one innermost. */
 static gb_status output_ordered(gb_call *call, int i, const gb_tensor *like, const int64_t *shape, gb_dtype dtype) {
@@ -37,12 +38,16 @@ static gb_status check_shapes(gb_call *call, const gb_tensor *query, const gb_te
   const char *wrong = NULL;
   int64_t heads = size_at(query, 2), key_heads = size_at(key, 2);
   if (query->ndim < 2 || query->ndim > 4 || key->ndim != query->ndim || value->ndim != query->ndim)
-    wrong = "query, key and value must all have the dimensions [batch, heads, time, head_dim], or [heads, time, head_dim]";
-  else if (size_at(query, 0) != size_at(key, 0) || size_at(query, 0) == 0) wrong = "query and key must have the same head_dim, at least 1";
+    wrong = "query, key and value must all have the dimensions [batch, heads, time, head_dim], or [heads, time, "
+            "head_dim]";
+  else if (size_at(query, 0) != size_at(key, 0) || size_at(query, 0) == 0)
+    wrong = "query and key must have the same head_dim, at least 1";
   else if (size_at(key, 1) != size_at(value, 1)) wrong = "key and value must have the same time";
-  else if (size_at(query, 3) != size_at(key, 3) || size_at(query, 3) != size_at(value, 3)) wrong = "query, key and value must have the same batch";
+  else if (size_at(query, 3) != size_at(key, 3) || size_at(query, 3) != size_at(value, 3))
+    wrong = "query, key and value must have the same batch";
   else if (key_heads != size_at(value, 2)) wrong = "key and value must have the same number of heads";
-  else if (key_heads == 0 ? heads != 0 : heads % key_heads != 0) wrong = "the heads of query must be a multiple of the heads of key";
+  else if (key_heads == 0 ? heads != 0 : heads % key_heads != 0)
+    wrong = "the heads of query must be a multiple of the heads of key";
   return wrong ? gb_call_fail(call, GB_ESHAPE, "%s (query %s, key %s, value %s)", wrong, q, k, v) : GB_OK;
 }
 
@@ -50,7 +55,8 @@ static gb_status check_shapes(gb_call *call, const gb_tensor *query, const gb_te
 static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tensor *query, const gb_tensor *key) {
   if (!mask) return GB_OK;
   if (mask->dtype != GB_BOOL && !gb_dtype_is_float((gb_dtype)mask->dtype))
-    return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: attend) or a float that is added to the scores, got %s", gb_dtype_name((gb_dtype)mask->dtype));
+    return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: attend) or a float that is added to the scores, "
+                                         "got %s", gb_dtype_name((gb_dtype)mask->dtype));
   if (call->needs_grad && gb_tensor_in_graph(mask))
     return gb_call_fail(call, GB_EAUTOGRAD, "mask requires a gradient, which attention does not compute; detach it");
   int64_t target[4] = { 0 }, shape[GB_MAX_NDIM];
@@ -62,11 +68,12 @@ static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tenso
   if (fits && !memcmp(shape, target, (size_t)ndim * sizeof *shape)) return GB_OK;
   char m[96], t[96];
   return gb_call_fail(call, GB_ESHAPE, "mask %s does not broadcast to %s, [batch, heads, time of query, time of key]",
-                      gb_shape_text(mask->ndim, mask->shape, m, sizeof m), gb_shape_text(query->ndim, target, t, sizeof t));
+                      gb_shape_text(mask->ndim, mask->shape, m, sizeof m),
+                          gb_shape_text(query->ndim, target, t, sizeof t));
 }
 
-/* query [b, h, tq, e], key [b, g, tk, e], value [b, g, tk, ev], g divides h -> y [b, h, tq, ev]; lse [b, h, tq], the log of each query's sum
- * of exponentials, is kept for backward in the dtype of the arithmetic. */
+/* query [b, h, tq, e], key [b, g, tk, e], value [b, g, tk, ev], g divides h -> y [b, h, tq, ev]; lse [b, h, tq], the
+ * log of each query's sum of exponentials, is kept for backward in the dtype of the arithmetic. */
 static gb_status attention_check(gb_call *call) {
   const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
   const gb_tensor *query = in->query, *key = in->key, *value = in->value;
@@ -105,7 +112,7 @@ static void take(gb_tensor **to, bool need, gb_tensor *made) {
 static gb_status attention_gradient(gb_grad_call *grad) {
   if (GB_NEEDS(grad, scaled_dot_product_attention, mask))
     return gb_fail(grad->context, GB_EAUTOGRAD,
-                   "scaled_dot_product_attention: mask requires a gradient, which attention does not compute; detach it");
+                 "scaled_dot_product_attention: mask requires a gradient, which attention does not compute; detach it");
   const gb_in_scaled_dot_product_attention *saved = GB_SAVED(grad, scaled_dot_product_attention);
   const gb_out_scaled_dot_product_attention *kept = GB_KEPT(grad, scaled_dot_product_attention);
   const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(grad, scaled_dot_product_attention);

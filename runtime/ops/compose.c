@@ -168,7 +168,8 @@ static gb_status rot90_compose(gb_call *call) {
   gb_attr plane = attrs->dims.given ? attrs->dims : gb_attr_ints(2, (int64_t[]){ 0, 1 });
   int dims[GB_MAX_NDIM], turns = (int)(attrs->k.integer % 4 + 4) % 4;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(rot90, x), 2, GB_MAX_NDIM));
-  if (plane.count != 2) return gb_call_fail(call, GB_EINVAL, "dims names %d dimensions; it turns two", (int)plane.count);
+  if (plane.count != 2)
+    return gb_call_fail(call, GB_EINVAL, "dims names %d dimensions; it turns two", (int)plane.count);
   GB_TRY(listed(call, &plane, x->ndim, dims));
   int64_t first = dims[turns == 1], both[] = { dims[0], dims[1] };
   gb_chain chain;
@@ -267,7 +268,8 @@ static gb_tensor *on_diagonal(gb_chain *chain, gb_tensor *x, int64_t offset) {
   }
   shape[last] = n, shape[last + 1] = m;
   gb_tensor *gaps = zeros(chain, x, last + 2, shape);
-  gb_tensor *spread = join(chain, (gb_tensor *[]){ GB_CHAIN(chain, unsqueeze, .x = x, .dim = gb_attr_int(last + 1)), gaps }, 2,
+  gb_tensor *spread = join(chain, (gb_tensor *[]){ GB_CHAIN(chain, unsqueeze, .x = x, .dim = gb_attr_int(last + 1)),
+                                                   gaps }, 2,
                            last + 1);
   spread = GB_CHAIN(chain, flatten, .x = spread, .first = gb_attr_int(last), .last = gb_attr_int(last + 1));
   shape[last] = before;
@@ -294,7 +296,8 @@ static gb_status diag_embed_compose(gb_call *call) {
   GB_TRY(gb_call_dim(call, attrs->first.integer, x->ndim + 1, &ends[0]));
   GB_TRY(gb_call_dim(call, attrs->second.integer, x->ndim + 1, &ends[1]));
   if (ends[0] == ends[1])
-    return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", ends[0] + 1);
+    return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones",
+                        ends[0] + 1);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   gb_tensor *y = on_diagonal(&chain, x, attrs->offset.integer);
@@ -354,8 +357,10 @@ static gb_status diff_compose(gb_call *call) {
 static gb_tensor *area_of(gb_chain *chain, gb_tensor *y, gb_tensor *x, double dx, int64_t dim, int64_t size) {
   gb_attr along = gb_attr_ints(1, &dim);
   if (!x) {
-    gb_tensor *ends = GB_CHAIN(chain, add, .x = GB_CHAIN(chain, select, .x = y, .dim = gb_attr_int(dim), .position = gb_attr_int(0)),
-                               .y = GB_CHAIN(chain, select, .x = y, .dim = gb_attr_int(dim), .position = gb_attr_int(-1)));
+    gb_tensor *ends = GB_CHAIN(chain, add, .x = GB_CHAIN(chain, select, .x = y, .dim = gb_attr_int(dim),
+                                                         .position = gb_attr_int(0)),
+                               .y = GB_CHAIN(chain, select, .x = y, .dim = gb_attr_int(dim),
+                                             .position = gb_attr_int(-1)));
     gb_tensor *sums = GB_CHAIN(chain, sub, .x = GB_CHAIN(chain, sum, .x = y, .dim = along),
                                .y = gb_chain_number(chain, GB_OP_mul, ends, 0.5));
     return gb_chain_number(chain, GB_OP_mul, sums, dx);
@@ -378,7 +383,8 @@ static gb_status trapezoid_compose(gb_call *call) {
   int64_t size = y->shape[dim], shape[GB_MAX_NDIM], rest[GB_MAX_NDIM];
   bool fits = !x || (x->ndim == 1 && x->numel == size) || (x->ndim == y->ndim && x->shape[dim] == size);
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "x is %s, y %s: x is a vector of the points along dimension %d, or shaped like y",
+    return gb_call_fail(call, GB_ESHAPE, "x is %s, y %s: x is a vector of the points along dimension %d, or shaped "
+                                         "like y",
                         gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(y->ndim, y->shape, b, sizeof b),
                         dim + 1);
   for (int i = 0; i < y->ndim; i++) {
@@ -421,7 +427,8 @@ static gb_status take_along_dim_compose(gb_call *call) {
       shape[ndim] = ndim == dim ? m : wide[ndim];
     }
     if (!fits)
-      return gb_call_fail(call, GB_ESHAPE, "index is %s, x %s: they need as many dimensions, and to broadcast in all but dimension %d",
+      return gb_call_fail(call, GB_ESHAPE, "index is %s, x %s: they need as many dimensions, and to broadcast in "
+                                           "all but dimension %d",
                           gb_shape_text(index->ndim, index->shape, a, sizeof a),
                           gb_shape_text(x->ndim, x->shape, b, sizeof b), dim + 1);
     x = GB_CHAIN(&chain, expand, .x = x, .shape = gb_attr_ints(ndim, wide));
@@ -470,7 +477,8 @@ static gb_status index_copy_compose(gb_call *call) {
   bool fits = source->ndim == x->ndim;
   for (int i = 0; fits && i < x->ndim; i++) fits = source->shape[i] == (i == dim ? in->index->numel : x->shape[i]);
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "source is %s, x %s: source has x's shape, and a slice along dimension %d for each of the %"
+    return gb_call_fail(call, GB_ESHAPE, "source is %s, x %s: source has x's shape, and a slice along dimension %d "
+                                         "for each of the %"
                         PRId64 " in index", gb_shape_text(source->ndim, source->shape, a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b), dim + 1, in->index->numel);
   gb_chain chain;
@@ -521,9 +529,11 @@ static gb_status scatter_compose(gb_call *call) {
   GB_TRY(gb_require_integer(call, GB_IN_AT(scatter, index)));
   bool fits = (index->ndim ? index->ndim : 1) == ndim && (source->ndim == 0 || source->ndim == index->ndim);
   for (int i = 0; fits && i < index->ndim; i++)
-    fits = (source->ndim == 0 || index->shape[i] <= source->shape[i]) && (i == dim || !x->ndim || index->shape[i] <= x->shape[i]);
+    fits = (source->ndim == 0 || index->shape[i] <= source->shape[i]) &&
+        (i == dim || !x->ndim || index->shape[i] <= x->shape[i]);
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "index is %s, x %s: it needs as many dimensions, none of them larger except dimension %d, "
+    return gb_call_fail(call, GB_ESHAPE, "index is %s, x %s: it needs as many dimensions, none of them larger "
+                                         "except dimension %d, "
                         "and no larger than source's", gb_shape_text(index->ndim, index->shape, a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b), dim + 1);
   gb_chain chain;
@@ -582,7 +592,8 @@ static gb_status nan_aware(gb_call *call, bool mean) {
   }
   return gb_chain_end(&chain, y, &GB_OUT(call, nansum)->y);
 }
-_Static_assert(GB_ATTR_AT(nanmean, dim) == GB_ATTR_AT(nansum, dim) && GB_ATTR_AT(nanmean, keepdim) == GB_ATTR_AT(nansum, keepdim) &&
+_Static_assert(GB_ATTR_AT(nanmean, dim) == GB_ATTR_AT(nansum, dim) &&
+               GB_ATTR_AT(nanmean, keepdim) == GB_ATTR_AT(nansum, keepdim) &&
                  GB_ATTR_AT(nanmean, dtype) == GB_ATTR_AT(nansum, dtype), "read as nansum");
 
 static gb_status nansum_compose(gb_call *call) { return nan_aware(call, false); }
@@ -593,7 +604,8 @@ static gb_status var_mean_compose(gb_call *call) {
   const gb_attrs_var_mean *attrs = GB_ATTRS(call, var_mean);
   GB_TRY(GB_RUN(call->context, var, &GB_OUT(call, var_mean)->var, .x = x, .dim = attrs->dim,
                 .correction = attrs->correction, .keepdim = attrs->keepdim));
-  return GB_RUN(call->context, mean, &GB_OUT(call, var_mean)->mean, .x = x, .dim = attrs->dim, .keepdim = attrs->keepdim);
+  return GB_RUN(call->context, mean, &GB_OUT(call, var_mean)->mean, .x = x, .dim = attrs->dim,
+                .keepdim = attrs->keepdim);
 }
 
 static gb_status std_mean_compose(gb_call *call) {
@@ -601,7 +613,8 @@ static gb_status std_mean_compose(gb_call *call) {
   const gb_attrs_std_mean *attrs = GB_ATTRS(call, std_mean);
   GB_TRY(GB_RUN(call->context, std, &GB_OUT(call, std_mean)->std, .x = x, .dim = attrs->dim,
                 .correction = attrs->correction, .keepdim = attrs->keepdim));
-  return GB_RUN(call->context, mean, &GB_OUT(call, std_mean)->mean, .x = x, .dim = attrs->dim, .keepdim = attrs->keepdim);
+  return GB_RUN(call->context, mean, &GB_OUT(call, std_mean)->mean, .x = x, .dim = attrs->dim,
+                .keepdim = attrs->keepdim);
 }
 
 static gb_status aminmax_compose(gb_call *call) {
@@ -617,7 +630,8 @@ static gb_status dist_compose(gb_call *call) {
   const gb_in_dist *in = GB_IN(call, dist);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = GB_CHAIN(&chain, norm, .x = GB_CHAIN(&chain, sub, .x = in->x, .y = in->y), .p = GB_ATTRS(call, dist)->p);
+  gb_tensor *y = GB_CHAIN(&chain, norm, .x = GB_CHAIN(&chain, sub, .x = in->x, .y = in->y),
+                          .p = GB_ATTRS(call, dist)->p);
   return gb_chain_end(&chain, y, &GB_OUT(call, dist)->z);
 }
 

@@ -33,7 +33,8 @@ static gb_status gated(gb_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(glu, x), 1, GB_MAX_NDIM));
   GB_TRY(gb_call_dim(call, GB_ATTRS(call, glu)->dim.integer, x->ndim, &dim));
   if (x->shape[dim] % 2)
-    return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements; it is halved, so it must be even", dim + 1,
+    return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements; it is halved, so it must be even",
+                        dim + 1,
                         x->shape[dim]);
   gb_chain_begin(&chain, call->context);
   gb_tensor *a = half(&chain, x, dim, 0), *b = half(&chain, x, dim, 1);
@@ -42,7 +43,8 @@ static gb_status gated(gb_call *call) {
                                             : OP2(mul, OP1(gelu, a), b);
   return gb_chain_end(&chain, y, &GB_OUT(call, glu)->y);
 }
-_Static_assert(GB_ATTR_AT(swiglu, dim) == GB_ATTR_AT(glu, dim) && GB_ATTR_AT(geglu, dim) == GB_ATTR_AT(glu, dim), "alike");
+_Static_assert(GB_ATTR_AT(swiglu, dim) == GB_ATTR_AT(glu, dim) && GB_ATTR_AT(geglu, dim) == GB_ATTR_AT(glu, dim),
+               "alike");
 
 /* ====} */
 

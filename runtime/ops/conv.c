@@ -1,8 +1,9 @@
 /* ops/conv.c - 2-D convolution and pooling: checks and gradients.
  *
- * Each of these ops is linear in every operand once the window positions of a maximum are known, so the gradients of the gradients are
- * convolutions and poolings again, and every row here can be differentiated twice. Results of convolutions are channels-last in memory;
- * poolings keep the layout of their input. A fused relu keeps its result for backward; without one nothing but the operands is kept. */
+ * Each of these ops is linear in every operand once the window positions of a maximum are known, so the gradients of
+ * the gradients are convolutions and poolings again, and every row here can be differentiated twice. Results of
+ * convolutions are channels-last in memory; poolings keep the layout of their input. A fused relu keeps its result for
+ * backward; without one nothing but the operands is kept. */
 #include "ops/conv.h"
 
 #include <inttypes.h>
@@ -25,7 +26,8 @@ static gb_status check_images(gb_call *call, int input) {
   const gb_tensor *x = call->in[input];
   for (int i = 1; i < 4; i++)
     if (x->shape[i] == 0 || x->shape[i] > GB_CONV_LIMIT)
-      return gb_call_fail(call, GB_ESHAPE, "dimension %d of '%s' (%s) has size %" PRId64 "; only the batch may be empty", i + 1,
+      return gb_call_fail(call, GB_ESHAPE,
+                          "dimension %d of '%s' (%s) has size %" PRId64 "; only the batch may be empty", i + 1,
                           call->info->in[input].name, gb_shape_text(4, x->shape, text, sizeof text), x->shape[i]);
   return GB_OK;
 }
@@ -34,7 +36,8 @@ static gb_status check_images(gb_call *call, int input) {
 static gb_status check_same_dtype(gb_call *call, int a, int b) {
   const gb_tensor *x = call->in[a], *y = call->in[b];
   if (!y || x->dtype == y->dtype) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' is %s and '%s' is %s; convert one with :to(dtype), or use autocast", call->info->in[a].name,
+  return gb_call_fail(call, GB_EDTYPE, "'%s' is %s and '%s' is %s; convert one with :to(dtype), or use autocast",
+                      call->info->in[a].name,
                       gb_dtype_name((gb_dtype)x->dtype), call->info->in[b].name, gb_dtype_name((gb_dtype)y->dtype));
 }
 
@@ -75,10 +78,13 @@ static gb_status check_conv(gb_call *call, const int64_t *x, const int64_t *weig
   conv_texts t = texts_of(x, weight);
   int64_t groups = attrs.groups->integer;
   if (x[1] % groups || weight[0] % groups)
-    return gb_call_fail(call, GB_ESHAPE, "groups = %" PRId64 " must divide the input's %" PRId64 " channels and the weight's %" PRId64
+    return gb_call_fail(call, GB_ESHAPE,
+                        "groups = %" PRId64 " must divide the input's %" PRId64 " channels and the weight's %" PRId64
                         " (input %s, weight %s)", groups, x[1], weight[0], t.x, t.weight);
   if (weight[1] * groups != x[1])
-    return gb_call_fail(call, GB_ESHAPE, "weight expects %" PRId64 " input channels, input has %" PRId64 " (input %s, weight %s, groups %" PRId64 ")",
+    return gb_call_fail(call, GB_ESHAPE,
+                        "weight expects %" PRId64 " input channels, input has %" PRId64 " (input %s, weight %s, "
+                                                                                        "groups %" PRId64 ")",
                         weight[1] * groups, x[1], t.x, t.weight, groups);
   *s = gb_conv_sizes_of(2, x, weight, attrs);
   for (int i = 0; i < 2; i++)
@@ -87,7 +93,8 @@ static gb_status check_conv(gb_call *call, const int64_t *x, const int64_t *weig
                           "; it must be 1", s->stride[i]);
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE,
-                      "the kernel does not fit into the padded input (input %s, weight %s, padding %" PRId64 "x%" PRId64 ", dilation %" PRId64
+            "the kernel does not fit into the padded input (input %s, weight %s, padding %" PRId64 "x%" PRId64
+            ", dilation %" PRId64
                       "x%" PRId64 "); use more padding or a smaller kernel",
                       t.x, t.weight, s->padding[0], s->padding[1], s->dilation[0], s->dilation[1]);
 }
@@ -246,7 +253,9 @@ static gb_status check_pool(gb_call *call, const int64_t *x, gb_pool_attrs attrs
   *s = gb_pool_sizes_of(2, x, attrs);
   for (int i = 0; i < 2; i++) {
     if (s->padding[i] > s->kernel[i] / 2)
-      return gb_call_fail(call, GB_EINVAL, "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64, s->padding[i],
+      return gb_call_fail(call, GB_EINVAL,
+                          "padding is %" PRId64 "; it may be at most half of kernel_size, which is %" PRId64,
+          s->padding[i],
                           s->kernel[i]);
     for (int64_t at = -s->padding[i], k = 0; s->dilation[i] > s->in[i] && s->out[i] > 0; at += s->dilation[i], k++) {
       if (at >= 0 && at < s->in[i]) break;
@@ -256,7 +265,8 @@ static gb_status check_pool(gb_call *call, const int64_t *x, gb_pool_attrs attrs
     }
   }
   if (s->out[0] > 0 && s->out[1] > 0) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input (%s); use a smaller kernel_size",
+  return gb_call_fail(call, GB_ESHAPE, "the window (%" PRId64 "x%" PRId64 ") does not fit into the padded input "
+                                                                          "(%s); use a smaller kernel_size",
                       s->kernel[0], s->kernel[1], gb_shape_text(4, x, text, sizeof text));
 }
 

@@ -82,7 +82,8 @@ static gb_status check_random_integers(gb_call *call) {
     return gb_call_fail(call, GB_EINVAL, "low must be below high, they are %lld and %lld", (long long)low,
                         (long long)high);
   if (!holds(dtype, low, high - 1))
-    return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype", gb_dtype_name(dtype),
+    return gb_call_fail(call, GB_EINVAL, "%s cannot hold every integer from %lld to %lld; choose a wider dtype",
+                        gb_dtype_name(dtype),
                         (long long)low, (long long)high - 1);
   gb_call_random(call);
   return check_like(call);
@@ -106,7 +107,8 @@ static gb_status check_multinomial(gb_call *call) {
   int64_t n = x->shape[x->ndim - 1], shape[2] = { x->shape[0], samples };
   if (n == 0) return gb_call_fail(call, GB_ESHAPE, "there are no weights to draw from");
   if (samples > n && !attrs->replacement.integer)
-    return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement from %lld weights; pass replacement = true", (long long)samples,
+    return gb_call_fail(call, GB_EINVAL, "%lld samples without replacement from %lld weights; pass replacement = true",
+                        (long long)samples,
                         (long long)n);
   gb_call_random(call);
   return gb_call_output(call, Y, x->ndim, x->ndim == 2 ? shape : shape + 1, GB_INT64);
@@ -128,8 +130,10 @@ static gb_status check_copy(gb_call *call) {
   int ndim = x->ndim;
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
-  if (!gb_broadcast(&ndim, shape, source->ndim, source->shape) || ndim != x->ndim || memcmp(shape, x->shape, sizeof *shape * (size_t)ndim))
-    return gb_call_fail(call, GB_ESHAPE, "a tensor of shape %s cannot be broadcast into one of shape %s", gb_shape_text(source->ndim, source->shape,
+  if (!gb_broadcast(&ndim, shape, source->ndim, source->shape) || ndim != x->ndim ||
+      memcmp(shape, x->shape, sizeof *shape * (size_t)ndim))
+    return gb_call_fail(call, GB_ESHAPE, "a tensor of shape %s cannot be broadcast into one of shape %s",
+                        gb_shape_text(source->ndim, source->shape,
                         a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   return check_like(call);

@@ -94,7 +94,9 @@ static gb_status normalize(gb_call *call) {
   GB_TRY(gb_call_dim(call, attrs->dim.integer, GB_IN(call, normalize)->x->ndim, &dim));
   gb_formula_begin(&f, call);
   gb_tensor *x = gb_operand(&f, GB_IN(call, normalize)->x), *norm = gb_norm_along(&f, x, attrs->p.number, dim, true);
-  return gb_formula_end(&f, call, gb_over(&f, x, GB_CHAIN(&f.chain, clamp, .x = norm, .min = gb_chain_wrap(&f.chain, attrs->eps.number))));
+  return gb_formula_end(&f, call,
+                        gb_over(&f, x, GB_CHAIN(&f.chain, clamp, .x = norm,
+                                                .min = gb_chain_wrap(&f.chain, attrs->eps.number))));
 }
 
 /* x1 [..., n], x2 [..., m], weight [out, n, m], bias [out]. */

@@ -17,7 +17,8 @@
 
 static gb_status shapes_differ(gb_call *call, int ndim, const int64_t *shape, const gb_tensor *t) {
   char a[96], b[96];
-  return gb_call_fail(call, GB_ESHAPE, "shapes %s and %s do not broadcast: counted from the last dim, sizes must be equal or 1",
+  return gb_call_fail(call, GB_ESHAPE, "shapes %s and %s do not broadcast: counted from the last dim, sizes must be "
+                                       "equal or 1",
                       gb_shape_text(ndim, shape, a, sizeof a), gb_shape_text(t->ndim, t->shape, b, sizeof b));
 }
 
@@ -61,7 +62,8 @@ static gb_dtype floating(gb_dtype dtype) { return gb_dtype_is_float(dtype) ? dty
 
 static gb_status no_bools(gb_call *call, gb_dtype dtype) {
   if (dtype != GB_BOOL) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_and, logical_or, logical_xor, logical_not, or x:int()");
+  return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_and, logical_or, logical_xor, "
+                                       "logical_not, or x:int()");
 }
 
 /* add, mul, maximum, abs, ...: the promoted dtype. */
@@ -95,7 +97,8 @@ static gb_status check_test(gb_call *call) { return output(call, GB_BOOL); }
 static gb_status check_bitwise(gb_call *call) {
   gb_dtype dtype = promoted(call);
   if (gb_dtype_is_float(dtype))
-    return gb_call_fail(call, GB_EDTYPE, "works on integer and bool tensors, this would be %s; convert with x:int() or x:bool()",
+    return gb_call_fail(call, GB_EDTYPE, "works on integer and bool tensors, this would be %s; convert with x:int() "
+                                         "or x:bool()",
                         gb_dtype_name(dtype));
   return output(call, dtype);
 }
@@ -151,7 +154,8 @@ static gb_status check_addcmul(gb_call *call) {
 static gb_status require_bool(gb_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (dtype == GB_BOOL) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a bool tensor, it is %s; compare it with a number, for example m:ne(0)",
+  return gb_call_fail(call, GB_EDTYPE, "'%s' must be a bool tensor, it is %s; compare it with a number, for example "
+                                       "m:ne(0)",
                       call->info->in[input].name,
                       gb_dtype_name(dtype));
 }
@@ -257,7 +261,8 @@ static gb_tensor *where_else(gb_chain *c, gb_tensor *mask, gb_tensor *x, double 
 static gb_tensor *passed(gb_chain *c, gb_tensor *mask, gb_tensor *x) { return where_else(c, mask, x, 0); }
 
 /* What a rule computes in: the dtype of the result, float32 in the place of a 16-bit one. */
-static gb_dtype wide(const gb_grad_call *grad) { return gb_is_16bit((gb_dtype)G->dtype) ? GB_FLOAT32 : (gb_dtype)G->dtype; }
+static gb_dtype wide(const gb_grad_call *grad) { return gb_is_16bit((gb_dtype)G->dtype) ? GB_FLOAT32
+                                                 : (gb_dtype)G->dtype; }
 
 /* An operand as the op computed with it, for rules that put operands together without the gradient. By themselves,
  * numbers would count as float32, integers would wrap or count as float32, and of two narrow floats beside a wide one

@@ -1,7 +1,8 @@
 /* ops/index.c - picking elements by integers and masks, joining and ordering: checks and gradients.
  *
- * Indices in tensors are data: they count from 0, negative ones are errors, and the kernels check them before they write anything.
- * A gradient that spreads into zeros (gather, index_select, embedding) is the op that adds at indices, and the other way round. */
+ * Indices in tensors are data: they count from 0, negative ones are errors, and the kernels check them before they
+ * write anything. A gradient that spreads into zeros (gather, index_select, embedding) is the op that adds at indices,
+ * and the other way round. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,8 @@ static int64_t size_at(const gb_tensor *x, int dim) { return x->ndim ? x->shape[
 /* source goes into a tensor of `dtype`: its category may not be higher. */
 static gb_status require_fits_dtype(gb_call *call, gb_dtype dtype, const gb_tensor *source) {
   if (gb_dtype_category((gb_dtype)source->dtype) <= gb_dtype_category(dtype)) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "%s values do not fit into a %s tensor; convert one of them first", gb_dtype_name((gb_dtype)source->dtype),
+  return gb_call_fail(call, GB_EDTYPE, "%s values do not fit into a %s tensor; convert one of them first",
+                      gb_dtype_name((gb_dtype)source->dtype),
                       gb_dtype_name(dtype));
 }
 
@@ -41,14 +43,18 @@ static gb_status require_vector(gb_call *call, int input) {
 }
 
 /* index may not be larger than x in any dimension but `free_dim` (-1: in none). */
-static gb_status require_within(gb_call *call, const gb_tensor *index, const gb_tensor *x, const char *name, int free_dim) {
+static gb_status require_within(gb_call *call, const gb_tensor *index, const gb_tensor *x, const char *name,
+                                int free_dim) {
   bool fits = (index->ndim ? index->ndim : 1) == (x->ndim ? x->ndim : 1);
   for (int i = 0; fits && i < index->ndim; i++) fits = i == free_dim || index->shape[i] <= size_at(x, i);
   if (fits) return GB_OK;
   char a[96], b[96];
   gb_shape_text(index->ndim, index->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b);
-  if (free_dim < 0) return gb_call_fail(call, GB_ESHAPE, "index is %s, %s %s: it needs as many dimensions, none of them larger", a, name, b);
-  return gb_call_fail(call, GB_ESHAPE, "index is %s, %s %s: it needs as many dimensions, none of them larger except dimension %d", a, name, b,
+  if (free_dim < 0)
+    return gb_call_fail(call, GB_ESHAPE, "index is %s, %s %s: it needs as many dimensions, none of them larger", a,
+                        name, b);
+  return gb_call_fail(call, GB_ESHAPE, "index is %s, %s %s: it needs as many dimensions, none of them larger except "
+                                       "dimension %d", a, name, b,
                       free_dim + 1);
 }
 
@@ -116,7 +122,9 @@ static gb_status embedding_check(gb_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(embedding, weight), 2, 2));
   GB_TRY(gb_require_float(call, GB_IN_AT(embedding, weight)));
   if (padding->given && (padding->integer < 0 || padding->integer >= weight->shape[0]))
-    return gb_call_fail(call, GB_EINDEX, "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)", padding->integer,
+    return gb_call_fail(call, GB_EINDEX,
+                        "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)",
+        padding->integer,
                         weight->shape[0] - 1);
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, index->shape, sizeof shape);
@@ -142,7 +150,8 @@ static gb_status embedding_backward_check(gb_call *call) {
   if (grad->ndim != index->ndim + 1 || memcmp(grad->shape, index->shape, (size_t)index->ndim * sizeof *index->shape)) {
     char a[96], b[96];
     return gb_call_fail(call, GB_ESHAPE, "grad is %s, index %s: grad needs index's shape and one dimension more",
-                        gb_shape_text(grad->ndim, grad->shape, a, sizeof a), gb_shape_text(index->ndim, index->shape, b, sizeof b));
+                        gb_shape_text(grad->ndim, grad->shape, a, sizeof a),
+                            gb_shape_text(index->ndim, index->shape, b, sizeof b));
   }
   int64_t shape[] = { attrs->rows.integer, grad->shape[index->ndim] };
   return gb_call_output(call, GB_OUT_AT(embedding_backward, dweight), 2, shape,
@@ -208,7 +217,9 @@ static gb_status index_select_check(gb_call *call) {
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
   if (x->ndim) shape[dim] = index->numel;
-  else if (index->numel != 1) return gb_call_fail(call, GB_ESHAPE, "x is a scalar; only one element can be picked, index has %" PRId64, index->numel);
+  else if (index->numel != 1)
+    return gb_call_fail(call, GB_ESHAPE, "x is a scalar; only one element can be picked, index has %" PRId64,
+                        index->numel);
   return gb_call_output(call, GB_OUT_AT(index_select, y), x->ndim, shape, (gb_dtype)x->dtype);
 }
 
@@ -231,9 +242,11 @@ static gb_status index_add_check(gb_call *call) {
   for (int i = 0; fits && i < x->ndim; i++) fits = source->shape[i] == (i == dim ? index->numel : x->shape[i]);
   if (!fits || (x->ndim == 0 && index->numel != 1)) {
     char a[96], b[96];
-    return gb_call_fail(call, GB_ESHAPE, "source is %s, x %s, index has %" PRId64 " elements: source needs x's shape, with %" PRId64
+    return gb_call_fail(call, GB_ESHAPE, "source is %s, x %s, index has %" PRId64 " elements: source needs x's "
+                                                                                  "shape, with %" PRId64
                                          " in dimension %d",
-                        gb_shape_text(source->ndim, source->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b), index->numel,
+                        gb_shape_text(source->ndim, source->shape, a, sizeof a),
+                            gb_shape_text(x->ndim, x->shape, b, sizeof b), index->numel,
                         index->numel, dim + 1);
   }
   return gb_call_output_like(call, GB_OUT_AT(index_add, y), x, (gb_dtype)x->dtype);
@@ -272,15 +285,18 @@ static gb_status index_put_check(gb_call *call) {
   int64_t shape[GB_MAX_NDIM], joint[GB_MAX_NDIM];
   int ndim = picked_shape(index, x->ndim, x->shape, shape), joint_ndim = ndim;
   memcpy(joint, shape, sizeof joint);
-  if (!gb_broadcast(&joint_ndim, joint, source->ndim, source->shape) || joint_ndim != ndim || memcmp(joint, shape, (size_t)ndim * sizeof *shape)) {
+  if (!gb_broadcast(&joint_ndim, joint, source->ndim, source->shape) || joint_ndim != ndim ||
+      memcmp(joint, shape, (size_t)ndim * sizeof *shape)) {
     char a[96], b[96];
     return gb_call_fail(call, GB_ESHAPE, "source is %s and does not broadcast to the %s elements that index picks",
-                        gb_shape_text(source->ndim, source->shape, a, sizeof a), gb_shape_text(ndim, shape, b, sizeof b));
+                        gb_shape_text(source->ndim, source->shape, a, sizeof a),
+                            gb_shape_text(ndim, shape, b, sizeof b));
   }
   return gb_call_output_like(call, GB_OUT_AT(index_put, y), x, (gb_dtype)x->dtype);
 }
 
-/* For each of n index values (a vector), as a bool column [n, 1 ...] of `ndim` dims: a later one is equal, so this one was written over. */
+/* For each of n index values (a vector), as a bool column [n, 1 ...] of `ndim` dims: a later one is equal, so this one
+ * was written over. */
 static gb_status overwritten(gb_context *c, gb_tensor *index, int64_t rows, int ndim, gb_tensor **out) {
   gb_tensor *order = NULL, *table = NULL, *last = NULL, *winner = NULL, *flags = NULL;
   int64_t n = index->numel, column[GB_MAX_NDIM] = { n, 1, 1, 1, 1, 1, 1, 1 };
@@ -340,7 +356,8 @@ static gb_status masked_select_check(gb_call *call) {
   memcpy(shape, x->shape, sizeof shape);
   if (!gb_broadcast(&ndim, shape, mask->ndim, mask->shape)) {
     char a[96], b[96];
-    return gb_call_fail(call, GB_ESHAPE, "mask is %s and does not broadcast with x (%s)", gb_shape_text(mask->ndim, mask->shape, a, sizeof a),
+    return gb_call_fail(call, GB_ESHAPE, "mask is %s and does not broadcast with x (%s)",
+                        gb_shape_text(mask->ndim, mask->shape, a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   }
   for (int i = 0; i < ndim; i++) copies *= shape[i];
@@ -375,9 +392,11 @@ static gb_status masked_scatter_check(gb_call *call) {
   int64_t shape[GB_MAX_NDIM];
   int ndim = x->ndim;
   memcpy(shape, x->shape, sizeof shape);
-  if (!gb_broadcast(&ndim, shape, mask->ndim, mask->shape) || ndim != x->ndim || memcmp(shape, x->shape, (size_t)ndim * sizeof *shape)) {
+  if (!gb_broadcast(&ndim, shape, mask->ndim, mask->shape) || ndim != x->ndim ||
+      memcmp(shape, x->shape, (size_t)ndim * sizeof *shape)) {
     char a[96], b[96];
-    return gb_call_fail(call, GB_ESHAPE, "mask is %s and does not broadcast to x (%s)", gb_shape_text(mask->ndim, mask->shape, a, sizeof a),
+    return gb_call_fail(call, GB_ESHAPE, "mask is %s and does not broadcast to x (%s)",
+                        gb_shape_text(mask->ndim, mask->shape, a, sizeof a),
                         gb_shape_text(x->ndim, x->shape, b, sizeof b));
   }
   return gb_call_output_like(call, GB_OUT_AT(masked_scatter, y), x, (gb_dtype)x->dtype);
@@ -439,7 +458,8 @@ static gb_status topk_check(gb_call *call) {
   int dim;
   GB_TRY(dim_of(call, &GB_ATTRS(call, topk)->dim, x, &dim));
   if (k > size_at(x, dim))
-    return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1, size_at(x, dim));
+    return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1,
+                        size_at(x, dim));
   memcpy(shape, x->shape, sizeof shape);
   if (x->ndim) shape[dim] = k;
   else if (k == 0) return gb_call_fail(call, GB_EINVAL, "k is 0, but a scalar has one element to take");
@@ -498,8 +518,10 @@ static gb_status require_alike(gb_call *call, gb_tensor *const *list, int i, int
   if (fits) return GB_OK;
   char a[96], b[96];
   gb_shape_text(t->ndim, t->shape, a, sizeof a), gb_shape_text(first->ndim, first->shape, b, sizeof b);
-  if (dim < 0) return gb_call_fail(call, GB_ESHAPE, "tensor %d is %s, tensor 1 is %s; all must have one shape", i + 1, a, b);
-  return gb_call_fail(call, GB_ESHAPE, "tensor %d is %s, tensor 1 is %s; they may differ in dimension %d only", i + 1, a, b, dim + 1);
+  if (dim < 0)
+    return gb_call_fail(call, GB_ESHAPE, "tensor %d is %s, tensor 1 is %s; all must have one shape", i + 1, a, b);
+  return gb_call_fail(call, GB_ESHAPE, "tensor %d is %s, tensor 1 is %s; they may differ in dimension %d only", i + 1,
+                      a, b, dim + 1);
 }
 
 /* Sizes along dim add up; all others agree. */
@@ -507,7 +529,8 @@ static gb_status cat_check(gb_call *call) {
   gb_tensor **xs = GB_LIST(call, cat, xs);
   const gb_tensor *first = xs[0];
   int dim, count = GB_LIST_COUNT(call, cat, xs);
-  if (first->ndim == 0) return gb_call_fail(call, GB_ESHAPE, "tensor 1 is a scalar and has no dimension to join along; use stack");
+  if (first->ndim == 0)
+    return gb_call_fail(call, GB_ESHAPE, "tensor 1 is a scalar and has no dimension to join along; use stack");
   GB_TRY(gb_call_dim(call, GB_ATTRS(call, cat)->dim.integer, first->ndim, &dim));
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, first->shape, sizeof shape);

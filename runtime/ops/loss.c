@@ -1,9 +1,9 @@
 /* ops/loss.c - losses: checks, gradients, and those that are made of other ops. The kernels are in cpu/loss.c.
  *
- * cross_entropy and nll_loss keep what their gradient needs (log-sums, the total weight) in float32. Their first gradient is a fused row;
- * with create_graph it is built again of softmax, so that it can be differentiated. linear_cross_entropy computes its gradients in
- * forward, for the sum of the losses, and backward only scales them: the logits never exist whole, and a 16-bit gradient is not rounded
- * while it is still divided by the number of targets. */
+ * cross_entropy and nll_loss keep what their gradient needs (log-sums, the total weight) in float32. Their first
+ * gradient is a fused row; with create_graph it is built again of softmax, so that it can be differentiated.
+ * linear_cross_entropy computes its gradients in forward, for the sum of the losses, and backward only scales them: the
+ * logits never exist whole, and a 16-bit gradient is not rounded while it is still divided by the number of targets. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -36,7 +36,8 @@ static gb_status check_indices(gb_call *call, const gb_tensor *x, const gb_tenso
   int ndim = target_shape(x, shape);
   char a[96], b[96], c[96];
   if (target->ndim == ndim && !memcmp(target->shape, shape, sizeof *shape * (size_t)ndim)) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "class indices for x of shape %s have shape %s, target has %s; the classes are dimension %d of x",
+  return gb_call_fail(call, GB_ESHAPE, "class indices for x of shape %s have shape %s, target has %s; the classes "
+                                       "are dimension %d of x",
                       gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(ndim, shape, b, sizeof b),
                       gb_shape_text(target->ndim, target->shape, c, sizeof c), class_dim(x->ndim) + 1);
 }
@@ -50,7 +51,8 @@ static gb_status check_weight(gb_call *call, const gb_tensor *x, int input) {
   if (!weight) return GB_OK;
   GB_TRY(gb_require_float(call, input));
   if (weight->ndim == 1 && weight->shape[0] == classes) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "weight needs one element per class, %" PRId64 " in all; it has shape %s", classes,
+  return gb_call_fail(call, GB_ESHAPE, "weight needs one element per class, %" PRId64 " in all; it has shape %s",
+                      classes,
                       gb_shape_text(weight->ndim, weight->shape, text, sizeof text));
 }
 
@@ -76,8 +78,10 @@ static gb_status cross_entropy_check(gb_call *call) {
                         gb_dtype_name((gb_dtype)target->dtype));
   else if (!same_sizes(x, target))
     return gb_call_fail(call, GB_ESHAPE,
-                        "a floating target holds probabilities and needs the shape of x, %s; it has %s (class indices are integers: x:long())",
-                        gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(target->ndim, target->shape, b, sizeof b));
+                        "a floating target holds probabilities and needs the shape of x, %s; it has %s (class "
+                        "indices are integers: x:long())",
+                        gb_shape_text(x->ndim, x->shape, a, sizeof a),
+                            gb_shape_text(target->ndim, target->shape, b, sizeof b));
   GB_TRY(check_weight(call, x, GB_IN_AT(cross_entropy, weight)));
   GB_TRY(loss_output(call, GB_OUT_AT(cross_entropy, loss), x, &GB_ATTRS(call, cross_entropy)->reduction));
   if (!call->needs_grad) return GB_OK;
@@ -114,13 +118,17 @@ static gb_status check_linear_shapes(gb_call *call) {
   const gb_tensor *x = in->x, *weight = in->weight, *target = in->target, *bias = in->bias;
   char a[96], b[96];
   if (x->shape[1] != weight->shape[1])
-    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " features, weight expects %" PRId64 " (x %s, weight %s)", x->shape[1], weight->shape[1],
+    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " features, weight expects %" PRId64 " (x %s, weight %s)",
+                        x->shape[1], weight->shape[1],
                         gb_shape_text(2, x->shape, a, sizeof a), gb_shape_text(2, weight->shape, b, sizeof b));
   if (target->shape[0] != x->shape[0])
-    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " rows, target %" PRId64 " elements; give one class index per row", x->shape[0],
+    return gb_call_fail(call, GB_ESHAPE, "x has %" PRId64 " rows, target %" PRId64 " elements; give one class index "
+                                                                                   "per row", x->shape[0],
                         target->shape[0]);
   if (bias && bias->shape[0] != weight->shape[0])
-    return gb_call_fail(call, GB_ESHAPE, "bias has %" PRId64 " elements, weight %" PRId64 " rows; there is one bias per class", bias->shape[0],
+    return gb_call_fail(call, GB_ESHAPE,
+                        "bias has %" PRId64 " elements, weight %" PRId64 " rows; there is one bias per class",
+        bias->shape[0],
                         weight->shape[0]);
   return GB_OK;
 }
@@ -137,7 +145,8 @@ static gb_status linear_cross_entropy_check(gb_call *call) {
   if (bias) GB_TRY(gb_require_float(call, GB_IN_AT(linear_cross_entropy, bias)));
   if (bias) GB_TRY(gb_require_ndim(call, GB_IN_AT(linear_cross_entropy, bias), 1, 1));
   if (x->dtype != weight->dtype)
-    return gb_call_fail(call, GB_EDTYPE, "x is %s and weight %s; convert one, or open an autocast scope", gb_dtype_name((gb_dtype)x->dtype),
+    return gb_call_fail(call, GB_EDTYPE, "x is %s and weight %s; convert one, or open an autocast scope",
+                        gb_dtype_name((gb_dtype)x->dtype),
                         gb_dtype_name((gb_dtype)weight->dtype));
   GB_TRY(check_linear_shapes(call));
   GB_TRY(gb_call_output(call, GB_OUT_AT(linear_cross_entropy, loss), 0, NULL, sum_dtype(x)));
@@ -332,14 +341,17 @@ GB_SAME_PAIR(kl_div);
 GB_SAME_PAIR(binary_cross_entropy);
 GB_SAME_PAIR(binary_cross_entropy_with_logits);
 
-/* Element by element losses ask for equal shapes: broadcasting [n] against [n, 1] would compare every x with every target. */
+/* Element by element losses ask for equal shapes: broadcasting [n] against [n, 1] would compare every x with every
+ * target. */
 static gb_status check_pair(gb_call *call) {
   const gb_tensor *x = GB_IN(call, mse_loss)->x, *target = GB_IN(call, mse_loss)->target;
   char a[96], b[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(mse_loss, x)));
   if (same_sizes(x, target)) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "x has shape %s and target %s; make them equal with target:view(...) or target:expand_as(x)",
-                      gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(target->ndim, target->shape, b, sizeof b));
+  return gb_call_fail(call, GB_ESHAPE, "x has shape %s and target %s; make them equal with target:view(...) or "
+                                       "target:expand_as(x)",
+                      gb_shape_text(x->ndim, x->shape, a, sizeof a),
+                          gb_shape_text(target->ndim, target->shape, b, sizeof b));
 }
 
 /* The weight of binary_cross_entropy and the like broadcasts to the losses, not the losses to it. */
@@ -354,7 +366,8 @@ static gb_status check_loss_weight(gb_call *call, int input) {
   if (fits) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, which does not broadcast to the shape of x, %s",
                       gb_op_input(call->info, input)->name,
-                      gb_shape_text(weight->ndim, weight->shape, a, sizeof a), gb_shape_text(x->ndim, x->shape, b, sizeof b));
+                      gb_shape_text(weight->ndim, weight->shape, a, sizeof a),
+                          gb_shape_text(x->ndim, x->shape, b, sizeof b));
 }
 
 /* x or the target of a loss in the wider dtype of both, so that no logarithm is taken in the narrower one. A bool or
@@ -435,8 +448,8 @@ static gb_status binary_cross_entropy_with_logits(gb_call *call) {
   return reduced(call, &chain, losses, &GB_ATTRS(call, binary_cross_entropy_with_logits)->reduction);
 }
 
-/* max(log p, -100) by an op that is -infinity at p = 0, where x is `pole`. Its slope is 1 / p, but at most 1e12, as PyTorch's: nearer to the pole
- * the value is taken without its history, and the slope comes from a term that is 0. */
+/* max(log p, -100) by an op that is -infinity at p = 0, where x is `pole`. Its slope is 1 / p, but at most 1e12, as
+ * PyTorch's: nearer to the pole the value is taken without its history, and the slope comes from a term that is 0. */
 static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double pole) {
   const double nearest = 1e-12;
   gb_tensor *p = plus(chain, x, -pole);

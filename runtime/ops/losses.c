@@ -19,8 +19,9 @@ static bool same_sizes(const gb_tensor *a, const gb_tensor *b) {
 }
 
 /* What the rows begin with: two tensors, which checks read as huber_loss's. */
-#define GB_SAME_PAIR(op, first, second)                                                                                \
-  _Static_assert(GB_IN_AT(op, first) == GB_IN_AT(huber_loss, x) && GB_IN_AT(op, second) == GB_IN_AT(huber_loss, target), \
+#define GB_SAME_PAIR(op, first, second) \
+  _Static_assert(GB_IN_AT(op, first) == GB_IN_AT(huber_loss, x) && GB_IN_AT(op, second) == GB_IN_AT(huber_loss, \
+      target), \
                  "read as huber_loss")
 GB_SAME_PAIR(soft_margin_loss, x, target);
 GB_SAME_PAIR(hinge_embedding_loss, x, target);

@@ -1,9 +1,10 @@
 /* ops/matmul.c - matrix products: matmul, linear, mlp and the composites that are matmul with a stricter shape.
  *
- * Gradients are products too: dX, and dW over all rows at once, in float32 where the weight is (unrounded). Those of a layer are one op,
- * linear_backward, which adds the weight's to the sum that it belongs to, where backward lets it; with create_graph they are made of matmul,
- * which has a derivative. An activation that linear or mlp fused leaves as little as its derivative needs, in the dtype of the result: relu,
- * tanh and sigmoid their result; gelu and silu their argument. Those two have no second derivative. */
+ * Gradients are products too: dX, and dW over all rows at once, in float32 where the weight is (unrounded). Those of a
+ * layer are one op, linear_backward, which adds the weight's to the sum that it belongs to, where backward lets it;
+ * with create_graph they are made of matmul, which has a derivative. An activation that linear or mlp fused leaves as
+ * little as its derivative needs, in the dtype of the result: relu, tanh and sigmoid their result; gelu and silu their
+ * argument. Those two have no second derivative. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -72,18 +73,22 @@ static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor 
   int64_t columns = x->shape[x->ndim - 1], rows = y->shape[y->ndim > 1 ? y->ndim - 2 : 0];
   if (columns == rows) return GB_OK;
   shapes s = shapes_of(x, y);
-  return gb_call_fail(call, GB_ESHAPE, "%s has %" PRId64 " columns, %s has %" PRId64 " rows; they must be equal: transpose one with t()", s.a,
+  return gb_call_fail(call, GB_ESHAPE,
+                      "%s has %" PRId64 " columns, %s has %" PRId64 " rows; they must be equal: transpose one with t()",
+      s.a,
                       columns, s.b, rows);
 }
 
-/* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column, which z does not show. */
+/* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column,
+ * which z does not show. */
 static gb_status matmul_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y;
   const gb_attr *given = &GB_ATTRS(call, matmul)->dtype;
   GB_TRY(require_floats(call));
   if (x->ndim == 0 || y->ndim == 0) {
     shapes s = shapes_of(x, y);
-    return gb_call_fail(call, GB_ESHAPE, "needs vectors or matrices, got %s and %s; mul multiplies by a scalar", s.a, s.b);
+    return gb_call_fail(call, GB_ESHAPE, "needs vectors or matrices, got %s and %s; mul multiplies by a scalar", s.a,
+                        s.b);
   }
   GB_TRY(check_inner(call, x, y));
   int ndim = x->ndim > 2 ? x->ndim - 2 : 0, other = y->ndim > 2 ? y->ndim - 2 : 0;
@@ -91,17 +96,21 @@ static gb_status matmul_check(gb_call *call) {
   memcpy(shape, x->shape, (size_t)ndim * sizeof *shape);
   if (!gb_broadcast(&ndim, shape, other, y->shape)) {
     shapes s = shapes_of(x, y);
-    return gb_call_fail(call, GB_ESHAPE, "the batch dimensions of x %s and y %s do not broadcast; all but the last two must be equal or 1", s.a, s.b);
+    return gb_call_fail(call, GB_ESHAPE, "the batch dimensions of x %s and y %s do not broadcast; all but the last "
+                                         "two must be equal or 1", s.a, s.b);
   }
   if (x->ndim > 1) shape[ndim++] = x->shape[x->ndim - 2];
   if (y->ndim > 1) shape[ndim++] = y->shape[y->ndim - 1];
   gb_dtype dtype = given->given ? (gb_dtype)given->integer : gb_call_dtype(call, gb_result_type(call->in, call->n_in));
-  if (!gb_dtype_is_float(dtype)) return gb_call_fail(call, GB_EDTYPE, "dtype must be a floating type, got %s", gb_dtype_name(dtype));
+  if (!gb_dtype_is_float(dtype))
+    return gb_call_fail(call, GB_EDTYPE, "dtype must be a floating type, got %s", gb_dtype_name(dtype));
   return gb_call_output(call, GB_OUT_AT(matmul, z), ndim, shape, dtype);
 }
 
-/* End a chain with the gradient of an operand: without the batches that it was broadcast over, and without a vector's extra dimension. */
-static gb_status finish_operand(gb_chain *chain, gb_tensor *gradient, const gb_edge *operand, bool as_column, gb_tensor **out) {
+/* End a chain with the gradient of an operand: without the batches that it was broadcast over, and without a vector's
+ * extra dimension. */
+static gb_status finish_operand(gb_chain *chain, gb_tensor *gradient, const gb_edge *operand, bool as_column,
+                                gb_tensor **out) {
   gb_tensor *full, *sum;
   GB_TRY(gb_chain_end(chain, gradient, &full));
   int64_t matrix[GB_MAX_NDIM] = { 1, 1 };
@@ -158,7 +167,8 @@ static gb_status matmul_gradient(gb_grad_call *grad) {
 static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor *b) {
   if (a->shape[0] == b->shape[0]) return GB_OK;
   shapes s = shapes_of(a, b);
-  return gb_call_fail(call, GB_ESHAPE, "the batches have %" PRId64 " and %" PRId64 " matrices (%s, %s); use matmul, which broadcasts", a->shape[0],
+  return gb_call_fail(call, GB_ESHAPE, "the batches have %" PRId64 " and %" PRId64 " matrices (%s, %s); use matmul, "
+                                                                                   "which broadcasts", a->shape[0],
                       b->shape[0], s.a, s.b);
 }
 
@@ -208,9 +218,11 @@ static gb_status check_addend(gb_call *call, int rank) {
   shape[rank - 1] = b->shape[rank - 1];
   int ndim = rank;
   memcpy(sum, shape, sizeof shape);
-  if (gb_broadcast(&ndim, sum, x->ndim, x->shape) && ndim == rank && !memcmp(sum, shape, (size_t)rank * sizeof *sum)) return GB_OK;
+  if (gb_broadcast(&ndim, sum, x->ndim, x->shape) && ndim == rank && !memcmp(sum, shape, (size_t)rank * sizeof *sum))
+    return GB_OK;
   char text[96], product_text[96];
-  return gb_call_fail(call, GB_ESHAPE, "x %s does not broadcast to the shape of a @ b, %s", gb_shape_text(x->ndim, x->shape, text, sizeof text),
+  return gb_call_fail(call, GB_ESHAPE, "x %s does not broadcast to the shape of a @ b, %s",
+                      gb_shape_text(x->ndim, x->shape, text, sizeof text),
                       gb_shape_text(rank, shape, product_text, sizeof product_text));
 }
 
@@ -256,10 +268,13 @@ static gb_status check_layer(gb_call *call, const char *name, int weight_at, int
   if (fits && (!bias || (bias->ndim == 1 && bias->shape[0] == weight->shape[0]))) return GB_OK;
   shapes s = shapes_of(x_of(call), weight); /* texts only where they are read: they cost more than a small product */
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "weight%s expects %" PRId64 " features, %s has %" PRId64 " (x %s, weight%s %s)", name, weight->shape[1],
+    return gb_call_fail(call, GB_ESHAPE,
+                        "weight%s expects %" PRId64 " features, %s has %" PRId64 " (x %s, weight%s %s)", name,
+        weight->shape[1],
                         source, features, s.a, name, s.b);
   char text[96];
-  return gb_call_fail(call, GB_ESHAPE, "bias%s must be a vector of %" PRId64 " elements, as weight%s %s has rows; got %s", name, weight->shape[0],
+  return gb_call_fail(call, GB_ESHAPE, "bias%s must be a vector of %" PRId64 " elements, as weight%s %s has rows; "
+                                                                             "got %s", name, weight->shape[0],
                       name, s.b, gb_shape_text(bias->ndim, bias->shape, text, sizeof text));
 }
 
@@ -272,8 +287,8 @@ static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dty
   return gb_call_output(call, output, x->ndim, shape, dtype);
 }
 
-/* x [..., in], weight [out, in], bias [out] or absent -> y [..., out]. pre holds what the activation's derivative is computed from: its
- * argument, or y itself. */
+/* x [..., in], weight [out, in], bias [out] or absent -> y [..., out]. pre holds what the activation's derivative is
+ * computed from: its argument, or y itself. */
 static gb_status linear_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, linear)->x, *weight = GB_IN(call, linear)->weight;
   gb_out_linear *made = GB_OUT(call, linear);
@@ -338,7 +353,8 @@ static gb_status before_activation(gb_grad_call *grad, gb_tensor **out) {
   gb_status status = kept_with_history(grad, activation, &y);
   bool argument = gb_activation_needs_argument(activation);
   if (status == GB_OK)
-    status = gb_chain_end(&chain, argument ? from_argument_twice(&chain, activation, g, y) : from_result_twice(&chain, activation, g, y), out);
+    status = gb_chain_end(&chain, argument ? from_argument_twice(&chain, activation, g, y)
+                          : from_result_twice(&chain, activation, g, y), out);
   gb_tensor_release(y);
   return status;
 }
@@ -374,13 +390,15 @@ typedef struct layer {
   gb_dtype dx;                 /* NONE: not needed */
 } layer;
 
-/* The sum that the gradient of `input` is going to be added to, if a product can write it: in float32 or float64, and nothing that it reads. */
+/* The sum that the gradient of `input` is going to be added to, if a product can write it: in float32 or float64, and
+ * nothing that it reads. */
 static gb_tensor *sum_of(gb_grad_call *grad, const layer *l, int input, bool *holds) {
   gb_tensor *sum = grad->need[input] && grad->accumulator ? grad->accumulator(grad, input, holds) : NULL;
   const gb_tensor *read[] = { l->g, l->x, grad->saved[l->weight], l->kept };
   if (!sum || (sum->dtype != GB_FLOAT32 && sum->dtype != GB_FLOAT64)) return NULL;
   for (int i = 0; i < 4; i++)
-    if (read[i] && (read[i]->storage == sum->storage || gb_promote((gb_dtype)read[i]->dtype, (gb_dtype)sum->dtype) != sum->dtype)) return NULL;
+    if (read[i] && (read[i]->storage == sum->storage ||
+                    gb_promote((gb_dtype)read[i]->dtype, (gb_dtype)sum->dtype) != sum->dtype)) return NULL;
   return sum;
 }
 
@@ -397,7 +415,8 @@ static void take(gb_grad_call *grad, int input, gb_tensor *sum, gb_tensor **made
 
 /* The gradients of a layer that are needed. A bias is short: only an empty sum takes its gradient. */
 static gb_status layer_gradients(gb_grad_call *grad, const layer *l, gb_tensor **dx) {
-  bool weight = grad->need[l->weight], bias = grad->need[l->bias], by_x = l->dx != GB_DTYPE_NONE, add = false, bias_holds = false;
+  bool weight = grad->need[l->weight], bias = grad->need[l->bias], by_x = l->dx != GB_DTYPE_NONE, add = false,
+      bias_holds = false;
   if (!weight && !bias && !by_x) return GB_OK;
   gb_tensor *sum = sum_of(grad, l, l->weight, &add), *bias_sum = sum_of(grad, l, l->bias, &bias_holds);
   if (bias_holds) bias_sum = NULL;
@@ -437,7 +456,8 @@ static gb_status check_shape(gb_call *call, int input, int ndim, const int64_t *
   const gb_tensor *t = call->in[input];
   char a[96], b[96];
   if (!t || (t->ndim == ndim && !memcmp(t->shape, shape, sizeof *shape * (size_t)ndim))) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "'%s' must have shape %s, it has %s", call->info->in[input].name, gb_shape_text(ndim, shape, a, sizeof a),
+  return gb_call_fail(call, GB_ESHAPE, "'%s' must have shape %s, it has %s", call->info->in[input].name,
+                      gb_shape_text(ndim, shape, a, sizeof a),
                       gb_shape_text(t->ndim, t->shape, b, sizeof b));
 }
 
@@ -482,8 +502,9 @@ static gb_status linear_backward_check(gb_call *call) {
 
 /* {==== mlp ==== */
 
-/* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the activation's argument, where its
- * derivative needs that, and the activated layer is computed again in backward; else hidden, its result. */
+/* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the
+ * activation's argument, where its derivative needs that, and the activated layer is computed again in backward; else
+ * hidden, its result. */
 static gb_status mlp_check(gb_call *call) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   const gb_tensor *x = in->x;

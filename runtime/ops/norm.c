@@ -1,8 +1,9 @@
 /* ops/norm.c - layer_norm, rms_norm, add_layer_norm, batch_norm and group_norm: checks and gradients.
  *
- * A norm keeps its input as it is (16 bits where it has 16) with the mean and 1 / sqrt(var + eps) of each row or channel, and one fused row
- * computes all its gradients from them. For a graph of the gradient, layer_norm and rms_norm are computed again from x by ops that can be
- * differentiated; batch_norm and add_layer_norm can be differentiated once. */
+ * A norm keeps its input as it is (16 bits where it has 16) with the mean and 1 / sqrt(var + eps) of each row or
+ * channel, and one fused row computes all its gradients from them. For a graph of the gradient, layer_norm and rms_norm
+ * are computed again from x by ops that can be differentiated; batch_norm and add_layer_norm can be differentiated
+ * once. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,7 +22,8 @@ static gb_status check_like(gb_call *call, int input, int ndim, const int64_t *s
   GB_TRY(gb_require_float(call, input));
   if (t->ndim == ndim && !memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "'%s' has shape %s, expected %s (%s)", call->info->in[input].name,
-                      gb_shape_text(t->ndim, t->shape, has, sizeof has), gb_shape_text(ndim, shape, wants, sizeof wants), rule);
+                      gb_shape_text(t->ndim, t->shape, has, sizeof has),
+                          gb_shape_text(ndim, shape, wants, sizeof wants), rule);
 }
 
 /* layer_norm, rms_norm and add_layer_norm have x and the attributes that are read for all of them at one place. */
@@ -40,17 +42,20 @@ static gb_status check_last_dims(gb_call *call, int *outer) {
   char has[96], wants[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm, x)));
   *outer = x->ndim - shape->count;
-  if (shape->count > 0 && *outer >= 0 && !memcmp(x->shape + *outer, shape->ints, (size_t)shape->count * sizeof *shape->ints)) return GB_OK;
+  if (shape->count > 0 && *outer >= 0 && !memcmp(x->shape + *outer, shape->ints,
+                                                 (size_t)shape->count * sizeof *shape->ints)) return GB_OK;
   return gb_call_fail(call, GB_ESHAPE, "x (%s) does not end in the shape to normalise, %s; name its last dimensions",
                       gb_shape_text(x->ndim, x->shape, has, sizeof has),
-                      shape->count > 0 ? gb_shape_text(shape->count, shape->ints, wants, sizeof wants) : "which is empty");
+                      shape->count > 0 ? gb_shape_text(shape->count, shape->ints, wants, sizeof wants)
+                          : "which is empty");
 }
 
 /* ====} */
 
 /* {==== layer_norm, rms_norm, add_layer_norm ==== */
 
-/* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to once, at the store. */
+/* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to
+ * once, at the store. */
 static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
   bool lower = GB_ATTRS(call, layer_norm)->out.integer == GB_WORD_autocast;
   *dtype = lower && call->result != GB_DTYPE_NONE ? call->context->modes->lower : gb_call_dtype(call, natural);
@@ -89,7 +94,8 @@ static gb_status rms_norm_check(gb_call *call) {
   return gb_call_output(call, GB_OUT_AT(rms_norm, rstd), outer, x->shape, statistic_dtype(x));
 }
 
-/* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to or float32 under autocast. */
+/* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to
+ * or float32 under autocast. */
 static gb_status add_layer_norm_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, add_layer_norm)->x, *residual = GB_IN(call, add_layer_norm)->residual;
   const gb_attr *shape = &GB_ATTRS(call, add_layer_norm)->shape;
@@ -129,7 +135,8 @@ static gb_status check_backward(gb_call *call, int first_statistic, int *outer) 
     return gb_call_fail(call, GB_ESHAPE, "'%s' has as many dimensions as x", call->info->in[first_statistic].name);
   GB_TRY(check_like(call, GB_IN_AT(layer_norm_backward, grad), x->ndim, x->shape, "x's shape"));
   GB_TRY(check_like(call, GB_IN_AT(layer_norm_backward, weight), x->ndim - *outer, x->shape + *outer, of_last_dims));
-  for (int i = first_statistic; i < call->n_in; i++) GB_TRY(check_like(call, i, *outer, x->shape, "the other dimensions of x"));
+  for (int i = first_statistic; i < call->n_in; i++)
+    GB_TRY(check_like(call, i, *outer, x->shape, "the other dimensions of x"));
   return GB_OK;
 }
 
@@ -174,20 +181,24 @@ static gb_tensor *mean_of_last(gb_chain *c, gb_tensor *x, int count) {
   return GB_CHAIN(c, mean, .x = x, .dim = dims, .keepdim = gb_attr_int(true));
 }
 
-/* The norm's gradients as ops that have gradients themselves. centre: layer_norm, else rms_norm. The results are owned by the chain. */
+/* The norm's gradients as ops that have gradients themselves. centre: layer_norm, else rms_norm. The results are owned
+ * by the chain. */
 typedef struct norm_gradients { gb_tensor *dx, *dnormal, *dy; } norm_gradients;
 
-static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, int dims, double eps, bool centre) {
+static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, int dims, double eps,
+                              bool centre) {
   gb_tensor *x = gb_chain_widen(c, input), *dy = gb_chain_cast(c, grad, (gb_dtype)(x ? x->dtype : input->dtype));
   gb_tensor *centred = centre ? gb_chain_2(c, GB_OP_sub, x, mean_of_last(c, x, dims), NULL) : x;
   gb_tensor *variance = mean_of_last(c, gb_chain_2(c, GB_OP_mul, centred, centred, NULL), dims);
   gb_tensor *rstd = gb_chain_1(c, GB_OP_rsqrt, gb_chain_number(c, GB_OP_add, variance, eps), NULL);
   gb_tensor *normal = gb_chain_2(c, GB_OP_mul, centred, rstd, NULL);
   gb_tensor *dn = weight ? gb_chain_2(c, GB_OP_mul, dy, gb_chain_widen(c, weight), NULL) : dy;
-  gb_tensor *along = gb_chain_2(c, GB_OP_mul, normal, mean_of_last(c, gb_chain_2(c, GB_OP_mul, dn, normal, NULL), dims), NULL);
+  gb_tensor *along = gb_chain_2(c, GB_OP_mul, normal, mean_of_last(c, gb_chain_2(c, GB_OP_mul, dn, normal, NULL), dims),
+                                NULL);
   gb_tensor *across = gb_chain_2(c, GB_OP_sub, dn, along, NULL);
   if (centre) across = gb_chain_2(c, GB_OP_sub, across, mean_of_last(c, dn, dims), NULL);
-  return (norm_gradients){ gb_chain_2(c, GB_OP_mul, across, rstd, NULL), gb_chain_2(c, GB_OP_mul, dy, normal, NULL), dy };
+  return (norm_gradients){ gb_chain_2(c, GB_OP_mul, across, rstd, NULL), gb_chain_2(c, GB_OP_mul, dy, normal, NULL),
+                           dy };
 }
 
 /* What is saved by layer_norm and rms_norm for this stands at one place. */
@@ -286,19 +297,23 @@ static gb_status check_running(gb_call *call, int input) {
   if (!t) return GB_OK;
   GB_TRY(check_like(call, input, 1, GB_IN(call, batch_norm)->x->shape + 1, of_channels));
   if (!gb_tensor_in_graph(t)) return GB_OK;
-  return gb_call_fail(call, GB_EAUTOGRAD, "'%s' requires gradients; running statistics are buffers, detach it", call->info->in[input].name);
+  return gb_call_fail(call, GB_EAUTOGRAD, "'%s' requires gradients; running statistics are buffers, detach it",
+                      call->info->in[input].name);
 }
 
-/* The statistics come from the batch, which must have two values per channel, or from the running ones, which must exist. */
+/* The statistics come from the batch, which must have two values per channel, or from the running ones, which must
+ * exist. */
 static gb_status check_source(gb_call *call) {
   const gb_in_batch_norm *in = GB_IN(call, batch_norm);
   const gb_tensor *x = in->x;
   char text[96];
   bool training = GB_ATTRS(call, batch_norm)->training.integer;
   if (!training && (!in->running_mean || !in->running_var))
-    return gb_call_fail(call, GB_EINVAL, "running_mean and running_var are needed when not training; pass them, or training = true");
+    return gb_call_fail(call, GB_EINVAL, "running_mean and running_var are needed when not training; pass them, or "
+                                         "training = true");
   if (!training || x->shape[1] == 0 || x->numel / x->shape[1] != 1) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "training needs more than one value per channel, x is %s; use a larger batch, or eval()",
+  return gb_call_fail(call, GB_ESHAPE, "training needs more than one value per channel, x is %s; use a larger "
+                                       "batch, or eval()",
                       gb_shape_text(x->ndim, x->shape, text, sizeof text));
 }
 
@@ -353,8 +368,8 @@ static gb_status batch_norm_gradient(gb_grad_call *g) {
 
 _Static_assert(GB_ATTR_AT(group_norm, out) == GB_ATTR_AT(layer_norm, out), "find_out reads it");
 
-/* x [n, c, ...] whose channels fall into groups of one size, weight and bias [c] or absent -> y in x's layout; mean and rstd [n, groups] are
- * kept for backward. */
+/* x [n, c, ...] whose channels fall into groups of one size, weight and bias [c] or absent -> y in x's layout; mean and
+ * rstd [n, groups] are kept for backward. */
 static gb_status group_norm_check(gb_call *call) {
   const gb_tensor *x = GB_IN(call, group_norm)->x;
   int64_t groups = GB_ATTRS(call, group_norm)->groups.integer;
@@ -362,7 +377,9 @@ static gb_status group_norm_check(gb_call *call) {
   GB_TRY(gb_require_float(call, GB_IN_AT(group_norm, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(group_norm, x), 2, GB_MAX_NDIM));
   if (x->shape[1] % groups)
-    return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x cannot be put into %" PRId64 " groups of one size", x->shape[1], groups);
+    return gb_call_fail(call, GB_ESHAPE,
+                        "the %" PRId64 " channels of x cannot be put into %" PRId64 " groups of one size", x->shape[1],
+        groups);
   GB_TRY(check_like(call, GB_IN_AT(group_norm, weight), 1, x->shape + 1, of_channels));
   GB_TRY(check_like(call, GB_IN_AT(group_norm, bias), 1, x->shape + 1, of_channels));
   GB_TRY(find_out(call, (gb_dtype)x->dtype, &dtype));
@@ -400,7 +417,8 @@ static gb_status composed_group_gradient(gb_grad_call *g) {
   const gb_tensor *x = saved->x;
   int64_t groups = attrs->groups.integer, per = x->shape[1] / groups, places = 1;
   for (int i = 2; i < x->ndim; i++) places *= x->shape[i];
-  gb_attr apart = gb_attr_ints(4, (int64_t[]){ x->shape[0], groups, per, places }), whole = gb_attr_ints(x->ndim, x->shape);
+  gb_attr apart = gb_attr_ints(4, (int64_t[]){ x->shape[0], groups, per, places }),
+      whole = gb_attr_ints(x->ndim, x->shape);
   gb_attr by_channel = gb_attr_ints(3, (int64_t[]){ groups, per, 1 }), channels = gb_attr_ints(1, x->shape + 1);
   gb_tensor *dx = NULL, *sums[2] = { NULL, NULL };
   gb_chain c;

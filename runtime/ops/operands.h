@@ -48,10 +48,12 @@ static inline void gb_batched_fold(gb_batched *b) {
 static inline gb_batched gb_batched_of(gb_operand x, gb_operand y, const int64_t *z_shape, int z_ndim) {
   bool row = x.ndim < 2, column = y.ndim < 2;
   int ndim = z_ndim - !row - !column;
-  gb_batched b = { .m = row ? 1 : x.shape[x.ndim - 2], .n = column ? 1 : y.shape[y.ndim - 1], .k = x.shape[x.ndim - 1] };
+  gb_batched b = { .m = row ? 1 : x.shape[x.ndim - 2], .n = column ? 1 : y.shape[y.ndim - 1],
+                   .k = x.shape[x.ndim - 1] };
   b.x.row = row ? 0 : x.stride[x.ndim - 2], b.x.column = x.stride[x.ndim - 1];
   b.y.row = y.stride[column ? 0 : y.ndim - 2], b.y.column = column ? 0 : y.stride[y.ndim - 1];
-  for (int i = 0; i < ndim; i++) gb_batched_add(&b, z_shape[i], gb_operand_batch_stride(x, i, ndim), gb_operand_batch_stride(y, i, ndim));
+  for (int i = 0; i < ndim; i++)
+    gb_batched_add(&b, z_shape[i], gb_operand_batch_stride(x, i, ndim), gb_operand_batch_stride(y, i, ndim));
   gb_batched_fold(&b);
   return b;
 }

@@ -30,7 +30,8 @@ static gb_tensor *picked(gb_chain *chain, gb_tensor *x, int dim, gb_tensor *inde
   return GB_CHAIN(chain, gather, .x = x, .dim = gb_attr_int(dim), .index = index);
 }
 
-static gb_tensor *full(gb_chain *chain, const gb_tensor *like, gb_dtype dtype, int ndim, const int64_t *shape, double value) {
+static gb_tensor *full(gb_chain *chain, const gb_tensor *like, gb_dtype dtype, int ndim, const int64_t *shape,
+                       double value) {
   return gb_chain_full(chain, dtype, ndim, shape, like->storage->device, value);
 }
 
@@ -96,7 +97,8 @@ static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, ra
   if (!all) GB_TRY(gb_call_dim(call, named->integer, ndim ? ndim : 1, &dim));
   int64_t n = all ? x->numel : ndim ? x->shape[dim] : 1, shape[GB_MAX_NDIM];
   if (n == 0 && !(all && is_float(x))) return gb_call_fail(call, GB_ESHAPE, "there are no elements to choose from");
-  if (k > n) return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1, n);
+  if (k > n)
+    return gb_call_fail(call, GB_EINVAL, "k is %" PRId64 ", dimension %d has %" PRId64 " elements", k, dim + 1, n);
   int count = 0;
   for (int i = 0; !all && i < ndim; i++)
     if (i != dim) shape[count++] = x->shape[i];
@@ -116,7 +118,8 @@ static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, ra
   if (!all && chain.status == GB_OK) gb_tensor_retain(out->indices = indices);
   return gb_chain_end(&chain, values, &out->values);
 }
-_Static_assert(GB_OUT_AT(median, indices) == GB_OUT_AT(kthvalue, indices) && GB_OUT_AT(nanmedian, indices) == GB_OUT_AT(kthvalue, indices),
+_Static_assert(GB_OUT_AT(median, indices) == GB_OUT_AT(kthvalue, indices) &&
+               GB_OUT_AT(nanmedian, indices) == GB_OUT_AT(kthvalue, indices),
                "read as kthvalue");
 
 static gb_status kthvalue_compose(gb_call *call) {
@@ -157,12 +160,14 @@ static gb_status mode_compose(gb_call *call) {
   gb_tensor *line = full(&chain, x, GB_INT64, 1, &n, 0);
   if (line) chain.status = GB_RUN(call->context, sequence, NULL, .x = line);
   if (x->ndim) line = shaped(&chain, line, ndim, ones);
-  gb_tensor *same = GB_CHAIN(&chain, eq, .x = part(&chain, values, dim, 1, n - 1), .y = part(&chain, values, dim, 0, n - 1));
+  gb_tensor *same = GB_CHAIN(&chain, eq, .x = part(&chain, values, dim, 1, n - 1),
+                             .y = part(&chain, values, dim, 0, n - 1));
   gb_tensor *begin = GB_CHAIN(&chain, masked_fill, .x = GB_CHAIN(&chain, expand, .x = part(&chain, line, dim, 1, n - 1),
                               .shape = same ? gb_attr_ints(same->ndim, same->shape) : gb_attr_int(0)), .mask = same,
                               .value = gb_attr_whole(0));
   gb_chain_pair(&chain, GB_OP_cummax, &(gb_arguments_cummax){ .x = begin, .dim = gb_attr_int(dim) }, &starts_at);
-  gb_tensor *last = GB_CHAIN(&chain, sub, .x = part(&chain, line, dim, 1, n - 1), .y = picked(&chain, begin, dim, starts_at));
+  gb_tensor *last = GB_CHAIN(&chain, sub, .x = part(&chain, line, dim, 1, n - 1),
+                             .y = picked(&chain, begin, dim, starts_at));
   int64_t first[GB_MAX_NDIM];
   for (int i = 0; i < ndim; i++) first[i] = i == dim ? 1 : all ? all->shape[i] : 1;
   gb_tensor *parts[] = { full(&chain, x, GB_INT64, ndim, first, 0), last };
@@ -280,7 +285,8 @@ static gb_tensor *positions(gb_chain *chain, gb_tensor *line, gb_tensor *values,
   gb_tensor *before = GB_CHAIN(chain, cumsum, .x = boundary, .dim = gb_attr_int(last));
   if (chain->status != GB_OK) return NULL;
   gb_tensor *none = full(chain, order, GB_INT64, order->ndim, order->shape, 0);
-  gb_tensor *counts = GB_CHAIN(chain, scatter_add, .x = none, .dim = gb_attr_int(last), .index = order, .source = before);
+  gb_tensor *counts = GB_CHAIN(chain, scatter_add, .x = none, .dim = gb_attr_int(last), .index = order,
+                               .source = before);
   return part(chain, counts, last, right ? n : 0, m);
 }
 
@@ -290,7 +296,8 @@ static gb_status find_positions(gb_call *call, gb_tensor *line, gb_tensor *value
   bool fits = line->ndim == 1 || (line->ndim == values->ndim && line->ndim > 0);
   for (int i = 0; fits && line->ndim > 1 && i + 1 < line->ndim; i++) fits = line->shape[i] == values->shape[i];
   if (!fits)
-    return gb_call_fail(call, GB_ESHAPE, "the sorted tensor is %s, the values %s: it is a vector, or alike in all dimensions but the last",
+    return gb_call_fail(call, GB_ESHAPE, "the sorted tensor is %s, the values %s: it is a vector, or alike in all "
+                                         "dimensions but the last",
                         gb_shape_text(line->ndim, line->shape, a, sizeof a),
                         gb_shape_text(values->ndim, values->shape, b, sizeof b));
   gb_chain chain;
@@ -353,7 +360,8 @@ static gb_status bincount_compose(gb_call *call) {
   GB_TRY(gb_require_integer(call, GB_IN_AT(bincount, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(bincount, x), 1, 1));
   if (weights && (weights->ndim != 1 || weights->numel != x->numel))
-    return gb_call_fail(call, GB_ESHAPE, "weights must be a vector of %" PRId64 " elements, one for each of x", x->numel);
+    return gb_call_fail(call, GB_ESHAPE, "weights must be a vector of %" PRId64 " elements, one for each of x",
+                        x->numel);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   if (x->numel > 0) {
@@ -390,8 +398,10 @@ static gb_status histc_compose(gb_call *call) {
   if (chain.status == GB_OK && !(least < most && isfinite(most - least)))
     chain.status = gb_call_fail(call, GB_EINVAL, "the range %g .. %g is empty or not finite", least, most);
   gb_tensor *wide = gb_chain_widen(&chain, flat(&chain, x));
-  gb_tensor *low = gb_chain_number(&chain, GB_OP_ge, wide, least), *high = gb_chain_number(&chain, GB_OP_le, wide, most);
-  gb_tensor *inside = GB_CHAIN(&chain, masked_select, .x = wide, .mask = GB_CHAIN(&chain, logical_and, .x = low, .y = high));
+  gb_tensor *low = gb_chain_number(&chain, GB_OP_ge, wide, least),
+      *high = gb_chain_number(&chain, GB_OP_le, wide, most);
+  gb_tensor *inside = GB_CHAIN(&chain, masked_select, .x = wide,
+                               .mask = GB_CHAIN(&chain, logical_and, .x = low, .y = high));
   gb_tensor *at = gb_chain_number(&chain, GB_OP_mul, gb_chain_number(&chain, GB_OP_sub, inside, least), (double)bins);
   at = GB_CHAIN(&chain, floor, .x = gb_chain_number(&chain, GB_OP_div, at, most - least));
   at = whole(&chain, GB_OP_minimum, gb_chain_cast(&chain, at, GB_INT64), bins - 1);
@@ -411,12 +421,14 @@ static gb_status runs_of(gb_call *call, gb_chain *chain, gb_tensor *line, gb_ten
   gb_tensor *x = GB_IN(call, unique)->x;
   int64_t n = x->numel, one = n > 0;
   int output = 0;
-  gb_tensor *changes = n > 1 ? GB_CHAIN(chain, ne, .x = part(chain, line, 0, 1, n - 1), .y = part(chain, line, 0, 0, n - 1)) : NULL;
+  gb_tensor *changes = n > 1 ? GB_CHAIN(chain, ne, .x = part(chain, line, 0, 1, n - 1),
+                                        .y = part(chain, line, 0, 0, n - 1)) : NULL;
   gb_tensor *parts[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
   gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)) : parts[0];
   gb_tensor *values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
   gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
-  gb_tensor *counts = attrs->return_counts.integer && values ? tally(chain, numbers, NULL, values->numel, GB_INT64) : NULL;
+  gb_tensor *counts = attrs->return_counts.integer && values ? tally(chain, numbers, NULL, values->numel, GB_INT64)
+      : NULL;
   hand_out(call, chain, &output, values);
   if (attrs->return_inverse.integer) {
     gb_tensor *inverse = order ? GB_CHAIN(chain, index_put, .x = numbers, .index = order, .source = numbers) : numbers;

@@ -1,9 +1,9 @@
 /* ops/product.c - products of tensors over named dims: einsum, tensordot, kron and their like, made of matmul and mul.
  *
- * einsum contracts its operands from left to right, two at a time. Dims are labels there; of a pair each label is in both
- * and kept (a batch), in both and summed (contracted), or in one of them. The pair is permuted to [batch, own, contracted]
- * and [batch, contracted, own] and multiplied as matrices; where nothing is contracted, or of integers, element by
- * element. A label that only one operand has and nobody asks for is summed before. */
+ * einsum contracts its operands from left to right, two at a time. Dims are labels there; of a pair each label is in
+ * both and kept (a batch), in both and summed (contracted), or in one of them. The pair is permuted to [batch, own,
+ * contracted] and [batch, contracted, own] and multiplied as matrices; where nothing is contracted, or of integers,
+ * element by element. A label that only one operand has and nobody asks for is summed before. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
@@ -57,14 +57,16 @@ static gb_status read_labels(plan *p, const char **at, int ndim, int *label, int
     if (*s == '.' && dots_at < 0 && s[1] == '.' && s[2] == '.') { dots_at = n; s += 2; continue; }
     if (!isalpha((unsigned char)*s))
       return gb_call_fail(p->call, GB_EINVAL, "the equation has '%c' where a letter, '...', ',' or '->' may stand", *s);
-    if (n == GB_MAX_NDIM) return gb_call_fail(p->call, GB_ESHAPE, "more than %d labels in one place of the equation", GB_MAX_NDIM);
+    if (n == GB_MAX_NDIM)
+      return gb_call_fail(p->call, GB_ESHAPE, "more than %d labels in one place of the equation", GB_MAX_NDIM);
     before[n++] = label_of(*s);
   }
   *at = s;
   int dots = dots_at < 0 ? 0 : ndim < 0 ? p->dots : ndim - n;
   if (ndim >= 0 && (dots < 0 || (dots_at < 0 && n != ndim)))
     return gb_call_fail(p->call, GB_ESHAPE, "the equation has %d labels for a tensor of %d dimensions", n, ndim);
-  if (n + dots > GB_MAX_NDIM) return gb_call_fail(p->call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
+  if (n + dots > GB_MAX_NDIM)
+    return gb_call_fail(p->call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   if (ndim >= 0 && dots > p->dots) p->dots = dots;
   *count = 0;
   for (int i = 0; i <= n; i++) {
@@ -77,7 +79,8 @@ static gb_status read_labels(plan *p, const char **at, int ndim, int *label, int
 /* The result's labels: what stands behind the arrow; without one the ellipsis, and every letter that stands once. */
 static gb_status read_result(plan *p, const char *at) {
   if (*at) {
-    if (at[0] != '-' || at[1] != '>') return gb_call_fail(p->call, GB_EINVAL, "the equation has more operands than tensors are given, or a lone '-'");
+    if (at[0] != '-' || at[1] != '>')
+      return gb_call_fail(p->call, GB_EINVAL, "the equation has more operands than tensors are given, or a lone '-'");
     at += 2;
     GB_TRY(read_labels(p, &at, -1, p->order, &p->ndim));
     if (*at) return gb_call_fail(p->call, GB_EINVAL, "the equation goes on after its result");
@@ -85,14 +88,17 @@ static gb_status read_result(plan *p, const char *at) {
     for (int i = LABELS - p->dots; i < LABELS; i++) p->order[p->ndim++] = i;
     for (int i = 0; i < LETTERS; i++) {
       if (p->count[i] != 1) continue;
-      if (p->ndim == GB_MAX_NDIM) return gb_call_fail(p->call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
+      if (p->ndim == GB_MAX_NDIM)
+        return gb_call_fail(p->call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
       p->order[p->ndim++] = i;
     }
   }
   for (int i = 0; i < p->ndim; i++) {
     int l = p->order[i];
     if (p->kept[l]) return gb_call_fail(p->call, GB_EINVAL, "the result names a label twice");
-    if (!p->count[l]) return gb_call_fail(p->call, GB_EINVAL, "the result has the label '%c', which no operand has", l < 26 ? 'A' + l : 'a' + l - 26);
+    if (!p->count[l])
+      return gb_call_fail(p->call, GB_EINVAL, "the result has the label '%c', which no operand has",
+                          l < 26 ? 'A' + l : 'a' + l - 26);
     p->kept[l] = true;
   }
   return GB_OK;
@@ -116,7 +122,8 @@ static gb_status take_diagonals(plan *p, operand *o) {
       if (o->label[i] != o->label[k]) continue;
       int label = o->label[i];
       if (o->x->shape[i] != o->x->shape[k])
-        return gb_call_fail(p->call, GB_ESHAPE, "a label stands twice in one operand, for sizes %" PRId64 " and %" PRId64,
+        return gb_call_fail(p->call, GB_ESHAPE,
+                            "a label stands twice in one operand, for sizes %" PRId64 " and %" PRId64,
                             o->x->shape[i], o->x->shape[k]);
       o->x = GB_CHAIN(&p->chain, diagonal, .x = o->x, .first = gb_attr_int(i), .second = gb_attr_int(k));
       if (!o->x) return p->chain.status;
@@ -148,7 +155,8 @@ static gb_status drop_single(plan *p, operand *o, const operand *other) {
     int at = find(other, o->label[i]);
     if (at < 0 || o->x->shape[i] == other->x->shape[at] || other->x->shape[at] == 1) continue;
     if (o->x->shape[i] != 1)
-      return gb_call_fail(p->call, GB_ESHAPE, "a label stands for sizes %" PRId64 " and %" PRId64, o->x->shape[i], other->x->shape[at]);
+      return gb_call_fail(p->call, GB_ESHAPE, "a label stands for sizes %" PRId64 " and %" PRId64, o->x->shape[i],
+                          other->x->shape[at]);
     o->x = GB_CHAIN(&p->chain, select, .x = o->x, .dim = gb_attr_int(i), .position = gb_attr_int(0));
     if (!o->x) return p->chain.status;
     drop(o, i);
@@ -327,11 +335,13 @@ static gb_status tensordot_dims(gb_call *call, int *x_dims, int *y_dims, int *n)
       GB_TRY(gb_call_dim(call, attrs->x_dims.ints[i], x->ndim, &x_dims[i]));
       GB_TRY(gb_call_dim(call, attrs->y_dims.ints[i], y->ndim, &y_dims[i]));
       for (int k = 0; k < i; k++)
-        if (x_dims[k] == x_dims[i] || y_dims[k] == y_dims[i]) return gb_call_fail(call, GB_EINVAL, "a dimension is named twice");
+        if (x_dims[k] == x_dims[i] || y_dims[k] == y_dims[i])
+          return gb_call_fail(call, GB_EINVAL, "a dimension is named twice");
     }
     return GB_OK;
   }
-  if (attrs->dims.integer > x->ndim || attrs->dims.integer > y->ndim) return shape_error(call, "'dims' is more than they have", x, y);
+  if (attrs->dims.integer > x->ndim || attrs->dims.integer > y->ndim)
+    return shape_error(call, "'dims' is more than they have", x, y);
   *n = (int)attrs->dims.integer;
   for (int i = 0; i < *n; i++) x_dims[i] = x->ndim - *n + i, y_dims[i] = i;
   return GB_OK;
@@ -346,7 +356,8 @@ static gb_status tensordot_compose(gb_call *call) {
   if (x->ndim + y->ndim - 2 * n > GB_MAX_NDIM)
     return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   for (int i = 0; i < n; i++)
-    if (x->shape[x_dims[i]] != y->shape[y_dims[i]]) return shape_error(call, "dimensions that meet must be of one size", x, y);
+    if (x->shape[x_dims[i]] != y->shape[y_dims[i]])
+      return shape_error(call, "dimensions that meet must be of one size", x, y);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   return gb_chain_end(&chain, contracted(&chain, x, y, x_dims, y_dims, n), &GB_OUT(call, tensordot)->z);
@@ -359,7 +370,8 @@ static gb_status inner_compose(gb_call *call) {
   if (x->ndim == 0 || y->ndim == 0) return gb_chain_end(&chain, times(&chain, x, y), &GB_OUT(call, inner)->z);
   GB_TRY(gb_require_float(call, GB_IN_AT(inner, x)));
   GB_TRY(gb_require_float(call, GB_IN_AT(inner, y)));
-  if (x->shape[x->ndim - 1] != y->shape[y->ndim - 1]) return shape_error(call, "the last dimensions must be of one size", x, y);
+  if (x->shape[x->ndim - 1] != y->shape[y->ndim - 1])
+    return shape_error(call, "the last dimensions must be of one size", x, y);
   if (x->ndim + y->ndim - 2 > GB_MAX_NDIM)
     return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   gb_tensor *z = contracted(&chain, x, y, (int[]){ x->ndim - 1 }, (int[]){ y->ndim - 1 }, 1);
@@ -382,7 +394,8 @@ static gb_status kron_compose(gb_call *call) {
   if (2 * ndim > GB_MAX_NDIM)
     return gb_call_fail(call, GB_ESHAPE, "has room for %d dimensions, x or y has %d", GB_MAX_NDIM / 2, ndim);
   for (int i = 0; i < ndim; i++) {
-    int64_t n = i < ndim - x->ndim ? 1 : x->shape[i - ndim + x->ndim], m = i < ndim - y->ndim ? 1 : y->shape[i - ndim + y->ndim];
+    int64_t n = i < ndim - x->ndim ? 1 : x->shape[i - ndim + x->ndim],
+        m = i < ndim - y->ndim ? 1 : y->shape[i - ndim + y->ndim];
     wide[2 * i] = n, wide[2 * i + 1] = 1;
     narrow[2 * i] = 1, narrow[2 * i + 1] = m;
     shape[i] = n * m;
@@ -421,21 +434,25 @@ static gb_status cross_compose(gb_call *call) {
 
 /* All of them have x, a and b, beta and alpha. */
 _Static_assert(GB_IN_AT(addr, b) == GB_IN_AT(addmv, b) && GB_IN_AT(addbmm, b) == GB_IN_AT(addmv, b) &&
-                 GB_ATTR_AT(addr, alpha) == GB_ATTR_AT(addmv, alpha) && GB_ATTR_AT(addbmm, alpha) == GB_ATTR_AT(addmv, alpha),
+                 GB_ATTR_AT(addr, alpha) == GB_ATTR_AT(addmv, alpha) &&
+                     GB_ATTR_AT(addbmm, alpha) == GB_ATTR_AT(addmv, alpha),
                "read as addmv");
 
 /* beta * x + alpha * product, rounded once; beta 0 means that x is not looked at, NaN or not. */
-static gb_status add_scaled(gb_call *call, gb_chain *chain, gb_tensor *z, int ndim, const int64_t *shape, gb_dtype dtype) {
+static gb_status add_scaled(gb_call *call, gb_chain *chain, gb_tensor *z, int ndim, const int64_t *shape,
+                            gb_dtype dtype) {
   const gb_attrs_addmv *attrs = GB_ATTRS(call, addmv);
   gb_tensor *x = GB_IN(call, addmv)->x;
   double beta = attrs->beta.number, alpha = attrs->alpha.number;
   int64_t sum[GB_MAX_NDIM];
   int sum_ndim = ndim;
   memcpy(sum, shape, (size_t)ndim * sizeof *sum);
-  if (!gb_broadcast(&sum_ndim, sum, x->ndim, x->shape) || sum_ndim != ndim || memcmp(sum, shape, (size_t)ndim * sizeof *sum)) {
+  if (!gb_broadcast(&sum_ndim, sum, x->ndim, x->shape) || sum_ndim != ndim ||
+      memcmp(sum, shape, (size_t)ndim * sizeof *sum)) {
     char a[96], b[96];
     chain->status = gb_call_fail(call, GB_ESHAPE, "x %s does not broadcast to the shape of the product, %s",
-                                 gb_shape_text(x->ndim, x->shape, a, sizeof a), gb_shape_text(ndim, shape, b, sizeof b));
+                                 gb_shape_text(x->ndim, x->shape, a, sizeof a),
+                                     gb_shape_text(ndim, shape, b, sizeof b));
   }
   if (alpha != 1) z = gb_chain_number(chain, GB_OP_mul, z, alpha);
   if (beta != 0) {

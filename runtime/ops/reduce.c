@@ -1,8 +1,9 @@
-/* ops/reduce.c - reductions, running sums and softmax: checks, shapes, dtypes and gradients. The kernels are in cpu/reduce.c and
- * cpu/softmax.c.
+/* ops/reduce.c - reductions, running sums and softmax: checks, shapes, dtypes and gradients. The kernels are in
+ * cpu/reduce.c and cpu/softmax.c.
  *
- * A 0-d tensor is reduced as a vector of one element. 16-bit inputs accumulate in float32, and a `dtype` option lets that result out
- * unrounded. Gradients are made of differentiable ops, except softmax's first one, which has a fused row. */
+ * A 0-d tensor is reduced as a vector of one element. 16-bit inputs accumulate in float32, and a `dtype` option lets
+ * that result out unrounded. Gradients are made of differentiable ops, except softmax's first one, which has a fused
+ * row. */
 #include "ops/reduce.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ _Static_assert(GB_OUT_AT(log_softmax_backward, dx) == GB_OUT_AT(softmax_backward
 
 /* Every dim that the caller named is in range of a tensor of so many dims, and named once. */
 static gb_status check_dims(gb_call *call, int ndim) {
-  const gb_attr *dims = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIMS), *dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM);
+  const gb_attr *dims = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIMS),
+      *dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM);
   int at;
   if (ndim == 0) ndim = 1;
   if (dim && dim->given) return gb_call_dim(call, dim->integer, ndim, &at);
@@ -66,7 +68,8 @@ static gb_status require_elements(gb_call *call) {
   int64_t outputs = gb_reduce_length(~mask, x->ndim, x->shape);
   if (gb_reduce_length(mask, x->ndim, x->shape) > 0 || outputs == 0) return GB_OK;
   char text[96];
-  return gb_call_fail(call, GB_ESHAPE, "cannot reduce zero elements (x has shape %s); reduce dims that have a size above 0",
+  return gb_call_fail(call, GB_ESHAPE, "cannot reduce zero elements (x has shape %s); reduce dims that have a size "
+                                       "above 0",
                       gb_shape_text(x->ndim, x->shape, text, sizeof text));
 }
 
@@ -88,7 +91,8 @@ static gb_status float_dtype(gb_call *call, gb_dtype *out) {
   gb_dtype named = gb_reduce_dtype(call->info, call->attrs), dtype = (gb_dtype)GB_IN(call, mean)->x->dtype;
   *out = named != GB_DTYPE_NONE ? named : gb_call_dtype(call, dtype);
   if (named != GB_DTYPE_NONE ? gb_dtype_is_float(named) : gb_dtype_is_float(dtype)) return GB_OK;
-  return gb_call_fail(call, GB_EDTYPE, "gives a float, and %s is %s; name a float with {dtype = \"float32\"}, or convert x with x:float()",
+  return gb_call_fail(call, GB_EDTYPE, "gives a float, and %s is %s; name a float with {dtype = \"float32\"}, or "
+                                       "convert x with x:float()",
                       named != GB_DTYPE_NONE ? "dtype" : "x", gb_dtype_name(named != GB_DTYPE_NONE ? named : dtype));
 }
 
@@ -164,7 +168,8 @@ static gb_status numerics_check(gb_call *call) {
   gb_dtype dtype = (gb_dtype)GB_ATTRS(call, numerics)->dtype.integer;
   GB_TRY(gb_require_float(call, GB_IN_AT(numerics, x)));
   if (!gb_dtype_is_float(dtype))
-    return gb_call_fail(call, GB_EDTYPE, "needs a floating format, and %s is not one; there are float16, bfloat16, float32 and float64",
+    return gb_call_fail(call, GB_EDTYPE, "needs a floating format, and %s is not one; there are float16, bfloat16, "
+                                         "float32 and float64",
                         gb_dtype_name(dtype));
   GB_TRY(gb_call_output(call, GB_OUT_AT(numerics, counts), 1, (int64_t[]){ GB_NUMERICS_COUNTS }, GB_INT64));
   return gb_call_output(call, GB_OUT_AT(numerics, range), 1, (int64_t[]){ GB_NUMERICS_RANGE }, GB_FLOAT64);
@@ -244,8 +249,10 @@ static gb_status reverse_end(reverse *r, gb_tensor *dx) {
 }
 
 /* Shorter names for the steps of the formulas below. */
-static gb_tensor *multiply(reverse *r, gb_tensor *a, gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_mul, a, b, NULL); }
-static gb_tensor *divide(reverse *r, gb_tensor *a, gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_div, a, b, NULL); }
+static gb_tensor *multiply(reverse *r, gb_tensor *a,
+                           gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_mul, a, b, NULL); }
+static gb_tensor *divide(reverse *r, gb_tensor *a,
+                         gb_tensor *b) { return gb_chain_2(&r->chain, GB_OP_div, a, b, NULL); }
 
 /* `value` where the mask is true, else x. */
 static gb_tensor *fill_where(reverse *r, gb_tensor *x, gb_tensor *mask, double value) {
@@ -283,8 +290,9 @@ static gb_tensor *join(reverse *r, gb_tensor *a, gb_tensor *b, gb_tensor *rest) 
   return GB_CHAIN(&r->chain, cat, .xs = xs, .count = rest ? 3 : 2, .dim = gb_attr_int(-1));
 }
 
-/* The gradient of the product of each row of x [..., n]. The product is a tree of pairs, and a gradient runs down it: a factor's is that of
- * the pair times the other factor. No division, so zeros are exact, and every step can be differentiated again. */
+/* The gradient of the product of each row of x [..., n]. The product is a tree of pairs, and a gradient runs down it: a
+ * factor's is that of the pair times the other factor. No division, so zeros are exact, and every step can be
+ * differentiated again. */
 static gb_tensor *product_gradient(reverse *r, gb_tensor *x, gb_tensor *g) {
   gb_tensor *first[64], *second[64];
   int64_t sizes[64], n = r->length;
@@ -302,7 +310,8 @@ static gb_tensor *product_gradient(reverse *r, gb_tensor *x, gb_tensor *g) {
     int64_t half = sizes[levels] / 2;
     bool odd = sizes[levels] % 2;
     gb_tensor *pairs = odd ? part(r, g, 0, half) : g;
-    g = join(r, multiply(r, pairs, second[levels]), multiply(r, pairs, first[levels]), odd ? part(r, g, half, 1) : NULL);
+    g = join(r, multiply(r, pairs, second[levels]), multiply(r, pairs, first[levels]),
+             odd ? part(r, g, half, 1) : NULL);
   }
   return g;
 }
@@ -365,7 +374,8 @@ static gb_tensor *share_among(reverse *r, gb_tensor *marked, gb_tensor *g) {
 }
 
 /* The elements of x that equal the result y. */
-static gb_tensor *equals(reverse *r, gb_tensor *x, gb_tensor *y) { return gb_chain_2(&r->chain, GB_OP_eq, x, with_dims(r, y), NULL); }
+static gb_tensor *equals(reverse *r, gb_tensor *x,
+                         gb_tensor *y) { return gb_chain_2(&r->chain, GB_OP_eq, x, with_dims(r, y), NULL); }
 
 static gb_status extreme_gradient(gb_grad_call *grad) {
   reverse r;
@@ -373,8 +383,8 @@ static gb_status extreme_gradient(gb_grad_call *grad) {
   return reverse_end(&r, share_among(&r, equals(&r, GB_SAVED(grad, amax)->x, GB_KEPT(grad, amax)->y), r.g));
 }
 
-/* With a dim the gradient goes to the element at the index alone; without, to all that are equal, where NaN, which then is the result, equals NaN:
- * PyTorch's rule for max, not for amax. */
+/* With a dim the gradient goes to the element at the index alone; without, to all that are equal, where NaN, which then
+ * is the result, equals NaN: PyTorch's rule for max, not for amax. */
 static gb_status extreme_with_index_gradient(gb_grad_call *grad) {
   const gb_out_max *kept = GB_KEPT(grad, max);
   const gb_attr *dim = &GB_ATTRS(grad, max)->dim;
@@ -392,10 +402,12 @@ static gb_status extreme_with_index_gradient(gb_grad_call *grad) {
 
 /* {---- norm ---- */
 
-/* The derivative of |x|^p / p for p other than 0, 1, 2 and infinity: sign(x) |x|^(p - 1), and 0 at 0 where that would be infinite. */
+/* The derivative of |x|^p / p for p other than 0, 1, 2 and infinity: sign(x) |x|^(p - 1), and 0 at 0 where that would
+ * be infinite. */
 static gb_tensor *power_slope(reverse *r, gb_tensor *x, double p) {
   gb_tensor *size = gb_chain_1(&r->chain, GB_OP_abs, x, NULL);
-  gb_tensor *slope = multiply(r, gb_chain_number(&r->chain, GB_OP_pow, size, p - 1), gb_chain_1(&r->chain, GB_OP_sign, x, NULL));
+  gb_tensor *slope = multiply(r, gb_chain_number(&r->chain, GB_OP_pow, size, p - 1),
+                              gb_chain_1(&r->chain, GB_OP_sign, x, NULL));
   return p < 1 ? fill_where(r, slope, gb_chain_number(&r->chain, GB_OP_eq, x, 0), 0) : slope;
 }
 
@@ -413,7 +425,8 @@ static gb_status norm_gradient(gb_grad_call *grad) {
     gb_tensor *shared = share_among(&r, equals(&r, gb_chain_1(&r.chain, GB_OP_abs, x, NULL), y), g);
     return reverse_end(&r, multiply(&r, shared, gb_chain_1(&r.chain, GB_OP_sign, x, NULL)));
   }
-  gb_tensor *slope = p == 2 ? x : power_slope(&r, x, p), *below = p == 2 ? y : gb_chain_number(&r.chain, GB_OP_pow, y, p - 1);
+  gb_tensor *slope = p == 2 ? x : power_slope(&r, x, p), *below = p == 2 ? y
+      : gb_chain_number(&r.chain, GB_OP_pow, y, p - 1);
   gb_tensor *scale = fill_where(&r, divide(&r, g, below), gb_chain_number(&r.chain, GB_OP_eq, y, 0), 0);
   return reverse_end(&r, multiply(&r, slope, with_dims(&r, scale)));
 }

@@ -4,7 +4,8 @@
 
 #include "graph/ops.h"
 
-/* The first attribute of that type, or NULL. In this family a row has at most one dim, one dtype, and its one flag is keepdim. */
+/* The first attribute of that type, or NULL. In this family a row has at most one dim, one dtype, and its one flag is
+ * keepdim. */
 static inline const gb_attr *gb_reduce_attr(const gb_op_info *info, const gb_attr *attrs, gb_arg_type type) {
   for (int i = 0; i < info->n_attrs; i++)
     if (info->attrs[i].type == type) return &attrs[i];

@@ -1,8 +1,8 @@
 /* ops/scan.c - running products, extremes and log-sums along a dim, made of other ops.
  *
- * In step k each position takes in what the one 2^k before it has gathered, so that a dim of n takes log2(n) steps, each of
- * them over all of x. That is more work than one pass has, but every step is an op with a gradient: a product has its true
- * gradient beside zeros too. 16-bit floats are kept in float32 on the way. */
+ * In step k each position takes in what the one 2^k before it has gathered, so that a dim of n takes log2(n) steps,
+ * each of them over all of x. That is more work than one pass has, but every step is an op with a gradient: a product
+ * has its true gradient beside zeros too. 16-bit floats are kept in float32 on the way. */
 #include "graph/chain.h"
 #include "graph/ops.h"
 
@@ -55,7 +55,8 @@ static gb_status cumprod_compose(gb_call *call) {
   return gb_chain_end(&chain, y == x ? GB_CHAIN(&chain, clone, .x = x) : y, &GB_OUT(call, cumprod)->y);
 }
 
-/* log(exp(later) + exp(before)), both less the larger one, which is a constant to gradients; 0 where that is infinite. */
+/* log(exp(later) + exp(before)), both less the larger one, which is a constant to gradients; 0 where that is
+ * infinite. */
 static gb_tensor *log_sum(gb_chain *chain, gb_tensor *later, gb_tensor *before, gb_tensor *x, int dim) {
   (void)x, (void)dim;
   gb_tensor *most = gb_chain_detach(chain, GB_CHAIN(chain, maximum, .x = later, .y = before));
@@ -82,7 +83,8 @@ static gb_status logcumsumexp_compose(gb_call *call) {
 static gb_tensor *choose(gb_chain *chain, gb_op better, gb_tensor *later, gb_tensor *before, gb_tensor *x, int dim) {
   gb_tensor *a = GB_CHAIN(chain, gather, .x = x, .dim = gb_attr_int(dim), .index = later);
   gb_tensor *b = GB_CHAIN(chain, gather, .x = x, .dim = gb_attr_int(dim), .index = before);
-  gb_tensor *wins = GB_CHAIN(chain, logical_or, .x = gb_chain_2(chain, better, a, b, NULL), .y = GB_CHAIN(chain, isnan, .x = a));
+  gb_tensor *wins = GB_CHAIN(chain, logical_or, .x = gb_chain_2(chain, better, a, b, NULL),
+                             .y = GB_CHAIN(chain, isnan, .x = a));
   return GB_CHAIN(chain, where, .condition = wins, .x = later, .y = before);
 }
 
@@ -118,7 +120,8 @@ static gb_status running_extreme(gb_call *call, combination combine) {
   GB_TRY(gb_chain_end(&chain, GB_CHAIN(&chain, contiguous, .x = at), &out->indices));
   return GB_RUN(call->context, gather, &out->values, .x = x, .dim = gb_attr_int(dim), .index = out->indices);
 }
-_Static_assert(GB_ATTR_AT(cummin, dim) == GB_ATTR_AT(cummax, dim) && GB_OUT_AT(cummin, indices) == GB_OUT_AT(cummax, indices), "read as cummax");
+_Static_assert(GB_ATTR_AT(cummin, dim) == GB_ATTR_AT(cummax, dim) &&
+               GB_OUT_AT(cummin, indices) == GB_OUT_AT(cummax, indices), "read as cummax");
 
 static gb_status cummax_compose(gb_call *call) { return running_extreme(call, larger); }
 static gb_status cummin_compose(gb_call *call) { return running_extreme(call, smaller); }

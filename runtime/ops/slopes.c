@@ -1,5 +1,5 @@
-/* ops/slopes.c - derivatives of activations out of differentiable ops. The fused kernels (silu_backward, gelu_backward) give the same numbers
- * faster, but no second derivative. */
+/* ops/slopes.c - derivatives of activations out of differentiable ops. The fused kernels (silu_backward, gelu_backward)
+ * give the same numbers faster, but no second derivative. */
 #include "ops/slopes.h"
 
 #include "base/math.h"

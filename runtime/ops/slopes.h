@@ -1,4 +1,5 @@
-/* ops/slopes.h - derivatives of activations out of ops that have a derivative themselves, for gradients of gradients. */
+/* ops/slopes.h - derivatives of activations out of ops that have a derivative themselves, for gradients of
+ * gradients. */
 #ifndef GB_OPS_SLOPES_H
 #define GB_OPS_SLOPES_H
 

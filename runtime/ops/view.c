@@ -1,8 +1,9 @@
 /* ops/view.c - views: other shapes, strides and offsets over the same storage.
  *
- * A view is computed on a `layout` by one function, which the check runs on x's layout and, where a gradient has to know which elements the
- * view took, the gradient runs on a row-major layout of x's shape. reshape and flatten take a view where there is one, otherwise they copy.
- * as_strided keeps no trace of x's own strides, so under gradients it wants x row-major from the start of its storage. */
+ * A view is computed on a `layout` by one function, which the check runs on x's layout and, where a gradient has to
+ * know which elements the view took, the gradient runs on a row-major layout of x's shape. reshape and flatten take a
+ * view where there is one, otherwise they copy. as_strided keeps no trace of x's own strides, so under gradients it
+ * wants x row-major from the start of its storage. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,7 +39,8 @@ static void drop_dim(layout *l, int dim) {
 
 /* Insert a dimension before `dim`, or at the end. */
 static gb_status insert_dim(gb_call *call, layout *l, int dim, int64_t size, int64_t stride) {
-  if (l->ndim == GB_MAX_NDIM) return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
+  if (l->ndim == GB_MAX_NDIM)
+    return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   for (int i = l->ndim++; i > dim; i--) l->shape[i] = l->shape[i - 1], l->stride[i] = l->stride[i - 1];
   l->shape[dim] = size, l->stride[dim] = stride;
   return GB_OK;
@@ -61,12 +63,14 @@ static gb_tensor *g_of(const gb_grad_call *grad) { return GB_GRAD_OUT(grad, view
 static gb_tensor **dx_of(gb_grad_call *grad) { return &GB_GRAD_IN(grad, view)->x; }
 static const gb_edge *edge_of(const gb_grad_call *grad) { return GB_EDGE(grad, view, x); }
 
-/* Add grad at the view's place to the sum that it belongs to, with nothing made for the elements beside it. *done: there is such a sum. */
+/* Add grad at the view's place to the sum that it belongs to, with nothing made for the elements beside it. *done:
+ * there is such a sum. */
 static gb_status add_in_place(gb_grad_call *grad, const layout *view, bool *done) {
   gb_tensor *g = g_of(grad), *part;
   bool holds = false;
   gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, GB_IN_AT(view, x), &holds) : NULL;
-  *done = sum && holds && sum->dtype == g->dtype && sum->storage != g->storage && gb_is_disjoint(view->ndim, view->shape, view->stride);
+  *done = sum && holds && sum->dtype == g->dtype && sum->storage != g->storage &&
+      gb_is_disjoint(view->ndim, view->shape, view->stride);
   if (!*done) return GB_OK;
   GB_TRY(gb_tensor_view(sum, view->ndim, view->shape, view->stride, sum->offset + view->offset, &part));
   gb_status status = GB_RUN(grad->context, add, NULL, .x = part, .y = g);
@@ -95,7 +99,8 @@ static gb_status taken_gradient(gb_grad_call *grad, layout_fn change) {
   layout l = { .ndim = edge->ndim };
   memcpy(l.shape, edge->shape, sizeof l.shape);
   gb_contiguous_strides(l.ndim, l.shape, l.stride);
-  gb_call call = { .context = grad->context, .op = (gb_op)grad->node->op, .info = gb_op_get(grad->context, grad->node->op), .attrs = grad->attrs };
+  gb_call call = { .context = grad->context, .op = (gb_op)grad->node->op,
+                   .info = gb_op_get(grad->context, grad->node->op), .attrs = grad->attrs };
   GB_TRY(change(&call, &l));
   return put_back(grad, &l);
 }
@@ -130,13 +135,16 @@ static gb_status wanted_shape(gb_call *call, const gb_attr *wanted, int64_t *sha
   const gb_tensor *x = only(call);
   if (infer_shape(x->numel, wanted->count, wanted->ints, shape)) return GB_OK;
   char from[96], to[96];
-  return gb_call_fail(call, GB_ESHAPE, "x (%s, %" PRId64 " elements) cannot take the shape %s: its sizes must multiply to %" PRId64 "; one may be -1",
-                      gb_shape_text(x->ndim, x->shape, from, sizeof from), x->numel, gb_shape_text(wanted->count, wanted->ints, to, sizeof to),
+  return gb_call_fail(call, GB_ESHAPE, "x (%s, %" PRId64 " elements) cannot take the shape %s: its sizes must "
+                                                         "multiply to %" PRId64 "; one may be -1",
+                      gb_shape_text(x->ndim, x->shape, from, sizeof from), x->numel,
+                          gb_shape_text(wanted->count, wanted->ints, to, sizeof to),
                       x->numel);
 }
 
-/* Strides for `shape` over the elements of x in order, or false where no strides can express it. PyTorch's rule: the dims of x fall into
- * chunks that are one run of memory each, and every dim of the new shape must lie inside one chunk. Dims of size 1 say nothing. */
+/* Strides for `shape` over the elements of x in order, or false where no strides can express it. PyTorch's rule: the
+ * dims of x fall into chunks that are one run of memory each, and every dim of the new shape must lie inside one chunk.
+ * Dims of size 1 say nothing. */
 static bool view_strides(const gb_tensor *x, int ndim, const int64_t *shape, int64_t *strides) {
   layout l = layout_of(x);
   for (int i = l.ndim - 1; i >= 0; i--)
@@ -170,7 +178,8 @@ static gb_status view_check(gb_call *call) {
   if (view_strides(x, ndim, shape, strides))
     return gb_tensor_view(x, ndim, shape, strides, x->offset, result(call));
   char from[96], to[96];
-  return gb_call_fail(call, GB_ESHAPE, "no view of x (%s, not contiguous in memory) has the shape %s; use reshape, which copies where it must",
+  return gb_call_fail(call, GB_ESHAPE, "no view of x (%s, not contiguous in memory) has the shape %s; use reshape, "
+                                       "which copies where it must",
                       gb_shape_text(x->ndim, x->shape, from, sizeof from), gb_shape_text(ndim, shape, to, sizeof to));
 }
 
@@ -196,7 +205,8 @@ static gb_status flatten_compose(gb_call *call) {
   int first, last, n = 0, ndim = x->ndim ? x->ndim : 1;
   GB_TRY(gb_call_dim(call, attrs->first.integer, ndim, &first));
   GB_TRY(gb_call_dim(call, attrs->last.integer, ndim, &last));
-  if (last < first) return gb_call_fail(call, GB_EINVAL, "the last dimension %d comes before the first one, %d", last + 1, first + 1);
+  if (last < first)
+    return gb_call_fail(call, GB_EINVAL, "the last dimension %d comes before the first one, %d", last + 1, first + 1);
   int64_t shape[GB_MAX_NDIM] = { 1 };
   for (int i = 0; i < x->ndim; i++) {
     if (i > first && i <= last) shape[n - 1] *= x->shape[i];
@@ -215,7 +225,8 @@ static gb_status unflatten_layout(gb_call *call, layout *l) {
   int64_t size = l->shape[dim], stride = l->stride[dim];
   if (wanted->count == 0 || !infer_shape(size, wanted->count, wanted->ints, shape)) {
     char to[96];
-    return gb_call_fail(call, GB_ESHAPE, "dimension %d of size %" PRId64 " cannot become %s: the sizes must multiply to %" PRId64 "; one may be -1",
+    return gb_call_fail(call, GB_ESHAPE, "dimension %d of size %" PRId64 " cannot become %s: the sizes must "
+                                                                         "multiply to %" PRId64 "; one may be -1",
                         dim + 1, size, gb_shape_text(wanted->count, wanted->ints, to, sizeof to), size);
   }
   drop_dim(l, dim);
@@ -279,11 +290,14 @@ static gb_status transpose_gradient(gb_grad_call *grad) {
 /* The dims that permute lists, from 0, each of them once. */
 static gb_status permutation(gb_call *call, int ndim, int *order) {
   const gb_attr *dims = &GB_ATTRS(call, permute)->dims;
-  if (dims->count != ndim) return gb_call_fail(call, GB_EINVAL, "x has %d dimensions, %d are listed; name each of them once", ndim, (int)dims->count);
+  if (dims->count != ndim)
+    return gb_call_fail(call, GB_EINVAL, "x has %d dimensions, %d are listed; name each of them once", ndim,
+                        (int)dims->count);
   bool seen[GB_MAX_NDIM] = { false };
   for (int i = 0; i < ndim; i++) {
     GB_TRY(gb_call_dim(call, dims->ints[i], ndim, &order[i]));
-    if (seen[order[i]]) return gb_call_fail(call, GB_EINVAL, "dimension %d is listed twice; name each of them once", order[i] + 1);
+    if (seen[order[i]])
+      return gb_call_fail(call, GB_EINVAL, "dimension %d is listed twice; name each of them once", order[i] + 1);
     seen[order[i]] = true;
   }
   return GB_OK;
@@ -312,7 +326,8 @@ static gb_status permute_gradient(gb_grad_call *grad) {
 static gb_status t_layout(gb_call *call, layout *l) {
   char text[96];
   if (l->ndim > 2)
-    return gb_call_fail(call, GB_ESHAPE, "x (%s) is no matrix; use transpose(first, second)", gb_shape_text(l->ndim, l->shape, text, sizeof text));
+    return gb_call_fail(call, GB_ESHAPE, "x (%s) is no matrix; use transpose(first, second)",
+                        gb_shape_text(l->ndim, l->shape, text, sizeof text));
   if (l->ndim < 2) return GB_OK;
   layout from = *l;
   for (int i = 0; i < 2; i++) l->shape[i] = from.shape[1 - i], l->stride[i] = from.stride[1 - i];
@@ -342,8 +357,10 @@ static gb_status expand_layout(gb_call *call, layout *l) {
     l->stride[i] = i < added || own != size ? 0 : from.stride[i - added];
   }
   if (fits) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "x (%s) does not expand to %s: dimensions are matched from the last, and only a size of 1 repeats",
-                      gb_shape_text(from.ndim, from.shape, has, sizeof has), gb_shape_text(wanted->count, wanted->ints, wants, sizeof wants));
+  return gb_call_fail(call, GB_ESHAPE, "x (%s) does not expand to %s: dimensions are matched from the last, and "
+                                       "only a size of 1 repeats",
+                      gb_shape_text(from.ndim, from.shape, has, sizeof has),
+                          gb_shape_text(wanted->count, wanted->ints, wants, sizeof wants));
 }
 
 static gb_status expand_check(gb_call *call) { return view_by(call, expand_layout); }
@@ -362,13 +379,15 @@ static gb_status expand_gradient(gb_grad_call *grad) {
 static gb_status position_in(gb_call *call, int64_t position, int dim, int64_t size, int64_t *out) {
   *out = position < 0 ? position + size : position;
   if (*out >= 0 && *out < size) return GB_OK;
-  return gb_call_fail(call, GB_EINDEX, "position %" PRId64 " is out of range: dimension %d has size %" PRId64 "; positions are 1 .. %" PRId64
+  return gb_call_fail(call, GB_EINDEX,
+                  "position %" PRId64 " is out of range: dimension %d has size %" PRId64 "; positions are 1 .. %" PRId64
                                        ", or -1 for the last", in_lua(position), dim + 1, size, size);
 }
 
 /* The dim that positions are taken along; a 0-d tensor has none. */
 static gb_status taken_dim(gb_call *call, const gb_attr *named, const layout *l, int *dim) {
-  if (l->ndim == 0) return gb_call_fail(call, GB_ESHAPE, "x is a scalar (0 dimensions) and has no positions; use item()");
+  if (l->ndim == 0)
+    return gb_call_fail(call, GB_ESHAPE, "x is a scalar (0 dimensions) and has no positions; use item()");
   return gb_call_dim(call, named->integer, l->ndim, dim);
 }
 
@@ -380,7 +399,9 @@ static gb_status narrow_layout(gb_call *call, layout *l) {
   int64_t wanted = attrs->start.integer, length = attrs->length.integer, size = l->shape[dim];
   int64_t start = wanted < 0 ? wanted + size : wanted;
   if (start < 0 || length < 0 || start > size || length > size - start)
-    return gb_call_fail(call, GB_EINDEX, "%" PRId64 " positions from position %" PRId64 " do not lie in dimension %d of size %" PRId64, length,
+    return gb_call_fail(call, GB_EINDEX,
+                        "%" PRId64 " positions from position %" PRId64 " do not lie in dimension %d of size %" PRId64,
+        length,
                         in_lua(wanted), dim + 1, size);
   l->shape[dim] = length;
   l->offset += start * l->stride[dim];
@@ -419,7 +440,8 @@ static gb_status slice_layout(gb_call *call, layout *l) {
   GB_TRY(position_in(call, first, dim, size, &from));
   GB_TRY(position_in(call, last, dim, size, &to));
   if (to < from)
-    return gb_call_fail(call, GB_EINDEX, "the last position %" PRId64 " comes before the first one, %" PRId64 " (dimension %d of size %" PRId64 ")",
+    return gb_call_fail(call, GB_EINDEX,
+             "the last position %" PRId64 " comes before the first one, %" PRId64 " (dimension %d of size %" PRId64 ")",
                         in_lua(last), in_lua(first), dim + 1, size);
   l->shape[dim] = (to - from) / step + 1;
   l->offset += from * l->stride[dim];
@@ -438,7 +460,8 @@ static gb_status unfold_layout(gb_call *call, layout *l) {
   GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
   int64_t size = l->shape[dim], stride = l->stride[dim], apart;
   if (window > size)
-    return gb_call_fail(call, GB_EINDEX, "windows of %" PRId64 " positions do not lie in dimension %d of size %" PRId64, window,
+    return gb_call_fail(call, GB_EINDEX, "windows of %" PRId64 " positions do not lie in dimension %d of size %" PRId64,
+                        window,
                         dim + 1, size);
   int64_t count = (size - window) / step + 1;
   if (count == 1 || __builtin_mul_overflow(stride, step, &apart)) apart = stride; /* one window steps nowhere */
@@ -455,10 +478,13 @@ static gb_status diagonal_layout(gb_call *call, layout *l) {
   const gb_attrs_diagonal *attrs = GB_ATTRS(call, diagonal);
   int64_t offset = attrs->offset.integer;
   int first, second;
-  if (l->ndim < 2) return gb_call_fail(call, GB_ESHAPE, "x has %d dimension%s; a diagonal needs two", l->ndim, l->ndim == 1 ? "" : "s");
+  if (l->ndim < 2)
+    return gb_call_fail(call, GB_ESHAPE, "x has %d dimension%s; a diagonal needs two", l->ndim,
+                        l->ndim == 1 ? "" : "s");
   GB_TRY(gb_call_dim(call, attrs->first.integer, l->ndim, &first));
   GB_TRY(gb_call_dim(call, attrs->second.integer, l->ndim, &second));
-  if (first == second) return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", first + 1);
+  if (first == second)
+    return gb_call_fail(call, GB_EINVAL, "dimension %d is named twice; a diagonal needs two different ones", first + 1);
   if (offset < -l->shape[first]) offset = -l->shape[first]; /* a diagonal beyond the corner is empty, however far */
   if (offset > l->shape[second]) offset = l->shape[second];
   int64_t down = offset < 0 ? -offset : 0, right = offset > 0 ? offset : 0;
@@ -480,15 +506,18 @@ static gb_status diagonal_gradient(gb_grad_call *grad) { return taken_gradient(g
 /* A layout from what attributes say of it, or an error where it is no layout or leaves 0 .. elements - 1. */
 static gb_status strided_layout(gb_call *call, const gb_attr *shape, const gb_attr *strides, int64_t offset,
                                 int64_t elements, layout *l) {
-  if (shape->count != strides->count) return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
+  if (shape->count != strides->count)
+    return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
   *l = (layout){ .ndim = shape->count, .offset = offset };
   int64_t last = l->offset, span;
   bool fits = l->offset >= 0, empty = false;
   for (int i = 0; i < l->ndim; i++) {
     l->shape[i] = shape->ints[i], l->stride[i] = strides->ints[i];
-    if (l->shape[i] < 0 || l->stride[i] < 0) return gb_call_fail(call, GB_EINVAL, "sizes and strides are 0 or more (dimension %d)", i + 1);
+    if (l->shape[i] < 0 || l->stride[i] < 0)
+      return gb_call_fail(call, GB_EINVAL, "sizes and strides are 0 or more (dimension %d)", i + 1);
     empty |= l->shape[i] == 0;
-    if (__builtin_mul_overflow(l->shape[i] > 0 ? l->shape[i] - 1 : 0, l->stride[i], &span) || __builtin_add_overflow(last, span, &last)) fits = false;
+    if (__builtin_mul_overflow(l->shape[i] > 0 ? l->shape[i] - 1 : 0, l->stride[i], &span) ||
+        __builtin_add_overflow(last, span, &last)) fits = false;
   }
   if (empty) l->offset = 0; /* it reaches nothing, wherever it begins */
   if (empty || (fits && last < elements)) return GB_OK;
@@ -503,7 +532,8 @@ static gb_status as_strided_check(gb_call *call) {
   layout l;
   GB_TRY(strided_layout(call, &attrs->shape, &attrs->strides, attrs->offset.integer, elements, &l));
   if (call->needs_grad && (x->offset != 0 || !gb_is_contiguous(x)))
-    return gb_call_fail(call, GB_EAUTOGRAD, "the gradient needs an x that is contiguous from the start of its storage; use contiguous() or clone()");
+    return gb_call_fail(call, GB_EAUTOGRAD, "the gradient needs an x that is contiguous from the start of its "
+                                            "storage; use contiguous() or clone()");
   return gb_tensor_view(x, l.ndim, l.shape, l.stride, l.offset, result(call));
 }
 
@@ -522,15 +552,18 @@ static gb_status as_strided_backward_check(gb_call *call) {
   const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
   const gb_attr *shape = &attrs->shape, *strides = &attrs->strides;
   GB_TRY(gb_require_float(call, GB_IN_AT(as_strided_backward, grad)));
-  if (shape->count != strides->count) return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
+  if (shape->count != strides->count)
+    return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
   gb_tensor dense = { .ndim = shape->count, .numel = 1 };
-  for (int i = 0; i < shape->count; i++) dense.numel *= dense.shape[i] = shape->ints[i], dense.stride[i] = strides->ints[i];
+  for (int i = 0; i < shape->count; i++)
+    dense.numel *= dense.shape[i] = shape->ints[i], dense.stride[i] = strides->ints[i];
   if (!gb_is_dense(&dense)) return gb_call_fail(call, GB_EINVAL, "the strides of the result are not dense");
   layout l;
   GB_TRY(strided_layout(call, &attrs->view_shape, &attrs->view_strides, attrs->view_offset.integer, dense.numel, &l));
   if (l.ndim != grad->ndim || memcmp(l.shape, grad->shape, (size_t)l.ndim * sizeof *l.shape)) {
     char has[96], wants[96];
-    return gb_call_fail(call, GB_ESHAPE, "grad is %s, the view %s", gb_shape_text(grad->ndim, grad->shape, has, sizeof has),
+    return gb_call_fail(call, GB_ESHAPE, "grad is %s, the view %s",
+                        gb_shape_text(grad->ndim, grad->shape, has, sizeof has),
                         gb_shape_text(l.ndim, l.shape, wants, sizeof wants));
   }
   return gb_call_output_strided(call, GB_OUT_AT(as_strided_backward, dx), shape->count, shape->ints, strides->ints,

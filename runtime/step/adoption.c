@@ -1,9 +1,10 @@
-/* step/adoption.c - adoption: parameters move into slabs, and everything that refers to them follows, since their storages stay the same.
+/* step/adoption.c - adoption: parameters move into slabs, and everything that refers to them follows, since their
+ * storages stay the same.
  *
- * A call is prepared first, which may fail and changes nothing, and then committed, which cannot fail. What cannot follow is refused by
- * name: a parameter that is only a part of its memory, memory that the host lent, and parameters that share memory in different shapes.
- * While a slab is alive, the storage of its parameters points at it (user), so that a second adoption is noticed even through a tensor
- * that only shares the memory. */
+ * A call is prepared first, which may fail and changes nothing, and then committed, which cannot fail. What cannot
+ * follow is refused by name: a parameter that is only a part of its memory, memory that the host lent, and parameters
+ * that share memory in different shapes. While a slab is alive, the storage of its parameters points at it (user), so
+ * that a second adoption is noticed even through a tensor that only shares the memory. */
 #include "step/adoption.h"
 
 #include <stdio.h>
@@ -50,23 +51,29 @@ static gb_status check_parameter(const gb_adoption *a, int i) {
   const char *name = label(a, i, room, sizeof room);
   if (!t) return gb_fail(c, GB_EINVAL, "optimizer: %s is missing", name);
   if (!gb_dtype_is_float((gb_dtype)t->dtype))
-    return gb_fail(c, GB_EDTYPE, "optimizer: %s is %s; only floating tensors can be trained", name, gb_dtype_name((gb_dtype)t->dtype));
+    return gb_fail(c, GB_EDTYPE, "optimizer: %s is %s; only floating tensors can be trained", name,
+                   gb_dtype_name((gb_dtype)t->dtype));
   if (t->node)
-    return gb_fail(c, GB_EINVAL, "optimizer: %s was computed from other tensors; only leaves can be trained: give the tensors it comes from, or "
+    return gb_fail(c, GB_EINVAL, "optimizer: %s was computed from other tensors; only leaves can be trained: give "
+                                 "the tensors it comes from, or "
                    "detach it", name);
   if (is_held(t))
-    return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it once, or close() the other "
+    return gb_fail(c, GB_ESTATE, "optimizer: %s (or a tensor tied to it) is held by an optimizer already; list it "
+                                 "once, or close() the other "
                    "optimizer first", name);
   if (t->storage->release || t->storage->loan != GB_OWNED || atomic_load(&t->storage->exports))
-    return gb_fail(c, GB_EINVAL, "optimizer: %s lies in memory of the host, which an optimizer cannot move; make the parameter from a clone()", name);
+    return gb_fail(c, GB_EINVAL, "optimizer: %s lies in memory of the host, which an optimizer cannot move; make "
+                                 "the parameter from a clone()", name);
   if (t->offset != 0 || (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype) != t->storage->bytes || !gb_is_dense(t))
-    return gb_fail(c, GB_EINVAL, "optimizer: %s is a view of a part of a larger tensor; make the parameter from a clone() of it", name);
+    return gb_fail(c, GB_EINVAL, "optimizer: %s is a view of a part of a larger tensor; make the parameter from a "
+                                 "clone() of it", name);
   return GB_OK;
 }
 
 static bool same_geometry(const gb_tensor *a, const gb_tensor *b) {
   size_t dims = sizeof *a->shape * (size_t)a->ndim;
-  return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, dims) && !memcmp(a->stride, b->stride, dims);
+  return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, dims) &&
+      !memcmp(a->stride, b->stride, dims);
 }
 
 /* Find the first parameter with the memory of parameter i. */
@@ -77,7 +84,8 @@ static gb_status find_twin(gb_adoption *a, int i) {
   if (same_geometry(a->parameters[first], a->parameters[i])) return GB_OK;
   char x[32], y[32];
   return gb_fail(a->context, GB_EINVAL,
-                 "optimizer: %s and %s share their memory in different shapes or layouts; make one of them the parameter, and take the view of it "
+                 "optimizer: %s and %s share their memory in different shapes or layouts; make one of them the "
+                 "parameter, and take the view of it "
                  "in forward", label(a, first, x, sizeof x), label(a, i, y, sizeof y));
 }
 
@@ -86,7 +94,8 @@ static gb_status find_twin(gb_adoption *a, int i) {
 /* {==== building slabs ==== */
 
 /* A vector of zeros. */
-static gb_status zero_vector(gb_context *context, gb_dtype dtype, int64_t elements, gb_device device, gb_memory_category category, gb_tensor **out) {
+static gb_status zero_vector(gb_context *context, gb_dtype dtype, int64_t elements, gb_device device,
+                             gb_memory_category category, gb_tensor **out) {
   gb_tensor *vector;
   GB_TRY(gb_tensor_new_as(context, dtype, 1, &elements, NULL, device, category, &vector));
   gb_status status = gb_apply_(context, GB_OP_fill, &vector, 1, &(gb_attr){ .given = true, .number = 0 });
@@ -100,7 +109,8 @@ static gb_status open_vectors(gb_context *context, gb_slab *slab, gb_device devi
   gb_dtype wide = slab->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   GB_TRY(zero_vector(context, slab->dtype, slab->elements, device, GB_MEM_PARAMETERS, &slab->parameters));
   GB_TRY(zero_vector(context, wide, slab->elements, device, GB_MEM_GRADIENTS, &slab->gradients));
-  if (device.type != GB_CPU) GB_TRY(zero_vector(context, GB_INT64, 2 * slab->count, device, GB_MEM_OPTIMIZER, &slab->counters));
+  if (device.type != GB_CPU)
+    GB_TRY(zero_vector(context, GB_INT64, 2 * slab->count, device, GB_MEM_OPTIMIZER, &slab->counters));
   if (!gb_is_16bit(slab->dtype)) return GB_OK;
   return gb_tensor_new_as(context, GB_FLOAT32, 1, &slab->elements, NULL, device, GB_MEM_OPTIMIZER, &slab->masters);
 }
@@ -124,7 +134,8 @@ static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_ten
     return GB_OK;
   }
   if (tag->scaler != grad->tag.scaler || tag->update != grad->tag.update)
-    return gb_fail(context, GB_ESTATE, "optimizer: the gradients of two tied parameters carry different scales; zero the gradients first");
+    return gb_fail(context, GB_ESTATE, "optimizer: the gradients of two tied parameters carry different scales; "
+                                       "zero the gradients first");
   gb_tensor *plain;
   GB_TRY(gb_tensor_detach(grad, &plain));
   gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ segment->grad, plain }, 2, NULL);
@@ -146,11 +157,13 @@ static gb_status lay_out(gb_adoption *a, int first, gb_owned_slab **out) {
   for (int i = first; i < a->count; i++) {
     gb_tensor *t = a->parameters[i];
     gb_device device = t->storage->device;
-    if (t->dtype != model->dtype || device.type != model->storage->device.type || device.index != model->storage->device.index) continue;
+    if (t->dtype != model->dtype || device.type != model->storage->device.type ||
+        device.index != model->storage->device.index) continue;
     a->of[i] = owned;
     a->segment[i] = a->twin[i] == i ? slab->count : a->segment[a->twin[i]];
     if (a->twin[i] != i) continue;
-    slab->segments[slab->count] = (gb_segment){ .offset = slab->elements, .size = t->numel, .place = slab->count, .parameter = t };
+    slab->segments[slab->count] = (gb_segment){ .offset = slab->elements, .size = t->numel, .place = slab->count,
+                                                .parameter = t };
     slab->count++;
     slab->elements += (t->numel + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   }
@@ -268,14 +281,16 @@ gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
   gb_slab *slab = &owned->slab;
   const gb_tensor *model = slab->gradients;
   if (slab->state[i]) return GB_OK;
-  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device, GB_MEM_OPTIMIZER, &slab->state[i]);
+  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device,
+                     GB_MEM_OPTIMIZER, &slab->state[i]);
 }
 
 gb_status gb_slab_open_measures(gb_owned_slab *owned) {
   gb_slab *slab = &owned->slab;
   const gb_tensor *model = slab->gradients;
   if (slab->measures) return GB_OK;
-  return zero_vector(gb_tensor_context(model), GB_FLOAT64, gb_measures_of(slab->count, slab->elements), model->storage->device,
+  return zero_vector(gb_tensor_context(model), GB_FLOAT64, gb_measures_of(slab->count, slab->elements),
+                     model->storage->device,
                      GB_MEM_OPTIMIZER, &slab->measures);
 }
 
@@ -313,7 +328,8 @@ gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
 }
 
 void gb_slab_masters_synced(gb_owned_slab *owned) {
-  for (int64_t s = 0; s < owned->slab.count; s++) owned->synced[s] = gb_tensor_version(owned->slab.segments[s].parameter);
+  for (int64_t s = 0; s < owned->slab.count; s++)
+    owned->synced[s] = gb_tensor_version(owned->slab.segments[s].parameter);
 }
 
 /* ====} */

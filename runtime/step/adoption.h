@@ -10,7 +10,8 @@ struct gb_optimizer;
 typedef struct gb_owned_slab {
   gb_slab slab;
   struct gb_optimizer *owner;  /* not counted */
-  uint64_t *synced;            /* per segment of 16-bit parameters: the version of the parameter that the master agrees with */
+  uint64_t *synced;            /* per segment of 16-bit parameters: the version of the parameter that the master agrees
+                                  with */
 } gb_owned_slab;
 
 /* One call that adopts parameters. The caller fills the first part. */
@@ -28,7 +29,8 @@ typedef struct gb_adoption {
   int n_slabs;
 } gb_adoption;
 
-/* Everything that can fail: check the parameters, build their slabs and copy values and gradients. Nothing changes yet. */
+/* Everything that can fail: check the parameters, build their slabs and copy values and gradients. Nothing changes
+ * yet. */
 gb_status gb_adoption_prepare(gb_adoption *a);
 /* Move every parameter into its slab. The slabs are the caller's now. */
 void gb_adoption_commit(gb_adoption *a);
@@ -40,14 +42,15 @@ void gb_slab_leave(gb_tensor *parameter);
 /* After the last parameter left. */
 void gb_slab_free(gb_owned_slab *slab);
 
-/* The elements of `vector`, a slab's, from `offset` on, as a tensor with the shape and the (dense) strides of `like`. It keeps
- * the vector's memory, and counts versions of its own. */
+/* The elements of `vector`, a slab's, from `offset` on, as a tensor with the shape and the (dense) strides of `like`.
+ * It keeps the vector's memory, and counts versions of its own. */
 gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
 /* Make the measures, where they are not there. */
 gb_status gb_slab_open_measures(gb_owned_slab *slab);
-/* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits that rounding drops. */
+/* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits
+ * that rounding drops. */
 gb_status gb_slab_sync_masters(gb_owned_slab *slab);
 /* The masters agree with the parameters as they are now. */
 void gb_slab_masters_synced(gb_owned_slab *slab);

@@ -50,7 +50,8 @@ static gb_status hold(gb_context *context, held *list, void *item) {
 /* Memory that the step read or wrote and that is not the graph's own, which stays anyway. */
 static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
   if (!t || t->storage->device.type != GB_CUDA) return GB_OK;
-  if ((t->storage->block && gb_block_is_from(t->storage->block, c->own->pool)) || holds(&c->storages, t->storage)) return GB_OK;
+  if ((t->storage->block && gb_block_is_from(t->storage->block, c->own->pool)) || holds(&c->storages, t->storage))
+    return GB_OK;
   GB_TRY(hold(c->context, &c->storages, t->storage));
   gb_storage_retain(t->storage);
   return GB_OK;
@@ -153,16 +154,21 @@ static const char *looks_on(const gb_context *context) {
 gb_status gb_capture_begin(gb_context *context, gb_device device, gb_capture **out) {
   const char *why;
   if (device.type != GB_CUDA) return gb_fail(context, GB_EDEVICE, "cuda.graph: graphs are of CUDA devices");
-  if (!gb_context_has_device(context, GB_CUDA, &why)) return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
+  if (!gb_context_has_device(context, GB_CUDA, &why))
+    return gb_fail(context, GB_EDEVICE, "cuda.graph: there is no CUDA device: %s", why);
   GB_TRY(gb_context_open_device(context, device));
-  if (context->capturing) return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured within a step");
+  if (context->capturing)
+    return gb_fail(context, GB_ESTATE, "cuda.graph: a graph is being captured already; graphs cannot be captured "
+                                       "within a step");
   const char *looker = looks_on(context);
-  if (looker) return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, which looks at values; capture the step before or after it", looker);
+  if (looker) return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, which looks at values; capture the step "
+                                                 "before or after it", looker);
   gb_capture *c = calloc(1, sizeof *c);
   if (!c) return gb_fail_memory(context, sizeof *c);
   c->context = context;
   c->device = device;
-  gb_status status = backend_of(c)->capture_begin ? open_pool(c) : gb_fail(context, GB_EUNSUPPORTED, "cuda.graph: the device has no graphs");
+  gb_status status = backend_of(c)->capture_begin ? open_pool(c)
+      : gb_fail(context, GB_EUNSUPPORTED, "cuda.graph: the device has no graphs");
   if (status == GB_OK) {
     status = backend_of(c)->capture_begin(backend_of(c)->state);
     if (status != GB_OK) {
@@ -229,10 +235,12 @@ gb_status gb_capture_end(gb_capture *c) {
 gb_status gb_capture_replay(gb_capture *c) {
   gb_backend *backend = backend_of(c);
   gb_context *context = c->context;
-  if (!c->graph || context->capturing) return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
+  if (!c->graph || context->capturing)
+    return gb_fail(context, GB_ESTATE, "cuda.graph: the graph was not captured, or another one is being captured");
   const char *looker = looks_on(context);
   if (looker)
-    return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, and a replay runs no ops that it could see; call the step itself", looker);
+    return gb_fail(context, GB_ESTATE, "cuda.graph: %s runs, and a replay runs no ops that it could see; call the "
+                                       "step itself", looker);
   GB_TRY(gb_poll(context));
   GB_TRY(prepare(c));
   for (size_t i = 0; i < c->scalers.count; i++) GB_TRY(gb_scaler_settle(c->scalers.items[i]));
@@ -249,7 +257,8 @@ void gb_capture_close(gb_capture *c) {
   gb_context *context = c->context;
   if (context->step->capture == c) gb_capture_abandon(c);
   if (c->graph) {
-    bool there; /* what still runs uses the memory that is let go of. A plain wait would be told what is wrong, and nobody here can pass it on */
+    bool there; /* what still runs uses the memory that is let go of. A plain wait would be told what is wrong, and
+                   nobody here can pass it on */
     (void)backend_of(c)->arrive(backend_of(c)->state, true, &there);
     backend_of(c)->graph_close(backend_of(c)->state, c->graph);
   }

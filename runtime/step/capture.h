@@ -1,9 +1,10 @@
 /* step/capture.h - a training step captured as a graph of launches, and run again without the host.
  *
- * While a step is captured, memory comes from a pool of the graph's own, so that every replay finds what it needs at its place; storages that
- * the step reads are kept. What changes from step to step is brought to the device before a replay: learning rates and weight decay of the
- * optimizers that stepped, the place in the random stream, and 16-bit copies of weights that were changed by hand. What the host counts in a step
- * (versions of weights, updates of a scaler) is counted again. Everything else is as it was when the step was captured. */
+ * While a step is captured, memory comes from a pool of the graph's own, so that every replay finds what it needs at
+ * its place; storages that the step reads are kept. What changes from step to step is brought to the device before a
+ * replay: learning rates and weight decay of the optimizers that stepped, the place in the random stream, and 16-bit
+ * copies of weights that were changed by hand. What the host counts in a step (versions of weights, updates of a
+ * scaler) is counted again. Everything else is as it was when the step was captured. */
 #ifndef GB_STEP_CAPTURE_H
 #define GB_STEP_CAPTURE_H
 

@@ -1,9 +1,10 @@
 /* step/clip.c - clipping by norm and by value, over any parameters, in an optimizer or not.
  *
- * Gradients are gathered into batches: those of one slab that carry the same scale are one batch and one kernel call, and the gradient of a
- * parameter without an optimizer is a slab of one segment. Batches stand in order of first appearance, and segments in order of place, so
- * sums are formed in an order that depends on the list of parameters alone. Tied parameters count once. Gradients that unscale_ has measured, and
- * nobody has touched since, are not measured again. */
+ * Gradients are gathered into batches: those of one slab that carry the same scale are one batch and one kernel call,
+ * and the gradient of a parameter without an optimizer is a slab of one segment. Batches stand in order of first
+ * appearance, and segments in order of place, so sums are formed in an order that depends on the list of parameters
+ * alone. Tied parameters count once. Gradients that unscale_ has measured, and nobody has touched since, are not
+ * measured again. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ static gb_status loose_batch(batch_list *list, gb_tensor *parameter) {
   batch *b;
   GB_TRY(new_batch(list, NULL, parameter->grad, &b));
   gb_tensor *grad = parameter->grad;
-  b->slab.segments[b->slab.count++] = (gb_segment){ .size = grad->numel, .has_grad = true, .parameter = parameter, .grad = grad };
+  b->slab.segments[b->slab.count++] = (gb_segment){ .size = grad->numel, .has_grad = true, .parameter = parameter,
+                                                    .grad = grad };
   list->n_segments++;
   return GB_OK;
 }
@@ -156,7 +158,8 @@ static gb_status find_device(const batch_list *list, gb_device *out) {
   for (int i = 0; i < list->n_batches; i++) {
     gb_device device = list->batches[i].slab.gradients->storage->device;
     if (i > 0 && (device.type != out->type || device.index != out->index))
-      return gb_fail(list->context, GB_EDEVICE, "%s: gradients lie on several devices; clip those of each device by themselves", list->who);
+      return gb_fail(list->context, GB_EDEVICE, "%s: gradients lie on several devices; clip those of each device by "
+                                                "themselves", list->who);
     *out = device;
   }
   return GB_OK;
@@ -167,7 +170,8 @@ static double norm_of(const gb_found_state *found, double norm_type) {
   return isinf(norm_type) ? sum : norm_type == 2 ? sqrt(sum) : pow(sum, 1 / norm_type);
 }
 
-/* The optimizer whose unscale_ has measured exactly these gradients, and in this order, so that measuring again would give the same bits; or NULL. */
+/* The optimizer whose unscale_ has measured exactly these gradients, and in this order, so that measuring again would
+ * give the same bits; or NULL. */
 static gb_optimizer *measured_by(const batch_list *list, double norm_type) {
   gb_slab *home = list->n_batches ? list->batches[0].home : NULL;
   gb_optimizer *owner = home ? ((gb_owned_slab *)home)->owner : NULL;
@@ -187,9 +191,10 @@ static gb_status measure(batch_list *list, double norm_type, gb_scalars *scalars
   return run_batches(list, GB_STEP_CHECK, (gb_step_call){ .found = scalars->data, .norm_type = norm_type });
 }
 
-/* Scale gradients down by the norm in the scalars. The kernel decides whether; one that is not finite is a non-finite gradient for the scaler of
- * every optimizer concerned: those with scaled gradients heard of it from the check, after unscale_ it is the optimizer's flag that the step
- * reads, and gradients stay as they are, for the scaler to report on. On the CPU, where the norm is known, nothing is written that need not be. */
+/* Scale gradients down by the norm in the scalars. The kernel decides whether; one that is not finite is a non-finite
+ * gradient for the scaler of every optimizer concerned: those with scaled gradients heard of it from the check, after
+ * unscale_ it is the optimizer's flag that the step reads, and gradients stay as they are, for the scaler to report on.
+ * On the CPU, where the norm is known, nothing is written that need not be. */
 static gb_status clip_by(batch_list *list, const gb_scalars *scalars, double max_norm, double norm_type) {
   gb_step_call call = { .norm = scalars->data, .max_norm = max_norm, .norm_type = norm_type };
   double total = gb_scalars_on_host(scalars) ? norm_of(scalars->data, norm_type) : 0;
@@ -229,15 +234,19 @@ static gb_status require_finite(const gb_scalars *scalars, double norm_type) {
   gb_status status = gb_tensor_item(norm, &value, NULL);
   gb_tensor_release(norm);
   if (status != GB_OK || isfinite(value)) return status;
-  return gb_fail(scalars->context, GB_EINVAL, "clip_grad_norm_: the norm of the gradients is %s, and no gradient was changed; look for inf or NaN in "
+  return gb_fail(scalars->context, GB_EINVAL, "clip_grad_norm_: the norm of the gradients is %s, and no gradient "
+                                              "was changed; look for inf or NaN in "
                  "the loss, or leave error_if_nonfinite out", isnan(value) ? "nan" : "inf");
 }
 
-gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, bool finite,
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm,
+                                   double norm_type, bool finite,
                                    gb_tensor **norm) {
-  if (!(max_norm >= 0)) return gb_fail(context, GB_EINVAL, "clip_grad_norm_: max_norm is %g; it must be 0 or more", max_norm);
+  if (!(max_norm >= 0))
+    return gb_fail(context, GB_EINVAL, "clip_grad_norm_: max_norm is %g; it must be 0 or more", max_norm);
   if (!(norm_type > 0))
-    return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for the largest element)", norm_type);
+    return gb_fail(context, GB_EINVAL, "clip_grad_norm_: norm_type is %g; it must be above 0 (2, or math.huge for "
+                                       "the largest element)", norm_type);
   batch_list list = { .context = context, .who = "clip_grad_norm_" };
   gb_scalars scalars = { .context = context };
   gb_status status = gather(&list, parameters, count);
@@ -252,7 +261,8 @@ gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parame
   return status;
 }
 
-gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm) {
+gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm,
+                            double norm_type, double *norm) {
   gb_tensor *total = NULL;
   GB_TRY(gb_clip_grad_norm_tensor(context, parameters, count, max_norm, norm_type, false, &total));
   gb_status status = norm ? gb_tensor_item(total, norm, NULL) : GB_OK;

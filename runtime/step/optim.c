@@ -1,8 +1,9 @@
 /* step/optim.c - optimizers: groups of parameters in slabs, and a step that is one kernel per slab.
  *
- * The kernel unscales, clips, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass; here is what surrounds it:
- * options, names, the scale that gradients carry, and the versions of what was written. A step first makes everything that may be missing
- * (moments, masters that follow a parameter changed by hand), so that it fails, if it does, before a weight has changed. */
+ * The kernel unscales, clips, updates, rounds masters into 16-bit parameters and refreshes weight copies in one pass;
+ * here is what surrounds it: options, names, the scale that gradients carry, and the versions of what was written. A
+ * step first makes everything that may be missing (moments, masters that follow a parameter changed by hand), so that
+ * it fails, if it does, before a weight has changed. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,7 +21,8 @@
 static const char *kind_name(const gb_optimizer *optimizer) { return gb_optimizer_info_of(optimizer->kind)->name; }
 
 /* All hyperparameters as text: "lr 0.1, momentum 0, ...". */
-static const char *list_numbers(const gb_optimizer_info *info, const gb_optim_numbers *numbers, char *text, size_t size) {
+static const char *list_numbers(const gb_optimizer_info *info, const gb_optim_numbers *numbers, char *text,
+                                size_t size) {
   size_t used = 0;
   for (int i = 0; i < info->n_hypers && used < size; i++) {
     const gb_hyper *hyper = &info->hypers[i];
@@ -49,7 +51,9 @@ static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_opt
   }
   char all[256];
   const char *needs = gb_optimizer_needs(optimizer->kind, &o->numbers);
-  if (needs) return gb_fail(optimizer->context, GB_EINVAL, "%s: %s (%s)", info->name, needs, list_numbers(info, &o->numbers, all, sizeof all));
+  if (needs)
+    return gb_fail(optimizer->context, GB_EINVAL, "%s: %s (%s)", info->name, needs,
+                   list_numbers(info, &o->numbers, all, sizeof all));
   return GB_OK;
 }
 
@@ -75,7 +79,8 @@ gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optim
   return GB_OK;
 }
 
-void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&optimizer->refs, 1, memory_order_relaxed); }
+void gb_optimizer_retain(gb_optimizer *optimizer) { atomic_fetch_add_explicit(&optimizer->refs, 1,
+    memory_order_relaxed); }
 
 static void free_group(gb_group *group) {
   for (int i = 0; i < group->n_slabs; i++) gb_slab_free(group->slabs[i]);
@@ -114,7 +119,8 @@ static bool make_room(gb_context *context, void **list, size_t size, int count, 
 static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_options *options, gb_group **out) {
   gb_context *context = optimizer->context;
   bool room = make_room(context, (void **)&optimizer->groups, sizeof *optimizer->groups, optimizer->n_groups, 1) &&
-              make_room(context, (void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params, count + 1) &&
+              make_room(context, (void **)&optimizer->params, sizeof *optimizer->params, optimizer->n_params,
+                        count + 1) &&
               make_room(context, (void **)&optimizer->held, sizeof *optimizer->held, optimizer->n_held, count + 1);
   gb_group *group = room ? gb_counted_alloc(context, sizeof *group) : NULL;
   if (group) group->slabs = gb_counted_alloc(context, ((size_t)count + 1) * sizeof *group->slabs);
@@ -129,7 +135,8 @@ static gb_status open_group(gb_optimizer *optimizer, int count, const gb_optim_o
   return GB_OK;
 }
 
-/* Write the new parameters into params[], names copied; n_params is still as it was. Counts in *added what to take, or to free on failure. */
+/* Write the new parameters into params[], names copied; n_params is still as it was. Counts in *added what to take, or
+ * to free on failure. */
 static gb_status list_params(gb_optimizer *optimizer, const gb_adoption *a, int *added) {
   *added = 0;
   for (int i = 0; i < a->count; i++) {
@@ -168,13 +175,15 @@ static void take_group(gb_optimizer *optimizer, gb_group *group, gb_adoption *a,
 
 /* All parameters of an optimizer lie on one device, and its scalars with them. */
 static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, int count) {
-  gb_device home = optimizer->n_groups ? optimizer->found.device : parameters[0] ? parameters[0]->storage->device : (gb_device){ GB_CPU, 0 };
+  gb_device home = optimizer->n_groups ? optimizer->found.device : parameters[0] ? parameters[0]->storage->device
+      : (gb_device){ GB_CPU, 0 };
   for (int i = 0; i < count; i++) {
     if (!parameters[i]) continue;
     gb_device device = parameters[i]->storage->device;
     char a[24], b[24];
     if (device.type != home.type || device.index != home.index)
-      return gb_fail(optimizer->context, GB_EDEVICE, "%s: parameters lie on %s and on %s; move the model to one device before its optimizer is made",
+      return gb_fail(optimizer->context, GB_EDEVICE, "%s: parameters lie on %s and on %s; move the model to one "
+                                                     "device before its optimizer is made",
                      kind_name(optimizer), gb_device_text(optimizer->context, home, a, sizeof a),
                      gb_device_text(optimizer->context, device, b, sizeof b));
   }
@@ -183,7 +192,8 @@ static gb_status settle(gb_optimizer *optimizer, gb_tensor *const *parameters, i
 }
 
 /* A kind may not take every parameter. */
-static gb_status check_shapes(const gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count) {
+static gb_status check_shapes(const gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names,
+                              int count) {
   char label[32];
   for (int i = 0; i < count; i++)
     if (parameters[i])
@@ -192,11 +202,13 @@ static gb_status check_shapes(const gb_optimizer *optimizer, gb_tensor *const *p
   return GB_OK;
 }
 
-gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
+gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names,
+                                 int count,
                                  const gb_optim_options *options) {
   gb_context *context = optimizer->context;
   const char *name = kind_name(optimizer);
-  if (count < 1) return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
+  if (count < 1)
+    return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
   gb_group *group = NULL;
   GB_TRY(open_group(optimizer, count, options, &group));
   gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
@@ -244,7 +256,8 @@ static gb_status read_steps(const gb_optim_param *p, int64_t *steps) {
   *steps = p->segment->steps;
   if (!p->slab->counters) return GB_OK;
   gb_backend *backend = gb_context_backend(gb_tensor_context(p->parameter), p->slab->counters->storage->device);
-  return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, sizeof *steps);
+  return backend->read(backend->state, steps, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place,
+                       sizeof *steps);
 }
 
 int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps) {
@@ -268,7 +281,8 @@ gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t ste
   p->segment->steps = steps;
   if (!p->slab->counters) return GB_OK;
   gb_backend *backend = gb_context_backend(optimizer->context, p->slab->counters->storage->device);
-  return backend->write(backend->state, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, &steps, sizeof steps);
+  return backend->write(backend->state, (int64_t *)(void *)gb_data(p->slab->counters) + p->segment->place, &steps,
+                        sizeof steps);
 }
 
 /* ====} */
@@ -294,10 +308,12 @@ gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char
   if (!tag.scaler) return GB_OK;
   gb_scaler *scaler = gb_scaler_find(context, tag.scaler);
   if (!scaler)
-    return gb_fail(context, GB_ESTATE, "%s: gradients carry the scale of a GradScaler that is gone; keep the scaler, or zero the gradients", who);
+    return gb_fail(context, GB_ESTATE, "%s: gradients carry the scale of a GradScaler that is gone; keep the "
+                                       "scaler, or zero the gradients", who);
   if (tag.update != gb_scaler_tag(scaler).update)
     return gb_fail(context, GB_ESTATE,
-                   "%s: gradients carry a scale from before scaler:update(); zero them at the start of a step, and call update() after the last use "
+                   "%s: gradients carry a scale from before scaler:update(); zero them at the start of a step, and "
+                   "call update() after the last use "
                    "of them", who);
   *out = gb_scaler_scale_state(scaler);
   return GB_OK;
@@ -336,7 +352,8 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_s
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_slab *slab = &optimizer->groups[g]->slabs[i]->slab;
       if (!any_gradient(slab)) continue;
-      gb_step_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL, .norm_type = norm_type };
+      gb_step_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL,
+                            .norm_type = norm_type };
       GB_TRY(gb_step_run(optimizer->context, step, &call));
     }
   return GB_OK;
@@ -394,8 +411,8 @@ static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
   return GB_OK;
 }
 
-/* The weights were written, and with them every copy that lies in the slab: publish the new versions. On a device nobody knows here whether the
- * step was skipped; then a copy that was stale may still be. */
+/* The weights were written, and with them every copy that lies in the slab: publish the new versions. On a device
+ * nobody knows here whether the step was skipped; then a copy that was stale may still be. */
 static void publish(gb_owned_slab *owned, bool certain) {
   for (int64_t s = 0; s < owned->slab.count; s++) {
     const gb_segment *segment = &owned->slab.segments[s];
@@ -404,7 +421,8 @@ static void publish(gb_owned_slab *owned, bool certain) {
     gb_tensor_bump(segment->parameter);
     for (int k = 0; k < GB_COPIES; k++) {
       gb_weight_copy *copy = &segment->parameter->copies[k];
-      if (owned->slab.copy[k] && (certain || copy->version == before)) copy->version = gb_tensor_version(segment->parameter);
+      if (owned->slab.copy[k] && (certain || copy->version == before))
+        copy->version = gb_tensor_version(segment->parameter);
     }
   }
   gb_slab_masters_synced(owned);
@@ -413,15 +431,16 @@ static void publish(gb_owned_slab *owned, bool certain) {
 /* The settings of a group, for its kernel. */
 static gb_step_call call_of(const gb_optimizer *optimizer, const gb_optim_options *o) {
   const gb_hyper *maximize = gb_optimizer_hyper(optimizer->kind, "maximize");
-  gb_step_call call = { .kind = optimizer->kind, .numbers = &o->numbers, .maximize = o->numbers.number[maximize->at] != 0 };
+  gb_step_call call = { .kind = optimizer->kind, .numbers = &o->numbers,
+                        .maximize = o->numbers.number[maximize->at] != 0 };
   for (int i = 0; i < GB_OPTIM_STATES; i++) call.uses[i] = gb_optimizer_uses(optimizer->kind, &o->numbers, i);
   return call;
 }
 
 /* {---- steps that are captured ---- */
 
-/* The rates' place on the device, which a step makes for one that is captured later: a captured one would clear it with every replay. And what the
- * settings are when a step is captured. */
+/* The rates' place on the device, which a step makes for one that is captured later: a captured one would clear it with
+ * every replay. And what the settings are when a step is captured. */
 static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_step_call *call) {
   gb_context *context = optimizer->context;
   if (gb_scalars_on_host(&optimizer->found)) return GB_OK;
@@ -439,7 +458,8 @@ static gb_status open_rates(gb_optimizer *optimizer, gb_group *group, gb_step_ca
 }
 
 /* The first hyperparameter that is no rate and has changed, or NULL. */
-static const char *changed_setting(const gb_optimizer *optimizer, const gb_optim_numbers *now, const gb_optim_numbers *then) {
+static const char *changed_setting(const gb_optimizer *optimizer, const gb_optim_numbers *now,
+                                   const gb_optim_numbers *then) {
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   for (int i = 0; i < info->n_hypers; i++) {
     const gb_hyper *hyper = &info->hypers[i];
@@ -456,7 +476,8 @@ gb_status gb_optimizer_bring_rates(gb_optimizer *optimizer) {
     GB_TRY(check_options(optimizer, &group->options));
     const char *changed = changed_setting(optimizer, &group->options.numbers, &group->captured.numbers);
     if (changed)
-      return gb_fail(optimizer->context, GB_ESTATE, "%s: %s of group %d has changed since the step was captured, and replays do not read it; "
+      return gb_fail(optimizer->context, GB_ESTATE, "%s: %s of group %d has changed since the step was captured, "
+                                                    "and replays do not read it; "
                      "make a new graph", kind_name(optimizer), changed, g + 1);
     for (int i = 0; i < group->n_slabs; i++) GB_TRY(gb_slab_sync_masters(group->slabs[i]));
     if (!memcmp(&group->options.numbers, &group->brought, sizeof group->brought)) continue;
@@ -481,7 +502,8 @@ static void clip_in_step(const gb_optimizer *optimizer, const gb_clip *clip, gb_
 }
 
 /* A step of one group, as the caller's call says. */
-static gb_step_call call_for(const gb_optimizer *optimizer, const gb_group *group, const gb_step_call *how, const gb_clip *clip) {
+static gb_step_call call_for(const gb_optimizer *optimizer, const gb_group *group, const gb_step_call *how,
+                             const gb_clip *clip) {
   gb_step_call call = call_of(optimizer, &group->options);
   call.scale = how->scale;
   call.scaled = how->scaled;
@@ -560,9 +582,11 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
   return GB_OK;
 }
 
-gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded, const gb_clip *clip) {
+gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bool scaled, bool guarded,
+                              const gb_clip *clip) {
   gb_range_push(optimizer->context, "step");
-  gb_step_call how = { .scale = scale, .scaled = scaled, .found = guarded ? optimizer->found.data : NULL, .spares = guarded };
+  gb_step_call how = { .scale = scale, .scaled = scaled, .found = guarded ? optimizer->found.data : NULL,
+                       .spares = guarded };
   gb_status status = update(optimizer, &how, guarded, clip);
   if (gb_optimizer_info_of(optimizer->kind)->shaped) drop_directions(optimizer);
   optimizer->guarded = false;
@@ -572,14 +596,17 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bo
   return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
 
-/* The scalars of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that has a gradient. */
+/* The scalars of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that
+ * has a gradient. */
 static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_state **scale) {
   gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
   int other = gb_optimizer_first_unlike(optimizer, tag);
   if (other >= 0) {
     char a[32], b[32];
-    return gb_fail(optimizer->context, GB_ESTATE, "%s: the gradients of %s and %s carry different scales; scale every loss with the same scaler, "
-                   "or zero the gradients in between", kind_name(optimizer), gb_optimizer_label(optimizer, first, a, sizeof a),
+    return gb_fail(optimizer->context, GB_ESTATE, "%s: the gradients of %s and %s carry different scales; scale "
+                                                  "every loss with the same scaler, "
+                   "or zero the gradients in between", kind_name(optimizer),
+                       gb_optimizer_label(optimizer, first, a, sizeof a),
                    gb_optimizer_label(optimizer, other, b, sizeof b));
   }
   return gb_optimizer_scale_of(optimizer->context, tag, kind_name(optimizer), scale);

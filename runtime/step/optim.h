@@ -58,10 +58,12 @@ bool gb_optimizer_uses(gb_optimizer_kind kind, const gb_optim_numbers *numbers, 
 gb_status gb_optimizer_new(gb_context *context, gb_optimizer_kind kind, gb_optimizer **out);
 void gb_optimizer_retain(gb_optimizer *optimizer);
 void gb_optimizer_release(gb_optimizer *optimizer);
-/* Adopt parameters as a new group: their storages move into slabs, and their gradients are kept there (float32 for 16-bit ones, which also
- * get float32 masters). names may be NULL, or holds one name (may be NULL) per parameter, for reports. A tensor that is no leaf, or that is
- * in this optimizer already (other than tied within this call), is an error. */
-gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names, int count,
+/* Adopt parameters as a new group: their storages move into slabs, and their gradients are kept there (float32 for
+ * 16-bit ones, which also get float32 masters). names may be NULL, or holds one name (may be NULL) per parameter, for
+ * reports. A tensor that is no leaf, or that is in this optimizer already (other than tied within this call), is an
+ * error. */
+gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *parameters, const char *const *names,
+                                 int count,
                                  const gb_optim_options *options);
 int gb_optimizer_groups(const gb_optimizer *optimizer);
 gb_optim_options *gb_optimizer_group(gb_optimizer *optimizer, int group);      /* may be changed between steps */
@@ -71,24 +73,29 @@ gb_status gb_optimizer_step(gb_optimizer *optimizer);  /* gradients that carry a
 gb_status gb_optimizer_zero_grad(gb_optimizer *optimizer);
 
 /* Every parameter in order of adoption, with its group and place: for state_dict and for clipping. */
-typedef struct gb_optim_param { gb_tensor *parameter; gb_slab *slab; gb_segment *segment; int group; const char *name; } gb_optim_param;
+typedef struct gb_optim_param { gb_tensor *parameter; gb_slab *slab; gb_segment *segment; int group; const char *name;
+                                } gb_optim_param;
 int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out);
 
-/* State of one parameter as tensors (views of the slabs, new references): the names that the kind declares, and "master". Returns how many;
- * -1: out of memory, text set. steps: taken by the segment. */
+/* State of one parameter as tensors (views of the slabs, new references): the names that the kind declares, and
+ * "master". Returns how many; -1: out of memory, text set. steps: taken by the segment. */
 enum { GB_OPTIM_STATE_TENSORS = GB_OPTIM_STATES + 1 };
 typedef struct gb_optim_state { const char *name; gb_tensor *tensor; } gb_optim_state;
 int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps);
 gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps);
 
-/* {---- clipping: over any parameters, adopted or not; gradients that carry a scale are treated by their true size ---- */
+/* {---- clipping: over any parameters, adopted or not; gradients that carry a scale are treated by their true size ----
+ * */
 
-/* *norm is the total norm of the unscaled gradients before clipping. One that is not finite counts as non-finite gradients for the scaler, which
- * skips the step; without a scaler gradients are multiplied by max_norm / norm as ever, which makes them 0 or NaN: no step goes unclipped. */
-gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, double *norm);
-/* The same without waiting for a device: the norm is a 0-d float64 tensor where the gradients are. finite: one that is not finite is an error, and
- * no gradient is changed; this waits. */
-gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm, double norm_type, bool finite,
+/* *norm is the total norm of the unscaled gradients before clipping. One that is not finite counts as non-finite
+ * gradients for the scaler, which skips the step; without a scaler gradients are multiplied by max_norm / norm as ever,
+ * which makes them 0 or NaN: no step goes unclipped. */
+gb_status gb_clip_grad_norm(gb_context *context, gb_tensor *const *parameters, int count, double max_norm,
+                            double norm_type, double *norm);
+/* The same without waiting for a device: the norm is a 0-d float64 tensor where the gradients are. finite: one that is
+ * not finite is an error, and no gradient is changed; this waits. */
+gb_status gb_clip_grad_norm_tensor(gb_context *context, gb_tensor *const *parameters, int count, double max_norm,
+                                   double norm_type, bool finite,
                                    gb_tensor **norm);
 gb_status gb_clip_grad_value(gb_context *context, gb_tensor *const *parameters, int count, double value);
 

@@ -1,4 +1,5 @@
-/* step/optimizers.c - base/optimizers.def as data: names, defaults, bounds and states, for the engine and for bindings. */
+/* step/optimizers.c - base/optimizers.def as data: names, defaults, bounds and states, for the engine and for
+ * bindings. */
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
@@ -7,7 +8,8 @@
 #include "step/optim.h"
 
 static const gb_bound from_0 = { 0, HUGE_VAL, false, "0 or more" }, unit = { 0, 1, false, "0 or more and below 1" },
-                      to_1 = { 0, 1 + DBL_EPSILON, false, "0 to 1" }, any = { -DBL_MAX, HUGE_VAL, false, "a finite number" },
+                      to_1 = { 0, 1 + DBL_EPSILON, false, "0 to 1" },
+                          any = { -DBL_MAX, HUGE_VAL, false, "a finite number" },
                       count_to_99 = { 0, 100, true, "a whole number from 0 to 99" };
 
 /* X_measured, X_shaped: a step of X measures first, or brings a state that ops change. */

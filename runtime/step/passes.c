@@ -1,5 +1,5 @@
-/* step/passes.c - see passes.h. The checks are for callers of the engine's own: what fails here is a fault of theirs, or of
- * memory that was taken back. */
+/* step/passes.c - see passes.h. The checks are for callers of the engine's own: what fails here is a fault of theirs,
+ * or of memory that was taken back. */
 #include "step/passes.h"
 
 #include "graph/room.h"
@@ -8,14 +8,16 @@
 static gb_status check_slab(const gb_step_call *c) {
   if (!c->slab || !c->slab->gradients) return gb_fail(c->context, GB_EINVAL, "the slab has no gradients");
   GB_TRY(gb_check_loan(c->slab->gradients)); /* of a parameter that no optimizer holds it may be one */
-  if (c->scaled && !c->scale) return gb_fail(c->context, GB_EINVAL, "gradients carry a scale, but the scaler's scalars are missing");
+  if (c->scaled && !c->scale)
+    return gb_fail(c->context, GB_EINVAL, "gradients carry a scale, but the scaler's scalars are missing");
   return GB_OK;
 }
 
 /* A look at the gradients may measure their norm too. */
 static gb_status check_look(const gb_step_call *c) {
   GB_TRY(check_slab(c));
-  return c->norm_type > 0 && !c->found ? gb_fail(c->context, GB_EINVAL, "a norm needs scalars to be written to") : GB_OK;
+  return c->norm_type > 0 && !c->found ? gb_fail(c->context, GB_EINVAL, "a norm needs scalars to be written to")
+      : GB_OK;
 }
 
 /* A step also needs the weights, and the states that it uses. */
@@ -23,7 +25,8 @@ static gb_status check_update(const gb_step_call *c) {
   GB_TRY(check_slab(c));
   const gb_slab *slab = c->slab;
   if (!c->numbers) return gb_fail(c->context, GB_EINVAL, "the hyperparameters are missing");
-  if (!slab->parameters || (gb_is_16bit(slab->dtype) && !slab->masters)) return gb_fail(c->context, GB_EINVAL, "the slab has no weights");
+  if (!slab->parameters || (gb_is_16bit(slab->dtype) && !slab->masters))
+    return gb_fail(c->context, GB_EINVAL, "the slab has no weights");
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (c->uses[i] && !slab->state[i]) return gb_fail(c->context, GB_EINVAL, "state %d of the slab is missing", i + 1);
   if (gb_optimizer_info_of(c->kind)->measured && !slab->measures)

@@ -1,4 +1,5 @@
-/* step/room.h - what the step keeps with a context, and the seam through which somebody above explains skipped steps. */
+/* step/room.h - what the step keeps with a context, and the seam through which somebody above explains skipped
+ * steps. */
 #ifndef GB_STEP_ROOM_H
 #define GB_STEP_ROOM_H
 
@@ -7,7 +8,8 @@
 struct gb_capture;
 struct gb_scaler;
 
-/* Looks for the op that made a step overflow, from a skip on to the next good step; for one scaler, its owner, at a time. */
+/* Looks for the op that made a step overflow, from a skip on to the next good step; for one scaler, its owner, at a
+ * time. */
 typedef struct gb_skip_tracer {
   /* id: of the scaler in the tags of gradients; 0: gradients of any scaler count. Another owner's trace ends. */
   void (*arm)(gb_context *context, const struct gb_scaler *owner, uint32_t id);
@@ -21,7 +23,8 @@ typedef struct gb_step_room {
   struct gb_scaler *scalers;         /* every living one */
   uint32_t next_scaler;              /* the id of the last one */
   struct gb_capture *capture;        /* the graph that is being captured; NULL: none */
-  uint64_t graph_turns;              /* captures begun, captures ended, and replays, which write memory without counting versions */
+  uint64_t graph_turns;              /* captures begun, captures ended, and replays, which write memory without counting
+                                        versions */
   const gb_skip_tracer *tracer;      /* NULL: nobody explains skips */
 } gb_step_room;
 

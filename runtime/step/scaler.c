@@ -1,10 +1,11 @@
 /* step/scaler.c - the gradient scaler: PyTorch's stages over scalars that kernels read and write.
  *
- * Every gradient that comes back through scale() carries a tag (this scaler, its number of updates), so each stage can check that it is
- * handed the gradients it was made for, and can say what went wrong where PyTorch asserts. Differences from PyTorch, all on purpose: the
- * scale has a floor and never reaches 0 or infinity; so many skips in a row are an error that names the parameters; growth compares with
- * >=, so that lowering growth_interval below the count grows at the next good step; 16-bit parameters have float32 gradients, so there is
- * nothing to refuse. Scalers per loss keep no scale in parameters' gradients: a sum over several losses could not carry several. */
+ * Every gradient that comes back through scale() carries a tag (this scaler, its number of updates), so each stage can
+ * check that it is handed the gradients it was made for, and can say what went wrong where PyTorch asserts. Differences
+ * from PyTorch, all on purpose: the scale has a floor and never reaches 0 or infinity; so many skips in a row are an
+ * error that names the parameters; growth compares with >=, so that lowering growth_interval below the count grows at
+ * the next good step; 16-bit parameters have float32 gradients, so there is nothing to refuse. Scalers per loss keep no
+ * scale in parameters' gradients: a sum over several losses could not carry several. */
 #include "step/scaler.h"
 
 #include <float.h>
@@ -29,7 +30,8 @@ struct gb_scaler {
   uint32_t id, update;         /* the tag that gradients carry now */
   gb_scaler_options options;
   gb_scalars scalars;          /* a gb_scale_state, where the losses are */
-  gb_scale_state *posted;      /* off the CPU: pinned memory that a copy of the scalars arrives in some time after an update; NULL: none yet */
+  gb_scale_state *posted;      /* off the CPU: pinned memory that a copy of the scalars arrives in some time after an
+                                  update; NULL: none yet */
   int64_t counted;             /* updates that the scalars will have counted by then, in steps and skipped */
   bool heeded;                 /* the copy of the last update was looked at */
   bool used;                   /* scale() was called */
@@ -51,8 +53,10 @@ struct gb_scaler {
 /* {==== options ==== */
 
 void gb_scaler_options_init(gb_scaler_options *options, size_t size) {
-  gb_scaler_options all = { .size = size, .enabled = true, .dynamic = true, .init_scale = 65536, .growth_factor = 2, .backoff_factor = 0.5,
-                            .growth_interval = 2000, .min_scale = 0x1p-14, .max_scale = 0, .max_skips = 64, .hysteresis = 1 };
+  gb_scaler_options all = { .size = size, .enabled = true, .dynamic = true, .init_scale = 65536, .growth_factor = 2,
+                            .backoff_factor = 0.5,
+                            .growth_interval = 2000, .min_scale = 0x1p-14, .max_scale = 0, .max_skips = 64,
+                                .hysteresis = 1 };
   memcpy(options, &all, size < sizeof all ? size : sizeof all);
 }
 
@@ -68,15 +72,22 @@ static gb_status check_options(gb_context *context, const gb_scaler_options *o) 
   if (!(o->growth_factor > 1) || !isfinite(o->growth_factor))
     return gb_fail(context, GB_EINVAL, "GradScaler: growth_factor is %g; it must be above 1", o->growth_factor);
   if (!(o->backoff_factor > 0 && o->backoff_factor < 1))
-    return gb_fail(context, GB_EINVAL, "GradScaler: backoff_factor is %g; it must be above 0 and below 1", o->backoff_factor);
+    return gb_fail(context, GB_EINVAL, "GradScaler: backoff_factor is %g; it must be above 0 and below 1",
+                   o->backoff_factor);
   if (o->growth_interval < 1)
-    return gb_fail(context, GB_EINVAL, "GradScaler: growth_interval is %lld; it must be 1 or more", (long long)o->growth_interval);
-  if (!(o->min_scale >= 0) || !isfinite(o->min_scale) || !(o->max_scale >= 0) || (o->max_scale > 0 && o->max_scale < o->min_scale))
-    return gb_fail(context, GB_EINVAL, "GradScaler: min_scale is %g and max_scale %g; both must be 0 (none) or more, and max_scale not below "
+    return gb_fail(context, GB_EINVAL, "GradScaler: growth_interval is %lld; it must be 1 or more",
+                   (long long)o->growth_interval);
+  if (!(o->min_scale >= 0) || !isfinite(o->min_scale) || !(o->max_scale >= 0) ||
+      (o->max_scale > 0 && o->max_scale < o->min_scale))
+    return gb_fail(context, GB_EINVAL, "GradScaler: min_scale is %g and max_scale %g; both must be 0 (none) or "
+                                       "more, and max_scale not below "
                    "min_scale", o->min_scale, o->max_scale);
-  if (o->max_skips < 0) return gb_fail(context, GB_EINVAL, "GradScaler: max_skips is %lld; it must be 0 (never) or more", (long long)o->max_skips);
+  if (o->max_skips < 0)
+    return gb_fail(context, GB_EINVAL, "GradScaler: max_skips is %lld; it must be 0 (never) or more",
+                   (long long)o->max_skips);
   if (o->hysteresis < 1)
-    return gb_fail(context, GB_EINVAL, "GradScaler: hysteresis is %lld; it must be 1 (every skip shrinks the scale) or more", (long long)o->hysteresis);
+    return gb_fail(context, GB_EINVAL, "GradScaler: hysteresis is %lld; it must be 1 (every skip shrinks the scale) "
+                                       "or more", (long long)o->hysteresis);
   return GB_OK;
 }
 
@@ -249,7 +260,8 @@ static void note_stage(gb_scaler *scaler, gb_optimizer *optimizer, stage now) {
 /* Nothing was ever scaled: the order of calls is wrong. */
 static gb_status check_used(const gb_scaler *scaler, const char *who) {
   if (scaler->used) return GB_OK;
-  return gb_fail(scaler->context, GB_ESTATE, "%s: nothing was scaled yet; call scaler:scale(loss):backward() first", who);
+  return gb_fail(scaler->context, GB_ESTATE, "%s: nothing was scaled yet; call scaler:scale(loss):backward() first",
+                 who);
 }
 
 /* Every gradient carries this scaler's present tag, or the reason why one does not. */
@@ -262,23 +274,29 @@ static gb_status check_tags(const gb_scaler *scaler, const gb_optimizer *optimiz
   gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
   if (!tag.scaler)
     return gb_fail(scaler->context, GB_ESTATE,
-                   "%s: the gradient of %s is not scaled: backward was called on a loss that did not go through scaler:scale(loss)", who, name);
-  if (tag.scaler != own.scaler) return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by another GradScaler", who, name);
+                   "%s: the gradient of %s is not scaled: backward was called on a loss that did not go through "
+                   "scaler:scale(loss)", who, name);
+  if (tag.scaler != own.scaler)
+    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by another GradScaler", who, name);
   return gb_fail(scaler->context, GB_ESTATE,
-                 "%s: the gradient of %s was scaled before the last scaler:update(); call optimizer:zero_grad() and backward after an update",
+                 "%s: the gradient of %s was scaled before the last scaler:update(); call optimizer:zero_grad() and "
+                 "backward after an update",
                  who, name);
 }
 
-/* Every gradient has its true size: one that came after unscale_, or through another scaler, would be stepped on at full scale. */
+/* Every gradient has its true size: one that came after unscale_, or through another scaler, would be stepped on at
+ * full scale. */
 static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
   int odd = gb_optimizer_first_unlike(optimizer, (gb_grad_tag){ 0, 0 });
   if (odd < 0) return GB_OK;
   char room[32];
   const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
   if (scaler->options.per_loss)
-    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by a GradScaler without per_loss = true; every loss of an optimizer "
+    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by a GradScaler without per_loss "
+                                               "= true; every loss of an optimizer "
                    "needs one, or all losses the same scaler", who, name);
-  return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was computed after unscale_(); call unscale_() after the last backward of a step",
+  return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was computed after unscale_(); call unscale_() "
+                                             "after the last backward of a step",
                  who, name);
 }
 
@@ -289,10 +307,12 @@ static gb_status check_any_gradient(const gb_scaler *scaler, const gb_optimizer 
   for (int i = 0; i < count; i++) frozen += !optimizer->params[i].parameter->requires_grad;
   if (frozen == count && count > 0)
     return gb_fail(scaler->context, GB_ESTATE,
-                   "scaler:step(): none of the %d parameters of this optimizer has a gradient, since none has requires_grad; "
+                   "scaler:step(): none of the %d parameters of this optimizer has a gradient, since none has "
+                   "requires_grad; "
                    "call requires_grad_() on what is to be trained", count);
   return gb_fail(scaler->context, GB_ESTATE,
-                 "scaler:step(): none of the %d parameters of this optimizer has a gradient: backward was not called since zero_grad, or the "
+                 "scaler:step(): none of the %d parameters of this optimizer has a gradient: backward was not "
+                 "called since zero_grad, or the "
                  "loss was computed under no_grad, from detached tensors, or with other parameters than these", count);
 }
 
@@ -340,8 +360,9 @@ static gb_status was_bad(const gb_optim_param *param, int64_t update, bool *bad)
   return GB_OK;
 }
 
-/* An optimizer's step was skipped: name the parameters that are to blame, and look for the op next time. Several optimizers of one update share
- * the report. past: the update that a device counted it as; 0: gradients are as the step found them. */
+/* An optimizer's step was skipped: name the parameters that are to blame, and look for the op next time. Several
+ * optimizers of one update share the report. past: the update that a device counted it as; 0: gradients are as the step
+ * found them. */
 static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, int64_t past) {
   if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
   scaler->report_update = scaler->update;
@@ -388,7 +409,8 @@ gb_status gb_scaler_scale(gb_scaler *scaler, gb_tensor *loss, gb_tensor **out) {
   }
   gb_context *context = scaler->context;
   if (!gb_dtype_is_float((gb_dtype)loss->dtype))
-    return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled", gb_dtype_name((gb_dtype)loss->dtype));
+    return gb_fail(context, GB_EDTYPE, "scaler:scale(): the loss is %s; only a floating tensor can be scaled",
+                   gb_dtype_name((gb_dtype)loss->dtype));
   if (tracer_of(scaler)) GB_TRY(tracer_of(scaler)->loss(context, scaler->id, loss));
   gb_tensor *factor = NULL;
   GB_TRY(settle(scaler, loss->storage->device));
@@ -412,8 +434,11 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   stage now = stage_of(scaler, optimizer);
   if (now == UNSCALED)
     return gb_fail(scaler->context, GB_ESTATE,
-                   "%s: has been called on this optimizer already since the last update(); call it once, after the last backward", who);
-  if (now == STEPPED) return gb_fail(scaler->context, GB_ESTATE, "%s: is called after step(); call it before step(), or update() first", who);
+                   "%s: has been called on this optimizer already since the last update(); call it once, after the "
+                   "last backward", who);
+  if (now == STEPPED)
+    return gb_fail(scaler->context, GB_ESTATE, "%s: is called after step(); call it before step(), or update() first",
+                   who);
   GB_TRY(check_tags(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
   GB_TRY(settle(scaler, optimizer->found.device));
@@ -427,7 +452,8 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
 static gb_status check_unstepped(const gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
   for (const gb_scaler *s = scaler->context->step->scalers; s; s = s->next)
     if (s != scaler && s->options.per_loss && stage_of(s, optimizer) == STEPPED)
-      return gb_fail(scaler->context, GB_ESTATE, "%s: the scaler of another loss has stepped this optimizer already; step it once for all its "
+      return gb_fail(scaler->context, GB_ESTATE, "%s: the scaler of another loss has stepped this optimizer "
+                                                 "already; step it once for all its "
                      "losses, then update every scaler", who);
   return GB_OK;
 }
@@ -444,13 +470,16 @@ static gb_status is_explained(const gb_scaler *scaler, bool *explained) {
   return GB_OK;
 }
 
-/* The step of an optimizer whose gradients have lost their scales: each scaler knows already what was not finite of its own, so what is found
- * here is the optimizer's alone. A skip that no scaler knows of (a sum that overflows, a norm) counts for the one that steps. */
-static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const char *who, const gb_clip *clip, gb_tensor **norm) {
+/* The step of an optimizer whose gradients have lost their scales: each scaler knows already what was not finite of its
+ * own, so what is found here is the optimizer's alone. A skip that no scaler knows of (a sum that overflows, a norm)
+ * counts for the one that steps. */
+static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const char *who, const gb_clip *clip,
+                               gb_tensor **norm) {
   GB_TRY(check_unscaled(scaler, optimizer, who));
   GB_TRY(check_unstepped(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
-  GB_TRY(clip ? gb_optimizer_norm(optimizer, NULL, clip->norm_type, norm) : gb_optimizer_inspect(optimizer, GB_STEP_CHECK, NULL, 0));
+  GB_TRY(clip ? gb_optimizer_norm(optimizer, NULL, clip->norm_type, norm)
+         : gb_optimizer_inspect(optimizer, GB_STEP_CHECK, NULL, 0));
   GB_TRY(gb_optimizer_update(optimizer, NULL, false, true, clip));
   note_stage(scaler, optimizer, STEPPED);
   bool skipped, explained;
@@ -462,16 +491,19 @@ static gb_status step_unscaled(gb_scaler *scaler, gb_optimizer *optimizer, const
   return report_skip(scaler, optimizer, 0);
 }
 
-/* clip: NULL, or the step clips, and *norm is the norm before; on failure it may be there, for the caller to release. */
+/* clip: NULL, or the step clips, and *norm is the norm before; on failure it may be there, for the caller to
+ * release. */
 static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip *clip, gb_tensor **norm) {
   static const char who[] = "scaler:step()";
-  if (!scaler->options.enabled) return clip ? gb_optimizer_step_clipped(optimizer, clip, norm) : gb_optimizer_step(optimizer);
+  if (!scaler->options.enabled)
+    return clip ? gb_optimizer_step_clipped(optimizer, clip, norm) : gb_optimizer_step(optimizer);
   GB_TRY(check_any_gradient(scaler, optimizer));
   GB_TRY(check_used(scaler, who));
   stage now = stage_of(scaler, optimizer);
   if (now == STEPPED)
     return gb_fail(scaler->context, GB_ESTATE,
-                   "%s: has been called on this optimizer already since the last update(); call scaler:update() after the steps", who);
+                   "%s: has been called on this optimizer already since the last update(); call scaler:update() "
+                   "after the steps", who);
   if (scaler->options.per_loss) return step_unscaled(scaler, optimizer, who, clip, norm);
   GB_TRY(now == READY ? check_tags(scaler, optimizer, who) : check_unscaled(scaler, optimizer, who));
   GB_TRY(make_room(scaler));
@@ -482,7 +514,8 @@ static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip 
   else if (carried) GB_TRY(gb_optimizer_inspect(optimizer, GB_STEP_CHECK, carried, 0));
   GB_TRY(gb_optimizer_update(optimizer, scaler->scalars.data, carried != NULL, true, clip));
   note_stage(scaler, optimizer, STEPPED);
-  if (!gb_scalars_on_host(&scaler->scalars)) return GB_OK; /* the update asks for what happened, without waiting for it */
+  if (!gb_scalars_on_host(&scaler->scalars)) return GB_OK; /* the update asks for what happened, without waiting for
+                                                              it */
   bool skipped;
   GB_TRY(gb_optimizer_found(optimizer, &skipped));
   return skipped ? report_skip(scaler, optimizer, 0) : GB_OK;
@@ -490,9 +523,11 @@ static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip 
 
 gb_status gb_scaler_step(gb_scaler *scaler, gb_optimizer *optimizer) { return step(scaler, optimizer, NULL, NULL); }
 
-gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type, gb_tensor **norm) {
+gb_status gb_scaler_step_clipped(gb_scaler *scaler, gb_optimizer *optimizer, double max_norm, double norm_type,
+                                 gb_tensor **norm) {
   if (!(max_norm >= 0) || !(norm_type > 0))
-    return gb_fail(scaler->context, GB_EINVAL, "scaler:step(): clip is %g and norm_type %g; clip must be 0 or more, and norm_type above 0", max_norm,
+    return gb_fail(scaler->context, GB_EINVAL, "scaler:step(): clip is %g and norm_type %g; clip must be 0 or more, "
+                                               "and norm_type above 0", max_norm,
                    norm_type);
   gb_tensor *total = NULL;
   gb_status status = step(scaler, optimizer, &(gb_clip){ max_norm, norm_type }, &total);
@@ -541,7 +576,8 @@ static gb_step_call update_call(gb_scaler *scaler) {
   gb_scale_state *scalars = scaler->scalars.data;
   gb_device device = scaler->scalars.device;
   gb_scale_rule still = { .growth_factor = 1, .backoff_factor = 1, .growth_interval = 1 };
-  gb_scale_rule rule = { .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor, .growth_interval = o->growth_interval,
+  gb_scale_rule rule = { .growth_factor = o->growth_factor, .backoff_factor = o->backoff_factor,
+                         .growth_interval = o->growth_interval,
                          .hysteresis = o->hysteresis, .min_scale = o->min_scale, .max_scale = o->max_scale };
   return (gb_step_call){ .scale = scalars, .device = device, .rule = o->dynamic ? rule : still };
 }
@@ -553,7 +589,8 @@ static gb_status check_skips(const gb_scaler *scaler, const gb_scale_state *now)
   const char *names = scaler->report && scaler->report[0] ? scaler->report : "(none now)";
   bool more = strlen(names) > 400;
   return gb_fail(scaler->context, GB_EOVERFLOW,
-                 "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale %g. Not finite: %.400s%s%s%s. "
+                 "scaler:update(): %lld steps in a row were skipped, since gradients are not finite even at scale "
+                 "%g. Not finite: %.400s%s%s%s. "
                  "Look for inf or NaN in the loss at scale 1, lower the learning rate, or clip gradients",
                  (long long)now->skipped_in_a_row, (double)now->scale, names, more ? " ..." : "",
                  scaler->cause[0] ? ". First: " : "", scaler->cause);
@@ -561,8 +598,10 @@ static gb_status check_skips(const gb_scaler *scaler, const gb_scale_state *now)
 
 /* {---- what an update did, without waiting for the device that did it ----
  *
- * On the CPU it is known at once. On a device a copy of the scalars is on its way; it is looked at once it has arrived, at the end of the
- * same update, or else it is waited for before the next step's gradients are checked, which writes over what tells who was to blame. So a
+ * On the CPU it is known at once. On a device a copy of the scalars is on its way; it is looked at once it has arrived,
+ * at the end of the
+ * same update, or else it is waited for before the next step's gradients are checked, which writes over what tells who
+ * was to blame. So a
  * report may come one step late, and the host is at most one step ahead of the device. */
 
 /* Send the copy. */
@@ -639,7 +678,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   bool given = new_scale > 0, worked = scaler->n_optimizers > 0 || scaler->received;
   if (given) GB_TRY(check_scale(scaler->context, "the new scale", new_scale));
   if (!given && !worked)
-    return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; call scaler:step(optimizer) first");
+    return gb_fail(scaler->context, GB_ESTATE, "scaler:update(): no optimizer was stepped since the last update; "
+                                               "call scaler:step(optimizer) first");
   gb_scale_state before;
   if (given) GB_TRY(look(scaler, &before));
   GB_TRY(heed(scaler, true));
@@ -651,7 +691,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
   }
   if (given) {
     GB_TRY(set_scale(scaler, new_scale));
-    GB_TRY(gb_scalars_write(&scaler->scalars, offsetof(gb_scale_state, growth_tracker), &before.growth_tracker, sizeof before.growth_tracker));
+    GB_TRY(gb_scalars_write(&scaler->scalars, offsetof(gb_scale_state, growth_tracker), &before.growth_tracker,
+                            sizeof before.growth_tracker));
   }
   retire_optimizers(scaler);
   gb_status status = heed(scaler, false);
@@ -668,7 +709,8 @@ gb_status gb_scaler_update(gb_scaler *scaler, double new_scale) {
 gb_status gb_scaler_get_stats(gb_scaler *scaler, gb_scaler_stats *out) {
   gb_scale_state r;
   GB_TRY(look(scaler, &r));
-  *out = (gb_scaler_stats){ .scale = r.scale, .steps = r.steps, .skipped = r.skipped, .skipped_in_a_row = r.skipped_in_a_row,
+  *out = (gb_scaler_stats){ .scale = r.scale, .steps = r.steps, .skipped = r.skipped,
+                            .skipped_in_a_row = r.skipped_in_a_row,
                             .growth_tracker = (int64_t)r.growth_tracker, .last_skipped = r.skipped_in_a_row > 0 };
   return GB_OK;
 }
@@ -677,7 +719,8 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
   if (!scaler->options.enabled) return GB_OK;
   GB_TRY(check_scale(scaler->context, "the restored scale", scale));
   if (growth_tracker < 0)
-    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored _growth_tracker is %lld; it must be 0 or more", (long long)growth_tracker);
+    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored _growth_tracker is %lld; it must be 0 or more",
+                   (long long)growth_tracker);
   gb_scale_state now;
   GB_TRY(look(scaler, &now));
   now.growth_tracker = (float)growth_tracker;
@@ -694,8 +737,10 @@ gb_status gb_scaler_set_state(gb_scaler *scaler, double scale, int64_t growth_tr
 gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped, int64_t skipped_in_a_row) {
   if (!scaler->options.enabled) return GB_OK;
   if (steps < 0 || skipped_in_a_row < 0 || skipped < skipped_in_a_row)
-    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored counts are %lld steps, %lld skips and %lld in a row; they must be 0 or more, "
-                   "and no more in a row than in all", (long long)steps, (long long)skipped, (long long)skipped_in_a_row);
+    return gb_fail(scaler->context, GB_EINVAL, "GradScaler: the restored counts are %lld steps, %lld skips and %lld "
+                                               "in a row; they must be 0 or more, "
+                   "and no more in a row than in all", (long long)steps, (long long)skipped,
+                       (long long)skipped_in_a_row);
   gb_scale_state now;
   GB_TRY(look(scaler, &now));
   now.steps = steps;

@@ -1,4 +1,5 @@
-/* step/shaped.c - see shaped.h. Ops are recorded by no graph and cast by no autocast; they run before any weight changes. */
+/* step/shaped.c - see shaped.h. Ops are recorded by no graph and cast by no autocast; they run before any weight
+ * changes. */
 #include "step/shaped.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 /* A matrix is a step's direction: nothing else has singular values. */
 static gb_status check_matrix(gb_context *context, const gb_tensor *parameter, const char *label) {
   if (parameter->ndim == 2) return GB_OK;
-  return gb_fail(context, GB_EINVAL, "Muon: %s has %d dimensions; Muon steps matrices, so give this one to an optim.AdamW", label,
+  return gb_fail(context, GB_EINVAL, "Muon: %s has %d dimensions; Muon steps matrices, so give this one to an "
+                                     "optim.AdamW", label,
                  parameter->ndim);
 }
 
@@ -88,7 +90,8 @@ gb_status gb_shaped_check(gb_context *context, gb_optimizer_kind kind, const gb_
   return shaped[kind].check ? shaped[kind].check(context, parameter, label) : GB_OK;
 }
 
-gb_status gb_shaped_apply(gb_context *context, gb_optimizer_kind kind, const gb_optim_numbers *numbers, gb_tensor *directions) {
+gb_status gb_shaped_apply(gb_context *context, gb_optimizer_kind kind, const gb_optim_numbers *numbers,
+                          gb_tensor *directions) {
   gb_modes *outer = context->modes, plain = *outer;
   if (directions->numel == 0) return GB_OK;
   plain.grad = plain.autocast = false;

@@ -1,8 +1,10 @@
-/* step/weights.c - 16-bit copies of float32 weights: raw storage that the parameter owns, made on first use and then kept fresh.
+/* step/weights.c - 16-bit copies of float32 weights: raw storage that the parameter owns, made on first use and then
+ * kept fresh.
  *
- * A copy is right as long as its version is the parameter's; any in-place change of the parameter makes it stale, and the next use casts it
- * again into the same memory. The copies of adopted parameters lie in a slab of their own, where the optimizer's kernel refreshes them in
- * the pass that writes the weights. A copy is never part of a graph, so gradient mode cannot matter. */
+ * A copy is right as long as its version is the parameter's; any in-place change of the parameter makes it stale, and
+ * the next use casts it again into the same memory. The copies of adopted parameters lie in a slab of their own, where
+ * the optimizer's kernel refreshes them in the pass that writes the weights. A copy is never part of a graph, so
+ * gradient mode cannot matter. */
 #include "step/weights.h"
 
 #include <string.h>
@@ -37,7 +39,8 @@ static void mark_fresh(gb_tensor *parameter, int k) { parameter->copies[k].versi
 /* The slab's vector of copies, filled by one cast, and every parameter's place in it. */
 static gb_status open_copies(gb_context *context, gb_slab *slab, int k, gb_dtype dtype) {
   gb_tensor *vector;
-  GB_TRY(gb_tensor_new_as(context, dtype, 1, &slab->elements, NULL, slab->parameters->storage->device, GB_MEM_WEIGHT_COPIES, &vector));
+  GB_TRY(gb_tensor_new_as(context, dtype, 1, &slab->elements, NULL, slab->parameters->storage->device,
+                          GB_MEM_WEIGHT_COPIES, &vector));
   gb_status status = gb_weight_copy_values(vector, slab->parameters);
   for (int64_t i = 0; status == GB_OK && i < slab->count; i++) {
     gb_tensor *parameter = slab->segments[i].parameter;
@@ -74,7 +77,9 @@ gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_te
   size_t dims = sizeof *t->shape * (size_t)t->ndim;
   bool whole = t->ndim == owner->ndim && t->offset == owner->offset && !memcmp(t->shape, owner->shape, dims) &&
                !memcmp(t->stride, owner->stride, dims);
-  if (!whole) return gb_tensor_view(copy->tensor, t->ndim, t->shape, t->stride, copy->tensor->offset + t->offset - owner->offset, out);
+  if (!whole)
+    return gb_tensor_view(copy->tensor, t->ndim, t->shape, t->stride, copy->tensor->offset + t->offset - owner->offset,
+                          out);
   gb_tensor_retain(*out = copy->tensor);
   return GB_OK;
 }

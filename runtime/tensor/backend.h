@@ -1,6 +1,7 @@
 /* tensor/backend.h - the seam between the engine and what computes: a table of function pointers.
  *
- * A backend is filled by the CPU backend inside the engine, or by a plugin that the engine opens at run time. A plugin exports
+ * A backend is filled by the CPU backend inside the engine, or by a plugin that the engine opens at run time. A plugin
+ * exports
  *     gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backend *out);
  * and links to nothing of ours: what it needs of the engine is in the table. */
 #ifndef GB_TENSOR_BACKEND_H
@@ -15,9 +16,11 @@ struct gb_call;
 struct gb_step_call;
 
 /* What gb.cuda.properties tells, and bytes that the backend itself holds between host and device. */
-typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory, free_memory, staging; } gb_device_info;
+typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory,
+                                free_memory, staging; } gb_device_info;
 
-/* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls dispatch. */
+/* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls
+ * dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_call *call);
 
 /* What a backend does beside its ops: passes over the gradients and weights of a slab, and the scaler's update. */
@@ -25,20 +28,23 @@ typedef enum gb_step {
   GB_STEP_CHECK,    /* raise the flags if a gradient is not finite; add up the norm if asked */
   GB_STEP_UNSCALE,  /* divide gradients by the scale in place, and check them alike */
   GB_STEP_CLIP,     /* multiply or clamp gradients in place */
-  GB_STEP_DIRECT,   /* write an optimizer's directions into the last state of the segments that have a gradient; all else stays */
+  GB_STEP_DIRECT,   /* write an optimizer's directions into the last state of the segments that have a gradient; all
+                       else stays */
   GB_STEP_UPDATE,   /* one step of an optimizer over the segments that have a gradient, clipped if asked */
   GB_STEP_RESCALE,  /* the scale grows or backs off by the flags of all optimizers */
   GB_STEP_COUNT
 } gb_step;
 
-/* Do what the call says, which was checked. It runs to its end, since a stop half way would leave some weights a step ahead. */
+/* Do what the call says, which was checked. It runs to its end, since a stop half way would leave some weights a step
+ * ahead. */
 typedef gb_status (*gb_step_kernel)(struct gb_step_call *call);
 
 typedef struct gb_backend {
   const char *name;                              /* "cpu", "cuda", or a plugin's own */
   void *state;
   gb_context *context;                           /* set by the engine before it opens the backend, which goes with it */
-  int index;                                     /* of the device, from 0; set by the engine too: each device has a table */
+  int index;                                     /* of the device, from 0; set by the engine too: each device has a
+                                                    table */
   int devices;                                   /* of the kind that there are; 0: one */
   void *(*alloc)(void *state, size_t bytes, size_t alignment);
   void (*free)(void *state, void *block, size_t bytes);
@@ -48,7 +54,8 @@ typedef struct gb_backend {
   /* Copy bytes from another device of the kind, whose state is `source`, in order with the kernels of both. NULL: they
    * go through the host. */
   gb_status (*fetch)(void *state, void *to, void *source, const void *from, size_t bytes);
-  gb_status (*clear)(void *state, void *device, size_t bytes);    /* zeros, ordered as a kernel; NULL: no optimizers on this device */
+  /* zeros, ordered as a kernel; NULL: no optimizers on this device */
+  gb_status (*clear)(void *state, void *device, size_t bytes);
   gb_status (*synchronize)(void *state);
   /* A copy to host memory from `pin`, which arrives later; the host looks at what has arrived. NULL: read is used
    * instead. */
@@ -77,7 +84,8 @@ typedef struct gb_backend {
 /* What a plugin may use of the engine. */
 typedef struct gb_engine_table {
   uint32_t size;
-  uint64_t (*op_hash)(void); /* gb_op_table_hash of the engine: a backend that was compiled with another table declines */
+  uint64_t (*op_hash)(void); /* gb_op_table_hash of the engine: a backend that was compiled with another table
+                                declines */
   const char *(*op_name)(int op);
   gb_status (*fail)(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
   size_t (*dtype_bytes)(gb_dtype dtype);

@@ -1,4 +1,5 @@
-/* tensor/context.c - the life of a context, error texts, allocation with one more try, device names. Opening one is runtime/open.c. */
+/* tensor/context.c - the life of a context, error texts, allocation with one more try, device names. Opening one is
+ * runtime/open.c. */
 #include "tensor/context.h"
 
 #include <dlfcn.h>
@@ -16,7 +17,8 @@ void gb_context_retain(gb_context *context) { atomic_fetch_add(&context->refs, 1
 void gb_context_release(gb_context *context) {
   if (atomic_fetch_sub(&context->refs, 1) != 1) return;
   for (int i = 0; i < GB_DEVICE_SLOTS; i++) /* devices may still use what goes now */
-    if (context->backend[i] && context->backend[i]->synchronize) (void)context->backend[i]->synchronize(context->backend[i]->state);
+    if (context->backend[i] && context->backend[i]->synchronize)
+      (void)context->backend[i]->synchronize(context->backend[i]->state);
   if (context->threads) gb_threads_close(context->threads);
   while (context->graph_pools) {
     gb_graph_pool *next = context->graph_pools->next;
@@ -64,19 +66,24 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
 static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;
   gb_memory_get_device_stats(context, device, &stats);
-  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are cached", bytes,
-                 device.type == GB_CPU ? "" : " on the device", stats.current_total, stats.reserved - stats.current_total);
+  return gb_fail(context, GB_EMEMORY, "out of memory: %zu bytes were asked for%s, %zu are live in tensors, %zu are "
+                                      "cached", bytes,
+                 device.type == GB_CPU ? "" : " on the device", stats.current_total,
+                     stats.reserved - stats.current_total);
 }
 
-gb_status gb_fail_memory(gb_context *context, size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
+gb_status gb_fail_memory(gb_context *context,
+                         size_t bytes) { return fail_memory_of(context, (gb_device){ GB_CPU, 0 }, bytes); }
 
-gb_status gb_refuse(gb_context *context, const char *text) { return context ? gb_fail(context, GB_EINVAL, "%s", text) : GB_EINVAL; }
+gb_status gb_refuse(gb_context *context, const char *text) { return context ? gb_fail(context, GB_EINVAL, "%s", text)
+                                                             : GB_EINVAL; }
 
 gb_status gb_refuse_tensor(gb_context *context, const gb_tensor *tensor) {
   return gb_refuse(context, tensor ? "a tensor belongs to another context" : "a tensor is NULL");
 }
 
-const char *gb_error(const gb_context *context) { return context ? context->error : "there is no context: NULL was passed"; }
+const char *gb_error(const gb_context *context) { return context ? context->error : "there is no context: NULL was "
+                                                                                    "passed"; }
 gb_status gb_error_code(const gb_context *context) { return context ? context->error_code : GB_EINVAL; }
 const char *gb_error_op(const gb_context *context) { return context ? context->error_op : ""; }
 
@@ -96,7 +103,8 @@ bool gb_is_stopping(const gb_context *context) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec > context->deadline;
 }
 
-gb_status gb_poll(gb_context *context) { return gb_is_stopping(context) ? gb_fail(context, GB_EINTERRUPT, "interrupted") : GB_OK; }
+gb_status gb_poll(gb_context *context) { return gb_is_stopping(context) ? gb_fail(context, GB_EINTERRUPT, "interrupted")
+                                         : GB_OK; }
 
 /* Ask the language on top to free what it can; what it collects may call the engine. */
 static void reclaim(gb_context *context) {
@@ -152,7 +160,8 @@ gb_status gb_context_expect(gb_context *context, uint64_t amount) {
   size_t limit = context->budget.limit;
   if (!limit || amount <= limit) return GB_OK;
   gb_budget_take(&context->budget, SIZE_MAX); /* it was the limit that refused */
-  return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu", limit,
+  return gb_fail(context, GB_EMEMORY, "out of memory: the limit on tensor bytes, %zu, does not allow work on %llu",
+                 limit,
                  (unsigned long long)amount);
 }
 
@@ -233,7 +242,8 @@ void gb_memory_empty_cache(gb_context *context) {
 
 gb_status gb_set_num_threads(gb_context *context, int threads) {
   if (!context) return GB_EINVAL;
-  if (threads < 1 || threads > 1024) return gb_fail(context, GB_EINVAL, "the number of threads is 1 .. 1024, not %d", threads);
+  if (threads < 1 || threads > 1024)
+    return gb_fail(context, GB_EINVAL, "the number of threads is 1 .. 1024, not %d", threads);
   gb_threads *pool = gb_threads_open(threads);
   if (!pool) return gb_fail_memory(context, 0);
   gb_threads_close(context->threads);
@@ -288,10 +298,14 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
     if (end && (*end || end == text + length + 1 || index < 0)) break;
     const char *why;
-    if (!gb_context_has_device(context, type, &why)) return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
+    if (!gb_context_has_device(context, type, &why))
+      return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
     int there = context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
-    if (index >= there && there == 1) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
-    if (index >= there) return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there are %s:0 .. %s:%d", text, name, name, there - 1);
+    if (index >= there && there == 1)
+      return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
+    if (index >= there)
+      return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there are %s:0 .. %s:%d", text, name, name,
+                     there - 1);
     *out = (gb_device){ (int16_t)type, (int16_t)index };
     return index ? gb_context_open_device(context, *out) : GB_OK;
   }

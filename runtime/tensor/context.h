@@ -24,27 +24,34 @@ struct gb_watch_room;
  * goes back while the graph lives (gb_pool_keep), since memory that no tensor holds any more is used by replays too. */
 typedef struct gb_graph_pool { gb_pool *pool; gb_device device; struct gb_graph_pool *next; } gb_graph_pool;
 
-/* Devices of one kind, at most. Pools and backends lie by slot: first those of every kind's device 0, by kind, then the other CUDA devices. */
+/* Devices of one kind, at most. Pools and backends lie by slot: first those of every kind's device 0, by kind, then the
+ * other CUDA devices. */
 enum { GB_DEVICES_MOST = 16, GB_DEVICE_SLOTS = GB_DEVICE_TYPES + GB_DEVICES_MOST - 1 };
-static inline int gb_device_slot(gb_device device) { return device.index ? GB_DEVICE_TYPES + device.index - 1 : device.type; }
+static inline int gb_device_slot(gb_device device) { return device.index ? GB_DEVICE_TYPES + device.index - 1
+                                                     : device.type; }
 static inline bool gb_is_device(gb_device device) {
-  return device.type >= 0 && device.type < GB_DEVICE_TYPES && device.index >= 0 && device.index < (device.type == GB_CUDA ? GB_DEVICES_MOST : 1);
+  return device.type >= 0 && device.type < GB_DEVICE_TYPES && device.index >= 0 &&
+      device.index < (device.type == GB_CUDA ? GB_DEVICES_MOST : 1);
 }
 static inline gb_device gb_slot_device(int slot) {
-  return slot < GB_DEVICE_TYPES ? (gb_device){ (int16_t)slot, 0 } : (gb_device){ GB_CUDA, (int16_t)(slot - GB_DEVICE_TYPES + 1) };
+  return slot < GB_DEVICE_TYPES ? (gb_device){ (int16_t)slot, 0 }
+      : (gb_device){ GB_CUDA, (int16_t)(slot - GB_DEVICE_TYPES + 1) };
 }
 
 /* All that tensors ask of the graph that they are part of. */
 typedef struct gb_node_calls {
   void (*release)(struct gb_node *node);
-  uint64_t (*history)(const struct gb_node *node); /* tells what it computed from earlier results in the same place; above 0 */
-  void (*leave)(struct gb_tensor *tensor); /* it goes, or leaves its graph: its node puts no gradient into it any more */
+  uint64_t (*history)(const struct gb_node *node); /* tells what it computed from earlier results in the same place;
+                                                      above 0 */
+  void (*leave)(struct gb_tensor *tensor); /* it goes, or leaves its graph: its node puts no gradient into it any
+                                              more */
 } gb_node_calls;
 
 /* Which files may be opened. */
 enum { GB_FILES_ANY = -1, GB_FILES_NONE = -2 };
 typedef struct gb_file_policy {
-  int root;                                /* a folder's descriptor that every path lies beneath, or GB_FILES_ANY, or GB_FILES_NONE */
+  int root;                                /* a folder's descriptor that every path lies beneath, or GB_FILES_ANY, or
+                                              GB_FILES_NONE */
   gb_status (*ask)(void *user, const char *path, bool write); /* or NULL: nobody is asked */
   void *user;
   uint64_t most, written;                  /* bytes that may be written (0: no limit), and that were */
@@ -54,13 +61,17 @@ struct gb_context {
   _Atomic int64_t refs;                    /* the opener, and one per storage */
   gb_pool *pool[GB_DEVICE_SLOTS];          /* NULL: no such device */
   gb_cells cells;                          /* of tensors, storages and nodes */
-  gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside tensors */
-  struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the context */
-  bool capturing;                          /* launches are recorded and do not run: values are not there, and memory goes back to no device */
+  gb_budget budget;                        /* of tensor bytes, over every device, with what the engine keeps beside
+                                              tensors */
+  struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the
+                                              context */
+  bool capturing;                          /* launches are recorded and do not run: values are not there, and memory
+                                              goes back to no device */
   gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
-  char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked yet */
+  char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked
+                                              yet */
   gb_threads *threads;
 
   gb_modes *modes;                         /* the modes that count now; never NULL */
@@ -71,9 +82,11 @@ struct gb_context {
   double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
   gb_backend *ranges;                      /* tells a profiler of ops, modules and phases; NULL: nobody looks on */
   bool tf32;                               /* float32 operands of products are rounded to 10 bits of mantissa */
-  bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is faster */
+  bool nondeterministic;                   /* kernels may sum in an order that changes from run to run, where that is
+                                              faster */
 
-  _Atomic(struct gb_grave *) dead;         /* nodes and tensors whose last reference went, on any thread, while one is being freed */
+  _Atomic(struct gb_grave *) dead;         /* nodes and tensors whose last reference went, on any thread, while one is
+                                              being freed */
   atomic_bool burying;
   atomic_bool tying;                       /* the lock of: */
   struct gb_tensor *tied;                  /* every tensor with a gradient, a graph or hooks (gb_tensor_tie) */
@@ -87,7 +100,8 @@ struct gb_context {
 
   gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */
 
-  const char *op;                          /* the op that the recipe called, for error texts, whatever ops run within it; NULL between */
+  const char *op;                          /* the op that the recipe called, for error texts, whatever ops run within
+                                              it; NULL between */
   gb_status error_code;
   char error_op[64];
   char error[1024];
@@ -102,7 +116,8 @@ struct gb_context {
 
 /* Write the failure text ("op: text") and return status, so that `return gb_fail(...)` reads well. */
 gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
-/* GB_EINVAL for a caller from outside that passed what cannot be meant; the text is lost where the context itself is missing. */
+/* GB_EINVAL for a caller from outside that passed what cannot be meant; the text is lost where the context itself is
+ * missing. */
 gb_status gb_refuse(gb_context *context, const char *text);
 /* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
 gb_status gb_fail_memory(gb_context *context, size_t bytes);
@@ -111,8 +126,8 @@ gb_status gb_fail_memory(gb_context *context, size_t bytes);
 bool gb_is_stopping(const gb_context *context);
 /* GB_OK, or GB_EINTERRUPT with its text when it is so. */
 gb_status gb_poll(gb_context *context);
-/* The same within a loop, after every piece of work (base/piece.h). *work counts what was done since the last look, from 0. On the thread that
- * runs the context. */
+/* The same within a loop, after every piece of work (base/piece.h). *work counts what was done since the last look,
+ * from 0. On the thread that runs the context. */
 static inline gb_status gb_poll_work(gb_context *context, int64_t *work, int64_t amount) {
   if ((*work += amount) < GB_PIECE) return GB_OK;
   *work = 0;
@@ -131,9 +146,12 @@ static inline void gb_where(const gb_context *context, char *text, size_t size) 
 /* A block from the device's pool; on failure reclaims, flushes and tries once more. NULL sets the error text. */
 gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, gb_memory_category category);
 
-static inline gb_backend *gb_context_backend(const gb_context *context, gb_device device) { return context->backend[gb_device_slot(device)]; }
-static inline gb_pool *gb_context_pool(const gb_context *context, gb_device device) { return context->pool[gb_device_slot(device)]; }
-/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is missing. */
+static inline gb_backend *gb_context_backend(const gb_context *context,
+                                             gb_device device) { return context->backend[gb_device_slot(device)]; }
+static inline gb_pool *gb_context_pool(const gb_context *context,
+                                       gb_device device) { return context->pool[gb_device_slot(device)]; }
+/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is
+ * missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
 /* Open one more device of the CUDA backend, where it is not open; an error says how many there are. */
 gb_status gb_context_open_device(gb_context *context, gb_device device);
@@ -144,21 +162,24 @@ static inline void gb_range_push(const gb_context *context, const char *name) {
 static inline void gb_range_pop(const gb_context *context) {
   if (context->ranges) context->ranges->range_pop(context->ranges->state);
 }
-/* Count bytes of the engine's own towards the limit on tensor bytes (gb_budget_take); on failure reclaims and tries once more. False sets the
- * error text. */
+/* Count bytes of the engine's own towards the limit on tensor bytes (gb_budget_take); on failure reclaims and tries
+ * once more. False sets the error text. */
 bool gb_context_count_limited(gb_context *context, size_t bytes);
-static inline bool gb_context_count(gb_context *context, size_t bytes) { return !context->budget.limit || gb_context_count_limited(context, bytes); }
+static inline bool gb_context_count(gb_context *context, size_t bytes) { return !context->budget.limit ||
+                                                                         gb_context_count_limited(context, bytes); }
 static inline void gb_context_uncount(gb_context *context, size_t bytes) {
   if (context->budget.limit) gb_budget_give_back(&context->budget, bytes);
 }
-/* Memory of the engine's own that is counted so for as long as it lives: zeroed, or resized as realloc does (block NULL: new). NULL sets the error
- * text. The context must outlive it. On the thread that runs the context, since what can go is reclaimed. */
+/* Memory of the engine's own that is counted so for as long as it lives: zeroed, or resized as realloc does (block
+ * NULL: new). NULL sets the error text. The context must outlive it. On the thread that runs the context, since what
+ * can go is reclaimed. */
 void *gb_counted_alloc(gb_context *context, size_t bytes);
 void *gb_counted_resize(gb_context *context, void *block, size_t bytes);
 void gb_counted_free(void *block);                 /* NULL is fine; any thread */
 /* Let go of what can go: garbage of the language on top, and the pool's cache. */
 void gb_context_reclaim(gb_context *context);
-/* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be without bounds. */
+/* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be
+ * without bounds. */
 gb_status gb_context_expect(gb_context *context, uint64_t amount);
 
 /* "cpu", "cuda:0", ... */

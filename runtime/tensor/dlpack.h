@@ -1,4 +1,5 @@
-/* tensor/dlpack.h - the structs of DLPack, ABI version 1, as published (dmlc/dlpack, "DLPack C API"): tensors between libraries, no copy. */
+/* tensor/dlpack.h - the structs of DLPack, ABI version 1, as published (dmlc/dlpack, "DLPack C API"): tensors between
+ * libraries, no copy. */
 #ifndef GB_TENSOR_DLPACK_H
 #define GB_TENSOR_DLPACK_H
 
@@ -9,7 +10,8 @@
 #define GB_DLPACK_READ_ONLY ((uint64_t)1)
 
 enum { GB_DLPACK_CPU = 1 };                                                              /* device_type */
-enum { GB_DLPACK_INT = 0, GB_DLPACK_UINT = 1, GB_DLPACK_FLOAT = 2, GB_DLPACK_BFLOAT = 4, GB_DLPACK_BOOL = 6 }; /* code */
+/* code */
+enum { GB_DLPACK_INT = 0, GB_DLPACK_UINT = 1, GB_DLPACK_FLOAT = 2, GB_DLPACK_BFLOAT = 4, GB_DLPACK_BOOL = 6 };
 
 typedef struct gb_dlpack_version { uint32_t major, minor; } gb_dlpack_version;
 typedef struct gb_dlpack_device { int32_t device_type, device_id; } gb_dlpack_device;

@@ -87,6 +87,7 @@ const char *gb_shape_text(int ndim, const int64_t *shape, char *buffer, size_t s
   if (ndim == 0) { snprintf(buffer, size, "scalar"); return buffer; }
   size_t used = 0;
   buffer[0] = 0;
-  for (int i = 0; i < ndim && used < size; i++) used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? "x" : "", (long long)shape[i]);
+  for (int i = 0; i < ndim && used < size; i++)
+    used += (size_t)snprintf(buffer + used, size - used, "%s%lld", i ? "x" : "", (long long)shape[i]);
   return buffer;
 }

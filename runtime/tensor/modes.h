@@ -1,5 +1,5 @@
-/* tensor/modes.h - what an op reads of its surroundings: gradients, autocast. One per coroutine of the bindings; the context points at
- * the one that counts now. */
+/* tensor/modes.h - what an op reads of its surroundings: gradients, autocast. One per coroutine of the bindings; the
+ * context points at the one that counts now. */
 #ifndef GB_TENSOR_MODES_H
 #define GB_TENSOR_MODES_H
 

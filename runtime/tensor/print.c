@@ -1,7 +1,9 @@
-/* tensor/print.c - the text of a tensor, in PyTorch's layout (torch/_tensor_str.py): one width for all elements, integers with a bare
- * point where every element is whole, scientific where the values spread too far, the middle of long dimensions left out.
+/* tensor/print.c - the text of a tensor, in PyTorch's layout (torch/_tensor_str.py): one width for all elements,
+ * integers with a bare point where every element is whole, scientific where the values spread too far, the middle of
+ * long dimensions left out.
  *
- * The elements that will be shown are read from the device first, in runs of the last dimension, and nothing else is. */
+ * The elements that will be shown are read from the device first, in runs of the last dimension, and nothing else
+ * is. */
 #include "tensor/print.h"
 
 #include <math.h>
@@ -100,7 +102,8 @@ static gb_status read_shown(printer *p, int dim, int64_t offset) {
   if (dim == t->ndim) return read_run(p, offset, 1, 1);
   int64_t size = t->shape[dim], n = shown(p, size), edge = n < size ? p->options->edge_items : n;
   if (dim < t->ndim - 1) {
-    for (int64_t i = 0; i < n; i++) GB_TRY(read_shown(p, dim + 1, offset + position_shown(p, size, i) * t->stride[dim]));
+    for (int64_t i = 0; i < n; i++)
+      GB_TRY(read_shown(p, dim + 1, offset + position_shown(p, size, i) * t->stride[dim]));
     return GB_OK;
   }
   GB_TRY(read_run(p, offset, t->stride[dim], edge));
@@ -125,7 +128,8 @@ static int element_text(const printer *p, int64_t i, char *to, size_t size) {
   return snprintf(to, size, "%.*f", p->options->precision, v);
 }
 
-/* PyTorch's choice: whole if every finite element is; scientific if the largest is above 1e8 or 1000 times the smallest, or that below 1e-4. */
+/* PyTorch's choice: whole if every finite element is; scientific if the largest is above 1e8 or 1000 times the
+ * smallest, or that below 1e-4. */
 static void choose_format(printer *p) {
   double least = INFINITY, most = 0;
   p->whole = true;
@@ -136,7 +140,8 @@ static void choose_format(printer *p) {
     least = fmin(least, v), most = fmax(most, v);
   }
   p->scientific = most > 0 && (most / least > 1000 || most > 1e8 || (!p->whole && least < 1e-4));
-  if (p->options->scientific != GB_SCIENTIFIC_AUTO) p->scientific = p->number && p->options->scientific == GB_SCIENTIFIC_ALWAYS;
+  if (p->options->scientific != GB_SCIENTIFIC_AUTO)
+    p->scientific = p->number && p->options->scientific == GB_SCIENTIFIC_ALWAYS;
   char room[400];
   for (int64_t i = 0; i < p->count && !is_stopped(p); i++) {
     int length = element_text(p, i, room, sizeof room);
@@ -180,7 +185,8 @@ static void put_dims(printer *p, int dim, int indent) {
   const gb_tensor *t = p->tensor;
   if (dim == t->ndim) { put_element(p); return; }
   if (dim == t->ndim - 1) { put_vector(p, t->shape[dim], indent); return; }
-  int64_t size = t->shape[dim], n = shown(p, size), cut = n < size ? p->options->edge_items : -1, items = n + (cut >= 0);
+  int64_t size = t->shape[dim], n = shown(p, size), cut = n < size ? p->options->edge_items : -1,
+      items = n + (cut >= 0);
   put(&p->out, "[");
   for (int64_t i = 0; i < items; i++) {
     if (i > 0) {
@@ -211,16 +217,20 @@ static void put_suffixes(printer *p, int indent) {
   const gb_tensor *t = p->tensor;
   char room[192];
   gb_dtype dtype = (gb_dtype)t->dtype;
-  if (p->summarised || (t->numel == 0 && t->ndim != 1)) put_suffix(p, indent, "shape", gb_shape_text(t->ndim, t->shape, room, sizeof room));
-  if (dtype != GB_FLOAT32 && (t->numel == 0 || (dtype != GB_INT64 && dtype != GB_BOOL))) put_suffix(p, indent, "dtype", gb_dtype_name(dtype));
-  if (t->storage->device.type != GB_CPU) put_suffix(p, indent, "device", gb_device_text(t->storage->context, t->storage->device, room, sizeof room));
+  if (p->summarised || (t->numel == 0 && t->ndim != 1))
+    put_suffix(p, indent, "shape", gb_shape_text(t->ndim, t->shape, room, sizeof room));
+  if (dtype != GB_FLOAT32 && (t->numel == 0 || (dtype != GB_INT64 && dtype != GB_BOOL)))
+    put_suffix(p, indent, "dtype", gb_dtype_name(dtype));
+  if (t->storage->device.type != GB_CPU)
+    put_suffix(p, indent, "device", gb_device_text(t->storage->context, t->storage->device, room, sizeof room));
   if (gb_tensor_in_graph(t)) put_suffix(p, indent, "requires_grad", "true");
 }
 
 /* ====} */
 
 void gb_print_options_init(gb_print_options *options) {
-  *options = (gb_print_options){ .precision = 4, .threshold = 1000, .edge_items = 3, .line_width = 80, .scientific = GB_SCIENTIFIC_AUTO };
+  *options = (gb_print_options){ .precision = 4, .threshold = 1000, .edge_items = 3, .line_width = 80,
+                                 .scientific = GB_SCIENTIFIC_AUTO };
 }
 
 /* Read the elements that are shown and choose their format. */

@@ -16,7 +16,9 @@ typedef struct gb_print_options {
 
 void gb_print_options_init(gb_print_options *options);
 
-/* "tensor([[1., 2.],\n        [3., 4.]], dtype=float16)": the caller frees *out. options NULL: the usual ones. Reads only what it prints. */
+/* "tensor([[1., 2.],\n        [3., 4.]], dtype=float16)": the caller frees *out. options NULL: the usual ones. Reads
+ * only what it
+ * prints. */
 gb_status gb_tensor_text(gb_tensor *tensor, const gb_print_options *options, char **out);
 
 #endif

@@ -6,7 +6,8 @@
 
 #include "tensor/context.h"
 
-gb_status gb_scalars_open(gb_scalars *scalars, gb_context *context, gb_device device, const void *initial, size_t bytes) {
+gb_status gb_scalars_open(gb_scalars *scalars, gb_context *context, gb_device device, const void *initial,
+                          size_t bytes) {
   gb_scalars made = { .context = context, .device = device, .bytes = bytes };
   if (device.type == GB_CPU) {
     made.data = calloc(1, bytes);
@@ -42,7 +43,8 @@ gb_status gb_scalars_move(gb_scalars *scalars, gb_device device) {
   return GB_OK;
 }
 
-static gb_backend *backend_of(const gb_scalars *scalars) { return gb_context_backend(scalars->context, scalars->device); }
+static gb_backend *backend_of(const gb_scalars *scalars) { return gb_context_backend(scalars->context, scalars->device);
+                                                           }
 
 gb_status gb_scalars_read(const gb_scalars *scalars, void *host) {
   gb_backend *backend = backend_of(scalars);
@@ -56,8 +58,10 @@ gb_status gb_scalars_write(gb_scalars *scalars, size_t offset, const void *host,
 
 gb_status gb_scalars_clear_part(gb_scalars *scalars, size_t offset, size_t bytes) {
   gb_backend *backend = backend_of(scalars);
-  if (!backend->clear) return gb_fail(scalars->context, GB_EUNSUPPORTED, "%s cannot hold an optimizer's scalars", backend->name);
+  if (!backend->clear)
+    return gb_fail(scalars->context, GB_EUNSUPPORTED, "%s cannot hold an optimizer's scalars", backend->name);
   return backend->clear(backend->state, (char *)scalars->data + offset, bytes);
 }
 
-gb_status gb_scalars_clear(gb_scalars *scalars) { return scalars->data ? gb_scalars_clear_part(scalars, 0, scalars->bytes) : GB_OK; }
+gb_status gb_scalars_clear(gb_scalars *scalars) { return scalars->data
+                                                  ? gb_scalars_clear_part(scalars, 0, scalars->bytes) : GB_OK; }

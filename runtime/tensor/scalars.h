@@ -16,7 +16,8 @@ typedef struct gb_scalars {
 } gb_scalars;
 
 /* Scalars on a device that start as `initial` (NULL: zeros). On failure they are not open. */
-gb_status gb_scalars_open(gb_scalars *scalars, gb_context *context, gb_device device, const void *initial, size_t bytes);
+gb_status gb_scalars_open(gb_scalars *scalars, gb_context *context, gb_device device, const void *initial,
+                          size_t bytes);
 void gb_scalars_close(gb_scalars *scalars);
 /* Bring them to another device; nothing where they are there already. Waits for the device they leave. */
 gb_status gb_scalars_move(gb_scalars *scalars, gb_device device);

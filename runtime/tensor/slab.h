@@ -1,7 +1,8 @@
 /* tensor/slab.h - plain data that the scaler, the optimizers and their kernels share.
  *
- * A slab holds one kind of data (parameters, gradients, a moment, masters, 16-bit copies) of all parameters of one optimizer group and
- * dtype, one after another; every slab of a group has the same segment table. Padding between segments is zero. */
+ * A slab holds one kind of data (parameters, gradients, a moment, masters, 16-bit copies) of all parameters of one
+ * optimizer group and dtype, one after another; every slab of a group has the same segment table. Padding between
+ * segments is zero. */
 #ifndef GB_TENSOR_SLAB_H
 #define GB_TENSOR_SLAB_H
 
@@ -14,11 +15,13 @@
 typedef struct gb_segment {
   int64_t offset, size;      /* in elements; offset is a multiple of 64 */
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
-  int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's counters */
+  int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's
+                                counters */
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
   uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
-  gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is float64 */
+  gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is
+                                float64 */
 } gb_segment;
 
 typedef struct gb_slab {
@@ -31,18 +34,19 @@ typedef struct gb_slab {
   gb_tensor *copy[GB_COPIES]; /* 16-bit copies of float32 parameters, once asked for */
   gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
   gb_tensor *measures;       /* float64, where the optimizer is measured: see gb_measures_of */
-  gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was last not finite; else NULL */
+  gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was
+                                last not finite; else NULL */
 } gb_slab;
 
-/* A slab's measures: two sums of squares for each segment, of its weights and of its directions, and then those of the parts
- * of segments that they are added from. A part is what of segment s lies in chunk c of a backend; it is number c + s, which
- * no other part has, since going along the slab either c or s rises. */
+/* A slab's measures: two sums of squares for each segment, of its weights and of its directions, and then those of the
+ * parts of segments that they are added from. A part is what of segment s lies in chunk c of a backend; it is number c
+ * + s, which no other part has, since going along the slab either c or s rises. */
 static inline int64_t gb_measures_of(int64_t count, int64_t elements) {
   return 2 * (count + (elements / GB_LEAST_CHUNK + 1 + count));
 }
 
-/* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the memory of
- * the device. */
+/* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the
+ * memory of the device. */
 typedef struct gb_step_call {
   gb_context *context;       /* set on the way, with the two below; for GB_STEP_RESCALE the caller gives the device */
   gb_step step;
@@ -52,11 +56,13 @@ typedef struct gb_step_call {
   gb_found_state *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
   double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
-  const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag (NULL: nobody's) too */
+  const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag
+                                 (NULL: nobody's) too */
   bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
   double max_norm;
   gb_found_state *owner;
-  double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry) when above 0 */
+  double clip_factor, clip_value; /* multiply; or clamp to +- clip_value (a true size, whatever scale gradients carry)
+                                     when above 0 */
   /* GB_STEP_UPDATE */
   gb_optimizer_kind kind;
   const gb_optim_numbers *numbers; /* hyperparameters of the group */

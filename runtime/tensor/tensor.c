@@ -1,7 +1,7 @@
 /* tensor/tensor.c - the life of storages and tensors.
  *
- * A storage holds a reference to its context; the context's memory goes with the last storage. Releasing is allowed from any thread, so
- * counts are atomic and the pool has a lock. Nothing here runs an op. */
+ * A storage holds a reference to its context; the context's memory goes with the last storage. Releasing is allowed
+ * from any thread, so counts are atomic and the pool has a lock. Nothing here runs an op. */
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -72,7 +72,8 @@ static void tensor_discard(gb_context *context, gb_tensor *t) {
 }
 
 /* A tensor over nothing: its storage is still to come. strides NULL: contiguous. NULL sets the error text. */
-static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape,
+                               const int64_t *strides, int64_t offset) {
   if (!gb_context_count(context, DESCRIPTION)) return NULL;
   gb_tensor *t = gb_cell_new(&context->cells, sizeof *t);
   if (!t) {
@@ -89,22 +90,26 @@ static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, co
 
 /* The bytes that shape needs, or an error where it is negative, too deep or too large. */
 static gb_status shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes) {
-  if (ndim < 0 || ndim > GB_MAX_NDIM) return gb_fail(context, GB_ESHAPE, "a tensor has at most %d dimensions, %d were asked for", GB_MAX_NDIM, ndim);
+  if (ndim < 0 || ndim > GB_MAX_NDIM)
+    return gb_fail(context, GB_ESHAPE, "a tensor has at most %d dimensions, %d were asked for", GB_MAX_NDIM, ndim);
   if (ndim && !shape) return gb_refuse(context, "the shape is NULL, and there are dimensions");
   if (dtype < 0 || dtype >= GB_DTYPE_COUNT) return gb_fail(context, GB_EDTYPE, "unknown dtype %d", (int)dtype);
   int64_t numel = 1;
   bool empty = false, overflow = false;
   for (int i = 0; i < ndim; i++) {
-    if (shape[i] < 0) return gb_fail(context, GB_ESHAPE, "dimension %d has the negative size %lld", i + 1, (long long)shape[i]);
+    if (shape[i] < 0)
+      return gb_fail(context, GB_ESHAPE, "dimension %d has the negative size %lld", i + 1, (long long)shape[i]);
     empty |= shape[i] == 0;
     overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
   }
-  if (overflow || numel > (int64_t)(PTRDIFF_MAX / 16)) return gb_fail(context, GB_ESHAPE, "the shape has more elements than memory can hold");
+  if (overflow || numel > (int64_t)(PTRDIFF_MAX / 16))
+    return gb_fail(context, GB_ESHAPE, "the shape has more elements than memory can hold");
   *bytes = empty ? 0 : (size_t)numel * gb_dtype_bytes(dtype);
   return GB_OK;
 }
 
-gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, gb_device device,
+gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
+                           gb_device device,
                            gb_memory_category category, gb_tensor **out) {
   size_t bytes;
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
@@ -126,17 +131,20 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
   return GB_OK;
 }
 
-gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device, gb_tensor **out) {
+gb_status gb_tensor_new(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
+                        gb_tensor **out) {
   if (!context || !out) return gb_refuse(context, "tensor_new: out is NULL");
   return gb_tensor_new_as(context, dtype, ndim, shape, NULL, device, GB_MEM_OTHER, out);
 }
 
 gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_category category, gb_tensor **out) {
-  return gb_tensor_new_as(like->storage->context, dtype, like->ndim, like->shape, gb_is_dense(like) ? like->stride : NULL, like->storage->device,
+  return gb_tensor_new_as(like->storage->context, dtype, like->ndim, like->shape,
+                          gb_is_dense(like) ? like->stride : NULL, like->storage->device,
                           category, out);
 }
 
-gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
+gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape,
+                         void (*release)(void *), void *user,
                          gb_tensor **out) {
   size_t bytes;
   GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
@@ -151,7 +159,8 @@ gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int nd
   return GB_OK;
 }
 
-gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out) {
+gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
+                         gb_tensor **out) {
   int64_t numel = 1; /* an expanded view may count more elements than memory holds, but not more than an int64 does */
   bool overflow = false;
   for (int i = 0; i < ndim; i++) overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
@@ -182,14 +191,16 @@ gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out) {
 gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
   gb_context *context = tensor->storage->context;
   if (tensor->slab)
-    return gb_fail(context, GB_ESTATE, "the parameter belongs to an optimizer; convert or move the model before the optimizer is made");
+    return gb_fail(context, GB_ESTATE, "the parameter belongs to an optimizer; convert or move the model before the "
+                                       "optimizer is made");
   if (tensor->node || tensor->base)
     return gb_fail(context, GB_EAUTOGRAD, "only a leaf that is no view can be converted or moved in place");
   if (tensor->ndim != data->ndim || memcmp(tensor->shape, data->shape, sizeof *data->shape * (size_t)data->ndim))
     return gb_fail(context, GB_ESHAPE, "the data has another shape than the tensor");
   gb_storage *old = tensor->storage;
   gb_storage_retain(data->storage);
-  if (data->storage->version <= old->version) data->storage->version = old->version + 1; /* so that no saved weight passes for current */
+  /* so that no saved weight passes for current */
+  if (data->storage->version <= old->version) data->storage->version = old->version + 1;
   tensor->storage = data->storage;
   tensor->dtype = data->dtype;
   tensor->offset = data->offset;
@@ -203,7 +214,8 @@ gb_status gb_tensor_set_data(gb_tensor *tensor, gb_tensor *data) {
   return GB_OK;
 }
 
-/* A number of the calling language as a 0-d tensor on the CPU. Its value lies in its storage, so that it costs the pool nothing. */
+/* A number of the calling language as a 0-d tensor on the CPU. Its value lies in its storage, so that it costs the pool
+ * nothing. */
 static gb_status wrap(gb_context *context, gb_dtype dtype, gb_tensor **out) {
   GB_TRY(gb_tensor_over(context, NULL, dtype, 0, NULL, NULL, NULL, out));
   (*out)->storage->data = &(*out)->storage->number;
@@ -274,7 +286,8 @@ static void release_node(gb_context *context, struct gb_node *node) {
   if (node) context->nodes->release(node);
 }
 
-/* End a tensor that nobody holds. What it holds ends with it, at most a base deep: whatever may go on from there has a grave of its own. */
+/* End a tensor that nobody holds. What it holds ends with it, at most a base deep: whatever may go on from there has a
+ * grave of its own. */
 static void tensor_end(gb_tensor *tensor) {
   for (int i = 0; i < GB_COPIES; i++)
     if (tensor->copies[i].tensor) gb_tensor_release(tensor->copies[i].tensor);
@@ -289,13 +302,14 @@ static void tensor_end(gb_tensor *tensor) {
 
 static void tensor_bury(gb_grave *grave) { tensor_end((gb_tensor *)((char *)grave - offsetof(gb_tensor, grave))); }
 
-/* Let go of one reference to a tensor of the list: was it the last? That one goes under the lock, with the tensor's place in the list, so that
- * whoever finds a tensor there may retain it. */
+/* Let go of one reference to a tensor of the list: was it the last? That one goes under the lock, with the tensor's
+ * place in the list, so that whoever finds a tensor there may retain it. */
 static bool drop_tied(gb_tensor *tensor) {
   gb_context *context = tensor->storage->context;
   int32_t refs = atomic_load_explicit(&tensor->refs, memory_order_relaxed);
   while (refs > 1)
-    if (atomic_compare_exchange_weak_explicit(&tensor->refs, &refs, refs - 1, memory_order_acq_rel, memory_order_relaxed)) return false;
+    if (atomic_compare_exchange_weak_explicit(&tensor->refs, &refs, refs - 1, memory_order_acq_rel,
+                                              memory_order_relaxed)) return false;
   gb_lock(&context->tying);
   bool last = atomic_fetch_sub(&tensor->refs, 1) == 1;
   if (last && tensor->is_tied) untie(context, tensor);
@@ -363,7 +377,8 @@ void gb_bury(gb_context *context, gb_grave *grave) {
   bool burying = !atomic_exchange(&context->burying, true);
   if (burying) grave->bury(grave);
   else leave_dead(context, grave); /* whoever buries already, further up the stack or on another thread, takes it; */
-  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) { /* asked again, since it may just have looked */
+  /* asked again, since it may just have looked */
+  while (burying || (atomic_load(&context->dead) && !atomic_exchange(&context->burying, true))) {
     if (atomic_load(&context->dead)) bury_dead(context);
     atomic_store(&context->burying, false);
     burying = false;
@@ -376,7 +391,8 @@ void gb_bury(gb_context *context, gb_grave *grave) {
 
 gb_context *gb_tensor_context(const gb_tensor *tensor) { return tensor ? tensor->storage->context : NULL; }
 gb_dtype gb_tensor_dtype(const gb_tensor *tensor) { return tensor ? (gb_dtype)tensor->dtype : GB_DTYPE_NONE; }
-gb_device gb_tensor_device(const gb_tensor *tensor) { return tensor ? tensor->storage->device : (gb_device){ GB_CPU, 0 }; }
+gb_device gb_tensor_device(const gb_tensor *tensor) { return tensor ? tensor->storage->device
+                                                      : (gb_device){ GB_CPU, 0 }; }
 int gb_tensor_ndim(const gb_tensor *tensor) { return tensor ? tensor->ndim : 0; }
 const int64_t *gb_tensor_shape(const gb_tensor *tensor) { return tensor ? tensor->shape : NULL; }
 const int64_t *gb_tensor_strides(const gb_tensor *tensor) { return tensor ? tensor->stride : NULL; }

@@ -1,7 +1,8 @@
 /* tensor/tensor.h - storage, tensors and 16-bit weight copies.
  *
- * A tensor is a view (shape, strides, offset) of a counted storage, whose version counts every in-place change of a tensor or of any of its
- * views (parameters in one slab have storages, and so versions, of their own). A view keeps its base, the root of the chain of views. */
+ * A tensor is a view (shape, strides, offset) of a counted storage, whose version counts every in-place change of a
+ * tensor or of any of its views (parameters in one slab have storages, and so versions, of their own). A view keeps its
+ * base, the root of the chain of views. */
 #ifndef GB_TENSOR_TENSOR_H
 #define GB_TENSOR_TENSOR_H
 
@@ -20,7 +21,8 @@ gb_status gb_refuse_tensor(gb_context *context, const struct gb_tensor *tensor);
 /* Drop one reference; true if it was the last. A sole holder need not count it down, since nobody else can take
  * another. */
 static inline bool gb_refs_drop(_Atomic int32_t *refs) {
-  return atomic_load_explicit(refs, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+  return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
+      atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
 }
 
 /* Who owns the memory: we do, for as long as the storage lives, or it is a loan. */
@@ -71,13 +73,14 @@ typedef struct gb_hook {
 #define GB_HOOK_BYTES (2 * sizeof(gb_hook))
 void gb_hooks_free(gb_context *context, gb_hook *hook); /* the whole list */
 
-/* What is freed once all that is being freed now is done, so that freeing a chain takes no more stack than freeing one link. */
+/* What is freed once all that is being freed now is done, so that freeing a chain takes no more stack than freeing one
+ * link. */
 typedef struct gb_grave {
   void (*bury)(struct gb_grave *);   /* frees what the grave is the first or a known part of */
   struct gb_grave *next;
 } gb_grave;
-/* Bury now, or as soon as the burial that is under way, further up the stack or on another thread, comes to it. The caller, or what is buried,
- * keeps the context until this returns. */
+/* Bury now, or as soon as the burial that is under way, further up the stack or on another thread, comes to it. The
+ * caller, or what is buried, keeps the context until this returns. */
 void gb_bury(gb_context *context, gb_grave *grave);
 
 struct gb_tensor {
@@ -121,12 +124,15 @@ static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
 static inline bool gb_tensor_in_graph(const gb_tensor *t) { return t->requires_grad || t->node; }
 
 /* As gb_tensor_new, counted under a category. strides NULL: contiguous; otherwise dense in some order (not checked). */
-gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides, gb_device device,
+gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
+                           gb_device device,
                            gb_memory_category category, gb_tensor **out);
-/* A tensor with the shape, device and dense layout of `like` (its strides when dense in memory, else contiguous), in dtype. */
+/* A tensor with the shape, device and dense layout of `like` (its strides when dense in memory, else contiguous), in
+ * dtype. */
 gb_status gb_tensor_new_like(const gb_tensor *like, gb_dtype dtype, gb_memory_category category, gb_tensor **out);
 /* A tensor over memory of the caller: data stays valid until release(user) is called. Contiguous, on the CPU. */
-gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *), void *user,
+gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape,
+                         void (*release)(void *), void *user,
                          gb_tensor **out);
 /* GB_EINVAL where the tensor is NULL or of another context. */
 static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *tensor) {
@@ -135,7 +141,8 @@ static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *
 /* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
 gb_status gb_check_loan(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
-gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset, gb_tensor **out);
+gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
+                         gb_tensor **out);
 /* Give a leaf the data of another tensor of the same shape (of another dtype, device or layout). It stays the same
  * tensor: parameters keep their identity when a model moves. Its gradient and 16-bit copies are dropped. An error for a
  * parameter that an optimizer adopted. */
@@ -147,8 +154,9 @@ gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out);
 gb_status gb_tensor_wrap_number(gb_context *context, double number, gb_tensor **out);
 gb_status gb_tensor_wrap_integer(gb_context *context, int64_t integer, gb_tensor **out);
 
-/* Before a tensor gets a gradient, a node or hooks, on the thread that runs the context: from now on closing the context takes these from it.
- * Nothing else that a tensor holds can lead back to it, so nothing else can keep tensors alive in a ring. */
+/* Before a tensor gets a gradient, a node or hooks, on the thread that runs the context: from now on closing the
+ * context takes these from it. Nothing else that a tensor holds can lead back to it, so nothing else can keep tensors
+ * alive in a ring. */
 void gb_tensor_tie_new(gb_tensor *tensor);
 static inline void gb_tensor_tie(gb_tensor *tensor) { if (!tensor->is_tied) gb_tensor_tie_new(tensor); }
 /* Take gradient, graph and hooks from every tensor of the context: what only they kept goes. */
@@ -161,7 +169,8 @@ void gb_storage_release(gb_storage *storage);
 void gb_storage_hold(gb_storage *storage);    /* a node saved it */
 void gb_storage_drop(gb_storage *storage);
 
-static inline char *gb_data(const gb_tensor *t) { return (char *)t->storage->data + t->offset * (int64_t)gb_bytes_of(t->dtype); }
+static inline char *gb_data(const gb_tensor *t) { return (char *)t->storage->data + t->offset *
+                                                  (int64_t)gb_bytes_of(t->dtype); }
 
 bool gb_is_contiguous(const gb_tensor *t);
 /* Every element of a span of memory exactly once, in some order of the dims. */
@@ -178,7 +187,8 @@ int gb_dtype_category(gb_dtype dtype);
 /* PyTorch's result type of two dtypes: that of the wider category; of one category the narrowest dtype that holds what
  * both hold (float16 with bfloat16: float32). */
 gb_dtype gb_promote(gb_dtype a, gb_dtype b);
-/* PyTorch's result type of tensors: dimensioned tensors before 0-d ones before wrapped numbers, within a category. NULLs are skipped. */
+/* PyTorch's result type of tensors: dimensioned tensors before 0-d ones before wrapped numbers, within a category.
+ * NULLs are skipped. */
 gb_dtype gb_result_type(gb_tensor *const *tensors, int count);
 
 /* ====} */

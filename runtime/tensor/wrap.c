@@ -1,9 +1,10 @@
 /* tensor/wrap.c - memory of others as tensors, and our tensors for others: loans, release callbacks, DLPack.
  *
- * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. Ways to data, and who asks gb_check_loan there:
- * inputs of ops (dispatch.c), gradients that ops on slabs get by pointer (step/slab_ops.c), kept 16-bit copies (weights.c), reading and writing
- * (access.c), text (print.c), files (safetensors.c). Datasets, slabs and exports take no loans at all. What was exported is not moved while the
- * other side holds it, so an optimizer refuses to adopt it. Only CPU memory goes either way. */
+ * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. Ways to data, and
+ * who asks gb_check_loan there: inputs of ops (dispatch.c), gradients that ops on slabs get by pointer
+ * (step/slab_ops.c), kept 16-bit copies (weights.c), reading and writing (access.c), text (print.c), files
+ * (safetensors.c). Datasets, slabs and exports take no loans at all. What was exported is not moved while the other
+ * side holds it, so an optimizer refuses to adopt it. Only CPU memory goes either way. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@
 
 /* {==== Wrapping ==== */
 
-gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape, void (*release)(void *user), void *user,
+gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int ndim, const int64_t *shape,
+                         void (*release)(void *user), void *user,
                          gb_tensor **out) {
   gb_tensor *t;
   if (!context || !out) return gb_refuse(context, "wrap: out is NULL");
@@ -34,9 +36,11 @@ gb_status gb_tensor_wrap(gb_context *context, void *data, gb_dtype dtype, int nd
 gb_status gb_tensor_revoke(gb_tensor *tensor) {
   if (!tensor) return GB_EINVAL;
   gb_storage *storage = tensor->storage;
-  if (storage->loan == GB_OWNED) return gb_fail(storage->context, GB_EINVAL, "revoke: the tensor is no loan of gb_tensor_wrap without a release");
+  if (storage->loan == GB_OWNED)
+    return gb_fail(storage->context, GB_EINVAL, "revoke: the tensor is no loan of gb_tensor_wrap without a release");
   if (storage->context->op) /* a finaliser, run for memory in the middle of an op, called the program around */
-    return gb_fail(storage->context, GB_ESTATE, "revoke: an op that may read the memory runs just now; revoke the loan when it has ended");
+    return gb_fail(storage->context, GB_ESTATE, "revoke: an op that may read the memory runs just now; revoke the "
+                                                "loan when it has ended");
   storage->loan = GB_REVOKED;
   storage->data = NULL;
   return GB_OK;
@@ -45,7 +49,8 @@ gb_status gb_tensor_revoke(gb_tensor *tensor) {
 gb_status gb_check_loan(const gb_tensor *tensor) {
   if (tensor->storage->loan != GB_REVOKED) return GB_OK;
   return gb_fail(tensor->storage->context, GB_ESTATE,
-                 "the tensor was a loan of the program around, which has taken its memory back; clone what is to be kept");
+                 "the tensor was a loan of the program around, which has taken its memory back; clone what is to be "
+                 "kept");
 }
 
 /* ====} */
@@ -53,7 +58,8 @@ gb_status gb_check_loan(const gb_tensor *tensor) {
 /* {==== DLPack ==== */
 
 static const gb_dlpack_dtype dtypes[GB_DTYPE_COUNT] = {
-#define DLPACK(NAME, name, type, reading, category, digits, least, most, file, code) { GB_DLPACK_##code, 8 * sizeof(type), 1 },
+#define DLPACK(NAME, name, type, reading, category, digits, least, most, file, code) \
+  { GB_DLPACK_##code, 8 * sizeof(type), 1 },
   GB_DTYPE_LIST(DLPACK)
 #undef DLPACK
 };
@@ -76,9 +82,11 @@ static void end_export(struct DLManagedTensorVersioned *managed) {
 gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned **out) {
   gb_context *context = gb_tensor_context(tensor);
   if (!tensor || !out) return gb_refuse(context, "to_dlpack: out is NULL");
-  if (tensor->storage->device.type != GB_CPU) return gb_fail(context, GB_EDEVICE, "to_dlpack: only tensors on the cpu can be exported");
+  if (tensor->storage->device.type != GB_CPU)
+    return gb_fail(context, GB_EDEVICE, "to_dlpack: only tensors on the cpu can be exported");
   if (tensor->storage->loan != GB_OWNED)
-    return gb_fail(context, GB_ESTATE, "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
+    return gb_fail(context, GB_ESTATE,
+                   "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
   export *e = calloc(1, sizeof *e);
   gb_tensor *alias;
   if (!e) return gb_fail_memory(context, sizeof *e);
@@ -91,7 +99,8 @@ gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned
   memcpy(e->stride, alias->stride, sizeof e->stride);
   e->managed = (struct DLManagedTensorVersioned){
     .version = { GB_DLPACK_MAJOR, GB_DLPACK_MINOR }, .manager_ctx = e, .deleter = end_export,
-    .dl_tensor = { .data = gb_data(alias), .device = { GB_DLPACK_CPU, 0 }, .ndim = alias->ndim, .dtype = dtypes[alias->dtype], .shape = e->shape,
+    .dl_tensor = { .data = gb_data(alias), .device = { GB_DLPACK_CPU, 0 }, .ndim = alias->ndim,
+                   .dtype = dtypes[alias->dtype], .shape = e->shape,
                    .strides = e->stride },
   };
   *out = &e->managed;
@@ -109,15 +118,20 @@ static gb_dtype dtype_of(gb_dlpack_dtype theirs) {
 static gb_status check_import(gb_context *context, const struct DLManagedTensorVersioned *managed) {
   const gb_dlpack_tensor *t = &managed->dl_tensor;
   if (managed->version.major != GB_DLPACK_MAJOR)
-    return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the struct is of DLPack %u, version %u is understood", managed->version.major,
+    return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the struct is of DLPack %u, version %u is understood",
+                   managed->version.major,
                    GB_DLPACK_MAJOR);
-  if (managed->flags & GB_DLPACK_READ_ONLY) return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the memory is read-only; export a copy");
-  if (t->device.device_type != GB_DLPACK_CPU) return gb_fail(context, GB_EDEVICE, "from_dlpack: only memory of the cpu can be taken over");
+  if (managed->flags & GB_DLPACK_READ_ONLY)
+    return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: the memory is read-only; export a copy");
+  if (t->device.device_type != GB_DLPACK_CPU)
+    return gb_fail(context, GB_EDEVICE, "from_dlpack: only memory of the cpu can be taken over");
   if (t->ndim < 0 || t->ndim > GB_MAX_NDIM)
     return gb_fail(context, GB_ESHAPE, "from_dlpack: a tensor has at most %d dimensions, not %d", GB_MAX_NDIM, t->ndim);
-  if (t->ndim && !t->shape) return gb_fail(context, GB_EINVAL, "from_dlpack: the shape is NULL, and there are dimensions");
+  if (t->ndim && !t->shape)
+    return gb_fail(context, GB_EINVAL, "from_dlpack: the shape is NULL, and there are dimensions");
   if (dtype_of(t->dtype) == GB_DTYPE_NONE)
-    return gb_fail(context, GB_EDTYPE, "from_dlpack: the dtype (code %d, %d bits, %d lanes) has no counterpart", t->dtype.code, t->dtype.bits,
+    return gb_fail(context, GB_EDTYPE, "from_dlpack: the dtype (code %d, %d bits, %d lanes) has no counterpart",
+                   t->dtype.code, t->dtype.bits,
                    t->dtype.lanes);
   for (int i = 0; t->strides && i < t->ndim; i++)
     if (t->strides[i] < 0) return gb_fail(context, GB_EUNSUPPORTED, "from_dlpack: dimension %d runs backwards", i + 1);
@@ -131,7 +145,8 @@ static bool span_of(const gb_dlpack_tensor *t, int64_t *span) {
     int64_t reach;
     if (t->shape[i] < 0) return false;
     if (t->shape[i] == 0) { *span = 0; return true; }
-    if (t->strides && (__builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &reach) || __builtin_add_overflow(*span, reach, span))) return false;
+    if (t->strides && (__builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &reach) ||
+                       __builtin_add_overflow(*span, reach, span))) return false;
     if (!t->strides && __builtin_mul_overflow(*span, t->shape[i], span)) return false;
   }
   return true;
@@ -148,7 +163,8 @@ gb_status gb_tensor_from_dlpack(gb_context *context, struct DLManagedTensorVersi
   int64_t span, strides[GB_MAX_NDIM];
   gb_tensor *whole;
   GB_TRY(check_import(context, managed));
-  if (!span_of(t, &span)) return gb_fail(context, GB_ESHAPE, "from_dlpack: the shape reaches over more elements than can be counted");
+  if (!span_of(t, &span))
+    return gb_fail(context, GB_ESHAPE, "from_dlpack: the shape reaches over more elements than can be counted");
   char *data = t->data ? (char *)t->data + t->byte_offset : NULL;
   GB_TRY(gb_tensor_wrap(context, data, dtype_of(t->dtype), 1, &span, NULL, NULL, &whole));
   gb_contiguous_strides(t->ndim, t->shape, strides);

@@ -53,7 +53,8 @@ static void *last(const list *l, size_t size) { return l->count ? (char *)l->ite
 
 /* {==== numbers ==== */
 
-static gb_audit_numbers *numbers_at(const gb_audit *audit, int32_t at) { return (gb_audit_numbers *)audit->numbers.items + at; }
+static gb_audit_numbers *numbers_at(const gb_audit *audit,
+                                    int32_t at) { return (gb_audit_numbers *)audit->numbers.items + at; }
 
 static void drop_pending(pending *p) {
   gb_tensor_release(p->counts);
@@ -72,7 +73,8 @@ static gb_status fold(gb_audit *audit, const pending *p) {
   for (int i = 0; i < GB_NUMERICS_COUNTS; i++) n->counts[i] += counts[i];
   if (range[GB_NUMERICS_AMAX] > n->range[GB_NUMERICS_AMAX]) n->range[GB_NUMERICS_AMAX] = range[GB_NUMERICS_AMAX];
   double least = range[GB_NUMERICS_AMIN];
-  if (least > 0 && (n->range[GB_NUMERICS_AMIN] == 0 || least < n->range[GB_NUMERICS_AMIN])) n->range[GB_NUMERICS_AMIN] = least;
+  if (least > 0 && (n->range[GB_NUMERICS_AMIN] == 0 || least < n->range[GB_NUMERICS_AMIN]))
+    n->range[GB_NUMERICS_AMIN] = least;
   n->plus |= counts[GB_NUMERICS_NAN] > 0 || top == INFINITY;
   return GB_OK;
 }
@@ -156,7 +158,8 @@ static gb_status note_place(gb_audit *audit, const gb_call *call, const char *li
 /* Where the node with this number was made; NULL: before the audit. */
 static const place *place_of(const gb_audit *audit, uint64_t sequence) {
   const place *places = audit->places.items;
-  size_t low = 0, high = audit->places.count; /* those before low begin at most at sequence, those from high on after it */
+  size_t low = 0, high = audit->places.count; /* those before low begin at most at sequence, those from high on after
+                                                 it */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if (places[middle].first <= sequence) low = middle + 1;
@@ -200,11 +203,13 @@ static void describe_tensors(const gb_call *call, gb_audit_key *key) {
 static bool names_dtype(const gb_call *call) {
   if (call->op == GB_OP_cast) return true;
   for (int i = 0; i < call->info->n_attrs; i++)
-    if (call->info->attrs[i].type == GB_ARG_DTYPE && !call->info->attrs[i].required && call->attrs[i].given) return true;
+    if (call->info->attrs[i].type == GB_ARG_DTYPE && !call->info->attrs[i].required && call->attrs[i].given)
+      return true;
   return false;
 }
 
-/* The number of the scale that gradients with this tag carry; kept from the node of scale_loss, the first that has it. */
+/* The number of the scale that gradients with this tag carry; kept from the node of scale_loss, the first that has
+ * it. */
 static gb_status scale_of(gb_audit *audit, const gb_walk_place *at, int32_t *out) {
   const scale *known = audit->scales.items;
   *out = 0;
@@ -300,7 +305,8 @@ static int64_t bytes_of(const gb_tensor *t) { return t->numel * (int64_t)gb_dtyp
 
 /* Did autocast bring input i to another dtype? */
 static bool was_cast(const gb_call *call, int i) {
-  return call->in[i] && call->op != GB_OP_copy && gb_autocast_eligible(call->original[i]) && call->original[i]->dtype != call->in[i]->dtype;
+  return call->in[i] && call->op != GB_OP_copy && gb_autocast_eligible(call->original[i]) &&
+      call->original[i]->dtype != call->in[i]->dtype;
 }
 
 /* Casts that ran for the call's inputs, or for the inputs of the composite whose first part this is; the others used
@@ -407,7 +413,9 @@ const char *gb_audit_name(const gb_audit *audit, const gb_audit_key *key) {
 
 gb_status gb_audit_begin(gb_context *context, gb_audit **out) {
   if (context->watch->audit) return gb_fail(context, GB_ESTATE, "amp.audit: an audit runs already; audits do not nest");
-  if (context->capturing) return gb_fail(context, GB_ESTATE, "amp.audit: a graph is being captured, and its values are not there yet; audit the step before");
+  if (context->capturing)
+    return gb_fail(context, GB_ESTATE, "amp.audit: a graph is being captured, and its values are not there yet; "
+                                       "audit the step before");
   gb_audit *audit = gb_counted_alloc(context, sizeof *audit);
   if (!audit) return context->error_code;
   audit->context = context;
@@ -467,6 +475,8 @@ const gb_audit_numbers *gb_audit_get_numbers(const gb_audit *audit, int32_t plac
   return place_of_numbers < 0 ? NULL : numbers_at(audit, place_of_numbers);
 }
 
-double gb_audit_scale(const gb_audit *audit, int32_t number) { return number > 0 ? ((const scale *)audit->scales.items)[number - 1].value : 0; }
+double gb_audit_scale(const gb_audit *audit, int32_t number) { return number > 0
+                                                               ? ((const scale *)audit->scales.items)[number - 1].value
+    : 0; }
 
 /* ====} */

@@ -1,10 +1,11 @@
 /* watch/audit.h - the precision audit: what every op of a step ran in, and what its numbers were.
  *
- * While an audit runs, an observer adds a row for each op (a composite's parts instead of the composite; views move nothing and have none), and asks
- * the op `numerics` about its results. Equal calls in a row are one row with a count. On a device nothing waits: what was counted there is read when
- * the audit ends, or when many have gathered. What the audit itself runs appears nowhere and changes nothing of the step: not its graph,
- * its random stream, its versions, nor a bit of its results.
- * Backward ops belong to the module and the line that made their node, found by the node's number. */
+ * While an audit runs, an observer adds a row for each op (a composite's parts instead of the composite; views move
+ * nothing and have none), and asks the op `numerics` about its results. Equal calls in a row are one row with a count.
+ * On a device nothing waits: what was counted there is read when the audit ends, or when many have gathered. What the
+ * audit itself runs appears nowhere and changes nothing of the step: not its graph, its random stream, its versions,
+ * nor a bit of its results. Backward ops belong to the module and the line that made their node, found by the node's
+ * number. */
 #ifndef GB_WATCH_AUDIT_H
 #define GB_WATCH_AUDIT_H
 
@@ -12,7 +13,8 @@
 #include "base/numerics.h"
 
 /* recompute: forward ops that run again because gradients need what they made. */
-typedef enum gb_audit_phase { GB_AUDIT_FORWARD, GB_AUDIT_BACKWARD, GB_AUDIT_RECOMPUTE, GB_AUDIT_STEP, GB_AUDIT_PHASES } gb_audit_phase;
+typedef enum gb_audit_phase { GB_AUDIT_FORWARD, GB_AUDIT_BACKWARD, GB_AUDIT_RECOMPUTE, GB_AUDIT_STEP,
+                              GB_AUDIT_PHASES } gb_audit_phase;
 
 /* A tensor of a call. before: of what the caller gave; after: as the kernel saw it. */
 typedef struct gb_audit_tensor {
@@ -24,7 +26,8 @@ typedef struct gb_audit_tensor {
 /* What must be equal for two calls to share a row. Compared byte by byte, so zero it first. */
 typedef struct gb_audit_key {
   gb_audit_phase phase;
-  int32_t op, scale;         /* op: in the phase GB_AUDIT_STEP a gb_step; scale: the number of what its gradients are multiplied by, from 1; 0: nothing */
+  int32_t op, scale;         /* op: in the phase GB_AUDIT_STEP a gb_step; scale: the number of what its gradients are
+                                multiplied by, from 1; 0: nothing */
   int32_t module;            /* as gb_audit_set_module was told; 0: none */
   char line[96];             /* of the recipe; "" where nobody knows */
   char of[32];               /* the composite that it is part of; in backward the op of the node; else "" */

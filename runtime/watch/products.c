@@ -1,5 +1,5 @@
-/* watch/products.c - see products.h. A convolution is treated as the equivalent matrix product: rows are positions of the
- * result, columns are output channels. */
+/* watch/products.c - see products.h. A convolution is treated as the equivalent matrix product: rows are positions of
+ * the result, columns are output channels. */
 #include "watch/products.h"
 
 #include <stdio.h>
@@ -47,14 +47,16 @@ static void of_matmul(const gb_call *call, gb_product_list *list) {
   int64_t batch = 1;
   for (int i = 0; i < b.ndim; i++) batch *= b.batch[i];
   set_dtype(list, x, y);
-  list->copied = !gb_operand_is_regular(b.m, b.k, b.x.row, b.x.column) || !gb_operand_is_regular(b.k, b.n, b.y.row, b.y.column);
+  list->copied = !gb_operand_is_regular(b.m, b.k, b.x.row, b.x.column) ||
+      !gb_operand_is_regular(b.k, b.n, b.y.row, b.y.column);
   add_plain(list, batch, b.m, b.n, b.k);
 }
 
 /* The rows of x [..., features]; notes where they do not lie evenly. */
 static int64_t rows_of(const gb_tensor *x, gb_product_list *list) {
   int64_t rows, stride, columns = x->shape[x->ndim - 1];
-  if (!gb_operand_rows(operand_of(x), &rows, &stride) || !gb_operand_is_regular(rows, columns, stride, x->stride[x->ndim - 1])) list->copied = true;
+  if (!gb_operand_rows(operand_of(x), &rows, &stride) ||
+      !gb_operand_is_regular(rows, columns, stride, x->stride[x->ndim - 1])) list->copied = true;
   return rows;
 }
 
@@ -162,7 +164,8 @@ static void of_conv_weight(const gb_call *call, gb_product_list *list) {
 static void add_attention(gb_product_list *list, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
                           bool backward) {
   const gb_tensor *operands[] = { query, key, value };
-  int64_t tq = gb_tensor_size(query, -2), tk = gb_tensor_size(key, -2), e = gb_tensor_size(query, -1), ev = gb_tensor_size(value, -1), batch = 1;
+  int64_t tq = gb_tensor_size(query, -2), tk = gb_tensor_size(key, -2), e = gb_tensor_size(query, -1),
+      ev = gb_tensor_size(value, -1), batch = 1;
   for (int i = 0; i < query->ndim - 2; i++) batch *= query->shape[i];
   const int64_t forward[2][3] = { { tq, tk, e }, { tq, ev, tk } };
   const int64_t gradient[5][3] = { { tq, tk, e }, { tk, ev, tq }, { tq, tk, ev }, { tq, e, tk }, { tk, e, tq } };

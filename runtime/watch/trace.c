@@ -30,7 +30,8 @@ static bool all_true(gb_trace *trace, gb_tensor *flags) {
 /* Finite, or minus infinity where that is allowed. */
 static bool is_fine(gb_trace *trace, gb_tensor *t, bool minus_infinity) {
   gb_context *context = trace->context;
-  if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype) || context->capturing) return true; /* while a graph is captured nothing is there */
+  /* while a graph is captured nothing is there */
+  if (!t || t->numel == 0 || !gb_dtype_is_float((gb_dtype)t->dtype) || context->capturing) return true;
   gb_beneath beneath;
   gb_beneath_begin(context, &beneath);
   bool fine = true;
@@ -83,7 +84,8 @@ static gb_status look(void *user, const gb_call *call) {
   int visible = call->info->n_out - call->info->n_hidden;
   for (int i = 0; i < visible; i++)
     if (!is_fine(trace, call->out[i], true)) {
-      snprintf(trace->forward, sizeof trace->forward, "%s%s%s%s", call->info->name, *line ? " (" : "", line, *line ? ")" : "");
+      snprintf(trace->forward, sizeof trace->forward, "%s%s%s%s", call->info->name, *line ? " (" : "", line,
+               *line ? ")" : "");
       break;
     }
   return failure_of(trace);
@@ -112,7 +114,8 @@ static gb_status look_at_loss(gb_context *context, uint32_t id, gb_tensor *loss)
 static void found(gb_trace *trace, const char *what, const gb_node *node, const char *end) {
   const char *line = "";
   for (size_t i = 0; i < trace->n_lines && trace->lines[i].first <= node->sequence; i++) line = trace->lines[i].text;
-  snprintf(trace->cause, sizeof trace->cause, "%s %s%s%s%s%s", what, gb_node_name(node), *line ? " (" : "", line, *line ? ")" : "", end);
+  snprintf(trace->cause, sizeof trace->cause, "%s %s%s%s%s%s", what, gb_node_name(node), *line ? " (" : "", line,
+           *line ? ")" : "", end);
 }
 
 /* Are the gradients finite in the form in which they would be sent on? */

@@ -1,9 +1,9 @@
 /* watch/trace.h - the armed half of the skip report: which op made the first value that is not finite.
  *
- * A trace costs checks of every tensor, so a scaler arms it by a skip and disarms it by the next good step. It is an observer:
- * of forward ops, where it notes the recipe's lines too, and of gradients, node by node, where it asks whether the node's
- * gradient is finite at half the scale. In the forward pass minus infinity is what masks are made of: there only plus
- * infinity and NaN are findings, and only if the loss has them. */
+ * A trace costs checks of every tensor, so a scaler arms it by a skip and disarms it by the next good step. It is an
+ * observer: of forward ops, where it notes the recipe's lines too, and of gradients, node by node, where it asks
+ * whether the node's gradient is finite at half the scale. In the forward pass minus infinity is what masks are made
+ * of: there only plus infinity and NaN are findings, and only if the loss has them. */
 #ifndef GB_WATCH_TRACE_H
 #define GB_WATCH_TRACE_H
 

@@ -1,5 +1,6 @@
--- cases.lua - our half of the table: `gibbous cases.lua GROUP THREADS VOCABULARY [PRECISION]` prints a line "name <tab> seconds" per case.
--- peer.py prints the same names for PyTorch. A case runs for `budget` seconds, at least three times, and counts by its median.
+-- cases.lua - our half of the table: `gibbous cases.lua GROUP THREADS VOCABULARY [PRECISION]` prints a line "name <tab>
+-- seconds" per case. peer.py prints the same names for PyTorch. A case runs for `budget` seconds, at least three times,
+-- and counts by its median.
 
 local gb = require "gibbous"
 local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
@@ -9,7 +10,8 @@ local budget = 0.4
 gb.set_num_threads(threads)
 gb.manual_seed(1)
 
--- Print and return the median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before each, and is not counted.
+-- Print and return the median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before
+-- each, and is not counted.
 local function report(name, f, inner, prepare)
   prepare = prepare or function() end
   prepare()
@@ -29,8 +31,9 @@ end
 
 local groups = {}
 
--- The products of one step of char_gpt alone: forward, input gradient, weight gradient; attention recomputes its scores once. And the floor of
--- that step: these, and the time of a copy for each byte that what is not a product has to read or write.
+-- The products of one step of char_gpt alone: forward, input gradient, weight gradient; attention recomputes its scores
+-- once. And the floor of that step: these, and the time of a copy for each byte that what is not a product has to read
+-- or write.
 function groups.gemms()
   local tokens, width, layers, pairs_of_heads, time, head = 12 * 64, 128, 4, 12 * 4, 64, 32
   local products = {}
@@ -56,11 +59,13 @@ function groups.gemms()
       for _ = 1, p[1] do local _ <close> = p[2]:matmul(p[3]) end
     end
   end)
-  -- In float32 elements, without what the products read and write themselves. A norm with its residual reads two rows and writes two, its gradient
-  -- reads three and writes one; the first norm has no residual, and no residual's gradient comes to the last. gelu writes its result where the
-  -- product that made its argument has that in registers, and there its gradient reads the argument; a loss reads logits and writes their gradient;
-  -- embeddings are written, and their gradient is read; a clip reads the gradients and AdamW passes seven times. Softmax, biases, scores of
-  -- attention and the tables of embeddings stay in cache. A copy is measured from memory: of what lies in cache until it is read, the floor says too much.
+  -- In float32 elements, without what the products read and write themselves. A norm with its residual reads two rows
+  -- and writes two, its gradient reads three and writes one; the first norm has no residual, and no residual's gradient
+  -- comes to the last. gelu writes its result where the product that made its argument has that in registers, and there
+  -- its gradient reads the argument; a loss reads logits and writes their gradient; embeddings are written, and their
+  -- gradient is read; a clip reads the gradients and AdamW passes seven times. Softmax, biases, scores of attention and
+  -- the tables of embeddings stay in cache. A copy is measured from memory: of what lies in cache until it is read, the
+  -- floor says too much.
   local norms, hidden = (16 * layers + 5) * width, layers * 2 * 4 * width
   local parameters = vocabulary * width + time * width + layers * (12 * width * width + 2 * width) + width
   local elements = tokens * (norms + hidden + 2 * width + 2 * vocabulary) + 8 * parameters
@@ -73,7 +78,8 @@ end
 function groups.mnist()
   local precision = amp.precision(spelled)
   local net = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2),
-    nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
+    nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2), nn.Flatten(),
+      nn.Linear(64 * 7 * 7, 10))
   net:to("cpu", precision)
   local opt, scaler = optim.AdamW(net:parameters(), { lr = 1e-3 }), amp.GradScaler(precision)
   local x, y = gb.rand(64, 1, 28, 28), gb.randint(0, 10, { 64 })
@@ -89,7 +95,8 @@ function groups.mnist()
 end
 
 function groups.matmul()
-  local shapes = { { 256, 256, 256 }, { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 333, 777, 555 }, { 1000, 17, 1000 },
+  local shapes = { { 256, 256, 256 }, { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 333, 777, 555 },
+    { 1000, 17, 1000 },
     { 1, 1024, 1024 } }
   for _, s in ipairs(shapes) do
     for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
@@ -119,7 +126,8 @@ function groups.memory()
   end)
   small:free()
   image:free()
-  report("amax", function() local _ <close> = x:amax() end) -- what reading alone takes: on some machines it is slower than a copy, byte for byte
+  -- what reading alone takes: on some machines it is slower than a copy, byte for byte
+  report("amax", function() local _ <close> = x:amax() end)
   report("amax bfloat16", function() local _ <close> = half:amax() end)
   for _, case in ipairs { { "", x }, { " bfloat16", half } } do
     local suffix, input = case[1], case[2]
@@ -145,11 +153,13 @@ function groups.memory()
   report("AdamW", function() opt:step() end)
 end
 
--- From backward to update: 16 Mi gradients, and those of char_gpt. A list with a parameter of nobody in it is measured by a pass of its own.
+-- From backward to update: 16 Mi gradients, and those of char_gpt. A list with a parameter of nobody in it is measured
+-- by a pass of its own.
 function groups.clip()
   local gpt, width = { { vocabulary, 128 }, { 64, 128 }, { 128 } }, 128
   for _ = 1, 4 do
-    for _, shape in ipairs { { width }, { 3 * width, width }, { width, width }, { width }, { 4 * width, width }, { width, 4 * width } } do
+    for _, shape in ipairs { { width }, { 3 * width, width }, { width, width }, { width }, { 4 * width, width },
+      { width, 4 * width } } do
       gpt[#gpt + 1] = shape
     end
   end
@@ -184,7 +194,8 @@ function groups.clip()
     passes("clip, measured apart", function() clip(all, 1) end, unscale)
     passes("clip", function() clip(list, 1) end, unscale)
     passes("step", function(scaler) scaler:step(opt) end, unscale)
-    passes("unscale_, clip, step, measured apart", function(scaler) scaler:unscale_(opt) clip(all, 1) scaler:step(opt) end)
+    passes("unscale_, clip, step, measured apart",
+      function(scaler) scaler:unscale_(opt) clip(all, 1) scaler:step(opt) end)
     passes("unscale_, clip, step", function(scaler) scaler:unscale_(opt) clip(list, 1) scaler:step(opt) end)
     passes("step { clip = 1 }", function(scaler) scaler:step(opt, { clip = 1 }) end)
   end

@@ -1,5 +1,5 @@
-/* host.c - what embedding costs: opening and closing a host, calls across the border, the time until an interrupt is heeded. Prints medians of this
- * machine; never a test. Many hosts at once are measured by hosts.c. */
+/* host.c - what embedding costs: opening and closing a host, calls across the border, the time until an interrupt is
+ * heeded. Prints medians of this machine; never a test. Many hosts at once are measured by hosts.c. */
 #include <gibbous_lua.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -97,7 +97,8 @@ static void bench_interrupts(void) {
     { "a tight loop", "while true do end" },
     { "a loop in a coroutine", "coroutine.wrap(function() while true do end end)()" },
     { "a loop of pcalls", "while true do pcall(function() while true do end end) end" },
-    { "nested coroutines", "local function nest(n) if n == 0 then while true do end end pcall(coroutine.wrap(function() nest(n - 1) end))\n"
+    { "nested coroutines", "local function nest(n) if n == 0 then while true do end end "
+                           "pcall(coroutine.wrap(function() nest(n - 1) end))\n"
                            "while true do end end nest(20)" },
     { "a training loop", "local m = gb.nn.Linear(64, 64) local o = gb.optim.AdamW(m:parameters(), { lr = 1e-3 })\n"
                          "while true do o:zero_grad() m(gb.ones(64, 64)):sum():backward() o:step() end" },

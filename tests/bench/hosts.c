@@ -1,6 +1,6 @@
-/* hosts.c - sixteen hosts that train at once, each on a thread of its own, against one host that has the machine to itself. Both do the same number
- * of steps; the ratio is of their times. The processor time that both took is compared too: it hardly depends on what else the machine does. Never a
- * test.
+/* hosts.c - sixteen hosts that train at once, each on a thread of its own, against one host that has the machine to
+ * itself. Both do the same number of steps; the ratio is of their times. The processor time that both took is compared
+ * too: it hardly depends on what else the machine does. Never a test.
  *
  *   hosts [steps of one host in the sixteen] */
 #include <gibbous_lua.h>
@@ -45,7 +45,8 @@ static gb_host *open_host(int threads) {
     fprintf(stderr, "hosts: %s\n", why);
     return NULL;
   }
-  if (gb_host_run_string(host, recipe, "hosts") == GB_OK && gb_host_call(host, "train", &warm, 1, NULL, 0) == GB_OK) return host;
+  if (gb_host_run_string(host, recipe, "hosts") == GB_OK && gb_host_call(host, "train", &warm, 1, NULL, 0) == GB_OK)
+    return host;
   fprintf(stderr, "hosts: %s\n", gb_host_error(host));
   gb_host_close(host);
   return NULL;
@@ -75,7 +76,8 @@ static cost time_hosts(gb_host **hosts, int n, int steps) {
     pthread_join(threads[i], NULL);
     failed = failed || jobs[i].status != GB_OK;
   }
-  return (cost){ seconds(CLOCK_MONOTONIC) - start, seconds(CLOCK_PROCESS_CPUTIME_ID) - start_cpu, failed || started < n };
+  return (cost){ seconds(CLOCK_MONOTONIC) - start, seconds(CLOCK_PROCESS_CPUTIME_ID) - start_cpu,
+                 failed || started < n };
 }
 
 static int by_value(const void *a, const void *b) {
@@ -95,7 +97,8 @@ static int compare(const char *what, gb_host **one, gb_host **many, int steps) {
   }
   qsort(clock, RUNS, sizeof *clock, by_value);
   qsort(processors, RUNS, sizeof *processors, by_value);
-  printf("%-32s %5.2f  (%.2f .. %.2f)  %.2f of its processor time; it makes %.0f steps/s\n", what, clock[RUNS / 2], clock[0], clock[RUNS - 1],
+  printf("%-32s %5.2f  (%.2f .. %.2f)  %.2f of its processor time; it makes %.0f steps/s\n", what, clock[RUNS / 2],
+         clock[0], clock[RUNS - 1],
          processors[RUNS / 2], rate);
   return 0;
 }
@@ -107,7 +110,8 @@ int main(int argc, char **argv) {
   for (int i = 0; i < HOSTS; i++) ready = (many[i] = open_host(1)) && ready;
   if (ready) {
     printf("throughput of %d hosts at once, one thread each, over that of one host\n", HOSTS);
-    status = compare("one host with a thread per core", &one[0], many, steps) || compare("one host with one thread", &one[1], many, steps);
+    status = compare("one host with a thread per core", &one[0], many, steps) ||
+        compare("one host with one thread", &one[1], many, steps);
   }
   for (int i = 0; i < HOSTS; i++) gb_host_close(many[i]);
   gb_host_close(one[0]);

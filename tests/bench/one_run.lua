@@ -1,5 +1,5 @@
--- one_run.lua - one_run.lua SKIP THREADS [options]: runs recipes/char_gpt.lua as it is and prints "name <tab> seconds", the median time of its
--- steps after the first SKIP.
+-- one_run.lua - one_run.lua SKIP THREADS [options]: runs recipes/char_gpt.lua as it is and prints "name <tab> seconds",
+-- the median time of its steps after the first SKIP.
 
 local gb = require "gibbous"
 

@@ -1,5 +1,6 @@
--- table.lua - runs our cases and the peer's in alternation, in processes of their own, and prints medians, ratios and floors as Markdown tables.
--- Times on a shared machine are noisy; what counts are the ratios within one run. It prints and never judges.
+-- table.lua - runs our cases and the peer's in alternation, in processes of their own, and prints medians, ratios and
+-- floors as Markdown tables. Times on a shared machine are noisy; what counts are the ratios within one run. It prints
+-- and never judges.
 
 local gb = require "gibbous"
 io.stdout:setvbuf("line")
@@ -38,7 +39,8 @@ end
 
 local function ours(group, threads, precision)
   if group == "gpt" then
-    return ("build/gibbous tests/bench/one_run.lua 20 %d --data %s --precision %s --steps 60"):format(threads, text, precision)
+    return ("build/gibbous tests/bench/one_run.lua 20 %d --data %s --precision %s --steps 60"):format(threads, text,
+      precision)
   end
   return ("build/gibbous tests/bench/cases.lua %s %d %d %s"):format(group, threads, vocabulary, precision or "32-true")
 end
@@ -126,12 +128,14 @@ function groups.step()
   end
   local a, b, order = alternate(mine, others)
   local gemms, floor = a["gemms of char_gpt"], a["floor of char_gpt"]
-  head("One training step", "step", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true", "PyTorch / its 32-true", "ours / its GEMMs alone",
+  head("One training step", "step", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true", "PyTorch / its 32-true",
+    "ours / its GEMMs alone",
     "ours / its floor: GEMMs, and bytes of the rest / copy bandwidth")
   for _, name in ipairs(order) do
     local base, gpt = name:match("^%S+") .. " 32-true", name:match("gpt")
     if name ~= "copy" then
-      row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]), ratio(b[name], b[base]),
+      row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]),
+        ratio(b[name], b[base]),
         gpt and ratio(a[name], gemms) or "-", gpt and ratio(a[name], floor) or "-")
     end
   end
@@ -167,14 +171,16 @@ function groups.matmul()
   head("matmul", "m x k x n", "ours", "GFLOP/s", "PyTorch", "ours / PyTorch", "rate / float32's")
   for _, name in ipairs(order) do
     local m, k, n = name:match("(%d+)x(%d+)x(%d+)")
-    row(name:sub(8), pretty(a[name]), ("%.0f"):format(2e-9 * m * k * n / a[name]), pretty(b[name]), ratio(a[name], b[name]),
+    row(name:sub(8), pretty(a[name]), ("%.0f"):format(2e-9 * m * k * n / a[name]), pretty(b[name]),
+      ratio(a[name], b[name]),
       ratio(a[name:gsub("%S+$", "float32")], a[name]))
   end
 end
 
 -- Bytes that a case must move, in multiples of the 64 MB of 16 Mi float32 elements.
 local moves = {
-  ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5, ["amax"] = 1,
+  ["copy"] = 2, ["add"] = 3, ["add bfloat16"] = 1, ["add transposed"] = 2, ["cast to bfloat16"] = 1.5,
+    ["cast to float32"] = 1.5, ["amax"] = 1,
   ["layer_norm"] = 2, ["softmax"] = 2, ["cross_entropy"] = 1,
   ["layer_norm and backward"] = 5, ["softmax and backward"] = 5, ["cross_entropy and backward"] = 3,
   ["AdamW"] = 7, ["repeat_interleave"] = 1.5, ["nearest upsampling"] = 1.25,
@@ -189,27 +195,31 @@ end
 function groups.memory()
   local a, b, order = alternate({ ours("memory", cores) }, { theirs("memory", peer_threads) })
   local bandwidth = moves.copy * 64 / a.copy
-  head("16 Mi elements, 64 MB in float32", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours", "PyTorch", "ours / PyTorch")
+  head("16 Mi elements, 64 MB in float32", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours", "PyTorch",
+    "ours / PyTorch")
   for _, name in ipairs(order) do
     local floor = moved(name) * 64 / bandwidth
     row(name, pretty(a[name]), pretty(floor), ratio(floor, a[name]), pretty(b[name]), ratio(a[name], b[name]))
   end
 end
 
--- Passes over the gradients: reads and writes of 4 bytes an element; AdamW has 7. Everything is set against unscale_, a norm and a clip by passes of
--- their own, and step.
+-- Passes over the gradients: reads and writes of 4 bytes an element; AdamW has 7. Everything is set against unscale_, a
+-- norm and a clip by passes of their own, and step.
 local passes = {
-  ["copy"] = 2, ["unscale_"] = 2, ["clip, measured apart"] = 3, ["clip"] = 2, ["step"] = 7, ["unscale_, clip, step, measured apart"] = 12,
+  ["copy"] = 2, ["unscale_"] = 2, ["clip, measured apart"] = 3, ["clip"] = 2, ["step"] = 7,
+    ["unscale_, clip, step, measured apart"] = 12,
   ["unscale_, clip, step"] = 11, ["step { clip = 1 }"] = 9,
 }
 
 function groups.clip()
   local a, _, order = alternate({ ours("clip", cores) })
-  head("From backward to update", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours", "ours / measured apart")
+  head("From backward to update", "case", "ours", "floor: bytes / copy bandwidth", "floor / ours",
+    "ours / measured apart")
   for _, name in ipairs(order) do
     local case, what = name:match("^(.-): (.*)$")
     local floor = passes[what] / passes.copy * a[case .. ": copy"]
-    row(name, pretty(a[name]), pretty(floor), ratio(floor, a[name]), ratio(a[name], a[case .. ": unscale_, clip, step, measured apart"]))
+    row(name, pretty(a[name]), pretty(floor), ratio(floor, a[name]),
+      ratio(a[name], a[case .. ": unscale_, clip, step, measured apart"]))
   end
 end
 

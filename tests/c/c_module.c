@@ -1,4 +1,5 @@
-/* c_module.c - a Lua module in C as others write them: it knows lua.h only and links to no Lua. The executable has to hand it one. */
+/* c_module.c - a Lua module in C as others write them: it knows lua.h only and links to no Lua. The executable has to
+ * hand it one. */
 #include <lauxlib.h>
 #include <lua.h>
 
@@ -43,7 +44,8 @@ static int object(lua_State *L) {
 
 int luaopen_c_module(lua_State *L);
 int luaopen_c_module(lua_State *L) {
-  static const luaL_Reg functions[] = { { "add", add }, { "fail", fail }, { "call", call }, { "object", object }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "add", add }, { "fail", fail }, { "call", call }, { "object", object },
+                                        { NULL, NULL } };
   luaL_checkversion(L);
   luaL_newlib(L, functions);
   return 1;

@@ -1,5 +1,6 @@
-/* device.h - where a test's tensors lie: on the CPU, or on the device that GIBBOUS_TEST_DEVICE names, whose plugin GIBBOUS_PLUGINS leads to. Single
- * elements are read and written by way of the backend, since a device's memory is not the host's. */
+/* device.h - where a test's tensors lie: on the CPU, or on the device that GIBBOUS_TEST_DEVICE names, whose plugin
+ * GIBBOUS_PLUGINS leads to. Single elements are read and written by way of the backend, since a device's memory is not
+ * the host's. */
 #ifndef GB_TESTS_DEVICE_H
 #define GB_TESTS_DEVICE_H
 

@@ -1,6 +1,8 @@
-/* engine.h - what the C tests of the engine share: contexts, tensors from values, ops by name, and the bytes of results.
+/* engine.h - what the C tests of the engine share: contexts, tensors from values, ops by name, and the bytes of
+ * results.
  *
- * Helpers check what they do, so that a test reads as what it is about; a failure is counted where the helper stands and named by `CHECK`. */
+ * Helpers check what they do, so that a test reads as what it is about; a failure is counted where the helper stands
+ * and named by `CHECK`. */
 #ifndef GB_TESTS_ENGINE_H
 #define GB_TESTS_ENGINE_H
 
@@ -36,9 +38,11 @@ static inline double noise(uint64_t key, int64_t i) {
   return (double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
 }
 
-/* A tensor on the test device whose elements make_element writes, one after another, in dtype; NULL when there is no memory. */
+/* A tensor on the test device whose elements make_element writes, one after another, in dtype; NULL when there is no
+ * memory. */
 typedef void (*make_element)(void *element, gb_dtype dtype, int64_t i, uint64_t key);
-static inline gb_tensor *new_made(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, make_element make, uint64_t key) {
+static inline gb_tensor *new_made(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape,
+                                  make_element make, uint64_t key) {
   gb_tensor *t = NULL;
   if (gb_tensor_new(context, dtype, ndim, shape, test_device(), &t) != GB_OK) return NULL;
   size_t each = gb_dtype_bytes(dtype), bytes = (size_t)t->numel * each;
@@ -70,7 +74,8 @@ static inline gb_tensor *new_noise(gb_context *context, gb_dtype dtype, int ndim
 }
 
 /* A tensor that holds the numbers given, in dtype. */
-static inline gb_tensor *new_values(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const double *values) {
+static inline gb_tensor *new_values(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape,
+                                    const double *values) {
   gb_tensor *wide = NULL, *t = NULL;
   CHECK(gb_tensor_new(context, GB_FLOAT64, ndim, shape, test_device(), &wide) == GB_OK);
   CHECK(gb_tensor_write(wide, values, (size_t)wide->numel * 8) == GB_OK);

@@ -1,5 +1,5 @@
-/* fake_nvidia.c - stands in for NVIDIA's driver and libraries where the doctor asks them for versions. Under each of their names a link to this one
- * library is put; numbers come from the environment. */
+/* fake_nvidia.c - stands in for NVIDIA's driver and libraries where the doctor asks them for versions. Under each of
+ * their names a link to this one library is put; numbers come from the environment. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,9 @@ static int number(const char *name, int otherwise) {
 }
 
 int cuInit(unsigned flags) { return number("FAKE_INIT", (int)flags); }
-int cuGetErrorString(int code, const char **out) { return *out = code == 803 ? "system has unsupported display driver / cuda driver combination" : NULL, 0; }
+int cuGetErrorString(int code, const char **out) { return *out = code == 803 ? "system has unsupported display "
+                                                                               "driver / cuda driver combination"
+    : NULL, 0; }
 int cuDriverGetVersion(int *out) { return *out = number("FAKE_DRIVER", 12040), 0; }
 int cuDeviceGetCount(int *out) { return *out = number("FAKE_DEVICES", 1), number("FAKE_COUNT", 0); }
 int cuDeviceGet(int *out, int index) { return *out = index, 0; }

@@ -1,13 +1,16 @@
-/* opcases.h - ops on fixed numbers, forward and backward, for the tests that run the same work twice and compare: by threads, by level.
+/* opcases.h - ops on fixed numbers, forward and backward, for the tests that run the same work twice and compare: by
+ * threads, by level.
  *
- * A case names an op, the shapes of its inputs and its attributes; collecting one appends its outputs and its leaves' gradients to a list of
- * float64, which holds every float32 and 16-bit value exactly. Sizes are odd, and large enough for several chunks of parallel work. */
+ * A case names an op, the shapes of its inputs and its attributes; collecting one appends its outputs and its leaves'
+ * gradients to a list of float64, which holds every float32 and 16-bit value exactly. Sizes are odd, and large enough
+ * for several chunks of parallel work. */
 #ifndef GB_TESTS_OPCASES_H
 #define GB_TESTS_OPCASES_H
 
 #include "engine.h"
 
-/* kind: 'x' a leaf, 'f' float32 without a gradient, 'p' the same in [0, 1), 'i' indices below limit, 'b' bool, 0 absent. */
+/* kind: 'x' a leaf, 'f' float32 without a gradient, 'p' the same in [0, 1), 'i' indices below limit, 'b' bool, 0
+ * absent. */
 typedef struct case_input { char kind; int ndim; int64_t shape[4]; int64_t limit; } case_input;
 typedef struct op_case { const char *name; gb_op op; case_input in[5]; gb_attr attrs[GB_MAX_ATTRS]; } op_case;
 
@@ -28,8 +31,10 @@ static const op_case op_cases[] = {
   { "linear", GB_OP_linear, { LEAF(3, 3, 77, 65), LEAF(2, 129, 65), LEAF(1, 129) }, { A_TEXT("gelu_tanh") } },
   { "mlp", GB_OP_mlp, { LEAF(2, 150, 40), LEAF(2, 90, 40), LEAF(1, 90), LEAF(2, 40, 90), LEAF(1, 40) }, { A_DEFAULT } },
   { "conv2d", GB_OP_conv2d, { LEAF(4, 5, 3, 17, 19), LEAF(4, 8, 3, 3, 3), LEAF(1, 8) }, { A_DEFAULT, A_INTS(1, 1) } },
-  { "conv2d, strided, grouped", GB_OP_conv2d, { LEAF(4, 3, 6, 15, 13), LEAF(4, 9, 2, 3, 2) }, { A_INTS(2, 2, 1), A_INTS(2, 1, 0), A_DEFAULT, A_INT(3) } },
-  { "conv2d, relu", GB_OP_conv2d, { LEAF(4, 7, 4, 14, 14), LEAF(4, 6, 4, 3, 3), LEAF(1, 6) }, { A_DEFAULT, A_INTS(1, 1), A_DEFAULT, A_DEFAULT, A_TEXT("relu") } },
+  { "conv2d, strided, grouped", GB_OP_conv2d, { LEAF(4, 3, 6, 15, 13), LEAF(4, 9, 2, 3, 2) },
+    { A_INTS(2, 2, 1), A_INTS(2, 1, 0), A_DEFAULT, A_INT(3) } },
+  { "conv2d, relu", GB_OP_conv2d, { LEAF(4, 7, 4, 14, 14), LEAF(4, 6, 4, 3, 3), LEAF(1, 6) },
+    { A_DEFAULT, A_INTS(1, 1), A_DEFAULT, A_DEFAULT, A_TEXT("relu") } },
   { "max_pool2d", GB_OP_max_pool2d, { LEAF(4, 6, 5, 18, 16) }, { A_INTS(1, 2) } },
   { "avg_pool2d", GB_OP_avg_pool2d, { LEAF(4, 6, 5, 18, 16) }, { A_INTS(1, 3), A_INTS(1, 2), A_INTS(1, 1) } },
   { "adaptive_max_pool2d", GB_OP_adaptive_max_pool2d, { LEAF(4, 6, 5, 17, 16) }, { A_INTS(1, 4) } },
@@ -41,8 +46,10 @@ static const op_case op_cases[] = {
   { "log_softmax", GB_OP_log_softmax, { LEAF(3, 11, 77, 33) }, { A_INT(1) } },
   { "layer_norm", GB_OP_layer_norm, { LEAF(2, 333, 130), LEAF(1, 130), LEAF(1, 130) }, { A_INTS(1, 130) } },
   { "rms_norm", GB_OP_rms_norm, { LEAF(2, 333, 130), LEAF(1, 130) }, { A_INTS(1, 130) } },
-  { "add_layer_norm", GB_OP_add_layer_norm, { LEAF(2, 333, 64), LEAF(2, 333, 64), LEAF(1, 64), LEAF(1, 64) }, { A_INTS(1, 64) } },
-  { "batch_norm", GB_OP_batch_norm, { LEAF(4, 9, 6, 13, 11), PLAIN(1, 6), PLAIN(1, 6), LEAF(1, 6), LEAF(1, 6) }, { A_INT(1) } },
+  { "add_layer_norm", GB_OP_add_layer_norm, { LEAF(2, 333, 64), LEAF(2, 333, 64), LEAF(1, 64), LEAF(1, 64) },
+    { A_INTS(1, 64) } },
+  { "batch_norm", GB_OP_batch_norm, { LEAF(4, 9, 6, 13, 11), PLAIN(1, 6), PLAIN(1, 6), LEAF(1, 6), LEAF(1, 6) },
+    { A_INT(1) } },
   { "group_norm", GB_OP_group_norm, { LEAF(4, 9, 6, 13, 11), LEAF(1, 6), LEAF(1, 6) }, { A_INT(3) } },
   { "group_norm, large", GB_OP_group_norm, { LEAF(4, 2, 4, 301, 103), LEAF(1, 4), LEAF(1, 4) }, { A_INT(2) } },
   { "sum", GB_OP_sum, { LEAF(2, 401, 333) }, { A_DEFAULT } },
@@ -59,10 +66,13 @@ static const op_case op_cases[] = {
   { "exp", GB_OP_exp, { LEAF(1, 70001) }, { A_DEFAULT } },
   { "mul, broadcast", GB_OP_mul, { LEAF(3, 41, 1, 67), LEAF(2, 53, 1) }, { A_DEFAULT } },
   { "dropout", GB_OP_dropout, { LEAF(1, 70001) }, { A_NUMBER(0.3) } },
-  { "attention", GB_OP_scaled_dot_product_attention, { LEAF(4, 2, 3, 77, 24), LEAF(4, 2, 3, 77, 24), LEAF(4, 2, 3, 77, 24) }, { A_INT(1) } },
-  { "attention, cross", GB_OP_scaled_dot_product_attention, { LEAF(4, 2, 2, 130, 16), LEAF(4, 2, 2, 99, 16), LEAF(4, 2, 2, 99, 16) }, { A_INT(0) } },
+  { "attention", GB_OP_scaled_dot_product_attention,
+    { LEAF(4, 2, 3, 77, 24), LEAF(4, 2, 3, 77, 24), LEAF(4, 2, 3, 77, 24) }, { A_INT(1) } },
+  { "attention, cross", GB_OP_scaled_dot_product_attention,
+    { LEAF(4, 2, 2, 130, 16), LEAF(4, 2, 2, 99, 16), LEAF(4, 2, 2, 99, 16) }, { A_INT(0) } },
   { "cross_entropy", GB_OP_cross_entropy, { LEAF(2, 333, 97), INDEX(97, 1, 333) }, { A_DEFAULT } },
-  { "linear_cross_entropy", GB_OP_linear_cross_entropy, { LEAF(2, 333, 40), LEAF(2, 97, 40), INDEX(97, 1, 333), LEAF(1, 97) }, { A_DEFAULT } },
+  { "linear_cross_entropy", GB_OP_linear_cross_entropy,
+    { LEAF(2, 333, 40), LEAF(2, 97, 40), INDEX(97, 1, 333), LEAF(1, 97) }, { A_DEFAULT } },
   { "mse_loss", GB_OP_mse_loss, { LEAF(2, 333, 97), PLAIN(2, 333, 97) }, { A_DEFAULT } },
   { "ctc_loss", GB_OP_ctc_loss, { LEAF(3, 60, 9, 40), INDEX(40, 2, 9, 12), INDEX(61, 1, 9), INDEX(13, 1, 9) },
     { A_DEFAULT, A_DEFAULT, A_INT(1) } },
@@ -143,8 +153,8 @@ static inline void case_collect(gb_context *c, const op_case *k, bag *into) {
   for (int o = 0; o < GB_MAX_OUT; o++) gb_tensor_release(out[o]);
 }
 
-/* The largest distance between two lists, in units of the size of the elements (1 for small ones); NaN meets NaN, and an infinity
- * itself. */
+/* The largest distance between two lists, in units of the size of the elements (1 for small ones); NaN meets NaN, and
+ * an infinity itself. */
 static inline double bag_distance(const bag *a, const bag *b) {
   double worst = a->count == b->count ? 0 : INFINITY;
   for (int64_t i = 0; a->count == b->count && i < a->count; i++) {

@@ -1,15 +1,17 @@
-/* pieces.c - how much every op does between two looks for a stop, by count: the engine that this is linked with was compiled so that each basic
- * block calls __sanitizer_cov_trace_pc, and with a small GB_PIECE, so that long rows need not be large. No time is measured.
+/* pieces.c - how much every op does between two looks for a stop, by count: the engine that this is linked with was
+ * compiled so that each basic block calls __sanitizer_cov_trace_pc, and with a small GB_PIECE, so that long rows need
+ * not be large. No time is measured.
  *
- * The calls between two looks are what is bounded: a look is a call of gb_is_stopping or gb_poll, which the linker wraps. An op runs on one
- * long row (and on the small cases that other tests share), forward and backward. Every kernel of the CPU must have run at the end, but for
- * those of an optimizer's step, which runs to its end. What is in no block is not seen: copies and clears by the C library, which move a
- * dozen bytes in the time of a block, and oneDNN, whose convolutions are counted by their sizes. */
+ * The calls between two looks are what is bounded: a look is a call of gb_is_stopping or gb_poll, which the linker
+ * wraps. An op runs on one long row (and on the small cases that other tests share), forward and backward. Every kernel
+ * of the CPU must have run at the end, but for those of an optimizer's step, which runs to its end. What is in no block
+ * is not seen: copies and clears by the C library, which move a dozen bytes in the time of a block, and oneDNN, whose
+ * convolutions are counted by their sizes. */
 #include "opcases.h"
 #include "ops/conv.h"
 
-/* Blocks of an element at most, for passes over it with several blocks each: an exponential in float32 is about ten. A row has more elements than
- * that in pieces, so one pass over it without a look is seen. */
+/* Blocks of an element at most, for passes over it with several blocks each: an exponential in float32 is about ten. A
+ * row has more elements than that in pieces, so one pass over it without a look is seen. */
 enum { BLOCKS = 20 };
 #define ROW (24 * GB_PIECE)
 
@@ -49,7 +51,8 @@ static gb_status note_op(void *user, const gb_call *call) {
 #define WIDE LEAF(2, 2, ROW)
 #define TALL LEAF(2, ROW, 2)
 
-/* Ops on long rows. Chunks are cut by shape, so a row, a column, a line, an image or a sum that is long is what may be one piece. */
+/* Ops on long rows. Chunks are cut by shape, so a row, a column, a line, an image or a sum that is long is what may be
+ * one piece. */
 static const op_case long_cases[] = {
   { "sum", GB_OP_sum, { LONG }, { A_DEFAULT } },
   { "sum, columns", GB_OP_sum, { TALL }, { A_INTS(1, 0) } },
@@ -78,32 +81,43 @@ static const op_case long_cases[] = {
   { "layer_norm", GB_OP_layer_norm, { WIDE, LEAF(1, ROW), LEAF(1, ROW) }, { A_INTS(1, ROW) } },
   { "rms_norm", GB_OP_rms_norm, { WIDE, LEAF(1, ROW) }, { A_INTS(1, ROW) } },
   { "add_layer_norm", GB_OP_add_layer_norm, { WIDE, WIDE, LEAF(1, ROW), LEAF(1, ROW) }, { A_INTS(1, ROW) } },
-  { "batch_norm, many channels", GB_OP_batch_norm, { LEAF(2, 2, ROW), ABSENT, ABSENT, LEAF(1, ROW), LEAF(1, ROW) }, { A_INT(1) } },
-  { "batch_norm, many rows", GB_OP_batch_norm, { TALL, PLAIN(1, 2), PLAIN(1, 2), LEAF(1, 2), LEAF(1, 2) }, { A_INT(1) } },
+  { "batch_norm, many channels", GB_OP_batch_norm, { LEAF(2, 2, ROW), ABSENT, ABSENT, LEAF(1, ROW), LEAF(1, ROW) },
+    { A_INT(1) } },
+  { "batch_norm, many rows", GB_OP_batch_norm, { TALL, PLAIN(1, 2), PLAIN(1, 2), LEAF(1, 2), LEAF(1, 2) },
+    { A_INT(1) } },
   { "cross_entropy", GB_OP_cross_entropy, { WIDE, INDEX(ROW, 1, 2) }, { A_DEFAULT } },
-  { "cross_entropy, smoothed", GB_OP_cross_entropy, { WIDE, INDEX(ROW, 1, 2) }, { A_DEFAULT, A_DEFAULT, A_NUMBER(0.1) } },
+  { "cross_entropy, smoothed", GB_OP_cross_entropy, { WIDE, INDEX(ROW, 1, 2) },
+    { A_DEFAULT, A_DEFAULT, A_NUMBER(0.1) } },
   { "cross_entropy, many rows", GB_OP_cross_entropy, { TALL, INDEX(2, 1, ROW) }, { A_DEFAULT } },
   { "nll_loss", GB_OP_nll_loss, { WIDE, INDEX(ROW, 1, 2) }, { A_DEFAULT } },
   { "nll_loss, many rows", GB_OP_nll_loss, { TALL, INDEX(2, 1, ROW) }, { A_DEFAULT } },
-  { "linear_cross_entropy", GB_OP_linear_cross_entropy, { LEAF(2, 2, 3), LEAF(2, ROW / 8, 3), INDEX(ROW / 8, 1, 2) }, { A_DEFAULT } },
-  { "ctc_loss, many classes", GB_OP_ctc_loss, { LEAF(3, 3, 1, ROW / 4), INDEX(9, 2, 1, 1), INDEX(3, 1, 1), INDEX(2, 1, 1) },
+  { "linear_cross_entropy", GB_OP_linear_cross_entropy, { LEAF(2, 2, 3), LEAF(2, ROW / 8, 3), INDEX(ROW / 8, 1, 2) },
+    { A_DEFAULT } },
+  { "ctc_loss, many classes", GB_OP_ctc_loss,
+    { LEAF(3, 3, 1, ROW / 4), INDEX(9, 2, 1, 1), INDEX(3, 1, 1), INDEX(2, 1, 1) },
     { A_DEFAULT, A_DEFAULT, A_INT(1) } },
-  { "ctc_loss, long target", GB_OP_ctc_loss, { LEAF(3, 4, 1, 2), INDEX(2, 2, 1, ROW / 64), INDEX(4, 1, 1), INDEX(ROW / 64, 1, 1) },
+  { "ctc_loss, long target", GB_OP_ctc_loss,
+    { LEAF(3, 4, 1, 2), INDEX(2, 2, 1, ROW / 64), INDEX(4, 1, 1), INDEX(ROW / 64, 1, 1) },
     { A_DEFAULT, A_DEFAULT, A_INT(1) } },
   { "matmul, long k", GB_OP_matmul, { LEAF(2, 3, ROW / 8), LEAF(2, ROW / 8, 3) }, { A_DEFAULT } },
   { "matmul, vectors", GB_OP_matmul, { LONG, LONG }, { A_DEFAULT } },
   { "matmul, vector", GB_OP_matmul, { LEAF(2, 4, ROW / 4), LEAF(1, ROW / 4) }, { A_DEFAULT } },
   { "matmul, square", GB_OP_matmul, { LEAF(2, 400, 400), LEAF(2, 400, 400) }, { A_DEFAULT } },
   { "linear", GB_OP_linear, { LEAF(2, 3, ROW / 8), LEAF(2, 4, ROW / 8), LEAF(1, 4) }, { A_TEXT("gelu") } },
-  { "conv2d, one image", GB_OP_conv2d, { LEAF(4, 1, 16, 96, 96), LEAF(4, 32, 16, 3, 3), LEAF(1, 32) }, { A_DEFAULT, A_INTS(1, 1) } },
-  { "conv2d, one strided image", GB_OP_conv2d, { LEAF(4, 1, 16, 128, 128), LEAF(4, 32, 16, 3, 3) }, { A_INTS(1, 2), A_INTS(1, 1) } },
-  { "conv2d, many channels", GB_OP_conv2d, { LEAF(4, 1, 512, 8, 8), LEAF(4, 64, 512, 3, 3) }, { A_DEFAULT, A_INTS(1, 1) } },
+  { "conv2d, one image", GB_OP_conv2d, { LEAF(4, 1, 16, 96, 96), LEAF(4, 32, 16, 3, 3), LEAF(1, 32) },
+    { A_DEFAULT, A_INTS(1, 1) } },
+  { "conv2d, one strided image", GB_OP_conv2d, { LEAF(4, 1, 16, 128, 128), LEAF(4, 32, 16, 3, 3) },
+    { A_INTS(1, 2), A_INTS(1, 1) } },
+  { "conv2d, many channels", GB_OP_conv2d, { LEAF(4, 1, 512, 8, 8), LEAF(4, 64, 512, 3, 3) },
+    { A_DEFAULT, A_INTS(1, 1) } },
   { "max_pool2d, one window", GB_OP_max_pool2d, { LEAF(4, 1, 1, 200, 1000) }, { A_INTS(2, 15, 15), A_INTS(2, 1, 1) } },
   { "avg_pool2d, one window", GB_OP_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(2, 800, 1000) } },
   { "adaptive_avg_pool2d", GB_OP_adaptive_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(1, 1) } },
   { "adaptive_max_pool2d", GB_OP_adaptive_max_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(1, 1) } },
-  { "attention, long", GB_OP_scaled_dot_product_attention, { LEAF(4, 1, 1, 100, 16), LEAF(4, 1, 1, 20000, 16), LEAF(4, 1, 1, 20000, 16) }, { A_INT(0) } },
-  { "attention, one query", GB_OP_scaled_dot_product_attention, { LEAF(4, 1, 1, 1, 4), LEAF(4, 1, 1, 200000, 4), LEAF(4, 1, 1, 200000, 4) }, { A_INT(0) } },
+  { "attention, long", GB_OP_scaled_dot_product_attention,
+    { LEAF(4, 1, 1, 100, 16), LEAF(4, 1, 1, 20000, 16), LEAF(4, 1, 1, 20000, 16) }, { A_INT(0) } },
+  { "attention, one query", GB_OP_scaled_dot_product_attention,
+    { LEAF(4, 1, 1, 1, 4), LEAF(4, 1, 1, 200000, 4), LEAF(4, 1, 1, 200000, 4) }, { A_INT(0) } },
   { "embedding, one row", GB_OP_embedding, { INDEX(1, 1, ROW / 4), LEAF(2, 1, 4) }, { A_DEFAULT } },
   { "embedding, long rows", GB_OP_embedding, { INDEX(2, 1, 2), LEAF(2, 2, ROW / 4) }, { A_DEFAULT } },
   { "embedding, many rows", GB_OP_embedding, { INDEX(2, 1, 2), LEAF(2, ROW, 1) }, { A_DEFAULT } },
@@ -129,7 +143,8 @@ static const op_case long_cases[] = {
   { "linalg_inv", GB_OP_linalg_inv, { LEAF(3, ROW / 16, 4, 4) }, { A_DEFAULT } },
   { "linalg_inv of numbers", GB_OP_linalg_inv, { { 'p', 3, { ROW, 1, 1 }, 0 } }, { A_DEFAULT } },
   { "linalg_solve", GB_OP_linalg_solve, { LEAF(2, 4, 4), LEAF(3, ROW / 65536, 4, 16384) }, { A_DEFAULT } },
-  { "linalg_solve_triangular", GB_OP_linalg_solve_triangular, { LEAF(2, 4, 4), LEAF(3, ROW / 65536, 4, 16384) }, { A_INT(1) } },
+  { "linalg_solve_triangular", GB_OP_linalg_solve_triangular, { LEAF(2, 4, 4), LEAF(3, ROW / 65536, 4, 16384) },
+    { A_INT(1) } },
   { "linalg_det", GB_OP_linalg_det, { LEAF(3, ROW / 16, 4, 4) }, { A_DEFAULT } },
   { "linalg_slogdet", GB_OP_linalg_slogdet, { LEAF(3, ROW / 16, 4, 4) }, { A_DEFAULT } },
   { "linalg_qr", GB_OP_linalg_qr, { LEAF(3, ROW / 65536, 4, 16384) }, { A_DEFAULT } },
@@ -144,12 +159,14 @@ static void run_case(gb_context *c, const op_case *k) {
   bag results = { NULL, 0, 0 };
   blocks = most_blocks = 0;
   case_collect(c, k, &results);
-  if (most_blocks > BLOCKS * GB_PIECE) fprintf(stderr, "%s: %.1f blocks for each element of a piece\n", k->name, (double)most_blocks / (double)GB_PIECE);
+  if (most_blocks > BLOCKS * GB_PIECE)
+    fprintf(stderr, "%s: %.1f blocks for each element of a piece\n", k->name, (double)most_blocks / (double)GB_PIECE);
   CHECK(most_blocks <= BLOCKS * GB_PIECE);
   free(results.values);
 }
 
-/* An op that no case above named, on rows of the first of these kinds that it takes: elementwise ops and their like need no more. */
+/* An op that no case above named, on rows of the first of these kinds that it takes: elementwise ops and their like
+ * need no more. */
 static void run_generic(gb_context *c, gb_op op) {
   static const char *const kinds[] = { "ffff", "fbff", "bfff", "bbbb", "iiii", "fiff" };
   const gb_op_info *info = gb_op_get(c, op);
@@ -160,12 +177,15 @@ static void run_generic(gb_context *c, gb_op op) {
       gb_attr attrs[GB_MAX_ATTRS] = { 0 };
       int64_t row[2] = { dims == 2 ? 2 : ROW, ROW / 2 };
       for (int i = 0; i < info->n_attrs; i++)
-        if (info->attrs[i].required && info->attrs[i].type != GB_ARG_CHOICE && info->attrs[i].type != GB_ARG_TEXT) attrs[i] = gb_attr_int(0);
-      for (int i = 0; i < 4; i++) in[i] = case_tensor(c, &(case_input){ kinds[k][i], dims, { row[0], row[1] }, 2 }, (uint64_t)i);
+        if (info->attrs[i].required && info->attrs[i].type != GB_ARG_CHOICE && info->attrs[i].type != GB_ARG_TEXT)
+          attrs[i] = gb_attr_int(0);
+      for (int i = 0; i < 4; i++)
+        in[i] = case_tensor(c, &(case_input){ kinds[k][i], dims, { row[0], row[1] }, 2 }, (uint64_t)i);
       blocks = most_blocks = 0;
       status = info->n_in <= 4 ? gb_apply(c, op, in, info->list == 0 ? 2 : info->n_in, attrs, out) : GB_EINVAL;
       CHECK(most_blocks <= BLOCKS * GB_PIECE);
-      if (most_blocks > BLOCKS * GB_PIECE) fprintf(stderr, "%s: %.1f blocks\n", info->name, (double)most_blocks / (double)GB_PIECE);
+      if (most_blocks > BLOCKS * GB_PIECE)
+        fprintf(stderr, "%s: %.1f blocks\n", info->name, (double)most_blocks / (double)GB_PIECE);
       for (int i = 0; i < 4; i++) gb_tensor_release(in[i]);
       for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(out[i]);
     }
@@ -173,7 +193,8 @@ static void run_generic(gb_context *c, gb_op op) {
 
 /* max_pool2d_gather runs where a gradient of max_pool2d is differentiated. */
 static void run_twice(gb_context *c) {
-  gb_tensor *x = case_tensor(c, &(case_input)LEAF(4, 1, 1, 1000, 1000), 1), *y = run1(GB_OP_max_pool2d, x, (gb_attr[GB_MAX_ATTRS]){ A_INTS(1, 2) });
+  gb_tensor *x = case_tensor(c, &(case_input)LEAF(4, 1, 1, 1000, 1000), 1),
+      *y = run1(GB_OP_max_pool2d, x, (gb_attr[GB_MAX_ATTRS]){ A_INTS(1, 2) });
   gb_tensor *up = case_tensor(c, &(case_input)LEAF(4, 1, 1, 500, 500), 2), *grad;
   CHECK(gb_backward(y, up, true, true) == GB_OK && (grad = gb_tensor_grad(x)) != NULL);
   CHECK(gb_backward(grad, x, false, false) == GB_OK);
@@ -186,10 +207,14 @@ static void run_twice(gb_context *c) {
 
 /* The sizes that oneDNN is asked for are at most a piece of products: the call is wrapped too. */
 static double most_products;
-const struct gb_onednn_conv *__real_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias, bool half);
-const struct gb_onednn_conv *__wrap_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias, bool half);
-const struct gb_onednn_conv *__wrap_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias, bool half) {
-  double products = (double)s->n * (double)(s->out[0] * s->out[1]) * (double)s->o * (double)(s->c / s->groups * s->kernel[0] * s->kernel[1]);
+const struct gb_onednn_conv *__real_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias,
+                                                   bool half);
+const struct gb_onednn_conv *__wrap_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias,
+                                                   bool half);
+const struct gb_onednn_conv *__wrap_gb_onednn_find(gb_context *context, int kind, const gb_conv_sizes *s, bool bias,
+                                                   bool half) {
+  double products = (double)s->n * (double)(s->out[0] * s->out[1]) * (double)s->o *
+      (double)(s->c / s->groups * s->kernel[0] * s->kernel[1]);
   if (products > most_products) most_products = products;
   return __real_gb_onednn_find(context, kind, s, bias, half);
 }

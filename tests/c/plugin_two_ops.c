@@ -1,8 +1,8 @@
 /* plugin_two_ops.c - a backend of two ops, add and relu on contiguous float32, that the engine opens at run time.
  *
- * Its device memory holds every byte inverted: an engine that looked into it, instead of asking for reads and writes, would find rubbish.
- * It links to nothing of ours; what it needs of the engine it gets as a table. Compiled with another PLUGIN_ABI it is a plugin of an engine
- * that does not exist, and declines. */
+ * Its device memory holds every byte inverted: an engine that looked into it, instead of asking for reads and writes,
+ * would find rubbish. It links to nothing of ours; what it needs of the engine it gets as a table. Compiled with
+ * another PLUGIN_ABI it is a plugin of an engine that does not exist, and declines. */
 #include <stdlib.h>
 
 #include "graph/ops.h"
@@ -62,12 +62,14 @@ static const gb_engine_table *engine_of(const gb_call *call) {
 static float load(const gb_tensor *t, int64_t i) {
   float value;
   const char *from = gb_data(t) + (t->ndim ? (size_t)i * sizeof value : 0);
-  if (t->storage->device.type == GB_CPU) return t->dtype == GB_FLOAT64 ? (float)*(const double *)from : (float)*(const int64_t *)from;
+  if (t->storage->device.type == GB_CPU)
+    return t->dtype == GB_FLOAT64 ? (float)*(const double *)from : (float)*(const int64_t *)from;
   copy_inverted(&value, from, sizeof value);
   return value;
 }
 
-static void store(gb_tensor *t, int64_t i, float value) { copy_inverted(gb_data(t) + (size_t)i * sizeof value, &value, sizeof value); }
+static void store(gb_tensor *t, int64_t i, float value) { copy_inverted(gb_data(t) + (size_t)i * sizeof value, &value,
+                                                                        sizeof value); }
 
 /* Only what this backend can: float32 in order, of one shape (or a number). */
 static gb_status check(gb_call *call, const gb_tensor *y) {
@@ -76,7 +78,8 @@ static gb_status check(gb_call *call, const gb_tensor *y) {
     bool number = x->wrapped && x->ndim == 0;
     bool simple = x->dtype == GB_FLOAT32 && x->numel == y->numel && x->ndim == y->ndim;
     if (!number && !simple)
-      return engine_of(call)->fail(call->context, GB_EUNSUPPORTED, "two_ops runs on contiguous float32 tensors of one shape only");
+      return engine_of(call)->fail(call->context, GB_EUNSUPPORTED, "two_ops runs on contiguous float32 tensors of "
+                                                                   "one shape only");
   }
   return GB_OK;
 }
@@ -107,7 +110,8 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   two_ops *state = malloc(sizeof *state);
   if (!state) return GB_EMEMORY;
   state->engine = engine;
-  *out = (gb_backend){ .name = "two_ops", .state = state, .alloc = take_memory, .free = give_memory, .write = write_bytes, .read = read_bytes,
+  *out = (gb_backend){ .name = "two_ops", .state = state, .alloc = take_memory, .free = give_memory,
+                       .write = write_bytes, .read = read_bytes,
                        .synchronize = synchronize, .close = free };
   out->run[GB_OP_add] = add;
   out->run[GB_OP_relu] = relu;

@@ -1,4 +1,5 @@
-/* test_cells.c - small structs that wait for the next of their size: reuse, what is too large or too many, other threads, the end. */
+/* test_cells.c - small structs that wait for the next of their size: reuse, what is too large or too many, other
+ * threads, the end. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -7,7 +8,8 @@
 #include "base/cells.h"
 #include "check.h"
 
-static int waiting(const gb_cells *cells, size_t bytes) { return cells->waiting[(bytes + GB_CELL_UNIT - 1) / GB_CELL_UNIT - 1].count; }
+static int waiting(const gb_cells *cells,
+                   size_t bytes) { return cells->waiting[(bytes + GB_CELL_UNIT - 1) / GB_CELL_UNIT - 1].count; }
 
 static void test_reuse(void) {
   gb_cells cells;

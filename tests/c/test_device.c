@@ -1,5 +1,6 @@
-/* test_device.c - the backend's table as the engine uses it, on the device that GIBBOUS_TEST_DEVICE names: what is written is there in order, the host
- * is at most one step ahead, and what a capture forbids is refused with a reason. */
+/* test_device.c - the backend's table as the engine uses it, on the device that GIBBOUS_TEST_DEVICE names: what is
+ * written is there in order, the host is at most one step ahead, and what a capture forbids is refused with a
+ * reason. */
 #include "device.h"
 
 enum { STEPS = 64, BYTES = 1 << 20 };
@@ -14,7 +15,8 @@ static void test_writes(gb_backend *b) {
     memset(host, 255, BYTES);
     CHECK(b->write(b->state, other, host, 8) == GB_OK);
     if (run % 8) continue;
-    CHECK(b->read(b->state, back, device, BYTES) == GB_OK && back[0] == run && back[BYTES / 2] == run && back[BYTES - 1] == run);
+    CHECK(b->read(b->state, back, device, BYTES) == GB_OK && back[0] == run && back[BYTES / 2] == run &&
+          back[BYTES - 1] == run);
     CHECK(b->read(b->state, back, other, 8) == GB_OK && back[0] == 255);
   }
   b->free(b->state, device, BYTES);
@@ -47,7 +49,8 @@ static void test_lead(gb_backend *b) {
   const char *late = getenv("GIBBOUS_CUDA_LATE");
   CHECK(b->describe(b->state, &info) == GB_OK);
   CHECK(behind(b, posted, true) == 0);
-  bool runs_late = !strcmp(info.name, "emulated on the CPU") && !(late && !strcmp(late, "0")); /* how late a GPU is nobody knows */
+  /* how late a GPU is nobody knows */
+  bool runs_late = !strcmp(info.name, "emulated on the CPU") && !(late && !strcmp(late, "0"));
   CHECK(behind(b, posted, false) > 0 || !runs_late);
   b->unpin(b->state, posted);
 }
@@ -57,7 +60,8 @@ static void test_refusals(gb_context *context, gb_backend *b) {
   void *graph = NULL;
   bool there = true;
   CHECK(b->write(b->state, device, &number, sizeof number) == GB_OK && b->capture_begin(b->state) == GB_OK);
-  CHECK(b->write(b->state, device, &number, sizeof number) == GB_ESTATE && strstr(gb_error(context), "while a graph is captured"));
+  CHECK(b->write(b->state, device, &number, sizeof number) == GB_ESTATE &&
+        strstr(gb_error(context), "while a graph is captured"));
   CHECK(b->read(b->state, &number, device, sizeof number) == GB_ESTATE && b->synchronize(b->state) == GB_ESTATE);
   CHECK(b->arrive(b->state, true, &there) == GB_ESTATE && b->arrive(b->state, false, &there) == GB_OK && !there);
   CHECK(b->fetch(b->state, device, b->state, device, sizeof number) == GB_ESTATE);
@@ -65,7 +69,8 @@ static void test_refusals(gb_context *context, gb_backend *b) {
   CHECK(b->clear(b->state, device, sizeof number) == GB_OK);
   CHECK(b->capture_end(b->state, &graph) == GB_OK && graph); /* what was refused did not spoil it */
   CHECK(b->read(b->state, &number, device, sizeof number) == GB_OK && number == 1);
-  CHECK(b->replay(b->state, graph, 0, 0) == GB_OK && b->read(b->state, &number, device, sizeof number) == GB_OK && number == 0);
+  CHECK(b->replay(b->state, graph, 0, 0) == GB_OK && b->read(b->state, &number, device, sizeof number) == GB_OK &&
+        number == 0);
   b->graph_close(b->state, graph);
   b->free(b->state, device, sizeof number);
 }
@@ -81,12 +86,16 @@ static void test_fetch(gb_context *context, gb_backend *b) {
   CHECK(gb_context_open_device(context, (gb_device){ GB_CUDA, (int16_t)b->devices }) == GB_EDEVICE);
   CHECK(gb_context_open_device(context, (gb_device){ GB_CUDA, GB_DEVICES_MOST }) == GB_EDEVICE);
   gb_backend *other = gb_context_backend(context, second);
-  int64_t *here = b->alloc(b->state, sizeof *here, 256), *away = other->alloc(other->state, sizeof *away, 256), wrong = 0;
+  int64_t *here = b->alloc(b->state, sizeof *here, 256), *away = other->alloc(other->state, sizeof *away, 256),
+      wrong = 0;
   for (int64_t run = 1; run <= STEPS; run++) {
     int64_t back = 0;
-    CHECK(b->write(b->state, here, &run, sizeof run) == GB_OK && other->fetch(other->state, away, b->state, here, sizeof run) == GB_OK);
-    CHECK(b->clear(b->state, here, sizeof run) == GB_OK && b->fetch(b->state, here, other->state, away, sizeof run) == GB_OK);
-    CHECK(other->clear(other->state, away, sizeof run) == GB_OK && b->read(b->state, &back, here, sizeof back) == GB_OK);
+    CHECK(b->write(b->state, here, &run, sizeof run) == GB_OK &&
+          other->fetch(other->state, away, b->state, here, sizeof run) == GB_OK);
+    CHECK(b->clear(b->state, here, sizeof run) == GB_OK &&
+          b->fetch(b->state, here, other->state, away, sizeof run) == GB_OK);
+    CHECK(other->clear(other->state, away, sizeof run) == GB_OK &&
+          b->read(b->state, &back, here, sizeof back) == GB_OK);
     wrong += back != run;
   }
   CHECK(wrong == 0);

@@ -1,5 +1,5 @@
-/* test_engine.c - contexts: many in one process, tensors that outlive them, memory from the caller and memory that runs out, interrupts,
- * levels of the CPU, and the same bits for any number of threads. */
+/* test_engine.c - contexts: many in one process, tensors that outlive them, memory from the caller and memory that runs
+ * out, interrupts, levels of the CPU, and the same bits for any number of threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -8,8 +8,10 @@
 #include "opcases.h"
 #include "training.h"
 
-static const training small = { .batch = 8, .inputs = 6, .hidden = 10, .classes = 5, .steps = 3, .kind = GB_AdamW, .lower = GB_DTYPE_NONE };
-static const training large = { .batch = 96, .inputs = 130, .hidden = 257, .classes = 40, .steps = 5, .kind = GB_Adam, .lower = GB_DTYPE_NONE };
+static const training small = { .batch = 8, .inputs = 6, .hidden = 10, .classes = 5, .steps = 3, .kind = GB_AdamW,
+                                .lower = GB_DTYPE_NONE };
+static const training large = { .batch = 96, .inputs = 130, .hidden = 257, .classes = 40, .steps = 5, .kind = GB_Adam,
+                                .lower = GB_DTYPE_NONE };
 
 static training with(training t, gb_dtype lower, gb_optimizer_kind kind) {
   t.lower = lower;
@@ -50,10 +52,12 @@ static void test_errors_keep_outputs(void) {
   CHECK(gb_error_code(c) == GB_ESHAPE && !strcmp(gb_error_op(c), "matmul"));
   CHECK(gb_apply(c, GB_OP_matmul, &x, 1, NULL, out) == GB_EINVAL && out[0] == sentinel);
   CHECK(gb_apply(c, GB_OP_matmul, (gb_tensor *[]){ x, NULL }, 2, NULL, out) == GB_EINVAL && says(c, "'y' is missing"));
-  CHECK(gb_tensor_new(c, GB_FLOAT32, 9, SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT32, 9, SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), test_device(), out) != GB_OK &&
+        out[0] == sentinel);
   CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(-1), test_device(), out) != GB_OK && out[0] == sentinel);
   CHECK(gb_tensor_new(c, GB_FLOAT32, 2, SHAPE(INT64_MAX, 4), test_device(), out) != GB_OK && out[0] == sentinel);
-  CHECK(gb_tensor_new(c, GB_FLOAT64, 3, SHAPE((int64_t)1 << 31, (int64_t)1 << 31, 2), test_device(), out) != GB_OK && out[0] == sentinel);
+  CHECK(gb_tensor_new(c, GB_FLOAT64, 3, SHAPE((int64_t)1 << 31, (int64_t)1 << 31, 2), test_device(), out) != GB_OK &&
+        out[0] == sentinel);
   CHECK(gb_tensor_new(c, GB_FLOAT32, 1, SHAPE(2), (gb_device){ GB_CUDA, 99 }, out) == GB_EDEVICE && out[0] == sentinel);
   char host[100];
   CHECK(gb_tensor_read(x, host, 5) == GB_EINVAL && says(c, "24") && says(c, "5"));
@@ -102,7 +106,8 @@ static void test_tensors_outlive_their_context(void) {
   gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(5, 7), 1);
   CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
   gb_context_close(c);
-  gb_tensor *square = run2(GB_OP_mul, x, x, NULL), *sum = run1(GB_OP_sum, square, NULL); /* the context lives in its tensors */
+  /* the context lives in its tensors */
+  gb_tensor *square = run2(GB_OP_mul, x, x, NULL), *sum = run1(GB_OP_sum, square, NULL);
   CHECK(gb_backward(sum, NULL, false, false) == GB_OK);
   gb_tensor *grad = gb_tensor_grad(x);
   CHECK(near(at(grad, 3), 2 * at(x, 3), 1e-6));
@@ -110,7 +115,8 @@ static void test_tensors_outlive_their_context(void) {
   gb_tensor_release(square);
   gb_tensor_release(sum);
   pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, release_elsewhere, grad) == 0); /* the last reference goes, and the context with it */
+  /* the last reference goes, and the context with it */
+  CHECK(pthread_create(&thread, NULL, release_elsewhere, grad) == 0);
   pthread_join(thread, NULL);
 
   c = open_context(1, NULL); /* a graph that nobody walked, and an optimizer, outlive it too */
@@ -325,14 +331,16 @@ static void test_categories(void) {
   size_t parameters = 4 * (size_t)(257 * 130 + 257 + 40 * 257 + 40);
   CHECK(stats.current[GB_MEM_GRADIENTS] >= parameters && stats.current[GB_MEM_GRADIENTS] < parameters + 4096);
   CHECK(stats.current[GB_MEM_OPTIMIZER] >= 2 * parameters);
-  CHECK(stats.current[GB_MEM_WEIGHT_COPIES] >= parameters / 2 && stats.current[GB_MEM_WEIGHT_COPIES] < parameters / 2 + 4096);
+  CHECK(stats.current[GB_MEM_WEIGHT_COPIES] >= parameters / 2 &&
+        stats.current[GB_MEM_WEIGHT_COPIES] < parameters / 2 + 4096);
   CHECK(stats.current[GB_MEM_SAVED] > 0);
   size_t total = 0;
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) {
     total += stats.current[i];
     CHECK(stats.peak[i] >= stats.current[i]);
   }
-  CHECK(total == stats.current_total && stats.peak_total >= stats.current_total && stats.reserved >= stats.current_total);
+  CHECK(total == stats.current_total && stats.peak_total >= stats.current_total &&
+        stats.reserved >= stats.current_total);
   gb_tensor_release(loss);
   gb_memory_get_stats(c, &stats);
   CHECK(stats.current[GB_MEM_SAVED] == 0);
@@ -342,7 +350,8 @@ static void test_categories(void) {
   training_close(&r);
   gb_memory_get_stats(c, &stats);
   for (int i = 0; i < GB_MEM_CATEGORIES; i++) CHECK(stats.current[i] == 0);
-  CHECK(gb_synchronize(c, test_device()) == GB_OK); /* what an emulated device has yet to do takes memory of the CPU's */
+  CHECK(gb_synchronize(c, test_device()) == GB_OK); /* what an emulated device has yet to do takes memory of the
+                                                       CPU's */
   gb_memory_empty_cache(c);
   gb_memory_get_stats(c, &stats);
   CHECK(stats.reserved == 0);
@@ -362,7 +371,8 @@ static void test_memory_is_flat(void) {
   gb_memory_get_stats(c, &early);
   for (int i = 0; i < 500; i++) failed += training_step(c, &t, &r, &loss) != GB_OK;
   gb_memory_get_stats(c, &late);
-  CHECK(failed == 0 && late.current_total == early.current_total && late.peak_total == early.peak_total && late.reserved == early.reserved);
+  CHECK(failed == 0 && late.current_total == early.current_total && late.peak_total == early.peak_total &&
+        late.reserved == early.reserved);
   training_close(&r);
   gb_context_close(c);
 }
@@ -420,7 +430,9 @@ static void test_interrupt_from_another_thread(void) {
 
 /* {==== threads and levels ==== */
 
-static bool same_numbers(const bag *a, const bag *b) { return a->count == b->count && !memcmp(a->values, b->values, sizeof *a->values * (size_t)a->count); }
+static bool same_numbers(const bag *a, const bag *b) { return a->count == b->count &&
+                                                       !memcmp(a->values, b->values,
+                                                               sizeof *a->values * (size_t)a->count); }
 
 /* Every case, by 1, 2, 3 and 4 threads, in float32 and under autocast. */
 static void test_bits_do_not_depend_on_threads(void) {
@@ -437,7 +449,9 @@ static void test_bits_do_not_depend_on_threads(void) {
         case_collect(c, &op_cases[k], into);
         c->modes->autocast = false;
         bool same = threads == 1 || same_numbers(&one, &other);
-        if (!same) fprintf(stderr, "%s%s: other bits with %d threads\n", op_cases[k].name, autocast ? " under autocast" : "", threads);
+        if (!same)
+          fprintf(stderr, "%s%s: other bits with %d threads\n", op_cases[k].name, autocast ? " under autocast" : "",
+                  threads);
         CHECK(same);
       }
       free(one.values);
@@ -464,7 +478,8 @@ static void test_training_bits_do_not_depend_on_threads(void) {
   gb_context_close(c);
 }
 
-/* Levels differ in the order of sums and in fused multiply-adds: a few hundred roundings of the intermediate values, which are near 1. */
+/* Levels differ in the order of sums and in fused multiply-adds: a few hundred roundings of the intermediate values,
+ * which are near 1. */
 static void test_levels_agree(void) {
   static const char *const levels[] = { "v3", "v4", "v4-bf16", "v4-amx" };
   gb_context *baseline = open_context(2, "baseline");
@@ -477,7 +492,8 @@ static void test_levels_agree(void) {
       case_collect(baseline, &op_cases[k], &a);
       case_collect(c, &op_cases[k], &b);
       double distance = bag_distance(&b, &a);
-      if (!(distance < 2e-5)) fprintf(stderr, "%s: level %s differs from baseline by %g\n", op_cases[k].name, levels[l], distance);
+      if (!(distance < 2e-5))
+        fprintf(stderr, "%s: level %s differs from baseline by %g\n", op_cases[k].name, levels[l], distance);
       CHECK(distance < 2e-5);
       free(a.values);
       free(b.values);
@@ -487,7 +503,8 @@ static void test_levels_agree(void) {
   gb_context_close(baseline);
 }
 
-/* Conversions have one right answer, so every level gives the same bits: all values of both 16-bit types, and float32 of every size. */
+/* Conversions have one right answer, so every level gives the same bits: all values of both 16-bit types, and float32
+ * of every size. */
 static void test_levels_convert_exactly(void) {
   static const char *const levels[] = { "baseline", "v3", "v4" };
   const gb_dtype narrow[] = { GB_FLOAT16, GB_BFLOAT16 };
@@ -522,11 +539,12 @@ static void test_levels_convert_exactly(void) {
   CHECK(known >= 1);
 }
 
-/* Elements of rows that exponentials have to take. Row 0 is finite, row 1 has -infinity too; the last three are all -infinity, all below 0, and all
- * NaN, whose sign makes 16 bits of it the largest or the least number. */
+/* Elements of rows that exponentials have to take. Row 0 is finite, row 1 has -infinity too; the last three are all
+ * -infinity, all below 0, and all NaN, whose sign makes 16 bits of it the largest or the least number. */
 enum { SPECIAL_ROWS = 8 };
 static double special_element(int64_t row, int64_t i, int64_t n) {
-  static const double specials[] = { 0, -0.0, 1e-40, -1e-40, 6e-8, -6e-8, 1000, -1000, -88, -104, -21, -INFINITY, INFINITY, NAN, -NAN };
+  static const double specials[] = { 0, -0.0, 1e-40, -1e-40, 6e-8, -6e-8, 1000, -1000, -88, -104, -21, -INFINITY,
+                                     INFINITY, NAN, -NAN };
   if (row == SPECIAL_ROWS - 3) return -INFINITY;
   if (row == SPECIAL_ROWS - 2) return -1 - fabs(noise(5, i));
   if (row == SPECIAL_ROWS - 1) return -NAN;
@@ -536,7 +554,8 @@ static double special_element(int64_t row, int64_t i, int64_t n) {
 
 /* Softmax, its logarithm and cross_entropy of rows, and the gradient of the last. */
 static void collect_specials(gb_context *c, gb_tensor *x, bag *into) {
-  gb_tensor *classes = new_made(c, GB_INT64, 1, SHAPE(SPECIAL_ROWS), make_index, (uint64_t)x->shape[1]), *y[5] = { NULL };
+  gb_tensor *classes = new_made(c, GB_INT64, 1, SHAPE(SPECIAL_ROWS), make_index, (uint64_t)x->shape[1]),
+      *y[5] = { NULL };
   CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK);
   CHECK(GB_RUN(c, softmax, &y[0], .x = x, .dim = gb_attr_int(-1)) == GB_OK);
   CHECK(GB_RUN(c, log_softmax, &y[1], .x = x, .dim = gb_attr_int(-1)) == GB_OK);
@@ -551,11 +570,13 @@ static void collect_specials(gb_context *c, gb_tensor *x, bag *into) {
   gb_tensor_release(classes);
 }
 
-/* Rows with zeros of both signs, subnormals, infinities and NaN, of lengths about those of vectors: what float64 makes of them at the level that has
- * no vectors of its own. Results are rounded to their dtype; in float32 backward reads the logarithm of a sum, which is 1000 +- 2^-15. */
+/* Rows with zeros of both signs, subnormals, infinities and NaN, of lengths about those of vectors: what float64 makes
+ * of them at the level that has no vectors of its own. Results are rounded to their dtype; in float32 backward reads
+ * the logarithm of a sum, which is 1000 +- 2^-15. */
 static void test_levels_take_special_values(void) {
   static const char *const levels[] = { "baseline", "v3", "v4" };
-  static const struct { gb_dtype dtype; double within; } dtypes[] = { { GB_FLOAT32, 0x1p-14 }, { GB_FLOAT16, 0x1p-10 }, { GB_BFLOAT16, 0x1p-7 } };
+  static const struct { gb_dtype dtype; double within; } dtypes[] = { { GB_FLOAT32, 0x1p-14 }, { GB_FLOAT16, 0x1p-10 },
+                                                                      { GB_BFLOAT16, 0x1p-7 } };
   static const int64_t lengths[] = { 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 65, 300, 1100 };
   gb_context *baseline = open_context(1, "baseline");
   for (int run = 0; run < 3 * 3 * 13; run++) {
@@ -573,7 +594,9 @@ static void test_levels_take_special_values(void) {
     collect_specials(baseline, wide, &want);
     double distance = bag_distance(&got, &want);
     bool near = distance <= dtypes[run / 13 % 3].within;
-    if (!near) fprintf(stderr, "%d elements of %s: level %s is off by %g\n", (int)n, gb_dtype_name(dtype), levels[run / 39], distance);
+    if (!near)
+      fprintf(stderr, "%d elements of %s: level %s is off by %g\n", (int)n, gb_dtype_name(dtype), levels[run / 39],
+              distance);
     CHECK(near);
     gb_tensor_release(x);
     gb_tensor_release(wide);
@@ -604,7 +627,8 @@ static void test_convolutions_agree(void) {
 }
 
 /* y, dx and dw of a convolution of x * 2^-x_down by weight * 2^-w_down, scaled back. */
-static void collect_convolution(gb_context *c, gb_dtype dtype, const gb_attr *attrs, int x_down, int w_down, bag *into) {
+static void collect_convolution(gb_context *c, gb_dtype dtype, const gb_attr *attrs, int x_down, int w_down,
+                                bag *into) {
   gb_tensor *in[3] = { NULL }, *y = NULL, *up = NULL;
   const int64_t shapes[2][4] = { { 4, 32, 9, 7 }, { 48, 32, 3, 3 } };
   const int down[2] = { x_down, w_down };
@@ -631,11 +655,13 @@ static void collect_convolution(gb_context *c, gb_dtype dtype, const gb_attr *at
   for (int i = 0; i < 2; i++) gb_tensor_release(in[i]);
 }
 
-/* The same with as many channels as the CPU's tiles are used for, where it has any, and with every way to come by the gradient of the input: turned
- * about, or, with a stride or more padding than the kernel reaches, not. Numbers that tiles would take for zero count: with x and the weight about
- * 2^-64, so do nearly all products. Two roundings to bfloat16 may differ by 2^-7; its subnormals are 2^-133, 2^-5 of such a product. */
+/* The same with as many channels as the CPU's tiles are used for, where it has any, and with every way to come by the
+ * gradient of the input: turned about, or, with a stride or more padding than the kernel reaches, not. Numbers that
+ * tiles would take for zero count: with x and the weight about 2^-64, so do nearly all products. Two roundings to
+ * bfloat16 may differ by 2^-7; its subnormals are 2^-133, 2^-5 of such a product. */
 static void test_convolutions_of_many_channels_agree(void) {
-  static const int64_t geometries[][6] = { { 1, 1, 1, 1, 1, 1 }, { 1, 1, 2, 2, 1, 1 }, { 1, 1, 3, 1, 1, 1 }, { 2, 2, 1, 1, 1, 1 }, { 1, 1, 2, 1, 2, 1 },
+  static const int64_t geometries[][6] = { { 1, 1, 1, 1, 1, 1 }, { 1, 1, 2, 2, 1, 1 }, { 1, 1, 3, 1, 1, 1 },
+                                           { 2, 2, 1, 1, 1, 1 }, { 1, 1, 2, 1, 2, 1 },
                                            { 1, 1, 1, 0, 1, 2 } };
   static const struct { gb_dtype dtype; int down; double within; } ways[] = {
     { GB_FLOAT32, 0, 2e-5 }, { GB_BFLOAT16, 0, 0x1p-7 }, { GB_BFLOAT16, 64, 0x1p-4 }, { GB_FLOAT16, 0, 0x1p-10 },
@@ -643,7 +669,8 @@ static void test_convolutions_of_many_channels_agree(void) {
   gb_context *c = open_context(2, NULL), *alone = open_context(1, NULL);
   for (int k = 0; k < 6 * 4; k++) {
     const int64_t *g = geometries[k / 4];
-    gb_attr attrs[5] = { gb_attr_ints(2, g), gb_attr_ints(2, g + 2), gb_attr_ints(2, g + 4), gb_attr_int(1), gb_attr_text("none") };
+    gb_attr attrs[5] = { gb_attr_ints(2, g), gb_attr_ints(2, g + 2), gb_attr_ints(2, g + 4), gb_attr_int(1),
+                         gb_attr_text("none") };
     bag plain = { 0 }, other = { 0 }, one = { 0 };
     gb_cpu(c)->plain_convolution = true;
     collect_convolution(c, ways[k % 4].dtype, attrs, ways[k % 4].down, ways[k % 4].down, &plain);
@@ -670,15 +697,19 @@ static void note_thread(void *user) {
   atomic_fetch_add(&a->elsewhere, !pthread_equal(a->caller, pthread_self()));
 }
 
-/* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many threads there are. Where there is
- * none they do without, or the call fails: what the language on top could free may be asked for by the thread that called alone, which its collector runs on. */
+/* The threads of a convolution bring their slices of x into order, which takes scratch: a little each, however many
+ * threads there are. Where there is none they do without, or the call fails: what the language on top could free may be
+ * asked for by the thread that called alone, which its collector runs on. */
 static void test_the_scratch_of_a_convolution(void) {
   enum { THREADS = 24, SLICES = 16, LITTLE = 64 << 10 };
   gb_context *c = open_context(THREADS, NULL);
-  gb_attr attrs[5] = { gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)), gb_attr_int(1), gb_attr_text("none") };
-  gb_tensor *in[3] = { new_noise(c, GB_FLOAT32, 4, SHAPE(32, 64, 32, 32), 1), new_noise(c, GB_FLOAT32, 4, SHAPE(16, 64, 1, 1), 2), NULL };
+  gb_attr attrs[5] = { gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)), gb_attr_ints(2, SHAPE(1, 1)),
+                       gb_attr_int(1), gb_attr_text("none") };
+  gb_tensor *in[3] = { new_noise(c, GB_FLOAT32, 4, SHAPE(32, 64, 32, 32), 1),
+                       new_noise(c, GB_FLOAT32, 4, SHAPE(16, 64, 1, 1), 2), NULL };
   gb_tensor *permuted = run1(GB_OP_permute, in[0], (gb_attr[]){ gb_attr_ints(4, SHAPE(0, 2, 3, 1)) });
-  gb_tensor *dense = run1(GB_OP_contiguous, permuted, NULL), *last = run1(GB_OP_permute, dense, (gb_attr[]){ gb_attr_ints(4, SHAPE(0, 3, 1, 2)) });
+  gb_tensor *dense = run1(GB_OP_contiguous, permuted, NULL),
+      *last = run1(GB_OP_permute, dense, (gb_attr[]){ gb_attr_ints(4, SHAPE(0, 3, 1, 2)) });
   gb_tensor *first = in[0], *y = NULL;
   size_t peak[2];
   for (int i = 0; i < 2; i++) {

@@ -1,12 +1,13 @@
-/* test_faults.c - a recipe whose n-th allocation fails, for every n: of the memory beneath the pool, of the pool, of the engine's own small
- * structures, and of Lua.
+/* test_faults.c - a recipe whose n-th allocation fails, for every n: of the memory beneath the pool, of the pool, of
+ * the engine's own small structures, and of Lua.
  *
- * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed activations, audits a pass through
- * them, and writes a checkpoint. Wherever memory ends, it must end in a Lua error that says so, or go on unharmed; the universe stays usable, and once it
- * is closed nothing is left of it, nor counted towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the
- * linker (--wrap); those of other libraries are not.
- * Lua and the pool both try a failed allocation again, after collecting: `retry` says whether that second try fails as well.
- * Without an argument only some n are tried, the first ones and every few; `test_faults all` tries each. */
+ * The recipe opens the library, builds two layers, trains two steps in 16-mixed, one of them with recomputed
+ * activations, audits a pass through them, and writes a checkpoint. Wherever memory ends, it must end in a Lua error
+ * that says so, or go on unharmed; the universe stays usable, and once it is closed nothing is left of it, nor counted
+ * towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the linker (--wrap); those
+ * of other libraries are not. Lua and the pool both try a failed allocation again, after collecting: `retry` says
+ * whether that second try fails as well. Without an argument only some n are tried, the first ones and every few;
+ * `test_faults all` tries each. */
 #include <lualib.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static const char recipe[] =
   "local x, y = gb.randn(4, 8), gb.tensor({ 0, 1, 2, 3 })\n"
   "for step = 1, 2 do\n"
   "  opt:zero_grad()\n"
-  "  local loss = amp.autocast(precision, function() return F.cross_entropy(step == 1 and model(x) or gb.recompute(model, x), y) end)\n"
+  "  local loss = amp.autocast(precision, function() return F.cross_entropy(step == 1 and model(x) or "
+  "gb.recompute(model, x), y) end)\n"
   "  scaler:scale(loss):backward()\n"
   "  scaler:unscale_(opt)\n"
   "  nn.utils.clip_grad_norm_(model:parameters(), 1.0)\n"
@@ -41,8 +43,8 @@ static const char recipe[] =
   "part = base:narrow(1, 2, 1)\n"
   "part:exp_()\n";
 
-/* What must still work in a universe that has run out of memory once: an op, a gradient, no scope left open; the checkpoint is whole, and a view
- * that was changed in place has the history of what it holds. */
+/* What must still work in a universe that has run out of memory once: an op, a gradient, no scope left open; the
+ * checkpoint is whole, and a view that was changed in place has the history of what it holds. */
 static const char after[] =
   "local gb = require 'gibbous'\n"
   ON_TEST_DEVICE
@@ -51,7 +53,8 @@ static const char after[] =
   "local x = gb.tensor({ 1.0, 2.0 }):requires_grad_()\n"
   ";(x * x):sum():backward()\n"
   "assert(x.grad[2]:item() == 4 and (x + x).dtype == 'float32')\n"
-  "assert(#gb.amp.audit(gb.nn.Identity(), function() return x + x end, { print = false }).rows == 1, 'an audit was left behind')\n"
+  "assert(#gb.amp.audit(gb.nn.Identity(), function() return x + x end, { print = false }).rows == 1, 'an audit was "
+  "left behind')\n"
   "local file = io.open(checkpoint)\n"
   "if file then file:close() gb.load(checkpoint) end\n"
   "if part then\n"
@@ -59,7 +62,8 @@ static const char after[] =
   "  assert(slope == (value == 2 and 1 or value), 'the values of a view changed, its history did not')\n"
   "end\n";
 
-/* An allocator that counts what it has given out, and fails the n-th request from now, and its repetition where `retry` is set. */
+/* An allocator that counts what it has given out, and fails the n-th request from now, and its repetition where `retry`
+ * is set. */
 typedef struct faulty {
   uint64_t requests, fail_at;   /* counted from 1; fail_at 0: never */
   bool retry;
@@ -79,7 +83,8 @@ static bool fails(faulty *f, size_t bytes) {
   return true;
 }
 
-/* {---- the engine's malloc: the linker leads its calls here, and ours too; only those of an armed run are counted ---- */
+/* {---- the engine's malloc: the linker leads its calls here, and ours too; only those of an armed run are counted ----
+ * */
 
 static faulty *heap;            /* of the run at work, or NULL */
 
@@ -119,7 +124,8 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
 static void *engine_alloc(void *user, size_t bytes, size_t alignment) {
   faulty *f = user;
   void *block = NULL;
-  if (fails(f, bytes) || posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes)) return NULL;
+  if (fails(f, bytes) || posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes))
+    return NULL;
   f->live += (int64_t)bytes;
   return block;
 }
@@ -146,7 +152,8 @@ typedef struct run {
 /* Asked when the pool has failed, before it tries again: let that fail too. */
 static void fail_again(void *state) { gb_pool_fail_after(((gbl_state *)state)->context->pool[test_device().type], 1); }
 
-/* luaopen_gibbous with the run's options; the pool, which is younger than the universe, is armed as soon as it is there. */
+/* luaopen_gibbous with the run's options; the pool, which is younger than the universe, is armed as soon as it is
+ * there. */
 static int open_armed(lua_State *L) {
   run *r = lua_touserdata(L, lua_upvalueindex(1));
   gbl_set_context_options(L, &r->options);
@@ -250,11 +257,13 @@ static void one_run(run *r) {
     gb_context_release(r->context);
   }
   if (r->lua.live || r->engine.live) {
-    fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)r->lua.live, (long long)r->engine.live);
+    fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)r->lua.live,
+            (long long)r->engine.live);
     r->clean = false;
   }
   if (sources[r->source]) r->count = sources[r->source]->requests;
-  if (r->source == IN_POOL && r->n) r->clean &= (status == LUA_OK) == !r->retry; /* the second try serves it, or fails too */
+  /* the second try serves it, or fails too */
+  if (r->source == IN_POOL && r->n) r->clean &= (status == LUA_OK) == !r->retry;
   if (!r->n) r->clean &= status == LUA_OK;
 }
 
@@ -274,9 +283,12 @@ static void sweep(fault source, bool retry, uint64_t each, uint64_t stride) {
     run r = { .source = source, .retry = retry, .n = n, .checkpoint = path };
     one_run(&r);
     if (r.clean) continue;
-    if (dirty++ < 10) fprintf(stderr, "  when allocation %llu of %s failed%s\n", (unsigned long long)n, names[source], retry ? ", twice" : "");
+    if (dirty++ < 10)
+      fprintf(stderr, "  when allocation %llu of %s failed%s\n", (unsigned long long)n, names[source],
+              retry ? ", twice" : "");
   }
-  printf("%s%s: %llu of %llu allocations failed in turn\n", names[source], retry ? ", twice each" : "", (unsigned long long)tried,
+  printf("%s%s: %llu of %llu allocations failed in turn\n", names[source], retry ? ", twice each" : "",
+         (unsigned long long)tried,
          (unsigned long long)whole.count);
   CHECK(dirty == 0);
   char temporary[sizeof path + 4];

@@ -1,7 +1,8 @@
 /* test_float.c - base/float.h against an independent definition of the formats.
  *
- * The definition: a value of the format is a multiple of a quantum (a power of two that depends on the binade); rounding is to the
- * nearest multiple, ties to even, which nearbyint does exactly on the quotient. Decoding goes through ldexp. */
+ * The definition: a value of the format is a multiple of a quantum (a power of two that depends on the binade);
+ * rounding is to the nearest multiple, ties to even, which nearbyint does exactly on the quotient. Decoding goes
+ * through ldexp. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -56,10 +57,12 @@ static void test_patterns(const format *f) {
     float wide = f->widen((uint16_t)h);
     if ((h & 0x7fff) > f->infinity) {
       nans++;
-      nan += isnan(wide) && !!signbit(wide) == (h >> 15) && f->narrow(wide) == (h | quiet) && f->narrow_double((double)wide) == (h | quiet);
+      nan += isnan(wide) && !!signbit(wide) == (h >> 15) && f->narrow(wide) == (h | quiet) &&
+          f->narrow_double((double)wide) == (h | quiet);
       continue;
     }
-    exact += (h & 0x7fff) == f->infinity ? isinf(wide) && !!signbit(wide) == (h >> 15) : (double)wide == decode(f, (uint16_t)h);
+    exact += (h & 0x7fff) == f->infinity ? isinf(wide) &&
+        !!signbit(wide) == (h >> 15) : (double)wide == decode(f, (uint16_t)h);
     back += f->narrow(wide) == h && f->narrow_double((double)wide) == h;
   }
   CHECK(nan == nans && nans > 0);
@@ -71,9 +74,12 @@ static void test_patterns(const format *f) {
 static void test_ties(const format *f) {
   int good = 0, count = 0;
   for (uint16_t h = 0; h < f->infinity; h++) {
-    double low = decode(f, h), high = h + 1 == f->infinity ? 2 * low - decode(f, (uint16_t)(h - 1)) : decode(f, (uint16_t)(h + 1));
-    double middle = (low + high) / 2, wide[5] = { middle, nextafter(middle, 0), nextafter(middle, INFINITY), -middle, (low + middle) / 2 };
-    float narrow[4] = { (float)middle, nextafterf((float)middle, 0), nextafterf((float)middle, INFINITY), -(float)middle };
+    double low = decode(f, h), high = h + 1 == f->infinity ? 2 * low - decode(f, (uint16_t)(h - 1))
+        : decode(f, (uint16_t)(h + 1));
+    double middle = (low + high) / 2, wide[5] = { middle, nextafter(middle, 0), nextafter(middle, INFINITY), -middle,
+                                                  (low + middle) / 2 };
+    float narrow[4] = { (float)middle, nextafterf((float)middle, 0), nextafterf((float)middle, INFINITY),
+                        -(float)middle };
     for (int i = 0; i < 5; i++, count++) good += is_rounded(f, wide[i], f->narrow_double(wide[i]));
     if ((double)narrow[0] != middle) continue;
     for (int i = 0; i < 4; i++, count++) good += is_rounded(f, narrow[i], f->narrow(narrow[i]));
@@ -111,8 +117,10 @@ static void test_named(void) {
   CHECK(gb_double_to_bfloat16(1.0 + 0x1p-8 + 0x1p-40) == 0x3f81);
   CHECK(gb_double_to_float16(65519.999999999) == 0x7bff && gb_double_to_float16(65520.0) == 0x7c00);
   CHECK(gb_float_to_float16(65519.996f) == 0x7bff && gb_float_to_float16(-65520.0f) == 0xfc00);
-  CHECK(gb_double_to_float16(0x1p-25) == 0 && gb_double_to_float16(0x1p-25 + 0x1p-70) == 1 && gb_double_to_float16(-0x1p-1000) == 0x8000);
-  CHECK(gb_double_to_bfloat16(1e300) == 0x7f80 && gb_double_to_bfloat16(-1e300) == 0xff80 && gb_double_to_bfloat16(0x1p-1074) == 0);
+  CHECK(gb_double_to_float16(0x1p-25) == 0 && gb_double_to_float16(0x1p-25 + 0x1p-70) == 1 &&
+        gb_double_to_float16(-0x1p-1000) == 0x8000);
+  CHECK(gb_double_to_bfloat16(1e300) == 0x7f80 && gb_double_to_bfloat16(-1e300) == 0xff80 &&
+        gb_double_to_bfloat16(0x1p-1074) == 0);
   CHECK(gb_float_to_bfloat16(3.4028235e38f) == 0x7f80 && gb_double_to_bfloat16(3.39e38) == 0x7f7f);
   CHECK(gb_double_to_float16((double)NAN) == 0x7e00 && gb_double_to_bfloat16((double)NAN) == 0x7fc0);
 }

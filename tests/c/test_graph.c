@@ -1,5 +1,5 @@
-/* test_graph.c - the graph: versions, changes in place with gradients checked numerically, hooks, retained graphs, second derivatives,
- * unused inputs, and chains so long that nothing may recurse over them. */
+/* test_graph.c - the graph: versions, changes in place with gradients checked numerically, hooks, retained graphs,
+ * second derivatives, unused inputs, and chains so long that nothing may recurse over them. */
 #include "graph/autograd.h"
 #include "engine.h"
 
@@ -36,7 +36,8 @@ static gb_tensor *weigh(gb_tensor *x) {
 /* {==== versions ==== */
 
 static void test_versions(gb_context *c) {
-  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 1), *view = narrow(x, 1, 1, 2), *other = NULL, *clone = run1(GB_OP_clone, x, NULL);
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 1), *view = narrow(x, 1, 1, 2), *other = NULL,
+      *clone = run1(GB_OP_clone, x, NULL);
   uint64_t start = gb_tensor_version(x);
   CHECK(gb_tensor_version(view) == start);
   apply_(GB_OP_neg, view, NULL, NULL);
@@ -61,11 +62,13 @@ static void test_versions(gb_context *c) {
 }
 
 static void test_saved_tensors_are_guarded(gb_context *c) {
-  gb_tensor *x = leaf(c, 1, SHAPE(5), 1), *y = run1(GB_OP_exp, x, NULL), *part = narrow(y, 0, 0, 2), *sum = run1(GB_OP_sum, y, NULL);
+  gb_tensor *x = leaf(c, 1, SHAPE(5), 1), *y = run1(GB_OP_exp, x, NULL), *part = narrow(y, 0, 0, 2),
+      *sum = run1(GB_OP_sum, y, NULL);
   bool grad = gb_set_grad_enabled(c, false);
   apply_(GB_OP_neg, part, NULL, NULL); /* exp keeps its result */
   gb_set_grad_enabled(c, grad);
-  CHECK(gb_backward(sum, NULL, true, false) == GB_EAUTOGRAD && says(c, "exp") && says(c, "in place") && says(c, "clone"));
+  CHECK(gb_backward(sum, NULL, true, false) == GB_EAUTOGRAD && says(c, "exp") && says(c, "in place") &&
+        says(c, "clone"));
   CHECK(gb_tensor_grad(x) == NULL);
   gb_tensor *shifted = run2(GB_OP_add, x, x, NULL), *total = NULL; /* add keeps nothing */
   apply_(GB_OP_neg, shifted, NULL, NULL);
@@ -114,7 +117,8 @@ static gb_tensor *read_both_ways(gb_tensor *x, gb_tensor *w) {
   gb_tensor *y = twice(x), *part = narrow(y, 1, 0, 2);
   apply_(GB_OP_sin, y, NULL, NULL);                        /* the base */
   apply_(GB_OP_mul, part, w, NULL);                        /* the view, with the base's new history */
-  gb_tensor *cube = run2(GB_OP_mul, part, part, NULL), *from_view = weigh(cube), *from_base = weigh(run1(GB_OP_cos, y, NULL));
+  gb_tensor *cube = run2(GB_OP_mul, part, part, NULL), *from_view = weigh(cube),
+      *from_base = weigh(run1(GB_OP_cos, y, NULL));
   gb_tensor *sum = then2(GB_OP_add, from_view, from_base, NULL);
   gb_tensor_release(from_base);
   gb_tensor_release(part);
@@ -124,7 +128,8 @@ static gb_tensor *read_both_ways(gb_tensor *x, gb_tensor *w) {
 
 /* A view of a view, transposed, changed twice. */
 static gb_tensor *view_of_a_view(gb_tensor *x, gb_tensor *w) {
-  gb_tensor *y = twice(x), *part = narrow(y, 1, 1, 4), *turned = run1(GB_OP_t, part, NULL), *rows = narrow(turned, 0, 1, 2), *wt = run1(GB_OP_t, w, NULL);
+  gb_tensor *y = twice(x), *part = narrow(y, 1, 1, 4), *turned = run1(GB_OP_t, part, NULL),
+      *rows = narrow(turned, 0, 1, 2), *wt = run1(GB_OP_t, w, NULL);
   apply_(GB_OP_mul, rows, wt, NULL);
   apply_(GB_OP_cos, turned, NULL, NULL);
   apply_(GB_OP_add, rows, wt, NULL);
@@ -164,7 +169,8 @@ static gb_tensor *fill_a_view(gb_tensor *x, gb_tensor *w) {
 
 /* y *= y's own part: the operand is read before it is overwritten. */
 static gb_tensor *operand_overlaps(gb_tensor *x, gb_tensor *w) {
-  gb_tensor *y = run1(GB_OP_sin, x, NULL), *a = narrow(y, 1, 0, 4), *b = narrow(y, 1, 2, 4), *first = narrow(y, 1, 0, 2);
+  gb_tensor *y = run1(GB_OP_sin, x, NULL), *a = narrow(y, 1, 0, 4), *b = narrow(y, 1, 2, 4),
+      *first = narrow(y, 1, 0, 2);
   apply_(GB_OP_mul, a, b, NULL);
   apply_(GB_OP_add, first, w, NULL);
   gb_tensor *sum = weigh(run1(GB_OP_cos, y, NULL));
@@ -212,9 +218,13 @@ static void test_in_place_gradients(gb_context *c) {
     for (int which = 0; which < 2; which++) {
       CHECK(grads[which] != NULL);
       for (int64_t i = 0; grads[which] && i < grads[which]->numel; i++) {
-        double h = 0x1p-17, numeric = (value_at(c, functions[f].fn, which, i, h) - value_at(c, functions[f].fn, which, i, -h)) / (2 * h);
+        double h = 0x1p-17,
+            numeric = (value_at(c, functions[f].fn, which, i, h) - value_at(c, functions[f].fn, which, i, -h)) /
+            (2 * h);
         bool close = near(at(grads[which], i), numeric, 1e-7);
-        if (!close) fprintf(stderr, "%s: gradient %d at %d is %.10g, differences say %.10g\n", functions[f].name, which, (int)i, at(grads[which], i), numeric);
+        if (!close)
+          fprintf(stderr, "%s: gradient %d at %d is %.10g, differences say %.10g\n", functions[f].name, which, (int)i,
+                  at(grads[which], i), numeric);
         CHECK(close);
       }
       gb_tensor_release(grads[which]);
@@ -230,7 +240,8 @@ static void test_in_place_gradients(gb_context *c) {
 /* {==== backward and grad ==== */
 
 static void test_backward_errors(gb_context *c) {
-  gb_tensor *x = leaf(c, 1, SHAPE(4), 1), *plain = new_noise(c, GB_FLOAT64, 1, SHAPE(4), 2), *y = run2(GB_OP_mul, x, x, NULL), *sum = run1(GB_OP_sum, y, NULL);
+  gb_tensor *x = leaf(c, 1, SHAPE(4), 1), *plain = new_noise(c, GB_FLOAT64, 1, SHAPE(4), 2),
+      *y = run2(GB_OP_mul, x, x, NULL), *sum = run1(GB_OP_sum, y, NULL);
   CHECK(gb_backward(plain, NULL, false, false) == GB_EAUTOGRAD && says(c, "does not require"));
   CHECK(gb_backward(y, NULL, false, false) == GB_EAUTOGRAD && says(c, "shape 4"));
   CHECK(gb_backward(y, sum, false, false) == GB_ESHAPE && says(c, "scalar") && says(c, "4"));
@@ -262,21 +273,29 @@ static void test_retain_graph_accumulates(gb_context *c) {
   gb_tensor_release(sum);
 }
 
-/* The op of a layer's gradients, called as backward does not: whatever is missing or does not fit is an error, and no memory is written. */
+/* The op of a layer's gradients, called as backward does not: whatever is missing or does not fit is an error, and no
+ * memory is written. */
 static void test_layer_gradients_are_checked(gb_context *c) {
-  gb_tensor *g = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 1), *x = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 5), 2), *w = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 3);
-  gb_tensor *sum = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 4), *odd = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 5), *half = new_noise(c, GB_FLOAT16, 2, SHAPE(4, 5), 6);
+  gb_tensor *g = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 1), *x = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 5), 2),
+      *w = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 3);
+  gb_tensor *sum = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 5), 4), *odd = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 6), 5),
+      *half = new_noise(c, GB_FLOAT16, 2, SHAPE(4, 5), 6);
   gb_tensor *before = run1(GB_OP_clone, sum, NULL), *turned = run1(GB_OP_t, odd, NULL);
   const gb_attr none = { .given = false }, f32 = gb_attr_int(GB_FLOAT32), yes = gb_attr_int(true);
-  const struct { gb_tensor *in[4], *dweight_in; gb_attr dx, dweight, add; const char *activation; gb_status status; } cases[] = {
+  const struct { gb_tensor *in[4], *dweight_in; gb_attr dx, dweight,
+                 add; const char *activation; gb_status status; } cases[] = {
     { { g, x, w }, NULL, f32, f32, none, "none", GB_OK },       { { g }, NULL, none, none, none, "none", GB_OK },
     { { g, x, w }, sum, none, none, none, "none", GB_EINVAL },  { { g }, NULL, f32, none, none, "none", GB_EINVAL },
-    { { g }, NULL, none, f32, none, "none", GB_EINVAL },        { { g, x, w }, NULL, f32, none, none, "relu", GB_EINVAL },
+    { { g }, NULL, none, f32, none, "none", GB_EINVAL },
+        { { g, x, w }, NULL, f32, none, none, "relu", GB_EINVAL },
     { { g, x, w }, NULL, none, f32, yes, "none", GB_EINVAL },   { { g, x, w }, NULL, f32, none, none, "?", GB_EINVAL },
-    { { g, g, w }, NULL, f32, f32, none, "none", GB_ESHAPE },   { { g, x, odd }, NULL, f32, f32, none, "none", GB_ESHAPE },
+    { { g, g, w }, NULL, f32, f32, none, "none", GB_ESHAPE },
+        { { g, x, odd }, NULL, f32, f32, none, "none", GB_ESHAPE },
     { { g, x, w, g }, NULL, f32, none, none, "relu", GB_ESHAPE }, { { g, x }, odd, none, f32, yes, "none", GB_ESHAPE },
-    { { g, x }, half, none, f32, yes, "none", GB_EINVAL },      { { g, odd }, turned, none, f32, yes, "none", GB_ESHAPE },
-    { { g, x, w }, w, none, f32, yes, "none", GB_EINVAL },      { { g, x, w }, NULL, gb_attr_int(GB_INT64), none, none, "none", GB_EDTYPE },
+    { { g, x }, half, none, f32, yes, "none", GB_EINVAL },
+        { { g, odd }, turned, none, f32, yes, "none", GB_ESHAPE },
+    { { g, x, w }, w, none, f32, yes, "none", GB_EINVAL },
+        { { g, x, w }, NULL, gb_attr_int(GB_INT64), none, none, "none", GB_EDTYPE },
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     gb_tensor *out[3] = { NULL };
@@ -290,10 +309,12 @@ static void test_layer_gradients_are_checked(gb_context *c) {
   for (int i = 0; i < 8; i++) gb_tensor_release(all[i]);
 }
 
-/* An op writes into a given tensor the bits that it would have made one of, and counts a version; what cannot be is an error. */
+/* An op writes into a given tensor the bits that it would have made one of, and counts a version; what cannot be is an
+ * error. */
 static void test_given_outputs(gb_context *c) {
   gb_tensor *x = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 1), *y = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 2);
-  gb_tensor *to = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 3), *whole = run2(GB_OP_add, x, y, NULL), *out[GB_MAX_OUT] = { NULL };
+  gb_tensor *to = new_noise(c, GB_FLOAT32, 2, SHAPE(3, 4), 3), *whole = run2(GB_OP_add, x, y, NULL),
+      *out[GB_MAX_OUT] = { NULL };
   uint64_t version = gb_tensor_version(to);
   CHECK(gb_apply_out(c, GB_OP_add, (gb_tensor *[]){ x, y }, 2, NULL, &to, out) == GB_OK && out[0] == to);
   for (int i = 0; i < 12; i++) CHECK(at(to, i) == at(whole, i));
@@ -301,7 +322,8 @@ static void test_given_outputs(gb_context *c) {
   gb_drop(&out[0]);
 
   gb_tensor *shorter = new_noise(c, GB_FLOAT32, 1, SHAPE(4), 4), *wide = new_noise(c, GB_FLOAT64, 2, SHAPE(3, 4), 5);
-  gb_tensor *tall = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 3), 6), *turned = run1(GB_OP_t, tall, NULL), *leaf_x = leaf(c, 2, SHAPE(3, 4), 7), *leaf_to = NULL;
+  gb_tensor *tall = new_noise(c, GB_FLOAT32, 2, SHAPE(4, 3), 6), *turned = run1(GB_OP_t, tall, NULL),
+      *leaf_x = leaf(c, 2, SHAPE(3, 4), 7), *leaf_to = NULL;
   CHECK(gb_tensor_new(c, GB_FLOAT64, 2, SHAPE(3, 4), test_device(), &leaf_to) == GB_OK);
   const struct { gb_op op; gb_tensor *x, *to; gb_status status; const char *says; } cases[] = {
     { GB_OP_exp, x, shorter, GB_ESHAPE, "3x4" },    { GB_OP_exp, x, wide, GB_EINVAL, "float32" },
@@ -321,24 +343,29 @@ static void test_given_outputs(gb_context *c) {
 
 /* d2/dx2 of sum(x^3) is 6 x; dropout has no second derivative and says so. */
 static void test_second_derivatives(gb_context *c) {
-  gb_tensor *x = leaf(c, 1, SHAPE(5), 1), *square = run2(GB_OP_mul, x, x, NULL), *cube = then2(GB_OP_mul, square, x, NULL), *sum = run1(GB_OP_sum, cube, NULL);
+  gb_tensor *x = leaf(c, 1, SHAPE(5), 1), *square = run2(GB_OP_mul, x, x, NULL),
+      *cube = then2(GB_OP_mul, square, x, NULL), *sum = run1(GB_OP_sum, cube, NULL);
   gb_tensor *first = NULL, *second = NULL;
   CHECK(gb_grad(&sum, NULL, 1, &x, 1, false, true, false, &first) == GB_OK);
   gb_tensor *total = run1(GB_OP_sum, first, NULL);
   CHECK(gb_grad(&total, NULL, 1, &x, 1, false, false, false, &second) == GB_OK);
-  for (int i = 0; i < 5; i++) CHECK(near(at(first, i), 3 * at(x, i) * at(x, i), 1e-12) && near(at(second, i), 6 * at(x, i), 1e-12));
+  for (int i = 0; i < 5; i++)
+    CHECK(near(at(first, i), 3 * at(x, i) * at(x, i), 1e-12) && near(at(second, i), 6 * at(x, i), 1e-12));
   CHECK(gb_tensor_grad(x) == NULL); /* gb_grad accumulates nowhere */
 
   gb_tensor *soft = run1(GB_OP_dropout, x, NULL), *soft_sum = run1(GB_OP_sum, soft, NULL), *none = NULL;
-  CHECK(gb_grad(&soft_sum, NULL, 1, &x, 1, false, true, false, &none) == GB_EAUTOGRAD && none == NULL && says(c, "dropout") && says(c, "second derivative"));
+  CHECK(gb_grad(&soft_sum, NULL, 1, &x, 1, false, true, false, &none) == GB_EAUTOGRAD && none == NULL &&
+        says(c, "dropout") && says(c, "second derivative"));
   gb_tensor *all[] = { x, cube, sum, first, second, total, soft, soft_sum };
   for (int i = 0; i < 8; i++) gb_tensor_release(all[i]);
 }
 
 static void test_grad_of_some(gb_context *c) {
-  gb_tensor *x = leaf(c, 1, SHAPE(3), 1), *unused = leaf(c, 1, SHAPE(3), 2), *y = run1(GB_OP_sin, x, NULL), *z = run2(GB_OP_mul, y, y, NULL), *sum = run1(GB_OP_sum, z, NULL);
+  gb_tensor *x = leaf(c, 1, SHAPE(3), 1), *unused = leaf(c, 1, SHAPE(3), 2), *y = run1(GB_OP_sin, x, NULL),
+      *z = run2(GB_OP_mul, y, y, NULL), *sum = run1(GB_OP_sum, z, NULL);
   gb_tensor *grads[3] = { NULL }, *inputs[] = { x, unused, y };
-  CHECK(gb_grad(&sum, NULL, 1, inputs, 3, true, false, false, grads) == GB_EAUTOGRAD && says(c, "input 2") && says(c, "allow_unused"));
+  CHECK(gb_grad(&sum, NULL, 1, inputs, 3, true, false, false, grads) == GB_EAUTOGRAD && says(c, "input 2") &&
+        says(c, "allow_unused"));
   CHECK(!grads[0] && !grads[1] && !grads[2]);
   CHECK(gb_grad(&sum, NULL, 1, inputs, 3, true, false, true, grads) == GB_OK);
   CHECK(grads[0] && !grads[1] && grads[2]);
@@ -347,9 +374,11 @@ static void test_grad_of_some(gb_context *c) {
     CHECK(near(at(grads[0], i), 2 * at(y, i) * cos(at(x, i)), 1e-12));
   }
   CHECK(!gb_tensor_grad(x) && !gb_tensor_grad(unused));
-  gb_tensor *plain = new_noise(c, GB_FLOAT64, 1, SHAPE(3), 3), *none = NULL, *two[] = { sum, z }, *ups[] = { NULL, plain }, *again = NULL;
+  gb_tensor *plain = new_noise(c, GB_FLOAT64, 1, SHAPE(3), 3), *none = NULL, *two[] = { sum, z },
+      *ups[] = { NULL, plain }, *again = NULL;
   CHECK(gb_grad(&sum, NULL, 1, &plain, 1, true, false, true, &none) == GB_EAUTOGRAD && says(c, "input 1"));
-  CHECK(gb_grad(two, ups, 2, &x, 1, true, false, false, &again) == GB_OK); /* two results at once: their gradients add */
+  /* two results at once: their gradients add */
+  CHECK(gb_grad(two, ups, 2, &x, 1, true, false, false, &again) == GB_OK);
   for (int i = 0; i < 3; i++) CHECK(near(at(again, i), (1 + at(plain, i)) * 2 * at(y, i) * cos(at(x, i)), 1e-12));
   gb_tensor *all[] = { x, unused, y, z, sum, grads[0], grads[2], plain, again };
   for (int i = 0; i < 9; i++) gb_tensor_release(all[i]);
@@ -398,7 +427,8 @@ static void test_hooks(gb_context *c) {
   CHECK(gb_tensor_register_hook(y, note, &second, let_go, &id[2]) == GB_OK);
   CHECK(gb_tensor_retain_grad(y) == GB_OK);
   CHECK(gb_backward(sum, NULL, true, false) == GB_OK);
-  CHECK(on_result.count == 1 && on_result.seen == 1 && second.count == 1 && second.seen == 10); /* in order, each sees what the last one left */
+  /* in order, each sees what the last one left */
+  CHECK(on_result.count == 1 && on_result.seen == 1 && second.count == 1 && second.seen == 10);
   CHECK(on_leaf.count == 1 && on_leaf.seen == 20); /* x is used twice: its hook sees the sum, once */
   gb_tensor *gx = gb_tensor_grad(x), *gy = gb_tensor_grad(y);
   CHECK(at(gx, 0) == 20 && at(gy, 0) == 10);
@@ -511,7 +541,8 @@ static void test_shared_paths_are_walked_once(gb_context *c) {
 int main(void) {
   gb_context *c = open_context(2, NULL);
   void (*const tests[])(gb_context *) = {
-    test_versions, test_saved_tensors_are_guarded, test_leaves_in_place, test_in_place_gradients, test_backward_errors, test_retain_graph_accumulates,
+    test_versions, test_saved_tensors_are_guarded, test_leaves_in_place, test_in_place_gradients, test_backward_errors,
+        test_retain_graph_accumulates,
     test_layer_gradients_are_checked, test_given_outputs, test_second_derivatives,
     test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
     test_a_million_nodes, test_shared_paths_are_walked_once,

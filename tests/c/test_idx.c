@@ -1,4 +1,5 @@
-/* test_idx.c - data/data.h: idx files, plain and gzipped, whole and damaged; images as a dataset; texts and token files as ids. */
+/* test_idx.c - data/data.h: idx files, plain and gzipped, whole and damaged; images as a dataset; texts and token files
+ * as ids. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include <math.h>
 #include <stdint.h>
@@ -41,7 +42,8 @@ static gb_status try_idx(const char *path) {
 }
 
 /* 3 images of 2 x 2, and labels. */
-static const unsigned char pictures[] = { 0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 2, 3, 50, 51, 52, 53, 252, 253, 254, 255 };
+static const unsigned char pictures[] = { 0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 2, 3, 50, 51, 52, 53,
+                                          252, 253, 254, 255 };
 static const unsigned char classes[] = { 0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9 };
 
 static void test_read(void) {
@@ -51,7 +53,8 @@ static void test_read(void) {
   put_gzip(zipped, pictures, sizeof pictures);
   for (int i = 0; i < 2; i++) {
     CHECK(gb_idx_read(context, i ? zipped : path, &idx) == GB_OK);
-    CHECK(idx.dtype == GB_UINT8 && idx.ndim == 3 && idx.shape[0] == 3 && idx.shape[1] == 2 && idx.shape[2] == 2 && idx.bytes == 12);
+    CHECK(idx.dtype == GB_UINT8 && idx.ndim == 3 && idx.shape[0] == 3 && idx.shape[1] == 2 && idx.shape[2] == 2 &&
+          idx.bytes == 12);
     CHECK(!memcmp(idx.data, pictures + 16, 12));
     gb_counted_free(idx.data);
   }
@@ -60,7 +63,8 @@ static void test_read(void) {
   static const unsigned char ints[] = { 0, 0, 12, 1, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe };
   static const unsigned char empty[] = { 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 0, 5 };
   put_file(path, floats, sizeof floats);
-  CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_FLOAT32 && ((float *)idx.data)[0] == 1.5f && ((float *)idx.data)[1] == -2.0f);
+  CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_FLOAT32 && ((float *)idx.data)[0] == 1.5f &&
+        ((float *)idx.data)[1] == -2.0f);
   gb_counted_free(idx.data);
   put_file(path, doubles, sizeof doubles);
   CHECK(gb_idx_read(context, path, &idx) == GB_OK && idx.dtype == GB_FLOAT64 && ((double *)idx.data)[0] == 1.5);
@@ -75,7 +79,8 @@ static void test_read(void) {
   unlink(zipped);
 }
 
-/* Every shorter file is refused, plain and gzipped; a changed byte gets an answer; a header that lies gets no memory. */
+/* Every shorter file is refused, plain and gzipped; a changed byte gets an answer; a header that lies gets no
+ * memory. */
 static void test_damage(void) {
   const char *path = path_of("b");
   unsigned char zipped[256];
@@ -131,10 +136,12 @@ static void test_images(void) {
   put_file(images, pictures, sizeof pictures);
   put_gzip(labels, classes, sizeof classes);
   CHECK(gb_dataset_images(context, images, labels, 0.5, 0.25, &set) == GB_OK);
-  CHECK(set && set->count == 3 && set->columns == 2 && set->column[0].dtype == GB_FLOAT32 && set->column[0].ndim == 3 && set->column[1].ndim == 0);
+  CHECK(set && set->count == 3 && set->columns == 2 && set->column[0].dtype == GB_FLOAT32 && set->column[0].ndim == 3 &&
+        set->column[1].ndim == 0);
   gb_tensor *out[2];
   CHECK(gb_dataset_get(context, set, 2, out) == GB_OK);
-  CHECK(gb_tensor_ndim(out[0]) == 3 && gb_tensor_size(out[0], 0) == 1 && gb_tensor_size(out[0], 1) == 2 && gb_tensor_ndim(out[1]) == 0);
+  CHECK(gb_tensor_ndim(out[0]) == 3 && gb_tensor_size(out[0], 0) == 1 && gb_tensor_size(out[0], 1) == 2 &&
+        gb_tensor_ndim(out[1]) == 0);
   const float *x = gb_tensor_data(out[0]);
   CHECK(x[0] == (252.0f / 255.0f - 0.5f) / 0.25f && x[3] == 2.0f && *(int64_t *)gb_tensor_data(out[1]) == 9);
   gb_tensor_release(out[0]);
@@ -144,7 +151,8 @@ static void test_images(void) {
   CHECK(gb_dataset_images(context, images, NULL, 0, 1, &set) == GB_OK && set->columns == 1);
   gb_dataset_release(set);
   CHECK(gb_dataset_images(context, labels, images, 0, 1, &set) == GB_EFORMAT);
-  CHECK(gb_dataset_images(context, images, labels, 0, 0, &set) == GB_EINVAL && gb_dataset_images(context, images, labels, 0, NAN, &set) == GB_EINVAL);
+  CHECK(gb_dataset_images(context, images, labels, 0, 0, &set) == GB_EINVAL &&
+        gb_dataset_images(context, images, labels, 0, NAN, &set) == GB_EINVAL);
   unsigned char fewer[sizeof classes] = { 0 };
   memcpy(fewer, classes, sizeof classes);
   fewer[7] = 2;
@@ -164,7 +172,8 @@ static void test_text(void) {
   static const uint16_t expected[] = { 4, 5, 2, 0, 3, 6, 1, 0, 4, 5 };
   CHECK(!memcmp(gb_text_ids(text), expected, sizeof expected));
   int64_t ids[32], count;
-  CHECK(gb_text_encode(context, text, "bé!", 4, ids, &count) == GB_OK && count == 3 && ids[0] == 3 && ids[1] == 5 && ids[2] == 1);
+  CHECK(gb_text_encode(context, text, "bé!", 4, ids, &count) == GB_OK && count == 3 && ids[0] == 3 && ids[1] == 5 &&
+        ids[2] == 1);
   char *back;
   CHECK(gb_text_decode(context, text, ids, 3, &back, &size) == GB_OK && size == 4 && !strcmp(back, "bé!"));
   free(back);
@@ -179,13 +188,15 @@ static void test_text(void) {
   CHECK(gb_text_vocabulary_size(other) == 7 && gb_text_ids(other)[0] == 3 && gb_text_ids(other)[1] == 0);
   gb_text_release(other);
   CHECK(gb_text_new(context, "z", 1, GB_TEXT_CHARACTERS, vocabulary, size, &other) == GB_EINVAL);
-  CHECK(gb_text_new(context, "a\xff", 2, GB_TEXT_CHARACTERS, NULL, 0, &other) == GB_EFORMAT && strstr(gb_error(context), "byte 2"));
+  CHECK(gb_text_new(context, "a\xff", 2, GB_TEXT_CHARACTERS, NULL, 0, &other) == GB_EFORMAT &&
+        strstr(gb_error(context), "byte 2"));
   gb_text_release(text);
 
   CHECK(gb_text_new(context, "\xff\0z", 3, GB_TEXT_BYTES, NULL, 0, &text) == GB_OK);
   CHECK(gb_text_length(text) == 3 && gb_text_vocabulary_size(text) == 256 && !gb_text_vocabulary(text, &size));
   CHECK(gb_text_ids(text)[0] == 255 && gb_text_ids(text)[1] == 0);
-  CHECK(gb_text_decode(context, text, (int64_t[]){ 255, 0, 'z' }, 3, &back, &size) == GB_OK && size == 3 && !memcmp(back, "\xff\0z", 4));
+  CHECK(gb_text_decode(context, text, (int64_t[]){ 255, 0, 'z' }, 3, &back, &size) == GB_OK && size == 3 &&
+        !memcmp(back, "\xff\0z", 4));
   free(back);
   gb_text_release(text);
   CHECK(gb_text_new(context, "", 0, GB_TEXT_CHARACTERS, NULL, 0, &text) == GB_OK && gb_text_length(text) == 0);
@@ -195,12 +206,14 @@ static void test_text(void) {
   CHECK(gb_text_open(context, path, GB_TEXT_CHARACTERS, NULL, 0, &text) == GB_OK && gb_text_length(text) == 10);
   gb_text_release(text);
   put_file(path, "\xc3", 1);
-  CHECK(gb_text_open(context, path, GB_TEXT_CHARACTERS, NULL, 0, &text) == GB_EFORMAT && strstr(gb_error(context), path));
+  CHECK(gb_text_open(context, path, GB_TEXT_CHARACTERS, NULL, 0, &text) == GB_EFORMAT &&
+        strstr(gb_error(context), path));
   unlink(path);
   CHECK(gb_text_open(context, path, GB_TEXT_BYTES, NULL, 0, &text) == GB_EIO);
 }
 
-/* Ids of each width, with and without a header; every damage to the header is said; a file that shrinks is an error of the read. */
+/* Ids of each width, with and without a header; every damage to the header is said; a file that shrinks is an error of
+ * the read. */
 static void test_tokens(void) {
   const char *path = path_of("tokens");
   static const unsigned char plain[] = { 1, 0, 0xff, 0xff, 2, 1, 0, 0x80 };
@@ -222,8 +235,10 @@ static void test_tokens(void) {
   put_file(path, plain, 7);
   CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "7 bytes"));
 
-  static unsigned char headed[1024 + 2 * 5000] = { 0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 5000 % 256, 5000 / 256 }; /* 20240520, 1, 5000 */
-  for (int i = 0; i < 5000; i++) headed[1024 + 2 * i] = (unsigned char)i, headed[1025 + 2 * i] = (unsigned char)(i >> 8);
+  /* 20240520, 1, 5000 */
+  static unsigned char headed[1024 + 2 * 5000] = { 0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 5000 % 256, 5000 / 256 };
+  for (int i = 0; i < 5000; i++)
+    headed[1024 + 2 * i] = (unsigned char)i, headed[1025 + 2 * i] = (unsigned char)(i >> 8);
   put_file(path, headed, sizeof headed);
   CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_OK && gb_tokens_length(tokens) == 5000);
   CHECK(gb_tokens_read(tokens, 3, 4990, ids, error, sizeof error) == GB_OK && ids[0] == 3 && ids[4989] == 4992);
@@ -231,24 +246,28 @@ static void test_tokens(void) {
   CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT8, &tokens) == GB_OK && gb_tokens_length(tokens) == sizeof headed);
   gb_tokens_release(tokens);
   put_file(path, headed, sizeof headed - 2);
-  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "5000 ids"));
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT &&
+        strstr(gb_error(context), "5000 ids"));
   headed[4] = 7;
   put_file(path, headed, sizeof headed);
-  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT && strstr(gb_error(context), "version 7"));
+  CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EFORMAT &&
+        strstr(gb_error(context), "version 7"));
 
   gb_dataset *set = NULL;
   headed[4] = 1;
   put_file(path, headed, sizeof headed);
   CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_OK);
   CHECK(gb_dataset_token_windows(context, tokens, 4990, 11, 3, &set) == GB_EINDEX);
-  CHECK(gb_dataset_token_windows(context, tokens, 0, 5000, 5000, &set) == GB_EINVAL && strstr(gb_error(context), "too few"));
+  CHECK(gb_dataset_token_windows(context, tokens, 0, 5000, 5000, &set) == GB_EINVAL &&
+        strstr(gb_error(context), "too few"));
   CHECK(gb_dataset_token_windows(context, tokens, 4990, 10, 3, &set) == GB_OK && set->count == 7);
   gb_tokens_release(tokens); /* the dataset holds it */
   int64_t x[6], y[6], at[] = { 6, 0 };
   CHECK(gb_dataset_read(set, at, 2, (void *[]){ x, y }, error, sizeof error) == GB_OK);
   CHECK(x[0] == 4996 && x[2] == 4998 && y[0] == 4997 && y[2] == 4999 && x[3] == 4990 && y[5] == 4993);
   put_file(path, headed, 1024 + 2 * 4998);
-  CHECK(gb_dataset_read(set, at, 1, (void *[]){ x, y }, error, sizeof error) == GB_EFORMAT && strstr(error, path) && strstr(error, "ends at byte"));
+  CHECK(gb_dataset_read(set, at, 1, (void *[]){ x, y }, error, sizeof error) == GB_EFORMAT && strstr(error, path) &&
+        strstr(error, "ends at byte"));
   gb_dataset_release(set);
   unlink(path);
   CHECK(gb_tokens_open(context, path, GB_TOKENS_UINT16, &tokens) == GB_EIO);

@@ -38,17 +38,23 @@ static int refuses(const char *text) {
 
 static void test_grammar(void) {
   static const char *const good[] = {
-    "{}", "[]", " [ ] ", "null", "true", "false", "0", "-0", "10", "-12", "1.5", "1e3", "1E-3", "0.0", "-0.25e+2", "\"\"", "\"a\"", "[1,2,[3]]",
-    "{\"a\":1,\"b\":{\"a\":2}}", "\t{\n\"a\" : [ 1 , 2 ] }\r\n", "\"\\u00e9\\ud83d\\ude00\\n\\/\"", "18446744073709551615", "-9223372036854775808",
+    "{}", "[]", " [ ] ", "null", "true", "false", "0", "-0", "10", "-12", "1.5", "1e3", "1E-3", "0.0", "-0.25e+2",
+        "\"\"", "\"a\"", "[1,2,[3]]",
+    "{\"a\":1,\"b\":{\"a\":2}}", "\t{\n\"a\" : [ 1 , 2 ] }\r\n", "\"\\u00e9\\ud83d\\ude00\\n\\/\"",
+        "18446744073709551615", "-9223372036854775808",
     "\"\xc3\xa9\xf0\x9f\x98\x80\"", "1e-400",
   };
   static const char *const bad[] = {
-    "", " ", "{", "}", "[", "]", "{]", "[}", "nul", "nulll", "True", "01", "-", "+1", "1.", ".5", "1e", "1e+", "--1", "0x10", "1 2", "[1,]", "[,1]",
+    "", " ", "{", "}", "[", "]", "{]", "[}", "nul", "nulll", "True", "01", "-", "+1", "1.", ".5", "1e", "1e+", "--1",
+        "0x10", "1 2", "[1,]", "[,1]",
         "[1 2]",
-    "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{a:1}", "{\"a\":1 \"b\":2}", "\"", "\"\\", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"",
+    "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{a:1}", "{\"a\":1 \"b\":2}", "\"", "\"\\", "\"\\x\"", "\"\\u12\"",
+        "\"\\u12g4\"", "\"\\ud800\"",
         "\"\\udc00\"",
-    "\"\\ud800\\u0041\"", "\"a\nb\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xc3\"", "{\"a\":1,\"a\":2}",
-    "{\"a\":1,\"\\u0061\":2}", "18446744073709551616", "-9223372036854775809", "1e999", "NaN", "Infinity", "'a'", "[1]x", "/**/1",
+    "\"\\ud800\\u0041\"", "\"a\nb\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
+        "\"\xc3\"", "{\"a\":1,\"a\":2}",
+    "{\"a\":1,\"\\u0061\":2}", "18446744073709551616", "-9223372036854775809", "1e999", "NaN", "Infinity", "'a'",
+        "[1]x", "/**/1",
   };
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
     CHECK(accepts(good[i]));
@@ -61,7 +67,8 @@ static void test_grammar(void) {
 }
 
 static void test_values(void) {
-  static const char text[] = "{\"i\":-5,\"u\":18446744073709551615,\"x\":0.1,\"s\":\"a\\u0000b\\u00e9\\ud83d\\ude00\",\"l\":[true,null]}";
+  static const char text[] =
+      "{\"i\":-5,\"u\":18446744073709551615,\"x\":0.1,\"s\":\"a\\u0000b\\u00e9\\ud83d\\ude00\",\"l\":[true,null]}";
   gb_status status;
   gb_json *root = parse(text, sizeof text - 1, &status);
   int64_t integer;
@@ -75,7 +82,8 @@ static void test_values(void) {
   CHECK(s && s->as.string.length == 9 && !memcmp(s->as.string.text, "a\0b\xc3\xa9\xf0\x9f\x98\x80", 10));
   const gb_json *l = gb_json_get(root, "l");
   CHECK(l && l->as.list.count == 2 && l->as.list.first->as.boolean && l->as.list.first->next->type == GB_JSON_NULL);
-  CHECK(!gb_json_get(root, "z") && !gb_json_get(l, "z") && !gb_json_int64(NULL, &integer) && !gb_json_double(l, &number));
+  CHECK(!gb_json_get(root, "z") && !gb_json_get(l, "z") && !gb_json_int64(NULL, &integer) &&
+        !gb_json_double(l, &number));
   gb_json_free(root);
 }
 
@@ -94,7 +102,8 @@ static void test_limits(void) {
   size_t count = 200000, length = 1;
   char *text = malloc(count * 16);
   text[0] = '{';
-  for (size_t i = 0; i < count; i++) length += (size_t)sprintf(text + length, "%s\"%zu\":%zu", i ? "," : "", i * 7919 % count, i);
+  for (size_t i = 0; i < count; i++)
+    length += (size_t)sprintf(text + length, "%s\"%zu\":%zu", i ? "," : "", i * 7919 % count, i);
   text[length++] = '}';
   gb_json *root = parse(text, length, &status);
   CHECK(status == GB_OK && root && root->as.list.count == (int64_t)count);
@@ -148,7 +157,9 @@ static void test_writer(void) {
   gb_json_string(&w, "x\0\xc3\xa9", 4);
   gb_json_close(&w, '}');
   CHECK(w.status == GB_OK);
-  CHECK(!strcmp(w.text, "{\"a\\\"\\\\\\u000a\":[-9223372036854775808,18446744073709551615,1.0,true,null],\"b\":{},\"c\":\"x\\u0000\xc3\xa9\"}"));
+  CHECK(!strcmp(w.text,
+                "{\"a\\\"\\\\\\u000a\":[-9223372036854775808,18446744073709551615,1.0,true,null],"
+                 "\"b\":{},\"c\":\"x\\u0000\xc3\xa9\"}"));
   CHECK(accepts(w.text));
   gb_json_writer_free(&w);
   gb_json_string(&w, "\xff", 1);
@@ -162,7 +173,8 @@ static void test_writer(void) {
 
 /* Doubles of all sizes, and the edges, bit for bit. */
 static int doubles_return(int count) {
-  static const double edges[] = { 0.0, -0.0, 0x1p-1074, DBL_MIN, DBL_MAX, -DBL_MAX, 0.1, 1e21, 123456789012345678.0, 5e-324, 1e100 };
+  static const double edges[] = { 0.0, -0.0, 0x1p-1074, DBL_MIN, DBL_MAX, -DBL_MAX, 0.1, 1e21, 123456789012345678.0,
+                                  5e-324, 1e100 };
   int good = 0, n = (int)(sizeof edges / sizeof *edges);
   for (int i = 0; i < count; i++) {
     uint32_t r[4];
@@ -172,14 +184,16 @@ static int doubles_return(int count) {
     gb_status status;
     gb_json_number(&w, x);
     gb_json *root = parse(w.text, w.length, &status);
-    good += status == GB_OK && root->type == GB_JSON_NUMBER && gb_json_double(root, &back) && !memcmp(&x, &back, sizeof x);
+    good += status == GB_OK && root->type == GB_JSON_NUMBER && gb_json_double(root, &back) &&
+        !memcmp(&x, &back, sizeof x);
     gb_json_free(root);
     gb_json_writer_free(&w);
   }
   return good == count;
 }
 
-/* A tree counts against the limit on tensor bytes while it lives, is refused beyond it, and heeds a stop; a text that is written counts too. */
+/* A tree counts against the limit on tensor bytes while it lives, is refused beyond it, and heeds a stop; a text that
+ * is written counts too. */
 static void test_counting(void) {
   enum { VALUES = 400000 };
   static char text[2 * VALUES + 2];
@@ -220,7 +234,8 @@ static void test_many_keys(void) {
   for (int twice = -1; twice < KEYS; twice += 37) {
     int length = 0;
     for (int i = 0; i < KEYS; i++)
-      length += snprintf(text + length, sizeof text - (size_t)length, "%c\"%03d\":1", i ? ',' : '{', i == twice ? (i + 500) % KEYS : i * 7 % KEYS);
+      length += snprintf(text + length, sizeof text - (size_t)length, "%c\"%03d\":1", i ? ',' : '{',
+                         i == twice ? (i + 500) % KEYS : i * 7 % KEYS);
     text[length++] = '}';
     gb_json *root = parse(text, (size_t)length, &status);
     CHECK(twice < 0 ? status == GB_OK : status == GB_EFORMAT || twice * 7 % KEYS == (twice + 500) % KEYS);
@@ -240,7 +255,8 @@ int main(void) {
   CHECK(doubles_return(20000));
   static const char *const commas[] = { "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8" };
   for (size_t i = 0; i < sizeof commas / sizeof *commas; i++)
-    if (setlocale(LC_ALL, commas[i])) CHECK(doubles_return(1000)); /* a host may have set one; not every machine has one */
+    /* a host may have set one; not every machine has one */
+    if (setlocale(LC_ALL, commas[i])) CHECK(doubles_return(1000));
   gb_context_close(context);
   return check_report();
 }

@@ -1,4 +1,5 @@
-/* test_loader.c - data/loader.h and data/dataset.h: the order of batches is a function of the seed and the position alone. */
+/* test_loader.c - data/loader.h and data/dataset.h: the order of batches is a function of the seed and the position
+ * alone. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -54,7 +55,8 @@ static void test_uniform(void) {
 
 /* {==== Batches ==== */
 
-/* The numbers of the next batch of a loader over gb_dataset_indices; their count, 0 at the end of an epoch, -1: a failure. */
+/* The numbers of the next batch of a loader over gb_dataset_indices; their count, 0 at the end of an epoch, -1: a
+ * failure. */
 static int64_t next_numbers(gb_loader *loader, int64_t *to) {
   gb_tensor *t;
   if (gb_loader_next(loader, &t) != GB_OK) return -1;
@@ -93,7 +95,8 @@ static int64_t three_epochs(gb_loader *loader, int64_t *row) {
 static void test_orders(void) {
   static int64_t expected[1000], got[1000];
   const gb_loader_options kinds[] = {
-    { .batch_size = 7 }, { .batch_size = 7, .shuffle = true, .seed = 3 }, { .batch_size = 7, .drop_last = true }, { .batch_size = 100 },
+    { .batch_size = 7 }, { .batch_size = 7, .shuffle = true, .seed = 3 }, { .batch_size = 7, .drop_last = true },
+        { .batch_size = 100 },
     { .batch_size = 7, .shuffle = true, .drop_last = true, .seed = UINT64_MAX }, { .batch_size = 50, .shuffle = true },
     { .batch_size = 7, .random_batches = 9, .seed = 5 },
   };
@@ -101,9 +104,11 @@ static void test_orders(void) {
   gb_dataset *set = numbers(50);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     gb_loader *loader = open_over(set, kinds[k]);
-    int64_t length = three_epochs(loader, expected), per_epoch = kinds[k].drop_last ? 49 : kinds[k].random_batches ? 63 : 50;
+    int64_t length = three_epochs(loader, expected), per_epoch = kinds[k].drop_last ? 49 : kinds[k].random_batches ? 63
+        : 50;
     CHECK(length == 3 * (per_epoch + 1));
-    CHECK(gb_loader_batches(loader) == (kinds[k].random_batches ? 9 : kinds[k].drop_last ? 7 : (50 + kinds[k].batch_size - 1) / kinds[k].batch_size));
+    CHECK(gb_loader_batches(loader) == (kinds[k].random_batches ? 9 : kinds[k].drop_last ? 7
+                                        : (50 + kinds[k].batch_size - 1) / kinds[k].batch_size));
     gb_loader_close(loader);
     if (!kinds[k].shuffle && !kinds[k].random_batches)
       CHECK(expected[0] == 0 && expected[per_epoch - 1] == per_epoch - 1 && expected[per_epoch + 1] == 0);
@@ -154,7 +159,8 @@ static void test_positions(int prefetch) {
 /* A dataset of the caller that fails now and then. */
 typedef struct fragile { atomic_int failures; int released; } fragile;
 
-static gb_status fragile_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error, size_t error_size) {
+static gb_status fragile_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                             size_t error_size) {
   fragile *f = user;
   for (int64_t i = 0; i < n; i++) {
     ((float *)out[0])[i] = (float)indices[i];
@@ -171,7 +177,8 @@ static void fragile_release(void *user) { ((fragile *)user)->released++; }
 /* A failure comes out as status and text, at its batch; the position stays, and trying again goes on from there. */
 static void test_failures(int prefetch) {
   fragile f = { 2, 0 };
-  gb_dataset *set, table = { .count = 10, .columns = 1, .column = { { .dtype = GB_FLOAT32 } }, .get_batch = fragile_get, .release = fragile_release,
+  gb_dataset *set, table = { .count = 10, .columns = 1, .column = { { .dtype = GB_FLOAT32 } }, .get_batch = fragile_get,
+                             .release = fragile_release,
                             .user = &f };
   CHECK(gb_dataset_new(context, &table, &set) == GB_OK);
   gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 2, .prefetch = prefetch });
@@ -182,7 +189,8 @@ static void test_failures(int prefetch) {
     CHECK(gb_loader_next(loader, &t) == GB_OK);
     gb_tensor_release(t);
   }
-  for (int i = 0; i < 2; i++) good += gb_loader_next(loader, &t) == GB_EIO && strstr(gb_error(context), "sample five is broken") &&
+  for (int i = 0; i < 2; i++) good += gb_loader_next(loader, &t) == GB_EIO &&
+      strstr(gb_error(context), "sample five is broken") &&
       gb_loader_get_position(loader).batch == 2;
   CHECK(good == 2);
   CHECK(gb_loader_next(loader, &t) == GB_OK && t && ((float *)gb_tensor_data(t))[1] == 5);
@@ -231,11 +239,14 @@ static void test_options(void) {
   CHECK(options.batch_size == 32 && options.prefetch == 2 && !options.shuffle);
   const gb_loader_options bad[] = {
     { .batch_size = 0 }, { .batch_size = -1 }, { .batch_size = 1, .prefetch = -1 }, { .batch_size = 1, .prefetch = 65 },
-    { .batch_size = 1, .random_batches = -1 }, { .batch_size = 1, .random_batches = 5, .shuffle = true }, { .batch_size = 11, .drop_last = true },
+    { .batch_size = 1, .random_batches = -1 }, { .batch_size = 1, .random_batches = 5, .shuffle = true },
+        { .batch_size = 11, .drop_last = true },
     { .batch_size = INT64_MAX, .random_batches = 2 }, { .batch_size = INT64_MAX, .random_batches = 1 },
   };
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(gb_loader_open(context, set, &bad[i], &loader) == GB_EINVAL);
-  CHECK(gb_loader_open(context, empty, &(gb_loader_options){ .batch_size = 1, .random_batches = 1 }, &loader) == GB_EINVAL);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    CHECK(gb_loader_open(context, set, &bad[i], &loader) == GB_EINVAL);
+  CHECK(gb_loader_open(context, empty, &(gb_loader_options){ .batch_size = 1, .random_batches = 1 }, &loader) ==
+        GB_EINVAL);
   CHECK(gb_loader_open(context, empty, &options, &loader) == GB_OK && gb_loader_batches(loader) == 0);
   int64_t row[1];
   CHECK(next_numbers(loader, row) == 0 && next_numbers(loader, row) == 0 && gb_loader_get_position(loader).epoch == 2);
@@ -263,8 +274,10 @@ static void test_tensors(void) {
   CHECK(gb_tensor_over(context, y, GB_INT64, 0, NULL, NULL, NULL, &scalar) == GB_OK);
   CHECK(gb_tensor_view(tensors[0], 2, (int64_t[]){ 3, 4 }, (int64_t[]){ 1, 3 }, 0, &turned) == GB_OK);
   gb_dataset *set;
-  CHECK(gb_dataset_tensors(context, &turned, 1, &set) == GB_EINVAL && gb_dataset_tensors(context, &scalar, 1, &set) == GB_ESHAPE);
-  CHECK(gb_dataset_tensors(context, (gb_tensor *[]){ tensors[0], turned }, 2, &set) != GB_OK && gb_dataset_tensors(context, tensors, 0,
+  CHECK(gb_dataset_tensors(context, &turned, 1, &set) == GB_EINVAL &&
+        gb_dataset_tensors(context, &scalar, 1, &set) == GB_ESHAPE);
+  CHECK(gb_dataset_tensors(context, (gb_tensor *[]){ tensors[0], turned }, 2, &set) != GB_OK &&
+        gb_dataset_tensors(context, tensors, 0,
       &set) == GB_EINVAL);
   CHECK(gb_dataset_tensors(context, tensors, 2, &set) == GB_OK && set->count == 4);
   gb_tensor_release(tensors[0]);
@@ -274,14 +287,16 @@ static void test_tensors(void) {
 
   gb_dataset *range, *subset;
   CHECK(gb_dataset_range(context, set, 1, 3, &range) == GB_OK && range->count == 3);
-  CHECK(gb_dataset_range(context, set, 2, 3, &subset) == GB_EINDEX && gb_dataset_range(context, set, -1, 1, &subset) == GB_EINDEX);
+  CHECK(gb_dataset_range(context, set, 2, 3, &subset) == GB_EINDEX &&
+        gb_dataset_range(context, set, -1, 1, &subset) == GB_EINDEX);
   CHECK(gb_dataset_subset(context, range, (int64_t[]){ 3 }, 1, &subset) == GB_EINDEX);
   CHECK(gb_dataset_subset(context, range, (int64_t[]){ 2, 0, 2 }, 3, &subset) == GB_OK && subset->count == 3);
   gb_dataset_release(range);
   gb_dataset_release(set);
   gb_loader *loader = open_over(subset, (gb_loader_options){ .batch_size = 2, .prefetch = 1 });
   gb_dataset_release(subset);
-  CHECK(gb_loader_next(loader, out) == GB_OK && gb_tensor_ndim(out[0]) == 2 && gb_tensor_size(out[0], 0) == 2 && gb_tensor_ndim(out[1]) == 1);
+  CHECK(gb_loader_next(loader, out) == GB_OK && gb_tensor_ndim(out[0]) == 2 && gb_tensor_size(out[0], 0) == 2 &&
+        gb_tensor_ndim(out[1]) == 1);
   CHECK(((float *)gb_tensor_data(out[0]))[0] == 9 && ((float *)gb_tensor_data(out[0]))[5] == 5);
   CHECK(((int64_t *)gb_tensor_data(out[1]))[0] == 13 && ((int64_t *)gb_tensor_data(out[1]))[1] == 11);
   gb_tensor_release(out[0]);
@@ -294,7 +309,8 @@ static void test_parts(void) {
   gb_dataset *set = numbers(2000), *range, *subset = NULL;
   int64_t list[1000], row[1000];
   for (int i = 0; i < 1000; i++) list[i] = 999 - i;
-  CHECK(gb_dataset_range(context, set, 1000, 1000, &range) == GB_OK && gb_dataset_subset(context, range, list, 1000, &subset) == GB_OK);
+  CHECK(gb_dataset_range(context, set, 1000, 1000, &range) == GB_OK &&
+        gb_dataset_subset(context, range, list, 1000, &subset) == GB_OK);
   gb_loader *loader = open_over(subset, (gb_loader_options){ .batch_size = 1000 });
   int good = 0;
   CHECK(next_numbers(loader, row) == 1000);
@@ -311,16 +327,20 @@ static void test_windows(void) {
   gb_dataset *set;
   gb_tensor *out[2];
   CHECK(gb_text_new(context, "abcdefgh", 8, GB_TEXT_CHARACTERS, NULL, 0, &text) == GB_OK);
-  CHECK(gb_dataset_windows(context, text, 0, 8, 0, &set) == GB_EINVAL && gb_dataset_windows(context, text, 0, 8, 8, &set) == GB_EINVAL);
-  CHECK(gb_dataset_windows(context, text, 1, 8, 3, &set) == GB_EINDEX && gb_dataset_windows(context, text, -1, 3, 1, &set) == GB_EINDEX);
+  CHECK(gb_dataset_windows(context, text, 0, 8, 0, &set) == GB_EINVAL &&
+        gb_dataset_windows(context, text, 0, 8, 8, &set) == GB_EINVAL);
+  CHECK(gb_dataset_windows(context, text, 1, 8, 3, &set) == GB_EINDEX &&
+        gb_dataset_windows(context, text, -1, 3, 1, &set) == GB_EINDEX);
   CHECK(gb_dataset_windows(context, text, 0, 8, INT64_MAX, &set) == GB_EINVAL);
   CHECK(gb_dataset_windows(context, text, 2, 6, 3, &set) == GB_OK && set->count == 3);
   gb_text_release(text);
   CHECK(gb_dataset_get(context, set, 2, out) == GB_OK && gb_tensor_size(out[0], 0) == 3);
-  CHECK(!memcmp(gb_tensor_data(out[0]), (int64_t[]){ 4, 5, 6 }, 24) && !memcmp(gb_tensor_data(out[1]), (int64_t[]){ 5, 6, 7 }, 24));
+  CHECK(!memcmp(gb_tensor_data(out[0]), (int64_t[]){ 4, 5, 6 }, 24) &&
+        !memcmp(gb_tensor_data(out[1]), (int64_t[]){ 5, 6, 7 }, 24));
   gb_tensor_release(out[0]);
   gb_tensor_release(out[1]);
-  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 5, .random_batches = 40, .prefetch = 2, .seed = 1 });
+  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 5, .random_batches = 40, .prefetch = 2,
+                                                          .seed = 1 });
   int good = 0, starts[3] = { 0 };
   for (int b = 0; b < 40; b++) {
     CHECK(gb_loader_next(loader, out) == GB_OK && gb_tensor_size(out[0], 0) == 5);

@@ -1,8 +1,10 @@
-/* test_numbers.c - what results are made of: promotion and broadcasting as in PyTorch, and the random words of Random123. */
+/* test_numbers.c - what results are made of: promotion and broadcasting as in PyTorch, and the random words of
+ * Random123. */
 #include "base/random.h"
 #include "engine.h"
 
-/* {==== promotion: the tables of torch.promote_types and torch.result_type (2.x), one letter per dtype in the order of gb_dtype ==== */
+/* {==== promotion: the tables of torch.promote_types and torch.result_type (2.x), one letter per dtype in the order of
+ * gb_dtype ==== */
 
 static const char letters[] = "DFHBLIUOSC"; /* float64 float32 float16 bfloat16 int64 int32 uint8 bool int16 int8 */
 static const char *const two_tensors[] = { "DDDDDDDDDD", "DFFFFFFFFF", "DFHFHHHHHH", "DFFBBBBBBB", "DFHBLLLLLL",
@@ -35,10 +37,14 @@ static void test_promotion(gb_context *c) {
   for (int a = 0; a < GB_DTYPE_COUNT; a++) {
     for (int b = 0; b < GB_DTYPE_COUNT; b++) {
       CHECK(gb_promote((gb_dtype)a, (gb_dtype)b) == dtype_of(two_tensors[a][b]));
-      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 1, SHAPE(2)), new_ones(c, (gb_dtype)b, 1, SHAPE(2))) == dtype_of(two_tensors[a][b]));
-      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 0, NULL), new_ones(c, (gb_dtype)b, 0, NULL)) == dtype_of(two_tensors[a][b]));
-      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 1, SHAPE(2)), new_ones(c, (gb_dtype)b, 0, NULL)) == dtype_of(with_scalar[a][b]));
-      CHECK(sum_dtype(new_ones(c, (gb_dtype)b, 0, NULL), new_ones(c, (gb_dtype)a, 2, SHAPE(1, 1))) == dtype_of(with_scalar[a][b]));
+      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 1, SHAPE(2)), new_ones(c, (gb_dtype)b, 1, SHAPE(2))) ==
+            dtype_of(two_tensors[a][b]));
+      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 0, NULL), new_ones(c, (gb_dtype)b, 0, NULL)) ==
+            dtype_of(two_tensors[a][b]));
+      CHECK(sum_dtype(new_ones(c, (gb_dtype)a, 1, SHAPE(2)), new_ones(c, (gb_dtype)b, 0, NULL)) ==
+            dtype_of(with_scalar[a][b]));
+      CHECK(sum_dtype(new_ones(c, (gb_dtype)b, 0, NULL), new_ones(c, (gb_dtype)a, 2, SHAPE(1, 1))) ==
+            dtype_of(with_scalar[a][b]));
     }
     for (int ndim = 0; ndim < 2; ndim++) {
       gb_tensor *fraction = NULL, *whole = NULL;
@@ -54,7 +60,8 @@ static void test_result_dtypes(gb_context *c) {
   for (int d = 0; d < GB_DTYPE_COUNT; d++) {
     gb_dtype dtype = (gb_dtype)d;
     gb_tensor *x = new_ones(c, dtype, 2, SHAPE(2, 3)), *out[GB_MAX_OUT] = { NULL };
-    gb_tensor *less = run2(GB_OP_lt, x, x, NULL), *quotient = run2(GB_OP_div, x, x, NULL), *sum = run1(GB_OP_sum, x, NULL), *argmax = run1(GB_OP_argmax, x, NULL);
+    gb_tensor *less = run2(GB_OP_lt, x, x, NULL), *quotient = run2(GB_OP_div, x, x, NULL),
+        *sum = run1(GB_OP_sum, x, NULL), *argmax = run1(GB_OP_argmax, x, NULL);
     CHECK(gb_tensor_dtype(less) == GB_BOOL);
     CHECK(gb_tensor_dtype(quotient) == (gb_dtype_is_float(dtype) ? dtype : GB_FLOAT32));
     CHECK(gb_tensor_dtype(sum) == (gb_dtype_is_float(dtype) ? dtype : GB_INT64));
@@ -86,8 +93,10 @@ static void test_in_place_dtypes(gb_context *c) {
 /* {==== what is made of the table of dtypes ==== */
 
 static void test_formats(void) {
-  CHECK(gb_largest_of(GB_FLOAT16) == 65504 && gb_largest_of(GB_BFLOAT16) == 0x1.fep127 && gb_largest_of(GB_FLOAT32) == 0x1.fffffep127);
-  CHECK(gb_whole_of(GB_FLOAT16) == 2048 && gb_whole_of(GB_BFLOAT16) == 256 && gb_whole_of(GB_FLOAT64) == (int64_t)1 << 53);
+  CHECK(gb_largest_of(GB_FLOAT16) == 65504 && gb_largest_of(GB_BFLOAT16) == 0x1.fep127 &&
+        gb_largest_of(GB_FLOAT32) == 0x1.fffffep127);
+  CHECK(gb_whole_of(GB_FLOAT16) == 2048 && gb_whole_of(GB_BFLOAT16) == 256 &&
+        gb_whole_of(GB_FLOAT64) == (int64_t)1 << 53);
   for (int k = 0; k < GB_COPIES; k++) CHECK(gb_copy_slot(gb_copy_dtype(k)) == k && gb_is_16bit(gb_copy_dtype(k)));
   for (int d = 0; d < GB_DTYPE_COUNT; d++) {
     gb_dtype dtype = (gb_dtype)d;
@@ -106,10 +115,14 @@ typedef struct shapes { int n_a, n_b, n_out; int64_t a[4], b[4], out[4]; } shape
 
 static void test_broadcasting(gb_context *c) {
   static const shapes list[] = {
-    { 2, 2, 2, { 2, 3 }, { 2, 3 }, { 2, 3 } },    { 2, 1, 2, { 2, 3 }, { 3 }, { 2, 3 } },       { 2, 2, 2, { 2, 1 }, { 1, 3 }, { 2, 3 } },
-    { 0, 3, 3, { 0 }, { 4, 1, 2 }, { 4, 1, 2 } }, { 3, 2, 3, { 4, 1, 2 }, { 5, 1 }, { 4, 5, 2 } }, { 2, 2, 2, { 0, 3 }, { 1, 3 }, { 0, 3 } },
-    { 1, 1, 1, { 1 }, { 0 }, { 0 } },             { 0, 0, 0, { 0 }, { 0 }, { 0 } },             { 2, 1, -1, { 2, 3 }, { 2 }, { 0 } },
-    { 2, 2, -1, { 2, 3 }, { 3, 3 }, { 0 } },      { 1, 1, -1, { 0 }, { 2 }, { 0 } },            { 3, 3, -1, { 1, 2, 3 }, { 2, 2, 2 }, { 0 } },
+    { 2, 2, 2, { 2, 3 }, { 2, 3 }, { 2, 3 } },    { 2, 1, 2, { 2, 3 }, { 3 }, { 2, 3 } },
+        { 2, 2, 2, { 2, 1 }, { 1, 3 }, { 2, 3 } },
+    { 0, 3, 3, { 0 }, { 4, 1, 2 }, { 4, 1, 2 } }, { 3, 2, 3, { 4, 1, 2 }, { 5, 1 }, { 4, 5, 2 } },
+        { 2, 2, 2, { 0, 3 }, { 1, 3 }, { 0, 3 } },
+    { 1, 1, 1, { 1 }, { 0 }, { 0 } },             { 0, 0, 0, { 0 }, { 0 }, { 0 } },
+        { 2, 1, -1, { 2, 3 }, { 2 }, { 0 } },
+    { 2, 2, -1, { 2, 3 }, { 3, 3 }, { 0 } },      { 1, 1, -1, { 0 }, { 2 }, { 0 } },
+        { 3, 3, -1, { 1, 2, 3 }, { 2, 2, 2 }, { 0 } },
     { 4, 1, 4, { 2, 1, 3, 1 }, { 5 }, { 2, 1, 3, 5 } },
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
@@ -121,7 +134,8 @@ static void test_broadcasting(gb_context *c) {
     CHECK(fits == (s->n_out >= 0));
     if (fits) CHECK(ndim == s->n_out && !memcmp(shape, s->out, sizeof *shape * (size_t)ndim));
 
-    gb_tensor *x = new_noise(c, GB_FLOAT32, s->n_a, s->a, 1), *y = new_noise(c, GB_FLOAT32, s->n_b, s->b, 2), *out[GB_MAX_OUT] = { NULL };
+    gb_tensor *x = new_noise(c, GB_FLOAT32, s->n_a, s->a, 1), *y = new_noise(c, GB_FLOAT32, s->n_b, s->b, 2),
+        *out[GB_MAX_OUT] = { NULL };
     gb_status status = gb_apply(c, GB_OP_sub, (gb_tensor *[]){ x, y }, 2, NULL, out);
     CHECK(status == (fits ? GB_OK : GB_ESHAPE));
     if (!fits) CHECK(says(c, "sub"));
@@ -148,12 +162,15 @@ static void test_broadcasting(gb_context *c) {
 static void test_philox(void) {
   static const struct { uint32_t counter[4], key[2], word[4]; } known[] = {
     { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
-    { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, { 0xffffffff, 0xffffffff }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
-    { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }, { 0xa4093822, 0x299f31d0 }, { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+    { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, { 0xffffffff, 0xffffffff },
+      { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+    { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }, { 0xa4093822, 0x299f31d0 },
+      { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
   };
   for (int i = 0; i < 3; i++) {
     uint32_t word[4];
-    uint64_t seed = known[i].key[0] | (uint64_t)known[i].key[1] << 32, index = known[i].counter[0] | (uint64_t)known[i].counter[1] << 32;
+    uint64_t seed = known[i].key[0] | (uint64_t)known[i].key[1] << 32,
+        index = known[i].counter[0] | (uint64_t)known[i].counter[1] << 32;
     gb_philox(seed, known[i].counter[2] | (uint64_t)known[i].counter[3] << 32, index, word);
     CHECK(!memcmp(word, known[i].word, sizeof word));
   }
@@ -193,7 +210,8 @@ static void test_numbers_of_words(void) {
   CHECK(gb_dropout_f32(0x80000000, 3, 0.5f, 2) == 6 && gb_dropout_f64(0x7fffffff, 3, 0.5f, 2) == 0);
 }
 
-/* Element i of uniform is word i % 4 at index i / 4, in logical order, whatever the layout: the words are what a GPU would make. */
+/* Element i of uniform is word i % 4 at index i / 4, in logical order, whatever the layout: the words are what a GPU
+ * would make. */
 static void test_uniform_is_philox(gb_context *c) {
   gb_tensor *x = NULL, *turned = NULL;
   CHECK(gb_tensor_new(c, GB_FLOAT32, 2, SHAPE(37, 129), CPU, &x) == GB_OK);

@@ -1,6 +1,6 @@
-/* test_numerics.c - the op `numerics` against a plain loop in float64: all patterns of the 16-bit types, floats of every size, the boundaries
- * where rounding turns, and every layout of memory. Counts are integers and magnitudes are elements, so all must be equal, on every device
- * and at every level. */
+/* test_numerics.c - the op `numerics` against a plain loop in float64: all patterns of the 16-bit types, floats of
+ * every size, the boundaries where rounding turns, and every layout of memory. Counts are integers and magnitudes are
+ * elements, so all must be equal, on every device and at every level. */
 #include "engine.h"
 #include "base/numerics.h"
 
@@ -13,7 +13,8 @@ enum { FLOATS = 4 };
 
 /* Precision, and the exponents of the least and the largest normal number, from IEEE 754 and bfloat16's definition. */
 static const struct { int bits, least, most; } formats[] = {
-  [GB_FLOAT64] = { 53, -1022, 1023 }, [GB_FLOAT32] = { 24, -126, 127 }, [GB_FLOAT16] = { 11, -14, 15 }, [GB_BFLOAT16] = { 8, -126, 127 },
+  [GB_FLOAT64] = { 53, -1022, 1023 }, [GB_FLOAT32] = { 24, -126, 127 }, [GB_FLOAT16] = { 11, -14, 15 },
+      [GB_BFLOAT16] = { 8, -126, 127 },
 };
 
 /* A finite magnitude rounded to nearest even in a format; infinity beyond. */
@@ -61,7 +62,8 @@ static numerics measured(gb_tensor *x, gb_dtype to) {
   if (status != GB_OK) fprintf(stderr, "%s\n", gb_error(c));
   CHECK(status == GB_OK);
   if (status != GB_OK) return n;
-  CHECK(gb_tensor_read(out[0], n.counts, sizeof n.counts) == GB_OK && gb_tensor_read(out[1], n.range, sizeof n.range) == GB_OK);
+  CHECK(gb_tensor_read(out[0], n.counts, sizeof n.counts) == GB_OK &&
+        gb_tensor_read(out[1], n.range, sizeof n.range) == GB_OK);
   gb_tensor_release(out[0]);
   gb_tensor_release(out[1]);
   return n;
@@ -71,13 +73,15 @@ static bool same(const numerics *got, const numerics *want, const char *what, gb
   bool equal = true;
   for (int i = 0; i < GB_NUMERICS_COUNTS; i++) {
     if (got->counts[i] == want->counts[i]) continue;
-    fprintf(stderr, "%s, %s in %s: count %d is %lld, not %lld\n", what, gb_dtype_name(dtype), gb_dtype_name(to), i, (long long)got->counts[i],
+    fprintf(stderr, "%s, %s in %s: count %d is %lld, not %lld\n", what, gb_dtype_name(dtype), gb_dtype_name(to), i,
+            (long long)got->counts[i],
             (long long)want->counts[i]);
     equal = false;
   }
   for (int i = 0; i < GB_NUMERICS_RANGE; i++) {
     if (got->range[i] == want->range[i]) continue;
-    fprintf(stderr, "%s, %s in %s: range %d is %a, not %a\n", what, gb_dtype_name(dtype), gb_dtype_name(to), i, got->range[i], want->range[i]);
+    fprintf(stderr, "%s, %s in %s: range %d is %a, not %a\n", what, gb_dtype_name(dtype), gb_dtype_name(to), i,
+            got->range[i], want->range[i]);
     equal = false;
   }
   return equal;
@@ -112,7 +116,8 @@ static void test_all_patterns(gb_context *c) {
   check_all(c, "all patterns", GB_BFLOAT16, patterns, 65536);
 }
 
-/* Bits at random are floats of every exponent, with subnormals, infinities and NaN among them; masks make those frequent. */
+/* Bits at random are floats of every exponent, with subnormals, infinities and NaN among them; masks make those
+ * frequent. */
 static void test_every_size(gb_context *c) {
   enum { N = 30011 };
   uint64_t *bits = malloc(N * sizeof *bits);
@@ -122,7 +127,8 @@ static void test_every_size(gb_context *c) {
       uint64_t z = (uint64_t)(noise(1, i) * 0x1p40) * 0x9E3779B97F4A7C15u;
       z ^= z >> 29;
       z *= 0xBF58476D1CE4E5B9u;
-      bits[i] = mask == 0 ? z : mask == 1 ? z & 0x800fffffffffffffu : z & 0xbfffffffffffffffu & ~(z << 1 & 0x3c00000000000000u);
+      bits[i] = mask == 0 ? z : mask == 1 ? z & 0x800fffffffffffffu
+          : z & 0xbfffffffffffffffu & ~(z << 1 & 0x3c00000000000000u);
     }
     check_all(c, "every size", GB_FLOAT64, bits, N);
     for (int64_t i = 0; i < N; i++) {
@@ -137,25 +143,32 @@ static void test_every_size(gb_context *c) {
 /* A number and its neighbours on both sides, of both signs, as float64 and as float32. */
 static void check_around(gb_context *c, double at) {
   double wide[6] = { at, nextafter(at, 0), nextafter(at, INFINITY), -at, -nextafter(at, 0), -nextafter(at, INFINITY) };
-  float near = (float)at, narrow[6] = { near, nextafterf(near, 0), nextafterf(near, INFINITY), -near, -nextafterf(near, 0), -nextafterf(near, INFINITY) };
+  float near = (float)at, narrow[6] = { near, nextafterf(near, 0), nextafterf(near, INFINITY), -near,
+                                        -nextafterf(near, 0), -nextafterf(near, INFINITY) };
   check_all(c, "a boundary", GB_FLOAT64, wide, 6);
   check_all(c, "a boundary", GB_FLOAT32, narrow, 6);
 }
 
-/* Each format's ends: half its least subnormal, which goes to 0; the tie below its least normal, which goes to it; the tie above its largest,
- * which goes to infinity. What each must give is written out for float16, so that the plain loop is checked too. */
+/* Each format's ends: half its least subnormal, which goes to 0; the tie below its least normal, which goes to it; the
+ * tie above its largest, which goes to infinity. What each must give is written out for float16, so that the plain loop
+ * is checked too. */
 static void test_boundaries(gb_context *c) {
   for (int f = 0; f < FLOATS; f++) {
     int bits = formats[floats[f]].bits, least = formats[floats[f]].least, most = formats[floats[f]].most;
-    const double at[] = { ldexp(1, least - bits), ldexp(1, least - bits + 1), ldexp(3, least - bits), ldexp(1, least) - ldexp(1, least - bits + 1),
-                          ldexp(1, least) - ldexp(1, least - bits), ldexp(1, least), ldexp(2 - ldexp(1, 1 - bits), most),
-                          most < 1023 ? ldexp(2 - ldexp(1, -bits), most) : ldexp(1, 1023), most < 1023 ? ldexp(2, most) : ldexp(1, 1022) };
+    const double at[] = { ldexp(1, least - bits), ldexp(1, least - bits + 1), ldexp(3, least - bits),
+                          ldexp(1, least) - ldexp(1, least - bits + 1),
+                          ldexp(1, least) - ldexp(1, least - bits), ldexp(1, least),
+                              ldexp(2 - ldexp(1, 1 - bits), most),
+                          most < 1023 ? ldexp(2 - ldexp(1, -bits), most) : ldexp(1, 1023),
+                              most < 1023 ? ldexp(2, most) : ldexp(1, 1022) };
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) check_around(c, at[i]);
   }
   static const struct { float x; int place; } cases[] = {
     { 0x1p-25f, GB_NUMERICS_FLUSHED }, { 0x1.000002p-25f, GB_NUMERICS_SUBNORMAL }, { 0x1p-24f, GB_NUMERICS_SUBNORMAL },
-    { 0x1.ffbffep-15f, GB_NUMERICS_SUBNORMAL }, { 0x1.ffcp-15f, -1 }, { 0x1p-14f, -1 }, { 65504, -1 }, { 65519.99f, -1 },
-    { 65520, GB_NUMERICS_OVERFLOWED }, { 65536, GB_NUMERICS_OVERFLOWED }, { 0x1p-149f, GB_NUMERICS_FLUSHED }, { 0, GB_NUMERICS_ZERO },
+    { 0x1.ffbffep-15f, GB_NUMERICS_SUBNORMAL }, { 0x1.ffcp-15f, -1 }, { 0x1p-14f, -1 }, { 65504, -1 },
+        { 65519.99f, -1 },
+    { 65520, GB_NUMERICS_OVERFLOWED }, { 65536, GB_NUMERICS_OVERFLOWED }, { 0x1p-149f, GB_NUMERICS_FLUSHED },
+        { 0, GB_NUMERICS_ZERO },
     { INFINITY, GB_NUMERICS_INFINITE }, { NAN, GB_NUMERICS_NAN },
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -185,7 +198,8 @@ static void check_view(gb_context *c, const char *what, gb_tensor *x) {
   gb_tensor_release(flat);
 }
 
-static void check_strided(gb_context *c, const char *what, gb_tensor *x, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+static void check_strided(gb_context *c, const char *what, gb_tensor *x, int ndim, const int64_t *shape,
+                          const int64_t *strides, int64_t offset) {
   gb_tensor *view = NULL;
   CHECK(GB_RUN(c, as_strided, &view, .x = x, .shape = gb_attr_ints(ndim, shape), .strides = gb_attr_ints(ndim, strides),
                .offset = gb_attr_int(offset)) == GB_OK);
@@ -231,7 +245,8 @@ static void test_refusals(gb_context *c) {
   gb_tensor *x = new_noise(c, GB_FLOAT32, 1, SHAPE(3), 1), *whole = NULL, *out[GB_MAX_OUT] = { NULL };
   gb_attr integer = gb_attr_int(GB_INT32), half = gb_attr_int(GB_FLOAT16);
   CHECK(gb_op_cast(c, x, GB_INT64, &whole) == GB_OK);
-  CHECK(gb_apply(c, GB_OP_numerics, &x, 1, &integer, out) == GB_EDTYPE && !out[0] && strstr(gb_error(c), "int32") && strstr(gb_error(c), "bfloat16"));
+  CHECK(gb_apply(c, GB_OP_numerics, &x, 1, &integer, out) == GB_EDTYPE && !out[0] && strstr(gb_error(c), "int32") &&
+        strstr(gb_error(c), "bfloat16"));
   CHECK(gb_apply(c, GB_OP_numerics, &whole, 1, &half, out) == GB_EDTYPE && !out[0]);
   gb_tensor_release(whole);
   gb_tensor_release(x);

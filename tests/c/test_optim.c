@@ -1,7 +1,8 @@
-/* test_optim.c - optim/: adoption into slabs, steps against plain formulas in double, 16-bit masters and copies, clipping.
+/* test_optim.c - optim/: adoption into slabs, steps against plain formulas in double, 16-bit masters and copies,
+ * clipping.
  *
- * Parameters are longer than a chunk of the kernels, so that chunk borders are crossed; every step is compared with a few lines of the
- * textbook. Tolerances are float32 roundings per step. */
+ * Parameters are longer than a chunk of the kernels, so that chunk borders are crossed; every step is compared with a
+ * few lines of the textbook. Tolerances are float32 roundings per step. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +69,8 @@ static double option(gb_optimizer_kind kind, const gb_optim_options *o, const ch
   return hyper ? o->numbers.number[hyper->at + k] : 0;
 }
 
-static gb_optimizer *adopt(gb_optimizer_kind kind, gb_tensor *const *parameters, int count, const gb_optim_options *options) {
+static gb_optimizer *adopt(gb_optimizer_kind kind, gb_tensor *const *parameters, int count,
+                           const gb_optim_options *options) {
   gb_optimizer *opt = NULL;
   CHECK(gb_optimizer_new(context, kind, &opt) == GB_OK);
   CHECK(gb_optimizer_add_group(opt, parameters, NULL, count, options) == GB_OK);
@@ -89,7 +91,8 @@ static bool fails_with(gb_status status, gb_status expected, const char *word) {
 typedef struct reference { double w, m, v; int64_t steps; } reference;
 
 static void step_reference(reference *r, double g, gb_optimizer_kind kind, const gb_optim_options *o) {
-  double lr = option(kind, o, "lr", 0), decay = option(kind, o, "weight_decay", 0), momentum = option(kind, o, "momentum", 0);
+  double lr = option(kind, o, "lr", 0), decay = option(kind, o, "weight_decay", 0),
+      momentum = option(kind, o, "momentum", 0);
   double beta1 = option(kind, o, "betas", 0), beta2 = option(kind, o, "betas", 1);
   if (option(kind, o, "maximize", 0)) g = -g;
   if (kind == GB_AdamW || kind == GB_Lion) r->w *= 1 - lr * decay;
@@ -115,7 +118,8 @@ static void step_reference(reference *r, double g, gb_optimizer_kind kind, const
   r->w -= lr * m / (sqrt(v) + option(kind, o, "eps", 0));
 }
 
-/* Ten steps over two parameters, the short one without a gradient at step 4. tolerance: of the parameter after ten steps. */
+/* Ten steps over two parameters, the short one without a gradient at step 4. tolerance: of the parameter after ten
+ * steps. */
 static void compare(gb_dtype dtype, gb_optimizer_kind kind, gb_optim_options o, double tolerance) {
   gb_tensor *p[2] = { parameter(dtype, LONG, 1), parameter(dtype, 70, 2) };
   reference *r[2];
@@ -147,7 +151,8 @@ static void compare(gb_dtype dtype, gb_optimizer_kind kind, gb_optim_options o, 
     for (int64_t i = 0; i < p[k]->numel; i++) worst = fmax(worst, fabs(w[i] - r[k][i].w) - rounding * fabs(r[k][i].w));
     free(w);
     CHECK(worst <= tolerance);
-    if (worst > tolerance) fprintf(stderr, "  %s kind %d parameter %d: off by %g\n", gb_dtype_name(dtype), (int)kind, k, worst);
+    if (worst > tolerance)
+      fprintf(stderr, "  %s kind %d parameter %d: off by %g\n", gb_dtype_name(dtype), (int)kind, k, worst);
     int n = gb_optimizer_state(opt, k, state, &steps);
     CHECK(steps == 10 - k);
     for (int i = 0; i < n; i++) {
@@ -186,7 +191,8 @@ static void test_steps(void) {
     compare(dtypes[d], GB_AdamW, o, tolerance);
     o = defaults(GB_Lion);
     compare(dtypes[d], GB_Lion, o, tolerance);
-    o.numbers.Lion.lr = 0.01, o.numbers.Lion.weight_decay = 0.1, o.numbers.Lion.beta1 = 0.4, o.numbers.Lion.maximize = true;
+    o.numbers.Lion.lr = 0.01, o.numbers.Lion.weight_decay = 0.1, o.numbers.Lion.beta1 = 0.4,
+        o.numbers.Lion.maximize = true;
     compare(dtypes[d], GB_Lion, o, tolerance);
   }
 }
@@ -215,7 +221,8 @@ static void test_adoption(void) {
 
   gb_optimizer *other;
   CHECK(gb_optimizer_new(context, GB_Adam, &other) == GB_OK);
-  CHECK(fails_with(gb_optimizer_add_group(other, &w, (const char *[]){ "head.weight" }, 1, NULL), GB_ESTATE, "head.weight"));
+  CHECK(fails_with(gb_optimizer_add_group(other, &w, (const char *[]){ "head.weight" }, 1, NULL), GB_ESTATE,
+                   "head.weight"));
   gb_tensor *alias;
   CHECK(gb_tensor_detach(w, &alias) == GB_OK); /* the same memory through a tensor nobody adopted */
   CHECK(fails_with(gb_optimizer_add_group(other, &alias, NULL, 1, NULL), GB_ESTATE, "parameter 1"));
@@ -238,7 +245,8 @@ static void test_refusals(void) {
   CHECK(gb_tensor_view(whole, 1, (int64_t[]){ 10 }, (int64_t[]){ 1 }, 5, &part) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &part, NULL, 1, NULL), GB_EINVAL, "clone"));
   CHECK(gb_tensor_view(whole, 2, (int64_t[]){ 5, 6 }, (int64_t[]){ 6, 1 }, 0, &matrix) == GB_OK);
-  CHECK(fails_with(gb_optimizer_add_group(opt, (gb_tensor *[]){ whole, matrix }, NULL, 2, NULL), GB_EINVAL, "share their memory"));
+  CHECK(fails_with(gb_optimizer_add_group(opt, (gb_tensor *[]){ whole, matrix }, NULL, 2, NULL), GB_EINVAL,
+                   "share their memory"));
   CHECK(gb_op_cast(context, part, GB_INT64, &integer) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &integer, NULL, 1, NULL), GB_EDTYPE, "int64"));
   CHECK(gb_op_2(context, GB_OP_add, whole, whole, NULL, &sum) == GB_OK);
@@ -260,7 +268,8 @@ static void test_refusals(void) {
   for (int i = 0; i < 6; i++) gb_tensor_release((gb_tensor *[]){ whole, part, matrix, integer, sum, lent }[i]);
 }
 
-/* Every declaration: the rows cover the numbers once, defaults lie within their bounds and agree with one another, names are not used twice. */
+/* Every declaration: the rows cover the numbers once, defaults lie within their bounds and agree with one another,
+ * names are not used twice. */
 static void test_declarations(void) {
   for (int k = 0; k < GB_OPTIMIZERS; k++) {
     gb_optimizer_kind kind = (gb_optimizer_kind)k;
@@ -274,18 +283,20 @@ static void test_declarations(void) {
       for (int j = 0; j < count; j++) {
         CHECK(o.numbers.number[hyper->at + j] == hyper->preset[j] && !gb_hyper_refuses(hyper, hyper->preset[j]));
         if (!hyper->bound) continue;
-        CHECK((hyper->bound->least < 0 || gb_hyper_refuses(hyper, -1)) && gb_hyper_refuses(hyper, NAN) && gb_hyper_refuses(hyper, INFINITY));
+        CHECK((hyper->bound->least < 0 || gb_hyper_refuses(hyper, -1)) && gb_hyper_refuses(hyper, NAN) &&
+              gb_hyper_refuses(hyper, INFINITY));
       }
       next += count;
     }
     CHECK(next <= GB_OPTIM_NUMBERS && info->n_states <= GB_OPTIM_STATES && !gb_optimizer_needs(kind, &o.numbers));
-    CHECK(gb_optimizer_hyper(kind, "lr") && gb_optimizer_hyper(kind, "maximize") && !gb_optimizer_hyper(kind, "nonsense"));
+    CHECK(gb_optimizer_hyper(kind, "lr") && gb_optimizer_hyper(kind, "maximize") &&
+          !gb_optimizer_hyper(kind, "nonsense"));
     CHECK(!gb_optimizer_uses(kind, &o.numbers, info->n_states));
   }
 }
 
-/* Hyperparameters that contradict each other are named with their values; a state comes with the setting that needs it, and one that was
- * there before stays as it is while no step uses it. */
+/* Hyperparameters that contradict each other are named with their values; a state comes with the setting that needs it,
+ * and one that was there before stays as it is while no step uses it. */
 static void test_needs(void) {
   gb_tensor *p = parameter(GB_FLOAT32, 3, 1);
   gb_optim_options o = defaults(GB_SGD);
@@ -316,11 +327,13 @@ static void test_layout(void) {
   conv->requires_grad = true;
   gb_optimizer *opt = adopt(GB_SGD, (gb_tensor *[]){ conv, bias }, 2, NULL);
   CHECK(conv->slab->segments[1].offset == 64 && conv->slab->elements == 128);
-  CHECK(!memcmp(conv->stride, strides, sizeof strides) && !memcmp(conv->slab->segments[0].grad->stride, strides, sizeof strides));
+  CHECK(!memcmp(conv->stride, strides, sizeof strides) &&
+        !memcmp(conv->slab->segments[0].grad->stride, strides, sizeof strides));
   CHECK(at(conv, 31) == 31);
   gb_tensor *g = make(GB_FLOAT32, 4, shape, 5);
   CHECK(gb_tensor_set_grad(conv, g) == GB_OK);
-  double expected = 31 - 1e-3 * at(g, (31 / 12 * 3 + 31 % 3) * 4 + 31 % 12 / 3); /* the same logical element, row-major */
+  /* the same logical element, row-major */
+  double expected = 31 - 1e-3 * at(g, (31 / 12 * 3 + 31 % 3) * 4 + 31 % 12 / 3);
   CHECK(gb_optimizer_step(opt) == GB_OK);
   CHECK(fabs(at(conv, 31) - expected) < 1e-5);
   for (int64_t i = 48; i < 64; i++) CHECK(at(conv->slab->parameters, i) == 0);
@@ -342,7 +355,8 @@ static void test_groups(void) {
   for (int i = 0; i < 3; i++) give_grad(p[i], 9);
   give_grad(q, 9);
   CHECK(gb_optimizer_step(opt) == GB_OK);
-  CHECK(fabs(at(q, 3) - (before - 0.25 * noise(3, 9))) < 1e-6 && fabs(at(p[0], 3) - (first - 0.5 * noise(3, 9))) < 1e-6);
+  CHECK(fabs(at(q, 3) - (before - 0.25 * noise(3, 9))) < 1e-6 &&
+        fabs(at(p[0], 3) - (first - 0.5 * noise(3, 9))) < 1e-6);
   gb_optimizer_release(opt);
   for (int i = 0; i < 3; i++) gb_tensor_release(p[i]);
   gb_tensor_release(q);
@@ -398,23 +412,27 @@ static void test_copies(void) {
     uint64_t version = gb_tensor_version(p[0]), copied = gb_tensor_version(p[0]->copies[1].tensor);
     CHECK(gb_optimizer_step(opt) == GB_OK);
     CHECK(gb_tensor_version(p[0]) == version + 1 && p[0]->copies[1].version == version + 1);
-    CHECK(copy_is_right(p[0], GB_BFLOAT16) && gb_tensor_version(p[0]->copies[1].tensor) == copied); /* no cast was needed */
+    /* no cast was needed */
+    CHECK(copy_is_right(p[0], GB_BFLOAT16) && gb_tensor_version(p[0]->copies[1].tensor) == copied);
   }
   gb_set_grad_enabled(context, false);
-  CHECK(gb_apply_(context, GB_OP_fill, &p[1], 1, &(gb_attr){ .given = true, .number = 3 }) == GB_OK); /* stale at once */
+  /* stale at once */
+  CHECK(gb_apply_(context, GB_OP_fill, &p[1], 1, &(gb_attr){ .given = true, .number = 3 }) == GB_OK);
   gb_set_grad_enabled(context, true);
   CHECK(copy_is_right(p[1], GB_BFLOAT16));
   gb_tensor *view, *copy;
   CHECK(gb_tensor_view(p[0], 1, (int64_t[]){ 10 }, (int64_t[]){ 3 }, 100, &view) == GB_OK);
   CHECK(gb_weight_is_cached(view) && gb_weight_get(context, view, GB_BFLOAT16, &copy) == GB_OK);
-  CHECK(copy->stride[0] == 3 && at(copy, 3) == (double)gb_bfloat16_to_float(gb_float_to_bfloat16((float)at(p[0], 103))));
+  CHECK(copy->stride[0] == 3 &&
+        at(copy, 3) == (double)gb_bfloat16_to_float(gb_float_to_bfloat16((float)at(p[0], 103))));
   gb_tensor_release(copy);
   gb_optimizer_release(opt);
   CHECK(!p[0]->copies[0].tensor && copy_is_right(p[0], GB_BFLOAT16));
   for (int i = 0; i < 3; i++) gb_tensor_release((gb_tensor *[]){ p[0], p[1], view }[i]);
 }
 
-/* A 16-bit parameter that is loaded between steps takes its master along; elsewhere masters keep the bits below the rounding. */
+/* A 16-bit parameter that is loaded between steps takes its master along; elsewhere masters keep the bits below the
+ * rounding. */
 static void test_masters(void) {
   gb_tensor *p = parameter(GB_BFLOAT16, 100, 1);
   gb_optim_options o = defaults(GB_SGD);
@@ -449,7 +467,8 @@ static double norm_of(gb_tensor *const *p, int count, double type) {
     gb_tensor *g = gb_tensor_grad(p[k]);
     if (!g) continue;
     double *numbers = peek_all(g);
-    for (int64_t i = 0; i < g->numel; i++) sum = isinf(type) ? fmax(sum, fabs(numbers[i])) : sum + pow(fabs(numbers[i]), type);
+    for (int64_t i = 0; i < g->numel; i++)
+      sum = isinf(type) ? fmax(sum, fabs(numbers[i])) : sum + pow(fabs(numbers[i]), type);
     free(numbers);
     gb_tensor_release(g);
   }
@@ -457,7 +476,8 @@ static double norm_of(gb_tensor *const *p, int count, double type) {
 }
 
 static void test_clipping(void) {
-  gb_tensor *p[4] = { parameter(GB_FLOAT32, LONG, 1), parameter(GB_BFLOAT16, 300, 2), parameter(GB_FLOAT32, 50, 3), parameter(GB_FLOAT16, 20, 4) };
+  gb_tensor *p[4] = { parameter(GB_FLOAT32, LONG, 1), parameter(GB_BFLOAT16, 300, 2), parameter(GB_FLOAT32, 50, 3),
+                      parameter(GB_FLOAT16, 20, 4) };
   gb_optimizer *opt = adopt(GB_SGD, p, 2, NULL); /* the other two belong to nobody */
   for (int k = 0; k < 3; k++) give_grad(p[k], 5 + k);
   gb_tensor *half = vector(GB_FLOAT16, 20, 8);
@@ -465,7 +485,8 @@ static void test_clipping(void) {
   double norm, types[] = { 2, 1, 3, INFINITY };
   for (int i = 0; i < 4; i++) {
     double expected = norm_of(p, 4, types[i]);
-    CHECK(gb_clip_grad_norm(context, (gb_tensor *[]){ p[0], p[1], p[0], p[2], p[3] }, 5, 1e9, types[i], &norm) == GB_OK);
+    CHECK(gb_clip_grad_norm(context, (gb_tensor *[]){ p[0], p[1], p[0], p[2], p[3] }, 5, 1e9, types[i], &norm) ==
+          GB_OK);
     CHECK(fabs(norm - expected) <= 1e-9 * expected);
   }
   double first = at(p[1]->slab->segments[0].grad, 7), full = norm_of(p, 4, 2);
@@ -481,7 +502,8 @@ static void test_clipping(void) {
   gb_tensor *finite = NULL; /* asked for: an error, before anything is changed */
   CHECK(fails_with(gb_clip_grad_norm_tensor(context, p, 2, 1, 2, true, &finite), GB_EINVAL, "nan") && !finite);
   CHECK(at(p[0]->slab->segments[0].grad, 3) == kept);
-  CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isnan(norm) && isnan(at(p[0]->slab->segments[0].grad, 3)));
+  CHECK(gb_clip_grad_norm(context, p, 2, 1, 2, &norm) == GB_OK && isnan(norm) &&
+        isnan(at(p[0]->slab->segments[0].grad, 3)));
   CHECK(gb_clip_grad_norm(context, p, 2, 1, INFINITY, &norm) == GB_OK && isnan(norm));
   CHECK(fails_with(gb_clip_grad_norm(context, p, 2, -1, 2, &norm), GB_EINVAL, "max_norm"));
   CHECK(fails_with(gb_clip_grad_value(context, p, 2, 0), GB_EINVAL, "above 0"));

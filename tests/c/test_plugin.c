@@ -1,4 +1,5 @@
-/* test_plugin.c - the seam to backends: a plugin of two ops is opened at run time, runs them, and everything else says what it cannot. */
+/* test_plugin.c - the seam to backends: a plugin of two ops is opened at run time, runs them, and everything else says
+ * what it cannot. */
 #include "engine.h"
 #include "step/optim.h"
 
@@ -48,7 +49,8 @@ static void test_refuses_the_rest(gb_context *c, gb_device device) {
   CHECK(says(c, "exp") && says(c, "two_ops:0") && says(c, "cpu") && out[0] == NULL);
   CHECK(gb_apply(c, GB_OP_mul, (gb_tensor *[]){ x, x }, 2, NULL, out) == GB_EUNSUPPORTED && says(c, "mul"));
   CHECK(gb_apply(c, GB_OP_sum, &x, 1, NULL, out) == GB_EUNSUPPORTED && says(c, "sum"));
-  CHECK(gb_apply_(c, GB_OP_fill, &x, 1, &(gb_attr){ .given = true, .number = 1 }) == GB_EUNSUPPORTED && says(c, "fill"));
+  CHECK(gb_apply_(c, GB_OP_fill, &x, 1, &(gb_attr){ .given = true, .number = 1 }) == GB_EUNSUPPORTED &&
+        says(c, "fill"));
 
   CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, host }, 2, NULL, out) == GB_EDEVICE); /* two devices in one op */
   CHECK(says(c, "two_ops:0") && says(c, "cpu") && says(c, "add"));
@@ -56,7 +58,8 @@ static void test_refuses_the_rest(gb_context *c, gb_device device) {
   gb_tensor *narrow = NULL; /* views need no kernel; their text comes from the plugin */
   CHECK(GB_RUN(c, narrow, &narrow, .x = x, .dim = gb_attr_int(1), .start = gb_attr_int(0), .length = gb_attr_int(1)) ==
         GB_OK);
-  CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, narrow }, 2, NULL, out) == GB_EUNSUPPORTED && says(c, "two_ops runs on"));
+  CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, narrow }, 2, NULL, out) == GB_EUNSUPPORTED &&
+        says(c, "two_ops runs on"));
   CHECK(gb_error_code(c) == GB_EUNSUPPORTED && !strcmp(gb_error_op(c), "add"));
 
   CHECK(gb_tensor_set_requires_grad(x, true) == GB_OK); /* a gradient needs kernels too */
@@ -70,7 +73,8 @@ static void test_refuses_the_rest(gb_context *c, gb_device device) {
 static void test_refuses_steps(gb_context *c, gb_device device) {
   gb_tensor *weight = tensor_on(c, device, left), *grad = tensor_on(c, device, right);
   CHECK(gb_tensor_set_requires_grad(weight, true) == GB_OK && gb_tensor_set_grad(weight, grad) == GB_OK);
-  CHECK(gb_clip_grad_value(c, &weight, 1, 0.5) == GB_EUNSUPPORTED && says(c, "optim_clip") && says(c, "two_ops:0") && says(c, "step"));
+  CHECK(gb_clip_grad_value(c, &weight, 1, 0.5) == GB_EUNSUPPORTED && says(c, "optim_clip") && says(c, "two_ops:0") &&
+        says(c, "step"));
   CHECK(gb_clip_grad_norm(c, &weight, 1, 1, 2, NULL) == GB_EUNSUPPORTED && says(c, "two_ops"));
   float got[6];
   CHECK(gb_tensor_read(grad, got, sizeof got) == GB_OK && !memcmp(got, right, sizeof right));
@@ -83,7 +87,8 @@ static void test_what_is_no_backend(gb_context *c) {
   CHECK(gb_device_parse(c, "two_ops:0", &device) == GB_EINVAL && says(c, "two_ops:0"));
   CHECK(gb_context_load_backend(c, "/nowhere/at_all.so") == GB_EDEVICE && says(c, "/nowhere/at_all.so"));
   CHECK(gb_context_load_backend(c, "libm.so.6") == GB_EDEVICE && says(c, "gb_backend_open"));
-  CHECK(gb_context_load_backend(c, PLUGIN_OTHER_ABI_PATH) == GB_EUNSUPPORTED && says(c, "not available") && says(c, "ABI"));
+  CHECK(gb_context_load_backend(c, PLUGIN_OTHER_ABI_PATH) == GB_EUNSUPPORTED && says(c, "not available") &&
+        says(c, "ABI"));
   CHECK(gb_device_parse(c, "cuda", &device) == GB_EDEVICE && says(c, "cpu") && says(c, "gibbous_cuda.so"));
 }
 

@@ -1,4 +1,5 @@
-/* test_pool.c - the caching pool: alignment, no overlap, merging, reuse, counts, the limit, failing memory beneath, many threads. */
+/* test_pool.c - the caching pool: alignment, no overlap, merging, reuse, counts, the limit, failing memory beneath,
+ * many threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -39,11 +40,13 @@ static void test_basics(void) {
   CHECK(empty && gb_block_bytes(empty) == 256 && one && gb_block_bytes(one) == 512);
   CHECK((uintptr_t)gb_block_data(empty) % 256 == 0 && (uintptr_t)gb_block_data(one) % 256 == 0);
   gb_memory_stats s = stats_of(pool);
-  CHECK(s.current_total == 768 && s.current[GB_MEM_PARAMETERS] == 512 && s.allocations == 2 && s.system_allocations == 1);
+  CHECK(s.current_total == 768 && s.current[GB_MEM_PARAMETERS] == 512 && s.allocations == 2 &&
+        s.system_allocations == 1);
   CHECK(s.reserved == m.bytes && s.reserved >= 768);
   gb_pool_set_category(pool, one, GB_MEM_SAVED);
   s = stats_of(pool);
-  CHECK(s.current[GB_MEM_PARAMETERS] == 0 && s.peak[GB_MEM_PARAMETERS] == 512 && s.current[GB_MEM_SAVED] == 512 && s.current_total == 768);
+  CHECK(s.current[GB_MEM_PARAMETERS] == 0 && s.peak[GB_MEM_PARAMETERS] == 512 && s.current[GB_MEM_SAVED] == 512 &&
+        s.current_total == 768);
   void *where = gb_block_data(one);
   gb_pool_free(pool, one);
   one = gb_pool_alloc(pool, 400, GB_MEM_OTHER);
@@ -77,7 +80,8 @@ static void test_merge(void) {
   CHECK(m.bytes == 0);
 }
 
-/* Small blocks wait unmerged for requests of their size: not past a request that only the whole segment can serve, and not past a flush. */
+/* Small blocks wait unmerged for requests of their size: not past a request that only the whole segment can serve, and
+ * not past a flush. */
 static void test_small_wait(void) {
   memory m = { 0 };
   gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, NULL);
@@ -139,7 +143,8 @@ static int churn(gb_pool *pool, uint64_t seed, int steps, int exclusive) {
       gb_pool_free(pool, p->block);
       p->block = NULL;
     } else {
-      *p = (piece){ .bytes = 1 + (r[1] >> (r[2] % 20 + 11)), .mark = (unsigned char)r[3], .category = r[3] % GB_MEM_CATEGORIES };
+      *p = (piece){ .bytes = 1 + (r[1] >> (r[2] % 20 + 11)), .mark = (unsigned char)r[3],
+                    .category = r[3] % GB_MEM_CATEGORIES };
       p->block = gb_pool_alloc(pool, p->bytes, p->category);
       good += p->block && (uintptr_t)gb_block_data(p->block) % 256 == 0 && gb_block_bytes(p->block) >= p->bytes;
       memset(gb_block_data(p->block), p->mark, p->bytes);
@@ -189,13 +194,16 @@ static void test_threads(void) {
   CHECK(m.bytes == 0);
 }
 
-/* The limit counts blocks; memory that runs out beneath flushes the cache first; the n-th allocation fails when told to. */
+/* The limit counts blocks; memory that runs out beneath flushes the cache first; the n-th allocation fails when told
+ * to. */
 static void test_failures(void) {
   memory m = { 0 };
   gb_budget budget = { .limit = 1000 << 10 };
-  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, &budget), *other = gb_pool_open(memory_alloc, memory_free, &m, &budget);
+  gb_pool *pool = gb_pool_open(memory_alloc, memory_free, &m, &budget),
+      *other = gb_pool_open(memory_alloc, memory_free, &m, &budget);
   gb_block *a = gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER);
-  CHECK(a && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER) && !gb_pool_alloc(pool, 2000 << 10, GB_MEM_OTHER) && budget.refused);
+  CHECK(a && !gb_pool_alloc(pool, 600 << 10, GB_MEM_OTHER) && !gb_pool_alloc(pool, 2000 << 10, GB_MEM_OTHER) &&
+        budget.refused);
   CHECK(!gb_pool_alloc(other, 401 << 10, GB_MEM_OTHER)); /* of another device, and yet the same bytes */
   gb_block *beside = gb_pool_alloc(other, 400 << 10, GB_MEM_OTHER);
   CHECK(beside && budget.used == 1000 << 10);

@@ -1,5 +1,6 @@
-/* test_refusals.c - the C API of the engine with what cannot be meant: NULL, numbers out of range, tensors of another context, attributes of no
- * type. Each is a status, or nothing where none is returned; then every op that has a name in gb, with arguments that are thrown together. */
+/* test_refusals.c - the C API of the engine with what cannot be meant: NULL, numbers out of range, tensors of another
+ * context, attributes of no type. Each is a status, or nothing where none is returned; then every op that has a name in
+ * gb, with arguments that are thrown together. */
 #include "engine.h"
 #include "tensor/dlpack.h"
 
@@ -7,25 +8,40 @@
 static void test_null(void) {
   gb_context *c = open_context(1, NULL), *nowhere = NULL;
   gb_tensor *x = new_noise(c, GB_FLOAT32, 1, SHAPE(4), 1), *out = NULL;
-  struct DLManagedTensorVersioned *managed = NULL, struct_of = { .version = { 1, 0 }, .dl_tensor = { .ndim = 2, .device = { GB_DLPACK_CPU, 0 },
-                                                                                                  .dtype = { GB_DLPACK_FLOAT, 32, 1 } } };
+  struct DLManagedTensorVersioned *managed = NULL,
+      struct_of = { .version = { 1, 0 }, .dl_tensor = { .ndim = 2, .device = { GB_DLPACK_CPU, 0 },
+                                                                                                  .dtype =
+                                                                                                      { GB_DLPACK_FLOAT,
+                                                                                                      32, 1 } } };
   float memory[4] = { 0 };
   const gb_status refused[] = {
-    gb_context_open(NULL, NULL), gb_set_num_threads(NULL, 1), gb_context_load_backend(NULL, "x"), gb_context_load_backend(c, NULL),
-    gb_synchronize(NULL, CPU), gb_tensor_new(NULL, GB_FLOAT32, 0, NULL, CPU, &out), gb_tensor_new(c, GB_FLOAT32, 0, NULL, CPU, NULL),
-    gb_tensor_new(c, GB_FLOAT32, 2, NULL, CPU, &out), gb_tensor_scalar(NULL, GB_FLOAT32, 1, &out), gb_tensor_scalar(c, GB_FLOAT32, 1, NULL),
-    gb_tensor_wrap(NULL, memory, GB_FLOAT32, 0, NULL, NULL, NULL, &out), gb_tensor_wrap(c, memory, GB_FLOAT32, 0, NULL, NULL, NULL, NULL),
-    gb_tensor_wrap(c, memory, GB_FLOAT32, 1, NULL, NULL, NULL, &out), gb_tensor_wrap(c, NULL, GB_FLOAT32, 0, NULL, NULL, NULL, &out),
-    gb_tensor_revoke(NULL), gb_tensor_to_dlpack(NULL, &managed), gb_tensor_to_dlpack(x, NULL), gb_tensor_from_dlpack(NULL, &struct_of, &out),
-    gb_tensor_from_dlpack(c, NULL, &out), gb_tensor_from_dlpack(c, &struct_of, NULL), gb_tensor_from_dlpack(c, &struct_of, &out),
-    gb_tensor_write(NULL, memory, 16), gb_tensor_write(x, NULL, 16), gb_tensor_read(NULL, memory, 16), gb_tensor_read(x, NULL, 16),
-    gb_tensor_item(NULL, NULL, NULL), gb_tensor_set_requires_grad(NULL, true), gb_tensor_set_grad(NULL, x), gb_backward(NULL, NULL, false, false),
+    gb_context_open(NULL, NULL), gb_set_num_threads(NULL, 1), gb_context_load_backend(NULL, "x"),
+        gb_context_load_backend(c, NULL),
+    gb_synchronize(NULL, CPU), gb_tensor_new(NULL, GB_FLOAT32, 0, NULL, CPU, &out),
+        gb_tensor_new(c, GB_FLOAT32, 0, NULL, CPU, NULL),
+    gb_tensor_new(c, GB_FLOAT32, 2, NULL, CPU, &out), gb_tensor_scalar(NULL, GB_FLOAT32, 1, &out),
+        gb_tensor_scalar(c, GB_FLOAT32, 1, NULL),
+    gb_tensor_wrap(NULL, memory, GB_FLOAT32, 0, NULL, NULL, NULL, &out),
+        gb_tensor_wrap(c, memory, GB_FLOAT32, 0, NULL, NULL, NULL, NULL),
+    gb_tensor_wrap(c, memory, GB_FLOAT32, 1, NULL, NULL, NULL, &out),
+        gb_tensor_wrap(c, NULL, GB_FLOAT32, 0, NULL, NULL, NULL, &out),
+    gb_tensor_revoke(NULL), gb_tensor_to_dlpack(NULL, &managed), gb_tensor_to_dlpack(x, NULL),
+        gb_tensor_from_dlpack(NULL, &struct_of, &out),
+    gb_tensor_from_dlpack(c, NULL, &out), gb_tensor_from_dlpack(c, &struct_of, NULL),
+        gb_tensor_from_dlpack(c, &struct_of, &out),
+    gb_tensor_write(NULL, memory, 16), gb_tensor_write(x, NULL, 16), gb_tensor_read(NULL, memory, 16),
+        gb_tensor_read(x, NULL, 16),
+    gb_tensor_item(NULL, NULL, NULL), gb_tensor_set_requires_grad(NULL, true), gb_tensor_set_grad(NULL, x),
+        gb_backward(NULL, NULL, false, false),
     gb_grad(NULL, NULL, 1, &x, 1, false, false, false, &out), gb_grad(&x, NULL, 0, &x, 1, false, false, false, &out),
     gb_grad(&x, NULL, -1, &x, 1, false, false, false, &out), gb_grad(&x, NULL, 1, NULL, 1, false, false, false, &out),
     gb_grad(&x, NULL, 1, &x, 1, false, false, false, NULL), gb_grad(&x, NULL, 1, &x, -1, false, false, false, &out),
-    gb_grad((gb_tensor *[]){ x, NULL }, NULL, 2, &x, 1, false, false, false, &out), gb_grad(&x, NULL, 1, (gb_tensor *[]){ NULL }, 1, false, false, false, &out),
-    gb_apply(NULL, GB_OP_neg, &x, 1, NULL, &out), gb_apply(c, GB_OP_neg, NULL, 1, NULL, &out), gb_apply(c, GB_OP_neg, &x, -1, NULL, &out),
-    gb_apply(c, GB_OP_COUNT, &x, 1, NULL, &out), gb_apply(c, (gb_op)-1, &x, 1, NULL, &out), gb_apply_(c, GB_OP_COUNT, &x, 1, NULL),
+    gb_grad((gb_tensor *[]){ x, NULL }, NULL, 2, &x, 1, false, false, false, &out),
+        gb_grad(&x, NULL, 1, (gb_tensor *[]){ NULL }, 1, false, false, false, &out),
+    gb_apply(NULL, GB_OP_neg, &x, 1, NULL, &out), gb_apply(c, GB_OP_neg, NULL, 1, NULL, &out),
+        gb_apply(c, GB_OP_neg, &x, -1, NULL, &out),
+    gb_apply(c, GB_OP_COUNT, &x, 1, NULL, &out), gb_apply(c, (gb_op)-1, &x, 1, NULL, &out),
+        gb_apply_(c, GB_OP_COUNT, &x, 1, NULL),
     gb_apply_(NULL, GB_OP_neg, &x, 1, NULL),
   };
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -55,11 +71,16 @@ static void test_null(void) {
   gb_tensor_release(NULL);
   CHECK(*gb_error(NULL) && gb_error_code(NULL) == GB_EINVAL && !*gb_error_op(NULL) && gb_get_num_threads(NULL) == 0);
   CHECK(!gb_set_grad_enabled(NULL, true) && !gb_is_grad_enabled(NULL));
-  CHECK(!gb_tensor_context(NULL) && gb_tensor_dtype(NULL) == GB_DTYPE_NONE && gb_tensor_ndim(NULL) == 0 && !gb_tensor_shape(NULL));
-  CHECK(!gb_tensor_strides(NULL) && gb_tensor_numel(NULL) == 0 && gb_tensor_size(NULL, 0) == 0 && !gb_tensor_is_contiguous(NULL));
-  CHECK(!gb_tensor_data(NULL) && !gb_tensor_requires_grad(NULL) && !gb_tensor_grad(NULL) && gb_tensor_device(NULL).type == GB_CPU);
-  CHECK(gb_tensor_size(x, -1) == 4 && gb_tensor_size(x, 1) == 0 && gb_tensor_size(x, -2) == 0 && gb_tensor_size(x, INT32_MIN) == 0);
-  CHECK(gb_dtype_from_name(NULL) == GB_DTYPE_NONE && gb_dtype_bytes((gb_dtype)77) == 0 && gb_dtype_name((gb_dtype)-9) && !gb_dtype_is_float((gb_dtype)99));
+  CHECK(!gb_tensor_context(NULL) && gb_tensor_dtype(NULL) == GB_DTYPE_NONE && gb_tensor_ndim(NULL) == 0 &&
+        !gb_tensor_shape(NULL));
+  CHECK(!gb_tensor_strides(NULL) && gb_tensor_numel(NULL) == 0 && gb_tensor_size(NULL, 0) == 0 &&
+        !gb_tensor_is_contiguous(NULL));
+  CHECK(!gb_tensor_data(NULL) && !gb_tensor_requires_grad(NULL) && !gb_tensor_grad(NULL) &&
+        gb_tensor_device(NULL).type == GB_CPU);
+  CHECK(gb_tensor_size(x, -1) == 4 && gb_tensor_size(x, 1) == 0 && gb_tensor_size(x, -2) == 0 &&
+        gb_tensor_size(x, INT32_MIN) == 0);
+  CHECK(gb_dtype_from_name(NULL) == GB_DTYPE_NONE && gb_dtype_bytes((gb_dtype)77) == 0 && gb_dtype_name((gb_dtype)-9) &&
+        !gb_dtype_is_float((gb_dtype)99));
   CHECK(gb_status_text((gb_status)-1) && gb_status_text((gb_status)1000));
   gb_tensor_release(x);
   gb_context_close(c);
@@ -95,9 +116,12 @@ static void test_options(void) {
 static void test_other_context(void) {
   gb_context *c = open_context(1, NULL), *d = open_context(1, NULL);
   gb_tensor *x = new_noise(c, GB_FLOAT32, 1, SHAPE(4), 1), *y = new_noise(d, GB_FLOAT32, 1, SHAPE(4), 1), *out = NULL;
-  CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, y }, 2, NULL, &out) == GB_EINVAL && !out && strstr(gb_error(c), "another context"));
-  CHECK(gb_apply(d, GB_OP_neg, &x, 1, NULL, &out) == GB_EINVAL && gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ x, y }, 2, NULL) == GB_EINVAL);
-  CHECK(gb_tensor_set_grad(x, y) == GB_EINVAL && gb_tensor_set_requires_grad(x, true) == GB_OK && gb_backward(x, y, false, false) == GB_EINVAL);
+  CHECK(gb_apply(c, GB_OP_add, (gb_tensor *[]){ x, y }, 2, NULL, &out) == GB_EINVAL && !out &&
+        strstr(gb_error(c), "another context"));
+  CHECK(gb_apply(d, GB_OP_neg, &x, 1, NULL, &out) == GB_EINVAL &&
+        gb_apply_(c, GB_OP_copy, (gb_tensor *[]){ x, y }, 2, NULL) == GB_EINVAL);
+  CHECK(gb_tensor_set_grad(x, y) == GB_EINVAL && gb_tensor_set_requires_grad(x, true) == GB_OK &&
+        gb_backward(x, y, false, false) == GB_EINVAL);
   CHECK(gb_grad(&x, NULL, 1, &y, 1, false, false, false, &out) == GB_EINVAL && strstr(gb_error(c), "another context"));
   gb_tensor_release(x);
   gb_tensor_release(y);
@@ -139,7 +163,8 @@ static gb_attr any_attr(gb_arg_type type) {
     return a;
   }
   if (type == GB_ARG_NUMBER) a.number = numbers[next(9)];
-  else if (type == GB_ARG_CHOICE && next(4) == 0) a.integer = edges[next(11)], a.count = 1; /* no word, or another choice's */
+  /* no word, or another choice's */
+  else if (type == GB_ARG_CHOICE && next(4) == 0) a.integer = edges[next(11)], a.count = 1;
   else if (type == GB_ARG_CHOICE || type == GB_ARG_TEXT) a.text = words[next(8)];
   else if (type == GB_ARG_INTS || type == GB_ARG_DIMS) {
     a.count = (int8_t)next(5);

@@ -1,4 +1,5 @@
-/* test_safetensors.c - io/safetensors.h and io/file.h: what is saved comes back, what is malformed is refused, a failed write harms nothing. */
+/* test_safetensors.c - io/safetensors.h and io/file.h: what is saved comes back, what is malformed is refused, a failed
+ * write harms nothing. */
 #define _DEFAULT_SOURCE /* symlink, mkdtemp, setrlimit */
 #include <dirent.h>
 #include <signal.h>
@@ -70,7 +71,8 @@ static gb_tensor *over(void *data, gb_dtype dtype, int ndim, const int64_t *shap
 }
 
 /* Tensor i of the file has this name, dtype, shape and these bytes. */
-static int has(gb_safetensors *file, const char *name, gb_dtype dtype, int ndim, const int64_t *shape, const void *data, size_t bytes) {
+static int has(gb_safetensors *file, const char *name, gb_dtype dtype, int ndim, const int64_t *shape, const void *data,
+               size_t bytes) {
   int rank, good;
   int64_t i = gb_safetensors_find(file, name);
   if (i < 0 || gb_safetensors_dtype(file, i) != dtype) return 0;
@@ -94,9 +96,12 @@ static void test_round_trip(void) {
   static uint8_t u8[5] = { 0, 1, 2, 254, 255 }, flags[2] = { 1, 0 };
   const char *names[] = { "z", "a.weight", "h", "b\xc3\xa9", "label", "n", "bytes", "flag", "none", "t" };
   gb_tensor *tensors[10] = {
-    over(f64, GB_FLOAT64, 1, (int64_t[]){ 2 }), over(f32, GB_FLOAT32, 2, (int64_t[]){ 2, 3 }), over(half, GB_FLOAT16, 1, (int64_t[]){ 3 }),
-    over(half, GB_BFLOAT16, 2, (int64_t[]){ 1, 3 }), over(i64, GB_INT64, 0, NULL), over(i32, GB_INT32, 1, (int64_t[]){ 2 }),
-    over(u8, GB_UINT8, 1, (int64_t[]){ 5 }), over(flags, GB_BOOL, 1, (int64_t[]){ 2 }), over(f32, GB_FLOAT32, 2, (int64_t[]){ 0, 3 }), NULL,
+    over(f64, GB_FLOAT64, 1, (int64_t[]){ 2 }), over(f32, GB_FLOAT32, 2, (int64_t[]){ 2, 3 }),
+        over(half, GB_FLOAT16, 1, (int64_t[]){ 3 }),
+    over(half, GB_BFLOAT16, 2, (int64_t[]){ 1, 3 }), over(i64, GB_INT64, 0, NULL),
+        over(i32, GB_INT32, 1, (int64_t[]){ 2 }),
+    over(u8, GB_UINT8, 1, (int64_t[]){ 5 }), over(flags, GB_BOOL, 1, (int64_t[]){ 2 }),
+        over(f32, GB_FLOAT32, 2, (int64_t[]){ 0, 3 }), NULL,
   };
   CHECK(gb_tensor_view(tensors[1], 2, (int64_t[]){ 3, 2 }, (int64_t[]){ 1, 3 }, 0, &tensors[9]) == GB_OK);
   const char *keys[] = { "format", "state" }, *values[] = { "pt", "{\"step\":12}" };
@@ -108,8 +113,10 @@ static void test_round_trip(void) {
   gb_safetensors *file;
   CHECK(gb_safetensors_open(context, path, &file) == GB_OK);
   CHECK(gb_safetensors_count(file) == 10 && gb_safetensors_metadata_count(file) == 2);
-  CHECK(!strcmp(gb_safetensors_metadata(file, "format"), "pt") && !strcmp(gb_safetensors_metadata(file, "state"), "{\"step\":12}"));
-  CHECK(!strcmp(gb_safetensors_metadata_key(file, 0), "format") && !strcmp(gb_safetensors_metadata_value(file, 1), "{\"step\":12}"));
+  CHECK(!strcmp(gb_safetensors_metadata(file, "format"), "pt") &&
+        !strcmp(gb_safetensors_metadata(file, "state"), "{\"step\":12}"));
+  CHECK(!strcmp(gb_safetensors_metadata_key(file, 0), "format") &&
+        !strcmp(gb_safetensors_metadata_value(file, 1), "{\"step\":12}"));
   CHECK(!gb_safetensors_metadata(file, "nothing") && gb_safetensors_find(file, "nothing") == -1);
   CHECK(!strcmp(gb_safetensors_name(file, 0), "label") && !strcmp(gb_safetensors_dtype_name(file, 0), "I64"));
   CHECK(has(file, "z", GB_FLOAT64, 1, (int64_t[]){ 2 }, f64, sizeof f64));
@@ -177,7 +184,8 @@ static void test_rules(void) {
   static const struct { const char *header; size_t data; gb_status status; } cases[] = {
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_OK },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}    ", 4, GB_OK },
-    { "{\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[1,2]},\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 2, GB_OK },
+    { "{\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[1,2]},"
+      "\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 2, GB_OK },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[0,9],\"data_offsets\":[0,0]}}", 0, GB_OK },
     { "{}", 0, GB_OK },
     { "{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, GB_OK },
@@ -207,16 +215,21 @@ static void test_rules(void) {
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,0]}}", 4, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[1,5]}}", 5, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4,8]}}", 4, GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[18446744073709551612,18446744073709551616]}}", 4, GB_EFORMAT },
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[18446744073709551612,18446744073709551616]}}", 4,
+      GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
      GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}", 5,
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}", 5,
      GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2,
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2,
      GB_EFORMAT },
-    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}", 4,
+    { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+      "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}", 4,
      GB_EFORMAT },
     { "{\"a\\u0000\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, GB_EFORMAT },
     { "{\"a\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3, GB_EFORMAT },
@@ -230,7 +243,8 @@ static void test_rules(void) {
     put_header(path, cases[i].header, cases[i].data);
     gb_status status = read_all(path);
     CHECK(status == cases[i].status);
-    if (status != cases[i].status) fprintf(stderr, "  %s: %s\n", cases[i].header, status == GB_OK ? "ok" : gb_error(context));
+    if (status != cases[i].status)
+      fprintf(stderr, "  %s: %s\n", cases[i].header, status == GB_OK ? "ok" : gb_error(context));
   }
   put_file(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
   CHECK(read_all(path) == GB_EFORMAT);
@@ -293,7 +307,8 @@ static void test_files(void) {
   CHECK(!symlink(path, link));
   put_file(path_of("file.tmp"), "left behind by a killed process", 31);
   CHECK(gb_file_create(context, link, &one) == GB_OK && gb_file_create(context, path, &two) == GB_OK);
-  CHECK(gb_file_write(one, "one", 3) == GB_OK && gb_file_write(two, "two", 3) == GB_OK && gb_file_write(one, "!", 1) == GB_OK);
+  CHECK(gb_file_write(one, "one", 3) == GB_OK && gb_file_write(two, "two", 3) == GB_OK &&
+        gb_file_write(one, "!", 1) == GB_OK);
   CHECK(gb_file_commit(one) == GB_OK);
   char *data;
   size_t bytes;

@@ -1,4 +1,5 @@
-/* test_threads.c - every chunk runs once, whatever the number of threads; calls nest; pools come and go. Meant for the thread sanitizer too. */
+/* test_threads.c - every chunk runs once, whatever the number of threads; calls nest; pools come and go. Meant for the
+ * thread sanitizer too. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>

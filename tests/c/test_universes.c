@@ -1,5 +1,6 @@
-/* test_universes.c - Lua states with the library in several threads: each trains, with batches read ahead, as if it were alone; and a request
- * from another thread interrupts one of them, which goes on when asked. Meant for the thread sanitizer too. */
+/* test_universes.c - Lua states with the library in several threads: each trains, with batches read ahead, as if it
+ * were alone; and a request from another thread interrupts one of them, which goes on when asked. Meant for the thread
+ * sanitizer too. */
 #include <lualib.h>
 #include <pthread.h>
 #include <string.h>
@@ -135,7 +136,8 @@ static void test_unset_userdata_is_no_tensor(void) {
   universe u;
   int taken = 0;
   CHECK(universe_open(&u, 1));
-  CHECK(luaL_dostring(u.L, "local gb = require 'gibbous' local x = gb.ones(1) for i = 1, 1000 do local _ = x + x end collectgarbage()") == LUA_OK);
+  CHECK(luaL_dostring(u.L, "local gb = require 'gibbous' local x = gb.ones(1) for i = 1, 1000 do local _ = x + x "
+                           "end collectgarbage()") == LUA_OK);
   CHECK(lua_checkstack(u.L, COUNT + 1));
   for (int i = 0; i < COUNT; i++) {
     lua_newuserdatauv(u.L, sizeof(gbl_box), 0);

@@ -1,4 +1,5 @@
-/* training.h - a small classifier with dropout, trained for a few steps: what the tests of contexts, threads and memory do over and over.
+/* training.h - a small classifier with dropout, trained for a few steps: what the tests of contexts, threads and memory
+ * do over and over.
  *
  * Every call is checked and everything is released on every way out, so that a run may be failed at any allocation. */
 #ifndef GB_TESTS_TRAINING_H
@@ -16,7 +17,8 @@ typedef struct training {
 } training;
 
 /* The four parameters, what trains them, and one batch. */
-typedef struct training_run { gb_tensor *parameter[4], *x, *target; gb_optimizer *optimizer; gb_scaler *scaler; } training_run;
+typedef struct training_run { gb_tensor *parameter[4], *x,
+                              *target; gb_optimizer *optimizer; gb_scaler *scaler; } training_run;
 
 static inline void training_close(training_run *r) {
   gb_scaler_release(r->scaler);
@@ -53,11 +55,16 @@ static inline gb_status training_open(gb_context *c, const training *t, training
 static inline gb_status training_loss(gb_context *c, const training_run *r, gb_tensor **loss) {
   gb_attr relu = gb_attr_text("relu"), p = gb_attr_num(0.25);
   gb_attr activation[GB_MAX_ATTRS] = { relu }, dropout[GB_MAX_ATTRS] = { p };
-  gb_tensor *hidden[GB_MAX_OUT] = { NULL }, *dropped[GB_MAX_OUT] = { NULL }, *logits[GB_MAX_OUT] = { NULL }, *out[GB_MAX_OUT] = { NULL };
-  gb_status status = gb_apply(c, GB_OP_linear, (gb_tensor *[]){ r->x, r->parameter[0], r->parameter[1] }, 3, activation, hidden);
+  gb_tensor *hidden[GB_MAX_OUT] = { NULL }, *dropped[GB_MAX_OUT] = { NULL }, *logits[GB_MAX_OUT] = { NULL },
+      *out[GB_MAX_OUT] = { NULL };
+  gb_status status = gb_apply(c, GB_OP_linear, (gb_tensor *[]){ r->x, r->parameter[0], r->parameter[1] }, 3, activation,
+                              hidden);
   if (status == GB_OK) status = gb_apply(c, GB_OP_dropout, hidden, 1, dropout, dropped);
-  if (status == GB_OK) status = gb_apply(c, GB_OP_linear, (gb_tensor *[]){ dropped[0], r->parameter[2], r->parameter[3] }, 3, NULL, logits);
-  if (status == GB_OK) status = gb_apply(c, GB_OP_cross_entropy, (gb_tensor *[]){ logits[0], r->target, NULL }, 3, NULL, out);
+  if (status == GB_OK)
+    status = gb_apply(c, GB_OP_linear, (gb_tensor *[]){ dropped[0], r->parameter[2], r->parameter[3] }, 3, NULL,
+                      logits);
+  if (status == GB_OK)
+    status = gb_apply(c, GB_OP_cross_entropy, (gb_tensor *[]){ logits[0], r->target, NULL }, 3, NULL, out);
   gb_tensor_release(hidden[0]);
   gb_tensor_release(dropped[0]);
   gb_tensor_release(logits[0]);

@@ -1,9 +1,11 @@
--- agree.lua - agree.lua [cases] [curves]: the CUDA device agrees with the CPU. Every golden case, forward and backward, in every floating dtype;
--- and the losses of the recipes, step by step, from the same seed. Part of `./dev gpu`; it runs on the emulated device as well.
+-- agree.lua - agree.lua [cases] [curves]: the CUDA device agrees with the CPU. Every golden case, forward and backward,
+-- in every floating dtype; and the losses of the recipes, step by step, from the same seed. Part of `./dev gpu`; it
+-- runs on the emulated device as well.
 --
--- Cases: each device is within `growth` roundings of the dtype of the true value (tests/lua/test_golden_ops.lua), twice that for gradients, so the
--- two are within twice as many of each other. Curves: after a step the weights differ by roundings of the sums, which training then multiplies;
--- over so few steps a loss may drift by 2e-3 of itself in float32, and by 3e-2 where operands have 8 bits of mantissa.
+-- Cases: each device is within `growth` roundings of the dtype of the true value (tests/lua/test_golden_ops.lua), twice
+-- that for gradients, so the two are within twice as many of each other. Curves: after a step the weights differ by
+-- roundings of the sums, which training then multiplies; over so few steps a loss may drift by 2e-3 of itself in
+-- float32, and by 3e-2 where operands have 8 bits of mantissa.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -82,7 +84,8 @@ end
 -- The losses of a recipe's steps on a device.
 local function curve(recipe, options, device)
   local list = {}
-  local pipe = assert(io.popen(("'%s' tests/cuda/curve.lua recipes/%s %s --device %s --out %s/weights.safetensors 2>&1 >/dev/null"):format(gibbous, recipe, options,
+  local pipe = assert(io.popen(("'%s' tests/cuda/curve.lua recipes/%s %s --device %s --out %s/weights.safetensors \z
+    2>&1 >/dev/null"):format(gibbous, recipe, options,
     device, folder)))
   for line in pipe:lines() do list[#list + 1] = tonumber(line) or error(line) end
   pipe:close()
@@ -103,7 +106,8 @@ if asked("curves") then
   local recipes = {
     ["char_gpt.lua"] = ("--data %s/text --steps 12 --layers 2 --batch 4 --eval_batches 1 --sample 0"):format(folder),
     ["mnist_cnn.lua"] = ("--data %s --epochs 1"):format(folder),
-    ["gpt2.lua"] = ("--data %s/tokens --model tiny --vocabulary 61 --block 32 --batch 4 --steps 12 --valid_batches 1"):format(folder),
+    ["gpt2.lua"] =
+      ("--data %s/tokens --model tiny --vocabulary 61 --block 32 --batch 4 --steps 12 --valid_batches 1"):format(folder),
   }
   for recipe, options in pairs(recipes) do
     for precision, tolerance in pairs { ["32-true"] = 2e-3, ["bf16-mixed"] = 3e-2 } do

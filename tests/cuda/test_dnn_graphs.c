@@ -1,9 +1,9 @@
-/* test_dnn_graphs.c - every operation graph that conv.c, attention.c, batch_norm.c and pool.c make for the shapes of the tests and recipes is accepted by
- * the cuDNN that is installed: its tensors, its operations, and the graph of them are finalised, which checks dtypes, shapes, strides and how
- * operations hang together. This needs no device.
+/* test_dnn_graphs.c - every operation graph that conv.c, attention.c, batch_norm.c and pool.c make for the shapes of
+ * the tests and recipes is accepted by the cuDNN that is installed: its tensors, its operations, and the graph of them
+ * are finalised, which checks dtypes, shapes, strides and how operations hang together. This needs no device.
  *
- * Not checked here: whether an engine of some device runs a graph, and what it computes. The library names candidates without a device, so that at
- * least one is asked for; for attention it names none. */
+ * Not checked here: whether an engine of some device runs a graph, and what it computes. The library names candidates
+ * without a device, so that at least one is asked for; for attention it names none. */
 #include "check.h"
 #include "cuda/attention_graph.h"
 #include "cuda/batch_norm_graph.h"
@@ -38,7 +38,8 @@ static int build(gb_dnn_build make, const void *what, const char *name) {
   gb_dnn_begin(&g);
   make(&g, what);
   int configs = -1;
-  if (gb_dnn_end(&g)) configs = gb_dnn_count_configs(&g, CUDNN_HEUR_MODE_A) + gb_dnn_count_configs(&g, CUDNN_HEUR_MODE_FALLBACK);
+  if (gb_dnn_end(&g))
+    configs = gb_dnn_count_configs(&g, CUDNN_HEUR_MODE_A) + gb_dnn_count_configs(&g, CUDNN_HEUR_MODE_FALLBACK);
   else fprintf(stderr, "%s: %s\n", name, g.error);
   gb_dnn_release(&g);
   return configs;
@@ -50,18 +51,27 @@ static const gb_dtype floats[] = { GB_FLOAT32, GB_FLOAT16, GB_BFLOAT16, GB_FLOAT
 
 /* The convolutions of recipes/mnist_cnn.lua, of the golden cases and of tests/cuda_on_cpu/test_products.lua. */
 static const gb_conv shapes[] = {
-  { .n = 64, .c = 1, .in = { 28, 28 }, .o = 32, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 1 },
-  { .n = 64, .c = 32, .in = { 14, 14 }, .o = 64, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 1 },
-  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 1 },
-  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 3, 3 }, .stride = { 2, 2 }, .padding = { 2, 1 }, .dilation = { 1, 2 }, .groups = 1 },
-  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 2, 3 }, .stride = { 1, 1 }, .padding = { 0, 0 }, .dilation = { 1, 1 }, .groups = 2 },
-  { .n = 2, .c = 8, .in = { 9, 8 }, .o = 8, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 }, .groups = 8 },
-  { .n = 1, .c = 3, .in = { 224, 224 }, .o = 64, .kernel = { 7, 7 }, .stride = { 2, 2 }, .padding = { 3, 3 }, .dilation = { 1, 1 }, .groups = 1 },
-  { .n = 3, .c = 16, .in = { 1, 1 }, .o = 8, .kernel = { 1, 1 }, .stride = { 1, 1 }, .padding = { 0, 0 }, .dilation = { 1, 1 }, .groups = 1 },
+  { .n = 64, .c = 1, .in = { 28, 28 }, .o = 32, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 },
+    .dilation = { 1, 1 }, .groups = 1 },
+  { .n = 64, .c = 32, .in = { 14, 14 }, .o = 64, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 },
+    .dilation = { 1, 1 }, .groups = 1 },
+  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 },
+    .dilation = { 1, 1 }, .groups = 1 },
+  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 3, 3 }, .stride = { 2, 2 }, .padding = { 2, 1 },
+    .dilation = { 1, 2 }, .groups = 1 },
+  { .n = 2, .c = 6, .in = { 9, 8 }, .o = 4, .kernel = { 2, 3 }, .stride = { 1, 1 }, .padding = { 0, 0 },
+    .dilation = { 1, 1 }, .groups = 2 },
+  { .n = 2, .c = 8, .in = { 9, 8 }, .o = 8, .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 },
+    .dilation = { 1, 1 }, .groups = 8 },
+  { .n = 1, .c = 3, .in = { 224, 224 }, .o = 64, .kernel = { 7, 7 }, .stride = { 2, 2 }, .padding = { 3, 3 },
+    .dilation = { 1, 1 }, .groups = 1 },
+  { .n = 3, .c = 16, .in = { 1, 1 }, .o = 8, .kernel = { 1, 1 }, .stride = { 1, 1 }, .padding = { 0, 0 },
+    .dilation = { 1, 1 }, .groups = 1 },
 };
 
 static void test_convolution(gb_conv conv) {
-  for (int d = 0; d < 2; d++) conv.out[d] = (conv.in[d] + 2 * conv.padding[d] - conv.dilation[d] * (conv.kernel[d] - 1) - 1) / conv.stride[d] + 1;
+  for (int d = 0; d < 2; d++)
+    conv.out[d] = (conv.in[d] + 2 * conv.padding[d] - conv.dilation[d] * (conv.kernel[d] - 1) - 1) / conv.stride[d] + 1;
   conv.result = conv.dtype;
   conv.kind = GB_CONV_FORWARD;
   for (int form = 0; form < 4; form++) { /* bias or none, ReLU or none */
@@ -105,7 +115,8 @@ static void test_wrong_convolution(void) {
 
 /* {==== attention ==== */
 
-/* Strides of [batch, heads, time, size] as heads before time, or as the middle of a packed [batch, time, 3, heads, size]. */
+/* Strides of [batch, heads, time, size] as heads before time, or as the middle of a packed [batch, time, 3, heads,
+ * size]. */
 static void set_strides(int64_t *stride, int64_t heads, int64_t time, int64_t size, bool packed) {
   stride[0] = (packed ? 3 : 1) * heads * time * size;
   stride[1] = packed ? size : time * size;
@@ -113,8 +124,10 @@ static void set_strides(int64_t *stride, int64_t heads, int64_t time, int64_t si
   stride[3] = 1;
 }
 
-static gb_attention attention_of(gb_dtype dtype, int64_t batch, int64_t heads, int64_t key_heads, int64_t tq, int64_t tk, int64_t size, bool packed) {
-  gb_attention a = { .batch = batch, .heads = heads, .key_heads = key_heads, .tq = tq, .tk = tk, .e = size, .ev = size, .dtype = dtype };
+static gb_attention attention_of(gb_dtype dtype, int64_t batch, int64_t heads, int64_t key_heads, int64_t tq,
+                                 int64_t tk, int64_t size, bool packed) {
+  gb_attention a = { .batch = batch, .heads = heads, .key_heads = key_heads, .tq = tq, .tk = tk, .e = size, .ev = size,
+                     .dtype = dtype };
   int64_t *of_queries[] = { a.query_stride, a.y_stride, a.grad_stride, a.dquery_stride };
   int64_t *of_keys[] = { a.key_stride, a.value_stride, a.dkey_stride, a.dvalue_stride };
   for (int i = 0; i < 4; i++) {
@@ -130,7 +143,8 @@ static void test_attention(gb_attention a) {
     a.causal = form & 1;
     a.lse = form & 2 ? &lse : NULL;
     CHECK(build(gb_attention_forward_graph, &a, "attention") >= 0);
-    if (a.lse && a.heads == a.key_heads) CHECK(build(gb_attention_backward_graph, &a, "the gradient of attention") >= 0);
+    if (a.lse && a.heads == a.key_heads)
+      CHECK(build(gb_attention_backward_graph, &a, "the gradient of attention") >= 0);
   }
 }
 
@@ -151,7 +165,8 @@ static void test_attentions(void) {
 /* {==== batch norms ==== */
 
 /* The channels of recipes/mnist_cnn.lua and of the golden cases, of a row per image, and of a large image. */
-static const struct { int64_t n, c, inner; } batches[] = { { 64, 32, 784 }, { 64, 64, 196 }, { 2, 3, 20 }, { 128, 256, 1 }, { 5, 7, 1 }, { 8, 64, 112 * 112 } };
+static const struct { int64_t n, c, inner; } batches[] = { { 64, 32, 784 }, { 64, 64, 196 }, { 2, 3, 20 },
+                                                           { 128, 256, 1 }, { 5, 7, 1 }, { 8, 64, 112 * 112 } };
 
 static void test_batch_norms(void) {
   for (size_t s = 0; s < sizeof batches / sizeof *batches; s++)

@@ -1,14 +1,17 @@
--- alike.lua - compares attention and its kin on the CUDA device with the CPU's, gradients included. Loaded by the tests with dofile.
+-- alike.lua - compares attention and its kin on the CUDA device with the CPU's, gradients included. Loaded by the tests
+-- with dofile.
 --
--- Both round probabilities to the 16-bit dtype before they are multiplied, the CPU tile by tile and the device row by row, so that results differ
--- by a few roundings of the dtype, relative to the largest of them; a gradient goes through three such products.
+-- Both round probabilities to the 16-bit dtype before they are multiplied, the CPU tile by tile and the device row by
+-- row, so that results differ by a few roundings of the dtype, relative to the largest of them; a gradient goes through
+-- three such products.
 
 local gb = require "gibbous"
 local expect = gb.test.expect
 
 local tolerance = { float64 = 1e-13, float32 = 4e-6, float16 = 2 ^ -9, bfloat16 = 2 ^ -6 }
 
--- f(tensors of the device): a result whose gradients are compared, for those tensors that have floats. What is smaller than `least` is compared with that.
+-- f(tensors of the device): a result whose gradients are compared, for those tensors that have floats. What is smaller
+-- than `least` is compared with that.
 local function expect_alike_above(least, dtype, f, ...)
   local given, seen = { ... }, {}
   for d, device in ipairs { "cpu", "cuda" } do

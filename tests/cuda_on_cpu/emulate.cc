@@ -1,11 +1,13 @@
 /* emulate.cc - the emulated device: runs the threads of a block as fibers, and checks how they wait for each other.
  *
- * One machine serves the process, under one lock: launches of several contexts follow each other. A fiber runs thread after thread of its
- * block until one of them must wait; then that thread keeps the fiber, and the next fiber goes on with the threads that have not begun. So a
- * kernel without barriers costs two switches a block. The order of threads is shuffled by the number in GIBBOUS_CUDA_ORDER.
+ * One machine serves the process, under one lock: launches of several contexts follow each other. A fiber runs thread
+ * after thread of its block until one of them must wait; then that thread keeps the fiber, and the next fiber goes on
+ * with the threads that have not begun. So a kernel without barriers costs two switches a block. The order of threads
+ * is shuffled by the number in GIBBOUS_CUDA_ORDER.
  *
- * For the thread sanitizer every thread of a block is a fiber of its own, on a stack that no other thread of the block had; barriers, shuffles, votes and the edges of a
- * block order what they order on a device, and nothing else does. This file itself is then compiled without it (GB_MACHINE_TSAN says so). */
+ * For the thread sanitizer every thread of a block is a fiber of its own, on a stack that no other thread of the block
+ * had; barriers, shuffles, votes and the edges of a block order what they order on a device, and nothing else does.
+ * This file itself is then compiled without it (GB_MACHINE_TSAN says so). */
 #include "emulate.h"
 
 #include <stdarg.h>
@@ -326,13 +328,16 @@ void report_deadlock(void) {
   const thread *t = at_barrier ? at_barrier : at_warp;
   const uint3 b = t->place.block, i = t->place.thread;
   if (at_barrier && at_warp)
-    gb_machine_fail(m.kernel, "block (%u, %u, %u): thread (%u, %u, %u) waits at the barrier %s:%d while others wait in a shuffle or vote", b.x, b.y, b.z,
+    gb_machine_fail(m.kernel, "block (%u, %u, %u): thread (%u, %u, %u) waits at the barrier %s:%d while others wait "
+                              "in a shuffle or vote", b.x, b.y, b.z,
                     i.x, i.y, i.z, t->file, t->line);
   else if (at_barrier)
-    gb_machine_fail(m.kernel, "block (%u, %u, %u): divergent barrier at %s:%d: %u of %u threads reach it", b.x, b.y, b.z, t->file, t->line, m.at_barrier,
+    gb_machine_fail(m.kernel, "block (%u, %u, %u): divergent barrier at %s:%d: %u of %u threads reach it", b.x, b.y,
+                    b.z, t->file, t->line, m.at_barrier,
                     m.count);
   else
-    gb_machine_fail(m.kernel, "block (%u, %u, %u): thread (%u, %u, %u) waits in a shuffle or vote for lanes (mask %08x) that do not take part", b.x, b.y, b.z,
+    gb_machine_fail(m.kernel, "block (%u, %u, %u): thread (%u, %u, %u) waits in a shuffle or vote for lanes (mask "
+                              "%08x) that do not take part", b.x, b.y, b.z,
                     i.x, i.y, i.z, t->mask);
 }
 
@@ -345,7 +350,8 @@ void poison(char *from, size_t bytes, bool on) {
 #endif
 }
 
-/* Threads that wait keep their fibers; those of a block that was given up are thrown away, since nothing may run on them again. */
+/* Threads that wait keep their fibers; those of a block that was given up are thrown away, since nothing may run on
+ * them again. */
 void give_up(void) {
   m.broken = true;
   for (thread &t : m.threads) {
@@ -365,7 +371,9 @@ char *shared_alloc(size_t bytes) {
   if (m.arena_used + used > ARENA) return NULL;
   m.arena_used += used;
   poison(data, used, false);
-  for (size_t i = 0; i < used / 8; i++) ((volatile uint64_t *)(void *)m.arena)[(size_t)(data - m.arena) / 8 + i] = ~(uint64_t)0; /* no library call: sanitizers see those */
+  /* no library call: sanitizers see those */
+  for (size_t i = 0; i < used / 8; i++)
+    ((volatile uint64_t *)(void *)m.arena)[(size_t)(data - m.arena) / 8 + i] = ~(uint64_t)0;
   poison(data + bytes, used - bytes, true);
   return data;
 }
@@ -421,7 +429,8 @@ void run_block(void) {
 bool is_possible(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most) {
   uint64_t threads = (uint64_t)block.x * block.y * block.z;
   if (threads == 0 || threads > THREADS_MOST || block.z > 64) {
-    gb_machine_fail(kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y, block.z, THREADS_MOST);
+    gb_machine_fail(kernel, "a block of %u x %u x %u threads cannot be launched; it has 1 .. %u", block.x, block.y,
+                    block.z, THREADS_MOST);
     return false;
   }
   if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
@@ -462,7 +471,8 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t m
 
 } /* namespace */
 
-void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> body) {
+void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most,
+                        std::function<void()> body) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !is_possible(kernel, grid, block, shared, most)) return;
   gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, most, body); });
 }
@@ -472,7 +482,8 @@ void *gb_emulated_shared(const void *key, size_t bytes) {
     if (s.key == key) return s.data;
   size_t total = bytes + m.shared_bytes;
   for (const shared_array &s : m.shared) total += s.bytes;
-  if (total > m.shared_most) gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", total, m.shared_most);
+  if (total > m.shared_most)
+    gb_machine_fail(m.kernel, "%zu bytes of shared memory are more than a block has (%zu)", total, m.shared_most);
   char *data = shared_alloc(bytes);
   m.shared.push_back({ key, data, bytes });
   return data;
@@ -495,7 +506,8 @@ void gb_emulated_barrier(const char *file, int line) {
   for (unsigned t = 0; t < m.count; t++) {
     if (m.threads[t].state != AT_BARRIER) continue;
     if (m.threads[t].line != line || strcmp(m.threads[t].file, file))
-      gb_machine_fail(m.kernel, "divergent barriers: some threads of a block are at %s:%d, others at %s:%d", file, line, m.threads[t].file, m.threads[t].line);
+      gb_machine_fail(m.kernel, "divergent barriers: some threads of a block are at %s:%d, others at %s:%d", file, line,
+                      m.threads[t].file, m.threads[t].line);
     make_ready(t);
   }
 }
@@ -504,7 +516,8 @@ unsigned gb_emulated_lane(void) { return m.current % 32; }
 
 /* Wait until all lanes of the mask have come; the last one hands out the results. */
 static uint64_t collect(unsigned mask, uint64_t value, unsigned from, bool is_vote) {
-  unsigned first = m.current / 32 * 32, lanes = m.count - first < 32 ? m.count - first : 32, arrived = 1u << (m.current % 32);
+  unsigned first = m.current / 32 * 32, lanes = m.count - first < 32 ? m.count - first : 32,
+      arrived = 1u << (m.current % 32);
   thread &me = m.threads[m.current];
   if (lanes < 32) mask &= (1u << lanes) - 1; /* a block whose last warp is not full */
   me.mask = mask;
@@ -513,9 +526,11 @@ static uint64_t collect(unsigned mask, uint64_t value, unsigned from, bool is_vo
   me.is_vote = is_vote;
   for (unsigned l = 0; l < lanes; l++) {
     const thread &other = m.threads[first + l];
-    if (first + l != m.current && other.state == AT_WARP && other.mask == mask && other.is_vote == is_vote) arrived |= 1u << l;
+    if (first + l != m.current && other.state == AT_WARP && other.mask == mask && other.is_vote == is_vote)
+      arrived |= 1u << l;
   }
-  if (!(mask & (1u << (m.current % 32)))) gb_machine_fail(m.kernel, "a lane takes part in a shuffle or vote whose mask %08x leaves it out", mask);
+  if (!(mask & (1u << (m.current % 32))))
+    gb_machine_fail(m.kernel, "a lane takes part in a shuffle or vote whose mask %08x leaves it out", mask);
   leave_edge(WARP_EDGE + (int)(m.current / 32));
   if ((arrived & mask) != mask) {
     unsigned self = m.current;

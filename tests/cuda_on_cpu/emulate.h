@@ -1,8 +1,9 @@
-/* emulate.h - the built-ins of CUDA C++ that kernel files use, for compiling them as plain C++ and running them on the CPU.
+/* emulate.h - the built-ins of CUDA C++ that kernel files use, for compiling them as plain C++ and running them on the
+ * CPU.
  *
- * Blocks run one after another. A thread is a plain call until it meets a barrier, a shuffle or a vote: then it keeps its stack as a fiber
- * and the next thread goes on. Every such wait is checked: threads of a block that wait for each other at different places are reported with
- * kernel and block. Shared memory holds rubbish when a block starts. */
+ * Blocks run one after another. A thread is a plain call until it meets a barrier, a shuffle or a vote: then it keeps
+ * its stack as a fiber and the next thread goes on. Every such wait is checked: threads of a block that wait for each
+ * other at different places are reported with kernel and block. Shared memory holds rubbish when a block starts. */
 #ifndef GB_EMULATE_H
 #define GB_EMULATE_H
 
@@ -46,14 +47,17 @@ extern __thread gb_emulated_place *gb_emulated __attribute__((tls_model("initial
 /* {==== launches and shared memory ==== */
 
 /* most: bytes of shared memory that a block may have. */
-void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most, std::function<void()> thread);
+void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most,
+                        std::function<void()> thread);
 /* The block's array of that key, made at the first call in a block; and the bytes that the launch gave. */
 void *gb_emulated_shared(const void *key, size_t bytes);
 unsigned char *gb_emulated_shared_bytes(void);
 
 #define GB_EMULATED_LAUNCH(stream, kernel, grid, block, shared, most, ...) \
-  gb_emulated_launch(stream, #kernel, grid, block, shared, most, gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); } __VA_OPT__(,) __VA_ARGS__))
-#define GB_LAUNCH(stream, kernel, grid, block, shared, ...) GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, 48 << 10 __VA_OPT__(,) __VA_ARGS__)
+  gb_emulated_launch(stream, #kernel, grid, block, shared, most, \
+                     gb_emulated_call([](auto... gb_arguments) { kernel(gb_arguments...); } __VA_OPT__(,) __VA_ARGS__))
+#define GB_LAUNCH(stream, kernel, grid, block, shared, ...) \
+  GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, 48 << 10 __VA_OPT__(,) __VA_ARGS__)
 #define GB_LAUNCH_LARGE(stream, kernel, grid, block, shared, ...) \
   GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, GB_LARGE_SHARED __VA_OPT__(,) __VA_ARGS__)
 
@@ -106,7 +110,8 @@ template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, uns
 }
 template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int by, int width = 32) {
   unsigned lane = gb_emulated_lane(), other = lane ^ (unsigned)by;
-  return gb_emulated_exchange(mask, value, (lane & ~(unsigned)(width - 1)) == (other & ~(unsigned)(width - 1)) ? other : lane);
+  return gb_emulated_exchange(mask, value, (lane & ~(unsigned)(width - 1)) == (other & ~(unsigned)(width - 1)) ? other
+                              : lane);
 }
 
 /* ====} */
@@ -123,24 +128,24 @@ static inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4);
 static inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
 
 /* Integers and flags only: sums of floats in the order of arrival are forbidden. */
-#define GB_EMULATED_ATOMICS(type)                                                                                          \
-  static inline type atomicAdd(type *p, type v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }                     \
-  static inline type atomicExch(type *p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }                   \
-  static inline type atomicOr(type *p, type v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                       \
-  static inline type atomicAnd(type *p, type v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }                     \
-  static inline type atomicCAS(type *p, type expected, type v) {                                                           \
-    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                               \
-    return expected;                                                                                                       \
-  }                                                                                                                        \
-  static inline type atomicMax(type *p, type v) {                                                                          \
-    type old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                       \
-    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;       \
-    return old;                                                                                                            \
-  }                                                                                                                        \
-  static inline type atomicMin(type *p, type v) {                                                                          \
-    type old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                       \
-    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;       \
-    return old;                                                                                                            \
+#define GB_EMULATED_ATOMICS(type)                                                                                    \
+  static inline type atomicAdd(type *p, type v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }               \
+  static inline type atomicExch(type *p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }             \
+  static inline type atomicOr(type *p, type v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                 \
+  static inline type atomicAnd(type *p, type v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }               \
+  static inline type atomicCAS(type *p, type expected, type v) {                                                     \
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                         \
+    return expected;                                                                                                 \
+  }                                                                                                                  \
+  static inline type atomicMax(type *p, type v) {                                                                    \
+    type old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                 \
+    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue; \
+    return old;                                                                                                      \
+  }                                                                                                                  \
+  static inline type atomicMin(type *p, type v) {                                                                    \
+    type old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                 \
+    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue; \
+    return old;                                                                                                      \
   }
 GB_EMULATED_ATOMICS(int)
 GB_EMULATED_ATOMICS(unsigned)

@@ -1,8 +1,9 @@
 /* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h, attention.h, batch_norm.h and pool.h.
  *
- * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions forward, batch norms and poolings where
- * GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's too, so that what stands before and behind the library is tested.
- * With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both libraries makes 0 of NaN. */
+ * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions forward, batch norms
+ * and poolings where GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's too, so that what
+ * stands before and behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both libraries makes 0
+ * of NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
   return GB_OK;
 }
 
-gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) { return gb_attention_forward(call, a, served); }
+gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a,
+                                bool *served) { return gb_attention_forward(call, a, served); }
 
 /* {==== elements ==== */
 
@@ -61,7 +63,8 @@ static bool has_cudnn(void) { return getenv("GIBBOUS_CUDNN_ON_CPU") != NULL; }
 
 /* A tensor of the engine over memory that is channels last, or a vector. */
 typedef struct wrapped { gb_tensor tensor; gb_storage storage; } wrapped;
-static gb_tensor *wrap(wrapped *w, gb_context *context, const void *data, gb_dtype dtype, int ndim, const int64_t *shape) {
+static gb_tensor *wrap(wrapped *w, gb_context *context, const void *data, gb_dtype dtype, int ndim,
+                       const int64_t *shape) {
   w->storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = (void *)data };
   w->tensor = (gb_tensor){ .dtype = (int8_t)dtype, .ndim = (int8_t)ndim, .numel = 1, .storage = &w->storage };
   for (int d = 0; d < ndim; d++) w->tensor.shape[d] = shape[d], w->tensor.numel *= shape[d];
@@ -86,7 +89,8 @@ typedef struct conv_work { gb_context *context; gb_conv c; } conv_work;
 static void run_conv(void *argument) {
   conv_work *w = argument;
   const gb_conv *c = &w->c;
-  const int64_t x[4] = { c->n, c->c, c->in[0], c->in[1] }, weight[4] = { c->o, c->c / c->groups, c->kernel[0], c->kernel[1] };
+  const int64_t x[4] = { c->n, c->c, c->in[0], c->in[1] },
+      weight[4] = { c->o, c->c / c->groups, c->kernel[0], c->kernel[1] };
   const int64_t y[4] = { c->n, c->o, c->out[0], c->out[1] };
   wrapped room[4];
   gb_tensor *result = wrap(&room[3], w->context, c->y, c->result, 4, y);
@@ -139,7 +143,8 @@ static void run_gradients(const norm_work *w, gb_tensor *x, gb_tensor *dx, gb_te
 /* (x - mean) * scale + bias */
 static void run_inference(const gb_batch_norm *b) {
   for (int64_t i = 0; i < b->n * b->inner * b->c; i++)
-    store(b->result, b->dtype, i, (load(b->x, b->dtype, i) - (double)b->mean[i % b->c]) * (double)b->scale[i % b->c] + (double)b->bias[i % b->c]);
+    store(b->result, b->dtype, i, (load(b->x, b->dtype, i) - (double)b->mean[i % b->c]) * (double)b->scale[i % b->c] +
+          (double)b->bias[i % b->c]);
 }
 
 static void run_norm(void *argument) {
@@ -180,7 +185,8 @@ static void run_pool(void *argument) {
   const int64_t in[4] = { p->n, p->c, p->in[0], p->in[1] }, out[4] = { p->n, p->c, p->out[0], p->out[1] };
   bool backward = p->kind == GB_POOL_MEAN_BACKWARD;
   wrapped from, to;
-  gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in), *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
+  gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in),
+      *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
   gb_attr kernel = pair_of(p->kernel), stride = pair_of(p->stride), padding = pair_of(p->padding);
   if (p->kind == GB_POOL_MAX) {
     gb_attrs_max_pool2d attrs = { .kernel_size = kernel, .stride = stride, .padding = padding,
@@ -221,18 +227,22 @@ typedef struct product_work {
 } product_work;
 
 /* A matrix of the batch as the engine's tensor over its memory. */
-static gb_tensor tensor_over(gb_storage *storage, gb_context *context, void *data, gb_dtype dtype, int64_t rows, int64_t columns, int64_t row_stride,
+static gb_tensor tensor_over(gb_storage *storage, gb_context *context, void *data, gb_dtype dtype, int64_t rows,
+                             int64_t columns, int64_t row_stride,
                              int64_t column_stride) {
   *storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = data };
-  return (gb_tensor){ .dtype = (int8_t)dtype, .ndim = 2, .shape = { rows, columns }, .stride = { row_stride, column_stride }, .numel = rows * columns,
+  return (gb_tensor){ .dtype = (int8_t)dtype, .ndim = 2, .shape = { rows, columns },
+                      .stride = { row_stride, column_stride }, .numel = rows * columns,
                       .storage = storage };
 }
 
 /* What the library does to a sum before it is rounded. */
 static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
   sum = g->dtype == GB_FLOAT64 ? sum * g->alpha : (double)((float)sum * (float)g->alpha);
-  if (g->accumulate) sum = g->dtype == GB_FLOAT64 ? sum + load(g->c, g->dtype, i) : (double)((float)sum + (float)load(g->c, g->dtype, i));
-  if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column) : (double)((float)sum + (float)load(g->bias, g->dtype, column));
+  if (g->accumulate) sum = g->dtype == GB_FLOAT64 ? sum + load(g->c, g->dtype, i)
+      : (double)((float)sum + (float)load(g->c, g->dtype, i));
+  if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column)
+      : (double)((float)sum + (float)load(g->bias, g->dtype, column));
   if (g->epilogue == GB_GEMM_GELU_SLOPE) return (float)sum * gb_gelu_tanh_slopef((float)load(g->aux, g->dtype, i));
   if (g->aux) store(g->aux, g->dtype, i, sum);
   if (g->epilogue == GB_GEMM_RELU) return sum < 0 || (isnan(sum) && drops_nan()) ? 0 : sum;
@@ -243,7 +253,8 @@ static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
 static void sum_rows(const gb_gemm *g) {
   for (int64_t r = 0; r < g->m; r++) {
     float sum = 0;
-    for (int64_t i = 0; i < g->k; i++) sum += (float)load(g->a.data, g->a.dtype, r * g->a.row_stride + i * g->a.column_stride);
+    for (int64_t i = 0; i < g->k; i++)
+      sum += (float)load(g->a.data, g->a.dtype, r * g->a.row_stride + i * g->a.column_stride);
     store(g->sums, g->dtype, r, (double)sum);
   }
 }
@@ -255,9 +266,11 @@ static void run_product(void *argument) {
   gb_dtype lane = g->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   for (int64_t i = 0; i < g->batch; i++) {
     gb_storage storage[3];
-    gb_tensor a = tensor_over(&storage[0], w->context, at(g->a.data, g->a.dtype, i * g->a_stride), g->a.dtype, g->m, g->k, g->a.row_stride,
+    gb_tensor a = tensor_over(&storage[0], w->context, at(g->a.data, g->a.dtype, i * g->a_stride), g->a.dtype, g->m,
+                              g->k, g->a.row_stride,
                               g->a.column_stride);
-    gb_tensor b = tensor_over(&storage[1], w->context, at(g->b.data, g->b.dtype, i * g->b_stride), g->b.dtype, g->k, g->n, g->b.row_stride,
+    gb_tensor b = tensor_over(&storage[1], w->context, at(g->b.data, g->b.dtype, i * g->b_stride), g->b.dtype, g->k,
+                              g->n, g->b.row_stride,
                               g->b.column_stride);
     gb_tensor c = tensor_over(&storage[2], w->context, w->sums, lane, g->m, g->n, g->n, 1);
     run_op(w->context, GB_OP_matmul, &(gb_in_matmul){ .x = &a, .y = &b }, &(gb_out_matmul){ .z = &c }, NULL);
@@ -277,8 +290,10 @@ static void release_product(void *argument) {
 }
 
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm) {
-  if (!gb_gemm_fuses(gemm)) return gb_cuda_fail(call, GB_EINVAL, "the library was asked for an epilogue that it does not have");
-  if (gemm->batch < 1 || gemm->batch > GB_GEMM_BATCH) return gb_cuda_fail(call, GB_EINVAL, "the library was asked for %lld products", (long long)gemm->batch);
+  if (!gb_gemm_fuses(gemm))
+    return gb_cuda_fail(call, GB_EINVAL, "the library was asked for an epilogue that it does not have");
+  if (gemm->batch < 1 || gemm->batch > GB_GEMM_BATCH)
+    return gb_cuda_fail(call, GB_EINVAL, "the library was asked for %lld products", (long long)gemm->batch);
   product_work *w = malloc(sizeof *w);
   double *sums = malloc((size_t)(gemm->m * gemm->n) * sizeof *sums);
   if (!w || !sums) {

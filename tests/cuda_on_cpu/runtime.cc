@@ -1,12 +1,14 @@
 /* runtime.cc - stands in for the CUDA runtime behind cuda/runtime.h: devices whose memory is host memory.
  *
- * A stream is a queue. What is asked of it runs at some later time that a seeded generator picks, and streams overtake each other wherever no event
- * holds them; at the latest it runs when the host waits. So a missing wait shows as wrong numbers: memory that is used before it is written, or
- * written while it is still read. GIBBOUS_CUDA_LATE=N is the seed (1), 0 runs everything at once, "random" picks one and prints it.
+ * A stream is a queue. What is asked of it runs at some later time that a seeded generator picks, and streams overtake
+ * each other wherever no event holds them; at the latest it runs when the host waits. So a missing wait shows as wrong
+ * numbers: memory that is used before it is written, or written while it is still read. GIBBOUS_CUDA_LATE=N is the seed
+ * (1), 0 runs everything at once, "random" picks one and prints it.
  *
- * While a stream captures, its work is noted and runs with every replay. What a capture forbids is an error, spoils the capture, and is told as a
- * failure of the machine too, since nobody may make such a call. Under the address sanitizer the memory of a device is poisoned except in work of
- * that device, so that a host or another device that touches it is found. */
+ * While a stream captures, its work is noted and runs with every replay. What a capture forbids is an error, spoils the
+ * capture, and is told as a failure of the machine too, since nobody may make such a call. Under the address sanitizer
+ * the memory of a device is poisoned except in work of that device, so that a host or another device that touches it is
+ * found. */
 #include "cuda/runtime.h"
 
 #include <stdio.h>
@@ -68,7 +70,8 @@ struct machine {
   int open;                              /* nested guards */
   unsigned running;                      /* the devices whose work runs, as bits */
   uint64_t random;
-  unsigned tempo;                        /* 0: nothing runs before it must, 1: something now and then, 2: everything at once */
+  unsigned tempo;                        /* 0: nothing runs before it must, 1: something now and then, 2: everything at
+                                            once */
   bool seeded, at_once;
 };
 machine device;
@@ -212,7 +215,8 @@ int refuse_in_capture(const char *call) {
 }
 
 /* Work on a stream that takes no part in the capture of this thread runs at another time than it was meant to. */
-int refuse_beside_capture(gb_stream stream, const char *call) { return captures && !stream->capture ? refuse_in_capture(call) : DONE; }
+int refuse_beside_capture(gb_stream stream, const char *call) { return captures &&
+                                                                !stream->capture ? refuse_in_capture(call) : DONE; }
 
 bool is_pinned(const void *host) {
   auto after = device.pinned.upper_bound((char *)host);
@@ -251,8 +255,10 @@ void gb_machine_do(gb_stream stream, void (*work)(void *), void (*release)(void 
 }
 
 const char *gb_rt_text(int code) {
-  static const char *const texts[] = { "no error", NULL, "there is no such device", "not allowed while a graph is captured",
-                                       "the stream does not capture a graph", "out of memory", "the stream or event belongs to another device",
+  static const char *const texts[] = { "no error", NULL, "there is no such device", "not allowed while a graph is "
+                                                                                    "captured",
+                                       "the stream does not capture a graph", "out of memory",
+                                           "the stream or event belongs to another device",
                                        "streams wait for each other" };
   return code == LAUNCH_FAILED ? gb_machine_failure() : texts[code];
 }
@@ -352,7 +358,8 @@ int gb_rt_synchronize(gb_stream stream) {
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
   holding hold(device.lock);
   bool pageable = (kind == GB_COPY_TO_HOST && !is_pinned(to)) || (kind == GB_COPY_TO_DEVICE && !is_pinned(from));
-  if (int code = pageable ? refuse_in_capture("cudaMemcpyAsync of memory that is not pinned") : refuse_beside_capture(stream, "cudaMemcpyAsync")) return code;
+  if (int code = pageable ? refuse_in_capture("cudaMemcpyAsync of memory that is not pinned")
+      : refuse_beside_capture(stream, "cudaMemcpyAsync")) return code;
   if (bytes == 0) return DONE;
   if (kind == GB_COPY_TO_DEVICE && pageable) {
     auto read = std::make_shared<std::string>((const char *)from, bytes);
@@ -500,6 +507,7 @@ void gb_rt_range_pop(void) { range_depth--; }
 void gb_machine_submit(gb_stream stream, std::function<void()> work) {
   if (refuse_beside_capture(stream, "work on another stream")) return;
   if (stream->capture) stream->capture->work->push_back(work);
-  else if (stream->device != current) gb_machine_fail("stream", "work for device %d while device %d is this thread's", stream->device, current);
+  else if (stream->device != current)
+    gb_machine_fail("stream", "work for device %d while device %d is this thread's", stream->device, current);
   else push(stream, { work, nullptr, 0, false });
 }

@@ -27,7 +27,8 @@ static int compare_pairs(const void *a, const void *b) {
 }
 
 /* The bits of a key that count. */
-static uint64_t compared(const sort_work *w, uint64_t key) { return key << (64 - w->end_bit) >> (64 - w->end_bit + w->first_bit); }
+static uint64_t compared(const sort_work *w, uint64_t key) { return key <<
+                                                             (64 - w->end_bit) >> (64 - w->end_bit + w->first_bit); }
 
 static void sort_rows(void *argument) {
   const sort_work *w = argument;
@@ -35,7 +36,8 @@ static void sort_rows(void *argument) {
     int64_t at = r * w->n;
     for (int64_t i = 0; i < w->n; i++) w->room[i] = (pair){ compared(w, w->keys[at + i]), w->values[at + i], i };
     qsort(w->room, (size_t)w->n, sizeof *w->room, compare_pairs);
-    for (int64_t i = 0; i < w->n; i++) w->keys_out[at + i] = w->keys[at + w->room[i].place], w->values_out[at + i] = w->room[i].value;
+    for (int64_t i = 0; i < w->n; i++)
+      w->keys_out[at + i] = w->keys[at + w->room[i].place], w->values_out[at + i] = w->room[i].value;
   }
 }
 
@@ -45,7 +47,8 @@ static void release_sort(void *argument) {
   free(w);
 }
 
-gb_status gb_sort_pairs(gb_cuda_call *call, const uint64_t *keys, uint64_t *keys_out, const int64_t *values, int64_t *values_out, int64_t rows,
+gb_status gb_sort_pairs(gb_cuda_call *call, const uint64_t *keys, uint64_t *keys_out, const int64_t *values,
+                        int64_t *values_out, int64_t rows,
                         int64_t n, int first_bit, int end_bit) {
   sort_work *w = malloc(sizeof *w);
   pair *room = malloc((size_t)(n > 0 ? n : 1) * sizeof *room);

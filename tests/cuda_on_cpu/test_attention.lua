@@ -13,13 +13,17 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
     return function(q, k, v) return F.scaled_dot_product_attention(q, k, v, mask and mask:to(q.device), options) end
   end
   describe("attention " .. dtype, function()
-    it("full, of other times and head_dims", function() expect_alike(dtype, attention(), randn(2, 3, 17, 8), randn(2, 3, 19, 8), randn(2, 3, 19, 5)) end)
-    it("causal", function() expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 3, 17, 8), randn(2, 3, 17, 8), randn(2, 3, 17, 8)) end)
+    it("full, of other times and head_dims",
+      function() expect_alike(dtype, attention(), randn(2, 3, 17, 8), randn(2, 3, 19, 8), randn(2, 3, 19, 5)) end)
+    it("causal", function() expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 3, 17, 8),
+      randn(2, 3, 17, 8), randn(2, 3, 17, 8)) end)
     it("more query heads than key heads", function()
-      expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 4, 17, 8), randn(2, 2, 17, 8), randn(2, 2, 17, 8))
+      expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 4, 17, 8), randn(2, 2, 17, 8),
+        randn(2, 2, 17, 8))
     end)
     it("dropout draws the same numbers", function()
-      expect_alike(dtype, attention(nil, { is_causal = true, dropout_p = 0.3 }), randn(2, 4, 17, 8), randn(2, 2, 17, 8), randn(2, 2, 17, 8))
+      expect_alike(dtype, attention(nil, { is_causal = true, dropout_p = 0.3 }), randn(2, 4, 17, 8), randn(2, 2, 17, 8),
+        randn(2, 2, 17, 8))
     end)
     it("a mask of bools, one row without any", function()
       local mask = gb.rand(7, 9):gt(0.4)
@@ -27,11 +31,13 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
       expect_alike(dtype, attention(mask), randn(2, 3, 7, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8))
     end)
     it("a mask that is added, another scale", function()
-      expect_alike(dtype, attention(gb.randn(2, 1, 7, 9), { scale = 0.3 }), randn(2, 3, 7, 8), randn(2, 3, 9, 8), randn(2, 3, 9, 8))
+      expect_alike(dtype, attention(gb.randn(2, 1, 7, 9), { scale = 0.3 }), randn(2, 3, 7, 8), randn(2, 3, 9, 8),
+        randn(2, 3, 9, 8))
     end)
     it("heads that lie beside each other", function()
       local function turned(q, k, v)
-        return F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3), nil, { is_causal = true })
+        return F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3), nil,
+          { is_causal = true })
       end
       expect_alike(dtype, turned, randn(2, 6, 3, 8), randn(2, 6, 3, 8), randn(2, 6, 3, 8))
     end)
@@ -44,10 +50,12 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
     local target = gb.randint(0, 13, { 11 })
     target[4] = -100
     it("mean, with a bias", function()
-      expect_alike(dtype, function(x, w, b) return F.linear_cross_entropy(x, w, target:to(x.device), b) end, randn(11, 6), randn(13, 6), randn(13))
+      expect_alike(dtype, function(x, w, b) return F.linear_cross_entropy(x, w, target:to(x.device), b) end,
+        randn(11, 6), randn(13, 6), randn(13))
     end)
     it("sum, without", function()
-      expect_alike(dtype, function(x, w) return F.linear_cross_entropy(x, w, target:to(x.device), nil, { reduction = "sum" }) end, randn(11, 6), randn(13, 6))
+      expect_alike(dtype, function(x, w) return F.linear_cross_entropy(x, w, target:to(x.device), nil,
+        { reduction = "sum" }) end, randn(11, 6), randn(13, 6))
     end)
   end)
 end
@@ -55,7 +63,8 @@ end
 describe("linear_cross_entropy", function()
   it("names a target that is no class", function()
     local x, w = gb.ones({ 2, 3 }, { device = "cuda" }), gb.ones({ 4, 3 }, { device = "cuda" })
-    expect(function() F.linear_cross_entropy(x, w, gb.tensor({ 1, 4 }):to("cuda")):item() end):to_fail("target 4 is out of range 0 .. 3")
+    expect(function() F.linear_cross_entropy(x, w,
+      gb.tensor({ 1, 4 }):to("cuda")):item() end):to_fail("target 4 is out of range 0 .. 3")
   end)
 end)
 

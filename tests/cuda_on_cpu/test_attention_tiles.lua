@@ -1,5 +1,6 @@
--- test_attention_tiles.lua - the gradients of attention by tiles, on the CUDA device against the CPU's: heads of many widths, times on both sides of a
--- tile's edges, causal and full, with dropout and masks. Nothing here may run as products; the test fails if the device says that it does.
+-- test_attention_tiles.lua - the gradients of attention by tiles, on the CUDA device against the CPU's: heads of many
+-- widths, times on both sides of a tile's edges, causal and full, with dropout and masks. Nothing here may run as
+-- products; the test fails if the device says that it does.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -18,42 +19,52 @@ for _, dtype in ipairs(dtypes) do
   describe("tiles " .. dtype, function()
     for _, columns in ipairs { 1, 16, 40, 64, 80, 96, 128, 160, 256 } do
       it(columns .. " columns", function()
-        expect_alike(dtype, attention { is_causal = columns % 3 ~= 0 }, randn(1, 1, 17, columns), randn(1, 1, 17, columns), randn(1, 1, 17, columns))
+        expect_alike(dtype, attention { is_causal = columns % 3 ~= 0 }, randn(1, 1, 17, columns),
+          randn(1, 1, 17, columns), randn(1, 1, 17, columns))
       end)
     end
     for _, times in ipairs { { 1, 1 }, { 1, 17 }, { 17, 1 }, { 64, 64 }, { 65, 40 }, { 129, 129 } } do
       local tq, tk = table.unpack(times)
       for _, causal in ipairs { false, true } do
         it(("%d by %d, %s"):format(tq, tk, causal and "causal" or "full"), function()
-          -- with one key a share is 1 whatever the score: the gradient of the score is rounding, of products of the size of 1
+          -- with one key a share is 1 whatever the score: the gradient of the score is rounding, of products of the
+          -- size of 1
           local least = (tk == 1 or tq == 1) and 1 or 1e-3
-          expect_alike_above(least, dtype, attention { is_causal = causal }, randn(1, 2, tq, 24), randn(1, 1, tk, 24), randn(1, 1, tk, 40))
+          expect_alike_above(least, dtype, attention { is_causal = causal }, randn(1, 2, tq, 24), randn(1, 1, tk, 24),
+            randn(1, 1, tk, 40))
         end)
       end
     end
     for _, tk in ipairs { 64, 70 } do -- random words come in fours: rows of keys that begin with one, and that do not
       it("dropout over " .. tk .. " keys", function()
-        expect_alike(dtype, attention { dropout_p = 0.4, is_causal = tk == 70 }, randn(1, 4, 70, 16), randn(1, 2, tk, 16), randn(1, 2, tk, 16))
+        expect_alike(dtype, attention { dropout_p = 0.4, is_causal = tk == 70 }, randn(1, 4, 70, 16),
+          randn(1, 2, tk, 16), randn(1, 2, tk, 16))
       end)
     end
-    it("everything is dropped", function() expect_alike(dtype, attention { dropout_p = 1 }, randn(1, 1, 5, 8), randn(1, 1, 5, 8), randn(1, 1, 5, 8)) end)
+    it("everything is dropped", function() expect_alike(dtype, attention { dropout_p = 1 }, randn(1, 1, 5, 8),
+      randn(1, 1, 5, 8), randn(1, 1, 5, 8)) end)
     it("wide heads in blocks of few rows", function()
-      expect_alike(dtype, attention { is_causal = true, dropout_p = 0.2 }, randn(1, 2, 40, 200), randn(1, 1, 40, 200), randn(1, 1, 40, 136))
+      expect_alike(dtype, attention { is_causal = true, dropout_p = 0.2 }, randn(1, 2, 40, 200), randn(1, 1, 40, 200),
+        randn(1, 1, 40, 136))
     end)
     it("masks: bools, and numbers of each dtype", function()
       local mask = gb.rand(2, 1, 7, 70):gt(0.4)
       mask[{ 1, 1, 3 }] = false
       expect_alike(dtype, attention({}, mask), randn(2, 3, 7, 8), randn(2, 3, 70, 8), randn(2, 3, 70, 8))
       for _, other in ipairs { "float32", "float16", "float64" } do
-        expect_alike(dtype, attention({ scale = 0.3 }, gb.randn(2, 1, 1, 70):to(other)), randn(2, 3, 7, 8), randn(2, 3, 70, 8), randn(2, 3, 70, 8))
+        expect_alike(dtype, attention({ scale = 0.3 }, gb.randn(2, 1, 1, 70):to(other)), randn(2, 3, 7, 8),
+          randn(2, 3, 70, 8), randn(2, 3, 70, 8))
       end
     end)
-    it("a scale of 0", function() expect_alike(dtype, attention { scale = 0 }, randn(1, 1, 5, 8), randn(1, 1, 5, 8), randn(1, 1, 5, 8)) end)
+    it("a scale of 0", function() expect_alike(dtype, attention { scale = 0 }, randn(1, 1, 5, 8), randn(1, 1, 5, 8),
+      randn(1, 1, 5, 8)) end)
     it("rows that do not lie in one piece", function()
       local function spread(t) return gb.cat({ t, t }, -1):unflatten(-1, { 2, -1 }):transpose(-1, -2):select(-1, 2) end
-      expect_alike(dtype, function(q, k, v) return F.scaled_dot_product_attention(spread(q), spread(k), spread(v)) end, randn(1, 2, 20, 8), randn(1, 2, 20, 8),
+      expect_alike(dtype, function(q, k, v) return F.scaled_dot_product_attention(spread(q), spread(k), spread(v)) end,
+        randn(1, 2, 20, 8), randn(1, 2, 20, 8),
                    randn(1, 2, 20, 8))
-      local function turned(q, k, v) return F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3), nil, { is_causal = true }) end
+      local function turned(q, k, v) return F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3),
+        v:transpose(2, 3), nil, { is_causal = true }) end
       expect_alike(dtype, turned, randn(2, 20, 3, 12), randn(2, 20, 3, 12), randn(2, 20, 3, 12))
     end)
     it("the same bits twice", function()
@@ -63,7 +74,8 @@ for _, dtype in ipairs(dtypes) do
         local operands = {}
         for i, t in ipairs { q, k, v } do operands[i] = t:detach():clone():requires_grad_(true) end
         gb.manual_seed(4)
-        F.scaled_dot_product_attention(operands[1], operands[2], operands[3], nil, { dropout_p = 0.1, is_causal = true }):backward(up)
+        F.scaled_dot_product_attention(operands[1], operands[2], operands[3], nil,
+          { dropout_p = 0.1, is_causal = true }):backward(up)
         seen[run] = operands
       end
       for i = 1, 3 do expect(seen[1][i].grad:to("cpu")):to_equal_bits(seen[2][i].grad:to("cpu")) end

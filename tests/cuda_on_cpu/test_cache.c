@@ -1,4 +1,5 @@
-/* test_cache.c - cuda/cache.h: what was used longest ago makes room, and what a keeper holds outlives that, and the table. */
+/* test_cache.c - cuda/cache.h: what was used longest ago makes room, and what a keeper holds outlives that, and the
+ * table. */
 #include "cuda/cache.h"
 
 #include <stdlib.h>

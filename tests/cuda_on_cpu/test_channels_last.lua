@@ -1,7 +1,9 @@
--- test_channels_last.lua - batch norm and pooling of channels-last tensors, which the library is asked for, on the CUDA device against the CPU's.
+-- test_channels_last.lua - batch norm and pooling of channels-last tensors, which the library is asked for, on the CUDA
+-- device against the CPU's.
 --
--- Run twice: by our own kernels, and with GIBBOUS_CUDNN_ON_CPU=1 by a stand-in for the library, which proves what stands before and behind it.
--- Both sum in float32 in another order and round once; a variance comes back from its root, good to some roundings of float32.
+-- Run twice: by our own kernels, and with GIBBOUS_CUDNN_ON_CPU=1 by a stand-in for the library, which proves what
+-- stands before and behind it. Both sum in float32 in another order and round once; a variance comes back from its
+-- root, good to some roundings of float32.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -44,22 +46,29 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
   local function vector(n) return gb.rand(n):to(statistics) + 0.5 end
   local function norm(training, eps)
     return function(leaves, running)
-      return F.batch_norm(leaves[1], running[1], running[2], leaves[2], leaves[3], { training = training, momentum = 0.2, eps = eps })
+      return F.batch_norm(leaves[1], running[1], running[2], leaves[2], leaves[3],
+        { training = training, momentum = 0.2, eps = eps })
     end
   end
 
   describe("batch norm " .. dtype, function()
     for _, c in ipairs { 8, 5 } do
       local x = randn(3, c, 4, 5) * 2 + 1
-      it("trains " .. c .. " channels", function() expect_alike(dtype, { x, vector(c), vector(c) }, { vector(c), vector(c) }, norm(true)) end)
-      it("evaluates " .. c .. " channels", function() expect_alike(dtype, { x, vector(c), vector(c) }, { vector(c), vector(c) }, norm(false)) end)
+      it("trains " .. c .. " channels", function() expect_alike(dtype, { x, vector(c), vector(c) },
+        { vector(c), vector(c) }, norm(true)) end)
+      it("evaluates " .. c .. " channels", function() expect_alike(dtype, { x, vector(c), vector(c) },
+        { vector(c), vector(c) }, norm(false)) end)
       it("has no parameters over " .. c .. " channels", function()
-        expect_alike(dtype, { x }, { vector(c), vector(c) }, function(leaves, running) return F.batch_norm(leaves[1], running[1], running[2], nil, nil, { training = true }) end)
-        expect_alike(dtype, { x }, {}, function(leaves) return F.batch_norm(leaves[1], nil, nil, nil, nil, { training = true }) end)
+        expect_alike(dtype, { x }, { vector(c), vector(c) },
+          function(leaves, running) return F.batch_norm(leaves[1], running[1], running[2], nil, nil,
+          { training = true }) end)
+        expect_alike(dtype, { x }, {}, function(leaves) return F.batch_norm(leaves[1], nil, nil, nil, nil,
+          { training = true }) end)
       end)
     end
     it("sees a channel that is the same everywhere", function()
-      expect_alike(dtype, { gb.ones(2, 8, 3, 3):to(dtype), vector(8), vector(8) }, { vector(8), vector(8) }, norm(true, 1e-3))
+      expect_alike(dtype, { gb.ones(2, 8, 3, 3):to(dtype), vector(8), vector(8) }, { vector(8), vector(8) },
+        norm(true, 1e-3))
     end)
     it("leaves the running statistics where they are when a batch overflowed", function()
       local x = randn(2, 8, 3, 3)

@@ -1,7 +1,9 @@
--- test_elements.lua - element-by-element kernels of the CUDA device against the CPU: every op, dtype, layout and broadcast.
+-- test_elements.lua - element-by-element kernels of the CUDA device against the CPU: every op, dtype, layout and
+-- broadcast.
 --
--- Both devices compute in the same types from the same formulas; what may differ is whether a product and a sum are fused, and the last bits of
--- the C library's functions: 4 spacings of the dtype that is computed in, one more spacing of a 16-bit result.
+-- Both devices compute in the same types from the same formulas; what may differ is whether a product and a sum are
+-- fused, and the last bits of the C library's functions: 4 spacings of the dtype that is computed in, one more spacing
+-- of a 16-bit result.
 
 local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
@@ -56,7 +58,8 @@ local unary = {}
 for _, row in ipairs(gb.test.ops()) do
   if row.family == "elementwise" and row.public and row.signature == "x -> y" then unary[#unary + 1] = row.name end
 end
-local binary = { "add", "sub", "mul", "div", "maximum", "minimum", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor" }
+local binary = { "add", "sub", "mul", "div", "maximum", "minimum", "atan2", "eq", "ne", "lt", "le", "gt", "ge",
+  "logical_and", "logical_or", "logical_xor" }
 
 for _, dtype in ipairs(all) do
   describe(dtype, function()
@@ -72,10 +75,15 @@ for _, dtype in ipairs(all) do
     end
     for _, name in ipairs(binary) do
       it(name, function() compare(function(a, b) return a[name](a, b) end, x, y) end)
-      it(name .. " broadcast", function() compare(function(a, b) return a[name](a, b:select(1, 2):unsqueeze(1)) end, x, y) end)
-      it(name .. " of other strides", function() compare(function(a, b) return a[name](a:t(), b:t():contiguous()) end, x, y) end)
-      if not name:find("logical") then it(name .. " with a number", function() compare(function(a) return a[name](a, 3) end, x) end) end
-      it(name .. " with a 0-d tensor", function() compare(function(a, b) return a[name](a, b:select(1, 1):select(1, 2)) end, x, y) end)
+      it(name .. " broadcast", function() compare(function(a, b) return a[name](a, b:select(1, 2):unsqueeze(1)) end, x,
+        y) end)
+      it(name .. " of other strides", function() compare(function(a, b) return a[name](a:t(), b:t():contiguous()) end,
+        x, y) end)
+      if not name:find("logical") then
+        it(name .. " with a number", function() compare(function(a) return a[name](a, 3) end, x) end)
+      end
+      it(name .. " with a 0-d tensor",
+        function() compare(function(a, b) return a[name](a, b:select(1, 1):select(1, 2)) end, x, y) end)
     end
     it("clamp", function() compare(function(a) return a:clamp(-1, 2) end, x) end)
     it("where", function() compare(function(a, b) return gb.where(a:gt(b), a, b) end, x, y) end)
@@ -128,20 +136,24 @@ describe("creation and copies", function()
   end)
   for _, dtype in ipairs(all) do
     it("a transposed copy of " .. dtype, function()
-      compare(function(x) return x:permute(3, 1, 2):contiguous() end, gb.arange(3 * 40 * 70):to(dtype):reshape(3, 40, 70))
+      compare(function(x) return x:permute(3, 1, 2):contiguous() end,
+        gb.arange(3 * 40 * 70):to(dtype):reshape(3, 40, 70))
     end)
   end
   it("a copy into a view", function()
-    compare(function(x) local y = x:clone(); y:narrow(2, 2, 3):copy_(x:narrow(2, 5, 3)); return y end, gb.arange(40):reshape(4, 10))
+    compare(function(x) local y = x:clone(); y:narrow(2, 2, 3):copy_(x:narrow(2, 5, 3)); return y end,
+      gb.arange(40):reshape(4, 10))
   end)
-  it("an expanded tensor", function() compare(function(x) return x:unsqueeze(2):expand(4, 9, 10):contiguous() end, gb.arange(40):reshape(4, 10)) end)
+  it("an expanded tensor", function() compare(function(x) return x:unsqueeze(2):expand(4, 9, 10):contiguous() end,
+    gb.arange(40):reshape(4, 10)) end)
   it("empty tensors", function() compare(function(x) return (x + 1):exp() end, gb.zeros(0, 3)) end)
 end)
 
 describe("devices", function()
   it("a tensor goes there and back in its layout", function()
     local x = gb.arange(24):reshape(2, 3, 4):transpose(1, 3)
-    gb.test.expect(table.concat(x:to("cuda"):cpu():contiguous():view(-1):tolist(), " ")):to_be(table.concat(x:contiguous():view(-1):tolist(), " "))
+    gb.test.expect(table.concat(x:to("cuda"):cpu():contiguous():view(-1):tolist(),
+      " ")):to_be(table.concat(x:contiguous():view(-1):tolist(), " "))
   end)
   it("two devices in one op are an error", function()
     local ok, why = pcall(function() return gb.zeros(3) + gb.zeros(3, { device = "cuda" }) end)

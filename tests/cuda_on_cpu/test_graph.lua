@@ -1,21 +1,26 @@
--- test_graph.lua - gb.cuda.graph: a captured training step gives the bits of the same step run as it is, and says what it cannot do.
+-- test_graph.lua - gb.cuda.graph: a captured training step gives the bits of the same step run as it is, and says what
+-- it cannot do.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
 gb.set_default_device("cuda")
 
--- A model and what trains it: float16 with a scale that overflows at first and grows again, clipping, AdamW, dropout, a schedule.
+-- A model and what trains it: float16 with a scale that overflows at first and grows again, clipping, AdamW, dropout, a
+-- schedule.
 local function setup(options)
   gb.manual_seed(5)
-  local run = { model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), options.mlp and nn.MLP(32, 64) or nn.Identity(),
+  local run = { model = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32),
+    options.mlp and nn.MLP(32, 64) or nn.Identity(),
                                      nn.Linear(32, 4)) }
-  run.opt = optim[options.kind or "AdamW"](run.model:parameters(), { lr = 0.02, weight_decay = 0.01, momentum = options.momentum })
+  run.opt = optim[options.kind or "AdamW"](run.model:parameters(),
+    { lr = 0.02, weight_decay = 0.01, momentum = options.momentum })
   run.scaler = amp.GradScaler { init_scale = 2 ^ 22, growth_interval = 3 }
   run.schedule = optim.lr.Cosine(run.opt, { steps = 30, warmup = 3 })
   run.step = function(x, y)
     run.opt:zero_grad()
-    local loss = amp.autocast({ dtype = options.dtype or "float16" }, function() return F.cross_entropy(run.model(x), y) end)
+    local loss = amp.autocast({ dtype = options.dtype or "float16" },
+      function() return F.cross_entropy(run.model(x), y) end)
     run.scaler:scale(loss):backward { retain_graph = options.twice }
     if options.twice then run.scaler:scale(loss):backward() end
     if options.inside then run.norm = run.scaler:step(run.opt, { clip = 0.5 })
@@ -39,7 +44,8 @@ end
 local function train(options, captured, steps)
   local run = setup(options)
   local x, y = batch(0)
-  local step = captured and gb.cuda.graph(run.step, { x, y }) or function(a, b) return run.step(a:to("cuda"), b:to("cuda")) end
+  local step = captured and gb.cuda.graph(run.step, { x, y }) or
+    function(a, b) return run.step(a:to("cuda"), b:to("cuda")) end
   local losses = {}
   for i = 1, steps do
     losses[i] = step(batch(i)):item()
@@ -82,7 +88,8 @@ describe("a captured step gives the same bits", function()
     compare({ inside = true, kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8)
   end)
   it("in float16, by Lion, whose step may be skipped", function() compare({ kind = "Lion" }, 8) end)
-  it("in float16, by NAdam, whose numbers change with the count of steps", function() compare({ kind = "NAdam" }, 8) end)
+  it("in float16, by NAdam, whose numbers change with the count of steps",
+    function() compare({ kind = "NAdam" }, 8) end)
   it("in float16, by LAMB, whose step measures norms first", function()
     compare({ kind = "LAMB" }, 8)
     compare({ kind = "LAMB", inside = true }, 8)
@@ -110,7 +117,8 @@ describe("a captured step gives the same bits", function()
     end
     expect(run(true):detach()):to_equal_bits(run(false):detach())
   end)
-  it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" }, 8) end)
+  it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" },
+    8) end)
   it("with two backward calls, whose products add to the first one's gradients", function()
     compare({ mlp = true, twice = true }, 14)
     compare({ mlp = true, twice = true, dtype = "bfloat16" }, 6)
@@ -119,14 +127,16 @@ describe("a captured step gives the same bits", function()
     compare({ between = function() for _ = 1, 3 do gb.randn(64, 64):relu():sum() end end }, 8)
   end)
   it("with weights changed by hand between two steps", function()
-    compare({ between = function(run, i) if i == 5 then gb.no_grad(function() run.model[1].weight:mul_(0.5) end) end end }, 9)
+    compare({ between = function(run, i) if i == 5 then
+      gb.no_grad(function() run.model[1].weight:mul_(0.5) end) end end }, 9)
   end)
   it("with an evaluation in between", function()
     local seen = { {}, {} }
     for k = 1, 2 do
       train({ between = function(run)
         run.model:eval()
-        seen[k][#seen[k] + 1] = gb.no_grad(function() return amp.autocast({ dtype = "float16" }, function() return run.model(gb.ones(1, 6)):sum():item() end) end)
+        seen[k][#seen[k] + 1] = gb.no_grad(function() return amp.autocast({ dtype = "float16" },
+          function() return run.model(gb.ones(1, 6)):sum():item() end) end)
         run.model:train()
       end }, k == 2, 7)
     end
@@ -239,7 +249,8 @@ describe("a graph", function()
       return fn(...)
     end
     expect(function() third(function(x) return x:sum():item() end, gb.ones(2)) end):to_fail("while a graph is captured")
-    expect(function() third(function(x) return x + gb.tensor({ 1.0, 2.0 }) end, gb.ones(2)) end):to_fail("while a graph is captured")
+    expect(function() third(function(x) return x + gb.tensor({ 1.0, 2.0 }) end,
+      gb.ones(2)) end):to_fail("while a graph is captured")
     expect(function() third(function(x) return x end, gb.ones(3)) end):to_fail("float32 3, its example was float32 2")
     expect(function() third(function(x) return x end, gb.ones(2), gb.ones(2)) end):to_fail("takes 1 inputs")
     expect(function() third(function() error("of the recipe", 0) end, gb.ones(2)) end):to_fail("of the recipe")

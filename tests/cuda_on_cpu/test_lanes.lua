@@ -1,8 +1,8 @@
--- test_lanes.lua - kernels that move several elements at once, against the CPU: lengths around every width, rows and views that begin anywhere,
--- and operands of different dtypes.
+-- test_lanes.lua - kernels that move several elements at once, against the CPU: lengths around every width, rows and
+-- views that begin anywhere, and operands of different dtypes.
 --
--- An element computed alone and one computed in a strip go through the same formula: where nothing is summed, both devices give the same bits, but
--- for the last one of functions of the C library.
+-- An element computed alone and one computed in a strip go through the same formula: where nothing is summed, both
+-- devices give the same bits, but for the last one of functions of the C library.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -11,7 +11,8 @@ local lengths = {}
 for n = 0, 40 do lengths[#lengths + 1] = n end
 for _, n in ipairs { 63, 64, 65, 127, 128, 129, 130, 257 } do lengths[#lengths + 1] = n end
 
--- n numbers from -5 to 5 that every dtype but uint8 holds exactly; of which the first `from` are cut off, so that the rest begins anywhere.
+-- n numbers from -5 to 5 that every dtype but uint8 holds exactly; of which the first `from` are cut off, so that the
+-- rest begins anywhere.
 local function numbers(n, dtype, from)
   local list = {}
   for i = 1, n + from do list[i] = (i * 37 + n) % 41 / 4 - 5 end
@@ -69,20 +70,26 @@ describe("elements of a length", function()
     end)
     it(("%d, in rows"):format(n), function()
       for _, dtype in ipairs { "float32", "float16", "uint8" } do
-        same(function(x, y) return x:reshape(3, n) + y:float() end, { 3 * n, dtype, 1 }, { n, "float32", 2 })                 -- a row for all
-        same(function(x, y) return x:reshape(3, n) * y:unsqueeze(2):float() end, { 3 * n, dtype, 1 }, { 3, "float16", 0 })    -- a number a row
-        same(function(x) return x:reshape(3, n + 5):narrow(2, 3, n):neg() end, { 3 * (n + 5), "float32", 1 })                 -- rows of a view
+        -- a row for all
+        same(function(x, y) return x:reshape(3, n) + y:float() end, { 3 * n, dtype, 1 }, { n, "float32", 2 })
+        -- a number a row
+        same(function(x, y) return x:reshape(3, n) * y:unsqueeze(2):float() end, { 3 * n, dtype, 1 },
+          { 3, "float16", 0 })
+        -- rows of a view
+        same(function(x) return x:reshape(3, n + 5):narrow(2, 3, n):neg() end, { 3 * (n + 5), "float32", 1 })
         same(function(x) return x:reshape(3, n + 5):narrow(2, 3, n):float() end, { 3 * (n + 5), dtype, 1 })
-        same(function(x) return x:reshape(3, n + 8):narrow(2, 5, n):contiguous() end, { 3 * (n + 8), dtype, 0 })              -- as it is stored
-        same(function(x, y) return gb.cat({ x:reshape(3, n), y:reshape(3, 4) }, 2) end, { 3 * n, dtype, 1 }, { 12, dtype, 0 })
+        -- as it is stored
+        same(function(x) return x:reshape(3, n + 8):narrow(2, 5, n):contiguous() end, { 3 * (n + 8), dtype, 0 })
+        same(function(x, y) return gb.cat({ x:reshape(3, n), y:reshape(3, 4) }, 2) end, { 3 * n, dtype, 1 },
+          { 12, dtype, 0 })
         same(function(x) return x:reshape(n, 3):t():float() + 1 end, { 3 * n, dtype, 0 })
       end
     end)
   end
 end)
 
--- Sums of a row are added in another order than on the CPU: what that makes grows with the root of the length, and an exponential or a division by a
--- deviation passes it on a few times larger. 16-bit results are rounded once more.
+-- Sums of a row are added in another order than on the CPU: what that makes grows with the root of the length, and an
+-- exponential or a division by a deviation passes it on a few times larger. 16-bit results are rounded once more.
 local function close(got, want, n)
   local spacing = ({ float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7 })[want.dtype]
   local least = 8 * 2 ^ -23 * (4 + math.sqrt(n))
@@ -94,14 +101,18 @@ end
 
 local F = gb.nn.functional
 
--- fn of rows of n on both devices, forward and backward; the rows begin `from` elements into memory, and lie `apart` elements apart.
+-- fn of rows of n on both devices, forward and backward; the rows begin `from` elements into memory, and lie `apart`
+-- elements apart.
 local function rows(fn, count, n, dtype, from, apart, ...)
   local results = {}
   for k, device in ipairs { "cpu", "cuda" } do
     local whole = numbers(from + count * (n + apart), dtype, 0):to(device)
-    local x = whole:narrow(1, from + 1, count * (n + apart)):reshape(count, n + apart):narrow(2, 1, n):detach():requires_grad_()
+    local x = whole:narrow(1, from + 1, count * (n + apart)):reshape(count, n + apart):narrow(2, 1,
+      n):detach():requires_grad_()
     local list = { x }
-    for i, of in ipairs { ... } do list[i + 1] = numbers(of, "float32", 0):mul(0.1):add(1):to(device):requires_grad_() end
+    for i, of in ipairs { ... } do
+      list[i + 1] = numbers(of, "float32", 0):mul(0.1):add(1):to(device):requires_grad_()
+    end
     local y = fn(table.unpack(list))
     local seed = numbers(y:numel(), "float32", 0):add(0.3):to(y.dtype):to(device):reshape(y.shape)
     y:backward(seed)
@@ -127,7 +138,8 @@ describe("rows of a length", function()
             rows(function(x, w, b) return F.layer_norm(x, { n }, w, b) end, count, n, dtype, from, apart, n, n)
             rows(function(x, w) return F.rms_norm(x, { n }, w) end, count, n, dtype, from, apart, n)
           end
-          rows(function(x) return F.cross_entropy(x, gb.arange(count, { device = x.device }):remainder(n), { reduction = "none" }) end, count, n, dtype,
+          rows(function(x) return F.cross_entropy(x, gb.arange(count, { device = x.device }):remainder(n),
+            { reduction = "none" }) end, count, n, dtype,
             from, apart)
         end
       end)

@@ -1,8 +1,9 @@
 /* test_machine.cc - the emulated device itself: what it runs right, and that it finds the mistakes it is there to find.
  *
- * Without an argument: checks, counted. With one, it runs a kernel with that mistake planted, for builds with a sanitizer to name: "overrun" writes
- * one element behind shared memory, "outside" one behind device memory, "elsewhere" in another device's, "race" lets threads of a block share memory
- * without a barrier; "overrun_tile" and "race_tile" do that with the tiles of a product. */
+ * Without an argument: checks, counted. With one, it runs a kernel with that mistake planted, for builds with a
+ * sanitizer to name: "overrun" writes one element behind shared memory, "outside" one behind device memory, "elsewhere"
+ * in another device's, "race" lets threads of a block share memory without a barrier; "overrun_tile" and "race_tile" do
+ * that with the tiles of a product. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,9 @@ template <typename T> static T *to_device(const T *host, int n) {
   return block;
 }
 
-template <typename T> static void to_host(T *host, const T *block, int n) { gb_rt_copy(stream, host, block, sizeof(T) * (size_t)n, GB_COPY_TO_HOST); }
+template <typename T> static void to_host(T *host, const T *block,
+                                          int n) { gb_rt_copy(stream, host, block, sizeof(T) * (size_t)n,
+                                                              GB_COPY_TO_HOST); }
 
 /* The launch failed and said `text`. */
 static bool says(const char *text) {
@@ -49,7 +52,8 @@ static bool says_nothing(void) {
 /* {==== what must work ==== */
 
 static __global__ void sum_kernel(const int64_t *x, int64_t *sums, int64_t *most) {
-  int64_t sum = gb_block_reduce<gb_sum_of>(x[gb_thread<int>()], (int64_t)0), large = gb_block_reduce<gb_most_of>(x[gb_thread<int>()], (int64_t)INT64_MIN);
+  int64_t sum = gb_block_reduce<gb_sum_of>(x[gb_thread<int>()], (int64_t)0),
+      large = gb_block_reduce<gb_most_of>(x[gb_thread<int>()], (int64_t)INT64_MIN);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum, most[blockIdx.x] = large;
 }
 
@@ -66,7 +70,8 @@ static void test_reductions(void) {
 
 static __global__ void lane_kernel(int *out) {
   int lane = (int)threadIdx.x % 32;
-  int up = __shfl_up_sync(GB_ALL_LANES, lane, 1), other = __shfl_xor_sync(GB_ALL_LANES, lane, 5), first = __shfl_sync(GB_ALL_LANES, lane, 3, 8);
+  int up = __shfl_up_sync(GB_ALL_LANES, lane, 1), other = __shfl_xor_sync(GB_ALL_LANES, lane, 5),
+      first = __shfl_sync(GB_ALL_LANES, lane, 3, 8);
   unsigned odd = __ballot_sync(GB_ALL_LANES, lane % 2);
   bool right = up == (lane ? lane - 1 : 0) && other == (lane ^ 5) && first == (lane & ~7) + 3 && odd == 0xaaaaaaaau;
   right &= __any_sync(GB_ALL_LANES, lane == 31) && !__all_sync(GB_ALL_LANES, lane == 31);
@@ -86,7 +91,8 @@ static void test_lanes(void) {
 }
 
 static __global__ void grid_kernel(int *out) {
-  out[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * 24 + (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x] = 1;
+  out[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * 24 + (threadIdx.z * blockDim.y + threadIdx.y) *
+      blockDim.x + threadIdx.x] = 1;
 }
 
 static void test_grids(void) {
@@ -101,7 +107,8 @@ static void test_grids(void) {
   gb_rt_free(out, sizeof host);
 }
 
-/* Two warps, each with a product x [16, 32] y [16, 32]^T and, rounded, that times y [16, 32]: small integers, so that every sum is exact. */
+/* Two warps, each with a product x [16, 32] y [16, 32]^T and, rounded, that times y [16, 32]: small integers, so that
+ * every sum is exact. */
 enum { DEEP = 32 };
 template <class P> static __global__ void tiles_kernel(float *first, float *second) {
   typedef typename P::element element;
@@ -120,14 +127,16 @@ template <class P> static __global__ void tiles_kernel(float *first, float *seco
   int warp = (int)threadIdx.x / 32, g = gb_lane() / 4, t = gb_lane() % 4;
   for (int i = 0; i < 4; i++) {
     for (int n = 0; n < 2; n++) first[warp * 256 + (g + i / 2 * 8) * 16 + 8 * n + 2 * t + i % 2] = s[n].at[i];
-    for (int n = 0; n < DEEP / 8; n++) second[warp * 16 * DEEP + (g + i / 2 * 8) * DEEP + 8 * n + 2 * t + i % 2] = r[n].at[i];
+    for (int n = 0; n < DEEP / 8; n++)
+      second[warp * 16 * DEEP + (g + i / 2 * 8) * DEEP + 8 * n + 2 * t + i % 2] = r[n].at[i];
   }
 }
 
 template <class P> static void test_tiles_of(void) {
   static float first[2 * 256], second[2 * 16 * DEEP];
   float *a = to_device(first, 512), *b = to_device(second, 2 * 16 * DEEP);
-  GB_LAUNCH(stream, tiles_kernel<P>, 1, 64, (64 * (DEEP + P::STRIDE_PAD) + 2 * 16 * 20) * sizeof(typename P::element), a, b);
+  GB_LAUNCH(stream, tiles_kernel<P>, 1, 64, (64 * (DEEP + P::STRIDE_PAD) + 2 * 16 * 20) * sizeof(typename P::element),
+            a, b);
   to_host(first, a, 512);
   to_host(second, b, 2 * 16 * DEEP);
   int wrong = 0;
@@ -136,7 +145,8 @@ template <class P> static void test_tiles_of(void) {
       float s[16];
       for (int j = 0; j < 16; j++) {
         s[j] = 0;
-        for (int k = 0; k < DEEP; k++) s[j] += (float)((i * DEEP + k) * 7 % 5 - 2 + w) * (float)((j * DEEP + k) * 11 % 7 - 3);
+        for (int k = 0; k < DEEP; k++)
+          s[j] += (float)((i * DEEP + k) * 7 % 5 - 2 + w) * (float)((j * DEEP + k) * 11 % 7 - 3);
         wrong += s[j] != first[w * 256 + i * 16 + j];
       }
       for (int c = 0; c < DEEP; c++) {
@@ -196,7 +206,8 @@ static void test_graphs(void) {
   to_host(host, y, 4);
   CHECK(host[0] == 21 && host[3] == 24);
   gb_rt_graph_close(graph);
-  CHECK(gb_rt_capture_begin(stream) == 0 && gb_rt_copy(stream, host, x, sizeof host, GB_COPY_TO_HOST) != 0); /* a host that waits for what does not run */
+  /* a host that waits for what does not run */
+  CHECK(gb_rt_capture_begin(stream) == 0 && gb_rt_copy(stream, host, x, sizeof host, GB_COPY_TO_HOST) != 0);
   CHECK(gb_rt_capture_end(stream, &graph) != 0 && !graph && says("not pinned"));
   gb_rt_free(x, sizeof host), gb_rt_free(y, sizeof host);
 }
@@ -219,7 +230,8 @@ static void test_closed_graph(void) {
 
 static bool at_once(void) { return getenv("GIBBOUS_CUDA_LATE") && !strcmp(getenv("GIBBOUS_CUDA_LATE"), "0"); }
 
-/* Numbers on their way through a landing zone: the copies on a stream of their own, the kernel on another. How many runs of many went wrong. */
+/* Numbers on their way through a landing zone: the copies on a stream of their own, the kernel on another. How many
+ * runs of many went wrong. */
 static int transfers_gone_wrong(bool waits) {
   enum { RUNS = 64, N = 32 };
   gb_stream copies;
@@ -248,7 +260,8 @@ static int transfers_gone_wrong(bool waits) {
 
 /* A pinned slot that is written over before its copy left it. */
 static int slots_gone_wrong(bool waits) {
-  int wrong = 0, zero = 0, *pinned = (int *)gb_rt_host_alloc(sizeof(int)), *x = to_device(&zero, 1), *y = to_device(&zero, 1);
+  int wrong = 0, zero = 0, *pinned = (int *)gb_rt_host_alloc(sizeof(int)), *x = to_device(&zero, 1),
+      *y = to_device(&zero, 1);
   gb_event left;
   gb_rt_event_open(&left);
   for (int run = 1; run < 64; run++) {

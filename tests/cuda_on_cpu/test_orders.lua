@@ -1,7 +1,9 @@
--- test_orders.lua - what the device does in parallel where the CPU goes one after another: running sums, sorts, permutations, masks and sums by index.
+-- test_orders.lua - what the device does in parallel where the CPU goes one after another: running sums, sorts,
+-- permutations, masks and sums by index.
 --
--- Each must not show: permutations, sorts and everything of integers have the CPU's bits. Running sums of floats are kept in float64 and rounded
--- once, so pieces that are joined in another order differ by a spacing of the result at most.
+-- Each must not show: permutations, sorts and everything of integers have the CPU's bits. Running sums of floats are
+-- kept in float64 and rounded once, so pieces that are joined in another order differ by a spacing of the result at
+-- most.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -37,7 +39,8 @@ describe("permutations", function()
 end)
 
 describe("sorts", function()
-  for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
+  for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+    "bool" } do
     it("of rows of " .. dtype, function()
       for _, shape in ipairs { { 1, 700 }, { 3, 200 }, { 700, 3 }, { 600, 1 } } do
         local x = numbers(shape[1] * shape[2], dtype):reshape(table.unpack(shape))
@@ -54,10 +57,13 @@ end)
 describe("running sums", function()
   for _, n in ipairs { 1, 3, 4, 5, 1023, 1024, 1025, 8191, 8192, 8193, 40000 } do
     it("of " .. n, function()
-      for _, dtype in ipairs { "int64", "int32", "int16", "int8", "uint8", "bool" } do same(function(x) return x:cumsum(1) end, numbers(n, dtype)) end
+      for _, dtype in ipairs { "int64", "int32", "int16", "int8", "uint8", "bool" } do
+        same(function(x) return x:cumsum(1) end, numbers(n, dtype))
+      end
       local x = gb.arange(n + 1, { dtype = "float64" }):mul(0.37):sin()
       for _, dtype in ipairs { "float64", "float32", "bfloat16" } do
-        local spacing = ({ float64 = 2 ^ -40, float32 = 2 ^ -23, bfloat16 = 2 ^ -7 })[dtype] -- in float64 the chain itself is rounded
+        -- in float64 the chain itself is rounded
+        local spacing = ({ float64 = 2 ^ -40, float32 = 2 ^ -23, bfloat16 = 2 ^ -7 })[dtype]
         local y = x:to(dtype):narrow(1, 2, n)
         expect(y:to("cuda"):cumsum(1):cpu():double()):to_be_close(y:cumsum(1):double(), spacing)
       end
@@ -109,15 +115,19 @@ describe("sums by index", function()
   end)
   it("of index_add and scatter_add", function()
     local index = gb.arange(300):mul(7):remainder(11)
-    same(function(x, at, source) return x:index_add(1, at, source) end, gb.ones(11, 6), index, gb.arange(1800, { dtype = "float32" }):reshape(300, 6))
-    same(function(x, at, source) return x:scatter_add(1, at, source) end, gb.ones(12), index, gb.arange(300, { dtype = "float32" }))
+    same(function(x, at, source) return x:index_add(1, at, source) end, gb.ones(11, 6), index,
+      gb.arange(1800, { dtype = "float32" }):reshape(300, 6))
+    same(function(x, at, source) return x:scatter_add(1, at, source) end, gb.ones(12), index,
+      gb.arange(300, { dtype = "float32" }))
   end)
   it("picks rows of whole and broken vectors", function()
     local index = gb.tensor({ 2, 0, 2, 1 }, { dtype = "int64" })
     for _, dtype in ipairs { "float32", "bfloat16" } do
       for width = 1, 33 do
-        same(function(at, x) return gb.nn.functional.embedding(at, x) end, index, numbers(3 * width, dtype):reshape(3, width))
-        same(function(at, x) return gb.nn.functional.embedding(at, x:narrow(2, 2, width)) end, index, numbers(3 * (width + 2), dtype):reshape(3, width + 2))
+        same(function(at, x) return gb.nn.functional.embedding(at, x) end, index,
+          numbers(3 * width, dtype):reshape(3, width))
+        same(function(at, x) return gb.nn.functional.embedding(at, x:narrow(2, 2, width)) end, index,
+          numbers(3 * (width + 2), dtype):reshape(3, width + 2))
       end
     end
   end)

@@ -1,7 +1,9 @@
--- test_products.lua - matmul, linear, mlp and conv2d on the CUDA device against the CPU's, over dtypes, layouts, batches and fused epilogues.
+-- test_products.lua - matmul, linear, mlp and conv2d on the CUDA device against the CPU's, over dtypes, layouts,
+-- batches and fused epilogues.
 --
--- Both add up in float32 (float64 for float64) in another order, and round once: a sum of n products may differ by some roundings of float32
--- and then by one of the result's dtype. Inputs are of the size of 1, sums of at most 200 of them of the size of 20.
+-- Both add up in float32 (float64 for float64) in another order, and round once: a sum of n products may differ by some
+-- roundings of float32 and then by one of the result's dtype. Inputs are of the size of 1, sums of at most 200 of them
+-- of the size of 20.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -12,7 +14,8 @@ local dtypes = { "float64", "float32", "float16", "bfloat16" }
 
 gb.manual_seed(7)
 
--- f of tensors on the CPU and of the same on the device: the same within the dtype's rounding. Returns both, and both lists of tensors.
+-- f of tensors on the CPU and of the same on the device: the same within the dtype's rounding. Returns both, and both
+-- lists of tensors.
 local function expect_alike(f, dtype, ...)
   local here, there = {}, {}
   for i, t in ipairs { ... } do
@@ -34,7 +37,8 @@ local function expect_gradients_alike(f, dtype, ...)
   b:backward(grad:to("cuda"))
   for i in ipairs(here) do
     local scale = here[i].grad:to("float64"):abs():max():item()
-    expect(there[i].grad:to("cpu"):to("float64") / scale):to_be_close(here[i].grad:to("float64") / scale, tolerance[dtype])
+    expect(there[i].grad:to("cpu"):to("float64") / scale):to_be_close(here[i].grad:to("float64") / scale,
+      tolerance[dtype])
   end
 end
 
@@ -44,7 +48,8 @@ describe("matmul", function()
   it("batches of more matrices than the library takes at once", function()
     local product = function(a, b) return a:matmul(b) end
     expect_gradients_alike(product, "float32", gb.randn(40000, 2, 3), gb.randn(40000, 3, 2))
-    expect_alike(product, "bfloat16", randn("bfloat16", 2, 66000, 1, 2), randn("bfloat16", 66000, 2, 1)) -- broadcast, and each row in three parts
+    -- broadcast, and each row in three parts
+    expect_alike(product, "bfloat16", randn("bfloat16", 2, 66000, 1, 2), randn("bfloat16", 66000, 2, 1))
   end)
   for _, dtype in ipairs(dtypes) do
     it(dtype .. ": both layouts of both operands", function()
@@ -52,7 +57,8 @@ describe("matmul", function()
       expect_gradients_alike(function(a, b) return a:matmul(b) end, dtype, x, y)
       expect_gradients_alike(function(a, b) return a:t():matmul(b) end, dtype, randn(dtype, 40, 17), y)
       expect_gradients_alike(function(a, b) return a:matmul(b:t()) end, dtype, x, randn(dtype, 24, 40))
-      expect_gradients_alike(function(a, b) return a:t():matmul(b:t()) end, dtype, randn(dtype, 40, 17), randn(dtype, 24, 40))
+      expect_gradients_alike(function(a, b) return a:t():matmul(b:t()) end, dtype, randn(dtype, 40, 17),
+        randn(dtype, 24, 40))
     end)
     it(dtype .. ": strides that no library takes", function()
       local step = function(a) return a[{ {}, { 1, -1, 2 } }] end
@@ -68,7 +74,8 @@ describe("matmul", function()
       expect_alike(product, dtype, randn(dtype, 3, 7, 30), randn(dtype, 3, 30, 4))
       expect_alike(product, dtype, randn(dtype, 2, 3, 7, 30), randn(dtype, 30, 4))
       expect_alike(product, dtype, randn(dtype, 2, 1, 7, 30), randn(dtype, 3, 30, 4))
-      expect_alike(function(a, b) return a:transpose(2, 3):matmul(b) end, dtype, randn(dtype, 2, 8, 3, 16), randn(dtype, 2, 3, 16, 5))
+      expect_alike(function(a, b) return a:transpose(2, 3):matmul(b) end, dtype, randn(dtype, 2, 8, 3, 16),
+        randn(dtype, 2, 3, 16, 5))
     end)
   end
   it("mixed dtypes promote", function()
@@ -76,7 +83,8 @@ describe("matmul", function()
     expect_alike(function(a, b) return a:matmul(b) end, "float32", randn("float16", 5, 12), randn("bfloat16", 12, 3))
   end)
   it("nothing to multiply", function()
-    expect(gb.ones({ 3, 0 }, { device = "cuda" }):matmul(gb.ones({ 0, 2 }, { device = "cuda" })):to("cpu")):to_be_close(gb.zeros(3, 2))
+    expect(gb.ones({ 3, 0 }, { device = "cuda" }):matmul(gb.ones({ 0, 2 },
+      { device = "cuda" })):to("cpu")):to_be_close(gb.zeros(3, 2))
     expect(gb.ones({ 0, 4 }, { device = "cuda" }):matmul(gb.ones({ 4, 2 }, { device = "cuda" }))):to_have_shape(0, 2)
   end)
 end)
@@ -89,12 +97,15 @@ describe("linear", function()
         local x, w = randn(dtype, 3, 5, 24), randn(dtype, 16, 24) * 0.3
         expect_gradients_alike(layer, dtype, x, w:to(dtype), randn(dtype, 16))
         expect_gradients_alike(function(a, c) return layer(a, c) end, dtype, x, w:to(dtype))
-        expect_gradients_alike(layer, dtype, randn(dtype, 6, 24), (randn(dtype, 13, 24) * 0.3):to(dtype), randn(dtype, 13)) -- 13: no multiple of 8
+        -- 13: no multiple of 8
+        expect_gradients_alike(layer, dtype, randn(dtype, 6, 24), (randn(dtype, 13, 24) * 0.3):to(dtype),
+          randn(dtype, 13))
       end)
     end
   end
   it("rows that lie unevenly, a bias with gaps", function()
-    expect_alike(function(x, w, b) return F.linear(x:transpose(1, 2), w, b[{ { 1, -1, 2 } }]) end, "float32", randn("float32", 4, 3, 10), randn("float32", 6, 10),
+    expect_alike(function(x, w, b) return F.linear(x:transpose(1, 2), w, b[{ { 1, -1, 2 } }]) end, "float32",
+      randn("float32", 4, 3, 10), randn("float32", 6, 10),
       randn("float32", 12))
   end)
 end)
@@ -105,8 +116,10 @@ describe("mlp", function()
       -- 30: rows that the library does not take beside a product
       for _, width in ipairs { 32, 30 } do
         it(("%s %s, hidden %d"):format(dtype, activation, width), function()
-          -- the hidden layer is rounded between two sums: one more rounding of dtype, times the 32 terms that it goes through, over their mean
-          local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, width, 16) * 0.25):to(dtype), (randn(dtype, 16, width) * 0.18):to(dtype)
+          -- the hidden layer is rounded between two sums: one more rounding of dtype, times the 32 terms that it goes
+          -- through, over their mean
+          local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, width, 16) * 0.25):to(dtype),
+            (randn(dtype, 16, width) * 0.18):to(dtype)
           local function layers(a, c1, b1, c2, b2) return F.mlp(a, c1, b1, c2, b2, { activation = activation }) end
           expect_gradients_alike(layers, dtype, x, w1, randn(dtype, width), w2, randn(dtype, 16))
         end)
@@ -116,7 +129,8 @@ describe("mlp", function()
   for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
     it(dtype .. ": gradients of float32 weights are unrounded, and summed up", function()
       local x, up = randn(dtype, 3, 40, 24), randn(dtype, 3, 40, 16)
-      local here = { gb.randn(32, 24):requires_grad_(), gb.randn(32):requires_grad_(), gb.randn(16, 32):requires_grad_(), gb.randn(16):requires_grad_() }
+      local here = { gb.randn(32, 24):requires_grad_(), gb.randn(32):requires_grad_(),
+        gb.randn(16, 32):requires_grad_(), gb.randn(16):requires_grad_() }
       local there = {}
       for i, t in ipairs(here) do there[i] = t:detach():to("cuda"):requires_grad_() end
       local scope = { dtype = dtype ~= "float32" and dtype or "bfloat16", enabled = dtype ~= "float32" }
@@ -129,19 +143,23 @@ describe("mlp", function()
       end
       for i, t in ipairs(here) do
         expect(there[i].grad.dtype):to_be("float32")
-        -- the hidden layer and its gradient are 16-bit numbers on both sides, made of sums in another order: some lie one rounding apart, of 120 rows
+        -- the hidden layer and its gradient are 16-bit numbers on both sides, made of sums in another order: some lie
+        -- one rounding apart, of 120 rows
         local scale = t.grad:abs():max():item()
-        expect(there[i].grad:to("cpu") / scale):to_be_close(t.grad / scale, dtype == "float32" and tolerance[dtype] or tolerance[dtype] / 4)
+        expect(there[i].grad:to("cpu") / scale):to_be_close(t.grad / scale,
+          dtype == "float32" and tolerance[dtype] or tolerance[dtype] / 4)
       end
     end)
   end
   for _, activation in ipairs { "gelu_tanh", "relu" } do
     it("one output, " .. activation, function() -- the gradient of the hidden layer is made of sums of one product
-      local x, w1, w2 = randn("bfloat16", 14, 16), (randn("bfloat16", 32, 16) * 0.25):to("bfloat16"), (randn("bfloat16", 1, 32) * 0.18):to("bfloat16")
+      local x, w1, w2 = randn("bfloat16", 14, 16), (randn("bfloat16", 32, 16) * 0.25):to("bfloat16"),
+        (randn("bfloat16", 1, 32) * 0.18):to("bfloat16")
       local function layers(a, c1, d1, c2, d2) return F.mlp(a, c1, d1, c2, d2, { activation = activation }) end
       expect_gradients_alike(layers, "bfloat16", x, w1, randn("bfloat16", 32), w2, randn("bfloat16", 1))
     end)
-    it("an argument of 0, " .. activation, function() -- rows of zeros and a bias of zeros: ReLU's derivative at 0 is 0 here as on the CPU
+    -- rows of zeros and a bias of zeros: ReLU's derivative at 0 is 0 here as on the CPU
+    it("an argument of 0, " .. activation, function()
       local x, w1, w2 = randn("float32", 14, 16), gb.randn(32, 16) * 0.25, gb.randn(16, 32) * 0.18
       x[{ { 8, 14 } }]:zero_()
       local function layers(a, c1, d1, c2, d2) return F.mlp(a, c1, d1, c2, d2, { activation = activation }) end
@@ -159,7 +177,8 @@ describe("what the library does not take", function()
       layers(WIDTH, OUT):sum():backward() ]]
     local function said(width, verbose, out)
       local text = script:gsub("%u%u%u+", { WIDTH = tostring(width), OUT = tostring(out or 8) })
-      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(), text))
+      local pipe <close> = io.popen(('GIBBOUS_CUDA_VERBOSE=%d "%s" -e "%s" 2>&1'):format(verbose, gb.test.program(),
+        text))
       return pipe:read("a")
     end
     expect(said(16, 1)):to_be("")
@@ -173,7 +192,8 @@ describe("what the library does not take", function()
   end)
 end)
 
--- A library may make 0 of NaN where it fuses ReLU, so it is asked before its first use of each kind: NaN that was swallowed would hide an overflow.
+-- A library may make 0 of NaN where it fuses ReLU, so it is asked before its first use of each kind: NaN that was
+-- swallowed would hide an overflow.
 describe("NaN and a fused ReLU", function()
   local script = [[
     local gb = require 'gibbous'
@@ -193,19 +213,25 @@ describe("NaN and a fused ReLU", function()
       x[{ 2, 3 }], image[{ 1, 2, 3, 3 }] = 0 / 0, 0 / 0
     end ]]
   local function run(dtype, environment)
-    local command = ('%s GIBBOUS_CUDA_VERBOSE=1 GIBBOUS_CUDA_PIECE=0 GIBBOUS_CUDNN_ON_CPU=1 "%s" -e "%s" 2>&1'):format(environment, gb.test.program(), (script:gsub("DTYPE", dtype)))
+    local command =
+      ('%s GIBBOUS_CUDA_VERBOSE=1 GIBBOUS_CUDA_PIECE=0 GIBBOUS_CUDNN_ON_CPU=1 "%s" -e "%s" 2>&1'):format(environment,
+      gb.test.program(), (script:gsub("DTYPE", dtype)))
     local pipe <close> = io.popen(command)
     local values, apart = {}, {}
     for line in pipe:lines() do
       local name, count = line:match("^(%a[%a%d ]+)\t(%d+)$")
       if name then values[#values + 1] = name .. " " .. count
-      elseif line:find("^gibbous: ") and not (dtype == "float64" and line:find("the bias", 1, true)) then apart[#apart + 1] = line end -- of mlp's second layer
+      -- of mlp's second layer
+      elseif line:find("^gibbous: ") and not (dtype == "float64" and line:find("the bias", 1, true)) then
+        apart[#apart + 1] = line
+      end
     end
     return table.concat(values, ", "), apart
   end
   -- one row of x and its results; the 9 places of 8 channels that see the pixel
   local function counts(rows, pixels)
-    local once = ("linear %d, linear with bias %d, mlp %d, conv2d %d, conv2d with bias %d"):format(rows, rows, rows, pixels, pixels)
+    local once = ("linear %d, linear with bias %d, mlp %d, conv2d %d, conv2d with bias %d"):format(rows, rows, rows,
+      pixels, pixels)
     return once .. ", " .. once
   end
   local expected = counts(0, 0) .. ", " .. counts(4, 72)
@@ -214,7 +240,8 @@ describe("NaN and a fused ReLU", function()
       local values, apart = run(dtype, "")
       local text = table.concat(apart, "\n")
       expect(values):to_be(expected)
-      if dtype == "float64" then expect(text:find("convolution", 1, true)):to_be(nil) else expect(text):to_be("") end -- products of float64 have no epilogue
+      -- products of float64 have no epilogue
+      if dtype == "float64" then expect(text:find("convolution", 1, true)):to_be(nil) else expect(text):to_be("") end
     end)
     it(dtype .. ": one that drops it is not, and that is said", function()
       local values, apart = run(dtype, "GIBBOUS_RELU_DROPS_NAN=1")
@@ -272,13 +299,17 @@ describe("conv2d", function()
       expect_alike(function(a, c, d) return F.conv2d(a, c, d, { padding = 1 }) end, dtype, x, w, b)
       expect_alike(function(a, c, d) return F.conv2d(a, c, d, { padding = "same", dilation = 2 }) end, dtype, x, w, b)
       expect_alike(function(a, c) return F.conv2d(a, c:narrow(4, 1, 2), nil, { padding = "same" }) end, dtype, x, w)
-      expect_alike(function(a, c, d) return F.conv2d(a, c, d, { padding = { 2, 1 }, stride = 2, dilation = { 1, 2 }, activation = "relu" }) end, dtype, x, w, b)
-      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { stride = { 2, 1 }, padding = 1 }) end, dtype, x, w)
-      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { groups = 2 }) end, dtype, x, (randn(dtype, 4, 3, 2, 3) * 0.3):to(dtype))
+      expect_alike(function(a, c, d) return F.conv2d(a, c, d,
+        { padding = { 2, 1 }, stride = 2, dilation = { 1, 2 }, activation = "relu" }) end, dtype, x, w, b)
+      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { stride = { 2, 1 }, padding = 1 }) end, dtype,
+        x, w)
+      expect_gradients_alike(function(a, c) return F.conv2d(a, c, nil, { groups = 2 }) end, dtype, x,
+        (randn(dtype, 4, 3, 2, 3) * 0.3):to(dtype))
     end)
   end
   it("an empty batch", function()
-    expect(F.conv2d(gb.ones({ 0, 2, 4, 4 }, { device = "cuda" }), gb.ones({ 3, 2, 3, 3 }, { device = "cuda" }))):to_have_shape(0, 3, 2, 2)
+    expect(F.conv2d(gb.ones({ 0, 2, 4, 4 }, { device = "cuda" }),
+      gb.ones({ 3, 2, 3, 3 }, { device = "cuda" }))):to_have_shape(0, 3, 2, 2)
   end)
 end)
 

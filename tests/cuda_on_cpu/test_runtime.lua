@@ -1,4 +1,5 @@
--- test_runtime.lua - what lies between recipes and devices: several devices, uploads, the host's lead, gb.anomaly, ranges for profilers, memory.
+-- test_runtime.lua - what lies between recipes and devices: several devices, uploads, the host's lead, gb.anomaly,
+-- ranges for profilers, memory.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -112,7 +113,8 @@ describe("devices", function()
     local function train(device)
       gb.manual_seed(3)
       local model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 3)):to(device)
-      local opt, scaler = optim.AdamW(model:parameters(), { lr = 0.01 }), amp.GradScaler { init_scale = 2 ^ 20, growth_interval = 2 }
+      local opt, scaler = optim.AdamW(model:parameters(), { lr = 0.01 }),
+        amp.GradScaler { init_scale = 2 ^ 20, growth_interval = 2 }
       for i = 1, 6 do
         local x = gb.arange(24, { dtype = "float32", device = "cpu" }):mul(0.1 * i):sin():reshape(4, 6):to(device)
         opt:zero_grad()
@@ -144,7 +146,8 @@ describe("devices", function()
     local other = gb.ones(3)
     local mixed = gb.cuda.graph(function(x) return x * 2, other + 1 end, { gb.ones(3, { device = "cuda:1" }) })
     mixed(gb.ones(3, { device = "cuda:1" }))
-    expect(function() mixed(gb.ones(3, { device = "cuda:1" })) end):to_fail("cuda:0 is asked to work while a graph of another device is captured")
+    expect(function() mixed(gb.ones(3, { device = "cuda:1" })) end):to_fail("cuda:0 is asked to work while a graph \z
+      of another device is captured")
     local moved = gb.cuda.graph(function(x) return x:to("cuda:0") end, { gb.ones(3, { device = "cuda:1" }) })
     moved(gb.ones(3, { device = "cuda:1" }))
     expect(function() moved(gb.ones(3, { device = "cuda:1" })) end):to_fail("while a graph")
@@ -221,8 +224,10 @@ describe("memory", function()
   it("has a summary of everything", function()
     local kept = gb.ones(1 << 20)
     local text = gb.cuda.memory_summary()
-    for _, row in ipairs { "MiB on cuda:0 +now +peak", "parameters", "gradients", "optimizer", "weight_copies", "saved", "other", "scratch", "in tensors",
-                           "reserved", "of it cached", "of it in graphs", "uploads pass through", "free on the device", "on the device",
+    for _, row in ipairs { "MiB on cuda:0 +now +peak", "parameters", "gradients", "optimizer", "weight_copies", "saved",
+      "other", "scratch", "in tensors",
+                           "reserved", "of it cached", "of it in graphs", "uploads pass through", "free on the device",
+                             "on the device",
                            "%d+ allocations, %d+ of them from the system" } do
       matches(text, row)
     end

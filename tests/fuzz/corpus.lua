@@ -1,4 +1,5 @@
--- corpus.lua - small files of each kind that the fuzzer begins from: gibbous corpus.lua FOLDER, which holds a folder for each kind.
+-- corpus.lua - small files of each kind that the fuzzer begins from: gibbous corpus.lua FOLDER, which holds a folder
+-- for each kind.
 
 local gb = require "gibbous"
 local folder = assert(arg[1], "corpus.lua FOLDER")
@@ -13,22 +14,27 @@ end
 
 gb.save(folder .. "/safetensors/empty", {})
 gb.save(folder .. "/safetensors/dtypes", {
-  a = gb.ones(2, 3), b = gb.ones(2):to("float16"), c = gb.ones(3):to("bfloat16"), d = gb.tensor({ 1, 2 }), e = gb.ones(1):eq(1),
+  a = gb.ones(2, 3), b = gb.ones(2):to("float16"), c = gb.ones(3):to("bfloat16"), d = gb.tensor({ 1, 2 }),
+    e = gb.ones(1):eq(1),
   f = gb.ones(2, 0, 3), g = gb.tensor(1.5):to("float64"), h = gb.tensor({ 3 }):to("uint8"),
 })
-gb.save(folder .. "/safetensors/metadata", { ["weight"] = gb.ones(1) }, { metadata = { format = "pt", note = "\u{e9}\n" } })
+gb.save(folder .. "/safetensors/metadata", { ["weight"] = gb.ones(1) },
+  { metadata = { format = "pt", note = "\u{e9}\n" } })
 local model = gb.nn.Linear(2, 2)
-gb.io.save_checkpoint(folder .. "/safetensors/checkpoint", { model = model, optimizer = gb.optim.AdamW(model:parameters()), extra = { step = 1 } })
+gb.io.save_checkpoint(folder .. "/safetensors/checkpoint",
+  { model = model, optimizer = gb.optim.AdamW(model:parameters()), extra = { step = 1 } })
 local set = gb.data.TensorDataset(gb.arange(12):reshape(6, 2):float())
 local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters())
 local run = {
-  model = gb.nn.Linear(2, 2), optimizer = opt, scaler = gb.amp.GradScaler(), schedule = gb.optim.lr.Cosine(opt, { steps = 9 }),
+  model = gb.nn.Linear(2, 2), optimizer = opt, scaler = gb.amp.GradScaler(),
+    schedule = gb.optim.lr.Cosine(opt, { steps = 9 }),
   loader = gb.data.DataLoader(set, { batch_size = 2, shuffle = true }),
 }
 gb.io.save_checkpoint(folder .. "/checkpoint/run", run)
 run.extra = { step = 3, best = math.huge, list = { 1, 2.5, "x", { true } }, kept = gb.ones(2) }
 gb.io.save_checkpoint(folder .. "/checkpoint/extra", run)
-local overlap = [[{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}]]
+local overlap =
+  [[{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}]]
 put("safetensors/overlap", string.pack("<s8", overlap) .. ("\0"):rep(8))
 
 -- ====}
@@ -36,7 +42,8 @@ put("safetensors/overlap", string.pack("<s8", overlap) .. ("\0"):rep(8))
 -- {==== JSON ====
 
 for i, text in ipairs {
-  "null", "[]", "{}", [[{"a":[1,-2,3.5e-7,true,false,null],"b":{"c":"\u00e9\ud83c\udf13\n\"\\"}}]], "18446744073709551615", "-9223372036854775808",
+  "null", "[]", "{}", [[{"a":[1,-2,3.5e-7,true,false,null],"b":{"c":"\u00e9\ud83c\udf13\n\"\\"}}]],
+    "18446744073709551615", "-9223372036854775808",
   "[[[[1]]]]", [[{"a":1,"a":2}]], [["\ud83c"]], "1e400", " [ 1 , 2 ] ", ("["):rep(65),
 } do put("json/" .. i, text) end
 
@@ -57,12 +64,14 @@ put("idx/huge", idx(14, { 0x7fffffff, 0x7fffffff, 0x7fffffff }, ""))
 put("idx/empty", idx(8, { 0 }, ""))
 -- gzip, the data stored as it is (RFC 1952 and 1951, section 3.2.4); its check sum is of no interest to a fuzzer
 local body = idx(8, { 2 }, "\5\6")
-put("idx/stored.gz", "\31\139\8\0\0\0\0\0\0\3\1" .. string.pack("<I2I2", #body, 0xffff - #body) .. body .. string.pack("<I4I4", 0, #body))
+put("idx/stored.gz", "\31\139\8\0\0\0\0\0\0\3\1" .. string.pack("<I2I2", #body, 0xffff - #body) .. body ..
+  string.pack("<I4I4", 0, #body))
 
 -- ====}
 
 -- The first byte says which kind of text, the second how much of it is the vocabulary.
-for i, text in ipairs { "\0\0hello world", "\1\0bytes \255", "\0\3abccba", "\0\2\u{e9}\u{e9}", "\0\0\u{1f313}\u{e9}\0x", "\0\0\237\160\128" } do
+for i, text in ipairs { "\0\0hello world", "\1\0bytes \255", "\0\3abccba", "\0\2\u{e9}\u{e9}", "\0\0\u{1f313}\u{e9}\0x",
+  "\0\0\237\160\128" } do
   put("text/" .. i, text)
 end
 
@@ -74,6 +83,8 @@ put("tokens/wide", "\2" .. string.pack("<i4i4", -1, 70000))
 
 -- The first byte says how the table is read, the second how much of the text is a table that is fitted to.
 for i, text in ipairs {
-  "\1\0a,b,c\n1,x,2\n-3.5e2,\"y\"\",\n\",\n", "\17\0a;b\r\n1,5;u\r\n;v\r\n", "\0\0" .. "1,2\n3,4\n", "\193\12a,b\n1,u\n2,v\nb,a\nv,3\nw,\n",
-  "\49\0n,y\nNA,1\n2,0\n7,inf\n", "\9\0x\n\"open\n", "\1\0\239\187\191a,a\r1,2", "\3\0a\n" .. ("\"q\"\n"):rep(3), "\1\0a,b\n1,2\n3\n",
+  "\1\0a,b,c\n1,x,2\n-3.5e2,\"y\"\",\n\",\n", "\17\0a;b\r\n1,5;u\r\n;v\r\n", "\0\0" .. "1,2\n3,4\n",
+    "\193\12a,b\n1,u\n2,v\nb,a\nv,3\nw,\n",
+  "\49\0n,y\nNA,1\n2,0\n7,inf\n", "\9\0x\n\"open\n", "\1\0\239\187\191a,a\r1,2", "\3\0a\n" .. ("\"q\"\n"):rep(3),
+    "\1\0a,b\n1,2\n3\n",
 } do put("csv/" .. i, text) end

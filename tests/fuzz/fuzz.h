@@ -13,7 +13,8 @@
 /* What the fuzzer calls with every input. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A target may change inputs in its own way: data has room for `most` bytes; the new size comes back. LLVMFuzzerMutate is the fuzzer's way. */
+/* A target may change inputs in its own way: data has room for `most` bytes; the new size comes back. LLVMFuzzerMutate
+ * is the fuzzer's way. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
 
@@ -37,8 +38,9 @@ static inline gb_context *fuzz_context(void) {
   return context;
 }
 
-/* The path of a file with these bytes, until the next call. The file has no name of its own, so nothing is left of it when the run ends; it lies
- * in memory where it can, since a disk is asked to write down what was cut off and written again. */
+/* The path of a file with these bytes, until the next call. The file has no name of its own, so nothing is left of it
+ * when the run ends; it lies in memory where it can, since a disk is asked to write down what was cut off and written
+ * again. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size) {
   static char path[64] = "/dev/shm/gibbous-fuzz-XXXXXX";
   static int fd = -1;

@@ -1,4 +1,5 @@
-/* fuzz_checkpoint.c - any bytes as a checkpoint: loaded or refused with a text, and either way the run that asked can go on and save again. */
+/* fuzz_checkpoint.c - any bytes as a checkpoint: loaded or refused with a text, and either way the run that asked can
+ * go on and save again. */
 #include <lualib.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ static const char script[] =
   "return function(path)\n"
   "  local model = nn.Linear(2, 2)\n"
   "  local opt = optim.AdamW(model:parameters())\n"
-  "  local parts = { model = model, optimizer = opt, scaler = amp.GradScaler(), schedule = optim.lr.Cosine(opt, { steps = 9 }),\n"
+  "  local parts = { model = model, optimizer = opt, scaler = amp.GradScaler(), schedule = optim.lr.Cosine(opt, { "
+  "steps = 9 }),\n"
   "                  loader = data.DataLoader(set, { batch_size = 2, shuffle = true, prefetch = 0 }) }\n"
   "  local ok, why = pcall(gb.io.load_checkpoint, path, parts)\n"
   "  assert(ok or type(why) == 'string' and #why > 0, 'an error without a text')\n"
@@ -50,7 +52,8 @@ static lua_State *fuzz_lua(void) {
   return L;
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) { return mutate_parts(data, size, most, seed); }
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most,
+                               unsigned seed) { return mutate_parts(data, size, most, seed); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   lua_State *L = fuzz_lua();

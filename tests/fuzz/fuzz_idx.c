@@ -1,4 +1,5 @@
-/* fuzz_idx.c - any bytes as an idx file, gzipped or not: refused with a text, or an array whose bytes are those of its shape. */
+/* fuzz_idx.c - any bytes as an idx file, gzipped or not: refused with a text, or an array whose bytes are those of its
+ * shape. */
 #include <string.h>
 #include <zlib.h>
 
@@ -15,9 +16,12 @@ static size_t inflate_all(const uint8_t *data, size_t size, uint8_t *to, size_t 
   return length;
 }
 
-/* A gzip file of these bytes, its blocks stored, with fixed or with dynamic Huffman codes as seed says; 0 where it does not fit. */
+/* A gzip file of these bytes, its blocks stored, with fixed or with dynamic Huffman codes as seed says; 0 where it does
+ * not fit. */
 static size_t deflate_all(const uint8_t *data, size_t size, uint8_t *to, size_t most, unsigned seed) {
-  static const struct { int level, strategy; } ways[] = { { 0, Z_DEFAULT_STRATEGY }, { 9, Z_FIXED }, { 9, Z_DEFAULT_STRATEGY }, { 1, Z_HUFFMAN_ONLY }, { 6, Z_RLE } };
+  static const struct { int level, strategy; } ways[] = { { 0, Z_DEFAULT_STRATEGY }, { 9, Z_FIXED },
+                                                          { 9, Z_DEFAULT_STRATEGY }, { 1, Z_HUFFMAN_ONLY },
+      { 6, Z_RLE } };
   z_stream z = { .next_in = (Bytef *)data, .avail_in = (uInt)size, .next_out = to, .avail_out = (uInt)most };
   size_t way = seed % (sizeof ways / sizeof *ways);
   if (deflateInit2(&z, ways[way].level, Z_DEFLATED, 16 + MAX_WBITS, 9, ways[way].strategy) != Z_OK) return 0;
@@ -27,7 +31,8 @@ static size_t deflate_all(const uint8_t *data, size_t size, uint8_t *to, size_t 
   return whole ? length : 0;
 }
 
-/* Half of the time what changes is what lies inside a gzip file, which is packed again with its right check sum; a plain file may become one. */
+/* Half of the time what changes is what lies inside a gzip file, which is packed again with its right check sum; a
+ * plain file may become one. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
   static uint8_t inside[1 << 16];
   size_t length = inflate_all(data, size, inside, sizeof inside);

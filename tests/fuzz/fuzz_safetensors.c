@@ -1,4 +1,5 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file: opened or refused with a text, and whatever is listed can be asked for. */
+/* fuzz_safetensors.c - any bytes as a safetensors file: opened or refused with a text, and whatever is listed can be
+ * asked for. */
 #include <string.h>
 
 #include "fuzz.h"
@@ -21,7 +22,8 @@ static void load(gb_context *context, gb_safetensors *file, int64_t i) {
   gb_tensor_release(t);
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) { return mutate_parts(data, size, most, seed); }
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most,
+                               unsigned seed) { return mutate_parts(data, size, most, seed); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   gb_context *context = fuzz_context();
@@ -32,7 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   for (int64_t i = 0; i < gb_safetensors_count(file); i++) load(context, file, i);
   for (int64_t i = 0; i < gb_safetensors_metadata_count(file); i++)
-    CLAIM(gb_safetensors_metadata(file, gb_safetensors_metadata_key(file, i)) == gb_safetensors_metadata_value(file, i));
+    CLAIM(gb_safetensors_metadata(file, gb_safetensors_metadata_key(file, i)) ==
+          gb_safetensors_metadata_value(file, i));
   gb_safetensors_close(file);
   return 0;
 }

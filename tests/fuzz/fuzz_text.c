@@ -1,6 +1,7 @@
 /* fuzz_text.c - any bytes as a text: refused, or a row of ids that decodes to the same bytes.
  *
- * The first byte of the input chooses the kind, the second how many bytes of what follows are a vocabulary (0: the text's own). */
+ * The first byte of the input chooses the kind, the second how many bytes of what follows are a vocabulary (0: the
+ * text's own). */
 #include <string.h>
 
 #include "data/data.h"
@@ -27,7 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size < 2) return 0;
   gb_text_kind kind = data[0] & 1 ? GB_TEXT_BYTES : GB_TEXT_CHARACTERS;
   size_t words = data[1] < size - 2 ? data[1] : 0;
-  const char *vocabulary = words && kind == GB_TEXT_CHARACTERS ? (const char *)data + 2 : NULL, *rest = (const char *)data + 2 + words;
+  const char *vocabulary = words && kind == GB_TEXT_CHARACTERS ? (const char *)data + 2 : NULL,
+      *rest = (const char *)data + 2 + words;
   size_t bytes = size - 2 - words;
   if (gb_text_new(context, rest, bytes, kind, vocabulary, vocabulary ? words : 0, &text) != GB_OK) {
     CLAIM(text == NULL && *gb_error(context));

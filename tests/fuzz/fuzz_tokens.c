@@ -5,7 +5,8 @@
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const int64_t low[GB_TOKEN_KINDS] = { 0, 0, INT32_MIN }, high[GB_TOKEN_KINDS] = { UINT8_MAX, UINT16_MAX, INT32_MAX };
+  static const int64_t low[GB_TOKEN_KINDS] = { 0, 0, INT32_MIN },
+      high[GB_TOKEN_KINDS] = { UINT8_MAX, UINT16_MAX, INT32_MAX };
   gb_context *context = fuzz_context();
   gb_tokens *tokens = NULL;
   char error[256];

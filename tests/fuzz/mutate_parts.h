@@ -1,4 +1,5 @@
-/* mutate_parts.h - changes to a safetensors file that leave the length of its header right, so that what lies behind that check is reached. */
+/* mutate_parts.h - changes to a safetensors file that leave the length of its header right, so that what lies behind
+ * that check is reached. */
 #ifndef GB_TESTS_MUTATE_PARTS_H
 #define GB_TESTS_MUTATE_PARTS_H
 
@@ -38,7 +39,8 @@ static inline size_t mutate_header(uint8_t *data, size_t header, size_t rest, si
 static inline size_t mutate_parts(uint8_t *data, size_t size, size_t most, unsigned seed) {
   uint64_t header = 0;
   for (int i = 0; i < LENGTH_BYTES && size > LENGTH_BYTES; i++) header |= (uint64_t)data[i] << 8 * i;
-  if (size <= LENGTH_BYTES || size > most || header == 0 || header > size - LENGTH_BYTES || seed % 8 == 0) return LLVMFuzzerMutate(data, size, most);
+  if (size <= LENGTH_BYTES || size > most || header == 0 || header > size - LENGTH_BYTES || seed % 8 == 0)
+    return LLVMFuzzerMutate(data, size, most);
   size_t front = LENGTH_BYTES + (size_t)header;
   if (seed % 8 == 1) return front + LLVMFuzzerMutate(data + front, size - front, most - front);
   if (seed % 8 < 5) return mutate_header(data, (size_t)header, size - front, most);

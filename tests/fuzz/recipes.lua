@@ -213,7 +213,8 @@ local function use(name)
   local made = world[name]:gsub("@fn", function() return P.callback() end):gsub("@effect",
     function() return P.effect() end)
   made = made:gsub("@Optimizer", function()
-    return pick { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD",
+    return pick { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
+      "ASGD",
       "LAMB", "LARS", "Muon" }
   end)
   made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)

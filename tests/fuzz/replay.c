@@ -1,6 +1,9 @@
-/* replay.c - a fuzz target without a fuzzer: every file of a corpus as it is, and changed at random, the same changes each time.
+/* replay.c - a fuzz target without a fuzzer: every file of a corpus as it is, and changed at random, the same changes
+ * each time.
  *
- *   replay_TARGET MUTATIONS FOLDER... | FILE      what breaks a claim or crashes is kept as replay_TARGET.input; run the program on it: 0 FILE */
+ *   replay_TARGET MUTATIONS FOLDER... | FILE      what breaks a claim or crashes is kept as replay_TARGET.input; run
+ *   the program on it: 0
+ * FILE */
 #define _DEFAULT_SOURCE /* scandir, alphasort */
 #include <dirent.h>
 #include <fcntl.h>
@@ -39,7 +42,8 @@ static void keep(int signal_number) {
   raise(signal_number);
 }
 
-/* One small change, as fuzzers make them: a bit, a byte, a run of bytes removed, repeated, or moved, the end cut off. */
+/* One small change, as fuzzers make them: a bit, a byte, a run of bytes removed, repeated, or moved, the end cut
+ * off. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most) {
   static const uint8_t odd[] = { 0, 1, 0x7f, 0x80, 0xff, '0', '9', '-', '"', '[', '{' };
   size_t at = below(size), run = 1 + below(8);
@@ -73,7 +77,8 @@ static void replay_file(const char *path, long mutations) {
   for (long i = 0; i <= mutations; i++) {
     memcpy(input, whole, input_size = size);
     for (long k = i ? 1 + (long)below(4) : 0; k > 0; k--)
-      input_size = LLVMFuzzerCustomMutator ? LLVMFuzzerCustomMutator(input, input_size, MOST, (unsigned)draw()) : LLVMFuzzerMutate(input, input_size, MOST);
+      input_size = LLVMFuzzerCustomMutator ? LLVMFuzzerCustomMutator(input, input_size, MOST, (unsigned)draw())
+          : LLVMFuzzerMutate(input, input_size, MOST);
     run();
   }
 }

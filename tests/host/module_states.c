@@ -1,5 +1,5 @@
-/* module_states.c - the module gibbous.so in an interpreter that is not ours: required twice, in states that open and close again and again
- * after work on many threads, with allocators of the interpreter's own.
+/* module_states.c - the module gibbous.so in an interpreter that is not ours: required twice, in states that open and
+ * close again and again after work on many threads, with allocators of the interpreter's own.
  *
  * The program embeds a stock Lua 5.4 and knows nothing of Gibbous; its argument is the folder where gibbous.so lies. */
 #include <stdbool.h>
@@ -60,7 +60,8 @@ static bool run(lua_State *L, const char *chunk) {
 /* What a block costs, from the allocator that every test here uses. */
 typedef struct heap { size_t live, most, limit; bool lied; } heap;
 
-/* An allocator that moves every block, spoils what it leaves, knows each block's size and compares it with what Lua says. */
+/* An allocator that moves every block, spoils what it leaves, knows each block's size and compares it with what Lua
+ * says. */
 static void *move(void *user, void *block, size_t before, size_t after) {
   heap *h = user;
   size_t *old = block ? (size_t *)block - 2 : NULL, *new = NULL;

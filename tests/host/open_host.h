@@ -1,4 +1,5 @@
-/* open_host.h - what the tests of the host API share: opening with few words, recipes that must succeed or fail in a certain way. */
+/* open_host.h - what the tests of the host API share: opening with few words, recipes that must succeed or fail in a
+ * certain way. */
 #ifndef GB_TESTS_OPEN_HOST_H
 #define GB_TESTS_OPEN_HOST_H
 
@@ -38,7 +39,8 @@ static inline bool runs(gb_host *host, const char *text) {
 static inline bool fails(gb_host *host, const char *text, gb_status expected, const char *says) {
   gb_status status = gb_host_run_string(host, text, NULL);
   bool right = status == expected && (!says || strstr(gb_host_error(host), says));
-  if (!right) fprintf(stderr, "  %s\n  gave %s: %s\n", text, gb_status_text(status), status == GB_OK ? "" : gb_host_error(host));
+  if (!right)
+    fprintf(stderr, "  %s\n  gave %s: %s\n", text, gb_status_text(status), status == GB_OK ? "" : gb_host_error(host));
   return right;
 }
 

@@ -15,7 +15,8 @@ static inline int count_threads(void) {
   return count;
 }
 
-/* Does the process come to have so many threads? One that was joined may be listed for a moment longer, so this looks for up to ten seconds. */
+/* Does the process come to have so many threads? One that was joined may be listed for a moment longer, so this looks
+ * for up to ten seconds. */
 static inline bool threads_become(int count) {
   const struct timespec pause = { 0, 1000000 };
   for (int i = 0; i < 10000 && count_threads() != count; i++) nanosleep(&pause, NULL);

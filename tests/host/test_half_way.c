@@ -1,8 +1,9 @@
-/* test_half_way.c - an op that is stopped half way does less than all of its work, gives nothing, and keeps nothing of what it did.
+/* test_half_way.c - an op that is stopped half way does less than all of its work, gives nothing, and keeps nothing of
+ * what it did.
  *
- * Memory that tensors are wrapped around has two pages that are closed until they are touched: one in the middle, whose touch asks the host to
- * stop, and the last one, whose touch is noted. With one thread chunks go in order, so an op that heeds the request never comes to the last
- * page, however fast or slow the machine is. */
+ * Memory that tensors are wrapped around has two pages that are closed until they are touched: one in the middle, whose
+ * touch asks the host to stop, and the last one, whose touch is noted. With one thread chunks go in order, so an op
+ * that heeds the request never comes to the last page, however fast or slow the machine is. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <signal.h>
 #include <stdlib.h>
@@ -84,14 +85,19 @@ static const op ops[] = {
   { "w = whole:view(2048, 512)", "y = F.embedding(w, table)", NULL },
   { "w = whole:view(2048 * 512)", "y = table:index_add(1, w, gb.ones(1, 4):expand(2048 * 512, 4))", NULL },
   { "w = whole:view(2048 * 512)", "y = gb.index_put(table, w, gb.ones(1, 4):expand(2048 * 512, 4))", NULL },
-  { "l = gb.ones(4, 4):requires_grad_() e = F.embedding(whole:view(2048 * 512), l):sum()", "e:backward()", "assert(l.grad == nil)" },
+  { "l = gb.ones(4, 4):requires_grad_() e = F.embedding(whole:view(2048 * 512), l):sum()", "e:backward()",
+    "assert(l.grad == nil)" },
   /* backward */
   { "l = x:detach():requires_grad_() e = F.softmax(gb.ones(512):requires_grad_() * l, 2):sum()", "e:backward()", NULL },
-  { "l = gb.ones(8, 8, 3, 3):requires_grad_() e = F.conv2d(x:view(32, 8, 64, 64), l):sum()", "e:backward()", "assert(l.grad == nil)" },
-  { "l = gb.ones(64, 512):requires_grad_() e = F.scaled_dot_product_attention(x, l, l):sum()", "e:backward()", "assert(l.grad == nil)" },
-  { "l = gb.ones(512):requires_grad_() e = F.layer_norm(x, { 512 }, l):sum()", "e:backward()", "assert(l.grad == nil)" },
+  { "l = gb.ones(8, 8, 3, 3):requires_grad_() e = F.conv2d(x:view(32, 8, 64, 64), l):sum()", "e:backward()",
+    "assert(l.grad == nil)" },
+  { "l = gb.ones(64, 512):requires_grad_() e = F.scaled_dot_product_attention(x, l, l):sum()", "e:backward()",
+    "assert(l.grad == nil)" },
+  { "l = gb.ones(512):requires_grad_() e = F.layer_norm(x, { 512 }, l):sum()", "e:backward()",
+    "assert(l.grad == nil)" },
   /* running statistics are moved by whole batches */
-  { "b = gb.nn.BatchNorm1d(512)", "y = b(x)", "assert(b.running_mean:eq(0):all():item() and b.running_var:eq(1):all():item())" },
+  { "b = gb.nn.BatchNorm1d(512)", "y = b(x)", "assert(b.running_mean:eq(0):all():item() and "
+                                              "b.running_var:eq(1):all():item())" },
 };
 
 /* What stopped half way goes to its end when it is asked again. */
@@ -102,7 +108,9 @@ static void stop(const op *o) {
   open_pages(PROT_NONE);
   gb_status status = gb_host_run_string(host, o->run, NULL);
   bool right = status == GB_EINTERRUPT && asked && !reached_end;
-  if (!right) fprintf(stderr, "  %s\n  gave %s%s%s\n", o->run, gb_status_text(status), asked ? "" : ", touched no middle", reached_end ? ", came to the end" : "");
+  if (!right)
+    fprintf(stderr, "  %s\n  gave %s%s%s\n", o->run, gb_status_text(status), asked ? "" : ", touched no middle",
+            reached_end ? ", came to the end" : "");
   CHECK(right);
   if (o->after) CHECK(runs(host, o->after));
   open_pages(PROT_READ | PROT_WRITE);
@@ -113,7 +121,8 @@ static void stop(const op *o) {
 /* An optimizer's step is taken or not: a stop that comes while it runs lets it go to its end. */
 static void step_is_whole(void) {
   open_pages(PROT_READ | PROT_WRITE);
-  CHECK(runs(host, "p = gb.zeros(2048, 512):requires_grad_() p.grad = x opt = gb.optim.SGD({ p }, { lr = 1 }) x:fill_(1)"));
+  CHECK(runs(host, "p = gb.zeros(2048, 512):requires_grad_() p.grad = x opt = gb.optim.SGD({ p }, { lr = 1 }) "
+                   "x:fill_(1)"));
   open_pages(PROT_NONE);
   gb_status status = gb_host_run_string(host, "opt:step()", NULL);
   CHECK(status == GB_OK || status == GB_EINTERRUPT);
@@ -124,7 +133,8 @@ static void step_is_whole(void) {
 /* x and whole are the same memory, as float32 and as int32. */
 static void wrap(const char *name, gb_dtype dtype) {
   gb_tensor *tensor = NULL;
-  CHECK(gb_tensor_wrap(gb_host_context(host), memory, dtype, 2, (int64_t[]){ ROWS, COLUMNS }, NULL, NULL, &tensor) == GB_OK);
+  CHECK(gb_tensor_wrap(gb_host_context(host), memory, dtype, 2, (int64_t[]){ ROWS, COLUMNS }, NULL, NULL, &tensor) ==
+        GB_OK);
   gb_value value = gb_value_tensor(tensor);
   CHECK(gb_host_set(host, name, &value) == GB_OK);
   gb_tensor_release(tensor);
@@ -141,7 +151,8 @@ int main(void) {
   host = open_host(&o);
   wrap("x", GB_FLOAT32);
   wrap("whole", GB_INT32);
-  CHECK(runs(host, "F = gb.nn.functional all = gb.arange(2048) zeros = gb.zeros(2048, 512, { dtype = 'int64' }) labels = gb.zeros(2048, { dtype = 'int64' })\n"
+  CHECK(runs(host, "F = gb.nn.functional all = gb.arange(2048) zeros = gb.zeros(2048, 512, { dtype = 'int64' }) "
+                   "labels = gb.zeros(2048, { dtype = 'int64' })\n"
                    "z = gb.ones(2048, 512) table = gb.ones(4, 4) dtype_bool = { dtype = 'bool' }"));
   for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) stop(&ops[i]);
   step_is_whole();

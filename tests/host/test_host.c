@@ -1,5 +1,5 @@
-/* test_host.c - the host API by example: opening, running, values of every type both ways, tables, host functions, callbacks, limits, and what
- * stays usable after a failure. */
+/* test_host.c - the host API by example: opening, running, values of every type both ways, tables, host functions,
+ * callbacks, limits, and what stays usable after a failure. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -37,12 +37,14 @@ static void test_open(void) {
   CHECK(runs(host, "assert(gb.best_device() == 'cpu' and gb.seed() == 7 and gb.get_num_threads() == 1)"));
   gb_host_close(host);
 
-  struct { size_t size; gb_sandbox sandbox; } old = { sizeof old, GB_SANDBOX_NONE }; /* a caller that knows the first fields alone */
+  /* a caller that knows the first fields alone */
+  struct { size_t size; gb_sandbox sandbox; } old = { sizeof old, GB_SANDBOX_NONE };
   host = open_host((const gb_host_options *)(const void *)&old);
   CHECK(runs(host, "assert(io)"));
   gb_host_close(host);
 
-  o = (gb_host_options){ .sandbox = GB_SANDBOX_STRICT }; /* without gb_host_options_init: it must not open without the sandbox */
+  o = (gb_host_options){ .sandbox = GB_SANDBOX_STRICT }; /* without gb_host_options_init: it must not open without the
+                                                            sandbox */
   CHECK(gb_host_open(&o, &host, why, sizeof why) == GB_EINVAL && host == NULL && strstr(why, "gb_host_options_init"));
 }
 
@@ -113,7 +115,8 @@ static void test_values(void) {
   CHECK(gb_host_call(host, "echo", in, 3, out, 5) == GB_OK && out[2].as.integer == 3 && out[3].type == GB_VALUE_NIL);
   CHECK(gb_host_call(host, "echo", in, 3, NULL, 0) == GB_OK);
   out[0] = gb_value_integer(7);
-  CHECK(gb_host_call(host, "nobody", NULL, 0, out, 1) == GB_ERECIPE && strstr(gb_host_error(host), "nobody") && out[0].as.integer == 7);
+  CHECK(gb_host_call(host, "nobody", NULL, 0, out, 1) == GB_ERECIPE && strstr(gb_host_error(host), "nobody") &&
+        out[0].as.integer == 7);
   CHECK(gb_host_call(host, "gb.nn.nobody", NULL, 0, NULL, 0) == GB_ERECIPE && strstr(gb_host_error(host), "nobody"));
   CHECK(gb_host_call(host, "gb.version", NULL, 0, NULL, 0) == GB_ERECIPE && strstr(gb_host_error(host), "call"));
   gb_value wrong = { .type = (gb_value_type)99 };
@@ -127,7 +130,8 @@ static void test_tensors(void) {
   gb_tensor *x = NULL;
   CHECK(gb_tensor_new(context, GB_FLOAT32, 1, (int64_t[]){ 3 }, (gb_device){ GB_CPU, 0 }, &x) == GB_OK);
   CHECK(gb_tensor_write(x, (float[]){ 1, 2, 3 }, 12) == GB_OK);
-  CHECK(runs(host, "function double(x) return x * 2 end\nfunction same(a, b) return rawequal(a, b) end\nfunction keep(x) kept = x end"));
+  CHECK(runs(host, "function double(x) return x * 2 end\nfunction same(a, b) return rawequal(a, b) end\nfunction "
+                   "keep(x) kept = x end"));
   gb_value in[2] = { gb_value_tensor(x), gb_value_tensor(x) }, y, same;
   CHECK(gb_host_call(host, "double", in, 1, &y, 1) == GB_OK && y.type == GB_VALUE_TENSOR && y.owned);
   float values[3] = { 0 };
@@ -173,7 +177,8 @@ static void test_handles(void) {
 
   CHECK(gb_host_set(host, "config", &table) == GB_OK);
   gb_value_release(host, &table);
-  CHECK(runs(host, "assert(config.lr == 0.5 and #config == 3)\nconfig.inner = { deep = 'yes' }\nfunction add(a) return function(b) return a + b end end\n"
+  CHECK(runs(host, "assert(config.lr == 0.5 and #config == 3)\nconfig.inner = { deep = 'yes' }\nfunction add(a) "
+                   "return function(b) return a + b end end\n"
                    "co = coroutine.create(print)"));
   CHECK(gb_host_get(host, "config.inner.deep", &value) == GB_OK && !strcmp(value.as.string.data, "yes"));
   gb_value_release(host, &value);
@@ -241,7 +246,8 @@ static gb_status quiet_failure(gb_call *call, void *user) {
   return GB_EIO;
 }
 
-/* What a recipe's metatables would say is not asked: fields are read and set raw, and methods are found as classes have them. */
+/* What a recipe's metatables would say is not asked: fields are read and set raw, and methods are found as classes have
+ * them. */
 static void test_raw(void) {
   gb_host *host = open_host(NULL);
   gb_value table, key = gb_value_string("field"), value = gb_value_integer(1), out;
@@ -251,10 +257,12 @@ static void test_raw(void) {
                    "loop = {} setmetatable(loop, { __index = loop })"));
   CHECK(gb_host_get(host, "trap", &table) == GB_OK);
   CHECK(gb_table_get(host, &table, &key, &out) == GB_OK && out.type == GB_VALUE_NIL);
-  CHECK(gb_table_set(host, &table, &key, &value) == GB_OK && gb_table_get(host, &table, &key, &out) == GB_OK && out.as.integer == 1);
+  CHECK(gb_table_set(host, &table, &key, &value) == GB_OK && gb_table_get(host, &table, &key, &out) == GB_OK &&
+        out.as.integer == 1);
   CHECK(gb_host_get(host, "trap.none", &out) == GB_OK && out.type == GB_VALUE_NIL);
   CHECK(gb_host_get(host, "trap.inner", &out) == GB_OK && out.as.integer == 5);
-  CHECK(gb_host_set(host, "trap.more", &value) == GB_OK && gb_host_get(host, "trap.more", &out) == GB_OK && out.as.integer == 1);
+  CHECK(gb_host_set(host, "trap.more", &value) == GB_OK && gb_host_get(host, "trap.more", &out) == GB_OK &&
+        out.as.integer == 1);
   CHECK(gb_host_get(host, "loop.none", &out) == GB_OK && out.type == GB_VALUE_NIL);
   gb_value_release(host, &table);
   CHECK(gb_host_get(host, "model", &table) == GB_OK);
@@ -270,25 +278,31 @@ static void test_functions(void) {
   CHECK(gb_host_register(host, "math2.sum", sum_of, &calls) == GB_OK);
   CHECK(gb_host_register(host, "apply", apply, NULL) == GB_OK);
   CHECK(gb_host_register(host, "quiet", quiet_failure, NULL) == GB_OK);
-  CHECK(runs(host, "local n, name = math2.sum(1, 2, 3)\nassert(n == 6 and name == 'sum' and select('#', math2.sum()) == 2)"));
+  CHECK(runs(host, "local n, name = math2.sum(1, 2, 3)\nassert(n == 6 and name == 'sum' and select('#', "
+                   "math2.sum()) == 2)"));
   CHECK(calls == 2);
   CHECK(fails(host, "\nmath2.sum('x')", GB_EINVAL, "recipe:2: sum: argument 1 is no integer"));
   CHECK(runs(host, "local ok, why = pcall(math2.sum, {})\nassert(not ok and why:find('no integer'))"));
   CHECK(fails(host, "quiet()", GB_EIO, "recipe:1"));
   CHECK(runs(host, "assert(apply(function(x) return x .. '!' end, 'a') == 'a!')"));
-  CHECK(runs(host, "assert(coroutine.wrap(function() return apply(function(x) return coroutine.wrap(function() return x + 1 end)() end, 1) end)() == 2)"));
+  CHECK(runs(host, "assert(coroutine.wrap(function() return apply(function(x) return coroutine.wrap(function() "
+                   "return x + 1 end)() end, 1) end)() == 2)"));
   CHECK(runs(host, "local t = apply(function(x) return x end, { 5 })\nassert(t[1] == 5)"));
   CHECK(runs(host, "local x = gb.ones(2)\nassert(rawequal(apply(function(y) return y end, x), x))"));
   CHECK(fails(host, "apply(function() error('deep') end)", GB_ERECIPE, "inside: recipe:1: deep"));
   CHECK(runs(host, "local ok = pcall(apply, error, 'x')\nassert(not ok)"));
-  CHECK(fails(host, "apply(function() apply(function() gb.ones(2, 'x') end) end)", GB_ERECIPE, "inside: recipe:1: inside: recipe:1: ones"));
+  CHECK(fails(host, "apply(function() apply(function() gb.ones(2, 'x') end) end)", GB_ERECIPE,
+              "inside: recipe:1: inside: recipe:1: ones"));
   gb_status status = GB_OK;
   gb_value freed = { .type = GB_VALUE_FUNCTION, .as.handle = { -2, host } };
   CHECK(gb_host_register(host, "stale", stale, &status) == GB_OK);
   CHECK(!runs(host, "stale()") && status != GB_OK && strstr(gb_host_error(host), "recipe:1"));
-  CHECK(gb_host_call_value(host, &freed, NULL, 0, NULL, 0) != GB_OK && strstr(gb_host_error(host), "the handle stands for no function"));
-  CHECK(gb_host_call(host, "apply", &freed, 1, NULL, 0) != GB_OK && strstr(gb_host_error(host), "the handle stands for no function"));
-  CHECK(fails(host, "local function f() return apply(f) end f()", GB_ERECIPE, NULL)); /* the depth ends before the stack does */
+  CHECK(gb_host_call_value(host, &freed, NULL, 0, NULL, 0) != GB_OK &&
+        strstr(gb_host_error(host), "the handle stands for no function"));
+  CHECK(gb_host_call(host, "apply", &freed, 1, NULL, 0) != GB_OK &&
+        strstr(gb_host_error(host), "the handle stands for no function"));
+  /* the depth ends before the stack does */
+  CHECK(fails(host, "local function f() return apply(f) end f()", GB_ERECIPE, NULL));
   CHECK(runs(host, "return 1"));
   gb_host_close(host);
 }
@@ -332,10 +346,12 @@ static void test_callbacks(void) {
   gb_host *host = open_host(&o);
   CHECK(runs(host, "print('a', 1, nil, gb.ones(1):sum():item())") && !strcmp(h.text, "a\t1\tnil\t1.0"));
   CHECK(runs(host, "print()") && !strcmp(h.text, "") && h.errors == 0);
-  CHECK(fails(host, "error('x')", GB_ERECIPE, NULL) && h.errors == 1 && h.status == GB_ERECIPE && strstr(h.text, "recipe:1: x"));
+  CHECK(fails(host, "error('x')", GB_ERECIPE, NULL) && h.errors == 1 && h.status == GB_ERECIPE &&
+        strstr(h.text, "recipe:1: x"));
   CHECK(runs(host, "local scaler = gb.amp.GradScaler()\nlocal bar = gb.progress(3, 'epoch 1')\n"
                    "for i = 1, 3 do bar:update(1, { loss = gb.ones(1):sum() / i, scale = scaler }) end\nbar:close()"));
-  CHECK(h.events == 4 && h.last.step == 3 && h.last.total == 3 && fabs(h.last.loss - 1 / 3.0) < 1e-6 && h.last.scale == 65536 && h.last.skipped == 0);
+  CHECK(h.events == 4 && h.last.step == 3 && h.last.total == 3 && fabs(h.last.loss - 1 / 3.0) < 1e-6 &&
+        h.last.scale == 65536 && h.last.skipped == 0);
   CHECK(runs(host, "gb.progress(1):update(1)") && isnan(h.last.loss) && isnan(h.last.scale) && h.last.skipped == -1);
   gb_host_close(host);
 }
@@ -360,11 +376,13 @@ static void hold_all(gb_host *host, const char *loop, gb_status expected) {
   for (size_t i = 0; i < sizeof holds / sizeof *holds; i++) {
     snprintf(text, sizeof text, holds[i], loop);
     CHECK(fails(host, text, expected, NULL));
-    CHECK(runs(host, "local t = {} for i = 1, 100 do t[i] = gb.ones(3) end assert(gb.is_grad_enabled() and gb.stack(t):sum():item() == 300)"));
+    CHECK(runs(host, "local t = {} for i = 1, 100 do t[i] = gb.ones(3) end assert(gb.is_grad_enabled() and "
+                     "gb.stack(t):sum():item() == 300)"));
   }
 }
 
-/* Each makes the engine hold something that is no tensor's memory, without end. The limit on Lua's bytes is far away. */
+/* Each makes the engine hold something that is no tensor's memory, without end. The limit on Lua's bytes is far
+ * away. */
 static const char *const growing[] = {
   "while true do gb.no_grad() end",
   "while true do gb.amp.autocast() end",
@@ -376,13 +394,16 @@ static const char *const growing[] = {
   "local t = {} while true do t[#t + 1] = gb.nn.Linear(1, 1) end",
   "local t = {} while true do t[#t + 1] = gb.optim.SGD(gb.nn.Linear(1, 1):parameters(), { lr = 1 }) end",
   "local name, t = ('x'):rep(1e5), {}\n"
-  "while true do t[#t + 1] = gb.optim.SGD({ { params = { gb.ones(1):requires_grad_() }, names = { name } } }, { lr = 1 }) end",
+  "while true do t[#t + 1] = gb.optim.SGD({ { params = { gb.ones(1):requires_grad_() }, names = { name } } }, { lr "
+  "= 1 }) end",
   "local t, x = {}, gb.ones(1) while true do t[#t + 1] = gb.data.TensorDataset(x) end",
-  "local t, d = {}, gb.data.TensorDataset(gb.ones(1)) while true do t[#t + 1] = gb.data.DataLoader(d, { prefetch = 10 }) t[#t]:iter()() end",
+  "local t, d = {}, gb.data.TensorDataset(gb.ones(1)) while true do t[#t + 1] = gb.data.DataLoader(d, { prefetch = "
+  "10 }) t[#t]:iter()() end",
   /* batches that are kept are kept in memory of the loader's */
   "local t, d = {}, gb.data.DataLoader(gb.data.TensorDataset(gb.ones(10000)), { batch_size = 1000, prefetch = 0 })\n"
   "while true do for x in d:iter() do t[#t + 1] = x end end",
-  "local t, d = {}, gb.data.DataLoader(gb.data.TensorDataset(gb.ones(10000)), { batch_size = 1000, prefetch = 2, shuffle = true })\n"
+  "local t, d = {}, gb.data.DataLoader(gb.data.TensorDataset(gb.ones(10000)), { batch_size = 1000, prefetch = 2, "
+  "shuffle = true })\n"
   "while true do for x in d:iter() do t[#t + 1] = x end end",
 };
 
@@ -396,7 +417,8 @@ static void test_limits(void) {
   gb_host_usage usage;
   CHECK(runs(host, "for i = 1, 1e5 do end"));
   gb_host_get_usage(host, &usage);
-  CHECK(usage.instructions > 50000 && usage.instructions < 200000 && usage.lua_peak >= usage.lua_bytes && usage.lua_bytes > 100000);
+  CHECK(usage.instructions > 50000 && usage.instructions < 200000 && usage.lua_peak >= usage.lua_bytes &&
+        usage.lua_bytes > 100000);
   gb_host_close(host);
 
   o = options_of(GB_SANDBOX_NONE);
@@ -426,12 +448,16 @@ static void test_limits(void) {
   host = open_host(&o);
   CHECK(fails(host, "local x = gb.ones(2) local t = {} while true do t[#t + 1] = x[1] end", GB_ETENSORBYTES, NULL));
   CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x = x + 1 end", GB_ETENSORBYTES, NULL));
-  CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x:register_hook(print) end", GB_ETENSORBYTES, NULL));
-  CHECK(runs(host, "local x = gb.ones(1):requires_grad_() for i = 1, 1e4 do (x * i):exp():backward() x.grad = nil end"));
-  CHECK(fails(host, "gb.no_grad() gb.amp.autocast() error('no')", GB_ERECIPE, "no") && runs(host, "assert(gb.is_grad_enabled() and not gb.amp.is_enabled())"));
+  CHECK(fails(host, "local x = gb.ones(1):requires_grad_() while true do x:register_hook(print) end", GB_ETENSORBYTES,
+              NULL));
+  CHECK(runs(host,
+             "local x = gb.ones(1):requires_grad_() for i = 1, 1e4 do (x * i):exp():backward() x.grad = nil end"));
+  CHECK(fails(host, "gb.no_grad() gb.amp.autocast() error('no')", GB_ERECIPE, "no") &&
+        runs(host, "assert(gb.is_grad_enabled() and not gb.amp.is_enabled())"));
   for (size_t i = 0; i < sizeof growing / sizeof *growing; i++) {
     CHECK(fails(host, growing[i], GB_ETENSORBYTES, "tensor bytes"));
-    CHECK(runs(host, "collectgarbage() local t = gb.ones(1000) local loader = gb.data.DataLoader(gb.data.TensorDataset(t), { batch_size = 10 })\n"
+    CHECK(runs(host, "collectgarbage() local t = gb.ones(1000) local loader = "
+                     "gb.data.DataLoader(gb.data.TensorDataset(t), { batch_size = 10 })\n"
                      "for i = 1, 50 do for x in loader:iter() do x = nil end end"));
   }
   gb_host_close(host);
@@ -486,14 +512,18 @@ static void test_request_stop(void) {
   gb_host *host = open_host(&o);
   CHECK(runs(host, "model = gb.nn.Linear(2, 1)\nopt = gb.optim.SGD(model:parameters(), { lr = 0.01 })\n"
                    "loader = gb.data.DataLoader(gb.data.TensorDataset(gb.randn(64, 2)), { batch_size = 2 })\n"
-                   "function train()\n  while true do\n    for x in loader:iter() do\n      fetched = (fetched or 0) + 1 opt:zero_grad()\n"
-                   "      model(x):square():sum():backward() opt:step() steps = (steps or 0) + 1\n    end\n  end\nend"));
+                   "function train()\n  while true do\n    for x in loader:iter() do\n      fetched = (fetched or "
+                   "0) + 1 opt:zero_grad()\n"
+                  "      model(x):square():sum():backward() opt:step() steps = (steps or 0) + 1\n    end\n  end\nend"));
   CHECK(run_asked(host, "gb.on_stop(function() saved = steps at = fetched end) train()") == GB_EINTERRUPT);
   CHECK(runs(host, "assert(saved == steps and at == fetched, 'between two steps, with no batch lost')"));
   CHECK(run_asked(host, "train()") == GB_EINTERRUPT); /* the handler went with its run */
-  CHECK(run_asked(host, "gb.on_stop(function() while true do end end, { grace = 0.02 }) while true do pcall(train) end") == GB_EINTERRUPT);
+  CHECK(run_asked(host,
+                  "gb.on_stop(function() while true do end end, { grace = 0.02 }) while true do pcall(train) end") ==
+      GB_EINTERRUPT);
   CHECK(run_asked(host, "gb.on_stop(function() end) gb.on_stop(nil) while true do end") == GB_EINTERRUPT);
-  CHECK(run_asked(host, "gb.on_stop(function() error('no room') end) train()") == GB_ERECIPE && strstr(gb_host_error(host), "no room"));
+  CHECK(run_asked(host, "gb.on_stop(function() error('no room') end) train()") == GB_ERECIPE &&
+        strstr(gb_host_error(host), "no room"));
   CHECK(fails(host, "gb.on_stop(1)", GB_ERECIPE, "on_stop: 'fn' must be a function, got 1"));
   CHECK(fails(host, "gb.on_stop(print, { grace = -1 })", GB_ERECIPE, "grace"));
   CHECK(runs(host, "opt:zero_grad() opt:zero_grad()"));

@@ -1,8 +1,10 @@
-/* test_host_faults.c - a host whose n-th allocation fails, Lua's or the engine's, for every n of opening, a small recipe, a call, and closing:
- * a status, an error that says so, a host that goes on, and nothing left. And hosts by the hundred, which leave the memory flat.
+/* test_host_faults.c - a host whose n-th allocation fails, Lua's or the engine's, for every n of opening, a small
+ * recipe, a call, and closing: a status, an error that says so, a host that goes on, and nothing left. And hosts by the
+ * hundred, which leave the memory flat.
  *
- * Lua and the pool both try a failed allocation again after collecting; `twice` makes that second try fail too. Without an argument a part of Lua's
- * allocations is tried and some hundred hosts are opened; `test_host_faults all` tries each and opens ten thousand. */
+ * Lua and the pool both try a failed allocation again after collecting; `twice` makes that second try fail too. Without
+ * an argument a part of Lua's allocations is tried and some hundred hosts are opened; `test_host_faults all` tries each
+ * and opens ten thousand. */
 #include <malloc.h>
 #include <stdlib.h>
 
@@ -52,7 +54,8 @@ static void *lua_memory(void *user, void *block, size_t before, size_t bytes) {
 static void *engine_alloc(void *user, size_t bytes, size_t alignment) {
   faulty *f = &((memory *)user)->engine;
   void *block = NULL;
-  if (fails_now(f, bytes) || posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes)) return NULL;
+  if (fails_now(f, bytes) || posix_memalign(&block, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes))
+    return NULL;
   f->live += (int64_t)bytes;
   return block;
 }
@@ -78,13 +81,15 @@ static gb_status use(gb_host *host) {
   gb_value table = gb_value_nil(), key = gb_value_string("step"), step = gb_value_integer(1), out[4];
   gb_status status = gb_host_register(host, "helper", helper, NULL);
   if (status == GB_OK) status = gb_host_run_string(host, recipe, NULL);
-  if (status == GB_OK) status = gb_tensor_new(gb_host_context(host), GB_FLOAT32, 2, (int64_t[]){ 3, 4 }, (gb_device){ GB_CPU, 0 }, &x);
+  if (status == GB_OK)
+    status = gb_tensor_new(gb_host_context(host), GB_FLOAT32, 2, (int64_t[]){ 3, 4 }, (gb_device){ GB_CPU, 0 }, &x);
   if (status == GB_OK) status = gb_tensor_write(x, (float[12]){ 0 }, 48);
   if (status == GB_OK) status = gb_table_new(host, &table);
   if (status == GB_OK) status = gb_table_set(host, &table, &key, &step);
   if (status == GB_OK) status = gb_host_call(host, "train", (gb_value[]){ gb_value_tensor(x), table }, 2, out, 4);
   if (status == GB_OK) {
-    CHECK(out[0].type == GB_VALUE_TENSOR && !strcmp(out[1].as.string.data, "step 1") && out[2].type == GB_VALUE_TABLE && out[3].as.integer == 8);
+    CHECK(out[0].type == GB_VALUE_TENSOR && !strcmp(out[1].as.string.data, "step 1") && out[2].type == GB_VALUE_TABLE &&
+          out[3].as.integer == 8);
     for (int i = 0; i < 4; i++) gb_value_release(host, &out[i]);
   }
   gb_value_release(host, &table);
@@ -94,7 +99,8 @@ static gb_status use(gb_host *host) {
 
 static bool is_memory(gb_status status) { return status == GB_EMEMORY || status == GB_ELUABYTES; }
 
-/* One host from open to close, with the n-th request of one of the two failing. False, and a line, when something is not as it must be. */
+/* One host from open to close, with the n-th request of one of the two failing. False, and a line, when something is
+ * not as it must be. */
 static bool one_run(memory *m, bool sandboxed) {
   gb_host_options o = options_of(sandboxed ? GB_SANDBOX_STRICT : GB_SANDBOX_NONE);
   char why[256] = "";
@@ -113,7 +119,9 @@ static bool one_run(memory *m, bool sandboxed) {
     clean &= use(host) == GB_OK; /* it goes on as if nothing had been */
     gb_host_close(host);
   }
-  if (m->lua.live || m->engine.live) fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)m->lua.live, (long long)m->engine.live);
+  if (m->lua.live || m->engine.live)
+    fprintf(stderr, "  %lld bytes of Lua's and %lld of the engine's are left\n", (long long)m->lua.live,
+            (long long)m->engine.live);
   return clean && !m->lua.live && !m->engine.live;
 }
 
@@ -127,9 +135,12 @@ static void sweep(bool engine, bool twice, bool sandboxed, uint64_t each, uint64
     f->fail_at = n;
     f->twice = twice;
     if (one_run(&m, sandboxed)) continue;
-    if (dirty++ < 10) fprintf(stderr, "  when allocation %llu of %s failed%s\n", (unsigned long long)n, engine ? "the engine" : "Lua", twice ? ", twice" : "");
+    if (dirty++ < 10)
+      fprintf(stderr, "  when allocation %llu of %s failed%s\n", (unsigned long long)n, engine ? "the engine" : "Lua",
+              twice ? ", twice" : "");
   }
-  printf("%s%s: %llu of %llu allocations failed in turn\n", engine ? "the engine" : "Lua", twice ? ", twice each" : "", (unsigned long long)tried,
+  printf("%s%s: %llu of %llu allocations failed in turn\n", engine ? "the engine" : "Lua", twice ? ", twice each" : "",
+         (unsigned long long)tried,
          (unsigned long long)count);
   CHECK(count > 0 && dirty == 0);
 }
@@ -157,7 +168,8 @@ static void test_many(int count) {
     if (i == 20) early = in_use();
     late = in_use();
   }
-  printf("%d hosts: %lld bytes in use after the first ones, %lld at the end\n", count, (long long)early, (long long)late);
+  printf("%d hosts: %lld bytes in use after the first ones, %lld at the end\n", count, (long long)early,
+         (long long)late);
   CHECK(late <= early + 4096); /* the C library may keep a buffer of its own; one host leaking a byte would be more */
 }
 

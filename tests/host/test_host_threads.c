@@ -1,6 +1,6 @@
-/* test_host_threads.c - sixteen hosts in sixteen threads, each with kernel threads of its own: the same recipe gives the same bits in each,
- * requests from other threads stop whom they mean, a host may move from thread to thread, and tensors may end on another one. Run under the
- * thread sanitizer. */
+/* test_host_threads.c - sixteen hosts in sixteen threads, each with kernel threads of its own: the same recipe gives
+ * the same bits in each, requests from other threads stop whom they mean, a host may move from thread to thread, and
+ * tensors may end on another one. Run under the thread sanitizer. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -10,14 +10,16 @@
 
 static const char recipe[] =
   "gb.manual_seed(3)\n"
-  "local model = gb.nn.Sequential(gb.nn.Linear(8, 32, { activation = 'relu' }), gb.nn.LayerNorm(32), gb.nn.Linear(32, 4))\n"
+  "local model = gb.nn.Sequential(gb.nn.Linear(8, 32, { activation = 'relu' }), gb.nn.LayerNorm(32), "
+  "gb.nn.Linear(32, 4))\n"
   "local opt, scaler = gb.optim.AdamW(model:parameters(), { lr = 1e-2 }), gb.amp.GradScaler()\n"
   "local x, y = gb.randn(64, 8), gb.randint(0, 4, { 64 })\n"
   "function train(steps)\n"
   "  local loss\n"
   "  for step = 1, steps do\n"
   "    opt:zero_grad()\n"
-  "    loss = gb.amp.autocast({ dtype = 'float16' }, function() return gb.nn.functional.cross_entropy(model(x), y) end)\n"
+  "    loss = gb.amp.autocast({ dtype = 'float16' }, function() return gb.nn.functional.cross_entropy(model(x), y) "
+  "end)\n"
   "    scaler:scale(loss):backward()\n"
   "    scaler:step(opt) scaler:update()\n"
   "  end\n"
@@ -64,7 +66,8 @@ static void *live(void *user) {
 static bool same_bits(gb_tensor *a, gb_tensor *b) {
   float left[256], right[256];
   size_t bytes = (size_t)gb_tensor_numel(a) * sizeof(float);
-  return bytes <= sizeof left && gb_tensor_read(a, left, bytes) == GB_OK && gb_tensor_read(b, right, bytes) == GB_OK && !memcmp(left, right, bytes);
+  return bytes <= sizeof left && gb_tensor_read(a, left, bytes) == GB_OK && gb_tensor_read(b, right, bytes) == GB_OK &&
+      !memcmp(left, right, bytes);
 }
 
 int main(void) {
@@ -82,9 +85,11 @@ int main(void) {
     if (w->status != GB_OK) fprintf(stderr, "  %s\n", w->host ? gb_host_error(w->host) : "no host");
     CHECK(w->weight && all[0].weight && w->loss == all[0].loss && same_bits(w->weight, all[0].weight));
   }
-  for (int i = 0; i < HOSTS; i++) { /* on this thread now; the model is made anew, since the stop may have come between scaler:step and update */
+  for (int i = 0; i < HOSTS; i++) { /* on this thread now; the model is made anew, since the stop may have come between
+                                       scaler:step and update */
     gb_value steps = gb_value_integer(1), loss;
-    bool goes_on = gb_host_run_string(all[i].host, recipe, NULL) == GB_OK && gb_host_call(all[i].host, "train", &steps, 1, &loss, 1) == GB_OK;
+    bool goes_on = gb_host_run_string(all[i].host, recipe, NULL) == GB_OK &&
+        gb_host_call(all[i].host, "train", &steps, 1, &loss, 1) == GB_OK;
     if (!goes_on) fprintf(stderr, "  %s\n", gb_host_error(all[i].host));
     CHECK(goes_on);
     if (i % 2) gb_tensor_release(all[i].weight);

@@ -1,5 +1,6 @@
-/* test_interrupt.c - one signal stops what runs, wherever it loops: in coroutines, in pcalls, in handlers, in what closes. The program ends only
- * if every loop does; afterwards every scope is closed, no hook is left, and the universe goes on.
+/* test_interrupt.c - one signal stops what runs, wherever it loops: in coroutines, in pcalls, in handlers, in what
+ * closes. The program ends only if every loop does; afterwards every scope is closed, no hook is left, and the universe
+ * goes on.
  *
  * A thread sends SIGUSR1 to this one, whose handler makes the request, as the executable does with SIGINT. */
 #include <lualib.h>
@@ -17,24 +18,32 @@ static const char *const loops[] = {
   "coroutine.wrap(function() while true do end end)()",
   "coroutine.resume(coroutine.create(function() while true do end end)) while true do end",
   "while true do pcall(function() while true do end end) end",
-  "while true do coroutine.wrap(function() pcall(coroutine.wrap(function() while true do pcall(error) end end)) while true do end end)() end",
-  "local function nest(n) if n == 0 then while true do end end coroutine.wrap(function() pcall(nest, n - 1) while true do end end)() end nest(20)",
+  "while true do coroutine.wrap(function() pcall(coroutine.wrap(function() while true do pcall(error) end end)) "
+  "while true do end end)() end",
+  "local function nest(n) if n == 0 then while true do end end coroutine.wrap(function() pcall(nest, n - 1) while "
+  "true do end end)() end nest(20)",
   "while true do xpcall(function() while true do end end, function() while true do end end) end",
   "xpcall(error, function() while true do end end) while true do end",
-  "local function f() local _ <close> = setmetatable({}, { __close = function() while true do end end }) while true do end end pcall(f) f()",
-  "local co = coroutine.create(function() local _ <close> = setmetatable({}, { __close = function() while true do end end }) coroutine.yield() end)\n"
+  "local function f() local _ <close> = setmetatable({}, { __close = function() while true do end end }) while true "
+  "do end end pcall(f) f()",
+  "local co = coroutine.create(function() local _ <close> = setmetatable({}, { __close = function() while true do "
+  "end end }) coroutine.yield() end)\n"
   "coroutine.resume(co) coroutine.close(co) while true do end",
-  "coroutine.wrap(function() local _ <close> = setmetatable({}, { __close = function() while true do end end }) error() end)()",
+  "coroutine.wrap(function() local _ <close> = setmetatable({}, { __close = function() while true do end end }) "
+  "error() end)()",
   "setmetatable({}, { __index = function() while true do end end })[1]()",
   "table.sort({ 3, 1, 2 }, function() while true do end end)",
   "string.gsub(('a'):rep(10), 'a', function() while true do end end)",
   "while true do load(function() while true do end end) end",
-  "gb.no_grad(function() while true do local _ <close> = gb.no_grad() pcall(function() gb.no_grad(function() while true do end end) end) end end)",
+  "gb.no_grad(function() while true do local _ <close> = gb.no_grad() pcall(function() gb.no_grad(function() while "
+  "true do end end) end) end end)",
   "local x = gb.ones(16, 16):requires_grad_()\n"
   "while true do pcall(function() while true do gb.matmul(x, x):sum():backward() end end) end",
   "local model = gb.nn.Linear(4, 4)\nlocal opt = gb.optim.SGD(model:parameters(), { lr = 0.1 })\n"
-  "while true do opt:zero_grad() local loss = gb.amp.autocast(function() return model(gb.randn(2, 4)):sum() end) loss:backward() opt:step() end",
-  "local f = gb.nn.Module:extend('Loop')\nfunction f:forward(x) while true do pcall(function() while true do end end) end end\nf()(1)",
+  "while true do opt:zero_grad() local loss = gb.amp.autocast(function() return model(gb.randn(2, 4)):sum() end) "
+  "loss:backward() opt:step() end",
+  "local f = gb.nn.Module:extend('Loop')\nfunction f:forward(x) while true do pcall(function() while true do end "
+  "end) end end\nf()(1)",
 };
 
 /* One op each, of hours: it stops half way, or this program does not end in time. */
@@ -131,7 +140,9 @@ static void outrun(lua_State *L, const char *text) {
   gbl_interrupt_count(L, 0, 0.3);
   gb_status reason = run(L, text, &status);
   gbl_interrupt_count(L, 0, 0);
-  if (reason != GB_ETIME) fprintf(stderr, "  %s\n  gave %s: %s\n", text, gb_status_text(reason), status != LUA_OK ? lua_tostring(L, -1) : "a result");
+  if (reason != GB_ETIME)
+    fprintf(stderr, "  %s\n  gave %s: %s\n", text, gb_status_text(reason),
+            status != LUA_OK ? lua_tostring(L, -1) : "a result");
   CHECK(reason == GB_ETIME && status != LUA_OK);
   lua_settop(L, 0);
 }
@@ -149,9 +160,11 @@ int main(void) {
   gbl_interrupt_request(universe, GB_EINTERRUPT); /* nothing runs: nothing is stopped, then or later */
   CHECK(run(L, after, &status) == GB_OK && status == LUA_OK);
 
-  /* The coroutine leaves before its next instruction: what resumed it unwinds, and it goes on later as if nothing had been. */
+  /* The coroutine leaves before its next instruction: what resumed it unwinds, and it goes on later as if nothing had
+   * been. */
   lua_register(L, "stop_and_yield", stop_and_yield);
-  CHECK(run(L, "kept = coroutine.create(function() stop_and_yield() return 5 end) coroutine.resume(kept)", &status) == GB_EINTERRUPT);
+  CHECK(run(L, "kept = coroutine.create(function() stop_and_yield() return 5 end) coroutine.resume(kept)", &status) ==
+        GB_EINTERRUPT);
   CHECK(run(L, "assert(select(2, coroutine.resume(kept)) == 5)", &status) == GB_OK && status == LUA_OK);
   printf("the slowest stop took %.4f s\n", slowest);
   for (size_t i = 0; i < sizeof long_ops / sizeof *long_ops; i++) outrun(L, long_ops[i]);

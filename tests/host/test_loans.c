@@ -1,5 +1,6 @@
-/* test_loans.c - a loan that was taken back: every way to its memory is a failure that names the cure, whatever holds it. Tables of ops, of
- * functions of the library, and of what may keep a loan. The memory is freed at once, so the address sanitizer sees whoever reads it. */
+/* test_loans.c - a loan that was taken back: every way to its memory is a failure that names the cure, whatever holds
+ * it. Tables of ops, of functions of the library, and of what may keep a loan. The memory is freed at once, so the
+ * address sanitizer sees whoever reads it. */
 #include <stdlib.h>
 
 #include "open_host.h"
@@ -56,7 +57,8 @@ static const struct { const char *before, *after; } uses[] = {
   { "p = gb.ones(4):requires_grad_() opt = gb.optim.SGD({ p }, { lr = 1 })", "p.grad = x" },
   { "p = gb.ones(4):requires_grad_() opt = gb.optim.Adam({ p }, { lr = 1 })", "(p * 2):backward(x)" },
   { "p = gb.ones(4):requires_grad_()", "(p * 2):backward(x)" },
-  { "w = gb.ones(4, 4):requires_grad_() w.grad = x:reshape(1, 4):expand(4, 4) y = gb.nn.functional.linear(gb.ones(2, 4), w)", "y:sum():backward()" },
+  { "w = gb.ones(4, 4):requires_grad_() w.grad = x:reshape(1, 4):expand(4, 4) y = "
+    "gb.nn.functional.linear(gb.ones(2, 4), w)", "y:sum():backward()" },
   /* saved for backward */
   { "p = gb.ones(4):requires_grad_() loss = (p * x):sum()", "loss:backward()" },
   { "p = gb.ones(4):requires_grad_() loss = (p * x[2]):sum()", "loss:backward()" },
@@ -68,7 +70,8 @@ static const struct { const char *before, *after; } uses[] = {
     "gb.amp.autocast(function() return gb.nn.functional.linear(a, w) end)",
     "gb.amp.autocast(function() return gb.nn.functional.linear(a, w) end)" },
   /* in a model */
-  { "m = gb.nn.Linear(4, 1) m.weight.grad = x:reshape(1, 4) scaler = gb.amp.GradScaler()", "gb.nn.utils.clip_grad_norm_(m:parameters(), 1)" },
+  { "m = gb.nn.Linear(4, 1) m.weight.grad = x:reshape(1, 4) scaler = gb.amp.GradScaler()",
+    "gb.nn.utils.clip_grad_norm_(m:parameters(), 1)" },
   { "b = gb.nn.BatchNorm2d(4) b.running_mean:copy_(x)", "b.running_mean:copy_(x)" },
   { "state = { weight = x:reshape(1, 4), bias = gb.ones(1) } m = gb.nn.Linear(4, 1)", "m:load_state_dict(state)" },
 };
@@ -95,7 +98,8 @@ static void test_recompute(void) {
   gb_host *host = open_host(NULL);
   float *memory;
   gb_tensor *x = lend(host, "x", 4, &memory);
-  CHECK(runs(host, "p = gb.ones(4):requires_grad_() loss = gb.recompute(function(a, b) return (a * b):exp() end, p, x):sum()"));
+  CHECK(runs(host, "p = gb.ones(4):requires_grad_() loss = gb.recompute(function(a, b) return (a * b):exp() end, p, "
+                   "x):sum()"));
   take_back(x, memory);
   CHECK(fails(host, "loss:backward()", GB_ERECIPE, CURE));
   gb_host_close(host);
@@ -106,11 +110,13 @@ static void test_clip_whole(void) {
   gb_host *host = open_host(NULL);
   float *memory;
   gb_tensor *x = lend(host, "x", 4, &memory);
-  CHECK(runs(host, "a = gb.ones(4):requires_grad_() a.grad = gb.ones(4) * 8 b = gb.ones(4):requires_grad_() b.grad = x"));
+  CHECK(runs(host,
+             "a = gb.ones(4):requires_grad_() a.grad = gb.ones(4) * 8 b = gb.ones(4):requires_grad_() b.grad = x"));
   take_back(x, memory);
   CHECK(fails(host, "gb.nn.utils.clip_grad_value_({ a, b }, 1)", GB_ESTATE, "clip_grad_value_: the tensor was a loan"));
   CHECK(fails(host, "gb.nn.utils.clip_grad_norm_({ a, b }, 1)", GB_ESTATE, "clip_grad_norm_: the tensor was a loan"));
-  CHECK(runs(host, "assert(a.grad[1]:item() == 8) b.grad = nil gb.nn.utils.clip_grad_value_({ a, b }, 1) assert(a.grad[1]:item() == 1)"));
+  CHECK(runs(host, "assert(a.grad[1]:item() == 8) b.grad = nil gb.nn.utils.clip_grad_value_({ a, b }, 1) "
+                   "assert(a.grad[1]:item() == 1)"));
   gb_host_close(host);
 }
 
@@ -129,7 +135,8 @@ static void test_ops(void) {
     if (!info->n_in) continue;
     tried++;
     for (int in_place = 0; in_place < 2; in_place++) {
-      gb_status status = in_place ? gb_apply_(context, (gb_op)op, in, info->n_in, NULL) : gb_apply(context, (gb_op)op, in, info->n_in, NULL, out);
+      gb_status status = in_place ? gb_apply_(context, (gb_op)op, in, info->n_in, NULL)
+          : gb_apply(context, (gb_op)op, in, info->n_in, NULL, out);
       bool right = status == GB_ESTATE && strstr(gb_error(context), CURE) && strstr(gb_error(context), info->name);
       if (!right) fprintf(stderr, "  %s gave %s: %s\n", info->name, gb_status_text(status), gb_error(context));
       CHECK(right);
@@ -177,7 +184,8 @@ static gb_status take(gb_call *call, void *user) {
   return GB_OK;
 }
 
-/* A finaliser that runs because an op needs memory would take the loan back that this op reads: it reaches no function of the host. */
+/* A finaliser that runs because an op needs memory would take the loan back that this op reads: it reaches no function
+ * of the host. */
 static void test_in_the_middle(void) {
   gb_host_options o = options_of(GB_SANDBOX_NONE);
   o.tensor_bytes = (size_t)8 << 20;
@@ -187,7 +195,8 @@ static void test_in_the_middle(void) {
   taking t = { .loan = lend(host, "x", N, &memory) };
   CHECK(gb_host_register(host, "take", take, &t) == GB_OK);
   CHECK(runs(host, "collectgarbage('stop')\n"
-                   "local function litter() local big = gb.ones(3 * 2^18) setmetatable({ big }, { __gc = function() take() end }) end\n"
+                   "local function litter() local big = gb.ones(3 * 2^18) setmetatable({ big }, { __gc = function() "
+                   "take() end }) end\n"
                    "for i = 1, 2 do litter() end\n"
                    "y = x + 1\nassert(y[4]:item() == 5)"));
   CHECK(t.calls == 0);

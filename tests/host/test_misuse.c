@@ -1,6 +1,7 @@
-/* test_misuse.c - what a program can do wrong with the host API: NULL, numbers that cannot be meant, values of no kind, handles that are gone or
- * another host's, calls from another thread, from callbacks and while the host closes, and stops at any time. Each is a status with a text, and
- * leaves the host as it was; what the header calls a fault is not tried. Run under the address and the thread sanitizer. */
+/* test_misuse.c - what a program can do wrong with the host API: NULL, numbers that cannot be meant, values of no kind,
+ * handles that are gone or another host's, calls from another thread, from callbacks and while the host closes, and
+ * stops at any time. Each is a status with a text, and leaves the host as it was; what the header calls a fault is not
+ * tried. Run under the address and the thread sanitizer. */
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,17 +75,27 @@ TRY(register_null, gb_host_register(host, "f", NULL, NULL))
 
 static const struct { const char *name; attempt try; const char *says; } attempts[] = {
 #define ROW(name, says) { #name, name, says }
-  ROW(file_null, "path is NULL"), ROW(text_null, "text is NULL"), ROW(call_null, "NULL"), ROW(call_in_null, "in is NULL"),
-  ROW(call_out_null, "out is NULL"), ROW(call_in_negative, "negative"), ROW(call_out_negative, "negative"), ROW(call_in_many, "stack"),
-  ROW(call_out_many, "stack"), ROW(call_odd, "type 99"), ROW(call_nowhere, "string at NULL"), ROW(call_no_tensor, "tensor that is NULL"),
-  ROW(call_foreign, "another host"), ROW(call_foreign_handle, "another host"), ROW(call_stale, "was released"), ROW(call_mistyped, "no function"),
-  ROW(value_null, "NULL"), ROW(value_odd, "type 99"), ROW(value_foreign, "another host"), ROW(value_in_null, "in is NULL"), ROW(get_null, "NULL"),
-  ROW(get_out_null, "NULL"), ROW(set_null, "NULL"), ROW(set_value_null, "NULL"), ROW(set_odd, "type 99"), ROW(set_stale, "released"),
+  ROW(file_null, "path is NULL"), ROW(text_null, "text is NULL"), ROW(call_null, "NULL"),
+      ROW(call_in_null, "in is NULL"),
+  ROW(call_out_null, "out is NULL"), ROW(call_in_negative, "negative"), ROW(call_out_negative, "negative"),
+      ROW(call_in_many, "stack"),
+  ROW(call_out_many, "stack"), ROW(call_odd, "type 99"), ROW(call_nowhere, "string at NULL"),
+      ROW(call_no_tensor, "tensor that is NULL"),
+  ROW(call_foreign, "another host"), ROW(call_foreign_handle, "another host"), ROW(call_stale, "was released"),
+      ROW(call_mistyped, "no function"),
+  ROW(value_null, "NULL"), ROW(value_odd, "type 99"), ROW(value_foreign, "another host"),
+      ROW(value_in_null, "in is NULL"), ROW(get_null, "NULL"),
+  ROW(get_out_null, "NULL"), ROW(set_null, "NULL"), ROW(set_value_null, "NULL"), ROW(set_odd, "type 99"),
+      ROW(set_stale, "released"),
   ROW(new_null, "NULL"), ROW(table_get_null, "NULL"), ROW(table_get_key_null, "NULL"), ROW(table_get_out_null, "NULL"),
-  ROW(table_get_of_number, "a table is needed"), ROW(table_get_of_function, "a table is needed"), ROW(table_get_stale, "released"),
-  ROW(table_get_foreign, "another host"), ROW(table_set_null, "NULL"), ROW(table_set_key_null, "NULL"), ROW(table_set_value_null, "NULL"),
-  ROW(table_set_odd, "type 99"), ROW(table_length_null, "NULL"), ROW(table_length_out_null, "NULL"), ROW(table_length_stale, "released"),
-  ROW(table_next_null, "NULL"), ROW(table_next_key_null, "NULL"), ROW(table_next_value_null, "NULL"), ROW(register_name_null, "NULL"),
+  ROW(table_get_of_number, "a table is needed"), ROW(table_get_of_function, "a table is needed"),
+      ROW(table_get_stale, "released"),
+  ROW(table_get_foreign, "another host"), ROW(table_set_null, "NULL"), ROW(table_set_key_null, "NULL"),
+      ROW(table_set_value_null, "NULL"),
+  ROW(table_set_odd, "type 99"), ROW(table_length_null, "NULL"), ROW(table_length_out_null, "NULL"),
+      ROW(table_length_stale, "released"),
+  ROW(table_next_null, "NULL"), ROW(table_next_key_null, "NULL"), ROW(table_next_value_null, "NULL"),
+      ROW(register_name_null, "NULL"),
   ROW(register_null, "NULL"),
 #undef ROW
 };
@@ -132,7 +143,8 @@ static void test_nothing(void) {
   gb_value_release(NULL, NULL);
   gb_value_release(NULL, &v);
   CHECK(v.type == GB_VALUE_NIL);
-  CHECK(gb_call_host(NULL) == NULL && gb_call_count(NULL) == 0 && gb_call_get(NULL, 0, &v) == GB_EINVAL && gb_call_return(NULL, &v) == GB_EINVAL);
+  CHECK(gb_call_host(NULL) == NULL && gb_call_count(NULL) == 0 && gb_call_get(NULL, 0, &v) == GB_EINVAL &&
+        gb_call_return(NULL, &v) == GB_EINVAL);
   CHECK(gb_call_error(NULL, GB_EIO, "x") == GB_EIO);
   gb_host_options_init(NULL, 100);
   size_t size = 1;
@@ -144,17 +156,22 @@ static void test_nothing(void) {
 static void test_options(void) {
   char why[128];
   gb_host *host = NULL;
-  static const size_t sizes[] = { 0, 1, 8, 12, sizeof(gb_host_options) - 1, sizeof(gb_host_options) - 3, offsetof(gb_host_options, root) + 4 };
+  static const size_t sizes[] = { 0, 1, 8, 12, sizeof(gb_host_options) - 1, sizeof(gb_host_options) - 3,
+                                  offsetof(gb_host_options, root) + 4 };
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     gb_host_options o = options_of(GB_SANDBOX_NONE);
     o.root = (const char *)(uintptr_t)8; /* half of it would be read */
     o.size = sizes[i];
     CHECK(gb_host_open(&o, &host, why, sizeof why) == GB_EINVAL && !host && strstr(why, "options.size"));
   }
-  static const struct { int threads; double seconds; gb_sandbox sandbox; uint64_t file_bytes; const char *root, *says; } wrong[] = {
-    { .threads = -1, .says = "threads" }, { .threads = INT_MAX, .says = "threads" }, { .seconds = -1, .says = "seconds" },
-    { .seconds = 0.0 / 0.0, .says = "seconds" }, { .sandbox = (gb_sandbox)7, .says = "sandbox" }, { .sandbox = (gb_sandbox)-1, .says = "sandbox" },
-    { .file_bytes = 9, .says = "file_bytes" }, { .sandbox = GB_SANDBOX_FILES, .says = "root" }, { .root = "/tmp", .says = "root" },
+  static const struct { int threads; double seconds; gb_sandbox sandbox; uint64_t file_bytes; const char *root,
+                        *says; } wrong[] = {
+    { .threads = -1, .says = "threads" }, { .threads = INT_MAX, .says = "threads" },
+        { .seconds = -1, .says = "seconds" },
+    { .seconds = 0.0 / 0.0, .says = "seconds" }, { .sandbox = (gb_sandbox)7, .says = "sandbox" },
+        { .sandbox = (gb_sandbox)-1, .says = "sandbox" },
+    { .file_bytes = 9, .says = "file_bytes" }, { .sandbox = GB_SANDBOX_FILES, .says = "root" },
+        { .root = "/tmp", .says = "root" },
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     gb_host_options o = options_of(wrong[i].sandbox);
@@ -248,7 +265,8 @@ static gb_status use_after(gb_call *call, void *user) {
   float values[3] = { 0 };
   CHECK(gb_call_get(call, 0, &x) == GB_OK && gb_call_get(call, 1, &f) == GB_OK && x.type == GB_VALUE_TENSOR);
   CHECK(gb_host_call_value(gb_call_host(call), &f, NULL, 0, NULL, 0) == GB_OK);
-  CHECK(gb_tensor_numel(x.as.tensor) == 3 && gb_tensor_read(x.as.tensor, values, sizeof values) == GB_OK && values[1] == 1);
+  CHECK(gb_tensor_numel(x.as.tensor) == 3 && gb_tensor_read(x.as.tensor, values, sizeof values) == GB_OK &&
+        values[1] == 1);
   *(int *)user += (int)values[2];
   return gb_call_return(call, &x);
 }
@@ -257,8 +275,10 @@ static void test_arguments_stay(void) {
   gb_host *host = open_host(NULL);
   int sum = 0;
   CHECK(gb_host_register(host, "use", use_after, &sum) == GB_OK);
-  CHECK(runs(host, "local x = gb.ones(3) local y = use(x, function() x:free() end) assert(not pcall(function() return x + 1 end))"));
-  CHECK(runs(host, "local x = gb.ones(3) use(x, function() debug.setlocal(2, 1, nil) x = nil collectgarbage() collectgarbage() end)"));
+  CHECK(runs(host, "local x = gb.ones(3) local y = use(x, function() x:free() end) assert(not pcall(function() "
+                   "return x + 1 end))"));
+  CHECK(runs(host, "local x = gb.ones(3) use(x, function() debug.setlocal(2, 1, nil) x = nil collectgarbage() "
+                   "collectgarbage() end)"));
   CHECK(runs(host, "local x = gb.ones(3) setmetatable({}, { __gc = function() x:free() end }) use(x, collectgarbage)"));
   CHECK(runs(host, "local x = gb.ones(3) coroutine.wrap(function() use(x, function() x:free() end) end)()"));
   CHECK(!runs(host, "use(gb.ones(3), function() end, error)") || sum == 5);
@@ -271,8 +291,10 @@ static gb_status misuse_call(gb_call *call, void *user) {
   gb_value v = gb_value_integer(7);
   (void)user;
   CHECK(gb_call_get(call, 0, NULL) == GB_EINVAL && strstr(gb_host_error(host), "out is NULL"));
-  CHECK(gb_call_get(call, -1, &v) == GB_OK && v.type == GB_VALUE_NIL && gb_call_get(call, INT_MAX, &v) == GB_OK && v.type == GB_VALUE_NIL);
-  CHECK(gb_call_return(call, NULL) == GB_EINVAL && gb_call_return(call, &odd) == GB_EINVAL && strstr(gb_host_error(host), "type 99"));
+  CHECK(gb_call_get(call, -1, &v) == GB_OK && v.type == GB_VALUE_NIL && gb_call_get(call, INT_MAX, &v) == GB_OK &&
+        v.type == GB_VALUE_NIL);
+  CHECK(gb_call_return(call, NULL) == GB_EINVAL && gb_call_return(call, &odd) == GB_EINVAL &&
+        strstr(gb_host_error(host), "type 99"));
   CHECK(gb_host_close(host) == GB_ESTATE && strstr(gb_host_error(host), "close it when"));
   CHECK(gb_call_error(call, GB_EIO, NULL) == GB_EIO);
   v = gb_value_integer(7);
@@ -287,7 +309,8 @@ static gb_status unknown_status(gb_call *call, void *user) {
 
 static void test_call(void) {
   gb_host *host = open_host(NULL);
-  CHECK(gb_host_register(host, "misuse", misuse_call, NULL) == GB_OK && gb_host_register(host, "unknown", unknown_status, NULL) == GB_OK);
+  CHECK(gb_host_register(host, "misuse", misuse_call, NULL) == GB_OK &&
+        gb_host_register(host, "unknown", unknown_status, NULL) == GB_OK);
   CHECK(runs(host, "assert(misuse() == 7 and select('#', misuse(1, 2)) == 1)"));
   CHECK(runs(host, "assert(coroutine.wrap(function() return misuse() end)() == 7)"));
   CHECK(gb_host_run_string(host, "unknown()", NULL) != GB_OK && strstr(gb_host_error(host), "unknown status"));
@@ -436,7 +459,8 @@ static void test_wrong_thread(void) {
   while (atomic_load(&h.stage) != 1) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
 
   for (size_t i = 0; i < ATTEMPTS; i++) CHECK(attempts[i].try(h.host) == GB_ETHREAD);
-  CHECK(gb_host_run_string(h.host, "return 1", NULL) == GB_ETHREAD && !strcmp(gb_host_error(h.host), gb_status_text(GB_ETHREAD)));
+  CHECK(gb_host_run_string(h.host, "return 1", NULL) == GB_ETHREAD &&
+        !strcmp(gb_host_error(h.host), gb_status_text(GB_ETHREAD)));
   CHECK(gb_host_close(h.host) == GB_ETHREAD);
   gb_host_get_usage(h.host, &usage);
   CHECK(usage.lua_bytes == 0);
@@ -475,7 +499,8 @@ static void test_rivals(void) {
   gb_value count;
   for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, rival, &r) == 0);
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-  CHECK(gb_host_get(r.host, "count", &count) == GB_OK && count.as.integer == atomic_load(&r.ran) && count.as.integer > 0);
+  CHECK(gb_host_get(r.host, "count", &count) == GB_OK && count.as.integer == atomic_load(&r.ran) &&
+        count.as.integer > 0);
   CHECK(atomic_load(&r.wrong) == 0);
   gb_host_close(r.host);
 }
@@ -488,7 +513,8 @@ static void *open_and_close(void *user) {
     gb_host *host = NULL;
     atomic_fetch_add(wrong, gb_host_open(&o, &host, NULL, 0) != GB_OK);
     gb_host_request_stop(host); /* nothing runs */
-    atomic_fetch_add(wrong, !runs(host, "local x = gb.ones(8, 8):requires_grad_() local y = (x * x):sum() y:backward()"));
+    atomic_fetch_add(wrong,
+                     !runs(host, "local x = gb.ones(8, 8):requires_grad_() local y = (x * x):sum() y:backward()"));
     gb_host_interrupt(host);
     atomic_fetch_add(wrong, gb_host_close(host) != GB_OK);
   }
@@ -527,7 +553,8 @@ static void *send_signals(void *user) {
   return NULL;
 }
 
-/* A handler on this thread knows the host from the moment it is open; while the close runs it still does, and that is nothing. */
+/* A handler on this thread knows the host from the moment it is open; while the close runs it still does, and that is
+ * nothing. */
 static void test_signals(void) {
   storm s = { .thread = pthread_self() };
   pthread_t thread;
@@ -542,7 +569,8 @@ static void test_signals(void) {
     atomic_store(&watched, host);
     gb_status status = gb_host_run_string(host, "while true do local x = gb.ones(10) + 1 end", NULL);
     CHECK(status == GB_EINTERRUPT);
-    status = gb_host_run_string(host, "kept = setmetatable({}, { __gc = function() for i = 1, 20000 do end end })", NULL);
+    status = gb_host_run_string(host, "kept = setmetatable({}, { __gc = function() for i = 1, 20000 do end end })",
+                                NULL);
     CHECK(status == GB_OK || status == GB_EINTERRUPT);
     atomic_store(&watched, NULL);
     CHECK(gb_host_close(host) == GB_OK);
@@ -563,7 +591,8 @@ static gb_status stop_now(gb_call *call, void *user) {
 static void test_stop_in_close(void) {
   gb_host *host = open_host(NULL);
   int calls = 0;
-  CHECK(gb_host_register(host, "stop", stop_now, &calls) == GB_OK && runs(host, "kept = setmetatable({}, { __gc = function() stop() end })"));
+  CHECK(gb_host_register(host, "stop", stop_now, &calls) == GB_OK && runs(host, "kept = setmetatable({}, { __gc = "
+                                                                                "function() stop() end })"));
   CHECK(gb_host_close(host) == GB_OK && calls == 1);
 }
 

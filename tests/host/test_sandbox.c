@@ -1,5 +1,6 @@
-/* test_sandbox.c - what recipes cannot do: the allow-list is complete, each known way out is stopped with the right status and leaves the host as
- * it was, every function that is left stands hostile arguments, and files stay beneath their folder. */
+/* test_sandbox.c - what recipes cannot do: the allow-list is complete, each known way out is stopped with the right
+ * status and leaves the host as it was, every function that is left stands hostile arguments, and files stay beneath
+ * their folder. */
 #define _DEFAULT_SOURCE /* mkdtemp, symlink */
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -10,7 +11,8 @@
 
 /* {==== The allow-list ==== */
 
-/* Names that a table of the unrestricted universe has, and the list does not know. Called by the recipe below as listed(table, name). */
+/* Names that a table of the unrestricted universe has, and the list does not know. Called by the recipe below as
+ * listed(table, name). */
 static gb_status listed(gb_call *call, void *user) {
   gb_value table, name, level;
   (void)user;
@@ -35,8 +37,10 @@ static const char survey[] =
   "    if listed(path, name) < 0 and not ours[name] then\n"
   "      if path:find('^gb') and type(value) == 'table' and is_module(below, value) then walk(below)\n"
   "      else missing[#missing + 1] = below end\n"
-  "    elseif path:find('^gb') == nil and below ~= 'gb' and type(value) == 'table' and not seen[below] and below ~= '_G'\n"
-  "      and not ours[name] and not below:find('^package%.') then missing[#missing + 1] = below .. ' (a table without rows)'\n"
+  "    elseif path:find('^gb') == nil and below ~= 'gb' and type(value) == 'table' and not seen[below] and below ~= "
+  "'_G'\n"
+  "      and not ours[name] and not below:find('^package%.') then missing[#missing + 1] = below .. ' (a table "
+  "without rows)'\n"
   "    end\n"
   "  end\n"
   "end\n"
@@ -79,8 +83,10 @@ static const escape escapes[] = {
   { "load('return 1', 'x', 'b')", GB_ERECIPE, "text only" },
   { "local f, why = load('\\27Lua\\x54')\nassert(not f and why)", GB_OK, NULL },
   /* what is not there */
-  { "assert(debug == nil and package == nil and io == nil and os.execute == nil and os.getenv == nil and os.exit == nil and os.remove == nil)", GB_OK, NULL },
-  { "assert(dofile == nil and loadfile == nil and os.setlocale == nil and os.tmpname == nil and os.rename == nil)", GB_OK, NULL },
+  { "assert(debug == nil and package == nil and io == nil and os.execute == nil and os.getenv == nil and os.exit == "
+    "nil and os.remove == nil)", GB_OK, NULL },
+  { "assert(dofile == nil and loadfile == nil and os.setlocale == nil and os.tmpname == nil and os.rename == nil)",
+    GB_OK, NULL },
   { "require 'os'", GB_ERECIPE, "no module 'os'" },
   { "assert(require 'gibbous' == gb)", GB_OK, NULL },
   { "local gb = gb _G.gb = {} assert(require 'gibbous' == gb) _G.gb = gb", GB_OK, NULL },
@@ -97,19 +103,25 @@ static const escape escapes[] = {
   { "setmetatable('', {})", GB_ERECIPE, "table expected" },
   { "setmetatable({}, { __gc = function() while true do end end })", GB_ERECIPE, "finalisers" },
   { "assert(type(getmetatable(gb.ones(1))) ~= 'table')", GB_OK, NULL },
-  { "local meta = getmetatable(gb.ones(2).shape)\nif meta then meta.__len = function() return 2^62 end end\ngb.ones(table.unpack({ 2 })):sum()", GB_OK, NULL },
+  { "local meta = getmetatable(gb.ones(2).shape)\nif meta then meta.__len = function() return 2^62 end "
+    "end\ngb.ones(table.unpack({ 2 })):sum()", GB_OK, NULL },
   /* addresses */
-  { "for _, v in ipairs { {}, print, coroutine.create(print), function() end, gb.nn.Linear(1, 1), gb.optim.SGD({ gb.ones(1):requires_grad_() }, { lr = 1 }) } do\n"
+  { "for _, v in ipairs { {}, print, coroutine.create(print), function() end, gb.nn.Linear(1, 1), gb.optim.SGD({ "
+    "gb.ones(1):requires_grad_() }, { lr = 1 }) } do\n"
     "  assert(not (tostring(v) .. ('%s'):format(v)):find('0x'), tostring(v))\nend", GB_OK, NULL },
-  { "local s = gb.ones(2).shape s[1] = {} assert(not (tostring(s) .. (s .. {}) .. (print .. gb.ones(1))):find('0x'))", GB_OK, NULL },
+  { "local s = gb.ones(2).shape s[1] = {} assert(not (tostring(s) .. (s .. {}) .. (print .. gb.ones(1))):find('0x'))",
+    GB_OK, NULL },
   { "('%p'):format({})", GB_ERECIPE, "address" },
   { "('%-30p'):format({})", GB_ERECIPE, "address" },
   { "('\\0%p'):format({})", GB_ERECIPE, "address" }, /* format goes on behind a zero */
   { "assert(('\\0%s'):format({}) == '\\0table')", GB_OK, NULL },
-  { "assert(not pcall(string.format, '%d', {}) and ('%5.1f%%%s|%q'):format(2, { 1 } and 'x', 'y') == '  2.0%x|\"y\"')", GB_OK, NULL },
+  { "assert(not pcall(string.format, '%d', {}) and ('%5.1f%%%s|%q'):format(2, { 1 } and 'x', 'y') == '  2.0%x|\"y\"')",
+    GB_OK, NULL },
   { "assert(select('#', math.randomseed()) == 0)", GB_OK, NULL },
-  { "gb.manual_seed(3) local a = math.random(1 << 40) gb.manual_seed(3) assert(a == math.random(1 << 40))", GB_OK, NULL },
-  { "math.randomseed = error gb.manual_seed(3) assert(gb.random.integer(3, 3) == 3 and #gb.random.shuffle { 1, 2 } == 2)", GB_OK, NULL },
+  { "gb.manual_seed(3) local a = math.random(1 << 40) gb.manual_seed(3) assert(a == math.random(1 << 40))", GB_OK,
+    NULL },
+  { "math.randomseed = error gb.manual_seed(3) assert(gb.random.integer(3, 3) == 3 and #gb.random.shuffle { 1, 2 } "
+    "== 2)", GB_OK, NULL },
   { "assert(gb.to_bytes(gb.from_bytes('ab', 'uint8')) == 'ab')", GB_OK, NULL },
   { "local t = {} for i = 1, 1000 do t[i] = gb.to_bytes(gb.zeros(1 << 18)) end", GB_ELUABYTES, NULL },
   { "gb.from_bytes('', 'uint8', { 1 << 40 })", GB_ERECIPE, "takes 1099511627776 bytes" },
@@ -117,10 +129,12 @@ static const escape escapes[] = {
   /* time without end */
   { "while true do end", GB_ETIME, "seconds" },
   { "while true do pcall(function() while true do end end) end", GB_ETIME, NULL },
-  { "local t <close> = setmetatable({}, { __close = function() while true do end end }) while true do end", GB_ETIME, NULL },
+  { "local t <close> = setmetatable({}, { __close = function() while true do end end }) while true do end", GB_ETIME,
+    NULL },
   { "while true do coroutine.wrap(function() while true do end end)() end", GB_ETIME, NULL },
   { "while true do coroutine.wrap(function() end)() end", GB_ETIME, NULL },
-  { "local co = coroutine.wrap(function() while true do coroutine.yield() end end) while true do co() end", GB_ETIME, NULL },
+  { "local co = coroutine.wrap(function() while true do coroutine.yield() end end) while true do co() end", GB_ETIME,
+    NULL },
   { "xpcall(error, function() while true do end end)", GB_ETIME, NULL },
   { "load(function() return ' ' end)", GB_ETIME, NULL },
   { "load(os.time)", GB_ETIME, NULL },
@@ -152,22 +166,30 @@ static const escape escapes[] = {
   /* tables that lie */
   { "table.move({}, 1, 2^62, 2)", GB_ERECIPE, "table.move" },
   { "table.insert(setmetatable({}, { __len = function() return 2^62 end }), 1, 1)", GB_ERECIPE, "__len" },
-  { "table.concat(setmetatable({}, { __index = function() return 'x' end }), '', 1, 2^62)", GB_ERECIPE, "table.concat" },
+  { "table.concat(setmetatable({}, { __index = function() return 'x' end }), '', 1, 2^62)", GB_ERECIPE,
+    "table.concat" },
   { "table.concat(setmetatable({}, { __index = string }), '', 1, 2^62)", GB_ERECIPE, "table.concat" },
   { "table.unpack({}, 1, 2^30)", GB_ERECIPE, "too many results" },
-  { "local t = setmetatable({ 3, 1 }, { __index = { name = 'x' } }) table.insert(t, 1, 0) table.sort(t) assert(table.concat(t, t.name) == '0x1x3')", GB_OK, NULL },
+  { "local t = setmetatable({ 3, 1 }, { __index = { name = 'x' } }) table.insert(t, 1, 0) table.sort(t) "
+    "assert(table.concat(t, t.name) == '0x1x3')", GB_OK, NULL },
   { "gb.ones(table.unpack(setmetatable({}, { __len = function() return 8 end }))):sum()", GB_ERECIPE, "__len" },
-  { "gb.tensor(setmetatable({}, { __len = function() return 2^62 end, __index = function() return 1 end }))", GB_OK, NULL }, /* nobody asks it */
+  /* nobody asks it */
+  { "gb.tensor(setmetatable({}, { __len = function() return 2^62 end, __index = function() return 1 end }))", GB_OK,
+    NULL },
   /* deep recursion */
   { "local function f() return f() + 1 end f()", GB_ERECIPE, "stack overflow" },
   { "local t = {} setmetatable(t, { __call = t }) t()", GB_ERECIPE, "stack overflow" },
   { "local m = {} local t = setmetatable({}, m) m.__call = t for i = 1, 3 do assert(not pcall(t)) end", GB_OK, NULL },
   { "local m = {} local t = setmetatable({}, m) m.__call = t while true do pcall(t) end", GB_ETIME, NULL },
-  { "local f = print for i = 1, 8000 do f = setmetatable({}, { __call = f }) end while true do pcall(f, 1, nil, true) end", GB_ETIME, NULL },
-  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do next(t) end", GB_ETIME, NULL },
-  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do for k in pairs(t) do end end", GB_ETIME, NULL },
+  { "local f = print for i = 1, 8000 do f = setmetatable({}, { __call = f }) end while true do pcall(f, 1, nil, "
+    "true) end", GB_ETIME, NULL },
+  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do next(t) end", GB_ETIME,
+    NULL },
+  { "local t = {} for i = 1, 1e6 do t[i] = i end for i = 1, 1e6 do t[i] = nil end while true do for k in pairs(t) "
+    "do end end", GB_ETIME, NULL },
   { "local t = setmetatable({}, { __pairs = function(t) coroutine.yield() return next, { 1 } end })\n"
-    "local f = coroutine.wrap(function() for k, v in pairs(t) do coroutine.yield(v) end end) f() assert(f() == 1)", GB_OK, NULL },
+    "local f = coroutine.wrap(function() for k, v in pairs(t) do coroutine.yield(v) end end) f() assert(f() == 1)",
+        GB_OK, NULL },
   { "local function f(n) return n == 0 and 0 or f(n - 1) + 1 end assert(f(1e4) == 1e4)", GB_OK, NULL },
   { "local function f() return pcall(f) end f()", GB_OK, NULL },
   { "local function f(t) return ('x'):gsub('x', f) end f()", GB_ERECIPE, "overflow" },
@@ -185,9 +207,12 @@ static const escape escapes[] = {
   { "local x = gb.ones(2) local t = {} while true do t[#t + 1] = x[1] end", GB_ETENSORBYTES, NULL },
   { "local x = gb.ones(1):requires_grad_() for i = 1, 1e7 do x = x + 1 end", GB_ETENSORBYTES, NULL },
   { "local x = gb.ones(1):expand(2^40):sum()", GB_ETENSORBYTES, NULL },
-  { "local x = gb.ones(1, 1) local y = x:expand(3000, 20000):matmul(x:expand(20000, 3000))", GB_ETIME, "the limit of 0.3 seconds" },
-  { "gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4, 1000)), { batch_size = 2^40, batches = 1 }):iter()()", GB_ETENSORBYTES, NULL },
-  { "local t = {} for i = 1, 200 do t[i] = gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4)), { prefetch = 2 }) t[i]:iter()() end", GB_OK, NULL },
+  { "local x = gb.ones(1, 1) local y = x:expand(3000, 20000):matmul(x:expand(20000, 3000))", GB_ETIME,
+    "the limit of 0.3 seconds" },
+  { "gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4, 1000)), { batch_size = 2^40, batches = 1 }):iter()()",
+    GB_ETENSORBYTES, NULL },
+  { "local t = {} for i = 1, 200 do t[i] = gb.data.DataLoader(gb.data.TensorDataset(gb.ones(4)), { prefetch = 2 }) "
+    "t[i]:iter()() end", GB_OK, NULL },
 };
 
 /* What must hold in a host after each of them. */
@@ -220,20 +245,25 @@ static void test_charges(void) {
   gb_host_options o = options_of(GB_SANDBOX_STRICT);
   o.instructions = 2000000;
   gb_host *host = open_host(&o);
-  for (size_t i = 0; i < sizeof charges / sizeof *charges; i++) CHECK(fails(host, charges[i], GB_EINSTRUCTIONS, "2000000 instructions"));
-  CHECK(runs(host, "local t = {} for p, c in utf8.codes('a\\u{e9}b') do t[#t + 1] = p .. ':' .. c end assert(table.concat(t, ' ') == '1:97 2:233 4:98')"));
-  CHECK(runs(host, "assert('10' + 1 == 11 and -'2' == -2 and tonumber('ff', 16) == 255 and string.unpack('z', 'ab\\0') == 'ab' and utf8.len('\\u{e9}') == 1)"));
+  for (size_t i = 0; i < sizeof charges / sizeof *charges; i++)
+    CHECK(fails(host, charges[i], GB_EINSTRUCTIONS, "2000000 instructions"));
+  CHECK(runs(host, "local t = {} for p, c in utf8.codes('a\\u{e9}b') do t[#t + 1] = p .. ':' .. c end "
+                   "assert(table.concat(t, ' ') == '1:97 2:233 4:98')"));
+  CHECK(runs(host, "assert('10' + 1 == 11 and -'2' == -2 and tonumber('ff', 16) == 255 and string.unpack('z', "
+                   "'ab\\0') == 'ab' and utf8.len('\\u{e9}') == 1)"));
   CHECK(fails(host, "tonumber({}, 10)", GB_ERECIPE, "'tonumber'"));
   gb_host_close(host);
 }
 
-/* Instructions that look through long strings, which no function of ours stands before: the limit is looked at as often as they are long. Each of
- * these would go on for minutes between two looks of the hook if it came after a thousand instructions. */
+/* Instructions that look through long strings, which no function of ours stands before: the limit is looked at as often
+ * as they are long. Each of these would go on for minutes between two looks of the hook if it came after a thousand
+ * instructions. */
 static const char *const long_strings[] = {
   "local a, b = ('x'):rep(2^22) .. 'a', ('x'):rep(2^22) .. 'b' while true do local _ = a == b, a == b, a == b end",
   "local a = ('\\0'):rep(2^22) while true do local _ = a < a, a <= a, a < a end", /* the slowest way to compare */
   "local a = ('\\0'):rep(2^22) coroutine.wrap(function() while true do local _ = a < a, a <= a, a < a end end)()",
-  "local co = coroutine.wrap(function() local a repeat a = coroutine.yield() until a while true do local _ = a < a, a <= a, a < a end end)\n"
+  "local co = coroutine.wrap(function() local a repeat a = coroutine.yield() until a while true do local _ = a < a, "
+  "a <= a, a < a end end)\n"
   "co() co(('\\0'):rep(2^22))",
   "local a = (' '):rep(2^22) .. 1 while true do math.floor(a) math.abs(a) end",
   "local a, b = ('x'):rep(2^22) .. 'a', ('x'):rep(2^22) .. 'b' while true do rawequal(a, b) end",
@@ -271,7 +301,8 @@ static gb_status nap(gb_call *call, void *user) {
   return GB_OK;
 }
 
-/* A call that ends too late before the limit was looked at has reached it all the same; one that failed keeps its reason. */
+/* A call that ends too late before the limit was looked at has reached it all the same; one that failed keeps its
+ * reason. */
 static void test_late_end(void) {
   gb_host_options o = options_of(GB_SANDBOX_STRICT);
   o.seconds = 0.04;
@@ -322,10 +353,14 @@ static void test_escapes(void) {
 static const char digest[] =
   "local seed = 1\n"
   "local function random(n) seed = (seed * 1103515245 + 12345) % 2147483648 return seed // 65536 % n + 1 end\n"
-  "local parts = { 'a', 'b', '.', '%a', '%d', '%w', '%s', '[ab]', '[^a]', '[a-c]', '[%d_]', '[]]', '[^]]', '%%', 'a*', '.*', '.-', 'b+', '%w+', '%S-', 'c?',\n"
-  "  '(a)', '(', ')', '()', '(.-)', '%1', '%2', '%b()', '%b', '%f[%w]', '%f', '^', '$', '%', '[', '[a', '[%', '-', '*', '[a-]', '[%a-z]', '\\0', '[\\0-a]' }\n"
-  "local subjects = { '', 'a', 'abc', 'hello world', 'a1b22 c333', '((a)(b))', 'key = value', 'aaa', ']a]', '%d', 'a\\0b', '  x  ', ('ab'):rep(20) }\n"
-  "local replacements = { 'x', '%0%0', '%1', '<%1>', '%2', '%', '%x', '%%', '', function(a, b) return b end, function() return false end,\n"
+  "local parts = { 'a', 'b', '.', '%a', '%d', '%w', '%s', '[ab]', '[^a]', '[a-c]', '[%d_]', '[]]', '[^]]', '%%', "
+  "'a*', '.*', '.-', 'b+', '%w+', '%S-', 'c?',\n"
+  "  '(a)', '(', ')', '()', '(.-)', '%1', '%2', '%b()', '%b', '%f[%w]', '%f', '^', '$', '%', '[', '[a', '[%', '-', "
+  "'*', '[a-]', '[%a-z]', '\\0', '[\\0-a]' }\n"
+  "local subjects = { '', 'a', 'abc', 'hello world', 'a1b22 c333', '((a)(b))', 'key = value', 'aaa', ']a]', '%d', "
+  "'a\\0b', '  x  ', ('ab'):rep(20) }\n"
+  "local replacements = { 'x', '%0%0', '%1', '<%1>', '%2', '%', '%x', '%%', '', function(a, b) return b end, "
+  "function() return false end,\n"
   "  function() return {} end, { a = 'A', b = false, ab = 1 }, 5 }\n"
   "local out = {}\n"
   "local function note(...)\n"
@@ -337,9 +372,11 @@ static const char digest[] =
   "  for k = 1, random(5) do p = p .. parts[random(#parts)] end\n"
   "  local s, init = subjects[random(#subjects)], random(14) - 7\n"
   "  note(p, s, init)\n"
-  "  note(pcall(string.find, s, p, init)) note(pcall(string.find, s, p, init, true)) note(pcall(string.match, s, p, init))\n"
+  "  note(pcall(string.find, s, p, init)) note(pcall(string.find, s, p, init, true)) note(pcall(string.match, s, p, "
+  "init))\n"
   "  note(pcall(string.gsub, s, p, replacements[random(#replacements)], random(3) == 1 and random(4) - 2 or nil))\n"
-  "  note(pcall(function() local n = 0 for a, b in string.gmatch(s, p, init) do note(a, b) n = n + 1 end return n end))\n"
+  "  note(pcall(function() local n = 0 for a, b in string.gmatch(s, p, init) do note(a, b) n = n + 1 end return n "
+  "end))\n"
   "end\n"
   "return table.concat(out, '|')\n";
 
@@ -359,7 +396,9 @@ static void test_patterns(void) {
   size_t at = 0;
   while (a[at] == b[at] && at < out[0].as.string.length) at++;
   bool same = at == out[0].as.string.length && at == out[1].as.string.length;
-  if (!same) fprintf(stderr, "the results part after:\n%.160s\n---\n%.160s\n", a + (at > 100 ? at - 100 : 0), b + (at > 100 ? at - 100 : 0));
+  if (!same)
+    fprintf(stderr, "the results part after:\n%.160s\n---\n%.160s\n", a + (at > 100 ? at - 100 : 0),
+            b + (at > 100 ? at - 100 : 0));
   CHECK(same);
   for (int i = 0; i < 2; i++) {
     gb_value_release(hosts[i], &out[i]);
@@ -373,14 +412,20 @@ static void test_patterns(void) {
 
 /* attack(f): f with every pair of hostile values, and more of each kind. */
 static const char attacker[] =
-  "local liar = setmetatable({}, { __len = function() return 2^62 end, __index = function(t) return t end, __call = function(...) return ... end,\n"
-  "  __newindex = function() end, __concat = function() return 'x' end, __unm = function(t) return t end, __add = function(t) return t end,\n"
-  "  __eq = function() return true end, __lt = function() return true end, __le = function() return true end, __name = 5,\n"
-  "  __pairs = function(t) return function() return 1, 1 end end, __tostring = function() return 'liar' end, __mode = 'kv' })\n"
+  "local liar = setmetatable({}, { __len = function() return 2^62 end, __index = function(t) return t end, __call = "
+  "function(...) return ... end,\n"
+  "  __newindex = function() end, __concat = function() return 'x' end, __unm = function(t) return t end, __add = "
+  "function(t) return t end,\n"
+  "  __eq = function() return true end, __lt = function() return true end, __le = function() return true end, "
+  "__name = 5,\n"
+  "  __pairs = function(t) return function() return 1, 1 end end, __tostring = function() return 'liar' end, __mode "
+  "= 'kv' })\n"
   "local endless = setmetatable({ 1 }, { __index = function() return 1 end, __len = function() return 2^53 end })\n"
   "local function values()\n"
-  "  return { 2^62, math.tointeger(2^62), math.mininteger, -1, 0, 0/0, 1e308, '', ('a'):rep(1000), liar, endless, { 2^62, 2^62 }, { { 1, 2 }, 3 },\n"
-  "    function(...) return ... end, true, gb.ones(3, 3), gb.ones(1):expand(1e6), gb.zeros(2, dtype and {} or nil):to('int64'), coroutine.create(print) }\n"
+  "  return { 2^62, math.tointeger(2^62), math.mininteger, -1, 0, 0/0, 1e308, '', ('a'):rep(1000), liar, endless, { "
+  "2^62, 2^62 }, { { 1, 2 }, 3 },\n"
+  "    function(...) return ... end, true, gb.ones(3, 3), gb.ones(1):expand(1e6), gb.zeros(2, dtype and {} or "
+  "nil):to('int64'), coroutine.create(print) }\n"
   "end\n"
   "function attack(f)\n"
   "  local v = values()\n"
@@ -392,20 +437,25 @@ static const char attacker[] =
   "  end\n"
   "end\n"
   "targets = {}\n"
-  "for _, path in ipairs { '', 'coroutine', 'math', 'os', 'string', 'table', 'utf8', 'gb', 'gb.amp', 'gb.data', 'gb.io', 'gb.nn', 'gb.nn.functional',\n"
+  "for _, path in ipairs { '', 'coroutine', 'math', 'os', 'string', 'table', 'utf8', 'gb', 'gb.amp', 'gb.data', "
+  "'gb.io', 'gb.nn', 'gb.nn.functional',\n"
   "    'gb.nn.init', 'gb.nn.utils', 'gb.optim', 'gb.optim.lr', 'gb.random' } do\n"
   "  local t = _G\n"
   "  for part in path:gmatch('[^.]+') do t = t[part] end\n"
   "  for name, f in pairs(t) do\n"
-  "    if type(name) == 'string' and name ~= 'attack' and (type(f) == 'function' or type(f) == 'table' and path:find('^gb')) then\n"
+  "    if type(name) == 'string' and name ~= 'attack' and (type(f) == 'function' or type(f) == 'table' and "
+  "path:find('^gb')) then\n"
   "      targets[#targets + 1] = { path .. '.' .. name, f }\n"
   "    end\n"
   "  end\n"
   "end\n"
-  "for name in ('reshape view expand tile repeat_interleave narrow select slice chunk split unbind unfold gather scatter index_add masked_fill sum mean prod '\n"
-  "  .. 'topk sort cumsum to tolist item copy_ fill_ clone detach backward register_hook requires_grad_ retain_grad free stats size stride dim t permute '\n"
+  "for name in ('reshape view expand tile repeat_interleave narrow select slice chunk split unbind unfold gather "
+  "scatter index_add masked_fill sum mean prod '\n"
+  "  .. 'topk sort cumsum to tolist item copy_ fill_ clone detach backward register_hook requires_grad_ retain_grad "
+  "free stats size stride dim t permute '\n"
   "  .. 'transpose flatten squeeze unsqueeze positions'):gmatch('%w+_?%w*_?') do\n"
-  "  targets[#targets + 1] = { 'tensor:' .. name, function(...) local x = gb.ones(2, 2):requires_grad_() return x[name](x, ...) end }\n"
+  "  targets[#targets + 1] = { 'tensor:' .. name, function(...) local x = gb.ones(2, 2):requires_grad_() return "
+  "x[name](x, ...) end }\n"
   "end\n"
   "table.sort(targets, function(a, b) return a[1] < b[1] end)\n"
   "function name_of(i) return targets[i] and targets[i][1] end\n"
@@ -448,24 +498,33 @@ static void write_text(const char *path, const char *text) {
 static const escape file_escapes[] = {
   { "local f = assert(io.open('a.txt', 'w')) f:write('one\\ntwo\\n') f:close()", GB_OK, NULL },
   { "local n = 0 for line in io.lines('a.txt') do n = n + #line end assert(n == 6)", GB_OK, NULL },
-  { "assert(io.open('a.txt'):read('a') == 'one\\ntwo\\n' and io.open('./sub/../a.txt') == nil and io.open('sub//b.lua'))", GB_OK, NULL },
-  { "assert(tostring(io.open('a.txt')) == 'file' and io.type(io.open('a.txt')) == 'file' and not getmetatable(io.open('a.txt')))", GB_OK, NULL },
+  { "assert(io.open('a.txt'):read('a') == 'one\\ntwo\\n' and io.open('./sub/../a.txt') == nil and "
+    "io.open('sub//b.lua'))", GB_OK, NULL },
+  { "assert(tostring(io.open('a.txt')) == 'file' and io.type(io.open('a.txt')) == 'file' and not "
+    "getmetatable(io.open('a.txt')))", GB_OK, NULL },
   { "assert(io.popen == nil and io.stdout == nil and io.tmpfile == nil and io.output == nil)", GB_OK, NULL },
   { "gb.save('w.safetensors', { x = gb.ones(3) }) assert(gb.load('w.safetensors').x:sum():item() == 3)", GB_OK, NULL },
-  { "assert(loadfile('sub/b.lua')() == 7 and dofile('sub/b.lua') == 7 and require('sub.b') == 7 and require('sub.b') == 7)", GB_OK, NULL },
+  { "assert(loadfile('sub/b.lua')() == 7 and dofile('sub/b.lua') == 7 and require('sub.b') == 7 and "
+    "require('sub.b') == 7)", GB_OK, NULL },
   { "assert(loadfile('sub/b.lua', 't', { })() == 7)", GB_OK, NULL },
   { "local f, why = loadfile('byte.lua') assert(not f and why)", GB_OK, NULL },
   { "gb.data.text('a.txt', { kind = 'bytes' })", GB_OK, NULL },
   { "assert(gb.data.csv('a.txt'):columns()[1].categories[1] == 'two')", GB_OK, NULL },
-  { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', 'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
-    "  local f, why = io.open(path) assert(not f and why, path)\n  assert(not io.open(path, 'w') and not io.open(path, 'a') and not io.open(path, 'r+'), path)\n"
-    "  assert(not pcall(gb.load, path) and not pcall(gb.save, path, { x = gb.ones(1) }) and not pcall(gb.data.text, path), path)\n"
-    "  assert(not pcall(gb.data.idx, path, path) and not pcall(gb.io.load_checkpoint, path, {}) and not pcall(gb.data.tokens, path), path)\n"
+  { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', "
+    "'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
+    "  local f, why = io.open(path) assert(not f and why, path)\n  assert(not io.open(path, 'w') and not "
+    "io.open(path, 'a') and not io.open(path, 'r+'), path)\n"
+    "  assert(not pcall(gb.load, path) and not pcall(gb.save, path, { x = gb.ones(1) }) and not pcall(gb.data.text, "
+    "path), path)\n"
+    "  assert(not pcall(gb.data.idx, path, path) and not pcall(gb.io.load_checkpoint, path, {}) and not "
+    "pcall(gb.data.tokens, path), path)\n"
     "  assert(not pcall(gb.data.csv, path), path)\n"
     "  assert(not pcall(dofile, path) and not loadfile(path), path)\n"
     "end", GB_OK, NULL },
-  { "assert(not pcall(gb.data.mnist, '..') and not pcall(require, '...secret') and not pcall(require, '/etc/passwd'))", GB_OK, NULL },
-  { "local t = {} for i = 1, 64 do t[i] = assert(io.open('a.txt')) end local f, why = io.open('a.txt') assert(not f and why:find('64 files'))\n"
+  { "assert(not pcall(gb.data.mnist, '..') and not pcall(require, '...secret') and not pcall(require, '/etc/passwd'))",
+    GB_OK, NULL },
+  { "local t = {} for i = 1, 64 do t[i] = assert(io.open('a.txt')) end local f, why = io.open('a.txt') assert(not f "
+    "and why:find('64 files'))\n"
     "t[1]:close() assert(io.open('a.txt'))", GB_OK, NULL },
   { "for i = 1, 200 do assert(io.open('a.txt')) end", GB_OK, NULL }, /* what nobody holds is closed */
   { "io.open('a.txt', 'rx')", GB_ERECIPE, "invalid mode" },
@@ -478,7 +537,8 @@ static gb_status only_a(void *user, const char *path, bool write) {
   return !write || *path == 'a' ? GB_OK : GB_EIO;
 }
 
-/* What is written is bounded over the life of the host, by whichever way it is written, and the end by it cannot be swallowed. */
+/* What is written is bounded over the life of the host, by whichever way it is written, and the end by it cannot be
+ * swallowed. */
 static void test_file_bytes(gb_host_options o) {
   static const char *const writers[] = {
     "while true do local f = assert(io.open('n.txt', 'w')) f:write(('x'):rep(1000)) f:close() end",
@@ -491,7 +551,8 @@ static void test_file_bytes(gb_host_options o) {
   o.file_bytes = 1000000;
   for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
     gb_host *host = open_host(&o);
-    CHECK(runs(host, "local f = assert(io.open('n.txt', 'w')) f:write('a', 1, 2.5) f:close() assert(io.open('n.txt'):read('a') == 'a12.5')"));
+    CHECK(runs(host, "local f = assert(io.open('n.txt', 'w')) f:write('a', 1, 2.5) f:close() "
+                     "assert(io.open('n.txt'):read('a') == 'a12.5')"));
     CHECK(fails(host, writers[i], GB_EFILEBYTES, "bytes written to files"));
     CHECK(runs(host, "assert(io.open('a.txt'):read('a') == 'one\\ntwo\\n')")); /* reading goes on */
     CHECK(fails(host, "gb.save('n.safetensors', { x = gb.ones(300000) })", GB_EFILEBYTES, NULL));
@@ -540,7 +601,8 @@ static void test_files(void) {
   o.on_file = only_a;
   o.user = &asked;
   host = open_host(&o);
-  CHECK(runs(host, "assert(io.open('a.txt') and io.open('a.txt', 'w') and not io.open('b.txt', 'w') and not pcall(gb.save, 'b', { x = gb.ones(1) }))") && asked == 4);
+  CHECK(runs(host, "assert(io.open('a.txt') and io.open('a.txt', 'w') and not io.open('b.txt', 'w') and not "
+                   "pcall(gb.save, 'b', { x = gb.ones(1) }))") && asked == 4);
   gb_host_close(host);
 
   FILE *file = fopen(secret, "r"); /* untouched */

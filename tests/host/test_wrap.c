@@ -14,9 +14,11 @@ static void test_release(void) {
   float memory[4] = { 1, 2, 3, 4 };
   int released = 0;
   gb_tensor *x = NULL;
-  CHECK(gb_tensor_wrap(context, (char *)memory + 1, GB_FLOAT32, 1, (int64_t[]){ 2 }, note_release, &released, &x) == GB_EINVAL && !x);
+  CHECK(gb_tensor_wrap(context, (char *)memory + 1, GB_FLOAT32, 1, (int64_t[]){ 2 }, note_release, &released, &x) ==
+        GB_EINVAL && !x);
   CHECK(gb_tensor_wrap(context, NULL, GB_FLOAT32, 1, (int64_t[]){ 2 }, note_release, &released, &x) == GB_EINVAL && !x);
-  CHECK(gb_tensor_wrap(context, memory, GB_FLOAT32, 1, (int64_t[]){ -2 }, note_release, &released, &x) == GB_ESHAPE && !x && released == 0);
+  CHECK(gb_tensor_wrap(context, memory, GB_FLOAT32, 1, (int64_t[]){ -2 }, note_release, &released, &x) == GB_ESHAPE &&
+        !x && released == 0);
   CHECK(gb_tensor_wrap(context, memory, GB_FLOAT32, 2, (int64_t[]){ 2, 2 }, note_release, &released, &x) == GB_OK);
   CHECK(gb_tensor_revoke(x) == GB_EINVAL); /* it is no loan */
   gb_value v = gb_value_tensor(x);
@@ -49,8 +51,10 @@ static void test_loan(void) {
   free(ring); /* whoever reads it now is seen by the address sanitizer */
 
   static const char *const uses[] = {
-    "local y = x + 1", "x:add_(1)", "local y = view:sum()", "loss:backward()", "local s = tostring(x)", "x:tolist()", "local y = x:t()",
-    "gb.save('/tmp/gibbous-never', { x = x })", "local y = x:clone()", "x[1] = 2", "gb.tensor({ x, x })", "local y = gb.stack({ x, x })",
+    "local y = x + 1", "x:add_(1)", "local y = view:sum()", "loss:backward()", "local s = tostring(x)", "x:tolist()",
+        "local y = x:t()",
+    "gb.save('/tmp/gibbous-never', { x = x })", "local y = x:clone()", "x[1] = 2", "gb.tensor({ x, x })",
+        "local y = gb.stack({ x, x })",
     "gb.optim.SGD({ x }, { lr = 1 })", "x:item()", "local y = x:to('float64')",
     "for i in gb.data.DataLoader({ get = function() return view end }, { batch_size = 2 }):iter() do end x:fill_(1)",
   };
@@ -70,7 +74,8 @@ static void delete_foreign(struct DLManagedTensorVersioned *managed) { ((foreign
 
 static foreign foreign_of(float *data) {
   return (foreign){ .managed = { .version = { 1, 3 }, .deleter = delete_foreign,
-                                 .dl_tensor = { .data = data, .device = { GB_DLPACK_CPU, 0 }, .ndim = 2, .dtype = { GB_DLPACK_FLOAT, 32, 1 } } },
+                                 .dl_tensor = { .data = data, .device = { GB_DLPACK_CPU, 0 }, .ndim = 2,
+                                                .dtype = { GB_DLPACK_FLOAT, 32, 1 } } },
                     .shape = { 2, 3 }, .strides = { 1, 2 } };
 }
 
@@ -108,11 +113,13 @@ static void test_import(void) {
   CHECK(gb_tensor_from_dlpack(context, &f.managed, &x) == GB_OK); /* columns first */
   gb_value v = gb_value_tensor(x);
   CHECK(gb_host_set(host, "x", &v) == GB_OK);
-  CHECK(runs(host, "assert(x[2][1]:item() == 2 and x[1][3]:item() == 5 and x:sum():item() == 21) x:add_(1)") && data[1] == 2 && data[0] == -1);
+  CHECK(runs(host, "assert(x[2][1]:item() == 2 and x[1][3]:item() == 5 and x:sum():item() == 21) x:add_(1)") &&
+        data[1] == 2 && data[0] == -1);
   gb_tensor_release(x);
   CHECK(runs(host, "x = nil collectgarbage()") && f.deleted == 1);
   t->strides = NULL; /* row-major */
-  CHECK(gb_tensor_from_dlpack(context, &f.managed, &x) == GB_OK && ((float *)gb_tensor_data(x))[5] == 7 && gb_tensor_is_contiguous(x));
+  CHECK(gb_tensor_from_dlpack(context, &f.managed, &x) == GB_OK && ((float *)gb_tensor_data(x))[5] == 7 &&
+        gb_tensor_is_contiguous(x));
   gb_tensor_release(x);
   CHECK(f.deleted == 2);
   gb_host_close(host);
@@ -126,7 +133,8 @@ static void test_export(void) {
   CHECK(gb_host_get(host, "x", &v) == GB_OK && gb_tensor_to_dlpack(v.as.tensor, &managed) == GB_OK);
   gb_value_release(host, &v);
   const gb_dlpack_tensor *t = &managed->dl_tensor;
-  CHECK(managed->version.major == 1 && t->ndim == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->dtype.bits == 32 && t->dtype.code == GB_DLPACK_FLOAT);
+  CHECK(managed->version.major == 1 && t->ndim == 2 && t->shape[1] == 3 && t->strides[0] == 3 && t->dtype.bits == 32 &&
+        t->dtype.code == GB_DLPACK_FLOAT);
   CHECK(((float *)t->data)[4] == 4);
   CHECK(fails(host, "gb.optim.SGD({ x }, { lr = 1 })", GB_EINVAL, "clone")); /* it would move */
   gb_tensor *back = NULL;
@@ -147,7 +155,8 @@ static void test_export(void) {
     CHECK(gb_tensor_to_dlpack(one, &managed) == GB_OK);
     CHECK(!memcmp(&managed->dl_tensor.dtype, &dtypes[i].dtype, sizeof dtypes[i].dtype));
     CHECK(gb_tensor_from_dlpack(gb_host_context(host), managed, &again) == GB_OK);
-    CHECK(gb_tensor_dtype(again) == gb_tensor_dtype(one) && gb_tensor_data(again) == gb_tensor_data(one) && gb_tensor_ndim(again) == 0);
+    CHECK(gb_tensor_dtype(again) == gb_tensor_dtype(one) && gb_tensor_data(again) == gb_tensor_data(one) &&
+          gb_tensor_ndim(again) == 0);
     gb_tensor_release(again);
     gb_tensor_release(one);
   }

@@ -2,9 +2,10 @@
 --
 --   gibbous tests/long/drift.lua STEPS
 --
--- Scale, skips and counters must be, at every step, those of PyTorch's rule, which is computed here once more in plain Lua from nothing but
--- whether the gradients were finite. The control sees the same batches and leaves out the same steps. Two float32 runs drift apart too, once
--- their weights differ by a rounding: a third model, a float32 one that began from weights rounded to float16, is the measure of that.
+-- Scale, skips and counters must be, at every step, those of PyTorch's rule, which is computed here once more in plain
+-- Lua from nothing but whether the gradients were finite. The control sees the same batches and leaves out the same
+-- steps. Two float32 runs drift apart too, once their weights differ by a rounding: a third model, a float32 one that
+-- began from weights rounded to float16, is the measure of that.
 
 local gb = require "gibbous"
 local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
@@ -64,7 +65,8 @@ local function float32(x) return (string.unpack("f", string.pack("f", x))) end
 
 function rule.update(finite)
   if not finite then
-    rule.scale, rule.tracker, rule.skipped, rule.in_a_row = float32(rule.scale * 0.5), 0, rule.skipped + 1, rule.in_a_row + 1
+    rule.scale, rule.tracker, rule.skipped, rule.in_a_row = float32(rule.scale * 0.5), 0, rule.skipped + 1,
+      rule.in_a_row + 1
     return
   end
   rule.steps, rule.in_a_row, rule.tracker = rule.steps + 1, 0, rule.tracker + 1
@@ -116,9 +118,11 @@ for step = 1, STEPS do
   scaler:update()
   rule.update(finite)
   local stats = scaler:stats()
-  check(stats.scale == rule.scale and scaler:get_scale() == rule.scale, "step %d: the scale is %g, PyTorch's %g", step, stats.scale, rule.scale)
+  check(stats.scale == rule.scale and scaler:get_scale() == rule.scale, "step %d: the scale is %g, PyTorch's %g", step,
+    stats.scale, rule.scale)
   check(stats.growth_tracker == rule.tracker and stats.steps == rule.steps and stats.skipped == rule.skipped
-    and stats.skipped_in_a_row == rule.in_a_row and stats.last_skipped == not finite, "step %d: the counters are not PyTorch's", step)
+    and stats.skipped_in_a_row == rule.in_a_row and stats.last_skipped == not finite,
+      "step %d: the counters are not PyTorch's", step)
   if finite then
     mixed.schedule:step()
     mixed.losses = mixed.losses + loss:item()
@@ -139,15 +143,20 @@ local function distance(a, b)
 end
 local weights = control.model:state_dict()
 local way = distance(weights, start)
-local drift, measure = distance(mixed.model:state_dict(), weights) / way, distance(rounded.model:state_dict(), weights) / way
+local drift, measure = distance(mixed.model:state_dict(), weights) / way,
+  distance(rounded.model:state_dict(), weights) / way
 local mean = control.losses / rule.steps
-print(("%d steps, %d skipped, scale %g; weights %.3g of the way from the control's, %.3g after one rounding at the start"):format(STEPS, rule.skipped,
+print(("%d steps, %d skipped, scale %g; weights %.3g of the way from the control's, %.3g after one rounding at the \z
+  start"):format(STEPS, rule.skipped,
   rule.scale, drift, measure))
-print(("mean loss %.5f mixed, %.5f control, %.5f rounded"):format(mixed.losses / rule.steps, mean, rounded.losses / rule.steps))
--- Half a spacing of float16 is 2^-11 of a number. A step passes some dozens of roundings, which do not add up over steps; the loss is a mean
--- over the whole run, in which they cancel.
-check(drift <= 64 * 2 ^ -11, "the weights lie %.3g of the way from the control's, more than 64 roundings of float16", drift)
-check(math.abs(mixed.losses / rule.steps - mean) <= 2 ^ -11 * mean, "the mean loss is more than a rounding of float16 from the control's")
+print(("mean loss %.5f mixed, %.5f control, %.5f rounded"):format(mixed.losses / rule.steps, mean,
+  rounded.losses / rule.steps))
+-- Half a spacing of float16 is 2^-11 of a number. A step passes some dozens of roundings, which do not add up over
+-- steps; the loss is a mean over the whole run, in which they cancel.
+check(drift <= 64 * 2 ^ -11, "the weights lie %.3g of the way from the control's, more than 64 roundings of float16",
+  drift)
+check(math.abs(mixed.losses / rule.steps - mean) <= 2 ^ -11 * mean, "the mean loss is more than a rounding of \z
+  float16 from the control's")
 check(rule.skipped >= STEPS // 61, "only %d steps were skipped", rule.skipped)
 check(rule.scale >= 1 and rule.scale < 2 ^ 40, "the scale ended at %g", rule.scale)
 

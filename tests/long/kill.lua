@@ -1,15 +1,18 @@
--- kill.lua - runs that are killed at random moments, and disks that refuse: what was saved is whole, and going on gives the same bits.
+-- kill.lua - runs that are killed at random moments, and disks that refuse: what was saved is whole, and going on gives
+-- the same bits.
 --
 --   gibbous tests/long/kill.lua KILLS [SEED]
 --
--- A small model (dropout, shuffled loader, float16 scaling) trains in a process of its own and writes a checkpoint after every step. The
--- run that nobody kills keeps each of them: after a kill the checkpoint must have the very bytes of the one of its step.
+-- A small model (dropout, shuffled loader, float16 scaling) trains in a process of its own and writes a checkpoint
+-- after every step. The run that nobody kills keeps each of them: after a kill the checkpoint must have the very bytes
+-- of the one of its step.
 
 local STEPS = 24
 
 -- {==== The run: gibbous kill.lua run FOLDER [KEEP | --go-on] ====
 
--- keep: a folder for a copy of every checkpoint. With --go-on a checkpoint that cannot be written is said, and the run goes on.
+-- keep: a folder for a copy of every checkpoint. With --go-on a checkpoint that cannot be written is said, and the run
+-- goes on.
 local function train(folder, keep)
   local gb = require "gibbous"
   local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
@@ -19,7 +22,8 @@ local function train(folder, keep)
   local opt, scaler = optim.AdamW(model:parameters(), { lr = 1e-2 }), amp.GradScaler(precision)
   local labels = {}
   for i = 1, 60 do labels[i] = i % 4 end
-  local loader = data.DataLoader(data.TensorDataset(gb.randn(60, 8), gb.tensor(labels)), { batch_size = 8, shuffle = true, seed = 3 })
+  local loader = data.DataLoader(data.TensorDataset(gb.randn(60, 8), gb.tensor(labels)),
+    { batch_size = 8, shuffle = true, seed = 3 })
   local parts = { model = model, optimizer = opt, scaler = scaler, loader = loader }
   local path, step = folder .. "/checkpoint.safetensors", 0
   local file = io.open(path)
@@ -148,8 +152,8 @@ local setup = [[unshare -rm sh -c '
   cmp %s/5 %s/checkpoint.safetensors && echo intact
 ']]
 
--- A run on such a disk stops with an error that gives the reason, or says so at every step and goes on to the same end, as the recipe asked;
--- either way the old checkpoint stays as it was.
+-- A run on such a disk stops with an error that gives the reason, or says so at every step and goes on to the same end,
+-- as the recipe asked; either way the old checkpoint stays as it was.
 local function disk(name, before, reason, weights)
   local _, output = shell(setup, work, kept, work, before, run, work, "", kept, work)
   check(output:find("status 1\n", 1, true), "%s: the run did not stop with an error: %s", name, output)
@@ -169,7 +173,8 @@ local function disks(weights)
     print("skipped: no file system can be mounted here")
     return
   end
-  disk("a full disk", ("dd if=/dev/zero of=%s/filler bs=1k status=none 2>/dev/null || true"):format(work), "No space left on device", weights)
+  disk("a full disk", ("dd if=/dev/zero of=%s/filler bs=1k status=none 2>/dev/null || true"):format(work),
+    "No space left on device", weights)
   disk("a read-only disk", ("mount -o remount,ro %s"):format(work), "Read%-only file system", weights)
 end
 

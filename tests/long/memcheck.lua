@@ -1,5 +1,5 @@
--- memcheck.lua - one training step of each precision under valgrind: no value is used before it is set, no byte is touched that is not ours,
--- nothing is left.
+-- memcheck.lua - one training step of each precision under valgrind: no value is used before it is set, no byte is
+-- touched that is not ours, nothing is left.
 --
 --   gibbous tests/long/memcheck.lua       skipped (exit status 77) where there is no valgrind, and for programs that have sanitizers in them
 
@@ -7,7 +7,8 @@ local gibbous = require("gibbous").test.program()
 
 -- {==== The step: gibbous memcheck.lua run PRECISION ====
 
--- Convolution, norms, attention, embedding, dropout, recomputation, a loader that reads ahead; then a checkpoint there and back.
+-- Convolution, norms, attention, embedding, dropout, recomputation, a loader that reads ahead; then a checkpoint there
+-- and back.
 local function train(precision)
   local gb = require "gibbous"
   local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
@@ -32,10 +33,12 @@ local function train(precision)
   local model = Net():to(precision)
   local opt, scaler = optim.AdamW(model:parameters(), { lr = 1e-2 }), amp.GradScaler(precision)
   local set = data.TensorDataset(gb.randn(12, 1, 4, 4), gb.arange(60):reshape(12, 5) % 10)
-  local parts = { model = model, optimizer = opt, scaler = scaler, loader = data.DataLoader(set, { batch_size = 6, shuffle = true, prefetch = 2 }) }
+  local parts = { model = model, optimizer = opt, scaler = scaler,
+    loader = data.DataLoader(set, { batch_size = 6, shuffle = true, prefetch = 2 }) }
   for image, words in parts.loader:iter() do
     opt:zero_grad()
-    local loss = amp.autocast(precision, function() return F.cross_entropy(model(image, words):flatten(1, 2), words:flatten()) end)
+    local loss = amp.autocast(precision, function() return F.cross_entropy(model(image, words):flatten(1, 2),
+      words:flatten()) end)
     scaler:scale(loss):backward()
     scaler:step(opt, { clip = 1 })
     scaler:update()
@@ -68,7 +71,8 @@ end
 
 local passed, failed = 0, 0
 for _, precision in ipairs { "32-true", "16-mixed", "bf16-true" } do
-  local code, output = shell("valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect,possible %s --threads 2 tests/long/memcheck.lua run %s",
+  local code, output = shell("valgrind --quiet --error-exitcode=9 --leak-check=full \z
+    --errors-for-leak-kinds=definite,indirect,possible %s --threads 2 tests/long/memcheck.lua run %s",
     gibbous, precision)
   if code == 0 and output:find("tensor(", 1, true) then passed = passed + 1
   else

@@ -1,6 +1,8 @@
--- memory.lua - runs recipes/char_gpt.lua as it is and watches the pool at every step, through the recipe's own progress bar.
+-- memory.lua - runs recipes/char_gpt.lua as it is and watches the pool at every step, through the recipe's own progress
+-- bar.
 --
--- Prints the bytes saved for backward and the peak of the pool in a late step, and the peak around step 200 and at the end.
+-- Prints the bytes saved for backward and the peak of the pool in a late step, and the peak around step 200 and at the
+-- end.
 
 local gb = require "gibbous"
 

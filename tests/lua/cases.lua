@@ -43,7 +43,8 @@ local function strided(x)
   return view
 end
 
--- Input tensors of a case. Floating ones in dtype; leaves that require gradients where the case differentiates. layout "strided" spreads them.
+-- Input tensors of a case. Floating ones in dtype; leaves that require gradients where the case differentiates. layout
+-- "strided" spreads them.
 function cases.inputs(case, dtype, options)
   options = options or {}
   local inputs = {}
@@ -80,14 +81,16 @@ function cases.run(case, inputs)
   return { cases.op(case.op)(table.unpack(arguments, 1, arguments.n)) }
 end
 
--- Gradients of the differentiable inputs, by position, for the case's incoming gradients (in each output's dtype), or for `number` everywhere.
+-- Gradients of the differentiable inputs, by position, for the case's incoming gradients (in each output's dtype), or
+-- for `number` everywhere.
 function cases.gradients(case, inputs, outputs, number)
   local total, k = nil, 0
   for _, y in ipairs(outputs) do
     if y:is_floating_point() and y.requires_grad then
       local up = number or stored(case, "up", k)
       k = k + 1
-      -- the products are exact enough in float64, so the incoming gradient reaches the op unrounded but for its own dtype
+      -- the products are exact enough in float64, so the incoming gradient reaches the op unrounded but for its own
+      -- dtype
       local part = y:to("float64"):mul(up):sum()
       total = total and total + part or part
     end
@@ -113,8 +116,9 @@ local function flat(t)
   return list
 end
 
--- Is y within growth spacings of dtype from the float64 reference? The spacing is taken at the element's size plus a quarter of the largest
--- element's: sums of terms that cancel are only as exact as their terms. `bias` adds that many tolerances to y, for the self-test.
+-- Is y within growth spacings of dtype from the float64 reference? The spacing is taken at the element's size plus a
+-- quarter of the largest element's: sums of terms that cancel are only as exact as their terms. `bias` adds that many
+-- tolerances to y, for the self-test.
 function cases.within(y, reference, dtype, growth, bias)
   local a, b = flat(y), flat(reference)
   if #a ~= #b then return false, ("%d elements, expected %d"):format(#a, #b) end

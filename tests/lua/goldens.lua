@@ -14,7 +14,8 @@ local function families_of_ops()
   return list
 end
 
--- The lines of tests/golden/<kind>/<family>.jsonl, in order; each knows its family. families: by default those of the ops, where there is a file.
+-- The lines of tests/golden/<kind>/<family>.jsonl, in order; each knows its family. families: by default those of the
+-- ops, where there is a file.
 function goldens.read(kind, families)
   local lines, names = {}, {}
   for _, family in ipairs(families or families_of_ops()) do

@@ -1,5 +1,5 @@
--- stock_scripts.lua - scripts over the language and its standard library that print what they find, by name. test_command.lua runs each through
--- `lua5.4` and through `gibbous`. None of them touches gb.
+-- stock_scripts.lua - scripts over the language and its standard library that print what they find, by name.
+-- test_command.lua runs each through `lua5.4` and through `gibbous`. None of them touches gb.
 
 return {
   numbers = [[
@@ -94,18 +94,26 @@ b')
     local co = coroutine.wrap(function() global_function() end)
     table.sort({ 1, 2 }, function() co() end)
   ]],
-  uncaught_in_coroutine = [[ local co = coroutine.wrap(function() coroutine.yield(1) error("in coroutine") end) co() co() ]],
+  uncaught_in_coroutine =
+    [[ local co = coroutine.wrap(function() coroutine.yield(1) error("in coroutine") end) co() co() ]],
   uncaught_overflow = [[ local function f() return 1 + f() end f() ]],
-  uncaught_c_overflow = [[ local s = setmetatable({}, {}) getmetatable(s).__index = function(t, k) return t[k .. "x"] end print(s.a) ]],
-  uncaught_string_overflow = [[ local f = function(m) return m:gsub(".", f) end; local function g(x) return (x:gsub(".", g)) end g("a") ]],
+  uncaught_c_overflow =
+    [[ local s = setmetatable({}, {}) getmetatable(s).__index = function(t, k) return t[k .. "x"] end print(s.a) ]],
+  uncaught_string_overflow =
+    [[ local f = function(m) return m:gsub(".", f) end; local function g(x) return (x:gsub(".", g)) end g("a") ]],
   uncaught_memory = [[ print(("x"):rep(1 << 20):rep(1 << 30)) ]],
-  uncaught_close = [[ local x <close> = setmetatable({}, { __close = function() error("while closing") end }) error("first") ]],
+  uncaught_close =
+    [[ local x <close> = setmetatable({}, { __close = function() error("while closing") end }) error("first") ]],
   return_values = [[ print("before") return "ignored", 2 ]],
-  exit_in_coroutine = [[ coroutine.wrap(function() local x <close> = setmetatable({}, { __close = function() print("closed") end }) os.exit(9, true) end)() ]],
+  exit_in_coroutine =
+    [[ coroutine.wrap(function() local x <close> = setmetatable({}, { __close = function() print("closed") end }) os.exit(9, true) end)() ]],
   exit_closes = [[ setmetatable({}, { __gc = function() print("collected at the end") end }) os.exit(true, true) ]],
-  exit_no_close = [[ setmetatable({}, { __gc = function() print("not printed") end }) io.write("buffered") os.exit(2) ]],
-  end_of_script = [[ setmetatable({}, { __gc = function() print("collected at the end") end }) local y <close> = setmetatable({}, { __close = function() print("closed at the end") end }) ]],
-  gc_error = [[ setmetatable({}, { __gc = function() error("in a finalizer") end }) warn("@on") collectgarbage() print("after") setmetatable({}, { __gc = function() error({}) end }) ]],
+  exit_no_close =
+    [[ setmetatable({}, { __gc = function() print("not printed") end }) io.write("buffered") os.exit(2) ]],
+  end_of_script =
+    [[ setmetatable({}, { __gc = function() print("collected at the end") end }) local y <close> = setmetatable({}, { __close = function() print("closed at the end") end }) ]],
+  gc_error =
+    [[ setmetatable({}, { __gc = function() error("in a finalizer") end }) warn("@on") collectgarbage() print("after") setmetatable({}, { __gc = function() error({}) end }) ]],
   coroutines = [[
     local co = coroutine.create(function(a, b) print("start", a, b) local c = coroutine.yield(a + b) print("got", c) local d, e = coroutine.yield(c * 2) return d + e end)
     print(coroutine.resume(co, 1, 2)) print(coroutine.status(co)) print(coroutine.resume(co, 10)) print(coroutine.resume(co, 3, 4)) print(coroutine.resume(co)) print(coroutine.status(co))

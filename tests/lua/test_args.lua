@@ -3,7 +3,8 @@
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local list = { { "data", "", "a folder" }, { "epochs", 5 }, { "lr", 1e-3 }, { "fast", false }, { "batch_size", 64, "samples per step" } }
+local list = { { "data", "", "a folder" }, { "epochs", 5 }, { "lr", 1e-3 }, { "fast", false },
+  { "batch_size", 64, "samples per step" } }
 local function args(...) return gb.args(list, { ... }) end
 
 describe("gb.args", function()
@@ -63,7 +64,8 @@ describe("gb.args", function()
     file:close()
     local _, how, code = os.execute(("'%s' '%s' --epoch 3 >'%s' 2>&1"):format(gb.test.program(), script, out))
     local written <close> = assert(io.open(out))
-    expect(written:read("a")):to_be(gb.test.program() .. ": unknown option '--epoch'; did you mean '--epochs'?; --help shows the list\n")
+    expect(written:read("a")):to_be(gb.test.program() .. ": unknown option '--epoch'; did you mean '--epochs'?; \z
+      --help shows the list\n")
     expect(how .. " " .. code):to_be("exit 1")
     os.remove(script)
     os.remove(out)

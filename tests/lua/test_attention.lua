@@ -1,7 +1,9 @@
--- test_attention.lua - attention over heads of several widths, and its gradients, against float64 numbers made with PyTorch.
+-- test_attention.lua - attention over heads of several widths, and its gradients, against float64 numbers made with
+-- PyTorch.
 --
--- Shares and their gradients are rounded to a 16-bit dtype before they are multiplied, and a gradient is a product of such products: three
--- roundings of the dtype, relative to the largest result. In float32 the sums, of up to 256 products in another order, decide.
+-- Shares and their gradients are rounded to a 16-bit dtype before they are multiplied, and a gradient is a product of
+-- such products: three roundings of the dtype, relative to the largest result. In float32 the sums, of up to 256
+-- products in another order, decide.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -9,7 +11,8 @@ local F = gb.nn.functional
 
 local tensors, metadata = gb.load("tests/golden/attention.safetensors")
 local cases = gb.io.json_decode(metadata.cases)
-local tolerance = { float64 = 1e-6, float32 = 4e-6, float16 = 2 ^ -9, bfloat16 = 2 ^ -6 } -- the numbers are kept in float32
+-- the numbers are kept in float32
+local tolerance = { float64 = 1e-6, float32 = 4e-6, float16 = 2 ^ -9, bfloat16 = 2 ^ -6 }
 
 local function stored(k, name)
   local t = tensors[("%d.%s"):format(k - 1, name)]
@@ -28,7 +31,9 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
       local shape = table.concat(stored(k, "query").shape, "x") .. " by " .. table.concat(stored(k, "value").shape, "x")
       it(shape, function()
         local operands = {}
-        for i, name in ipairs { "query", "key", "value" } do operands[i] = stored(k, name):to(dtype):clone():requires_grad_(true) end
+        for i, name in ipairs { "query", "key", "value" } do
+          operands[i] = stored(k, name):to(dtype):clone():requires_grad_(true)
+        end
         local query, key, value = table.unpack(operands)
         local y = F.scaled_dot_product_attention(query, key, value, stored(k, "mask"), { is_causal = case.causal })
         is_close(y:detach(), stored(k, "y"), dtype)
@@ -43,13 +48,15 @@ end
 local function plain(query, key, value, causal)
   local heads, tq, tk = query:size(2), query:size(3), key:size(3)
   local group = heads // key:size(2)
-  local function repeated(x) return x:unsqueeze(3):expand(x:size(1), x:size(2), group, tk, x:size(4)):reshape(x:size(1), heads, tk, x:size(4)) end
+  local function repeated(x) return x:unsqueeze(3):expand(x:size(1), x:size(2), group, tk, x:size(4)):reshape(x:size(1),
+    heads, tk, x:size(4)) end
   local scores = query:matmul(repeated(key):transpose(3, 4)) / math.sqrt(query:size(4))
   if causal then scores = scores:masked_fill(gb.ones(tq, tk, { dtype = "bool" }):tril():logical_not(), -math.huge) end
   return scores:softmax(-1):matmul(repeated(value))
 end
 
--- Sums of several blocks of queries and of keys, in views of [batch, time, heads, width]; causal ones that some keys have no part in.
+-- Sums of several blocks of queries and of keys, in views of [batch, time, heads, width]; causal ones that some keys
+-- have no part in.
 describe("attention in blocks", function()
   for _, size in ipairs { { 300, 130 }, { 130, 300 }, { 121, 121 }, { 2, 200 } } do
     for _, causal in ipairs { false, true } do

@@ -1,5 +1,5 @@
--- test_audit.lua - gb.amp.audit: which op ran in which dtype and why, what its casts cost, whether Tensor Cores can multiply it, and what its numbers
--- were. Sizes, bytes and scales are worked out by hand beside the cases.
+-- test_audit.lua - gb.amp.audit: which op ran in which dtype and why, what its casts cost, whether Tensor Cores can
+-- multiply it, and what its numbers were. Sizes, bytes and scales are worked out by hand beside the cases.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -95,7 +95,8 @@ describe("rows", function()
     expect(report.casts):to_be(2)
   end)
   it("name a pinned module, and why autocast is off", function()
-    local model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)):precision("float32"), nn.Linear(8, 8):precision("bfloat16"))
+    local model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)):precision("float32"),
+      nn.Linear(8, 8):precision("bfloat16"))
     local report = amp.audit(model, gb.randn(8, 8), { precision = "16-mixed", print = false })
     local linear = rows_of(report, "linear")
     expect(linear[1].why):to_be("scope of float16")
@@ -115,8 +116,11 @@ describe("rows", function()
   end)
   it("are asked about the format of their scope, also where an op made of others is the first in it", function()
     local x, y = gb.ones(4), gb.zeros(4)
-    local report = amp.audit(nn.Identity(), function() amp.autocast("bfloat16", function() F.mse_loss(x, y) end) end, quiet)
-    for _, op in ipairs { "sub", "square", "mean" } do expect(row_of(report, op).numbers[1].format):to_be("bfloat16") end
+    local report = amp.audit(nn.Identity(), function() amp.autocast("bfloat16", function() F.mse_loss(x, y) end) end,
+      quiet)
+    for _, op in ipairs { "sub", "square", "mean" } do
+      expect(row_of(report, op).numbers[1].format):to_be("bfloat16")
+    end
   end)
 end)
 
@@ -228,7 +232,8 @@ describe("Tensor Cores", function()
       return amp.audit(model, function(m) amp.autocast("float16", m, x):float():sum():backward() end, quiet)
     end
     local report = attention(16)
-    local forward, backward = row_of(report, "scaled_dot_product_attention"), row_of(report, "scaled_dot_product_attention_backward")
+    local forward, backward = row_of(report, "scaled_dot_product_attention"),
+      row_of(report, "scaled_dot_product_attention_backward")
     expect(forward.class):to_be("lower")
     expect(forward.tensor_cores):to_be("yes") -- 5 steps of time, head_dim 8
     expect(forward.operations):to_be(2 * (2 * 2) * (5 * 5 * 8) * 2)
@@ -279,7 +284,8 @@ describe("what is not finite", function()
   end)
   it("is found in backward", function()
     local w = nn.Parameter(gb.ones(3))
-    local report = amp.audit(nn.Identity(), function() (w:sqrt() * gb.tensor { 1, math.huge, 1 }):sum():backward() end, quiet)
+    local report = amp.audit(nn.Identity(), function() (w:sqrt() * gb.tensor { 1, math.huge, 1 }):sum():backward() end,
+      quiet)
     expect(report.first_nonfinite.phase):to_be("forward") -- the product is infinite already
     w = nn.Parameter(gb.zeros(3))
     report = amp.audit(nn.Identity(), function() w:sqrt():sum():backward() end, quiet) -- 1 / (2 sqrt(0))
@@ -319,7 +325,8 @@ describe("the advised scale", function()
     end
   end)
   it("flushes nothing", function()
-    local flushing = small_step(2.0 ^ -4) -- 2^-27 and 2^-26, 2^-25 * (1 .. 2) are below half of float16's smallest number
+    -- 2^-27 and 2^-26, 2^-25 * (1 .. 2) are below half of float16's smallest number
+    local flushing = small_step(2.0 ^ -4)
     expect(row_of(flushing, "cast", "backward").numbers[1].counts.flushed > 0):to_be(true)
     local report = small_step(small_step(1).advice.scale)
     local counts = row_of(report, "cast", "backward").numbers[1].counts
@@ -337,7 +344,8 @@ describe("the advised scale", function()
   end)
   it("is none in bfloat16, and nothing without a backward pass", function()
     local layer = nn.Linear(8, 8)
-    local report = amp.audit(layer, function(m) amp.autocast("bfloat16", m, gb.ones(8, 8)):float():sum():backward() end, quiet)
+    local report = amp.audit(layer, function(m) amp.autocast("bfloat16", m, gb.ones(8, 8)):float():sum():backward() end,
+      quiet)
     expect(report.advice.scale):to_be(1.0)
     holds(tostring(report), "none is needed")
     expect(amp.audit(layer, gb.ones(8, 8), quiet).advice):to_be(nil)
@@ -449,7 +457,8 @@ describe("a whole step", function()
     holds(printed[1], "advised")
     for line in printed[1]:gmatch("[^\n]+") do expect(#line <= 170):to_be(true) end
   end)
-  it("leaves the cause of a skip as it is without one", function() -- what the audit itself ran was named, as the op of the recipe's line
+  -- what the audit itself ran was named, as the op of the recipe's line
+  it("leaves the cause of a skip as it is without one", function()
     local function cause_of(audited)
       local w = nn.Parameter(gb.ones(3))
       local opt, scaler = optim.SGD({ w }, { lr = 0 }), amp.GradScaler()
@@ -469,7 +478,8 @@ describe("a whole step", function()
   end)
   it("prints custom functions and classes of any name", function()
     for _, name in ipairs { "50%", "[x", "a(b", "mul", ("long"):rep(40), ("ü"):rep(40) } do
-      local twice = gb.Function { name = name, forward = function(_, x) return x * 2 end, backward = function(_, g) return g * 2 end }
+      local twice = gb.Function { name = name, forward = function(_, x) return x * 2 end,
+        backward = function(_, g) return g * 2 end }
       local report = amp.audit(nn.Identity(), function() twice(gb.ones(3):requires_grad_()):sum():backward() end, quiet)
       holds(tostring(report), name:sub(1, 30))
     end
@@ -576,7 +586,8 @@ describe("its end", function()
     expect(function() amp.audit(layer) end):to_fail("audit: 'step' is missing")
     expect(function() amp.audit(layer, 3) end):to_fail("audit: 'step' must be a function or a tensor, got 3")
     expect(function() amp.audit(layer, gb.ones(2, 8), { precision = "15-mixed" }) end):to_fail("unknown precision")
-    expect(function() amp.audit(layer, gb.ones(2, 8), { precision = "16-mixed", format = 1 }) end):to_fail("no option 'format'")
+    expect(function() amp.audit(layer, gb.ones(2, 8),
+      { precision = "16-mixed", format = 1 }) end):to_fail("no option 'format'")
     expect(function() amp.audit(layer, gb.ones(2, 8), { print = 1 }) end):to_fail("must be true or false")
     fine()
   end)

@@ -1,4 +1,5 @@
--- test_autocast.lua - autocast scopes: nesting, disabling, errors, coroutines; weight copies; dtypes on the edges of the graph.
+-- test_autocast.lua - autocast scopes: nesting, disabling, errors, coroutines; weight copies; dtypes on the edges of
+-- the graph.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -297,7 +298,9 @@ describe("norms, out = 'autocast'", function()
     end)
   end)
   it("refuses another dtype by name", function()
-    for _, norm in ipairs(norms) do expect(function() norm[2](x, { out = "float64" }) end):to_fail("it is 'float32' or 'autocast'") end
+    for _, norm in ipairs(norms) do
+      expect(function() norm[2](x, { out = "float64" }) end):to_fail("it is 'float32' or 'autocast'")
+    end
   end)
 end)
 

@@ -1,6 +1,7 @@
--- test_autocast_ops.lua - for every op of every class: under autocast it is bit-equal, forward and in the gradient of each float input, to the same
--- op with its inputs cast by hand. Gradients of float32 leaves cast for a 16-bit op leave in float32, unrounded, so those are compared within
--- one rounding of the 16-bit dtype; gradients of results (activations) are compared bit by bit.
+-- test_autocast_ops.lua - for every op of every class: under autocast it is bit-equal, forward and in the gradient of
+-- each float input, to the same op with its inputs cast by hand. Gradients of float32 leaves cast for a 16-bit op leave
+-- in float32, unrounded, so those are compared within one rounding of the 16-bit dtype; gradients of results
+-- (activations) are compared bit by bit.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -85,7 +86,8 @@ for _, lower in ipairs { "bfloat16", "float16" } do
         local class = row_of[case.op].autocast
         if class == "banned" then
           it(case.name .. " is banned", function()
-            expect(function() amp.autocast({ dtype = lower }, function() cases.run(case, cases.inputs(case, from)) end) end):to_fail("with_logits")
+            expect(function() amp.autocast({ dtype = lower },
+              function() cases.run(case, cases.inputs(case, from)) end) end):to_fail("with_logits")
           end)
         else
           it(case.name, function() check(case, class, lower, from) end)
@@ -100,7 +102,8 @@ describe("float64 is left alone", function()
     if row_of[case.op].autocast ~= "banned" then
       it(case.name, function()
         local plain = cases.run(case, cases.inputs(case, "float64"))
-        local auto = amp.autocast({ dtype = "float16" }, function() return cases.run(case, cases.inputs(case, "float64")) end)
+        local auto = amp.autocast({ dtype = "float16" },
+          function() return cases.run(case, cases.inputs(case, "float64")) end)
         for i = 1, #plain do expect(auto[i]):to_equal_bits(plain[i]) end
       end)
     end

@@ -1,5 +1,5 @@
--- test_autograd.lua - gradients as a recipe uses them: backward, gb.grad, scopes (in coroutines too), hooks, retained gradients, functions of
--- its own, accumulation, and what goes wrong when a tensor is changed in place.
+-- test_autograd.lua - gradients as a recipe uses them: backward, gb.grad, scopes (in coroutines too), hooks, retained
+-- gradients, functions of its own, accumulation, and what goes wrong when a tensor is changed in place.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -71,7 +71,8 @@ describe("backward", function()
     x:sum():backward()
     expect_grad(x, 6, 6)
     expect(function() x.grad = gb.ones(3) end):to_fail("shape")
-    expect(function() x.grad = gb.ones(2) end):to_fail("the gradient is float32, the tensor float64; convert it with g:to('float64')")
+    expect(function() x.grad = gb.ones(2) end):to_fail("the gradient is float32, the tensor float64; convert it \z
+      with g:to('float64')")
     expect(function() x.grad = gb.ones(2):long() end):to_fail("the gradient is int64")
     local half = gb.nn.Parameter(gb.zeros(2):half())
     half.grad = gb.ones(2):half()
@@ -119,7 +120,8 @@ describe("gb.grad", function()
   it("grad_outputs, several outputs, results on the way", function()
     local x = leaf(1, 2)
     local y = x * x
-    local g = gb.grad({ y, y:sum() }, { x, y }, { grad_outputs = { gb.tensor({ 1, 0 }, { dtype = "float64" }), gb.tensor(1.0, { dtype = "float64" }) } })
+    local g = gb.grad({ y, y:sum() }, { x, y },
+      { grad_outputs = { gb.tensor({ 1, 0 }, { dtype = "float64" }), gb.tensor(1.0, { dtype = "float64" }) } })
     expect(g[1]):to_be_close({ 4, 4 })
     expect(g[2]):to_be_close({ 2, 1 })
     expect(function() gb.grad({ y, y }, x, { grad_outputs = { y } }) end):to_fail("grad_outputs")
@@ -456,7 +458,8 @@ describe("gb.Function", function()
     expect(function() gb.Function { forward = function() return 5 end, backward = print }(x) end):to_fail("tensor")
   end)
   it("an error inside reaches the recipe", function()
-    local bad = gb.Function { forward = function(_, x) return x * 1 end, backward = function() error("no way back") end }
+    local bad = gb.Function { forward = function(_, x) return x * 1 end,
+      backward = function() error("no way back") end }
     expect(function() bad(leaf(1)):sum():backward() end):to_fail("no way back")
     local worse = gb.Function { forward = function() error("no way forth") end, backward = print }
     expect(function() worse(leaf(1)) end):to_fail("no way forth")
@@ -488,9 +491,11 @@ describe("gb.Function", function()
 end)
 
 describe("gradients of several views of one tensor", function()
-  -- Views that tile, overlap, skip, turn and repeat; the loss weighs every element of each with other whole numbers, so that sums are exact.
+  -- Views that tile, overlap, skip, turn and repeat; the loss weighs every element of each with other whole numbers, so
+  -- that sums are exact.
   local function views(x)
-    return { x:view(5, 4):select(1, 5), x:narrow(1, 1, 2), x:narrow(1, 3, 2), x:select(2, 1), x:select(-1, 5), x:slice(2, 1, 5, 2), x:diagonal(), x:narrow(2, 2, 3):t() }
+    return { x:view(5, 4):select(1, 5), x:narrow(1, 1, 2), x:narrow(1, 3, 2), x:select(2, 1), x:select(-1, 5),
+      x:slice(2, 1, 5, 2), x:diagonal(), x:narrow(2, 2, 3):t() }
   end
   local function loss(x)
     local sum = gb.zeros(1, { dtype = x.dtype })
@@ -500,7 +505,8 @@ describe("gradients of several views of one tensor", function()
     end
     return sum
   end
-  local function base(dtype) return gb.arange(20, { dtype = dtype or "float32" }):view(4, 5):clone():requires_grad_() end
+  local function base(dtype) return gb.arange(20, { dtype = dtype or "float32" }):view(4,
+    5):clone():requires_grad_() end
   local function expected() -- by a graph of its own, in which nothing is put together in place
     local x = base()
     return gb.grad(loss(x), { x }, { create_graph = true })[1]:detach()

@@ -49,7 +49,8 @@ end)
 describe("gb.to_bytes", function()
   it("gives back the bytes, of every dtype and layout", function()
     gb.manual_seed(1)
-    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+      "bool" } do
       local x = gb.randn(5, 7):mul(40):to(dtype)
       expect(gb.from_bytes(gb.to_bytes(x), dtype, { 5, 7 })):to_equal_bits(x)
       expect(gb.from_bytes(gb.to_bytes(x:t()), dtype, { 7, 5 })):to_equal_bits(x:t():contiguous())

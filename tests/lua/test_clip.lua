@@ -1,5 +1,6 @@
--- test_clip.lua - norms and clips without passes of their own: the norm that unscale_ measures on its way, which clip_grad_norm_ takes where
--- nothing has touched the gradients since, and the clip inside scaler:step. Whatever way is taken, the bits are those of one pass after another.
+-- test_clip.lua - norms and clips without passes of their own: the norm that unscale_ measures on its way, which
+-- clip_grad_norm_ takes where nothing has touched the gradients since, and the clip inside scaler:step. Whatever way is
+-- taken, the bits are those of one pass after another.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -29,7 +30,8 @@ local function model(dtype, without)
   return list, backward
 end
 
--- The 2-norm as a pass over the gradients alone finds it: with a parameter of nobody in the list, whose gradient is 0, no norm is known.
+-- The 2-norm as a pass over the gradients alone finds it: with a parameter of nobody in the list, whose gradient is 0,
+-- no norm is known.
 local function measured(list, limit)
   local stranger = nn.Parameter(gb.zeros(1))
   stranger.grad = gb.zeros(1)
@@ -148,7 +150,8 @@ describe("the norm that unscale_ measured", function()
     unscaled(other, again)
     local all = measured(list)
     expect(number(clip({ list[1], list[2] }, 1e30)) < all):to_be(true)
-    expect(number(clip({ list[1], list[2], list[3], list[4], other[1], other[2], other[3], other[4] }, 1e30))):to_be_near(all * math.sqrt(2), all * 1e-6)
+    expect(number(clip({ list[1], list[2], list[3], list[4], other[1], other[2], other[3], other[4] },
+      1e30))):to_be_near(all * math.sqrt(2), all * 1e-6)
     expect(number(clip(list, 1e30, 1)) > all):to_be(true)
     expect(number(clip(list, 1e30, math.huge)) < all):to_be(true)
     expect(number(clip(list, 1e30))):to_be(all)
@@ -198,7 +201,8 @@ describe("a clip inside of step", function()
   -- Three steps, clipped inside or before, of which the second may overflow; everything that can be seen afterwards.
   local function run(inside, kind, dtype, scale, limit, norm_type, big)
     local list, backward = model(dtype, { [3] = true })
-    local opt, scaler = optim[kind[1]](list, kind[2]), amp.GradScaler { init_scale = scale or 1, enabled = scale ~= nil }
+    local opt, scaler = optim[kind[1]](list, kind[2]),
+      amp.GradScaler { init_scale = scale or 1, enabled = scale ~= nil }
     local seen = {}
     for step = 1, 3 do
       opt:zero_grad()
@@ -284,7 +288,8 @@ describe("a clip inside of step", function()
     local function both(inside)
       local one, backward = model()
       local two, again = model()
-      local a, b, scaler = optim.SGD(one, { lr = 0.1 }), optim.AdamW(two, { lr = 0.1 }), amp.GradScaler { init_scale = 128 }
+      local a, b, scaler = optim.SGD(one, { lr = 0.1 }), optim.AdamW(two, { lr = 0.1 }),
+        amp.GradScaler { init_scale = 128 }
       backward(scaler)
       again(scaler, math.huge)
       for i, opt in ipairs { a, b } do

@@ -1,4 +1,5 @@
--- test_collection.lua - when the handles of tensors that nobody uses any more are let go of, where a recipe passes no place that collects.
+-- test_collection.lua - when the handles of tensors that nobody uses any more are let go of, where a recipe passes no
+-- place that collects.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect

@@ -1,5 +1,5 @@
--- test_compose.lua - ops made of other ops: what golden cases do not show. Integers beyond 2^53, equal elements, NaN, memory that is
--- shared, and wrong calls.
+-- test_compose.lua - ops made of other ops: what golden cases do not show. Integers beyond 2^53, equal elements, NaN,
+-- memory that is shared, and wrong calls.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -26,7 +26,8 @@ describe("integers beyond 2^53", function()
     expect_elements(gb.searchsorted(gb.tensor { BIG - 1, BIG, BIG + 1 }, BIG), { 1 })
     expect_elements(gb.bucketize(BIG, gb.tensor { BIG - 1, BIG, BIG + 1 }, { right = true }), { 2 })
     expect_elements(x:median(), { BIG })
-    expect_elements(x:scatter(1, gb.tensor { 3, 0 }, gb.tensor { BIG + 7, BIG + 9 }), { BIG + 9, BIG - 1, BIG + 1, BIG + 7 })
+    expect_elements(x:scatter(1, gb.tensor { 3, 0 }, gb.tensor { BIG + 7, BIG + 9 }),
+      { BIG + 9, BIG - 1, BIG + 1, BIG + 7 })
     expect_elements(gb.einsum("i,i->i", x, gb.tensor { 1, 1, 1, 1 }), { BIG, BIG - 1, BIG + 1, BIG })
   end)
 end)
@@ -71,7 +72,8 @@ end)
 describe("memory", function()
   it("is shared by views and by nothing else", function()
     local x = gb.zeros(2, 2)
-    for _, view in ipairs { x:movedim(1, 2), x:swapaxes(1, 2), x:broadcast_to(1, 2, 2), gb.atleast_1d(x), gb.atleast_3d(x) } do
+    for _, view in ipairs { x:movedim(1, 2), x:swapaxes(1, 2), x:broadcast_to(1, 2, 2), gb.atleast_1d(x),
+      gb.atleast_3d(x) } do
       view:fill_(1)
       expect(x:sum():item()):to_be(4)
       x:fill_(0)
@@ -139,8 +141,10 @@ end)
 describe("a wrong equation", function()
   local x = gb.zeros(2, 3)
   local equations = {
-    { "ij,jk->ik", { x }, "more operands" }, { "ij", { x, x }, "fewer operands" }, { "ijk", { x }, "3 labels for a tensor of 2" },
-    { "ij->ik", { x }, "'k', which no operand has" }, { "ij->ii", { x }, "names a label twice" }, { "i1", { x }, "has '1'" },
+    { "ij,jk->ik", { x }, "more operands" }, { "ij", { x, x }, "fewer operands" },
+      { "ijk", { x }, "3 labels for a tensor of 2" },
+    { "ij->ik", { x }, "'k', which no operand has" }, { "ij->ii", { x }, "names a label twice" },
+      { "i1", { x }, "has '1'" },
     { "ij->ij->", { x }, "goes on" }, { "ij-i", { x }, "lone '-'" }, { "ii", { x }, "sizes 2 and 3" },
     { "ij,ij->ij", { x, x:t() }, "sizes 3 and 2" }, { "...ijk", { x }, "3 labels" }, { "i..j", { x }, "has '.'" },
     { "abcdefghi", { x }, "more than 8 labels" }, { "", { x }, "0 labels" },

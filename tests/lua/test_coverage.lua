@@ -1,5 +1,6 @@
--- test_coverage.lua - fails when a row of ops.def lacks a golden case, a gradient check, an autocast test or a doc line. The autocast test and
--- the gradient checks run every golden case of a row, so what must be there is a case (differentiated where the row is differentiable).
+-- test_coverage.lua - fails when a row of ops.def lacks a golden case, a gradient check, an autocast test or a doc
+-- line. The autocast test and the gradient checks run every golden case of a row, so what must be there is a case
+-- (differentiated where the row is differentiable).
 
 local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
@@ -28,7 +29,8 @@ local function mentions(file, name)
   return text:find(name, 1, true) ~= nil
 end
 
-local words = { ["and"] = 1, ["break"] = 1, ["do"] = 1, ["else"] = 1, ["end"] = 1, ["for"] = 1, ["if"] = 1, ["in"] = 1, ["not"] = 1, ["or"] = 1, ["repeat"] = 1 }
+local words = { ["and"] = 1, ["break"] = 1, ["do"] = 1, ["else"] = 1, ["end"] = 1, ["for"] = 1, ["if"] = 1, ["in"] = 1,
+  ["not"] = 1, ["or"] = 1, ["repeat"] = 1 }
 
 local family = {}
 for _, row in ipairs(gb.test.ops()) do family[row.name] = row.family end
@@ -56,11 +58,15 @@ describe("every row of ops.def", function()
     end)
     if row.public then
       it(row.name .. " has a golden case", function()
-        if not seen[row.name] and not (elsewhere[row.name] and mentions(elsewhere[row.name], row.name)) then error("there is none") end
+        if not seen[row.name] and not (elsewhere[row.name] and mentions(elsewhere[row.name], row.name)) then
+          error("there is none")
+        end
       end)
       if row.derivative ~= "no" then
         it(row.name .. " has a gradient check", function()
-          if not differentiated[row.name] and not (flat[row.name] and mentions(flat_file, row.name)) then error("no case differentiates it") end
+          if not differentiated[row.name] and not (flat[row.name] and mentions(flat_file, row.name)) then
+            error("no case differentiates it")
+          end
         end)
       end
     end

@@ -1,4 +1,5 @@
--- test_data.lua - datasets and the loader, on small files written here: what a batch holds is a function of (dataset, options, epoch, batch).
+-- test_data.lua - datasets and the loader, on small files written here: what a batch holds is a function of (dataset,
+-- options, epoch, batch).
 
 local gb = require "gibbous"
 gb.set_default_device("cpu") -- datasets and what the loader gives without a device lie in host memory
@@ -71,7 +72,8 @@ describe("idx files", function()
     expect(function() data.idx("/nowhere/at/all") end):to_fail("/nowhere/at/all")
     expect(function() data.idx() end):to_fail("images")
     expect(function() data.idx(images, idx_file({ 4 }, "\1\2\3\4")) end):to_fail("4")
-    for _, content in ipairs { "", "\0\0\8", "\0\0\8\3\0\0\0\5", "\0\0\9\1\0\0\0\1x", "text, not idx", "\0\0\8\1\255\255\255\255", "\0\0\8\1\0\0\0\9abc" } do
+    for _, content in ipairs { "", "\0\0\8", "\0\0\8\3\0\0\0\5", "\0\0\9\1\0\0\0\1x", "text, not idx",
+      "\0\0\8\1\255\255\255\255", "\0\0\8\1\0\0\0\9abc" } do
       local path = temporary(content)
       expect(function() data.idx(path) end):to_fail(path)
     end
@@ -161,7 +163,8 @@ describe("token files", function()
     expect_list(x, { 7, 50256, 0, 300 })
     expect_list(y, { 50256, 0, 300, 65535 })
     expect_list(data.tokens(temporary("\1\2\255"), { dtype = "uint8" }):windows(2):get(1), { 1, 2 })
-    expect_list(data.tokens(temporary(string.pack("<i4i4", 70000, -1)), { dtype = "int32" }):windows(1):get(1), { 70000 })
+    expect_list(data.tokens(temporary(string.pack("<i4i4", 70000, -1)), { dtype = "int32" }):windows(1):get(1),
+      { 70000 })
   end)
   it("with the header of llm.c", function()
     local head = string.pack("<i4i4i4", 20240520, 1, 3) .. ("\0"):rep(1012)
@@ -177,7 +180,8 @@ describe("token files", function()
   it("through a loader", function()
     local ids = {}
     for i = 1, 100 do ids[i] = string.pack("<I2", i) end
-    for x, y in data.DataLoader(data.tokens(temporary(table.concat(ids))):windows(8), { batch_size = 16, batches = 5, seed = 1 }):iter() do
+    for x, y in data.DataLoader(data.tokens(temporary(table.concat(ids))):windows(8),
+      { batch_size = 16, batches = 5, seed = 1 }):iter() do
       expect(x):to_have_shape(16, 8)
       expect((y - x):eq(1):all():item()):to_be(true)
     end
@@ -210,7 +214,8 @@ end)
 
 -- A dataset in Lua with the same samples as a native one.
 local function lua_dataset(n)
-  return setmetatable({ get = function(_, i) return gb.tensor { i, i * i }, i end }, { __len = function() return n end })
+  return setmetatable({ get = function(_, i) return gb.tensor { i, i * i }, i end },
+    { __len = function() return n end })
 end
 local function native_dataset(n)
   local i = gb.arange(1, n + 1)
@@ -276,7 +281,9 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
       expect(function()
         for _ in data.DataLoader(make(3)):iter("cuda:7") do end -- luacheck: ignore
       end):to_fail("cuda:7")
-      for x in data.DataLoader(make(3)):iter(gb.best_device()) do expect(x.device):to_be(gb.device(gb.best_device())) end
+      for x in data.DataLoader(make(3)):iter(gb.best_device()) do
+        expect(x.device):to_be(gb.device(gb.best_device()))
+      end
     end)
     it("a loop that was left begins again at the first batch, or goes on where it stood when asked", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })
@@ -316,7 +323,8 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
     it("refuses a place that is none, and stays where it stood", function()
       local loader = data.DataLoader(make(6), { batch_size = 2 })
       loader:iter()()
-      local function at(epoch, batch) return function() loader:load_state_dict { epoch = epoch, batch = batch, seed = "7" } end end
+      local function at(epoch, batch) return function() loader:load_state_dict { epoch = epoch, batch = batch,
+        seed = "7" } end end
       expect(at(0, 4)):to_fail("no batch 4 of epoch 0, an epoch has 3 batches")
       expect(at(0, -1)):to_fail("no batch -1")
       expect(at(-1, 0)):to_fail("epoch -1")
@@ -355,7 +363,9 @@ describe("DataLoader", function()
     local lists = {}
     for i, prefetch in ipairs { 0, 1, 8 } do
       lists[i] = {}
-      for _, batch in ipairs(all_of(data.DataLoader(native_dataset(40), { batch_size = 3, shuffle = true, seed = 2, prefetch = prefetch }))) do
+      for _,
+        batch in ipairs(all_of(data.DataLoader(native_dataset(40),
+        { batch_size = 3, shuffle = true, seed = 2, prefetch = prefetch }))) do
         lists[i][#lists[i] + 1] = gb.io.json_encode(batch[2]:tolist())
       end
     end
@@ -377,7 +387,8 @@ describe("DataLoader", function()
     expect_list(x, { { 1, 1 }, { 2, 4 } })
   end)
   it("an error in a Lua dataset reaches the recipe", function()
-    local bad = setmetatable({ get = function(_, i) if i == 3 then error("sample 3 is bad") end return i end }, { __len = function() return 5 end })
+    local bad = setmetatable({ get = function(_, i) if i == 3 then error("sample 3 is bad") end return i end },
+      { __len = function() return 5 end })
     expect(function() all_of(data.DataLoader(bad)) end):to_fail("sample 3 is bad")
   end)
   it("refuses what it does not know", function()

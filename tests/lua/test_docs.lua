@@ -1,8 +1,8 @@
 -- test_docs.lua - the examples in README.md and docs/ run and print what they say, and every link leads somewhere.
 --
 -- A block that opens with ```lua is a script. Each line that it prints stands after a `-->`, on the line of the call or
--- below it, or in the next block if that opens with ```output; a script without either may print what it likes. A script
--- that opens with ```lua and a reason (```lua needs MNIST) is only compiled.
+-- below it, or in the next block if that opens with ```output; a script without either may print what it likes. A
+-- script that opens with ```lua and a reason (```lua needs MNIST) is only compiled.
 
 local gb = require "gibbous"
 gb.set_default_device("cpu") -- what is printed names the device where it is another

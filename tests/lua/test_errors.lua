@@ -1,6 +1,7 @@
--- test_errors.lua - every public function called with what it is not made for: too few and too many arguments, values of every type, numbers at
--- every edge, unknown options, tensors of odd shapes and dtypes. It may work or raise; what it raises is a string that begins with the recipe's
--- line and, for an op, says which op. Nothing crashes, and nothing of ours shows through ("attempt to index ...").
+-- test_errors.lua - every public function called with what it is not made for: too few and too many arguments, values
+-- of every type, numbers at every edge, unknown options, tensors of odd shapes and dtypes. It may work or raise; what
+-- it raises is a string that begins with the recipe's line and, for an op, says which op. Nothing crashes, and nothing
+-- of ours shows through ("attempt to index ...").
 --
 -- Every call runs in a coroutine of its own, so that scopes it opens go with it.
 
@@ -29,20 +30,26 @@ local function text_of(arguments)
   local list = {}
   for i = 1, arguments.n do
     local a = arguments[i]
-    list[i] = gb.is_tensor(a) and ("tensor(%s %s)"):format(a.dtype, table.concat(a.shape, "x")) or type(a) == "table" and "{...}" or tostring(a)
+    list[i] = gb.is_tensor(a) and ("tensor(%s %s)"):format(a.dtype, table.concat(a.shape, "x")) or
+      type(a) == "table" and "{...}" or tostring(a)
   end
   return table.concat(list, ", ")
 end
 
--- Call, and complain about an error that a recipe could do nothing with. must: it has to fail. name: what the text has to contain.
+-- Call, and complain about an error that a recipe could do nothing with. must: it has to fail. name: what the text has
+-- to contain.
 local function check(what, fn, must, name, ...)
   local ok, why = attempt(fn, ...)
   if ok and not must then return end
   local call = ("%s(%s)"):format(what, text_of(table.pack(...)))
   if ok then error(call .. " was accepted", 0) end
   if type(why) ~= "string" then error(("%s raised a %s"):format(call, type(why)), 0) end
-  if not why:find("^tests/lua/test_errors%.lua:%d+: ") then error(("%s does not name the recipe's line: %s"):format(call, why), 0) end
-  if why:find("attempt to") or why:find("bad argument #%d+ to 'for iterator'") then error(("%s shows its inside: %s"):format(call, why), 0) end
+  if not why:find("^tests/lua/test_errors%.lua:%d+: ") then
+    error(("%s does not name the recipe's line: %s"):format(call, why), 0)
+  end
+  if why:find("attempt to") or why:find("bad argument #%d+ to 'for iterator'") then
+    error(("%s shows its inside: %s"):format(call, why), 0)
+  end
   if name and not why:find(name, 1, true) then error(("%s does not say '%s': %s"):format(call, name, why), 0) end
 end
 
@@ -55,11 +62,13 @@ freed:free()
 
 -- No tensors, no numbers.
 local function nothing() end
-local function strangers() return { true, "/nowhere/junk", {}, { 1, "a" }, { nonsense = 1 }, nothing, io.stdout, coroutine.create(nothing), freed, n = 9 } end
+local function strangers() return { true, "/nowhere/junk", {}, { 1, "a" }, { nonsense = 1 }, nothing, io.stdout,
+  coroutine.create(nothing), freed, n = 9 } end
 
 local numbers = { 0, 1, -1, 3, 2.5, -0.5, 1e300, -1e300, 0 / 0, math.huge, math.mininteger, math.maxinteger, 100 }
 
-local shapes = { {}, { 0 }, { 1 }, { 3 }, { 2, 3 }, { 3, 2 }, { 0, 3 }, { 1, 1 }, { 2, 3, 4 }, { 1, 2, 4, 4 }, { 2, 0, 3, 3 }, { 1, 1, 1, 1, 1, 1, 1, 2 } }
+local shapes = { {}, { 0 }, { 1 }, { 3 }, { 2, 3 }, { 3, 2 }, { 0, 3 }, { 1, 1 }, { 2, 3, 4 }, { 1, 2, 4, 4 },
+  { 2, 0, 3, 3 }, { 1, 1, 1, 1, 1, 1, 1, 2 } }
 local dtypes = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" }
 
 local function random_tensor()
@@ -97,7 +106,8 @@ local function callers(row)
   if rawget(gb, row.name) then add("gb." .. row.name, gb[row.name]) end
   if rawget(F, row.name) then add("F." .. row.name, F[row.name]) end
   local x = gb.ones(2, 2)
-  local method, in_place = select(2, pcall(function() return x[row.name] end)), select(2, pcall(function() return x[row.name .. "_"] end))
+  local method, in_place = select(2, pcall(function() return x[row.name] end)),
+    select(2, pcall(function() return x[row.name .. "_"] end))
   if type(method) == "function" then add("x:" .. row.name, method) end
   if type(in_place) == "function" then add("x:" .. row.name .. "_", in_place) end
   return list
@@ -146,24 +156,38 @@ describe("shapes that do not fit", function()
   local calls = {
     { "add", "2x3", "4x5", function() return a + b end }, { "matmul", "2x3", "4x5", function() return a:matmul(b) end },
     { "mm", "2", "7", function() return gb.mm(a, v) end }, { "bmm", "3", "2", function() return gb.bmm(a, b) end },
-    { "mv", "2x3", "7", function() return gb.mv(a, v) end }, { "dot", "7", "2", function() return gb.dot(v, gb.ones(2)) end },
-    { "addmm", "2x3", "4x5", function() return gb.addmm(a, a, b) end }, { "linear", "2x3", "4x5", function() return F.linear(a, b) end },
+    { "mv", "2x3", "7", function() return gb.mv(a, v) end },
+      { "dot", "7", "2", function() return gb.dot(v, gb.ones(2)) end },
+    { "addmm", "2x3", "4x5", function() return gb.addmm(a, a, b) end },
+      { "linear", "2x3", "4x5", function() return F.linear(a, b) end },
     { "mlp", "3", "5", function() return F.mlp(a, b, nil, b) end },
-    { "conv2d", "3 ", "4", function() return F.conv2d(image, gb.ones(2, 4, 3, 3)) end }, { "conv2d", "2x3", "4", function() return F.conv2d(a, gb.ones(2, 3, 3, 3)) end },
-    { "conv2d", "bias", "7", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), v) end }, { "conv2d", "9", "8", function() return F.conv2d(image, gb.ones(2, 3, 9, 9)) end },
+    { "conv2d", "3 ", "4", function() return F.conv2d(image, gb.ones(2, 4, 3, 3)) end },
+      { "conv2d", "2x3", "4", function() return F.conv2d(a, gb.ones(2, 3, 3, 3)) end },
+    { "conv2d", "bias", "7", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), v) end },
+      { "conv2d", "9", "8", function() return F.conv2d(image, gb.ones(2, 3, 9, 9)) end },
     { "conv2d", "stride", "0", function() return F.conv2d(image, gb.ones(2, 3, 3, 3), nil, { stride = 0 }) end },
-    { "max_pool2d", "8", "9", function() return F.max_pool2d(image, 9) end }, { "avg_pool2d", "kernel_size", "0", function() return F.avg_pool2d(image, 0) end },
-    { "layer_norm", "3", "4", function() return F.layer_norm(a, { 4 }) end }, { "layer_norm", "weight", "7", function() return F.layer_norm(a, { 3 }, v) end },
+    { "max_pool2d", "8", "9", function() return F.max_pool2d(image, 9) end },
+      { "avg_pool2d", "kernel_size", "0", function() return F.avg_pool2d(image, 0) end },
+    { "layer_norm", "3", "4", function() return F.layer_norm(a, { 4 }) end },
+      { "layer_norm", "weight", "7", function() return F.layer_norm(a, { 3 }, v) end },
     { "group_norm", "3", "2", function() return F.group_norm(a, 2) end },
     { "group_norm", "weight", "7", function() return F.group_norm(a, 3, v) end },
-    { "rms_norm", "3", "7", function() return F.rms_norm(a, { 3 }, v) end }, { "add_layer_norm", "2x3", "4x5", function() return F.add_layer_norm(a, b, { 3 }) end },
-    { "batch_norm", "3", "7", function() return F.batch_norm(image, v, v) end }, { "cross_entropy", "2", "7", function() return F.cross_entropy(a, gb.zeros(7, { dtype = "int64" })) end },
-    { "nll_loss", "2", "7", function() return F.nll_loss(a, gb.zeros(7, { dtype = "int64" })) end }, { "mse_loss", "2x3", "4x5", function() return F.mse_loss(a, b) end },
-    { "scaled_dot_product_attention", "8", "4", function() return F.scaled_dot_product_attention(image, gb.ones(1, 3, 8, 4), image) end },
-    { "cat", "3", "5", function() return gb.cat { a, b } end }, { "stack", "2x3", "4x5", function() return gb.stack { a, b } end },
-    { "gather", "2", "1", function() return a:gather(1, index) end }, { "view", "2x3", "5", function() return a:view(5) end },
-    { "expand", "2x3", "4", function() return a:expand(4, 3) end }, { "masked_fill", "2x3", "7", function() return a:masked_fill(v:gt(0), 0) end },
-    { "where", "2x3", "7", function() return gb.where(a:gt(0), a, v) end }, { "topk", "k", "9", function() return a:topk(9) end },
+    { "rms_norm", "3", "7", function() return F.rms_norm(a, { 3 }, v) end },
+      { "add_layer_norm", "2x3", "4x5", function() return F.add_layer_norm(a, b, { 3 }) end },
+    { "batch_norm", "3", "7", function() return F.batch_norm(image, v, v) end },
+      { "cross_entropy", "2", "7", function() return F.cross_entropy(a, gb.zeros(7, { dtype = "int64" })) end },
+    { "nll_loss", "2", "7", function() return F.nll_loss(a, gb.zeros(7, { dtype = "int64" })) end },
+      { "mse_loss", "2x3", "4x5", function() return F.mse_loss(a, b) end },
+    { "scaled_dot_product_attention", "8", "4",
+      function() return F.scaled_dot_product_attention(image, gb.ones(1, 3, 8, 4), image) end },
+    { "cat", "3", "5", function() return gb.cat { a, b } end },
+      { "stack", "2x3", "4x5", function() return gb.stack { a, b } end },
+    { "gather", "2", "1", function() return a:gather(1, index) end },
+      { "view", "2x3", "5", function() return a:view(5) end },
+    { "expand", "2x3", "4", function() return a:expand(4, 3) end },
+      { "masked_fill", "2x3", "7", function() return a:masked_fill(v:gt(0), 0) end },
+    { "where", "2x3", "7", function() return gb.where(a:gt(0), a, v) end },
+      { "topk", "k", "9", function() return a:topk(9) end },
   }
   for _, row in ipairs(calls) do
     it(row[1] .. " of " .. row[2] .. " and " .. row[3], function()
@@ -228,10 +252,15 @@ describe("data that does not fit", function()
   for _, bad in ipairs { 3, -1, math.mininteger, math.maxinteger } do
     local index = gb.tensor { 0, bad }
     for name, fn in pairs {
-      cross_entropy = function() return F.cross_entropy(x, index) end, nll_loss = function() return F.nll_loss(x, index) end,
-      linear_cross_entropy = function() return F.linear_cross_entropy(x, gb.ones(3, 3), index) end, embedding = function() return F.embedding(index, x:t():contiguous()) end,
-      gather = function() return x:gather(2, index:unsqueeze(1)) end, index_select = function() return x:index_select(2, index) end, one_hot = function() return F.one_hot(index, 3) end,
-      index_add = function() return x:index_add(2, index, gb.ones(2, 2)) end, scatter_add = function() return x:scatter_add(2, index:unsqueeze(1), gb.ones(1, 2)) end,
+      cross_entropy = function() return F.cross_entropy(x, index) end,
+        nll_loss = function() return F.nll_loss(x, index) end,
+      linear_cross_entropy = function() return F.linear_cross_entropy(x, gb.ones(3, 3), index) end,
+        embedding = function() return F.embedding(index, x:t():contiguous()) end,
+      gather = function() return x:gather(2, index:unsqueeze(1)) end,
+        index_select = function() return x:index_select(2, index) end,
+        one_hot = function() return F.one_hot(index, 3) end,
+      index_add = function() return x:index_add(2, index, gb.ones(2, 2)) end,
+        scatter_add = function() return x:scatter_add(2, index:unsqueeze(1), gb.ones(1, 2)) end,
       index_put = function() return x:t():contiguous():index_put(index, 0) end,
     } do
       it(("%s with index %d"):format(name, bad), function()
@@ -248,7 +277,8 @@ end)
 -- {==== everything else ====
 
 -- Functions that a call with junk would leave a trace of, or that end the script.
-local apart = { interrupt = true, set_num_threads = true, set_printoptions = true, args = true, plot = true, progress = true }
+local apart = { interrupt = true, set_num_threads = true, set_printoptions = true, args = true, plot = true,
+  progress = true }
 
 local function sorted(module)
   local names = {}
@@ -292,7 +322,8 @@ local function pester(what, fn, self)
   end
 end
 
-for path, module in pairs { gb = gb, ["gb.nn"] = nn, ["gb.nn.init"] = nn.init, ["gb.nn.utils"] = nn.utils, ["gb.optim"] = optim, ["gb.optim.lr"] = optim.lr, ["gb.amp"] = amp,
+for path, module in pairs { gb = gb, ["gb.nn"] = nn, ["gb.nn.init"] = nn.init, ["gb.nn.utils"] = nn.utils,
+  ["gb.optim"] = optim, ["gb.optim.lr"] = optim.lr, ["gb.amp"] = amp,
                             ["gb.data"] = data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda } do
   describe(path, function()
     for _, name in ipairs(sorted(module)) do
@@ -305,9 +336,12 @@ end
 
 describe("methods of a tensor", function()
   for _, name in ipairs {
-    "size", "stride", "dim", "numel", "element_size", "is_contiguous", "is_floating_point", "item", "tolist", "stats", "to", "type_as", "double", "float", "half", "bfloat16", "long", "int",
-    "bool", "cpu", "cuda", "detach", "view_as", "reshape_as", "expand_as", "split", "chunk", "unbind", "tile", "positions", "zero_", "new_zeros", "new_ones", "new_empty", "new_full",
-    "new_tensor", "backward", "requires_grad_", "retain_grad", "register_hook", "copy_", "fill_", "uniform_", "normal_", "random_integers_", "free",
+    "size", "stride", "dim", "numel", "element_size", "is_contiguous", "is_floating_point", "item", "tolist", "stats",
+      "to", "type_as", "double", "float", "half", "bfloat16", "long", "int",
+    "bool", "cpu", "cuda", "detach", "view_as", "reshape_as", "expand_as", "split", "chunk", "unbind", "tile",
+      "positions", "zero_", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor", "backward", "requires_grad_", "retain_grad", "register_hook", "copy_", "fill_", "uniform_", "normal_",
+      "random_integers_", "free",
   } do
     it(name, function()
       pester("x:" .. name, gb.ones(1)[name], gb.randn(2, 3))
@@ -323,12 +357,17 @@ local function objects()
   local optimizer = optim.AdamW(net:parameters(), { lr = 0.1 })
   local set = data.TensorDataset(gb.ones(4, 2):cpu(), gb.arange(4):cpu())
   return {
-    module = { net, { "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "apply", "train", "eval", "to", "zero_grad", "requires_grad_",
-                      "register_parameter", "register_buffer", "register_forward_hook", "share", "state_dict", "load_state_dict", "append" } },
+    module = { net, { "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
+      "children", "apply", "train", "eval", "to", "zero_grad", "requires_grad_",
+                      "register_parameter", "register_buffer", "register_forward_hook", "share", "state_dict",
+                        "load_state_dict", "append" } },
     optimizer = { optimizer, { "step", "zero_grad", "state_dict", "load_state_dict", "add_param_group" } },
-    schedule = { optim.lr.Cosine(optimizer, { steps = 5 }), { "step", "get_last_lr", "state_dict", "load_state_dict" } },
-    scaler = { amp.GradScaler(), { "scale", "unscale_", "step", "update", "get_scale", "is_enabled", "stats", "report", "state_dict", "load_state_dict", "get_growth_factor",
-                                   "get_backoff_factor", "get_growth_interval", "set_growth_factor", "set_backoff_factor", "set_growth_interval" } },
+    schedule = { optim.lr.Cosine(optimizer, { steps = 5 }),
+      { "step", "get_last_lr", "state_dict", "load_state_dict" } },
+    scaler = { amp.GradScaler(), { "scale", "unscale_", "step", "update", "get_scale", "is_enabled", "stats", "report",
+      "state_dict", "load_state_dict", "get_growth_factor",
+                                   "get_backoff_factor", "get_growth_interval", "set_growth_factor",
+                                     "set_backoff_factor", "set_growth_interval" } },
     dataset = { set, { "get", "subset" } },
     loader = { data.DataLoader(set, { batch_size = 2 }), { "iter", "state_dict", "load_state_dict" } },
   }
@@ -356,7 +395,8 @@ end)
 
 -- {==== tables that lie ====
 
--- A table of the recipe's may say anything of itself, by a metamethod or by fields that are ours. Memory goes by what is really there.
+-- A table of the recipe's may say anything of itself, by a metamethod or by fields that are ours. Memory goes by what
+-- is really there.
 describe("tables that lie", function()
   local long = setmetatable({ 1, 2 }, { __len = function() return 1 << 61 end, __index = function() return 1 end })
 
@@ -365,24 +405,30 @@ describe("tables that lie", function()
   end)
   it("a dataset cannot be shuffled beyond memory", function()
     local dataset = { get = function(_, i) return gb.ones(i) end }
-    for length, text in pairs { [1 << 61] = "cannot be shuffled", [math.maxinteger] = "cannot be shuffled", [-7] = "a whole number, got -7", [2.5] = "got 2.5", x = "got x" } do
+    for length, text in pairs { [1 << 61] = "cannot be shuffled", [math.maxinteger] = "cannot be shuffled",
+      [-7] = "a whole number, got -7", [2.5] = "got 2.5", x = "got x" } do
       setmetatable(dataset, { __len = function() return length end })
       local loader = data.DataLoader(dataset, { shuffle = true })
       check("DataLoader:iter", loader:iter(), true, text)
     end
   end)
   it("a batch larger than any dataset holds all of it", function()
-    local loader = data.DataLoader({ 7, 8, 9, get = function(self, i) return self[i] end }, { batch_size = math.maxinteger })
+    local loader = data.DataLoader({ 7, 8, 9, get = function(self, i) return self[i] end },
+      { batch_size = math.maxinteger })
     expect(#loader):to_be(1)
     for x in loader:iter() do expect(x):to_be_close { 7, 8, 9 } end
   end)
   it("the context of a gb.Function is looked at before it is read", function()
     local ctx
-    gb.Function { forward = function(c, x) ctx = c return x * 1 end, backward = function(_, g) return g end }(gb.ones(1))
-    for _, fields in ipairs { { "text", {}, 3 }, { {}, 12345, 3 }, { nil, {}, 1 }, { {}, {}, -1 }, { {}, {}, math.maxinteger } } do
-      check("saved_tensors", ctx.saved_tensors, true, "saved_tensors", { _saved = fields[1], _versions = fields[2], _count = fields[3] })
+    gb.Function { forward = function(c, x) ctx = c return x * 1 end,
+      backward = function(_, g) return g end }(gb.ones(1))
+    for _, fields in ipairs { { "text", {}, 3 }, { {}, 12345, 3 }, { nil, {}, 1 }, { {}, {}, -1 },
+      { {}, {}, math.maxinteger } } do
+      check("saved_tensors", ctx.saved_tensors, true, "saved_tensors",
+        { _saved = fields[1], _versions = fields[2], _count = fields[3] })
     end
-    check("saved_tensors", ctx.saved_tensors, true, "context of a gb.Function", { _saved = {}, _versions = {}, _count = 1 << 29 })
+    check("saved_tensors", ctx.saved_tensors, true, "context of a gb.Function",
+      { _saved = {}, _versions = {}, _count = 1 << 29 })
   end)
 end)
 
@@ -398,40 +444,51 @@ describe("options of the wrong kind", function()
   end
   wrong("Linear: 'bias' must be true or false, got 0", nn.Linear, 4, 2, { bias = 0 })
   wrong("Linear: 'activation' must be a string, got 1", nn.Linear, 4, 2, { activation = 1 })
-  wrong("Conv2d: 'stride' must be an integer or a list of integers, got string '2'", nn.Conv2d, 1, 2, 3, { stride = "2" })
+  wrong("Conv2d: 'stride' must be an integer or a list of integers, got string '2'", nn.Conv2d, 1, 2, 3,
+    { stride = "2" })
   wrong("LayerNorm: 'affine' must be true or false, got a tensor", nn.LayerNorm, 4, { affine = gb.ones(1) })
-  wrong("BatchNorm1d: 'track_running_stats' must be true or false, got string", nn.BatchNorm1d, 4, { track_running_stats = "no" })
+  wrong("BatchNorm1d: 'track_running_stats' must be true or false, got string", nn.BatchNorm1d, 4,
+    { track_running_stats = "no" })
   wrong("MSELoss: 'reduction' must be a string, got boolean", nn.MSELoss, { reduction = true })
   wrong("Softmax: 'dim' must be a dimension (from 1; -1 is the last), got string 'last'", nn.Softmax, "last")
   wrong("ReLU: too many arguments: it takes 0", nn.ReLU, true)
   wrong("GradScaler: 'init_scale' must be a number, got string", amp.GradScaler, nil, { init_scale = "large" })
   wrong("GradScaler: 'precision' must be a precision", amp.GradScaler, { init_scale = 2 }, { growth_factor = 3 })
-  wrong("betas' must be a list of two numbers, but [2] is nil", optim.Adam, nn.Linear(1, 1):parameters(), { betas = { 0.9 } })
-  wrong("DataLoader: 'batches' must be a whole number from 1, got 0", data.DataLoader, data.TensorDataset(gb.ones(2):cpu()), { batches = 0 })
-  wrong("plot: 'height' must be a whole number from 1, got inf", gb.plot, { 1, 2 }, { height = math.huge, quiet = true })
-  wrong("plot: 'width' must be a whole number from 1, got string 'wide'", gb.plot, { 1, 2 }, { width = "wide", quiet = true })
+  wrong("betas' must be a list of two numbers, but [2] is nil", optim.Adam, nn.Linear(1, 1):parameters(),
+    { betas = { 0.9 } })
+  wrong("DataLoader: 'batches' must be a whole number from 1, got 0", data.DataLoader,
+    data.TensorDataset(gb.ones(2):cpu()), { batches = 0 })
+  wrong("plot: 'height' must be a whole number from 1, got inf", gb.plot, { 1, 2 },
+    { height = math.huge, quiet = true })
+  wrong("plot: 'width' must be a whole number from 1, got string 'wide'", gb.plot, { 1, 2 },
+    { width = "wide", quiet = true })
   wrong("progress: 'interval' must be a number, got string 'long'", gb.progress, 3, "epoch", { interval = "long" })
   wrong("update: 'n' must be an integer, got string 'one'", function() gb.progress(3):update("one") end)
-  wrong("DataLoader: 'batches' must be a whole number from 1, got string '2'", data.DataLoader, data.TensorDataset(gb.ones(2):cpu()), { batches = "2" })
+  wrong("DataLoader: 'batches' must be a whole number from 1, got string '2'", data.DataLoader,
+    data.TensorDataset(gb.ones(2):cpu()), { batches = "2" })
   wrong("plot: points must be numbers, but [2] is nil", gb.plot, { 1, nil, 3 }, { quiet = true })
   wrong("args: the command line is a list of strings, but [1] is a number", gb.args, { { "lr", 0.1 } }, { 7 })
   wrong("calculate_gain: 'slope' must be a number, got string 'steep'", nn.init.calculate_gain, "leaky_relu", "steep")
   wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
   wrong("zeros: 'sizes' must be integers, such as 2, 3 or { 2, 3 }, got nan", gb.zeros, 2, 0 / 0)
   wrong("reshape: 'shape' must be an integer or a list of integers, got nan", gb.reshape, gb.ones(2), { 0 / 0 })
-  wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last). To loop, use `for i = 1, #t`",
+  wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last). To loop, use \z
+    `for i = 1, #t`",
         function() for _ in ipairs(gb.ones(2)) do end end)
   -- an op says its own name, also where it fails in an op that it is made of
-  wrong("repeat_interleave: the shape has more elements than can be counted", gb.repeat_interleave, gb.ones(3, 4), 2 ^ 62, 1)
+  wrong("repeat_interleave: the shape has more elements than can be counted", gb.repeat_interleave, gb.ones(3, 4),
+    2 ^ 62, 1)
   wrong("repeat_interleave: out of memory", gb.repeat_interleave, gb.ones(3, 4), 1e14, 1)
   for _, name in ipairs { "binary_cross_entropy", "binary_cross_entropy_with_logits" } do
     for _, shape in ipairs { { 5 }, { 2, 3, 4 } } do
-      wrong(("%s: 'weight' has shape %s, which does not broadcast to the shape of x, 3x4"):format(name, table.concat(shape, "x")), F[name],
+      wrong(("%s: 'weight' has shape %s, which does not broadcast to the shape of x, 3x4"):format(name,
+        table.concat(shape, "x")), F[name],
             gb.rand(3, 4), gb.rand(3, 4), gb.rand(shape))
     end
   end
   -- a number that an integer tensor cannot hold is refused, a fraction is cut, both as in PyTorch
-  for _, case in ipairs { { "int64", 0 / 0, "nan" }, { "int64", math.huge, "inf" }, { "int64", -1e19, "-1e+19" }, { "int32", 2 ^ 31, "2147483648" },
+  for _, case in ipairs { { "int64", 0 / 0, "nan" }, { "int64", math.huge, "inf" }, { "int64", -1e19, "-1e+19" },
+    { "int32", 2 ^ 31, "2147483648" },
                           { "int16", -32769, "-32769" }, { "int8", 128, "128" }, { "uint8", 256, "256" },
                           { "uint8", -math.huge, "-inf" } } do
     local said = ("the value %s does not fit into %s"):format(case[3], case[1])
@@ -440,7 +497,8 @@ describe("options of the wrong kind", function()
     wrong(said, function() gb.zeros(2, { dtype = case[1] })[1] = case[2] end)
   end
   it("a whole part fits", function()
-    for _, case in ipairs { { "int64", -2.5, -2 }, { "int64", math.mininteger, math.mininteger }, { "int32", 2 ^ 31 - 0.5, 2 ^ 31 - 1 },
+    for _, case in ipairs { { "int64", -2.5, -2 }, { "int64", math.mininteger, math.mininteger },
+      { "int32", 2 ^ 31 - 0.5, 2 ^ 31 - 1 },
                             { "int16", -32768, -32768 }, { "int8", -128.5, -128 }, { "uint8", 255.9, 255 } } do
       expect(gb.zeros(1, { dtype = case[1] }):fill_(case[2]):item()):to_be(math.tointeger(case[3]))
     end

@@ -1,4 +1,5 @@
--- test_gpt2.lua - recipes/gpt2.lua as users run it: its smallest model learns from files written here, stops, resumes, accumulates, recomputes.
+-- test_gpt2.lua - recipes/gpt2.lua as users run it: its smallest model learns from files written here, stops, resumes,
+-- accumulates, recomputes.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -28,7 +29,8 @@ local plain = put("plain.bin", packed("<I2"))
 
 -- Run the recipe: whether it ended well, and what it printed.
 local function run(options)
-  local defaults = "--model tiny --device cpu --precision 32-true --vocabulary 16 --batch 8 --block 16 --steps 8 --valid_batches 2 --lr 1e-2 --min_lr 1e-3 --warmup 2"
+  local defaults = "--model tiny --device cpu --precision 32-true --vocabulary 16 --batch 8 --block 16 --steps 8 \z
+    --valid_batches 2 --lr 1e-2 --min_lr 1e-3 --warmup 2"
   local pipe = assert(io.popen(("'%s' --threads 1 recipes/gpt2.lua %s %s 2>&1"):format(gibbous, defaults, options)))
   local output = pipe:read("a")
   return pipe:close() == true, output
@@ -54,7 +56,9 @@ describe("every recipe", function()
   for _, recipe in ipairs { "char_gpt", "gpt2", "mnist_cnn" } do
     for _, option in ipairs { "--out", "--checkpoint" } do
       it(("%s says at once that %s cannot be written"):format(recipe, option), function()
-        local pipe = assert(io.popen(("'%s' recipes/%s.lua --data '%s' %s '%s/missing/file' 2>&1"):format(gibbous, recipe, plain, option, folder)))
+        local pipe =
+          assert(io.popen(("'%s' recipes/%s.lua --data '%s' %s '%s/missing/file' 2>&1"):format(gibbous, recipe, plain,
+          option, folder)))
         local output = pipe:read("a")
         expect(pipe:close() == true):to_be(false)
         expect(output:find(("%s: cannot write '%s/missing/file"):format(option, folder), 1, true) ~= nil):to_be(true)
@@ -95,7 +99,8 @@ describe("recipes/gpt2.lua", function()
     local out = folder .. "/learned.safetensors"
     local ok, output = run(("--data %s --steps 80 --precision bf16-mixed --valid_every 40 --out %s"):format(plain, out))
     expect(ok):to_be(true)
-    local before, after = output:match("step 40: validation loss ([%d.]+)"), output:match("train  validation loss ([%d.]+)")
+    local before, after = output:match("step 40: validation loss ([%d.]+)"),
+      output:match("train  validation loss ([%d.]+)")
     expect(tonumber(before) < math.log(16)):to_be(true) -- better than guessing
     expect(tonumber(after) < 0.5):to_be(true)
     local shape = gb.load(out)["tokens.weight"].shape
@@ -116,28 +121,32 @@ describe("recipes/gpt2.lua", function()
     expect(output:find("weights:", 1, true)):to_be(nil)
   end)
   it("accumulates to the same step", function()
-    -- Adam divides by the root of the second moment, so that a rounding of a gradient near 0 can move a weight by up to the rate; the mean stays.
+    -- Adam divides by the root of the second moment, so that a rounding of a gradient near 0 can move a weight by up to
+    -- the rate; the mean stays.
     expect_same(once, weights("--batch 4 --accumulate 2 --data " .. plain), function(e, t)
       expect((e.value - t):abs():mean():item() < 1e-4):to_be(true)
     end)
   end)
   it("resumes to the same bits", function()
     local checkpoint = folder .. "/checkpoint.safetensors"
-    local ok = run(("--data %s --accumulate 2 --checkpoint %s --checkpoint_every 100 --stop_at 3"):format(plain, checkpoint))
+    local ok = run(("--data %s --accumulate 2 --checkpoint %s --checkpoint_every 100 --stop_at 3"):format(plain,
+      checkpoint))
     expect(ok):to_be(true)
     local whole = weights("--accumulate 2 --data " .. plain)
     expect_same(whole, weights(("--accumulate 2 --data %s --resume %s"):format(plain, checkpoint)), bits)
     local note = "the random state of " .. checkpoint .. " goes on, and --seed 5 is not used"
     for _, seed in ipairs { 1, 5 } do
       local out = folder .. "/resumed.safetensors"
-      local _, output = run(("--data %s --accumulate 2 --resume %s --seed %d --out %s"):format(plain, checkpoint, seed, out))
+      local _, output = run(("--data %s --accumulate 2 --resume %s --seed %d --out %s"):format(plain, checkpoint, seed,
+        out))
       expect(output:find(note, 1, true) ~= nil):to_be(seed == 5)
       expect_same(whole, gb.load(out), bits)
     end
   end)
   it("says what is wrong", function()
     for options, word in pairs {
-      [""] = "--data", ["--data " .. plain .. " --model 125M"] = "125M", ["--data " .. plain .. " --block 65"] = "64", ["--data " .. plain .. " --accumulate 0"] = "accumulate",
+      [""] = "--data", ["--data " .. plain .. " --model 125M"] = "125M", ["--data " .. plain .. " --block 65"] = "64",
+        ["--data " .. plain .. " --accumulate 0"] = "accumulate",
       ["--data " .. plain .. " --vocabulary 15"] = "15", ["--data " .. plain .. " --dtype int8"] = "int8",
     } do
       local ok, output = run(options)

@@ -1,7 +1,8 @@
--- test_gradients.lua - every differentiable op against central differences in float64, and twice where its row says twice.
+-- test_gradients.lua - every differentiable op against central differences in float64, and twice where its row says
+-- twice.
 --
--- f(x + h d) - f(x - h d) over 2 h, along random directions d. h = 2^-17 balances rounding (2^-52 / h) and the third derivative (h^2), which
--- leaves about eight digits; the tolerance of 1e-5 allows sums of a few thousand terms.
+-- f(x + h d) - f(x - h d) over 2 h, along random directions d. h = 2^-17 balances rounding (2^-52 / h) and the third
+-- derivative (h^2), which leaves about eight digits; the tolerance of 1e-5 allows sums of a few thousand terms.
 
 local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
@@ -79,7 +80,8 @@ local function check_once(case, layout)
   if not y then return end
   local list = gb.grad(y, leaves_of(case, inputs), { allow_unused = true })
   local directions = directions_of(case, inputs)
-  compare(along(list, case, directions), numeric(case, inputs, directions, function(moved) return scalar(case, moved):item() end))
+  compare(along(list, case, directions), numeric(case, inputs, directions,
+    function(moved) return scalar(case, moved):item() end))
 end
 
 -- The gradient itself is a function: its derivative along another direction.
@@ -138,14 +140,16 @@ describe("second derivative", function()
       it(case.name .. " says that it has none", function()
         local inputs = cases.inputs(case, "float64")
         local y = scalar(case, inputs)
-        gb.test.expect(function() gb.grad(y, leaves_of(case, inputs), { create_graph = true, allow_unused = true }) end):to_fail(case.op)
+        gb.test.expect(function() gb.grad(y, leaves_of(case, inputs),
+          { create_graph = true, allow_unused = true }) end):to_fail(case.op)
       end)
     end
   end
 end)
 
--- A bool or integer operand counts as the same numbers in the floating dtype of the others: in the result, and in the gradients of the others.
--- Within 4 spacings: a formula may compute in float32 where floating operands would keep it in 16 bits.
+-- A bool or integer operand counts as the same numbers in the floating dtype of the others: in the result, and in the
+-- gradients of the others. Within 4 spacings: a formula may compute in float32 where floating operands would keep it in
+-- 16 bits.
 describe("beside a bool or integer operand", function()
   local checked = {}
   local function check(case, i, kind, dtype)
@@ -188,7 +192,8 @@ describe("beside a bool or integer operand", function()
       it(case.name, function()
         for i = 0, case.inputs - 1 do
           local x = cases.inputs(case, "float32")[i]
-          for _, kind in ipairs(x and x:is_floating_point() and { "bool", "uint8", "int8", "int16", "int32", "int64" } or {}) do
+          for _, kind in ipairs(x and x:is_floating_point() and
+            { "bool", "uint8", "int8", "int16", "int32", "int64" } or {}) do
             for _, dtype in ipairs { "float16", "float32", "float64" } do check(case, i, kind, dtype) end
           end
         end
@@ -196,7 +201,8 @@ describe("beside a bool or integer operand", function()
     end
   end
   it("was asked of those that take one", function()
-    for _, op in ipairs { "add", "sub", "mul", "div", "remainder", "pow", "maximum", "minimum", "atan2", "addcmul", "addcdiv", "where", "kl_div",
+    for _, op in ipairs { "add", "sub", "mul", "div", "remainder", "pow", "maximum", "minimum", "atan2", "addcmul",
+      "addcdiv", "where", "kl_div",
                           "binary_cross_entropy", "mse_loss" } do
       if not checked[op] then error(op .. " was not checked") end
     end
@@ -204,7 +210,8 @@ describe("beside a bool or integer operand", function()
   it("does not wrap in the integer's dtype", function()
     for kind, most in pairs { uint8 = 200, int8 = 100, int16 = 30000, int32 = 100000, int64 = 100000 } do
       local a = gb.tensor({ most, 0 }, { dtype = kind })
-      local b, c = gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true }), gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true })
+      local b, c = gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true }),
+        gb.tensor({ 3.0, 2.0 }, { dtype = "float64", requires_grad = true })
       gb.atan2(a, b):sum():backward()
       gb.atan2(a:double(), c):sum():backward()
       gb.test.expect(b.grad):to_equal_bits(c.grad)

@@ -1,5 +1,6 @@
--- test_hostile.lua - recipes that do their worst: tables with metatables that must not be asked, weak tables whose values may go at any time,
--- functions of Lua taken away, objects that are closed or freed from within, and methods of one kind called on another.
+-- test_hostile.lua - recipes that do their worst: tables with metatables that must not be asked, weak tables whose
+-- values may go at any time, functions of Lua taken away, objects that are closed or freed from within, and methods of
+-- one kind called on another.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -9,7 +10,8 @@ local type, pairs, next, pcall, error = type, pairs, next, pcall, error -- some 
 -- The same entries in a table whose metatable must not be asked.
 local function trap(entries)
   local function touched() error("touched") end
-  return setmetatable(entries, { __index = touched, __newindex = touched, __len = touched, __pairs = touched, __call = nil })
+  return setmetatable(entries, { __index = touched, __newindex = touched, __len = touched, __pairs = touched,
+    __call = nil })
 end
 
 -- The same entries in a table that keeps none of them alive.
@@ -41,11 +43,13 @@ local takers = {
   { "policy", function(t) amp.policy(t { t { "0", "float32" } }):apply(model()) end },
   { "numerics of tensors", function(t) tostring(amp.numerics(t { a = gb.rand(100), b = gb.rand(100) })) end },
   { "options of numerics", function(t) amp.numerics(gb.rand(4), t { format = "bfloat16" }) end },
-  { "progress", function(t) gb.progress(3, "bar", t { interval = 100, unit = "s" .. 1, unit_size = 2 }):update(1, t { loss = gb.rand(1) }) end },
+  { "progress", function(t) gb.progress(3, "bar", t { interval = 100, unit = "s" .. 1, unit_size = 2 }):update(1,
+    t { loss = gb.rand(1) }) end },
   { "plot", function(t) gb.plot(t { 1, 2, 3 }, t { quiet = true, title = "t" .. 1 }) end },
   { "args", function(t) gb.args(t { t { "a" .. 1, 1, "he" .. "lp", least = 0 } }, t { "--a1", "2" }) end },
   { "on_stop", function(t) gb.on_stop(print, t { grace = 1 }) gb.on_stop(nil) end },
-  { "recompute", function(t) gb.recompute(function(x, u) return x * 2, u end, gb.rand(2):requires_grad_(), t { 1 }):sum():backward() end },
+  { "recompute", function(t) gb.recompute(function(x, u) return x * 2, u end, gb.rand(2):requires_grad_(),
+    t { 1 }):sum():backward() end },
   { "no_grad", function(t) gb.no_grad(function(u) return u end, t { 1 }) end },
   { "graph", function(t)
     local ok, why = pcall(gb.cuda.graph, function(x) return x * 2 end, t { gb.rand(2) })
@@ -119,7 +123,8 @@ describe("objects", function()
   local closed = x:register_hook(function() end)
   closed:close()
   local objects = {
-    bar = gb.progress(3, "bar"), policy = amp.policy { { ".+", "float32" } }, schedule = gb.optim.lr.Constant(opt), optimizer = opt,
+    bar = gb.progress(3, "bar"), policy = amp.policy { { ".+", "float32" } }, schedule = gb.optim.lr.Constant(opt),
+      optimizer = opt,
     hook = x:register_hook(function() end), closed = closed, dataset = gb.data.TensorDataset(gb.rand(8, 4):cpu()),
     expect = expect(1), precision = amp.precision("32"), numerics = amp.numerics(x:detach()), scaler = amp.GradScaler(),
   }
@@ -140,7 +145,9 @@ describe("objects", function()
       for key, method in pairs(class) do
         if type(method) == "function" and not key:find("^__") then
           local ok, why = pcall(method, fake)
-          if ok or not why:find("it is a method of", 1, true) then error(name .. "." .. key .. ": " .. tostring(why), 0) end
+          if ok or not why:find("it is a method of", 1, true) then
+            error(name .. "." .. key .. ": " .. tostring(why), 0)
+          end
         end
       end
     end
@@ -169,7 +176,8 @@ describe("objects", function()
       arg:free()
       return result
     end, arg)
-    local ok = pcall(function() out:sum():backward() end) -- the argument may be gone by then; what counts is that nothing is used that was freed
+    -- the argument may be gone by then; what counts is that nothing is used that was freed
+    local ok = pcall(function() out:sum():backward() end)
     expect(type(ok)):to_be("boolean")
     local net, input = model(), gb.rand(2, 4)
     silently(function()

@@ -1,4 +1,5 @@
--- test_hostile_values.lua - tensors made of values that change or vanish while they are read, and calls that only look right.
+-- test_hostile_values.lua - tensors made of values that change or vanish while they are read, and calls that only look
+-- right.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -54,7 +55,8 @@ describe("gb.tensor", function()
   it("asks no metamethod of lists or options", function()
     local function no() error("asked") end
     local meta = { __index = no, __len = no, __newindex = no, __pairs = no, __call = no }
-    expect(gb.tensor(setmetatable({ setmetatable({ 1, 2 }, meta) }, meta), setmetatable({ dtype = "int32" }, meta)).dtype):to_be("int32")
+    expect(gb.tensor(setmetatable({ setmetatable({ 1, 2 }, meta) }, meta),
+      setmetatable({ dtype = "int32" }, meta)).dtype):to_be("int32")
     expect(gb.full(setmetatable({ 2, 3 }, meta), 1)):to_have_shape(2, 3)
     expect(gb.random.shuffle(setmetatable({ 7 }, meta))[1]):to_be(7)
   end)
@@ -90,7 +92,8 @@ describe("signatures of what makes tensors", function()
   it("say that a function is called with a dot", function()
     expect(function() gb:zeros(2) end):to_fail("zeros: call it with a dot, gb.zeros(...), not with a colon")
     expect(function() gb:relu(gb.ones(1)) end):to_fail("relu: call it with a dot, gb.relu(...)")
-    expect(function() gb.nn.functional:softmax(gb.ones(1), 1) end):to_fail("softmax: call it with a dot, gb.nn.functional.softmax(...)")
+    expect(function() gb.nn.functional:softmax(gb.ones(1), 1) end):to_fail("softmax: call it with a dot, \z
+      gb.nn.functional.softmax(...)")
     expect(function() gb:seed() end):to_fail("seed: call it with a dot")
   end)
 end)
@@ -107,7 +110,8 @@ describe("checkpoints and JSON", function()
         local text = gb.io.json_encode(gb.io.load_checkpoint(path, {}).list)
         assert(text == "[1,2,[3]]", text)
         expect(gb.io.json_encode(list)):to_be("[1,2,[3]]")
-        gb.save(path, setmetatable({ x = gb.ones(1) }, meta), setmetatable({ metadata = setmetatable({ a = "b" }, meta) }, meta))
+        gb.save(path, setmetatable({ x = gb.ones(1) }, meta),
+          setmetatable({ metadata = setmetatable({ a = "b" }, meta) }, meta))
       end
     end)
     os.remove(path)

@@ -1,5 +1,5 @@
--- test_index.lua - every form of t[key] and t[key] = value: positions from 1 and from the end, ranges, all, masks, integer tensors; errors in
--- Lua's counting. Random keys are checked against a plain walk over nested lists.
+-- test_index.lua - every form of t[key] and t[key] = value: positions from 1 and from the end, ranges, all, masks,
+-- integer tensors; errors in Lua's counting. Random keys are checked against a plain walk over nested lists.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect

@@ -1,5 +1,5 @@
--- test_io.lua - files: safetensors round trips of every dtype and layout, checkpoints that go on with the same bits, and files that are cut
--- short, changed or made by somebody else.
+-- test_io.lua - files: safetensors round trips of every dtype and layout, checkpoints that go on with the same bits,
+-- and files that are cut short, changed or made by somebody else.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -108,13 +108,17 @@ describe("files that are not right", function()
   end)
   it("headers that lie are errors", function()
     local four = ("\0"):rep(16)
-    local function x(dtype, shape, from, to) return ('{"x":{"dtype":"%s","shape":%s,"data_offsets":[%s,%s]}}'):format(dtype, shape, from, to) end
+    local function x(dtype, shape, from,
+      to) return ('{"x":{"dtype":"%s","shape":%s,"data_offsets":[%s,%s]}}'):format(dtype, shape, from, to) end
     file_of(x("F32", "[4]", 0, 16), four)
     expect(gb.load(path).x):to_have_shape(4)
     for _, header in ipairs {
-      x("F31", "[4]", 0, 16), x("F8_E4M3", "[16]", 0, 16), x("F32", "[5]", 0, 16), x("F32", "[4]", 0, 15), x("F32", "[4]", 0, 20), x("F32", "[4]", 16, 0),
-      x("F32", "[-4]", 0, 16), x("F32", "[4.5]", 0, 16), x("F32", "4", 0, 16), x("F32", "[4]", -1, 15), x("F32", "[4294967296,4294967296]", 0, 16),
-      x("F32", "[1,1,1,1,1,1,1,1,4]", 0, 16), x("F32", "[9223372036854775807,4]", 0, 16), '{"x":5}', '{"x":{}}', "[]", "{", "", "null", '{"x":{"dtype":"F32","shape":[4]}}',
+      x("F31", "[4]", 0, 16), x("F8_E4M3", "[16]", 0, 16), x("F32", "[5]", 0, 16), x("F32", "[4]", 0, 15),
+        x("F32", "[4]", 0, 20), x("F32", "[4]", 16, 0),
+      x("F32", "[-4]", 0, 16), x("F32", "[4.5]", 0, 16), x("F32", "4", 0, 16), x("F32", "[4]", -1, 15),
+        x("F32", "[4294967296,4294967296]", 0, 16),
+      x("F32", "[1,1,1,1,1,1,1,1,4]", 0, 16), x("F32", "[9223372036854775807,4]", 0, 16), '{"x":5}', '{"x":{}}', "[]",
+        "{", "", "null", '{"x":{"dtype":"F32","shape":[4]}}',
       '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"y":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',
       '{"__metadata__":{"a":5},"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
       '{"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}',
@@ -141,7 +145,8 @@ describe("files that are not right", function()
 end)
 
 describe("tensors of dtypes that the engine does not have", function()
-  local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"%s","shape":[2,2],"data_offsets":[4,%d]},'
+  local header =
+    '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"%s","shape":[2,2],"data_offsets":[4,%d]},'
     .. '"c":{"dtype":"U8","shape":[2],"data_offsets":[%d,%d]}}'
   local sizes = { U16 = 8, U32 = 16, U64 = 32, C64 = 32, F8_E4M3 = 4, F8_E5M2 = 4, F8_E8M0 = 4, F4 = 2, NEW_9 = 5 }
   local printed
@@ -166,7 +171,8 @@ describe("tensors of dtypes that the engine does not have", function()
       expect(left_out.b.shape[2]):to_be(2)
       expect(next(left_out, next(left_out))):to_be(nil)
       expect(#printed):to_be(1)
-      expect(printed[1]:find("left out 1 of 3", 1, true) ~= nil and printed[1]:find("tensor 'b' is " .. dtype, 1, true) ~= nil):to_be(true)
+      expect(printed[1]:find("left out 1 of 3", 1, true) ~= nil and
+        printed[1]:find("tensor 'b' is " .. dtype, 1, true) ~= nil):to_be(true)
       expect(function() return tensors.b end):to_fail("'b' was left out")
       expect(function() return tensors.b end):to_fail("convert it in Python")
       expect(tensors.d):to_be(nil)
@@ -190,10 +196,14 @@ end)
 describe("files of other formats", function()
   it("are named, with the way to convert them", function()
     for first, says in pairs {
-      ["PK\3\4\20\0\0\0\8\0"] = "torch.load", ["\x80\2\x8a\nl\xfc\x9cF\xf9"] = "torch.load", ["\x80\4\x95\0\0\0\0\0\0\0\0"] = "pickle",
-      ["\x93NUMPY\1\0v\0{'descr'"] = "numpy.load", ["GGUF\3\0\0\0\0\0\0\0"] = "GGUF", ["\x89HDF\r\n\x1a\n\0\0"] = "h5py",
-      ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gunzip", ["\x89PNG\r\n\x1a\n\0\0\0\r"] = "PNG image", ["\xff\xd8\xff\xe0\0\x10JFIF"] = "JPEG",
-      ["\0\0\8\3\0\0\x27\x10\0\0\0\x1c"] = "gb.data.idx", ["version https://git-lfs.github.com/spec/v1"] = "git lfs pull",
+      ["PK\3\4\20\0\0\0\8\0"] = "torch.load", ["\x80\2\x8a\nl\xfc\x9cF\xf9"] = "torch.load",
+        ["\x80\4\x95\0\0\0\0\0\0\0\0"] = "pickle",
+      ["\x93NUMPY\1\0v\0{'descr'"] = "numpy.load", ["GGUF\3\0\0\0\0\0\0\0"] = "GGUF",
+        ["\x89HDF\r\n\x1a\n\0\0"] = "h5py",
+      ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gunzip", ["\x89PNG\r\n\x1a\n\0\0\0\r"] = "PNG image",
+        ["\xff\xd8\xff\xe0\0\x10JFIF"] = "JPEG",
+      ["\0\0\8\3\0\0\x27\x10\0\0\0\x1c"] = "gb.data.idx",
+        ["version https://git-lfs.github.com/spec/v1"] = "git lfs pull",
       ["<!DOCTYPE html><html>"] = "HTML", ["PK\3\4"] = "zip",
     } do
       write(path, first .. ("\0"):rep(#first > 4 and 50 or 0))
@@ -220,7 +230,8 @@ describe("paths", function()
       save = function() gb.save(bad, { x = gb.zeros(1) }) end, load = function() gb.load(bad) end,
       save_checkpoint = function() gb.io.save_checkpoint(bad, { model = model }) end,
       load_checkpoint = function() gb.io.load_checkpoint(bad, { model = model }) end,
-      ["data.idx"] = function() data.idx(bad) end, ["data.text"] = function() data.text(bad) end, ["data.tokens"] = function() data.tokens(bad) end,
+      ["data.idx"] = function() data.idx(bad) end, ["data.text"] = function() data.text(bad) end,
+        ["data.tokens"] = function() data.tokens(bad) end,
       ["data.csv"] = function() data.csv(bad) end,
       args = function() gb.args({ { "log", "", "a file", writes = true } }, { "--log", bad }) end,
     } do
@@ -272,7 +283,8 @@ describe("a save that fails", function()
     expect(read(path)):to_be(before)
     expect(function() gb.save(path, { ["\xff"] = turned }) end):to_fail("UTF-8")
     no_temporary()
-    expect(function() gb.io.save_checkpoint(path, { model = { state_dict = function() error("not now") end, load_state_dict = print } }) end):to_fail("not now")
+    expect(function() gb.io.save_checkpoint(path,
+      { model = { state_dict = function() error("not now") end, load_state_dict = print } }) end):to_fail("not now")
     no_temporary()
     expect(read(path)):to_be(before)
   end)
@@ -280,7 +292,8 @@ end)
 
 describe("JSON", function()
   it("goes there and back", function()
-    for _, value in ipairs { 1, -5, 1.5, 1e300, "text \"q\" \\ \n ä \0 z", true, false, {}, { 1, 2, { 3 } }, { a = 1, b = { c = "d" } }, math.maxinteger, math.mininteger } do
+    for _, value in ipairs { 1, -5, 1.5, 1e300, "text \"q\" \\ \n ä \0 z", true, false, {}, { 1, 2, { 3 } },
+      { a = 1, b = { c = "d" } }, math.maxinteger, math.mininteger } do
       local text = gb.io.json_encode(value)
       expect(gb.io.json_encode(gb.io.json_decode(text))):to_be(text)
     end
@@ -289,7 +302,8 @@ describe("JSON", function()
     expect(gb.io.json_decode('"\\u00e4\\ud83d\\ude00"')):to_be("ä😀")
   end)
   it("refuses what is none", function()
-    for _, text in ipairs { "", "{", "[1,]", "{a:1}", "nul", "1 2", "'a'", "[1}", "01", "+1", '"\\x"', '"\t"', "\xff", ("["):rep(100000) } do
+    for _, text in ipairs { "", "{", "[1,]", "{a:1}", "nul", "1 2", "'a'", "[1}", "01", "+1", '"\\x"', '"\t"', "\xff",
+      ("["):rep(100000) } do
       expect(function() gb.io.json_decode(text) end):to_fail("json_decode")
     end
     expect(function() gb.io.json_encode(print) end):to_fail("json_encode")
@@ -304,8 +318,11 @@ end)
 -- Everything a run is made of, in 16-mixed.
 local function make()
   gb.manual_seed(3)
-  local run = { model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4)) }
-  run.optimizer = optim.AdamW({ { params = run.model[1]:parameters(), lr = 0.02 }, { params = { run.model[2].weight, run.model[2].bias, run.model[5].weight, run.model[5].bias }, weight_decay = 0 } }, { lr = 0.01 })
+  local run = { model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3),
+    nn.Linear(16, 4)) }
+  run.optimizer = optim.AdamW({ { params = run.model[1]:parameters(), lr = 0.02 },
+    { params = { run.model[2].weight, run.model[2].bias, run.model[5].weight, run.model[5].bias }, weight_decay = 0 } },
+    { lr = 0.01 })
   run.scaler = amp.GradScaler { init_scale = 256, growth_interval = 3 }
   run.schedule = optim.lr.Cosine(run.optimizer, { steps = 40, warmup = 4 })
   local x, y = gb.randn(40, 6), gb.randint(4, { 40 })
@@ -336,13 +353,16 @@ describe("checkpoints", function()
   it("a run goes on with the same bits", function()
     local whole = make()
     train(whole, 7) -- in the middle of an epoch
-    gb.io.save_checkpoint(path, { model = whole.model, optimizer = whole.optimizer, scaler = whole.scaler, schedule = whole.schedule, loader = whole.loader,
+    gb.io.save_checkpoint(path, { model = whole.model, optimizer = whole.optimizer, scaler = whole.scaler,
+      schedule = whole.schedule, loader = whole.loader,
                                   extra = { step = 7, name = "run", list = { 1, 2, 3 }, best = gb.tensor { 1.5 } } })
     local expected = train(whole, 9)
     local other = make()
     gb.manual_seed(99)
     train(other, 2)
-    local extra = gb.io.load_checkpoint(path, { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule, loader = other.loader })
+    local extra = gb.io.load_checkpoint(path,
+      { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule,
+      loader = other.loader })
     expect(extra.step):to_be(7)
     expect(extra.name):to_be("run")
     expect(extra.list[3]):to_be(3)
@@ -395,7 +415,8 @@ describe("checkpoints", function()
     local saved = make()
     train(saved, 3)
     local good = { a = 1 }
-    local parts = { model = saved.model, optimizer = saved.optimizer, scaler = saved.scaler, schedule = saved.schedule, loader = saved.loader,
+    local parts = { model = saved.model, optimizer = saved.optimizer, scaler = saved.scaler, schedule = saved.schedule,
+      loader = saved.loader,
                     zz = { state_dict = function() return good end, load_state_dict = print } }
     gb.io.save_checkpoint(path, parts)
     local function bits(run)
@@ -405,7 +426,8 @@ describe("checkpoints", function()
         all["avg" .. i], all["sq" .. i], all["steps" .. i] = entry.exp_avg, entry.exp_avg_sq, entry.steps
       end
       local state = gb.get_rng_state()
-      all.scale, all.count, all.seed, all.offset = run.scaler:get_scale(), run.schedule:state_dict().count, state.seed, state.offset
+      all.scale, all.count, all.seed, all.offset = run.scaler:get_scale(), run.schedule:state_dict().count, state.seed,
+        state.offset
       all.lr = run.optimizer.param_groups[1].lr
       all.epoch, all.batch = run.loader:state_dict().epoch, run.loader:state_dict().batch
       return all
@@ -427,7 +449,8 @@ describe("checkpoints", function()
         if not state.value then error("not this one") end
       end,
     }
-    local theirs = { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule, loader = other.loader, zz = failing }
+    local theirs = { model = other.model, optimizer = other.optimizer, scaler = other.scaler, schedule = other.schedule,
+      loader = other.loader, zz = failing }
     expect(function() gb.io.load_checkpoint(path, theirs) end):to_fail("not this one")
     same(before, bits(other))
     expect(mine.value):to_be("mine")
@@ -465,7 +488,8 @@ describe("checkpoints", function()
     model:load_state_dict(state)
   end)
   it("numbers that JSON has no word for come back as they were", function()
-    local extra = { best = math.huge, worst = -math.huge, losses = { 1.5, 0 / 0, math.huge }, nested = { { deep = 0 / 0 } }, tiny = 2 ^ -1074, zero = -0.0 }
+    local extra = { best = math.huge, worst = -math.huge, losses = { 1.5, 0 / 0, math.huge },
+      nested = { { deep = 0 / 0 } }, tiny = 2 ^ -1074, zero = -0.0 }
     gb.io.save_checkpoint(path, { extra = extra })
     local back = gb.io.load_checkpoint(path, {})
     expect(back.best):to_be(math.huge)
@@ -512,7 +536,8 @@ describe("checkpoints", function()
     local model = nn.Linear(2, 2)
     gb.io.save_checkpoint(path, { model = model, extra = { a = 1 } })
     expect(function() gb.io.load_checkpoint(path, { model = nn.Linear(3, 2) }) end):to_fail("weight")
-    expect(function() gb.io.load_checkpoint(path, { optimizer = optim.SGD(model:parameters(), {}) }) end):to_fail("optimizer")
+    expect(function() gb.io.load_checkpoint(path,
+      { optimizer = optim.SGD(model:parameters(), {}) }) end):to_fail("optimizer")
     expect(function() gb.io.save_checkpoint(path, { extra = { fn = print } }) end):to_fail("extra/fn")
     expect(function() gb.io.save_checkpoint(path, { thing = 5 }) end):to_fail("thing")
     expect(function() gb.io.save_checkpoint(path) end):to_fail("save_checkpoint")

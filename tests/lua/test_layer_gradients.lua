@@ -1,12 +1,14 @@
--- test_layer_gradients.lua - the gradients of linear and mlp, made in one op: against the same layers out of single ops in float64, and summed up
--- in place by the product against sums that are handed over, as a weight with a hook has them.
+-- test_layer_gradients.lua - the gradients of linear and mlp, made in one op: against the same layers out of single ops
+-- in float64, and summed up in place by the product against sums that are handed over, as a weight with a hook has
+-- them.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local F, nn, optim, amp = gb.nn.functional, gb.nn, gb.optim, gb.amp
 
 local activations = {
-  none = function(x) return x end, relu = F.relu, gelu = F.gelu, gelu_tanh = function(x) return F.gelu(x, { approximate = "tanh" }) end, silu = F.silu,
+  none = function(x) return x end, relu = F.relu, gelu = F.gelu,
+    gelu_tanh = function(x) return F.gelu(x, { approximate = "tanh" }) end, silu = F.silu,
   tanh = gb.tanh, sigmoid = gb.sigmoid,
 }
 local names = { "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" }
@@ -16,8 +18,8 @@ gb.manual_seed(3)
 local function leaf(dtype, ...) return gb.randn(...):to(dtype):requires_grad_() end
 local function twin(t) return t and t:detach():clone():requires_grad_(t.requires_grad) end
 
--- On a GPU a product adds its sum to what is there in one rounding, where a sum that is handed over is rounded before: one unit in the last place
--- of the largest element. On the CPU the bits are the same.
+-- On a GPU a product adds its sum to what is there in one rounding, where a sum that is handed over is rounded before:
+-- one unit in the last place of the largest element. On the CPU the bits are the same.
 local function expect_same_sum(a, b)
   if a.device == "cpu" then return expect(a):to_equal_bits(b) end
   local scale = b:abs():max():item()
@@ -46,7 +48,8 @@ describe("one op for the gradients of a layer", function()
         if bias then expect(b.grad):to_be_close(b2.grad, 1e-12) end
       end)
       it(("mlp %s%s is what single ops give"):format(name, bias and "" or ", no bias"), function()
-        local t = { leaf("float64", 2, 5, 9), leaf("float64", 17, 9), bias and leaf("float64", 17), leaf("float64", 3, 17), bias and leaf("float64", 3) }
+        local t = { leaf("float64", 2, 5, 9), leaf("float64", 17, 9), bias and leaf("float64", 17),
+          leaf("float64", 3, 17), bias and leaf("float64", 3) }
         local u = {}
         for i = 1, 5 do u[i] = twin(t[i]) end
         local up = gb.randn(2, 5, 3):to("float64")
@@ -63,7 +66,8 @@ describe("one op for the gradients of a layer", function()
   end
   for _, dtype in ipairs { "float16", "bfloat16" } do
     it("keeps a float32 weight's gradient unrounded under autocast to " .. dtype, function()
-      -- operands are the same 16-bit numbers; float32 sums of at most 40 terms of the size of 1 differ by some units of 2^-24
+      -- operands are the same 16-bit numbers; float32 sums of at most 40 terms of the size of 1 differ by some units of
+      -- 2^-24
       local x, w, b = leaf(dtype, 40, 19), leaf("float32", 11, 19), leaf("float32", 11)
       local y = amp.autocast({ dtype = dtype }, function() return F.linear(x, w, b) end)
       local up = gb.randn(40, 11):to(dtype)
@@ -148,7 +152,8 @@ describe("sums of a weight's gradients", function()
         local w2, b2 = watched(twin(w)), watched(twin(b))
         for _ = 1, 3 do
           local x, up = gb.randn(rows, 21):to(dtype), gb.randn(rows, 13):to(dtype)
-          local function run(u, v) return amp.autocast({ dtype = dtype == "float32" and "bfloat16" or dtype, enabled = dtype ~= "float32" }, function()
+          local function run(u, v) return amp.autocast({ dtype = dtype == "float32" and "bfloat16" or dtype,
+            enabled = dtype ~= "float32" }, function()
             return F.linear(x, u, v, { activation = "gelu_tanh" })
           end) end
           run(w, b):backward(up)
@@ -163,9 +168,12 @@ describe("sums of a weight's gradients", function()
     local w, x = leaf("float32", 8, 8), gb.randn(5, 8)
     local w2 = watched(twin(w))
     for _ = 1, 2 do
-      for _, u in ipairs { w, w2 } do F.linear(F.linear(F.linear(x, u), u, nil, { activation = "tanh" }), u):square():sum():backward() end
+      for _, u in ipairs { w, w2 } do
+        F.linear(F.linear(F.linear(x, u), u, nil, { activation = "tanh" }), u):square():sum():backward()
+      end
     end
-    -- handed over, the uses of one call are added up before they meet the sum of the call before: a rounding of float32 or two
+    -- handed over, the uses of one call are added up before they meet the sum of the call before: a rounding of float32
+    -- or two
     expect(w.grad / w2.grad:abs():max()):to_be_close(w2.grad / w2.grad:abs():max(), 5e-7)
   end)
   it("of parameters in an optimizer, through training steps", function()
@@ -184,7 +192,8 @@ describe("sums of a weight's gradients", function()
     local plain, handed = train(false), train(true)
     for i = 1, #plain do
       if plain[i].device == "cpu" then expect(plain[i]:detach()):to_equal_bits(handed[i]:detach())
-      else expect(plain[i]:detach()):to_be_close(handed[i]:detach(), 1e-4) end -- AdamW divides by the size of a gradient, small ones too
+      -- AdamW divides by the size of a gradient, small ones too
+      else expect(plain[i]:detach()):to_be_close(handed[i]:detach(), 1e-4) end
     end
   end)
   it("need no memory for the gradient that is added", function()
@@ -309,8 +318,9 @@ describe("what mlp keeps for backward", function()
   end)
 end)
 
--- What mlp keeps of these activations is their argument: backward computes the hidden layer from it again, beside the derivative and in pieces, of
--- which there is more than one here. Against the layers one by one; float32 sums of up to 300 products come in another order, 16 bits round each.
+-- What mlp keeps of these activations is their argument: backward computes the hidden layer from it again, beside the
+-- derivative and in pieces, of which there is more than one here. Against the layers one by one; float32 sums of up to
+-- 300 products come in another order, 16 bits round each.
 describe("mlp's hidden layer in backward", function()
   local tolerance = { float64 = 1e-12, float32 = 1e-5, bfloat16 = 2 ^ -6, float16 = 2 ^ -9 }
   for _, activation in ipairs { "gelu", "gelu_tanh", "silu" } do

@@ -1,6 +1,6 @@
--- test_layouts.lua - copies, casts and elementwise ops whose operands run across the result: transposed, permuted, reversed, broadcast, at odd
--- offsets, and of sizes around those of the squares, lines and boxes in which they are read. What is expected is counted from positions, so
--- that nothing strided has a part in it.
+-- test_layouts.lua - copies, casts and elementwise ops whose operands run across the result: transposed, permuted,
+-- reversed, broadcast, at odd offsets, and of sizes around those of the squares, lines and boxes in which they are
+-- read. What is expected is counted from positions, so that nothing strided has a part in it.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -12,7 +12,8 @@ local PRIME = 127
 -- What element `number` of a source holds.
 local function value(number, dtype) return (number % PRIME):to(dtype) end
 
--- A source of a shape, `offset` elements into its storage; and its elements' numbers in row-major order as strides tell them.
+-- A source of a shape, `offset` elements into its storage; and its elements' numbers in row-major order as strides tell
+-- them.
 local function source(shape, offset, dtype)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end
@@ -44,7 +45,8 @@ end
 
 describe("copies of what runs across", function()
   it("in every dtype, around the sizes of squares, lines and boxes", function()
-    local sizes = { { 64, 64 }, { 65, 63 }, { 15, 300 }, { 300, 15 }, { 3, 1000 }, { 1000, 3 }, { 2, 2000 }, { 129, 127 }, { 257, 255 }, { 33, 31 },
+    local sizes = { { 64, 64 }, { 65, 63 }, { 15, 300 }, { 300, 15 }, { 3, 1000 }, { 1000, 3 }, { 2, 2000 },
+      { 129, 127 }, { 257, 255 }, { 33, 31 },
       { 513, 130 }, { 130, 513 } }
     if gb.get_default_device() == "cpu" then sizes[#sizes + 1] = { 1030, 1027 } end -- the CPU's boxes
     for _, size in ipairs(sizes) do
@@ -55,9 +57,12 @@ describe("copies of what runs across", function()
     end
   end)
   it("in any order of up to 8 dims", function()
-    local cases = { { { 5, 70, 6, 90 }, { 4, 3, 2, 1 } }, { { 3, 40, 6, 32 }, { 1, 3, 2, 4 } }, { { 3, 6, 40, 32 }, { 1, 3, 2, 4 } },
-      { { 2, 3, 61, 59 }, { 1, 3, 4, 2 } }, { { 2, 61, 59, 3 }, { 1, 4, 2, 3 } }, { { 7, 33, 65 }, { 3, 1, 2 } }, { { 7, 33, 65 }, { 2, 3, 1 } },
-      { { 2, 3, 4, 5, 3, 4, 3, 5 }, { 8, 7, 6, 5, 4, 3, 2, 1 } }, { { 2, 3, 4, 5, 3, 4, 3, 5 }, { 1, 3, 5, 7, 2, 4, 6, 8 } },
+    local cases = { { { 5, 70, 6, 90 }, { 4, 3, 2, 1 } }, { { 3, 40, 6, 32 }, { 1, 3, 2, 4 } },
+      { { 3, 6, 40, 32 }, { 1, 3, 2, 4 } },
+      { { 2, 3, 61, 59 }, { 1, 3, 4, 2 } }, { { 2, 61, 59, 3 }, { 1, 4, 2, 3 } }, { { 7, 33, 65 }, { 3, 1, 2 } },
+        { { 7, 33, 65 }, { 2, 3, 1 } },
+      { { 2, 3, 4, 5, 3, 4, 3, 5 }, { 8, 7, 6, 5, 4, 3, 2, 1 } },
+        { { 2, 3, 4, 5, 3, 4, 3, 5 }, { 1, 3, 5, 7, 2, 4, 6, 8 } },
       { { 2, 1, 40, 1, 50, 1, 3, 1 }, { 7, 8, 5, 2, 4, 3, 1, 6 } } }
     for _, case in ipairs(cases) do
       for _, dtype in ipairs { "uint8", "bfloat16", "float32", "float64" } do
@@ -89,7 +94,8 @@ describe("copies of what runs across", function()
     room[{ { 3, 69 }, { 6, 135 } }]:copy_(x)
     expect(room[{ { 3, 69 }, { 6, 135 } }]:contiguous()):to_equal_bits(y)
     expect(room:sum():item()):to_be(y:sum():item())
-    expect(x[{ { 2, 67, 3 }, { 1, 130, 2 } }]:contiguous()):to_equal_bits(value(numbers({ 22, 65 }, { 3, 134 }, 4), "float32"))
+    expect(x[{ { 2, 67, 3 }, { 1, 130, 2 } }]:contiguous()):to_equal_bits(value(numbers({ 22, 65 }, { 3, 134 }, 4),
+      "float32"))
     local column = gb.zeros(130, 67):t()
     expect(column:copy_(y):contiguous()):to_equal_bits(y)
   end)
@@ -130,12 +136,14 @@ describe("copies of elements that repeat side by side", function()
   it("and so where the elements lie apart, run backwards or repeat on both sides", function()
     gb.manual_seed(8)
     local x = gb.randn(5, 40, 60)
-    for _, given in ipairs { x, x:transpose(2, 3), x[{ {}, { 1, -1, 2 }, { 2, -1, 3 } }], x:permute(3, 1, 2), x:half() } do
+    for _, given in ipairs { x, x:transpose(2, 3), x[{ {}, { 1, -1, 2 }, { 2, -1, 3 } }], x:permute(3, 1, 2),
+      x:half() } do
       local a, b, c = table.unpack(given.shape)
       for times = 2, 5 do
         local up = given:unsqueeze(4):unsqueeze(3):expand(a, b, times, c, times):reshape(a, b * times, c * times)
         for _, place in ipairs { { 1, 1 }, { times, 1 }, { 1, times }, { times, times } } do
-          expect(up[{ {}, { place[1], -1, times }, { place[2], -1, times } }]:contiguous()):to_equal_bits(given:contiguous())
+          expect(up[{ {}, { place[1], -1, times },
+            { place[2], -1, times } }]:contiguous()):to_equal_bits(given:contiguous())
         end
       end
     end

@@ -10,12 +10,14 @@ local x, y, z = gb.randn(6, 4), gb.randn(6, 4), gb.randn(6, 4)
 local labels, signs = gb.rand(6, 4):gt(0.5):float(), gb.rand(6, 4):gt(0.5):float() * 2 - 1
 local row_signs = gb.tensor { 1.0, -1, 1, -1, 1, -1 }
 local classes = gb.tensor { 3, 0, 1, 1, 2, 3 }
-local several = gb.tensor { { 3, 1, -1, 0 }, { -1, 0, 0, 0 }, { 0, 1, 2, 3 }, { 2, -1, 1, 1 }, { 1, 1, -1, 2 }, { 0, -1, -1, -1 } }
+local several = gb.tensor { { 3, 1, -1, 0 }, { -1, 0, 0, 0 }, { 0, 1, 2, 3 }, { 2, -1, 1, 1 }, { 1, 1, -1, 2 },
+  { 0, -1, -1, -1 } }
 
 -- Modules: what they make, their options, the tensors they take, and the function and arguments that must make the
 -- same.
 local modules = {
-  { "HuberLoss", { delta = 0.5 }, { x, y }, F.huber_loss }, { "SoftMarginLoss", { reduction = "sum" }, { x, signs }, F.soft_margin_loss },
+  { "HuberLoss", { delta = 0.5 }, { x, y }, F.huber_loss },
+    { "SoftMarginLoss", { reduction = "sum" }, { x, signs }, F.soft_margin_loss },
   { "HingeEmbeddingLoss", { margin = 0.3 }, { x:abs(), signs }, F.hinge_embedding_loss },
   { "PoissonNLLLoss", { log_input = false, full = true, eps = 0.01 }, { x:abs(), y:abs() * 3 }, F.poisson_nll_loss },
   { "MultiLabelMarginLoss", { reduction = "none" }, { x, several }, F.multilabel_margin_loss },
@@ -58,13 +60,15 @@ describe("a module", function()
     local module = nn.BCEWithLogitsLoss { pos_weight = weight }
     expect(module(x, labels)):to_equal_bits(F.binary_cross_entropy_with_logits(x, labels, { pos_weight = weight }))
     expect(module:state_dict().pos_weight):to_equal_bits(weight)
-    expect(nn.BCEWithLogitsLoss({ pos_weight = 3 })(x, labels)):to_equal_bits(F.binary_cross_entropy_with_logits(x, labels, { pos_weight = 3 }))
+    expect(nn.BCEWithLogitsLoss({ pos_weight = 3 })(x, labels)):to_equal_bits(F.binary_cross_entropy_with_logits(x,
+      labels, { pos_weight = 3 }))
   end)
   it("of distances is its function", function()
     expect(nn.CosineSimilarity()(x, y)):to_equal_bits(F.cosine_similarity(x, y))
     expect(nn.CosineSimilarity({ dim = 1, eps = 2 })(x, y)):to_equal_bits(gb.cosine_similarity(x, y, 1, { eps = 2 }))
     expect(nn.PairwiseDistance()(x, y)):to_equal_bits(F.pairwise_distance(x, y))
-    expect(nn.PairwiseDistance({ p = 1, keepdim = true })(x, y)):to_equal_bits(gb.pairwise_distance(x, y, 1, { keepdim = true }))
+    expect(nn.PairwiseDistance({ p = 1, keepdim = true })(x, y)):to_equal_bits(gb.pairwise_distance(x, y, 1,
+      { keepdim = true }))
     expect(function() nn.CosineSimilarity()(x, y, z) end):to_fail("one argument more")
   end)
   it("Bilinear is its function, initialised as PyTorch's", function()
@@ -85,8 +89,10 @@ describe("pos_weight", function()
     expect(F.binary_cross_entropy_with_logits(x, labels, nil, gb.tensor(2.0))):to_equal_bits(number)
   end)
   it("does not make the loss larger than x", function()
-    expect(function() F.binary_cross_entropy_with_logits(x, labels, { pos_weight = gb.ones(2, 6, 4) }) end):to_fail("'pos_weight' has shape 2x6x4")
-    expect(function() F.binary_cross_entropy_with_logits(x, labels, { pos_weight = "2" }) end):to_fail("tensor or a number")
+    expect(function() F.binary_cross_entropy_with_logits(x, labels,
+      { pos_weight = gb.ones(2, 6, 4) }) end):to_fail("'pos_weight' has shape 2x6x4")
+    expect(function() F.binary_cross_entropy_with_logits(x, labels,
+      { pos_weight = "2" }) end):to_fail("tensor or a number")
   end)
 end)
 
@@ -94,7 +100,8 @@ end)
 local wrong = {
   { "huber_loss", "'delta' is 0, it must be above 0", function() F.huber_loss(x, y, { delta = 0 }) end },
   { "huber_loss", "weight 4", function() F.huber_loss(x, y, gb.ones(4)) end },
-  { "triplet_margin_loss", "'margin' is 0, it must be above 0", function() F.triplet_margin_loss(x, y, z, { margin = 0 }) end },
+  { "triplet_margin_loss", "'margin' is 0, it must be above 0",
+    function() F.triplet_margin_loss(x, y, z, { margin = 0 }) end },
   { "triplet_margin_loss", "negative 4x6", function() F.triplet_margin_loss(x, y, z:t()) end },
   { "margin_ranking_loss", "target 6", function() F.margin_ranking_loss(x, y, row_signs) end },
   { "cosine_embedding_loss", "a target [n] goes with", function() F.cosine_embedding_loss(x, y, gb.tensor(1.0)) end },
@@ -104,13 +111,19 @@ local wrong = {
   { "gaussian_nll_loss", "var 1x1", function() F.gaussian_nll_loss(x, y, gb.ones(1, 1)) end },
   { "multilabel_margin_loss", "target 6", function() F.multilabel_margin_loss(x, classes) end },
   { "multilabel_margin_loss", "'target' must be an integer", function() F.multilabel_margin_loss(x, labels) end },
-  { "multilabel_margin_loss", "no classes", function() F.multilabel_margin_loss(gb.ones(2, 0), gb.ones(2, 0, { dtype = "int64" })) end },
-  { "multilabel_soft_margin_loss", "'weight' has shape 6", function() F.multilabel_soft_margin_loss(x, labels, row_signs) end },
-  { "multi_margin_loss", "'p' is 3, it must be at least 1 and at most 2", function() F.multi_margin_loss(x, classes, { p = 3 }) end },
-  { "multi_margin_loss", "weight needs one element per class, 4", function() F.multi_margin_loss(x, classes, gb.ones(3)) end },
+  { "multilabel_margin_loss", "no classes",
+    function() F.multilabel_margin_loss(gb.ones(2, 0), gb.ones(2, 0, { dtype = "int64" })) end },
+  { "multilabel_soft_margin_loss", "'weight' has shape 6",
+    function() F.multilabel_soft_margin_loss(x, labels, row_signs) end },
+  { "multi_margin_loss", "'p' is 3, it must be at least 1 and at most 2",
+    function() F.multi_margin_loss(x, classes, { p = 3 }) end },
+  { "multi_margin_loss", "weight needs one element per class, 4",
+    function() F.multi_margin_loss(x, classes, gb.ones(3)) end },
   { "multi_margin_loss", "class indices", function() F.multi_margin_loss(x, gb.tensor { 1, 2 }) end },
-  { "sigmoid_focal_loss", "'alpha' is -0.5, it must be 0 to 1, or -1", function() F.sigmoid_focal_loss(x, labels, { alpha = -0.5 }) end },
-  { "sigmoid_focal_loss", "'alpha' is 1.5, it must be at most 1", function() F.sigmoid_focal_loss(x, labels, { alpha = 1.5 }) end },
+  { "sigmoid_focal_loss", "'alpha' is -0.5, it must be 0 to 1, or -1",
+    function() F.sigmoid_focal_loss(x, labels, { alpha = -0.5 }) end },
+  { "sigmoid_focal_loss", "'alpha' is 1.5, it must be at most 1",
+    function() F.sigmoid_focal_loss(x, labels, { alpha = 1.5 }) end },
   { "dice_loss", "'smooth' is -1, it must be at least 0", function() F.dice_loss(x, labels, { smooth = -1 }) end },
   { "dice_loss", "dimensions", function() F.dice_loss(x[1], labels[1]) end },
   { "soft_margin_loss", "target 6", function() F.soft_margin_loss(x, row_signs) end },
@@ -140,8 +153,10 @@ describe("a wrong call", function()
         expect(tostring(text):find(name, 1, true) ~= nil and tostring(text):find(tostring(bad), 1, true) ~= nil
           and tostring(text):find("out of range 0 .. 3", 1, true) ~= nil):to_be(true)
       end
-      check(x.device ~= "cpu" and "" or "multi_margin_loss", function() return F.multi_margin_loss(x, gb.tensor { 0, 1, 2, 3, bad, 0 }) end)
-      check(x.device ~= "cpu" and "" or "multilabel_margin_loss", function() return F.multilabel_margin_loss(x[1], gb.tensor { 2, bad, -1, 0 }) end)
+      check(x.device ~= "cpu" and "" or "multi_margin_loss",
+        function() return F.multi_margin_loss(x, gb.tensor { 0, 1, 2, 3, bad, 0 }) end)
+      check(x.device ~= "cpu" and "" or "multilabel_margin_loss",
+        function() return F.multilabel_margin_loss(x[1], gb.tensor { 2, bad, -1, 0 }) end)
     end)
   end
 end)
@@ -154,7 +169,8 @@ describe("at the edges", function()
   end)
   it("a negative variance gives NaN, one below eps counts as eps", function()
     local mean, target = gb.zeros(3), gb.ones(3)
-    local loss = F.gaussian_nll_loss(mean, target, gb.tensor { -1.0, 0, 4 }, { eps = 0.25, reduction = "none" }):tolist()
+    local loss = F.gaussian_nll_loss(mean, target, gb.tensor { -1.0, 0, 4 },
+      { eps = 0.25, reduction = "none" }):tolist()
     expect(loss[1] ~= loss[1]):to_be(true)
     expect(loss[2]):to_be_near(0.5 * (math.log(0.25) + 4), 1e-6)
     expect(loss[3]):to_be_near(0.5 * (math.log(4) + 0.25), 1e-6)
@@ -191,7 +207,8 @@ end)
 
 -- {==== ctc_loss ====
 
--- The loss of one sample by its definition: the probabilities of all paths that are the target without repeats and blanks.
+-- The loss of one sample by its definition: the probabilities of all paths that are the target without repeats and
+-- blanks.
 local function by_paths(log_probs, target, blank)
   local steps, most, total = log_probs:size(1), log_probs:size(2) - 1, 0
   local rows, wanted = log_probs:tolist(), table.concat(target, ",")
@@ -219,7 +236,8 @@ describe("ctc_loss", function()
   gb.manual_seed(8)
   local logits = gb.randn(5, 3, 4, { dtype = "float64" })
   local log_probs = logits:log_softmax(-1)
-  local targets, steps, lengths = gb.tensor { { 1, 2 }, { 3, 3 }, { 2, 0 } }, gb.tensor { 5, 4, 3 }, gb.tensor { 2, 2, 1 }
+  local targets, steps, lengths = gb.tensor { { 1, 2 }, { 3, 3 }, { 2, 0 } }, gb.tensor { 5, 4, 3 },
+    gb.tensor { 2, 2, 1 }
   local function loss(options) return F.ctc_loss(log_probs, targets, steps, lengths, options) end
   it("is the sum over all paths", function()
     local each = loss({ reduction = "none" }):tolist()
@@ -238,7 +256,8 @@ describe("ctc_loss", function()
     local each = loss { reduction = "none" }
     local row = gb.tensor { 1, 2, 3, 3, 2 }
     expect(F.ctc_loss(log_probs, row, steps, lengths, { reduction = "none" })):to_equal_bits(each)
-    expect(F.ctc_loss(log_probs:transpose(1, 2):contiguous():transpose(1, 2), targets:t():contiguous():t(), steps:to("int32"), lengths:to("uint8"),
+    expect(F.ctc_loss(log_probs:transpose(1, 2):contiguous():transpose(1, 2), targets:t():contiguous():t(),
+      steps:to("int32"), lengths:to("uint8"),
       { reduction = "none" })):to_equal_bits(each)
     for _, one in ipairs { gb.tensor(4), gb.tensor { 4 } } do
       expect(F.ctc_loss(log_probs:select(2, 2), targets[2], one, one - 2, { reduction = "sum" })):to_equal_bits(each[2])
@@ -270,10 +289,12 @@ describe("ctc_loss", function()
     local empty = gb.zeros(3, { dtype = "int64" })
     local each = F.ctc_loss(log_probs, targets, steps, empty, { reduction = "none" })
     expect(each[3]:item()):to_be_near(-log_probs:select(2, 3):narrow(1, 1, 3):select(2, 1):sum():item(), 1e-12)
-    expect(F.ctc_loss(log_probs, gb.zeros(3, 0, { dtype = "int64" }), steps, empty, { reduction = "none" })):to_equal_bits(each)
+    expect(F.ctc_loss(log_probs, gb.zeros(3, 0, { dtype = "int64" }), steps, empty,
+      { reduction = "none" })):to_equal_bits(each)
     expect(F.ctc_loss(log_probs, targets, empty, empty, { reduction = "none" })):to_be_close { 0, 0, 0 }
     local none = gb.zeros(0, { dtype = "int64" })
-    expect(F.ctc_loss(gb.zeros(5, 0, 4), gb.zeros(0, 2, { dtype = "int64" }), none, none, { reduction = "none" })):to_have_shape(0)
+    expect(F.ctc_loss(gb.zeros(5, 0, 4), gb.zeros(0, 2, { dtype = "int64" }), none, none,
+      { reduction = "none" })):to_have_shape(0)
     expect(F.ctc_loss(gb.zeros(5, 0, 4), none, none, none, { reduction = "sum" }):item()):to_be(0.0)
   end)
   it("counts classes that are certain or impossible", function()
@@ -287,7 +308,8 @@ describe("ctc_loss", function()
   it("has its module", function()
     local module = nn.CTCLoss { blank = 3, zero_infinity = true, reduction = "sum" }
     expect(module(log_probs, targets - targets:eq(3):long(), steps, lengths)):to_equal_bits(
-      F.ctc_loss(log_probs, targets - targets:eq(3):long(), steps, lengths, { blank = 3, zero_infinity = true, reduction = "sum" }))
+      F.ctc_loss(log_probs, targets - targets:eq(3):long(), steps, lengths,
+        { blank = 3, zero_infinity = true, reduction = "sum" }))
     expect(function() module(log_probs, targets, steps, lengths, x) end):to_fail("one argument more")
   end)
   it("refuses what does not fit", function()

@@ -1,5 +1,6 @@
 -- test_models.lua - real models: the logits, loss and gradients of tests/models/NAME.lua against PyTorch's, which
--- tests/models/make.py saved in float64, and the errors of 16-bit autocast against those of PyTorch's own. NAME as an argument runs one model.
+-- tests/models/make.py saved in float64, and the errors of 16-bit autocast against those of PyTorch's own. NAME as an
+-- argument runs one model.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -56,7 +57,9 @@ local function read(name)
   for k, weight in ipairs(record.names) do
     weights[weight] = record.large and drawn(weight, record.shapes[weight], k) or stored["weight." .. weight]
   end
-  for key, shape in pairs(record.drawn) do inputs[key] = (words(count_of(shape), 0) / PRIME * 2 - 1):reshape(shape):to("float32") end
+  for key, shape in pairs(record.drawn) do
+    inputs[key] = (words(count_of(shape), 0) / PRIME * 2 - 1):reshape(shape):to("float32")
+  end
   for key, t in pairs(stored) do
     local input = key:match("^input%.(.+)$")
     if input then inputs[input] = t end
@@ -104,7 +107,9 @@ local function distance(y, exact)
     most, largest = math.max(most, math.abs(got.elements[i] - e)), math.max(largest, math.abs(e))
   end
   -- A projection adds up every element: a share of the norm, as an element is of the largest.
-  for i, p in ipairs(want.projections) do most = math.max(most, math.abs(got.projections[i] - p) / want.norm * largest) end
+  for i, p in ipairs(want.projections) do
+    most = math.max(most, math.abs(got.projections[i] - p) / want.norm * largest)
+  end
   return most, largest
 end
 
@@ -135,7 +140,9 @@ for _, name in ipairs(models) do
           if zero[key] then largest = record.largest end
           -- In float32 a deep network of relu jumps where an argument changes its sign: a share of the whole tensor.
           if record.large and dtype == "float32" then off, largest = relative(results[key], exact) * most / KINKS, 1 end
-          if not (off <= most * largest) then error(("%s: off by %g of its largest magnitude"):format(key, off / largest)) end
+          if not (off <= most * largest) then
+            error(("%s: off by %g of its largest magnitude"):format(key, off / largest))
+          end
         end
       end)
     end

@@ -1,5 +1,5 @@
--- test_nn.lua - modules: what is found and how it is named, states, conversions that keep identity, printing, hooks, how long Sequential holds
--- what lies between its layers, and where each layer's first values come from.
+-- test_nn.lua - modules: what is found and how it is named, states, conversions that keep identity, printing, hooks,
+-- how long Sequential holds what lies between its layers, and where each layer's first values come from.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -33,10 +33,12 @@ describe("discovery", function()
   it("walks plain tables: the list, then the other keys sorted; names count from 0", function()
     local Net = nn.Module:extend("Net")
     function Net:init()
-      self.blocks = { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1, { bias = false }), zeta = nn.Parameter(gb.ones(1)), alpha = nn.Parameter(gb.ones(1)),
+      self.blocks = { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1, { bias = false }),
+        zeta = nn.Parameter(gb.ones(1)), alpha = nn.Parameter(gb.ones(1)),
                       deep = { { nn.Parameter(gb.ones(1)) } } }
     end
-    expect(names_of(Net():named_parameters())):to_be("blocks.0.weight blocks.1.weight blocks.alpha blocks.deep.0.0 blocks.zeta")
+    expect(names_of(Net():named_parameters())):to_be("blocks.0.weight blocks.1.weight blocks.alpha blocks.deep.0.0 \z
+      blocks.zeta")
   end)
   it("lists what is shared once, and survives loops", function()
     local Net = nn.Module:extend("Net")
@@ -64,7 +66,8 @@ describe("discovery", function()
     expect(#list:parameters()):to_be(4)
     list:append(nn.ReLU())
     expect(#list):to_be(3)
-    expect(names_of(nn.ModuleDict({ b = nn.Linear(1, 1, { bias = false }), a = nn.Linear(1, 1, { bias = false }) }):named_parameters())):to_be("a.weight b.weight")
+    expect(names_of(nn.ModuleDict({ b = nn.Linear(1, 1, { bias = false }),
+      a = nn.Linear(1, 1, { bias = false }) }):named_parameters())):to_be("a.weight b.weight")
   end)
   it("a ModuleDict gives its modules by name, in order of first assignment", function()
     local dict = nn.ModuleDict { b = nn.ReLU(), a = nn.Linear(1, 1) }
@@ -211,8 +214,10 @@ describe("state_dict", function()
   it("what is missing, unexpected or of another shape is an error", function()
     local net = nn.Linear(2, 3)
     expect(function() net:load_state_dict { weight = gb.ones(3, 2) } end):to_fail("missing: bias")
-    expect(function() net:load_state_dict { weight = gb.ones(3, 2), bias = gb.ones(3), more = gb.ones(1) } end):to_fail("unexpected: more")
-    expect(function() net:load_state_dict { weight = gb.ones(2, 3), bias = gb.ones(3) } end):to_fail("weight has shape 2x3")
+    expect(function() net:load_state_dict { weight = gb.ones(3, 2), bias = gb.ones(3),
+      more = gb.ones(1) } end):to_fail("unexpected: more")
+    expect(function() net:load_state_dict { weight = gb.ones(2, 3),
+      bias = gb.ones(3) } end):to_fail("weight has shape 2x3")
     expect(function() net:load_state_dict { weight = 5, bias = gb.ones(3) } end):to_fail("weight")
     expect(function() net:load_state_dict() end):to_fail("load_state_dict")
     local before = net.weight:detach():clone()
@@ -239,7 +244,9 @@ describe("state_dict", function()
       for name, t in pairs(more) do all[name] = t or nil end
       return all
     end
-    local missing, unexpected = net:load_state_dict(state { ["tok.weight"] = ones, ["head.weight"] = ones:clone(), ["again.first.bias"] = gb.zeros(2) })
+    local missing,
+      unexpected = net:load_state_dict(state { ["tok.weight"] = ones, ["head.weight"] = ones:clone(),
+      ["again.first.bias"] = gb.zeros(2) })
     expect(#missing + #unexpected):to_be(0)
     expect(net.tok.weight:detach()):to_equal_bits(ones)
     net:load_state_dict(state { ["tok.weight"] = false, ["head.weight"] = ones * 2 }) -- the second name alone
@@ -252,10 +259,12 @@ describe("state_dict", function()
     expect(load { ["tok.weight"] = zero, ["head.weight"] = ones }):to_fail(differ)
     expect(load { ["tok.weight"] = zero, ["head.weight"] = -zero }):to_fail(differ)
     expect(load { ["tok.weight"] = zero, ["head.weight"] = zero:double() }):to_fail(differ)
-    expect(load { ["head.weight"] = gb.ones(2, 3) }):to_fail("head.weight has shape 2x3 in the state, 3x2 in the module")
+    expect(load { ["head.weight"] = gb.ones(2,
+      3) }):to_fail("head.weight has shape 2x3 in the state, 3x2 in the module")
     expect(load { ["head.weight"] = 1 }):to_fail("head.weight is a number in the state, not a tensor")
     expect(load { ["tok.weight"] = false }):to_fail("missing: tok.weight; unexpected: none")
-    for _, name in ipairs { "head.bias", "blocks.1.weight", "tok.weight.x", "head", "", "_order.known", "again.0.bias" } do
+    for _, name in ipairs { "head.bias", "blocks.1.weight", "tok.weight.x", "head", "", "_order.known",
+      "again.0.bias" } do
       expect(load { [name] = ones }):to_fail("missing: none; unexpected: " .. name)
     end
   end)
@@ -317,13 +326,17 @@ describe("printing", function()
   it("is a tree with counts and precision", function()
     local net = nn.Sequential(nn.Linear(1000, 50), nn.ReLU(), nn.Sequential(nn.Linear(50, 2, { bias = false })))
     expect(tostring(net)):to_be(table.concat({
-      "Sequential()  50,150 parameters, float32", "  [1]: Linear(1000 -> 50)  50,050 parameters, float32", "  [2]: ReLU()",
-      "  [3]: Sequential()  100 parameters, float32", "    [1]: Linear(50 -> 2, no bias)  100 parameters, float32" }, "\n"))
+      "Sequential()  50,150 parameters, float32", "  [1]: Linear(1000 -> 50)  50,050 parameters, float32",
+        "  [2]: ReLU()",
+      "  [3]: Sequential()  100 parameters, float32", "    [1]: Linear(50 -> 2, no bias)  100 parameters, float32" },
+        "\n"))
   end)
   it("shows what layers are made with", function()
     for _, row in ipairs {
-      { nn.Conv2d(3, 8, 5, { activation = "relu", bias = false }), "3 -> 8, 5x5, relu, no bias" }, { nn.MaxPool2d(2), "2x2" },
-      { nn.Dropout(0.25), "p = 0.25" }, { nn.Embedding(10, 4), "10 x 4" }, { nn.LayerNorm { 3, 4 }, "3x4" }, { nn.GELU("tanh"), "tanh" },
+      { nn.Conv2d(3, 8, 5, { activation = "relu", bias = false }), "3 -> 8, 5x5, relu, no bias" },
+        { nn.MaxPool2d(2), "2x2" },
+      { nn.Dropout(0.25), "p = 0.25" }, { nn.Embedding(10, 4), "10 x 4" }, { nn.LayerNorm { 3, 4 }, "3x4" },
+        { nn.GELU("tanh"), "tanh" },
       { nn.MultiheadAttention(8, 2, { is_causal = true }), "2 heads, causal" }, { nn.CrossEntropyLoss(), "mean" },
     } do
       expect(tostring(row[1]):find(row[2], 1, true) ~= nil):to_be(true)
@@ -429,7 +442,8 @@ describe("Sequential", function()
     local keep, seen = Keep(), nil
     local hooked = nn.Tanh()
     hooked:register_forward_hook(function(_, inputs, output) seen = { inputs[1], output } end)
-    nn.Sequential(nn.Tanh(), nn.Sequential(nn.Tanh(), keep), nn.Sequential(nn.Sequential(hooked)), nn.Tanh())(gb.ones(3))
+    nn.Sequential(nn.Tanh(), nn.Sequential(nn.Tanh(), keep), nn.Sequential(nn.Sequential(hooked)),
+      nn.Tanh())(gb.ones(3))
     local a = gb.tensor(1.0):tanh():item()
     local b = gb.tensor(a):tanh():item()
     expect(keep.seen):to_be_close({ b, b, b })
@@ -501,7 +515,8 @@ describe("first values are PyTorch's", function()
     expect_normal(gb.no_grad(function() return e.weight[{ { 1, 2 } }] end), 1)
   end)
   it("norms: ones and zeros", function()
-    for _, layer in ipairs { nn.LayerNorm(6), nn.BatchNorm2d(6), nn.BatchNorm1d(6), nn.RMSNorm(6), nn.GroupNorm(2, 6) } do
+    for _, layer in ipairs { nn.LayerNorm(6), nn.BatchNorm2d(6), nn.BatchNorm1d(6), nn.RMSNorm(6),
+      nn.GroupNorm(2, 6) } do
       expect(layer.weight):to_be_close { 1, 1, 1, 1, 1, 1 }
       if layer.bias then expect(layer.bias):to_be_close { 0, 0, 0, 0, 0, 0 } end
     end
@@ -551,8 +566,10 @@ describe("layers", function()
     expect(nn.LogSoftmax()(x)):to_be_close(F.log_softmax(x, -1))
     expect(nn.SiLU()(x)):to_be_close(F.silu(x))
     expect(nn.Sigmoid()(x)):to_be_close(F.sigmoid(x))
-    for layer, op in pairs { ReLU6 = "relu6", SELU = "selu", Mish = "mish", Softsign = "softsign", Hardsigmoid = "hardsigmoid", GLU = "glu",
-                             Hardswish = "hardswish", LogSigmoid = "logsigmoid", Tanhshrink = "tanhshrink", CELU = "celu", Softshrink = "softshrink",
+    for layer, op in pairs { ReLU6 = "relu6", SELU = "selu", Mish = "mish", Softsign = "softsign",
+      Hardsigmoid = "hardsigmoid", GLU = "glu",
+                             Hardswish = "hardswish", LogSigmoid = "logsigmoid", Tanhshrink = "tanhshrink",
+                               CELU = "celu", Softshrink = "softshrink",
                              Hardshrink = "hardshrink", Hardtanh = "hardtanh" } do
       expect(nn[layer]()(x)):to_equal_bits(F[op](x))
     end
@@ -601,7 +618,8 @@ describe("layers", function()
   end)
   it("losses", function()
     local target, same = gb.tensor { 0, 3, 1 }, x * 0.5
-    expect(nn.CrossEntropyLoss({ label_smoothing = 0.1, reduction = "sum" })(x, target)):to_be_close(F.cross_entropy(x, target, { label_smoothing = 0.1, reduction = "sum" }))
+    expect(nn.CrossEntropyLoss({ label_smoothing = 0.1, reduction = "sum" })(x, target)):to_be_close(F.cross_entropy(x,
+      target, { label_smoothing = 0.1, reduction = "sum" }))
     local weight = gb.tensor { 1.0, 2.0, 3.0, 4.0 }
     local weighted = nn.CrossEntropyLoss { weight = weight }
     expect(weighted(x, target)):to_be_close(F.cross_entropy(x, target, weight))
@@ -609,7 +627,8 @@ describe("layers", function()
     expect(nn.MSELoss()(x, same)):to_be_close(F.mse_loss(x, same))
     expect(nn.L1Loss({ reduction = "none" })(x, same)):to_have_shape(3, 4)
     expect(nn.SmoothL1Loss({ beta = 0.5 })(x, same)):to_be_close(F.smooth_l1_loss(x, same, { beta = 0.5 }))
-    expect(nn.BCEWithLogitsLoss({ pos_weight = 2 })(x, same:sigmoid())):to_be_close(F.binary_cross_entropy_with_logits(x, same:sigmoid(), { pos_weight = 2 }))
+    expect(nn.BCEWithLogitsLoss({ pos_weight = 2 })(x,
+      same:sigmoid())):to_be_close(F.binary_cross_entropy_with_logits(x, same:sigmoid(), { pos_weight = 2 }))
     expect(nn.NLLLoss()(F.log_softmax(x, -1), target)):to_be_close(F.cross_entropy(x, target), 1e-6)
     expect(nn.KLDivLoss({ reduction = "batchmean" })(F.log_softmax(x, -1), F.softmax(same, -1))):to_be_close(
       F.kl_div(F.log_softmax(x, -1), F.softmax(same, -1), { reduction = "batchmean" }))
@@ -628,17 +647,26 @@ describe("layers", function()
   end)
   it("refuse options and sizes that are none", function()
     for _, fn in ipairs {
-      function() nn.Linear(2, 2, { bais = true }) end, function() nn.Linear(2, 2, 5) end, function() nn.Linear() end, function() nn.Linear(-1, 2) end,
-      function() nn.Linear("a", 2) end, function() nn.Linear(2, 2, { activation = "nonsense" })(gb.ones(1, 2)) end, function() nn.Conv2d(3, 4) end,
-      function() nn.Conv2d(3, 4, "x") end, function() nn.Conv2d(3, 4, 3, { groups = 2 }) end, function() nn.Conv2d(3, 4, { 1, 2, 3 }) end,
-      function() nn.MaxPool2d() end, function() nn.Embedding(3) end, function() nn.Embedding(3, 2, { padding_idx = 3 }) end, function() nn.LayerNorm() end,
-      function() nn.BatchNorm2d() end, function() nn.Parameter(5) end, function() nn.Parameter() end, function() nn.Dropout(2) end, function() nn.Dropout("x") end,
-      function() nn.CrossEntropyLoss { smoothing = 1 } end, function() nn.Sequential(5)(gb.ones(1)) end, function() nn.Sequential(nn.ReLU(), "x") end,
-      function() nn.ModuleList(5) end, function() nn.Linear(2, 2)(5) end, function() nn.Linear(2, 2)() end, function() nn.Linear(2, 2)(gb.ones(3)) end,
+      function() nn.Linear(2, 2, { bais = true }) end, function() nn.Linear(2, 2, 5) end, function() nn.Linear() end,
+        function() nn.Linear(-1, 2) end,
+      function() nn.Linear("a", 2) end, function() nn.Linear(2, 2, { activation = "nonsense" })(gb.ones(1, 2)) end,
+        function() nn.Conv2d(3, 4) end,
+      function() nn.Conv2d(3, 4, "x") end, function() nn.Conv2d(3, 4, 3, { groups = 2 }) end,
+        function() nn.Conv2d(3, 4, { 1, 2, 3 }) end,
+      function() nn.MaxPool2d() end, function() nn.Embedding(3) end,
+        function() nn.Embedding(3, 2, { padding_idx = 3 }) end, function() nn.LayerNorm() end,
+      function() nn.BatchNorm2d() end, function() nn.Parameter(5) end, function() nn.Parameter() end,
+        function() nn.Dropout(2) end, function() nn.Dropout("x") end,
+      function() nn.CrossEntropyLoss { smoothing = 1 } end, function() nn.Sequential(5)(gb.ones(1)) end,
+        function() nn.Sequential(nn.ReLU(), "x") end,
+      function() nn.ModuleList(5) end, function() nn.Linear(2, 2)(5) end, function() nn.Linear(2, 2)() end,
+        function() nn.Linear(2, 2)(gb.ones(3)) end,
     } do
       local ok, why = pcall(fn)
       if ok then error("line " .. debug.getinfo(fn, "S").linedefined .. " was accepted") end
-      if type(why) ~= "string" or why:find("^gibbous/") then error("the recipe's line is not named: " .. tostring(why)) end
+      if type(why) ~= "string" or why:find("^gibbous/") then
+        error("the recipe's line is not named: " .. tostring(why))
+      end
     end
     expect(function() nn.Linear(2, 2, { bais = true }) end):to_fail("did you mean 'bias'")
   end)
@@ -662,7 +690,8 @@ describe("modules within each other", function()
   end)
   it("are refused where they are deeper than names can be", function()
     local model = chain(100000)
-    for _, name in ipairs { "named_modules", "state_dict", "parameters", "children", "describe", "train", "to", "zero_grad", "apply" } do
+    for _, name in ipairs { "named_modules", "state_dict", "parameters", "children", "describe", "train", "to",
+      "zero_grad", "apply" } do
       local argument = name == "to" and "float16" or name == "apply" and print or nil
       expect(function() model[name](model, argument) end):to_fail("within each other more than 1000 deep")
     end

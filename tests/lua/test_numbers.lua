@@ -1,4 +1,5 @@
--- test_numbers.lua - the decisions of docs/numbers.md, row by row; and that a Lua integer keeps all its bits on every way into a tensor.
+-- test_numbers.lua - the decisions of docs/numbers.md, row by row; and that a Lua integer keeps all its bits on every
+-- way into a tensor.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -56,7 +57,8 @@ describe("an integer beyond 2^53", function()
     expect_elements(gb.arange(BIG, BIG + 3), { BIG, BIG + 1, BIG + 2 })
     expect_elements(gb.arange(BIG + 3, BIG - 2, -2), { BIG + 3, BIG + 1, BIG - 1 })
     expect_elements(gb.arange(math.maxinteger - 2, math.maxinteger), { math.maxinteger - 2, math.maxinteger - 1 })
-    expect_elements(gb.arange(math.mininteger, math.maxinteger, math.maxinteger), { math.mininteger, -1, math.maxinteger - 1 })
+    expect_elements(gb.arange(math.mininteger, math.maxinteger, math.maxinteger),
+      { math.mininteger, -1, math.maxinteger - 1 })
   end)
   it("is compared by all its bits", function()
     expect_elements(gb.tensor({ BIG, BIG - 1 }):eq(BIG), { true, false })
@@ -216,7 +218,8 @@ describe("the gradients of activations", function()
   end)
   it("are float64 throughout", function()
     expect(slope64(F.hardsigmoid, 0.5)):to_be(1 / 6)
-    expect(math.abs(slope64(function(x) return F.celu(x, 0.3) end, -1.7) / math.exp(-1.7 / 0.3) - 1) < 1e-14):to_be(true)
+    expect(math.abs(slope64(function(x) return F.celu(x, 0.3) end,
+      -1.7) / math.exp(-1.7 / 0.3) - 1) < 1e-14):to_be(true)
     expect(math.abs(slope64(gb.digamma, 1) / (math.pi ^ 2 / 6) - 1) < 1e-13):to_be(true)
   end)
 end)
@@ -292,7 +295,8 @@ describe("clip_grad_norm_ of a norm that is not finite", function()
   local clip = nn.utils.clip_grad_norm_
   it("multiplies by 0 or NaN without a scaler, as PyTorch: no step goes unclipped", function()
     for _, adopted in ipairs { false, true } do
-      for _, case in ipairs { { { math.huge, 1, 2 }, { NAN, 0, 0 } }, { { NAN, 1, 2 }, { NAN, NAN, NAN } }, { { 1e300, 1, 1 }, { NAN, 0, 0 } } } do
+      for _, case in ipairs { { { math.huge, 1, 2 }, { NAN, 0, 0 } }, { { NAN, 1, 2 }, { NAN, NAN, NAN } },
+        { { 1e300, 1, 1 }, { NAN, 0, 0 } } } do
         local p = leaf { 0, 0, 0 }
         if adopted then optim.SGD({ p }, { lr = 0.1 }) end
         p.grad = gb.tensor(case[1], { dtype = "float32" })
@@ -376,15 +380,18 @@ describe("linear with gelu or silu", function()
   for name, plain in pairs(kinds) do
     it(name .. " is differentiable twice, by every operand, and once more", function()
       gb.manual_seed(5)
-      local x, w, b = gb.randn(3, 4, { dtype = "float64" }), gb.randn(5, 4, { dtype = "float64" }), gb.randn(5, { dtype = "float64" })
+      local x, w, b = gb.randn(3, 4, { dtype = "float64" }), gb.randn(5, 4, { dtype = "float64" }),
+        gb.randn(5, { dtype = "float64" })
       local leaves = { x:requires_grad_(), w:requires_grad_(), b:requires_grad_() }
       local function derivatives(y)
         local first = gb.grad(y:square():sum(), leaves, { create_graph = true })
-        local second = gb.grad(first[1]:square():sum() + first[2]:square():sum() + first[3]:square():sum(), leaves, { create_graph = true })
+        local second = gb.grad(first[1]:square():sum() + first[2]:square():sum() + first[3]:square():sum(), leaves,
+          { create_graph = true })
         local third = gb.grad(second[1]:square():sum() + second[2]:square():sum() + second[3]:square():sum(), leaves)
         return { first[1], first[2], first[3], second[1], second[2], second[3], third[1], third[2], third[3] }
       end
-      local fused, by_hand = derivatives(F.linear(x, w, b, { activation = name })), derivatives(plain(x:matmul(w:t()) + b))
+      local fused, by_hand = derivatives(F.linear(x, w, b, { activation = name })),
+        derivatives(plain(x:matmul(w:t()) + b))
       for i, g in ipairs(fused) do
         local scale = by_hand[i]:abs():max():item()
         expect((g - by_hand[i]):abs():max():item() <= 1e-12 * scale):to_be(true)
@@ -405,7 +412,8 @@ describe("an activation beside a product", function()
     for _, dtype in ipairs { "float64", "float32" } do
       it(name .. " gives the bits that it gives alone, in " .. dtype, function()
         gb.manual_seed(3)
-        local x, w, b = gb.randn(70, 33, { dtype = dtype }), gb.randn(90, 33, { dtype = dtype }), gb.randn(90, { dtype = dtype })
+        local x, w, b = gb.randn(70, 33, { dtype = dtype }), gb.randn(90, 33, { dtype = dtype }),
+          gb.randn(90, { dtype = dtype })
         expect(F.linear(x, w, b, { activation = name }):eq(fn(F.linear(x, w, b))):all():item()):to_be(true)
       end)
     end

@@ -1,4 +1,5 @@
--- test_numerics.lua - gb.amp.numerics: its records, what it estimates and advises, what it prints. The counting itself is tests/c/test_numerics.c's.
+-- test_numerics.lua - gb.amp.numerics: its records, what it estimates and advises, what it prints. The counting itself
+-- is tests/c/test_numerics.c's.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -9,7 +10,9 @@ local function text(t)
   local keys, parts = {}, {}
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys)
-  for i, key in ipairs(keys) do parts[i] = ("%s=%s"):format(key, math.type(t[key]) and ("%.17g"):format(t[key]) or tostring(t[key])) end
+  for i, key in ipairs(keys) do
+    parts[i] = ("%s=%s"):format(key, math.type(t[key]) and ("%.17g"):format(t[key]) or tostring(t[key]))
+  end
   return table.concat(parts, " ")
 end
 
@@ -28,7 +31,8 @@ describe("amp.numerics of a tensor", function()
     expect(record.amin):to_be(2 ^ -149)
   end)
   it("has a bin for every exponent that occurs", function()
-    expect(text(record.exponents)):to_be(text { [-149] = 1, [-26] = 1, [-25] = 1, [-24] = 1, [-15] = 1, [0] = 1, [1] = 1, [15] = 2, [29] = 1 })
+    expect(text(record.exponents)):to_be(text { [-149] = 1, [-26] = 1, [-25] = 1, [-24] = 1, [-15] = 1, [0] = 1,
+      [1] = 1, [15] = 2, [29] = 1 })
   end)
   it("asks about the scope's format, float16 outside, or the one that is named", function()
     expect(amp.autocast("bfloat16", amp.numerics, gb.ones(2)).format):to_be("bfloat16")
@@ -74,9 +78,11 @@ describe("amp.numerics of a tensor", function()
     expect(function() amp.numerics(gb.arange(3)) end):to_fail("this one is int64")
     expect(function() amp.numerics(3) end):to_fail("a tensor, a module or a table of tensors, got number")
     expect(function() amp.numerics { a = 3 } end):to_fail("'a' must be a tensor, got number")
-    expect(function() amp.numerics(gb.ones(2), { format = "int32" }) end):to_fail("'format' must be 'float16', 'bfloat16', 'float32' or 'float64', got 'int32'")
+    expect(function() amp.numerics(gb.ones(2), { format = "int32" }) end):to_fail("'format' must be 'float16', \z
+      'bfloat16', 'float32' or 'float64', got 'int32'")
     expect(function() amp.numerics(gb.ones(2), { dtype = "float16" }) end):to_fail("unknown option 'dtype'")
-    expect(function() amp.numerics(gb.ones(2), "float16") end):to_fail("numerics: expects a table of options, got string")
+    expect(function() amp.numerics(gb.ones(2), "float16") end):to_fail("numerics: expects a table of options, got \z
+      string")
   end)
 end)
 
@@ -86,8 +92,11 @@ describe("what if", function()
     local record = amp.numerics(x)
     for _, scale in ipairs { 1, 2 ^ 10, 2 ^ 20, 2 ^ 38, 2 ^ -8 } do
       local estimate, counted = record:at_scale(scale), amp.numerics(x:to("float64") * scale)
-      -- a value is misjudged within 2^-11 of its size at the upper ends, or where it rounds to 2^-25: less than 1 in 500 of these
-      for _, name in ipairs { "flushed", "subnormal", "overflowed" } do expect(math.abs(estimate[name] - counted[name]) < 0.002):to_be(true) end
+      -- a value is misjudged within 2^-11 of its size at the upper ends, or where it rounds to 2^-25: less than 1 in
+      -- 500 of these
+      for _, name in ipairs { "flushed", "subnormal", "overflowed" } do
+        expect(math.abs(estimate[name] - counted[name]) < 0.002):to_be(true)
+      end
     end
     expect(record:at_scale(2 ^ 20).flushed < record.flushed):to_be(true)
   end)
@@ -99,7 +108,8 @@ describe("what if", function()
   end)
   it("refuses other scales", function()
     for _, scale in ipairs { 0, -2, 3, 1 / 0, "2", 0 / 0 } do
-      expect(function() amp.numerics(gb.ones(1)):at_scale(scale) end):to_fail(type(scale) == "string" and "'scale' must be a number" or "must be a power of two")
+      expect(function() amp.numerics(gb.ones(1)):at_scale(scale) end):to_fail(type(scale) == "string" and
+        "'scale' must be a number" or "must be a power of two")
     end
   end)
   it("the advised scale leaves the largest exponent two below the format's", function()
@@ -133,7 +143,8 @@ describe("amp.numerics of many tensors", function()
   end)
   it("takes tables by name, sorted, without integers", function()
     local names = {}
-    for i, entry in ipairs(amp.numerics { b = gb.ones(2), a = gb.zeros(3), n = gb.arange(3), [10] = gb.ones(1), [2] = gb.ones(1) }) do names[i] = entry.name end
+    for i, entry in ipairs(amp.numerics { b = gb.ones(2), a = gb.zeros(3), n = gb.arange(3), [10] = gb.ones(1),
+      [2] = gb.ones(1) }) do names[i] = entry.name end
     expect(text(names)):to_be(text { "2", "10", "a", "b" })
   end)
 end)
@@ -151,14 +162,18 @@ describe("what is printed", function()
   it("puts exponents together where there are many", function()
     local shown = tostring(amp.numerics(gb.tensor({ 1e-300, 1e300 }, { dtype = "float64" })))
     expect(select(2, shown:gsub("\n", "")) <= 26):to_be(true)
-    expect(shown:find("2^-149..-138  50.00 %", 1, true) ~= nil and shown:find("2^127         50.00 %", 1, true) ~= nil):to_be(true)
+    expect(shown:find("2^-149..-138  50.00 %", 1, true) ~= nil and
+      shown:find("2^127         50.00 %", 1, true) ~= nil):to_be(true)
     expect(select(2, shown:gsub("and beyond", ""))):to_be(2)
   end)
-  it("has columns as wide as any name, in characters", function() -- string.format takes no width above 99, and counts bytes
+  -- string.format takes no width above 99, and counts bytes
+  it("has columns as wide as any name, in characters", function()
     local function columns(names)
       local tensors, places = {}, {}
       for _, name in ipairs(names) do tensors[name] = gb.ones(2) end
-      for line in tostring(amp.numerics(tensors)):gmatch("[^\n]+") do places[utf8.len(line:match("^(.*  )[df][tl][yo]"))] = true end
+      for line in tostring(amp.numerics(tensors)):gmatch("[^\n]+") do
+        places[utf8.len(line:match("^(.*  )[df][tl][yo]"))] = true
+      end
       local width = next(places)
       expect(next(places, width)):to_be(nil)
       return width
@@ -177,7 +192,9 @@ describe("what is printed", function()
   end)
   it("of many tensors is a line each", function()
     local lines = {}
-    for line in tostring(amp.numerics { weight = gb.tensor { 1e-9, 1, 2 } }):gmatch("[^\n]+") do lines[#lines + 1] = line end
+    for line in tostring(amp.numerics { weight = gb.tensor { 1e-9, 1, 2 } }):gmatch("[^\n]+") do
+      lines[#lines + 1] = line
+    end
     expect(#lines):to_be(2)
     expect(lines[2]:find("^weight  float32 +3 +2 +0 %% +0 %% +0 %% +33.33 %% +0 %% +0 %%$") ~= nil):to_be(true)
   end)

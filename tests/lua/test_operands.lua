@@ -1,10 +1,11 @@
--- test_operands.lua - every row of the op table by the kind of its operands: integers, Lua numbers, 0-d tensors of another dtype, mixed dtypes, NaN,
--- integers beyond 2^53 and numbers beyond the range of a dtype.
+-- test_operands.lua - every row of the op table by the kind of its operands: integers, Lua numbers, 0-d tensors of
+-- another dtype, mixed dtypes, NaN, integers beyond 2^53 and numbers beyond the range of a dtype.
 --
--- References are PyTorch's (tests/golden/operands.json, made by operands.py): an error must be an error, integers must be those integers in that dtype,
--- floats lie within a few spacings of their dtype, and float64 gradients within as few of float64. Mixed dtypes need no reference: float32 and float16
--- beside float64 must give what float64 gives. Where ours differs from PyTorch's on purpose, `deviations` says why; docs/numbers.md explains
--- it. A row that has no case of a kind must be in `without`, or be excused by its signature, so that a new op cannot be forgotten.
+-- References are PyTorch's (tests/golden/operands.json, made by operands.py): an error must be an error, integers must
+-- be those integers in that dtype, floats lie within a few spacings of their dtype, and float64 gradients within as few
+-- of float64. Mixed dtypes need no reference: float32 and float16 beside float64 must give what float64 gives. Where
+-- ours differs from PyTorch's on purpose, `deviations` says why; docs/numbers.md explains it. A row that has no case of
+-- a kind must be in `without`, or be excused by its signature, so that a new op cannot be forgotten.
 
 local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
@@ -17,7 +18,8 @@ file:close()
 -- {==== reading records ====
 
 -- A value is written as text: an integer keeps its bits.
-local function value(text) return math.tointeger(text) or (text == "nan" and 0 / 0) or (text:find("inf") and (text:sub(1, 1) == "-" and -math.huge or math.huge)) or tonumber(text) end
+local function value(text) return math.tointeger(text) or (text == "nan" and 0 / 0) or
+  (text:find("inf") and (text:sub(1, 1) == "-" and -math.huge or math.huge)) or tonumber(text) end
 
 local function values(t)
   local list = {}
@@ -82,42 +84,55 @@ local function same(what, got, want, growth)
   end
   for i, v in ipairs(b) do
     local exact = math.type(a[i]) == "integer" and a[i] == v or a[i] ~= a[i] and v ~= v or a[i] == v
-    local near = cases.epsilon[dtype] and math.abs(a[i] - v) <= growth * cases.epsilon[dtype] * (math.abs(v) + largest / 4)
+    local near = cases.epsilon[dtype] and
+      math.abs(a[i] - v) <= growth * cases.epsilon[dtype] * (math.abs(v) + largest / 4)
     if not exact and not near then error(("%s, element %d: %s, expected %s"):format(what, i, a[i], v), 0) end
   end
 end
 
 -- ====}
 
--- Where ours is not PyTorch's: the ops ("*": all), kinds of operand ("*"), a pattern in the call as it is shown, what differs ("allowed": PyTorch
--- refuses it; "refused": ours does; "other": the result), and why.
+-- Where ours is not PyTorch's: the ops ("*": all), kinds of operand ("*"), a pattern in the call as it is shown, what
+-- differs ("allowed": PyTorch refuses it; "refused": ours does; "other": the result), and why.
 local deviations = {
-  { "addcmul", "integer number beyond 2^53", "0%.5", "other", "a fraction makes the result float32; PyTorch cuts it to 0" },
+  { "addcmul", "integer number beyond 2^53", "0%.5", "other", "a fraction makes the result float32; PyTorch cuts it \z
+    to 0" },
   { "addcmul", "nan", "nan", "allowed", "NaN is a float, as above" },
   { "addcdiv", "*", "int", "allowed", "as division: integers give float32" },
   { "addcdiv", "0-d", "float32 0%-d", "other", "PyTorch divides by the float32 operand in float32" },
-  { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
+  { "addcmul", "out of range", "300", "allowed", "the number is not wrapped to the tensor's dtype first; only the \z
+    result is" },
   { "masked_fill pad", "*", "%.5", "refused", "a fraction is not cut in silence" },
   { "index_put", "number", "0%.5", "refused", "a fraction is not cut in silence" },
-  { "local_response_norm rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding conv2d max_pool2d avg_pool2d "
+  { "local_response_norm rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding \z
+    conv2d max_pool2d avg_pool2d "
       .. "max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d "
       .. "adaptive_max_pool2d adaptive_max_pool3d lp_pool1d lp_pool2d max_unpool1d max_unpool2d max_unpool3d "
-      .. "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cov corrcoef tensordot inner vdot addmv addbmm", "integer beyond 2^53", "int", "refused",
+      .. "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cov corrcoef tensordot inner vdot addmv \z
+        addbmm", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
-  { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
-  { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss gaussian_nll_loss dice_loss "
-      .. "pairwise_distance bilinear", "integer beyond 2^53", "int", "refused", "floating tensors only: the message says x:float()" },
+  { "relu6 hardtanh hardsigmoid threshold", "integer beyond 2^53", "int", "refused",
+    "floating tensors only: the message says x:float()" },
+  { "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss poisson_nll_loss \z
+    gaussian_nll_loss dice_loss "
+      .. "pairwise_distance bilinear", "integer beyond 2^53", "int", "refused",
+        "floating tensors only: the message says x:float()" },
   { "triplet_margin_loss dice_loss pairwise_distance normalize", "nan", "nan", "refused",
     "an option that is NaN is a mistake, and said to be one" },
   { "multi_margin_loss", "nan", "nan", "other", "a margin of NaN gives NaN; PyTorch takes it for one that is kept" },
   { "topk", "integer beyond 2^53", "int", "other", "of equal elements, which index is given is not fixed" },
-  { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's dtype first; only the result is" },
+  { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's \z
+    dtype first; only the result is" },
   { "floor_divide remainder fmod", "out of range", "1099511627776", "allowed", "as above" },
   { "pow", "out of range", "%-5", "allowed", "a negative power is the reciprocal without its fraction" },
-  { "pow", "out of range", "of u?int", "allowed", "the number is not wrapped to the tensor's dtype first; only the result is" },
-  { "maximum minimum", "out of range", "of u?int", "refused", "a number that would be the result and does not fit; PyTorch takes no numbers here" },
-  { "maximum minimum", "out of range", "of u?int", "other", "a number that is no bound; PyTorch takes no numbers here, and wraps a 0-d tensor" },
-  { "lt le gt ge", "out of range", "of u?int", "other", "the number is compared as it is; PyTorch wraps it to the tensor's dtype first" },
+  { "pow", "out of range", "of u?int", "allowed", "the number is not wrapped to the tensor's dtype first; only the \z
+    result is" },
+  { "maximum minimum", "out of range", "of u?int", "refused", "a number that would be the result and does not fit; \z
+    PyTorch takes no numbers here" },
+  { "maximum minimum", "out of range", "of u?int", "other", "a number that is no bound; PyTorch takes no numbers \z
+    here, and wraps a 0-d tensor" },
+  { "lt le gt ge", "out of range", "of u?int", "other", "the number is compared as it is; PyTorch wraps it to the \z
+    tensor's dtype first" },
   { "atan2", "0-d", "float64, float32 0%-d", "other", "PyTorch squares the float32 operand in float32" },
   { "heaviside", "0-d", "0%-d", "allowed", "as other ops of two operands; PyTorch wants one dtype" },
   { "copysign", "nan", "nan", "other", "the sign of a NaN is the processor's" },
@@ -126,7 +141,8 @@ local deviations = {
   { "hardtanh", "nan", "nan", "refused", "a bound that is NaN is a mistake, and said to be one" },
   { "trapezoid", "beyond 2^53", "int64, int64", "other", "integers count as float32" },
   { "index_fill scatter", "*", "%.5", "refused", "a fraction is not cut in silence" },
-  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm dist", "nan", "nan", "refused", "an option that is NaN is a mistake, and said to be one" },
+  { "norm layer_norm rms_norm add_layer_norm cross_entropy batch_norm group_norm dist", "nan", "nan", "refused",
+    "an option that is NaN is a mistake, and said to be one" },
 }
 
 local function describe_call(record)
@@ -140,7 +156,9 @@ local function describe_call(record)
     local list, names = {}, {}
     for key in pairs(a.options or a) do names[#names + 1] = key end
     table.sort(names, function(x, y) return tostring(x) < tostring(y) end)
-    for _, key in ipairs(names) do list[#list + 1] = (a.options and key .. " = " or "") .. show((a.options or a)[key]) end
+    for _, key in ipairs(names) do
+      list[#list + 1] = (a.options and key .. " = " or "") .. show((a.options or a)[key])
+    end
     return "{" .. table.concat(list, ", ") .. "}"
   end
   local args = {}
@@ -151,7 +169,8 @@ end
 local function excused(record, what)
   local call = describe_call(record)
   for _, row in ipairs(deviations) do
-    if (row[1] == "*" or (" " .. row[1] .. " "):find(" " .. record.op .. " ", 1, true)) and (row[2] == "*" or row[2]:find(record.kind, 1, true)) and call:find(row[3]) and row[4]:find(what, 1, true) then
+    if (row[1] == "*" or (" " .. row[1] .. " "):find(" " .. record.op .. " ", 1, true)) and
+      (row[2] == "*" or row[2]:find(record.kind, 1, true)) and call:find(row[3]) and row[4]:find(what, 1, true) then
       row.used = true
       return true
     end
@@ -199,13 +218,16 @@ local one_dtype = {
   conv1d = "refused: as conv2d", conv3d = "refused: as conv2d", conv_transpose1d = "refused: as conv2d",
   conv_transpose2d = "refused: as conv2d", conv_transpose3d = "refused: as conv2d",
   conv2d = "refused: convert one, or use autocast", linear_cross_entropy = "refused: convert one, or use autocast",
-  layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x", batch_norm = "the result has the dtype of x",
+  layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x",
+    batch_norm = "the result has the dtype of x",
   group_norm = "the result has the dtype of x", instance_norm = "the result has the dtype of x",
-  cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x", scatter_add = "the result has the dtype of x",
+  cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x",
+    scatter_add = "the result has the dtype of x",
   rotary_embedding = "the result has the dtype of x",
   index_copy = "the result has the dtype of x", scatter = "the result has the dtype of x",
   select_scatter = "the result has the dtype of x", quantile = "the result has the dtype of x",
-  index_add = "the result has the dtype of x", index_put = "the result has the dtype of x", masked_scatter = "the result has the dtype of x",
+  index_add = "the result has the dtype of x", index_put = "the result has the dtype of x",
+    masked_scatter = "the result has the dtype of x",
 }
 local refused = {} -- those of them that a case has met
 
@@ -232,7 +254,9 @@ local function check_mixed(case, k, narrow)
       near("result " .. i, got[i], y, "float64", case.growth)
     end
   end
-  for i, g in pairs(want_grads) do near("gradient " .. i, got_grads[i], g, i == k and narrow or "float64", 2 * case.growth) end
+  for i, g in pairs(want_grads) do
+    near("gradient " .. i, got_grads[i], g, i == k and narrow or "float64", 2 * case.growth)
+  end
 end
 
 describe("mixed dtypes", function()
@@ -262,16 +286,26 @@ end)
 
 -- Rows whose slope does not depend on the value, or is PyTorch's at NaN.
 local steady = {
-  relu = "PyTorch passes the gradient on", leaky_relu = "PyTorch takes NaN for negative", abs = "PyTorch's sign of NaN is 0",
-  clamp = "PyTorch's gradient is 0 where x is not inside", maximum = "both get the gradient, as in PyTorch", minimum = "as maximum",
-  add = "the slope is 1", sub = "the slope is 1", neg = "the slope is -1", remainder = "the slope is 1", mul = "the slope is the other operand",
-  div = "the slope is 1 over the other operand", lerp = "the slope is the weight", addcmul = "the slope is 1", addcdiv = "the slope is 1",
-  where = "the slope is 1 or 0", masked_fill = "the slope is 1 or 0", tril = "the slope is 1 or 0", triu = "the slope is 1 or 0",
-  dropout = "the slope is a constant", sign = "the slope is 0", floor = "the slope is 0", ceil = "the slope is 0", round = "the slope is 0",
-  trunc = "the slope is 0", fmod = "the slope is 1", frac = "the slope is 1", positive = "the slope is 1", copysign = "the slope is a sign",
-  deg2rad = "the slope is a constant", rad2deg = "the slope is a constant", hardshrink = "the slope is 1 or 0", softshrink = "the slope is 1 or 0",
-  threshold = "the slope is 1 or 0", relu6 = "the slope is 1 or 0", hardtanh = "the slope is 1 or 0", hardsigmoid = "the slope is 1 / 6 or 0",
-  hardswish = "PyTorch takes NaN for large", xlogy = "the slope is the other logarithm", xlog1py = "the slope is the other logarithm",
+  relu = "PyTorch passes the gradient on", leaky_relu = "PyTorch takes NaN for negative",
+    abs = "PyTorch's sign of NaN is 0",
+  clamp = "PyTorch's gradient is 0 where x is not inside", maximum = "both get the gradient, as in PyTorch",
+    minimum = "as maximum",
+  add = "the slope is 1", sub = "the slope is 1", neg = "the slope is -1", remainder = "the slope is 1",
+    mul = "the slope is the other operand",
+  div = "the slope is 1 over the other operand", lerp = "the slope is the weight", addcmul = "the slope is 1",
+    addcdiv = "the slope is 1",
+  where = "the slope is 1 or 0", masked_fill = "the slope is 1 or 0", tril = "the slope is 1 or 0",
+    triu = "the slope is 1 or 0",
+  dropout = "the slope is a constant", sign = "the slope is 0", floor = "the slope is 0", ceil = "the slope is 0",
+    round = "the slope is 0",
+  trunc = "the slope is 0", fmod = "the slope is 1", frac = "the slope is 1", positive = "the slope is 1",
+    copysign = "the slope is a sign",
+  deg2rad = "the slope is a constant", rad2deg = "the slope is a constant", hardshrink = "the slope is 1 or 0",
+    softshrink = "the slope is 1 or 0",
+  threshold = "the slope is 1 or 0", relu6 = "the slope is 1 or 0", hardtanh = "the slope is 1 or 0",
+    hardsigmoid = "the slope is 1 / 6 or 0",
+  hardswish = "PyTorch takes NaN for large", xlogy = "the slope is the other logarithm",
+    xlog1py = "the slope is the other logarithm",
 }
 
 local function check_nan(case, i)
@@ -282,7 +316,9 @@ local function check_nan(case, i)
   local out = cases.run(case, inputs)
   if not out[1]:isnan():any():item() then return end
   local gradient = gb.grad(out[1]:sum(), inputs[i])
-  if gradient:reshape(-1)[1]:isnan():item() == false then error("the result is NaN, its gradient is " .. gradient:reshape(-1)[1]:item(), 0) end
+  if gradient:reshape(-1)[1]:isnan():item() == false then
+    error("the result is NaN, its gradient is " .. gradient:reshape(-1)[1]:item(), 0)
+  end
 end
 
 local families = {}
@@ -319,13 +355,16 @@ local elements = "NaN as an element: test_special_values.lua"
 local excuses = {
   ["integer"] = function() end,
   ["0-d"] = function(row)
-    return row.family ~= "elementwise" and "its operands do not broadcast; 0-d tensors: test_sizes.lua" or tensors_of(row) < 2 and "one tensor"
+    return row.family ~= "elementwise" and "its operands do not broadcast; 0-d tensors: test_sizes.lua" or
+      tensors_of(row) < 2 and "one tensor"
   end,
   ["number"] = function(row) return not row.signature:find("number") and "takes no number" end,
   ["mixed"] = function(row) return (tensors_of(row) < 2 or row.derivative == "no") and "one tensor, or a test" end,
-  ["nan"] = function(row) return (not row.signature:find("number") or row.derivative == "no") and elements or steady[row.name] end,
+  ["nan"] = function(row) return (not row.signature:find("number") or row.derivative == "no") and elements or
+    steady[row.name] end,
   ["beyond 2^53"] = function(row) return floats_only[row.name] and "refuses integers" end,
-  ["out of range"] = function(row) return (not row.signature:find("number") or floats_only[row.name]) and "no number meets integers" end,
+  ["out of range"] = function(row) return (not row.signature:find("number") or floats_only[row.name]) and
+    "no number meets integers" end,
 }
 
 -- Rows without a case of a kind that is not excused so.
@@ -348,8 +387,10 @@ local without = {
   feature_alpha_dropout = whole_channels,
   addcdiv = { ["out of range"] = float_result }, polygamma = { ["out of range"] = float_result },
   logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
-  isclose = { ["out of range"] = "its tolerances are floats" }, dropout = { number = "a probability: its draws are tested in test_random.lua" },
-  masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating }, index_select = { mixed = floating },
+  isclose = { ["out of range"] = "its tolerances are floats" },
+    dropout = { number = "a probability: its draws are tested in test_random.lua" },
+  masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating },
+    index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   multilabel_margin_loss = { mixed = floating }, ctc_loss = { mixed = floating },
   take_along_dim = { mixed = floating }, index_fill = { mixed = floating }, nanquantile = { mixed = "as quantile" },
@@ -360,7 +401,8 @@ local without = {
   bincount = { ["beyond 2^53"] = counted }, histc = { number = "its golden case has two" },
   unique = { ["beyond 2^53"] = moves }, unique_consecutive = { ["beyond 2^53"] = moves },
   cov = { number = "its golden case has one", nan = "every element is NaN then" },
-  bernoulli = { integer = random, ["beyond 2^53"] = random }, multinomial = { integer = random, ["beyond 2^53"] = random },
+  bernoulli = { integer = random, ["beyond 2^53"] = random },
+    multinomial = { integer = random, ["beyond 2^53"] = random },
 }
 
 describe("every row", function()
@@ -386,7 +428,8 @@ end)
 
 describe("deviations", function()
   for _, row in ipairs(deviations) do
-    it(row[1] .. ", " .. row[2] .. ", " .. row[3], function() if not row.used then error("no call is meant by it", 0) end end)
+    it(row[1] .. ", " .. row[2] .. ", " .. row[3], function() if not row.used then
+      error("no call is meant by it", 0) end end)
   end
 end)
 

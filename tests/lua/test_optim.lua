@@ -1,5 +1,6 @@
--- test_optim.lua - optimizers from a recipe's side: groups, tied weights, parameters without a gradient, models that move before and after,
--- states that are saved, loaded and gone on from. (Their arithmetic is compared with PyTorch's in test_training.lua.)
+-- test_optim.lua - optimizers from a recipe's side: groups, tied weights, parameters without a gradient, models that
+-- move before and after, states that are saved, loaded and gone on from. (Their arithmetic is compared with PyTorch's
+-- in test_training.lua.)
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -12,7 +13,8 @@ local still = { Rprop = true, LARS = true } -- a gradient of zeros moves nothing
 -- Options with which a kind has all of its states.
 local whole = {
   SGD = { lr = 0.1, momentum = 0.9 }, Adam = { lr = 0.01, amsgrad = true }, AdamW = { lr = 0.01, amsgrad = true },
-  LARS = { lr = 1, momentum = 0.9, weight_decay = 0.1 }, RMSprop = { lr = 0.01, momentum = 0.5, centered = true }, Rprop = { lr = 0.01 },
+  LARS = { lr = 1, momentum = 0.9, weight_decay = 0.1 }, RMSprop = { lr = 0.01, momentum = 0.5, centered = true },
+    Rprop = { lr = 0.01 },
 }
 
 local function parameter(...) return nn.Parameter(gb.tensor { ... }) end
@@ -70,8 +72,10 @@ for _, kind in ipairs(kinds) do
     end)
     it("refuses the same parameter twice in a list, with both positions", function()
       local v, w = parameter(1.0), parameter(1.0)
-      expect(function() optim[kind]({ v, w, w }, { lr = 0.1 }) end):to_fail("parameters 2 and 3 of the list are the same tensor")
-      expect(function() optim[kind]({ { params = { w, v, w } } }, { lr = 0.1 }) end):to_fail("parameters 1 and 3 of the list are the same tensor")
+      expect(function() optim[kind]({ v, w, w }, { lr = 0.1 }) end):to_fail("parameters 2 and 3 of the list are the \z
+        same tensor")
+      expect(function() optim[kind]({ { params = { w, v, w } } },
+        { lr = 0.1 }) end):to_fail("parameters 1 and 3 of the list are the same tensor")
       optim[kind]({ v, w }, { lr = 0.1 }) -- what was refused holds nothing
     end)
     it("two groups have their own options", function()
@@ -159,7 +163,8 @@ describe("defaults", function()
     Adagrad = { lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10 },
     Adadelta = { lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0 },
     Adamax = { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0 },
-    NAdam = { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3, decoupled_weight_decay = false },
+    NAdam = { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3,
+      decoupled_weight_decay = false },
     RAdam = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, decoupled_weight_decay = false },
     Rprop = { lr = 1e-2, etas = { 0.5, 1.2 }, step_sizes = { 1e-6, 50 } },
     ASGD = { lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0 },
@@ -292,7 +297,8 @@ describe("Muon", function()
     for _, size in ipairs { { 24, 8 }, { 8, 24 }, { 16, 16 } } do
       for _, scale in ipairs { 1e-6, 1, 1e6 } do
         local p = matrix(size[1], size[2])
-        local opt, before = optim.Muon({ p }, { lr = 1, weight_decay = 0, adjust_lr_fn = "spectral_unclamped" }), values(p)
+        local opt, before = optim.Muon({ p }, { lr = 1, weight_decay = 0, adjust_lr_fn = "spectral_unclamped" }),
+          values(p)
         p.grad = gb.randn(size[1], size[2]):mul(scale)
         opt:step()
         local x = before:sub(values(p)):mul(math.sqrt(size[2] / size[1]))
@@ -303,7 +309,8 @@ describe("Muon", function()
   end)
   it("refuses what is no matrix, by its name, and says who takes it", function()
     local net = nn.Linear(3, 2)
-    expect(function() optim.Muon(net:parameters()) end):to_fail("bias has 1 dimensions; Muon steps matrices, so give this one to an optim.AdamW")
+    expect(function() optim.Muon(net:parameters()) end):to_fail("bias has 1 dimensions; Muon steps matrices, so \z
+      give this one to an optim.AdamW")
     expect(function() optim.Muon({ nn.Parameter(gb.ones(2, 2, 2)) }) end):to_fail("parameter 1 has 3 dimensions")
     local opt = optim.Muon({ net.weight }) -- what was refused holds nothing
     expect(function() opt:add_param_group { params = { net.bias } } end):to_fail("optim.AdamW")
@@ -311,14 +318,16 @@ describe("Muon", function()
   end)
   it("refuses options out of bounds", function()
     for name, wrong in pairs {
-      momentum = { -0.1, 1.5 }, ns_steps = { 1.5, -1, 100, "5" }, ns_coefficients = { { 1, 2 }, { 1, 2, 0 / 0 }, 5, { 1, 2, "3" } },
+      momentum = { -0.1, 1.5 }, ns_steps = { 1.5, -1, 100, "5" },
+        ns_coefficients = { { 1, 2 }, { 1, 2, 0 / 0 }, 5, { 1, 2, "3" } },
       adjust_lr_fn = { "other", "original|", 1, "" }, nesterov = { 1 }, eps = { -1 },
     } do
       for _, value in ipairs(wrong) do
         expect(function() optim.Muon({ matrix(2, 2) }, { [name] = value }) end):to_fail(name)
       end
     end
-    expect(function() optim.Muon({ matrix(2, 2) }, { adjust_lr_fn = "other" }) end):to_fail("original|match_rms_adamw|spectral_unclamped")
+    expect(function() optim.Muon({ matrix(2, 2) },
+      { adjust_lr_fn = "other" }) end):to_fail("original|match_rms_adamw|spectral_unclamped")
     local opt = optim.Muon({ matrix(2, 2) })
     opt.param_groups[1].adjust_lr_fn = "match_rms_adamw"
     expect(opt.param_groups[1].adjust_lr_fn):to_be("match_rms_adamw")
@@ -328,7 +337,8 @@ describe("Muon", function()
     expect(opt.param_groups[1].adjust_lr_fn):to_be("original")
   end)
   for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
-    it("skips an overflow whole, clips alike in and before the step, and goes on from its state, in " .. dtype, function()
+    it("skips an overflow whole, clips alike in and before the step, and goes on from its state, in " .. dtype,
+      function()
       local function run(inside, resumed)
         gb.manual_seed(5)
         local params = { nn.Parameter(gb.randn(6, 4):to(dtype)), nn.Parameter(gb.randn(3, 8):to(dtype)) }
@@ -371,7 +381,8 @@ describe("Muon", function()
   end
   it("leaves a parameter without a gradient alone, and takes one of zeros and one without elements", function()
     local used, unused, empty = matrix(2, 3), matrix(2, 3), nn.Parameter(gb.zeros(0, 3))
-    local opt, before = optim.Muon({ used, unused, empty }, { lr = 0.5, weight_decay = 1 }), { values(used), values(unused) }
+    local opt, before = optim.Muon({ used, unused, empty }, { lr = 0.5, weight_decay = 1 }),
+      { values(used), values(unused) }
     used.grad, empty.grad = gb.zeros(2, 3), gb.zeros(0, 3)
     opt:step()
     expect(used):to_be_close(before[1]:mul(0.5), 1e-6)
@@ -413,7 +424,8 @@ describe("Lion", function()
     expect(after[4] ~= after[4]):to_be(true)
   end)
   for _, dtype in ipairs { "float16", "bfloat16" } do
-    it("collects steps below the rounding of " .. dtype .. " in the master, and skips those with an overflow", function()
+    it("collects steps below the rounding of " .. dtype .. " in the master, and skips those with an overflow",
+      function()
       local p = nn.Parameter(gb.ones(3):to(dtype))
       local opt, scaler = optim.Lion({ p }, { lr = 2 ^ -12 }), gb.amp.GradScaler { init_scale = 4 }
       for step = 1, 17 do
@@ -507,9 +519,11 @@ describe("refuses", function()
     local out_of_bounds = {
       LAMB = { betas = { 0.9, 1 }, use_nvlamb = 1 }, LARS = { trust_coefficient = -1, nesterov = true, momentum = -1 },
       RMSprop = { alpha = 1.5, eps = -1, momentum = -1, centered = 1 }, Adadelta = { rho = 1.1, eps = -1e-6 },
-      Adagrad = { lr_decay = -1, initial_accumulator_value = -1, eps = 0 / 0 }, Adamax = { betas = { 0.9, 1 }, eps = -1 },
+      Adagrad = { lr_decay = -1, initial_accumulator_value = -1, eps = 0 / 0 },
+        Adamax = { betas = { 0.9, 1 }, eps = -1 },
       NAdam = { momentum_decay = -1, decoupled_weight_decay = 0 }, RAdam = { betas = { -0.1, 0.9 }, eps = math.huge },
-      Rprop = { etas = { 1, 1.2 }, step_sizes = { 2, 1 } }, ASGD = { lambd = -1, alpha = -1, t0 = -1 }, Adam = { amsgrad = "yes" },
+      Rprop = { etas = { 1, 1.2 }, step_sizes = { 2, 1 } }, ASGD = { lambd = -1, alpha = -1, t0 = -1 },
+        Adam = { amsgrad = "yes" },
     }
     for kind, options in pairs(out_of_bounds) do
       for name, value in pairs(options) do
@@ -523,12 +537,14 @@ describe("refuses", function()
     expect(opt.param_groups[1].lr):to_be(0.1)
   end)
   it("options of another optimizer, naming the nearest of its own", function()
-    local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 }, Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
+    local foreign = { SGD = { betas = { 0.9, 0.99 }, eps = 1e-8 },
+      Adam = { momentum = 0.9, dampening = 0.1, nesterov = true } }
     foreign.AdamW, foreign.Lion = foreign.Adam, { eps = 1e-8, momentum = 0.9 }
     foreign.RMSprop, foreign.Rprop, foreign.ASGD = { betas = { 0.9, 0.99 } }, { weight_decay = 0.1 }, { momentum = 0.9 }
     for kind, options in pairs(foreign) do
       for name, value in pairs(options) do
-        expect(function() optim[kind]({ parameter(1.0) }, { [name] = value }) end):to_fail(("%s: unknown option '%s'"):format(kind, name))
+        expect(function() optim[kind]({ parameter(1.0) },
+          { [name] = value }) end):to_fail(("%s: unknown option '%s'"):format(kind, name))
         local opt = optim[kind]({ parameter(1.0) })
         expect(function() opt:add_param_group { params = { parameter(1.0) }, [name] = value } end):to_fail(name)
         expect(function() opt.param_groups[1][name] = value end):to_fail(name)
@@ -544,7 +560,8 @@ describe("refuses", function()
   it("states of something else", function()
     local sgd, adam = optim.SGD({ parameter(1.0) }, { momentum = 0.9 }), optim.Adam({ parameter(1.0) })
     expect(function() adam:load_state_dict(sgd:state_dict()) end):to_fail("SGD")
-    expect(function() optim.Adam({ parameter(1.0), parameter(2.0) }):load_state_dict(adam:state_dict()) end):to_fail("parameters")
+    expect(function() optim.Adam({ parameter(1.0),
+      parameter(2.0) }):load_state_dict(adam:state_dict()) end):to_fail("parameters")
     local state = adam:state_dict()
     state.state[1].exp_avg = nil
     expect(function() adam:load_state_dict(state) end):to_fail("exp_avg")
@@ -569,7 +586,8 @@ describe("refuses", function()
     expect(opt.param_groups[1].lr):to_be(0.5)
     expect(opt:state_dict().state[1].exp_avg:abs():sum():item()):to_be(0.0)
     local schedule = optim.lr.Constant(opt)
-    for _, bad in ipairs { { count = -1 }, { count = 1.5 }, {}, { count = 1, base = 5 }, { count = 1, base = { -1 } }, { count = 1, base = { "x" } } } do
+    for _, bad in ipairs { { count = -1 }, { count = 1.5 }, {}, { count = 1, base = 5 }, { count = 1, base = { -1 } },
+      { count = 1, base = { "x" } } } do
       expect(function() schedule:load_state_dict(bad) end):to_fail("schedule")
     end
     expect(schedule:state_dict().count):to_be(0)
@@ -583,9 +601,11 @@ describe("refuses", function()
     expect(function() optim.lr.Constant(5) end):to_fail("optimizer")
     expect(function() optim.lr.Constant(opt, { warmup = -1 }) end):to_fail("warmup")
     for _, decay in ipairs { 0, -1, 6, 0 / 0 } do
-      expect(function() optim.lr.WarmupStableDecay(opt, { steps = 5, decay_steps = decay }) end):to_fail("'decay_steps' must be above 0 and at most")
+      expect(function() optim.lr.WarmupStableDecay(opt,
+        { steps = 5, decay_steps = decay }) end):to_fail("'decay_steps' must be above 0 and at most")
     end
-    expect(function() optim.lr.WarmupStableDecay(opt, { steps = 5, shape = "sqrt" }) end):to_fail("'linear', 'cosine' or '1-sqrt'")
+    expect(function() optim.lr.WarmupStableDecay(opt,
+      { steps = 5, shape = "sqrt" }) end):to_fail("'linear', 'cosine' or '1-sqrt'")
     expect(opt.param_groups[1].lr):to_be(1.0)
   end)
 end)
@@ -613,7 +633,8 @@ describe("clipping", function()
   it("adopted and free parameters alike, of any dtype", function()
     local free, adopted, half = parameter(0.0), parameter(0.0), nn.Parameter(gb.zeros(1, { dtype = "float16" }))
     optim.SGD({ adopted }, {})
-    free.grad, adopted.grad, half.grad = gb.tensor { 3.0 }, gb.tensor { 4.0 }, gb.tensor({ 12.0 }, { dtype = "float16" })
+    free.grad, adopted.grad, half.grad = gb.tensor { 3.0 }, gb.tensor { 4.0 },
+      gb.tensor({ 12.0 }, { dtype = "float16" })
     expect(nn.utils.clip_grad_norm_({ free, adopted, half }, 6.5)):to_be_near(13, 1e-5)
     expect(free.grad:item()):to_be_near(1.5, 1e-5)
     expect(adopted.grad:item()):to_be_near(2, 1e-5)

@@ -1,4 +1,5 @@
--- test_options.lua - the options of gibbous's own, and that the man page and the completions know every option of the table that --help shows.
+-- test_options.lua - the options of gibbous's own, and that the man page and the completions know every option of the
+-- table that --help shows.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -41,15 +42,21 @@ describe("documents", function()
   it("the man page has each", function()
     local page = read("doc/gibbous.1"):gsub("\\%-", "-")
     for _, option in ipairs(options) do
-      if not (page:find("\n.B " .. option .. "\n", 1, true) or page:find("\n.BI " .. option .. " ", 1, true)) then error(option .. " is missing", 0) end
+      if not (page:find("\n.B " .. option .. "\n", 1, true) or page:find("\n.BI " .. option .. " ", 1, true)) then
+        error(option .. " is missing", 0)
+      end
     end
   end)
 
   it("so have the completions", function()
     local bash, zsh = read("doc/gibbous.bash"), read("doc/_gibbous")
     for _, option in ipairs(options) do
-      if not bash:find("[\" ]" .. option:gsub("%-", "%%-") .. "[ \"]") then error(option .. " is missing for bash", 0) end
-      if option:find("%a") and not zsh:find("'%*?" .. option:gsub("%-", "%%-") .. "%[") then error(option .. " is missing for zsh", 0) end
+      if not bash:find("[\" ]" .. option:gsub("%-", "%%-") .. "[ \"]") then
+        error(option .. " is missing for bash", 0)
+      end
+      if option:find("%a") and not zsh:find("'%*?" .. option:gsub("%-", "%%-") .. "%[") then
+        error(option .. " is missing for zsh", 0)
+      end
     end
     for option in zsh:gmatch("'%*?(%-[%-%a]+)%[") do
       local known = false
@@ -82,8 +89,10 @@ describe("options of ours", function()
   expect_run("--memory 64M -e 'gb.zeros(1 << 20):sum() print(\"fits\")'", "fits\n", 0)
   expect_run("--memory 4M -e 'gb.zeros(1 << 21)'", "out of memory", 1)
   expect_run("--memory 8M -e 'local t = {} for i = 1, 1e7 do t[i] = {} end'", "the limit of Lua bytes was reached", 1)
-  expect_run("--memory 8M -e 'while true do pcall(function() local t = {} for i = 1, 1e7 do t[i] = {} end end) end'", "the limit of Lua bytes was reached", 1)
-  expect_run("--time 0.2 -e 'while true do pcall(function() while true do end end) end'", "the limit of 0.2 seconds was reached", 1)
+  expect_run("--memory 8M -e 'while true do pcall(function() local t = {} for i = 1, 1e7 do t[i] = {} end end) end'",
+    "the limit of Lua bytes was reached", 1)
+  expect_run("--time 0.2 -e 'while true do pcall(function() while true do end end) end'",
+    "the limit of 0.2 seconds was reached", 1)
 end)
 
 describe("a sandbox", function()
@@ -95,16 +104,21 @@ describe("a sandbox", function()
   expect_run("--sandbox - one <" .. script, "true\tone\t--sandbox\tnil\t3.0\n", 0)
   expect_run("--sandbox -e 'print(io, os.execute, debug, package)'", "nil\tnil\t", 0)
   expect_run("--sandbox -e 'os.execute()'", "attempt to call a nil value (field 'execute')", 1)
-  expect_run("--sandbox --time 0.2 -e 'while true do pcall(function() while true do end end) end'", "the limit of 0.2 seconds was reached", 1)
+  expect_run("--sandbox --time 0.2 -e 'while true do pcall(function() while true do end end) end'",
+    "the limit of 0.2 seconds was reached", 1)
   expect_run("--sandbox --memory 16M -e 'gb.zeros(1 << 24)'", "tensor", 1)
-  expect_run("--memory 64M -e \"pcall(string.rep, 'x', 1e8) print('went on')\"", "the limit of Lua bytes was reached", 1)
-  expect_run("--time 0.001 -e \"local s = ('x'):rep(1 << 26)\"", "the limit of 0.001 seconds was reached", 1) -- few instructions, and late
-  expect_run("--time 0.1 -e 'local x = gb.ones(1, 1) x:expand(3000, 20000):matmul(x:expand(20000, 3000))'", "the limit of 0.1 seconds was reached: ", 1)
+  expect_run("--memory 64M -e \"pcall(string.rep, 'x', 1e8) print('went on')\"", "the limit of Lua bytes was reached",
+    1)
+  -- few instructions, and late
+  expect_run("--time 0.001 -e \"local s = ('x'):rep(1 << 26)\"", "the limit of 0.001 seconds was reached", 1)
+  expect_run("--time 0.1 -e 'local x = gb.ones(1, 1) x:expand(3000, 20000):matmul(x:expand(20000, 3000))'",
+    "the limit of 0.1 seconds was reached: ", 1)
   expect_run("--sandbox --device gpu -e ''", "unknown device 'gpu'", 1)
   expect_run("--sandbox -l string", "-l does not go with --sandbox", 1)
   expect_run("--sandbox -i", "-i does not go with --sandbox", 1)
   expect_run("--sandbox -W -e 'warn(\"a\", 5)'", "Lua warning: a5\n", 0)
-  expect_run("--sandbox -e 'warn(\"a\") warn(\"@on\") warn(\"b\") warn(\"@off\") warn(\"c\") print(1)'", "Lua warning: b\n1\n", 0)
+  expect_run("--sandbox -e 'warn(\"a\") warn(\"@on\") warn(\"b\") warn(\"@off\") warn(\"c\") print(1)'",
+    "Lua warning: b\n1\n", 0)
   expect_run("--sandbox -W -e 'warn({})'", "string expected, got table", 1)
   expect_run("--sandbox -- - <" .. script, "cannot open -", 1)
   it("refuses standard input with a zero byte", function()
@@ -129,7 +143,9 @@ describe("the doctor", function()
       expect(out:find("\n%a+ +" .. subject .. " ")):to_be_truthy()
     end
     for line in out:gmatch("\n(%S+)[^\n]*") do
-      if not (line == "ok" or line == "warning" or line == "error" or line == "cure:") then error("a line begins with " .. line, 0) end
+      if not (line == "ok" or line == "warning" or line == "error" or line == "cure:") then
+        error("a line begins with " .. line, 0)
+      end
     end
     expect(status):to_be(out:find("\nerror") and 1 or 0)
   end)

@@ -1,4 +1,5 @@
--- test_pooling.lua - pooling where channels lie last in memory, which a vector of them takes at a time, gives the bits of pooling where they lie first.
+-- test_pooling.lua - pooling where channels lie last in memory, which a vector of them takes at a time, gives the bits
+-- of pooling where they lie first.
 
 local gb = require "gibbous"
 local F = gb.nn.functional
@@ -17,7 +18,8 @@ local function images(dtype, channels, height, width)
   return x:to(dtype)
 end
 
--- Result, gradient of x and gradient of the gradient. `grad_first`: the gradient comes with the channels first, as out of a flattened image.
+-- Result, gradient of x and gradient of the gradient. `grad_first`: the gradient comes with the channels first, as out
+-- of a flattened image.
 local function all_of(pool, x, ups, grad_first)
   x = x:detach():requires_grad_()
   local y = pool(x)
@@ -29,7 +31,8 @@ end
 -- A multiple of every vector, none of any, and vectors with some left over.
 local CHANNELS = { 64, 3, 45 }
 local WINDOWS = {
-  { 2, {} }, { 3, { stride = 2, padding = 1 } }, { { 3, 2 }, { stride = { 1, 3 } } }, { { 7, 9 }, {} }, { 2, { stride = 3 } },
+  { 2, {} }, { 3, { stride = 2, padding = 1 } }, { { 3, 2 }, { stride = { 1, 3 } } }, { { 7, 9 }, {} },
+    { 2, { stride = 3 } },
 }
 
 describe("max_pool2d", function()
@@ -56,10 +59,12 @@ describe("max_pool2d", function()
 
   it("takes the first of equal elements and the last NaN", function()
     for _, channels in ipairs(CHANNELS) do
-      local x = channels_last(gb.tensor { { 1, 2 }, { 2, 0.5 } }:view(1, 1, 2, 2):expand(1, channels, 2, 2)):requires_grad_()
+      local x = channels_last(gb.tensor { { 1, 2 }, { 2, 0.5 } }:view(1, 1, 2, 2):expand(1, channels, 2,
+        2)):requires_grad_()
       F.max_pool2d(x, 2):sum():backward()
       expect(x.grad[{ 1, channels }]):to_be_close({ 0, 1, 0, 0 }, 0)
-      x = channels_last(gb.tensor { { 1, 0 / 0 }, { 0 / 0, 3 } }:view(1, 1, 2, 2):expand(1, channels, 2, 2)):requires_grad_()
+      x = channels_last(gb.tensor { { 1, 0 / 0 }, { 0 / 0, 3 } }:view(1, 1, 2, 2):expand(1, channels, 2,
+        2)):requires_grad_()
       F.max_pool2d(x, 2):sum():backward()
       expect(x.grad[{ 1, channels }]):to_be_close({ 0, 0, 1, 0 }, 0)
     end
@@ -77,7 +82,8 @@ describe("means", function()
   it("with the channels last", function()
     gb.manual_seed(4)
     for _, pool in ipairs {
-      function(x) return F.avg_pool2d(x, 3, { stride = 2, padding = 1 }) end, function(x) return F.adaptive_avg_pool2d(x, { 3, 4 }) end,
+      function(x) return F.avg_pool2d(x, 3, { stride = 2, padding = 1 }) end,
+        function(x) return F.adaptive_avg_pool2d(x, { 3, 4 }) end,
     } do
       local first = gb.randn(2, 45, 7, 9)
       local ups = { gb.randn(pool(first).shape), gb.randn(first.shape) }

@@ -1,13 +1,16 @@
--- test_products.lua - the bits of a product do not depend on how its operands lie or how it is cut (runtime/cpu/matmul.c, gemm.c, gemm_kernel.c).
+-- test_products.lua - the bits of a product do not depend on how its operands lie or how it is cut
+-- (runtime/cpu/matmul.c, gemm.c, gemm_kernel.c).
 --
--- Every way sums along k from the first element on, in float32, and adds the bias last: a model must not change when its batch is split.
+-- Every way sums along k from the first element on, in float32, and adds the bias last: a model must not change when
+-- its batch is split.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local F = gb.nn.functional
 
 local LARGE = 70 -- rows and columns from which a product is packed, whatever k
-local sizes = { { 2, 1, 2 }, { 2, 2, 2 }, { 3, 5, 7 }, { 8, 8, 8 }, { 5, 16, 9 }, { 16, 16, 16 }, { 2, 64, 16 }, { 31, 3, 17 }, { 2, 3, 64 }, { 2, 0, 3 } }
+local sizes = { { 2, 1, 2 }, { 2, 2, 2 }, { 3, 5, 7 }, { 8, 8, 8 }, { 5, 16, 9 }, { 16, 16, 16 }, { 2, 64, 16 },
+  { 31, 3, 17 }, { 2, 3, 64 }, { 2, 0, 3 } }
 
 if gb.get_default_device() == "cpu" then
   describe("a tiny product", function()
@@ -28,7 +31,8 @@ if gb.get_default_device() == "cpu" then
         local weight = y:t():contiguous()
         local whole = F.linear(x, weight, bias):narrow(1, 1, m):narrow(2, 1, n)
         expect(F.linear(small_x, weight:narrow(1, 1, n), bias:narrow(1, 1, n))):to_equal_bits(whole)
-        expect(F.linear(small_x, weight:narrow(1, 1, n), gb.stack({ bias, bias }, -1):select(-1, 1):narrow(1, 1, n))):to_equal_bits(whole)
+        expect(F.linear(small_x, weight:narrow(1, 1, n),
+          gb.stack({ bias, bias }, -1):select(-1, 1):narrow(1, 1, n))):to_equal_bits(whole)
       end)
     end
     it("keeps infinities and NaN where they belong", function()
@@ -43,8 +47,9 @@ if gb.get_default_device() == "cpu" then
     end)
   end)
 
-  -- Rows of a which lie well are read in place and the others packed; b is packed by each tile, or once where it is small and several tiles of one
-  -- product want it. Elements two apart are always packed, and so is b by each tile in a batch.
+  -- Rows of a which lie well are read in place and the others packed; b is packed by each tile, or once where it is
+  -- small and several tiles of one product want it. Elements two apart are always packed, and so is b by each tile in a
+  -- batch.
   describe("a product in tiles", function()
     local function twice_apart(x) return gb.stack({ x, x }, -1):select(-1, 1) end
     local function in_rows_of(x, columns) -- x as part of a wider matrix
@@ -52,7 +57,8 @@ if gb.get_default_device() == "cpu" then
       wide:narrow(2, 2, x.shape[2]):copy_(x)
       return wide:narrow(2, 2, x.shape[2])
     end
-    local shapes = { { 12, 40, 33 }, { 13, 256, 98 }, { 130, 257, 200 }, { 241, 300, 520 }, { 500, 129, 96 }, { 768, 70, 98 }, { 253, 700, 800 }, { 25, 400, 400 }, { 64, 90, 8193 } }
+    local shapes = { { 12, 40, 33 }, { 13, 256, 98 }, { 130, 257, 200 }, { 241, 300, 520 }, { 500, 129, 96 },
+      { 768, 70, 98 }, { 253, 700, 800 }, { 25, 400, 400 }, { 64, 90, 8193 } }
     for _, s in ipairs(shapes) do
       local m, k, n = s[1], s[2], s[3]
       it(("has the same bits however its operands lie: %dx%d by %dx%d"):format(m, k, k, n), function()
@@ -61,7 +67,8 @@ if gb.get_default_device() == "cpu" then
         local packed = twice_apart(x):matmul(twice_apart(y))
         -- k roundings, each of half an ulp of a sum whose size is about the root of k
         expect(packed:double() / k ^ 1.5):to_be_close(x:double():matmul(y:double()) / k ^ 1.5, 2 ^ -22)
-        for _, left in ipairs { x, x:t():contiguous():t(), in_rows_of(x, k + 3), in_rows_of(x, 1024), in_rows_of(x:t(), m + 5):t() } do
+        for _, left in ipairs { x, x:t():contiguous():t(), in_rows_of(x, k + 3), in_rows_of(x, 1024),
+          in_rows_of(x:t(), m + 5):t() } do
           expect(left:matmul(y)):to_equal_bits(packed)
         end
         expect(x:matmul(y:t():contiguous():t())):to_equal_bits(packed)

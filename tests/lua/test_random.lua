@@ -1,6 +1,6 @@
--- test_random.lua - the random stream: the same seed gives the same bits, the state is two integers, and what is drawn has the distribution it
--- says. Bounds are five standard errors, so a right generator passes; the seed is fixed, so it passes every time. (The words themselves are
--- compared with Random123's in tests/c/test_numbers.c.)
+-- test_random.lua - the random stream: the same seed gives the same bits, the state is two integers, and what is drawn
+-- has the distribution it says. Bounds are five standard errors, so a right generator passes; the seed is fixed, so it
+-- passes every time. (The words themselves are compared with Random123's in tests/c/test_numbers.c.)
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -50,7 +50,8 @@ describe("the stream", function()
       gb.manual_seed(3)
       local x = gb.zeros(201, 77):t()
       x:normal_()
-      runs[threads] = { gb.rand(100000), gb.randn(100000), gb.randint(100, { 50000 }), gb.randperm(10000), x, F.dropout(gb.ones(90000), 0.4) }
+      runs[threads] = { gb.rand(100000), gb.randn(100000), gb.randint(100, { 50000 }), gb.randperm(10000), x,
+        F.dropout(gb.ones(90000), 0.4) }
     end
     gb.set_num_threads(before)
     for i = 1, #runs[1] do
@@ -187,7 +188,8 @@ describe("gb.random", function()
     gb.manual_seed(24)
     local function draw()
       local list = gb.random.shuffle { 1, 2, 3, 4, 5, 6, 7, 8 }
-      return ("%.17g %d %s %.9g"):format(gb.random.number(), gb.random.integer(1, 1 << 40), table.concat(list, ","), gb.rand(1):item())
+      return ("%.17g %d %s %.9g"):format(gb.random.number(), gb.random.integer(1, 1 << 40), table.concat(list, ","),
+        gb.rand(1):item())
     end
     local state = gb.get_rng_state()
     local first = draw()
@@ -198,7 +200,8 @@ describe("gb.random", function()
   end)
   it("a checkpoint resumes it", function()
     local path = os.tmpname()
-    local function draw() return { gb.random.number(), gb.random.integer(1, 1 << 50), table.unpack(gb.random.shuffle { 1, 2, 3, 4, 5, 6, 7, 8, 9 }) } end
+    local function draw() return { gb.random.number(), gb.random.integer(1, 1 << 50),
+      table.unpack(gb.random.shuffle { 1, 2, 3, 4, 5, 6, 7, 8, 9 }) } end
     gb.manual_seed(25)
     draw()
     gb.io.save_checkpoint(path, {})

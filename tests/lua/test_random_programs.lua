@@ -1,9 +1,10 @@
 -- test_random_programs.lua - random programs against an evaluator that knows nothing of the engine.
 --
--- A program makes tensors and runs a few ops on them: views, broadcasting, in-place changes, casts, autocast, no_grad; then it goes
--- backward. Its shadow holds the same numbers in Lua tables: a view is a list of positions in its base's numbers, and every number carries
--- its derivative along a random direction of the leaves (forward mode), so aliasing and gradients need no thought. After every op the
--- shadow is compared within the rounding of the dtypes and takes over the engine's numbers, so errors do not add up.
+-- A program makes tensors and runs a few ops on them: views, broadcasting, in-place changes, casts, autocast, no_grad;
+-- then it goes backward. Its shadow holds the same numbers in Lua tables: a view is a list of positions in its base's
+-- numbers, and every number carries its derivative along a random direction of the leaves (forward mode), so aliasing
+-- and gradients need no thought. After every op the shadow is compared within the rounding of the dtypes and takes over
+-- the engine's numbers, so errors do not add up.
 --
 --   gibbous tests/lua/test_random_programs.lua [programs] [seed]      a seed that fails is printed; it alone runs with: 1 SEED
 
@@ -123,7 +124,8 @@ local binary = {
   add = function(x, y) return x + y, 1, 1 end,
   sub = function(x, y) return x - y, 1, -1 end,
   mul = function(x, y) return x * y, y, x end,
-  maximum = function(x, y) return math.max(x, y), x > y and 1 or x == y and 0.5 or 0, y > x and 1 or x == y and 0.5 or 0 end,
+  maximum = function(x, y) return math.max(x, y), x > y and 1 or x == y and 0.5 or 0, y > x and 1 or x == y and 0.5 or
+    0 end,
 }
 
 -- Put f of the operands into base at the positions `to`. Returns the bound of each element.
@@ -135,7 +137,8 @@ local function fill(base, to, live, f, x, xs, y, ys)
     local value, dx, dy = f(a, b)
     values[i], bounds[i] = value, math.abs(value) + math.abs(a) + math.abs(b or 0)
     slopes[i] = live and dx * x.slope[p] + (q and dy * y.slope[q] or 0) or 0
-    reaches[i] = live and math.max(math.abs(dx), 1) * x.reach[p] + (q and math.max(math.abs(dy), 1) * y.reach[q] or 0) or 0
+    reaches[i] = live and math.max(math.abs(dx), 1) * x.reach[p] + (q and math.max(math.abs(dy), 1) * y.reach[q] or
+      0) or 0
   end
   for i = 1, #to do base.value[to[i]], base.slope[to[i]], base.reach[to[i]] = values[i], slopes[i], reaches[i] end
   return bounds
@@ -228,7 +231,8 @@ function steps.reduce(p)
       value, slope, reach = value + x.base.value[q], slope + x.base.slope[q], reach + x.base.reach[q]
       bound = bound + math.abs(x.base.value[q])
     end
-    base.value[i + 1], base.slope[i + 1], base.reach[i + 1] = value * over, live and slope * over or 0, live and reach or 0
+    base.value[i + 1], base.slope[i + 1], base.reach[i + 1] = value * over, live and slope * over or 0, live and
+      reach or 0
     bounds[i + 1] = bound
   end
   if not is_float(r) then for i = 1, base.n do base.value[i] = math.tointeger(base.value[i]) or base.value[i] end end
@@ -325,7 +329,9 @@ function steps.in_place(p)
     compare(x, fill(x.base, x.at, is_float(x), unary[name], x.base, x.at), eps)
   else
     local shape = broadcast(x.shape, y.shape)
-    if not shape or table.concat(shape, "x") ~= table.concat(x.shape, "x") or is_float(y) and not is_float(x) then return end
+    if not shape or table.concat(shape, "x") ~= table.concat(x.shape, "x") or is_float(y) and not is_float(x) then
+      return
+    end
     local name = pick { "add", "sub", "mul" }
     if name == "mul" and largest(x) * largest(y) > 100 then name = "sub" end
     x.t[name .. "_"](x.t, y.t)
@@ -346,7 +352,8 @@ table.sort(step_names)
 
 local shapes = { {}, { 1 }, { 3 }, { 2, 3 }, { 3, 2 }, { 3, 3 }, { 1, 3 }, { 2, 1, 3 }, { 0, 3 }, { 5 } }
 
--- A tensor of small numbers that its dtype holds exactly; some are leaves, entered by a copy since a leaf may not change in place.
+-- A tensor of small numbers that its dtype holds exactly; some are leaves, entered by a copy since a leaf may not
+-- change in place.
 local function new_leaf(p, leaves)
   local shape, dtype = pick(shapes), random(5) == 1 and pick { "int64", "int32" } or pick(FLOATS)
   local base = new_base(count(shape))
@@ -369,7 +376,8 @@ end
 
 local went_backward, refused = 0, 0
 
--- From the last register that is in the graph: the derivative along the direction is the inner product of gradients and direction.
+-- From the last register that is in the graph: the derivative along the direction is the inner product of gradients and
+-- direction.
 local function backward(p, leaves)
   local r
   for i = #p, 1, -1 do

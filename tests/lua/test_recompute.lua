@@ -6,7 +6,8 @@ local amp, nn, F, optim = gb.amp, gb.nn, gb.nn.functional, gb.optim
 
 local function plain(fn, ...) return fn(...) end
 
--- Run body(call) from the same random state with both ways to call a function; both lists of tensors have the same bits.
+-- Run body(call) from the same random state with both ways to call a function; both lists of tensors have the same
+-- bits.
 local function same(body)
   gb.manual_seed(7)
   local a = body(plain)
@@ -164,7 +165,8 @@ describe("recompute under autocast", function()
       same(function(call)
         local model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
         local x = gb.randn(4, 8):requires_grad_()
-        local loss = amp.autocast({ dtype = dtype }, function() return call(model, call(model, x)):float():square():mean() end)
+        local loss = amp.autocast({ dtype = dtype },
+          function() return call(model, call(model, x)):float():square():mean() end)
         amp.autocast({ dtype = dtype == "float16" and "bfloat16" or "float16" }, function() loss:backward() end)
         return grads(x, model)
       end)
@@ -237,7 +239,8 @@ describe("recompute refuses", function()
   end)
   it("more than six floating results", function()
     local x = gb.ones(2):requires_grad_()
-    expect(function() gb.recompute(function(v) return v * 1, v * 2, v * 3, v * 4, v * 5, v * 6, v * 7 end, x) end):to_fail("more than 6")
+    expect(function() gb.recompute(function(v) return v * 1, v * 2, v * 3, v * 4, v * 5, v * 6, v * 7 end,
+      x) end):to_fail("more than 6")
   end)
   it("nothing quietly: an error of the function is the caller's, in both runs", function()
     local x, fine = gb.ones(2):requires_grad_(), true
@@ -263,7 +266,8 @@ describe("recompute entered again from its own second run", function()
     local x, y, inner = gb.full({ 3 }, 2.0):requires_grad_(), nil, {}
     local function square(v)
       if gb.is_recomputing() then
-        inner = { { pcall(y.backward, y) }, { pcall(y.backward, y, { retain_graph = true }) }, { pcall(gb.grad, y, x) } }
+        inner = { { pcall(y.backward, y) }, { pcall(y.backward, y, { retain_graph = true }) },
+          { pcall(gb.grad, y, x) } }
       end
       return (v * v):sum()
     end
@@ -294,7 +298,8 @@ describe("recompute entered again from its own second run", function()
       for _, retain in ipairs { false, true } do
         local x, y = gb.ones(1):requires_grad_(), nil
         y = gb.recompute(function(v) return y and body(v, y) or v * 2 end, x)
-        expect(function() y:backward { retain_graph = retain } end):to_fail(retain and "a result of its own first run" or nil)
+        expect(function() y:backward { retain_graph = retain } end):to_fail(retain and
+          "a result of its own first run" or nil)
       end
     end
   end)

@@ -1,5 +1,6 @@
--- test_recurrent.lua - RNN, LSTM, GRU and their cells against PyTorch's results and gradients in float64, in float32 and under autocast;
--- sequences of unlike lengths; first values, errors, and that a call may begin with what another ended with.
+-- test_recurrent.lua - RNN, LSTM, GRU and their cells against PyTorch's results and gradients in float64, in float32
+-- and under autocast; sequences of unlike lengths; first values, errors, and that a call may begin with what another
+-- ended with.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -68,10 +69,12 @@ describe("recurrent layers", function()
         for _, value in pairs(made) do expect(value.dtype):to_be(dtype) end
       end)
     end
-    -- At most twice as far from float64 as PyTorch's autocast; where that is lucky, two roundings to 16 bits per element.
+    -- At most twice as far from float64 as PyTorch's autocast; where that is lucky, two roundings to 16 bits per
+    -- element.
     for scope, unit in pairs { bfloat16 = 2.0 ^ -7, float16 = 2.0 ^ -10 } do
       it(("%s under %s autocast"):format(row.name, scope), function()
-        expect_near(row, run(row, "float32", scope), function(name) return math.max(2 * row.errors[scope][name], unit) end)
+        expect_near(row, run(row, "float32", scope),
+          function(name) return math.max(2 * row.errors[scope][name], unit) end)
       end)
     end
   end
@@ -84,7 +87,8 @@ describe("recurrent layers", function()
       expect(p:abs():max():item() <= 0.25):to_be(true)
       expect(p:std():item()):to_be_near(0.25 / math.sqrt(3), 0.05)
     end
-    expect(table.concat(names, " ", 1, 6)):to_be("weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 weight_hr_l0 weight_ih_l0_reverse")
+    expect(table.concat(names, " ", 1, 6)):to_be("weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 weight_hr_l0 \z
+      weight_ih_l0_reverse")
     expect(#names):to_be(20)
     expect(shapes.weight_ih_l0):to_be("64x3")
     expect(shapes.weight_ih_l1):to_be("64x8")
@@ -145,7 +149,8 @@ describe("recurrent layers", function()
     expect(function() net(gb.randn(3)) end):to_fail("got 1 dimensions")
     expect(function() net(gb.randn(0, 2, 3)) end):to_fail("no time steps")
     expect(function() net(x, gb.zeros(1, 2, 4)) end):to_fail("a list of two tensors, { h, c }")
-    expect(function() net(x, { gb.zeros(1, 2, 4), gb.zeros(1, 3, 4) }) end):to_fail("state[2] has shape [1, 3, 4], expected [1, 2, 4]")
+    expect(function() net(x, { gb.zeros(1, 2, 4), gb.zeros(1, 3, 4) }) end):to_fail("state[2] has shape [1, 3, 4], \z
+      expected [1, 2, 4]")
     expect(function() nn.GRU(3, 4)(x, { x }) end):to_fail("the state is a tensor")
     expect(function() net(x, nil, { lengths = { 1 } }) end):to_fail("1 lengths for a batch of 2 sequences")
     expect(function() net(x, nil, { lengths = { 1, 6 } }) end):to_fail("lengths[2] is 6")

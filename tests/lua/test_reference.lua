@@ -1,12 +1,14 @@
--- test_reference.lua - the reference, the types and help(): what is committed is what the sources say, every public name is described, and the
--- examples run.
+-- test_reference.lua - the reference, the types and help(): what is committed is what the sources say, every public
+-- name is described, and the examples run.
 
 local gb = require "gibbous"
 gb.set_default_device("cpu") -- examples are written for the device that everybody has
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
--- Names whose examples end the test, or stand inside another's; and those that need files, by their sandbox level, may have none.
-local without_example = { ["ctx:saved_tensors"] = true, ["gb.nn.library_class"] = true, ["gb.test.finish"] = true, ["Module:init"] = true }
+-- Names whose examples end the test, or stand inside another's; and those that need files, by their sandbox level, may
+-- have none.
+local without_example = { ["ctx:saved_tensors"] = true, ["gb.nn.library_class"] = true, ["gb.test.finish"] = true,
+  ["Module:init"] = true }
 local records = {} -- the sandbox level of each, by its path
 do
   local list = gb.test.records()
@@ -23,8 +25,10 @@ local function surroundings()
   local opt = gb.optim.SGD(model:parameters(), { lr = 0.1 })
   local x = gb.rand(4, 4)
   return setmetatable({
-    gb = gb, F = gb.nn.functional, x = x, model = model, opt = opt, loss = model(x):sum(), scaler = gb.amp.GradScaler { init_scale = 2 },
-    schedule = gb.optim.lr.Constant(opt), loader = gb.data.DataLoader(gb.data.TensorDataset(x:cpu(), gb.arange(4):cpu()), { batch_size = 2 }),
+    gb = gb, F = gb.nn.functional, x = x, model = model, opt = opt, loss = model(x):sum(),
+      scaler = gb.amp.GradScaler { init_scale = 2 },
+    schedule = gb.optim.lr.Constant(opt),
+      loader = gb.data.DataLoader(gb.data.TensorDataset(x:cpu(), gb.arange(4):cpu()), { batch_size = 2 }),
     print = function() end,
   }, { __index = _G })
 end
@@ -116,7 +120,8 @@ describe("records", function()
     gb.nn.Module.explain = nil
   end)
   it("say the strictest sandbox that has a name", function()
-    for name, level in pairs { ["gb.zeros"] = "strict", ["gb.save"] = "files", ["gb.doctor"] = "none", ["tensor.shape"] = "strict" } do
+    for name, level in pairs { ["gb.zeros"] = "strict", ["gb.save"] = "files", ["gb.doctor"] = "none",
+      ["tensor.shape"] = "strict" } do
       expect(gb.test.help_entry(name).level):to_be(level)
     end
   end)
@@ -124,25 +129,33 @@ end)
 
 describe("the shapes of an op", function()
   local bounds = { clamp = { 0, 1 }, threshold = { 0, 1 }, polygamma = { 1 } } -- what an op needs beside x
-  local function run(row, x) return (rawget(gb, row.name) or rawget(gb.nn.functional, row.name) or x[row.name])(x, table.unpack(bounds[row.name] or {})) end
+  local function run(row, x) return (rawget(gb, row.name) or rawget(gb.nn.functional, row.name) or x[row.name])(x,
+    table.unpack(bounds[row.name] or {})) end
   for _, row in ipairs(gb.test.ops()) do
     local tensors = 0
-    for word in row.signature:match("^[^;%-]*"):gmatch("[^,]+") do tensors = tensors + (word:find(":", 1, true) and 0 or 1) end
+    for word in row.signature:match("^[^;%-]*"):gmatch("[^,]+") do
+      tensors = tensors + (word:find(":", 1, true) and 0 or 1)
+    end
     local entry = row.public and tensors == 1 and gb.test.help_entry(row.name)
-    if entry and entry.shapes == "the result is shaped like x" and not row.signature:find("[:|] *dims? *[,%-;]") and not row.signature:find("shape:") then
+    if entry and entry.shapes == "the result is shaped like x" and not row.signature:find("[:|] *dims? *[,%-;]") and
+      not row.signature:find("shape:") then
       it(row.name .. " is as help says", function()
         local ok, y = pcall(run, row, gb.rand(2, 3))
         if not ok then y = run(row, gb.ones({ 2, 3 }, { dtype = "int64" })) end -- bits
         expect(y):to_have_shape(2, 3)
       end)
     end
-    if entry then it(row.name .. ", of one tensor, does not broadcast", function() assert(not entry.shapes:find("broadcast against")) end) end
+    if entry then
+      it(row.name .. ", of one tensor, does not broadcast",
+        function() assert(not entry.shapes:find("broadcast against")) end)
+    end
   end
 end)
 
 describe("help", function()
   it("finds a name however it is written", function()
-    for _, name in ipairs { "relu", "gb.relu", "F.relu", "gb.nn.functional.relu", "x:relu", "x:relu_", "tensor:relu", "relu_" } do
+    for _, name in ipairs { "relu", "gb.relu", "F.relu", "gb.nn.functional.relu", "x:relu", "x:relu_", "tensor:relu",
+      "relu_" } do
       expect(gb.test.help_entry(name).name):to_be("relu")
     end
     expect(gb.test.help_entry("Linear").name):to_be("gb.nn.Linear")

@@ -1,5 +1,6 @@
--- test_rows.lua - the CPU's kernels of rows at every dtype, at lengths about those of its vectors, where rows lie end to end and where they do not,
--- and at sizes that are written past the caches. The reference is the same op on the same values in a wider dtype.
+-- test_rows.lua - the CPU's kernels of rows at every dtype, at lengths about those of its vectors, where rows lie end
+-- to end and where they do not, and at sizes that are written past the caches. The reference is the same op on the same
+-- values in a wider dtype.
 
 local gb = require "gibbous"
 local F = gb.nn.functional
@@ -21,7 +22,8 @@ local ops = {
     y:backward(r.grad)
     return { y, x.grad, r.weight.grad, r.bias.grad }
   end,
-  rms_norm = function(x, r) local y = F.rms_norm(x, { x.shape[2] }, r.weight); y:backward(r.grad); return { y, x.grad, r.weight.grad } end,
+  rms_norm = function(x, r) local y = F.rms_norm(x, { x.shape[2] }, r.weight); y:backward(r.grad);
+  return { y, x.grad, r.weight.grad } end,
   cross_entropy = function(x, r) local y = F.cross_entropy(x, r.classes); y:backward(); return { y, x.grad } end,
 }
 
@@ -29,7 +31,8 @@ local function leaf(x) return x:detach():clone():requires_grad_(true) end
 
 -- The same values for an op in another dtype.
 local function inputs(r, dtype)
-  return leaf(r.x:to(dtype)), { grad = r.grad:to(dtype), weight = leaf(r.weight:to(dtype)), bias = leaf(r.bias:to(dtype)), classes = r.classes }
+  return leaf(r.x:to(dtype)), { grad = r.grad:to(dtype), weight = leaf(r.weight:to(dtype)),
+    bias = leaf(r.bias:to(dtype)), classes = r.classes }
 end
 
 local function random_rows(rows, n, dtype)
@@ -38,11 +41,14 @@ local function random_rows(rows, n, dtype)
     classes = gb.randint(0, n, { rows }) }
 end
 
--- Every element within so many spacings of its own size, or of the largest in its row: sums and differences lose what small elements have to say.
+-- Every element within so many spacings of its own size, or of the largest in its row: sums and differences lose what
+-- small elements have to say.
 local function expect_near(got, want, dtype, growth)
   local size = want:abs():amax(-1, { keepdim = true }):clamp(smallest[dtype])
   local worst = ((got:to("float64") - want):abs() / size):max():item() / spacing[dtype]
-  if not (worst <= growth) then error(("%.2f spacings of %s, at most %.2f were expected"):format(worst, dtype, growth), 2) end
+  if not (worst <= growth) then
+    error(("%.2f spacings of %s, at most %.2f were expected"):format(worst, dtype, growth), 2)
+  end
 end
 
 describe("rows", function()
@@ -51,11 +57,13 @@ describe("rows", function()
       it(("of any length: %s of %s"):format(name, dtype), function()
         gb.manual_seed(5)
         for _, n in ipairs(lengths) do
-          if name:find "norm" and n < 7 then goto continue end -- the gradient of one or two elements is what eps leaves of it
+          -- the gradient of one or two elements is what eps leaves of it
+          if name:find "norm" and n < 7 then goto continue end
           local r = random_rows(3, n, dtype)
           local got, want = op(inputs(r, dtype)), op(inputs(r, "float64"))
-          -- a result rounded to 16 bits is off by half a spacing; gradients are differences, and their sums in float32 are of a thousand numbers.
-          -- softmax's in 16 bits takes the difference from what forward rounded: see the comparison with rows that do not lie end to end
+          -- a result rounded to 16 bits is off by half a spacing; gradients are differences, and their sums in float32
+          -- are of a thousand numbers. softmax's in 16 bits takes the difference from what forward rounded: see the
+          -- comparison with rows that do not lie end to end
           for i, y in ipairs(got) do
             expect(y.dtype):to_be(dtype)
             local bound = dtype == "float32" and 64 or i == 1 and 1 or name:find "softmax" and math.huge or 8
@@ -97,12 +105,15 @@ describe("rows", function()
     for _, case in ipairs { { "bfloat16", 2050, 8192 }, { "float32", 1100, 8190 } } do
       local dtype, rows, n = table.unpack(case)
       local part = random_rows(10, n, dtype)
-      local r = { weight = part.weight, bias = part.bias, x = part.x:tile(rows // 10, 1), grad = part.grad:tile(rows // 10, 1),
+      local r = { weight = part.weight, bias = part.bias, x = part.x:tile(rows // 10, 1),
+        grad = part.grad:tile(rows // 10, 1),
         classes = part.classes:tile(rows // 10) }
       for _, name in ipairs { "softmax", "log_softmax", "layer_norm" } do
         local large, small = ops[name](inputs(r, dtype)), ops[name](inputs(part, dtype))
         for i = 1, 2 do
-          for _, first in ipairs { 1, 101, rows - 9 } do expect(large[i]:narrow(1, first, 10)):to_equal_bits(small[i]) end
+          for _, first in ipairs { 1, 101, rows - 9 } do
+            expect(large[i]:narrow(1, first, 10)):to_equal_bits(small[i])
+          end
         end
       end
       local sum = F.cross_entropy(leaf(r.x), r.classes, { reduction = "sum" })
@@ -149,7 +160,8 @@ describe("rows", function()
   end)
 
   it("have a gradient of NaN where a weight is NaN, whatever its bits", function()
-    local nan = string.unpack("<f", "\xff\xff\xff\x7f") -- CUDA's: rounding to bfloat16 as if it were a number would carry into the sign
+    -- CUDA's: rounding to bfloat16 as if it were a number would carry into the sign
+    local nan = string.unpack("<f", "\xff\xff\xff\x7f")
     for dtype in pairs(spacing) do
       for _, n in ipairs { 3, 64, 70 } do
         local x = leaf(gb.randn(2, n):to(dtype))
@@ -160,7 +172,8 @@ describe("rows", function()
   end)
 end)
 
--- The largest of 16-bit elements is looked for among whole numbers: signs, zeros and infinities are what could go wrong.
+-- The largest of 16-bit elements is looked for among whole numbers: signs, zeros and infinities are what could go
+-- wrong.
 describe("the largest element of a row of 16 bits", function()
   local inf, nan = math.huge, 0 / 0
 
@@ -173,7 +186,8 @@ describe("the largest element of a row of 16 bits", function()
       end
 
       it(("keeps sums in range: %s, %d"):format(dtype, n), function()
-        local pairs_of_ends = { { -200, -3 }, { -3, -200 }, { -0.0, 0.0 }, { -0.0, -1 }, { -1, -0.0 }, { 90, 200 }, { 200, -90 }, { -inf, -300 }, { -inf, 7 } }
+        local pairs_of_ends = { { -200, -3 }, { -3, -200 }, { -0.0, 0.0 }, { -0.0, -1 }, { -1, -0.0 }, { 90, 200 },
+          { 200, -90 }, { -inf, -300 }, { -inf, 7 } }
         for _, pair in ipairs(pairs_of_ends) do
           local x = row_of(pair[1], pair[2])
           local y, want = x:softmax(-1), x:double():softmax(-1)
@@ -199,11 +213,13 @@ describe("the largest element of a row of 16 bits", function()
 end)
 
 describe("arithmetic on 16 bits", function()
-  -- The values of a dtype where rounding is hard: halves of a spacing, subnormals, overflow, zeros of both signs, infinities and NaN.
+  -- The values of a dtype where rounding is hard: halves of a spacing, subnormals, overflow, zeros of both signs,
+  -- infinities and NaN.
   local function hard(dtype, n)
     local x = gb.randn(n) * gb.full({ n }, 2):pow(gb.randint(-30, 17, { n }):float())
     if dtype == "bfloat16" then x = x * gb.full({ n }, 2):pow(gb.randint(-110, 110, { n }):float()) end
-    for i, special in ipairs { 0.0, -0.0, math.huge, -math.huge, 0 / 0, smallest[dtype] * spacing[dtype], 1 + spacing[dtype] } do
+    for i, special in ipairs { 0.0, -0.0, math.huge, -math.huge, 0 / 0, smallest[dtype] * spacing[dtype],
+      1 + spacing[dtype] } do
       if n > 2 * i then x:narrow(1, 2 * i, 1):fill_(special) end
     end
     return x:to(dtype)
@@ -215,7 +231,8 @@ describe("arithmetic on 16 bits", function()
       for _, n in ipairs { 1, 5, 31, 32, 33, 64, 1000, 1024, 1030, 40000 } do
         local x, y = hard(dtype, n), hard(dtype, n)
         local a, b = x:float(), y:float()
-        local results = { { x + y, a + b }, { x * y, a * b }, { x - y, a - b }, { x * 3, a * 3 }, { x / y, a / b }, { -x, -a }, { x:relu(), a:relu() },
+        local results = { { x + y, a + b }, { x * y, a * b }, { x - y, a - b }, { x * 3, a * 3 }, { x / y, a / b },
+          { -x, -a }, { x:relu(), a:relu() },
           { x:clamp(-1, 1), a:clamp(-1, 1) }, { x:clone():add_(y), a + b }, { x:maximum(y), a:maximum(b) } }
         for _, pair in ipairs(results) do
           local got, want = pair[1], pair[2]:to(dtype)

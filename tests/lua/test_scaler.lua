@@ -1,5 +1,5 @@
--- test_scaler.lua - the gradient scaler: stages, errors, state, tags, the report, and the five documented patterns, each against an unscaled
--- control. Scales are powers of two, so scaled runs in float32 give the control's bits.
+-- test_scaler.lua - the gradient scaler: stages, errors, state, tags, the report, and the five documented patterns,
+-- each against an unscaled control. Scales are powers of two, so scaled runs in float32 give the control's bits.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -313,7 +313,8 @@ describe("state", function()
     expect(other:get_scale()):to_be(256.0)
     expect(other:get_growth_interval()):to_be(7)
     other:scale(x:sum())
-    other:load_state_dict { scale = 64.0, growth_factor = 2.0, backoff_factor = 0.5, growth_interval = 2000, _growth_tracker = 5 }
+    other:load_state_dict { scale = 64.0, growth_factor = 2.0, backoff_factor = 0.5, growth_interval = 2000,
+      _growth_tracker = 5 }
     expect(other:get_scale()):to_be(64.0)
     expect(other:stats().growth_tracker):to_be(5)
   end)

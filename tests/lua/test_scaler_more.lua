@@ -1,5 +1,6 @@
--- test_scaler_more.lua - the gradient scaler beyond PyTorch's: hysteresis, scales by schedule, one scaler per loss, clipping inside step; and
--- how precisions are spelled. Scales are powers of two, so scaled runs in float32 give the control's bits.
+-- test_scaler_more.lua - the gradient scaler beyond PyTorch's: hysteresis, scales by schedule, one scaler per loss,
+-- clipping inside step; and how precisions are spelled. Scales are powers of two, so scaled runs in float32 give the
+-- control's bits.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -41,7 +42,8 @@ end
 
 describe("hysteresis", function()
   it("tolerates isolated skips, and a backoff does not refill it", function()
-    expect(trace({ init_scale = 1024, hysteresis = 2 }, { 1, 1, 1, 0, 1, 0, 1, 1 })):to_be("1024 512 256 256 256 256 256 128")
+    expect(trace({ init_scale = 1024, hysteresis = 2 },
+      { 1, 1, 1, 0, 1, 0, 1, 1 })):to_be("1024 512 256 256 256 256 256 128")
   end)
   it("of 1 is none", function()
     expect(trace({ init_scale = 1024 }, { 1, 1, 0, 1 })):to_be("512 256 256 128")
@@ -150,7 +152,8 @@ describe("a scale by schedule", function()
   end)
   it("PyTorch's state, without counters, loads", function()
     local scaler = amp.GradScaler()
-    scaler:load_state_dict { scale = 64.0, growth_factor = 2.0, backoff_factor = 0.5, growth_interval = 2000, _growth_tracker = 5 }
+    scaler:load_state_dict { scale = 64.0, growth_factor = 2.0, backoff_factor = 0.5, growth_interval = 2000,
+      _growth_tracker = 5 }
     expect(scaler:stats().steps):to_be(0)
     expect(scaler:get_scale()):to_be(64.0)
     local state = scaler:state_dict()
@@ -386,7 +389,8 @@ describe("the cause of a skip", function()
     end
     return found, scaler
   end
-  local function has(text, part) if not text:find(part, 1, true) then error(("'%s' has no '%s'"):format(text, part), 2) end end
+  local function has(text, part) if not text:find(part, 1, true) then
+    error(("'%s' has no '%s'"):format(text, part), 2) end end
 
   it("names the op, the line, and what half the scale would do", function()
     local w = nn.Parameter(gb.ones(4))
@@ -435,18 +439,21 @@ describe("the cause of a skip", function()
         return g * math.huge
       end,
     }
-    expect(function() causes({ max_skips = 3 }, 3, { w }, function() return fn(w):sum() end) end):to_fail("First: the gradient of")
+    expect(function() causes({ max_skips = 3 }, 3, { w },
+      function() return fn(w):sum() end) end):to_fail("First: the gradient of")
     expect(calls):to_be(3) -- and called no oftener for it
   end)
   it("changes no bit of what is computed", function()
     local function run(first)
       local net, x, y = make()
-      local opt, scaler = optim.SGD(net:parameters(), { lr = 0.05 }), amp.GradScaler { init_scale = 64, hysteresis = 100 }
+      local opt, scaler = optim.SGD(net:parameters(), { lr = 0.05 }),
+        amp.GradScaler { init_scale = 64, hysteresis = 100 }
       for step = 1, 6 do
         if step >= first then
           opt:zero_grad()
           local loss = amp.autocast({ dtype = "bfloat16" }, function() return F.mse_loss(net(x), y) end)
-          if step <= 2 then loss = loss + (net[3].weight * math.huge):sum() end -- two skips, and a traced step that is good
+          -- two skips, and a traced step that is good
+          if step <= 2 then loss = loss + (net[3].weight * math.huge):sum() end
           scaler:scale(loss):backward()
           scaler:step(opt)
           scaler:update()
@@ -474,7 +481,9 @@ describe("precisions", function()
     expect(amp.precision(mixed)):to_be(mixed)
   end)
   it("unknown ones list what there is", function()
-    for _, name in ipairs { "64-true", "O3", 8, "", false, {}, 1.5 } do expect(function() amp.precision(name) end):to_fail("16-mixed") end
+    for _, name in ipairs { "64-true", "O3", 8, "", false, {}, 1.5 } do
+      expect(function() amp.precision(name) end):to_fail("16-mixed")
+    end
     expect(function() amp.precision() end):to_fail("'name' is missing")
   end)
 
@@ -490,7 +499,8 @@ describe("precisions", function()
     expect(outside("GIBBOUS_AMP=bf16", "-E", "16-mixed")):to_be("16-mixed\n")
   end)
   it("a wrong one is an error wherever it comes from", function()
-    expect(outside("GIBBOUS_AMP=bf17", "", "16-mixed"):find("environment variable GIBBOUS_AMP", 1, true) ~= nil):to_be(true)
+    expect(outside("GIBBOUS_AMP=bf17", "", "16-mixed"):find("environment variable GIBBOUS_AMP", 1,
+      true) ~= nil):to_be(true)
     expect(outside("GIBBOUS_AMP=bf16", "", "17-mixed"):find("'17-mixed'", 1, true) ~= nil):to_be(true)
   end)
 end)

@@ -136,7 +136,8 @@ describe("ReduceOnPlateau", function()
     local before = gb.io.json_encode(schedule:state_dict())
     expect(function() schedule:step(0 / 0) end):to_fail("the metric is")
     expect(function() schedule:step(gb.tensor(0 / 0)) end):to_fail("leave such an epoch out")
-    expect(function() schedule:step() end):to_fail("the metric that ReduceOnPlateau goes by is missing; call schedule:step(loss)")
+    expect(function() schedule:step() end):to_fail("the metric that ReduceOnPlateau goes by is missing; call \z
+      schedule:step(loss)")
     expect(function() schedule:step("0.5") end):to_fail("'metric' must be a number or a tensor")
     expect(function() schedule:step(gb.zeros(2)) end):to_fail("item")
     expect(function() schedule:step(gb.tensor(true)) end):to_fail("the metric is true")
@@ -247,7 +248,8 @@ describe("refuses", function()
     it(kind .. ": " .. text, function() expect(function() lr[kind](opt, options) end):to_fail(text) end)
   end
   wrong("Constant", { factor = -1 }, "lr.Constant: 'factor' must be a number from 0, got -1")
-  wrong("Constant", { last_epoch = -2 }, "'last_epoch' must be -1, or the number of the last step that happened, got -2")
+  wrong("Constant", { last_epoch = -2 },
+    "'last_epoch' must be -1, or the number of the last step that happened, got -2")
   wrong("Constant", { last_epoch = math.maxinteger }, "'last_epoch' must be")
   wrong("Constant", { warmup = math.huge }, "'warmup' must be a number of steps from 0, got inf")
   wrong("Step", {}, "'step_size' is missing")
@@ -277,10 +279,12 @@ describe("refuses", function()
   wrong("OneCycle", { max_lr = { 1, -1 }, total_steps = 3 }, "'max_lr' must be a number from 0, got -1")
   wrong("OneCycle", { max_lr = 1, total_steps = 3, pct_start = 1.5 }, "'pct_start' must be from 0 to 1")
   wrong("OneCycle", { max_lr = 1, total_steps = 3, div_factor = 0 }, "'div_factor' must be a number above 0")
-  wrong("OneCycle", { max_lr = 1, total_steps = 3, max_momentum = 1 }, "'max_momentum' must be a number from 0, below 1, got 1")
+  wrong("OneCycle", { max_lr = 1, total_steps = 3, max_momentum = 1 }, "'max_momentum' must be a number from 0, \z
+    below 1, got 1")
   wrong("Cyclic", { base_lr = 0.1, max_lr = { 1, "x" } }, "'max_lr' must be a number from 0, got x")
   wrong("Cyclic", { base_lr = 0.1, max_lr = 1, step_size_up = -1 }, "'step_size_up' must be a number of steps above 0")
-  wrong("Cyclic", { base_lr = 0.1, max_lr = 1, mode = "square" }, "'mode' must be 'triangular', 'triangular2' or 'exp_range'")
+  wrong("Cyclic", { base_lr = 0.1, max_lr = 1, mode = "square" }, "'mode' must be 'triangular', 'triangular2' or \z
+    'exp_range'")
   wrong("Cyclic", { base_lr = 0.1, max_lr = 1, scale_fn = function() end }, "scale_fn gives a number, got nil")
   wrong("ReduceOnPlateau", { factor = 1 }, "'factor' must be from 0, below 1")
   wrong("ReduceOnPlateau", { patience = -1 }, "'patience' must be a whole number from 0")
@@ -324,7 +328,8 @@ describe("a recipe that means harm", function()
     schedule:step()
     expect(schedule:get_last_lr()[1] < 1e-300):to_be(true)
     for kind, options in pairs {
-      CosineWarmRestarts = { T_0 = 1, T_mult = 2 }, Cyclic = { base_lr = 0.1, max_lr = 1 }, Step = { step_size = 1e-300 },
+      CosineWarmRestarts = { T_0 = 1, T_mult = 2 }, Cyclic = { base_lr = 0.1, max_lr = 1 },
+        Step = { step_size = 1e-300 },
       Polynomial = {}, Exponential = { gamma = 0.9 },
     } do
       local far = lr[kind](opt, options)

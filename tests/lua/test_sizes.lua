@@ -6,14 +6,17 @@ local cases = dofile("tests/lua/cases.lua")
 
 local UP = 0.75
 
--- What PyTorch takes and ours refuses, with this text; and what is said otherwise in Lua, so that the sizes mean something else.
+-- What PyTorch takes and ours refuses, with this text; and what is said otherwise in Lua, so that the sizes mean
+-- something else.
 local refused = {
   ["conv2d (same)"] = "only the batch may be empty", ["conv2d (valid)"] = "only the batch may be empty",
   ["conv1d"] = "only the batch may be empty", ["conv1d (relu)"] = "only the batch may be empty",
   ["conv1d (same)"] = "only the batch may be empty",
   ["conv2d (1x1)"] = "only the batch may be empty", adaptive_avg_pool2d = "only the batch may be empty",
-  ["scaled_dot_product_attention"] = "head_dim, at least 1", ["scaled_dot_product_attention (causal)"] = "head_dim, at least 1",
-  ["scaled_dot_product_attention (cross, scale)"] = "head_dim, at least 1", ["scaled_dot_product_attention (bool mask)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention"] = "head_dim, at least 1",
+    ["scaled_dot_product_attention (causal)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention (cross, scale)"] = "head_dim, at least 1",
+    ["scaled_dot_product_attention (bool mask)"] = "head_dim, at least 1",
   ["scaled_dot_product_attention (float mask)"] = "head_dim, at least 1",
   take_along_dim = "out of range", ["take_along_dim (broadcast)"] = "out of range",
   slice = "out of range", -- positions 2 .. 8 of what has fewer
@@ -34,7 +37,8 @@ local function cut(x, size, n)
   return x:contiguous()
 end
 
--- Within the growth in spacings of float32 at the element and at a quarter of the largest, or of the terms of a gradient.
+-- Within the growth in spacings of float32 at the element and at a quarter of the largest, or of the terms of a
+-- gradient.
 local function compare(got, want, growth, what, terms)
   local shape = table.concat(got.shape, "x")
   if shape ~= want.shape then error(("%s has shape %s, expected %s"):format(what, shape, want.shape)) end
@@ -45,7 +49,9 @@ local function compare(got, want, growth, what, terms)
   for i = 1, #want do
     local a, b = list[i], want[i]
     local tolerance = math.abs(b) < math.huge and growth * cases.epsilon.float32 * (math.abs(b) + largest / 4) or 0
-    if not (a == b or a ~= a and b ~= b or math.abs(a - b) <= tolerance) then error(("%s, element %d: %.9g, expected %.9g"):format(what, i, a, b)) end
+    if not (a == b or a ~= a and b ~= b or math.abs(a - b) <= tolerance) then
+      error(("%s, element %d: %.9g, expected %.9g"):format(what, i, a, b))
+    end
   end
 end
 

@@ -1,12 +1,15 @@
--- test_small_ops.lua - small elementwise ops take a way of their own where operands lie as the loop takes them: it gives the bits of the long way.
+-- test_small_ops.lua - small elementwise ops take a way of their own where operands lie as the loop takes them: it
+-- gives the bits of the long way.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 local LONG, SHORT = 3000, 700 -- elements: of several tiles, and of less than one
 
-local unary = { "neg", "abs", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "silu", "erf", "floor", "square", "reciprocal", "isnan", "logical_not" }
-local binary = { "add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2", "remainder", "eq", "lt", "ge", "logical_and", "floor_divide" }
+local unary = { "neg", "abs", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "silu", "erf", "floor", "square",
+  "reciprocal", "isnan", "logical_not" }
+local binary = { "add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2", "remainder", "eq", "lt", "ge",
+  "logical_and", "floor_divide" }
 
 -- The first elements of a long result, and the result of the first elements, are the same; NaN is NaN.
 local function check(name, f, ...)
@@ -16,7 +19,9 @@ local function check(name, f, ...)
   expect(part.dtype):to_be(whole.dtype)
   local a, b = whole:tolist(), part:tolist()
   for i = 1, SHORT do
-    if a[i] ~= b[i] and (a[i] == a[i] or b[i] == b[i]) then error(("%s, element %d: %s, and %s by the long way"):format(name, i, b[i], a[i])) end
+    if a[i] ~= b[i] and (a[i] == a[i] or b[i] == b[i]) then
+      error(("%s, element %d: %s, and %s by the long way"):format(name, i, b[i], a[i]))
+    end
   end
 end
 

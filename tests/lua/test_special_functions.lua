@@ -1,4 +1,5 @@
--- test_special_functions.lua - lgamma, digamma, polygamma and i0, whose formulas are the library's own, against 40 digits made with mpmath.
+-- test_special_functions.lua - lgamma, digamma, polygamma and i0, whose formulas are the library's own, against 40
+-- digits made with mpmath.
 --
 -- In float64 each is right to 1e-13 relative; in float32 it is the float64 value, rounded.
 

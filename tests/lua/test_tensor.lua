@@ -1,4 +1,5 @@
--- test_tensor.lua - tensors as a recipe meets them: made from Lua values, asked for their fields, converted, and used with operators.
+-- test_tensor.lua - tensors as a recipe meets them: made from Lua values, asked for their fields, converted, and used
+-- with operators.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -50,7 +51,8 @@ describe("gb.tensor", function()
     expect(x:sum():item()):to_be(3.0)
   end)
   it("refuses ragged lists and other values", function()
-    for _, value in ipairs { { { 1, 2 }, { 3 } }, { 1, { 2 } }, { { 1 }, 2 }, { "a" }, { print }, { {}, 1 }, { gb.ones(1) } } do
+    for _, value in ipairs { { { 1, 2 }, { 3 } }, { 1, { 2 } }, { { 1 }, 2 }, { "a" }, { print }, { {}, 1 },
+      { gb.ones(1) } } do
       expect(function() gb.tensor(value) end):to_fail("tensor:")
     end
     expect(function() gb.tensor("text") end):to_fail("string")
@@ -235,7 +237,8 @@ describe("conversions", function()
     end
   end)
   it("by name", function()
-    local names = { double = "float64", float = "float32", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32", bool = "bool" }
+    local names = { double = "float64", float = "float32", half = "float16", bfloat16 = "bfloat16", long = "int64",
+      int = "int32", bool = "bool" }
     for name, dtype in pairs(names) do
       local x = gb.ones(2)
       expect(x[name](x).dtype):to_be(dtype)
@@ -305,7 +308,8 @@ describe("operators", function()
     expect(function() return x & y end):to_fail("bitwise_and")
   end)
   it("< and its like are errors that say what to write", function()
-    for _, fn in ipairs { function() return x < y end, function() return x <= y end, function() return x > 1 end, function() return 1 >= x end } do
+    for _, fn in ipairs { function() return x < y end, function() return x <= y end, function() return x > 1 end,
+      function() return 1 >= x end } do
       expect(fn):to_fail("x:lt(y)")
     end
   end)
@@ -452,7 +456,8 @@ describe("operands that run across each other", function()
     check(add, x, y:permute(4, 3, 2, 1))
     check(add, x, gb.randn(90, 70):t():unsqueeze(2))
     check(add, x[{ {}, {}, 1 }], y[{ {}, 2 }]:permute(3, 2, 1))
-    check(function(a, b, c) return gb.where(a, b, c) end, gb.randn(200, 300):gt(0), gb.randn(300, 200):t(), gb.randn(300, 1):t())
+    check(function(a, b, c) return gb.where(a, b, c) end, gb.randn(200, 300):gt(0), gb.randn(300, 200):t(),
+      gb.randn(300, 1):t())
     local square = gb.randn(300, 300)
     local sum = square + square:t():contiguous()
     expect(equal(square:add_(square:t()), sum)):to_be(true)
@@ -501,7 +506,8 @@ describe("argmax of a whole tensor", function()
       gb.reset_peak_memory_stats()
       local before = gb.memory_stats().current_total
       view:argmax()
-      expect(gb.memory_stats().peak_total - before < 256 * 1024):to_be(true) -- a tile for each thread, and 16 bytes for each tile of x
+      -- a tile for each thread, and 16 bytes for each tile of x
+      expect(gb.memory_stats().peak_total - before < 256 * 1024):to_be(true)
     end
   end)
 end)
@@ -537,7 +543,8 @@ describe("a second name", function()
     for _, row in ipairs(gb.test.ops()) do
       for _, name in ipairs(row.aliases) do expect(gb.test.help_entry(name).name):to_be(row.name) end
     end
-    expect(table.concat(gb.test.help_entry("clip").calls, " ")):to_be("gb.clamp x:clamp x:clamp_ gb.clip x:clip x:clip_")
+    expect(table.concat(gb.test.help_entry("clip").calls,
+      " ")):to_be("gb.clamp x:clamp x:clamp_ gb.clip x:clip x:clip_")
   end)
 end)
 

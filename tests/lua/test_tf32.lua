@@ -1,4 +1,5 @@
--- test_tf32.lua - gb.set_float32_matmul_precision("high"): products, forward and backward, as if their float32 operands had been rounded by hand.
+-- test_tf32.lua - gb.set_float32_matmul_precision("high"): products, forward and backward, as if their float32 operands
+-- had been rounded by hand.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -56,7 +57,8 @@ describe("precision high", function()
     for _, s in ipairs { { 5, 7, 9 }, { 64, 300, 33 }, { 1, 600, 40 }, { 40, 600, 1 }, { 300, 20, 600 } } do
       local x, y = gb.randn(s[1], s[2]), gb.randn(s[2], s[3])
       check(function(a, b) return a:matmul(b) end, { x, y }, { s[1], s[3] }, bits)
-      check(function(a, b) return a:t():matmul(b:t()) end, { gb.randn(s[2], s[1]), gb.randn(s[3], s[2]) }, { s[1], s[3] }, bits)
+      check(function(a, b) return a:t():matmul(b:t()) end, { gb.randn(s[2], s[1]), gb.randn(s[3], s[2]) },
+        { s[1], s[3] }, bits)
     end
     check(function(a, b) return a:matmul(b) end, { gb.randn(3, 4, 5), gb.randn(3, 5, 6) }, { 3, 4, 6 }, bits)
     check(function(a, b) return a:matmul(b) end, { gb.randn(9), gb.randn(9, 4) }, { 4 }, bits)
@@ -79,9 +81,11 @@ describe("precision high", function()
   end)
   it("rounds those of conv2d", function()
     local options = { padding = 1, stride = 2 }
-    check(function(x, w) return F.conv2d(x, w, nil, options) end, { gb.randn(3, 4, 9, 9), gb.randn(8, 4, 3, 3) }, { 3, 8, 5, 5 }, near)
+    check(function(x, w) return F.conv2d(x, w, nil, options) end, { gb.randn(3, 4, 9, 9), gb.randn(8, 4, 3, 3) },
+      { 3, 8, 5, 5 }, near)
     local grouped = { groups = 2 }
-    check(function(x, w) return F.conv2d(x, w, nil, grouped) end, { gb.randn(2, 4, 6, 6), gb.randn(4, 2, 3, 3) }, { 2, 4, 4, 4 }, near)
+    check(function(x, w) return F.conv2d(x, w, nil, grouped) end, { gb.randn(2, 4, 6, 6), gb.randn(4, 2, 3, 3) },
+      { 2, 4, 4, 4 }, near)
   end)
   it("rounds those of attention, the probabilities too", function()
     local q, k, v = gb.randn(1, 2, 6, 8), gb.randn(1, 2, 6, 8), gb.randn(1, 2, 6, 8)
@@ -147,7 +151,8 @@ describe("set_float32_matmul_precision", function()
   it("is highest until it is set, and refuses other names", function()
     expect(gb.get_float32_matmul_precision()):to_be("highest")
     expect(at("high", gb.get_float32_matmul_precision)):to_be("high")
-    expect(function() gb.set_float32_matmul_precision("medium") end):to_fail("'name' must be 'highest' or 'high', got 'medium'")
+    expect(function() gb.set_float32_matmul_precision("medium") end):to_fail("'name' must be 'highest' or 'high', \z
+      got 'medium'")
   end)
 end)
 

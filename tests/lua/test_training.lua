@@ -1,4 +1,5 @@
--- test_training.lua - optimizers, schedules, layers, averages, norms and the scaler's arithmetic against numbers made with PyTorch.
+-- test_training.lua - optimizers, schedules, layers, averages, norms and the scaler's arithmetic against numbers made
+-- with PyTorch.
 --
 -- Optimizers are compared after 1, 5 and 20 steps: each step rounds a handful of times in float32, relative to the
 -- parameter, so 2e-6 is some sixteen roundings. Layers sum at most a few hundred float32 products: 1e-5.
@@ -15,8 +16,8 @@ local function stored(row, name, ...)
   return text and goldens.tensor(text):to(gb.get_default_device())
 end
 
--- The golden steps of an optimizer, in parameters of a dtype (start and gradients are exact in 16 bits).
--- check(step, i, parameter, optimizer). resumed: after the seventh step, all goes on in other parameters, from what was saved.
+-- The golden steps of an optimizer, in parameters of a dtype (start and gradients are exact in 16 bits). check(step, i,
+-- parameter, optimizer). resumed: after the seventh step, all goes on in other parameters, from what was saved.
 local function run_steps(row, dtype, resumed, check)
   local function t(name, ...) return stored(row, name, ...) end
   local params, opt = {}, nil
@@ -41,8 +42,8 @@ local function run_steps(row, dtype, resumed, check)
   end
 end
 
--- Muon's products are of bfloat16, which Newton and Schulz's iteration makes some 2^-6 of its result: with lr 0.02, and the
--- largest adjustment of it, within 20 * 0.02 * 2^-6. In float64 they are exact, and so is its golden.
+-- Muon's products are of bfloat16, which Newton and Schulz's iteration makes some 2^-6 of its result: with lr 0.02, and
+-- the largest adjustment of it, within 20 * 0.02 * 2^-6. In float64 they are exact, and so is its golden.
 local loose = { Muon = 20 * 0.02 * 2 ^ -6 }
 
 describe("optimizers", function()
@@ -99,7 +100,9 @@ local function expect_step(row, opt, schedule, t)
     local group = opt.param_groups[i]
     expect(group.lr):to_be_near(rate, 1e-9 * math.max(1, rate))
     expect(schedule:get_last_lr()[i]):to_be(group.lr)
-    if #row.momenta > 0 then expect(group.betas and group.betas[1] or group.momentum):to_be_near(row.momenta[t][i], 1e-9) end
+    if #row.momenta > 0 then
+      expect(group.betas and group.betas[1] or group.momentum):to_be_near(row.momenta[t][i], 1e-9)
+    end
   end
 end
 
@@ -112,7 +115,8 @@ describe("schedules", function()
         expect(schedule.last_epoch):to_be(first + t - 1)
         expect_step(row, opt, schedule, t)
         if resumed then expect_step(row, same, resumed, t) end
-        if t == #row.rates // 3 + 1 then -- a schedule resumes from its state, with an optimizer of its own and with this one
+        -- a schedule resumes from its state, with an optimizer of its own and with this one
+        if t == #row.rates // 3 + 1 then
           same, resumed = scheduled(row)
           resumed:load_state_dict(gb.io.json_decode(gb.io.json_encode(schedule:state_dict())))
           expect(resumed.last_epoch):to_be(schedule.last_epoch)
@@ -201,7 +205,8 @@ describe("averages of weights", function()
         expect(average.n_averaged):to_be(step + 1)
         local averages, count = average:state_dict().averages, 0
         for name, value in pairs(averages) do
-          local kind = value:is_floating_point() and "average" or "model" -- a mean of counts, as PyTorch's, means nothing
+          -- a mean of counts, as PyTorch's, means nothing
+          local kind = value:is_floating_point() and "average" or "model"
           expect(value):to_be_close(stored(row, kind .. ".%s.%d", name, step), 1e-6)
           count = count + 1
         end

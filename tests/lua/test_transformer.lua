@@ -1,5 +1,5 @@
--- test_transformer.lua - encoder and decoder layers against PyTorch's results and gradients, and the blocks that recipes share against the
--- ops that they stand for.
+-- test_transformer.lua - encoder and decoder layers against PyTorch's results and gradients, and the blocks that
+-- recipes share against the ops that they stand for.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -17,12 +17,15 @@ end
 local masks = {
   TransformerEncoderLayer = { "src_mask", "src_key_padding_mask" },
   TransformerDecoderLayer = { "tgt_mask", "memory_mask", "tgt_key_padding_mask", "memory_key_padding_mask" },
-  Transformer = { "src_mask", "tgt_mask", "memory_mask", "src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask" },
+  Transformer = { "src_mask", "tgt_mask", "memory_mask", "src_key_padding_mask", "tgt_key_padding_mask",
+    "memory_key_padding_mask" },
 }
 
 local function near(name, value, exact, most)
   local distance = ((value:to("float64") - exact):abs():max() / exact:abs():max()):item()
-  if not (distance <= most) then error(("%s: off by %g of its largest element, at most %g"):format(name, distance, most)) end
+  if not (distance <= most) then
+    error(("%s: off by %g of its largest element, at most %g"):format(name, distance, most))
+  end
 end
 
 describe("PyTorch's layers", function()
@@ -83,9 +86,12 @@ describe("PyTorch's layers", function()
   end)
   it("say what does not fit", function()
     expect(function() nn.TransformerEncoderLayer(8, 3) end):to_fail("3 heads do not divide the size 8")
-    expect(function() nn.TransformerEncoderLayer(8, 2, { dropout = 2 }) end):to_fail("dropout lies between 0 and 1, got 2")
-    expect(function() nn.TransformerEncoderLayer(8, 2)(gb.rand(2, 3, 4)) end):to_fail("[time, batch] of 8 features, got [2, 3, 4]")
-    expect(function() nn.TransformerEncoder(nn.Linear(2, 2), 2) end):to_fail("copies of a TransformerEncoderLayer, got a Linear")
+    expect(function() nn.TransformerEncoderLayer(8, 2,
+      { dropout = 2 }) end):to_fail("dropout lies between 0 and 1, got 2")
+    expect(function() nn.TransformerEncoderLayer(8,
+      2)(gb.rand(2, 3, 4)) end):to_fail("[time, batch] of 8 features, got [2, 3, 4]")
+    expect(function() nn.TransformerEncoder(nn.Linear(2, 2), 2) end):to_fail("copies of a TransformerEncoderLayer, \z
+      got a Linear")
     expect(function() nn.TransformerDecoderLayer(8, 2)(gb.rand(2, 3, 8)) end):to_fail("memory")
   end)
 end)
@@ -94,7 +100,8 @@ describe("rotary embeddings", function()
   it("turn pairs of features: lengths stay, and products hang on distances alone", function()
     local angle = gb.arange(6, { dtype = "float64" }):unsqueeze(2) * gb.tensor({ 1.0, 0.1 }, { dtype = "float64" })
     local cos, sin = angle:cos(), angle:sin()
-    local x, y = gb.randn(4, { dtype = "float64" }):expand({ 6, 4 }), gb.randn(4, { dtype = "float64" }):expand({ 6, 4 })
+    local x, y = gb.randn(4, { dtype = "float64" }):expand({ 6, 4 }),
+      gb.randn(4, { dtype = "float64" }):expand({ 6, 4 })
     for _, interleaved in ipairs { false, true } do
       local a = F.rotary_embedding(x, cos, sin, { interleaved = interleaved })
       local b = F.rotary_embedding(y, cos, sin, { interleaved = interleaved })
@@ -124,7 +131,8 @@ describe("blocks", function()
       local a = block.attention
       local function attend(y)
         local function heads(t) return t:view(2, 5, 2, 4):transpose(2, 3) end
-        local z = F.scaled_dot_product_attention(heads(a.q_proj(y)), heads(a.k_proj(y)), heads(a.v_proj(y)), nil, { is_causal = true })
+        local z = F.scaled_dot_product_attention(heads(a.q_proj(y)), heads(a.k_proj(y)), heads(a.v_proj(y)), nil,
+          { is_causal = true })
         return a.o_proj(z:transpose(2, 3):reshape(2, 5, 8))
       end
       local want
@@ -139,11 +147,13 @@ describe("blocks", function()
     end
   end)
   it("TransformerBlock: groups share keys and values, rotary knows distances, swiglu is gated", function()
-    local block = nn.TransformerBlock(16, 4, { kv_heads = 2, norm = "rms", mlp = "swiglu", rotary = true, bias = false, is_causal = true })
+    local block = nn.TransformerBlock(16, 4, { kv_heads = 2, norm = "rms", mlp = "swiglu", rotary = true, bias = false,
+      is_causal = true })
     local names = {}
     for name in block:named_parameters() do names[#names + 1] = name end
-    expect(table.concat(names, " ")):to_be("norm1.weight attention.q_proj.weight attention.k_proj.weight attention.v_proj.weight \z
-      attention.o_proj.weight norm2.weight mlp.gate_proj.weight mlp.up_proj.weight mlp.down_proj.weight")
+    expect(table.concat(names, " ")):to_be("norm1.weight attention.q_proj.weight attention.k_proj.weight \z
+      attention.v_proj.weight attention.o_proj.weight norm2.weight mlp.gate_proj.weight mlp.up_proj.weight \z
+      mlp.down_proj.weight")
     expect(block.attention.k_proj.weight):to_have_shape(8, 16)
     expect(block.mlp.up_proj.weight):to_have_shape(48, 16)
     local x = gb.randn(2, 5, 16):requires_grad_()

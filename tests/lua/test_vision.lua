@@ -124,13 +124,15 @@ describe("grid_sample", function()
   it("says what does not fit", function()
     expect(function() F.grid_sample(x, gb.zeros(1, 2, 2, 3)) end):to_fail("2 coordinates")
     expect(function() F.grid_sample(x, gb.zeros(2, 2, 2, 2)) end):to_fail("batch")
-    expect(function() F.grid_sample(gb.zeros(1, 1, 2, 2, 2), gb.zeros(1, 1, 1, 1, 3), { mode = "bicubic" }) end):to_fail("bicubic")
+    expect(function() F.grid_sample(gb.zeros(1, 1, 2, 2, 2), gb.zeros(1, 1, 1, 1, 3),
+      { mode = "bicubic" }) end):to_fail("bicubic")
     expect(function() F.affine_grid(gb.zeros(1, 2, 3), { 2, 1, 3, 3 }) end):to_fail("theta")
   end)
 end)
 
 describe("whole channels dropped", function()
-  local kinds = { { F.dropout1d, { 40, 50, 3 } }, { F.dropout2d, { 40, 50, 3, 2 } }, { F.dropout3d, { 40, 50, 1, 3, 2 } } }
+  local kinds = { { F.dropout1d, { 40, 50, 3 } }, { F.dropout2d, { 40, 50, 3, 2 } },
+    { F.dropout3d, { 40, 50, 1, 3, 2 } } }
   for places, kind in ipairs(kinds) do
     it(("dropout%dd keeps or zeroes a channel as one"):format(places), function()
       local p = 0.25
@@ -188,7 +190,8 @@ describe("instance_norm", function()
   it("says what does not fit", function()
     expect(function() F.instance_norm(gb.ones(2, 3, 1)) end):to_fail("more than one value")
     expect(function() F.instance_norm(gb.ones(2, 3, 4), gb.ones(2)) end):to_fail("3 channels")
-    expect(function() F.instance_norm(gb.ones(2, 3, 4), nil, nil, nil, nil, { use_input_stats = false }) end):to_fail("running_mean")
+    expect(function() F.instance_norm(gb.ones(2, 3, 4), nil, nil, nil, nil,
+      { use_input_stats = false }) end):to_fail("running_mean")
     expect(function() F.instance_norm(gb.ones(2, 3, 4), nil, nil, gb.ones(2)) end):to_fail("weight")
   end)
 end)
@@ -199,7 +202,8 @@ describe("embedding_bag", function()
   it("gives 0 for empty bags in every mode", function()
     for _, mode in ipairs { "sum", "mean", "max" } do
       expect(shown(F.embedding_bag(ids, weight, starts, nil, { mode = mode })[1]:tolist())):to_be(shown { 0, 0 })
-      expect(shown(F.embedding_bag(ids[{ { 1, 0 } }], weight, gb.tensor { 0, 0 }, nil, { mode = mode }):tolist())):to_be(shown { { 0, 0 }, { 0, 0 } })
+      expect(shown(F.embedding_bag(ids[{ { 1, 0 } }], weight, gb.tensor { 0, 0 }, nil,
+        { mode = mode }):tolist())):to_be(shown { { 0, 0 }, { 0, 0 } })
     end
   end)
   it("leaves rows of padding_idx out, and without a gradient", function()
@@ -229,7 +233,8 @@ describe("modules", function()
     { nn.ReflectionPad2d(2), image, function(x) return F.pad(x, { 2, 2, 2, 2 }, "reflect") end },
     { nn.ReplicationPad3d(1), image, function(x) return F.pad(x, { 1, 1, 1, 1, 1, 1 }, "replicate") end },
     { nn.CircularPad1d({ 1, 3 }), image[1], function(x) return F.pad(x, { 1, 3 }, "circular") end },
-    { nn.Upsample({ scale_factor = 2, mode = "bilinear" }), image, function(x) return F.interpolate(x, nil, { scale_factor = 2, mode = "bilinear" }) end },
+    { nn.Upsample({ scale_factor = 2, mode = "bilinear" }), image,
+      function(x) return F.interpolate(x, nil, { scale_factor = 2, mode = "bilinear" }) end },
     { nn.Upsample({ 3, 9 }), image, function(x) return F.interpolate(x, { 3, 9 }) end },
     { nn.PixelShuffle(2), image, function(x) return F.pixel_shuffle(x, 2) end },
     { nn.PixelUnshuffle(2), image, function(x) return F.pixel_unshuffle(x, 2) end },
@@ -237,18 +242,22 @@ describe("modules", function()
     { nn.Unfold(3, { padding = 1 }), image, function(x) return F.im2col(x, 3, { padding = 1 }) end },
     { nn.Fold({ 3, 7 }, { 2, 2 }), gb.randn(2, 4, 12), function(x) return F.col2im(x, { 3, 7 }, 2) end },
     { nn.Unflatten(2, { 2, -1 }), image, function(x) return x:unflatten(2, { 2, -1 }) end },
-    { nn.LocalResponseNorm(3, { alpha = 0.5 }), image, function(x) return F.local_response_norm(x, 3, { alpha = 0.5 }) end },
+    { nn.LocalResponseNorm(3, { alpha = 0.5 }), image,
+      function(x) return F.local_response_norm(x, 3, { alpha = 0.5 }) end },
     { nn.InstanceNorm2d(4), image, function(x) return F.instance_norm(x) end },
     { nn.InstanceNorm1d(4), image[1][{ { 1, 4 }, 1, {} }], function(x) return F.instance_norm(x:unsqueeze(1))[1] end },
-    { nn.BatchNorm3d(2), image:reshape(2, 2, 2, 6, 6), function(x) return F.batch_norm(x, nil, nil, nil, nil, { training = true }) end },
+    { nn.BatchNorm3d(2), image:reshape(2, 2, 2, 6, 6),
+      function(x) return F.batch_norm(x, nil, nil, nil, nil, { training = true }) end },
   }
   for i, row in ipairs(made) do
-    it(("%d: %s is its function"):format(i, tostring(row[1])), function() expect(row[1](row[2])):to_be_close(row[3](row[2]), 1e-6) end)
+    it(("%d: %s is its function"):format(i, tostring(row[1])),
+      function() expect(row[1](row[2])):to_be_close(row[3](row[2]), 1e-6) end)
   end
   it("drop in training only", function()
     for _, name in ipairs { "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout" } do
       local module = nn[name](0.5)
-      local x = name == "Dropout1d" and gb.ones(20, 30, 2) or name == "Dropout3d" and gb.ones(20, 30, 1, 1, 2) or gb.ones(20, 30, 1, 2)
+      local x = name == "Dropout1d" and gb.ones(20, 30, 2) or name == "Dropout3d" and gb.ones(20, 30, 1, 1, 2) or
+        gb.ones(20, 30, 1, 2)
       expect(module(x):ne(x):any():item()):to_be(true)
       expect(module:eval()(x)):to_equal_bits(x)
       expect(function() nn[name](2) end):to_fail("between 0 and 1")
@@ -259,7 +268,8 @@ describe("modules", function()
     norm(image)
     expect(norm.num_batches_tracked:item()):to_be(1)
     expect(norm.running_mean:abs():sum():item() > 0):to_be(true)
-    local want = F.instance_norm(image, norm.running_mean, norm.running_var, norm.weight, norm.bias, { use_input_stats = false })
+    local want = F.instance_norm(image, norm.running_mean, norm.running_var, norm.weight, norm.bias,
+      { use_input_stats = false })
     expect(norm:eval()(image)):to_be_close(want, 1e-6)
     expect(#norm:parameters()):to_be(2)
     expect(function() norm(gb.ones(2, 3, 4, 4)) end):to_fail("3 channels")

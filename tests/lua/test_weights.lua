@@ -1,4 +1,5 @@
--- test_weights.lua - weights computed before every forward: weight_norm and spectral_norm, what is trained, and the way back.
+-- test_weights.lua - weights computed before every forward: weight_norm and spectral_norm, what is trained, and the way
+-- back.
 
 local gb = require "gibbous"
 local nn, F, utils = gb.nn, gb.nn.functional, gb.nn.utils
@@ -71,7 +72,8 @@ describe("spectral_norm", function()
     expect(layer.weight_u):to_equal_bits(u)
     layer:train()(x):sum():backward()
     expect(layer.weight_u:ne(u):any():item()):to_be(true)
-    local left, right, w = layer.weight_u:clone(), layer.weight_v:clone(), layer.weight_orig:detach():clone():requires_grad_()
+    local left, right, w = layer.weight_u:clone(), layer.weight_v:clone(),
+      layer.weight_orig:detach():clone():requires_grad_()
     F.linear(x, w / left:dot(w:matmul(right)), layer.bias:detach()):sum():backward()
     expect(layer.weight_orig.grad):to_be_close(w.grad, 1e-4)
   end)

@@ -1,4 +1,5 @@
--- llama.lua - transformers' LlamaForCausalLM: RMS norms, rotary positions, six heads of queries over two of keys, SwiGLU.
+-- llama.lua - transformers' LlamaForCausalLM: RMS norms, rotary positions, six heads of queries over two of keys,
+-- SwiGLU.
 
 local gb = require "gibbous"
 local F = gb.nn.functional

@@ -1,4 +1,5 @@
--- t5.lua - transformers' T5ForConditionalGeneration: encoder and decoder, whose attention is biased by distance and not scaled.
+-- t5.lua - transformers' T5ForConditionalGeneration: encoder and decoder, whose attention is biased by distance and not
+-- scaled.
 
 local gb = require "gibbous"
 local F = gb.nn.functional

@@ -1,7 +1,8 @@
 /* terminal.h - a program on a pseudo-terminal, driven as by somebody who types and reads.
  *
- * What the program writes is kept twice: raw, and as text without escape sequences, carriage returns and bells. `expect` waits until a text
- * comes after what was expected before; it gives up after long, which is a failure and not a measurement. */
+ * What the program writes is kept twice: raw, and as text without escape sequences, carriage returns and bells.
+ * `expect` waits until a text comes after what was expected before; it gives up after long, which is a failure and not
+ * a measurement. */
 #ifndef GB_TESTS_TERMINAL_H
 #define GB_TESTS_TERMINAL_H
 
@@ -55,7 +56,8 @@ static inline void terminal_add(terminal *t, char c) {
   else if (c != '\r' && c != '\a' && c != '\b') t->text[t->text_size++] = c;
 }
 
-/* Take in what the program has written, waiting at most `milliseconds` for it; false: there is nothing, or it has ended. */
+/* Take in what the program has written, waiting at most `milliseconds` for it; false: there is nothing, or it has
+ * ended. */
 static inline bool terminal_read(terminal *t, int milliseconds) {
   char buffer[4096];
   struct pollfd wait = { .fd = t->fd, .events = POLLIN };

@@ -1,4 +1,5 @@
-/* test_history.c - several prompts append to one history file while it is being shortened: no line is lost, none is broken, none is doubled. */
+/* test_history.c - several prompts append to one history file while it is being shortened: no line is lost, none is
+ * broken, none is doubled. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@ static void take_line(void *user, const char *text) {
   reading *r = user;
   int writer, number, end = 0;
   r->lines++;
-  if (sscanf(text, "writer %d line %d.%n", &writer, &number, &end) != 2 || text[end] || writer < 0 || writer >= WRITERS) {
+  if (sscanf(text, "writer %d line %d.%n", &writer, &number, &end) != 2 || text[end] || writer < 0 || writer >= WRITERS)
+    {
     r->whole = false;
     return;
   }
@@ -58,7 +60,8 @@ int main(void) {
   history_load(path, take_line, &r);
   CHECK(r.whole);
   CHECK(r.lines >= HISTORY_LINES && r.lines <= 2 * HISTORY_LINES);
-  for (int i = 0; i < WRITERS; i++) CHECK(r.last[i] == LINES - 1 || r.last[i] == -1); /* one that was done early may be all gone */
+  /* one that was done early may be all gone */
+  for (int i = 0; i < WRITERS; i++) CHECK(r.last[i] == LINES - 1 || r.last[i] == -1);
 
   history_append(path, "function f()\n  return 1\nend"); /* lines of one entry */
   char last[64] = "";

@@ -1,6 +1,6 @@
-/* test_prompt.c - the prompt on a pseudo-terminal: editing, completion, history, input of many lines, Ctrl-C in every hard case, resizing,
- * a paste of 1,000 lines, UTF-8, colours. The first argument is the executable; the second is 1 for lines that are edited by libedit and 0 for
- * plain ones, which is what a dumb terminal gets. */
+/* test_prompt.c - the prompt on a pseudo-terminal: editing, completion, history, input of many lines, Ctrl-C in every
+ * hard case, resizing, a paste of 1,000 lines, UTF-8, colours. The first argument is the executable; the second is 1
+ * for lines that are edited by libedit and 0 for plain ones, which is what a dumb terminal gets. */
 #define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "terminal.h"
 
@@ -40,7 +40,8 @@ static void test_values(void) {
   CHECK(answers(&t, "nil", "\nnil\n"));
   CHECK(answers(&t, "_", "\n42\n"));
   CHECK(answers(&t, "'a\\n\"b\"', true, 1.0", "\n\"a\\n\\\"b\\\"\"\ntrue\n1.0\n"));
-  CHECK(answers(&t, "{ 1, { 2, x = {} }, name = 'n', [10] = false }", "{ 1, { 2, x = {} }, [10] = false, name = \"n\" }"));
+  CHECK(answers(&t, "{ 1, { 2, x = {} }, name = 'n', [10] = false }",
+                "{ 1, { 2, x = {} }, [10] = false, name = \"n\" }"));
   CHECK(answers(&t, "c = {} c.c = c", ""));
   CHECK(answers(&t, "c", "{ c = { ... itself } }"));
   CHECK(answers(&t, "{ { { { { 1 } } } } }", "{ { { { { ... } } } } }"));
@@ -68,10 +69,12 @@ static void test_values(void) {
 static void test_errors(void) {
   terminal t = start();
   CHECK(answers(&t, "x = = 2", "unexpected symbol near '='\n    x = = 2\n        ^\n"));
-  CHECK(answers(&t, "nothing.here = 1", "attempt to index a nil value (global 'nothing')\n    nothing.here = 1\n    ^\n"));
+  CHECK(answers(&t, "nothing.here = 1",
+                "attempt to index a nil value (global 'nothing')\n    nothing.here = 1\n    ^\n"));
   CHECK(answers(&t, "x = 'abc", "unfinished string near"));
   terminal_send(&t, "function f(n)\nif n == 0 then return a.b end\nlocal r = f(n - 1)\nreturn r\nend\n");
-  CHECK(answers(&t, "f(2)", "attempt to index a nil value (global 'a')\n    if n == 0 then return a.b end\n                          ^\n"));
+  CHECK(answers(&t, "f(2)", "attempt to index a nil value (global 'a')\n    if n == 0 then return a.b end\n         "
+                            "                 ^\n"));
   CHECK(answers(&t, "gb.matmul(gb.ones(2, 3), gb.ones(2, 3))", "matmul: 2x3 has 3 columns"));
   CHECK(answers(&t, "error({ 1 })", "(error object is a table value)"));
   CHECK(answers(&t, "error(setmetatable({}, { __tostring = function() return 'mine' end }))", "mine\n"));
@@ -117,11 +120,13 @@ static void test_completion(void) {
   CHECK(answers(&t, "t = gb.zeros(2, 2)", ""));
   CHECK(answers(&t, "t:flat\t):size(1) + t:siz\t1)", "\n6\n"));
   CHECK(answers(&t, "t.dty\t", "\"float32\""));
-  CHECK(answers(&t, "class = setmetatable({ own_field = 31 }, { __index = { inherited_method = function() return 32 end } })", ""));
+  CHECK(answers(&t, "class = setmetatable({ own_field = 31 }, { __index = { inherited_method = function() return 32 "
+                    "end } })", ""));
   CHECK(answers(&t, "class.own\t + class:inh\t)", "\n63\n"));
   CHECK(answers(&t, "m = gb.nn.Sequential(gb.nn.Linear(2, 3))", ""));
   CHECK(answers(&t, "#m:param\t)", "\n2\n"));
-  CHECK(answers(&t, "gb.nn.functional.conv2d(gb.ones(1, 1, 4, 4), gb.ones(1, 1, 2, 2), nil, { stri\t2 }).shape", "1, 1, 2, 2"));
+  CHECK(answers(&t, "gb.nn.functional.conv2d(gb.ones(1, 1, 4, 4), gb.ones(1, 1, 2, 2), nil, { stri\t2 }).shape",
+                "1, 1, 2, 2"));
   CHECK(answers(&t, "#gb.optim.SGD(m:parameters(), { lr = 0.1, mom\t0.9 }).param_groups", "\n1\n"));
   CHECK(answers(&t, "io.open('README.m\t') ~= nil", "\ntrue\n"));
   terminal_send(&t, "gb.lo\t");
@@ -136,7 +141,8 @@ static void test_completion(void) {
   terminal_send(&t, "\003");
   CHECK(terminal_expect(&t, "> "));
   CHECK(!strstr(t.text, "was run\n"));
-  CHECK(answers(&t, "for_keyword = 1 whi\t for_keyword < 3 do for_keyword = for_keyword + 1 end for_keyword = for_keyword * 5", ""));
+  CHECK(answers(&t, "for_keyword = 1 whi\t for_keyword < 3 do for_keyword = for_keyword + 1 end for_keyword = "
+                    "for_keyword * 5", ""));
   CHECK(answers(&t, "for_key\t", "\n15\n"));
   leave(&t);
 }
@@ -164,7 +170,8 @@ static void test_history(bool editing) {
   CHECK(answers(&one, "for i = 1, 2 do\nio.write('r', i, ' ')\nend", "r1 r2 "));
   CHECK(answers(&one, "x = 'between'", ""));
   if (editing) {
-    CHECK(answers(&one, "\033[A\033[A", "r1 r2 "));                /* a chunk of several lines is recalled as a whole, */
+    /* a chunk of several lines is recalled as a whole, */
+    CHECK(answers(&one, "\033[A\033[A", "r1 r2 "));
     CHECK(answers(&one, "\022write('r'\005", "r1 r2 "));           /* and found by what stands in any of them */
     CHECK(answers(&one, "\033[A\005 io.write('s', 3)", "r1 r2 s3"));  /* and can be changed */
   }
@@ -175,7 +182,8 @@ static void test_history(bool editing) {
   CHECK(strstr(text, "\nfor i = 1, 2 do\037io.write('r', i, ' ')\037end\n") && !strstr(text, "\nend\n"));
   free(text);
   terminal three = start();
-  if (editing) CHECK(answers(&three, "\022second of", "\"second of one\"") && answers(&three, "\022r', i\005", "r1 r2 "));
+  if (editing)
+    CHECK(answers(&three, "\022second of", "\"second of one\"") && answers(&three, "\022r', i\005", "r1 r2 "));
   leave(&three);
 }
 
@@ -193,9 +201,11 @@ static void test_interrupts(void) {
     "while true do pcall(function() while true do end end) end",
     "local function nest(n) if n == 0 then while true do end end coroutine.wrap(nest)(n - 1) end nest(20)",
     "while true do xpcall(function() while true do end end, function() while true do end end) end",
-    "local model = gb.nn.Linear(8, 8) local opt = gb.optim.SGD(model:parameters(), { lr = 0.1 }) while true do opt:zero_grad() "
+    "local model = gb.nn.Linear(8, 8) local opt = gb.optim.SGD(model:parameters(), { lr = 0.1 }) while true do "
+    "opt:zero_grad() "
     "gb.amp.autocast(function() return model(gb.ones(4, 8)):sum() end):backward() opt:step() end",
-    "local _ <close> = gb.no_grad() while true do local _ <close> = gb.amp.autocast() pcall(function() while true do gb.ones(4) end end) end",
+    "local _ <close> = gb.no_grad() while true do local _ <close> = gb.amp.autocast() pcall(function() while true "
+    "do gb.ones(4) end end) end",
     "string.gsub(('x'):rep(100), 'x', function() while true do end end)",
     "io.read()",
     "while true do for i = 1, 1000 do print(i) end end",
@@ -216,7 +226,8 @@ static void test_interrupts(void) {
     if (now() - pressed > slowest) slowest = now() - pressed;
     if (!stopped) fprintf(stderr, "one Ctrl-C did not stop: %s\n", loops[i]);
     CHECK(stopped && terminal_expect(&t, "> "));
-    CHECK(answers(&t, "gb.is_grad_enabled(), gb.amp.is_enabled(), kept:sum():item(), debug.gethook()", "true\nfalse\n3.0\nnil\n"));
+    CHECK(answers(&t, "gb.is_grad_enabled(), gb.amp.is_enabled(), kept:sum():item(), debug.gethook()",
+                  "true\nfalse\n3.0\nnil\n"));
   }
   printf("the slowest stop at the prompt took %.4f s\n", slowest);
   leave(&t);
@@ -225,7 +236,9 @@ static void test_interrupts(void) {
 static void test_paste(void) {
   terminal t = start();
   char *text = calloc(1, 64 * 1000), *end = text;
-  for (int i = 1; i <= 1000; i++) end += sprintf(end, i == 1 ? "pasted = 0 function add()\n" : i == 1000 ? "end add()\n" : "\tpasted = pasted + %d\n", i);
+  for (int i = 1; i <= 1000; i++)
+    end += sprintf(end, i == 1 ? "pasted = 0 function add()\n" : i == 1000 ? "end add()\n" : "\tpasted = pasted + %d\n",
+                   i);
   terminal_send(&t, text);
   free(text);
   terminal_send(&t, "'sum ' .. pasted\n");
@@ -260,7 +273,8 @@ static void test_bracketed_paste(void) {
   snprintf(path, sizeof path, "%s/gibbous/history", state);
   FILE *file = fopen(path, "r");
   bool kept = false;
-  while (file && fgets(line, sizeof line, file)) kept |= !strcmp(line, "local a = 20\037local b = 1\037\tlocal c = a * 2 + b + 1\037print('sum ' .. c)\n");
+  while (file && fgets(line, sizeof line, file))
+    kept |= !strcmp(line, "local a = 20\037local b = 1\037\tlocal c = a * 2 + b + 1\037print('sum ' .. c)\n");
   if (file) fclose(file);
   CHECK(kept);
 }
@@ -277,7 +291,8 @@ static void test_interrupted_paste(void) {
   leave(&t);
 }
 
-/* Does the prompt answer, once it has read what was typed ahead? An interrupt that comes late takes a line along, so it is asked again. */
+/* Does the prompt answer, once it has read what was typed ahead? An interrupt that comes late takes a line along, so it
+ * is asked again. */
 static bool still_answers(terminal *t) {
   for (int attempt = 0; attempt < 10; attempt++) {
     while (terminal_read(t, 200)) continue;
@@ -304,10 +319,12 @@ static void test_interrupts_in_a_paste(void) {
 /* What users do to their globals does not end the prompt. */
 static void test_guarded_globals(void) {
   terminal t = start();
-  CHECK(answers(&t, "setmetatable(_G, { __index = function(_, k) error('no ' .. k) end, __newindex = function(_, k) error('new ' .. k) end })", ""));
+  CHECK(answers(&t, "setmetatable(_G, { __index = function(_, k) error('no ' .. k) end, __newindex = function(_, k) "
+                    "error('new ' .. k) end })", ""));
   CHECK(answers(&t, "1 + 1", "\n2\n"));
   CHECK(answers(&t, "missing", "no missing"));
-  CHECK(answers(&t, "rawset(_G, '_PROMPT', setmetatable({}, { __tostring = function() error('fails') end })) return 'rest'", "\"rest\""));
+  CHECK(answers(&t, "rawset(_G, '_PROMPT', setmetatable({}, { __tostring = function() error('fails') end })) return "
+                    "'rest'", "\"rest\""));
   CHECK(answers(&t, "2 + 2", "\n4\n"));
   leave(&t);
 }
@@ -328,17 +345,22 @@ static void test_missing_libraries(void) {
   t = start(); /* nor does the library itself need them */
   CHECK(answers(&t, "table, string, math, debug, utf8, coroutine = nil", ""));
   CHECK(answers(&t, "help('matmul')", "found as") && answers(&t, "? gb.nn.Linear", "outputs"));
-  CHECK(answers(&t, "? gb.save", "only those that have files") && answers(&t, "? gb.dist", "gb.dist is not built into this version"));
+  CHECK(answers(&t, "? gb.save", "only those that have files") &&
+        answers(&t, "? gb.dist", "gb.dist is not built into this version"));
   CHECK(answers(&t, "gb.nn.Linear(2, 3)", "9 parameters") && answers(&t, ":time gb.ones(2)", "s\n"));
   CHECK(answers(&t, "x = 1 + nil_value", "    x = 1 + nil_value\n            ^\n"));
-  CHECK(answers(&t, "next, pairs, ipairs, type, tostring, select, error, pcall, setmetatable, getmetatable, rawget, rawset, require, load = nil", ""));
+  CHECK(answers(&t, "next, pairs, ipairs, type, tostring, select, error, pcall, setmetatable, getmetatable, rawget, "
+                    "rawset, require, load = nil", ""));
   CHECK(answers(&t, "{ { 1 }, gb.ones(3) }", "{ { 1 }, tensor(float32 3) }") && answers(&t, "? gb.relu", "found as"));
   CHECK(answers(&t, "gb.oness", "did you mean 'ones'"));
   leave(&t);
   t = start(); /* nor what lies in them */
-  CHECK(answers(&t, "for _, library in ipairs { math, table, utf8, string } do for name in pairs(library) do library[name] = nil end end", ""));
-  CHECK(answers(&t, "help(gb.matmul)", "found as") && answers(&t, "? gb.nn.Linear", "outputs") && answers(&t, "help 'x:relu'", "found as"));
-  CHECK(answers(&t, "help 'rellu'", "did you mean") && answers(&t, "? gb", "ones()") && answers(&t, ":modes", "gradients      on"));
+  CHECK(answers(&t, "for _, library in ipairs { math, table, utf8, string } do for name in pairs(library) do "
+                    "library[name] = nil end end", ""));
+  CHECK(answers(&t, "help(gb.matmul)", "found as") && answers(&t, "? gb.nn.Linear", "outputs") &&
+        answers(&t, "help 'x:relu'", "found as"));
+  CHECK(answers(&t, "help 'rellu'", "did you mean") && answers(&t, "? gb", "ones()") &&
+        answers(&t, ":modes", "gradients      on"));
   leave(&t);
 }
 
@@ -353,7 +375,8 @@ static void test_scopes(void) {
   terminal_send(&t, "gb.enable_grad() io.write('g', 'o\\n') while true do end\n");
   CHECK(terminal_expect(&t, "go\n"));
   terminal_send(&t, "\003");
-  CHECK(terminal_expect(&t, "interrupted") && terminal_expect(&t, "> ") && answers(&t, "gb.is_grad_enabled()", "\nfalse\n"));
+  CHECK(terminal_expect(&t, "interrupted") && terminal_expect(&t, "> ") &&
+        answers(&t, "gb.is_grad_enabled()", "\nfalse\n"));
   CHECK(answers(&t, "scope:close() return gb.is_grad_enabled()", "\ntrue\n"));
   leave(&t);
 }
@@ -386,7 +409,8 @@ static void test_colour(void) {
 /* Scripts stop in the same way, and end as SIGINT ends a program. */
 static void test_script(void) {
   char *settings[] = { state_setting, home_setting, "TERM=xterm", NULL };
-  char *statement = "io.write('g', 'o\\n') io.stdout:flush() while true do pcall(coroutine.wrap(function() while true do end end)) end";
+  char *statement = "io.write('g', 'o\\n') io.stdout:flush() while true do pcall(coroutine.wrap(function() while "
+                    "true do end end)) end";
   terminal t = terminal_start((char *[]){ program, "-e", statement, NULL }, settings);
   CHECK(terminal_expect(&t, "go\n"));
   terminal_send(&t, "\003");
@@ -416,7 +440,8 @@ static void test_on_stop(void) {
   terminal_send(&t, text);
   CHECK(terminal_expect(&t, "go\n"));
   terminal_send(&t, "\003");
-  CHECK(terminal_expect(&t, "saved after ") && terminal_expect(&t, " steps\n") && terminal_expect(&t, "interrupted") && terminal_expect(&t, "> "));
+  CHECK(terminal_expect(&t, "saved after ") && terminal_expect(&t, " steps\n") && terminal_expect(&t, "interrupted") &&
+        terminal_expect(&t, "> "));
   CHECK(answers(&t, "steps > 0", "\ntrue\n"));
   terminal_send(&t, "gb.on_stop(print) io.write('g', 'o\\n') while true do end\n"); /* no step ever ends */
   CHECK(terminal_expect(&t, "go\n"));

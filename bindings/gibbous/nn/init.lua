@@ -30,20 +30,25 @@ local function gain_of(nonlinearity, slope)
   return gains[nonlinearity] or fail(format("init: no gain is known for '%s'", nonlinearity))
 end
 
-init.calculate_gain = define("gb.nn.init.calculate_gain(nonlinearity: string, slope?: number) -> number: The gain of an activation (LeCun's rule); \z
-  leaky_relu takes its slope. Errors: an activation without one. Example: print(gb.nn.init.calculate_gain(\"relu\"))", "strict", gain_of)
+init.calculate_gain = define("gb.nn.init.calculate_gain(nonlinearity: string, slope?: number) -> number: The gain \z
+  of an activation (LeCun's rule); leaky_relu takes its slope. Errors: an activation without one. Example: \z
+  print(gb.nn.init.calculate_gain(\"relu\"))", "strict", gain_of)
 
-initialiser("gb.nn.init.uniform_(t: tensor, low: number = 0, high: number = 1) -> tensor: Uniform random numbers in [low, high). Example: \z
-  gb.nn.init.uniform_(x)", function(t, low, high) t:uniform_(low, high) end)
-initialiser("gb.nn.init.normal_(t: tensor, mean: number = 0, std: number = 1) -> tensor: Normal random numbers. Example: gb.nn.init.normal_(x, 0, \z
-  0.02)", function(t, mean, std) t:normal_(mean, std) end)
-initialiser("gb.nn.init.constant_(t: tensor, value: number) -> tensor: Every element becomes value. Example: gb.nn.init.constant_(x, 0.5)",
+initialiser("gb.nn.init.uniform_(t: tensor, low: number = 0, high: number = 1) -> tensor: Uniform random numbers in \z
+  [low, high). Example: gb.nn.init.uniform_(x)", function(t, low, high) t:uniform_(low, high) end)
+initialiser("gb.nn.init.normal_(t: tensor, mean: number = 0, std: number = 1) -> tensor: Normal random numbers. \z
+  Example: gb.nn.init.normal_(x, 0, 0.02)", function(t, mean, std) t:normal_(mean, std) end)
+initialiser("gb.nn.init.constant_(t: tensor, value: number) -> tensor: Every element becomes value. Example: \z
+  gb.nn.init.constant_(x, 0.5)",
   function(t, value) t:fill_(value) end)
-initialiser("gb.nn.init.zeros_(t: tensor) -> tensor: Every element becomes 0. Example: gb.nn.init.zeros_(x)", function(t) t:fill_(0) end)
-initialiser("gb.nn.init.ones_(t: tensor) -> tensor: Every element becomes 1. Example: gb.nn.init.ones_(x)", function(t) t:fill_(1) end)
+initialiser("gb.nn.init.zeros_(t: tensor) -> tensor: Every element becomes 0. Example: gb.nn.init.zeros_(x)",
+  function(t) t:fill_(0) end)
+initialiser("gb.nn.init.ones_(t: tensor) -> tensor: Every element becomes 1. Example: gb.nn.init.ones_(x)",
+  function(t) t:fill_(1) end)
 
-initialiser("gb.nn.init.trunc_normal_(t: tensor, mean: number = 0, std: number = 1, low: number = -2, high: number = 2) -> tensor: Normal random \z
-  numbers within [low, high]: those outside are drawn again. Example: gb.nn.init.trunc_normal_(x)", function(t, mean, std, low, high)
+initialiser("gb.nn.init.trunc_normal_(t: tensor, mean: number = 0, std: number = 1, low: number = -2, high: number \z
+  = 2) -> tensor: Normal random numbers within [low, high]: those outside are drawn again. Example: \z
+  gb.nn.init.trunc_normal_(x)", function(t, mean, std, low, high)
   t:normal_(mean, std)
   for _ = 1, 100 do
     local outside = t:lt(low):logical_or(t:gt(high))
@@ -53,15 +58,17 @@ initialiser("gb.nn.init.trunc_normal_(t: tensor, mean: number = 0, std: number =
   t:clamp_(low, high)
 end)
 
-initialiser("gb.nn.init.xavier_uniform_(t: tensor, gain: number = 1) -> tensor: Glorot, Bengio 2010: uniform, with variance 2 / (fan_in + fan_out). \z
-  Errors: fewer than 2 dimensions. Example: gb.nn.init.xavier_uniform_(x)", function(t, gain)
+initialiser("gb.nn.init.xavier_uniform_(t: tensor, gain: number = 1) -> tensor: Glorot, Bengio 2010: uniform, with \z
+  variance 2 / (fan_in + fan_out). Errors: fewer than 2 dimensions. Example: gb.nn.init.xavier_uniform_(x)",
+  function(t, gain)
   local fan_in, fan_out = fans(t, "xavier_uniform_")
   local bound = gain * sqrt(6 / (fan_in + fan_out))
   t:uniform_(-bound, bound)
 end)
 
-initialiser("gb.nn.init.xavier_normal_(t: tensor, gain: number = 1) -> tensor: Glorot, Bengio 2010: normal, with variance 2 / (fan_in + fan_out). \z
-  Errors: fewer than 2 dimensions. Example: gb.nn.init.xavier_normal_(x)", function(t, gain)
+initialiser("gb.nn.init.xavier_normal_(t: tensor, gain: number = 1) -> tensor: Glorot, Bengio 2010: normal, with \z
+  variance 2 / (fan_in + fan_out). Errors: fewer than 2 dimensions. Example: gb.nn.init.xavier_normal_(x)",
+  function(t, gain)
   local fan_in, fan_out = fans(t, "xavier_normal_")
   t:normal_(0, gain * sqrt(2 / (fan_in + fan_out)))
 end)
@@ -72,21 +79,26 @@ local function kaiming_std(t, options, name)
   return gain_of(options.nonlinearity, options.a) / sqrt(options.mode == "fan_out" and fan_out or fan_in)
 end
 
-initialiser("gb.nn.init.kaiming_uniform_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", nonlinearity: string = \"leaky_relu\") -> \z
-  tensor: He et al. 2015: uniform, with standard deviation gain / sqrt(fan); a is the slope. Errors: fewer than 2 dimensions. Example: \z
-  gb.nn.init.kaiming_uniform_(x, { nonlinearity = \"relu\" })", function(t, options)
+initialiser("gb.nn.init.kaiming_uniform_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", \z
+  nonlinearity: string = \"leaky_relu\") -> tensor: He et al. 2015: uniform, with standard deviation gain / \z
+  sqrt(fan); a is the slope. Errors: fewer than 2 dimensions. Example: gb.nn.init.kaiming_uniform_(x, { nonlinearity \z
+  = \"relu\" })", function(t, options)
   local bound = sqrt(3) * kaiming_std(t, options, "kaiming_uniform_")
   t:uniform_(-bound, bound)
 end)
 
-initialiser("gb.nn.init.kaiming_normal_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", nonlinearity: string = \"leaky_relu\") -> \z
-  tensor: He et al. 2015: normal, with standard deviation gain / sqrt(fan); options as kaiming_uniform_'s. Errors: fewer than 2 dimensions. \z
-  Example: gb.nn.init.kaiming_normal_(x)", function(t, options) t:normal_(0, kaiming_std(t, options, "kaiming_normal_")) end)
+initialiser("gb.nn.init.kaiming_normal_(t: tensor; a: number = 0, mode: \"fan_in\"|\"fan_out\" = \"fan_in\", \z
+  nonlinearity: string = \"leaky_relu\") -> tensor: He et al. 2015: normal, with standard deviation gain / \z
+  sqrt(fan); options as kaiming_uniform_'s. Errors: fewer than 2 dimensions. Example: gb.nn.init.kaiming_normal_(x)",
+  function(t, options) t:normal_(0, kaiming_std(t, options, "kaiming_normal_")) end)
 
-initialiser("gb.nn.init.orthogonal_(t: tensor, gain: number = 1) -> tensor: Orthonormal rows or columns (Saxe et al. 2013), by Gram-Schmidt done \z
-  twice, which is orthogonal to rounding. Errors: fewer than 2 dimensions. Example: gb.nn.init.orthogonal_(x)", function(t, gain)
+initialiser("gb.nn.init.orthogonal_(t: tensor, gain: number = 1) -> tensor: Orthonormal rows or columns (Saxe et \z
+  al. 2013), by Gram-Schmidt done twice, which is orthogonal to rounding. Errors: fewer than 2 dimensions. Example: \z
+  gb.nn.init.orthogonal_(x)", function(t, gain)
   local shape = t.shape
-  if #shape < 2 then fail(format("init.orthogonal_ needs a tensor of at least 2 dimensions, this one has %d", #shape)) end
+  if #shape < 2 then
+    fail(format("init.orthogonal_ needs a tensor of at least 2 dimensions, this one has %d", #shape))
+  end
   if t:numel() == 0 then return end
   local rows, columns = shape[1], t:numel() // shape[1]
   local wide = rows < columns

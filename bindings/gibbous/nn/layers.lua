@@ -1,5 +1,5 @@
--- nn/layers.lua - a module for every layer. Constructors take sizes in PyTorch's order, then a table of options; default initialisation
--- is PyTorch's, layer by layer.
+-- nn/layers.lua - a module for every layer. Constructors take sizes in PyTorch's order, then a table of options;
+-- default initialisation is PyTorch's, layer by layer.
 
 local gb, native = ...
 local fail, define = native.fail, native.define -- fail raises with the recipe's line
@@ -7,9 +7,11 @@ local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, ipairs, is_module = rawget, rawequal, type, ipairs, nn.is_module
 local select, tostring, is_tensor = select, tostring, gb.is_tensor
-local format, concat, unpack, sqrt, sort, match = string.format, table.concat, table.unpack, math.sqrt, table.sort, string.match
+local format, concat, unpack, sqrt, sort, match = string.format, table.concat, table.unpack, math.sqrt, table.sort,
+  string.match
 local values_of, class_of = native.values_of, native.class_of
-local drop = native.drop -- an intermediate result's handle, as soon as the next layer has read it; the graph keeps what backward needs
+-- an intermediate result's handle, as soon as the next layer has read it; the graph keeps what backward needs
+local drop = native.drop
 
 -- A class of the library: its record describes what the constructor takes; fn(self, ...) initialises a module.
 local function layer(record, fn, calls)
@@ -30,7 +32,8 @@ local function parameter(options, ...) return nn.Parameter(gb.empty({ ... }, { d
 
 native.layer, native.layer_method, native.empty_parameter, native.refuse_more = layer, method, parameter, refuse
 
--- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made of such.
+-- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made
+-- of such.
 local function keeps_nothing(module)
   local kind = module._library
   if not kind or module._hooks then return false end
@@ -46,8 +49,9 @@ end
 
 -- {==== linear ====
 
-local Linear = layer("gb.nn.Linear(inputs: size, outputs: size; bias: bool = true, activation: string = \"none\", dtype?: dtype) -> module: y = x @ \z
-  weight^T + bias over the last dimension; weight [outputs, inputs]. Example: local y = gb.nn.Linear(4, 2)(x)", function(self, inputs, outputs, o)
+local Linear = layer("gb.nn.Linear(inputs: size, outputs: size; bias: bool = true, activation: string = \"none\", \z
+  dtype?: dtype) -> module: y = x @ weight^T + bias over the last dimension; weight [outputs, inputs]. Example: \z
+  local y = gb.nn.Linear(4, 2)(x)", function(self, inputs, outputs, o)
   self.weight = parameter(o, outputs, inputs)
   self.activation = o.activation
   local bound = 1 / sqrt(inputs)
@@ -68,8 +72,9 @@ function Linear:extra()
   return format("%d -> %d%s%s", shape[2], shape[1], self.bias and "" or ", no bias", activation)
 end
 
-local MLP = layer("gb.nn.MLP(inputs: size, hidden: size; outputs?: size, bias: bool = true, activation: string = \"gelu_tanh\", dtype?: dtype) -> \z
-  module: linear, activation, linear in one op; outputs is inputs unless given. Example: local y = gb.nn.MLP(4, 16)(x)",
+local MLP = layer("gb.nn.MLP(inputs: size, hidden: size; outputs?: size, bias: bool = true, activation: string = \z
+  \"gelu_tanh\", dtype?: dtype) -> module: linear, activation, linear in one op; outputs is inputs unless given. \z
+  Example: local y = gb.nn.MLP(4, 16)(x)",
   function(self, inputs, hidden, o)
     self.fc1 = nn.Linear(inputs, hidden, { bias = o.bias, dtype = o.dtype })
     self.fc2 = nn.Linear(hidden, o.outputs or inputs, { bias = o.bias, dtype = o.dtype })
@@ -98,9 +103,10 @@ local function shape_list(shape, who)
   return list
 end
 
-local LayerNorm = layer("gb.nn.LayerNorm(shape: ints; eps: number = 1e-5, affine: bool = true, bias: bool = true, out: \"float32\"|\"autocast\" = \z
-  \"float32\", dtype?: dtype) -> module: Normalise the last dimensions, of these sizes, then scale and shift. out: the dtype of the result under \z
-  autocast, float32 or the scope's. Example: local y = gb.nn.LayerNorm(4)(x)", function(self, shape, o)
+local LayerNorm = layer("gb.nn.LayerNorm(shape: ints; eps: number = 1e-5, affine: bool = true, bias: bool = true, \z
+  out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise the last dimensions, of these \z
+  sizes, then scale and shift. out: the dtype of the result under autocast, float32 or the scope's. Example: local y \z
+  = gb.nn.LayerNorm(4)(x)", function(self, shape, o)
   self.shape, self.eps, self.out = shape_list(shape, "LayerNorm"), o.eps, o.out
   if o.affine then
     self.weight = init.ones_(parameter(o, unpack(self.shape)))
@@ -117,13 +123,15 @@ local function add_norm(self, x, residual)
   return F.add_layer_norm(x, residual, self.shape, self.weight, self.bias, { eps = self.eps, out = self.out })
 end
 
-method(LayerNorm, "LayerNorm:add(x: tensor, residual: tensor) -> tensor, tensor: x + residual and its norm in one pass: returns the norm, then the \z
-  sum. Example: local y, sum = gb.nn.LayerNorm(4):add(x, x)", function(self, x, residual) return native.pinned(self, add_norm, x, residual) end)
+method(LayerNorm, "LayerNorm:add(x: tensor, residual: tensor) -> tensor, tensor: x + residual and its norm in one \z
+  pass: returns the norm, then the sum. Example: local y, sum = gb.nn.LayerNorm(4):add(x, x)",
+  function(self, x, residual) return native.pinned(self, add_norm, x, residual) end)
 function LayerNorm:extra() return concat(self.shape, "x") end
 
-local RMSNorm = layer("gb.nn.RMSNorm(shape: ints; eps: number = 1e-6, affine: bool = true, out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> \z
-  module: Divide the last dimensions, of these sizes, by their root mean square, then scale. out: as in LayerNorm. Example: local y = \z
-  gb.nn.RMSNorm(4)(x)", function(self, shape, o)
+local RMSNorm = layer("gb.nn.RMSNorm(shape: ints; eps: number = 1e-6, affine: bool = true, out: \z
+  \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Divide the last dimensions, of these sizes, by \z
+  their root mean square, then scale. out: as in LayerNorm. Example: local y = gb.nn.RMSNorm(4)(x)",
+  function(self, shape, o)
   self.shape, self.eps, self.out = shape_list(shape, "RMSNorm"), o.eps, o.out
   if o.affine then self.weight = init.ones_(parameter(o, unpack(self.shape))) end
 end)
@@ -135,8 +143,8 @@ end
 function RMSNorm:extra() return concat(self.shape, "x") end
 
 local GroupNorm = layer("gb.nn.GroupNorm(groups: size, channels: size; eps: number = 1e-5, affine: bool = true, \z
-  out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise groups of the channels (dim 2) of each image, \z
-  then scale and shift by channel. out: as in LayerNorm. Errors: channels that groups does not divide. \z
+  out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise groups of the channels (dim 2) of \z
+  each image, then scale and shift by channel. out: as in LayerNorm. Errors: channels that groups does not divide. \z
   Example: local y = gb.nn.GroupNorm(2, 4)(gb.ones(1, 4, 3))", function(self, groups, channels, o)
   if channels % groups ~= 0 then
     fail(format("GroupNorm: %d channels cannot be put into %d groups of one size", channels, groups))
@@ -155,8 +163,9 @@ end
 function GroupNorm:extra() return format("%d groups of %d channels", self.groups, self.channels) end
 
 local function batch_norm(name, shapes, example, ndim_low, ndim_high)
-  local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = true, track_running_stats: bool = \z
-    true) -> module: Normalise each channel of x %s over the batch; by the running statistics when not training. Example: local y = %s", name, shapes,
+  local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
+    true, track_running_stats: bool = true) -> module: Normalise each channel of x %s over the batch; by the running \z
+    statistics when not training. Example: local y = %s", name, shapes,
     example), function(self, features, o)
     self.features, self.eps, self.momentum = features, o.eps, o.momentum
     if o.affine then
@@ -174,7 +183,9 @@ local function batch_norm(name, shapes, example, ndim_low, ndim_high)
     if x.ndim < ndim_low or x.ndim > ndim_high then
       fail(format("%s expects %d to %d dimensions, got %d", name, ndim_low, ndim_high, x.ndim))
     end
-    if self.training and self.num_batches_tracked and not gb.is_recomputing() then gb.no_grad(function() self.num_batches_tracked:add_(1) end) end
+    if self.training and self.num_batches_tracked and not gb.is_recomputing() then
+      gb.no_grad(function() self.num_batches_tracked:add_(1) end)
+    end
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps })
   end
@@ -188,9 +199,9 @@ batch_norm("BatchNorm3d", "[n, c, d, h, w]", "gb.nn.BatchNorm3d(1)(gb.rand(2, 1,
 
 -- {==== embedding, dropout, shapes ====
 
-local Embedding = layer("gb.nn.Embedding(rows: size, size: size; padding_idx?: int, dtype?: dtype) -> module: Rows of a trained table picked by \z
-  integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no gradient. Example: local y = gb.nn.Embedding(10, \z
-  4)(gb.arange(3))", function(self, rows, size, o)
+local Embedding = layer("gb.nn.Embedding(rows: size, size: size; padding_idx?: int, dtype?: dtype) -> module: Rows \z
+  of a trained table picked by integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no \z
+  gradient. Example: local y = gb.nn.Embedding(10, 4)(gb.arange(3))", function(self, rows, size, o)
   self.padding_idx = o.padding_idx
   if self.padding_idx and not (self.padding_idx >= 0 and self.padding_idx < rows) then
     fail(format("Embedding: padding_idx is a token id from 0 to %d, got %d", rows - 1, self.padding_idx))
@@ -205,8 +216,9 @@ function Embedding:forward(index, more)
 end
 function Embedding:extra() return format("%d x %d", self.weight:size(1), self.weight:size(2)) end
 
-local Dropout = layer("gb.nn.Dropout(p: number = 0.5) -> module: In training, zero each element with probability p and scale the rest by 1 / (1 - p). \z
-  Errors: p outside 0 .. 1. Example: local y = gb.nn.Dropout(0.1)(x)", function(self, p)
+local Dropout = layer("gb.nn.Dropout(p: number = 0.5) -> module: In training, zero each element with probability p \z
+  and scale the rest by 1 / (1 - p). Errors: p outside 0 .. 1. Example: local y = gb.nn.Dropout(0.1)(x)",
+  function(self, p)
   if not (p >= 0 and p <= 1) then fail(format("Dropout: p lies between 0 and 1, got %s", tostring(p))) end
   self.p = p
 end)
@@ -217,8 +229,9 @@ function Dropout:forward(x, more)
 end
 function Dropout:extra() return format("p = %g", self.p) end
 
-local Flatten = layer("gb.nn.Flatten(first: dim = 2, last: dim = -1) -> module: The dimensions first .. last made one; the batch, dimension 1, stays \z
-  unless told otherwise. Example: local y = gb.nn.Flatten()(gb.rand(2, 1, 8, 8))", function(self, first, last) self.first, self.last = first, last end)
+local Flatten = layer("gb.nn.Flatten(first: dim = 2, last: dim = -1) -> module: The dimensions first .. last made \z
+  one; the batch, dimension 1, stays unless told otherwise. Example: local y = gb.nn.Flatten()(gb.rand(2, 1, 8, 8))",
+  function(self, first, last) self.first, self.last = first, last end)
 function Flatten:forward(x, more)
   if more ~= nil then refuse(self, "x") end
   return x:flatten(self.first, self.last)
@@ -234,9 +247,10 @@ end
 
 -- {==== activations ====
 
-F.gumbel_softmax = define("gb.nn.functional.gumbel_softmax(x: tensor, tau: number = 1, hard: bool = false, dim: dim = -1;) -> tensor: softmax along dim \z
-  of (x + Gumbel noise) / tau: a draw that has a gradient. hard: 1 at the largest element, 0 elsewhere, with the gradient of the soft one. Errors: tau \z
-  that is not above 0. Example: local y = F.gumbel_softmax(x)", "strict", function(x, tau, hard, dim)
+F.gumbel_softmax = define("gb.nn.functional.gumbel_softmax(x: tensor, tau: number = 1, hard: bool = false, dim: dim \z
+  = -1;) -> tensor: softmax along dim of (x + Gumbel noise) / tau: a draw that has a gradient. hard: 1 at the \z
+  largest element, 0 elsewhere, with the gradient of the soft one. Errors: tau that is not above 0. Example: local y \z
+  = F.gumbel_softmax(x)", "strict", function(x, tau, hard, dim)
   if not (tau > 0) then fail(format("gumbel_softmax: tau must be above 0, got %s", tostring(tau))) end
   local noise = gb.rand_like(x):log():neg():log():neg()
   local y = F.softmax((x + noise) / tau, dim)
@@ -267,40 +281,53 @@ activation("gb.nn.ReLU() -> module: max(x, 0). Example: local y = gb.nn.ReLU()(x
 activation("gb.nn.Tanh() -> module: The hyperbolic tangent. Example: local y = gb.nn.Tanh()(x)", F.tanh)
 activation("gb.nn.Sigmoid() -> module: 1 / (1 + exp(-x)). Example: local y = gb.nn.Sigmoid()(x)", F.sigmoid)
 activation("gb.nn.SiLU() -> module: x * sigmoid(x). Example: local y = gb.nn.SiLU()(x)", F.silu)
-activation("gb.nn.LeakyReLU(slope: number = 0.01;) -> module: x where positive, else slope * x. Example: local y = gb.nn.LeakyReLU(0.1)(x)",
+activation("gb.nn.LeakyReLU(slope: number = 0.01;) -> module: x where positive, else slope * x. Example: local y = \z
+  gb.nn.LeakyReLU(0.1)(x)",
   F.leaky_relu, "slope")
-activation("gb.nn.ELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x) - 1). Example: local y = gb.nn.ELU()(x)", F.elu, "alpha")
-activation("gb.nn.GELU(approximate: \"none\"|\"tanh\" = \"none\";) -> module: x * Phi(x), by erf, or by tanh with approximate = \"tanh\". Example: local y \z
-  = gb.nn.GELU(\"tanh\")(x)", function(x, approximate) return F.gelu(x, { approximate = approximate }) end, "approximate")
-activation("gb.nn.Softplus(beta: number = 1, threshold: number = 20;) -> module: log(1 + exp(beta * x)) / beta; x itself where beta * x exceeds \z
-  threshold. Example: local y = gb.nn.Softplus()(x)",
+activation("gb.nn.ELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x) - 1). Example: local y \z
+  = gb.nn.ELU()(x)", F.elu, "alpha")
+activation("gb.nn.GELU(approximate: \"none\"|\"tanh\" = \"none\";) -> module: x * Phi(x), by erf, or by tanh with \z
+  approximate = \"tanh\". Example: local y = gb.nn.GELU(\"tanh\")(x)",
+  function(x, approximate) return F.gelu(x, { approximate = approximate }) end, "approximate")
+activation("gb.nn.Softplus(beta: number = 1, threshold: number = 20;) -> module: log(1 + exp(beta * x)) / beta; x \z
+  itself where beta * x exceeds threshold. Example: local y = gb.nn.Softplus()(x)",
   function(x, beta, threshold) return F.softplus(x, { beta = beta, threshold = threshold }) end, "beta", "threshold")
 activation("gb.nn.ReLU6() -> module: x limited to 0 .. 6. Example: local y = gb.nn.ReLU6()(x)", F.relu6)
-activation("gb.nn.SELU() -> module: 1.0507 times ELU with alpha 1.6733, which keeps mean 0 and deviation 1. Example: local y = gb.nn.SELU()(x)", F.selu)
-activation("gb.nn.CELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x / alpha) - 1). Example: local y = gb.nn.CELU()(x)", F.celu,
+activation("gb.nn.SELU() -> module: 1.0507 times ELU with alpha 1.6733, which keeps mean 0 and deviation 1. \z
+  Example: local y = gb.nn.SELU()(x)", F.selu)
+activation("gb.nn.CELU(alpha: number = 1;) -> module: x where positive, else alpha * (exp(x / alpha) - 1). Example: \z
+  local y = gb.nn.CELU()(x)", F.celu,
   "alpha")
 activation("gb.nn.Mish() -> module: x * tanh(softplus(x)). Example: local y = gb.nn.Mish()(x)", F.mish)
 activation("gb.nn.Softsign() -> module: x / (1 + abs(x)). Example: local y = gb.nn.Softsign()(x)", F.softsign)
-activation("gb.nn.Hardtanh(min_val: number = -1, max_val: number = 1;) -> module: x limited to min_val .. max_val. Example: local y = \z
-  gb.nn.Hardtanh(-2, 2)(x)", F.hardtanh, "min_val", "max_val")
-activation("gb.nn.Hardsigmoid() -> module: x / 6 + 1 / 2 limited to 0 .. 1. Example: local y = gb.nn.Hardsigmoid()(x)", F.hardsigmoid)
+activation("gb.nn.Hardtanh(min_val: number = -1, max_val: number = 1;) -> module: x limited to min_val .. max_val. \z
+  Example: local y = gb.nn.Hardtanh(-2, 2)(x)", F.hardtanh, "min_val", "max_val")
+activation("gb.nn.Hardsigmoid() -> module: x / 6 + 1 / 2 limited to 0 .. 1. Example: local y = gb.nn.Hardsigmoid()(x)",
+  F.hardsigmoid)
 activation("gb.nn.Hardswish() -> module: x * hardsigmoid(x). Example: local y = gb.nn.Hardswish()(x)", F.hardswish)
-activation("gb.nn.LogSigmoid() -> module: log(sigmoid(x)), without overflow. Example: local y = gb.nn.LogSigmoid()(x)", F.logsigmoid)
-activation("gb.nn.Threshold(threshold: number, value: number;) -> module: x where it exceeds threshold, else value. Example: local y = \z
-  gb.nn.Threshold(0.1, 0)(x)", F.threshold, "threshold", "value")
-activation("gb.nn.Softshrink(lambd: number = 0.5;) -> module: x moved towards 0 by lambd, and 0 where it is no farther away. Example: local y = \z
-  gb.nn.Softshrink()(x)", F.softshrink, "lambd")
-activation("gb.nn.Hardshrink(lambd: number = 0.5;) -> module: x, and 0 where it lies in -lambd .. lambd. Example: local y = gb.nn.Hardshrink()(x)",
+activation("gb.nn.LogSigmoid() -> module: log(sigmoid(x)), without overflow. Example: local y = gb.nn.LogSigmoid()(x)",
+  F.logsigmoid)
+activation("gb.nn.Threshold(threshold: number, value: number;) -> module: x where it exceeds threshold, else value. \z
+  Example: local y = gb.nn.Threshold(0.1, 0)(x)", F.threshold, "threshold", "value")
+activation("gb.nn.Softshrink(lambd: number = 0.5;) -> module: x moved towards 0 by lambd, and 0 where it is no \z
+  farther away. Example: local y = gb.nn.Softshrink()(x)", F.softshrink, "lambd")
+activation("gb.nn.Hardshrink(lambd: number = 0.5;) -> module: x, and 0 where it lies in -lambd .. lambd. Example: \z
+  local y = gb.nn.Hardshrink()(x)",
   F.hardshrink, "lambd")
 activation("gb.nn.Tanhshrink() -> module: x - tanh(x). Example: local y = gb.nn.Tanhshrink()(x)", F.tanhshrink)
-activation("gb.nn.GLU(dim: dim = -1;) -> module: The first half of dim times the sigmoid of the second. Example: local y = gb.nn.GLU()(x)", F.glu, "dim")
-activation("gb.nn.Softmin(dim: dim = -1;) -> module: softmax(-x) along dim. Example: local y = gb.nn.Softmin(-1)(x)", F.softmin, "dim")
-activation("gb.nn.Softmax(dim: dim = -1;) -> module: exp(x) / sum(exp(x)) along dim. Example: local y = gb.nn.Softmax(-1)(x)", F.softmax, "dim")
-activation("gb.nn.LogSoftmax(dim: dim = -1;) -> module: x - log(sum(exp(x))) along dim. Example: local y = gb.nn.LogSoftmax(-1)(x)", F.log_softmax,
+activation("gb.nn.GLU(dim: dim = -1;) -> module: The first half of dim times the sigmoid of the second. Example: \z
+  local y = gb.nn.GLU()(x)", F.glu, "dim")
+activation("gb.nn.Softmin(dim: dim = -1;) -> module: softmax(-x) along dim. Example: local y = gb.nn.Softmin(-1)(x)",
+  F.softmin, "dim")
+activation("gb.nn.Softmax(dim: dim = -1;) -> module: exp(x) / sum(exp(x)) along dim. Example: local y = \z
+  gb.nn.Softmax(-1)(x)", F.softmax, "dim")
+activation("gb.nn.LogSoftmax(dim: dim = -1;) -> module: x - log(sum(exp(x))) along dim. Example: local y = \z
+  gb.nn.LogSoftmax(-1)(x)", F.log_softmax,
   "dim")
 
-local PReLU = layer("gb.nn.PReLU(channels: size = 1; init: number = 0.25, dtype?: dtype) -> module: x where positive, else weight * x; a trained weight \z
-  for all, or for each channel (dimension 2). Example: local y = gb.nn.PReLU()(x)", function(self, channels, o)
+local PReLU = layer("gb.nn.PReLU(channels: size = 1; init: number = 0.25, dtype?: dtype) -> module: x where \z
+  positive, else weight * x; a trained weight for all, or for each channel (dimension 2). Example: local y = \z
+  gb.nn.PReLU()(x)", function(self, channels, o)
   self.weight = init.constant_(parameter(o, channels), o.init)
 end)
 function PReLU:forward(x, more)
@@ -313,9 +340,11 @@ function PReLU:extra() return tostring(self.weight:size(1)) end
 
 -- {==== losses ====
 
--- A module over a loss of F: options are the loss's own; tensors among them (weight, pos_weight) are buffers. reduction: "mean" unless given.
+-- A module over a loss of F: options are the loss's own; tensors among them (weight, pos_weight) are buffers.
+-- reduction: "mean" unless given.
 local function loss(name, fn, options, text, reduction)
-  local record = format("gb.nn.%s(; %sreduction: string = \"%s\") -> module: %s", name, options ~= "" and options .. ", " or "", reduction or "mean", text)
+  local record = format("gb.nn.%s(; %sreduction: string = \"%s\") -> module: %s", name,
+    options ~= "" and options .. ", " or "", reduction or "mean", text)
   local class = layer(record, function(self, o)
     if o.weight then self:register_buffer("weight", o.weight) end
     o.weight = nil
@@ -334,9 +363,11 @@ local function loss(name, fn, options, text, reduction)
   function class:extra() return self.options.reduction end
 end
 
--- The same over a function of F of some tensors, which `takes` names, and options; `extra` names the option that the module's line shows.
+-- The same over a function of F of some tensors, which `takes` names, and options; `extra` names the option that the
+-- module's line shows.
 local function over(name, fn, count, takes, options, text, extra)
-  local class = layer(format("gb.nn.%s(; %s) -> module: %s", name, options, text), function(self, o) self.options = setmetatable(o, {}) end)
+  local class = layer(format("gb.nn.%s(; %s) -> module: %s", name, options, text),
+    function(self, o) self.options = setmetatable(o, {}) end)
   function class:forward(...)
     if select("#", ...) > count then refuse(self, takes) end
     local given = { ... }
@@ -345,64 +376,81 @@ local function over(name, fn, count, takes, options, text, extra)
   end
   function class:extra() return tostring(self.options[extra]) end
 end
-loss("CrossEntropyLoss", F.cross_entropy, "weight?: tensor, ignore_index: int = -100, label_smoothing: number = 0", "-log softmax(x)[target] of \z
-  logits x [n, classes, ...]; targets are class indices from 0. Example: local loss = gb.nn.CrossEntropyLoss()(x, gb.zeros(4, { dtype = \z
-  \"int64\" }))")
-loss("NLLLoss", F.nll_loss, "weight?: tensor, ignore_index: int = -100", "-x[target] of log-probabilities. Example: local loss = \z
-  gb.nn.NLLLoss()(x:log_softmax(-1), gb.zeros(4, { dtype = \"int64\" }))")
+loss("CrossEntropyLoss", F.cross_entropy, "weight?: tensor, ignore_index: int = -100, label_smoothing: number = 0",
+  "-log softmax(x)[target] of logits x [n, classes, ...]; targets are class indices from 0. Example: local loss = \z
+  gb.nn.CrossEntropyLoss()(x, gb.zeros(4, { dtype = \"int64\" }))")
+loss("NLLLoss", F.nll_loss, "weight?: tensor, ignore_index: int = -100", "-x[target] of log-probabilities. Example: \z
+  local loss = gb.nn.NLLLoss()(x:log_softmax(-1), gb.zeros(4, { dtype = \"int64\" }))")
 loss("MSELoss", F.mse_loss, "", "(x - target)^2. Example: local loss = gb.nn.MSELoss()(x, gb.zeros_like(x))")
 loss("L1Loss", F.l1_loss, "", "|x - target|. Example: local loss = gb.nn.L1Loss()(x, gb.zeros_like(x))")
-loss("SmoothL1Loss", F.smooth_l1_loss, "beta: number = 1", "Squared below beta, absolute above. Example: local loss = gb.nn.SmoothL1Loss()(x, \z
-  gb.zeros_like(x))")
-loss("BCELoss", F.binary_cross_entropy, "weight?: tensor", "-(y log x + (1 - y) log(1 - x)) of probabilities. Errors: inside an autocast scope; \z
-  BCEWithLogitsLoss is safe there. Example: local loss = gb.nn.BCELoss()(x:sigmoid(), gb.zeros_like(x))")
-loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, "weight?: tensor, pos_weight?: number|tensor", "Binary cross-entropy of logits, without \z
-  overflow; pos_weight weighs targets of 1. Example: local loss = gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))")
-loss("KLDivLoss", F.kl_div, "log_target: bool = false", "target * (log target - x) for log-probabilities x; reduction may be \"batchmean\" too. \z
-  Example: local loss = gb.nn.KLDivLoss()(x:log_softmax(-1), x:softmax(-1))")
+loss("SmoothL1Loss", F.smooth_l1_loss, "beta: number = 1", "Squared below beta, absolute above. Example: local loss \z
+  = gb.nn.SmoothL1Loss()(x, gb.zeros_like(x))")
+loss("BCELoss", F.binary_cross_entropy, "weight?: tensor", "-(y log x + (1 - y) log(1 - x)) of probabilities. \z
+  Errors: inside an autocast scope; BCEWithLogitsLoss is safe there. Example: local loss = \z
+  gb.nn.BCELoss()(x:sigmoid(), gb.zeros_like(x))")
+loss("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, "weight?: tensor, pos_weight?: number|tensor",
+  "Binary cross-entropy of logits, without overflow; pos_weight weighs targets of 1. Example: local loss = \z
+  gb.nn.BCEWithLogitsLoss()(x, gb.zeros_like(x))")
+loss("KLDivLoss", F.kl_div, "log_target: bool = false", "target * (log target - x) for log-probabilities x; \z
+  reduction may be \"batchmean\" too. Example: local loss = gb.nn.KLDivLoss()(x:log_softmax(-1), x:softmax(-1))")
 loss("HuberLoss", F.huber_loss, "delta: number = 1", "Squared up to delta, absolute beyond. Example: local loss = \z
   gb.nn.HuberLoss()(x, gb.zeros_like(x))")
-loss("SoftMarginLoss", F.soft_margin_loss, "", "log(1 + exp(-target * x)), target 1 or -1. Example: local loss = gb.nn.SoftMarginLoss()(x, \z
-  gb.ones_like(x))")
-loss("HingeEmbeddingLoss", F.hinge_embedding_loss, "margin: number = 1", "Of distances x: x where target is 1, max(0, margin - x) where it is -1. \z
-  Example: local loss = gb.nn.HingeEmbeddingLoss()(x, gb.ones_like(x))")
-loss("PoissonNLLLoss", F.poisson_nll_loss, "log_input: bool = true, full: bool = false, eps: number = 1e-8", "exp(x) - target * x, or x - target * \z
-  log(x + eps) without log_input; full adds Stirling's formula. Example: local loss = gb.nn.PoissonNLLLoss()(x, gb.ones_like(x))")
-loss("MultiLabelMarginLoss", F.multilabel_margin_loss, "", "max(0, 1 - x[j] + x[i]) over classes j of the target and others i, per class; a target's \z
-  classes, from 0, are ended by -1. Example: local loss = gb.nn.MultiLabelMarginLoss()(x, gb.zeros(x.shape, { dtype = \"int64\" }))")
-loss("MultiLabelSoftMarginLoss", F.multilabel_soft_margin_loss, "weight?: tensor", "Binary cross-entropy of logits, averaged over the classes. \z
-  Example: local loss = gb.nn.MultiLabelSoftMarginLoss()(x, gb.zeros_like(x))")
-loss("MultiMarginLoss", F.multi_margin_loss, "weight?: tensor, p: int = 1, margin: number = 1", "The mean over the classes of max(0, margin - \z
-  x[target] + x[i])^p. Example: local loss = gb.nn.MultiMarginLoss()(x, gb.zeros(4, { dtype = \"int64\" }))")
-loss("SigmoidFocalLoss", F.sigmoid_focal_loss, "alpha: number = 0.25, gamma: number = 2", "Binary cross-entropy of logits times (1 - p)^gamma, p the \z
-  probability of the target. Example: local loss = gb.nn.SigmoidFocalLoss()(x, gb.zeros_like(x))", "none")
-loss("DiceLoss", F.dice_loss, "smooth: number = 1", "1 - (2 sum(x * target) + smooth) / (sum(x) + sum(target) + smooth) per sample, of probabilities. \z
-  Example: local loss = gb.nn.DiceLoss()(x:sigmoid(), gb.zeros_like(x))")
-over("GaussianNLLLoss", F.gaussian_nll_loss, 3, "x, target and var", "full: bool = false, eps: number = 1e-6, reduction: string = \"mean\"",
-  "0.5 (log var + (x - target)^2 / var), var at least eps. Example: local loss = gb.nn.GaussianNLLLoss()(x, gb.zeros_like(x), gb.ones_like(x))",
+loss("SoftMarginLoss", F.soft_margin_loss, "", "log(1 + exp(-target * x)), target 1 or -1. Example: local loss = \z
+  gb.nn.SoftMarginLoss()(x, gb.ones_like(x))")
+loss("HingeEmbeddingLoss", F.hinge_embedding_loss, "margin: number = 1", "Of distances x: x where target is 1, \z
+  max(0, margin - x) where it is -1. Example: local loss = gb.nn.HingeEmbeddingLoss()(x, gb.ones_like(x))")
+loss("PoissonNLLLoss", F.poisson_nll_loss, "log_input: bool = true, full: bool = false, eps: number = 1e-8",
+  "exp(x) - target * x, or x - target * log(x + eps) without log_input; full adds Stirling's formula. Example: \z
+  local loss = gb.nn.PoissonNLLLoss()(x, gb.ones_like(x))")
+loss("MultiLabelMarginLoss", F.multilabel_margin_loss, "", "max(0, 1 - x[j] + x[i]) over classes j of the target \z
+  and others i, per class; a target's classes, from 0, are ended by -1. Example: local loss = \z
+  gb.nn.MultiLabelMarginLoss()(x, gb.zeros(x.shape, { dtype = \"int64\" }))")
+loss("MultiLabelSoftMarginLoss", F.multilabel_soft_margin_loss, "weight?: tensor", "Binary cross-entropy of logits, \z
+  averaged over the classes. Example: local loss = gb.nn.MultiLabelSoftMarginLoss()(x, gb.zeros_like(x))")
+loss("MultiMarginLoss", F.multi_margin_loss, "weight?: tensor, p: int = 1, margin: number = 1",
+  "The mean over the classes of max(0, margin - x[target] + x[i])^p. Example: local loss = \z
+  gb.nn.MultiMarginLoss()(x, gb.zeros(4, { dtype = \"int64\" }))")
+loss("SigmoidFocalLoss", F.sigmoid_focal_loss, "alpha: number = 0.25, gamma: number = 2",
+  "Binary cross-entropy of logits times (1 - p)^gamma, p the probability of the target. Example: local loss = \z
+  gb.nn.SigmoidFocalLoss()(x, gb.zeros_like(x))", "none")
+loss("DiceLoss", F.dice_loss, "smooth: number = 1", "1 - (2 sum(x * target) + smooth) / (sum(x) + sum(target) + \z
+  smooth) per sample, of probabilities. Example: local loss = gb.nn.DiceLoss()(x:sigmoid(), gb.zeros_like(x))")
+over("GaussianNLLLoss", F.gaussian_nll_loss, 3, "x, target and var", "full: bool = false, eps: number = 1e-6, \z
+  reduction: string = \"mean\"",
+  "0.5 (log var + (x - target)^2 / var), var at least eps. Example: local loss = gb.nn.GaussianNLLLoss()(x, \z
+    gb.zeros_like(x), gb.ones_like(x))",
   "reduction")
-over("MarginRankingLoss", F.margin_ranking_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \"mean\"", "max(0, margin - target * \z
-  (x1 - x2)). Example: local loss = gb.nn.MarginRankingLoss()(x, gb.zeros_like(x), gb.ones_like(x))", "reduction")
-over("TripletMarginLoss", F.triplet_margin_loss, 3, "anchor, positive and negative", "margin: number = 1, p: number = 2, eps: number = 1e-6, swap: bool = \z
-  false, reduction: string = \"mean\"", "max(0, margin + d(anchor, positive) - d(anchor, negative)), d the p-norm of a difference. Example: local loss = \z
+over("MarginRankingLoss", F.margin_ranking_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \z
+  \"mean\"", "max(0, margin - target * (x1 - x2)). Example: local loss = gb.nn.MarginRankingLoss()(x, \z
+  gb.zeros_like(x), gb.ones_like(x))", "reduction")
+over("TripletMarginLoss", F.triplet_margin_loss, 3, "anchor, positive and negative",
+  "margin: number = 1, p: number = 2, eps: number = 1e-6, swap: bool = false, reduction: string = \"mean\"",
+  "max(0, margin + d(anchor, positive) - d(anchor, negative)), d the p-norm of a difference. Example: local loss = \z
   gb.nn.TripletMarginLoss()(x, x * 2, x * 3)", "reduction")
-over("CosineEmbeddingLoss", F.cosine_embedding_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string = \"mean\"", "1 - cosine where target \z
-  is 1, max(0, cosine - margin) where it is -1. Example: local loss = gb.nn.CosineEmbeddingLoss()(x, x, gb.ones(4))", "reduction")
-over("CTCLoss", F.ctc_loss, 4, "log_probs, targets, input_lengths and target_lengths", "blank: int = 0, reduction: string = \"mean\", zero_infinity: \z
-  bool = false", "-log of the probability of all alignments of the targets: log_probs [time, n, classes], targets [n, length], lengths [n]. Example: \z
-  local loss = gb.nn.CTCLoss()(gb.randn(4, 1, 3):log_softmax(-1), gb.tensor { { 1, 2 } }, gb.tensor { 4 }, gb.tensor { 2 })", "reduction")
+over("CosineEmbeddingLoss", F.cosine_embedding_loss, 3, "x1, x2 and target", "margin: number = 0, reduction: string \z
+  = \"mean\"", "1 - cosine where target is 1, max(0, cosine - margin) where it is -1. Example: local loss = \z
+  gb.nn.CosineEmbeddingLoss()(x, x, gb.ones(4))", "reduction")
+over("CTCLoss", F.ctc_loss, 4, "log_probs, targets, input_lengths and target_lengths",
+  "blank: int = 0, reduction: string = \"mean\", zero_infinity: bool = false",
+  "-log of the probability of all alignments of the targets: log_probs [time, n, classes], targets [n, length], \z
+  lengths [n]. Example: local loss = gb.nn.CTCLoss()(gb.randn(4, 1, 3):log_softmax(-1), gb.tensor { { 1, 2 } }, \z
+  gb.tensor { 4 }, gb.tensor { 2 })", "reduction")
 
 -- ====}
 
 -- {==== distances ====
 
-over("CosineSimilarity", F.cosine_similarity, 2, "x1 and x2", "dim: dim = 2, eps: number = 1e-8", "The inner product of x1 and x2 along dim, each \z
-  divided by its norm. Example: local y = gb.nn.CosineSimilarity()(x, x)", "dim")
-over("PairwiseDistance", F.pairwise_distance, 2, "x1 and x2", "p: number = 2, eps: number = 1e-6, keepdim: bool = false", "The p-norm of x1 - x2 + eps \z
-  over the last dimension. Example: local y = gb.nn.PairwiseDistance()(x, gb.zeros_like(x))", "p")
+over("CosineSimilarity", F.cosine_similarity, 2, "x1 and x2", "dim: dim = 2, eps: number = 1e-8",
+  "The inner product of x1 and x2 along dim, each divided by its norm. Example: local y = \z
+  gb.nn.CosineSimilarity()(x, x)", "dim")
+over("PairwiseDistance", F.pairwise_distance, 2, "x1 and x2",
+  "p: number = 2, eps: number = 1e-6, keepdim: bool = false",
+  "The p-norm of x1 - x2 + eps over the last dimension. Example: local y = gb.nn.PairwiseDistance()(x, \z
+  gb.zeros_like(x))", "p")
 
-local Bilinear = layer("gb.nn.Bilinear(inputs1: size, inputs2: size, outputs: size; bias: bool = true, dtype?: dtype) -> module: x1^T weight[k] x2 + \z
-  bias[k] for each output k; weight [outputs, inputs1, inputs2]. Example: local y = gb.nn.Bilinear(4, 4, 2)(x, x)",
+local Bilinear = layer("gb.nn.Bilinear(inputs1: size, inputs2: size, outputs: size; bias: bool = true, dtype?: \z
+  dtype) -> module: x1^T weight[k] x2 + bias[k] for each output k; weight [outputs, inputs1, inputs2]. Example: \z
+  local y = gb.nn.Bilinear(4, 4, 2)(x, x)",
   function(self, inputs1, inputs2, outputs, o)
     local bound = 1 / sqrt(inputs1)
     self.weight = init.uniform_(parameter(o, outputs, inputs1, inputs2), -bound, bound)
@@ -429,13 +477,13 @@ local function append(self, module)
   return self
 end
 
-local Sequential = layer("gb.nn.Sequential(modules...: module) -> module: Modules one after another. Example: local model = \z
-  gb.nn.Sequential(gb.nn.Linear(4, 8), gb.nn.ReLU(), gb.nn.Linear(8, 2))", function(self, ...)
+local Sequential = layer("gb.nn.Sequential(modules...: module) -> module: Modules one after another. Example: local \z
+  model = gb.nn.Sequential(gb.nn.Linear(4, 8), gb.nn.ReLU(), gb.nn.Linear(8, 2))", function(self, ...)
   for i = 1, select("#", ...) do append(self, (select(i, ...))) end
 end, true)
 
-method(Sequential, "Sequential:append(module: module) -> module: One more module at the end. Errors: what is not a module. Example: \z
-  gb.nn.Sequential():append(gb.nn.ReLU())", append)
+method(Sequential, "Sequential:append(module: module) -> module: One more module at the end. Errors: what is not a \z
+  module. Example: gb.nn.Sequential():append(gb.nn.ReLU())", append)
 
 -- The results between two layers that keep nothing are dropped at once: nothing else can hold their handles.
 function Sequential:forward(x, more)
@@ -454,11 +502,13 @@ function Sequential:forward(x, more)
   return x
 end
 
-local ModuleList = layer("gb.nn.ModuleList(list?: list) -> module: A list of modules, list[i] from 1; it has no forward of its own. Example: local list \z
-  = gb.nn.ModuleList { gb.nn.Linear(4, 4), gb.nn.Linear(4, 2) }", function(self, list)
+local ModuleList = layer("gb.nn.ModuleList(list?: list) -> module: A list of modules, list[i] from 1; it has no \z
+  forward of its own. Example: local list = gb.nn.ModuleList { gb.nn.Linear(4, 4), gb.nn.Linear(4, 2) }",
+  function(self, list)
   for _, module in ipairs(list or {}) do self:append(module) end
 end, true)
-method(ModuleList, "ModuleList:append(module: module) -> module: One more module at the end. Example: gb.nn.ModuleList():append(gb.nn.ReLU())",
+method(ModuleList, "ModuleList:append(module: module) -> module: One more module at the end. Example: \z
+  gb.nn.ModuleList():append(gb.nn.ReLU())",
   append)
 
 -- The names of the modules that a ModuleDict holds, in order of first assignment.
@@ -478,8 +528,8 @@ local function items_of(self)
   end
 end
 
-local ModuleDict = layer("gb.nn.ModuleDict(dict?: table) -> module: Modules by name, dict.name; it has no forward of its own. Example: local dict = \z
-  gb.nn.ModuleDict { first = gb.nn.Linear(4, 4) }", function(self, dict)
+local ModuleDict = layer("gb.nn.ModuleDict(dict?: table) -> module: Modules by name, dict.name; it has no forward \z
+  of its own. Example: local dict = gb.nn.ModuleDict { first = gb.nn.Linear(4, 4) }", function(self, dict)
   local keys = {}
   for key, module in next, dict or {} do
     if type(key) ~= "string" or not is_module(module) then fail("ModuleDict takes a table of modules by name") end
@@ -490,24 +540,28 @@ local ModuleDict = layer("gb.nn.ModuleDict(dict?: table) -> module: Modules by n
 end, true)
 ModuleDict.__pairs = items_of
 
-method(ModuleDict, "ModuleDict:keys() -> list: The names, in order of first assignment (sorted, for those the constructor got). Example: for _, name \z
-  in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end", keys_of)
-method(ModuleDict, "ModuleDict:items() -> function: An iterator of name, module, in the order of keys; so does pairs(dict). Example: for name, module \z
-  in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) end", items_of)
+method(ModuleDict, "ModuleDict:keys() -> list: The names, in order of first assignment (sorted, for those the \z
+  constructor got). Example: for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end",
+  keys_of)
+method(ModuleDict, "ModuleDict:items() -> function: An iterator of name, module, in the order of keys; so does \z
+  pairs(dict). Example: for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) \z
+  end", items_of)
 
 -- ====}
 
 -- {==== attention ====
 
-local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: size; bias: bool = true, dropout: number = 0, is_causal: bool = false, \z
-  dtype?: dtype) -> module: Self attention over x [batch, time, size]: one projection to query, key and value, heads, one projection back; called as \z
-  module(x, mask). Errors: heads that do not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, { is_causal = true })(gb.rand(1, \z
-  5, 8))", function(self, size, heads, o)
+local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: size; bias: bool = true, dropout: \z
+  number = 0, is_causal: bool = false, dtype?: dtype) -> module: Self attention over x [batch, time, size]: one \z
+  projection to query, key and value, heads, one projection back; called as module(x, mask). Errors: heads that do \z
+  not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, { is_causal = true })(gb.rand(1, 5, 8))",
+  function(self, size, heads, o)
   if size % heads ~= 0 then fail(format("MultiheadAttention: %d heads do not divide the size %d", heads, size)) end
   self.heads, self.dropout, self.is_causal = heads, o.dropout, o.is_causal
   self.qkv = nn.Linear(size, 3 * size, { bias = o.bias, dtype = o.dtype })
   self.proj = nn.Linear(size, size, { bias = o.bias, dtype = o.dtype })
-  gb.no_grad(function() -- PyTorch's: Xavier over all three for the projection in (Linear's draw, within another bound), no biases
+  -- PyTorch's: Xavier over all three for the projection in (Linear's draw, within another bound), no biases
+  gb.no_grad(function()
     self.qkv.weight:mul_(sqrt(6 / (4 * size)) * sqrt(size))
     if o.bias then
       self.qkv.bias:zero_()
@@ -519,14 +573,16 @@ end, true)
 -- mask: bool [.., time, time] (true: may look) or float (added).
 function MultiheadAttention:forward(x, mask, more)
   if more ~= nil then
-    fail("MultiheadAttention is self attention: it takes x and a mask, and makes query, key and value of x; for other keys use F.scaled_dot_product_attention")
+    fail("MultiheadAttention is self attention: it takes x and a mask, and makes query, key and value of x; for \z
+      other keys use F.scaled_dot_product_attention")
   end
   if x.ndim ~= 3 then fail(format("MultiheadAttention expects x [batch, time, size], got %d dimensions", x.ndim)) end
   local batch, time, size = x:size(1), x:size(2), x:size(3)
   local packed = self.qkv(x)
   local heads = packed:view(batch, time, 3, self.heads, size // self.heads)
   if keeps_nothing(self.qkv) then drop(packed) end
-  local function part(i) -- [batch, heads, time, head_dim]; chosen before it is turned: gradients are put together in packed's own layout
+  -- [batch, heads, time, head_dim]; chosen before it is turned: gradients are put together in packed's own layout
+  local function part(i)
     local chosen = heads:select(3, i)
     local turned = chosen:transpose(2, 3)
     drop(chosen)

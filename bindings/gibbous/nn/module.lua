@@ -1,18 +1,20 @@
 -- nn/module.lua - Module: classes, discovery of parameters and submodules, state, printing.
 --
--- What a module holds is found when it is asked for, in order of first assignment: parameters, buffers, modules, and plain tables of them
--- (their array part, then their other keys sorted). Something held twice is listed once. Names count arrays from 0, as PyTorch's files do;
--- paths in messages count from 1, as Lua does.
+-- What a module holds is found when it is asked for, in order of first assignment: parameters, buffers, modules, and
+-- plain tables of them (their array part, then their other keys sorted). Something held twice is listed once. Names
+-- count arrays from 0, as PyTorch's files do; paths in messages count from 1, as Lua does.
 --
--- A module itself is an empty table, so that every assignment is seen. Its metatable's __index is the table of its values, whose own
--- metatable leads on to the class.
+-- A module itself is an empty table, so that every assignment is seen. Its metatable's __index is the table of its
+-- values, whose own metatable leads on to the class.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, copy = native.define, native.copy
 local nn = gb.nn
-local rawget, rawset, getmetatable, setmetatable, type, ipairs, next = rawget, rawset, getmetatable, setmetatable, type, ipairs, next
-local format, find, match, gmatch, gsub, reverse = string.format, string.find, string.match, string.gmatch, string.gsub, string.reverse
+local rawget, rawset, getmetatable, setmetatable, type, ipairs, next = rawget, rawset, getmetatable, setmetatable, type,
+  ipairs, next
+local format, find, match, gmatch, gsub, reverse = string.format, string.find, string.match, string.gmatch, string.gsub,
+  string.reverse
 local concat, sort, pack, unpack, remove = table.concat, table.sort, table.pack, table.unpack, table.remove
 
 local Module = { __name = "Module" }
@@ -33,12 +35,14 @@ end
 
 local function type_name(value) return gb.is_tensor(value) and "a tensor" or type(value) end
 
--- Record the order of first assignment, keep methods from being hidden, and parameters from being taken out of training unseen.
+-- Record the order of first assignment, keep methods from being hidden, and parameters from being taken out of training
+-- unseen.
 local function assign(self, key, value)
   local values = values_of(self)
   if fields[key] then
     if key ~= "training" or type(value) ~= "boolean" then
-      fail(format("%s.%s is the module's own%s; give the field another name", class_of(self).__name, key, key == "training" and ", true or false" or ""))
+      fail(format("%s.%s is the module's own%s; give the field another name", class_of(self).__name, key,
+        key == "training" and ", true or false" or ""))
     end
     rawset(values, key, value)
     return
@@ -48,7 +52,8 @@ local function assign(self, key, value)
     fail(format("%s.%s is a method; give the field another name", class.__name, key))
   end
   if gb.is_tensor(value) and native.is_parameter(held) and not native.is_parameter(value) then
-    fail(format("%s.%s is a parameter, and a plain tensor in its place would not be trained; copy values with %s:copy_(tensor) inside gb.no_grad, "
+    fail(format("%s.%s is a parameter, and a plain tensor in its place would not be trained; copy values with \z
+      %s:copy_(tensor) inside gb.no_grad, "
       .. "or assign gb.nn.Parameter(tensor)", class.__name, tostring(key), tostring(key)))
   end
   if values._buffers[key] then
@@ -141,11 +146,13 @@ end
 
 local function text_of(self) return self:describe() end
 
--- An instance of class: made, initialised. What every call asks for is there from the beginning, so that no class is looked through for it.
+-- An instance of class: made, initialised. What every call asks for is there from the beginning, so that no class is
+-- looked through for it.
 local function construct(class, ...)
   local values = { _order = { known = {} }, _buffers = {}, _hooks = false, _precision = false, training = true }
   local self = setmetatable({}, {
-    __index = setmetatable(values, class.__values), __newindex = assign, __call = call, __len = length, __name = class.__name, __module = true,
+    __index = setmetatable(values, class.__values), __newindex = assign, __call = call, __len = length,
+      __name = class.__name, __module = true,
     __pairs = class.__pairs or each_field, __tostring = text_of,
   })
   self:init(...)
@@ -159,27 +166,31 @@ local function new_class(name, parent)
   return setmetatable(class, { __index = parent, __call = construct, __name = "class " .. name })
 end
 
-Module.extend = define("Module:extend(name: string) -> class: A new class below this one; init(...) and forward(...) make it a layer. Example: \z
-  local Net = gb.nn.Module:extend(\"Net\") function Net:forward(y) return y * 2 end print(Net()(x))", "strict", function(parent, name)
+Module.extend = define("Module:extend(name: string) -> class: A new class below this one; init(...) and \z
+  forward(...) make it a layer. Example: local Net = gb.nn.Module:extend(\"Net\") function Net:forward(y) return y * \z
+  2 end print(Net()(x))", "strict", function(parent, name)
   local class = new_class(name, parent)
   class._library = false
   return class
 end)
 
-native.describe("gb.nn.Module(arguments...: any) -> module: The class that every layer and model descends from: nn.Module:extend(name) \z
-  makes a class, class(...) a module, module(...) calls its forward. Parameters and modules assigned to its fields are discovered. \z
-  Example: local Net = gb.nn.Module:extend(\"Net\") function Net:init() self.head = gb.nn.Linear(4, 2) end", "strict")
+native.describe("gb.nn.Module(arguments...: any) -> module: The class that every layer and model descends from: \z
+  nn.Module:extend(name) makes a class, class(...) a module, module(...) calls its forward. Parameters and modules \z
+  assigned to its fields are discovered. Example: local Net = gb.nn.Module:extend(\"Net\") function Net:init() \z
+  self.head = gb.nn.Linear(4, 2) end", "strict")
 
-Module.init = define("Module:init(arguments...: any): What a class does with the arguments of its constructor; classes define their own.", "strict",
+Module.init = define("Module:init(arguments...: any): What a class does with the arguments of its constructor; \z
+  classes define their own.", "strict",
   function() end)
 
-Module.forward = define("Module:forward(arguments...: any) -> any: What calling the module computes; classes define their own. Errors: a class \z
-  without one. Example: local y = model:forward(x)", "strict", function(self)
+Module.forward = define("Module:forward(arguments...: any) -> any: What calling the module computes; classes define \z
+  their own. Errors: a class without one. Example: local y = model:forward(x)", "strict", function(self)
   local name = class_of(self).__name
   fail(format("%s has no forward; define function %s:forward(x)", name, name))
 end)
 
-nn.is_module = define("gb.nn.is_module(value?: any) -> bool: Is value a module? Example: print(gb.nn.is_module(model))", "strict", is_module)
+nn.is_module = define("gb.nn.is_module(value?: any) -> bool: Is value a module? Example: print(gb.nn.is_module(model))",
+  "strict", is_module)
 
 -- {==== discovery ====
 
@@ -195,7 +206,9 @@ end
 -- Modules and tables within each other, at most: names grow with the square of it, and Lua's stack ends somewhere.
 local MOST_DEPTH = 1000
 local function check_depth(level)
-  if level > MOST_DEPTH then fail(format("a module holds modules and tables within each other more than %d deep", MOST_DEPTH)) end
+  if level > MOST_DEPTH then
+    fail(format("a module holds modules and tables within each other more than %d deep", MOST_DEPTH))
+  end
 end
 
 local visit -- (value, name, path, seen, found, level): add what value is or holds
@@ -280,24 +293,29 @@ local function parameters_of(self)
   return setmetatable(first_of_each(list), { names = names })
 end
 
-method("Module:parameters() -> list: The parameters, in order of first assignment; their names ride along for optimizers and reports. Example: \z
-  local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })", parameters_of)
-method("Module:named_parameters() -> function: The parameters, as an iterator of name, tensor. Names are those of PyTorch's files and count from \z
-  0 (\"blocks.0.weight\" is model.blocks[1].weight). Example: for name, p in model:named_parameters() do print(name, p.shape) end",
+method("Module:parameters() -> list: The parameters, in order of first assignment; their names ride along for \z
+  optimizers and reports. Example: local opt = gb.optim.AdamW(gb.nn.Linear(2, 2):parameters(), { lr = 1e-3 })",
+  parameters_of)
+method("Module:named_parameters() -> function: The parameters, as an iterator of name, tensor. Names are those of \z
+  PyTorch's files and count from 0 (\"blocks.0.weight\" is model.blocks[1].weight). Example: for name, p in \z
+  model:named_parameters() do print(name, p.shape) end",
   function(self) return pairs_of(collect(self, "parameter")) end)
-method("Module:buffers() -> list: The buffers: tensors that belong to the module but are not trained. Example: print(#model:buffers())",
+method("Module:buffers() -> list: The buffers: tensors that belong to the module but are not trained. Example: \z
+  print(#model:buffers())",
   function(self) return first_of_each(collect(self, "buffer")) end)
-method("Module:named_buffers() -> function: The buffers, as an iterator of name, tensor. Example: for name, b in model:named_buffers() do \z
-  print(name, b.shape) end", function(self) return pairs_of(collect(self, "buffer")) end)
+method("Module:named_buffers() -> function: The buffers, as an iterator of name, tensor. Example: for name, b in \z
+  model:named_buffers() do print(name, b.shape) end", function(self) return pairs_of(collect(self, "buffer")) end)
 method("Module:modules() -> list: The module itself and every one inside it. Example: print(#model:modules())",
   function(self) return first_of_each(collect(self, "module")) end)
-method("Module:named_modules() -> function: The module itself, whose name is \"\", and every one inside it, as an iterator of name, module. \z
-  Example: for name, m in model:named_modules() do print(name, m) end", function(self) return pairs_of(collect(self, "module")) end)
+method("Module:named_modules() -> function: The module itself, whose name is \"\", and every one inside it, as an \z
+  iterator of name, module. Example: for name, m in model:named_modules() do print(name, m) end",
+  function(self) return pairs_of(collect(self, "module")) end)
 
-method("Module:precision(name?: \"float32\"|\"float16\"|\"bfloat16\"|\"inherit\") -> any: Pin what this module runs in when it is called, inside \z
-  an autocast scope or outside: \"float32\" (autocast off, 16-bit arguments made float32), \"float16\" or \"bfloat16\" (an autocast scope). \z
-  Modules inside go along unless they are pinned themselves. \"inherit\" takes the pin away. Returns the module; without a name, what it is \z
-  pinned to, or nil. Example: print(model:precision())", function(self, name)
+method("Module:precision(name?: \"float32\"|\"float16\"|\"bfloat16\"|\"inherit\") -> any: Pin what this module runs \z
+  in when it is called, inside an autocast scope or outside: \"float32\" (autocast off, 16-bit arguments made \z
+  float32), \"float16\" or \"bfloat16\" (an autocast scope). Modules inside go along unless they are pinned \z
+  themselves. \"inherit\" takes the pin away. Returns the module; without a name, what it is pinned to, or nil. \z
+  Example: print(model:precision())", function(self, name)
   local values = values_of(self)
   if name == nil then return values._precision or nil end
   values._precision = name ~= "inherit" and name or false
@@ -316,8 +334,8 @@ end)
 
 -- {==== what a module can be told ====
 
-method("Module:apply(fn: function) -> module: Run fn on every module inside, then on this one. Example: model:apply(function(m) m.training = true \z
-  end)", function(self, fn)
+method("Module:apply(fn: function) -> module: Run fn on every module inside, then on this one. Example: \z
+  model:apply(function(m) m.training = true end)", function(self, fn)
   local list = collect(self, "module")
   for i = #list, 1, -1 do fn(list[i][1]) end
   return self
@@ -328,14 +346,16 @@ local function set_training(self, mode)
   return self
 end
 
-method("Module:train(mode: bool = true) -> module: Training on (or off) here and in every module inside: dropout drops, batch norms follow the \z
-  batch. Example: model:train()", set_training)
+method("Module:train(mode: bool = true) -> module: Training on (or off) here and in every module inside: dropout \z
+  drops, batch norms follow the batch. Example: model:train()", set_training)
 method("Module:eval() -> module: Training off here and in every module inside. Example: model:eval() model:train()",
   function(self) return set_training(self, false) end)
 
 -- Parameters and buffers on a device, in a dtype; nil leaves what they have. Integers keep their dtype.
 local function convert(self, device, dtype)
-  if dtype and not gb.empty(0, { dtype = dtype }):is_floating_point() then fail(format("Module:to takes a floating dtype, not %s", dtype)) end
+  if dtype and not gb.empty(0, { dtype = dtype }):is_floating_point() then
+    fail(format("Module:to takes a floating dtype, not %s", dtype))
+  end
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, entry in ipairs(collect(self, kind)) do
       native.convert_(entry[1], device, entry[1]:is_floating_point() and dtype or nil)
@@ -344,8 +364,9 @@ local function convert(self, device, dtype)
   return self
 end
 
-method("Module:to(targets...: any) -> module: Move or convert floating parameters and buffers, keeping their identity. Takes a device, a dtype, or \z
-  a precision object, in any order. Errors: a dtype that is not floating. Example: model:to(\"cpu\", gb.amp.precision(\"32-true\"))",
+method("Module:to(targets...: any) -> module: Move or convert floating parameters and buffers, keeping their \z
+  identity. Takes a device, a dtype, or a precision object, in any order. Errors: a dtype that is not floating. \z
+  Example: model:to(\"cpu\", gb.amp.precision(\"32-true\"))",
   function(self, ...)
     local device, dtype
     for i = 1, select("#", ...) do
@@ -354,16 +375,21 @@ method("Module:to(targets...: any) -> module: Move or convert floating parameter
       if precision then dtype = precision.parameters or dtype
       elseif type(what) == "string" and native.is_dtype(what) then dtype = what
       elseif type(what) == "string" then device = what
-      elseif what ~= nil then fail(format("Module:to takes a device, a dtype or a precision, not %s", type_name(what))) end
+      elseif what ~= nil then
+        fail(format("Module:to takes a device, a dtype or a precision, not %s", type_name(what)))
+      end
     end
     return convert(self, device, dtype)
   end)
 
-method("Module:cpu() -> module: Parameters and buffers on the CPU. Example: model:cpu()", function(self) return convert(self, "cpu") end)
-method("Module:cuda(index: count = 0) -> module: Parameters and buffers on a GPU. Errors: there is none. Example: if gb.cuda.is_available() then \z
-  gb.nn.Linear(2, 2):cuda() end", function(self, index) return convert(self, format("cuda:%d", index)) end)
+method("Module:cpu() -> module: Parameters and buffers on the CPU. Example: model:cpu()",
+  function(self) return convert(self, "cpu") end)
+method("Module:cuda(index: count = 0) -> module: Parameters and buffers on a GPU. Errors: there is none. Example: \z
+  if gb.cuda.is_available() then gb.nn.Linear(2, 2):cuda() end",
+  function(self, index) return convert(self, format("cuda:%d", index)) end)
 for name, dtype in next, { double = "float64", float = "float32", half = "float16", bfloat16 = "bfloat16" } do
-  method(format("Module:%s() -> module: Floating parameters and buffers in %s. Example: gb.nn.Linear(2, 2):%s()", name, dtype, name),
+  method(format("Module:%s() -> module: Floating parameters and buffers in %s. Example: gb.nn.Linear(2, 2):%s()", name,
+    dtype, name),
     function(self) return convert(self, nil, dtype) end)
 end
 
@@ -371,26 +397,28 @@ method("Module:zero_grad(): Forget the gradients of all parameters. Example: mod
   for _, entry in ipairs(collect(self, "parameter")) do entry[1].grad = nil end
 end)
 
-method("Module:requires_grad_(on: bool = true) -> module: Turn gradients with respect to all parameters on or off. Example: gb.nn.Linear(2, \z
-  2):requires_grad_(false)", function(self, on)
+method("Module:requires_grad_(on: bool = true) -> module: Turn gradients with respect to all parameters on or off. \z
+  Example: gb.nn.Linear(2, 2):requires_grad_(false)", function(self, on)
   for _, entry in ipairs(collect(self, "parameter")) do entry[1]:requires_grad_(on) end
   return self
 end)
 
-method("Module:register_parameter(name: string, parameter?: tensor): A parameter under a name that is computed. Example: \z
-  gb.nn.Identity():register_parameter(\"scale\", gb.ones(1))", function(self, name, parameter)
+method("Module:register_parameter(name: string, parameter?: tensor): A parameter under a name that is computed. \z
+  Example: gb.nn.Identity():register_parameter(\"scale\", gb.ones(1))", function(self, name, parameter)
   self[name] = parameter and (native.is_parameter(parameter) and parameter or nn.Parameter(parameter))
 end)
 
-method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool = true): A tensor that belongs to the module but is not trained; \z
-  persistent = false keeps it out of state_dict. Example: gb.nn.Identity():register_buffer(\"mean\", gb.zeros(1))",
+method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool = true): A tensor that belongs to \z
+  the module but is not trained; persistent = false keeps it out of state_dict. Example: \z
+  gb.nn.Identity():register_buffer(\"mean\", gb.zeros(1))",
   function(self, name, tensor, options)
     self[name] = tensor
     self._buffers[name] = options.persistent and "persistent" or "transient"
   end)
 
-method("Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. \z
-  Returns a function that removes it. Example: local remove = model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()",
+method("Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a \z
+  non-nil result replaces the output. Returns a function that removes it. Example: local remove = \z
+  model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()",
   function(self, fn)
     local hooks = self._hooks or {}
     values_of(self)._hooks = hooks
@@ -402,12 +430,15 @@ method("Module:register_forward_hook(fn: function) -> function: fn(module, input
     end
   end)
 
-method("Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both must be of one class and shape. \z
-  Errors: a module of another class. Example: gb.nn.Linear(2, 2):share(gb.nn.Linear(2, 2))", function(self, other)
+method("Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both \z
+  must be of one class and shape. Errors: a module of another class. Example: gb.nn.Linear(2, \z
+  2):share(gb.nn.Linear(2, 2))", function(self, other)
   local pairs_left, seen, plan = { { self, other } }, { [self] = true }, {} -- a worklist: a module may hold itself
   for _, two in ipairs(pairs_left) do
     local module, source = two[1], two[2]
-    if not is_module(source) or class_of(source) ~= class_of(module) then fail("Module:share takes a module of the same class") end
+    if not is_module(source) or class_of(source) ~= class_of(module) then
+      fail("Module:share takes a module of the same class")
+    end
     local own, given = values_of(module), values_of(source)
     for _, key in ipairs(own._order) do
       local mine, theirs = rawget(own, key), rawget(given, key)
@@ -431,9 +462,9 @@ end)
 
 -- {==== state ====
 
-method("Module:state_dict() -> table: Parameters and persistent buffers by name, detached, sharing memory with the module. Names are those of \z
-  PyTorch's files and count from 0 (\"blocks.0.weight\" is model.blocks[1].weight); what is shared has its first name only. Example: local state \z
-  = model:state_dict()", function(self)
+method("Module:state_dict() -> table: Parameters and persistent buffers by name, detached, sharing memory with the \z
+  module. Names are those of PyTorch's files and count from 0 (\"blocks.0.weight\" is model.blocks[1].weight); what \z
+  is shared has its first name only. Example: local state = model:state_dict()", function(self)
   local state = {}
   for _, entry in ipairs(collect(self, "parameter")) do state[entry[2]] = entry[1]:detach() end
   for _, entry in ipairs(collect(self, "buffer")) do
@@ -461,16 +492,21 @@ end
 -- state[name] as what can be copied to value.
 local function checked(state, name, value)
   local source = state[name]
-  if not gb.is_tensor(source) then fail(format("load_state_dict: %s is a %s in the state, not a tensor", name, type(source))) end
+  if not gb.is_tensor(source) then
+    fail(format("load_state_dict: %s is a %s in the state, not a tensor", name, type(source)))
+  end
   if shape_text(source) ~= shape_text(value) then
-    fail(format("load_state_dict: %s has shape %s in the state, %s in the module", name, shape_text(source), shape_text(value)))
+    fail(format("load_state_dict: %s has shape %s in the state, %s in the module", name, shape_text(source),
+      shape_text(value)))
   end
   return source
 end
 
--- What load_state_dict would do: a list of { value of the module, its source }, and the names that are missing and unexpected. Changes nothing.
+-- What load_state_dict would do: a list of { value of the module, its source }, and the names that are missing and
+-- unexpected. Changes nothing.
 local function plan_load(self, state)
-  local entries, known, from, held = {}, {}, {}, {} -- from: the name in the state of each value; held: is it a parameter or a buffer?
+  -- from: the name in the state of each value; held: is it a parameter or a buffer?
+  local entries, known, from, held = {}, {}, {}, {}
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, entry in ipairs(collect(self, kind)) do
       local value, name = entry[1], entry[2]
@@ -490,7 +526,8 @@ local function plan_load(self, state)
     else
       local a, b = checked(state, from[value], value), checked(state, name, value)
       if not native.same_bits(a, b) then
-        fail(format("load_state_dict: %s and %s are one tensor in the module, but two with different values in the state", from[value], name))
+        fail(format("load_state_dict: %s and %s are one tensor in the module, but two with different values in the \z
+          state", from[value], name))
       end
     end
   end
@@ -503,13 +540,15 @@ local function plan_load(self, state)
   return plan, missing, unexpected
 end
 
-method("Module:load_state_dict(state: table; strict: bool = true) -> list, list: Copy state into the module. Missing and unexpected names are an \z
-  error unless strict is false; returns both lists. What is shared may come under any of its names, or under several with the same bits. \z
-  Everything is checked before anything is changed. Errors: tensors of another shape; a shared one with two values. Example: \z
-  model:load_state_dict(model:state_dict())", function(self, state, options)
+method("Module:load_state_dict(state: table; strict: bool = true) -> list, list: Copy state into the module. \z
+  Missing and unexpected names are an error unless strict is false; returns both lists. What is shared may come \z
+  under any of its names, or under several with the same bits. Everything is checked before anything is changed. \z
+  Errors: tensors of another shape; a shared one with two values. Example: model:load_state_dict(model:state_dict())",
+  function(self, state, options)
   local plan, missing, unexpected = plan_load(self, state)
   if options.strict and (#missing > 0 or #unexpected > 0) then
-    fail(format("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)", #missing > 0 and concat(missing, ", ") or "none",
+    fail(format("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)",
+      #missing > 0 and concat(missing, ", ") or "none",
       #unexpected > 0 and concat(unexpected, ", ") or "none"))
   end
   gb.no_grad(function()
@@ -527,7 +566,8 @@ local function count_text(n)
   return (gsub(text, "^,", ""))
 end
 
-method("Module:extra() -> string: What a layer says of itself between parentheses; layers override it. Example: print(gb.nn.Linear(2, 3):extra())",
+method("Module:extra() -> string: What a layer says of itself between parentheses; layers override it. Example: \z
+  print(gb.nn.Linear(2, 3):extra())",
   function() return "" end)
 
 -- The line of one module.
@@ -559,7 +599,8 @@ local function draw(module, label, indent, lines, seen)
   for key, value in each_field(module) do below(value, math.type(key) and "[" .. key .. "]" or tostring(key)) end
 end
 
-method("Module:describe() -> string: The tree of modules with parameter counts and dtypes, as tostring shows it. Example: print(model:describe())",
+method("Module:describe() -> string: The tree of modules with parameter counts and dtypes, as tostring shows it. \z
+  Example: print(model:describe())",
   function(self)
     local lines = {}
     draw(self, "", "", lines, {})
@@ -572,11 +613,12 @@ Module.__values = { __index = Module }
 setmetatable(Module, { __call = construct, __name = "class Module" })
 nn.Module = Module
 
-nn.Parameter = define("gb.nn.Parameter(tensor: tensor, requires_grad: bool = true) -> tensor: A tensor that modules discover and optimizers train. \z
-  Takes over the tensor given. Example: local weight = gb.nn.Parameter(gb.zeros(2, 3))", "strict", native.parameter)
+nn.Parameter = define("gb.nn.Parameter(tensor: tensor, requires_grad: bool = true) -> tensor: A tensor that modules \z
+  discover and optimizers train. Takes over the tensor given. Example: local weight = gb.nn.Parameter(gb.zeros(2, \z
+  3))", "strict", native.parameter)
 
--- A class of the library: its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of its
--- arguments. calls: forward calls modules that it holds.
+-- A class of the library: its intermediate results may be dropped as soon as the next layer has read them, so forward
+-- must keep none of its arguments. calls: forward calls modules that it holds.
 local function library_class(name, calls)
   local class = new_class(name, Module)
   class._library = calls and "calls" or "layer"
@@ -585,6 +627,6 @@ local function library_class(name, calls)
 end
 native.library_class = library_class
 
-nn.library_class = define("gb.nn.library_class(name: string, calls: bool = false) -> class: A class of the library: its intermediate results may be \z
-  dropped as soon as the next layer has read them, so forward must keep none of its arguments. calls: forward calls modules that it holds. Sets \z
-  nn[name].", "strict", library_class)
+nn.library_class = define("gb.nn.library_class(name: string, calls: bool = false) -> class: A class of the library: \z
+  its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of its \z
+  arguments. calls: forward calls modules that it holds. Sets nn[name].", "strict", library_class)

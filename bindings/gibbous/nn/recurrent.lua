@@ -1,8 +1,9 @@
 -- nn/recurrent.lua - RNN, LSTM, GRU and their cells, with PyTorch's parameter names, shapes and first values.
 --
--- The input's part of the gates of all time steps is one product; a step then adds the product with the state before it. Sequences of
--- unlike lengths run side by side: where one has ended, its state stays and its output is zero, in either direction. Under autocast the
--- products run in 16 bits, and a state in float32, as the zeros that a layer begins with are, stays in float32.
+-- The input's part of the gates of all time steps is one product; a step then adds the product with the state before
+-- it. Sequences of unlike lengths run side by side: where one has ended, its state stays and its output is zero, in
+-- either direction. Under autocast the products run in 16 bits, and a state in float32, as the zeros that a layer
+-- begins with are, stays in float32.
 
 local gb, native = ...
 local fail, drop = native.fail, native.drop
@@ -13,8 +14,8 @@ local format, sqrt, concat, type, ipairs, rawequal = string.format, math.sqrt, t
 
 -- {==== one step ====
 
--- A kind of cell: how many gates it has, whether it carries a cell state, and step(self, gates, h, c, w) -> h, c: the state after one
--- step, from the input's part of the gates and the state before.
+-- A kind of cell: how many gates it has, whether it carries a cell state, and step(self, gates, h, c, w) -> h, c: the
+-- state after one step, from the input's part of the gates and the state before.
 local kinds = {}
 
 -- The i-th gate of [batch, gates * size].
@@ -131,21 +132,24 @@ local function valid_steps(lengths, time, batch, device, who)
   if #lengths ~= batch then fail(format("%s: %d lengths for a batch of %d sequences", who, #lengths, batch)) end
   for i, length in ipairs(lengths) do
     if math.type(length) ~= "integer" or length < 0 or length > time then
-      fail(format("%s: lengths[%d] is %s, a length is a whole number from 0 to %d, the time steps of x", who, i, tostring(length), time))
+      fail(format("%s: lengths[%d] is %s, a length is a whole number from 0 to %d, the time steps of x", who, i,
+        tostring(length), time))
     end
   end
   local steps = gb.arange(time, { device = device }):unsqueeze(2)
   return steps:lt(gb.tensor(lengths, { dtype = steps.dtype, device = device })):unsqueeze(3)
 end
 
--- The state after a step: the new one where the sequence goes on, else that from before. Nothing else needs the handles of the two.
+-- The state after a step: the new one where the sequence goes on, else that from before. Nothing else needs the handles
+-- of the two.
 local function stay(is, new, old)
   local state = gb.where(is, new, old)
   drop(new) drop(old)
   return state
 end
 
--- One layer in one direction over x [time, batch, inputs] from state h, c [batch, size]: y [time, batch, size], and the last h and c.
+-- One layer in one direction over x [time, batch, inputs] from state h, c [batch, size]: y [time, batch, size], and the
+-- last h and c.
 local function run_direction(self, kind, w, x, h, c, valid, backwards)
   local time = x:size(1)
   local gates, outputs = F.linear(x, w.ih, w.bias_ih), {}
@@ -195,7 +199,8 @@ local function run_layers(self, kind, x, h0, c0, valid)
     for d = 1, directions do
       local n = #last_h + 1
       local w = weights_of(self, format("_l%d%s", i - 1, d == 2 and "_reverse" or ""))
-      sides[d], last_h[n], last_c[n] = run_direction(self, kind, w, x, h0:select(1, n), c0 and c0:select(1, n), valid, d == 2)
+      sides[d], last_h[n], last_c[n] = run_direction(self, kind, w, x, h0:select(1, n), c0 and c0:select(1, n), valid,
+        d == 2)
     end
     x = directions == 2 and gb.cat(sides, -1) or sides[1]
     if i < self.num_layers and self.dropout > 0 and self.training then x = F.dropout(x, self.dropout, true) end
@@ -206,7 +211,8 @@ end
 -- What a call of a layer does.
 local function forward(self, kind, who, x, state, o)
   if x.ndim ~= 2 and x.ndim ~= 3 then
-    fail(format("%s expects x [time, batch, %d] or [time, %d], got %d dimensions", who, self.input_size, self.input_size, x.ndim))
+    fail(format("%s expects x [time, batch, %d] or [time, %d], got %d dimensions", who, self.input_size,
+      self.input_size, x.ndim))
   end
   if x:size(-1) ~= self.input_size then
     fail(format("%s expects %d features, the last dimension of x has %d", who, self.input_size, x:size(-1)))
@@ -217,7 +223,8 @@ local function forward(self, kind, who, x, state, o)
   local time, batch = x:size(1), x:size(2)
   if time == 0 then fail(format("%s: x has no time steps", who)) end
   local valid = o.lengths and valid_steps(o.lengths, time, batch, x.device, who)
-  if valid then x = gb.where(valid, x, 0) end -- what lies beyond may be NaN, which 0 times it would bring into gradients
+  -- what lies beyond may be NaN, which 0 times it would bring into gradients
+  if valid then x = gb.where(valid, x, 0) end
   local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
   local y, h, c = run_layers(self, kind, x, h0, c0, valid)
   if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2)
@@ -228,12 +235,15 @@ end
 -- A layer of a kind; `more` are its options beside those of all.
 local function recurrent(name, more, text)
   local kind = kinds[name]
-  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; num_layers: size = 1, bias: bool = true, batch_first: bool = false, \z
-    dropout: number = 0, bidirectional: bool = false%s, dtype?: dtype) -> module: %s Called as module(x, state, { lengths = }) with x [time, batch, \z
-    input_size], or [batch, time, input_size] with batch_first; gives y and the last state. lengths: the steps of each sequence that count; y is zero \z
-    beyond them. dropout: of the outputs of each layer but the last. Errors: dropout outside 0 .. 1. Example: local y, state = \z
+  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; num_layers: size = 1, bias: bool = \z
+    true, batch_first: bool = false, dropout: number = 0, bidirectional: bool = false%s, dtype?: dtype) -> module: \z
+    %s Called as module(x, state, { lengths = }) with x [time, batch, input_size], or [batch, time, input_size] with \z
+    batch_first; gives y and the last state. lengths: the steps of each sequence that count; y is zero beyond them. \z
+    dropout: of the outputs of each layer but the last. Errors: dropout outside 0 .. 1. Example: local y, state = \z
     gb.nn.%s(4, 8)(gb.rand(5, 2, 4))", name, more, text, name), function(self, input_size, hidden_size, o)
-    if not (o.dropout >= 0 and o.dropout <= 1) then fail(format("%s: dropout lies between 0 and 1, got %s", name, tostring(o.dropout))) end
+    if not (o.dropout >= 0 and o.dropout <= 1) then
+      fail(format("%s: dropout lies between 0 and 1, got %s", name, tostring(o.dropout)))
+    end
     local projected = o.proj_size and o.proj_size > 0
     if projected and o.proj_size >= hidden_size then
       fail(format("%s: proj_size is less than hidden_size, got %d and %d", name, o.proj_size, hidden_size))
@@ -248,20 +258,23 @@ local function recurrent(name, more, text)
       if o.bidirectional then make_weights(self, kind, format("_l%d_reverse", i - 1), inputs, o) end
     end
   end)
-  method(class, format("%s:forward(x: tensor, state?: tensor|list; lengths?: tensor|list) -> tensor, any: y [time, batch, size], of both directions \z
-    side by side, and the last state [layers * directions, batch, size]%s, which the next call may begin with; with lengths, that after the last step \z
-    of each sequence. Errors: shapes that do not fit; a length beyond the time steps. Example: local y, state = \z
-    gb.nn.%s(4, 8)(gb.rand(5, 2, 4), nil, { lengths = { 5, 3 } })", name, kind.cell and ", as a list { h, c }" or "", name),
+  method(class, format("%s:forward(x: tensor, state?: tensor|list; lengths?: tensor|list) -> tensor, any: y [time, \z
+    batch, size], of both directions side by side, and the last state [layers * directions, batch, size]%s, which \z
+    the next call may begin with; with lengths, that after the last step of each sequence. Errors: shapes that do \z
+    not fit; a length beyond the time steps. Example: local y, state = gb.nn.%s(4, 8)(gb.rand(5, 2, 4), nil, { \z
+    lengths = { 5, 3 } })", name, kind.cell and ", as a list { h, c }" or "", name),
     function(self, x, state, o) return forward(self, kind, name, x, state, o) end)
   function class:extra()
-    return format("%d -> %d%s%s%s", self.input_size, self.hidden_size, self.num_layers > 1 and format(", %d layers", self.num_layers) or "",
+    return format("%d -> %d%s%s%s", self.input_size, self.hidden_size,
+      self.num_layers > 1 and format(", %d layers", self.num_layers) or "",
       self.bidirectional and ", both directions" or "", self.batch_first and ", batch first" or "")
   end
 end
 
-recurrent("RNN", ", nonlinearity: \"tanh\"|\"relu\" = \"tanh\"", "Elman's recurrent layers: h = tanh(W_ih x + b_ih + W_hh h + b_hh).")
-recurrent("LSTM", ", proj_size: count = 0", "Long short-term memory (Hochreiter, Schmidhuber 1997), gates in the order input, forget, cell, output; the \z
-  state is { h, c }. proj_size: h is projected to that many features.")
+recurrent("RNN", ", nonlinearity: \"tanh\"|\"relu\" = \"tanh\"", "Elman's recurrent layers: h = tanh(W_ih x + b_ih \z
+  + W_hh h + b_hh).")
+recurrent("LSTM", ", proj_size: count = 0", "Long short-term memory (Hochreiter, Schmidhuber 1997), gates in the \z
+  order input, forget, cell, output; the state is { h, c }. proj_size: h is projected to that many features.")
 recurrent("GRU", "", "Gated recurrent units (Cho et al. 2014), gates in the order reset, update, new.")
 
 -- ====}
@@ -271,17 +284,20 @@ recurrent("GRU", "", "Gated recurrent units (Cho et al. 2014), gates in the orde
 -- A cell of a kind: one step for a batch.
 local function cell(name, more, result, text)
   local kind, who = kinds[name], name .. "Cell"
-  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; bias: bool = true%s, dtype?: dtype) -> module: One step of %s: \z
-    module(x, state) with x [batch, input_size] gives %s. %s Example: local h = gb.nn.%s(4, 8)(gb.rand(2, 4))", who, more, name, result, text, who),
+  local class = layer(format("gb.nn.%s(input_size: size, hidden_size: size; bias: bool = true%s, dtype?: dtype) -> \z
+    module: One step of %s: module(x, state) with x [batch, input_size] gives %s. %s Example: local h = gb.nn.%s(4, \z
+    8)(gb.rand(2, 4))", who, more, name, result, text, who),
     function(self, input_size, hidden_size, o)
       self.input_size, self.hidden_size, self.nonlinearity = input_size, hidden_size, o.nonlinearity
       make_weights(self, kind, "", input_size, o)
     end)
-  method(class, format("%s:forward(x: tensor, state?: tensor|list) -> tensor%s: The state after one step, %s; it begins with zeros unless one is given. \z
-    Errors: shapes that do not fit. Example: local h = gb.nn.%s(4, 8):forward(gb.rand(2, 4))", who, kind.cell and ", tensor" or "", result, who),
+  method(class, format("%s:forward(x: tensor, state?: tensor|list) -> tensor%s: The state after one step, %s; it \z
+    begins with zeros unless one is given. Errors: shapes that do not fit. Example: local h = gb.nn.%s(4, \z
+    8):forward(gb.rand(2, 4))", who, kind.cell and ", tensor" or "", result, who),
     function(self, x, state)
     if x.ndim ~= 1 and x.ndim ~= 2 or x:size(-1) ~= self.input_size then
-      fail(format("%s expects x [batch, %d] or [%d], got [%s]", who, self.input_size, self.input_size, concat(x.shape, ", ")))
+      fail(format("%s expects x [batch, %d] or [%d], got [%s]", who, self.input_size, self.input_size,
+        concat(x.shape, ", ")))
     end
     local single = x.ndim == 1
     if single then x = x:unsqueeze(1) end

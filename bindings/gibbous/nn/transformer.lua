@@ -1,7 +1,7 @@
 -- nn/transformer.lua - encoder and decoder layers with PyTorch's parameter names, and the blocks that recipes share.
 --
--- Inside, x is [batch, time, size]. The masks of PyTorch's layers are PyTorch's: bool, true: may not look, or float, added. Those of
--- TransformerBlock are scaled_dot_product_attention's: bool, true: may look.
+-- Inside, x is [batch, time, size]. The masks of PyTorch's layers are PyTorch's: bool, true: may not look, or float,
+-- added. Those of TransformerBlock are scaled_dot_product_attention's: bool, true: may look.
 
 local gb, native = ...
 local fail, drop, class_of = native.fail, native.drop, native.class_of
@@ -82,7 +82,8 @@ local function as_numbers(mask)
   return gb.zeros(mask.shape, { device = mask.device }):masked_fill(mask, -math.huge)
 end
 
--- What scaled_dot_product_attention takes, of PyTorch's mask [time, source] or [batch * heads, time, source] and padding [batch, source].
+-- What scaled_dot_product_attention takes, of PyTorch's mask [time, source] or [batch * heads, time, source] and
+-- padding [batch, source].
 local function joined_mask(mask, padding, heads)
   if mask and mask.ndim == 3 then mask = mask:unflatten(1, { -1, heads }) end
   if padding then padding = (padding.ndim == 1 and padding:unsqueeze(1) or padding):unsqueeze(2):unsqueeze(2) end
@@ -96,7 +97,8 @@ end
 -- x as [batch, time, size], from the layout that a layer was made for.
 local function enter(self, x, who)
   if x.ndim ~= 2 and x.ndim ~= 3 or x:size(-1) ~= self.d_model then
-    fail(format("%s expects %s of %d features, got [%s]", who, self.batch_first and "[batch, time]" or "[time, batch]", self.d_model,
+    fail(format("%s expects %s of %d features, got [%s]", who, self.batch_first and "[batch, time]" or "[time, batch]",
+      self.d_model,
       table.concat(x.shape, ", ")))
   end
   if x.ndim == 2 then return x:unsqueeze(1) end
@@ -124,26 +126,34 @@ end
 local function make_layer(self, who, d_model, nhead, o, norms)
   check_heads(who, d_model, nhead)
   check_share(who, "dropout", o.dropout)
-  self.d_model, self.nhead, self.dropout, self.batch_first, self.norm_first = d_model, nhead, o.dropout, o.batch_first, o.norm_first
-  self.options = setmetatable(o, {}) -- for those that are made like this one; a table with a metatable holds no parameters
+  self.d_model, self.nhead, self.dropout, self.batch_first, self.norm_first = d_model, nhead, o.dropout, o.batch_first,
+    o.norm_first
+  -- for those that are made like this one; a table with a metatable holds no parameters
+  self.options = setmetatable(o, {})
   self.self_attn = Attention(d_model, nhead, o)
   if norms == 3 then self.multihead_attn = Attention(d_model, nhead, o) end
   self.linear1 = nn.Linear(d_model, o.dim_feedforward, { bias = o.bias, activation = o.activation, dtype = o.dtype })
   self.linear2 = nn.Linear(o.dim_feedforward, d_model, { bias = o.bias, dtype = o.dtype })
-  for i = 1, norms do self["norm" .. i] = nn.LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype }) end
+  for i = 1, norms do
+    self["norm" .. i] = nn.LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype })
+  end
 end
 
-local layer_options = "dim_feedforward: size = 2048, dropout: number = 0.1, activation: \"relu\"|\"gelu\"|\"gelu_tanh\"|\"silu\" = \"relu\", \z
-  layer_norm_eps: number = 1e-5, batch_first: bool = false, norm_first: bool = false, bias: bool = true, dtype?: dtype"
-local masks_text = "Masks as PyTorch has them: bool, true: may not look, or float, added; key_padding masks [batch, source]."
+local layer_options = "dim_feedforward: size = 2048, dropout: number = 0.1, activation: \z
+  \"relu\"|\"gelu\"|\"gelu_tanh\"|\"silu\" = \"relu\", layer_norm_eps: number = 1e-5, batch_first: bool = false, \z
+  norm_first: bool = false, bias: bool = true, dtype?: dtype"
+local masks_text = "Masks as PyTorch has them: bool, true: may not look, or float, added; key_padding masks [batch, \z
+  source]."
 
-local EncoderLayer = layer("gb.nn.TransformerEncoderLayer(d_model: size, nhead: size; " .. layer_options .. ") -> module: Self attention and two \z
-  linear layers, each added to its input and normalised: after the sum, or before with norm_first. x [time, batch, d_model], or [batch, time, \z
-  d_model] with batch_first. Errors: heads that do not divide the size. Example: local y = gb.nn.TransformerEncoderLayer(8, 2)(gb.rand(5, 3, 8))",
+local EncoderLayer = layer("gb.nn.TransformerEncoderLayer(d_model: size, nhead: size; " .. layer_options ..
+  ") -> module: Self attention and two linear layers, each added to its input and normalised: after the sum, or \z
+  before with norm_first. x [time, batch, d_model], or [batch, time, d_model] with batch_first. Errors: heads that \z
+  do not divide the size. Example: local y = gb.nn.TransformerEncoderLayer(8, 2)(gb.rand(5, 3, 8))",
   function(self, d_model, nhead, o) make_layer(self, "TransformerEncoderLayer", d_model, nhead, o, 2) end, true)
 
-method(EncoderLayer, "TransformerEncoderLayer:forward(src: tensor, src_mask?: tensor, src_key_padding_mask?: tensor; is_causal: bool = false) -> \z
-  tensor: " .. masks_text .. " Example: local y = gb.nn.TransformerEncoderLayer(8, 2)(gb.rand(5, 3, 8), nil, nil, { is_causal = true })",
+method(EncoderLayer, "TransformerEncoderLayer:forward(src: tensor, src_mask?: tensor, src_key_padding_mask?: \z
+  tensor; is_causal: bool = false) -> tensor: " .. masks_text ..
+  " Example: local y = gb.nn.TransformerEncoderLayer(8, 2)(gb.rand(5, 3, 8), nil, nil, { is_causal = true })",
   function(self, src, mask, padding, o)
     mask = joined_mask(mask, padding, self.nhead)
     local x = enter(self, src, "TransformerEncoderLayer")
@@ -151,28 +161,35 @@ method(EncoderLayer, "TransformerEncoderLayer:forward(src: tensor, src_mask?: te
     return leave(self, residual(self, "norm2", x, feed_forward(self)), src)
   end)
 
-local DecoderLayer = layer("gb.nn.TransformerDecoderLayer(d_model: size, nhead: size; " .. layer_options .. ") -> module: Self attention, attention \z
-  over a memory and two linear layers, each added to its input and normalised as in TransformerEncoderLayer. Errors: heads that do not divide the \z
-  size. Example: local y = gb.nn.TransformerDecoderLayer(8, 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
+local DecoderLayer = layer("gb.nn.TransformerDecoderLayer(d_model: size, nhead: size; " .. layer_options ..
+  ") -> module: Self attention, attention over a memory and two linear layers, each added to its input and \z
+  normalised as in TransformerEncoderLayer. Errors: heads that do not divide the size. Example: local y = \z
+  gb.nn.TransformerDecoderLayer(8, 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
   function(self, d_model, nhead, o) make_layer(self, "TransformerDecoderLayer", d_model, nhead, o, 3) end, true)
 
-method(DecoderLayer, "TransformerDecoderLayer:forward(tgt: tensor, memory: tensor, tgt_mask?: tensor, memory_mask?: tensor, \z
-  tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor; tgt_is_causal: bool = false, memory_is_causal: bool = false) -> tensor: \z
-  " .. masks_text .. " Example: local y = gb.nn.TransformerDecoderLayer(8, 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
+method(DecoderLayer, "TransformerDecoderLayer:forward(tgt: tensor, memory: tensor, tgt_mask?: tensor, memory_mask?: \z
+  tensor, tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor; tgt_is_causal: bool = false, \z
+  memory_is_causal: bool = false) -> tensor: " .. masks_text ..
+  " Example: local y = gb.nn.TransformerDecoderLayer(8, 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
   function(self, tgt, memory, mask, memory_mask, padding, memory_padding, o)
     mask, memory_mask = joined_mask(mask, padding, self.nhead), joined_mask(memory_mask, memory_padding, self.nhead)
-    local x, source = enter(self, tgt, "TransformerDecoderLayer"), enter(self, memory, "TransformerDecoderLayer: the memory")
+    local x, source = enter(self, tgt, "TransformerDecoderLayer"),
+      enter(self, memory, "TransformerDecoderLayer: the memory")
     x = residual(self, "norm1", x, function(y) return self.self_attn(y, nil, mask, o.tgt_is_causal) end)
-    x = residual(self, "norm2", x, function(y) return self.multihead_attn(y, source, memory_mask, o.memory_is_causal) end)
+    x = residual(self, "norm2", x, function(y) return self.multihead_attn(y, source, memory_mask,
+      o.memory_is_causal) end)
     return leave(self, residual(self, "norm3", x, feed_forward(self)), tgt)
   end)
 
-function EncoderLayer:extra() return format("%d, %d heads%s", self.d_model, self.nhead, self.norm_first and ", norm first" or "") end
+function EncoderLayer:extra() return format("%d, %d heads%s", self.d_model, self.nhead,
+  self.norm_first and ", norm first" or "") end
 DecoderLayer.extra = EncoderLayer.extra
 
 -- As many copies of a layer, with its weights, one after another, and perhaps a norm at the end.
 local function make_stack(self, who, class, model, count, norm)
-  if class_of(model) ~= class then fail(format("%s is made of copies of a %s, got a %s", who, class.__name, class_of(model).__name)) end
+  if class_of(model) ~= class then
+    fail(format("%s is made of copies of a %s, got a %s", who, class.__name, class_of(model).__name))
+  end
   local weight = model.linear1.weight
   self.layers = {}
   for i = 1, count do
@@ -182,38 +199,46 @@ local function make_stack(self, who, class, model, count, norm)
   self.norm = norm
 end
 
-local Encoder = layer("gb.nn.TransformerEncoder(encoder_layer: module, num_layers: size; norm?: module) -> module: That many copies of a \z
-  TransformerEncoderLayer, which begin with its weights, and a norm at the end. Example: local y = \z
-  gb.nn.TransformerEncoder(gb.nn.TransformerEncoderLayer(8, 2), 2)(gb.rand(5, 3, 8))", function(self, encoder_layer, num_layers, o)
+local Encoder = layer("gb.nn.TransformerEncoder(encoder_layer: module, num_layers: size; norm?: module) -> module: \z
+  That many copies of a TransformerEncoderLayer, which begin with its weights, and a norm at the end. Example: local \z
+  y = gb.nn.TransformerEncoder(gb.nn.TransformerEncoderLayer(8, 2), 2)(gb.rand(5, 3, 8))",
+  function(self, encoder_layer, num_layers, o)
   make_stack(self, "TransformerEncoder", EncoderLayer, encoder_layer, num_layers, o.norm)
 end, true)
 
-method(Encoder, "TransformerEncoder:forward(src: tensor, mask?: tensor, src_key_padding_mask?: tensor; is_causal: bool = false) -> tensor: \z
-  " .. masks_text .. " Example: local y = gb.nn.TransformerEncoder(gb.nn.TransformerEncoderLayer(8, 2), 2)(gb.rand(5, 3, 8))",
+method(Encoder, "TransformerEncoder:forward(src: tensor, mask?: tensor, src_key_padding_mask?: tensor; is_causal: \z
+  bool = false) -> tensor: " .. masks_text ..
+  " Example: local y = gb.nn.TransformerEncoder(gb.nn.TransformerEncoderLayer(8, 2), 2)(gb.rand(5, 3, 8))",
   function(self, src, mask, padding, o)
     local x = src
     for _, module in ipairs(self.layers) do x = module(x, mask, padding, { is_causal = o.is_causal }) end
     return self.norm and self.norm(x) or x
   end)
 
-local Decoder = layer("gb.nn.TransformerDecoder(decoder_layer: module, num_layers: size; norm?: module) -> module: That many copies of a \z
-  TransformerDecoderLayer, which begin with its weights, and a norm at the end. Example: local y = \z
-  gb.nn.TransformerDecoder(gb.nn.TransformerDecoderLayer(8, 2), 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))", function(self, decoder_layer, num_layers, o)
+local Decoder = layer("gb.nn.TransformerDecoder(decoder_layer: module, num_layers: size; norm?: module) -> module: \z
+  That many copies of a TransformerDecoderLayer, which begin with its weights, and a norm at the end. Example: local \z
+  y = gb.nn.TransformerDecoder(gb.nn.TransformerDecoderLayer(8, 2), 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
+  function(self, decoder_layer, num_layers, o)
   make_stack(self, "TransformerDecoder", DecoderLayer, decoder_layer, num_layers, o.norm)
 end, true)
 
-method(Decoder, "TransformerDecoder:forward(tgt: tensor, memory: tensor, tgt_mask?: tensor, memory_mask?: tensor, tgt_key_padding_mask?: tensor, \z
-  memory_key_padding_mask?: tensor; tgt_is_causal: bool = false, memory_is_causal: bool = false) -> tensor: " .. masks_text .. " Example: local y \z
-  = gb.nn.TransformerDecoder(gb.nn.TransformerDecoderLayer(8, 2), 2)(gb.rand(5, 3, 8), gb.rand(7, 3, 8))",
+method(Decoder, "TransformerDecoder:forward(tgt: tensor, memory: tensor, tgt_mask?: tensor, memory_mask?: tensor, \z
+  tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor; tgt_is_causal: bool = false, memory_is_causal: \z
+  bool = false) -> tensor: " .. masks_text ..
+  " Example: local y = gb.nn.TransformerDecoder(gb.nn.TransformerDecoderLayer(8, 2), 2)(gb.rand(5, 3, 8), \z
+  gb.rand(7, 3, 8))",
   function(self, tgt, memory, mask, memory_mask, padding, memory_padding, o)
     local x, causal = tgt, { tgt_is_causal = o.tgt_is_causal, memory_is_causal = o.memory_is_causal }
-    for _, module in ipairs(self.layers) do x = module(x, memory, mask, memory_mask, padding, memory_padding, causal) end
+    for _, module in ipairs(self.layers) do
+      x = module(x, memory, mask, memory_mask, padding, memory_padding, causal)
+    end
     return self.norm and self.norm(x) or x
   end)
 
-local Transformer = layer("gb.nn.Transformer(d_model: size = 512, nhead: size = 8; num_encoder_layers: size = 6, num_decoder_layers: size = 6, \z
-  " .. layer_options .. ") -> module: An encoder, and a decoder over what it gives (Vaswani et al. 2017), each with a norm at the end. Example: local \z
-  y = gb.nn.Transformer(8, 2, { dim_feedforward = 16 })(gb.rand(7, 3, 8), gb.rand(5, 3, 8))", function(self, d_model, nhead, o)
+local Transformer = layer("gb.nn.Transformer(d_model: size = 512, nhead: size = 8; num_encoder_layers: size = 6, \z
+  num_decoder_layers: size = 6, " .. layer_options .. ") -> module: An encoder, and a decoder over what it gives \z
+  (Vaswani et al. 2017), each with a norm at the end. Example: local y = gb.nn.Transformer(8, 2, { dim_feedforward = \z
+  16 })(gb.rand(7, 3, 8), gb.rand(5, 3, 8))", function(self, d_model, nhead, o)
   local function norm() return nn.LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype }) end
   local counts = { o.num_encoder_layers, o.num_decoder_layers }
   o.num_encoder_layers, o.num_decoder_layers = nil, nil
@@ -224,10 +249,11 @@ local Transformer = layer("gb.nn.Transformer(d_model: size = 512, nhead: size = 
   end
 end, true)
 
-method(Transformer, "Transformer:forward(src: tensor, tgt: tensor, src_mask?: tensor, tgt_mask?: tensor, memory_mask?: tensor, \z
-  src_key_padding_mask?: tensor, tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor; src_is_causal: bool = false, tgt_is_causal: bool = \z
-  false, memory_is_causal: bool = false) -> tensor: " .. masks_text .. " Example: local y = gb.nn.Transformer(8, 2, { dim_feedforward = 16 \z
-  })(gb.rand(7, 3, 8), gb.rand(5, 3, 8))",
+method(Transformer, "Transformer:forward(src: tensor, tgt: tensor, src_mask?: tensor, tgt_mask?: tensor, \z
+  memory_mask?: tensor, src_key_padding_mask?: tensor, tgt_key_padding_mask?: tensor, memory_key_padding_mask?: \z
+  tensor; src_is_causal: bool = false, tgt_is_causal: bool = false, memory_is_causal: bool = false) -> tensor: " ..
+  masks_text .. " Example: local y = gb.nn.Transformer(8, 2, { dim_feedforward = 16 })(gb.rand(7, 3, 8), gb.rand(5, \z
+  3, 8))",
   function(self, src, tgt, src_mask, tgt_mask, memory_mask, src_padding, tgt_padding, memory_padding, o)
     local memory = self.encoder(src, src_mask, src_padding, { is_causal = o.src_is_causal })
     return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_padding, memory_padding,
@@ -238,9 +264,10 @@ method(Transformer, "Transformer:forward(src: tensor, tgt: tensor, src_mask?: te
 
 -- {==== blocks that recipes share ====
 
-local StochasticDepth = layer("gb.nn.StochasticDepth(p: number, mode: \"row\"|\"batch\" = \"row\") -> module: In training, zero x with probability p \z
-  and scale it by 1 / (1 - p) else, each sample for itself or the whole batch (Huang et al. 2016). Errors: p outside 0 .. 1. Example: local y = \z
-  gb.nn.StochasticDepth(0.2)(x)", function(self, p, mode)
+local StochasticDepth = layer("gb.nn.StochasticDepth(p: number, mode: \"row\"|\"batch\" = \"row\") -> module: In \z
+  training, zero x with probability p and scale it by 1 / (1 - p) else, each sample for itself or the whole batch \z
+  (Huang et al. 2016). Errors: p outside 0 .. 1. Example: local y = gb.nn.StochasticDepth(0.2)(x)",
+  function(self, p, mode)
   check_share("StochasticDepth", "p", p)
   self.p, self.mode = p, mode
 end)
@@ -258,9 +285,10 @@ function StochasticDepth:extra() return format("p = %g, %s", self.p, self.mode) 
 
 local activations = { relu = F.relu, silu = F.silu, sigmoid = F.sigmoid, hardsigmoid = F.hardsigmoid }
 
-local SqueezeExcite = layer("gb.nn.SqueezeExcite(channels: size, squeezed: size; activation: \"relu\"|\"silu\" = \"relu\", scale_activation: \z
-  \"sigmoid\"|\"hardsigmoid\" = \"sigmoid\", dtype?: dtype) -> module: Scale each channel of x [n, channels, h, w] by what two 1 x 1 convolutions make \z
-  of the means of all channels (Hu et al. 2018). Example: local y = gb.nn.SqueezeExcite(8, 2)(gb.rand(2, 8, 4, 4))",
+local SqueezeExcite = layer("gb.nn.SqueezeExcite(channels: size, squeezed: size; activation: \"relu\"|\"silu\" = \z
+  \"relu\", scale_activation: \"sigmoid\"|\"hardsigmoid\" = \"sigmoid\", dtype?: dtype) -> module: Scale each \z
+  channel of x [n, channels, h, w] by what two 1 x 1 convolutions make of the means of all channels (Hu et al. \z
+  2018). Example: local y = gb.nn.SqueezeExcite(8, 2)(gb.rand(2, 8, 4, 4))",
   function(self, channels, squeezed, o)
     self.fc1 = nn.Conv2d(channels, squeezed, 1, { dtype = o.dtype })
     self.fc2 = nn.Conv2d(squeezed, channels, 1, { dtype = o.dtype })
@@ -275,9 +303,10 @@ end
 
 function SqueezeExcite:extra() return format("%s, %s", self.activation, self.scale_activation) end
 
-local PatchEmbed = layer("gb.nn.PatchEmbed(channels: size, width: size, patch: ints; bias: bool = true, dtype?: dtype) -> module: Images x [n, \z
-  channels, h, w] cut into patches, each projected to width features: [n, patches, width] (Dosovitskiy et al. 2021). Errors: images that are no whole \z
-  number of patches. Example: local y = gb.nn.PatchEmbed(3, 8, 4)(gb.rand(2, 3, 8, 8))", function(self, channels, width, patch, o)
+local PatchEmbed = layer("gb.nn.PatchEmbed(channels: size, width: size, patch: ints; bias: bool = true, dtype?: \z
+  dtype) -> module: Images x [n, channels, h, w] cut into patches, each projected to width features: [n, patches, \z
+  width] (Dosovitskiy et al. 2021). Errors: images that are no whole number of patches. Example: local y = \z
+  gb.nn.PatchEmbed(3, 8, 4)(gb.rand(2, 3, 8, 8))", function(self, channels, width, patch, o)
   self.proj = nn.Conv2d(channels, width, patch, { stride = patch, bias = o.bias, dtype = o.dtype })
 end, true)
 
@@ -285,7 +314,8 @@ function PatchEmbed:forward(x, more)
   if more ~= nil then refuse(self, "x") end
   local rows, columns = self.proj.weight:size(3), self.proj.weight:size(4)
   if x.ndim ~= 4 or x:size(3) % rows ~= 0 or x:size(4) % columns ~= 0 then
-    fail(format("PatchEmbed expects x [n, channels, h, w] of whole patches of %d x %d, got [%s]", rows, columns, table.concat(x.shape, ", ")))
+    fail(format("PatchEmbed expects x [n, channels, h, w] of whole patches of %d x %d, got [%s]", rows, columns,
+      table.concat(x.shape, ", ")))
   end
   return self.proj(x):flatten(3, 4):transpose(2, 3)
 end
@@ -326,7 +356,8 @@ function GroupedAttention:angles(start, time, x)
   local tables, dtype = self.tables, x.dtype == "float64" and "float64" or "float32"
   local key = format("%d %d %s %s", start, time, dtype, x.device)
   if tables.key ~= key then
-    local rate = (gb.arange(self.dim // 2, { dtype = dtype, device = x.device }) * (-2 / self.dim * math.log(self.base))):exp()
+    local rate =
+      (gb.arange(self.dim // 2, { dtype = dtype, device = x.device }) * (-2 / self.dim * math.log(self.base))):exp()
     local angle = (gb.arange(time, { dtype = dtype, device = x.device }) + start):unsqueeze(2) * rate
     tables.key, tables.cos, tables.sin = key, angle:cos(), angle:sin()
   end
@@ -334,7 +365,8 @@ function GroupedAttention:angles(start, time, x)
 end
 
 function GroupedAttention:forward(x, mask, start)
-  local q, k, v = by_heads(self.q_proj(x), self.heads), by_heads(self.k_proj(x), self.kv_heads), by_heads(self.v_proj(x), self.kv_heads)
+  local q, k, v = by_heads(self.q_proj(x), self.heads), by_heads(self.k_proj(x), self.kv_heads),
+    by_heads(self.v_proj(x), self.kv_heads)
   if self.rotary then
     local cos, sin = self:angles(start, x:size(2), x)
     q = F.rotary_embedding(q, cos, sin, { interleaved = self.interleaved })
@@ -348,20 +380,25 @@ function GroupedAttention:forward(x, mask, start)
 end
 
 function GroupedAttention:extra()
-  return format("%d heads%s%s%s", self.heads, self.kv_heads < self.heads and format(", %d of keys and values", self.kv_heads) or "",
+  return format("%d heads%s%s%s", self.heads, self.kv_heads < self.heads and
+    format(", %d of keys and values", self.kv_heads) or "",
     self.is_causal and ", causal" or "", self.rotary and ", rotary" or "")
 end
 
-local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?: size, hidden?: size, norm_first: bool = true, norm: \"layer\"|\"rms\" = \z
-  \"layer\", mlp: \"mlp\"|\"swiglu\" = \"mlp\", activation: string = \"gelu_tanh\", is_causal: bool = false, rotary: bool = false, rotary_base: number \z
-  = 10000, interleaved: bool = false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, dtype?: dtype) -> module: \z
-  Self attention over x [batch, time, width] and two layers, each added to its input; called as module(x, mask, { start = }), mask as \z
-  scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of queries. hidden: 4 * width, or 8/3 of it for swiglu, if not \z
-  given. drop_path: stochastic depth of both branches. Errors: heads that do not divide the width or each other. Example: local y = \z
-  gb.nn.TransformerBlock(8, 2, { norm = \"rms\", mlp = \"swiglu\", rotary = true, is_causal = true })(gb.rand(2, 5, 8))", function(self, width, heads, o)
+local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?: size, hidden?: size, norm_first: \z
+  bool = true, norm: \"layer\"|\"rms\" = \"layer\", mlp: \"mlp\"|\"swiglu\" = \"mlp\", activation: string = \z
+  \"gelu_tanh\", is_causal: bool = false, rotary: bool = false, rotary_base: number = 10000, interleaved: bool = \z
+  false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, dtype?: dtype) -> \z
+  module: Self attention over x [batch, time, width] and two layers, each added to its input; called as module(x, \z
+  mask, { start = }), mask as scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of \z
+  queries. hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both branches. \z
+  Errors: heads that do not divide the width or each other. Example: local y = gb.nn.TransformerBlock(8, 2, { norm = \z
+  \"rms\", mlp = \"swiglu\", rotary = true, is_causal = true })(gb.rand(2, 5, 8))", function(self, width, heads, o)
   local kv_heads = o.kv_heads or heads
   check_heads("TransformerBlock", width, heads)
-  if heads % kv_heads ~= 0 then fail(format("TransformerBlock: %d heads of keys and values do not divide %d heads of queries", kv_heads, heads)) end
+  if heads % kv_heads ~= 0 then
+    fail(format("TransformerBlock: %d heads of keys and values do not divide %d heads of queries", kv_heads, heads))
+  end
   if o.rotary and width // heads % 2 ~= 0 then
     fail(format("TransformerBlock: rotary needs an even number of features per head, got %d / %d", width, heads))
   end
@@ -375,13 +412,15 @@ local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?:
   self.attention = GroupedAttention(width, heads, o)
   self.norm2 = norm()
   if o.mlp == "swiglu" then self.mlp = SwiGLU(width, o.hidden or (floor(8 * width / 3) + 7) // 8 * 8, o)
-  else self.mlp = nn.MLP(width, o.hidden or 4 * width, { bias = o.bias, activation = o.activation, dtype = o.dtype }) end
+  else self.mlp = nn.MLP(width, o.hidden or 4 * width,
+    { bias = o.bias, activation = o.activation, dtype = o.dtype }) end
   self.drop_path = nn.StochasticDepth(o.drop_path)
 end, true)
 
-method(Block, "TransformerBlock:forward(x: tensor, mask?: tensor; start: count = 0) -> tensor: mask [.., time, time]: bool, true: may look, or float, \z
-  added. start: the position of the first time step, for rotary. Errors: what is not [batch, time, width]. Example: local y = \z
-  gb.nn.TransformerBlock(8, 2)(gb.rand(2, 5, 8))", function(self, x, mask, o)
+method(Block, "TransformerBlock:forward(x: tensor, mask?: tensor; start: count = 0) -> tensor: mask [.., time, \z
+  time]: bool, true: may look, or float, added. start: the position of the first time step, for rotary. Errors: what \z
+  is not [batch, time, width]. Example: local y = gb.nn.TransformerBlock(8, 2)(gb.rand(2, 5, 8))",
+  function(self, x, mask, o)
   if x.ndim ~= 3 then fail(format("TransformerBlock expects x [batch, time, width], got %d dimensions", x.ndim)) end
   local function part(fn) return function(y) return self.drop_path(fn(y)) end end
   x = residual(self, "norm1", x, part(function(y) return self.attention(y, mask, o.start) end))

@@ -1,8 +1,10 @@
--- cases.lua - our half of the GPU's table: `gibbous cases.lua GROUP [DEVICE [DIVISOR]]` prints a line "name <tab> value" per case, seconds unless
--- the name says otherwise. peer.py prints the same names for PyTorch. DIVISOR makes every size smaller, to try the script where there is no GPU.
+-- cases.lua - our half of the GPU's table: `gibbous cases.lua GROUP [DEVICE [DIVISOR]]` prints a line "name <tab>
+-- value" per case, seconds unless the name says otherwise. peer.py prints the same names for PyTorch. DIVISOR makes
+-- every size smaller, to try the script where there is no GPU.
 --
--- A kernel's time is that of many calls between two synchronisations, divided by their number: launches overlap with the work before them, so
--- kernels that take longer than a launch are measured and not the launches. Median of seven such rounds, after one that is not counted.
+-- A kernel's time is that of many calls between two synchronisations, divided by their number: launches overlap with
+-- the work before them, so kernels that take longer than a launch are measured and not the launches. Median of seven
+-- such rounds, after one that is not counted.
 
 local gb = require "gibbous"
 local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
@@ -82,7 +84,8 @@ function groups.attention()
   for _, head in ipairs { 64, 128 } do
     for _, time in ipairs { 2048, 4096, 8192 } do
       local t, heads, batch = small(time), 2048 // head, math.max(16384 // time, 1)
-      local q, k, v = randn("bfloat16", batch, heads, t, head), randn("bfloat16", batch, heads, t, head), randn("bfloat16", batch, heads, t, head)
+      local q, k, v = randn("bfloat16", batch, heads, t, head), randn("bfloat16", batch, heads, t, head),
+        randn("bfloat16", batch, heads, t, head)
       local options = { is_causal = true }
       local name = ("attention head_dim %d time %d"):format(head, time)
       report(name, function() local _ <close> = F.scaled_dot_product_attention(q, k, v, options) end)
@@ -117,7 +120,8 @@ function groups.host()
   end)
 end
 
--- recipes/char_gpt.lua's model and step at its own size, on ids of a vocabulary of 65. The step waits for nothing, so that it can be captured.
+-- recipes/char_gpt.lua's model and step at its own size, on ids of a vocabulary of 65. The step waits for nothing, so
+-- that it can be captured.
 local function char_gpt_step()
   local width, heads, layers, block, vocabulary = 128, 4, 4, 64, 65
   local precision = amp.precision("bf16-mixed")

@@ -1,5 +1,5 @@
--- recipe.lua - recipe.lua SKIP OPTIONS: runs recipes/gpt2.lua as it is and prints its speed after the first SKIP steps, and the peak of its memory.
--- The device is waited for twice only: after the skipped steps and at the end.
+-- recipe.lua - recipe.lua SKIP OPTIONS: runs recipes/gpt2.lua as it is and prints its speed after the first SKIP steps,
+-- and the peak of its memory. The device is waited for twice only: after the skipped steps and at the end.
 
 local gb = require "gibbous"
 

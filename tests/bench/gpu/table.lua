@@ -1,13 +1,16 @@
--- table.lua - runs our half and PyTorch's in alternation on one GPU, and prints Markdown: kernels against the copy bandwidth of the same run,
--- products and attention beside PyTorch's, training steps beside its compiled ones, host time, peak memory. It prints and never judges.
+-- table.lua - runs our half and PyTorch's in alternation on one GPU, and prints Markdown: kernels against the copy
+-- bandwidth of the same run, products and attention beside PyTorch's, training steps beside its compiled ones, host
+-- time, peak memory. It prints and never judges.
 --
--- Bytes of a kernel: each operand read once and each result written once. Memory is the peak allocated, nothing recomputed.
--- GIBBOUS: our executable. GIBBOUS_PEER: a Python that has PyTorch, or no comparison. GIBBOUS_RUNS: how many runs medians are of (3).
+-- Bytes of a kernel: each operand read once and each result written once. Memory is the peak allocated, nothing
+-- recomputed. GIBBOUS: our executable. GIBBOUS_PEER: a Python that has PyTorch, or no comparison. GIBBOUS_RUNS: how
+-- many runs medians are of (3).
 
 local gb = require "gibbous"
 io.stdout:setvbuf("line")
 
-local gibbous, peer, runs = os.getenv("GIBBOUS") or "build/gibbous", os.getenv("GIBBOUS_PEER"), tonumber(os.getenv("GIBBOUS_RUNS") or "3")
+local gibbous, peer, runs = os.getenv("GIBBOUS") or "build/gibbous", os.getenv("GIBBOUS_PEER"),
+  tonumber(os.getenv("GIBBOUS_RUNS") or "3")
 local here = "tests/bench/gpu/"
 local wanted = {}
 for _, name in ipairs(arg) do wanted[name] = true end
@@ -17,7 +20,8 @@ local function median(list)
   return list[(#list + 1) // 2]
 end
 
--- The medians of alternating runs of the commands: a table of values by name, the names in their order, and what was said of cases that did not run.
+-- The medians of alternating runs of the commands: a table of values by name, the names in their order, and what was
+-- said of cases that did not run.
 local function measure(commands)
   local lists, order, notes = {}, {}, {}
   for _ = 1, runs do
@@ -71,9 +75,11 @@ local groups = {}
 
 -- Bytes that a case moves, in multiples of the float32 tensor of 65,536 x 1,024.
 local moves = {
-  ["copy"] = 2, ["copy bfloat16"] = 1, ["add bfloat16"] = 1.5, ["gelu bfloat16"] = 1, ["cast to bfloat16"] = 1.5, ["cast to float32"] = 1.5,
+  ["copy"] = 2, ["copy bfloat16"] = 1, ["add bfloat16"] = 1.5, ["gelu bfloat16"] = 1, ["cast to bfloat16"] = 1.5,
+    ["cast to float32"] = 1.5,
   ["layer_norm"] = 2, ["softmax"] = 2, ["cross_entropy"] = 1, ["layer_norm and backward"] = 5, ["AdamW"] = 7,
-  ["layer_norm bfloat16"] = 1, ["softmax bfloat16"] = 1, ["cross_entropy bfloat16"] = 0.5, ["layer_norm and backward bfloat16"] = 2.5,
+  ["layer_norm bfloat16"] = 1, ["softmax bfloat16"] = 1, ["cross_entropy bfloat16"] = 0.5,
+    ["layer_norm and backward bfloat16"] = 2.5,
 }
 
 function groups.kernels()
@@ -83,7 +89,8 @@ function groups.kernels()
   print(bandwidth and ("\nCopy bandwidth: %.2f TB/s read and written."):format(bandwidth / 1e12) or "")
   head("Kernels, 65,536 x 1,024 elements", "case", "ours", "share of the copy bandwidth", "PyTorch", "ours / PyTorch")
   for _, name in ipairs(order) do
-    row(name, time(a[name]), bandwidth and ratio(moves[name] * tensor / a[name], bandwidth) or "-", time(b[name]), ratio(a[name], b[name]))
+    row(name, time(a[name]), bandwidth and ratio(moves[name] * tensor / a[name], bandwidth) or "-", time(b[name]),
+      ratio(a[name], b[name]))
   end
   say(notes)
 end
@@ -100,11 +107,14 @@ end
 
 function groups.attention()
   local a, b, order, notes = both("attention")
-  head("Causal attention in bfloat16, 16,384 tokens, 2,048 wide", "case", "ours", "TFLOP/s", "PyTorch's best", "by", "our rate / PyTorch's")
+  head("Causal attention in bfloat16, 16,384 tokens, 2,048 wide", "case", "ours", "TFLOP/s", "PyTorch's best", "by",
+    "our rate / PyTorch's")
   for _, name in ipairs(order) do
     local t, best, by = tonumber(name:match("time (%d+)")), nil, "-"
     for other, seconds in pairs(b) do
-      if other:sub(1, #name + 4) == name .. " by " and (not best or seconds < best) then best, by = seconds, other:sub(#name + 5) end
+      if other:sub(1, #name + 4) == name .. " by " and (not best or seconds < best) then
+        best, by = seconds, other:sub(#name + 5)
+      end
     end
     local operations = (name:find("backward") and 14 or 4) * 16384 * t * 2048 / 2 -- half of every product: causal
     row(name, time(a[name]), ("%.0f"):format(1e-12 * operations / a[name]), time(best), by, ratio(best, a[name]))
@@ -144,14 +154,19 @@ function groups.gpt2()
   file:close()
   for _, batch in ipairs { 16, 32, 64 } do
     local steps = 60
-    local commands = { ("%s %srecipe.lua 10 --data %s --batch %d --steps %d"):format(gibbous, here, tokens, batch, steps) }
-    for _, mode in ipairs(peer and modes or {}) do commands[#commands + 1] = theirs(("gpt2 %s %d %d"):format(mode, batch, steps)) end
+    local commands = { ("%s %srecipe.lua 10 --data %s --batch %d --steps %d"):format(gibbous, here, tokens, batch,
+      steps) }
+    for _, mode in ipairs(peer and modes or {}) do
+      commands[#commands + 1] = theirs(("gpt2 %s %d %d"):format(mode, batch, steps))
+    end
     local a, _, notes = measure(commands)
     local speed, peak = ("gpt2 batch %d tokens per second"):format(batch), ("gpt2 batch %d peak bytes"):format(batch)
-    head(("GPT-2 124M, bf16-mixed, batch %d x 1,024"):format(batch), "", "tokens/s", "ours / it", "peak MiB", "ours / it")
+    head(("GPT-2 124M, bf16-mixed, batch %d x 1,024"):format(batch), "", "tokens/s", "ours / it", "peak MiB",
+      "ours / it")
     local function line(title, suffix)
       local s, p = a[speed .. suffix], a[peak .. suffix]
-      row(title, s and ("%.0f"):format(s) or "-", ratio(a[speed], s), p and ("%.0f"):format(p / 2 ^ 20) or "-", ratio(a[peak], p))
+      row(title, s and ("%.0f"):format(s) or "-", ratio(a[speed], s), p and ("%.0f"):format(p / 2 ^ 20) or "-",
+        ratio(a[peak], p))
     end
     line("ours, recipes/gpt2.lua", "")
     for _, mode in ipairs(peer and modes or {}) do line("PyTorch " .. mode, " " .. mode) end
@@ -168,10 +183,13 @@ local function output(command)
   return (text:gsub("%s+$", ""))
 end
 
-print("# " .. output("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1") .. ", " .. os.date("!%F"))
-print(("\n`GIBBOUS_RUNS=%d ./dev gpu bench%s`, %s at %s; medians of %d runs."):format(runs, #arg > 0 and " " .. table.concat(arg, " ") or "", gb._VERSION,
+print("# " .. output("nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1") ..
+  ", " .. os.date("!%F"))
+print(("\n`GIBBOUS_RUNS=%d ./dev gpu bench%s`, %s at %s; medians of %d runs."):format(runs,
+  #arg > 0 and " " .. table.concat(arg, " ") or "", gb._VERSION,
   output("git rev-parse --short HEAD"), runs))
-print(peer and output(theirs("version")) or "GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here.")
+print(peer and output(theirs("version")) or "GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors \z
+  are here.")
 for _, name in ipairs { "kernels", "gemm", "attention", "host", "char_gpt", "gpt2" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end
 end

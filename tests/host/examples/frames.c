@@ -1,5 +1,6 @@
-/* frames.c - a program with a loop of its own, sixty frames a second, in which a recipe trains beside it in a thread. The loop shows how far
- * training has come, cancels it as a player would who closes the menu, and resumes it later from the checkpoint that the cancelled run wrote.
+/* frames.c - a program with a loop of its own, sixty frames a second, in which a recipe trains beside it in a thread.
+ * The loop shows how far training has come, cancels it as a player would who closes the menu, and resumes it later from
+ * the checkpoint that the cancelled run wrote.
  *
  *   frames frames.lua FOLDER        FOLDER is where the checkpoint goes; the recipe can write nowhere else */
 #include <gibbous_lua.h>
@@ -154,7 +155,8 @@ static void check_weights(trainer *t) {
   t->resume = false;
   run(t);
   CHECK(t->status == GB_OK && first >= CANCEL_AT && t->first == 1);
-  CHECK(resumed && t->weights && !memcmp(gb_tensor_data(resumed), gb_tensor_data(t->weights), (size_t)gb_tensor_numel(resumed) * sizeof(float)));
+  CHECK(resumed && t->weights && !memcmp(gb_tensor_data(resumed), gb_tensor_data(t->weights),
+                                         (size_t)gb_tensor_numel(resumed) * sizeof(float)));
   CHECK(t->step == STEPS && t->loss < 0.01);
   gb_tensor_release(t->weights);
   gb_tensor_release(resumed);

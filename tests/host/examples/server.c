@@ -1,6 +1,7 @@
-/* server.c - a server of small fine-tunes. Sixteen tenants have a sandboxed host each; a pool of threads takes their jobs in turn, so that a host
- * is used now by one thread and now by another, never by two at once. Among the jobs are recipes that nobody trusts: each must end with the status
- * that says why, and leave its own host and its neighbours as they were.
+/* server.c - a server of small fine-tunes. Sixteen tenants have a sandboxed host each; a pool of threads takes their
+ * jobs in turn, so that a host is used now by one thread and now by another, never by two at once. Among the jobs are
+ * recipes that nobody trusts: each must end with the status that says why, and leave its own host and its neighbours as
+ * they were.
  *
  *   server server.lua */
 #include <gibbous_lua.h>
@@ -67,12 +68,14 @@ static float noise(uint32_t *state) {
 
 static gb_status wrap(gb_host *host, void *data, int64_t rows, int64_t columns, gb_value *out) {
   gb_tensor *t = NULL;
-  gb_status status = gb_tensor_wrap(gb_host_context(host), data, GB_FLOAT32, 2, (int64_t[]){ rows, columns }, NULL, NULL, &t);
+  gb_status status = gb_tensor_wrap(gb_host_context(host), data, GB_FLOAT32, 2, (int64_t[]){ rows, columns }, NULL,
+                                    NULL, &t);
   *out = gb_value_tensor(t);
   return status;
 }
 
-/* Run the recipe that the server trusts on the tenant's data. The tensors lie in the server's memory, on loan for this call. */
+/* Run the recipe that the server trusts on the tenant's data. The tensors lie in the server's memory, on loan for this
+ * call. */
 static gb_status finetune(server *s, tenant *t) {
   gb_value in[4] = { gb_value_nil(), gb_value_nil(), gb_value_nil(), gb_value_integer(STEPS) }, out[3];
   gb_status status = wrap(t->host, s->base, IN, OUT, &in[0]);
@@ -175,7 +178,8 @@ static void check_tenant(server *s, tenant *t) {
   CHECK(t->status[0] == GB_OK && t->status[2] == GB_OK);
   CHECK(t->after < 0.1 * t->before);
   CHECK(t->status[1] == t->recipe->ends);
-  if (t->status[1] != t->recipe->ends) fprintf(stderr, "%s\n  gave: %s\n", t->recipe->text, gb_status_text(t->status[1]));
+  if (t->status[1] != t->recipe->ends)
+    fprintf(stderr, "%s\n  gave: %s\n", t->recipe->text, gb_status_text(t->status[1]));
   alone = *t;
   CHECK(open_tenant(s, &alone, why, sizeof why) == GB_OK);
   CHECK(finetune(s, &alone) == GB_OK && !memcmp(alone.update, t->update, sizeof t->update));

@@ -1,9 +1,11 @@
--- server.lua - what each tenant of the server is given: a low-rank update of a matrix that all tenants share (LoRA: Hu et al. 2021).
+-- server.lua - what each tenant of the server is given: a low-rank update of a matrix that all tenants share (LoRA: Hu
+-- et al. 2021).
 
 local gb = require "gibbous"
 local F = gb.nn.functional
 
--- base [in, out] is the host's and stays as it is; x [n, in] and y [n, out] are the tenant's. Returns the loss before and after, and the update.
+-- base [in, out] is the host's and stays as it is; x [n, in] and y [n, out] are the tenant's. Returns the loss before
+-- and after, and the update.
 function finetune(base, x, y, steps)
   gb.manual_seed(1)
   local down = gb.randn(base:size(1), 2):mul_(0.1):requires_grad_()

@@ -1,5 +1,6 @@
-/* stream.c - a program that trains on its own ring buffer. A sensor thread writes samples into the ring; the main thread lends windows of it to a
- * recipe, which makes one step of training on each, and reads the weights where they lie. No sample and no weight is copied.
+/* stream.c - a program that trains on its own ring buffer. A sensor thread writes samples into the ring; the main
+ * thread lends windows of it to a recipe, which makes one step of training on each, and reads the weights where they
+ * lie. No sample and no weight is copied.
  *
  *   stream stream.lua */
 #include <gibbous_lua.h>
@@ -82,7 +83,8 @@ static void give_back(ring *r) {
 
 /* {==== Training ==== */
 
-/* Call a function of the recipe with a window on loan. Once it has returned, the loan has ended, whatever the recipe did with the tensor. */
+/* Call a function of the recipe with a window on loan. Once it has returned, the loan has ended, whatever the recipe
+ * did with the tensor. */
 static gb_status call_with_window(gb_host *host, const char *function, float *rows, gb_value *out, int n_out) {
   const int64_t shape[2] = { WINDOW, COLUMNS };
   gb_tensor *window;
@@ -102,7 +104,8 @@ static float distance(const float *weight, const float *bias) {
   return most;
 }
 
-/* Train on the stream; the weights are looked at while they change. parameters: weight and bias, the caller's to release. */
+/* Train on the stream; the weights are looked at while they change. parameters: weight and bias, the caller's to
+ * release. */
 static void train(gb_host *host, ring *r, gb_value parameters[2]) {
   gb_value loss = gb_value_nil();
   const float *weight = NULL, *bias = NULL;
@@ -118,7 +121,9 @@ static void train(gb_host *host, ring *r, gb_value parameters[2]) {
       bias = (const float *)gb_tensor_data(parameters[1].as.tensor);
       before = distance(weight, bias);
     }
-    if (step % 100 == 0) printf("step %d  loss %.2e  largest error of a weight %.2e\n", step, loss.as.number, (double)distance(weight, bias));
+    if (step % 100 == 0)
+      printf("step %d  loss %.2e  largest error of a weight %.2e\n", step, loss.as.number,
+             (double)distance(weight, bias));
   }
   CHECK(weight && (float)loss.as.number < 1e-3f * first);
   CHECK(weight && before > 1 && distance(weight, bias) < 0.05f); /* the same addresses, other numbers */

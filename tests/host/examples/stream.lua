@@ -1,4 +1,5 @@
--- stream.lua - learns a linear sensor from windows of its samples: each row of a window is 16 inputs and the output that was measured.
+-- stream.lua - learns a linear sensor from windows of its samples: each row of a window is 16 inputs and the output
+-- that was measured.
 
 local gb = require "gibbous"
 

@@ -1,5 +1,5 @@
-/* engine.h - what the outside programs in C and in C++ do with the engine: one step of gradient descent by the functions of gibbous.h. It uses
- * nothing that either language lacks. */
+/* engine.h - what the outside programs in C and in C++ do with the engine: one step of gradient descent by the
+ * functions of gibbous.h. It uses nothing that either language lacks. */
 #ifndef OUTSIDE_ENGINE_H
 #define OUTSIDE_ENGINE_H
 
@@ -15,9 +15,12 @@ static int wrong_gradients(gb_context *context) {
   gb_device cpu = { GB_CPU, 0 };
   gb_tensor *x = NULL, *square = NULL, *sum = NULL, *dx = NULL;
   int wrong = -1;
-  if (gb_tensor_new(context, GB_FLOAT32, 1, shape, cpu, &x) == GB_OK && gb_tensor_write(x, values, sizeof values) == GB_OK &&
-      gb_tensor_set_requires_grad(x, true) == GB_OK && gb_apply(context, gb_op_named("square"), &x, 1, NULL, &square) == GB_OK &&
-      gb_apply(context, gb_op_named("sum"), &square, 1, NULL, &sum) == GB_OK && gb_backward(sum, NULL, false, false) == GB_OK &&
+  if (gb_tensor_new(context, GB_FLOAT32, 1, shape, cpu, &x) == GB_OK &&
+      gb_tensor_write(x, values, sizeof values) == GB_OK &&
+      gb_tensor_set_requires_grad(x, true) == GB_OK &&
+          gb_apply(context, gb_op_named("square"), &x, 1, NULL, &square) == GB_OK &&
+      gb_apply(context, gb_op_named("sum"), &square, 1, NULL, &sum) == GB_OK &&
+          gb_backward(sum, NULL, false, false) == GB_OK &&
       (dx = gb_tensor_grad(x)) != NULL && gb_tensor_read(dx, gradient, sizeof gradient) == GB_OK) {
     wrong = 0;
     for (int i = 0; i < 4; i++) wrong += gradient[i] != 2 * values[i];

@@ -1,5 +1,6 @@
-/* other_lua.c - an outside program that embeds another Lua (5.1 or LuaJIT) beside Gibbous, with functions of the same names in one process. Each must
- * run its own: chunks in turn, errors in each, and a recipe that calls into the other Lua while it runs. */
+/* other_lua.c - an outside program that embeds another Lua (5.1 or LuaJIT) beside Gibbous, with functions of the same
+ * names in one process. Each must run its own: chunks in turn, errors in each, and a recipe that calls into the other
+ * Lua while it runs. */
 #include <gibbous_lua.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,8 @@ static const struct { bool other; const char *text; } steps[] = {
   { true, "assert(_VERSION == 'Lua 5.1' and unpack and not table.unpack)" },
   { false, "assert(_VERSION == 'Lua 5.4' and table.unpack and not unpack)" },
   { true, "assert(not pcall(error, { 'a table' }))" },
-  { false, "local ok, text = pcall(function() return require 'gibbous'.zeros(2, 3):matmul(require 'gibbous'.zeros(2, 3)) end)\n"
+  { false, "local ok, text = pcall(function() return require 'gibbous'.zeros(2, 3):matmul(require "
+           "'gibbous'.zeros(2, 3)) end)\n"
            "assert(not ok and text:find('matmul'))" },
   { true, "for i = 1, 100 do assert(coroutine.wrap(function() return i end)() == i) end" },
   { false, "assert(other('return 6 * 7') == 42)" },
